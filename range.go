@@ -43,7 +43,10 @@ func (s NodeState) String() string {
 
 // Node is the metadata record of one node.
 type Node struct {
-	ID     NodeID   `json:"id"`
+	ID NodeID `json:"id"`
+	// Name is the name in the node's certificate. It is bound when the node first registers with one and
+	// never changes. It is empty for a node that has only run with --insecure.
+	Name   string   `json:"name,omitempty"`
 	Region RegionID `json:"region"`
 	Zone   string   `json:"zone"`
 	// Addr serves clients and peers (gRPC), HeartbeatAddr receives the heartbeats of peers,
@@ -64,6 +67,9 @@ type Node struct {
 	Voter bool `json:"voter"`
 	// Binary is the version of the node's program.
 	Binary string `json:"binary,omitempty"`
+	// Forgotten reports that an operator gave the node up for good: it never registers again, and its name
+	// is free.
+	Forgotten bool `json:"forgotten,omitempty"`
 }
 
 // Identity returns the life of the node that metadata has registered.

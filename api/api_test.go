@@ -313,7 +313,7 @@ func TestAnswers(t *testing.T) {
 func someNode() rhumb.Node {
 	return rhumb.Node{
 		ID: 1, Region: 2, Zone: "a", Addr: "x:1", HeartbeatAddr: "x:2", AdminAddr: "x:3", Location: rhumb.Point{Lat: 1, Lon: -2},
-		Store: rhumb.UUID{9}, Boot: 3, State: rhumb.NodeDraining, Voter: true, Binary: "v1",
+		Store: rhumb.UUID{9}, Boot: 3, State: rhumb.NodeDraining, Voter: true, Binary: "v1", Name: "eu-1", Forgotten: true,
 	}
 }
 

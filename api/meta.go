@@ -71,6 +71,7 @@ func EncodeNode(n rhumb.Node) *rhumbpb.Node {
 		Addr: n.Addr, HeartbeatAddr: n.HeartbeatAddr, AdminAddr: n.AdminAddr,
 		Location: EncodePoint(n.Location), Store: EncodeUUID(n.Store), Boot: uint64(n.Boot),
 		State: rhumbpb.NodeState(n.State), Voter: n.Voter, Binary: n.Binary, Short: n.Short,
+		Name: n.Name, Forgotten: n.Forgotten,
 	}
 }
 
@@ -83,6 +84,7 @@ func DecodeNode(m *rhumbpb.Node) (rhumb.Node, error) {
 		Addr: m.GetAddr(), HeartbeatAddr: m.GetHeartbeatAddr(), AdminAddr: m.GetAdminAddr(),
 		Location: DecodePoint(m.GetLocation()), Store: store, Boot: rhumb.BootSeq(m.GetBoot()),
 		Voter: m.GetVoter(), Binary: m.GetBinary(), Short: m.GetShort(),
+		Name: m.GetName(), Forgotten: m.GetForgotten(),
 	}
 	// 0 is not on the wire and means that the sender left the state to the receiver, as in a
 	// JoinRequest.

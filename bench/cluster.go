@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
 )
 
 // Cluster is a demo cluster under measurement: real processes on this machine.
@@ -102,6 +103,11 @@ func (c *Cluster) Addrs() (out []string) {
 		out = append(out, n.Addr)
 	}
 	return out
+}
+
+// ClientConfig returns the configuration of a client whose calls have a timeout.
+func (c *Cluster) ClientConfig(timeout time.Duration) client.Config {
+	return client.Config{Addrs: c.Addrs(), Insecure: true, Timeout: timeout}
 }
 
 // PIDs returns the processes of all nodes at the start. A node that was restarted has another

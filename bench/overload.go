@@ -109,7 +109,7 @@ const (
 // slow for both.
 func RunOverload(ctx context.Context, cfg OverloadConfig) (*OverloadReport, error) {
 	cfg.setDefaults()
-	c, err := client.Open(ctx, client.Config{Addrs: cfg.Cluster.Addrs(), Insecure: true, Timeout: overloadTimeout})
+	c, err := client.Open(ctx, cfg.Cluster.ClientConfig(overloadTimeout))
 	if err != nil {
 		return nil, err
 	}

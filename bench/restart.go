@@ -58,19 +58,9 @@ func (f *failover) restartAll(ctx context.Context) error {
 // restartOnce kills all nodes and measures, from their restart, how long each key cannot be
 // written. Callers retry all the time, as those of a service do.
 func (f *failover) restartOnce(ctx context.Context) (*Restart, error) {
-	old := make(map[int]bool)
-	for _, n := range f.cfg.Cluster.Nodes {
-		pid, err := pidOf(n.Addr)
-		if err != nil {
-			return nil, err
-		}
-		old[pid] = true
-	}
-	// All processes are killed before any restarts: the demo waits three seconds.
-	for pid := range old {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			return nil, fmt.Errorf("kill -9 %d: %w", pid, err)
-		}
+	old, err := f.killAll()
+	if err != nil {
+		return nil, err
 	}
 	written := make([]time.Time, restartKeys)
 	errs := make([]error, restartKeys)
@@ -99,6 +89,25 @@ func (f *failover) restartOnce(ctx context.Context) (*Restart, error) {
 	err = f.awaitSettled(ctx)
 	r.InSync = time.Since(start)
 	return r, err
+}
+
+// killAll kills all nodes and returns their processes.
+func (f *failover) killAll() (pids map[int]bool, err error) {
+	pids = make(map[int]bool)
+	for _, n := range f.cfg.Cluster.Nodes {
+		pid, err := pidOf(n.Addr)
+		if err != nil {
+			return nil, err
+		}
+		pids[pid] = true
+	}
+	// All processes are killed before any restarts: the demo waits three seconds.
+	for pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			return nil, fmt.Errorf("kill -9 %d: %w", pid, err)
+		}
+	}
+	return pids, nil
 }
 
 // putRestartKey writes one key, and retries for at most settleMax.

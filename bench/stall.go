@@ -105,7 +105,7 @@ func RunStall(ctx context.Context, cfg StallConfig) (*StallCell, error) {
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
 	}
-	c, err := client.Open(ctx, client.Config{Addrs: cfg.Cluster.Addrs(), Insecure: true, Timeout: 30 * time.Second})
+	c, err := client.Open(ctx, cfg.Cluster.ClientConfig(30*time.Second))
 	if err != nil {
 		return nil, err
 	}

@@ -75,6 +75,430 @@ func (ReplicaTroubleKind) EnumDescriptor() ([]byte, []int) {
 	return file_api_cluster_proto_rawDescGZIP(), []int{0}
 }
 
+type ContactRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The address of the calling node for peers. A node that looks for a cluster asks there, too.
+	Addr          string `protobuf:"bytes,1,opt,name=addr,proto3" json:"addr,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContactRequest) Reset() {
+	*x = ContactRequest{}
+	mi := &file_api_cluster_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContactRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContactRequest) ProtoMessage() {}
+
+func (x *ContactRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContactRequest.ProtoReflect.Descriptor instead.
+func (*ContactRequest) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ContactRequest) GetAddr() string {
+	if x != nil {
+		return x.Addr
+	}
+	return ""
+}
+
+type ContactResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty if the node belongs to no cluster.
+	Cluster []byte `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Node    uint32 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	// The address that other nodes join by gossip, "host:port".
+	GossipAddr string `protobuf:"bytes,3,opt,name=gossip_addr,json=gossipAddr,proto3" json:"gossip_addr,omitempty"`
+	// Absent without TLS, and before the node knows any.
+	Keys          *GossipKeys `protobuf:"bytes,4,opt,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContactResponse) Reset() {
+	*x = ContactResponse{}
+	mi := &file_api_cluster_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContactResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContactResponse) ProtoMessage() {}
+
+func (x *ContactResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContactResponse.ProtoReflect.Descriptor instead.
+func (*ContactResponse) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ContactResponse) GetCluster() []byte {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *ContactResponse) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *ContactResponse) GetGossipAddr() string {
+	if x != nil {
+		return x.GossipAddr
+	}
+	return ""
+}
+
+func (x *ContactResponse) GetKeys() *GossipKeys {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// GossipKeys are the keys that encrypt gossip. They are sent to nodes only.
+type GossipKeys struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The first key encrypts.
+	Keys          []*GossipKey `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GossipKeys) Reset() {
+	*x = GossipKeys{}
+	mi := &file_api_cluster_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GossipKeys) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GossipKeys) ProtoMessage() {}
+
+func (x *GossipKeys) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GossipKeys.ProtoReflect.Descriptor instead.
+func (*GossipKeys) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *GossipKeys) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *GossipKeys) GetKeys() []*GossipKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+type GossipKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// 32 bytes.
+	Secret        []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GossipKey) Reset() {
+	*x = GossipKey{}
+	mi := &file_api_cluster_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GossipKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GossipKey) ProtoMessage() {}
+
+func (x *GossipKey) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GossipKey.ProtoReflect.Descriptor instead.
+func (*GossipKey) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *GossipKey) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *GossipKey) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+type AddRegionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Location      *Point                 `protobuf:"bytes,2,opt,name=location,proto3" json:"location,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddRegionRequest) Reset() {
+	*x = AddRegionRequest{}
+	mi := &file_api_cluster_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddRegionRequest) ProtoMessage() {}
+
+func (x *AddRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddRegionRequest.ProtoReflect.Descriptor instead.
+func (*AddRegionRequest) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AddRegionRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AddRegionRequest) GetLocation() *Point {
+	if x != nil {
+		return x.Location
+	}
+	return nil
+}
+
+type AddRegionResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Region *Region                `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// The revision at which the region exists.
+	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddRegionResponse) Reset() {
+	*x = AddRegionResponse{}
+	mi := &file_api_cluster_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddRegionResponse) ProtoMessage() {}
+
+func (x *AddRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddRegionResponse.ProtoReflect.Descriptor instead.
+func (*AddRegionResponse) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AddRegionResponse) GetRegion() *Region {
+	if x != nil {
+		return x.Region
+	}
+	return nil
+}
+
+func (x *AddRegionResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type ForgetNodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetNodeRequest) Reset() {
+	*x = ForgetNodeRequest{}
+	mi := &file_api_cluster_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetNodeRequest) ProtoMessage() {}
+
+func (x *ForgetNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetNodeRequest.ProtoReflect.Descriptor instead.
+func (*ForgetNodeRequest) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ForgetNodeRequest) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+type ForgetNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          *Node                  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetNodeResponse) Reset() {
+	*x = ForgetNodeResponse{}
+	mi := &file_api_cluster_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetNodeResponse) ProtoMessage() {}
+
+func (x *ForgetNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetNodeResponse.ProtoReflect.Descriptor instead.
+func (*ForgetNodeResponse) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ForgetNodeResponse) GetNode() *Node {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+func (x *ForgetNodeResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type PingRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -83,7 +507,7 @@ type PingRequest struct {
 
 func (x *PingRequest) Reset() {
 	*x = PingRequest{}
-	mi := &file_api_cluster_proto_msgTypes[0]
+	mi := &file_api_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -95,7 +519,7 @@ func (x *PingRequest) String() string {
 func (*PingRequest) ProtoMessage() {}
 
 func (x *PingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[0]
+	mi := &file_api_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -108,7 +532,7 @@ func (x *PingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingRequest.ProtoReflect.Descriptor instead.
 func (*PingRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{0}
+	return file_api_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 type PingResponse struct {
@@ -132,7 +556,7 @@ type PingResponse struct {
 
 func (x *PingResponse) Reset() {
 	*x = PingResponse{}
-	mi := &file_api_cluster_proto_msgTypes[1]
+	mi := &file_api_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -144,7 +568,7 @@ func (x *PingResponse) String() string {
 func (*PingResponse) ProtoMessage() {}
 
 func (x *PingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[1]
+	mi := &file_api_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -157,7 +581,7 @@ func (x *PingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingResponse.ProtoReflect.Descriptor instead.
 func (*PingResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{1}
+	return file_api_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PingResponse) GetCluster() []byte {
@@ -224,7 +648,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_api_cluster_proto_msgTypes[2]
+	mi := &file_api_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +660,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[2]
+	mi := &file_api_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +673,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{2}
+	return file_api_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 type StoreStatus struct {
@@ -271,7 +695,7 @@ type StoreStatus struct {
 
 func (x *StoreStatus) Reset() {
 	*x = StoreStatus{}
-	mi := &file_api_cluster_proto_msgTypes[3]
+	mi := &file_api_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -283,7 +707,7 @@ func (x *StoreStatus) String() string {
 func (*StoreStatus) ProtoMessage() {}
 
 func (x *StoreStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[3]
+	mi := &file_api_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -296,7 +720,7 @@ func (x *StoreStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
 func (*StoreStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{3}
+	return file_api_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StoreStatus) GetDir() string {
@@ -369,7 +793,7 @@ type StoreDamage struct {
 
 func (x *StoreDamage) Reset() {
 	*x = StoreDamage{}
-	mi := &file_api_cluster_proto_msgTypes[4]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +805,7 @@ func (x *StoreDamage) String() string {
 func (*StoreDamage) ProtoMessage() {}
 
 func (x *StoreDamage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[4]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +818,7 @@ func (x *StoreDamage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreDamage.ProtoReflect.Descriptor instead.
 func (*StoreDamage) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{4}
+	return file_api_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StoreDamage) GetFile() string {
@@ -439,7 +863,7 @@ type ReplicaTrouble struct {
 
 func (x *ReplicaTrouble) Reset() {
 	*x = ReplicaTrouble{}
-	mi := &file_api_cluster_proto_msgTypes[5]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -451,7 +875,7 @@ func (x *ReplicaTrouble) String() string {
 func (*ReplicaTrouble) ProtoMessage() {}
 
 func (x *ReplicaTrouble) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[5]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -464,7 +888,7 @@ func (x *ReplicaTrouble) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaTrouble.ProtoReflect.Descriptor instead.
 func (*ReplicaTrouble) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{5}
+	return file_api_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReplicaTrouble) GetKind() ReplicaTroubleKind {
@@ -509,7 +933,7 @@ type NodeSight struct {
 
 func (x *NodeSight) Reset() {
 	*x = NodeSight{}
-	mi := &file_api_cluster_proto_msgTypes[6]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +945,7 @@ func (x *NodeSight) String() string {
 func (*NodeSight) ProtoMessage() {}
 
 func (x *NodeSight) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[6]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +958,7 @@ func (x *NodeSight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSight.ProtoReflect.Descriptor instead.
 func (*NodeSight) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{6}
+	return file_api_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NodeSight) GetNode() uint32 {
@@ -577,7 +1001,7 @@ type MetadataReplica struct {
 
 func (x *MetadataReplica) Reset() {
 	*x = MetadataReplica{}
-	mi := &file_api_cluster_proto_msgTypes[7]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +1013,7 @@ func (x *MetadataReplica) String() string {
 func (*MetadataReplica) ProtoMessage() {}
 
 func (x *MetadataReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[7]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +1026,7 @@ func (x *MetadataReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataReplica.ProtoReflect.Descriptor instead.
 func (*MetadataReplica) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{7}
+	return file_api_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MetadataReplica) GetSilent() bool {
@@ -656,7 +1080,7 @@ type MetadataRecovery struct {
 
 func (x *MetadataRecovery) Reset() {
 	*x = MetadataRecovery{}
-	mi := &file_api_cluster_proto_msgTypes[8]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +1092,7 @@ func (x *MetadataRecovery) String() string {
 func (*MetadataRecovery) ProtoMessage() {}
 
 func (x *MetadataRecovery) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[8]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +1105,7 @@ func (x *MetadataRecovery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataRecovery.ProtoReflect.Descriptor instead.
 func (*MetadataRecovery) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{8}
+	return file_api_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MetadataRecovery) GetAtNs() int64 {
@@ -742,7 +1166,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_api_cluster_proto_msgTypes[9]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +1178,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[9]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +1191,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{9}
+	return file_api_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StatusResponse) GetCluster() []byte {
@@ -892,7 +1316,7 @@ type GetMetadataRequest struct {
 
 func (x *GetMetadataRequest) Reset() {
 	*x = GetMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +1328,7 @@ func (x *GetMetadataRequest) String() string {
 func (*GetMetadataRequest) ProtoMessage() {}
 
 func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +1341,7 @@ func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetadataRequest.ProtoReflect.Descriptor instead.
 func (*GetMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{10}
+	return file_api_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetMetadataRequest) GetRevisionMin() uint64 {
@@ -935,7 +1359,7 @@ type WatchMetadataRequest struct {
 
 func (x *WatchMetadataRequest) Reset() {
 	*x = WatchMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1371,7 @@ func (x *WatchMetadataRequest) String() string {
 func (*WatchMetadataRequest) ProtoMessage() {}
 
 func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1384,7 @@ func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMetadataRequest.ProtoReflect.Descriptor instead.
 func (*WatchMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{11}
+	return file_api_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 type CreateTableRequest struct {
@@ -980,7 +1404,7 @@ type CreateTableRequest struct {
 
 func (x *CreateTableRequest) Reset() {
 	*x = CreateTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -992,7 +1416,7 @@ func (x *CreateTableRequest) String() string {
 func (*CreateTableRequest) ProtoMessage() {}
 
 func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1005,7 +1429,7 @@ func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableRequest.ProtoReflect.Descriptor instead.
 func (*CreateTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{12}
+	return file_api_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreateTableRequest) GetName() string {
@@ -1062,7 +1486,7 @@ type CreateTableResponse struct {
 
 func (x *CreateTableResponse) Reset() {
 	*x = CreateTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1498,7 @@ func (x *CreateTableResponse) String() string {
 func (*CreateTableResponse) ProtoMessage() {}
 
 func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1511,7 @@ func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableResponse.ProtoReflect.Descriptor instead.
 func (*CreateTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{13}
+	return file_api_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CreateTableResponse) GetTable() *Table {
@@ -1120,7 +1544,7 @@ type DescribeTableRequest struct {
 
 func (x *DescribeTableRequest) Reset() {
 	*x = DescribeTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1556,7 @@ func (x *DescribeTableRequest) String() string {
 func (*DescribeTableRequest) ProtoMessage() {}
 
 func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1569,7 @@ func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableRequest.ProtoReflect.Descriptor instead.
 func (*DescribeTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{14}
+	return file_api_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DescribeTableRequest) GetName() string {
@@ -1168,7 +1592,7 @@ type DescribeTableResponse struct {
 
 func (x *DescribeTableResponse) Reset() {
 	*x = DescribeTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1604,7 @@ func (x *DescribeTableResponse) String() string {
 func (*DescribeTableResponse) ProtoMessage() {}
 
 func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1617,7 @@ func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableResponse.ProtoReflect.Descriptor instead.
 func (*DescribeTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{15}
+	return file_api_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DescribeTableResponse) GetTable() *Table {
@@ -1233,7 +1657,7 @@ type DescribeRangeRequest struct {
 
 func (x *DescribeRangeRequest) Reset() {
 	*x = DescribeRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1669,7 @@ func (x *DescribeRangeRequest) String() string {
 func (*DescribeRangeRequest) ProtoMessage() {}
 
 func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1682,7 @@ func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{16}
+	return file_api_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DescribeRangeRequest) GetRange() *RangeID {
@@ -1291,7 +1715,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1727,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1740,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{17}
+	return file_api_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReplicaStatus) GetNode() uint32 {
@@ -1401,7 +1825,7 @@ type DescribeRangeResponse struct {
 
 func (x *DescribeRangeResponse) Reset() {
 	*x = DescribeRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1837,7 @@ func (x *DescribeRangeResponse) String() string {
 func (*DescribeRangeResponse) ProtoMessage() {}
 
 func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1850,7 @@ func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{18}
+	return file_api_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DescribeRangeResponse) GetRange() *Range {
@@ -1458,7 +1882,7 @@ type InitRequest struct {
 
 func (x *InitRequest) Reset() {
 	*x = InitRequest{}
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1894,7 @@ func (x *InitRequest) String() string {
 func (*InitRequest) ProtoMessage() {}
 
 func (x *InitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1907,7 @@ func (x *InitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
 func (*InitRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{19}
+	return file_api_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 type InitResponse struct {
@@ -1496,7 +1920,7 @@ type InitResponse struct {
 
 func (x *InitResponse) Reset() {
 	*x = InitResponse{}
-	mi := &file_api_cluster_proto_msgTypes[20]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1932,7 @@ func (x *InitResponse) String() string {
 func (*InitResponse) ProtoMessage() {}
 
 func (x *InitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[20]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1945,7 @@ func (x *InitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitResponse.ProtoReflect.Descriptor instead.
 func (*InitResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{20}
+	return file_api_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *InitResponse) GetCluster() []byte {
@@ -1560,7 +1984,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_api_cluster_proto_msgTypes[21]
+	mi := &file_api_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1996,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[21]
+	mi := &file_api_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +2009,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{21}
+	return file_api_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *JoinRequest) GetCluster() []byte {
@@ -1660,7 +2084,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_api_cluster_proto_msgTypes[22]
+	mi := &file_api_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +2096,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[22]
+	mi := &file_api_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1685,7 +2109,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{22}
+	return file_api_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -1742,7 +2166,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_cluster_proto_msgTypes[23]
+	mi := &file_api_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +2178,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[23]
+	mi := &file_api_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +2191,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{23}
+	return file_api_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DrainRequest) GetNode() uint32 {
@@ -1801,7 +2225,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +2237,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +2250,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{24}
+	return file_api_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DrainResponse) GetPrimaries() uint32 {
@@ -1848,7 +2272,7 @@ type DiscardReplicaRequest struct {
 
 func (x *DiscardReplicaRequest) Reset() {
 	*x = DiscardReplicaRequest{}
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +2284,7 @@ func (x *DiscardReplicaRequest) String() string {
 func (*DiscardReplicaRequest) ProtoMessage() {}
 
 func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +2297,7 @@ func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{25}
+	return file_api_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DiscardReplicaRequest) GetRange() *RangeID {
@@ -1905,7 +2329,7 @@ type DiscardReplicaResponse struct {
 
 func (x *DiscardReplicaResponse) Reset() {
 	*x = DiscardReplicaResponse{}
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +2341,7 @@ func (x *DiscardReplicaResponse) String() string {
 func (*DiscardReplicaResponse) ProtoMessage() {}
 
 func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,7 +2354,7 @@ func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{26}
+	return file_api_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 type RecoverRangeRequest struct {
@@ -1950,7 +2374,7 @@ type RecoverRangeRequest struct {
 
 func (x *RecoverRangeRequest) Reset() {
 	*x = RecoverRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[27]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2386,7 @@ func (x *RecoverRangeRequest) String() string {
 func (*RecoverRangeRequest) ProtoMessage() {}
 
 func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[27]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2399,7 @@ func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{27}
+	return file_api_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RecoverRangeRequest) GetRange() *RangeID {
@@ -2029,7 +2453,7 @@ type RecoverRangeResponse struct {
 
 func (x *RecoverRangeResponse) Reset() {
 	*x = RecoverRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[28]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2465,7 @@ func (x *RecoverRangeResponse) String() string {
 func (*RecoverRangeResponse) ProtoMessage() {}
 
 func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[28]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2478,7 @@ func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeResponse.ProtoReflect.Descriptor instead.
 func (*RecoverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{28}
+	return file_api_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RecoverRangeResponse) GetRange() *Range {
@@ -2068,7 +2492,33 @@ var File_api_cluster_proto protoreflect.FileDescriptor
 
 const file_api_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x11api/cluster.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"\r\n" +
+	"\x11api/cluster.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"$\n" +
+	"\x0eContactRequest\x12\x12\n" +
+	"\x04addr\x18\x01 \x01(\tR\x04addr\"\x8a\x01\n" +
+	"\x0fContactResponse\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\fR\acluster\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\rR\x04node\x12\x1f\n" +
+	"\vgossip_addr\x18\x03 \x01(\tR\n" +
+	"gossipAddr\x12(\n" +
+	"\x04keys\x18\x04 \x01(\v2\x14.rhumb.v1.GossipKeysR\x04keys\"O\n" +
+	"\n" +
+	"GossipKeys\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12'\n" +
+	"\x04keys\x18\x02 \x03(\v2\x13.rhumb.v1.GossipKeyR\x04keys\"3\n" +
+	"\tGossipKey\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\"S\n" +
+	"\x10AddRegionRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
+	"\blocation\x18\x02 \x01(\v2\x0f.rhumb.v1.PointR\blocation\"Y\n" +
+	"\x11AddRegionResponse\x12(\n" +
+	"\x06region\x18\x01 \x01(\v2\x10.rhumb.v1.RegionR\x06region\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"'\n" +
+	"\x11ForgetNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\rR\x04node\"T\n" +
+	"\x12ForgetNodeResponse\x12\"\n" +
+	"\x04node\x18\x01 \x01(\v2\x0e.rhumb.v1.NodeR\x04node\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"\r\n" +
 	"\vPingRequest\"\xe1\x01\n" +
 	"\fPingResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12\x12\n" +
@@ -2228,7 +2678,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	" REPLICA_TROUBLE_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" REPLICA_TROUBLE_KIND_QUARANTINED\x10\x01\x12 \n" +
 	"\x1cREPLICA_TROUBLE_KIND_WAITING\x10\x02\x12!\n" +
-	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\xc1\x06\n" +
+	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\x90\b\n" +
 	"\aCluster\x125\n" +
 	"\x04Ping\x12\x15.rhumb.v1.PingRequest\x1a\x16.rhumb.v1.PingResponse\x12;\n" +
 	"\x06Status\x12\x17.rhumb.v1.StatusRequest\x1a\x18.rhumb.v1.StatusResponse\x12?\n" +
@@ -2241,7 +2691,11 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\x04Join\x12\x15.rhumb.v1.JoinRequest\x1a\x16.rhumb.v1.JoinResponse\x128\n" +
 	"\x05Drain\x12\x16.rhumb.v1.DrainRequest\x1a\x17.rhumb.v1.DrainResponse\x12S\n" +
 	"\x0eDiscardReplica\x12\x1f.rhumb.v1.DiscardReplicaRequest\x1a .rhumb.v1.DiscardReplicaResponse\x12M\n" +
-	"\fRecoverRange\x12\x1d.rhumb.v1.RecoverRangeRequest\x1a\x1e.rhumb.v1.RecoverRangeResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\fRecoverRange\x12\x1d.rhumb.v1.RecoverRangeRequest\x1a\x1e.rhumb.v1.RecoverRangeResponse\x12>\n" +
+	"\aContact\x12\x18.rhumb.v1.ContactRequest\x1a\x19.rhumb.v1.ContactResponse\x12D\n" +
+	"\tAddRegion\x12\x1a.rhumb.v1.AddRegionRequest\x1a\x1b.rhumb.v1.AddRegionResponse\x12G\n" +
+	"\n" +
+	"ForgetNode\x12\x1b.rhumb.v1.ForgetNodeRequest\x1a\x1c.rhumb.v1.ForgetNodeResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_cluster_proto_rawDescOnce sync.Once
@@ -2256,106 +2710,126 @@ func file_api_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_api_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_api_cluster_proto_goTypes = []any{
 	(ReplicaTroubleKind)(0),        // 0: rhumb.v1.ReplicaTroubleKind
-	(*PingRequest)(nil),            // 1: rhumb.v1.PingRequest
-	(*PingResponse)(nil),           // 2: rhumb.v1.PingResponse
-	(*StatusRequest)(nil),          // 3: rhumb.v1.StatusRequest
-	(*StoreStatus)(nil),            // 4: rhumb.v1.StoreStatus
-	(*StoreDamage)(nil),            // 5: rhumb.v1.StoreDamage
-	(*ReplicaTrouble)(nil),         // 6: rhumb.v1.ReplicaTrouble
-	(*NodeSight)(nil),              // 7: rhumb.v1.NodeSight
-	(*MetadataReplica)(nil),        // 8: rhumb.v1.MetadataReplica
-	(*MetadataRecovery)(nil),       // 9: rhumb.v1.MetadataRecovery
-	(*StatusResponse)(nil),         // 10: rhumb.v1.StatusResponse
-	(*GetMetadataRequest)(nil),     // 11: rhumb.v1.GetMetadataRequest
-	(*WatchMetadataRequest)(nil),   // 12: rhumb.v1.WatchMetadataRequest
-	(*CreateTableRequest)(nil),     // 13: rhumb.v1.CreateTableRequest
-	(*CreateTableResponse)(nil),    // 14: rhumb.v1.CreateTableResponse
-	(*DescribeTableRequest)(nil),   // 15: rhumb.v1.DescribeTableRequest
-	(*DescribeTableResponse)(nil),  // 16: rhumb.v1.DescribeTableResponse
-	(*DescribeRangeRequest)(nil),   // 17: rhumb.v1.DescribeRangeRequest
-	(*ReplicaStatus)(nil),          // 18: rhumb.v1.ReplicaStatus
-	(*DescribeRangeResponse)(nil),  // 19: rhumb.v1.DescribeRangeResponse
-	(*InitRequest)(nil),            // 20: rhumb.v1.InitRequest
-	(*InitResponse)(nil),           // 21: rhumb.v1.InitResponse
-	(*JoinRequest)(nil),            // 22: rhumb.v1.JoinRequest
-	(*JoinResponse)(nil),           // 23: rhumb.v1.JoinResponse
-	(*DrainRequest)(nil),           // 24: rhumb.v1.DrainRequest
-	(*DrainResponse)(nil),          // 25: rhumb.v1.DrainResponse
-	(*DiscardReplicaRequest)(nil),  // 26: rhumb.v1.DiscardReplicaRequest
-	(*DiscardReplicaResponse)(nil), // 27: rhumb.v1.DiscardReplicaResponse
-	(*RecoverRangeRequest)(nil),    // 28: rhumb.v1.RecoverRangeRequest
-	(*RecoverRangeResponse)(nil),   // 29: rhumb.v1.RecoverRangeResponse
-	nil,                            // 30: rhumb.v1.StatusResponse.TroubleCountsEntry
-	(*RangeID)(nil),                // 31: rhumb.v1.RangeID
-	(*Node)(nil),                   // 32: rhumb.v1.Node
-	(*ClassSettings)(nil),          // 33: rhumb.v1.ClassSettings
-	(*Table)(nil),                  // 34: rhumb.v1.Table
-	(*Class)(nil),                  // 35: rhumb.v1.Class
-	(*Range)(nil),                  // 36: rhumb.v1.Range
-	(*Identity)(nil),               // 37: rhumb.v1.Identity
-	(*Point)(nil),                  // 38: rhumb.v1.Point
-	(*Metadata)(nil),               // 39: rhumb.v1.Metadata
+	(*ContactRequest)(nil),         // 1: rhumb.v1.ContactRequest
+	(*ContactResponse)(nil),        // 2: rhumb.v1.ContactResponse
+	(*GossipKeys)(nil),             // 3: rhumb.v1.GossipKeys
+	(*GossipKey)(nil),              // 4: rhumb.v1.GossipKey
+	(*AddRegionRequest)(nil),       // 5: rhumb.v1.AddRegionRequest
+	(*AddRegionResponse)(nil),      // 6: rhumb.v1.AddRegionResponse
+	(*ForgetNodeRequest)(nil),      // 7: rhumb.v1.ForgetNodeRequest
+	(*ForgetNodeResponse)(nil),     // 8: rhumb.v1.ForgetNodeResponse
+	(*PingRequest)(nil),            // 9: rhumb.v1.PingRequest
+	(*PingResponse)(nil),           // 10: rhumb.v1.PingResponse
+	(*StatusRequest)(nil),          // 11: rhumb.v1.StatusRequest
+	(*StoreStatus)(nil),            // 12: rhumb.v1.StoreStatus
+	(*StoreDamage)(nil),            // 13: rhumb.v1.StoreDamage
+	(*ReplicaTrouble)(nil),         // 14: rhumb.v1.ReplicaTrouble
+	(*NodeSight)(nil),              // 15: rhumb.v1.NodeSight
+	(*MetadataReplica)(nil),        // 16: rhumb.v1.MetadataReplica
+	(*MetadataRecovery)(nil),       // 17: rhumb.v1.MetadataRecovery
+	(*StatusResponse)(nil),         // 18: rhumb.v1.StatusResponse
+	(*GetMetadataRequest)(nil),     // 19: rhumb.v1.GetMetadataRequest
+	(*WatchMetadataRequest)(nil),   // 20: rhumb.v1.WatchMetadataRequest
+	(*CreateTableRequest)(nil),     // 21: rhumb.v1.CreateTableRequest
+	(*CreateTableResponse)(nil),    // 22: rhumb.v1.CreateTableResponse
+	(*DescribeTableRequest)(nil),   // 23: rhumb.v1.DescribeTableRequest
+	(*DescribeTableResponse)(nil),  // 24: rhumb.v1.DescribeTableResponse
+	(*DescribeRangeRequest)(nil),   // 25: rhumb.v1.DescribeRangeRequest
+	(*ReplicaStatus)(nil),          // 26: rhumb.v1.ReplicaStatus
+	(*DescribeRangeResponse)(nil),  // 27: rhumb.v1.DescribeRangeResponse
+	(*InitRequest)(nil),            // 28: rhumb.v1.InitRequest
+	(*InitResponse)(nil),           // 29: rhumb.v1.InitResponse
+	(*JoinRequest)(nil),            // 30: rhumb.v1.JoinRequest
+	(*JoinResponse)(nil),           // 31: rhumb.v1.JoinResponse
+	(*DrainRequest)(nil),           // 32: rhumb.v1.DrainRequest
+	(*DrainResponse)(nil),          // 33: rhumb.v1.DrainResponse
+	(*DiscardReplicaRequest)(nil),  // 34: rhumb.v1.DiscardReplicaRequest
+	(*DiscardReplicaResponse)(nil), // 35: rhumb.v1.DiscardReplicaResponse
+	(*RecoverRangeRequest)(nil),    // 36: rhumb.v1.RecoverRangeRequest
+	(*RecoverRangeResponse)(nil),   // 37: rhumb.v1.RecoverRangeResponse
+	nil,                            // 38: rhumb.v1.StatusResponse.TroubleCountsEntry
+	(*Point)(nil),                  // 39: rhumb.v1.Point
+	(*Region)(nil),                 // 40: rhumb.v1.Region
+	(*Node)(nil),                   // 41: rhumb.v1.Node
+	(*RangeID)(nil),                // 42: rhumb.v1.RangeID
+	(*ClassSettings)(nil),          // 43: rhumb.v1.ClassSettings
+	(*Table)(nil),                  // 44: rhumb.v1.Table
+	(*Class)(nil),                  // 45: rhumb.v1.Class
+	(*Range)(nil),                  // 46: rhumb.v1.Range
+	(*Identity)(nil),               // 47: rhumb.v1.Identity
+	(*Metadata)(nil),               // 48: rhumb.v1.Metadata
 }
 var file_api_cluster_proto_depIdxs = []int32{
-	5,  // 0: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
-	0,  // 1: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
-	31, // 2: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
-	9,  // 3: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
-	32, // 4: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
-	4,  // 5: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
-	6,  // 6: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
-	30, // 7: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
-	7,  // 8: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
-	8,  // 9: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
-	33, // 10: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
-	34, // 11: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
-	35, // 12: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
-	34, // 13: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
-	35, // 14: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
-	31, // 15: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
-	36, // 16: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
-	18, // 17: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
-	37, // 18: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
-	38, // 19: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
-	32, // 20: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
-	37, // 21: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
-	32, // 22: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
-	39, // 23: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
-	31, // 24: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	31, // 25: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	36, // 26: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
-	1,  // 27: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
-	3,  // 28: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
-	11, // 29: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
-	12, // 30: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
-	13, // 31: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
-	15, // 32: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
-	17, // 33: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
-	20, // 34: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
-	22, // 35: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
-	24, // 36: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
-	26, // 37: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	28, // 38: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
-	2,  // 39: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
-	10, // 40: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
-	39, // 41: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
-	39, // 42: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
-	14, // 43: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
-	16, // 44: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
-	19, // 45: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
-	21, // 46: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
-	23, // 47: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
-	25, // 48: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
-	27, // 49: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	29, // 50: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
-	39, // [39:51] is the sub-list for method output_type
-	27, // [27:39] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	3,  // 0: rhumb.v1.ContactResponse.keys:type_name -> rhumb.v1.GossipKeys
+	4,  // 1: rhumb.v1.GossipKeys.keys:type_name -> rhumb.v1.GossipKey
+	39, // 2: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
+	40, // 3: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
+	41, // 4: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
+	13, // 5: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
+	0,  // 6: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
+	42, // 7: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
+	17, // 8: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
+	41, // 9: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
+	12, // 10: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
+	14, // 11: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
+	38, // 12: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
+	15, // 13: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
+	16, // 14: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
+	43, // 15: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
+	44, // 16: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
+	45, // 17: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
+	44, // 18: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
+	45, // 19: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
+	42, // 20: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	46, // 21: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
+	26, // 22: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
+	47, // 23: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
+	39, // 24: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
+	41, // 25: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
+	47, // 26: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
+	41, // 27: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
+	48, // 28: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
+	42, // 29: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	42, // 30: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	46, // 31: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
+	9,  // 32: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
+	11, // 33: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
+	19, // 34: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
+	20, // 35: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
+	21, // 36: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
+	23, // 37: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
+	25, // 38: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
+	28, // 39: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
+	30, // 40: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
+	32, // 41: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
+	34, // 42: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	36, // 43: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
+	1,  // 44: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
+	5,  // 45: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
+	7,  // 46: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
+	10, // 47: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
+	18, // 48: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
+	48, // 49: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
+	48, // 50: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
+	22, // 51: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
+	24, // 52: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
+	27, // 53: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
+	29, // 54: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
+	31, // 55: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
+	33, // 56: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
+	35, // 57: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	37, // 58: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
+	2,  // 59: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
+	6,  // 60: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
+	8,  // 61: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
+	47, // [47:62] is the sub-list for method output_type
+	32, // [32:47] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_api_cluster_proto_init() }
@@ -2370,7 +2844,7 @@ func file_api_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_cluster_proto_rawDesc), len(file_api_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   30,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

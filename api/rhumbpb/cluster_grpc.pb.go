@@ -30,6 +30,9 @@ const (
 	Cluster_Drain_FullMethodName          = "/rhumb.v1.Cluster/Drain"
 	Cluster_DiscardReplica_FullMethodName = "/rhumb.v1.Cluster/DiscardReplica"
 	Cluster_RecoverRange_FullMethodName   = "/rhumb.v1.Cluster/RecoverRange"
+	Cluster_Contact_FullMethodName        = "/rhumb.v1.Cluster/Contact"
+	Cluster_AddRegion_FullMethodName      = "/rhumb.v1.Cluster/AddRegion"
+	Cluster_ForgetNode_FullMethodName     = "/rhumb.v1.Cluster/ForgetNode"
 )
 
 // ClusterClient is the client API for Cluster service.
@@ -72,6 +75,14 @@ type ClusterClient interface {
 	// range available again from the remaining copies. The error is CONFLICT if an intact copy is in
 	// sync, or if the range changed since the version in the request.
 	RecoverRange(ctx context.Context, in *RecoverRangeRequest, opts ...grpc.CallOption) (*RecoverRangeResponse, error)
+	// Contact returns where the receiving node gossips, and the keys of gossip. With TLS only a node gets an
+	// answer.
+	Contact(ctx context.Context, in *ContactRequest, opts ...grpc.CallOption) (*ContactResponse, error)
+	// AddRegion creates a region without nodes. Repeating the request is harmless; the error is
+	// ALREADY_EXISTS if the region is at another location.
+	AddRegion(ctx context.Context, in *AddRegionRequest, opts ...grpc.CallOption) (*AddRegionResponse, error)
+	// ForgetNode gives up a fenced node for good. It cannot return, and its name is free for another disk.
+	ForgetNode(ctx context.Context, in *ForgetNodeRequest, opts ...grpc.CallOption) (*ForgetNodeResponse, error)
 }
 
 type clusterClient struct {
@@ -211,6 +222,36 @@ func (c *clusterClient) RecoverRange(ctx context.Context, in *RecoverRangeReques
 	return out, nil
 }
 
+func (c *clusterClient) Contact(ctx context.Context, in *ContactRequest, opts ...grpc.CallOption) (*ContactResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ContactResponse)
+	err := c.cc.Invoke(ctx, Cluster_Contact_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) AddRegion(ctx context.Context, in *AddRegionRequest, opts ...grpc.CallOption) (*AddRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddRegionResponse)
+	err := c.cc.Invoke(ctx, Cluster_AddRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterClient) ForgetNode(ctx context.Context, in *ForgetNodeRequest, opts ...grpc.CallOption) (*ForgetNodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForgetNodeResponse)
+	err := c.cc.Invoke(ctx, Cluster_ForgetNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServer is the server API for Cluster service.
 // All implementations must embed UnimplementedClusterServer
 // for forward compatibility.
@@ -251,6 +292,14 @@ type ClusterServer interface {
 	// range available again from the remaining copies. The error is CONFLICT if an intact copy is in
 	// sync, or if the range changed since the version in the request.
 	RecoverRange(context.Context, *RecoverRangeRequest) (*RecoverRangeResponse, error)
+	// Contact returns where the receiving node gossips, and the keys of gossip. With TLS only a node gets an
+	// answer.
+	Contact(context.Context, *ContactRequest) (*ContactResponse, error)
+	// AddRegion creates a region without nodes. Repeating the request is harmless; the error is
+	// ALREADY_EXISTS if the region is at another location.
+	AddRegion(context.Context, *AddRegionRequest) (*AddRegionResponse, error)
+	// ForgetNode gives up a fenced node for good. It cannot return, and its name is free for another disk.
+	ForgetNode(context.Context, *ForgetNodeRequest) (*ForgetNodeResponse, error)
 	mustEmbedUnimplementedClusterServer()
 }
 
@@ -296,6 +345,15 @@ func (UnimplementedClusterServer) DiscardReplica(context.Context, *DiscardReplic
 }
 func (UnimplementedClusterServer) RecoverRange(context.Context, *RecoverRangeRequest) (*RecoverRangeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RecoverRange not implemented")
+}
+func (UnimplementedClusterServer) Contact(context.Context, *ContactRequest) (*ContactResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Contact not implemented")
+}
+func (UnimplementedClusterServer) AddRegion(context.Context, *AddRegionRequest) (*AddRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddRegion not implemented")
+}
+func (UnimplementedClusterServer) ForgetNode(context.Context, *ForgetNodeRequest) (*ForgetNodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetNode not implemented")
 }
 func (UnimplementedClusterServer) mustEmbedUnimplementedClusterServer() {}
 func (UnimplementedClusterServer) testEmbeddedByValue()                 {}
@@ -527,6 +585,60 @@ func _Cluster_RecoverRange_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_Contact_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ContactRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Contact(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Contact_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Contact(ctx, req.(*ContactRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_AddRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).AddRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_AddRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).AddRegion(ctx, req.(*AddRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cluster_ForgetNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).ForgetNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_ForgetNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).ForgetNode(ctx, req.(*ForgetNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Cluster_ServiceDesc is the grpc.ServiceDesc for Cluster service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -577,6 +689,18 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RecoverRange",
 			Handler:    _Cluster_RecoverRange_Handler,
+		},
+		{
+			MethodName: "Contact",
+			Handler:    _Cluster_Contact_Handler,
+		},
+		{
+			MethodName: "AddRegion",
+			Handler:    _Cluster_AddRegion_Handler,
+		},
+		{
+			MethodName: "ForgetNode",
+			Handler:    _Cluster_ForgetNode_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -424,7 +424,12 @@ type Node struct {
 	Voter         bool      `protobuf:"varint,11,opt,name=voter,proto3" json:"voter,omitempty"`
 	Binary        string    `protobuf:"bytes,12,opt,name=binary,proto3" json:"binary,omitempty"`
 	// The disk of the node had lost acknowledged data when the current life began.
-	Short         bool `protobuf:"varint,13,opt,name=short,proto3" json:"short,omitempty"`
+	Short bool `protobuf:"varint,13,opt,name=short,proto3" json:"short,omitempty"`
+	// The name in the node's certificate; empty for a node that has only run with --insecure. Ignored in a
+	// JoinRequest: there the certificate of the connection names the node.
+	Name string `protobuf:"bytes,50,opt,name=name,proto3" json:"name,omitempty"`
+	// An operator gave the node up for good.
+	Forgotten     bool `protobuf:"varint,51,opt,name=forgotten,proto3" json:"forgotten,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -546,6 +551,20 @@ func (x *Node) GetBinary() string {
 func (x *Node) GetShort() bool {
 	if x != nil {
 		return x.Short
+	}
+	return false
+}
+
+func (x *Node) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Node) GetForgotten() bool {
+	if x != nil {
+		return x.Forgotten
 	}
 	return false
 }
@@ -1242,7 +1261,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
 	"\blocation\x18\x03 \x01(\v2\x0f.rhumb.v1.PointR\blocation\x12\x12\n" +
-	"\x04dead\x18( \x01(\bR\x04dead\"\xe2\x02\n" +
+	"\x04dead\x18( \x01(\bR\x04dead\"\x94\x03\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1258,7 +1277,9 @@ const file_api_meta_proto_rawDesc = "" +
 	" \x01(\x0e2\x13.rhumb.v1.NodeStateR\x05state\x12\x14\n" +
 	"\x05voter\x18\v \x01(\bR\x05voter\x12\x16\n" +
 	"\x06binary\x18\f \x01(\tR\x06binary\x12\x14\n" +
-	"\x05short\x18\r \x01(\bR\x05short\"\xdd\x01\n" +
+	"\x05short\x18\r \x01(\bR\x05short\x12\x12\n" +
+	"\x04name\x182 \x01(\tR\x04name\x12\x1c\n" +
+	"\tforgotten\x183 \x01(\bR\tforgotten\"\xdd\x01\n" +
 	"\rClassSettings\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.rhumb.v1.ModeR\x04mode\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\rR\breplicas\x12\x1e\n" +

@@ -84,6 +84,79 @@ func (ReplicaMessageKind) EnumDescriptor() ([]byte, []int) {
 	return file_api_peer_proto_rawDescGZIP(), []int{0}
 }
 
+// OriginProof proves who sent a message that a third node relays. The signature covers the fields below,
+// the origin's hello, the destination and the contents (package node/peer). Absent without TLS.
+type OriginProof struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The certificate of the origin and the certificates between it and its authority, in DER.
+	Chain     [][]byte `protobuf:"bytes,1,rep,name=chain,proto3" json:"chain,omitempty"`
+	Signature []byte   `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
+	// The time of the signature, in nanoseconds since 1970.
+	At int64 `protobuf:"varint,3,opt,name=at,proto3" json:"at,omitempty"`
+	// The life of the origin.
+	Boot          uint64 `protobuf:"varint,4,opt,name=boot,proto3" json:"boot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OriginProof) Reset() {
+	*x = OriginProof{}
+	mi := &file_api_peer_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OriginProof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OriginProof) ProtoMessage() {}
+
+func (x *OriginProof) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OriginProof.ProtoReflect.Descriptor instead.
+func (*OriginProof) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *OriginProof) GetChain() [][]byte {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+func (x *OriginProof) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *OriginProof) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *OriginProof) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
 // PeerHello identifies the sender at the beginning of a stream.
 type PeerHello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -96,7 +169,7 @@ type PeerHello struct {
 
 func (x *PeerHello) Reset() {
 	*x = PeerHello{}
-	mi := &file_api_peer_proto_msgTypes[0]
+	mi := &file_api_peer_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -108,7 +181,7 @@ func (x *PeerHello) String() string {
 func (*PeerHello) ProtoMessage() {}
 
 func (x *PeerHello) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[0]
+	mi := &file_api_peer_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -121,7 +194,7 @@ func (x *PeerHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerHello.ProtoReflect.Descriptor instead.
 func (*PeerHello) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{0}
+	return file_api_peer_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *PeerHello) GetProtocol() uint32 {
@@ -155,7 +228,7 @@ type ReplicaFrame struct {
 
 func (x *ReplicaFrame) Reset() {
 	*x = ReplicaFrame{}
-	mi := &file_api_peer_proto_msgTypes[1]
+	mi := &file_api_peer_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -167,7 +240,7 @@ func (x *ReplicaFrame) String() string {
 func (*ReplicaFrame) ProtoMessage() {}
 
 func (x *ReplicaFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[1]
+	mi := &file_api_peer_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -180,7 +253,7 @@ func (x *ReplicaFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaFrame.ProtoReflect.Descriptor instead.
 func (*ReplicaFrame) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{1}
+	return file_api_peer_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ReplicaFrame) GetHello() *PeerHello {
@@ -236,7 +309,7 @@ type ReplicaMessage struct {
 
 func (x *ReplicaMessage) Reset() {
 	*x = ReplicaMessage{}
-	mi := &file_api_peer_proto_msgTypes[2]
+	mi := &file_api_peer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -248,7 +321,7 @@ func (x *ReplicaMessage) String() string {
 func (*ReplicaMessage) ProtoMessage() {}
 
 func (x *ReplicaMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[2]
+	mi := &file_api_peer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -261,7 +334,7 @@ func (x *ReplicaMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaMessage.ProtoReflect.Descriptor instead.
 func (*ReplicaMessage) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{2}
+	return file_api_peer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ReplicaMessage) GetKind() ReplicaMessageKind {
@@ -465,7 +538,7 @@ type HeartbeatFrame struct {
 
 func (x *HeartbeatFrame) Reset() {
 	*x = HeartbeatFrame{}
-	mi := &file_api_peer_proto_msgTypes[3]
+	mi := &file_api_peer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +550,7 @@ func (x *HeartbeatFrame) String() string {
 func (*HeartbeatFrame) ProtoMessage() {}
 
 func (x *HeartbeatFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[3]
+	mi := &file_api_peer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +563,7 @@ func (x *HeartbeatFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatFrame.ProtoReflect.Descriptor instead.
 func (*HeartbeatFrame) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{3}
+	return file_api_peer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *HeartbeatFrame) GetHello() *PeerHello {
@@ -634,7 +707,7 @@ type ClosedFrame struct {
 
 func (x *ClosedFrame) Reset() {
 	*x = ClosedFrame{}
-	mi := &file_api_peer_proto_msgTypes[4]
+	mi := &file_api_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +719,7 @@ func (x *ClosedFrame) String() string {
 func (*ClosedFrame) ProtoMessage() {}
 
 func (x *ClosedFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[4]
+	mi := &file_api_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +732,7 @@ func (x *ClosedFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClosedFrame.ProtoReflect.Descriptor instead.
 func (*ClosedFrame) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{4}
+	return file_api_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ClosedFrame) GetNumber() uint64 {
@@ -708,7 +781,7 @@ type NodeLoad struct {
 
 func (x *NodeLoad) Reset() {
 	*x = NodeLoad{}
-	mi := &file_api_peer_proto_msgTypes[5]
+	mi := &file_api_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +793,7 @@ func (x *NodeLoad) String() string {
 func (*NodeLoad) ProtoMessage() {}
 
 func (x *NodeLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[5]
+	mi := &file_api_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +806,7 @@ func (x *NodeLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLoad.ProtoReflect.Descriptor instead.
 func (*NodeLoad) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{5}
+	return file_api_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NodeLoad) GetClasses() []*ClassLoad {
@@ -753,7 +826,7 @@ type ClassLoad struct {
 
 func (x *ClassLoad) Reset() {
 	*x = ClassLoad{}
-	mi := &file_api_peer_proto_msgTypes[6]
+	mi := &file_api_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +838,7 @@ func (x *ClassLoad) String() string {
 func (*ClassLoad) ProtoMessage() {}
 
 func (x *ClassLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[6]
+	mi := &file_api_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +851,7 @@ func (x *ClassLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClassLoad.ProtoReflect.Descriptor instead.
 func (*ClassLoad) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{6}
+	return file_api_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ClassLoad) GetClass() uint32 {
@@ -806,7 +879,7 @@ type Exclusion struct {
 
 func (x *Exclusion) Reset() {
 	*x = Exclusion{}
-	mi := &file_api_peer_proto_msgTypes[7]
+	mi := &file_api_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -818,7 +891,7 @@ func (x *Exclusion) String() string {
 func (*Exclusion) ProtoMessage() {}
 
 func (x *Exclusion) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[7]
+	mi := &file_api_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -831,7 +904,7 @@ func (x *Exclusion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exclusion.ProtoReflect.Descriptor instead.
 func (*Exclusion) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{7}
+	return file_api_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Exclusion) GetRegion() uint32 {
@@ -864,15 +937,17 @@ type RaftFrame struct {
 	Group uint32 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"`
 	// For messages that a third node relays: the destination, and, after the relay, the sender. 0
 	// means the receiver or the sender of the frame.
-	To            uint32 `protobuf:"varint,40,opt,name=to,proto3" json:"to,omitempty"`
-	From          uint32 `protobuf:"varint,41,opt,name=from,proto3" json:"from,omitempty"`
+	To   uint32 `protobuf:"varint,40,opt,name=to,proto3" json:"to,omitempty"`
+	From uint32 `protobuf:"varint,41,opt,name=from,proto3" json:"from,omitempty"`
+	// Present with from or with a to that is not the receiver.
+	Proof         *OriginProof `protobuf:"bytes,50,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RaftFrame) Reset() {
 	*x = RaftFrame{}
-	mi := &file_api_peer_proto_msgTypes[8]
+	mi := &file_api_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +959,7 @@ func (x *RaftFrame) String() string {
 func (*RaftFrame) ProtoMessage() {}
 
 func (x *RaftFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[8]
+	mi := &file_api_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +972,7 @@ func (x *RaftFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftFrame.ProtoReflect.Descriptor instead.
 func (*RaftFrame) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{8}
+	return file_api_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RaftFrame) GetHello() *PeerHello {
@@ -935,6 +1010,13 @@ func (x *RaftFrame) GetFrom() uint32 {
 	return 0
 }
 
+func (x *RaftFrame) GetProof() *OriginProof {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
 type RaftSummary struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -943,7 +1025,7 @@ type RaftSummary struct {
 
 func (x *RaftSummary) Reset() {
 	*x = RaftSummary{}
-	mi := &file_api_peer_proto_msgTypes[9]
+	mi := &file_api_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1037,7 @@ func (x *RaftSummary) String() string {
 func (*RaftSummary) ProtoMessage() {}
 
 func (x *RaftSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[9]
+	mi := &file_api_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1050,7 @@ func (x *RaftSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftSummary.ProtoReflect.Descriptor instead.
 func (*RaftSummary) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{9}
+	return file_api_peer_proto_rawDescGZIP(), []int{10}
 }
 
 type MetadataRequest struct {
@@ -978,14 +1060,16 @@ type MetadataRequest struct {
 	// Encoded by package raftmeta.
 	Request []byte `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
 	// The destination, if the receiver relays the request; 0 means the receiver.
-	To            uint32 `protobuf:"varint,40,opt,name=to,proto3" json:"to,omitempty"`
+	To uint32 `protobuf:"varint,40,opt,name=to,proto3" json:"to,omitempty"`
+	// Present if the request is relayed.
+	Proof         *OriginProof `protobuf:"bytes,50,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MetadataRequest) Reset() {
 	*x = MetadataRequest{}
-	mi := &file_api_peer_proto_msgTypes[10]
+	mi := &file_api_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1081,7 @@ func (x *MetadataRequest) String() string {
 func (*MetadataRequest) ProtoMessage() {}
 
 func (x *MetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[10]
+	mi := &file_api_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1094,7 @@ func (x *MetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataRequest.ProtoReflect.Descriptor instead.
 func (*MetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{10}
+	return file_api_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MetadataRequest) GetHello() *PeerHello {
@@ -1041,16 +1125,25 @@ func (x *MetadataRequest) GetTo() uint32 {
 	return 0
 }
 
+func (x *MetadataRequest) GetProof() *OriginProof {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
 type MetadataResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      []byte                 `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Response []byte                 `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
+	// Present if the request had a proof: the answering node signs its answer together with that proof.
+	Proof         *OriginProof `protobuf:"bytes,50,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MetadataResponse) Reset() {
 	*x = MetadataResponse{}
-	mi := &file_api_peer_proto_msgTypes[11]
+	mi := &file_api_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1155,7 @@ func (x *MetadataResponse) String() string {
 func (*MetadataResponse) ProtoMessage() {}
 
 func (x *MetadataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[11]
+	mi := &file_api_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,12 +1168,19 @@ func (x *MetadataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataResponse.ProtoReflect.Descriptor instead.
 func (*MetadataResponse) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{11}
+	return file_api_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MetadataResponse) GetResponse() []byte {
 	if x != nil {
 		return x.Response
+	}
+	return nil
+}
+
+func (x *MetadataResponse) GetProof() *OriginProof {
+	if x != nil {
+		return x.Proof
 	}
 	return nil
 }
@@ -1094,7 +1194,7 @@ type DescribeReplicaRequest struct {
 
 func (x *DescribeReplicaRequest) Reset() {
 	*x = DescribeReplicaRequest{}
-	mi := &file_api_peer_proto_msgTypes[12]
+	mi := &file_api_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1106,7 +1206,7 @@ func (x *DescribeReplicaRequest) String() string {
 func (*DescribeReplicaRequest) ProtoMessage() {}
 
 func (x *DescribeReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[12]
+	mi := &file_api_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1119,7 +1219,7 @@ func (x *DescribeReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DescribeReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{12}
+	return file_api_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DescribeReplicaRequest) GetRange() *RangeID {
@@ -1142,7 +1242,7 @@ type DescribeReplicaResponse struct {
 
 func (x *DescribeReplicaResponse) Reset() {
 	*x = DescribeReplicaResponse{}
-	mi := &file_api_peer_proto_msgTypes[13]
+	mi := &file_api_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +1254,7 @@ func (x *DescribeReplicaResponse) String() string {
 func (*DescribeReplicaResponse) ProtoMessage() {}
 
 func (x *DescribeReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[13]
+	mi := &file_api_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,7 +1267,7 @@ func (x *DescribeReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DescribeReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{13}
+	return file_api_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DescribeReplicaResponse) GetStatus() *ReplicaStatus {
@@ -1195,7 +1295,12 @@ var File_api_peer_proto protoreflect.FileDescriptor
 
 const file_api_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x0eapi/peer.proto\x12\brhumb.v1\x1a\x11api/cluster.proto\x1a\fapi/kv.proto\x1a\x0eapi/meta.proto\"q\n" +
+	"\x0eapi/peer.proto\x12\brhumb.v1\x1a\x11api/cluster.proto\x1a\fapi/kv.proto\x1a\x0eapi/meta.proto\x1a\x12api/security.proto\"e\n" +
+	"\vOriginProof\x12\x14\n" +
+	"\x05chain\x18\x01 \x03(\fR\x05chain\x12\x1c\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x0e\n" +
+	"\x02at\x18\x03 \x01(\x03R\x02at\x12\x12\n" +
+	"\x04boot\x18\x04 \x01(\x04R\x04boot\"q\n" +
 	"\tPeerHello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\fR\acluster\x12.\n" +
@@ -1267,21 +1372,24 @@ const file_api_peer_proto_rawDesc = "" +
 	"\tExclusion\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x8c\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xb9\x01\n" +
 	"\tRaftFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x1a\n" +
 	"\bmessages\x18\x02 \x03(\fR\bmessages\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\rR\x05group\x12\x0e\n" +
 	"\x02to\x18( \x01(\rR\x02to\x12\x12\n" +
-	"\x04from\x18) \x01(\rR\x04from\"\r\n" +
-	"\vRaftSummary\"|\n" +
+	"\x04from\x18) \x01(\rR\x04from\x12+\n" +
+	"\x05proof\x182 \x01(\v2\x15.rhumb.v1.OriginProofR\x05proof\"\r\n" +
+	"\vRaftSummary\"\xa9\x01\n" +
 	"\x0fMetadataRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\rR\x05group\x12\x18\n" +
 	"\arequest\x18\x03 \x01(\fR\arequest\x12\x0e\n" +
-	"\x02to\x18( \x01(\rR\x02to\".\n" +
+	"\x02to\x18( \x01(\rR\x02to\x12+\n" +
+	"\x05proof\x182 \x01(\v2\x15.rhumb.v1.OriginProofR\x05proof\"[\n" +
 	"\x10MetadataResponse\x12\x1a\n" +
-	"\bresponse\x18\x01 \x01(\fR\bresponse\"A\n" +
+	"\bresponse\x18\x01 \x01(\fR\bresponse\x12+\n" +
+	"\x05proof\x182 \x01(\v2\x15.rhumb.v1.OriginProofR\x05proof\"A\n" +
 	"\x16DescribeReplicaRequest\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\"\xeb\x01\n" +
 	"\x17DescribeReplicaResponse\x12/\n" +
@@ -1300,7 +1408,7 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x1cREPLICA_MESSAGE_KIND_PREPARE\x10\x04\x12 \n" +
 	"\x1cREPLICA_MESSAGE_KIND_PROMISE\x10\x05\x12\x1e\n" +
 	"\x1aREPLICA_MESSAGE_KIND_FETCH\x10\x06\x12\x1f\n" +
-	"\x1bREPLICA_MESSAGE_KIND_SUFFIX\x10\a2\xe4\x03\n" +
+	"\x1bREPLICA_MESSAGE_KIND_SUFFIX\x10\a2\xb9\x04\n" +
 	"\x04Peer\x12?\n" +
 	"\tReplicate\x12\x16.rhumb.v1.ReplicaFrame\x1a\x16.rhumb.v1.ReplicaFrame(\x010\x01\x12C\n" +
 	"\tHeartbeat\x12\x18.rhumb.v1.HeartbeatFrame\x1a\x18.rhumb.v1.HeartbeatFrame(\x010\x01\x124\n" +
@@ -1308,7 +1416,8 @@ const file_api_peer_proto_rawDesc = "" +
 	"\bMetadata\x12\x19.rhumb.v1.MetadataRequest\x1a\x1a.rhumb.v1.MetadataResponse\x120\n" +
 	"\aForward\x12\x11.rhumb.v1.Request\x1a\x12.rhumb.v1.Response\x12V\n" +
 	"\x0fDescribeReplica\x12 .rhumb.v1.DescribeReplicaRequest\x1a!.rhumb.v1.DescribeReplicaResponse\x12S\n" +
-	"\x0eDiscardReplica\x12\x1f.rhumb.v1.DiscardReplicaRequest\x1a .rhumb.v1.DiscardReplicaResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\x0eDiscardReplica\x12\x1f.rhumb.v1.DiscardReplicaRequest\x1a .rhumb.v1.DiscardReplicaResponse\x12S\n" +
+	"\x10DescribeIdentity\x12!.rhumb.v1.DescribeIdentityRequest\x1a\x1c.rhumb.v1.NodeIdentityReportB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_peer_proto_rawDescOnce sync.Once
@@ -1323,66 +1432,74 @@ func file_api_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_api_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_api_peer_proto_goTypes = []any{
 	(ReplicaMessageKind)(0),         // 0: rhumb.v1.ReplicaMessageKind
-	(*PeerHello)(nil),               // 1: rhumb.v1.PeerHello
-	(*ReplicaFrame)(nil),            // 2: rhumb.v1.ReplicaFrame
-	(*ReplicaMessage)(nil),          // 3: rhumb.v1.ReplicaMessage
-	(*HeartbeatFrame)(nil),          // 4: rhumb.v1.HeartbeatFrame
-	(*ClosedFrame)(nil),             // 5: rhumb.v1.ClosedFrame
-	(*NodeLoad)(nil),                // 6: rhumb.v1.NodeLoad
-	(*ClassLoad)(nil),               // 7: rhumb.v1.ClassLoad
-	(*Exclusion)(nil),               // 8: rhumb.v1.Exclusion
-	(*RaftFrame)(nil),               // 9: rhumb.v1.RaftFrame
-	(*RaftSummary)(nil),             // 10: rhumb.v1.RaftSummary
-	(*MetadataRequest)(nil),         // 11: rhumb.v1.MetadataRequest
-	(*MetadataResponse)(nil),        // 12: rhumb.v1.MetadataResponse
-	(*DescribeReplicaRequest)(nil),  // 13: rhumb.v1.DescribeReplicaRequest
-	(*DescribeReplicaResponse)(nil), // 14: rhumb.v1.DescribeReplicaResponse
-	nil,                             // 15: rhumb.v1.DescribeReplicaResponse.BehindEntry
-	(*Identity)(nil),                // 16: rhumb.v1.Identity
-	(*RangeID)(nil),                 // 17: rhumb.v1.RangeID
-	(*ReplicaStatus)(nil),           // 18: rhumb.v1.ReplicaStatus
-	(*Request)(nil),                 // 19: rhumb.v1.Request
-	(*DiscardReplicaRequest)(nil),   // 20: rhumb.v1.DiscardReplicaRequest
-	(*Response)(nil),                // 21: rhumb.v1.Response
-	(*DiscardReplicaResponse)(nil),  // 22: rhumb.v1.DiscardReplicaResponse
+	(*OriginProof)(nil),             // 1: rhumb.v1.OriginProof
+	(*PeerHello)(nil),               // 2: rhumb.v1.PeerHello
+	(*ReplicaFrame)(nil),            // 3: rhumb.v1.ReplicaFrame
+	(*ReplicaMessage)(nil),          // 4: rhumb.v1.ReplicaMessage
+	(*HeartbeatFrame)(nil),          // 5: rhumb.v1.HeartbeatFrame
+	(*ClosedFrame)(nil),             // 6: rhumb.v1.ClosedFrame
+	(*NodeLoad)(nil),                // 7: rhumb.v1.NodeLoad
+	(*ClassLoad)(nil),               // 8: rhumb.v1.ClassLoad
+	(*Exclusion)(nil),               // 9: rhumb.v1.Exclusion
+	(*RaftFrame)(nil),               // 10: rhumb.v1.RaftFrame
+	(*RaftSummary)(nil),             // 11: rhumb.v1.RaftSummary
+	(*MetadataRequest)(nil),         // 12: rhumb.v1.MetadataRequest
+	(*MetadataResponse)(nil),        // 13: rhumb.v1.MetadataResponse
+	(*DescribeReplicaRequest)(nil),  // 14: rhumb.v1.DescribeReplicaRequest
+	(*DescribeReplicaResponse)(nil), // 15: rhumb.v1.DescribeReplicaResponse
+	nil,                             // 16: rhumb.v1.DescribeReplicaResponse.BehindEntry
+	(*Identity)(nil),                // 17: rhumb.v1.Identity
+	(*RangeID)(nil),                 // 18: rhumb.v1.RangeID
+	(*ReplicaStatus)(nil),           // 19: rhumb.v1.ReplicaStatus
+	(*Request)(nil),                 // 20: rhumb.v1.Request
+	(*DiscardReplicaRequest)(nil),   // 21: rhumb.v1.DiscardReplicaRequest
+	(*DescribeIdentityRequest)(nil), // 22: rhumb.v1.DescribeIdentityRequest
+	(*Response)(nil),                // 23: rhumb.v1.Response
+	(*DiscardReplicaResponse)(nil),  // 24: rhumb.v1.DiscardReplicaResponse
+	(*NodeIdentityReport)(nil),      // 25: rhumb.v1.NodeIdentityReport
 }
 var file_api_peer_proto_depIdxs = []int32{
-	16, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
-	1,  // 1: rhumb.v1.ReplicaFrame.hello:type_name -> rhumb.v1.PeerHello
-	3,  // 2: rhumb.v1.ReplicaFrame.messages:type_name -> rhumb.v1.ReplicaMessage
+	17, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
+	2,  // 1: rhumb.v1.ReplicaFrame.hello:type_name -> rhumb.v1.PeerHello
+	4,  // 2: rhumb.v1.ReplicaFrame.messages:type_name -> rhumb.v1.ReplicaMessage
 	0,  // 3: rhumb.v1.ReplicaMessage.kind:type_name -> rhumb.v1.ReplicaMessageKind
-	1,  // 4: rhumb.v1.HeartbeatFrame.hello:type_name -> rhumb.v1.PeerHello
-	8,  // 5: rhumb.v1.HeartbeatFrame.exclusions:type_name -> rhumb.v1.Exclusion
-	6,  // 6: rhumb.v1.HeartbeatFrame.load:type_name -> rhumb.v1.NodeLoad
-	5,  // 7: rhumb.v1.HeartbeatFrame.closed:type_name -> rhumb.v1.ClosedFrame
-	7,  // 8: rhumb.v1.NodeLoad.classes:type_name -> rhumb.v1.ClassLoad
-	1,  // 9: rhumb.v1.RaftFrame.hello:type_name -> rhumb.v1.PeerHello
-	1,  // 10: rhumb.v1.MetadataRequest.hello:type_name -> rhumb.v1.PeerHello
-	17, // 11: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	18, // 12: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
-	15, // 13: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
-	2,  // 14: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
-	4,  // 15: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
-	9,  // 16: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
-	11, // 17: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
-	19, // 18: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
-	13, // 19: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
-	20, // 20: rhumb.v1.Peer.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	2,  // 21: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
-	4,  // 22: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
-	10, // 23: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
-	12, // 24: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
-	21, // 25: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
-	14, // 26: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
-	22, // 27: rhumb.v1.Peer.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	21, // [21:28] is the sub-list for method output_type
-	14, // [14:21] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	2,  // 4: rhumb.v1.HeartbeatFrame.hello:type_name -> rhumb.v1.PeerHello
+	9,  // 5: rhumb.v1.HeartbeatFrame.exclusions:type_name -> rhumb.v1.Exclusion
+	7,  // 6: rhumb.v1.HeartbeatFrame.load:type_name -> rhumb.v1.NodeLoad
+	6,  // 7: rhumb.v1.HeartbeatFrame.closed:type_name -> rhumb.v1.ClosedFrame
+	8,  // 8: rhumb.v1.NodeLoad.classes:type_name -> rhumb.v1.ClassLoad
+	2,  // 9: rhumb.v1.RaftFrame.hello:type_name -> rhumb.v1.PeerHello
+	1,  // 10: rhumb.v1.RaftFrame.proof:type_name -> rhumb.v1.OriginProof
+	2,  // 11: rhumb.v1.MetadataRequest.hello:type_name -> rhumb.v1.PeerHello
+	1,  // 12: rhumb.v1.MetadataRequest.proof:type_name -> rhumb.v1.OriginProof
+	1,  // 13: rhumb.v1.MetadataResponse.proof:type_name -> rhumb.v1.OriginProof
+	18, // 14: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	19, // 15: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
+	16, // 16: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
+	3,  // 17: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
+	5,  // 18: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
+	10, // 19: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
+	12, // 20: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
+	20, // 21: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
+	14, // 22: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
+	21, // 23: rhumb.v1.Peer.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	22, // 24: rhumb.v1.Peer.DescribeIdentity:input_type -> rhumb.v1.DescribeIdentityRequest
+	3,  // 25: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
+	5,  // 26: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
+	11, // 27: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
+	13, // 28: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
+	23, // 29: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
+	15, // 30: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
+	24, // 31: rhumb.v1.Peer.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	25, // 32: rhumb.v1.Peer.DescribeIdentity:output_type -> rhumb.v1.NodeIdentityReport
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_api_peer_proto_init() }
@@ -1393,13 +1510,14 @@ func file_api_peer_proto_init() {
 	file_api_cluster_proto_init()
 	file_api_kv_proto_init()
 	file_api_meta_proto_init()
+	file_api_security_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_peer_proto_rawDesc), len(file_api_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

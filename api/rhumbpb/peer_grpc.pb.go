@@ -18,13 +18,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Peer_Replicate_FullMethodName       = "/rhumb.v1.Peer/Replicate"
-	Peer_Heartbeat_FullMethodName       = "/rhumb.v1.Peer/Heartbeat"
-	Peer_Raft_FullMethodName            = "/rhumb.v1.Peer/Raft"
-	Peer_Metadata_FullMethodName        = "/rhumb.v1.Peer/Metadata"
-	Peer_Forward_FullMethodName         = "/rhumb.v1.Peer/Forward"
-	Peer_DescribeReplica_FullMethodName = "/rhumb.v1.Peer/DescribeReplica"
-	Peer_DiscardReplica_FullMethodName  = "/rhumb.v1.Peer/DiscardReplica"
+	Peer_Replicate_FullMethodName        = "/rhumb.v1.Peer/Replicate"
+	Peer_Heartbeat_FullMethodName        = "/rhumb.v1.Peer/Heartbeat"
+	Peer_Raft_FullMethodName             = "/rhumb.v1.Peer/Raft"
+	Peer_Metadata_FullMethodName         = "/rhumb.v1.Peer/Metadata"
+	Peer_Forward_FullMethodName          = "/rhumb.v1.Peer/Forward"
+	Peer_DescribeReplica_FullMethodName  = "/rhumb.v1.Peer/DescribeReplica"
+	Peer_DiscardReplica_FullMethodName   = "/rhumb.v1.Peer/DiscardReplica"
+	Peer_DescribeIdentity_FullMethodName = "/rhumb.v1.Peer/DescribeIdentity"
 )
 
 // PeerClient is the client API for Peer service.
@@ -52,6 +53,8 @@ type PeerClient interface {
 	DescribeReplica(ctx context.Context, in *DescribeReplicaRequest, opts ...grpc.CallOption) (*DescribeReplicaResponse, error)
 	// DiscardReplica makes the receiving node discard its damaged copy of a range.
 	DiscardReplica(ctx context.Context, in *DiscardReplicaRequest, opts ...grpc.CallOption) (*DiscardReplicaResponse, error)
+	// DescribeIdentity returns what the receiving node knows about certificates and keys of gossip.
+	DescribeIdentity(ctx context.Context, in *DescribeIdentityRequest, opts ...grpc.CallOption) (*NodeIdentityReport, error)
 }
 
 type peerClient struct {
@@ -141,6 +144,16 @@ func (c *peerClient) DiscardReplica(ctx context.Context, in *DiscardReplicaReque
 	return out, nil
 }
 
+func (c *peerClient) DescribeIdentity(ctx context.Context, in *DescribeIdentityRequest, opts ...grpc.CallOption) (*NodeIdentityReport, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(NodeIdentityReport)
+	err := c.cc.Invoke(ctx, Peer_DescribeIdentity_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -166,6 +179,8 @@ type PeerServer interface {
 	DescribeReplica(context.Context, *DescribeReplicaRequest) (*DescribeReplicaResponse, error)
 	// DiscardReplica makes the receiving node discard its damaged copy of a range.
 	DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error)
+	// DescribeIdentity returns what the receiving node knows about certificates and keys of gossip.
+	DescribeIdentity(context.Context, *DescribeIdentityRequest) (*NodeIdentityReport, error)
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -196,6 +211,9 @@ func (UnimplementedPeerServer) DescribeReplica(context.Context, *DescribeReplica
 }
 func (UnimplementedPeerServer) DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DiscardReplica not implemented")
+}
+func (UnimplementedPeerServer) DescribeIdentity(context.Context, *DescribeIdentityRequest) (*NodeIdentityReport, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeIdentity not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -311,6 +329,24 @@ func _Peer_DiscardReplica_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_DescribeIdentity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeIdentityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).DescribeIdentity(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_DescribeIdentity_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).DescribeIdentity(ctx, req.(*DescribeIdentityRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -333,6 +369,10 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DiscardReplica",
 			Handler:    _Peer_DiscardReplica_Handler,
+		},
+		{
+			MethodName: "DescribeIdentity",
+			Handler:    _Peer_DescribeIdentity_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -203,8 +203,8 @@ func (ic *commands) diffImages(ctx context.Context, before, after, only string, 
 	for _, c := range counts {
 		doc.Tables = append(doc.Tables, tableDiffDoc(c))
 	}
-	if ic.AsJSON() {
-		return ic.PrintJSON(doc)
+	if ic.ForPrograms() {
+		return ic.PrintDocument(doc)
 	}
 	if err := ic.Print(nil, func(t table.Writer) {
 		t.AppendHeader(table.Row{"TABLE", "ADDED", "REMOVED", "CHANGED", "SAME"})

@@ -127,7 +127,7 @@ func (ic *commands) printImageRecord(doc inspect.Record) error {
 			t.AppendRow(table.Row{f.Name, f.Value.Kind(), f.Value})
 		}
 	})
-	if !ic.AsJSON() {
+	if !ic.ForPrograms() {
 		ic.Notef("version %d of the image, written at %s", doc.Version, cmp.Or(doc.HLC, "an unknown time"))
 	}
 	return err
@@ -250,8 +250,8 @@ func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, erro
 			return err
 		}
 		doc.LacksRegions = lacks
-		if ic.AsJSON() {
-			if err := ic.PrintJSON(doc); err != nil {
+		if ic.ForPrograms() {
+			if err := ic.PrintDocument(doc); err != nil {
 				return err
 			}
 			continue
@@ -265,7 +265,7 @@ func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, erro
 	}
 	// An empty table would print nothing at all, which looks like a failure.
 	if len(docs) == 0 {
-		if none && !ic.AsJSON() {
+		if none && !ic.ForPrograms() {
 			ic.Notef("no records")
 		}
 		return nil

@@ -469,8 +469,8 @@ func imagePositions(dir string) ([]positionDoc, error) {
 
 // printStat prints the document of `rhumb snapshot stat`.
 func (ic *commands) printStat(doc *StatDoc, im *inspect.Image, now time.Time) error {
-	if ic.AsJSON() {
-		return ic.PrintJSON(doc)
+	if ic.ForPrograms() {
+		return ic.PrintDocument(doc)
 	}
 	percent := func(used, most int64) string {
 		if most == 0 {

@@ -1,10 +1,9 @@
-// Package output prints the results of the commands of rhumb: data as tables or as JSON, notes,
-// progress and errors. Data goes to standard output and everything else to standard error, so that
+// Package output prints the results of the commands of rhumb: data as tables, JSON or YAML,
+// notes, progress and errors. Data goes to standard output and everything else to standard error, so that
 // a pipe contains only data. Nothing that is stored in the database reaches a terminal unescaped.
 package output
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -18,29 +17,19 @@ import (
 	"github.com/rhumbdb/rhumb/cli/exit"
 )
 
-// The forms of data that --output selects.
-const (
-	Table = "table"
-	JSON  = "json"
-)
-
-// Formats lists the values of --output.
-var Formats = []string{Table, JSON}
-
 // Printer writes the results of one run of the program.
 type Printer struct {
 	Out, Err io.Writer
-	Format   string // Table or JSON
+	Format   string // one of Formats
 	NoColor  bool
+
+	documents int // printed as YAML so far
 }
 
-// AsJSON reports whether data is printed as JSON.
-func (p *Printer) AsJSON() bool { return p.Format == JSON }
-
-// Print writes data: doc as JSON, or the table that asTable fills.
+// Print writes data: doc as a document, or the table that asTable fills.
 func (p *Printer) Print(doc any, asTable func(t table.Writer)) error {
-	if p.AsJSON() {
-		return p.PrintJSON(doc)
+	if p.ForPrograms() {
+		return p.PrintDocument(doc)
 	}
 	t := table.NewWriter()
 	style := table.StyleLight
@@ -55,13 +44,13 @@ func (p *Printer) Print(doc any, asTable func(t table.Writer)) error {
 	t.SuppressTrailingSpaces()
 	asTable(escapedTable{t})
 	_, err := fmt.Fprintln(p.Out, t.Render())
-	return rhumb.Wrap("rhumb.print", err)
+	return rhumb.Wrap(opPrint, err)
 }
 
 // PrintTitled is like Print with a line above the table. The line is not a row of the table because
 // the width of the columns must not break it.
 func (p *Printer) PrintTitled(doc any, title string, asTable func(t table.Writer)) error {
-	if !p.AsJSON() {
+	if !p.ForPrograms() {
 		fmt.Fprintln(p.Out, Escape(title))
 	}
 	return p.Print(doc, asTable)
@@ -80,25 +69,23 @@ func (p *Printer) PrintSections(sections ...func(t table.Writer)) error {
 	return nil
 }
 
-// PrintJSON writes one document on one line.
-func (p *Printer) PrintJSON(doc any) error {
-	enc := json.NewEncoder(escapedJSON{p.Out})
-	enc.SetEscapeHTML(false)
-	return rhumb.Wrap("rhumb.print", enc.Encode(doc))
-}
-
 // Notef writes a message to standard error: something a person should know that is not data.
 func (p *Printer) Notef(format string, args ...any) {
 	fmt.Fprintln(p.Err, EscapeLines(fmt.Sprintf(format, args...)))
 }
 
-// PrintError writes an error to standard error. With asJSON it is a document even if --output was
-// never parsed.
-func (p *Printer) PrintError(err error, asJSON bool) {
+// PrintError writes an error to standard error: as a document if --output or asked, the form that
+// the command line asks for, is one for programs. --output was never parsed if the command line is
+// wrong.
+func (p *Printer) PrintError(err error, asked string) {
 	doc := exit.Describe(err)
-	if p.AsJSON() || asJSON {
+	if !IsDocument(asked) {
+		asked = p.Format
+	}
+	if IsDocument(asked) {
+		errs := &Printer{Out: p.Err, Format: asked}
 		// Nothing is left to report a failure to.
-		_ = json.NewEncoder(escapedJSON{p.Err}).Encode(map[string]exit.Doc{"error": doc})
+		_ = errs.PrintDocument(map[string]exit.Doc{"error": doc})
 		return
 	}
 	fmt.Fprintf(p.Err, "rhumb: %s: %s\n", strings.ReplaceAll(doc.Kind, "_", " "), EscapeLines(doc.Message))

@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	if ctx.Err() != nil && rhumb.KindOf(err) == rhumb.Other {
 		err = rhumb.Ef("rhumb.run", rhumb.Canceled, "interrupted before it was done: %s", rhumb.Message(err))
 	}
-	a.PrintError(err, asksForJSON(args))
+	a.PrintError(err, formatAsked(args))
 	return exit.Code(err)
 }
 
@@ -78,7 +78,7 @@ and keeps working when nodes die. This program is the node, its tools and a demo
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	set := root.PersistentFlags()
-	set.StringVarP(&a.Format, "output", "o", output.Table, "how to print data: table or json")
+	set.StringVarP(&a.Format, "output", "o", output.Table, "how to print data: "+strings.Join(output.Formats, ", "))
 	set.BoolVar(&a.NoColor, "no-color", false, "print without colors; NO_COLOR does the same")
 	set.StringVar(&a.settings.File, "config", "", "configuration file")
 	flags.Default(set, "config", settings.FileDefault+" if it exists")
@@ -144,7 +144,7 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupData, read.getCommand(), write.putCommand(), write.insertCommand(), write.patchCommand(), write.deleteCommand(),
 			write.batchCommand(), read.scanCommand(), images),
 		grouped(groupCluster, cluster.statusCommand(), cluster.nodeCommand(), cluster.regionCommand(), ranges.rangeCommand(),
-			(&tableCommands{s}).tableCommand(), keyCommand(s), storeCommand(s), unsafeRecoverCommand(s)),
+			(&tableCommands{s}).tableCommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
 		[]*cobra.Command{a.configCommand(), versionCommand(s), completionCommand(s)},
 	)
 }
@@ -162,18 +162,25 @@ func usageError(cmd *cobra.Command, err error) error {
 	return rhumb.E("rhumb.usage", rhumb.InvalidArgument, fmt.Sprintf("%s; see `%s --help`", msg, cmd.CommandPath()))
 }
 
-// asksForJSON finds -o json in a command line. It does not use the parsed flag because a command
-// line that cannot be parsed fails too, and a program that asked for JSON gets its error as JSON.
-func asksForJSON(args []string) bool {
+// formatAsked finds the value of -o in a command line. It does not use the parsed flag because a
+// command line that cannot be parsed fails too, and a program that asked for documents gets its
+// error as one.
+func formatAsked(args []string) (format string) {
 	for i, arg := range args {
-		if slices.Contains([]string{"-ojson", "-o=json", "--output=json"}, arg) {
-			return true
+		if arg == "--" {
+			break
 		}
-		if (arg == "-o" || arg == "--output") && i+1 < len(args) && args[i+1] == output.JSON {
-			return true
+		for _, prefix := range []string{"--output=", "-o=", "-o"} {
+			if value, ok := strings.CutPrefix(arg, prefix); ok && value != "" {
+				format = value
+				break
+			}
+		}
+		if (arg == "-o" || arg == "--output") && i+1 < len(args) {
+			format = args[i+1]
 		}
 	}
-	return false
+	return format
 }
 
 // must panics on errors that only a mistake in this program can cause.

@@ -38,7 +38,9 @@ This is a demonstration, not a benchmark.`,
 			}
 			// The demo starts this same binary as its nodes, so that they never differ in version.
 			cfg.Binary, cfg.Program, cfg.Out, cfg.Err = binary, os.Args[0], s.Out, s.Err
-			cfg.JSON = cfg.JSON || s.AsJSON()
+			if s.ForPrograms() {
+				cfg.JSON, cfg.Out = true, s.Lines()
+			}
 			cfg.Terminal = output.IsTerminal(s.Out)
 			cfg.MemoryBytes = int64(memory)
 			cfg.Restart, cfg.Banner = !noRestart, !noBanner

@@ -191,6 +191,7 @@ func testCluster(t *testing.T, layout *demo.Layout) {
 		if text := ok(t, strings.Fields(args)...); !strings.Contains(text, "\n") || strings.Contains(text, "%!") {
 			t.Errorf("rhumb %s prints %q", args, text)
 		}
+		sameInAllForms(t, strings.Fields(args)...)
 	}
 }
 

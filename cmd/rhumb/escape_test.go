@@ -39,10 +39,10 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 		t.AppendRow(table.Row{record[0].Value, errors.New(hostile)})
 	}))
 	a.Notef("the region is %s", hostile)
-	a.PrintError(rhumb.E("test", rhumb.NotFound, "there is no table "+hostile), false)
+	a.PrintError(rhumb.E("test", rhumb.NotFound, "there is no table "+hostile), "")
 	a.Format = output.JSON
-	must(a.PrintJSON(opaque))
-	a.PrintError(rhumb.E("test", rhumb.NotFound, "there is no table "+hostile), false)
+	must(a.PrintDocument(opaque))
+	a.PrintError(rhumb.E("test", rhumb.NotFound, "there is no table "+hostile), "")
 	for name, text := range map[string]string{"stdout": stdout.String(), "stderr": stderr.String()} {
 		if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && output.Escape(string(r)) != string(r) }); i >= 0 {
 			t.Errorf("%s holds %q raw", name, text[i:min(i+8, len(text))])

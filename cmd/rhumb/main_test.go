@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,10 +16,12 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
 	"github.com/rhumbdb/rhumb/cli/health"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/cli/settings"
 	"github.com/rhumbdb/rhumb/client"
 )
@@ -135,26 +139,121 @@ func TestHelp(t *testing.T) {
 	walk(root)
 }
 
-// TestErrorsAsJSON guards that an error is one JSON document on standard error, even if the
-// command line itself is wrong.
-func TestErrorsAsJSON(t *testing.T) {
-	for _, args := range []string{
-		"get flights x -o json", "get -o json", "no-such-command -ojson", "scan a --no-such-flag --output=json", "key explain zz -o json",
-		"get a b --addr 127.0.0.1:1 --insecure --timeout 1s -o json",
-	} {
-		stdout, stderr, code := runIn(t.Context(), "", strings.Fields(args)...)
-		var doc struct {
-			Error struct {
-				Kind, Op, Message string
-				ExitCode          int `json:"exit_code"`
-			}
+// errorDoc is an error as programs get it.
+type errorDoc struct {
+	Error struct {
+		Kind     string `yaml:"kind"`
+		Op       string `yaml:"op"`
+		Message  string `yaml:"message"`
+		NextStep string `yaml:"next_step"`
+		ExitCode int    `yaml:"exit_code"`
+	} `yaml:"error"`
+}
+
+// decodeError decodes one document. JSON is YAML too.
+func decodeError(text string) (doc errorDoc, err error) {
+	dec := yaml.NewDecoder(strings.NewReader(text))
+	dec.KnownFields(true)
+	if err := dec.Decode(&doc); err != nil {
+		return doc, err
+	}
+	if err := dec.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return doc, fmt.Errorf("more than one document: %v", err)
+	}
+	return doc, nil
+}
+
+// TestErrorsAsDocuments guards that an error is one document on standard error, even if the command
+// line itself is wrong, in each form and from each command.
+func TestErrorsAsDocuments(t *testing.T) {
+	lines := []string{
+		"get flights x -o json", "get -o yaml", "no-such-command -ojson", "no-such-command -o=yaml", "scan a --no-such-flag --output=jsonl",
+		"key explain zz -o json", "key explain zz -o yaml", "get a b --addr 127.0.0.1:1 --insecure --timeout 1s -o json",
+		"get a b --addr 127.0.0.1:1 --insecure --timeout 1s -o yaml",
+	}
+	eachCommand(newApp(streams{}).rootCommand(), func(c *cobra.Command) {
+		for _, format := range []string{output.JSON, output.YAML, output.JSONL} {
+			lines = append(lines, strings.TrimPrefix(c.CommandPath(), "rhumb ")+" --no-such-flag -o "+format)
 		}
-		if err := decodeStrict([]byte(stderr), &doc); err != nil && !strings.Contains(err.Error(), "next_step") {
+	})
+	for _, args := range lines {
+		stdout, stderr, code := runIn(t.Context(), "", strings.Fields(args)...)
+		doc, err := decodeError(stderr)
+		if err != nil {
 			t.Errorf("%s: %v in %q", args, err, stderr)
+		}
+		if isJSON := json.Valid([]byte(stderr)); isJSON == strings.Contains(args, "yaml") {
+			t.Errorf("%s: JSON %v: %q", args, isJSON, stderr)
 		}
 		if stdout != "" || doc.Error.Kind == "" || doc.Error.Message == "" || doc.Error.ExitCode != code || code == exit.OK {
 			t.Errorf("%s: exit %d, %+v, stdout %q", args, code, doc.Error, stdout)
 		}
+	}
+}
+
+// shape describes a document without its values, which may change from one run to the next: the
+// keys, and the types of what they hold.
+func shape(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			v[k] = shape(v[k])
+		}
+		return v
+	case []any:
+		for i := range v {
+			v[i] = shape(v[i])
+		}
+		return v
+	case nil, string, bool:
+		return fmt.Sprintf("%T", v)
+	}
+	return "number"
+}
+
+// sameInAllForms runs a command in each form and fails if the documents differ.
+func sameInAllForms(t *testing.T, args ...string) {
+	t.Helper()
+	shapes := map[string]string{}
+	for _, format := range []string{output.JSON, output.YAML, output.JSONL} {
+		text := ok(t, append(args, "-o", format)...)
+		var docs []any
+		dec := yaml.NewDecoder(strings.NewReader(text))
+		if format != output.YAML {
+			text = strings.ReplaceAll(text, "\n", "\n---\n") // lines are documents
+			dec = yaml.NewDecoder(strings.NewReader(strings.TrimSuffix(text, "---\n")))
+		}
+		for {
+			var doc any
+			if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("rhumb %s -o %s: %v in %s", strings.Join(args, " "), format, err, text)
+			}
+			docs = append(docs, shape(doc))
+		}
+		// A list is one document, except as lines.
+		if list, is := firstOf(docs).([]any); is && len(docs) == 1 {
+			docs = list
+		}
+		shapes[format] = fmt.Sprint(docs)
+	}
+	if shapes[output.JSON] != shapes[output.YAML] || shapes[output.JSON] != shapes[output.JSONL] {
+		t.Errorf("rhumb %s differs:\n%v", strings.Join(args, " "), shapes)
+	}
+}
+
+func firstOf(docs []any) any {
+	if len(docs) == 0 {
+		return nil
+	}
+	return docs[0]
+}
+
+// TestForms guards that commands which need no cluster print the same document in each form.
+func TestForms(t *testing.T) {
+	for _, args := range []string{"version", "config show", "config check", "key explain 00000001000004020000010000000029", "snapshot ls"} {
+		sameInAllForms(t, strings.Fields(args)...)
 	}
 }
 

@@ -78,7 +78,7 @@ func (rc *readCommands) printRecord(doc recordDoc) error {
 			t.AppendRow(table.Row{f.Name, f.Value.Kind(), f.Value})
 		}
 	})
-	if !rc.AsJSON() { // JSON has the receipt
+	if !rc.ForPrograms() { // JSON has the receipt
 		rc.Notef("home %s (%s), version %s; served by %s in %s, %s, %s asked",
 			doc.Home, doc.Region, doc.Version, doc.Receipt.Node, doc.Receipt.Region,
 			output.Counted(doc.Receipt.Hops, "hop", "hops"), output.Counted(doc.Receipt.Searched, "other region", "other regions"))
@@ -144,8 +144,8 @@ func (rc *readCommands) printScan(n names, tableName string, records iter.Seq2[r
 			return err
 		}
 		count, after = count+1, client.ScanToken(it)
-		if rc.AsJSON() {
-			if err := rc.PrintJSON(doc); err != nil {
+		if rc.ForPrograms() {
+			if err := rc.PrintDocument(doc); err != nil {
 				return err
 			}
 			continue

@@ -162,7 +162,7 @@ func (wc *writeCommands) runWrite(ctx context.Context, args []string, kind rhumb
 			return err
 		}
 		// No node served the delete because no region has the record.
-		if kind == rhumb.Delete && r.Receipt.Node == rhumb.NoNode && !wc.AsJSON() {
+		if kind == rhumb.Delete && r.Receipt.Node == rhumb.NoNode && !wc.ForPrograms() {
 			wc.Notef("nothing was deleted: table %s has no record %s", t.Name(), rhumb.NameString(name))
 		}
 		return nil

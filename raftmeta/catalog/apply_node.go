@@ -27,10 +27,19 @@ func (c Init) applyTo(t *tx) Result {
 	}
 	// RegisterNode refuses to register before the cluster has an id, so the id is set first and
 	// removed again if the node is refused.
+	if len(c.Gossip) > 0 {
+		if err := checkGossipKeys(c.Gossip); err != nil {
+			return refuseErr(op, err)
+		}
+	}
 	t.cluster = c.Cluster
 	res := c.First.applyTo(t)
 	if res.Failure != nil {
 		t.cluster = rhumb.ClusterID{}
+		return res
+	}
+	if len(c.Gossip) > 0 {
+		t.putSecurity(&Security{Gossip: rhumb.GossipKeys{Version: 1, Keys: c.Gossip}})
 	}
 	return res
 }
@@ -124,6 +133,11 @@ func (c RegisterNode) validateArgs() error {
 			return rhumb.Ef(op, rhumb.TooLarge, "address or version %.20q… has %d bytes; the limit is %d", addr, len(addr), AddrSizeMax)
 		}
 	}
+	if c.Name != "" {
+		if err := rhumb.ValidateNodeName(c.Name); err != nil {
+			return err
+		}
+	}
 	if c.HasLocation {
 		return c.Location.Validate()
 	}
@@ -152,6 +166,9 @@ func (c RegisterNode) joinCluster(t *tx) Result {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if t.nodes.size >= rhumb.NodesMax {
 		return refuse(op, rhumb.TooLarge, "the node was not added: the cluster has %d nodes, which is the limit", t.nodes.size)
+	}
+	if res, ok := c.checkNameFree(t, rhumb.NoNode); !ok {
+		return res
 	}
 	at, found := t.RegionByName(c.Region)
 	// A region that exists keeps its location, whatever the node reports.
@@ -183,7 +200,7 @@ func (c RegisterNode) newRecord(id rhumb.NodeID, at rhumb.Region) *node {
 	}
 	return &node{nonce: c.Nonce, Node: rhumb.Node{
 		ID: id, Region: at.ID, Zone: c.Zone, Addr: c.Addr, HeartbeatAddr: c.HeartbeatAddr, AdminAddr: c.AdminAddr,
-		Location: location, Store: c.Store, Boot: c.Boot, State: rhumb.NodeLive, Binary: c.Binary,
+		Location: location, Store: c.Store, Boot: c.Boot, State: rhumb.NodeLive, Binary: c.Binary, Name: c.Name,
 	}}
 }
 
@@ -201,6 +218,9 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	const op rhumb.Op = "catalog.RegisterNode"
 	if old.Store != c.Store {
 		return refuse(op, rhumb.WrongCluster, "%s is registered with store %s, but its directory holds store %s; a replaced disk joins as a new node, without the old node's id", old.ID, old.Store, c.Store)
+	}
+	if res, ok := c.checkBoundName(t, old); !ok {
+		return res
 	}
 	again := c.Nonce == old.nonce
 	// Nothing changes, so the repetition touches no range and begins no epoch.

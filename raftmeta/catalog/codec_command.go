@@ -44,6 +44,13 @@ type wireCommand struct {
 	End            rhumb.Seq       `cbor:"42,keyasint,omitempty"`
 	EndTime        rhumb.Timestamp `cbor:"43,keyasint,omitempty"`
 	Known          rhumb.Seq       `cbor:"44,keyasint,omitempty"`
+
+	NodeName      string          `cbor:"50,keyasint,omitempty"` // in the certificate of the node
+	Trust         []wireAuthority `cbor:"51,keyasint,omitempty"`
+	Distrust      []string        `cbor:"52,keyasint,omitempty"`
+	Revoked       *wireRevocation `cbor:"53,keyasint,omitempty"`
+	GossipKeys    []wireGossipKey `cbor:"54,keyasint,omitempty"`
+	GossipVersion uint64          `cbor:"55,keyasint,omitempty"`
 }
 
 // EncodeCommand returns the stored form of a command.
@@ -72,13 +79,14 @@ func (c Init) fillWire(w *wireCommand) {
 	c.First.fillWire(w)
 	// The registration fills the cluster in as well, so the order matters.
 	w.Cluster = fromUUID(c.Cluster)
+	w.GossipKeys = toWireGossipKeys(c.Gossip)
 }
 
 func (c AddRegion) fillWire(w *wireCommand) { w.Name, w.Location = c.Name, toWirePoint(c.Location) }
 
 func (c RegisterNode) fillWire(w *wireCommand) {
 	w.Cluster, w.Node, w.Store, w.Boot, w.Nonce = fromUUID(c.Cluster), c.Node, fromUUID(c.Store), c.Boot, c.Nonce
-	w.Previous, w.Short = c.Previous, c.Short
+	w.Previous, w.Short, w.NodeName = c.Previous, c.Short, c.Name
 	w.Name, w.Zone, w.Addr, w.HeartbeatAddr, w.AdminAddr, w.Binary = c.Region, c.Zone, c.Addr, c.HeartbeatAddr, c.AdminAddr, c.Binary
 	if c.HasLocation {
 		w.Location = toWirePoint(c.Location)
@@ -140,6 +148,18 @@ func (c RecoverRange) fillWire(w *wireCommand) {
 
 func (c SetRegionDead) fillWire(w *wireCommand) { w.Region = c.Region }
 
+func (c SetTrust) fillWire(w *wireCommand) {
+	w.Trust, w.Distrust = toWireAuthorities(c.Trust), c.Distrust
+}
+
+func (c RevokeCertificate) fillWire(w *wireCommand) { w.Revoked = toWireRevocation(&c.Revocation) }
+
+func (c SetGossipKeys) fillWire(w *wireCommand) {
+	w.GossipVersion, w.GossipKeys = c.Version, toWireGossipKeys(c.Keys)
+}
+
+func (c ForgetNode) fillWire(w *wireCommand) { w.Node, w.Boot = c.Node, c.Boot }
+
 func (c SetVoters) fillWire(w *wireCommand) { w.Nodes = c.Voters }
 
 func (c Batch) fillWire(w *wireCommand) {
@@ -156,7 +176,7 @@ var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 	codeInit: func(w *wireCommand) Command {
 		first := w.toRegisterNode()
 		first.Cluster = rhumb.ClusterID{}
-		return Init{Cluster: toUUID(w.Cluster), First: first}
+		return Init{Cluster: toUUID(w.Cluster), First: first, Gossip: fromWireGossipKeys(w.GossipKeys)}
 	},
 	codeAddRegion:    func(w *wireCommand) Command { return AddRegion{w.Name, w.Location.toPoint()} },
 	codeRegisterNode: func(w *wireCommand) Command { return w.toRegisterNode() },
@@ -192,7 +212,15 @@ var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 		return RecoverRange{w.Range.toRangeID(), w.RangeVersion, w.Node, w.End, w.EndTime, w.Known}
 	},
 	codeSetRegionDead: func(w *wireCommand) Command { return SetRegionDead{w.Region} },
-	codeSetVoters:     func(w *wireCommand) Command { return SetVoters{w.Nodes} },
+	codeSetTrust: func(w *wireCommand) Command {
+		return SetTrust{Trust: fromWireAuthorities(w.Trust), Distrust: w.Distrust}
+	},
+	codeRevokeCertificate: func(w *wireCommand) Command { return RevokeCertificate{w.Revoked.toRevocation()} },
+	codeSetGossipKeys: func(w *wireCommand) Command {
+		return SetGossipKeys{Version: w.GossipVersion, Keys: fromWireGossipKeys(w.GossipKeys)}
+	},
+	codeForgetNode: func(w *wireCommand) Command { return ForgetNode{w.Node, w.Boot} },
+	codeSetVoters:  func(w *wireCommand) Command { return SetVoters{w.Nodes} },
 }
 
 // toCommand returns the command that w holds.
@@ -241,6 +269,7 @@ func (w *wireCommand) toRegisterNode() RegisterNode {
 		Cluster: toUUID(w.Cluster), Node: w.Node, Store: toUUID(w.Store), Boot: w.Boot, Nonce: w.Nonce, Previous: w.Previous, Short: w.Short,
 		Region: w.Name, Zone: w.Zone, Location: w.Location.toPoint(), HasLocation: w.Location != nil,
 		Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr, Binary: w.Binary,
+		Name: w.NodeName,
 	}
 }
 

@@ -26,6 +26,7 @@ type wireState struct {
 	Quarantines []wireQuarantine `cbor:"15,keyasint,omitempty"`
 	Lives       []wireLives      `cbor:"16,keyasint,omitempty"`
 	Recoveries  []wireRecovery   `cbor:"17,keyasint,omitempty"`
+	Security    *wireSecurity    `cbor:"50,keyasint,omitempty"`
 }
 
 // wireRecovery is the loss that an operator accepted for a range.
@@ -111,6 +112,8 @@ type wireNode struct {
 	Nonce         uint64          `cbor:"13,keyasint,omitempty"`
 	Short         bool            `cbor:"14,keyasint,omitempty"`
 	Past          []uint64        `cbor:"15,keyasint,omitempty"` // nonces of earlier lives, oldest first
+	Name          string          `cbor:"50,keyasint,omitempty"`
+	Forgotten     bool            `cbor:"51,keyasint,omitempty"`
 }
 
 type wireClass struct {
@@ -148,6 +151,7 @@ func (s *State) Encode() []byte {
 	w := wireState{
 		Version: stateVersion, Cluster: fromUUID(s.cluster), Revision: s.revision,
 		LastRegion: s.lastRegion, LastNode: s.lastNode, LastTable: s.lastTable, LastClass: s.lastClass,
+		Security: toWireSecurity(s.Security()),
 	}
 	// Trees iterate in the order of their keys, which makes the encoding deterministic.
 	for _, r := range s.regions.all() {
@@ -189,7 +193,7 @@ func toWireNode(n *node) wireNode {
 	return wireNode{
 		ID: n.ID, Region: n.Region, Zone: n.Zone, Addr: n.Addr, HeartbeatAddr: n.HeartbeatAddr, AdminAddr: n.AdminAddr,
 		Location: *toWirePoint(n.Location), Store: n.Store[:], Boot: n.Boot, State: n.State, Voter: n.Voter,
-		Binary: n.Binary, Nonce: n.nonce, Short: n.Short, Past: n.past,
+		Binary: n.Binary, Nonce: n.nonce, Short: n.Short, Past: n.past, Name: n.Name, Forgotten: n.Forgotten,
 	}
 }
 
@@ -197,7 +201,7 @@ func (w *wireNode) toNode() *node {
 	return &node{nonce: w.Nonce, past: w.Past, Node: rhumb.Node{
 		ID: w.ID, Region: w.Region, Zone: w.Zone, Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr,
 		Location: w.Location.toPoint(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
-		Short: w.Short,
+		Short: w.Short, Name: w.Name, Forgotten: w.Forgotten,
 	}}
 }
 
@@ -234,6 +238,7 @@ func (w *wireState) toState() (*State, error) {
 	t := tx{owner: new(owner), State: State{
 		cluster: toUUID(w.Cluster), revision: w.Revision,
 		lastRegion: w.LastRegion, lastNode: w.LastNode, lastTable: w.LastTable, lastClass: w.LastClass,
+		security: w.Security.toSecurity(),
 	}}
 	for _, r := range w.Regions {
 		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.toPoint(), Dead: r.Dead}})

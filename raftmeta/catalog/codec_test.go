@@ -21,13 +21,16 @@ func goldenCommands() []Command {
 	register := RegisterNode{
 		Cluster: rhumb.UUID{1}, Node: 3, Store: rhumb.UUID{2}, Boot: 4, Nonce: 5, Previous: 6, Short: true, Region: "fra", Zone: "a",
 		Location: rhumb.Point{Lat: 50.5, Lon: 8.25}, HasLocation: true, Addr: "h:1", HeartbeatAddr: "h:2", AdminAddr: "h:3", Binary: "v1",
+		Name: "eu-1",
 	}
 	first := register
 	first.Cluster = rhumb.UUID{}
 	placements := []Placement{{Region: 1, Replicas: [][]rhumb.NodeID{{1, 2}, {2, 1}}}}
 	id := rhumb.RangeID{Region: 1, Slot: 9}
+	fingerprint := strings.Repeat("ab", 32)
+	keys := []rhumb.GossipKey{{ID: 2, Secret: bytes.Repeat([]byte{7}, rhumb.GossipSecretSize)}}
 	return []Command{
-		Init{Cluster: rhumb.UUID{9}, First: first},
+		Init{Cluster: rhumb.UUID{9}, First: first, Gossip: keys},
 		AddRegion{Name: "sin", Location: rhumb.Point{Lat: 1.5, Lon: 103.75}},
 		register,
 		CreateClass{Settings: rhumb.DefaultClassSettings(), Placements: placements},
@@ -47,12 +50,35 @@ func goldenCommands() []Command {
 		RecoverRange{Range: id, Version: 7, Node: 3, End: 8, EndTime: 9, Known: 10},
 		ReadmitReplica{Range: id, Node: 3, Epoch: 5},
 		SetRegionDead{Region: 3},
+		SetTrust{Trust: []rhumb.Authority{{Fingerprint: fingerprint, Cert: []byte{1, 2}}}, Distrust: []string{fingerprint}},
+		RevokeCertificate{rhumb.Revocation{Serial: "1f", Name: "rhumb://c/node/eu-1", NotAfter: time.Unix(9, 0).UTC(), Why: "lost", At: time.Unix(8, 0).UTC()}},
+		SetGossipKeys{Version: 3, Keys: keys},
+		ForgetNode{Node: 2, Boot: 6},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
 }
 
 // goldenState returns a state with records of every type.
 func goldenState(t testing.TB) *State {
+	s := plainState(t)
+	for _, cmd := range []Command{
+		RegisterNode{Node: 2, Store: rhumb.UUID{2}, Boot: 5, Nonce: 11, Previous: 9, Region: "fra", Zone: "b", Name: "eu-2"},
+		SetTrust{Trust: []rhumb.Authority{{Fingerprint: strings.Repeat("ab", 32), Cert: []byte{1, 2}}}, Distrust: []string{strings.Repeat("cd", 32)}},
+		RevokeCertificate{rhumb.Revocation{Serial: "1f", Name: "rhumb://c/node/eu-1", NotAfter: time.Unix(9, 0), Why: "lost", At: time.Unix(8, 0)}},
+		SetGossipKeys{Keys: []rhumb.GossipKey{{ID: 1, Secret: bytes.Repeat([]byte{7}, rhumb.GossipSecretSize)}}},
+		FenceNode{Node: 2, Boot: 5},
+		ForgetNode{Node: 2, Boot: 5},
+	} {
+		var res Result
+		if s, res, _ = s.Apply(cmd); res.Failure != nil {
+			t.Fatal(res.Failure)
+		}
+	}
+	return s
+}
+
+// plainState returns a state without names and security, as binaries before them wrote it.
+func plainState(t testing.TB) *State {
 	s := founded()
 	c := rhumb.DefaultClassSettings()
 	c.Replicas, c.HashSlots = 2, 1
@@ -95,6 +121,8 @@ func TestGolden(t *testing.T) {
 			} {
 				fmt.Fprintln(&out, hex.EncodeToString(EncodeResult(res)))
 			}
+		case "plain-state":
+			fmt.Fprintln(&out, hex.EncodeToString(plainState(t).Encode()))
 		case "state":
 			fmt.Fprintln(&out, hex.EncodeToString(goldenState(t).Encode()))
 		default:
@@ -180,6 +208,16 @@ func TestDecodeChecks(t *testing.T) {
 		{"active block of nobody", func(w *wireState) { w.Active[0].Node = 9 }},
 		{"active slot without a range", func(w *wireState) { w.Active[0].Opened = 7 }},
 		{"region off the map", func(w *wireState) { w.Regions[0].Location.Lat = 91 }},
+		{"name of another", func(w *wireState) { w.Nodes[0].Name = "eu-2"; w.Nodes[1].Forgotten = false }},
+		{"bad name", func(w *wireState) { w.Nodes[0].Name = "EU" }},
+		{"forgotten and live", func(w *wireState) { w.Nodes[0].Forgotten = true }},
+		{"trusted and distrusted", func(w *wireState) { w.Security.Distrusted[0] = w.Security.Authorities[0].Fingerprint }},
+		{"bad fingerprint", func(w *wireState) { w.Security.Authorities[0].Fingerprint = "AB" }},
+		{"authority without a certificate", func(w *wireState) { w.Security.Authorities[0].Cert = nil }},
+		{"revoked twice", func(w *wireState) { w.Security.Revoked = append(w.Security.Revoked, w.Security.Revoked[0]) }},
+		{"bad serial", func(w *wireState) { w.Security.Revoked[0].Serial = "0f" }},
+		{"short key", func(w *wireState) { w.Security.GossipKeys[0].Secret = []byte{1} }},
+		{"keys without a version", func(w *wireState) { w.Security.GossipVersion = 0 }},
 		{"no cluster", func(w *wireState) { w.Cluster = nil }},
 	}
 	for _, tt := range tests {

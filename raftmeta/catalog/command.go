@@ -39,6 +39,11 @@ const (
 	codeReadmitReplica    commandCode = 16
 	codeSetRegionDead     commandCode = 20
 	codeRecoverRange      commandCode = 21
+
+	codeSetTrust          commandCode = 30
+	codeRevokeCertificate commandCode = 31
+	codeSetGossipKeys     commandCode = 32
+	codeForgetNode        commandCode = 33
 )
 
 // BatchMax bounds the commands of one Batch.
@@ -55,6 +60,8 @@ const (
 type Init struct {
 	Cluster rhumb.ClusterID
 	First   RegisterNode
+	// Gossip holds the first key of gossip. It is empty for an insecure cluster.
+	Gossip []rhumb.GossipKey
 }
 
 // AddRegion adds a region. A region of that name at the same location is the result; at another
@@ -81,6 +88,9 @@ type AddRegion struct {
 //   - InvalidArgument for a new region without a location, and for a change of region.
 //   - Conflict for the Nonce of an earlier life: a late repetition, or a copy of a disk that had
 //     not registered yet. The node draws another nonce.
+//   - AlreadyExists for the Name of another registered node.
+//   - InvalidArgument for another Name than the bound one, for no Name although one is bound, and for a
+//     forgotten node.
 type RegisterNode struct {
 	// Cluster is the cluster that the node expects to join; zero joins any cluster.
 	Cluster rhumb.ClusterID
@@ -106,6 +116,10 @@ type RegisterNode struct {
 	Addr, HeartbeatAddr, AdminAddr string
 	// Binary is the version of the node's program.
 	Binary string
+	// Name is the name in the node's certificate, which the proposer has verified; "" for an insecure
+	// node. The first registration with a name binds the name to the node, also if earlier lives of the
+	// node had none.
+	Name string
 }
 
 // Placement lists the nodes that hold the ranges of one block of hash slots: for each slot its
@@ -269,6 +283,35 @@ type SetRegionDead struct {
 	Region rhumb.RegionID
 }
 
+// SetTrust changes which authorities the nodes accept, besides those in their own files. An authority in
+// Trust is added and no longer distrusted. An authority whose fingerprint is in Distrust is removed, and
+// nodes reject it even if it is in their files. Repeating the command changes nothing.
+type SetTrust struct {
+	Trust    []rhumb.Authority
+	Distrust []string
+}
+
+// RevokeCertificate makes the nodes reject a certificate. Entries that expired rhumb.RevokedKeep before
+// Revocation.At are forgotten at the same time. Revoking a revoked certificate keeps the first reason.
+type RevokeCertificate struct {
+	Revocation rhumb.Revocation
+}
+
+// SetGossipKeys replaces the keys of gossip. Version is the version that the proposer saw, else Conflict;
+// the new keys get the next one.
+type SetGossipKeys struct {
+	Version uint64
+	Keys    []rhumb.GossipKey
+}
+
+// ForgetNode gives up a fenced node for good: it cannot register again, and another store may register
+// with its name. Forgetting a forgotten node changes nothing. Boot must be the registered one, else
+// Conflict.
+type ForgetNode struct {
+	Node rhumb.NodeID
+	Boot rhumb.BootSeq
+}
+
 // SetVoters records the voters of the metadata group. The driver of the group applies it with each
 // change of membership.
 type SetVoters struct {
@@ -297,5 +340,9 @@ func (SetReplicas) wireCode() commandCode        { return codeSetReplicas }
 func (QuarantineReplica) wireCode() commandCode  { return codeQuarantineReplica }
 func (ReadmitReplica) wireCode() commandCode     { return codeReadmitReplica }
 func (RecoverRange) wireCode() commandCode       { return codeRecoverRange }
+func (SetTrust) wireCode() commandCode           { return codeSetTrust }
+func (RevokeCertificate) wireCode() commandCode  { return codeRevokeCertificate }
+func (SetGossipKeys) wireCode() commandCode      { return codeSetGossipKeys }
+func (ForgetNode) wireCode() commandCode         { return codeForgetNode }
 func (SetVoters) wireCode() commandCode          { return codeSetVoters }
 func (Batch) wireCode() commandCode              { return codeBatch }

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -39,10 +41,14 @@ func genCommand(t *rapid.T, s *State) Command {
 		"set-replicas":    g.setReplicas,
 		"set-region-dead": func() Command { return SetRegionDead{rhumb.RegionID(rapid.IntRange(1, 4).Draw(g.t, "region"))} },
 		"set-voters":      func() Command { return SetVoters{g.nodes(3)} },
+		"forget":          func() Command { n := g.node(); return ForgetNode{n, g.boot(n)} },
+		"set-trust":       g.setTrust,
+		"revoke":          g.revoke,
+		"set-gossip-keys": g.setGossipKeys,
 	}
 	names := []string{
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
-		"set-replicas", "add-region", "create-class", "ensure", "set-voters",
+		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "forget", "set-trust", "revoke", "set-gossip-keys",
 	}
 	return kinds[rapid.SampledFrom(names).Draw(t, "command")]()
 }
@@ -92,10 +98,15 @@ func (g gen) settings() rhumb.ClassSettings {
 func (g gen) registration() RegisterNode {
 	id := g.node()
 	r := RegisterNode{Region: g.region(), Zone: "z", Location: g.point(), HasLocation: true, Nonce: rapid.Uint64Range(0, 3).Draw(g.t, "nonce")}
+	// Names collide often: "" is an insecure node, "a" and "b" are names of several nodes.
+	r.Name = rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(g.t, "name")
 	n, ok := g.s.Node(id)
 	if !ok {
 		r.Store, r.Boot = rhumb.UUID{byte(id)}, 1
 		return r
+	}
+	if rapid.IntRange(0, 4).Draw(g.t, "own name") > 0 {
+		r.Name = n.Name
 	}
 	at, _ := g.s.Region(n.Region)
 	r.Node, r.Store, r.Region = id, n.Store, at.Name
@@ -153,6 +164,40 @@ func (g gen) elect() Command {
 	return c
 }
 
+func (g gen) fingerprints(label string) (out []string) {
+	for _, n := range rapid.SliceOfN(rapid.IntRange(10, 14), 0, 3).Draw(g.t, label) {
+		out = append(out, strings.Repeat(strconv.Itoa(n), 32))
+	}
+	return out
+}
+
+func (g gen) setTrust() Command {
+	c := SetTrust{Distrust: g.fingerprints("distrust")}
+	for _, f := range g.fingerprints("trust") {
+		c.Trust = append(c.Trust, rhumb.Authority{Fingerprint: f, Cert: []byte{1}})
+	}
+	return c
+}
+
+func (g gen) revoke() Command {
+	day := func(label string) time.Time {
+		return time.Unix(86_400*rapid.Int64Range(1, 40).Draw(g.t, label), 0).UTC()
+	}
+	r := rhumb.Revocation{Serial: strconv.Itoa(rapid.IntRange(0, 9).Draw(g.t, "serial")), At: day("at")}
+	if rapid.Bool().Draw(g.t, "expires") {
+		r.NotAfter = day("not after")
+	}
+	return RevokeCertificate{r}
+}
+
+func (g gen) setGossipKeys() Command {
+	c := SetGossipKeys{Version: g.s.Security().Gossip.Version}
+	for _, n := range rapid.SliceOfN(rapid.Uint32Range(0, 3), 0, 4).Draw(g.t, "keys") {
+		c.Keys = append(c.Keys, rhumb.GossipKey{ID: n, Secret: make([]byte, rhumb.GossipSecretSize)})
+	}
+	return c
+}
+
 func (g gen) setReplicas() Command {
 	r, v := g.record()
 	set := slices.Concat(r.InSync, g.nodes(2))
@@ -201,6 +246,12 @@ func checkStep(t *rapid.T, old, next *State, changes Changes, single bool) {
 		t.Fatalf("the state changed: %v, but %d records are listed", next != old, changes.Len())
 	case next != old && next.Revision() != old.Revision()+1:
 		t.Fatalf("revision %d after %d", next.Revision(), old.Revision())
+	}
+	for n := range old.Nodes() {
+		// A name is bound once. Only a forgotten node gives its name to another.
+		if now, _ := next.Node(n.ID); n.Name != "" && now.Name != n.Name || n.Forgotten && !now.Forgotten {
+			t.Fatalf("%s: name %q became %q, or it was forgotten and returned", n.ID, n.Name, now.Name)
+		}
 	}
 	for r := range next.Ranges() {
 		was, ok := old.Range(r.ID)

@@ -46,11 +46,17 @@ type Changes struct {
 	Ranges  []rhumb.RangeID
 	// Blocks are identified by their first slot.
 	Blocks []rhumb.RangeID
+	// Security reports that the security of the cluster changed (State.Security).
+	Security bool
 }
 
 // Len returns the number of records.
 func (c Changes) Len() int {
-	return len(c.Regions) + len(c.Nodes) + len(c.Classes) + len(c.Tables) + len(c.Ranges) + len(c.Blocks)
+	n := len(c.Regions) + len(c.Nodes) + len(c.Classes) + len(c.Tables) + len(c.Ranges) + len(c.Blocks)
+	if c.Security {
+		n++
+	}
+	return n
 }
 
 // Merge returns the union of c and o.
@@ -62,6 +68,8 @@ func (c Changes) Merge(o Changes) Changes {
 		Tables:  union(c.Tables, o.Tables, cmp.Compare),
 		Ranges:  union(c.Ranges, o.Ranges, rhumb.RangeID.Compare),
 		Blocks:  union(c.Blocks, o.Blocks, rhumb.RangeID.Compare),
+
+		Security: c.Security || o.Security,
 	}
 }
 

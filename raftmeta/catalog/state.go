@@ -27,6 +27,9 @@ type State struct {
 	hash   tree[*rhumb.Block] // the hash block of a region and class
 	active tree[*activeBlock] // the block into which a node and class insert now
 	names  map[string]rhumb.TableID
+
+	// security is nil while it is empty.
+	security *Security
 }
 
 // region is a region with the number of blocks that were allocated from its slots.

@@ -1,11 +1,13 @@
 package catalog
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 
@@ -74,6 +76,31 @@ func (a args) nodes(key string) []rhumb.NodeID {
 	return out
 }
 
+// gossipKeys returns a key for each number in keys.
+func (a args) gossipKeys() (out []rhumb.GossipKey) {
+	for _, id := range a.nodes("keys") {
+		out = append(out, rhumb.GossipKey{ID: uint32(id), Secret: bytes.Repeat([]byte{byte(id)}, rhumb.GossipSecretSize)})
+	}
+	return out
+}
+
+// fingerprints returns a fingerprint for each pair of digits under a key.
+func (a args) fingerprints(key string) (out []string) {
+	for part := range strings.SplitSeq(a.values[key], ",") {
+		if part != "" {
+			out = append(out, strings.Repeat(part, 32))
+		}
+	}
+	return out
+}
+
+func (a args) authorities(key string) (out []rhumb.Authority) {
+	for _, f := range a.fingerprints(key) {
+		out = append(out, rhumb.Authority{Fingerprint: f, Cert: []byte(f[:2])})
+	}
+	return out
+}
+
 func (a args) rangeID() rhumb.RangeID {
 	id, err := rhumb.ParseRangeID(a.values["range"])
 	if err != nil {
@@ -111,6 +138,7 @@ func (a args) registration() RegisterNode {
 	r := RegisterNode{
 		Node: rhumb.NodeID(a.num("node")), Boot: rhumb.BootSeq(max(a.num("boot"), 1)), Nonce: a.num("nonce"), Previous: a.num("previous"),
 		Region: a.values["region"], Zone: "z" + strconv.FormatUint(a.num("zone"), 10), Location: a.point(), HasLocation: a.has("at"),
+		Name: a.values["name"],
 	}
 	if a.has("store") {
 		r.Store = rhumb.UUID{15: byte(a.num("store"))}
@@ -155,7 +183,7 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 	case "init":
 		first := a.registration()
 		first.Cluster = rhumb.UUID{}
-		return Init{Cluster: rhumb.UUID{15: byte(a.num("cluster"))}, First: first}
+		return Init{Cluster: rhumb.UUID{15: byte(a.num("cluster"))}, First: first, Gossip: a.gossipKeys()}
 	case "add-region":
 		return AddRegion{Name: a.values["name"], Location: a.point()}
 	case "register":
@@ -197,6 +225,22 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return SetNodeState{Node: node, Boot: boot, State: state}
 	case "set-replicas":
 		return SetReplicas{Range: a.rangeID(), Version: a.num("version"), Replicas: a.nodes("replicas"), Preferred: rhumb.NodeID(a.num("preferred"))}
+	case "forget":
+		return ForgetNode{Node: node, Boot: boot}
+	case "set-trust":
+		return SetTrust{Trust: a.authorities("trust"), Distrust: a.fingerprints("distrust")}
+	case "revoke":
+		day := func(key string) (at time.Time) {
+			if a.has(key) {
+				at = time.Unix(int64(a.num(key))*86_400, 0).UTC()
+			}
+			return at
+		}
+		return RevokeCertificate{rhumb.Revocation{
+			Serial: a.values["serial"], Name: a.values["name"], Why: a.values["why"], NotAfter: day("expires"), At: day("day"),
+		}}
+	case "set-gossip-keys":
+		return SetGossipKeys{Version: a.num("version"), Keys: a.gossipKeys()}
 	case "set-voters":
 		return SetVoters{Voters: a.nodes("voters")}
 	}
@@ -245,6 +289,12 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		if n.Short {
 			out.WriteString(" short")
 		}
+		if n.Name != "" {
+			fmt.Fprintf(out, " name=%s", n.Name)
+		}
+		if n.Forgotten {
+			out.WriteString(" forgotten")
+		}
 		out.WriteByte('\n')
 	}
 	for _, id := range c.Classes {
@@ -263,6 +313,28 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		r, _ := s.Range(id)
 		fmt.Fprintf(out, "  range %s\n", rangeString(r))
 	}
+	if c.Security {
+		writeSecurity(out, s.Security())
+	}
+}
+
+func writeSecurity(out *strings.Builder, x *Security) {
+	out.WriteString("  security")
+	for _, a := range x.Authorities {
+		fmt.Fprintf(out, " trusts=%.2s", a.Fingerprint)
+	}
+	for _, f := range x.Distrusted {
+		fmt.Fprintf(out, " distrusts=%.2s", f)
+	}
+	for _, r := range x.Revoked {
+		fmt.Fprintf(out, " revoked=%s", r.Serial)
+	}
+	fmt.Fprintf(out, " gossip=%d", x.Gossip.Version)
+	for _, k := range x.Gossip.Keys {
+		// Through the formats that logs use: none of them may show a key.
+		fmt.Fprintf(out, " %d:%v", k.ID, k.Secret)
+	}
+	out.WriteByte('\n')
 }
 
 func rangeString(r *rhumb.Range) string {

@@ -1,0 +1,65 @@
+package benchcmd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/cli/flags"
+)
+
+func (bc *commands) stormCommand() *cobra.Command {
+	var cfg bench.StormConfig
+	var regions []string
+	var nodes int
+	c := &cobra.Command{
+		Use: "storm", Short: "Kill and restart all nodes while many clients reconnect, and count false failovers",
+		Long: `Run three regions of three nodes, connect many clients, kill -9 all nodes at once, and let every client write its key until it
+succeeds. All clients connect to the restarted nodes at the same time. A node that is fenced meanwhile although its process
+lives is a false failover; the command fails if there is one, or if an acknowledged write is missing.`,
+		Example: `  rhumb bench storm
+  rhumb bench storm --clients 300 --regions singapore`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bc.measureStorm(cmd.Context(), cfg, regions, nodes)
+		},
+	}
+	fl := c.Flags()
+	fl.IntVar(&cfg.Clients, "clients", 1000, "number of clients")
+	fl.DurationVar(&cfg.Calm, "calm", 10*time.Second, "how long to observe the cluster after the storm")
+	fl.StringSliceVar(&regions, "regions", []string{"singapore", "frankfurt", "virginia"}, "regions of the cluster, as for demo --regions")
+	fl.IntVar(&nodes, "nodes", 3, "nodes per region")
+	flags.Positive(fl, "clients", "calm", "nodes")
+	return c
+}
+
+// measureStorm fails if a node was fenced or a write is missing, so that a script notices.
+func (bc *commands) measureStorm(ctx context.Context, cfg bench.StormConfig, regions []string, nodes int) error {
+	cluster, stop, err := startBench(ctx, bc.dir, regions, nodes)
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	defer stop()
+	cfg.Cluster = cluster
+	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	r, err := bench.RunStorm(ctx, cfg)
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	ms := func(d time.Duration) string { return fmt.Sprint(d.Round(time.Millisecond)) }
+	if err := bc.Print(r, func(t table.Writer) {
+		t.AppendHeader(table.Row{"clients", "connected in", "first write p50", "p90", "last", "in sync after", "false lives", "false failovers", "failed calls", "lost"})
+		t.AppendRow(table.Row{r.Clients, ms(r.Open), ms(r.P50), ms(r.P90), ms(r.Max), ms(r.Settled), r.FalseLives, r.FalseFailovers, r.Failed, r.Lost})
+	}); err != nil {
+		return err
+	}
+	if r.Lost > 0 || r.FalseLives > 0 || r.FalseFailovers > 0 {
+		return rhumb.Ef(op, rhumb.Internal, "%d acknowledged writes are missing, %d lives and %d changes of primary were false", r.Lost, r.FalseLives, r.FalseFailovers)
+	}
+	return nil
+}

@@ -1,0 +1,355 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+const (
+	// pollDefault is the interval at which a Source looks at its files and at the validity of its connections.
+	pollDefault = time.Second
+	// retryInterval is the interval at which files that were rejected are tried again unchanged: a certificate that is not valid
+	// yet becomes valid.
+	retryInterval = time.Minute
+	// warnInterval is the interval of warnings about a certificate that expires soon.
+	warnInterval = time.Hour
+	// warnShare and warnMax say when warnings begin: at a quarter of the lifetime, at most 30 days before the end. Renewal at two
+	// thirds of the lifetime has then failed for a while.
+	warnShare = 4
+	warnMax   = 30 * 24 * time.Hour
+	// recheckInterval is the interval at which all connections are verified again, because authorities expire too.
+	recheckInterval = time.Hour
+)
+
+// SourceConfig configures a Source.
+type SourceConfig struct {
+	// Files or PEM holds the identity. Without certificate and key the bearer is anonymous, and can only be a client.
+	Files Files
+	PEM   PEM
+	// Roles holds the roles that the own certificate may have. Empty accepts every role.
+	Roles []Role
+	// Cluster is the cluster of all accepted certificates. If it is zero, it is that of the own certificate; without one, it is
+	// that of the first server whose certificate is verified.
+	Cluster rhumb.ClusterID
+	// Poll is the interval at which files are checked; default 1 s.
+	Poll time.Duration
+	// Wall reads the wall clock. Nil means time.Now.
+	Wall func() time.Time
+	// Logger receives events. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// Trust is what the metadata of the cluster adds to the files of a member.
+type Trust struct {
+	// Authorities are trusted in addition to those in the CA file.
+	Authorities []*x509.Certificate
+	// Distrusted holds authorities, as AuthorityOf identifies them, that are trusted no longer, wherever they come from.
+	Distrusted []string
+	// Revoked holds serial numbers of certificates, as SerialOf writes them.
+	Revoked []string
+}
+
+// Source holds the identity of one member and the open connections that rely on it. Its methods may be called from many
+// goroutines.
+type Source struct {
+	cfg      SourceConfig
+	m        metrics
+	current  atomic.Pointer[loaded]
+	verifier atomic.Pointer[Verifier]
+	// pinned is the cluster of an anonymous client after its first connection; nil before.
+	pinned atomic.Pointer[rhumb.ClusterID]
+
+	loading sync.Mutex // guards trust, and makes changes of current and verifier one at a time
+	trust   Trust
+
+	mu    sync.Mutex // guards conns
+	conns map[*Conn]struct{}
+
+	log    throttle
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+}
+
+// OpenSource loads an identity and watches its files until Close.
+func OpenSource(cfg SourceConfig) (*Source, error) {
+	const op rhumb.Op = "identity.OpenSource"
+	cfg.Poll = cmp.Or(cfg.Poll, pollDefault)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	if cfg.Wall == nil {
+		cfg.Wall = time.Now
+	}
+	s := &Source{cfg: cfg, conns: map[*Conn]struct{}{}}
+	s.m = newMetrics(s)
+	if err := s.Reload(); err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.work.Go(func() { s.run(ctx) })
+	return s, nil
+}
+
+// Close ends the watch over the files and all connections.
+func (s *Source) Close() {
+	s.cancel()
+	s.work.Wait()
+	for _, c := range s.openConns() {
+		c.Close()
+	}
+}
+
+// Name returns the name in the own certificate. ok is false for an anonymous bearer.
+func (s *Source) Name() (name Name, ok bool) {
+	l := s.current.Load()
+	return l.name, l.pair != nil
+}
+
+// Leaf returns the own certificate, or nil for an anonymous bearer.
+func (s *Source) Leaf() *x509.Certificate { return s.current.Load().leaf() }
+
+// leaf returns the certificate of a reading, or nil.
+func (l *loaded) leaf() *x509.Certificate {
+	if l == nil || l.pair == nil {
+		return nil
+	}
+	return l.pair.Leaf
+}
+
+// Authorities returns the authorities in the CA file.
+func (s *Source) Authorities() []*x509.Certificate {
+	return slices.Clone(s.current.Load().authorities)
+}
+
+// Verifier returns what the Source accepts at the moment.
+func (s *Source) Verifier() *Verifier { return s.verifier.Load() }
+
+// Cluster returns the cluster whose certificates are accepted, or zero if it is not known yet.
+func (s *Source) Cluster() rhumb.ClusterID { return s.verifier.Load().Cluster }
+
+// SetTrust replaces what the metadata adds to the files, and ends connections that are no longer valid.
+func (s *Source) SetTrust(t Trust) {
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	// The metadata changes often for other reasons.
+	same := slices.Equal(t.Distrusted, s.trust.Distrusted) && slices.Equal(t.Revoked, s.trust.Revoked) &&
+		slices.EqualFunc(t.Authorities, s.trust.Authorities, (*x509.Certificate).Equal)
+	if same {
+		return
+	}
+	s.trust = Trust{slices.Clone(t.Authorities), slices.Clone(t.Distrusted), slices.Clone(t.Revoked)}
+	s.adoptLocked(s.current.Load())
+	if err := s.checkOwn(s.current.Load(), s.verifier.Load()); err != nil {
+		s.cfg.Logger.Error("the cluster no longer accepts the certificate of this process; issue another one", "err", rhumb.Message(err))
+	}
+}
+
+// newVerifierLocked returns what is accepted with a reading of the files.
+func (s *Source) newVerifierLocked(l *loaded) *Verifier {
+	v := &Verifier{Cluster: s.cfg.Cluster, Distrusted: map[string]bool{}, Revoked: map[string]bool{}}
+	if v.Cluster.IsZero() && l.pair != nil {
+		v.Cluster = l.name.Cluster
+	}
+	if pinned := s.pinned.Load(); v.Cluster.IsZero() && pinned != nil {
+		v.Cluster = *pinned
+	}
+	v.Authorities = append(slices.Clone(l.authorities), s.trust.Authorities...)
+	for _, id := range s.trust.Distrusted {
+		v.Distrusted[id] = true
+	}
+	for _, serial := range s.trust.Revoked {
+		v.Revoked[serial] = true
+	}
+	return v
+}
+
+// adoptLocked makes a reading of the files current.
+func (s *Source) adoptLocked(l *loaded) {
+	v := s.newVerifierLocked(l)
+	s.current.Store(l)
+	s.verifier.Store(v)
+	s.recheck(v)
+}
+
+// pinCluster makes the cluster of the first server the only accepted one, unless the cluster is known.
+func (s *Source) pinCluster(id rhumb.ClusterID) error {
+	if !s.Cluster().IsZero() {
+		return nil
+	}
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	// Two first connections may lead to different clusters.
+	if !s.pinned.CompareAndSwap(nil, &id) && *s.pinned.Load() != id {
+		return rejectf(ReasonWrongCluster, "the server belongs to cluster %s; an earlier connection led to cluster %s", id, *s.pinned.Load())
+	}
+	s.verifier.Store(s.newVerifierLocked(s.current.Load()))
+	return nil
+}
+
+// Reload loads the files now. If they are invalid, the former identity stays in use.
+func (s *Source) Reload() error {
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	l, err := s.loadLocked()
+	if err != nil {
+		s.m.failures.Inc()
+		return err
+	}
+	s.adoptLocked(l)
+	s.m.reloads.Inc()
+	return nil
+}
+
+// loadLocked reads and checks the files.
+func (s *Source) loadLocked() (*loaded, error) {
+	const op rhumb.Op = "identity.load"
+	text, what := s.cfg.PEM, Files{Cert: "(given as PEM)", Key: "(given as PEM)", CA: "(given as PEM)"}
+	if text.IsZero() {
+		if err := s.cfg.Files.validate(); err != nil {
+			return nil, err
+		}
+		var err error
+		if text, err = s.cfg.Files.read(); err != nil {
+			return nil, err
+		}
+		what = s.cfg.Files
+	}
+	l, err := text.parse(what)
+	if err != nil || l.pair == nil {
+		return l, err
+	}
+	if !s.cfg.Cluster.IsZero() && l.name.Cluster != s.cfg.Cluster {
+		return nil, rhumb.Ef(op, rhumb.WrongCluster, "certificate %s belongs to cluster %s, not to %s", what.Cert, l.name.Cluster, s.cfg.Cluster)
+	}
+	// Other members know this one by its name; another name is another member.
+	if old := s.current.Load(); old != nil && old.pair != nil && old.name != l.name {
+		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "certificate %s names %s now, and this process runs as %s; restart it to change its name", what.Cert, l.name, old.name)
+	}
+	if err := s.checkOwn(l, s.newVerifierLocked(l)); err != nil {
+		return nil, rhumb.Ef(op, rhumb.KindOf(err), "certificate %s: %v", what.Cert, err)
+	}
+	return l, nil
+}
+
+// checkOwn verifies the own certificate as the other side would, so that a mistake shows here rather than at every other member.
+func (s *Source) checkOwn(l *loaded, v *Verifier) error {
+	if l.pair == nil {
+		return nil
+	}
+	chain, err := l.chain()
+	if err != nil {
+		return err
+	}
+	roles := s.cfg.Roles
+	if len(roles) == 0 {
+		roles = []Role{RoleNode, RoleUser, RoleOperator, RoleAuthority}
+	}
+	_, err = v.Verify(chain, Want{Roles: roles}, s.cfg.Wall())
+	return err
+}
+
+// run looks at the files and the connections until ctx ends.
+func (s *Source) run(ctx context.Context) {
+	tick := time.NewTicker(s.cfg.Poll)
+	defer tick.Stop()
+	w := watch{applied: s.fingerprint()}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.pollFiles(&w)
+		s.endExpired()
+		s.warnExpiry(&w)
+		if now := time.Now(); now.Sub(w.rechecked) >= recheckInterval {
+			w.rechecked = now
+			s.recheck(s.verifier.Load())
+		}
+	}
+}
+
+// watch is the state of the watch over the files.
+type watch struct {
+	applied, pending string    // fingerprints of the files
+	failed           time.Time // when the files were last rejected; zero if they were accepted
+	warned           time.Time
+	rechecked        time.Time
+}
+
+// fingerprint changes whenever one of the files may have changed.
+func (s *Source) fingerprint() (print string) {
+	if !s.cfg.PEM.IsZero() {
+		return ""
+	}
+	for _, path := range []string{s.cfg.Files.Cert, s.cfg.Files.Key, s.cfg.Files.CA} {
+		// Stat follows links: Kubernetes replaces a link to the folder of all files at once.
+		info, err := os.Stat(path)
+		if err != nil {
+			print += err.Error()
+			continue
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			print += fmt.Sprintf("%d/%d/%d/", st.Dev, st.Ino, st.Ctim.Nano())
+		}
+		print += fmt.Sprintf("%d/%d;", info.ModTime().UnixNano(), info.Size())
+	}
+	return print
+}
+
+// pollFiles loads the files if they changed. They must be unchanged for one interval first: a certificate and its key are two files,
+// and a program that replaces both does so one after the other.
+func (s *Source) pollFiles(w *watch) {
+	now := s.fingerprint()
+	retry := !w.failed.IsZero() && time.Since(w.failed) >= retryInterval
+	if now == w.applied && !retry {
+		w.pending = ""
+		return
+	}
+	if now != w.pending && !retry {
+		w.pending = now
+		return
+	}
+	w.applied, w.pending, w.failed = now, "", time.Time{}
+	if err := s.Reload(); err != nil {
+		w.failed = time.Now()
+		s.cfg.Logger.Warn("cannot load the certificate files; the former identity stays in use", "err", rhumb.Message(err), "cert", s.cfg.Files.Cert)
+		return
+	}
+	if leaf := s.Leaf(); leaf != nil {
+		s.cfg.Logger.Info("loaded the certificate files", "cert", s.cfg.Files.Cert, "serial", SerialOf(leaf), "not_after", leaf.NotAfter)
+	}
+}
+
+// warnExpiry warns of a certificate that expires soon.
+func (s *Source) warnExpiry(w *watch) {
+	leaf := s.Leaf()
+	if leaf == nil || time.Since(w.warned) < warnInterval {
+		return
+	}
+	left := leaf.NotAfter.Sub(s.cfg.Wall())
+	if left > ExpiryWarning(leaf) {
+		return
+	}
+	w.warned = time.Now()
+	if left <= 0 {
+		s.cfg.Logger.Error("the certificate has expired; other members refuse this process until its files are replaced", "cert", s.cfg.Files.Cert, "not_after", leaf.NotAfter)
+		return
+	}
+	s.cfg.Logger.Warn("the certificate expires soon; renew it, and check why it was not renewed", "cert", s.cfg.Files.Cert, "not_after", leaf.NotAfter, "left", left.Round(time.Second).String())
+}
+
+// ExpiryWarning returns the remaining lifetime of a certificate at which warnings begin.
+func ExpiryWarning(cert *x509.Certificate) time.Duration {
+	return min(cert.NotAfter.Sub(cert.NotBefore)/warnShare, warnMax)
+}

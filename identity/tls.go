@@ -1,0 +1,358 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+const (
+	// handshakeTimeout bounds a TLS handshake.
+	handshakeTimeout = 5 * time.Second
+	// logInterval is the least time between two log lines about refused handshakes.
+	logInterval = time.Second
+)
+
+// grpcProtocols is what gRPC requires of TLS.
+var grpcProtocols = []string{"h2"}
+
+// baseConfig returns what all configurations share.
+func (s *Source) baseConfig(protocols []string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: protocols,
+		Time:       s.cfg.Wall,
+		// Without tickets every connection is verified in full; a resumed one would carry the certificate of an earlier one.
+		SessionTicketsDisabled: true,
+		// Frames of small requests should leave in one packet and one record.
+		DynamicRecordSizingDisabled: true,
+	}
+}
+
+// serverConfig returns the configuration of one accepted connection. The Source watches the connection only if it is tracked:
+// otherwise nobody would say when it is closed.
+func (s *Source) serverConfig(conn net.Conn, want Want, protocols []string) *tls.Config {
+	cfg, cur := s.baseConfig(protocols), s.current.Load()
+	if cur.pair != nil {
+		cfg.Certificates = []tls.Certificate{*cur.pair}
+	}
+	cfg.ClientAuth = tls.RequireAnyClientCert
+	if want.Optional {
+		cfg.ClientAuth = tls.RequestClientCert
+	}
+	cfg.VerifyConnection = func(state tls.ConnectionState) error {
+		c := &Conn{want: want, state: state, own: cur.leaf()}
+		if len(state.PeerCertificates) > 0 || !want.Optional {
+			p, err := s.verifier.Load().Verify(state.PeerCertificates, want, s.cfg.Wall())
+			if err != nil {
+				s.reject(conn, err)
+				return err
+			}
+			c.peer, c.named = p, true
+		}
+		if t, ok := conn.(*tracked); ok {
+			s.watchConn(t, c)
+		}
+		return nil
+	}
+	return cfg
+}
+
+// reject counts and logs a connection that a server refuses.
+func (s *Source) reject(conn net.Conn, err error) {
+	reason := reasonOfHandshake(err)
+	s.m.rejected.WithLabelValues(string(reason)).Inc()
+	// Anybody can cause such lines, so they are limited.
+	if s.log.allow() {
+		s.cfg.Logger.Warn("refused a connection", "remote", conn.RemoteAddr().String(), "addr", conn.LocalAddr().String(), "reason", string(reason), "err", rhumb.Message(err))
+	}
+}
+
+// clientConfig returns the configuration of one dialled connection.
+func (s *Source) clientConfig(t *tracked, want Want, protocols []string, host string) *tls.Config {
+	cfg, cur := s.baseConfig(protocols), s.current.Load()
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		if cur.pair == nil {
+			return &tls.Certificate{}, nil
+		}
+		return cur.pair, nil
+	}
+	cfg.ServerName = host
+	// A server is identified by its name in the cluster, which VerifyConnection checks together with the chain, and not by its host
+	// name, which the standard verification would check.
+	cfg.InsecureSkipVerify = true
+	cfg.VerifyConnection = func(state tls.ConnectionState) error {
+		p, err := s.verifier.Load().Verify(state.PeerCertificates, want, s.cfg.Wall())
+		if err != nil {
+			return err
+		}
+		if err := s.pinCluster(p.Cluster); err != nil {
+			return err
+		}
+		s.watchConn(t, &Conn{want: want, state: state, own: cur.leaf(), peer: p, named: true})
+		return nil
+	}
+	return cfg
+}
+
+// restrict returns the roles of want that may take a side of a connection.
+func restrict(want Want, side func(Role) bool) Want {
+	want.Roles = slices.DeleteFunc(slices.Clone(want.Roles), func(r Role) bool { return !side(r) })
+	return want
+}
+
+// Accept makes a TLS connection of an accepted connection. The handshake happens on the first use.
+func (s *Source) Accept(conn net.Conn, want Want, protocols ...string) *tls.Conn {
+	t := &tracked{Conn: conn}
+	return tls.Server(t, s.serverConfig(t, restrict(want, Role.client), protocols))
+}
+
+// Dial makes a TLS connection of a dialled connection. The handshake happens on the first use.
+func (s *Source) Dial(conn net.Conn, want Want, host string, protocols ...string) *tls.Conn {
+	t := &tracked{Conn: conn}
+	return tls.Client(t, s.clientConfig(t, restrict(want, Role.server), protocols, host))
+}
+
+// ServerConfig returns the TLS configuration of a server for programs that need one. Its connections are verified when they are
+// made, and not again later; NewListener does both.
+func (s *Source) ServerConfig(want Want, protocols ...string) *tls.Config {
+	cfg := s.baseConfig(protocols)
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		return s.serverConfig(hello.Conn, restrict(want, Role.client), protocols), nil
+	}
+	return cfg
+}
+
+// ClientConfig returns the TLS configuration of a client for programs that need one, such as an http.Transport. Its connections are
+// verified when they are made, and not again later.
+func (s *Source) ClientConfig(want Want, protocols ...string) *tls.Config {
+	want = restrict(want, Role.server)
+	cfg := s.baseConfig(protocols)
+	cfg.InsecureSkipVerify = true // VerifyConnection verifies the chain and the name
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		if cur := s.current.Load(); cur.pair != nil {
+			return cur.pair, nil
+		}
+		return &tls.Certificate{}, nil
+	}
+	cfg.VerifyConnection = func(state tls.ConnectionState) error {
+		p, err := s.verifier.Load().Verify(state.PeerCertificates, want, s.cfg.Wall())
+		if err != nil {
+			return err
+		}
+		return s.pinCluster(p.Cluster)
+	}
+	return cfg
+}
+
+// Listener accepts TLS connections, which the Source watches.
+type Listener struct {
+	net.Listener
+	src       *Source
+	want      Want
+	protocols []string
+}
+
+// NewListener returns a listener for an http.Server. HTTPContext lets its handlers see the certificate of the client.
+func (s *Source) NewListener(l net.Listener, want Want, protocols ...string) *Listener {
+	return &Listener{l, s, want, protocols}
+}
+
+// Accept returns the next connection. The server performs the handshake, so that a slow client delays no other.
+func (l *Listener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.src.Accept(conn, l.want, l.protocols...), nil
+}
+
+// creds implements credentials.TransportCredentials.
+type creds struct {
+	src  *Source
+	want Want
+}
+
+// ServerCredentials returns the credentials of a gRPC server.
+func (s *Source) ServerCredentials(want Want) credentials.TransportCredentials {
+	return &creds{s, want}
+}
+
+// ClientCredentials returns the credentials of gRPC clients.
+func (s *Source) ClientCredentials(want Want) credentials.TransportCredentials {
+	return &creds{s, want}
+}
+
+// AuthInfo is what gRPC knows about a connection.
+type AuthInfo struct {
+	credentials.CommonAuthInfo
+	Conn *Conn
+}
+
+// AuthType implements credentials.AuthInfo.
+func (AuthInfo) AuthType() string { return "tls" }
+
+// ServerHandshake performs the handshake of a server.
+func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn := c.src.Accept(raw, c.want, grpcProtocols...)
+	info, err := handshake(context.Background(), conn)
+	if err != nil {
+		// An invalid certificate was reported where it was verified.
+		if ReasonOf(err) == ReasonNone {
+			c.src.reject(raw, err)
+		}
+		_ = raw.Close()
+		return nil, nil, err
+	}
+	return conn, info, nil
+}
+
+// ClientHandshake performs the handshake of a client.
+func (c *creds) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	host, _, err := net.SplitHostPort(authority)
+	if err != nil {
+		host = authority
+	}
+	conn := c.src.Dial(raw, c.want, host, grpcProtocols...)
+	info, err := handshake(ctx, conn)
+	if err != nil {
+		c.src.m.refused.WithLabelValues(string(reasonOfHandshake(err))).Inc()
+		_ = raw.Close()
+		return nil, nil, explainHandshake(raw.RemoteAddr(), err)
+	}
+	return &clientConn{conn, c.src}, info, nil
+}
+
+// handshake completes a handshake in bounded time.
+func handshake(ctx context.Context, conn *tls.Conn) (AuthInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return AuthInfo{}, err
+	}
+	if conn.ConnectionState().NegotiatedProtocol != grpcProtocols[0] {
+		return AuthInfo{}, errors.New("the other side does not speak HTTP/2 over TLS")
+	}
+	t, ok := conn.NetConn().(*tracked)
+	if !ok || t.conn.Load() == nil {
+		panic("identity: a connection without the watch over it")
+	}
+	return AuthInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, t.conn.Load()}, nil
+}
+
+// Info implements credentials.TransportCredentials.
+func (c *creds) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c *creds) Clone() credentials.TransportCredentials { return &creds{c.src, c.want} }
+
+// OverrideServerName implements credentials.TransportCredentials. Host names have no meaning here.
+func (c *creds) OverrideServerName(string) error { return nil }
+
+// clientConn explains why the server ended the connection. In TLS 1.3 a client learns that the server refused its certificate only
+// when it reads from the connection.
+type clientConn struct {
+	*tls.Conn
+	src *Source
+}
+
+// Read implements net.Conn.
+func (c *clientConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = c.src.explainAlert(c.RemoteAddr(), err)
+	}
+	return n, err
+}
+
+// explainAlert explains an alert of the server about the certificate of this client.
+func (s *Source) explainAlert(remote net.Addr, err error) error {
+	own := "no certificate"
+	if name, ok := s.Name(); ok {
+		own = "the certificate of " + name.Short() + " of cluster " + name.Cluster.String() + " (serial " + SerialOf(s.Leaf()) + ")"
+	}
+	switch text := err.Error(); {
+	case strings.Contains(text, "certificate required"):
+		return rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s wants a certificate, and this client has none; give --cert and --key", remote)
+	case strings.Contains(text, "remote error: tls: bad certificate"):
+		return rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s refused %s; its log says why", remote, own)
+	}
+	return err
+}
+
+// explainHandshake explains a handshake that failed at the client.
+func explainHandshake(remote net.Addr, err error) error {
+	const op rhumb.Op = "identity.ClientHandshake"
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return rhumb.Ef(op, rhumb.Unauthenticated, "%s does not speak TLS; a node that was started with --insecure is reached with --insecure, on the same machine only", remote)
+	}
+	if ReasonOf(err) != ReasonNone {
+		return rhumb.Ef(op, rhumb.KindOf(err), "%s: %v", remote, err)
+	}
+	return rhumb.Ef(op, rhumb.Unavailable, "TLS with %s failed: %v", remote, err)
+}
+
+// reasonOfHandshake classifies a failed handshake.
+func reasonOfHandshake(err error) Reason {
+	if strings.Contains(err.Error(), "client didn't provide a certificate") {
+		return ReasonMissing
+	}
+	return cmp.Or(ReasonOf(err), ReasonHandshake)
+}
+
+// throttle limits log lines.
+type throttle struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// allow reports whether a line may be logged now.
+func (t *throttle) allow() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	if now.Sub(t.last) < logInterval {
+		return false
+	}
+	t.last = now
+	return true
+}
+
+// ConnFromContext returns the connection on which a gRPC or HTTP request arrived. Its pointer identifies the connection for as long
+// as it is open. ok is false for a connection without TLS.
+func ConnFromContext(ctx context.Context) (c *Conn, ok bool) {
+	if t, ok := ctx.Value(connKey{}).(*tracked); ok {
+		c := t.conn.Load()
+		return c, c != nil
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, false
+	}
+	info, ok := p.AuthInfo.(AuthInfo)
+	return info.Conn, ok && info.Conn != nil
+}
+
+// PeerFromContext returns the verified bearer of the certificate of the client of a gRPC or HTTP request. ok is false if the client
+// has none.
+func PeerFromContext(ctx context.Context) (Peer, bool) {
+	c, ok := ConnFromContext(ctx)
+	if !ok {
+		return Peer{}, false
+	}
+	return c.Peer()
+}

@@ -1,0 +1,291 @@
+package catalog
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Security is what the catalog holds about identities: whom the nodes trust besides the authorities in
+// their own files, whom they reject, and the keys of gossip. It is immutable.
+//
+// The keys of gossip are secrets. Nodes receive them as members of the metadata group, and no service for
+// clients returns them.
+type Security struct {
+	// Authorities are ordered by fingerprint.
+	Authorities []rhumb.Authority
+	// Distrusted are the fingerprints of authorities that are rejected wherever they are listed, sorted.
+	Distrusted []string
+	// Revoked are ordered by serial number.
+	Revoked []rhumb.Revocation
+	Gossip  rhumb.GossipKeys
+}
+
+// noSecurity is the security of a cluster that has never set any.
+var noSecurity = &Security{}
+
+// Security returns the security of the cluster. It is shared and must not be modified.
+func (s *State) Security() *Security {
+	if s.security == nil {
+		return noSecurity
+	}
+	return s.security
+}
+
+// NodeByName returns the node to which a name is bound. A forgotten node has no name any more.
+func (s *State) NodeByName(name string) (*rhumb.Node, bool) {
+	if name == "" {
+		return nil, false
+	}
+	for n := range s.Nodes() {
+		if n.Name == name && !n.Forgotten {
+			return n, true
+		}
+	}
+	return nil, false
+}
+
+// putSecurity stores a new security and notes that it changed.
+func (t *tx) putSecurity(s *Security) {
+	t.security = s
+	t.changes.Security = true
+}
+
+// checkNameFree refuses a registration whose name is bound to another node than self.
+func (c RegisterNode) checkNameFree(t *tx, self rhumb.NodeID) (res Result, ok bool) {
+	other, bound := t.NodeByName(c.Name)
+	if !bound || other.ID == self {
+		return Result{}, true
+	}
+	// Two nodes with one name could speak for each other, so a name belongs to one store until an operator
+	// gives that store up.
+	return refuse("catalog.RegisterNode", rhumb.AlreadyExists, "node name %q is bound to %s, whose disk is another one (store %s); if that disk is lost for good, "+
+		"run `rhumb node forget %s` once the node is fenced, else enrol this node under another name", c.Name, other.ID, other.Store, other.ID), false
+}
+
+// checkBoundName refuses a known node whose certificate does not carry the name that is bound to it. A
+// node without a bound name may bind one: a cluster that began with --insecure is secured this way.
+func (c RegisterNode) checkBoundName(t *tx, old *node) (res Result, ok bool) {
+	const op rhumb.Op = "catalog.RegisterNode"
+	switch {
+	case old.Forgotten:
+		return refuse(op, rhumb.InvalidArgument, "%s was given up with `rhumb node forget`; start it with an empty directory to join as a new node", old.ID), false
+	case old.Name == "":
+		return c.checkNameFree(t, old.ID)
+	case c.Name == "":
+		return refuse(op, rhumb.InvalidArgument, "%s is registered as %q, so it cannot register with --insecure; start it with its certificate", old.ID, old.Name), false
+	case c.Name != old.Name:
+		return refuse(op, rhumb.InvalidArgument, "%s is registered as %q, but its certificate names %q; start it with the certificate of %q", old.ID, old.Name, c.Name, old.Name), false
+	}
+	return Result{}, true
+}
+
+// applyTo marks the node as forgotten.
+func (c ForgetNode) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.ForgetNode"
+	n, ok := t.nodes.get(uint64(c.Node))
+	switch {
+	case !ok:
+		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Node)
+	case n.Forgotten:
+		return Result{Node: c.Node}
+	case n.Boot != c.Boot:
+		return refuse(op, rhumb.Conflict, "%s was seen in life %d, but is in life %d now", c.Node, c.Boot, n.Boot)
+	case n.State != rhumb.NodeFenced:
+		return refuse(op, rhumb.Conflict, "%s is %s; only a fenced node can be forgotten: stop it and wait until `rhumb node ls` shows it as fenced", c.Node, n.State)
+	}
+	next := *n
+	next.Forgotten = true
+	t.putNode(&next)
+	return Result{Node: c.Node}
+}
+
+// applyTo adds and removes authorities.
+func (c SetTrust) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.SetTrust"
+	next := *t.Security()
+	// The old State shares the slices.
+	next.Authorities, next.Distrusted = slices.Clone(next.Authorities), slices.Clone(next.Distrusted)
+	changed := false
+	for _, a := range c.Trust {
+		if err := checkAuthority(a); err != nil {
+			return refuseErr(op, err)
+		}
+		if slices.Contains(c.Distrust, a.Fingerprint) {
+			return refuse(op, rhumb.InvalidArgument, "authority %.16s… is to be trusted and distrusted at once", a.Fingerprint)
+		}
+		if i, found := findFingerprint(next.Authorities, a.Fingerprint); !found {
+			next.Authorities, changed = slices.Insert(next.Authorities, i, a), true
+		}
+		if i, found := slices.BinarySearch(next.Distrusted, a.Fingerprint); found {
+			next.Distrusted, changed = slices.Delete(next.Distrusted, i, i+1), true
+		}
+	}
+	for _, f := range c.Distrust {
+		if !isFingerprint(f) {
+			return refuse(op, rhumb.InvalidArgument, "fingerprint %.70q is not 64 hexadecimal digits", f)
+		}
+		if i, found := findFingerprint(next.Authorities, f); found {
+			next.Authorities, changed = slices.Delete(next.Authorities, i, i+1), true
+		}
+		if i, found := slices.BinarySearch(next.Distrusted, f); !found {
+			next.Distrusted, changed = slices.Insert(next.Distrusted, i, f), true
+		}
+	}
+	if max(len(next.Authorities), len(next.Distrusted)) > rhumb.AuthoritiesMax {
+		return refuse(op, rhumb.TooLarge, "the metadata would hold %d trusted and %d distrusted authorities; the limit is %d each", len(next.Authorities), len(next.Distrusted), rhumb.AuthoritiesMax)
+	}
+	if changed {
+		t.putSecurity(&next)
+	}
+	return Result{}
+}
+
+// applyTo adds an entry, and forgets those that expired long ago.
+func (c RevokeCertificate) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.RevokeCertificate"
+	r := c.Revocation
+	// The stored form has whole seconds, and a replica that restarts continues with the stored form.
+	r.NotAfter, r.At = toTime(fromTime(r.NotAfter)), toTime(fromTime(r.At))
+	if err := checkRevocation(r); err != nil {
+		return refuseErr(op, err)
+	}
+	next := *t.Security()
+	i, found := findSerial(next.Revoked, r.Serial)
+	// A repetition, or a second operator.
+	if found {
+		return Result{}
+	}
+	next.Revoked = slices.Insert(slices.Clone(next.Revoked), i, r)
+	// The new entry stays in any case: the operator may know better than the expiry.
+	next.Revoked = slices.DeleteFunc(next.Revoked, func(x rhumb.Revocation) bool {
+		return x.Serial != r.Serial && !x.NotAfter.IsZero() && r.At.Sub(x.NotAfter) > rhumb.RevokedKeep
+	})
+	if len(next.Revoked) > rhumb.RevokedMax {
+		return refuse(op, rhumb.TooLarge, "%d certificates are revoked, which is the limit; distrust the authority that issued them with `rhumb cert distrust`", rhumb.RevokedMax)
+	}
+	t.putSecurity(&next)
+	return Result{}
+}
+
+// applyTo replaces the keys of gossip.
+func (c SetGossipKeys) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.SetGossipKeys"
+	if t.cluster.IsZero() {
+		return refuse(op, rhumb.Unavailable, "the cluster does not exist yet")
+	}
+	if err := checkGossipKeys(c.Keys); err != nil {
+		return refuseErr(op, err)
+	}
+	next := *t.Security()
+	if next.Gossip.Version != c.Version {
+		return refuse(op, rhumb.Conflict, "the keys of gossip have version %d, not %d; somebody else rotates them", next.Gossip.Version, c.Version)
+	}
+	next.Gossip = rhumb.GossipKeys{Version: c.Version + 1, Keys: c.Keys}
+	t.putSecurity(&next)
+	return Result{}
+}
+
+// findFingerprint returns the position of an authority, or where to insert it.
+func findFingerprint(as []rhumb.Authority, fingerprint string) (int, bool) {
+	return slices.BinarySearchFunc(as, fingerprint, func(a rhumb.Authority, f string) int { return strings.Compare(a.Fingerprint, f) })
+}
+
+// findSerial returns the position of a revocation, or where to insert it.
+func findSerial(rs []rhumb.Revocation, serial string) (int, bool) {
+	return slices.BinarySearchFunc(rs, serial, func(r rhumb.Revocation, s string) int { return strings.Compare(r.Serial, s) })
+}
+
+// checkAuthority returns an error if an authority has the wrong form. The certificate itself is not
+// parsed: whoever proposes it does that, and what a parser accepts may differ between builds.
+func checkAuthority(a rhumb.Authority) error {
+	const op rhumb.Op = "catalog.checkAuthority"
+	switch {
+	case !isFingerprint(a.Fingerprint):
+		return rhumb.Ef(op, rhumb.InvalidArgument, "fingerprint %.70q is not 64 hexadecimal digits", a.Fingerprint)
+	case len(a.Cert) == 0 || len(a.Cert) > rhumb.CertificateSizeMax:
+		return rhumb.Ef(op, rhumb.TooLarge, "the certificate of authority %.16s… has %d bytes; want 1 to %d", a.Fingerprint, len(a.Cert), rhumb.CertificateSizeMax)
+	}
+	return nil
+}
+
+// checkRevocation returns an error if a revocation has the wrong form.
+func checkRevocation(r rhumb.Revocation) error {
+	const op rhumb.Op = "catalog.checkRevocation"
+	switch {
+	case r.Serial == "" || len(r.Serial) > rhumb.SerialSizeMax || !isLowerHex(r.Serial) || r.Serial[0] == '0' && r.Serial != "0":
+		return rhumb.Ef(op, rhumb.InvalidArgument, "serial number %.50q: want 1 to %d hexadecimal digits without leading zeros", r.Serial, rhumb.SerialSizeMax)
+	case len(r.Name) > rhumb.RevocationTextMax || len(r.Why) > rhumb.RevocationTextMax:
+		return rhumb.Ef(op, rhumb.TooLarge, "the name or reason has %d bytes; the limit is %d", max(len(r.Name), len(r.Why)), rhumb.RevocationTextMax)
+	}
+	return nil
+}
+
+// checkGossipKeys returns an error if keys of gossip have the wrong form. The error does not show them.
+func checkGossipKeys(keys []rhumb.GossipKey) error {
+	const op rhumb.Op = "catalog.checkGossipKeys"
+	if len(keys) == 0 || len(keys) > rhumb.GossipKeysMax {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "%d keys of gossip; want 1 to %d", len(keys), rhumb.GossipKeysMax)
+	}
+	seen := map[uint32]bool{}
+	for _, k := range keys {
+		if k.ID == 0 || seen[k.ID] || len(k.Secret) != rhumb.GossipSecretSize {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "key %d of gossip has a number that is 0 or repeated, or %d bytes instead of %d", k.ID, len(k.Secret), rhumb.GossipSecretSize)
+		}
+		seen[k.ID] = true
+	}
+	return nil
+}
+
+// isFingerprint reports whether s is a SHA-256 in lower-case hexadecimal digits.
+func isFingerprint(s string) bool { return len(s) == 64 && isLowerHex(s) }
+
+// isLowerHex reports whether s consists of lower-case hexadecimal digits.
+func isLowerHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
+
+// checkNames checks that names are valid and that no two nodes have the same one.
+func (s *State) checkNames() error {
+	names := map[string]bool{}
+	for n := range s.Nodes() {
+		if n.Forgotten && n.State != rhumb.NodeFenced {
+			return brokenInvariant("node %s is forgotten and %s", n.ID, n.State)
+		}
+		if n.Name == "" || n.Forgotten {
+			continue
+		}
+		if names[n.Name] || rhumb.ValidateNodeName(n.Name) != nil {
+			return brokenInvariant("node %s has the name %q, which is invalid or the name of another node", n.ID, n.Name)
+		}
+		names[n.Name] = true
+	}
+	return nil
+}
+
+// checkSecurity checks order, form and bounds of the lists.
+func (s *State) checkSecurity() error {
+	x := s.Security()
+	if max(len(x.Authorities), len(x.Distrusted)) > rhumb.AuthoritiesMax || len(x.Revoked) > rhumb.RevokedMax {
+		return brokenInvariant("%d trusted and %d distrusted authorities and %d revoked certificates exceed their limits", len(x.Authorities), len(x.Distrusted), len(x.Revoked))
+	}
+	for i, a := range x.Authorities {
+		_, distrusted := slices.BinarySearch(x.Distrusted, a.Fingerprint)
+		if checkAuthority(a) != nil || distrusted || i > 0 && x.Authorities[i-1].Fingerprint >= a.Fingerprint {
+			return brokenInvariant("authority %d (%.16s…) has the wrong form or order, or is distrusted", i, a.Fingerprint)
+		}
+	}
+	for i, f := range x.Distrusted {
+		if !isFingerprint(f) || i > 0 && x.Distrusted[i-1] >= f {
+			return brokenInvariant("distrusted authority %d (%.16s…) has the wrong form or order", i, f)
+		}
+	}
+	for i, r := range x.Revoked {
+		if checkRevocation(r) != nil || i > 0 && x.Revoked[i-1].Serial >= r.Serial {
+			return brokenInvariant("revocation %d (%.40q) has the wrong form or order", i, r.Serial)
+		}
+	}
+	if x.Gossip.Version == 0 && len(x.Gossip.Keys) > 0 || x.Gossip.Version > 0 && checkGossipKeys(x.Gossip.Keys) != nil {
+		return brokenInvariant("version %d of the gossip keys has keys of the wrong form", x.Gossip.Version)
+	}
+	return nil
+}
