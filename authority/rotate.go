@@ -2,6 +2,9 @@ package authority
 
 import (
 	"crypto/x509"
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -55,7 +58,12 @@ func (a *Authority) Rotate() (string, error) {
 
 // writeTrust writes the trusted and the cross-signed certificates.
 func (a *Authority) writeTrust(roots, cross []*x509.Certificate) error {
-	if err := ledger.WriteFile(filepath.Join(a.dir, crossFile), identity.EncodeCertificates(cross...), 0o644); err != nil {
+	path := filepath.Join(a.dir, crossFile)
+	if len(cross) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	} else if err := ledger.WriteFile(path, identity.EncodeCertificates(cross...), 0o644); err != nil {
 		return err
 	}
 	return ledger.WriteFile(filepath.Join(a.dir, caFile), identity.EncodeCertificates(roots...), 0o644)

@@ -1,0 +1,21 @@
+// Package enroll gets the certificate of a node from its authority, and keeps it fresh.
+//
+// # Files
+//
+// The folder <first data directory>/identity holds
+//
+//	node.crt        the certificate of the node and the chain to the authority
+//	node.key        its private key, made here; it never leaves the node
+//	ca.crt          the certificates to trust
+//	authority.json  where the authority is, and the newest signed head of its ledger
+//	pending.key     the key of an enrolment that has no answer yet
+//	next/           a new set of files that is complete but not yet in place
+//	lock            locked while a process enrols
+//
+// # Order
+//
+// The key of an enrolment is on disk before the first request. A node that dies at any moment asks
+// again with the same key, which is the only key that the used token works with. The files of an
+// answer are written to another folder, which is renamed to next once it is complete, and then moved
+// one after the other. If the process dies between two of them, the next start moves the rest.
+package enroll
