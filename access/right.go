@@ -127,7 +127,7 @@ func (s Scope) Validate() error {
 		return rhumb.E(op, rhumb.InvalidArgument, `the grant names neither a table nor the cluster; name a table, "*" for all tables, or the cluster`)
 	default:
 		if err := rhumb.ValidateTableName(s.Table); err != nil {
-			return rhumb.Wrap(op, err)
+			return err
 		}
 	}
 	if len(s.Prefix) > rhumb.NameSizeMax {
@@ -146,7 +146,7 @@ type Grant struct {
 func (g Grant) Validate() error {
 	const op rhumb.Op = "access.Grant"
 	if err := g.Scope.Validate(); err != nil {
-		return rhumb.Wrap(op, err)
+		return err
 	}
 	if g.Rights == 0 || !g.Scope.Rights().Has(g.Rights) {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "rights %q do not exist for %s; use some of %s", g.Rights.String(), g.Scope, g.Scope.Rights())

@@ -37,6 +37,7 @@ func (s *State) Apply(cmd Command) (*State, Result, Changes) {
 	}
 	// One command is one revision, however many records it touches. Readers wait for revisions, so
 	// a batch becomes visible as a whole.
+	t.compilePolicy(t.nextRevision())
 	t.revision++
 	res.setRevision(t.revision)
 	// The copy drops the owner: whoever applies to next starts with a new owner and copies tree

@@ -13,7 +13,7 @@ func (s *State) Check() error {
 		return brokenInvariant("a cluster without an id has records")
 	}
 	// The order matters: each check relies on the references that the ones before it have checked.
-	for _, check := range []func() error{s.checkNodes, s.checkNames, s.checkSecurity, s.checkTables, s.checkBlocks, s.checkRanges} {
+	for _, check := range []func() error{s.checkNodes, s.checkNames, s.checkSecurity, s.checkTables, s.checkBlocks, s.checkRanges, s.checkAccess} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -45,6 +45,7 @@ type wireCommand struct {
 	EndTime        rhumb.Timestamp `cbor:"43,keyasint,omitempty"`
 	Known          rhumb.Seq       `cbor:"44,keyasint,omitempty"`
 
+	commandAccess                 // 60 to 69
 	NodeName      string          `cbor:"50,keyasint,omitempty"` // in the certificate of the node
 	Trust         []wireAuthority `cbor:"51,keyasint,omitempty"`
 	Distrust      []string        `cbor:"52,keyasint,omitempty"`
@@ -230,6 +231,9 @@ func (w *wireCommand) toCommand() (Command, error) {
 		return w.toBatch()
 	}
 	take, ok := commandDecoders[w.Code]
+	if !ok {
+		take, ok = accessDecoders[w.Code]
+	}
 	if !ok {
 		return nil, rhumb.Ef(op, rhumb.Incompatible, "command %d is unknown to this binary; use a newer one", w.Code)
 	}

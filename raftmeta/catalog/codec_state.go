@@ -26,7 +26,9 @@ type wireState struct {
 	Quarantines []wireQuarantine `cbor:"15,keyasint,omitempty"`
 	Lives       []wireLives      `cbor:"16,keyasint,omitempty"`
 	Recoveries  []wireRecovery   `cbor:"17,keyasint,omitempty"`
-	Security    *wireSecurity    `cbor:"50,keyasint,omitempty"`
+
+	stateAccess               // 60 to 62
+	Security    *wireSecurity `cbor:"50,keyasint,omitempty"`
 }
 
 // wireRecovery is the loss that an operator accepted for a range.
@@ -151,7 +153,8 @@ func (s *State) Encode() []byte {
 	w := wireState{
 		Version: stateVersion, Cluster: fromUUID(s.cluster), Revision: s.revision,
 		LastRegion: s.lastRegion, LastNode: s.lastNode, LastTable: s.lastTable, LastClass: s.lastClass,
-		Security: toWireSecurity(s.Security()),
+		stateAccess: toStateAccess(s.access),
+		Security:    toWireSecurity(s.Security()),
 	}
 	// Trees iterate in the order of their keys, which makes the encoding deterministic.
 	for _, r := range s.regions.all() {
@@ -280,6 +283,11 @@ func (w *wireState) toState() (*State, error) {
 		}
 		t.active.set(t.owner, pairKey(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
 	}
+	book, err := w.toBook()
+	if err != nil {
+		return nil, err
+	}
+	t.access = book
 	return &t.State, nil
 }
 

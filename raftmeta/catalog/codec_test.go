@@ -14,6 +14,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 )
 
 // goldenCommands returns a command of each code with every field set.
@@ -50,12 +51,27 @@ func goldenCommands() []Command {
 		RecoverRange{Range: id, Version: 7, Node: 3, End: 8, EndTime: 9, Known: 10},
 		ReadmitReplica{Range: id, Node: 3, Epoch: 5},
 		SetRegionDead{Region: 3},
+		CreateUser{Name: "ann", Verifier: someVerifier(1), Roles: []string{"reader", "writer"}},
+		SetUser{Name: "ann", Verifier: new(someVerifier(2)), Disabled: new(false)},
+		SetUser{Name: "ann", Verifier: &access.Verifier{}},
+		DropUser{Name: "ann"},
+		CreateRole{Name: "reader"},
+		DropRole{Name: "reader", Cascade: true},
+		AssignRole{User: "ann", Role: "reader", Remove: true},
+		AlterGrant{Role: "reader", Scope: access.Scope{Table: "t", Prefix: "a\xff"}, Add: access.Read | access.Watch, Remove: access.Write},
+		AlterGrant{Role: "ops", Scope: access.Scope{Cluster: true}, Add: access.Admin},
 		SetTrust{Trust: []rhumb.Authority{{Fingerprint: fingerprint, Cert: []byte{1, 2}}}, Distrust: []string{fingerprint}},
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Name: "rhumb://c/node/eu-1", NotAfter: time.Unix(9, 0).UTC(), Why: "lost", At: time.Unix(8, 0).UTC()}},
 		SetGossipKeys{Version: 3, Keys: keys},
 		ForgetNode{Node: 2, Boot: 6},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
+}
+
+// someVerifier returns a valid verifier.
+func someVerifier(b byte) access.Verifier {
+	key := bytes.Repeat([]byte{b}, access.KeySize)
+	return access.Verifier{Iterations: access.IterationsMin, Salt: key[:16], StoredKey: key, ServerKey: key}
 }
 
 // goldenState returns a state with records of every type.
@@ -68,6 +84,13 @@ func goldenState(t testing.TB) *State {
 		SetGossipKeys{Keys: []rhumb.GossipKey{{ID: 1, Secret: bytes.Repeat([]byte{7}, rhumb.GossipSecretSize)}}},
 		FenceNode{Node: 2, Boot: 5},
 		ForgetNode{Node: 2, Boot: 5},
+		CreateRole{"reader"},
+		CreateRole{"writer"},
+		AlterGrant{Role: "reader", Scope: access.Scope{Cluster: true}, Add: access.Read},
+		AlterGrant{Role: "reader", Scope: access.Scope{Table: "t", Prefix: "p/\xff"}, Add: access.Read},
+		CreateUser{"ann", someVerifier(3), []string{"writer", "reader"}},
+		CreateUser{Name: "bob"},
+		SetUser{Name: "bob", Disabled: new(true)},
 	} {
 		var res Result
 		if s, res, _ = s.Apply(cmd); res.Failure != nil {
@@ -219,6 +242,20 @@ func TestDecodeChecks(t *testing.T) {
 		{"short key", func(w *wireState) { w.Security.GossipKeys[0].Secret = []byte{1} }},
 		{"keys without a version", func(w *wireState) { w.Security.GossipVersion = 0 }},
 		{"no cluster", func(w *wireState) { w.Cluster = nil }},
+		{"users without a revision", func(w *wireState) { w.AccessRevision = 0 }},
+		{"users of the future", func(w *wireState) { w.AccessRevision = 99 }},
+		{"credentials of the future", func(w *wireState) { w.Users[0].Credentials = 99 }},
+		{"users out of order", func(w *wireState) { w.Users[0], w.Users[1] = w.Users[1], w.Users[0] }},
+		{"user twice", func(w *wireState) { w.Users = append(w.Users, w.Users[1]) }},
+		{"bad user name", func(w *wireState) { w.Users[0].Name = "A" }},
+		{"bad verifier", func(w *wireState) { w.Users[0].Verifier.StoredKey = []byte{1} }},
+		{"role of nobody", func(w *wireState) { w.Users[0].Roles = []string{"absent"} }},
+		{"role taken twice", func(w *wireState) { w.Users[0].Roles = []string{"reader", "reader"} }},
+		{"roles out of order", func(w *wireState) { w.Roles[0], w.Roles[1] = w.Roles[1], w.Roles[0] }},
+		{"bad right", func(w *wireState) { w.Roles[0].Grants[0].Rights = 64 }},
+		{"no right", func(w *wireState) { w.Roles[0].Grants[0].Rights = 0 }},
+		{"watching the cluster", func(w *wireState) { w.Roles[0].Grants[0].Rights = access.Watch }},
+		{"grant twice", func(w *wireState) { w.Roles[0].Grants = append(w.Roles[0].Grants, w.Roles[0].Grants[1]) }},
 	}
 	for _, tt := range tests {
 		var w wireState

@@ -4,7 +4,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Command is a change of the catalog. The types in this file are the only commands.
+// Command is a change of the catalog. The types in this file and in
+// command_access.go are the only commands.
 type Command interface {
 	// wireCode returns the number of the command in stored bytes.
 	wireCode() commandCode

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 )
 
 // genCommand draws a command that is usually sensible: ids near existing ones, versions near
@@ -41,6 +42,28 @@ func genCommand(t *rapid.T, s *State) Command {
 		"set-replicas":    g.setReplicas,
 		"set-region-dead": func() Command { return SetRegionDead{rhumb.RegionID(rapid.IntRange(1, 4).Draw(g.t, "region"))} },
 		"set-voters":      func() Command { return SetVoters{g.nodes(3)} },
+		"create-user": func() Command {
+			return CreateUser{g.user(), g.verifier(), rapid.SliceOfN(rapid.SampledFrom(fewRoles), 0, 2).Draw(t, "roles")}
+		},
+		"set-user": func() Command {
+			c := SetUser{Name: g.user()}
+			if rapid.Bool().Draw(t, "password") {
+				c.Verifier = new(g.verifier())
+			}
+			if rapid.Bool().Draw(t, "switch") {
+				c.Disabled = new(rapid.Bool().Draw(t, "disabled"))
+			}
+			return c
+		},
+		"drop-user":   func() Command { return DropUser{g.user()} },
+		"create-role": func() Command { return CreateRole{g.role()} },
+		"drop-role":   func() Command { return DropRole{g.role(), rapid.Bool().Draw(t, "cascade")} },
+		"assign-role": func() Command { return AssignRole{g.user(), g.role(), rapid.Bool().Draw(t, "remove")} },
+		"alter-grant": func() Command {
+			c := AlterGrant{Role: g.role(), Scope: rapid.SampledFrom(fewScopes).Draw(t, "scope")}
+			c.Add, c.Remove = access.Rights(rapid.IntRange(0, 31).Draw(t, "add")), access.Rights(rapid.IntRange(0, 31).Draw(t, "drop"))
+			return c
+		},
 		"forget":          func() Command { n := g.node(); return ForgetNode{n, g.boot(n)} },
 		"set-trust":       g.setTrust,
 		"revoke":          g.revoke,
@@ -49,6 +72,7 @@ func genCommand(t *rapid.T, s *State) Command {
 	names := []string{
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
 		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "forget", "set-trust", "revoke", "set-gossip-keys",
+		"create-user", "set-user", "drop-user", "create-role", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
 	}
 	return kinds[rapid.SampledFrom(names).Draw(t, "command")]()
 }
@@ -56,6 +80,23 @@ func genCommand(t *rapid.T, s *State) Command {
 type gen struct {
 	t *rapid.T
 	s *State
+}
+
+var (
+	fewRoles  = []string{"reader", "writer", "ops"}
+	fewScopes = []access.Scope{{Cluster: true}, {Table: "a"}, {Table: "a", Prefix: "p\xff"}, {Table: access.AllTables}, {Table: "b", Prefix: "p"}, {}}
+)
+
+func (g gen) user() string { return rapid.SampledFrom([]string{"ann", "bob", "Bad"}).Draw(g.t, "user") }
+
+func (g gen) role() string { return rapid.SampledFrom(fewRoles).Draw(g.t, "role") }
+
+// verifier draws a valid verifier, or none.
+func (g gen) verifier() access.Verifier {
+	if b := rapid.ByteRange(0, 2).Draw(g.t, "password"); b > 0 {
+		return someVerifier(b)
+	}
+	return access.Verifier{}
 }
 
 func (g gen) node() rhumb.NodeID {

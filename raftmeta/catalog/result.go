@@ -46,13 +46,18 @@ type Changes struct {
 	Ranges  []rhumb.RangeID
 	// Blocks are identified by their first slot.
 	Blocks []rhumb.RangeID
+	// Access reports that users, roles or grants changed.
+	Access bool
 	// Security reports that the security of the cluster changed (State.Security).
 	Security bool
 }
 
-// Len returns the number of records.
+// Len returns the number of records. Users, roles and grants count as one, and so does the security.
 func (c Changes) Len() int {
 	n := len(c.Regions) + len(c.Nodes) + len(c.Classes) + len(c.Tables) + len(c.Ranges) + len(c.Blocks)
+	if c.Access {
+		n++
+	}
 	if c.Security {
 		n++
 	}
@@ -69,6 +74,7 @@ func (c Changes) Merge(o Changes) Changes {
 		Ranges:  union(c.Ranges, o.Ranges, rhumb.RangeID.Compare),
 		Blocks:  union(c.Blocks, o.Blocks, rhumb.RangeID.Compare),
 
+		Access:   c.Access || o.Access,
 		Security: c.Security || o.Security,
 	}
 }

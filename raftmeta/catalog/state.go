@@ -28,6 +28,7 @@ type State struct {
 	active tree[*activeBlock] // the block into which a node and class insert now
 	names  map[string]rhumb.TableID
 
+	access *accessBook // nil before the first user or role
 	// security is nil while it is empty.
 	security *Security
 }

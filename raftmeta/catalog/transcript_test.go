@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 )
 
 // TestTranscripts replays testdata. Each line is a command; the output is its result and the
@@ -107,6 +108,21 @@ func (a args) rangeID() rhumb.RangeID {
 		a.t.Fatal(err)
 	}
 	return id
+}
+
+func (a args) words(key string) (out []string) {
+	if a.has(key) {
+		out = strings.Split(a.values[key], ",")
+	}
+	return out
+}
+
+// verifier returns the verifier of password=N, which is none for 0.
+func (a args) verifier() access.Verifier {
+	if n := a.num("password"); n > 0 {
+		return someVerifier(byte(n))
+	}
+	return access.Verifier{}
 }
 
 func (a args) point() (p rhumb.Point) {
@@ -243,6 +259,37 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return SetGossipKeys{Version: a.num("version"), Keys: a.gossipKeys()}
 	case "set-voters":
 		return SetVoters{Voters: a.nodes("voters")}
+	case "create-user":
+		return CreateUser{Name: a.values["name"], Verifier: a.verifier(), Roles: a.words("roles")}
+	case "set-user":
+		c := SetUser{Name: a.values["name"]}
+		if a.has("password") {
+			c.Verifier = new(a.verifier())
+		}
+		if a.has("disabled") {
+			c.Disabled = new(a.values["disabled"] == "true")
+		}
+		return c
+	case "drop-user":
+		return DropUser{a.values["name"]}
+	case "create-role":
+		return CreateRole{a.values["name"]}
+	case "drop-role":
+		return DropRole{a.values["name"], a.has("cascade")}
+	case "assign":
+		return AssignRole{a.values["user"], a.values["role"], false}
+	case "unassign":
+		return AssignRole{a.values["user"], a.values["role"], true}
+	case "grant", "ungrant":
+		c := AlterGrant{Role: a.values["role"], Scope: access.Scope{Cluster: a.has("cluster"), Table: a.values["table"], Prefix: a.values["prefix"]}}
+		rights, err := access.ParseRights(a.values["rights"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Add = rights; name == "ungrant" {
+			c.Add, c.Remove = 0, rights
+		}
+		return c
 	}
 	t.Fatalf("unknown command %q", name)
 	return nil
@@ -313,8 +360,25 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		r, _ := s.Range(id)
 		fmt.Fprintf(out, "  range %s\n", rangeString(r))
 	}
+	if c.Access {
+		writeAccess(out, s)
+	}
 	if c.Security {
 		writeSecurity(out, s.Security())
+	}
+}
+
+// writeAccess writes all users and roles.
+func writeAccess(out *strings.Builder, s *State) {
+	fmt.Fprintf(out, "  access of revision %d\n", s.Access().Revision())
+	for u := range s.Users() {
+		fmt.Fprintf(out, "    user %s roles=%v password=%v disabled=%v credentials=%d\n", u.Name, u.Roles, !u.Verifier.IsZero(), u.Disabled, u.Credentials)
+	}
+	for r := range s.Roles() {
+		fmt.Fprintf(out, "    role %s\n", r.Name)
+		for _, g := range r.Grants {
+			fmt.Fprintf(out, "      %s in %s\n", g.Rights, g.Scope)
+		}
 	}
 }
 
