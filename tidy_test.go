@@ -22,11 +22,11 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"identity"},
-	{"identity/identitytest"},
-	{"cli/contexts", "cli/secret"},
+	{"identity", "authority/token"},
+	{"identity/identitytest", "authority/ledger"},
+	{"cli/contexts", "cli/secret", "authority"},
 	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/exit", "cli/flags", "node/closed", "node/gate", "node/memory", "snapshot/format", "snapshot/shm"},
-	{"cli/settings"},
+	{"cli/settings", "authority/enroll"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "storage/storagetest", "client/stream", "snapshot/segment", "snapshot/reader"},
 	{"raftmeta", "client", "snapshot/roll", "snapshot/inspect"},

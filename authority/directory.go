@@ -38,21 +38,25 @@ const PortDefault = 7605
 
 // Lifetimes.
 const (
-	// NodeLife is the lifetime of the certificates that nodes get by enrolment and renewal.
+	// NodeLife is the lifetime of the certificates that nodes get by enrolment
+	// and renewal.
 	NodeLife = 7 * 24 * time.Hour
-	// HandLifeDefault and HandLifeMax are the lifetimes of certificates that are made by hand.
+	// HandLifeDefault and HandLifeMax are the lifetimes of certificates that
+	// are made by hand.
 	HandLifeDefault = 90 * 24 * time.Hour
 	HandLifeMax     = 366 * 24 * time.Hour
 	// caLife is the lifetime of the certificate of the authority itself.
 	caLife = 10 * 366 * 24 * time.Hour
-	// backdate is how far a certificate's validity begins before its issue, for clocks that are
-	// behind.
+	// backdate is how far a certificate's validity begins before its issue,
+	// for clocks that are slow.
 	backdate = time.Hour
-	// lateRenewal is how long after its expiry a node may still renew its newest certificate.
+	// lateRenewal is how long after its expiry a node may still renew its
+	// newest certificate.
 	lateRenewal = 30 * 24 * time.Hour
 )
 
-// Authority is an open authority. It is safe for concurrent use, also by several processes.
+// Authority is an open authority. It is safe for concurrent use, also by
+// several processes.
 type Authority struct {
 	dir     string
 	cluster rhumb.ClusterID
@@ -65,13 +69,16 @@ type Authority struct {
 	seen string // states of the files of keys when they were read
 }
 
-// keys holds the keys and certificates of an authority as the files have them.
+// keys holds the keys and certificates of an authority as the files have
+// them.
 type keys struct {
 	signer crypto.Signer
-	// current is the certificate of signer; roots holds all trusted ones, current first.
+	// current is the certificate of signer; roots holds all trusted ones,
+	// current first.
 	current *x509.Certificate
 	roots   []*x509.Certificate
-	// cross holds certificates of newer keys signed by older roots, the newest first.
+	// cross holds certificates of newer keys signed by older roots, the newest
+	// first.
 	cross     []*x509.Certificate
 	addresses []string
 }
@@ -93,8 +100,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Create makes the authority of a cluster in a directory, which must be absent or empty. It
-// contacts nobody.
+// Create creates the authority of a cluster in a directory, which must be
+// absent or empty. It contacts nobody.
 func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config) error {
 	const op rhumb.Op = "authority.Create"
 	cfg.setDefaults()
@@ -111,7 +118,8 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 	if err != nil {
 		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
-	// The cluster file is written last: a directory without it is an attempt that was interrupted.
+	// The cluster file is written last: a directory without it is an attempt
+	// that was interrupted.
 	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == clusterFile }) {
 		return rhumb.Ef(op, rhumb.AlreadyExists, "%s holds an authority already; `rhumb authority ls --authority %s` shows what it issued", dir, dir)
 	}
@@ -129,7 +137,8 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 	return rhumb.Wrap(op, writeAuthority(dir, cluster, addresses, cfg.Wall))
 }
 
-// ours reports whether a file of the name may be left from an interrupted Create.
+// ours reports whether a file of the name may be left from an interrupted
+// Create.
 func ours(name string) bool {
 	return slices.Contains([]string{keyFile, caFile, addressesFile, ledger.FileName, "mark", "lock"}, name) ||
 		strings.HasPrefix(name, "."+keyFile) || strings.HasPrefix(name, "."+caFile) || strings.HasPrefix(name, "."+addressesFile) ||
@@ -181,7 +190,8 @@ func validateAddresses(addresses []string) error {
 	return nil
 }
 
-// newKey makes a key of an authority and the certificate that it signs for itself.
+// newKey generates a key and the certificate of the authority that it signs for
+// itself.
 func newKey(cluster rhumb.ClusterID, now time.Time) (crypto.Signer, *x509.Certificate, error) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -215,8 +225,9 @@ func Open(dir string, cfg Config) (*Authority, error) {
 	return a, nil
 }
 
-// Repair makes the authority in a directory usable again after damage to its ledger. It returns the
-// name of the copy of the damaged file, or "" if there was no damage.
+// Repair makes the authority in a directory usable again after damage to
+// its ledger. It returns the name of the copy of the damaged file, or ""
+// if there was no damage.
 func Repair(dir string, cfg Config) (aside string, err error) {
 	cfg.setDefaults()
 	text, err := os.ReadFile(filepath.Join(dir, clusterFile))
@@ -248,7 +259,8 @@ func (a *Authority) Addresses() ([]string, error) {
 	return k.addresses, nil
 }
 
-// SetAddresses replaces where nodes reach the server. Nodes learn it with their next check.
+// SetAddresses replaces where nodes reach the server. Nodes learn it with
+// their next check.
 func (a *Authority) SetAddresses(addresses []string) error {
 	if err := validateAddresses(addresses); err != nil {
 		return err
@@ -265,7 +277,8 @@ func (a *Authority) CA() ([]byte, error) {
 	return identity.EncodeCertificates(k.roots...), nil
 }
 
-// load returns the keys, and reads the files again if another process changed them.
+// load returns the keys, and reads the files again if another process
+// changed them.
 func (a *Authority) load() (*keys, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -281,7 +294,8 @@ func (a *Authority) load() (*keys, error) {
 	return k, nil
 }
 
-// fileStates returns a text that changes when a file of the keys is replaced.
+// fileStates returns a text that changes when a file of the keys is
+// replaced.
 func (a *Authority) fileStates() string {
 	var b strings.Builder
 	for _, name := range []string{keyFile, caFile, crossFile, addressesFile} {
@@ -310,8 +324,8 @@ func readKeys(dir string) (*keys, error) {
 	if k.cross, err = readCertificates(filepath.Join(dir, crossFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	// A rotation writes the certificates before the key. If it was interrupted in between, the first
-	// certificate belongs to a key that does not exist.
+	// A rotation writes the certificates before the key. If it was interrupted
+	// in between, the first certificate belongs to a key that does not exist.
 	for i, c := range k.roots {
 		if pub, ok := c.PublicKey.(interface{ Equal(crypto.PublicKey) bool }); ok && pub.Equal(k.signer.Public()) {
 			k.current = c
@@ -362,5 +376,8 @@ func parseKey(text []byte) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// PinOf returns the pin of a certificate of an authority, as tokens hold it.
-func PinOf(cert *x509.Certificate) [sha256.Size]byte { return sha256.Sum256(cert.RawSubjectPublicKeyInfo) }
+// PinOf returns the pin of a certificate of an authority, as tokens hold
+// it.
+func PinOf(cert *x509.Certificate) [sha256.Size]byte {
+	return sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+}

@@ -1,8 +1,9 @@
-// Package authority issues the certificates of a cluster. An authority is a directory: the signing
-// key, the certificates that nodes trust, and the ledger of what was promised and signed. The
-// commands of `rhumb authority` and `rhumb token` work on the directory; Server offers enrolment and
-// renewal to nodes over HTTPS. Neither needs the cluster, and the cluster runs without both until
-// certificates expire.
+// Package authority issues the certificates of a cluster. An authority is
+// a directory: the signing key, the certificates that nodes trust, and the
+// ledger of all tokens and certificates. The commands of `rhumb
+// authority` and `rhumb token` work on the directory; Server offers
+// enrolment and renewal to nodes over HTTPS. Neither needs the cluster,
+// and the cluster runs without both until certificates expire.
 //
 // # Files
 //
@@ -16,9 +17,10 @@
 //
 // # Keys
 //
-// The key lies in this directory and nowhere else. It is in no node's directory, not in the metadata
-// and not in backups of nodes, so a node that is broken into cannot mint identities. A rotation
-// replaces the key: the new certificate is signed by itself and by the old key (cross.crt). Chains
-// contain the cross-signed certificate, so a node that trusts only the old key accepts certificates
-// of the new one.
+// The key is stored in this directory and nowhere else. It is in no node's
+// directory, not in the metadata and not in backups of nodes, so a node
+// that is broken into cannot mint identities. A rotation replaces the key:
+// the new certificate is signed with its own key and with the old one (cross.crt).
+// Chains contain the cross-signed certificate, so a node that trusts only
+// the old key accepts certificates of the new one.
 package authority

@@ -13,7 +13,7 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// digest returns what the signature of a head covers.
+// digest returns the hash that the signature of a head covers.
 func (h *SignedHead) digest(cluster rhumb.ClusterID) []byte {
 	sum := sha256.Sum256(fmt.Appendf(nil, "rhumb ledger head\n%s\n%d\n%s\n%d\n", cluster, h.Seq, h.Hash, h.Time.UnixMilli()))
 	return sum[:]
@@ -32,8 +32,9 @@ func (a *Authority) signHead(k *keys) (*SignedHead, error) {
 	return h, rhumb.Wrap("authority.signHead", err)
 }
 
-// witness compares the ledger with a head that a node brings back. A head that no trusted key signed
-// is ignored: a node must not be able to void tokens by inventing one.
+// witness compares the ledger with a head that a node brings back. A head
+// that no trusted key signed is ignored: a node must not be able to void
+// tokens by inventing one.
 func (a *Authority) witness(k *keys, peer identity.Peer, h *SignedHead) error {
 	if h == nil {
 		return nil

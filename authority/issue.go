@@ -44,8 +44,8 @@ func hashKey(pub crypto.PublicKey) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// signAuthority signs the certificate of a key of an authority: by itself if parent is nil, else by
-// an older key.
+// signAuthority signs the certificate of an authority's key: with that key
+// if parent is nil, else with an older key.
 func signAuthority(cluster rhumb.ClusterID, pub crypto.PublicKey, parent *x509.Certificate, signer crypto.Signer, now time.Time) (*x509.Certificate, error) {
 	hash, err := hashKey(pub)
 	if err != nil {
@@ -57,8 +57,8 @@ func signAuthority(cluster rhumb.ClusterID, pub crypto.PublicKey, parent *x509.C
 	}
 	t := &x509.Certificate{
 		SerialNumber: newSerial(),
-		// The name contains the key, so that chains through a cross-signed certificate find their
-		// way by name.
+		// The name contains the key, so that chains through a cross-signed
+		// certificate find their way by name.
 		Subject:   pkix.Name{CommonName: "Rhumb authority " + hash[:16], Organization: []string{"cluster " + cluster.String()}},
 		NotBefore: now.Add(-backdate).UTC(), NotAfter: end.UTC(),
 		IsCA: true, BasicConstraintsValid: true,
@@ -79,12 +79,14 @@ type order struct {
 	name identity.Name
 	pub  crypto.PublicKey
 	life time.Duration
-	// hosts are names and addresses for software that looks at them; Rhumb does not.
+	// hosts are names and addresses for software that looks at them; Rhumb
+	// does not.
 	hosts []string
 	why   string
 }
 
-// sign signs a certificate and returns its chain, without the root, and the record of it.
+// sign signs a certificate and returns its chain, without the root, and
+// the record of it.
 func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger.Record, err error) {
 	const op rhumb.Op = "authority.sign"
 	if err := o.name.Validate(); err != nil {
@@ -131,7 +133,8 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 	return append([]*x509.Certificate{leaf}, k.cross...), r, nil
 }
 
-// checkPublicKey rejects keys that Rhumb does not accept, and returns the hash of the key.
+// checkPublicKey rejects keys that Rhumb does not accept, and returns the
+// hash of the key.
 func checkPublicKey(pub crypto.PublicKey) (string, error) {
 	const op rhumb.Op = "authority.checkPublicKey"
 	switch key := pub.(type) {
@@ -150,8 +153,8 @@ func checkPublicKey(pub crypto.PublicKey) (string, error) {
 	return hashKey(pub)
 }
 
-// parseCSR returns the public key of a certificate request. The request proves that its sender has
-// the private key.
+// parseCSR returns the public key of a certificate request. The request
+// proves that its sender has the private key.
 func parseCSR(text string) (crypto.PublicKey, error) {
 	const op rhumb.Op = "authority.parseCSR"
 	if len(text) > csrSizeMax {
@@ -180,7 +183,8 @@ type Order struct {
 	Name string
 	// Life is how long the certificate is valid; default HandLifeDefault.
 	Life time.Duration
-	// Hosts are names and addresses to put into the certificate, for software that checks them.
+	// Hosts are names and addresses to put into the certificate, for software
+	// that checks them.
 	Hosts []string
 	// CSR is a certificate request in PEM. Without it, a key is made.
 	CSR string
@@ -188,7 +192,8 @@ type Order struct {
 
 // Issued is a certificate that was made by hand.
 type Issued struct {
-	// Certificate, Key and CA are in PEM. Key is empty if the order had a certificate request.
+	// Certificate, Key and CA are in PEM. Key is empty if the order had a
+	// certificate request.
 	Certificate, Key, CA []byte
 	Leaf                 *x509.Certificate
 }

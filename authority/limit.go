@@ -10,8 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Bounds of failed attempts. A token has 128 secret bits, so the bound protects the log and the
-// disk rather than the secret.
+// Bounds of failed attempts. A token has 128 secret bits, so the bound
+// protects the log and the disk rather than the secret.
 const (
 	failuresBurst  = 20
 	failuresRefill = 10 * time.Second // one attempt is forgiven per interval
@@ -71,7 +71,8 @@ func (c *failureCount) forgive(now time.Time) {
 	c.n, c.last = max(0, c.n-steps), c.last.Add(time.Duration(steps)*failuresRefill)
 }
 
-// makeRoom forgets addresses that were forgiven, or an arbitrary one if there are none.
+// makeRoom forgets addresses that were forgiven, or an arbitrary one if
+// there are none.
 func (l *failureLimit) makeRoom(now time.Time) {
 	if len(l.addrs) < failuresAddrs {
 		return
@@ -88,8 +89,8 @@ func (l *failureLimit) makeRoom(now time.Time) {
 	}
 }
 
-// limitListener bounds the open connections, in total and of each address. A connection over the
-// bound is closed at once, before its handshake.
+// limitListener bounds the open connections, in total and of each address.
+// A connection over the bound is closed at once, before its handshake.
 type limitListener struct {
 	net.Listener
 	refused *prometheus.CounterVec

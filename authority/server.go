@@ -93,7 +93,8 @@ func NewServer(a *Authority) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers requests until ctx ends, and then finishes those in progress.
+// Serve answers requests until ctx ends, and then finishes those in
+// progress.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	const op rhumb.Op = "authority.Serve"
 	stopped := make(chan struct{})
@@ -115,8 +116,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return rhumb.WrapKind(op, rhumb.Unavailable, err)
 }
 
-// quiet is a handler that demotes the messages of net/http: failed handshakes of strangers are no
-// news.
+// quiet is a handler that demotes the messages of net/http: failed
+// handshakes of strangers are no news.
 type quiet struct{ slog.Handler }
 
 // Enabled reports whether debug messages are wanted.
@@ -124,8 +125,8 @@ func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
 	return q.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
-// certificate returns the certificate of the server, and makes another one at two thirds of its
-// life or after a rotation.
+// certificate returns the certificate of the server, and makes another one
+// at two thirds of its life or after a rotation.
 func (s *Server) certificate() (*tls.Certificate, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,10 +151,12 @@ func (s *Server) certificate() (*tls.Certificate, error) {
 	return nil, err
 }
 
-// renewalTime returns when a certificate is to be renewed: after two thirds of its life.
+// renewalTime returns when a certificate is to be renewed: after two
+// thirds of its life.
 func renewalTime(from, to time.Time) time.Time { return from.Add(to.Sub(from) * 2 / 3) }
 
-// newPair makes a key and a certificate of the server. The key exists only in memory.
+// newPair makes a key and a certificate of the server. The key exists only
+// in memory.
 func (s *Server) newPair(k *keys) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -173,15 +176,16 @@ func (s *Server) newPair(k *keys) (*tls.Certificate, error) {
 	for _, c := range chain {
 		pair.Certificate = append(pair.Certificate, c.Raw)
 	}
-	// The roots too: a node that enrols has only the hash of a key, and needs its certificate.
+	// The roots too: a node that enrols has only the hash of a key, and needs
+	// its certificate.
 	for _, c := range k.roots {
 		pair.Certificate = append(pair.Certificate, c.Raw)
 	}
 	return pair, nil
 }
 
-// dated sets the Date of all answers to the time of the authority, with which nodes compare their
-// clocks.
+// dated sets the Date of all answers to the time of the authority, with
+// which nodes compare their clocks.
 func (s *Server) dated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Date", s.a.wall().UTC().Format(http.TimeFormat))

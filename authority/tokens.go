@@ -77,8 +77,9 @@ func (a *Authority) CreateToken(req TokenRequest) (token.Token, error) {
 	return t, nil
 }
 
-// checkFounder refuses a second founder: two nodes that each create the cluster would make two
-// clusters with one id, and neither would know of the other.
+// checkFounder refuses a second founder: two nodes that each create the
+// cluster would make two clusters with one id, and neither would know of
+// the other.
 func checkFounder(s *ledger.State, req TokenRequest, now time.Time) error {
 	first := s.Founder(now)
 	if !req.Founder || first == nil {
@@ -89,8 +90,8 @@ func checkFounder(s *ledger.State, req TokenRequest, now time.Time) error {
 		first.ID, first.Node, first.State(now), first.ID)
 }
 
-// RemoveToken makes a token unusable. A token that was used stays so; removing the token of the
-// founder allows another founder.
+// RemoveToken makes a token unusable. A token that was used stays so;
+// removing the token of the founder allows another founder.
 func (a *Authority) RemoveToken(id token.ID) error {
 	const op rhumb.Op = "authority.RemoveToken"
 	return rhumb.Wrap(op, a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
@@ -109,7 +110,8 @@ func unknownToken(op rhumb.Op, id string) error {
 	return rhumb.Ef(op, rhumb.NotFound, "the authority knows no token %s; `rhumb token ls` lists the tokens", id)
 }
 
-// Tokens returns all tokens, oldest first, and the time at which their states hold.
+// Tokens returns all tokens, oldest first, and the time at which their
+// states hold.
 func (a *Authority) Tokens() (tokens []ledger.Token, now time.Time, err error) {
 	err = a.ledger.View(func(s *ledger.State) {
 		now = s.Now(a.wall())
@@ -132,7 +134,7 @@ type Summary struct {
 	Now time.Time
 }
 
-// Summarize returns what the authority issued, oldest first.
+// Summarize returns the issued certificates, oldest first.
 func (a *Authority) Summarize() (*Summary, error) {
 	k, err := a.load()
 	if err != nil {
@@ -151,8 +153,9 @@ func (a *Authority) Summarize() (*Summary, error) {
 	return out, err
 }
 
-// Revoke makes the authority refuse to renew the certificate with a serial, or all certificates that
-// a node has now. It does not end their validity: the metadata of the cluster does that.
+// Revoke makes the authority refuse to renew the certificate with a
+// serial, or all certificates that a node has now. It does not end their
+// validity: the metadata of the cluster does that.
 func (a *Authority) Revoke(serial, node, why string) error {
 	const op rhumb.Op = "authority.Revoke"
 	return rhumb.Wrap(op, a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
@@ -169,7 +172,8 @@ func (a *Authority) Revoke(serial, node, why string) error {
 	}))
 }
 
-// checkSecret compares a secret with the hash in the ledger in constant time.
+// checkSecret compares a secret with the hash in the ledger in constant
+// time.
 func checkSecret(secret token.Secret, stored string) bool {
 	want, err := hex.DecodeString(stored)
 	hash := secret.Hash()

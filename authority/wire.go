@@ -2,7 +2,8 @@ package authority
 
 import "time"
 
-// The paths of the server. All answers are JSON, and their Date header is the time of the authority.
+// The paths of the server. All answers are JSON, and their Date header is
+// the time of the authority.
 const (
 	PathEnrol = "/v1/enroll"
 	PathRenew = "/v1/renew"
@@ -17,40 +18,43 @@ type EnrolRequest struct {
 	CSR string `json:"csr"`
 }
 
-// RenewRequest asks for another certificate. The client presents its current one.
+// RenewRequest asks for another certificate. The client presents its
+// current one.
 type RenewRequest struct {
 	CSR string `json:"csr"`
 	// Head is the newest head that the node received.
 	Head *SignedHead `json:"head,omitempty"`
 }
 
-// CheckRequest asks what the authority wants of a node. The client presents its current
-// certificate.
+// CheckRequest asks which authorities to trust. The client
+// presents its current certificate.
 type CheckRequest struct {
 	Head *SignedHead `json:"head,omitempty"`
 }
 
 // Grant is the answer to enrolment and renewal.
 type Grant struct {
-	// Certificate is the chain of the node in PEM, without the authority itself.
+	// Certificate is the chain of the node in PEM, without the authority
+	// itself.
 	Certificate string `json:"certificate"`
 	Founder     bool   `json:"founder,omitempty"`
 	Standing
 }
 
-// Standing is what a node needs to know about its authority.
+// Standing holds the facts that a node needs about its authority.
 type Standing struct {
 	// CA holds the certificates to trust, in PEM.
 	CA string `json:"ca"`
 	// Addresses are those of the authority.
 	Addresses []string   `json:"addresses"`
 	Head      SignedHead `json:"head"`
-	// Renew asks the node to renew now, because the authority signs with a newer key.
+	// Renew asks the node to renew now, because the authority signs with a
+	// newer key.
 	Renew bool `json:"renew,omitempty"`
 }
 
-// SignedHead is the head of the ledger at a time, signed by the authority. A node that brings it
-// back proves that the ledger held it.
+// SignedHead is the head of the ledger at a time, signed by the authority.
+// A node that brings it back proves that the ledger held it.
 type SignedHead struct {
 	Seq       uint64    `json:"seq"`
 	Hash      string    `json:"hash"`

@@ -22,7 +22,8 @@ const (
 	dialTimeout    = 5 * time.Second
 	requestTimeout = 15 * time.Second
 	answerSizeMax  = 1 << 20
-	// clockDifferenceMax is the difference to the authority's clock at which a node does not enrol.
+	// clockDifferenceMax is the difference to the authority's clock at which a
+	// node does not enrol.
 	clockDifferenceMax = 5 * time.Minute
 )
 
@@ -42,7 +43,8 @@ func trustPin(cluster rhumb.ClusterID, pin [32]byte) trust {
 	}
 }
 
-// trustRoots trusts the server whose chain leads to one of the certificates.
+// trustRoots trusts the server whose chain leads to one of the
+// certificates.
 func trustRoots(cluster rhumb.ClusterID, roots []*x509.Certificate) trust {
 	return func(chain []*x509.Certificate, at time.Time) error { return verifyServer(cluster, roots, chain, at) }
 }
@@ -59,18 +61,19 @@ type caller struct {
 	wall  func() time.Time
 	trust trust
 	http  *http.Client
-	// anyTime accepts a server whose certificate is valid at another time than that of this host.
-	// Nothing secret may be sent then.
+	// anyTime accepts a server whose certificate is valid at another time than
+	// that of this host. Nothing secret may be sent then.
 	anyTime bool
 }
 
-// newCaller returns a caller that presents a certificate, if pair is not nil.
+// newCaller returns a caller that presents a certificate, if pair is not
+// nil.
 func newCaller(addr string, wall func() time.Time, t trust, pair *tls.Certificate) *caller {
 	c := &caller{addr: addr, wall: wall, trust: t}
 	cfg := &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// VerifyConnection replaces the verification by host name: the authority is identified by its
-		// key, wherever it runs.
+		// VerifyConnection replaces the verification by host name: the authority
+		// is identified by its key, wherever it runs.
 		InsecureSkipVerify: true, //nolint:gosec
 		VerifyConnection:   c.verify,
 	}
@@ -100,8 +103,9 @@ func (c *caller) verify(state tls.ConnectionState) error {
 	return err
 }
 
-// checkClock compares the clock of this host with that of the authority. It runs before a token is
-// sent, and its connection carries nothing secret.
+// checkClock compares the clock of this host with that of the authority.
+// It runs before a token is sent, and its connection carries nothing
+// secret.
 func (c *caller) checkClock(ctx context.Context) error {
 	const op rhumb.Op = "enroll.checkClock"
 	c.anyTime = true
@@ -182,7 +186,8 @@ func (c *caller) decodeError(resp *http.Response, text []byte) error {
 	return e
 }
 
-// describe turns an error of net/http into one for people. A failed verification keeps its kind.
+// describe turns an error of net/http into one for people. A failed
+// verification keeps its kind.
 func (c *caller) describe(err error) error {
 	const op rhumb.Op = "enroll.call"
 	if e, ok := errors.AsType[*rhumb.Error](err); ok {

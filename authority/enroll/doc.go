@@ -1,4 +1,5 @@
-// Package enroll gets the certificate of a node from its authority, and keeps it fresh.
+// Package enroll gets the certificate of a node from its authority, and
+// keeps it fresh.
 //
 // # Files
 //
@@ -14,8 +15,10 @@
 //
 // # Order
 //
-// The key of an enrolment is on disk before the first request. A node that dies at any moment asks
-// again with the same key, which is the only key that the used token works with. The files of an
-// answer are written to another folder, which is renamed to next once it is complete, and then moved
-// one after the other. If the process dies between two of them, the next start moves the rest.
+// The key of an enrolment is on disk before the first request. A node that
+// dies at any moment asks again with the same key, which is the only key
+// that the used token works with. The files of an answer are written to
+// another folder, which is renamed to next once it is complete, and then
+// moved one after the other. If the process dies between two of them, the
+// next start moves the others.
 package enroll

@@ -38,10 +38,11 @@ func Files(dir string) identity.Files {
 	return identity.Files{Cert: filepath.Join(dir, certFile), Key: filepath.Join(dir, keyFile), CA: filepath.Join(dir, caFile)}
 }
 
-// DirIn returns the folder of the identity of a node, by its first data directory.
+// DirIn returns the folder of the identity of a node, by its first data
+// directory.
 func DirIn(dataDir string) string { return filepath.Join(dataDir, "identity") }
 
-// State is what a node remembers about its authority.
+// State is a node's memory of its authority.
 type State struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
@@ -52,8 +53,8 @@ type State struct {
 	Head      *authority.SignedHead `json:"head,omitempty"`
 }
 
-// ReadState reads what a node remembers about its authority. The error is fs.ErrNotExist if the
-// identity came from elsewhere.
+// ReadState reads the memory of a node about its authority. The error is
+// fs.ErrNotExist if the identity came from elsewhere.
 func ReadState(dir string) (*State, error) {
 	path := filepath.Join(dir, stateFile)
 	text, err := os.ReadFile(path)
@@ -75,11 +76,12 @@ func (s *State) encode() []byte {
 	return append(text, '\n')
 }
 
-// stepHook is called between the steps of an enrolment. Tests kill the process there.
+// stepHook is called between the steps of an enrolment. Tests kill the
+// process there.
 var stepHook = func(string) {}
 
-// pendingKey returns the key of an enrolment, and makes it if there is none. It is on disk when
-// pendingKey returns.
+// pendingKey returns the key of an enrolment, and makes it if there is
+// none. It is on disk when pendingKey returns.
 func pendingKey(dir string) (crypto.Signer, error) {
 	const op rhumb.Op = "enroll.pendingKey"
 	path := filepath.Join(dir, pendingFile)
@@ -124,8 +126,8 @@ func decodeKey(text []byte) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// encodeCSR returns a certificate request for a key. It holds nothing but the key: the authority
-// decides on the name.
+// encodeCSR returns a certificate request for a key. It holds nothing but
+// the key: the authority decides on the name.
 func encodeCSR(key crypto.Signer) (string, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
@@ -134,8 +136,9 @@ func encodeCSR(key crypto.Signer) (string, error) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})), nil
 }
 
-// order is the order in which new files are moved into place. The certificate follows its key, so
-// that a reader that sees the new certificate finds the new key.
+// order is the order in which new files are moved into place. The
+// certificate follows its key, so that a reader that sees the new
+// certificate finds the new key.
 var order = []string{caFile, stateFile, keyFile, certFile}
 
 // install replaces the files of an identity.
@@ -166,8 +169,8 @@ func install(dir string, files map[string][]byte) error {
 	return finishInstall(dir)
 }
 
-// finishInstall moves a complete set of files into place. It continues where a process that died
-// stopped.
+// finishInstall moves a complete set of files into place. It continues
+// where a process that died stopped.
 func finishInstall(dir string) error {
 	const op rhumb.Op = "enroll.finishInstall"
 	next := filepath.Join(dir, nextDir)
@@ -194,7 +197,8 @@ func finishInstall(dir string) error {
 	return rhumb.WrapKind(op, rhumb.Unavailable, err)
 }
 
-// lockDir makes the folder of an identity and keeps other processes from enrolling in it.
+// lockDir creates the folder of an identity and keeps other processes from
+// enrolling in it.
 func lockDir(dir string) (unlock func(), err error) {
 	const op rhumb.Op = "enroll.lockDir"
 	if err := os.MkdirAll(dir, 0o700); err != nil {

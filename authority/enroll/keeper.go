@@ -22,15 +22,17 @@ import (
 
 // Intervals of a Keeper.
 const (
-	// checkInterval is the interval at which a node asks its authority what to trust.
+	// checkInterval is the interval at which a node asks its authority what to
+	// trust.
 	checkInterval = 5 * time.Minute
 	// retryFirst and retryMost are the pauses after failures.
 	retryFirst = 10 * time.Second
 	retryMost  = 10 * time.Minute
 )
 
-// Keeper renews the certificate of a node and keeps what it trusts up to date. The absence of the
-// authority harms nobody before the certificate expires.
+// Keeper renews the certificate of a node and updates the trusted
+// authorities. The absence of the authority harms nobody before the certificate
+// expires.
 type Keeper struct {
 	cfg    Config
 	spread float64 // of the renewal time, 0 to 1
@@ -44,8 +46,8 @@ type Keeper struct {
 	renewNow  bool
 }
 
-// NewKeeper returns the keeper of an identity that Ensure made. It returns nil if the identity did
-// not come from an authority of Rhumb.
+// NewKeeper returns the keeper of an identity that Ensure made. It returns
+// nil if the issuer of the identity is no authority of Rhumb.
 func NewKeeper(cfg Config) *Keeper {
 	cfg.setDefaults()
 	if _, err := os.Stat(filepath.Join(cfg.Dir, stateFile)); err != nil {
@@ -78,7 +80,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// step does what is due and returns how long to wait.
+// step performs the next due action and returns how long to wait.
 func (k *Keeper) step(ctx context.Context) time.Duration {
 	leaf, err := readLeaf(k.cfg.Dir)
 	if err != nil || leaf == nil {
@@ -95,7 +97,8 @@ func (k *Keeper) step(ctx context.Context) time.Duration {
 	renew, err := checkOnce(ctx, k.cfg)
 	k.checks.WithLabelValues(resultOf(err)).Inc()
 	if err != nil {
-		// No news: the authority may be away for a day. A failed renewal is logged.
+		// No news: the authority may be away for a day. A failed renewal is
+		// logged.
 		k.cfg.Logger.Debug("the authority does not answer", "err", rhumb.Message(err))
 	}
 	k.renewNow = renew
@@ -106,7 +109,8 @@ func (k *Keeper) step(ctx context.Context) time.Duration {
 	return k.untilNext(leaf, now)
 }
 
-// untilNext returns the time until the next check or the renewal, whichever is first.
+// untilNext returns the time until the next check or the renewal,
+// whichever is first.
 func (k *Keeper) untilNext(leaf *x509.Certificate, now time.Time) time.Duration {
 	next := k.nextCheck
 	if renewAt := renewalTime(leaf, k.spread); renewAt.Before(next) {
@@ -144,7 +148,7 @@ func resultOf(err error) string {
 	return rhumb.KindOf(err).String()
 }
 
-// own is the identity of a node as it is on disk.
+// own is the identity of a node on disk.
 type own struct {
 	state *State
 	name  identity.Name
@@ -182,7 +186,8 @@ func renewOnce(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	// A new key each time: a key that was stolen is of no use once its certificate has expired.
+	// A new key each time: a key that was stolen is of no use once its
+	// certificate has expired.
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return rhumb.Wrap(op, err)
@@ -223,8 +228,8 @@ func checkOnce(ctx context.Context, cfg Config) (renew bool, err error) {
 	if err != nil || len(standing.Addresses) == 0 {
 		return false, rhumb.Ef(op, rhumb.Unavailable, "the answer of the authority holds no certificates or no addresses: %v", err)
 	}
-	// The own certificate has to stay valid: a bundle without its authority comes with Renew, and
-	// the renewal then brings the bundle.
+	// The own certificate has to stay valid: a bundle without its authority
+	// arrives with Renew, and the renewal then brings the bundle.
 	v := identity.Verifier{Cluster: o.name.Cluster, Authorities: roots}
 	if _, err := v.Verify(chainOf(o.pair), identity.Want{Roles: []identity.Role{o.name.Role}}, cfg.Wall()); err != nil {
 		return true, nil

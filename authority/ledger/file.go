@@ -24,17 +24,20 @@ const (
 	lockName = "lock"
 )
 
-// sizeMax bounds the file. A node causes about 80 records of 400 bytes a year.
+// sizeMax bounds the file. A node causes about 80 records of 400 bytes a
+// year.
 const sizeMax = 1 << 30
 
-// lockWait bounds the wait for another process that uses the ledger; lockPoll is how often it looks.
+// lockWait bounds the wait for another process that uses the ledger;
+// lockPoll is how often it looks.
 const (
 	lockWait = 10 * time.Second
 	lockPoll = 5 * time.Millisecond
 )
 
-// Ledger is an open ledger. Several processes may have it open: each operation locks the file and
-// reads what the others appended. It is safe for concurrent use.
+// Ledger is an open ledger. Several processes may have it open: each
+// operation locks the file and reads the records of the others. It is safe
+// for concurrent use.
 type Ledger struct {
 	dir  string
 	wall func() time.Time
@@ -47,7 +50,7 @@ type Ledger struct {
 	file  os.FileInfo // the file that was read
 }
 
-// Create makes the ledger of a new authority.
+// Create creates the ledger of a new authority.
 func Create(dir string, cluster rhumb.ClusterID, wall func() time.Time) error {
 	path := filepath.Join(dir, FileName)
 	if _, err := os.Lstat(path); err == nil {
@@ -71,7 +74,8 @@ func Create(dir string, cluster rhumb.ClusterID, wall func() time.Time) error {
 	})
 }
 
-// Open opens the ledger of a cluster and reads it. warn receives what an operator should know.
+// Open opens the ledger of a cluster and reads it. warn receives events that an
+// operator should know.
 func Open(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn func(msg string, args ...any)) (*Ledger, error) {
 	l, err := openLock(dir, wall, warn)
 	if err != nil {
@@ -122,9 +126,10 @@ func (l *Ledger) View(f func(s *State)) error {
 	})
 }
 
-// Update calls f with the current state and appends the records that f returns. It returns once
-// they are on disk. If f returns an error, the records are appended and the error is returned:
-// a refusal may have to be recorded.
+// Update calls f with the current state and appends the records that f
+// returns. It returns once they are on disk. If f returns an error, the
+// records are appended and the error is returned: a refusal may have to be
+// recorded.
 func (l *Ledger) Update(f func(s *State) ([]Record, error)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,9 +145,10 @@ func (l *Ledger) Update(f func(s *State) ([]Record, error)) error {
 	})
 }
 
-// Witness compares the ledger with a head that it had at a time. If the ledger does not contain that
-// head, records were lost; then Witness appends a gap and returns true. A head from before the
-// newest gap is not new evidence: that gap has voided all tokens of its time.
+// Witness compares the ledger with a head that it had at a time. If the
+// ledger does not contain that head, records were lost; then Witness
+// appends a gap and returns true. A head from before the newest gap is not
+// new evidence: that gap has voided all tokens of its time.
 func (l *Ledger) Witness(h Head, at time.Time, who string) (lost bool, err error) {
 	err = l.Update(func(s *State) ([]Record, error) {
 		if s.Holds(h) || s.Gaps > 0 && !at.After(s.LastGap) {
@@ -158,7 +164,8 @@ func (l *Ledger) Witness(h Head, at time.Time, who string) (lost bool, err error
 	return lost, err
 }
 
-// locked runs f while no other process uses the ledger. The caller holds l.mu.
+// locked runs f while no other process uses the ledger. The caller holds
+// l.mu.
 func (l *Ledger) locked(f func() error) error {
 	deadline := time.Now().Add(lockWait)
 	for {
@@ -191,8 +198,9 @@ func (l *Ledger) refresh() error {
 		return rhumb.Ef(opLedger, rhumb.TooLarge, "%s has %d bytes, more than %d; move the authority to a new directory and rotate its key", l.path(), info.Size(), sizeMax)
 	}
 	mark, errMark := l.readMark()
-	// Another file, or a shorter one, is not what this process read before. Then the whole file is
-	// read again and has to contain what this process knows.
+	// Another file, or a shorter one, was not read by this process before.
+	// Then the whole file is read again and has to contain everything that this process
+	// knows.
 	known := Head{}
 	if l.state != nil {
 		known = l.state.head
@@ -218,7 +226,8 @@ func (l *Ledger) refresh() error {
 	return nil
 }
 
-// refill appends a gap after a loss of records that the files themselves show.
+// refill appends a gap after a loss of records that the files themselves
+// show.
 func (l *Ledger) refill(why string) error {
 	mark, _ := l.readMark() // unreadable: the gap follows the records that are left
 	if l.state == nil {
@@ -229,10 +238,12 @@ func (l *Ledger) refill(why string) error {
 	return l.append([]Record{{Kind: Gap, Seq: seq, Why: why}})
 }
 
-// batchMax is the greatest number of records of one Update, and so of a torn end.
+// batchMax is the greatest number of records of one Update, and so of a
+// torn end.
 const batchMax = 4
 
-// readTail reads the file from l.size. A torn end that no mark covers is cut off.
+// readTail reads the file from l.size. A torn end that no mark covers is
+// cut off.
 func (l *Ledger) readTail(marked uint64, hasMark bool) error {
 	f, err := os.OpenFile(l.path(), os.O_RDWR, 0)
 	if err != nil {
@@ -260,7 +271,8 @@ func (l *Ledger) readTail(marked uint64, hasMark bool) error {
 		if rhumb.KindOf(err) == rhumb.Incompatible {
 			return err
 		}
-		// Only the newest records can be torn, and only if nobody got an answer that relies on them.
+		// Only the newest records can be torn, and only if nobody got an answer
+		// that relies on them.
 		if hasMark && bytes.Count(rest, []byte("\n")) < batchMax && l.state.head.Seq >= marked {
 			l.warn("the last write to the ledger was not finished; it is cut off", "file", l.path(), "offset", l.size)
 			if err := f.Truncate(l.size); err != nil {
@@ -311,7 +323,7 @@ func (l *Ledger) append(records []Record) error {
 		lines = append(lines, sealLine(text)...)
 	}
 	if err := l.write(lines); err != nil {
-		// What is on disk is unknown; the next operation reads it again.
+		// The content of the disk is unknown; the next operation reads it again.
 		l.state = nil
 		return rhumb.Ef(opLedger, rhumb.Unavailable, "cannot write %s: %v", l.path(), err)
 	}
@@ -334,7 +346,8 @@ func (l *Ledger) write(lines []byte) error {
 	if err != nil {
 		return err
 	}
-	// At l.size and not at the end: an earlier failed write may have left a part of a line.
+	// At l.size and not at the end: an earlier failed write may have left a
+	// part of a line.
 	_, err = f.WriteAt(lines, l.size)
 	if err == nil {
 		err = f.Truncate(l.size + int64(len(lines)))
@@ -363,7 +376,8 @@ func (l *Ledger) writeMark() error {
 	return WriteFile(l.markPath(), sealLine(text), 0o600)
 }
 
-// readMark reads the mark. A missing or damaged mark is an error: without it, a loss would not show.
+// readMark reads the mark. A missing or damaged mark is an error: without
+// it, a loss would not show.
 func (l *Ledger) readMark() (h Head, err error) {
 	data, err := os.ReadFile(l.markPath())
 	if err != nil {
@@ -392,8 +406,9 @@ func decodeMark(data []byte) (h Head, err error) {
 	return Head{doc.Seq, hash}, nil
 }
 
-// Repair sets a damaged ledger aside and begins a new one with the records before the damage and a
-// gap. It returns the name of the copy, or "" if nothing was damaged.
+// Repair sets a damaged ledger aside and begins a new one with the records
+// before the damage and a gap. It returns the name of the copy, or "" if
+// nothing was damaged.
 func Repair(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn func(string, ...any)) (aside string, err error) {
 	l, err := openLock(dir, wall, warn)
 	if err != nil {
@@ -421,13 +436,13 @@ func Repair(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn fun
 			return rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
 		}
 		l.state = nil
-		// The mark is newer than what is left, so refresh appends the gap.
+		// The mark is newer than the last record left, so refresh appends the gap.
 		return l.refresh()
 	})
 }
 
-// WriteFile replaces a file as a whole: written under another name, synced, renamed, directory
-// synced.
+// WriteFile replaces a file as a whole: written under another name,
+// synced, renamed, directory synced.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
@@ -450,7 +465,7 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// SyncDir makes the entries of a directory durable.
+// SyncDir syncs the entries of a directory.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Token is what the ledger knows about a token.
+// Token holds the facts in the ledger about one token.
 type Token struct {
 	ID      string
 	Secret  string // hash
@@ -18,8 +18,8 @@ type Token struct {
 	// Used is the time of its use, Key the hash of the key that used it.
 	Used time.Time
 	Key  string
-	// Removed is set once an operator removed it, Late once it expired without use, Void if the
-	// ledger lost records while the token existed.
+	// Removed is set once an operator removed it, Late once it expired without
+	// use, Void if the ledger lost records while the token existed.
 	Removed, Late, Void bool
 }
 
@@ -47,13 +47,14 @@ type Certificate struct {
 	Revoked                      bool
 }
 
-// State is what the records of a ledger amount to. Callers of Update and View must not keep or
-// change it.
+// State is the sum of the records of a ledger. Callers of Update and
+// View must not keep or change it.
 type State struct {
 	Cluster string
 	head    Head
 	last    time.Time // time of the newest record
-	// Records counts the records, Gaps those of kind gap. LastGap is the time of the newest gap.
+	// Records counts the records, Gaps those of kind gap. LastGap is the time
+	// of the newest gap.
 	Records, Gaps int
 	LastGap       time.Time
 	Tokens        map[string]*Token
@@ -78,8 +79,9 @@ func newState() *State {
 // Head returns the head of the ledger.
 func (s *State) Head() Head { return s.head }
 
-// Now returns the time of the ledger: the wall clock, but never before the newest record. A clock
-// that was set back makes no expired token valid again.
+// Now returns the time of the ledger: the wall clock, but never before the
+// newest record. A clock that was set back makes no expired token valid
+// again.
 func (s *State) Now(wall time.Time) time.Time {
 	if wall.Before(s.last) {
 		return s.last
@@ -90,7 +92,8 @@ func (s *State) Now(wall time.Time) time.Time {
 // TokensInOrder returns all tokens, oldest first.
 func (s *State) TokensInOrder() []*Token { return s.tokenOrder }
 
-// Founder returns the token that allows, or allowed, a node to create the cluster, or nil.
+// Founder returns the token that allows, or allowed, a node to create the
+// cluster, or nil.
 func (s *State) Founder(now time.Time) *Token {
 	for i := len(s.tokenOrder) - 1; i >= 0; i-- {
 		t := s.tokenOrder[i]
@@ -113,8 +116,9 @@ func (s *State) Newest(role, name string) (*Certificate, bool) {
 	return c, ok
 }
 
-// IsRevoked reports whether a certificate must not be renewed. A certificate whose record was lost
-// has the issue time that its holder presents.
+// IsRevoked reports whether a certificate must not be renewed. A
+// certificate whose record was lost has the issue time that its holder
+// presents.
 func (s *State) IsRevoked(serial, role, name string, issued time.Time) bool {
 	if c, ok := s.bySerial[serial]; ok && c.Revoked {
 		return true

@@ -68,10 +68,10 @@ func TestGarbled(t *testing.T) {
 		}
 	}
 	for bad, want := range map[string]string{
-		"":                          "empty",
-		"rhumb9.AAAA":               "does not know",
-		"hunter2":                   "begin with rhumb1.",
-		text[:len(text)-5]:          "garbled",
+		"":                                    "empty",
+		"rhumb9.AAAA":                         "does not know",
+		"hunter2":                             "begin with rhumb1.",
+		text[:len(text)-5]:                    "garbled",
 		Prefix + strings.Repeat("A", SizeMax): "at most",
 	} {
 		if _, err := Parse(bad); err == nil || !strings.Contains(err.Error(), want) {

@@ -21,8 +21,9 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// authorityCommands are `rhumb authority`, `rhumb token`, `rhumb cert create` and the offline part of
-// `rhumb init`. They work on the directory of an authority.
+// authorityCommands are `rhumb authority`, `rhumb token`, `rhumb cert
+// create` and the offline part of `rhumb init`. They work on the directory
+// of an authority.
 type authorityCommands struct {
 	*session
 	dir string
@@ -386,4 +387,3 @@ tokens work at once.`,
 	}
 	return ac.withAuthority(c)
 }
-

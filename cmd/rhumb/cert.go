@@ -17,6 +17,10 @@ import (
 // certSizeMax bounds the files with certificates that commands read.
 const certSizeMax = 1 << 20
 
+func (ac *authorityCommands) certCommand() *cobra.Command {
+	return commandGroup("cert", "Make and show certificates", ac.certCreateCommand(), ac.certShowCommand())
+}
+
 func (ac *authorityCommands) certCreateCommand() *cobra.Command {
 	var out, csr string
 	var life time.Duration
@@ -51,7 +55,8 @@ With --csr, the key stays where the certificate request was made.`,
 	return ac.withAuthority(c)
 }
 
-// certificateDoc is a certificate as `cert show` and `cert create` print it.
+// certificateDoc is a certificate as `cert show` and `cert create` print
+// it.
 type certificateDoc struct {
 	URI       string    `json:"uri,omitempty"`
 	Cluster   string    `json:"cluster_id,omitempty"`
@@ -88,7 +93,7 @@ func (ac *authorityCommands) certShowCommand() *cobra.Command {
 				docs = append(docs, doc)
 				sections = append(sections, doc.fill)
 			}
-			if ac.AsData() {
+			if ac.ForPrograms() {
 				return ac.Print(docs, nil)
 			}
 			return ac.PrintSections(sections...)
@@ -96,7 +101,8 @@ func (ac *authorityCommands) certShowCommand() *cobra.Command {
 	}
 }
 
-// describeCertificate describes a certificate, and what Rhumb would reject about it.
+// describeCertificate describes a certificate, and what Rhumb would reject
+// about it.
 func describeCertificate(c *x509.Certificate) certificateDoc {
 	doc := certificateDoc{
 		Serial: identity.SerialOf(c), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(), Key: c.PublicKeyAlgorithm.String(), Issuer: c.Issuer.String(),

@@ -22,7 +22,8 @@ type tokenDoc struct {
 	Node    string    `json:"node"`
 	Founder bool      `json:"founder"`
 	Expires time.Time `json:"expires"`
-	// Token is in the output of `token create` only, unless the token is in File.
+	// Token is in the output of `token create` only, unless the token is in
+	// File.
 	Token string `json:"token,omitempty"`
 	File  string `json:"file,omitempty"`
 	State string `json:"state,omitempty"`
@@ -105,7 +106,7 @@ func (ac *authorityCommands) createTokens(f tokenFlags) error {
 		}
 		docs = append(docs, doc)
 	}
-	if len(docs) == 1 && docs[0].Token != "" && !ac.AsData() {
+	if len(docs) == 1 && docs[0].Token != "" && !ac.ForPrograms() {
 		// The token alone, so that the output can be redirected to a file.
 		_, err := fmt.Fprintln(ac.Out, docs[0].Token)
 		ac.Notef("for node %s, until %s; once; keep it secret (chmod 600)", docs[0].Node, stamp(docs[0].Expires))
