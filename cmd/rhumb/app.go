@@ -148,13 +148,8 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupData, read.getCommand(), write.putCommand(), write.insertCommand(), write.patchCommand(), write.deleteCommand(),
 			write.batchCommand(), read.scanCommand(), images),
 		grouped(groupCluster, cluster.statusCommand(), cluster.nodeCommand(), cluster.regionCommand(), ranges.rangeCommand(),
-<<<<<<< HEAD
 			(&tableCommands{s}).tableCommand(), authorities.authorityCommand(), authorities.tokenCommand(), authorities.certCommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
-		[]*cobra.Command{contextCommand(s), a.configCommand(), versionCommand(s), completionCommand(s)},
-=======
-			(&tableCommands{s}).tableCommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
 		[]*cobra.Command{contextCommand(s), a.configCommand(), versionCommand(s), completionCommand(s), manCommand(s)},
->>>>>>> main
 	)
 }
 
