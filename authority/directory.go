@@ -91,6 +91,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// setDefaults sets the fields that have no value: the clock of the machine
+// and the default logger.
 func (c *Config) setDefaults() {
 	if c.Wall == nil {
 		c.Wall = time.Now
@@ -166,6 +168,9 @@ func writeAuthority(dir string, cluster rhumb.ClusterID, addresses []string, wal
 	return ledger.WriteFile(filepath.Join(dir, clusterFile), []byte(cluster.String()+"\n"), 0o644)
 }
 
+// writeKey replaces the private key. The file is synced before writeKey
+// returns, because certificates that are signed with a lost key can be
+// neither renewed nor retired in order.
 func writeKey(dir string, signer crypto.Signer) error {
 	text, err := identity.EncodeKey(signer)
 	if err != nil {
@@ -174,10 +179,14 @@ func writeKey(dir string, signer crypto.Signer) error {
 	return ledger.WriteFile(filepath.Join(dir, keyFile), text, 0o600)
 }
 
+// writeAddresses replaces the list of addresses under which nodes reach
+// the server.
 func writeAddresses(dir string, addresses []string) error {
 	return ledger.WriteFile(filepath.Join(dir, addressesFile), []byte(strings.Join(addresses, "\n")+"\n"), 0o644)
 }
 
+// validateAddresses checks a list of addresses before it is stored,
+// because tokens copy the list and cannot be corrected afterwards.
 func validateAddresses(addresses []string) error {
 	if len(addresses) == 0 || len(addresses) > token.AddressesMax {
 		return rhumb.Ef("authority.validateAddresses", rhumb.InvalidArgument, "%d addresses of the authority, want 1 to %d; give --advertise", len(addresses), token.AddressesMax)
@@ -190,8 +199,8 @@ func validateAddresses(addresses []string) error {
 	return nil
 }
 
-// newKey generates a key and the certificate of the authority that it signs for
-// itself.
+// newKey generates a key and the certificate of the authority that it
+// signs for itself.
 func newKey(cluster rhumb.ClusterID, now time.Time) (crypto.Signer, *x509.Certificate, error) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -347,6 +356,9 @@ func readKeys(dir string) (*keys, error) {
 	return k, nil
 }
 
+// readCertificates reads the certificates in a file. Damage is reported
+// with the name of the file, because an operator restores single files
+// from a backup.
 func readCertificates(path string) ([]*x509.Certificate, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -196,6 +196,10 @@ func (a *Authority) grant(k *keys, chain []*x509.Certificate, founder bool) (*Gr
 	return &Grant{Certificate: string(identity.EncodeCertificates(chain...)), Founder: founder, Standing: *s}, nil
 }
 
+// standing returns the part of an answer that all nodes receive: trusted
+// certificates, addresses and the signed head of the ledger. It reads the
+// head after the records of the request were appended, so that the node
+// can witness its own enrolment.
 func (a *Authority) standing(k *keys) (*Standing, error) {
 	head, err := a.signHead(k)
 	if err != nil {

@@ -76,13 +76,16 @@ func signAuthority(cluster rhumb.ClusterID, pub crypto.PublicKey, parent *x509.C
 
 // order describes a certificate to sign.
 type order struct {
+	// name is the only identity in the certificate that Rhumb looks at.
 	name identity.Name
 	pub  crypto.PublicKey
+	// life is shortened to the end of the signing key's certificate.
 	life time.Duration
 	// hosts are names and addresses for software that looks at them; Rhumb
 	// does not.
 	hosts []string
-	why   string
+	// why is the occasion, for the ledger.
+	why string
 }
 
 // sign signs a certificate and returns its chain, without the root, and
@@ -102,6 +105,8 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 	if o.life <= 0 {
 		return nil, r, rhumb.Ef(op, rhumb.Unavailable, "the key of the authority expired at %s; run rhumb authority rotate", k.current.NotAfter.Format(time.RFC3339))
 	}
+	// The subject is for people who look at the certificate with other
+	// tools; names are compared by URI only.
 	t := &x509.Certificate{
 		SerialNumber: newSerial(),
 		Subject:      pkix.Name{CommonName: o.name.Short()},
@@ -111,6 +116,8 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 		ExtKeyUsage:           o.name.Role.Usages(),
 		URIs:                  []*url.URL{o.name.URI()},
 	}
+	// Rhumb ignores these. Browsers and tools such as curl need them to
+	// talk to the admin port.
 	for _, h := range o.hosts {
 		if ip := net.ParseIP(h); ip != nil {
 			t.IPAddresses = append(t.IPAddresses, ip)

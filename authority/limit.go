@@ -24,11 +24,14 @@ type failureLimit struct {
 	addrs map[string]*failureCount
 }
 
+// failureCount counts the failures of one address that are not forgiven
+// yet.
 type failureCount struct {
 	n    int
 	last time.Time // when n was last reduced
 }
 
+// newFailureLimit returns a limit that has seen no failure.
 func newFailureLimit() *failureLimit { return &failureLimit{addrs: map[string]*failureCount{}} }
 
 // check refuses an address that failed too often.
@@ -100,6 +103,8 @@ type limitListener struct {
 	addrs map[string]int
 }
 
+// newLimitListener returns a listener that accepts the connections of l
+// within the bounds and counts the others by the bound that they exceed.
 func newLimitListener(l net.Listener, refused *prometheus.CounterVec) *limitListener {
 	return &limitListener{Listener: l, refused: refused, addrs: map[string]int{}}
 }
@@ -136,6 +141,7 @@ func (l *limitListener) enter(host string) (bound string) {
 	return ""
 }
 
+// exit forgets a connection that was closed.
 func (l *limitListener) exit(host string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,6 +151,9 @@ func (l *limitListener) exit(host string) {
 	}
 }
 
+// limitedConn is a connection that counts against the bounds until it is
+// closed. Its leave function has an effect once, because net/http may
+// close a connection twice.
 type limitedConn struct {
 	net.Conn
 	leave func()

@@ -39,9 +39,13 @@ const serverName = "server"
 
 // Server answers requests of nodes over HTTPS.
 type Server struct {
-	a        *Authority
-	http     *http.Server
+	a    *Authority
+	http *http.Server
+	// failures bounds guesses. It is consulted before the body of a
+	// request is read.
 	failures *failureLimit
+	// requests counts answers, refused counts connections over a bound,
+	// and issues counts failures to make a certificate for the server.
 	requests *prometheus.CounterVec
 	refused  *prometheus.CounterVec
 	issues   prometheus.Counter
@@ -67,6 +71,8 @@ func NewServer(a *Authority) (*Server, error) {
 		}),
 	}
 	s.registry.MustRegister(s.requests, s.refused, s.issues)
+	// Patterns with a method: other methods and paths are refused by the
+	// mux without reaching code of this package.
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathLive, s.serveLive)
 	mux.HandleFunc("POST "+PathEnrol, s.handle(PathEnrol, s.enrol))
@@ -97,6 +103,9 @@ func NewServer(a *Authority) (*Server, error) {
 // progress.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	const op rhumb.Op = "authority.Serve"
+	// Requests in progress are finished: the record of a certificate is
+	// on disk before its answer is sent, and a node would have to ask
+	// again.
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -158,6 +167,8 @@ func renewalTime(from, to time.Time) time.Time { return from.Add(to.Sub(from) * 
 // newPair makes a key and a certificate of the server. The key exists only
 // in memory.
 func (s *Server) newPair(k *keys) (*tls.Certificate, error) {
+	// The key is never stored. A copy of the directory therefore does not
+	// contain the means to play the server with an old certificate.
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -194,6 +205,8 @@ func (s *Server) dated(next http.Handler) http.Handler {
 	})
 }
 
+// serveLive answers everybody. The Date of the answer is compared with the
+// clock of the node.
 func (s *Server) serveLive(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 
 // serveMetrics answers operators and this machine only.
@@ -212,6 +225,9 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
+// isLoopback reports whether a request was sent from this machine.
+// Forwarded headers are not considered: the server is not meant to run
+// with a proxy in front.
 func isLoopback(remote string) bool {
 	host, _, err := net.SplitHostPort(remote)
 	ip := net.ParseIP(host)
@@ -223,6 +239,8 @@ func (s *Server) handle(path string, f func(r *http.Request) (any, error)) http.
 	return func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, bodySizeMax)
 		who, _, _ := net.SplitHostPort(r.RemoteAddr)
+		// Only failures count, so that many nodes with one address, such
+		// as the exit of a private network, can enrol together.
 		doc, err := any(nil), s.failures.check(who, s.a.wall())
 		if err == nil {
 			doc, err = f(r)
@@ -250,6 +268,7 @@ func isSuspicious(err error) bool {
 	return false
 }
 
+// enrol answers a node that has a token and no certificate.
 func (s *Server) enrol(r *http.Request) (any, error) {
 	var req EnrolRequest
 	if err := decodeBody(r.Body, &req); err != nil {
@@ -262,6 +281,8 @@ func (s *Server) enrol(r *http.Request) (any, error) {
 	return grant, err
 }
 
+// renew answers a node that presents its certificate. The certificate may
+// have expired; Authority.Renew decides.
 func (s *Server) renew(r *http.Request) (any, error) {
 	var req RenewRequest
 	if err := decodeBody(r.Body, &req); err != nil {
@@ -271,6 +292,7 @@ func (s *Server) renew(r *http.Request) (any, error) {
 	return grant, err
 }
 
+// check answers a node that wants to know which authorities to trust.
 func (s *Server) check(r *http.Request) (any, error) {
 	var req CheckRequest
 	if err := decodeBody(r.Body, &req); err != nil {
@@ -302,6 +324,8 @@ var statuses = map[rhumb.Kind]int{
 	rhumb.Overloaded: http.StatusTooManyRequests, rhumb.Unavailable: http.StatusServiceUnavailable, rhumb.Incompatible: http.StatusBadRequest,
 }
 
+// writeError writes an error as JSON with the kind, so that nodes decide
+// by the kind whether to ask again. An unknown kind is an internal error.
 func (s *Server) writeError(w http.ResponseWriter, err error) {
 	status, ok := statuses[rhumb.KindOf(err)]
 	if !ok {
@@ -315,6 +339,8 @@ func (s *Server) writeError(w http.ResponseWriter, err error) {
 	s.writeJSON(w, status, doc)
 }
 
+// writeJSON writes a document. An error while writing has no one to be
+// reported to, because the client has gone.
 func (s *Server) writeJSON(w http.ResponseWriter, status int, doc any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

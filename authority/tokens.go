@@ -52,6 +52,7 @@ func (a *Authority) CreateToken(req TokenRequest) (token.Token, error) {
 	_, _ = rand.Read(t.Secret[:])
 	err = a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
 		now := s.Now(a.wall())
+		// Counted and not stored: tokens leave this state by time alone.
 		open := 0
 		for _, other := range s.TokensInOrder() {
 			if other.State(now) == "open" {
@@ -106,6 +107,7 @@ func (a *Authority) RemoveToken(id token.ID) error {
 	}))
 }
 
+// unknownToken returns the error for an ID that is not in the ledger.
 func unknownToken(op rhumb.Op, id string) error {
 	return rhumb.Ef(op, rhumb.NotFound, "the authority knows no token %s; `rhumb token ls` lists the tokens", id)
 }
@@ -124,12 +126,18 @@ func (a *Authority) Tokens() (tokens []ledger.Token, now time.Time, err error) {
 
 // Summary describes an authority.
 type Summary struct {
-	Cluster       string
-	Addresses     []string
-	Keys          []string // hashes of the trusted keys, the current one first
-	KeyExpires    time.Time
+	Cluster   string
+	Addresses []string
+	// Keys are the hashes of the trusted keys, the current one first.
+	Keys []string
+	// KeyExpires is the end of the current key. Certificates that are
+	// issued within their lifetime of this end are shorter.
+	KeyExpires time.Time
+	// Records counts the records of the ledger, Gaps the losses that were
+	// noticed.
 	Records, Gaps int
-	Certificates  []ledger.Certificate
+	// Certificates holds all issued certificates, oldest first.
+	Certificates []ledger.Certificate
 	// Now is the time of the ledger.
 	Now time.Time
 }

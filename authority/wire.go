@@ -26,8 +26,8 @@ type RenewRequest struct {
 	Head *SignedHead `json:"head,omitempty"`
 }
 
-// CheckRequest asks which authorities to trust. The client
-// presents its current certificate.
+// CheckRequest asks which authorities to trust. The client presents its
+// current certificate.
 type CheckRequest struct {
 	Head *SignedHead `json:"head,omitempty"`
 }

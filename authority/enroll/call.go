@@ -49,6 +49,9 @@ func trustRoots(cluster rhumb.ClusterID, roots []*x509.Certificate) trust {
 	return func(chain []*x509.Certificate, at time.Time) error { return verifyServer(cluster, roots, chain, at) }
 }
 
+// verifyServer checks that a chain belongs to the server of the authority
+// of a cluster. The certificate of a node is refused, so that a node that
+// is broken into cannot play the authority for others.
 func verifyServer(cluster rhumb.ClusterID, roots, chain []*x509.Certificate, at time.Time) error {
 	v := identity.Verifier{Cluster: cluster, Authorities: roots}
 	_, err := v.Verify(chain, identity.Want{Roles: []identity.Role{identity.RoleAuthority}}, at)
@@ -57,10 +60,13 @@ func verifyServer(cluster rhumb.ClusterID, roots, chain []*x509.Certificate, at 
 
 // caller sends requests to one address of an authority.
 type caller struct {
-	addr  string
-	wall  func() time.Time
+	addr string
+	wall func() time.Time
+	// trust decides whether the server is the authority.
 	trust trust
-	http  *http.Client
+	// http makes a connection for each request: requests are minutes
+	// apart, and a new connection shows a certificate that was renewed.
+	http *http.Client
 	// anyTime accepts a server whose certificate is valid at another time than
 	// that of this host. Nothing secret may be sent then.
 	anyTime bool
@@ -70,6 +76,8 @@ type caller struct {
 // nil.
 func newCaller(addr string, wall func() time.Time, t trust, pair *tls.Certificate) *caller {
 	c := &caller{addr: addr, wall: wall, trust: t}
+	// The name in the address is not sent either, so that the server has
+	// one certificate for all its addresses.
 	cfg := &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		// VerifyConnection replaces the verification by host name: the authority
@@ -90,6 +98,9 @@ func newCaller(addr string, wall func() time.Time, t trust, pair *tls.Certificat
 	return c
 }
 
+// verify is the verification of the TLS connection. It runs before any
+// request is written, so that no token and no certificate request reaches
+// another server.
 func (c *caller) verify(state tls.ConnectionState) error {
 	chain := state.PeerCertificates
 	if len(chain) == 0 {

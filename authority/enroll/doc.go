@@ -21,4 +21,25 @@
 // another folder, which is renamed to next once it is complete, and then
 // moved one after the other. If the process dies between two of them, the
 // next start moves the others.
+//
+// # Failures
+//
+// An enrolment retries until its token expires, with growing pauses, as
+// long as the authority does not answer or is overloaded. A refusal is
+// final. A wrong clock is final too, because a node whose clock is wrong
+// would not be accepted by other nodes either.
+//
+// A renewal begins at two thirds of the life of a certificate and retries
+// until the certificate expires. Until then the node works as before, and
+// only a warning and a counter show that the authority is away. A node
+// that starts with an expired certificate asks once more and otherwise
+// refuses to start: other nodes would refuse its connections.
+//
+// # Checks
+//
+// Every few minutes the node asks which authorities to trust. The answer
+// brings the certificates of a rotated key before anyone presents one, new
+// addresses of the authority, and the signed head of its ledger. The node
+// sends the head back with the next question. In this way nodes notice
+// that the directory of the authority was restored from a backup.
 package enroll

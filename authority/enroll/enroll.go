@@ -37,6 +37,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// setDefaults sets the fields that have no value: the clock of the machine
+// and the default logger.
 func (c *Config) setDefaults() {
 	if c.Wall == nil {
 		c.Wall = time.Now
@@ -107,11 +109,15 @@ func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 		filepath.Join(cfg.Dir, certFile), leaf.NotAfter.UTC().Format(time.RFC3339), cfg.Wall().UTC().Format(time.RFC3339), errRenew)
 }
 
+// missing returns the error of a node that has neither an identity nor a
+// token. The message names the three ways to start it.
 func missing(dir string) error {
 	return rhumb.Ef("enroll.Ensure", rhumb.Unauthenticated,
 		"the node has no identity in %s; start it once with --token FILE (rhumb token create makes the token), or give --cert, --key and --ca of another authority, or --insecure on loopback addresses", dir)
 }
 
+// enrolWithFile reads the token and enrols. The file is read only now, so
+// that nodes that need no token start without the file.
 func enrolWithFile(ctx context.Context, cfg Config, tokenFile string) error {
 	tok, err := ReadToken(tokenFile)
 	if err != nil {

@@ -68,6 +68,8 @@ func ReadState(dir string) (*State, error) {
 	return s, nil
 }
 
+// encode returns the text of the state file, indented for people who look
+// into the folder of a node.
 func (s *State) encode() []byte {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -110,6 +112,8 @@ func pendingKey(dir string) (crypto.Signer, error) {
 	return key, nil
 }
 
+// decodeKey decodes a private key in PEM. Keys of all kinds that can sign
+// are accepted, although this package creates ECDSA keys only.
 func decodeKey(text []byte) (crypto.Signer, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {

@@ -31,19 +31,25 @@ const (
 )
 
 // Keeper renews the certificate of a node and updates the trusted
-// authorities. The absence of the authority harms nobody before the certificate
-// expires.
+// authorities. The absence of the authority harms nobody before the
+// certificate expires.
 type Keeper struct {
 	cfg    Config
 	spread float64 // of the renewal time, 0 to 1
 
+	// renewals and checks count attempts by result. An operator watches
+	// renewals: their failure becomes an outage when the certificate
+	// expires.
 	renewals *prometheus.CounterVec
 	checks   *prometheus.CounterVec
 
 	// Only the goroutine of Run uses the fields below.
-	failures  int
+	failures int
+	// nextCheck is when the authority is asked again. It is zero at the
+	// start, so that a restart fetches the newest authorities.
 	nextCheck time.Time
-	renewNow  bool
+	// renewNow is set if the authority asked for a renewal before time.
+	renewNow bool
 }
 
 // NewKeeper returns the keeper of an identity that Ensure made. It returns
@@ -151,11 +157,16 @@ func resultOf(err error) string {
 // own is the identity of a node on disk.
 type own struct {
 	state *State
-	name  identity.Name
+	// name is taken from the certificate, whose renewal keeps it.
+	name identity.Name
+	// roots are the authorities that the node trusts.
 	roots []*x509.Certificate
 	pair  *tls.Certificate
 }
 
+// readOwn reads the identity of a node and the authorities that it trusts.
+// Every renewal reads the files again, because an operator may have
+// replaced them.
 func readOwn(dir string) (*own, error) {
 	const op rhumb.Op = "enroll.readOwn"
 	var o own

@@ -74,8 +74,8 @@ func Create(dir string, cluster rhumb.ClusterID, wall func() time.Time) error {
 	})
 }
 
-// Open opens the ledger of a cluster and reads it. warn receives events that an
-// operator should know.
+// Open opens the ledger of a cluster and reads it. warn receives events
+// that an operator should know.
 func Open(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn func(msg string, args ...any)) (*Ledger, error) {
 	l, err := openLock(dir, wall, warn)
 	if err != nil {
@@ -92,6 +92,9 @@ func Open(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn func(
 	return l, nil
 }
 
+// openLock opens the lock file, which every process that uses the ledger
+// has open. The lock file is never removed: two processes could then hold
+// locks on two files of one name.
 func openLock(dir string, wall func() time.Time, warn func(string, ...any)) (*Ledger, error) {
 	if warn == nil {
 		warn = func(string, ...any) {}
@@ -110,7 +113,11 @@ func (l *Ledger) Close() error {
 	return l.lock.Close()
 }
 
-func (l *Ledger) path() string     { return filepath.Join(l.dir, FileName) }
+// path returns the name of the file with the records, for errors and
+// events.
+func (l *Ledger) path() string { return filepath.Join(l.dir, FileName) }
+
+// markPath returns the name of the file with the last acknowledged head.
 func (l *Ledger) markPath() string { return filepath.Join(l.dir, markName) }
 
 // View calls f with the current state.
@@ -199,8 +206,8 @@ func (l *Ledger) refresh() error {
 	}
 	mark, errMark := l.readMark()
 	// Another file, or a shorter one, was not read by this process before.
-	// Then the whole file is read again and has to contain everything that this process
-	// knows.
+	// Then the whole file is read again and has to contain everything that
+	// this process knows.
 	known := Head{}
 	if l.state != nil {
 		known = l.state.head
@@ -390,6 +397,8 @@ func (l *Ledger) readMark() (h Head, err error) {
 	return h, nil
 }
 
+// decodeMark decodes the content of a mark. It accepts a missing line
+// feed, because nothing follows the only line.
 func decodeMark(data []byte) (h Head, err error) {
 	var doc markDoc
 	text, err := openLine(bytes.TrimSuffix(data, []byte("\n")))

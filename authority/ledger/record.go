@@ -24,6 +24,21 @@
 // lost: among them may be the use of a token. The ledger then appends a
 // gap, which voids all tokens that exist. Nodes that have certificates are
 // not affected.
+//
+// # Concurrency
+//
+// Several processes may have a ledger open. Each operation holds the lock
+// file, reads the records that other processes appended, decides, appends,
+// syncs the file, and replaces the mark. A process remembers the head that
+// it read last. If the file is replaced by an older one while the process
+// runs, the head is missing from the file, and the loss is noticed without
+// any mark.
+//
+// # Time
+//
+// Records carry the time of the wall clock, but never a time before that
+// of the record before them. Decisions about tokens use the same time. A
+// clock that is set back therefore makes no expired token usable.
 package ledger
 
 import (
@@ -38,7 +53,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Kind is the kind of event that a record reports. Kinds are in files: never rename one.
+// Kind is the kind of event that a record reports. Kinds are in files:
+// never rename one.
 type Kind string
 
 // The kinds of records.

@@ -47,8 +47,8 @@ type Certificate struct {
 	Revoked                      bool
 }
 
-// State is the sum of the records of a ledger. Callers of Update and
-// View must not keep or change it.
+// State is the sum of the records of a ledger. Callers of Update and View
+// must not keep or change it.
 type State struct {
 	Cluster string
 	head    Head
@@ -69,6 +69,7 @@ type State struct {
 	Rotations int
 }
 
+// newState returns the state of a ledger without records.
 func newState() *State {
 	return &State{
 		Tokens: map[string]*Token{}, bySerial: map[string]*Certificate{}, newest: map[string]*Certificate{},
@@ -153,6 +154,9 @@ func (s *State) apply(r Record, text []byte) error {
 	return nil
 }
 
+// applyKind applies the part of a record that depends on its kind. It
+// returns an error for records that contradict the earlier ones: the file
+// is then damaged, even if all checksums fit.
 func (s *State) applyKind(r *Record) error {
 	t := s.Tokens[r.Token]
 	switch r.Kind {

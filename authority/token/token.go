@@ -65,8 +65,8 @@ func ParseID(s string) (id ID, err error) {
 // Secret proves that the holder of a token got it from the authority.
 type Secret [16]byte
 
-// Hash returns the hash that the ledger stores in place of the secret. The secret
-// is random, so a plain hash cannot be searched.
+// Hash returns the hash that the ledger stores in place of the secret. The
+// secret is random, so a plain hash cannot be searched.
 func (s Secret) Hash() [sha256.Size]byte { return sha256.Sum256(s[:]) }
 
 // String hides the secret from formatted text.
@@ -118,6 +118,7 @@ func (t Token) Encode() string {
 	return Prefix + base64.RawURLEncoding.EncodeToString(b)
 }
 
+// appendText appends a text with its length.
 func appendText(b []byte, s string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(s)))
 	return append(b, s...)
@@ -221,6 +222,7 @@ type reader struct {
 	bad  bool
 }
 
+// take returns the next n bytes, or zeros after a fault.
 func (r *reader) take(n int) []byte {
 	if r.bad || n > len(r.rest) {
 		r.bad, r.rest = true, nil
@@ -231,6 +233,7 @@ func (r *reader) take(n int) []byte {
 	return out
 }
 
+// uvarint returns the next number, or zero after a fault.
 func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.rest)
 	// A number in more bytes than it needs is refused, so that a token has one
@@ -243,6 +246,9 @@ func (r *reader) uvarint() uint64 {
 	return v
 }
 
+// text returns the next text, which has at most the given number of bytes,
+// or an empty text after a fault. The bound is checked before anything is
+// allocated.
 func (r *reader) text(most int) string {
 	n := r.uvarint()
 	if n > uint64(most) {

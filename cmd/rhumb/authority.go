@@ -26,6 +26,9 @@ import (
 // of an authority.
 type authorityCommands struct {
 	*session
+	// dir is the directory, from the flag --authority of the command
+	// that runs. Only one command runs in a process, so all of them
+	// share the field.
 	dir string
 }
 
@@ -41,6 +44,8 @@ func (ac *authorityCommands) open(level slog.Level) (*authority.Authority, error
 	return authority.Open(ac.dir, authority.Config{Logger: newLogger(ac.Err, level), Wall: wallClock})
 }
 
+// authorityCommand returns the group of commands for the directory of an
+// authority. None of them contacts the cluster.
 func (ac *authorityCommands) authorityCommand() *cobra.Command {
 	return commandGroup("authority", "Run and administer the authority of a secure cluster",
 		ac.serveCommand(), ac.listCommand(), ac.rotateCommand(), ac.operatorCommand(), ac.revokeCommand(), ac.advertiseCommand(), ac.repairCommand())
@@ -50,6 +55,8 @@ func (ac *authorityCommands) authorityCommand() *cobra.Command {
 func (ac *authorityCommands) makeAuthority(cluster string, advertise []string) error {
 	var id rhumb.ClusterID
 	var err error
+	// The authority chooses the ID of the cluster, because certificates
+	// contain it before the cluster exists.
 	if cluster == "" {
 		_, _ = rand.Read(id[:]) // never fails
 	} else if id, err = rhumb.ParseUUID(cluster); err != nil {
@@ -102,6 +109,8 @@ func authorityAddresses(hosts []string) (out []string, err error) {
 	return out, nil
 }
 
+// serveCommand returns the command that runs the server. It is the only
+// one of the group that has to keep running.
 func (ac *authorityCommands) serveCommand() *cobra.Command {
 	var listen, logLevel string
 	c := &cobra.Command{
@@ -123,6 +132,9 @@ The cluster runs without this server until certificates expire, so it may be awa
 	return ac.withAuthority(c)
 }
 
+// serve runs the server of the authority until ctx ends. The directory is
+// opened before the port, so that a damaged authority never appears to be
+// alive.
 func (ac *authorityCommands) serve(ctx context.Context, listen string, level slog.Level) error {
 	a, err := ac.open(level)
 	if err != nil {
@@ -141,6 +153,7 @@ func (ac *authorityCommands) serve(ctx context.Context, listen string, level slo
 	return server.Serve(ctx, l)
 }
 
+// listCommand returns the command that prints the ledger of certificates.
 func (ac *authorityCommands) listCommand() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
@@ -165,16 +178,24 @@ func (ac *authorityCommands) listCommand() *cobra.Command {
 
 // issuedDoc is a certificate as `authority ls` prints it.
 type issuedDoc struct {
-	Serial    string    `json:"serial"`
-	Role      string    `json:"role"`
-	Name      string    `json:"name"`
-	Issued    time.Time `json:"issued"`
-	Expires   time.Time `json:"expires"`
-	Authority string    `json:"authority"`
-	Why       string    `json:"why"`
-	Revoked   bool      `json:"revoked,omitempty"`
+	// Serial identifies the certificate, in hexadecimal digits.
+	Serial string `json:"serial"`
+	// Role and Name are those in the URI of the certificate.
+	Role string `json:"role"`
+	Name string `json:"name"`
+	// Issued is the time of the record; the validity begins earlier.
+	Issued  time.Time `json:"issued"`
+	Expires time.Time `json:"expires"`
+	// Authority is the hash of the key that signed the certificate.
+	Authority string `json:"authority"`
+	// Why is the occasion: a token, a renewal, or a command.
+	Why string `json:"why"`
+	// Revoked is set if the authority does not renew the certificate.
+	Revoked bool `json:"revoked,omitempty"`
 }
 
+// printSummary prints the certificates. Without all, it omits expired
+// ones: the server alone adds one a week.
 func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) error {
 	docs := []issuedDoc{}
 	for _, c := range sum.Certificates {
@@ -208,6 +229,9 @@ func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) erro
 // stamp formats a time for a table.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
+// rotateCommand returns the command for both steps of a rotation. They are
+// one command, because the second step needs the hash that the first one
+// prints.
 func (ac *authorityCommands) rotateCommand() *cobra.Command {
 	var retire string
 	var force bool
@@ -224,6 +248,8 @@ who still has one of the old key. Then retire the old key with --retire.`,
 				return err
 			}
 			defer a.Close()
+			// An empty --retire must not rotate the key: a script whose
+			// variable is empty would do so unintentionally.
 			doc := map[string]string{}
 			if cmd.Flags().Changed("retire") {
 				doc["retired"], err = a.Retire(retire, force)
@@ -245,6 +271,8 @@ who still has one of the old key. Then retire the old key with --retire.`,
 	return ac.withAuthority(c)
 }
 
+// operatorCommand returns the command that creates the certificate of an
+// operator.
 func (ac *authorityCommands) operatorCommand() *cobra.Command {
 	var out string
 	var life time.Duration
@@ -273,6 +301,8 @@ func (ac *authorityCommands) issueFlags(c *cobra.Command, out *string, life *tim
 func (ac *authorityCommands) issue(o authority.Order, out string) error {
 	const op rhumb.Op = "rhumb.cert"
 	base := filepath.Join(out, o.Role.String())
+	// The names follow the role, so that the folder of a node can be used
+	// as its identity folder and several roles fit into one folder.
 	paths := []string{base + ".crt", base + ".key", filepath.Join(out, "ca.crt")}
 	for _, p := range paths[:2] {
 		if _, err := os.Lstat(p); err == nil {
@@ -292,6 +322,8 @@ func (ac *authorityCommands) issue(o authority.Order, out string) error {
 		return err
 	}
 	files := [][]byte{made.Certificate, made.Key, made.CA}
+	// The certificate is issued by now. If a file cannot be written, the
+	// certificate is in the ledger and nobody has its key.
 	for i, p := range paths {
 		if files[i] == nil {
 			continue // the key is where the certificate request came from
@@ -308,6 +340,9 @@ func (ac *authorityCommands) issue(o authority.Order, out string) error {
 	return ac.printCertificate(doc)
 }
 
+// revokeCommand returns the command that ends renewals. The cluster itself
+// refuses a certificate by the list in its metadata, which this command
+// cannot reach.
 func (ac *authorityCommands) revokeCommand() *cobra.Command {
 	var node, why string
 	c := &cobra.Command{
@@ -343,6 +378,8 @@ expires: rhumb cert revoke makes the cluster refuse it at once. Run both if a ke
 	return ac.withAuthority(c)
 }
 
+// advertiseCommand returns the command that replaces the addresses of the
+// authority.
 func (ac *authorityCommands) advertiseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "advertise HOST[:PORT]... --authority DIR", Short: "Set where nodes reach the authority",
@@ -365,6 +402,9 @@ func (ac *authorityCommands) advertiseCommand() *cobra.Command {
 	return ac.withAuthority(c)
 }
 
+// repairCommand returns the command that sets a damaged ledger aside. It
+// is never run implicitly, because it voids tokens that somebody may be
+// waiting to use.
 func (ac *authorityCommands) repairCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "repair --authority DIR", Short: "Make an authority usable whose ledger is damaged",

@@ -17,10 +17,13 @@ import (
 // certSizeMax bounds the files with certificates that commands read.
 const certSizeMax = 1 << 20
 
+// certCommand returns the group of commands for certificates.
 func (ac *authorityCommands) certCommand() *cobra.Command {
 	return commandGroup("cert", "Make and show certificates", ac.certCreateCommand(), ac.certShowCommand())
 }
 
+// certCreateCommand returns the command that creates a certificate as
+// files.
 func (ac *authorityCommands) certCreateCommand() *cobra.Command {
 	var out, csr string
 	var life time.Duration
@@ -58,21 +61,32 @@ With --csr, the key stays where the certificate request was made.`,
 // certificateDoc is a certificate as `cert show` and `cert create` print
 // it.
 type certificateDoc struct {
-	URI       string    `json:"uri,omitempty"`
-	Cluster   string    `json:"cluster_id,omitempty"`
-	Role      string    `json:"role"`
-	Name      string    `json:"name"`
+	// URI is the name as the certificate contains it. URI and Cluster are
+	// empty for authorities, whose Role is "ca".
+	URI     string `json:"uri,omitempty"`
+	Cluster string `json:"cluster_id,omitempty"`
+	Role    string `json:"role"`
+	Name    string `json:"name"`
+	// Serial identifies the certificate in the list of revoked ones.
 	Serial    string    `json:"serial"`
 	NotBefore time.Time `json:"not_before"`
 	NotAfter  time.Time `json:"not_after"`
-	Key       string    `json:"key"`
-	Authority string    `json:"authority,omitempty"`
-	Issuer    string    `json:"issuer"`
-	Hosts     []string  `json:"hosts,omitempty"`
-	Files     []string  `json:"files,omitempty"`
-	Problem   string    `json:"problem,omitempty"`
+	// Key is the kind of the public key.
+	Key string `json:"key"`
+	// Authority is the hash of the key of an authority, by which
+	// commands name it.
+	Authority string `json:"authority,omitempty"`
+	Issuer    string `json:"issuer"`
+	// Hosts are names and addresses for other software.
+	Hosts []string `json:"hosts,omitempty"`
+	// Files are the files that the command wrote.
+	Files []string `json:"files,omitempty"`
+	// Problem says why Rhumb would refuse the certificate.
+	Problem string `json:"problem,omitempty"`
 }
 
+// certShowCommand returns the command that prints the certificates in a
+// file. It needs no authority and no cluster.
 func (ac *authorityCommands) certShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show FILE", Short: "Show the certificates in a file", Args: cobra.ExactArgs(1),
@@ -152,6 +166,7 @@ func (d certificateDoc) fill(t table.Writer) {
 	row("problem", d.Problem)
 }
 
+// printCertificate prints one certificate, after it was created.
 func (ac *authorityCommands) printCertificate(doc certificateDoc) error {
 	return ac.Print(doc, doc.fill)
 }

@@ -18,31 +18,40 @@ import (
 
 // tokenDoc is a token as `token create` and `token ls` print it.
 type tokenDoc struct {
-	ID      string    `json:"id"`
-	Node    string    `json:"node"`
-	Founder bool      `json:"founder"`
+	// ID identifies the token for `token rm`; it is no secret.
+	ID string `json:"id"`
+	// Node is the name that the certificate will have.
+	Node string `json:"node"`
+	// Founder is set if the node may create the cluster.
+	Founder bool `json:"founder"`
+	// Expires is the end of the token by the clock of the authority.
 	Expires time.Time `json:"expires"`
 	// Token is in the output of `token create` only, unless the token is in
 	// File.
 	Token string `json:"token,omitempty"`
 	File  string `json:"file,omitempty"`
+	// State is open, used, expired, removed or void.
 	State string `json:"state,omitempty"`
 	// Used is when it was used.
 	Used time.Time `json:"used,omitzero"`
 }
 
+// tokenCommand returns the group of commands for tokens.
 func (ac *authorityCommands) tokenCommand() *cobra.Command {
 	return commandGroup("token", "Make and list one-time tokens for new nodes", ac.tokenCreateCommand(), ac.tokenListCommand(), ac.tokenRemoveCommand())
 }
 
 // tokenFlags are the flags of `token create`.
 type tokenFlags struct {
-	nodes       []string
-	founder     bool
-	life        time.Duration
+	nodes   []string
+	founder bool
+	life    time.Duration
+	// out is a file for one token, outDir a folder for any number. With
+	// neither, tokens are printed.
 	out, outDir string
 }
 
+// tokenCreateCommand returns the command that creates tokens.
 func (ac *authorityCommands) tokenCreateCommand() *cobra.Command {
 	var f tokenFlags
 	c := &cobra.Command{
@@ -69,6 +78,8 @@ One node of a new cluster gets a token with --founder: this node creates the clu
 	return ac.withAuthority(c)
 }
 
+// createTokens creates a token for each node. Tokens that were created
+// before an error stay valid; `rhumb token ls` lists them.
 func (ac *authorityCommands) createTokens(f tokenFlags) error {
 	const op rhumb.Op = "rhumb.token"
 	if f.out != "" && len(f.nodes) > 1 {
@@ -90,6 +101,8 @@ func (ac *authorityCommands) createTokens(f tokenFlags) error {
 		if err != nil {
 			return err
 		}
+		// A token that is written to a file is not printed too, so that it
+		// does not stay in the scroll-back of a terminal or in a log.
 		doc := tokenDoc{ID: t.ID.String(), Node: t.Node, Founder: t.Founder, Expires: t.Expires.UTC()}
 		switch {
 		case f.out != "":
@@ -120,6 +133,8 @@ func (ac *authorityCommands) createTokens(f tokenFlags) error {
 	})
 }
 
+// tokenListCommand returns the command that lists tokens. It cannot print
+// a secret, because the ledger has only hashes.
 func (ac *authorityCommands) tokenListCommand() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
@@ -137,6 +152,8 @@ func (ac *authorityCommands) tokenListCommand() *cobra.Command {
 			}
 			docs := []tokenDoc{}
 			for _, t := range tokens {
+				// Used tokens are listed because they say which node
+				// founded the cluster and who was enrolled.
 				if state := t.State(now); all || state == "open" || state == "used" {
 					docs = append(docs, tokenDoc{ID: t.ID, Node: t.Node, Founder: t.Founder, Expires: t.Expires, State: state, Used: t.Used})
 				}
@@ -157,6 +174,7 @@ func (ac *authorityCommands) tokenListCommand() *cobra.Command {
 	return ac.withAuthority(c)
 }
 
+// tokenRemoveCommand returns the command that removes a token.
 func (ac *authorityCommands) tokenRemoveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "rm ID --authority DIR", Short: "Make a token unusable",
