@@ -9,10 +9,13 @@ import (
 
 // Token holds the facts in the ledger about one token.
 type Token struct {
-	ID      string
-	Secret  string // hash
+	ID string
+	// Secret is the hash of the secret.
+	Secret string
+	// Node and Founder are authoritative; the claims of a token are not.
 	Node    string
 	Founder bool
+	// Created is the time of the record, Expires the end of the token.
 	Created time.Time
 	Expires time.Time
 	// Used is the time of its use, Key the hash of the key that used it.
@@ -40,31 +43,49 @@ func (t *Token) State(now time.Time) string {
 
 // Certificate is a certificate that the authority signed.
 type Certificate struct {
-	Seq                          uint64
+	// Seq is the number of the record.
+	Seq uint64
+	// Key is the hash of the certified key, Why the occasion.
 	Serial, Role, Name, Key, Why string
-	Authority                    string // hash of the key that signed it
-	Issued, Expires              time.Time
-	Revoked                      bool
+	// Authority is the hash of the key that signed it.
+	Authority string
+	// Issued is the time of the record.
+	Issued, Expires time.Time
+	// Revoked is set if it must not be renewed.
+	Revoked bool
 }
 
 // State is the sum of the records of a ledger. Callers of Update and View
 // must not keep or change it.
 type State struct {
+	// Cluster is the cluster of the ledger; empty if the first record was
+	// lost.
 	Cluster string
-	head    Head
-	last    time.Time // time of the newest record
-	// Records counts the records, Gaps those of kind gap. LastGap is the time
-	// of the newest gap.
+	// head identifies the newest record, and last is its time.
+	head Head
+	last time.Time
+	// Records counts the records, Gaps those of kind gap. LastGap is the
+	// time of the newest gap.
 	Records, Gaps int
 	LastGap       time.Time
-	Tokens        map[string]*Token
-	tokenOrder    []*Token
+	// Tokens holds all tokens by ID, and tokenOrder the same tokens,
+	// oldest first. Tokens are never forgotten: their number is bounded
+	// by the size of the file.
+	Tokens     map[string]*Token
+	tokenOrder []*Token
 	// Certificates holds all certificates in the order of their records.
 	Certificates []*Certificate
-	bySerial     map[string]*Certificate
-	newest       map[string]*Certificate // by role and name
-	revoked      map[string]time.Time    // by role and name: certificates issued before are not renewed
-	hashes       map[uint64]Hash
+	// bySerial and newest find certificates; the key of newest is the
+	// role and the name.
+	bySerial map[string]*Certificate
+	newest   map[string]*Certificate
+	// revoked holds, by role and name, the time up to which issued
+	// certificates are not renewed. Certificates whose record was lost
+	// are covered too.
+	revoked map[string]time.Time
+	// hashes holds the head after each record, to compare with the heads
+	// that nodes bring back.
+	hashes map[uint64]Hash
 	// Rotations counts the changes of the key.
 	Rotations int
 }
