@@ -20,7 +20,9 @@ const (
 
 // failureLimit bounds the rate of failed requests of each address.
 type failureLimit struct {
-	mu    sync.Mutex
+	mu sync.Mutex
+	// addrs holds the addresses that failed recently. An attacker with
+	// many addresses pushes out others, and gains their attempts only.
 	addrs map[string]*failureCount
 }
 
@@ -98,7 +100,8 @@ type limitListener struct {
 	net.Listener
 	refused *prometheus.CounterVec
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// total and addrs count the open connections, in all and by address.
 	total int
 	addrs map[string]int
 }

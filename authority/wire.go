@@ -13,6 +13,8 @@ const (
 
 // EnrolRequest asks for the first certificate of a node.
 type EnrolRequest struct {
+	// Token is the text of the token. It is a secret, so requests are
+	// never logged.
 	Token string `json:"token"`
 	// CSR is a certificate request in PEM. Only its public key is used.
 	CSR string `json:"csr"`
@@ -37,7 +39,9 @@ type Grant struct {
 	// Certificate is the chain of the node in PEM, without the authority
 	// itself.
 	Certificate string `json:"certificate"`
-	Founder     bool   `json:"founder,omitempty"`
+	// Founder allows the node to create the cluster. The flag is not in
+	// the certificate: other nodes have no use for it.
+	Founder bool `json:"founder,omitempty"`
 	Standing
 }
 
@@ -46,8 +50,9 @@ type Standing struct {
 	// CA holds the certificates to trust, in PEM.
 	CA string `json:"ca"`
 	// Addresses are those of the authority.
-	Addresses []string   `json:"addresses"`
-	Head      SignedHead `json:"head"`
+	Addresses []string `json:"addresses"`
+	// Head is brought back with the next request.
+	Head SignedHead `json:"head"`
 	// Renew asks the node to renew now, because the authority signs with a
 	// newer key.
 	Renew bool `json:"renew,omitempty"`
@@ -56,17 +61,25 @@ type Standing struct {
 // SignedHead is the head of the ledger at a time, signed by the authority.
 // A node that brings it back proves that the ledger held it.
 type SignedHead struct {
-	Seq       uint64    `json:"seq"`
-	Hash      string    `json:"hash"`
-	Time      time.Time `json:"time"`
-	Authority string    `json:"authority"`
-	Signature []byte    `json:"signature"`
+	// Seq is the number of the newest record, Hash the head after it.
+	Seq  uint64 `json:"seq"`
+	Hash string `json:"hash"`
+	// Time is the time of the signature. A head that is older than the
+	// newest gap proves nothing new.
+	Time time.Time `json:"time"`
+	// Authority is the hash of the key that made Signature, which covers
+	// the cluster and the fields above.
+	Authority string `json:"authority"`
+	Signature []byte `json:"signature"`
 }
 
 // ErrorDoc is the answer to a refused request.
 type ErrorDoc struct {
 	Error struct {
-		Kind    string `json:"kind"`
+		// Kind is the name of a rhumb.Kind. Nodes decide by it whether
+		// they ask again.
+		Kind string `json:"kind"`
+		// Message is for people. It never contains a part of a token.
 		Message string `json:"message"`
 		// RetryAfterMillis is the wait that an overloaded server recommends.
 		RetryAfterMillis int64 `json:"retry_after_ms,omitempty"`
