@@ -47,6 +47,30 @@
 // node: a node that was switched off for two weeks then starts without a
 // person, while an old backup of its files is worthless.
 //
+// # Rotation
+//
+// Rotate generates a key and has its certificate signed twice: with the
+// key itself, for nodes that fetch the new list of authorities, and with
+// the old key, for nodes that have not fetched it yet. The chain of every
+// certificate contains the second form. So the order in which nodes learn
+// of a rotation does not matter, and neither does a token that pins the
+// old key. The certificates are written before the key: if the process
+// dies in between, the authority continues with the old key and trusts a
+// certificate whose key does not exist.
+//
+// Retire removes an old key from the list. It refuses while the newest
+// certificate of somebody was signed with that key, because their
+// connections would end.
+//
+// # Stolen secrets
+//
+// A stolen token is worth one certificate, if the thief is faster than the
+// node. The node then fails with an error that says so. A stolen key of a
+// node is worth connections as that node until its certificate is revoked
+// in the metadata and at the authority. A stolen directory of the
+// authority is worth everything: rotate, retire the old key with force,
+// and distrust it in the metadata.
+//
 // # Processes
 //
 // The server and any number of commands may use one directory at the same

@@ -19,6 +19,12 @@
 // checksum finds tokens that were cut or mistyped before anything is sent;
 // it protects against nobody. The pin protects the secret: a client sends
 // it only to a server whose certificate chains to the pinned key.
+//
+// The format has one encoding for each token: base64 is decoded strictly,
+// numbers have their shortest form, and unused bits are zero. A token that
+// is accepted is therefore equal, as text, to the token that was created.
+// Older versions refuse a token with another prefix as incompatible, and
+// the prefix changes whenever the format does.
 package token
 
 import (
