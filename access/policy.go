@@ -255,9 +255,18 @@ func (s *Subject) AllowsTable(table string) bool {
 	return false
 }
 
-// AllowsTables reports whether the subject may see that any table exists, now or later.
-func (s *Subject) AllowsTables() bool {
+// SeesAllTables reports whether the subject may see every table, now and later.
+func (s *Subject) SeesAllTables() bool {
 	return s.visible || slices.ContainsFunc(s.roles, func(r *compiledRole) bool { return r.all != nil })
+}
+
+// IsUnlimited reports whether the subject may do everything. Callers need not ask about each name then.
+func (s *Subject) IsUnlimited() bool { return s == everything }
+
+// IsKnown reports whether the subject may be answered at all. It returns false without an identity, and for
+// a user that does not exist or is disabled.
+func (s *Subject) IsKnown() bool {
+	return s == everything || s == otherNode || s.source != nil && !s.source.Disabled
 }
 
 // AllowsCluster reports whether the subject has all of the rights to the cluster.

@@ -99,19 +99,19 @@ type Role struct {
 	Grants []Grant
 }
 
-// ValidateName rejects a name of a user, operator or role that is not 1 to NameSizeMax letters in
-// lower case, digits, '-', '_', '.' and '@', beginning with a letter or digit. The alphabet has no two
-// names that look alike, and every name fits into a certificate. What is the word for the thing in the message.
+// ValidateName rejects a name of a user, operator or role that is not 1 to NameSizeMax letters, digits,
+// '-', '_', '.' and '@', or begins with '-' or '.'. Names in certificates have the same alphabet. what is
+// the word for the thing in the message.
 func ValidateName(what, name string) error {
 	const op rhumb.Op = "access.Name"
 	if name == "" || len(name) > NameSizeMax {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "the name of the %s %.20q has %d characters; names have 1 to %d", what, name, len(name), NameSizeMax)
 	}
 	for i, c := range []byte(name) {
-		alnum := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-		mark := c == '-' || c == '_' || c == '.' || c == '@'
-		if !alnum && (!mark || i == 0) {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "the name of the %s %q contains %q; use letters in lower case, digits, '-', '_', '.' and '@', and begin with a letter or digit", what, name, rune(c))
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		mark := c == '_' || c == '@' || i > 0 && (c == '-' || c == '.')
+		if !alnum && !mark {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "the name of the %s %q contains %q; use letters, digits, '-', '_', '.' and '@', and begin with none of '-' and '.'", what, name, rune(c))
 		}
 	}
 	return nil
