@@ -16,7 +16,7 @@ DURATION ?= 24h
 SEEDS ?= 100
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean
+.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -44,6 +44,7 @@ e2e: build ## run the tests with real processes only
 check: ## what CI demands beside the tests: vet, staticcheck, gofumpt, tidy modules, generated code clean
 	$(GO) vet ./...
 	cd bench/peers && $(GO) vet ./...
+	cd deploy/terraform/lint && $(GO) vet ./...
 	$(TOOL) staticcheck ./...
 	@unformatted=$$($(TOOL) gofumpt -l .); test -z "$$unformatted" || { echo "not formatted by gofumpt:"; echo "$$unformatted"; exit 1; }
 	$(GO) mod tidy -diff
@@ -80,6 +81,10 @@ fuzz: ## fuzz every target, FUZZ inputs each
 			echo "$$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ) $$pkg; \
 		done; \
 	done
+
+terraform-test: ## test the Terraform modules (Terraform 1.11; no network)
+	$(GO) test -count=1 -timeout 15m -v ./deploy/terraform
+	cd deploy/terraform/lint && $(GO) test -count=1 -v .
 
 clean: ## remove what was built
 	rm -rf bin

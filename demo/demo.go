@@ -186,7 +186,7 @@ func (d *run) startArgs(n *Node) []string {
 		// The first node of each region suffices: gossip finds the others.
 		other := &d.layout.Nodes[i]
 		if i%d.cfg.NodesPerRegion == 0 && other != n {
-			args = append(args, "--join", other.GossipAddr)
+			args = append(args, "--join", other.Addr)
 		}
 	}
 	return args

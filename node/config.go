@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,8 +44,8 @@ type Config struct {
 	// Addr, HeartbeatAddr, GossipAddr and AdminAddr are the "host:port" to listen on. Defaults: the
 	// default ports on 127.0.0.1. Port 0 selects a free port.
 	Addr, HeartbeatAddr, GossipAddr, AdminAddr string
-	// Join lists gossip addresses of other nodes. If it is empty, the node waits for Init or for
-	// another node that joins it.
+	// Join lists addresses of other nodes, as in their Addr; the default port may be left out. If it is
+	// empty, the node waits for Init or for another node that joins it.
 	Join []string
 	// Insecure turns TLS and authorisation off and allows loopback addresses only. TLS does not
 	// exist yet, so Insecure must be set: without it a node could send plain text to another
@@ -104,6 +105,11 @@ func (c *Config) SetDefaults() {
 	addr(&c.HeartbeatAddr, DefaultHeartbeatPort)
 	addr(&c.GossipAddr, DefaultGossipPort)
 	addr(&c.AdminAddr, DefaultAdminPort)
+	// A copy, because the caller may use its list for several nodes.
+	c.Join = slices.Clone(c.Join)
+	for i, a := range c.Join {
+		c.Join[i] = joinAddr(a)
+	}
 	if c.Zone == "" {
 		c.Zone = "a"
 	}

@@ -46,7 +46,7 @@ func (r *stoppedRegion) start(t *testing.T) (nodes []*Node) {
 	var join []string
 	for i, dir := range r.dirs {
 		n := startNode(t, dir, "singapore", string(rune('a'+i)), join...)
-		nodes, join = append(nodes, n), append(join, n.GossipAddr())
+		nodes, join = append(nodes, n), append(join, n.Addr())
 	}
 	awaitReady(t, nodes...)
 	return nodes

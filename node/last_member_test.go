@@ -11,7 +11,7 @@ import (
 func TestLastMemberServes(t *testing.T) {
 	nodes := startRegion(t)
 	// A fourth node has no vote: the metadata group survives its loss and one more.
-	nodes = append(nodes, startNode(t, t.TempDir(), "singapore", "d", nodes[0].GossipAddr()))
+	nodes = append(nodes, startNode(t, t.TempDir(), "singapore", "d", nodes[0].Addr()))
 	awaitReady(t, nodes...)
 	table := createTable(t, nodes[0], "flights", 3)
 	awaitInSync(t, nodes[0], 3)

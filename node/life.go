@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"time"
 
@@ -29,7 +30,7 @@ func (n *Node) findCluster() {
 		}
 	}
 	// Not an error: the node to join may start later.
-	if err := n.gossip.Join(n.cfg.Join); err != nil {
+	if _, err := n.meetNodes(n.ctx, n.contactAddrs()); err != nil {
 		n.cfg.Logger.Warn("no node to join answers yet; the node keeps trying", "err", err)
 	}
 	var nodes []*rhumb.Node
@@ -63,23 +64,25 @@ func (n *Node) seekCluster() []*rhumb.Node {
 	why := "no node that answers belongs to a cluster; run rhumb init on one of them"
 	// Joined once more on each attempt, because the node to join may have started later than this
 	// one.
-	if err := n.gossip.Join(n.cfg.Join); err != nil {
+	met, err := n.meetNodes(n.ctx, n.contactAddrs())
+	if err != nil {
 		why = rhumb.Message(err)
 	}
-	for _, m := range n.gossip.Members() {
-		// Only a member of a cluster can register a node. The list also contains this node.
-		if m.Cluster.IsZero() || m.Addr == n.bound.addr {
-			continue
-		}
-		resp, err := n.askToJoin(m.Addr)
+	for _, addr := range n.listMembers(met) {
+		resp, err := n.askToJoin(addr)
 		if err != nil {
-			why = "the member at " + m.Addr + " rejects this node: " + rhumb.Message(err)
+			why = "the member at " + addr + " rejects this node: " + rhumb.Message(err)
 			continue
 		}
 		cluster, err1 := api.DecodeUUID(resp.Cluster)
 		id, err2 := api.DecodeIdentity(resp.Identity)
 		if err1 != nil || err2 != nil {
-			n.cfg.Logger.Warn("cannot decode the answer of a member", "addr", m.Addr)
+			n.cfg.Logger.Warn("cannot decode the answer of a member", "addr", addr)
+			continue
+		}
+		// A cluster that this node has no certificate for could not use it.
+		if own := n.certificateCluster(); !own.IsZero() && cluster != own {
+			why = fmt.Sprintf("the member at %s belongs to cluster %s, but the certificate of this node to cluster %s; check --join and --token", addr, cluster, own)
 			continue
 		}
 		// The identity is stored before the node opens its copy of the metadata: a node that
@@ -109,10 +112,26 @@ func (n *Node) seekCluster() []*rhumb.Node {
 	return nil
 }
 
+// listMembers returns the addresses of nodes that belong to a cluster, other than this node: only they can
+// register a node.
+func (n *Node) listMembers(met []contact) (addrs []string) {
+	for _, c := range met {
+		if !c.cluster.IsZero() {
+			addrs = append(addrs, c.addr)
+		}
+	}
+	for _, m := range n.gossip.Members() {
+		if !m.Cluster.IsZero() && m.Addr != n.bound.addr && !slices.Contains(addrs, m.Addr) {
+			addrs = append(addrs, m.Addr)
+		}
+	}
+	return addrs
+}
+
 // askToJoin asks one member to register the current life of the node.
 func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	const op rhumb.Op = "node.askToJoin"
-	conn, err := api.Connect(addr, n.cfg.peerDialer())
+	conn, err := n.connectAny(addr)
 	if err != nil {
 		return nil, err
 	}
@@ -373,7 +392,7 @@ func (n *Node) registerOnce(m *member) error {
 	defer cancel()
 	// After a restart of the whole cluster, the group has no leader because its members look for
 	// each other at old addresses. Gossip knows the new ones.
-	_ = n.gossip.Join(n.cfg.Join)
+	_, _ = n.meetNodes(ctx, n.contactAddrs())
 	if nodes := n.nodesByGossip(m.group.State()); len(nodes) > 0 {
 		m.network.SetPeers(nodes)
 	}
@@ -470,6 +489,12 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 		return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "the node already belongs to cluster %s, as node %s", id.Cluster, id.Node)
 	}
 	// A node that can join must not create a second cluster.
+	met, _ := n.meetNodes(ctx, n.contactAddrs()) // nodes that do not answer may belong to none
+	for _, c := range met {
+		if !c.cluster.IsZero() {
+			return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "node %s at %s already belongs to cluster %s; this node joins that cluster, which needs no init", c.node, c.addr, c.cluster)
+		}
+	}
 	for _, m := range n.gossip.Members() {
 		if !m.Cluster.IsZero() {
 			return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "node %s at %s already belongs to cluster %s; this node joins that cluster, which needs no init", m.Node, m.Addr, m.Cluster)
@@ -484,12 +509,19 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 	if err := n.dropUnfinishedInit(); err != nil {
 		return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
 	}
-	var cluster rhumb.ClusterID
-	_, _ = rand.Read(cluster[:]) // never fails
+	// The certificates of all nodes name the cluster before it exists.
+	cluster := n.certificateCluster()
+	if cluster.IsZero() {
+		_, _ = rand.Read(cluster[:]) // never fails
+	}
 	cmd := n.registerCommand()
 	// The catalog assigns the number of the first node.
 	cmd.Cluster, cmd.Node = cluster, rhumb.NoNode
-	first, err := raftmeta.Bootstrap(raftmeta.StoreKV(n.engine.Stores()[0], 0), catalog.Init{Cluster: cluster, First: cmd})
+	found := catalog.Init{Cluster: cluster, First: cmd}
+	if n.gossip.Encrypted() {
+		found.Gossip = []rhumb.GossipKey{newGossipKey(1)}
+	}
+	first, err := raftmeta.Bootstrap(raftmeta.StoreKV(n.engine.Stores()[0], 0), found)
 	if err != nil {
 		return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
 	}

@@ -27,7 +27,7 @@ func startRegion(t *testing.T) []*Node {
 	}
 	nodes := []*Node{first}
 	for _, zone := range []string{"b", "c"} {
-		nodes = append(nodes, startNode(t, t.TempDir(), "singapore", zone, first.GossipAddr()))
+		nodes = append(nodes, startNode(t, t.TempDir(), "singapore", zone, first.Addr()))
 	}
 	awaitReady(t, nodes...)
 	return nodes
@@ -36,7 +36,7 @@ func startRegion(t *testing.T) []*Node {
 // startAgain starts a closed node with the same directory.
 func startAgain(t *testing.T, n *Node, join *Node) *Node {
 	t.Helper()
-	again := startNode(t, n.cfg.Dirs[0], n.cfg.Region, n.cfg.Zone, join.GossipAddr())
+	again := startNode(t, n.cfg.Dirs[0], n.cfg.Region, n.cfg.Zone, join.Addr())
 	awaitReady(t, again)
 	return again
 }
@@ -127,7 +127,7 @@ func TestWholeClusterRestarts(t *testing.T) {
 	var addrs []string
 	for i, dir := range dirs {
 		n := startNode(t, dir, "singapore", zones[i], addrs...)
-		nodes, addrs = append(nodes, n), append(addrs, n.GossipAddr())
+		nodes, addrs = append(nodes, n), append(addrs, n.Addr())
 		if i == 0 {
 			if _, err := clusterClient(t, n).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
 				t.Fatal(err)
@@ -147,7 +147,7 @@ func TestWholeClusterRestarts(t *testing.T) {
 	nodes, addrs = nil, nil
 	for i, dir := range dirs {
 		n := startNode(t, dir, "singapore", zones[i], addrs...)
-		nodes, addrs = append(nodes, n), append(addrs, n.GossipAddr())
+		nodes, addrs = append(nodes, n), append(addrs, n.Addr())
 	}
 	awaitReady(t, nodes...)
 	kv = kvClient(t, nodes[1])
@@ -264,8 +264,8 @@ func TestWrongClusterIsRefused(t *testing.T) {
 	}
 	awaitReady(t, a, b)
 	// A second node of a's cluster, so that a alone has no metadata majority and looks for others.
-	c := startNode(t, t.TempDir(), "singapore", "b", a.GossipAddr())
-	d := startNode(t, t.TempDir(), "singapore", "c", a.GossipAddr())
+	c := startNode(t, t.TempDir(), "singapore", "b", a.Addr())
+	d := startNode(t, t.TempDir(), "singapore", "c", a.Addr())
 	awaitReady(t, c, d)
 	await(t, "three voters", func() bool {
 		voters := 0
@@ -281,7 +281,7 @@ func TestWrongClusterIsRefused(t *testing.T) {
 	}
 	fatal := make(chan error, 1)
 	stray, err := Start(Config{
-		Dirs: []string{dir}, Region: "singapore", Insecure: true, Join: []string{b.GossipAddr()}, Logger: slog.New(slog.DiscardHandler),
+		Dirs: []string{dir}, Region: "singapore", Insecure: true, Join: []string{b.Addr()}, Logger: slog.New(slog.DiscardHandler),
 		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
 		Fatal: func(err error) { fatal <- err },
 	})
@@ -392,7 +392,7 @@ func TestJoinAfterCrashInInit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, fatal := startAt(t, crashInInit(t), "127.0.0.1:0", first.GossipAddr())
+	n, fatal := startAt(t, crashInInit(t), "127.0.0.1:0", first.Addr())
 	await(t, "the node is in the cluster", func() bool {
 		select {
 		case err := <-fatal:

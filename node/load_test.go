@@ -47,7 +47,7 @@ func TestLoadsGrowStale(t *testing.T) {
 // and never to another region.
 func TestInsertsSpread(t *testing.T) {
 	nodes, _ := startThree(t)
-	far := startNode(t, t.TempDir(), "frankfurt", "a", nodes[0].GossipAddr())
+	far := startNode(t, t.TempDir(), "frankfurt", "a", nodes[0].Addr())
 	awaitReady(t, far)
 	const shard, valueSize = 1 << 20, 256 << 10
 	resp, err := clusterClient(t, nodes[0]).CreateTable(t.Context(), &rhumbpb.CreateTableRequest{

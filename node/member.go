@@ -103,10 +103,14 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 		nodes = slices.Collect(m.group.State().Nodes())
 	}
 	m.network.SetPeers(nodes)
+	// The keys of gossip are in the metadata, so a node that restarts needs nobody to gossip again.
+	n.installGossipKeys(m.group.State().Security().Gossip)
 	// Peers are served from here on, before this life is registered: the copy of the metadata needs
 	// the messages of the other members to show the registration.
 	n.peers.Open(m.network)
 	m.work.Go(m.watchGroup)
+	m.work.Go(m.followSecurity)
+	m.work.Go(m.mendGossip)
 	return m, nil
 }
 
@@ -245,6 +249,22 @@ func (m *member) followMetadata() {
 			return
 		}
 		m.applyUpdate(u)
+	}
+}
+
+// followSecurity applies what the metadata says about identities. Unlike followMetadata it begins before the
+// node is registered: a certificate that is revoked must not help to register.
+func (m *member) followSecurity() {
+	watch := m.group.Watch()
+	defer watch.Close()
+	for {
+		u, err := watch.Next(m.ctx)
+		if err != nil {
+			return
+		}
+		if u.Full || u.Changes.Security {
+			m.n.installGossipKeys(u.State.Security().Gossip)
+		}
 	}
 }
 

@@ -58,6 +58,8 @@ type Node struct {
 	// member is nil before the node takes part in its cluster.
 	member atomic.Pointer[member]
 	sights sights
+	// callers are nodes that contacted this one before it had a cluster.
+	callers callers
 	// recovered counts ranges whose data loss an operator accepted through this node.
 	recovered prometheus.Counter
 	// entrant is the member that registers; only its copy of the metadata may be used.
@@ -152,6 +154,7 @@ func (n *Node) openNode() (err error) {
 	}
 	n.gossip, err = peer.StartGossip(peer.GossipConfig{
 		Name: n.engine.Identity().Store.String(), Addr: n.cfg.GossipAddr, WAN: n.cfg.WAN, From: n.cfg.wanPlace(), Logger: n.cfg.Logger,
+		Encrypted: !n.cfg.Insecure,
 	}, n.gossipLabel())
 	if err != nil {
 		ports.close()
@@ -228,13 +231,13 @@ func listenOn(what, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// Addr returns the address for clients and peers.
+// Addr returns the address for clients and peers, which other nodes pass to Config.Join.
 func (n *Node) Addr() string { return n.bound.addr }
 
 // AdminAddr returns the address for HTTP requests of operators.
 func (n *Node) AdminAddr() string { return n.bound.admin }
 
-// GossipAddr returns the address that other nodes pass to Config.Join.
+// GossipAddr returns the address on which the node gossips.
 func (n *Node) GossipAddr() string { return n.gossip.Addr() }
 
 // Identity returns the identity of the node.

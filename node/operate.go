@@ -212,6 +212,22 @@ func (n *Node) DiscardReplica(ctx context.Context, id rhumb.NodeID, r rhumb.Rang
 	return m.network.DiscardReplica(ctx, id, &rhumbpb.DiscardReplicaRequest{Range: api.EncodeRangeID(r), Node: uint32(id), AcceptLoss: acceptLoss})
 }
 
+// Propose applies a command of an operator, and waits until the node's own copy of the metadata contains it.
+func (n *Node) Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, *catalog.State, error) {
+	m, err := n.requireMember()
+	if err != nil {
+		return catalog.Result{}, nil, err
+	}
+	res, err := m.group.Propose(ctx, cmd)
+	if err == nil {
+		err = res.Err()
+	}
+	if err == nil {
+		err = m.group.AwaitRevision(ctx, res.Revision)
+	}
+	return res, m.group.State(), err
+}
+
 // RecoverRange makes a range available again from the remaining copies. Writes that
 // only damaged copies, or copies on lost nodes, hold.
 func (n *Node) RecoverRange(ctx context.Context, cmd catalog.RecoverRange) (*rhumb.Range, error) {

@@ -71,7 +71,7 @@ func TestCopiedDirectory(t *testing.T) {
 	}
 	first, _ = startAt(t, dir, addr)
 	awaitReady(t, first)
-	_, fatal := startAt(t, copied, "127.0.0.1:0", first.GossipAddr())
+	_, fatal := startAt(t, copied, "127.0.0.1:0", first.Addr())
 	select {
 	case err := <-fatal:
 		if rhumb.KindOf(err) != rhumb.WrongCluster || !strings.Contains(err.Error(), addr) || !strings.Contains(err.Error(), "copy of its directory") {
@@ -113,7 +113,7 @@ func TestOutsiderSaysWhy(t *testing.T) {
 	}
 	fresh, _ := startAt(t, t.TempDir(), "127.0.0.1:0", "127.0.0.1:1")
 	says(fresh, "none of [127.0.0.1:1] answers")
-	waiting, _ := startAt(t, t.TempDir(), "127.0.0.1:0", fresh.GossipAddr())
+	waiting, _ := startAt(t, t.TempDir(), "127.0.0.1:0", fresh.Addr())
 	says(waiting, "no node that answers belongs to a cluster; run rhumb init")
 
 	// The copy of the catalog can be read nevertheless.

@@ -58,7 +58,7 @@ func TestFencingOutlivesRollback(t *testing.T) {
 	nodes[1].Close()
 
 	first := startNode(t, old, "singapore", "a")
-	back := startNode(t, nodes[2].cfg.Dirs[0], "singapore", "c", first.GossipAddr())
+	back := startNode(t, nodes[2].cfg.Dirs[0], "singapore", "c", first.Addr())
 	await(t, "the voter that was rolled back knows that it is", func() bool {
 		for _, n := range []*Node{first, back} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -76,7 +76,7 @@ func TestFencingOutlivesRollback(t *testing.T) {
 		return err == nil && s.Short && s.Silent
 	})
 
-	second := startNode(t, nodes[1].cfg.Dirs[0], "singapore", "b", first.GossipAddr())
+	second := startNode(t, nodes[1].cfg.Dirs[0], "singapore", "b", first.Addr())
 	awaitReady(t, first, second, back)
 	awaitVoters(t, first, second, back)
 	for i := range rollbackKeys {

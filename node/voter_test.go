@@ -65,7 +65,7 @@ func TestVoterLosesItsEnd(t *testing.T) {
 	dir := copyOf(t, nodes[1])
 	nodes[1].Close()
 	flipMiddle(t, dir)
-	nodes[1] = startNode(t, dir, "singapore", "b", nodes[0].GossipAddr())
+	nodes[1] = startNode(t, dir, "singapore", "b", nodes[0].Addr())
 	awaitReady(t, nodes[1])
 	if len(nodes[1].engine.Damage()) == 0 {
 		t.Fatal("nothing was damaged")
@@ -114,7 +114,7 @@ func TestVoterRolledBack(t *testing.T) {
 	for i, dir := range []string{nodes[0].cfg.Dirs[0], nodes[1].cfg.Dirs[0], old} {
 		var join []string
 		for _, n := range again {
-			join = append(join, n.GossipAddr())
+			join = append(join, n.Addr())
 		}
 		again = append(again, startNode(t, dir, "singapore", string(rune('a'+i)), join...))
 	}

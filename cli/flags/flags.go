@@ -17,6 +17,8 @@ import (
 const (
 	annotationDefault  = "default"       // of a flag: the value that zero means
 	annotationPositive = "positive"      // of a flag: zero is an error
+	annotationConnects = "connects"      // of a flag: it says which cluster a command uses
+	annotationLiteral  = "literal"       // of a flag: no setting sets it
 	annotationPlace    = "takes-a-place" // of a command: its last argument is a point or a box
 )
 
@@ -42,6 +44,37 @@ func DefaultOf(f *pflag.Flag) string {
 		return "" // pflag's zero values; whether they mean "none" or "the default" is for Default to say
 	}
 	return f.DefValue
+}
+
+// Connection marks the flags that say which cluster a command uses, and as whom. A context sets
+// them; flags of the same name that say how a node runs are not marked.
+func Connection(set *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		must(set.SetAnnotation(name, annotationConnects, nil))
+	}
+}
+
+// Literal marks flags that only share their name with a setting: neither the configuration file nor
+// the environment sets them.
+func Literal(set *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		must(set.SetAnnotation(name, annotationLiteral, nil))
+	}
+}
+
+// IsLiteral reports whether Literal marked a flag.
+func IsLiteral(f *pflag.Flag) bool {
+	_, marked := f.Annotations[annotationLiteral]
+	return marked
+}
+
+// Connects reports whether a command connects to a cluster.
+func Connects(set *pflag.FlagSet) (found bool) {
+	set.VisitAll(func(f *pflag.Flag) {
+		_, marked := f.Annotations[annotationConnects]
+		found = found || marked
+	})
+	return found
 }
 
 // Positive marks flags that reject zero and less. Zero means the default inside the program, but a

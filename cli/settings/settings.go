@@ -1,6 +1,7 @@
-// Package settings reads the configuration file and the environment, and applies them to the flags
-// that the command line leaves unset. The file is the weakest source, then the environment, then
-// the command line.
+// Package settings reads the configuration file, a context and the environment, and applies them to
+// the flags that the command line leaves unset. The file is the weakest source, then the context,
+// then the environment, then the command line. A context applies only to the flags that connect a
+// command to a cluster, so it never configures a node.
 package settings
 
 import (
@@ -18,6 +19,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/contexts"
+	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
 // FileDefault is read if it exists and neither --config nor RHUMB_CONFIG names another file.
@@ -37,7 +40,10 @@ func (s Setting) Flag() string { return strings.ReplaceAll(s.Key, "_", "-") }
 var All = []Setting{
 	{"addr", "addresses of nodes to connect to; for `start`, the address to listen on"},
 	{"admin_addr", "start: address of the operators' HTTP server"},
+	{"ca", "certificates of the authorities to trust"},
 	{"cache_size", "start: block cache in MiB"},
+	{"cert", "certificate of the user; for `start`, of the node"},
+	{"cluster", "ID of the cluster; a command refuses nodes of another"},
 	{"dir", "start: data directories, one per disk"},
 	{"drain_timeout", "start: how long a stop waits for primaries to move away"},
 	{"from", "region in which a command runs"},
@@ -45,12 +51,14 @@ var All = []Setting{
 	{"heartbeat_addr", "start: address for heartbeats"},
 	{"insecure", "connect without TLS, to loopback addresses only"},
 	{"join", "start: gossip addresses of other nodes"},
+	{"key", "key of the certificate"},
 	{"latency_file", "round trips to imitate between regions"},
 	{"location", "start: LAT,LON of the node"},
 	{"log_level", "start: debug, info, warn or error"},
 	{"memory", "start: maximum memory of the node, such as 4GiB"},
 	{"no_color", "print without colors"},
 	{"output", "how to print data"},
+	{"password_file", "file that holds the password of the user"},
 	{"region", "start: region of the node"},
 	{"snapshot_budget", "start: maximum size of the image of published tables, in MiB"},
 	{"snapshot_count", "start: number of log entries that make a version of the image before its interval is over"},
@@ -62,23 +70,59 @@ var All = []Setting{
 	{"snapshot_on_demand", "start: make versions only when asked"},
 	{"snapshot_overdue", "start: maximum size of overdue files of the image, in MiB, in addition to its budget"},
 	{"timeout", "how long a command waits for the cluster"},
+	{"user", "user to log in as, with a password"},
 	{"zone", "start: failure domain of the node within its region"},
 }
 
 // reserved lists environment variables with the prefix that are not settings.
-var reserved = []string{"RHUMB_DEMO", "RHUMB_TESTDATA", "RHUMB_PYTHON", "RHUMB_CONFIG"}
+var reserved = []string{"RHUMB_CONTEXT", "RHUMB_DEMO", "RHUMB_TESTDATA", "RHUMB_PYTHON", "RHUMB_CONFIG"}
 
 const op rhumb.Op = "rhumb.settings"
 
 // prefix begins the name of every variable.
 const prefix = "RHUMB_"
 
-// Settings holds the values in the configuration file and the environment.
+// Settings holds the values in the configuration file, the context and the environment.
 type Settings struct {
 	File    string // the value of --config
+	Context string // the value of --context
+
+	file, env source
+	context   source
+	name      string   // of the context; "" if there is none
+	unknown   []string // variables with the prefix that name no setting
+}
+
+// source holds the values of one source, and where each is from.
+type source struct {
 	values  *koanf.Koanf
-	origins map[string]string // where each value is from, by key
-	unknown []string          // variables with the prefix that name no setting
+	origins map[string]string
+}
+
+func newSource() source { return source{koanf.New("."), map[string]string{}} }
+
+func (s *source) has(key string) bool { return s.values != nil && s.values.Exists(key) }
+
+// rank orders the sources of a value: a stronger one wins.
+type rank int
+
+const (
+	unset rank = iota
+	fromFile
+	fromContext
+	fromEnv
+	fromFlag
+)
+
+// connection lists the settings that say which cluster a command uses, and as whom. A context is a
+// set of them.
+var connection = []string{"addr", "ca", "cert", "cluster", "from", "insecure", "key", "password_file", "user"}
+
+// rivals lists settings that exclude each other. The stronger source wins as a whole: a user in the
+// environment replaces the certificate of a context.
+var rivals = [][2][]string{
+	{{"insecure"}, {"ca", "cert", "key", "user", "password_file"}},
+	{{"cert", "key"}, {"user", "password_file"}},
 }
 
 func isSetting(key string) bool {
@@ -87,22 +131,142 @@ func isSetting(key string) bool {
 
 // Load reads the file and the environment.
 func (s *Settings) Load() error {
-	s.values, s.origins, s.unknown = koanf.New("."), map[string]string{}, nil
+	s.file, s.env, s.context, s.unknown = newSource(), newSource(), source{}, nil
 	if err := s.loadFile(); err != nil {
 		return err
 	}
-	return s.loadEnv() // after the file, whose values it overwrites
+	return s.loadEnv()
+}
+
+// LoadContext reads the context that --context or RHUMB_CONTEXT names, else the current one.
+// Commands that connect to no cluster do without, so that a broken file does not stop a node.
+func (s *Settings) LoadContext() error {
+	name := s.Context
+	if name == "" {
+		name = os.Getenv("RHUMB_CONTEXT")
+	}
+	s.context, s.name = newSource(), name
+	if name == contexts.Demo {
+		return nil
+	}
+	path, err := contexts.Path()
+	if err != nil && name == "" {
+		return nil // a service without a home directory
+	}
+	var file contexts.File
+	if err == nil {
+		file, err = contexts.Load(path)
+	}
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		if name = file.Current; name == "" || name == contexts.Demo {
+			s.name = name
+			return nil
+		}
+	}
+	c, err := file.Find(name)
+	if err != nil {
+		return err
+	}
+	s.name = name
+	for key, value := range c.Values() {
+		if err := s.context.values.Set(key, value); err != nil {
+			return rhumb.Wrap(op, err)
+		}
+		s.context.origins[key] = "context " + name
+	}
+	return nil
+}
+
+// ContextName returns the name of the context that LoadContext read, or "".
+func (s *Settings) ContextName() string { return s.name }
+
+// onlyDemo reports whether the command asks for the demo on this machine and not for what the other
+// sources name.
+func (s *Settings) onlyDemo() bool { return s.name == contexts.Demo }
+
+// find returns the strongest source of a key. connects selects the meaning of settings that a node
+// has too, such as addr.
+func (s *Settings) find(key string, connects bool) (rank, *source) {
+	if connects && s.onlyDemo() && key != "from" && slices.Contains(connection, key) {
+		return unset, nil
+	}
+	switch {
+	case s.env.has(key):
+		return fromEnv, &s.env
+	case connects && s.context.has(key):
+		return fromContext, &s.context
+	case s.file.has(key):
+		return fromFile, &s.file
+	}
+	return unset, nil
+}
+
+// defeated returns the settings that lose against their rivals in a stronger source. given reports
+// whether the command line sets a flag, and to what.
+func (s *Settings) defeated(given func(key string) (value string, ok bool)) []string {
+	strength := func(key string) rank {
+		if value, ok := given(key); ok {
+			if value == "false" {
+				return unset
+			}
+			return fromFlag
+		}
+		r, from := s.find(key, true)
+		if from != nil && key == "insecure" && fmt.Sprint(from.values.Get(key)) != "true" {
+			return unset
+		}
+		return r
+	}
+	var lost []string
+	strongest := func(keys []string) (r rank) {
+		for _, key := range keys {
+			if !slices.Contains(lost, key) {
+				r = max(r, strength(key))
+			}
+		}
+		return r
+	}
+	for _, pair := range rivals {
+		switch a, b := strongest(pair[0]), strongest(pair[1]); {
+		case a > b:
+			lost = append(lost, pair[1]...)
+		case b > a:
+			lost = append(lost, pair[0]...)
+		}
+	}
+	return lost
 }
 
 // Apply sets the flags that the command line leaves unset.
-func (s *Settings) Apply(flags *pflag.FlagSet) error {
+func (s *Settings) Apply(set *pflag.FlagSet) error {
+	connects := flags.Connects(set)
+	var lost []string
+	if connects {
+		if err := s.LoadContext(); err != nil {
+			return err
+		}
+		lost = s.defeated(func(key string) (string, bool) {
+			f := set.Lookup(Setting{Key: key}.Flag())
+			if f == nil || !f.Changed {
+				return "", false
+			}
+			return f.Value.String(), true
+		})
+	}
 	for _, setting := range All {
-		f := flags.Lookup(setting.Flag())
-		if f == nil || f.Changed || !s.values.Exists(setting.Key) {
+		f := set.Lookup(setting.Flag())
+		if f == nil || f.Changed || flags.IsLiteral(f) || slices.Contains(lost, setting.Key) {
 			continue
 		}
-		if err := setFlag(f, s.values.Get(setting.Key)); err != nil {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "%s: %s: %v", s.origins[setting.Key], setting.Key, err)
+		_, from := s.find(setting.Key, connects)
+		if from == nil {
+			continue
+		}
+		if err := setFlag(f, from.values.Get(setting.Key)); err != nil {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "%s: %s: %v", from.origins[setting.Key], setting.Key, err)
 		}
 	}
 	return nil
@@ -150,14 +314,14 @@ func (s *Settings) loadFile() error {
 			unknown = append(unknown, key)
 			continue
 		}
-		s.origins[key] = path
+		s.file.origins[key] = path
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
 		return rhumb.Ef(op, rhumb.InvalidArgument, "configuration file %s: unknown key %s; `rhumb config show` lists the keys",
 			path, strings.Join(unknown, ", "))
 	}
-	return rhumb.Wrap(op, s.values.Merge(read))
+	return rhumb.Wrap(op, s.file.values.Merge(read))
 }
 
 // loadEnv reads the variables that name settings. Variables with the prefix that name none are no
@@ -174,39 +338,64 @@ func (s *Settings) loadEnv() error {
 				}
 				return "", nil
 			}
-			s.origins[key] = "environment " + name
+			s.env.origins[key] = "environment " + name
 			return key, value
 		},
 	})
-	return rhumb.Wrap(op, s.values.Load(provider, nil))
+	return rhumb.Wrap(op, s.env.values.Load(provider, nil))
 }
 
 // Unknown describes the environment variables that look like settings but are not.
 func (s *Settings) Unknown() []string { return s.unknown }
 
-// Origin returns where the value of a key is from. ok is false if neither the file nor the
-// environment sets it.
-func (s *Settings) Origin(key string) (origin string, ok bool) {
-	origin, ok = s.origins[key]
-	return origin, ok
-}
-
-// Text returns the value of a key, or "" if it is not set.
-func (s *Settings) Text(key string) string {
-	if !s.values.Exists(key) {
-		return ""
+// Shown returns the value of a key and its origin, for a person: for settings of a connection as
+// commands see them, with the context if LoadContext read one. ok is false if no source sets it.
+func (s *Settings) Shown(key string) (value, origin string, ok bool) {
+	if slices.Contains(s.defeated(func(string) (string, bool) { return "", false }), key) {
+		return "", "", false
 	}
-	return fmt.Sprint(s.values.Get(key))
+	_, from := s.find(key, slices.Contains(connection, key))
+	if from == nil {
+		return "", "", false
+	}
+	return fmt.Sprint(from.values.Get(key)), from.origins[key], true
 }
 
-// Int returns the value of a key as a number, or 0.
-func (s *Settings) Int(key string) int64 { return s.values.Int64(key) }
+// Origin returns where the value of a key of a node is from. ok is false if neither the file nor
+// the environment sets it.
+func (s *Settings) Origin(key string) (origin string, ok bool) {
+	_, from := s.find(key, false)
+	if from == nil {
+		return "", false
+	}
+	return from.origins[key], true
+}
 
-// List returns the value of a key as a list. The environment has no lists, only text with commas,
-// as flags take it.
+// Text returns the value of a key of a node, or "" if it is not set.
+func (s *Settings) Text(key string) string {
+	if _, from := s.find(key, false); from != nil {
+		return fmt.Sprint(from.values.Get(key))
+	}
+	return ""
+}
+
+// Int returns the value of a key of a node as a number, or 0.
+func (s *Settings) Int(key string) int64 {
+	if _, from := s.find(key, false); from != nil {
+		return from.values.Int64(key)
+	}
+	return 0
+}
+
+// List returns the value of a key of a node as a list. The environment has no lists, only text with
+// commas, as flags take it.
 func (s *Settings) List(key string) []string {
-	if text, ok := s.values.Get(key).(string); ok {
+	_, from := s.find(key, false)
+	if from == nil {
+		return nil
+	}
+	if text, ok := from.values.Get(key).(string); ok {
 		return strings.Split(text, ",")
 	}
-	return s.values.Strings(key)
+	return from.values.Strings(key)
 }

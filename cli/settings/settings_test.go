@@ -1,12 +1,17 @@
 package settings
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
 // loadFrom loads the settings of a configuration file with some text.
@@ -53,5 +58,119 @@ func TestApply(t *testing.T) {
 	}
 	if !slices.Equal(*dirs, []string{"a", "b"}) || timeout.String() != "1s" || !flags.Lookup("dir").Changed {
 		t.Errorf("dirs %q, timeout %v", *dirs, timeout)
+	}
+}
+
+// connecting returns the flags of a command that connects to a cluster.
+func connecting() *pflag.FlagSet {
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	set.StringSlice("addr", nil, "")
+	set.Bool("insecure", false, "")
+	for _, name := range []string{"from", "ca", "cert", "key", "user", "password-file", "cluster"} {
+		set.String(name, "", "")
+	}
+	flags.Connection(set, "addr", "insecure", "from", "ca", "cert", "key", "user", "password-file", "cluster")
+	return set
+}
+
+// TestPrecedence guards which source of a setting wins: the configuration file loses against the
+// context, which loses against the environment, which loses against the command line. Settings that
+// exclude each other are replaced as a whole.
+func TestPrecedence(t *testing.T) {
+	const prod = "contexts: {prod: {addr: ['c:1'], ca: /c/ca, cert: /c/crt, key: /c/key, from: basel}, other: {addr: ['o:1'], ca: /o/ca, user: ada}}\n"
+	for _, tt := range []struct {
+		name, file, contexts, context string
+		env                           map[string]string
+		args                          []string
+		want                          string // the flags that are set
+	}{
+		{"nothing", "", "", "", nil, nil, ""},
+		{"file", "addr: ['f:1']\ninsecure: true\n", "", "", nil, nil, "addr=[f:1] insecure=true"},
+		{"no current context", "", prod, "", nil, nil, ""},
+		{"current context", "addr: ['f:1']\n", prod + "current: prod\n", "", nil, nil, "addr=[c:1] ca=/c/ca cert=/c/crt from=basel key=/c/key"},
+		{"a context replaces insecure of the file", "insecure: true\n", prod + "current: other\n", "", nil, nil, "addr=[o:1] ca=/o/ca user=ada"},
+		{"environment names the context", "", prod + "current: prod\n", "", map[string]string{"RHUMB_CONTEXT": "other"}, nil, "addr=[o:1] ca=/o/ca user=ada"},
+		{"flag names the context", "", prod, "prod", map[string]string{"RHUMB_CONTEXT": "other"}, nil, "addr=[c:1] ca=/c/ca cert=/c/crt from=basel key=/c/key"},
+		{
+			"environment over context", "", prod + "current: prod\n", "",
+			map[string]string{"RHUMB_ADDR": "e:1,e:2", "RHUMB_FROM": "bern"},
+			nil, "addr=[e:1,e:2] ca=/c/ca cert=/c/crt from=bern key=/c/key",
+		},
+		{
+			"a user replaces the certificate of the context", "", prod + "current: prod\n", "",
+			map[string]string{"RHUMB_USER": "ada", "RHUMB_PASSWORD_FILE": "/p"},
+			nil, "addr=[c:1] ca=/c/ca from=basel password_file=/p user=ada",
+		},
+		{
+			"flag over environment", "", prod + "current: prod\n", "",
+			map[string]string{"RHUMB_FROM": "bern"},
+			[]string{"--from", "zug", "--cert", "/a", "--key", "/b"},
+			"addr=[c:1] ca=/c/ca cert=/a from=zug key=/b",
+		},
+		{"insecure on the command line", "", prod + "current: prod\n", "", nil, []string{"--insecure", "--addr", "a:1"}, "addr=[a:1] from=basel insecure=true"},
+		{"not insecure", "insecure: true\n", "", "", nil, []string{"--insecure=false", "--ca", "/a"}, "ca=/a insecure=false"},
+		{"the demo", "addr: ['f:1']\ninsecure: true\n", prod + "current: prod\n", "demo", map[string]string{"RHUMB_FROM": "bern"}, nil, "from=bern"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("XDG_CONFIG_HOME", dir)
+			t.Setenv("RHUMB_CONTEXT", "")
+			for name, value := range tt.env {
+				t.Setenv(name, value)
+			}
+			path := filepath.Join(dir, "rhumb", "contexts.yaml")
+			if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(tt.contexts), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			s := loadFrom(t, tt.file)
+			s.Context = tt.context
+			set := connecting()
+			if err := set.Parse(tt.args); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Apply(set); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			set.VisitAll(func(f *pflag.Flag) {
+				if f.Changed {
+					got = append(got, strings.ReplaceAll(f.Name, "-", "_")+"="+f.Value.String())
+				}
+			})
+			if text := strings.Join(got, " "); text != tt.want {
+				t.Errorf("%s, want %s", text, tt.want)
+			}
+		})
+	}
+}
+
+// TestNodeHasNoContext guards that a context never configures a node, and that its file cannot stop
+// one.
+func TestNodeHasNoContext(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	path := filepath.Join(dir, "rhumb", "contexts.yaml")
+	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("nonsense"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s := loadFrom(t, "addr: 'f:1'\n")
+	node := pflag.NewFlagSet("", pflag.ContinueOnError)
+	addr := node.String("addr", "", "")
+	if err := s.Apply(node); err != nil || *addr != "f:1" {
+		t.Errorf("a node listens on %q, %v", *addr, err)
+	}
+	if err := s.Apply(connecting()); rhumb.KindOf(err) != rhumb.InvalidArgument {
+		t.Errorf("a command that connects: %v", err)
+	}
+}
+
+// TestLiteral guards that a flag which only shares its name with a setting is not configured.
+func TestLiteral(t *testing.T) {
+	s := loadFrom(t, "insecure: true\n")
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	insecure := set.Bool("insecure", false, "")
+	flags.Literal(set, "insecure")
+	if err := s.Apply(set); err != nil || *insecure {
+		t.Errorf("insecure %v, %v", *insecure, err)
 	}
 }

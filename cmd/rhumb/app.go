@@ -82,6 +82,9 @@ and keeps working when nodes die. This program is the node, its tools and a demo
 	set.BoolVar(&a.NoColor, "no-color", false, "print without colors; NO_COLOR does the same")
 	set.StringVar(&a.settings.File, "config", "", "configuration file")
 	flags.Default(set, "config", settings.FileDefault+" if it exists")
+	set.StringVar(&a.settings.Context, "context", "", "connection to use, of those that rhumb context ls lists")
+	flags.Default(set, "context", "RHUMB_CONTEXT, else the current one")
+	must(root.RegisterFlagCompletionFunc("context", completeContexts))
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats, cobra.ShellCompDirectiveNoFileComp)))
 
 	root.AddGroup(
@@ -102,6 +105,7 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	if err := a.settings.Apply(cmd.Flags()); err != nil {
 		return err
 	}
+	a.conn.Context = a.settings.ContextName()
 	if err := flags.CheckPositive(cmd.Flags()); err != nil {
 		return err
 	}
@@ -145,7 +149,7 @@ func (a *app) commands() []*cobra.Command {
 			write.batchCommand(), read.scanCommand(), images),
 		grouped(groupCluster, cluster.statusCommand(), cluster.nodeCommand(), cluster.regionCommand(), ranges.rangeCommand(),
 			(&tableCommands{s}).tableCommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
-		[]*cobra.Command{a.configCommand(), versionCommand(s), completionCommand(s)},
+		[]*cobra.Command{contextCommand(s), a.configCommand(), versionCommand(s), completionCommand(s), manCommand(s)},
 	)
 }
 

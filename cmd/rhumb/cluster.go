@@ -12,7 +12,9 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/connect"
+	"github.com/rhumbdb/rhumb/cli/flags"
 	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
 // clusterCommands are `rhumb init`, `status`, `node` and `region`.
@@ -61,7 +63,33 @@ A node that is stopped by SIGTERM drains first, without this command.`,
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.drainNode(cmd.Context(), args[0], undo) },
 	}
 	drain.Flags().BoolVar(&undo, "undo", false, "let the node take roles again")
-	return commandGroup("node", "List and drain nodes", cc.connected(ls), cc.connected(drain))
+	forget := &cobra.Command{
+		Use: "forget NODE", Short: "Give up a dead node for good",
+		Long: `Give up a node whose disk is lost. The node must be fenced, and can never return. Its name is free afterwards: a node with an
+empty disk may register with a certificate of that name.`,
+		Example: "  rhumb node forget n3",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return cc.forgetNode(cmd.Context(), args[0]) },
+	}
+	return commandGroup("node", "List, drain and forget nodes", cc.connected(ls), cc.connected(drain), cc.connected(forget))
+}
+
+func (cc *clusterCommands) forgetNode(ctx context.Context, node string) error {
+	id, err := connect.ParseNode(node)
+	if err != nil {
+		return err
+	}
+	return cc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		n, err := c.ForgetNode(ctx, id)
+		if err != nil {
+			return err
+		}
+		doc := map[string]any{"node": n.ID.String(), "name": n.Name, "forgotten": n.Forgotten}
+		return cc.Print(doc, func(t table.Writer) {
+			t.AppendHeader(table.Row{"NODE", "NAME", "FORGOTTEN"})
+			t.AppendRow(table.Row{n.ID, n.Name, n.Forgotten})
+		})
+	})
 }
 
 // describeTroubles summarizes the problems with the copies and disks of a node in a few words.
@@ -91,7 +119,15 @@ func (d *nodeDoc) describeTroubles() string {
 
 func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 	return cc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"NODE", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "TROUBLE", "MS"})
+		// Only nodes with certificates have names.
+		named := slices.ContainsFunc(docs, func(d nodeDoc) bool { return d.Name != "" })
+		row := func(id, name any, rest ...any) table.Row {
+			if named {
+				return append(table.Row{id, name}, rest...)
+			}
+			return append(table.Row{id}, rest...)
+		}
+		t.AppendHeader(row("NODE", "NAME", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "TROUBLE", "MS"))
 		for _, d := range docs {
 			meta := ""
 			switch {
@@ -100,7 +136,7 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			case d.Voter:
 				meta = "voter"
 			}
-			t.AppendRow(table.Row{d.ID, d.Region, d.Zone, d.State, d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.describeTroubles(), fmt.Sprintf("%.1f", d.RoundTripMs)})
+			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.State, d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.describeTroubles(), fmt.Sprintf("%.1f", d.RoundTripMs)))
 		}
 	})
 }
@@ -139,7 +175,36 @@ func (cc *clusterCommands) regionCommand() *cobra.Command {
 			})
 		},
 	}
-	return commandGroup("region", "List regions", cc.connected(ls))
+	var location string
+	add := &cobra.Command{
+		Use: "add NAME", Short: "Create a region before its first node starts",
+		Long: `Create a region without nodes. The first node that names a region creates it as well, so this command is for tools that
+declare regions before they start nodes. Repeating it is harmless; a region never moves.`,
+		Example: "  rhumb region add frankfurt\n  rhumb region add bern --location 46.9,7.4",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return cc.addRegion(cmd.Context(), args[0], location) },
+	}
+	add.Flags().StringVar(&location, "location", "", "LAT,LON of the region")
+	flags.Default(add.Flags(), "location", "that of a well-known region")
+	return commandGroup("region", "List and create regions", cc.connected(ls), cc.connected(add))
+}
+
+func (cc *clusterCommands) addRegion(ctx context.Context, name, location string) error {
+	at, err := locationOf(name, location)
+	if err != nil {
+		return err
+	}
+	return cc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		r, err := c.AddRegion(ctx, name, at)
+		if err != nil {
+			return err
+		}
+		doc := map[string]any{"id": r.ID, "name": r.Name, "location": inspect.Place(r.Location)}
+		return cc.Print(doc, func(t table.Writer) {
+			t.AppendHeader(table.Row{"REGION", "ID", "LOCATION"})
+			t.AppendRow(table.Row{r.Name, r.ID, r.Location})
+		})
+	})
 }
 
 func (cc *clusterCommands) printRegions(docs []regionDoc) error {

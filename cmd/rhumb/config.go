@@ -55,11 +55,14 @@ func settingFlags(root *cobra.Command) []*pflag.FlagSet {
 }
 
 func (a *app) showConfig(sets []*pflag.FlagSet) error {
+	if err := a.settings.LoadContext(); err != nil {
+		return err
+	}
 	var docs []settingDoc
 	for _, s := range settings.All {
 		doc := settingDoc{Key: s.Key, Value: defaultOf(sets, s.Flag()), Origin: "default", About: s.About}
-		if origin, ok := a.settings.Origin(s.Key); ok {
-			doc.Value, doc.Origin = a.settings.Text(s.Key), origin
+		if value, origin, ok := a.settings.Shown(s.Key); ok {
+			doc.Value, doc.Origin = value, origin
 		}
 		docs = append(docs, doc)
 	}

@@ -126,6 +126,7 @@ type regionDoc struct {
 // nodeDoc is a node of the cluster and its report about itself.
 type nodeDoc struct {
 	ID            string   `json:"id"`
+	Name          string   `json:"name,omitempty"`
 	Region        string   `json:"region"`
 	Zone          string   `json:"zone"`
 	State         string   `json:"state"`

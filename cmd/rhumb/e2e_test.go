@@ -28,6 +28,7 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("refusals", testRefusals)
 	t.Run("cluster", func(t *testing.T) { testCluster(t, layout) })
 	t.Run("snapshot", func(t *testing.T) { testSnapshot(t, layout) })
+	t.Run("contexts", func(t *testing.T) { testContexts(t, layout.Nodes[0].Addr) })
 	t.Run("ingest", testIngest)
 	t.Run("kill", func(t *testing.T) { testKill(t, layout, p) })
 	t.Run("stop", func(t *testing.T) { testStop(t, layout, p) })

@@ -41,6 +41,7 @@ func TestMain(m *testing.M) {
 	must(err)
 	// A demo or a configuration of this machine must not affect the tests.
 	must(os.Setenv("RHUMB_DEMO", filepath.Join(dir, "no-demo.json")))
+	must(os.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config")))
 	must(os.Setenv("RHUMB_SNAPSHOT_DIR", filepath.Join(dir, "images")))
 	must(os.Setenv("RHUMB_CONFIG", filepath.Join(dir, "empty.yaml")))
 	must(os.WriteFile(filepath.Join(dir, "empty.yaml"), nil, 0o600))
@@ -252,9 +253,10 @@ func firstOf(docs []any) any {
 
 // TestForms guards that commands which need no cluster print the same document in each form.
 func TestForms(t *testing.T) {
-	for _, args := range []string{"version", "config show", "config check", "key explain 00000001000004020000010000000029", "snapshot ls"} {
+	for _, args := range []string{"version", "config show", "config check", "key explain 00000001000004020000010000000029"} {
 		sameInAllForms(t, strings.Fields(args)...)
 	}
+	sameInAllForms(t, "snapshot", "ls", "--snapshot-dir", t.TempDir())
 }
 
 // TestSettings guards that flags win over the environment, which wins over the file, and that

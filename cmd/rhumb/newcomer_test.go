@@ -37,11 +37,11 @@ func TestNewcomerIsKilled(t *testing.T) {
 	for round := range *newcomerRounds {
 		n := &soloNode{dir: filepath.Join(base, fmt.Sprint("new", round)), addr: freeAddr(t), gossip: freeAddr(t), admin: freeAddr(t)}
 		for range newcomerKills {
-			n.start(t, "d", nodes[0].gossip)
+			n.start(t, "d", nodes[0].addr)
 			time.Sleep(time.Duration(rnd.Int64N(int64(newcomerLives)))) // a random moment is the point of the test
 			n.end(t)
 		}
-		n.start(t, "d", nodes[0].gossip)
+		n.start(t, "d", nodes[0].addr)
 		start := time.Now()
 		await(t, "the new node to be in its cluster", newcomerWait, func() bool { return isReady(n.admin) })
 		t.Logf("round %d: in its cluster after %v", round, time.Since(start).Round(time.Millisecond))

@@ -62,7 +62,7 @@ func startSolo(t *testing.T, base string) (nodes []*soloNode) {
 		n := &soloNode{dir: filepath.Join(base, fmt.Sprint(i)), addr: freeAddr(t), gossip: freeAddr(t)}
 		join := ""
 		if i > 0 {
-			join = nodes[0].gossip
+			join = nodes[0].addr
 		}
 		n.start(t, string(rune('a'+i)), join)
 		nodes = append(nodes, n)
@@ -181,7 +181,7 @@ func TestUnsafeRecoverRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept.start(t, "a", "")
-	away.start(t, "c", kept.gossip)
+	away.start(t, "c", kept.addr)
 	var doc rangeDoc
 	await(t, "the loss to be known", bootWait, func() bool {
 		var docs []nodeDoc

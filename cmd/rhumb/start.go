@@ -53,7 +53,7 @@ addresses must be loopback addresses.`,
 		Example: `  rhumb start --region frankfurt --dir /var/lib/rhumb --insecure
   rhumb start --region bern --location 46.9,7.4 --zone b --dir ./b --insecure \
       --addr 127.0.0.1:7610 --heartbeat-addr 127.0.0.1:7611 --gossip-addr 127.0.0.1:7612 \
-      --admin-addr 127.0.0.1:7613 --join 127.0.0.1:7602`,
+      --admin-addr 127.0.0.1:7613 --join 127.0.0.1`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runNode(cmd.Context(), s, cfg, f) },
 	}
@@ -74,7 +74,7 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	flags.Default(fl, "location", "that of a well-known region")
 	fl.StringVar(&cfg.Zone, "zone", "", "failure domain within the region; copies of a range are in different zones")
 	flags.Default(fl, "zone", defaults.Zone)
-	fl.StringSliceVar(&cfg.Join, "join", nil, "gossip addresses of other nodes")
+	fl.StringSliceVar(&cfg.Join, "join", nil, "host[:port] of other nodes, as in their --addr")
 	fl.StringVar(&cfg.Addr, "addr", "", "host:port for clients and nodes")
 	flags.Default(fl, "addr", defaults.Addr)
 	fl.StringVar(&cfg.HeartbeatAddr, "heartbeat-addr", "", "host:port for heartbeats")
@@ -147,7 +147,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if err != nil {
 		return err
 	}
-	<-ctx.Done()
+	manager{cfg.Logger}.follow(ctx, n.Ready)
 	s.Notef("rhumb: stopping; primaries move to other nodes first, a second signal ends the node at once")
 	// ctx has ended, so draining needs a context of its own.
 	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)

@@ -171,7 +171,7 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 	n := regionNames(c)
 	for _, s := range statuses {
 		doc := nodeDoc{
-			ID: s.Node.ID.String(), Region: n.nameOf(s.Node.Region), Zone: s.Node.Zone, State: s.Node.State.String(), Ready: s.Ready,
+			ID: s.Node.ID.String(), Name: s.Node.Name, Region: n.nameOf(s.Node.Region), Zone: s.Node.Zone, State: s.Node.State.String(), Ready: s.Ready,
 			Reason: cmp.Or(s.Err, s.Reason), Addr: s.Node.Addr, HeartbeatAddr: s.Node.HeartbeatAddr, AdminAddr: s.Node.AdminAddr,
 			Voter: s.Node.Voter, Leader: s.MetadataLeader == s.Node.ID && s.MetadataLeader != 0, Ranges: s.Ranges, Primaries: s.Primaries,
 			Revision: s.Revision, Boot: uint64(s.Node.Boot), Version: s.Node.Binary, UptimeSeconds: s.Uptime.Seconds(),

@@ -53,6 +53,9 @@ type GossipConfig struct {
 	// of this node in it.
 	WAN  *wan.Network
 	From string
+	// Encrypted encrypts gossip with AES-256-GCM and rejects everything else. The keys arrive later, by
+	// Gossip.SetKeys; until then the node hears nobody.
+	Encrypted bool
 	// Logger receives the messages of memberlist, at debug level.
 	Logger *slog.Logger
 }
@@ -63,6 +66,7 @@ type Gossip struct {
 	labels  *labels
 	members *members
 	addr    string
+	keys    *gossipKeys // nil without encryption
 }
 
 // gossipLeaveTimeout bounds the time that Close takes to announce that the node leaves.
@@ -102,12 +106,18 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	c.Events = known
 	c.Logger = logger
 	c.GossipInterval = 200 * time.Millisecond
+	g := &Gossip{labels: l, members: known, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}
+	if cfg.Encrypted {
+		g.keys = newGossipKeys()
+		c.Keyring, c.GossipVerifyIncoming, c.GossipVerifyOutgoing = g.keys.ring, true, true
+	}
 	list, err := memberlist.Create(c)
 	if err != nil {
 		_ = inner.Shutdown()
 		return nil, rhumb.Wrap(op, err)
 	}
-	return &Gossip{list: list, labels: l, members: known, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}, nil
+	g.list = list
+	return g, nil
 }
 
 // Addr returns the bound "host:port".

@@ -77,6 +77,14 @@ type RangeInfo struct {
 	Behind map[rhumb.NodeID]string
 }
 
+// ContactInfo says how to reach the gossip of a node.
+type ContactInfo struct {
+	Cluster rhumb.ClusterID
+	Node    rhumb.NodeID
+	Gossip  string
+	Keys    rhumb.GossipKeys
+}
+
 // Node serves requests that concern the node or the cluster as a whole.
 type Node interface {
 	// Ping and Info describe the node. Ping uses memory only.
@@ -98,6 +106,10 @@ type Node interface {
 	DiscardReplica(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID, acceptLoss bool) error
 	// RecoverRange makes a range continue with the remaining copies.
 	RecoverRange(ctx context.Context, cmd catalog.RecoverRange) (*rhumb.Range, error)
+	// Contact says where the node gossips. addr is where the calling node listens.
+	Contact(ctx context.Context, addr string) (ContactInfo, error)
+	// Propose applies a command of an operator to the catalog and returns a catalog that contains it.
+	Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, *catalog.State, error)
 }
 
 // Cluster is the cluster service. It answers from the start of the process. Requests that need a

@@ -1,0 +1,35 @@
+package client
+
+import (
+	"context"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+)
+
+// AddRegion creates a region without nodes, so that tables can be placed before its nodes start. A region
+// of that name at the same location is the result; the error kind AlreadyExists means that it is elsewhere.
+func (c *Client) AddRegion(ctx context.Context, name string, at rhumb.Point) (rhumb.Region, error) {
+	const op rhumb.Op = "client.Client.AddRegion"
+	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.AddRegionResponse, error) {
+		return cc.AddRegion(ctx, &rhumbpb.AddRegionRequest{Name: name, Location: api.EncodePoint(at)})
+	})
+	if err != nil {
+		return rhumb.Region{}, rhumb.Wrap(op, err)
+	}
+	return api.DecodeRegion(resp.GetRegion()), nil
+}
+
+// ForgetNode gives up a fenced node for good: it cannot return, and another disk may register with its
+// name. The error kind Conflict means that the node is not fenced.
+func (c *Client) ForgetNode(ctx context.Context, node rhumb.NodeID) (rhumb.Node, error) {
+	const op rhumb.Op = "client.Client.ForgetNode"
+	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.ForgetNodeResponse, error) {
+		return cc.ForgetNode(ctx, &rhumbpb.ForgetNodeRequest{Node: uint32(node)})
+	})
+	if err != nil {
+		return rhumb.Node{}, rhumb.Wrap(op, err)
+	}
+	return api.DecodeNode(resp.GetNode())
+}
