@@ -251,11 +251,11 @@ func serveWith(t *testing.T, state func() *catalog.State, register func(s *grpc.
 	// The services of a node are never without these two.
 	options = append(options, Identify(callerInTest)...)
 	options = append(options, Authorize(state)...)
-	s := grpc.NewServer(append(api.ServerOptions(0), options...)...)
+	s := grpc.NewServer(append(api.ServerOptions(0, api.PlainText()), options...)...)
 	register(s)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
-	conn, err := api.Connect("test", func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) })
+	conn, err := api.Connect("test", func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }, api.PlainText())
 	if err != nil {
 		t.Fatal(err)
 	}
