@@ -224,11 +224,8 @@ func (n *Node) servePorts(p ports) {
 		options = append(options, server.Identify(func(ctx context.Context) access.Principal { return server.Certified(ctx, n.cfg.Insecure) })...)
 		return append(options, server.Authorize(n.State)...)
 	}
-	mainOptions := append(options(wantClient), server.LimitStreams(n.budgets.streams))
-	if n.source != nil {
-		mainOptions = append(mainOptions, server.RequireNodes()...)
-	}
-	all, only := grpc.NewServer(mainOptions...), grpc.NewServer(options(wantNode)...)
+	all := grpc.NewServer(append(options(wantClient), server.LimitStreams(n.budgets.streams))...)
+	only := grpc.NewServer(options(wantNode)...)
 	// The main port serves peers as well, because replication, Raft and requests of peers arrive
 	// there. The other server is for heartbeats. Both offer the whole service: which stream a peer
 	// opens where is the choice of the peer.

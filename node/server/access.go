@@ -61,6 +61,7 @@ func (a *Access) WhoAmI(ctx context.Context, _ *rhumbpb.WhoAmIRequest) (*rhumbpb
 	resp := &rhumbpb.WhoAmIResponse{
 		Kind: rhumbpb.PrincipalKind(who.Kind), Name: who.Name, Unlimited: subject.IsUnlimited(), PolicyRevision: st.Access().Revision(),
 	}
+	// An operator may ask a node before the cluster exists.
 	if st == nil {
 		return resp, nil
 	}
@@ -68,6 +69,7 @@ func (a *Access) WhoAmI(ctx context.Context, _ *rhumbpb.WhoAmIRequest) (*rhumbpb
 	if who.Kind != access.KindUser {
 		return resp, nil
 	}
+	// Roles of a user exist as long as the user has them; State.Check guards that.
 	if u, ok := st.User(who.Name); ok {
 		resp.User = encodeUser(u)
 		for _, name := range u.Roles {
@@ -100,6 +102,7 @@ func (a *Access) AlterUser(ctx context.Context, q *rhumbpb.AlterUserRequest) (*r
 		return nil, statusError(err)
 	}
 	cmd := catalog.SetUser{Name: q.Name}
+	// Fields of proto3 have no absence, so each change is a flag of its own.
 	switch {
 	case q.Disable && q.Enable || q.RemovePassword && q.Verifier != nil:
 		return nil, statusError(rhumb.E(op, rhumb.InvalidArgument, "the request contradicts itself; change one thing"))
@@ -140,6 +143,7 @@ func (a *Access) ListUsers(ctx context.Context, _ *rhumbpb.ListUsersRequest) (*r
 	}
 	who, subject := caller(ctx, st)
 	resp := &rhumbpb.ListUsersResponse{PolicyRevision: st.Access().Revision()}
+	// A user that is no admin learns only about itself: names of users are worth a guess at their passwords.
 	for u := range st.Users() {
 		if subject.AllowsCluster(access.Admin) || who == (access.Principal{Kind: access.KindUser, Name: u.Name}) {
 			resp.Users = append(resp.Users, encodeUser(u))
@@ -175,6 +179,7 @@ func (a *Access) ListRoles(ctx context.Context, _ *rhumbpb.ListRolesRequest) (*r
 	if u, ok := st.User(who.Name); ok && who.Kind == access.KindUser {
 		own = u.Roles
 	}
+	// One pass over all users, not one per role.
 	holders := map[string][]string{}
 	if all {
 		for u := range st.Users() {

@@ -94,6 +94,7 @@ func Certified(ctx context.Context, insecure bool) access.Principal {
 	if !ok {
 		return access.Principal{}
 	}
+	// The role of a certificate is its kind of principal. An authority calls nobody.
 	switch peer.Role {
 	case identity.RoleNode:
 		return access.Principal{Kind: access.KindNode, Name: peer.Name.Name}
@@ -158,6 +159,7 @@ func authorizeCall(ctx context.Context, state func() *catalog.State, method stri
 	if !subject.IsKnown() {
 		return errUnknownCaller(op, who, state())
 	}
+	// An RPC without an entry is denied to everybody, operators included.
 	allowed := false
 	switch wanted {
 	case needIdentity:
@@ -178,6 +180,7 @@ func authorizeCall(ctx context.Context, state func() *catalog.State, method stri
 
 // errUnknownCaller rejects a caller that is not identified, or that the catalog does not know.
 func errUnknownCaller(op rhumb.Op, who access.Principal, st *catalog.State) error {
+	// Operators and nodes are known without a catalog, so the rest is about users.
 	switch {
 	case who.Kind == access.KindNobody:
 		return access.ErrAnonymous

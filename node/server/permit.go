@@ -88,6 +88,7 @@ func (p *permit) check(q *rhumbpb.Request) error {
 
 // checkWrite returns an error if the caller may not apply all mutations of a batch.
 func (p *permit) checkWrite(w *rhumbpb.Write) error {
+	// A batch is atomic, so one forbidden name forbids all of it.
 	for _, m := range w.Mutations {
 		right, name := access.Write, m.GetName()
 		switch m.GetKind() {
@@ -117,6 +118,7 @@ func (p *permit) errDenied(right access.Rights, id rhumb.TableID, name []byte) e
 	if table == "" || !p.subject.AllowsTable(table) {
 		return rhumb.Ef(op, rhumb.PermissionDenied, "%s has no right to table %s, or it does not exist; list the tables that you may use with `rhumb table ls`", p.who, id)
 	}
+	// The name is the caller's own word; it shows which record of a batch was meant.
 	of := ""
 	if len(name) > 0 {
 		of = "record " + rhumb.NameString(name) + " of "
@@ -148,6 +150,7 @@ func (k *KV) checkLater(ctx context.Context, q *rhumbpb.Request) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpMax)
 	defer cancel()
 	for {
+		// A new permit each time: the catalog may have moved.
 		p := k.permitFor(ctx)
 		err := p.check(q)
 		if err == nil || p.st == nil || p.st.Revision() >= q.Revision {

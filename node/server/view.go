@@ -35,9 +35,11 @@ func (v *view) update(u raftmeta.Update) *api.Metadata {
 	if u.Full || v.shown == nil {
 		return v.full(st)
 	}
+	// A right that was granted or revoked may show or hide any table.
 	if v.policy != st.Access() && !subject.IsUnlimited() {
 		return v.full(st)
 	}
+	// The class of a new table may have been hidden until now, and with it records that did not change.
 	for _, id := range u.Changes.Tables {
 		if t, ok := st.Table(id); ok && !v.shown[t.Class] && subject.AllowsTable(t.Name) {
 			return v.full(st)
