@@ -342,39 +342,52 @@ command has to run on the node's machine.`,
 			if err != nil {
 				return err
 			}
-			return ic.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error { return ic.publishImage(ctx, c, id) })
+			return ic.publishImage(cmd.Context(), id)
 		},
 	}
 	ic.conn.Register(c.Flags())
 	return c
 }
 
-func (ic *commands) publishImage(ctx context.Context, c *client.Client, id rhumb.NodeID) error {
-	nodes := c.Nodes()
-	i := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
-	if i < 0 {
-		return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)
-	}
-	// The client bounds its own requests; this one goes to the node directly.
-	if ic.conn.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, ic.conn.Timeout)
-		defer cancel()
-	}
-	var answer struct {
-		Version uint64 `json:"version"`
-		Error   struct{ Kind, Message string }
-	}
-	if err := postJSON(ctx, "http://"+nodes[i].AdminAddr+"/v1/snapshot/publish", &answer); err != nil {
+// publishImage asks a node for a version of its image. The request goes to the
+// admin port of the node, with the identity of the connection.
+func (ic *commands) publishImage(ctx context.Context, id rhumb.NodeID) error {
+	cfg, err := ic.conn.Config()
+	if err != nil {
 		return err
 	}
-	if answer.Error.Kind != "" {
-		return rhumb.E(exit.OpSnapshot, kindNamed(answer.Error.Kind), answer.Error.Message)
+	admin, err := ic.conn.OpenAdmin(cfg)
+	if err != nil {
+		return err
 	}
-	doc := map[string]any{"node": id.String(), "version": answer.Version}
-	return ic.Print(doc, func(t table.Writer) {
-		t.AppendHeader(table.Row{"NODE", "VERSION"})
-		t.AppendRow(table.Row{id, strconv.FormatUint(answer.Version, 10)})
+	defer admin.Close()
+	return ic.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		nodes := c.Nodes()
+		i := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
+		if i < 0 {
+			return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)
+		}
+		// The client bounds its own requests; this one goes to the node directly.
+		if ic.conn.Timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, ic.conn.Timeout)
+			defer cancel()
+		}
+		var answer struct {
+			Version uint64 `json:"version"`
+			Error   struct{ Kind, Message string }
+		}
+		if err := postJSON(ctx, admin, nodes[i].AdminAddr, "/v1/snapshot/publish", &answer); err != nil {
+			return err
+		}
+		if answer.Error.Kind != "" {
+			return rhumb.E(exit.OpSnapshot, kindNamed(answer.Error.Kind), answer.Error.Message)
+		}
+		doc := map[string]any{"node": id.String(), "version": answer.Version}
+		return ic.Print(doc, func(t table.Writer) {
+			t.AppendHeader(table.Row{"NODE", "VERSION"})
+			t.AppendRow(table.Row{id, strconv.FormatUint(answer.Version, 10)})
+		})
 	})
 }
 
@@ -384,14 +397,10 @@ const answerMax = 1 << 20
 
 // postJSON sends an empty request and decodes the answer. Errors of the node are documents too, so
 // the status does not matter.
-func postJSON(ctx context.Context, url string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+func postJSON(ctx context.Context, admin *connect.Admin, addr, path string, into any) error {
+	resp, err := admin.Do(ctx, http.MethodPost, addr, path)
 	if err != nil {
-		return rhumb.WrapKind(exit.OpSnapshot, rhumb.InvalidArgument, err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return rhumb.WrapKind(exit.OpSnapshot, rhumb.Unavailable, err)
+		return rhumb.Wrap(exit.OpSnapshot, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))

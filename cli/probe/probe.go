@@ -1,5 +1,6 @@
-// Package probe gathers facts about this machine and about the ports of nodes, for package doctor
-// to judge. What the operating system does not tell is left empty.
+// Package probe gathers facts about this machine and about the ports of
+// nodes, for package doctor to judge. What the operating system does not tell
+// is left empty.
 package probe
 
 import (
@@ -25,20 +26,22 @@ import (
 )
 
 const (
-	// syncs is how many writes measure a disk, and syncsFor bounds the time for them.
+	// syncs is how many writes measure a disk, and syncsFor bounds the time
+	// for them.
 	syncs    = 21
 	syncsFor = 3 * time.Second
 	// syncBytes is the size of such a write.
 	syncBytes = 4 << 10
-	// dialTimeout bounds an attempt to connect, and udpWait the wait for a refusal: a gossip port
-	// does not answer strangers.
+	// dialTimeout bounds an attempt to connect, and udpWait the wait for a
+	// refusal: a gossip port does not answer strangers.
 	dialTimeout = 3 * time.Second
 	udpWait     = 300 * time.Millisecond
 	// dialsAtOnce bounds the connections that are attempted at the same time.
 	dialsAtOnce = 64
 )
 
-// Machine describes the limits and the memory of this machine, for a node with this much memory.
+// Machine describes the limits and the memory of this machine, for a node
+// with this much memory.
 func Machine(asked, imageBudget int64, wantsHugePages bool) *doctor.Machine {
 	m := &doctor.Machine{MemoryAsked: asked, ImageBudget: imageBudget, WantsHugePages: wantsHugePages}
 	limit, from := memory.Limit()
@@ -76,8 +79,9 @@ func Shm(dir string, imageBudget int64) *doctor.Shm {
 	return s
 }
 
-// Disk describes a data directory and measures how long a sync takes there. A directory that does
-// not exist is judged by the folder in which it will be created.
+// Disk describes a data directory and measures how long a sync takes there. A
+// directory that does not exist is judged by the folder in which it will be
+// created.
 func Disk(dir string) doctor.Disk {
 	d := doctor.Disk{Dir: dir}
 	at, err := existing(dir)
@@ -178,7 +182,8 @@ func Bind(use, network, addr string) doctor.Bind {
 	return b
 }
 
-// Dial tries to connect to each port, many at once, and fills in what came of it.
+// Dial tries to connect to each port, many at once, and fills in what came of
+// it.
 func Dial(ctx context.Context, reaches []doctor.Reach) {
 	slots := make(chan struct{}, dialsAtOnce)
 	var work sync.WaitGroup
@@ -192,6 +197,8 @@ func Dial(ctx context.Context, reaches []doctor.Reach) {
 	work.Wait()
 }
 
+// dial tries one port. The connection is closed without a word, which each
+// server has to bear from anybody.
 func dial(ctx context.Context, r *doctor.Reach) {
 	start := time.Now()
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, r.Network, r.Addr)
@@ -207,8 +214,8 @@ func dial(ctx context.Context, r *doctor.Reach) {
 	}
 }
 
-// refusal sends a datagram and returns an error if the machine says that nobody listens. Silence
-// counts as an open port.
+// refusal sends a datagram and returns an error if the machine says that
+// nobody listens. Silence counts as an open port.
 func refusal(conn net.Conn) error {
 	if _, err := conn.Write([]byte{0}); err != nil {
 		return err
@@ -223,7 +230,8 @@ func refusal(conn net.Conn) error {
 	return err
 }
 
-// Identity loads a certificate with its key and authorities as a node or a client would.
+// Identity loads a certificate with its key and authorities as a node or a
+// client would.
 func Identity(of string, files identity.Files) doctor.Identity {
 	id := doctor.Identity{Of: of, Cert: files.Cert, CA: files.CA}
 	src, err := identity.OpenSource(identity.SourceConfig{Files: files})
@@ -269,9 +277,10 @@ func modeOf(info os.FileInfo) uint32 {
 	return mode
 }
 
-// AuthorityClock compares the clock of the authority with that of this machine. HTTP dates have
-// seconds, which is enough: certificates are valid a while before they are issued. With the
-// authorities in caFile the server has to prove that it is one of them.
+// AuthorityClock compares the clock of the authority with that of this
+// machine. HTTP dates have seconds, which is enough: certificates are valid a
+// while before they are issued. With the authorities in caFile the server has
+// to prove that it is one of them.
 func AuthorityClock(ctx context.Context, addr, caFile string) (doctor.Offset, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // nothing but the date is used
 	if caFile != "" {
