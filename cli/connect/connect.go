@@ -75,7 +75,11 @@ func (f Flags) Config() (client.Config, error) {
 	if err := f.checkIdentity(); err != nil {
 		return cfg, err
 	}
-	if len(f.Addrs) == 0 {
+	// Who names an authority or an identity does not mean the demo.
+	if len(f.Addrs) == 0 && f.secure() {
+		cfg.Addrs = []string{AddrDefault}
+	}
+	if len(cfg.Addrs) == 0 {
 		layout, err := RunningDemo()
 		switch {
 		case err != nil:
