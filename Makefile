@@ -86,5 +86,15 @@ terraform-test: ## test the Terraform modules (Terraform 1.11; no network)
 	$(GO) test -count=1 -timeout 15m -v ./deploy/terraform
 	cd deploy/terraform/lint && $(GO) test -count=1 -v .
 
+release: ## build what a release contains into bin/release: program, package, bill of materials, checksums (ARGS=--verify builds twice)
+	deploy/release/build.sh $(ARGS)
+
+deb: build ## build a Debian package of bin/rhumb into bin/release
+	deploy/deb/build.sh bin/rhumb $(VERSION) bin/release
+
+hostctl: ## build bin/hostctl, which brings up hosts on this machine
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -o bin/hostctl ./deploy/hostctl
+
 clean: ## remove what was built
 	rm -rf bin
