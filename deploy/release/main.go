@@ -38,6 +38,7 @@ func main() {
 // writeMaterials writes the bill of materials of a program. It has no time and no random serial number, so that a release that is built
 // again has the same bytes.
 func writeMaterials(w io.Writer, program, version string) error {
+	// The linker has recorded what is in the program. The module file lists more: what only tests need.
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return fmt.Errorf("read the build information of %s: %w", program, err)
@@ -48,6 +49,7 @@ func writeMaterials(w io.Writer, program, version string) error {
 	}
 	bom := describe(info, version, sum)
 	enc := cdx.NewBOMEncoder(w, cdx.BOMFileFormatJSON)
+	// Releases are compared by people too.
 	enc.SetPretty(true)
 	return enc.EncodeVersion(bom, cdx.SpecVersion1_5)
 }
@@ -72,6 +74,7 @@ func describe(info *debug.BuildInfo, version, sum string) *cdx.BOM {
 	}}
 	uses := []string{"std"}
 	for _, m := range info.Deps {
+		// The replacement is what was compiled.
 		if m.Replace != nil {
 			m = m.Replace
 		}
@@ -85,6 +88,7 @@ func describe(info *debug.BuildInfo, version, sum string) *cdx.BOM {
 		parts = append(parts, c)
 		uses = append(uses, c.BOMRef)
 	}
+	// All modules hang on the program. Which module needs which is not recorded in a program.
 	bom := cdx.NewBOM()
 	bom.Metadata = &cdx.Metadata{Component: &main}
 	bom.Components = &parts
