@@ -122,14 +122,25 @@ func (c *cli) up() *cobra.Command {
 
 // add adds one host, for callers that manage hosts one by one.
 func (c *cli) add() *cobra.Command {
-	var region string
+	var region, address string
 	cmd := &cobra.Command{
-		Use:   "add HOST [--region REGION]",
+		Use:   "add HOST [--region REGION] [--address ADDRESS]",
 		Short: "Add a host to the fleet and start it",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.with(func(fleet *hosts.Fleet) error {
-				if err := fleet.Up(netip.Prefix{}, hosts.Spec{Name: args[0], Region: region}); err != nil {
+				spec := hosts.Spec{Name: args[0], Region: region}
+				if address == "" {
+					if err := fleet.Up(netip.Prefix{}, spec); err != nil {
+						return err
+					}
+					return printHosts(cmd.OutOrStdout(), fleet, "table")
+				}
+				addr, err := netip.ParseAddr(address)
+				if err != nil {
+					return err
+				}
+				if err := fleet.AddAt(spec, addr); err != nil {
 					return err
 				}
 				return printHosts(cmd.OutOrStdout(), fleet, "table")
@@ -137,6 +148,7 @@ func (c *cli) add() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&region, "region", "", "region of the host")
+	cmd.Flags().StringVar(&address, "address", "", "address of the host within the network of the fleet (default: the next free one)")
 	return cmd
 }
 
@@ -250,7 +262,7 @@ func (c *cli) run(ctx context.Context, name string, args ...string) error {
 	if err != nil {
 		return err
 	}
-	// cobra passes no context unless the program gives one.
+	// cobra passes a nil context unless Execute had one.
 	if ctx == nil {
 		ctx = context.Background()
 	}
