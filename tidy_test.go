@@ -37,7 +37,7 @@ var layers = [][]string{
 	{"sim", "bench", "bench/image", "ingest", "demo"},
 	{"examples/live", "cli/output", "cli/connect", "cli/health", "cli/probe"},
 	{"examples/router", "examples/tiles", "cli/imagecmd", "cli/benchcmd"},
-	{"cmd/rhumb", "deploy/hostctl", "sim/modelcheck"},
+	{"cmd/rhumb", "deploy/hostctl", "deploy/release", "sim/modelcheck"},
 }
 
 // pure lists the packages that may not start goroutines or know about clocks, chance, locks, files or the network, so
@@ -56,6 +56,7 @@ var impureTime = []string{"After", "AfterFunc", "NewTicker", "NewTimer", "Now", 
 
 // owners names, for each outside module, the only packages that may import it, so that replacing one touches one place.
 var owners = map[string][]string{
+	"github.com/CycloneDX/cyclonedx-go": {"deploy/release"},
 	"github.com/anishathalye/porcupine": {"sim/check"},
 	"github.com/cockroachdb/pebble":     {"storage", "storage/storagetest"},
 	"github.com/coreos/go-systemd":      {"cmd/rhumb", "deploy/hosts"},
