@@ -198,7 +198,7 @@ func (n *Node) isNodeAddr(a netip.Addr) bool {
 	return known.addrs[a]
 }
 
-// callers identifies the callers of the port for operators.
+// callersHTTP identifies the callers of the port for operators.
 type callersHTTP struct{ n *Node }
 
 // Identify implements server.Callers.
@@ -211,7 +211,7 @@ func (c callersHTTP) Allows(who access.Principal, right access.Rights) bool {
 	return c.n.policy().AllowsCluster(who, right)
 }
 
-// Record implements server.Callers and server.Recorder.
+// record records an administrative request.
 func (n *Node) record(ctx context.Context, e audit.Event) error {
 	e.Policy = n.policy().Revision()
 	return n.guard.audit.Append(ctx, e)
@@ -221,4 +221,3 @@ func (n *Node) record(ctx context.Context, e audit.Event) error {
 func (c callersHTTP) Record(ctx context.Context, e audit.Event) error { return c.n.record(ctx, e) }
 
 var _ server.Callers = callersHTTP{}
-

@@ -34,6 +34,7 @@ func (n *Node) findCluster() {
 		n.cfg.Logger.Warn("no node to join answers yet; the node keeps trying", "err", err)
 	}
 	var nodes []*rhumb.Node
+	began := time.Now()
 	for n.engine.Identity().Cluster.IsZero() && n.ctx.Err() == nil {
 		// Init may run while entering is free, so the identity is read again after each pause.
 		n.entering.Unlock()
@@ -42,6 +43,7 @@ func (n *Node) findCluster() {
 		if n.engine.Identity().Cluster.IsZero() {
 			nodes = n.seekCluster()
 		}
+		n.foundCluster(time.Since(began))
 	}
 	// Init may have made the node a member during a pause.
 	if n.ctx.Err() == nil && n.member.Load() == nil {
@@ -477,9 +479,33 @@ func (n *Node) dropUnfinishedInit() error {
 
 // Init creates a cluster with this node as its first node.
 func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
-	const op rhumb.Op = "node.Init"
 	n.entering.Lock()
 	defer n.entering.Unlock()
+	return n.createCluster(ctx)
+}
+
+// foundCluster creates the cluster of a founder that has looked for it for a while. The caller
+// holds n.entering.
+func (n *Node) foundCluster(sought time.Duration) {
+	if !n.cfg.Founder || !n.engine.Identity().Cluster.IsZero() {
+		return
+	}
+	// The nodes to join may be slow to answer that the cluster exists, and a second cluster with the
+	// same name could not be told from it.
+	if len(n.cfg.Join) > 0 && sought < founderPatience {
+		return
+	}
+	// createCluster asks them once more, and refuses if one of them has the cluster.
+	if _, _, err := n.createCluster(n.ctx); err != nil {
+		n.setObstacle(rhumb.Message(err))
+		return
+	}
+	n.cfg.Logger.Info("this node has founded its cluster", "cluster", n.engine.Identity().Cluster)
+}
+
+// createCluster is Init for callers that hold n.entering.
+func (n *Node) createCluster(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
+	const op rhumb.Op = "node.Init"
 	// Close holds entering for a moment and then closes the stores. An Init that comes later must
 	// not use them.
 	if n.ctx.Err() != nil {

@@ -35,6 +35,8 @@ const (
 	// strangersPatience is the time that a node waits for members of its own cluster while it meets
 	// only nodes of another one. Gossip may hear of the others first.
 	strangersPatience = 3 * time.Second
+	// founderPatience is the time for which a founder looks for its cluster before it creates it.
+	founderPatience = 3 * time.Second
 	// twinTimeout bounds the question whether another process acts as this node.
 	twinTimeout = time.Second
 	// adminIdle is how long an HTTP connection of an operator's tool may be idle.
@@ -149,6 +151,7 @@ func (n *Node) openNode() (err error) {
 	})
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
+	n.metrics.MustRegister(n.cfg.Collectors...)
 	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, newWithheld(n.cfg.WAN))
 	if n.cfg.WAN != nil {
 		n.work.Go(func() {
@@ -228,14 +231,15 @@ func (n *Node) servePorts(p ports) {
 	g := &n.guard
 	g.main, g.beats, g.admin = n.newGate("main", p.main), n.newGate("heartbeat", p.beats), n.newGate("admin", p.admin)
 	options := func(want identity.Want, door *gate.Gate, streams tap.ServerInHandle) []grpc.ServerOption {
-		return append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want)), grpc.WaitForHandlers(true),
-			grpc.InTapHandle(g.sessions.Tap(door, streams)), grpc.ChainStreamInterceptor(g.sessions.Stream), grpc.ChainUnaryInterceptor(server.Audit(n.record)))
+		options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want)), grpc.WaitForHandlers(true),
+			// The principal first: the rights are checked against it. Handlers run only if both have let the call in.
+			grpc.InTapHandle(g.sessions.Tap(door, streams)), grpc.ChainStreamInterceptor(g.sessions.Stream),
+			grpc.ChainUnaryInterceptor(server.AuditRefusals(g.sessions.RecordFailure)))
+		options = append(options, server.Authorize(n.State)...)
+		return append(options, grpc.ChainUnaryInterceptor(server.Audit(n.record)))
 	}
-	mainOptions := options(wantClient, g.main, server.LimitStreams(n.budgets.streams))
-	if n.source != nil {
-		mainOptions = append(mainOptions, server.RequireNodes()...)
-	}
-	all, only := grpc.NewServer(mainOptions...), grpc.NewServer(options(wantNode, g.beats, nil)...)
+	all := grpc.NewServer(options(wantClient, g.main, server.LimitStreams(n.budgets.streams))...)
+	only := grpc.NewServer(options(wantNode, g.beats, nil)...)
 	// The main port serves peers as well, because replication, Raft and requests of peers arrive
 	// there. The other server is for heartbeats. Both offer the whole service: which stream a peer
 	// opens where is the choice of the peer.
@@ -244,6 +248,7 @@ func (n *Node) servePorts(p ports) {
 	n.peers.Register(only)
 	g.sessions.Register(all)
 	server.NewCluster(n).Register(all)
+	server.NewAccess(n).Register(all)
 	n.servers = []*grpc.Server{all, only}
 	n.admin = &http.Server{
 		Handler: server.AdminHandler(n, n.metrics, image{n}, callersHTTP{n}), ConnContext: identity.HTTPContext, ErrorLog: n.errorLog(),

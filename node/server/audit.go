@@ -25,6 +25,8 @@ var administers = map[string]bool{
 	rhumbpb.Cluster_Drain_FullMethodName:          true,
 	rhumbpb.Cluster_DiscardReplica_FullMethodName: true,
 	rhumbpb.Cluster_RecoverRange_FullMethodName:   true,
+	rhumbpb.Cluster_AddRegion_FullMethodName:      true,
+	rhumbpb.Cluster_ForgetNode_FullMethodName:     true,
 }
 
 // adminServices are the services all of whose requests are administrative, except those that list or describe.
@@ -47,13 +49,10 @@ func Audit(record func(context.Context, audit.Event) error) grpc.UnaryServerInte
 		if !isAdministrative(info.FullMethod) {
 			return handle(ctx, q)
 		}
-		who, _ := access.FromContext(ctx)
-		e := audit.Event{Kind: audit.Admin, Caller: who.String(), Action: info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:], Outcome: audit.OutcomeBegun}
-		if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
-			e.Address = p.Addr.String()
-		}
-		if m, ok := q.(proto.Message); ok {
-			e.Object = describeRequest(m)
+		e := eventOf(ctx, q, info.FullMethod)
+		e.Outcome = audit.OutcomeBegun
+		if begun, ok := ctx.Value(begunKey{}).(*bool); ok {
+			*begun = true
 		}
 		if err := record(ctx, e); err != nil {
 			return nil, api.Status(err, api.Hint{})
@@ -69,6 +68,41 @@ func Audit(record func(context.Context, audit.Event) error) grpc.UnaryServerInte
 		_ = record(context.WithoutCancel(ctx), e)
 		return resp, err
 	}
+}
+
+// begunKey is the key of a flag in a context: Audit has recorded the request.
+type begunKey struct{}
+
+// AuditRefusals returns an interceptor that records administrative requests whose callers may not send them. It comes
+// before Authorize, and Audit after it. record must not block, and bounds how much it records: every user can
+// cause refusals.
+func AuditRefusals(record func(audit.Event)) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if !isAdministrative(info.FullMethod) {
+			return handle(ctx, q)
+		}
+		begun := false
+		resp, err := handle(context.WithValue(ctx, begunKey{}, &begun), q)
+		if err != nil && !begun {
+			e := eventOf(ctx, q, info.FullMethod)
+			e.Outcome, e.Detail = outcomeOf(err), status.Convert(err).Message()
+			record(e)
+		}
+		return resp, err
+	}
+}
+
+// eventOf returns the event of an administrative request without its outcome.
+func eventOf(ctx context.Context, q any, method string) audit.Event {
+	who, _ := access.FromContext(ctx)
+	e := audit.Event{Kind: audit.Admin, Caller: who.String(), Action: method[strings.LastIndex(method, "/")+1:]}
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		e.Address = p.Addr.String()
+	}
+	if m, ok := q.(proto.Message); ok {
+		e.Object = describeRequest(m)
+	}
+	return e
 }
 
 // outcomeOf returns the kind of the error of a handler.

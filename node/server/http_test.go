@@ -131,11 +131,24 @@ func TestAdminHandlerGuards(t *testing.T) {
 		code              int
 		body              bool
 	}{
-		{"", "GET", "/livez", 200, false}, {"", "GET", "/readyz", 200, false}, {"user", "GET", "/readyz", 200, false}, {"operator", "GET", "/readyz", 200, true},
-		{"", "GET", "/metrics", 401, true}, {"", "GET", "/debug/pprof/", 401, true}, {"", "GET", "/v1/snapshot/", 401, true}, {"", "POST", "/v1/snapshot/publish", 401, true},
-		{"", "GET", "/", 401, true}, {"", "GET", "/no/such/path", 401, true}, {"", "POST", "/livez", 401, true}, {"", "OPTIONS", "/metrics", 401, true},
-		{"user", "GET", "/metrics", 403, true}, {"user", "GET", "/debug/pprof/heap", 403, true}, {"user", "POST", "/v1/snapshot/publish", 403, true},
-		{"hasty", "GET", "/metrics", 429, true}, {"operator", "GET", "/metrics", 200, true}, {"operator", "GET", "/no/such/path", 404, true},
+		{"", "GET", "/livez", 200, false},
+		{"", "GET", "/readyz", 200, false},
+		{"user", "GET", "/readyz", 200, false},
+		{"operator", "GET", "/readyz", 200, true},
+		{"", "GET", "/metrics", 401, true},
+		{"", "GET", "/debug/pprof/", 401, true},
+		{"", "GET", "/v1/snapshot/", 401, true},
+		{"", "POST", "/v1/snapshot/publish", 401, true},
+		{"", "GET", "/", 401, true},
+		{"", "GET", "/no/such/path", 401, true},
+		{"", "POST", "/livez", 401, true},
+		{"", "OPTIONS", "/metrics", 401, true},
+		{"user", "GET", "/metrics", 403, true},
+		{"user", "GET", "/debug/pprof/heap", 403, true},
+		{"user", "POST", "/v1/snapshot/publish", 403, true},
+		{"hasty", "GET", "/metrics", 429, true},
+		{"operator", "GET", "/metrics", 200, true},
+		{"operator", "GET", "/no/such/path", 404, true},
 		{"operator", "POST", "/v1/snapshot/publish", 503, true},
 	} {
 		r := httptest.NewRequest(tc.method, tc.path, nil)
