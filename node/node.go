@@ -147,6 +147,7 @@ func (n *Node) openNode() (err error) {
 	})
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
+	n.metrics.MustRegister(n.cfg.Collectors...)
 	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, newWithheld(n.cfg.WAN))
 	if n.cfg.WAN != nil {
 		n.work.Go(func() {
