@@ -289,3 +289,61 @@ func (s *State) checkSecurity() error {
 	}
 	return nil
 }
+
+// MaySpeak returns an error unless the bearer of a node certificate with a name may act as a life of a node.
+// Boot is 0 if it is unknown. With joining, the node may also be one that is not registered with this name
+// yet, as long as neither the node nor the name belongs to somebody else: a node takes part in the metadata
+// group before this copy of the metadata shows its registration.
+func (s *State) MaySpeak(name string, id rhumb.NodeID, boot rhumb.BootSeq, joining bool) error {
+	const op rhumb.Op = "catalog.MaySpeak"
+	n, known := s.Node(id)
+	switch holder, held := s.NodeByName(name); {
+	case id == rhumb.NoNode:
+		return rhumb.Ef(op, rhumb.PermissionDenied, "the bearer of the certificate %q claims no node number", name)
+	case held && holder.ID != id:
+		return rhumb.Ef(op, rhumb.PermissionDenied, "the certificate names %q, which is %s; it cannot speak for %s", name, holder.ID, id)
+	case known && n.Forgotten:
+		return rhumb.Ef(op, rhumb.PermissionDenied, "%s was given up with `rhumb node forget`", id)
+	case known && !held && n.Name != "":
+		return rhumb.Ef(op, rhumb.PermissionDenied, "%s is registered as %q; a certificate that names %q cannot speak for it", id, n.Name, name)
+	case known && boot != 0 && boot < n.Boot:
+		return rhumb.Ef(op, rhumb.WrongCluster, "%s is in life %d; its life %d is over", id, n.Boot, boot)
+	case !held && !joining:
+		return rhumb.Ef(op, rhumb.Unavailable, "this node has not learned yet that %s registered with the certificate of %q; retry", id, name)
+	}
+	return nil
+}
+
+// MayPropose returns an error unless a node may ask the metadata leader for a command. It protects the roles
+// of other nodes: a command that a node proposes about itself or its ranges is refused from anybody else, and
+// those that need the evidence of the leader are refused from all. Commands that operators give through any
+// node are not restricted here.
+func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
+	const op rhumb.Op = "catalog.MayPropose"
+	denied := func(format string, args ...any) error {
+		return rhumb.Ef(op, rhumb.PermissionDenied, "%s proposed "+format, append([]any{from}, args...)...)
+	}
+	switch c := cmd.(type) {
+	case AlterISR:
+		if r, ok := s.Range(c.Range); ok && r.Primary != from {
+			return denied("an in-sync set of range %s, whose primary is %s", c.Range, r.Primary)
+		}
+	case QuarantineReplica:
+		if c.Node != from {
+			return denied("to quarantine a replica of %s", c.Node)
+		}
+	case ReadmitReplica:
+		if c.Node != from {
+			return denied("to readmit a replica of %s", c.Node)
+		}
+	case FenceNode, SetRegionDead, SetVoters, Init:
+		return denied("a command of the metadata leader")
+	case Batch:
+		for _, item := range c.Commands {
+			if err := s.MayPropose(from, item); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
