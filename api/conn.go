@@ -26,8 +26,9 @@ const (
 // Conn is a connection to a node. When the node stops answering, the connection is replaced, and
 // all calls on the old one fail at once, as if the node had closed it.
 type Conn struct {
-	addr string
-	dial DialFunc
+	addr  string
+	dial  DialFunc
+	creds Credentials
 
 	mu     sync.Mutex // guards cc, usual and closed
 	cc     *grpc.ClientConn
@@ -36,12 +37,12 @@ type Conn struct {
 }
 
 // NewConn returns a connection to "host:port". The connection is established by the first call.
-func NewConn(addr string, dial DialFunc) (*Conn, error) {
-	cc, err := Connect(addr, dial)
+func NewConn(addr string, dial DialFunc, creds Credentials) (*Conn, error) {
+	cc, err := Connect(addr, dial, creds)
 	if err != nil {
 		return nil, err
 	}
-	return &Conn{addr: addr, dial: dial, cc: cc}, nil
+	return &Conn{addr: addr, dial: dial, creds: creds, cc: cc}, nil
 }
 
 // Client returns the current connection. Callers must not keep it, because it may be replaced
@@ -104,7 +105,7 @@ func (c *Conn) probeNode(ctx context.Context) bool {
 func (c *Conn) replaceConn() bool {
 	// Created before the lock is taken. Creating it does not connect, so a node that is still
 	// silent does not block here.
-	cc, err := Connect(c.addr, c.dial)
+	cc, err := Connect(c.addr, c.dial, c.creds)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil || c.closed {

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
@@ -36,11 +37,17 @@ const (
 // DialFunc opens a connection. network is always "tcp".
 type DialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// DialOptions returns the options of connections to a Rhumb server. dial may be nil, for plain TCP.
-func DialOptions(dial DialFunc) []grpc.DialOption {
+// Credentials secure a connection: those of an identity.Source, or PlainText.
+type Credentials = credentials.TransportCredentials
+
+// PlainText returns credentials without TLS. Only a process that was started with --insecure may use them, and for loopback addresses
+// only.
+func PlainText() Credentials { return insecure.NewCredentials() }
+
+// DialOptions returns the options of connections to a Rhumb server. dial may be nil, for plain TCP. creds must not be nil: gRPC
+// refuses to connect without credentials.
+func DialOptions(dial DialFunc, creds Credentials) []grpc.DialOption {
 	opts := []grpc.DialOption{
-		// TLS does not exist yet.
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(rhumb.MessageSizeMax), grpc.MaxCallSendMsgSize(rhumb.MessageSizeMax)),
 		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
@@ -49,6 +56,9 @@ func DialOptions(dial DialFunc) []grpc.DialOption {
 			MinConnectTimeout: 2 * time.Second,
 		}),
 		grpc.WithDisableServiceConfig(),
+	}
+	if creds != nil {
+		opts = append(opts, grpc.WithTransportCredentials(creds))
 	}
 	if dial != nil {
 		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
@@ -59,23 +69,24 @@ func DialOptions(dial DialFunc) []grpc.DialOption {
 }
 
 // Connect returns a connection to "host:port". The connection is established by the first call.
-func Connect(addr string, dial DialFunc) (*grpc.ClientConn, error) {
+func Connect(addr string, dial DialFunc, creds Credentials) (*grpc.ClientConn, error) {
 	const op rhumb.Op = "api.Connect"
 	// Without passthrough, gRPC would resolve the name itself; dial must see the address as
 	// written, because a latency file may name it.
-	cc, err := grpc.NewClient("passthrough:///"+addr, DialOptions(dial)...)
+	cc, err := grpc.NewClient("passthrough:///"+addr, DialOptions(dial, creds)...)
 	return cc, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 }
 
 // ServerOptions returns the options of a server. window is the number of bytes of a stream that the
 // network may hold before the server reads them; 0 means the largest useful window. A message
-// larger than the window still arrives in one piece once the server reads it.
-func ServerOptions(window int64) []grpc.ServerOption {
+// larger than the window still arrives in one piece once the server reads it. creds must not be nil.
+func ServerOptions(window int64, creds Credentials) []grpc.ServerOption {
 	stream := int32(streamWindow)
 	if window > 0 {
 		stream = int32(min(max(window, streamWindowLeast), streamWindow))
 	}
 	return []grpc.ServerOption{
+		grpc.Creds(creds),
 		grpc.MaxRecvMsgSize(rhumb.MessageSizeMax), grpc.MaxSendMsgSize(rhumb.MessageSizeMax),
 		grpc.InitialWindowSize(stream), grpc.InitialConnWindowSize(connWindow),
 		grpc.NumStreamWorkers(streamWorkers),

@@ -23,7 +23,7 @@ func TestRunKV(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	conn, err := api.Connect(n.Addr(), nil)
+	conn, err := api.Connect(n.Addr(), nil, api.PlainText())
 	if err != nil {
 		t.Fatal(err)
 	}

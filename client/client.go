@@ -16,6 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/client/stream"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 // Client is a connection to a cluster. A process opens one with Open and closes it with Close.
@@ -27,6 +28,8 @@ type Client struct {
 	meta   *metadata
 	homes  *homes
 	budget *budget
+	creds  api.Credentials
+	source *identity.Source // of creds; nil without TLS
 	window windows
 	turn   atomic.Uint32 // of inserts, so that they spread over the nodes of a region
 	full   fullNodes
@@ -72,6 +75,10 @@ func newClient(cfg Config) (*Client, error) {
 		cfg: cfg, log: cfg.Logger, meta: newMetadata(), homes: newHomes(cfg.HomesMax),
 		budget: newBudget(cfg.RetryBurst, cfg.RetryRatio), conns: map[string]*stream.Conn{},
 		window: windows{m: map[rhumb.RangeID]*window{}}, rtt: distances{m: map[string]distance{}},
+	}
+	var err error
+	if c.creds, c.source, err = cfg.openCredentials(); err != nil {
+		return nil, err
 	}
 	c.locator = newLocator(c)
 	_, _ = rand.Read(c.id[:]) // never fails (crypto/rand)
@@ -126,6 +133,9 @@ func (c *Client) Close() {
 		conn.Close()
 	}
 	c.work.Wait()
+	if c.source != nil {
+		c.source.Close()
+	}
 }
 
 // spawn runs f on a goroutine that Close waits for. On a closed client, where every request fails
@@ -166,7 +176,7 @@ func (c *Client) connTo(addr string) (*stream.Conn, error) {
 	// Created under mu, so that all callers share one connection. New does not connect, so mu is
 	// held for a moment only.
 	conn, err := stream.New(stream.Config{
-		Addr: addr, Dial: c.cfg.Dial, ConnectTimeout: c.cfg.ConnectTimeout, Cluster: c.Cluster, Counters: &c.m.conns,
+		Addr: addr, Dial: c.cfg.Dial, Credentials: c.creds, ConnectTimeout: c.cfg.ConnectTimeout, Cluster: c.Cluster, Counters: &c.m.conns,
 	})
 	if err != nil {
 		return nil, err

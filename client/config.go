@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 // Bounds of a client. Package stream has those of the requests to one node.
@@ -42,7 +44,10 @@ type Config struct {
 	// Dial opens connections, for example through a proxy or with a simulated delay. The default is
 	// a plain TCP dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Insecure accepts connections without TLS. TLS is not built yet, so it must be set.
+	// TLS holds the authorities that the client trusts, and its certificate. It must be set unless Insecure is.
+	TLS *TLS
+	// Insecure connects without TLS, in plain text. Only nodes that were started with --insecure answer, and those listen on
+	// loopback addresses.
 	Insecure bool
 	// Timeout bounds a call whose context has no deadline. The default is 10 s.
 	Timeout time.Duration
@@ -64,6 +69,21 @@ type Config struct {
 	MeasureInterval time.Duration
 	// Logger receives events. The default discards them.
 	Logger *slog.Logger
+}
+
+// TLS is the identity of a client. Each part is given as a path or as PEM text. A file that changes is loaded again without a
+// restart.
+type TLS struct {
+	// CA is the path of the certificates of the authorities of the cluster.
+	CA string
+	// Cert and Key are the paths of the certificate of a user or operator and of its key. They may be empty for a client that
+	// logs in with a password.
+	Cert, Key string
+	// PEM replaces the paths.
+	PEM identity.PEM
+	// Cluster is the cluster to connect to. If it is zero, it is the cluster in the certificate; without a certificate, it is that of
+	// the first node that answers, and later connections lead to the same cluster only.
+	Cluster rhumb.ClusterID
 }
 
 // SetDefaults sets the fields that were left empty.
@@ -100,7 +120,8 @@ func (c *Config) Validate() error {
 		_, _, err := net.SplitHostPort(a)
 		fault(err != nil, "address %s is not host:port", a)
 	}
-	fault(!c.Insecure, "TLS is not supported yet; set Insecure to connect without it")
+	fault(c.TLS == nil && !c.Insecure, "TLS is not set; set it with the CA file of the cluster, or set Insecure to connect in plain text to a node on this machine")
+	fault(c.TLS != nil && c.Insecure, "TLS and Insecure are both set; set one of them")
 	for _, d := range []struct {
 		name  string
 		value time.Duration
@@ -117,4 +138,21 @@ func (c *Config) Validate() error {
 		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))
 	}
 	return nil
+}
+
+// openCredentials returns the credentials of all connections and, with TLS, the source behind them.
+func (c *Config) openCredentials() (api.Credentials, *identity.Source, error) {
+	if c.TLS == nil {
+		return api.PlainText(), nil, nil
+	}
+	src, err := identity.OpenSource(identity.SourceConfig{
+		Files: identity.Files{Cert: c.TLS.Cert, Key: c.TLS.Key, CA: c.TLS.CA}, PEM: c.TLS.PEM, Cluster: c.TLS.Cluster, Logger: c.Logger,
+		// A node is a client of other nodes, and tools on its host may use its certificate to find out what is wrong.
+		Roles: []identity.Role{identity.RoleUser, identity.RoleOperator, identity.RoleNode},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	// Any node of the cluster will do: clients learn the addresses of nodes from the metadata and from people, not their names.
+	return src.ClientCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode}}), src, nil
 }

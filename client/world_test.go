@@ -157,7 +157,7 @@ func (n *worldNode) listen(addr string) {
 		n.w.t.Fatal(err)
 	}
 	n.addr = l.Addr().String()
-	n.server = grpc.NewServer(api.ServerOptions(0)...)
+	n.server = grpc.NewServer(api.ServerOptions(0, api.PlainText())...)
 	rhumbpb.RegisterKVServer(n.server, n)
 	rhumbpb.RegisterClusterServer(n.server, n)
 	go func() { _ = n.server.Serve(l) }()

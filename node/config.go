@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/publish"
 	"github.com/rhumbdb/rhumb/wan"
@@ -42,15 +43,22 @@ type Config struct {
 	// zones. Default "a".
 	Zone string
 	// Addr, HeartbeatAddr, GossipAddr and AdminAddr are the "host:port" to listen on. Defaults: the
-	// default ports on 127.0.0.1. Port 0 selects a free port.
+	// default ports on 127.0.0.1, or on all interfaces if Advertise is set. Port 0 selects a free port.
 	Addr, HeartbeatAddr, GossipAddr, AdminAddr string
 	// Join lists addresses of other nodes, as in their Addr; the default port may be left out. If it is
 	// empty, the node waits for Init or for another node that joins it.
 	Join []string
-	// Insecure turns TLS and authorisation off and allows loopback addresses only. TLS does not
-	// exist yet, so Insecure must be set: without it a node could send plain text to another
-	// machine.
+	// Identity names the certificate, the key and the authorities of the node. Default: the files in the folder IdentityDir of
+	// the first directory.
+	Identity identity.Files
+	// Insecure turns TLS and authorisation off and allows loopback addresses only. A store that was once served with TLS is
+	// never served without it again.
 	Insecure bool
+	// Advertise is the host under which others reach the node, or a list of PORT=HOST[:NUMBER] (see parseAdvertise). It is
+	// required if a port binds all interfaces. Default: the bound addresses.
+	Advertise string
+	// Founder makes a node without a cluster create the one in its certificate, unless a node that it joins belongs to it already.
+	Founder bool
 	// WAN simulates the distance between regions, for demos and tests on one machine. Nil simulates
 	// nothing.
 	WAN *wan.Network
@@ -95,16 +103,23 @@ type SnapshotConfig struct {
 
 // SetDefaults sets fields that have no value.
 func (c *Config) SetDefaults() {
-	// Loopback, because an insecure node must not listen elsewhere.
+	// Loopback, because an insecure node must not listen elsewhere, and a secure one only where it was asked to.
+	host := "127.0.0.1"
+	if c.Advertise != "" && !c.Insecure {
+		host = "0.0.0.0"
+	}
 	addr := func(s *string, port int) {
 		if *s == "" {
-			*s = fmt.Sprintf("127.0.0.1:%d", port)
+			*s = fmt.Sprintf("%s:%d", host, port)
 		}
 	}
 	addr(&c.Addr, DefaultPort)
 	addr(&c.HeartbeatAddr, DefaultHeartbeatPort)
 	addr(&c.GossipAddr, DefaultGossipPort)
 	addr(&c.AdminAddr, DefaultAdminPort)
+	if c.Identity.IsZero() && !c.Insecure && len(c.Dirs) > 0 {
+		c.Identity = DefaultIdentity(c.Dirs[0])
+	}
 	// A copy, because the caller may use its list for several nodes.
 	c.Join = slices.Clone(c.Join)
 	for i, a := range c.Join {
@@ -153,25 +168,51 @@ func (c *Config) Validate() error {
 	fault(c.Snapshot.Budget < 0, "snapshot: the budget is %d bytes, want 0 or more", c.Snapshot.Budget)
 	fault(c.Snapshot.OverdueMax < 0, "snapshot: the bound of overdue files is %d bytes, want 0 or more", c.Snapshot.OverdueMax)
 	fault(c.Snapshot.Leash < 0, "snapshot: the leash is %v, want 0 or more", c.Snapshot.Leash)
-	fault(!c.Insecure, "TLS does not exist yet; say --insecure, which binds loopback addresses only")
-	for _, a := range []struct{ flag, addr string }{
-		{"--addr", c.Addr}, {"--heartbeat-addr", c.HeartbeatAddr}, {"--gossip-addr", c.GossipAddr}, {"--admin-addr", c.AdminAddr},
-	} {
-		if err := checkLoopback(a.addr); err != nil {
-			fault(true, "%s: %v", a.flag, err)
-		}
-	}
-	// The node also sends plain text to the nodes that it joins, not only to those that connect to
-	// it.
-	for _, a := range c.Join {
-		if err := checkLoopback(a); err != nil {
-			fault(true, "--join: %v", err)
-		}
+	for _, why := range c.addressFaults() {
+		fault(true, "%s", why)
 	}
 	if len(faults) > 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))
 	}
 	return nil
+}
+
+// addressFaults returns what is wrong with the addresses and the identity.
+func (c *Config) addressFaults() (faults []string) {
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	hosts, err := parseAdvertise(c.Advertise)
+	if err != nil {
+		fault("--advertise: %v", err)
+	}
+	if c.Insecure && !c.Identity.IsZero() {
+		fault("--insecure and a certificate exclude each other; leave out --insecure to use TLS")
+	}
+	if c.Insecure && c.Founder {
+		fault("a node that is started with --insecure founds no cluster; run rhumb init")
+	}
+	for _, a := range []struct{ flag, port, addr string }{
+		{"--addr", "main", c.Addr}, {"--heartbeat-addr", "heartbeat", c.HeartbeatAddr}, {"--gossip-addr", "gossip", c.GossipAddr}, {"--admin-addr", "admin", c.AdminAddr},
+	} {
+		others := advertise(hosts, a.port, a.addr)
+		switch _, _, err := net.SplitHostPort(a.addr); {
+		case err != nil:
+			fault("%s: %q is not host:port", a.flag, a.addr)
+		case c.Insecure && checkLoopback(a.addr) != nil:
+			fault("%s: %v", a.flag, checkLoopback(a.addr))
+		case c.Insecure && checkLoopback(others) != nil:
+			fault("--advertise: %v", checkLoopback(others))
+		case isUnspecified(others):
+			fault("%s: others cannot connect to %s; give the host that they connect to: --advertise HOST", a.flag, a.addr)
+		}
+	}
+	// The node also sends plain text to the nodes that it joins, not only to those that connect to
+	// it.
+	for _, a := range c.Join {
+		if err := checkLoopback(a); c.Insecure && err != nil {
+			fault("--join: %v", err)
+		}
+	}
+	return faults
 }
 
 // checkLoopback rejects an address that another machine could reach.

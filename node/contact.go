@@ -87,7 +87,7 @@ func (n *Node) contactAddrs() (addrs []string) {
 		}
 	}
 	slices.Sort(addrs)
-	return slices.DeleteFunc(slices.Compact(addrs), func(a string) bool { return a == "" || a == n.bound.addr })
+	return slices.DeleteFunc(slices.Compact(addrs), func(a string) bool { return a == "" || a == n.outside.addr })
 }
 
 // contactNode asks one node where it gossips.
@@ -100,7 +100,7 @@ func (n *Node) contactNode(ctx context.Context, addr string) (c contact, err err
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, contactTimeout)
 	defer cancel()
-	resp, err := rhumbpb.NewClusterClient(conn).Contact(ctx, &rhumbpb.ContactRequest{Addr: n.bound.addr})
+	resp, err := rhumbpb.NewClusterClient(conn).Contact(ctx, &rhumbpb.ContactRequest{Addr: n.outside.addr})
 	if err != nil {
 		e, _, remote := api.FromStatus(op, err)
 		if !remote && ctx.Err() != nil {
@@ -178,7 +178,7 @@ func (n *Node) Contact(ctx context.Context, addr string) (server.ContactInfo, er
 		return server.ContactInfo{}, err
 	}
 	id := n.engine.Identity()
-	info := server.ContactInfo{Cluster: id.Cluster, Node: id.Node, Gossip: n.gossip.Addr(), Keys: n.gossip.Keys()}
+	info := server.ContactInfo{Cluster: id.Cluster, Node: id.Node, Gossip: n.gossip.Advertised(), Keys: n.gossip.Keys()}
 	// Only a node that looks for a cluster has use for the address, and --insecure stays on this machine.
 	if id.Cluster.IsZero() && addr != "" && (!n.cfg.Insecure || checkLoopback(addr) == nil) {
 		n.callers.add(addr)

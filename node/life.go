@@ -121,7 +121,7 @@ func (n *Node) listMembers(met []contact) (addrs []string) {
 		}
 	}
 	for _, m := range n.gossip.Members() {
-		if !m.Cluster.IsZero() && m.Addr != n.bound.addr && !slices.Contains(addrs, m.Addr) {
+		if !m.Cluster.IsZero() && m.Addr != n.outside.addr && !slices.Contains(addrs, m.Addr) {
 			addrs = append(addrs, m.Addr)
 		}
 	}
@@ -180,7 +180,7 @@ func (n *Node) registerCommand() catalog.RegisterNode {
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
 		Nonce: n.life.Nonce, Previous: n.life.Previous, Short: n.engine.Short(),
 		Region: n.cfg.Region, Zone: n.cfg.Zone, Location: n.cfg.Location, HasLocation: true,
-		Addr: n.bound.addr, HeartbeatAddr: n.bound.heartbeat, AdminAddr: n.bound.admin, Binary: n.cfg.Version,
+		Addr: n.outside.addr, HeartbeatAddr: n.outside.heartbeat, AdminAddr: n.outside.admin, Binary: n.cfg.Version,
 	}
 }
 
@@ -314,12 +314,12 @@ func (n *Node) registerLife(m *member) (*rhumb.Node, error) {
 func (n *Node) checkTwin(m *member) error {
 	d, ok := m.group.State().Node(m.self.Node)
 	// The catalog names this process, or no process yet.
-	if !ok || d.Addr == "" || d.Addr == n.bound.addr {
+	if !ok || d.Addr == "" || d.Addr == n.outside.addr {
 		return nil
 	}
 	// If the question fails, nothing proves a twin, and the node must be able to start while
 	// others are down.
-	conn, err := api.Connect(d.Addr, n.cfg.peerDialer())
+	conn, err := n.connectAny(d.Addr)
 	if err != nil {
 		return nil
 	}
@@ -366,7 +366,7 @@ func (n *Node) nodesByGossip(st *catalog.State) (nodes []*rhumb.Node) {
 func (n *Node) findStrangers(own rhumb.ClusterID) (other rhumb.ClusterID, ok bool) {
 	for _, m := range n.gossip.Members() {
 		switch {
-		case m.Cluster == own && m.Addr != n.bound.addr:
+		case m.Cluster == own && m.Addr != n.outside.addr:
 			return other, false
 		case m.Cluster != own && !m.Cluster.IsZero():
 			other, ok = m.Cluster, true
@@ -398,7 +398,7 @@ func (n *Node) registerOnce(m *member) error {
 	}
 	err := error(rhumb.E("node.register", rhumb.Unavailable, "no other member of the cluster answers; start the other nodes and check --join"))
 	for _, peer := range n.gossip.Members() {
-		if peer.Cluster != m.cluster || peer.Addr == n.bound.addr {
+		if peer.Cluster != m.cluster || peer.Addr == n.outside.addr {
 			continue
 		}
 		var resp *rhumbpb.JoinResponse

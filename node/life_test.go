@@ -13,6 +13,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
@@ -336,15 +337,25 @@ func TestDamagedStoreIsNotOpened(t *testing.T) {
 }
 
 func TestConfigNamesEveryFault(t *testing.T) {
-	c := Config{Region: "no good", Location: rhumb.Point{Lat: 91}, Addr: "0.0.0.0:7600", Join: []string{"nonsense"}}
-	c.SetDefaults()
-	err := c.Validate()
-	if rhumb.KindOf(err) != rhumb.InvalidArgument {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"--dir", "region name", "latitude 91", "--insecure", "0.0.0.0:7600", "nonsense"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error does not name %q: %v", want, err)
+	c := Config{Region: "no good", Location: rhumb.Point{Lat: 91}, Addr: "0.0.0.0:7600"}
+	plain := c
+	plain.Insecure, plain.Join, plain.Founder, plain.Identity = true, []string{"nonsense"}, true, identity.Files{CA: "x"}
+	for _, tc := range []struct {
+		c    Config
+		want []string
+	}{
+		{c, []string{"--dir", "region name", "latitude 91", "--advertise HOST", "0.0.0.0:7600"}},
+		{plain, []string{"--insecure and a certificate", "rhumb init", "not a loopback address", "nonsense"}},
+	} {
+		tc.c.SetDefaults()
+		err := tc.c.Validate()
+		if rhumb.KindOf(err) != rhumb.InvalidArgument {
+			t.Fatal(err)
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("the error does not name %q: %v", want, err)
+			}
 		}
 	}
 }

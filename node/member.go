@@ -77,7 +77,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	m.network = peer.NewNetwork(peer.Config{
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
 		QueueBytesMax: n.budgets.queueBytes(), Queued: n.budgets.queued, FrameBytesMax: n.budgets.frameBytes(),
-		Dial: n.cfg.peerDialer(), Load: m.loadFor, Via: m.relayFor, Handler: m, Logger: n.cfg.Logger,
+		Dial: n.cfg.peerDialer(), Credentials: m.credentialsFor, Load: m.loadFor, Via: m.relayFor, Handler: m, Logger: n.cfg.Logger,
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
@@ -112,6 +112,9 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	m.work.Go(m.mendGossip)
 	return m, nil
 }
+
+// credentialsFor returns the credentials of connections to a node of the catalog.
+func (m *member) credentialsFor(*rhumb.Node) api.Credentials { return m.n.peerCredentials("") }
 
 // registerMetrics registers metrics that disappear when this life ends.
 func (m *member) registerMetrics(cs ...prometheus.Collector) {

@@ -18,6 +18,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/hlc"
+	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/node/server"
 	"github.com/rhumbdb/rhumb/storage"
@@ -51,8 +52,11 @@ type Node struct {
 	peers   *peer.Service
 	servers []*grpc.Server
 	admin   *http.Server
-	bound   bound
-	budgets budgets
+	// source holds the certificate of the node and its open connections; nil with Config.Insecure.
+	source *identity.Source
+	// bound holds the addresses that the node listens on, outside those that others connect to.
+	bound, outside bound
+	budgets        budgets
 
 	// member is nil before the node takes part in its cluster.
 	member atomic.Pointer[member]
@@ -147,12 +151,15 @@ func (n *Node) openNode() (err error) {
 	}
 	// The ports are opened before gossip starts, because gossip announces their addresses: with
 	// port 0 the addresses are known only now.
+	if err := n.openIdentity(); err != nil {
+		return err
+	}
 	ports, err := n.openPorts()
 	if err != nil {
 		return err
 	}
 	n.gossip, err = peer.StartGossip(peer.GossipConfig{
-		Name: n.engine.Identity().Store.String(), Addr: n.cfg.GossipAddr, WAN: n.cfg.WAN, From: n.cfg.wanPlace(), Logger: n.cfg.Logger,
+		Name: n.engine.Identity().Store.String(), Addr: n.cfg.GossipAddr, Advertise: n.gossipAdvertised(), WAN: n.cfg.WAN, From: n.cfg.wanPlace(), Logger: n.cfg.Logger,
 		Encrypted: !n.cfg.Insecure,
 	}, n.gossipLabel())
 	if err != nil {
@@ -167,7 +174,7 @@ func (n *Node) openNode() (err error) {
 // gossipLabel returns the label that gossip spreads about this node.
 func (n *Node) gossipLabel() peer.Member {
 	id := n.engine.Identity()
-	return peer.Member{Cluster: id.Cluster, Node: id.Node, Boot: id.Boot, Region: n.cfg.Region, Addr: n.bound.addr}
+	return peer.Member{Cluster: id.Cluster, Node: id.Node, Boot: id.Boot, Region: n.cfg.Region, Addr: n.outside.addr}
 }
 
 // ports holds the listeners of a node, except that of gossip.
@@ -194,6 +201,12 @@ func (n *Node) openPorts() (p ports, err error) {
 		return p, err
 	}
 	n.bound = bound{p.main.Addr().String(), p.beats.Addr().String(), p.admin.Addr().String()}
+	hosts, err := parseAdvertise(n.cfg.Advertise)
+	if err != nil {
+		p.close()
+		return p, err
+	}
+	n.outside = bound{advertise(hosts, "main", n.bound.addr), advertise(hosts, "heartbeat", n.bound.heartbeat), advertise(hosts, "admin", n.bound.admin)}
 	return p, nil
 }
 
@@ -201,8 +214,14 @@ func (n *Node) openPorts() (p ports, err error) {
 func (n *Node) servePorts(p ports) {
 	// With WaitForHandlers, Stop returns after the last handler: Close then closes the stores,
 	// which handlers use.
-	options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual), grpc.WaitForHandlers(true))
-	all, only := grpc.NewServer(append(options, server.LimitStreams(n.budgets.streams))...), grpc.NewServer(options...)
+	options := func(want identity.Want) []grpc.ServerOption {
+		return append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want)), grpc.WaitForHandlers(true))
+	}
+	mainOptions := append(options(wantClient), server.LimitStreams(n.budgets.streams))
+	if n.source != nil {
+		mainOptions = append(mainOptions, server.RequireNodes()...)
+	}
+	all, only := grpc.NewServer(mainOptions...), grpc.NewServer(options(wantNode)...)
 	// The main port serves peers as well, because replication, Raft and requests of peers arrive
 	// there. The other server is for heartbeats. Both offer the whole service: which stream a peer
 	// opens where is the choice of the peer.
@@ -211,10 +230,10 @@ func (n *Node) servePorts(p ports) {
 	n.peers.Register(only)
 	server.NewCluster(n).Register(all)
 	n.servers = []*grpc.Server{all, only}
-	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics, image{n}), ReadHeaderTimeout: 5 * time.Second}
+	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics, image{n}), ReadHeaderTimeout: 5 * time.Second, ConnContext: identity.HTTPContext, ErrorLog: n.errorLog()}
 	n.work.Go(func() { _ = all.Serve(p.main) })
 	n.work.Go(func() { _ = only.Serve(p.beats) })
-	n.work.Go(func() { _ = n.admin.Serve(p.admin) })
+	n.work.Go(func() { _ = n.admin.Serve(n.listenAdmin(p.admin)) })
 }
 
 // listenOn opens one port. The purpose appears in the error.
@@ -344,6 +363,9 @@ func (n *Node) close() {
 	}
 	n.entering.Unlock()
 	n.work.Wait()
+	if n.source != nil {
+		n.source.Close()
+	}
 	if n.engine != nil {
 		_ = n.engine.Close()
 	}

@@ -53,7 +53,7 @@ func createTable(t *testing.T, n *Node, name string, replicas uint32) *rhumbpb.T
 
 func clusterClient(t *testing.T, n *Node) rhumbpb.ClusterClient {
 	t.Helper()
-	conn, err := api.Connect(n.Addr(), nil)
+	conn, err := api.Connect(n.Addr(), nil, n.peerCredentials(""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func clusterClient(t *testing.T, n *Node) rhumbpb.ClusterClient {
 
 func kvClient(t *testing.T, n *Node) rhumbpb.KVClient {
 	t.Helper()
-	conn, err := api.Connect(n.Addr(), nil)
+	conn, err := api.Connect(n.Addr(), nil, n.peerCredentials(""))
 	if err != nil {
 		t.Fatal(err)
 	}

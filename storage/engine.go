@@ -287,6 +287,17 @@ func (e *Engine) SetHLCCeiling(ceiling rhumb.Timestamp) error {
 	return rhumb.Wrap(op, e.Local(SpaceStore).Set([]byte(localHLC), encodeWords(uint64(ceiling))))
 }
 
+// Secured reports whether the node has ever served with TLS.
+func (e *Engine) Secured() (bool, error) {
+	_, ok, err := e.Local(SpaceStore).Get([]byte(localTLS))
+	return ok, rhumb.Wrap("storage.Engine.Secured", err)
+}
+
+// MarkSecured records that the node serves with TLS, and returns once the record is durable. Only then may the node serve.
+func (e *Engine) MarkSecured() error {
+	return rhumb.Wrap("storage.Engine.MarkSecured", e.Local(SpaceStore).Set([]byte(localTLS), []byte{1}))
+}
+
 // SyncOutstanding returns the longest SyncOutstanding of all stores.
 func (e *Engine) SyncOutstanding() time.Duration {
 	var most time.Duration

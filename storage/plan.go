@@ -54,8 +54,9 @@ func strayFile(fsys vfs.FS, dir string) (string, error) {
 	}
 	for _, n := range sortedNames(names) {
 		// A start that ended early leaves the lock and an unfinished STORE file, and a new file
-		// system has lost+found. Whoever starts the process may write its output to node.log.
-		if !slices.Contains([]string{lockName, ownerName, headerName + ".tmp", "lost+found", "node.log"}, n) {
+		// system has lost+found. Whoever starts the process may write its output to node.log. Enrolment writes the certificate of the
+		// node to the folder identity before the first start.
+		if !slices.Contains([]string{lockName, ownerName, headerName + ".tmp", "lost+found", "node.log", "identity"}, n) {
 			return n, nil
 		}
 	}

@@ -36,6 +36,7 @@ const (
 	localStore = "store" // the store id, which ties the database to its STORE file
 	localBoot  = "boot"  // at least the boot sequence in the STORE file
 	localHLC   = "hlc"   // the durable ceiling of the node's clock
+	localTLS   = "tls"   // present once the node has served with TLS
 )
 
 // Store is one disk: a directory with a STORE file that identifies it and a Pebble database.

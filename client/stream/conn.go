@@ -58,6 +58,8 @@ type Config struct {
 	Addr string
 	// Dial opens the TCP connection. Nil means the plain dialer.
 	Dial api.DialFunc
+	// Credentials secure the connection.
+	Credentials api.Credentials
 	// ConnectTimeout bounds opening a stream, with the connection under it.
 	ConnectTimeout time.Duration
 	// Cluster returns the cluster that the caller belongs to, zero if it is not known yet. The node
@@ -115,7 +117,7 @@ type kvStream = grpc.BidiStreamingClient[rhumbpb.ClientFrame, rhumbpb.ServerFram
 
 // New returns a Conn. It does not connect: the first request does.
 func New(cfg Config) (*Conn, error) {
-	conn, err := api.NewConn(cfg.Addr, cfg.Dial)
+	conn, err := api.NewConn(cfg.Addr, cfg.Dial, cfg.Credentials)
 	if err != nil {
 		return nil, err
 	}

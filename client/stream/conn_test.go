@@ -37,7 +37,7 @@ func newFakeNode(t *testing.T) *fakeNode {
 		t.Fatal(err)
 	}
 	n := &fakeNode{addr: l.Addr().String(), mute: func(uint64) bool { return false }}
-	server := grpc.NewServer(api.ServerOptions(0)...)
+	server := grpc.NewServer(api.ServerOptions(0, api.PlainText())...)
 	rhumbpb.RegisterKVServer(server, n)
 	rhumbpb.RegisterClusterServer(server, n)
 	go func() { _ = server.Serve(l) }()
@@ -108,7 +108,8 @@ func (n *fakeNode) received() (frames int, ids []uint64) {
 
 func (n *fakeNode) open(t *testing.T) *Conn {
 	c, err := New(Config{
-		Addr: n.addr, ConnectTimeout: 5 * time.Second, Counters: &Counters{}, Cluster: func() rhumb.ClusterID { return rhumb.ClusterID{7} },
+		Credentials: api.PlainText(),
+		Addr:        n.addr, ConnectTimeout: 5 * time.Second, Counters: &Counters{}, Cluster: func() rhumb.ClusterID { return rhumb.ClusterID{7} },
 	})
 	if err != nil {
 		t.Fatal(err)

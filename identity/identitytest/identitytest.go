@@ -201,9 +201,16 @@ func (i *Issued) PEM(t testing.TB) identity.PEM {
 // programs that renew certificates do.
 func (i *Issued) Files(t testing.TB, dir string) identity.Files {
 	t.Helper()
-	p := i.PEM(t)
 	f := identity.Files{Cert: filepath.Join(dir, "member.crt"), Key: filepath.Join(dir, "member.key"), CA: filepath.Join(dir, "ca.crt")}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	i.WriteTo(t, f)
+	return f
+}
+
+// WriteTo writes the certificate, the key and the authorities to the given files, as Files does.
+func (i *Issued) WriteTo(t testing.TB, f identity.Files) {
+	t.Helper()
+	p := i.PEM(t)
+	if err := os.MkdirAll(filepath.Dir(f.Cert), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for path, text := range map[string][]byte{f.Cert: p.Cert, f.Key: p.Key, f.CA: p.CA} {
@@ -214,7 +221,6 @@ func (i *Issued) Files(t testing.TB, dir string) identity.Files {
 			t.Fatal(err)
 		}
 	}
-	return f
 }
 
 // Source opens a Source with the certificate, which closes at the end of the test.

@@ -49,6 +49,8 @@ type GossipConfig struct {
 	Name string
 	// Addr is the "host:port" to bind, for UDP and TCP. Port 0 selects a free port.
 	Addr string
+	// Advertise is the "host:port" that others connect to, with port 0 for the port that Addr selects. Empty means Addr.
+	Advertise string
 	// WAN simulates distance between regions; nil simulates nothing. From is the region or address
 	// of this node in it.
 	WAN  *wan.Network
@@ -65,8 +67,10 @@ type Gossip struct {
 	list    *memberlist.Memberlist
 	labels  *labels
 	members *members
-	addr    string
-	keys    *gossipKeys // nil without encryption
+	// addr is where the node listens, advertised where others connect to.
+	addr, advertised string
+
+	keys *gossipKeys // nil without encryption
 }
 
 // gossipLeaveTimeout bounds the time that Close takes to announce that the node leaves.
@@ -100,6 +104,12 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	c.Name = cfg.Name
 	c.BindAddr, c.BindPort = host, inner.GetAutoBindPort()
 	c.AdvertisePort = c.BindPort
+	if cfg.Advertise != "" {
+		if c.AdvertiseAddr, c.AdvertisePort, err = resolveAdvertised(cfg.Advertise, c.BindPort); err != nil {
+			_ = inner.Shutdown()
+			return nil, err
+		}
+	}
 	c.Transport = newDelayedTransport(inner, cfg.WAN, cfg.From)
 	c.Delegate = l
 	known := &members{byName: map[string]Member{}}
@@ -107,6 +117,10 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	c.Logger = logger
 	c.GossipInterval = 200 * time.Millisecond
 	g := &Gossip{labels: l, members: known, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}
+	g.advertised = g.addr
+	if cfg.Advertise != "" {
+		g.advertised = net.JoinHostPort(c.AdvertiseAddr, strconv.Itoa(c.AdvertisePort))
+	}
 	if cfg.Encrypted {
 		g.keys = newGossipKeys()
 		c.Keyring, c.GossipVerifyIncoming, c.GossipVerifyOutgoing = g.keys.ring, true, true
@@ -120,8 +134,40 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	return g, nil
 }
 
+// resolveAdvertised returns the IP address and the port of an advertised "host:port". memberlist spreads addresses, not names.
+func resolveAdvertised(addr string, bound int) (ip string, port int, err error) {
+	const op rhumb.Op = "peer.StartGossip"
+	host, portText, err := net.SplitHostPort(addr)
+	if err == nil {
+		port, err = strconv.Atoi(portText)
+	}
+	if err != nil {
+		return "", 0, rhumb.Ef(op, rhumb.InvalidArgument, "advertised gossip address %q: %v", addr, err)
+	}
+	if port == 0 {
+		port = bound
+	}
+	if net.ParseIP(host) != nil {
+		return host, port, nil
+	}
+	ips, err := net.LookupIP(host)
+	if err != nil || len(ips) == 0 {
+		return "", 0, rhumb.Ef(op, rhumb.Unavailable, "the advertised host %q has no address: %v; check --advertise and the name server", host, err)
+	}
+	// The first address of the family that most networks route.
+	for _, found := range ips {
+		if found.To4() != nil {
+			return found.String(), port, nil
+		}
+	}
+	return ips[0].String(), port, nil
+}
+
 // Addr returns the bound "host:port".
 func (g *Gossip) Addr() string { return g.addr }
+
+// Advertised returns the "host:port" that others connect to.
+func (g *Gossip) Advertised() string { return g.advertised }
 
 // Join contacts the given gossip addresses. It fails if none answers.
 func (g *Gossip) Join(addrs []string) error {

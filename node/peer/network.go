@@ -67,6 +67,9 @@ type Config struct {
 	Via func(to rhumb.NodeID) (via rhumb.NodeID, ok bool)
 	// Dial opens connections. Nil means plain TCP.
 	Dial api.DialFunc
+	// Credentials returns the credentials of the connections to a node. They verify that the node at the other side is the one in
+	// the catalog.
+	Credentials func(d *rhumb.Node) api.Credentials
 	// QueueBytesMax bounds the replication messages that wait for one peer; default 16 MiB. The
 	// messages share the entries that replicas hold, so they take little memory of their own.
 	// Queued counts them for all peers.
@@ -340,8 +343,9 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	// Two connections: a large append on one must not delay heartbeats on the other.
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	var err1, err2 error
-	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial)
-	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial)
+	creds := n.cfg.Credentials(d)
+	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial, creds)
+	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial, creds)
 	// Only an address that does not parse fails here, and the catalog rejects such addresses.
 	if err1 != nil || err2 != nil {
 		n.cfg.Logger.Error("cannot create the connections to a peer", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)

@@ -251,7 +251,7 @@ func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
 		t.Fatal(err)
 	}
 	s.addr = l.Addr().String()
-	g := grpc.NewServer(api.ServerOptions(0)...)
+	g := grpc.NewServer(api.ServerOptions(0, api.PlainText())...)
 	s.service.Register(g)
 	s.live(cluster)
 	var wait sync.WaitGroup
@@ -267,7 +267,8 @@ func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
 // live starts to answer in a life.
 func (s *side) live(cluster rhumb.ClusterID) {
 	s.network = NewNetwork(Config{
-		Cluster: cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler),
+		Credentials: func(*rhumb.Node) api.Credentials { return api.PlainText() },
+		Cluster:     cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler),
 		Load: func(to rhumb.NodeID) (NodeLoad, bool) { return NodeLoad{7: 100 + int64(to)}, to == 2 },
 		Via: func(to rhumb.NodeID) (rhumb.NodeID, bool) {
 			s.mu.Lock()
@@ -433,7 +434,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 	c := startSide(t, 3, rhumb.UUID{9})
 	c.refuse = rhumb.E("test", rhumb.WrongCluster, "an old life")
-	conn, err := api.Connect(c.addr, nil)
+	conn, err := api.Connect(c.addr, nil, api.PlainText())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -240,11 +240,11 @@ func (w *world) with(change func()) {
 func serve(t *testing.T, register func(s *grpc.Server), options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
-	s := grpc.NewServer(append(api.ServerOptions(0), options...)...)
+	s := grpc.NewServer(append(api.ServerOptions(0, api.PlainText()), options...)...)
 	register(s)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
-	conn, err := api.Connect("test", func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) })
+	conn, err := api.Connect("test", func(ctx context.Context, _, _ string) (net.Conn, error) { return l.DialContext(ctx) }, api.PlainText())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,196 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/identity/identitytest"
+)
+
+// secureConfig returns the configuration of a node with a certificate on free loopback ports. The certificate is written to the
+// folder of the node in dir.
+func secureConfig(t *testing.T, a *identitytest.Authority, dir, name string, join ...string) Config {
+	t.Helper()
+	a.Node(t, name).WriteTo(t, DefaultIdentity(dir))
+	return Config{
+		Dirs: []string{dir}, Region: "singapore", Zone: name, Location: rhumb.Point{Lat: 1.35, Lon: 103.82}, Join: join,
+		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
+		Snapshot:   SnapshotConfig{Dir: dir + "-images", Leash: imageLeash, OverdueMax: imageOverdueMax},
+		CacheBytes: 8 << 20, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
+		Fatal: func(err error) { panic(fmt.Sprintf("node cannot go on: %v", err)) },
+	}
+}
+
+// startSecure starts a node with the certificate of an authority.
+func startSecure(t *testing.T, a *identitytest.Authority, dir, name string, join ...string) *Node {
+	t.Helper()
+	n, err := Start(secureConfig(t, a, dir, name, join...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	return n
+}
+
+// startSecureRegion starts three nodes with certificates, which form a cluster.
+func startSecureRegion(t *testing.T, a *identitytest.Authority) []*Node {
+	t.Helper()
+	first := startSecure(t, a, filepath.Join(t.TempDir(), "n1"), "eu-1")
+	if _, _, err := first.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nodes := []*Node{first}
+	for i := 2; i <= 3; i++ {
+		nodes = append(nodes, startSecure(t, a, filepath.Join(t.TempDir(), fmt.Sprintf("n%d", i)), fmt.Sprintf("eu-%d", i), first.Addr()))
+	}
+	awaitReady(t, nodes...)
+	return nodes
+}
+
+// kvAs returns a client of a node with an identity.
+func kvAs(t *testing.T, n *Node, src *identity.Source) rhumbpb.KVClient {
+	t.Helper()
+	conn, err := api.Connect(n.Addr(), nil, src.ClientCredentials(wantNode))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return rhumbpb.NewKVClient(conn)
+}
+
+// TestSecureCluster guards that nodes with certificates form a cluster whose identity is in the certificates, and that an operator
+// writes and reads through each of them.
+func TestSecureCluster(t *testing.T) {
+	a := identitytest.New(t)
+	nodes := startSecureRegion(t, a)
+	if got := nodes[2].Identity().Cluster; got != a.Cluster {
+		t.Errorf("the cluster is %s, want %s of the certificates", got, a.Cluster)
+	}
+	table := createTable(t, nodes[0], "flights", 3)
+	operator := a.Operator(t, "ann").Source(t)
+	for i, n := range nodes {
+		put(t, kvAs(t, n, operator), table.Id, fmt.Sprintf("key-%d", i), fmt.Sprintf("value-%d", i))
+	}
+	for i := range nodes {
+		if got, want := get(t, kvAs(t, nodes[(i+1)%3], operator), table.Id, fmt.Sprintf("key-%d", i)), fmt.Sprintf("value-%d", i); got != want {
+			t.Errorf("key-%d is %q, want %q", i, got, want)
+		}
+	}
+	awaitInSync(t, nodes[0], 3)
+}
+
+// TestSecuredStoreRefusesInsecure guards that a store that was served with TLS is never served without it, that an insecure store can
+// be secured, and that the cluster of the certificate must be that of the data.
+func TestSecuredStoreRefusesInsecure(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "n1")
+	n := startNode(t, dir, "singapore", "a")
+	cluster, _, err := n.Init(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, n)
+	table := createTable(t, n, "flights", 1)
+	put(t, kvClient(t, n), table.Id, "key", "value")
+	n.Close()
+
+	cfg := secureConfig(t, identitytest.New(t), dir, "eu-1")
+	if _, err := Start(cfg); rhumb.KindOf(err) != rhumb.WrongCluster || !strings.Contains(rhumb.Message(err), cluster.String()) {
+		t.Fatalf("a certificate of another cluster: %v", err)
+	}
+	n = startSecure(t, identitytest.NewFor(t, cluster), dir, "eu-1")
+	awaitReady(t, n)
+	if got := get(t, kvClient(t, n), table.Id, "key"); got != "value" {
+		t.Fatalf("after the node was secured the key is %q", got)
+	}
+	n.Close()
+
+	cfg.Insecure, cfg.Identity = true, identity.Files{}
+	if _, err := Start(cfg); rhumb.KindOf(err) != rhumb.InvalidArgument || !strings.Contains(rhumb.Message(err), "start the node without --insecure") {
+		t.Fatalf("a secured store started with --insecure: %v", err)
+	}
+}
+
+// TestServicesBetweenNodes guards that a caller without the certificate of a node cannot use the requests between nodes.
+func TestServicesBetweenNodes(t *testing.T) {
+	a := identitytest.New(t)
+	n := startSecure(t, a, filepath.Join(t.TempDir(), "n1"), "eu-1")
+	if _, _, err := n.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, n)
+	for _, tc := range []struct {
+		name string
+		src  *identity.Source
+		want rhumb.Kind
+	}{
+		{"nobody", a.Anonymous(t), rhumb.Unauthenticated},
+		{"a user", a.User(t, "app").Source(t), rhumb.PermissionDenied},
+		{"an operator", a.Operator(t, "ann").Source(t), rhumb.PermissionDenied},
+		{"a node", a.Node(t, "eu-2").Source(t), rhumb.Other},
+	} {
+		conn, err := api.Connect(n.Addr(), nil, tc.src.ClientCredentials(wantNode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		peer, calls := rhumbpb.NewPeerClient(conn), map[string]func(ctx context.Context) error{}
+		calls["Metadata"] = func(ctx context.Context) error {
+			_, err := peer.Metadata(ctx, &rhumbpb.MetadataRequest{})
+			return err
+		}
+		calls["Forward"] = func(ctx context.Context) error {
+			_, err := peer.Forward(ctx, &rhumbpb.Request{})
+			return err
+		}
+		calls["DescribeReplica"] = func(ctx context.Context) error {
+			_, err := peer.DescribeReplica(ctx, &rhumbpb.DescribeReplicaRequest{})
+			return err
+		}
+		calls["DiscardReplica"] = func(ctx context.Context) error {
+			_, err := peer.DiscardReplica(ctx, &rhumbpb.DiscardReplicaRequest{})
+			return err
+		}
+		calls["Join"] = func(ctx context.Context) error {
+			_, err := rhumbpb.NewClusterClient(conn).Join(ctx, &rhumbpb.JoinRequest{})
+			return err
+		}
+		calls["Replicate"] = func(ctx context.Context) error { return firstAnswer(peer.Replicate(ctx)) }
+		calls["Heartbeat"] = func(ctx context.Context) error { return firstAnswer(peer.Heartbeat(ctx)) }
+		calls["Raft"] = func(ctx context.Context) error {
+			s, err := peer.Raft(ctx)
+			if err == nil {
+				_ = s.Send(&rhumbpb.RaftFrame{})
+				_, err = s.CloseAndRecv()
+			}
+			return err
+		}
+		for name, call := range calls {
+			err, _, _ := api.FromStatus("test", call(t.Context()))
+			refused := rhumb.KindOf(err) == rhumb.Unauthenticated || rhumb.KindOf(err) == rhumb.PermissionDenied
+			if tc.want != rhumb.Other && rhumb.KindOf(err) != tc.want || tc.want == rhumb.Other && refused {
+				t.Errorf("%s by %s: %v", name, tc.name, err)
+			}
+		}
+	}
+}
+
+// firstAnswer sends an empty frame on a stream and returns the error of the answer.
+func firstAnswer[F any](s interface {
+	Send(*F) error
+	Recv() (*F, error)
+}, err error,
+) error {
+	if err == nil {
+		_ = s.Send(new(F))
+		_, err = s.Recv()
+	}
+	return err
+}
