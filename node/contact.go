@@ -197,6 +197,7 @@ func (m *member) mendGossip() {
 			return
 		case <-tick.C:
 		}
+		m.proposeFirstKeys()
 		if lost := m.lostByGossip(); len(lost) > 0 {
 			_, _ = m.n.meetNodes(m.ctx, lost) // tried again at the next tick
 		}

@@ -68,7 +68,8 @@ func (n *Node) seekCluster() []*rhumb.Node {
 	if err != nil {
 		why = rhumb.Message(err)
 	}
-	for _, addr := range n.listMembers(met) {
+	members := n.listMembers(met)
+	for _, addr := range members {
 		resp, err := n.askToJoin(addr)
 		if err != nil {
 			why = "the member at " + addr + " rejects this node: " + rhumb.Message(err)
@@ -109,6 +110,7 @@ func (n *Node) seekCluster() []*rhumb.Node {
 	if len(n.cfg.Join) > 0 {
 		n.setObstacle(why)
 	}
+	n.foundCluster(met, members)
 	return nil
 }
 
@@ -181,6 +183,7 @@ func (n *Node) registerCommand() catalog.RegisterNode {
 		Nonce: n.life.Nonce, Previous: n.life.Previous, Short: n.engine.Short(),
 		Region: n.cfg.Region, Zone: n.cfg.Zone, Location: n.cfg.Location, HasLocation: true,
 		Addr: n.outside.addr, HeartbeatAddr: n.outside.heartbeat, AdminAddr: n.outside.admin, Binary: n.cfg.Version,
+		Name: n.ownName(),
 	}
 }
 
@@ -478,6 +481,9 @@ func (n *Node) dropUnfinishedInit() error {
 // Init creates a cluster with this node as its first node.
 func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
 	const op rhumb.Op = "node.Init"
+	if err := n.requireOperator(ctx); err != nil {
+		return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
+	}
 	n.entering.Lock()
 	defer n.entering.Unlock()
 	// Close holds entering for a moment and then closes the stores. An Init that comes later must
@@ -500,6 +506,13 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 			return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "node %s at %s already belongs to cluster %s; this node joins that cluster, which needs no init", m.Node, m.Addr, m.Cluster)
 		}
 	}
+	return n.createCluster()
+}
+
+// createCluster creates a cluster with this node as its first node. The caller holds n.entering, and has
+// checked that the node cannot join one.
+func (n *Node) createCluster() (rhumb.ClusterID, rhumb.NodeID, error) {
+	const op rhumb.Op = "node.createCluster"
 	// The search for a cluster may have begun the life already.
 	if n.life.Nonce == 0 {
 		if err := n.beginLife(n.engine.BeginLife); err != nil {

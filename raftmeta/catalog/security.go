@@ -290,11 +290,10 @@ func (s *State) checkSecurity() error {
 	return nil
 }
 
-// MaySpeak returns an error unless the bearer of a node certificate with a name may act as a life of a node.
-// Boot is 0 if it is unknown. With joining, the node may also be one that is not registered with this name
+// MaySpeak returns an error unless the bearer of a node certificate with a name may act as a node. With joining, the node may also be one that is not registered with this name
 // yet, as long as neither the node nor the name belongs to somebody else: a node takes part in the metadata
 // group before this copy of the metadata shows its registration.
-func (s *State) MaySpeak(name string, id rhumb.NodeID, boot rhumb.BootSeq, joining bool) error {
+func (s *State) MaySpeak(name string, id rhumb.NodeID, joining bool) error {
 	const op rhumb.Op = "catalog.MaySpeak"
 	n, known := s.Node(id)
 	switch holder, held := s.NodeByName(name); {
@@ -306,8 +305,6 @@ func (s *State) MaySpeak(name string, id rhumb.NodeID, boot rhumb.BootSeq, joini
 		return rhumb.Ef(op, rhumb.PermissionDenied, "%s was given up with `rhumb node forget`", id)
 	case known && !held && n.Name != "":
 		return rhumb.Ef(op, rhumb.PermissionDenied, "%s is registered as %q; a certificate that names %q cannot speak for it", id, n.Name, name)
-	case known && boot != 0 && boot < n.Boot:
-		return rhumb.Ef(op, rhumb.WrongCluster, "%s is in life %d; its life %d is over", id, n.Boot, boot)
 	case !held && !joining:
 		return rhumb.Ef(op, rhumb.Unavailable, "this node has not learned yet that %s registered with the certificate of %q; retry", id, name)
 	}
@@ -335,6 +332,11 @@ func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
 	case ReadmitReplica:
 		if c.Node != from {
 			return denied("to readmit a replica of %s", c.Node)
+		}
+	case RegisterNode:
+		// A member registers nodes that joined through it, after it has verified their certificates.
+		if n, ok := s.Node(from); c.Name != "" && (!ok || n.Name == "" && c.Node != from) {
+			return denied("to register %q", c.Name)
 		}
 	case FenceNode, SetRegionDead, SetVoters, Init:
 		return denied("a command of the metadata leader")
