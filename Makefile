@@ -44,6 +44,7 @@ e2e: build ## run the tests with real processes only
 check: ## what CI demands beside the tests: vet, staticcheck, gofumpt, tidy modules, generated code clean
 	$(GO) vet ./...
 	cd bench/peers && $(GO) vet ./...
+	cd deploy/terraform/lint && $(GO) vet ./...
 	$(TOOL) staticcheck ./...
 	@unformatted=$$($(TOOL) gofumpt -l .); test -z "$$unformatted" || { echo "not formatted by gofumpt:"; echo "$$unformatted"; exit 1; }
 	$(GO) mod tidy -diff
@@ -83,6 +84,7 @@ fuzz: ## fuzz every target, FUZZ inputs each
 
 terraform-test: ## test the Terraform modules (Terraform 1.11; no network)
 	$(GO) test -count=1 -timeout 15m -v ./deploy/terraform
+	cd deploy/terraform/lint && $(GO) test -count=1 -v .
 
 clean: ## remove what was built
 	rm -rf bin

@@ -24,6 +24,7 @@ var layers = [][]string{
 	{"."},
 	{"identity"},
 	{"identity/identitytest"},
+	{"deploy/hosts"},
 	{"cli/contexts", "cli/secret"},
 	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/exit", "cli/flags", "node/closed", "node/gate", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"cli/settings"},
@@ -36,7 +37,7 @@ var layers = [][]string{
 	{"sim", "bench", "bench/image", "ingest", "demo"},
 	{"examples/live", "cli/output", "cli/connect", "cli/health"},
 	{"examples/router", "examples/tiles", "cli/imagecmd", "cli/benchcmd"},
-	{"cmd/rhumb", "sim/modelcheck"},
+	{"cmd/rhumb", "deploy/hostctl", "sim/modelcheck"},
 }
 
 // pure lists the packages that may not start goroutines or know about clocks, chance, locks, files or the network, so
@@ -57,6 +58,8 @@ var impureTime = []string{"After", "AfterFunc", "NewTicker", "NewTimer", "Now", 
 var owners = map[string][]string{
 	"github.com/anishathalye/porcupine": {"sim/check"},
 	"github.com/cockroachdb/pebble":     {"storage", "storage/storagetest"},
+	"github.com/coreos/go-systemd":      {"cmd/rhumb", "deploy/hosts"},
+	"github.com/elastic/go-seccomp-bpf": {"deploy/hosts"},
 	"github.com/fxamacker/cbor":         {"raftmeta", "raftmeta/catalog"},
 	"github.com/hashicorp/golang-lru":   {"client"},
 	"github.com/hashicorp/memberlist":   {"node/peer"},
@@ -65,7 +68,7 @@ var owners = map[string][]string{
 	"github.com/paulmach/orb":           {"examples/tiles"},
 	"golang.org/x/time":                 {"node/gate"},
 	"github.com/xdg-go/scram":           {"client/login", "node/session"},
-	"github.com/spf13/cobra":            {"cmd/rhumb", "cli/benchcmd", "cli/flags", "cli/imagecmd"},
+	"github.com/spf13/cobra":            {"cmd/rhumb", "deploy/hostctl", "cli/benchcmd", "cli/flags", "cli/imagecmd"},
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"go.yaml.in/yaml":                   {"cli/contexts", "cli/output", "ingest", "wan"},
 	"gonum.org/v1/plot":                 {"bench/image"},

@@ -73,7 +73,7 @@ func TestRegions(t *testing.T) {
 	initialise(t, first)
 	nodes := []*node.Node{first}
 	for _, region := range []string{"frankfurt", "virginia"} {
-		nodes = append(nodes, startNode(t, region, places[region], "a", first.GossipAddr()))
+		nodes = append(nodes, startNode(t, region, places[region], "a", first.Addr()))
 	}
 	awaitReady(t, nodes...)
 	c := open(t, "singapore", first)
@@ -150,7 +150,7 @@ func TestNodeStopsUnderLoad(t *testing.T) {
 	at := rhumb.Point{Lat: 1.35, Lon: 103.82}
 	first := startNode(t, "singapore", at, "a")
 	initialise(t, first)
-	nodes := []*node.Node{first, startNode(t, "singapore", at, "b", first.GossipAddr()), startNode(t, "singapore", at, "c", first.GossipAddr())}
+	nodes := []*node.Node{first, startNode(t, "singapore", at, "b", first.Addr()), startNode(t, "singapore", at, "c", first.Addr())}
 	awaitReady(t, nodes...)
 	c := open(t, "", first)
 	table, err := c.CreateTable(t.Context(), "counts", client.TableOptions{Settings: rhumb.ClassSettings{HashSlots: 8}})
@@ -216,7 +216,7 @@ func TestStatusWithoutLeader(t *testing.T) {
 		t.Errorf("a node without a cluster: %v", err)
 	}
 	initialise(t, first)
-	second, last := startNode(t, "singapore", at, "b", first.GossipAddr()), startIn(t, dir, "singapore", at, "c", first.GossipAddr())
+	second, last := startNode(t, "singapore", at, "b", first.Addr()), startIn(t, dir, "singapore", at, "c", first.Addr())
 	awaitReady(t, first, second, last)
 	for voters := 0; voters < 3; {
 		voters = 0

@@ -23,7 +23,8 @@ type Conn struct {
 	end   sync.Once
 }
 
-// Peer returns the verified bearer at the other side. ok is false for a client without a certificate.
+// Peer returns the verified bearer at the other side. ok is false for a client without a
+// certificate.
 func (c *Conn) Peer() (p Peer, ok bool) { return c.peer, c.named }
 
 // State returns the state of the connection after the handshake, for channel binding.
@@ -66,8 +67,8 @@ func (s *Source) watchConn(t *tracked, c *Conn) {
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
-	// Trust may have changed between the verification and the entry in the list, and a change before the entry did not see the
-	// connection.
+	// Trust may have changed between the verification and the entry in the list, and a change
+	// before the entry did not see the connection.
 	if reason := s.examineConn(c, s.verifier.Load(), s.cfg.Wall(), nil); reason != ReasonNone {
 		s.endConn(c, reason)
 	}
@@ -91,14 +92,14 @@ func (s *Source) openConns() []*Conn {
 	return out
 }
 
-// endConn closes a connection whose certificate is no longer valid.
+// endConn closes a connection whose certificate has become invalid.
 func (s *Source) endConn(c *Conn, reason Reason) {
 	s.m.closed.WithLabelValues(string(reason)).Inc()
-	s.cfg.Logger.Info("a connection ends because its certificate is no longer valid", "reason", string(reason), "remote", c.raw.RemoteAddr().String(), "peer", c.peer.Short())
+	s.cfg.Logger.Info("a connection ends because its certificate has become invalid", "reason", string(reason), "remote", c.raw.RemoteAddr().String(), "peer", c.peer.Short())
 	c.Close()
 }
 
-// recheck ends the connections whose certificate is no longer valid under v.
+// recheck ends the connections whose certificate has become invalid under v.
 func (s *Source) recheck(v *Verifier) {
 	now := s.cfg.Wall()
 	// Many connections carry the same certificate, and signatures take most of the time.
@@ -110,7 +111,8 @@ func (s *Source) recheck(v *Verifier) {
 	}
 }
 
-// examineConn verifies the certificate of a connection again. seen remembers the results of other connections; it may be nil.
+// examineConn verifies the certificate of a connection again. seen remembers the results of other
+// connections; it may be nil.
 func (s *Source) examineConn(c *Conn, v *Verifier, now time.Time, seen map[string]Reason) Reason {
 	if !c.named {
 		return ReasonNone
@@ -126,8 +128,9 @@ func (s *Source) examineConn(c *Conn, v *Verifier, now time.Time, seen map[strin
 	return ReasonOf(err)
 }
 
-// endExpired ends the connections whose certificate has expired, and those on which this side presented a certificate that has
-// expired since and was replaced: the other side would end them too, but may be a version or a clock that does not.
+// endExpired ends the connections whose certificate has expired, and those on which this side
+// presented a certificate that has expired since and was replaced: the other side would end them
+// too, but may be a version or a clock that does not.
 func (s *Source) endExpired() {
 	now, leaf := s.cfg.Wall(), s.current.Load().leaf()
 	for _, c := range s.openConns() {
@@ -143,8 +146,8 @@ func (s *Source) endExpired() {
 // connKey is the key of the connection in the context of an HTTP request.
 type connKey struct{}
 
-// HTTPContext is the ConnContext of an http.Server whose listener is a Listener. It makes ConnFromContext and PeerFromContext work
-// in handlers.
+// HTTPContext is the ConnContext of an http.Server whose listener is a Listener. It makes
+// ConnFromContext and PeerFromContext work in handlers.
 func HTTPContext(ctx context.Context, conn net.Conn) context.Context {
 	if t, ok := conn.(*tls.Conn); ok {
 		if raw, ok := t.NetConn().(*tracked); ok {

@@ -21,8 +21,9 @@ const fileSizeMax = 1 << 20
 // authoritiesMax bounds the certificates in a CA file.
 const authoritiesMax = 64
 
-// Files holds the paths of an identity. Cert and Key are both set or both empty; without them, the bearer is anonymous and only
-// checks the other side. CA may hold several certificates, so that two authorities are trusted during a rotation.
+// Files holds the paths of an identity. Cert and Key are both set or both empty; without them, the
+// bearer is anonymous and only checks the other side. CA may hold several certificates, so that two
+// authorities are trusted during a rotation.
 type Files struct{ Cert, Key, CA string }
 
 // IsZero reports whether no file is named.
@@ -34,10 +35,11 @@ type PEM struct{ Cert, Key, CA []byte }
 // IsZero reports whether nothing is set.
 func (p PEM) IsZero() bool { return len(p.Cert) == 0 && len(p.Key) == 0 && len(p.CA) == 0 }
 
-// ReadSecret reads a file that nobody but its owner may read, such as a key, a token or a password. A file that others may read is
-// refused with the command that corrects it.
+// ReadSecret reads a file that nobody but its owner may read, such as a key, a token or a password.
+// A file that others may read is refused with the command that corrects it.
 //
-// The group may read a file of root, because Kubernetes and systemd hand secrets to services that way.
+// The group may read a file of root, because Kubernetes and systemd hand secrets to services that
+// way.
 func ReadSecret(path string) ([]byte, error) {
 	return readFile(path, func(info fs.FileInfo) error {
 		mode := info.Mode().Perm()
@@ -52,8 +54,8 @@ func ReadSecret(path string) ([]byte, error) {
 	})
 }
 
-// readPublic reads a file that others may read. Whoever can write it decides who is trusted, so a file that everybody can
-// write is refused.
+// readPublic reads a file that others may read. Whoever can write it decides who is trusted, so a
+// file that everybody can write is refused.
 func readPublic(path string) ([]byte, error) {
 	return readFile(path, func(info fs.FileInfo) error {
 		if mode := info.Mode().Perm(); mode&0o002 != 0 {
@@ -63,8 +65,8 @@ func readPublic(path string) ([]byte, error) {
 	})
 }
 
-// readFile reads a file after a check of its mode. The mode is that of the opened file, so that the file cannot be replaced between
-// the check and the read.
+// readFile reads a file after a check of its mode. The mode is that of the opened file, so that the
+// file cannot be replaced between the check and the read.
 func readFile(path string, check func(fs.FileInfo) error) ([]byte, error) {
 	const op rhumb.Op = "identity.readFile"
 	f, err := os.Open(path)
@@ -93,8 +95,8 @@ func readFile(path string, check func(fs.FileInfo) error) ([]byte, error) {
 	return b, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 }
 
-// ParseCertificates parses all certificates of a PEM text. Blocks of other kinds are an error: a key in a CA file is a mistake that
-// hands the key to everybody who gets the file.
+// ParseCertificates parses all certificates of a PEM text. Blocks of other kinds are an error: a
+// key in a CA file is a mistake that hands the key to everybody who gets the file.
 func ParseCertificates(text []byte) (certs []*x509.Certificate, err error) {
 	const op rhumb.Op = "identity.ParseCertificates"
 	for {

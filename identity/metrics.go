@@ -7,7 +7,7 @@ import (
 // metrics holds the metrics of a Source.
 type metrics struct {
 	reloads, failures prometheus.Counter
-	// rejected counts what this side refused as a server, refused what it refused as a client.
+	// rejected counts failed handshakes of this side as a server, refused those as a client.
 	rejected, refused, closed *prometheus.CounterVec
 	expiry, trust             prometheus.GaugeFunc
 	open                      prometheus.GaugeFunc

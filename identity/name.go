@@ -9,7 +9,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Role says what the bearer of a certificate is. Roles are never interchangeable.
+// Role is the kind of the bearer of a certificate. Roles are never interchangeable.
 type Role uint8
 
 // The roles.
@@ -56,7 +56,8 @@ func (r Role) usages() string {
 	return "clientAuth without serverAuth"
 }
 
-// Usages returns the extended key usages that certificates of the role have. Verification accepts no others.
+// Usages returns the extended key usages that certificates of the role have. Verification accepts
+// no others.
 func (r Role) Usages() (usages []x509.ExtKeyUsage) {
 	if r.server() {
 		usages = append(usages, x509.ExtKeyUsageServerAuth)
@@ -105,8 +106,8 @@ func (n Name) Validate() error {
 	return ValidateName(n.Role, n.Name)
 }
 
-// ValidateName rejects names that members of a role cannot have. Names of nodes appear in host names and metrics, so they are
-// narrower than those of users.
+// ValidateName rejects names that members of a role cannot have. Names of nodes appear in host
+// names and metrics, so they are narrower than those of users.
 func ValidateName(r Role, name string) error {
 	const op rhumb.Op = "identity.ValidateName"
 	if r == RoleNode {
@@ -133,8 +134,9 @@ func ValidateName(r Role, name string) error {
 func isLower(c byte) bool { return 'a' <= c && c <= 'z' }
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// Parse parses the format of Name.String. Each name has one form only: another spelling of the cluster or an escaped character is
-// an error, so that two URIs that differ never name the same bearer.
+// Parse parses the format of Name.String. Each name has one form only: another spelling of the
+// cluster or an escaped character is an error, so that two URIs that differ never name the same
+// bearer.
 func Parse(uri string) (Name, error) {
 	const op rhumb.Op = "identity.Parse"
 	// A certificate of any origin may hold a long URI; the error quotes the beginning only.

@@ -17,30 +17,33 @@ import (
 )
 
 const (
-	// pollDefault is the interval at which a Source looks at its files and at the validity of its connections.
+	// pollDefault is the interval at which a Source looks at its files and at the validity of its
+	// connections.
 	pollDefault = time.Second
-	// retryInterval is the interval at which files that were rejected are tried again unchanged: a certificate that is not valid
-	// yet becomes valid.
+	// retryInterval is the interval at which files that were rejected are tried again unchanged: a
+	// certificate that is not valid yet becomes valid.
 	retryInterval = time.Minute
 	// warnInterval is the interval of warnings about a certificate that expires soon.
 	warnInterval = time.Hour
-	// warnShare and warnMax say when warnings begin: at a quarter of the lifetime, at most 30 days before the end. Renewal at two
-	// thirds of the lifetime has then failed for a while.
+	// warnShare and warnMax say when warnings begin: at a quarter of the lifetime, at most 30 days
+	// before the end. Renewal at two thirds of the lifetime has then failed for a while.
 	warnShare = 4
 	warnMax   = 30 * 24 * time.Hour
-	// recheckInterval is the interval at which all connections are verified again, because authorities expire too.
+	// recheckInterval is the interval at which all connections are verified again, because
+	// authorities expire too.
 	recheckInterval = time.Hour
 )
 
 // SourceConfig configures a Source.
 type SourceConfig struct {
-	// Files or PEM holds the identity. Without certificate and key the bearer is anonymous, and can only be a client.
+	// Files or PEM holds the identity. Without certificate and key the bearer is anonymous, and can
+	// only be a client.
 	Files Files
 	PEM   PEM
 	// Roles holds the roles that the own certificate may have. Empty accepts every role.
 	Roles []Role
-	// Cluster is the cluster of all accepted certificates. If it is zero, it is that of the own certificate; without one, it is
-	// that of the first server whose certificate is verified.
+	// Cluster is the cluster of all accepted certificates. If it is zero, it is that of the own
+	// certificate; without one, it is that of the first server whose certificate is verified.
 	Cluster rhumb.ClusterID
 	// Poll is the interval at which files are checked; default 1 s.
 	Poll time.Duration
@@ -50,18 +53,19 @@ type SourceConfig struct {
 	Logger *slog.Logger
 }
 
-// Trust is what the metadata of the cluster adds to the files of a member.
+// Trust holds the additions of the metadata of the cluster to the files of a member.
 type Trust struct {
 	// Authorities are trusted in addition to those in the CA file.
 	Authorities []*x509.Certificate
-	// Distrusted holds authorities, as AuthorityOf identifies them, that are trusted no longer, wherever they come from.
+	// Distrusted holds authorities, as AuthorityOf identifies them, that are trusted no longer,
+	// wherever they come from.
 	Distrusted []string
 	// Revoked holds serial numbers of certificates, as SerialOf writes them.
 	Revoked []string
 }
 
-// Source holds the identity of one member and the open connections that rely on it. Its methods may be called from many
-// goroutines.
+// Source holds the identity of one member and the open connections that rely on it. Its methods may
+// be called from many goroutines.
 type Source struct {
 	cfg      SourceConfig
 	m        metrics
@@ -131,13 +135,14 @@ func (s *Source) Authorities() []*x509.Certificate {
 	return slices.Clone(s.current.Load().authorities)
 }
 
-// Verifier returns what the Source accepts at the moment.
+// Verifier returns the current rules of acceptance.
 func (s *Source) Verifier() *Verifier { return s.verifier.Load() }
 
 // Cluster returns the cluster whose certificates are accepted, or zero if it is not known yet.
 func (s *Source) Cluster() rhumb.ClusterID { return s.verifier.Load().Cluster }
 
-// SetTrust replaces what the metadata adds to the files, and ends connections that are no longer valid.
+// SetTrust replaces the additions of the metadata to the files, and ends connections that are no longer
+// valid.
 func (s *Source) SetTrust(t Trust) {
 	s.loading.Lock()
 	defer s.loading.Unlock()
@@ -154,7 +159,7 @@ func (s *Source) SetTrust(t Trust) {
 	}
 }
 
-// newVerifierLocked returns what is accepted with a reading of the files.
+// newVerifierLocked returns the rules of acceptance that follow from a reading of the files.
 func (s *Source) newVerifierLocked(l *loaded) *Verifier {
 	v := &Verifier{Cluster: s.cfg.Cluster, Distrusted: map[string]bool{}, Revoked: map[string]bool{}}
 	if v.Cluster.IsZero() && l.pair != nil {
@@ -173,7 +178,7 @@ func (s *Source) newVerifierLocked(l *loaded) *Verifier {
 	return v
 }
 
-// adoptLocked makes a reading of the files current.
+// adoptLocked puts a reading of the files into use.
 func (s *Source) adoptLocked(l *loaded) {
 	v := s.newVerifierLocked(l)
 	s.current.Store(l)
@@ -181,7 +186,8 @@ func (s *Source) adoptLocked(l *loaded) {
 	s.recheck(v)
 }
 
-// pinCluster makes the cluster of the first server the only accepted one, unless the cluster is known.
+// pinCluster restricts the Source to the cluster of its first server, unless the cluster is
+// known.
 func (s *Source) pinCluster(id rhumb.ClusterID) error {
 	if !s.Cluster().IsZero() {
 		return nil
@@ -241,7 +247,8 @@ func (s *Source) loadLocked() (*loaded, error) {
 	return l, nil
 }
 
-// checkOwn verifies the own certificate as the other side would, so that a mistake shows here rather than at every other member.
+// checkOwn verifies the own certificate as the other side would, so that a mistake shows here
+// rather than at every other member.
 func (s *Source) checkOwn(l *loaded, v *Verifier) error {
 	if l.pair == nil {
 		return nil
@@ -307,8 +314,9 @@ func (s *Source) fingerprint() (print string) {
 	return print
 }
 
-// pollFiles loads the files if they changed. They must be unchanged for one interval first: a certificate and its key are two files,
-// and a program that replaces both does so one after the other.
+// pollFiles loads the files if they changed. They must be unchanged for one interval first: a
+// certificate and its key are two files, and a program that replaces both does so one after the
+// other.
 func (s *Source) pollFiles(w *watch) {
 	now := s.fingerprint()
 	retry := !w.failed.IsZero() && time.Since(w.failed) >= retryInterval

@@ -34,15 +34,16 @@ func (s *Source) baseConfig(protocols []string) *tls.Config {
 		MinVersion: tls.VersionTLS13,
 		NextProtos: protocols,
 		Time:       s.cfg.Wall,
-		// Without tickets every connection is verified in full; a resumed one would carry the certificate of an earlier one.
+		// Without tickets every connection is verified in full; a resumed one would carry the
+		// certificate of an earlier one.
 		SessionTicketsDisabled: true,
 		// Frames of small requests should leave in one packet and one record.
 		DynamicRecordSizingDisabled: true,
 	}
 }
 
-// serverConfig returns the configuration of one accepted connection. The Source watches the connection only if it is tracked:
-// otherwise nobody would say when it is closed.
+// serverConfig returns the configuration of one accepted connection. The Source watches the
+// connection only if it is tracked: otherwise nobody would say when it is closed.
 func (s *Source) serverConfig(conn net.Conn, want Want, protocols []string) *tls.Config {
 	cfg, cur := s.baseConfig(protocols), s.current.Load()
 	if cur.pair != nil {
@@ -90,8 +91,8 @@ func (s *Source) clientConfig(t *tracked, want Want, protocols []string, host st
 		return cur.pair, nil
 	}
 	cfg.ServerName = host
-	// A server is identified by its name in the cluster, which VerifyConnection checks together with the chain, and not by its host
-	// name, which the standard verification would check.
+	// A server is identified by its name in the cluster, which VerifyConnection checks together
+	// with the chain, and not by its host name, which the standard verification would check.
 	cfg.InsecureSkipVerify = true
 	cfg.VerifyConnection = func(state tls.ConnectionState) error {
 		p, err := s.verifier.Load().Verify(state.PeerCertificates, want, s.cfg.Wall())
@@ -125,8 +126,8 @@ func (s *Source) Dial(conn net.Conn, want Want, host string, protocols ...string
 	return tls.Client(t, s.clientConfig(t, restrict(want, Role.server), protocols, host))
 }
 
-// ServerConfig returns the TLS configuration of a server for programs that need one. Its connections are verified when they are
-// made, and not again later; NewListener does both.
+// ServerConfig returns the TLS configuration of a server for programs that need one. Its
+// connections are verified when they are made, and not again later; NewListener does both.
 func (s *Source) ServerConfig(want Want, protocols ...string) *tls.Config {
 	cfg := s.baseConfig(protocols)
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -135,8 +136,8 @@ func (s *Source) ServerConfig(want Want, protocols ...string) *tls.Config {
 	return cfg
 }
 
-// ClientConfig returns the TLS configuration of a client for programs that need one, such as an http.Transport. Its connections are
-// verified when they are made, and not again later.
+// ClientConfig returns the TLS configuration of a client for programs that need one, such as an
+// http.Transport. Its connections are verified when they are made, and not again later.
 func (s *Source) ClientConfig(want Want, protocols ...string) *tls.Config {
 	want = restrict(want, Role.server)
 	cfg := s.baseConfig(protocols)
@@ -165,12 +166,14 @@ type Listener struct {
 	protocols []string
 }
 
-// NewListener returns a listener for an http.Server. HTTPContext lets its handlers see the certificate of the client.
+// NewListener returns a listener for an http.Server. HTTPContext lets its handlers see the
+// certificate of the client.
 func (s *Source) NewListener(l net.Listener, want Want, protocols ...string) *Listener {
 	return &Listener{l, s, want, protocols}
 }
 
-// Accept returns the next connection. The server performs the handshake, so that a slow client delays no other.
+// Accept returns the next connection. The server performs the handshake, so that a slow client
+// delays no other.
 func (l *Listener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
@@ -263,8 +266,8 @@ func (c *creds) Clone() credentials.TransportCredentials { return &creds{c.src, 
 // OverrideServerName implements credentials.TransportCredentials. Host names have no meaning here.
 func (c *creds) OverrideServerName(string) error { return nil }
 
-// clientConn explains why the server ended the connection. In TLS 1.3 a client learns that the server refused its certificate only
-// when it reads from the connection.
+// clientConn explains why the server ended the connection. In TLS 1.3 a client learns that the
+// server refused its certificate only when it reads from the connection.
 type clientConn struct {
 	*tls.Conn
 	src *Source
@@ -332,8 +335,8 @@ func (t *throttle) allow() bool {
 	return true
 }
 
-// ConnFromContext returns the connection on which a gRPC or HTTP request arrived. Its pointer identifies the connection for as long
-// as it is open. ok is false for a connection without TLS.
+// ConnFromContext returns the connection on which a gRPC or HTTP request arrived. Its pointer
+// identifies the connection for as long as it is open. ok is false for a connection without TLS.
 func ConnFromContext(ctx context.Context) (c *Conn, ok bool) {
 	if t, ok := ctx.Value(connKey{}).(*tracked); ok {
 		c := t.conn.Load()
@@ -347,8 +350,8 @@ func ConnFromContext(ctx context.Context) (c *Conn, ok bool) {
 	return info.Conn, ok && info.Conn != nil
 }
 
-// PeerFromContext returns the verified bearer of the certificate of the client of a gRPC or HTTP request. ok is false if the client
-// has none.
+// PeerFromContext returns the verified bearer of the certificate of the client of a gRPC or HTTP
+// request. ok is false if the client has none.
 func PeerFromContext(ctx context.Context) (Peer, bool) {
 	c, ok := ConnFromContext(ctx)
 	if !ok {

@@ -21,7 +21,8 @@ const (
 	// rsaBitsMin and ecBitsMin are the smallest keys that are accepted.
 	rsaBitsMin = 2048
 	ecBitsMin  = 256
-	// clockDoubt is the distance from the validity of a certificate within which a wrong clock is a likely cause.
+	// clockDoubt is the distance from the validity of a certificate within which a wrong clock is a
+	// likely cause.
 	clockDoubt = 48 * time.Hour
 	// chainMax bounds the certificates of one chain.
 	chainMax = 8
@@ -69,7 +70,8 @@ type rejection struct {
 
 func (r *rejection) Error() string { return r.text }
 
-// rejectf returns an error about a certificate. The text says what was presented and what was wanted.
+// rejectf returns an error about a certificate. The text names both what was presented and what was
+// wanted.
 func rejectf(reason Reason, format string, args ...any) error {
 	kind := rhumb.Unauthenticated
 	if reason == ReasonWrongCluster {
@@ -88,12 +90,13 @@ func ReasonOf(err error) Reason {
 
 // Want describes the bearer that one side of a connection expects at the other.
 type Want struct {
-	// Roles holds the accepted roles. The side of the connection restricts them further: a server accepts no authority, a
-	// client no user.
+	// Roles holds the accepted roles. The side of the connection restricts them further: a server
+	// accepts no authority, a client no user.
 	Roles []Role
 	// Name is the expected name; empty accepts every name.
 	Name string
-	// Optional makes a server accept clients without a certificate. An invalid certificate is rejected nevertheless.
+	// Optional makes a server accept clients without a certificate. An invalid certificate is
+	// rejected nevertheless.
 	Optional bool
 }
 
@@ -123,7 +126,8 @@ type Peer struct {
 	Cert *x509.Certificate
 }
 
-// SerialOf returns the serial number of a certificate in hexadecimal, as Peer.Serial and the list of revoked certificates hold it.
+// SerialOf returns the serial number of a certificate in hexadecimal, as Peer.Serial and the list
+// of revoked certificates hold it.
 func SerialOf(cert *x509.Certificate) string {
 	if cert.SerialNumber == nil {
 		return "0"
@@ -131,8 +135,8 @@ func SerialOf(cert *x509.Certificate) string {
 	return cert.SerialNumber.Text(16)
 }
 
-// ParseSerial returns a serial number as SerialOf writes it. It accepts upper case, colons and leading zeros, as other tools print
-// serial numbers.
+// ParseSerial returns a serial number as SerialOf writes it. It accepts upper case, colons and
+// leading zeros, as other tools print serial numbers.
 func ParseSerial(s string) (string, error) {
 	clean := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(s), "0x"), ":", "")
 	n, ok := new(big.Int).SetString(clean, 16)
@@ -142,8 +146,8 @@ func ParseSerial(s string) (string, error) {
 	return n.Text(16), nil
 }
 
-// AuthorityOf identifies an authority by the SHA-256 of its public key, in hexadecimal. An authority that renews its certificate
-// with the same key keeps its identity.
+// AuthorityOf identifies an authority by the SHA-256 of its public key, in hexadecimal. An
+// authority that renews its certificate with the same key keeps its identity.
 func AuthorityOf(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return hex.EncodeToString(sum[:])
@@ -155,17 +159,18 @@ type Verifier struct {
 	Cluster rhumb.ClusterID
 	// Authorities holds the trusted authorities.
 	Authorities []*x509.Certificate
-	// Distrusted holds authorities that are rejected even if they are in Authorities or below one of them, as AuthorityOf
-	// identifies them.
+	// Distrusted holds authorities that are rejected even if they are in Authorities or below one
+	// of them, as AuthorityOf identifies them.
 	Distrusted map[string]bool
 	// Revoked holds the serial numbers of revoked certificates.
 	Revoked map[string]bool
 }
 
-// Verify checks a chain, whose first certificate is that of the bearer, at a time. The error says what was presented and what was
-// wanted, and ReasonOf classifies it.
+// Verify checks a chain, whose first certificate is that of the bearer, at a time. The error says
+// what was presented and what was wanted, and ReasonOf classifies it.
 //
-// The name is examined before the signature only to make errors useful. No result of an unverified certificate is returned.
+// The name is examined before the signature only to make errors useful. No result of an unverified
+// certificate is returned.
 func (v *Verifier) Verify(chain []*x509.Certificate, want Want, now time.Time) (Peer, error) {
 	if len(chain) == 0 {
 		return Peer{}, rejectf(ReasonMissing, "no certificate was presented; wanted %s", want)
@@ -256,8 +261,9 @@ func (v *Verifier) verifyChain(name Name, chain []*x509.Certificate, now time.Ti
 	for _, c := range chain[1:] {
 		between.AddCert(c)
 	}
-	// The usages of the leaf are checked by role afterwards, with a better message. An authority that is restricted to some usages
-	// is still held to them, because the leaf has both or the one that it is used for.
+	// The usages of the leaf are checked by role afterwards, with a better message. An authority
+	// that is restricted to some usages is still held to them, because the leaf has both or the one
+	// that it is used for.
 	chains, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	if err != nil {
 		return nil, v.explainChain(name, chain, now, err)
@@ -316,8 +322,9 @@ func (v *Verifier) describeAuthorities() string {
 	return strings.Join(names, " or ")
 }
 
-// checkRole checks that the URI and the extended key usages agree, and that the bearer is the expected one. Both are checked: an
-// authority that signs whatever URI it is asked for still decides the usages, and the reverse.
+// checkRole checks that the URI and the extended key usages agree, and that the bearer is the
+// expected one. Both are checked: an authority that signs whatever URI it is asked for still
+// decides the usages, and the reverse.
 func checkRole(name Name, cert *x509.Certificate, want Want) error {
 	server := slices.Contains(cert.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	client := slices.Contains(cert.ExtKeyUsage, x509.ExtKeyUsageClientAuth)

@@ -13,7 +13,8 @@ import (
 
 var wantNode = identity.Want{Roles: []identity.Role{identity.RoleNode}}
 
-// TestVerify guards that each fault of a certificate is an error of its own, which says what was presented.
+// TestVerify guards that each fault of a certificate is an error of its own, which says what was
+// presented.
 func TestVerify(t *testing.T) {
 	a, foreign := identitytest.New(t), identitytest.New(t)
 	same := identitytest.NewFor(t, a.Cluster) // an authority of the same cluster that is not trusted

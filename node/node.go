@@ -121,6 +121,9 @@ func (n *Node) openNode() (err error) {
 		return err
 	}
 	n.budgets = newBudgets(parts)
+	if err := n.openIdentity(); err != nil {
+		return err
+	}
 	n.engine, err = storage.OpenEngine(n.cfg.Dirs, storage.Config{
 		CacheBytes: parts.Cache, MemTableBytes: parts.MemTable, Logger: n.cfg.Logger, AcceptLost: n.cfg.AcceptLostStores,
 		FatalHandler: func(msg string) { n.cfg.Fatal(rhumb.E("storage", rhumb.Internal, msg)) },
@@ -151,7 +154,7 @@ func (n *Node) openNode() (err error) {
 	}
 	// The ports are opened before gossip starts, because gossip announces their addresses: with
 	// port 0 the addresses are known only now.
-	if err := n.openIdentity(); err != nil {
+	if err := n.checkIdentity(); err != nil {
 		return err
 	}
 	ports, err := n.openPorts()

@@ -14,8 +14,8 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// IdentityDir is the folder in the first data directory in which a node looks for its certificate, unless Config.Identity names
-// files. Enrolment writes them.
+// IdentityDir is the folder in the first data directory in which a node looks for its certificate,
+// unless Config.Identity names files. Enrolment writes them.
 const IdentityDir = "identity"
 
 // DefaultIdentity returns the identity files in a data directory.
@@ -26,25 +26,18 @@ func DefaultIdentity(dir string) identity.Files {
 
 // The roles that each port accepts.
 var (
-	// wantNode is what a node expects of the server that it dials, and on its own heartbeat port.
+	// wantNode holds the expectation of a node about the server that it dials, and on its own heartbeat port.
 	wantNode = identity.Want{Roles: []identity.Role{identity.RoleNode}}
-	// wantClient is what a node expects of those who dial its other ports. A client without a certificate has to log in.
+	// wantClient holds its expectation about those who dial its other ports. A client without a
+	// certificate has to log in.
 	wantClient = identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true}
 )
 
-// openIdentity loads the certificate of the node, and compares it with what the stores know. It comes before anything listens.
-func (n *Node) openIdentity() error {
+// openIdentity loads the certificate of the node. It comes before the stores are opened, so that a
+// start without a certificate leaves no trace.
+func (n *Node) openIdentity() (err error) {
 	const op rhumb.Op = "node.openIdentity"
-	secured, err := n.engine.Secured()
-	if err != nil {
-		return err
-	}
 	if n.cfg.Insecure {
-		// Without TLS there is no authorisation either, so a forgotten flag would serve all data to everybody on this machine.
-		if secured {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "%s has been served with TLS, and --insecure would serve its data to every process on this machine without a login; "+
-				"start the node without --insecure, with its certificate in %s or in --cert, --key and --ca", n.cfg.Dirs[0], filepath.Join(n.cfg.Dirs[0], IdentityDir))
-		}
 		return nil
 	}
 	n.source, err = identity.OpenSource(identity.SourceConfig{
@@ -56,15 +49,35 @@ func (n *Node) openIdentity() error {
 		}
 		return rhumb.Wrap(op, err)
 	}
-	name, ok := n.source.Name()
-	if !ok {
+	if _, ok := n.source.Name(); !ok {
 		return rhumb.E(op, rhumb.InvalidArgument, "the node has no certificate; give --cert and --key")
 	}
+	n.metrics.MustRegister(n.source.Collectors()...)
+	return nil
+}
+
+// checkIdentity compares the certificate of the node with what the stores know. It comes before
+// anything listens.
+func (n *Node) checkIdentity() error {
+	const op rhumb.Op = "node.checkIdentity"
+	secured, err := n.engine.Secured()
+	if err != nil {
+		return err
+	}
+	if n.source == nil {
+		// Without TLS there is no authorisation either, so a forgotten flag would serve all data to
+		// everybody on this machine.
+		if secured {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "%s has been served with TLS, and --insecure would serve its data to every process on this machine without a login; "+
+				"start the node without --insecure, with its certificate in %s or in --cert, --key and --ca", n.cfg.Dirs[0], filepath.Join(n.cfg.Dirs[0], IdentityDir))
+		}
+		return nil
+	}
+	name, _ := n.source.Name()
 	if own := n.engine.Identity().Cluster; !own.IsZero() && own != name.Cluster {
 		return rhumb.Ef(op, rhumb.WrongCluster, "certificate %s belongs to cluster %s, and the data in %s to cluster %s; "+
 			"use a certificate of that cluster, or another --dir", n.cfg.Identity.Cert, name.Cluster, n.cfg.Dirs[0], own)
 	}
-	n.metrics.MustRegister(n.source.Collectors()...)
 	if secured {
 		return nil
 	}
@@ -79,8 +92,8 @@ func (n *Node) serverCredentials(want identity.Want) api.Credentials {
 	return n.source.ServerCredentials(want)
 }
 
-// peerCredentials returns the credentials of connections to a node. An empty name accepts every node of the cluster: a node that
-// joins does not know the others yet.
+// peerCredentials returns the credentials of connections to a node. An empty name accepts every
+// node of the cluster: a node that joins does not know the others yet.
 func (n *Node) peerCredentials(name string) api.Credentials {
 	if n.source == nil {
 		return api.PlainText()
@@ -95,11 +108,13 @@ func (n *Node) listenAdmin(l net.Listener) net.Listener {
 	if n.source == nil {
 		return l
 	}
-	// Only HTTP/1.1: tools of operators need nothing else, and one protocol fewer is one fewer to defend.
+	// Only HTTP/1.1: tools of operators need nothing else, and one protocol fewer is one fewer to
+	// defend.
 	return n.source.NewListener(l, wantClient, "http/1.1")
 }
 
-// errorLog returns the logger of an HTTP server. It reports failed handshakes, which anybody can cause.
+// errorLog returns the logger of an HTTP server. It reports failed handshakes, which anybody can
+// cause.
 func (n *Node) errorLog() *log.Logger {
 	return slog.NewLogLogger(n.cfg.Logger.Handler(), slog.LevelDebug)
 }
@@ -107,8 +122,9 @@ func (n *Node) errorLog() *log.Logger {
 // portNames holds the names by which --advertise distinguishes the ports.
 var portNames = []string{"main", "heartbeat", "gossip", "admin"}
 
-// parseAdvertise parses Config.Advertise: HOST for all ports, or a list of PORT=HOST[:NUMBER], such as
-// "main=eu-1.example.com:17600,admin=10.0.0.7". A bare HOST in the list is for the ports that it does not name.
+// parseAdvertise parses Config.Advertise: HOST for all ports, or a list of PORT=HOST[:NUMBER], such
+// as "main=eu-1.example.com:17600,admin=10.0.0.7". A bare HOST in the list is for the ports that it
+// does not name.
 func parseAdvertise(text string) (hosts map[string]string, err error) {
 	hosts = map[string]string{}
 	if text == "" {
@@ -179,7 +195,8 @@ func (n *Node) gossipAdvertised() string {
 	return ""
 }
 
-// isUnspecified reports whether an address binds all interfaces of the machine, so that others cannot use it as it is.
+// isUnspecified reports whether an address binds all interfaces of the machine, so that others
+// cannot use it as it is.
 func isUnspecified(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

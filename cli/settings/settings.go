@@ -40,6 +40,7 @@ func (s Setting) Flag() string { return strings.ReplaceAll(s.Key, "_", "-") }
 var All = []Setting{
 	{"addr", "addresses of nodes to connect to; for `start`, the address to listen on"},
 	{"admin_addr", "start: address of the operators' HTTP server"},
+	{"advertise", "start: host that others connect to"},
 	{"ca", "certificates of the authorities to trust"},
 	{"cache_size", "start: block cache in MiB"},
 	{"cert", "certificate of the user; for `start`, of the node"},

@@ -41,16 +41,22 @@ func startCommand(s *session) *cobra.Command {
 	var cfg node.Config
 	var f startFlags
 	c := &cobra.Command{
-		Use:   "start --region NAME --dir DIR --insecure [flags]",
+		Use:   "start --region NAME --dir DIR [flags]",
 		Short: "Run a node until SIGTERM",
 		Long: `Run a node. It serves until SIGTERM or Ctrl-C, then moves its primaries to other nodes and exits.
 
 A node that starts on an empty directory either becomes the first node of a new cluster (rhumb init) or joins the cluster
 of the nodes that --join names. A node that is restarted on its directory is the same node as before.
 
-Well-known regions have a location; others need --location. TLS is not implemented yet: --insecure is required, and all
-addresses must be loopback addresses.`,
-		Example: `  rhumb start --region frankfurt --dir /var/lib/rhumb --insecure
+Well-known regions have a location; others need --location.
+
+A node speaks TLS with everybody. Its certificate, key and authorities are in the folder identity of the first directory, or
+in the files of --cert, --key and --ca; changed files are loaded without a restart. A node that other machines use needs
+--advertise, and then listens on all interfaces. With --insecure a node has no TLS and no authorisation and accepts loopback
+addresses only; a directory that was once served with TLS is not served so again.`,
+		Example: `  rhumb start --region frankfurt --dir /var/lib/rhumb --advertise eu-1.example.com \
+      --cert eu-1.crt --key eu-1.key --ca ca.crt
+  rhumb start --region frankfurt --dir ./a --insecure
   rhumb start --region bern --location 46.9,7.4 --zone b --dir ./b --insecure \
       --addr 127.0.0.1:7610 --heartbeat-addr 127.0.0.1:7611 --gossip-addr 127.0.0.1:7612 \
       --admin-addr 127.0.0.1:7613 --join 127.0.0.1`,
@@ -83,6 +89,14 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	flags.Default(fl, "gossip-addr", defaults.GossipAddr)
 	fl.StringVar(&cfg.AdminAddr, "admin-addr", "", "host:port for health, metrics and profiles")
 	flags.Default(fl, "admin-addr", defaults.AdminAddr)
+	fl.StringVar(&cfg.Advertise, "advertise", "", "host that others connect to, or main=HOST:PORT,heartbeat=..., for ports that differ")
+	flags.Default(fl, "advertise", "the addresses to listen on")
+	fl.StringVar(&cfg.Identity.Cert, "cert", "", "certificate of the node")
+	flags.Default(fl, "cert", "identity/node.crt in the first directory")
+	fl.StringVar(&cfg.Identity.Key, "key", "", "key of the certificate")
+	flags.Default(fl, "key", "identity/node.key in the first directory")
+	fl.StringVar(&cfg.Identity.CA, "ca", "", "certificates of the authorities that the node trusts")
+	flags.Default(fl, "ca", "identity/ca.crt in the first directory")
 	fl.BoolVar(&cfg.Insecure, "insecure", false, "run without TLS, on loopback addresses only")
 	fl.StringVar(&f.latencyFile, "latency-file", "", "imitate the round trips between regions in this file")
 	fl.Var(&f.memory, "memory", "maximum memory of the node, such as 4GiB, without images in shared memory")
@@ -147,7 +161,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if err != nil {
 		return err
 	}
-	<-ctx.Done()
+	manager{cfg.Logger}.follow(ctx, n.Ready)
 	s.Notef("rhumb: stopping; primaries move to other nodes first, a second signal ends the node at once")
 	// ctx has ended, so draining needs a context of its own.
 	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)

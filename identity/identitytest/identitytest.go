@@ -1,5 +1,6 @@
-// Package identitytest makes authorities and certificates for tests, good and bad ones. It is not for use outside tests: its keys
-// lie in ordinary folders of the test, and its serial numbers are counted.
+// Package identitytest makes authorities and certificates for tests, good and bad ones. It is not
+// for use outside tests: its keys are in ordinary folders of the test, and its serial numbers are
+// counted.
 package identitytest
 
 import (
@@ -123,7 +124,7 @@ func URIs(t testing.TB, uris ...string) Option {
 // SelfSigned signs the certificate with its own key.
 func SelfSigned() Option { return func(i *issue) { i.selfSigned = true } }
 
-// RSA gives the certificate an RSA key.
+// RSA uses an RSA key.
 func RSA(t testing.TB, bits int) Option {
 	return func(i *issue) {
 		if bits < 1024 {
@@ -197,8 +198,8 @@ func (i *Issued) PEM(t testing.TB) identity.PEM {
 	return identity.PEM{Cert: identity.EncodeCertificates(i.Cert), Key: key, CA: identity.EncodeCertificates(i.CA...)}
 }
 
-// Files writes the certificate, the key and the authorities to a folder and returns their paths. It replaces each file at once, as
-// programs that renew certificates do.
+// Files writes the certificate, the key and the authorities to a folder and returns their paths. It
+// replaces each file at once, as programs that renew certificates do.
 func (i *Issued) Files(t testing.TB, dir string) identity.Files {
 	t.Helper()
 	f := identity.Files{Cert: filepath.Join(dir, "member.crt"), Key: filepath.Join(dir, "member.key"), CA: filepath.Join(dir, "ca.crt")}

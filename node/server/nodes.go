@@ -33,7 +33,8 @@ func checkNode(ctx context.Context, method string) error {
 	return nil
 }
 
-// RequireNodes returns the options of a secure server that let only nodes call the services between nodes.
+// RequireNodes returns the options of a secure server that let only nodes call the services between
+// nodes.
 func RequireNodes() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {

@@ -3,6 +3,11 @@ output "nodes" {
   value       = local.nodes
 }
 
+output "regions" {
+  description = "The regions by name: ordinal, place and zones. It does not depend on addresses."
+  value       = { for name, r in var.regions : name => { ordinal = r.ordinal, place = coalesce(r.place, name), zones = r.zones } }
+}
+
 output "order" {
   description = "Regions in the order of their ordinals."
   value       = local.order
@@ -39,7 +44,7 @@ output "ports" {
 }
 
 output "firewall" {
-  description = "Who may reach which port: to (node or authority), protocol, port, from (peers, clients or operators) and networks."
+  description = "Who may reach which port: to (node or authority), protocol, port, from (peers, clients or operators) and networks by node or by themselves."
   value       = local.firewall
 }
 

@@ -139,7 +139,7 @@ run "open_clients_warn" {
   }
   expect_failures = [check.clients]
   assert {
-    condition     = contains(output.firewall["clients-main"].networks, "0.0.0.0/0")
+    condition     = contains(keys(output.firewall["clients-main"].networks), "0.0.0.0/0")
     error_message = "clients may be open to everybody"
   }
 }
@@ -271,7 +271,7 @@ run "ipv6" {
     error_message = "a node with an IPv6 address listens on IPv6"
   }
   assert {
-    condition     = alltrue([for n in output.firewall["peers-main"].networks : endswith(n, "/128")])
+    condition     = alltrue([for n in values(output.firewall["peers-main"].networks) : endswith(n, "/128")])
     error_message = "sources are single addresses"
   }
 }
@@ -299,5 +299,13 @@ run "extra_seeds" {
   assert {
     condition     = alltrue([for s in values(output.seeds) : slice(reverse(s), 0, 2)[0] == "[2001:db8::9]:17600"])
     error_message = "every node gets the further seeds, last"
+  }
+}
+
+run "regions" {
+  command = plan
+  assert {
+    condition     = output.regions["us"].ordinal == 2 && output.regions["us"].place == "us" && join("", output.regions["us"].zones) == "abc"
+    error_message = "layers get ordinal, place and zones of each region"
   }
 }

@@ -1,0 +1,64 @@
+variable "regions" {
+  description = "The regions of the cluster; see ../core/variables.tf, which checks them. place is a location of Hetzner such as fsn1. A location has no zones: name some, and a placement group spreads the machines."
+  type        = any
+}
+
+variable "replicas" {
+  description = "Copies of each range that tables keep in their home region."
+  type        = number
+  default     = 3
+}
+
+variable "operators" {
+  description = "Networks of operators, such as 192.0.2.0/24."
+  type        = list(string)
+  default     = []
+}
+
+variable "clients" {
+  description = "Networks of clients."
+  type        = list(string)
+  default     = []
+}
+
+variable "package" {
+  description = "Debian package of Rhumb: url and sha256. Null if the image contains Rhumb."
+  type        = object({ url = string, sha256 = string })
+  default     = null
+}
+
+variable "tokens" {
+  description = "Tokens to put into the user data, by node. Empty to hand them over on another way."
+  type        = map(string)
+  default     = {}
+  sensitive   = true
+}
+
+variable "founded" {
+  description = "True once the cluster exists."
+  type        = bool
+  default     = false
+}
+
+variable "enrolled" {
+  description = "Nodes that have their identity, or \"*\" for all."
+  type        = set(string)
+  default     = []
+}
+
+variable "instance" {
+  description = "Machine type of nodes whose region names none."
+  type        = string
+  default     = "ccx13"
+}
+
+variable "public_key" {
+  description = "SSH key of the operators."
+  type        = string
+}
+
+variable "image" {
+  description = "Machine image with cloud-init."
+  type        = string
+  default     = "debian-12"
+}
