@@ -16,7 +16,7 @@ DURATION ?= 24h
 SEEDS ?= 100
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test
+.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test helm-test
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -85,6 +85,9 @@ fuzz: ## fuzz every target, FUZZ inputs each
 terraform-test: ## test the Terraform modules (Terraform 1.11; no network)
 	$(GO) test -count=1 -timeout 15m -v ./deploy/terraform
 	cd deploy/terraform/lint && $(GO) test -count=1 -v .
+
+helm-test: ## lint and render the Helm chart with Helm's packages (compiles for minutes the first time)
+	cd deploy/helm && $(GO) vet ./... && $(GO) test -count=1 -v .
 
 clean: ## remove what was built
 	rm -rf bin

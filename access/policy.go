@@ -6,20 +6,21 @@ import (
 	"slices"
 )
 
-// Policy is the compiled form of all users, roles and grants at one revision. It is immutable. A nil
-// policy has no users.
+// Policy is the compiled form of all users, roles and grants at one revision. It is
+// immutable. A nil policy has no users.
 type Policy struct {
 	revision uint64
 	users    map[string]*Subject
 	roles    map[string]*compiledRole
 }
 
-// Subject answers questions about one principal. It is immutable and belongs to one Policy, so a
-// request must not keep it for longer than a moment.
+// Subject answers questions about one principal. It is immutable and belongs to one Policy,
+// so a request must not keep it for longer than a moment.
 type Subject struct {
 	source  *User
 	cluster Rights
-	// everywhere holds rights to all names of all tables, visible that all tables may be seen.
+	// everywhere holds rights to all names of all tables, visible that all tables may be
+	// seen.
 	everywhere Rights
 	visible    bool
 	roles      []*compiledRole
@@ -47,9 +48,9 @@ var (
 	otherNode  = &Subject{visible: true}
 )
 
-// Compile returns the policy of the given users and roles. Records that previous, which may be nil, was
-// compiled from are not compiled again, so that a change costs little more than the records that
-// changed. The records must be valid, and must not be modified afterwards.
+// Compile returns the policy of the given users and roles. Records that previous, which may
+// be nil, was compiled from are not compiled again, so that a change costs little more than
+// the records that changed. The records must be valid, and must not be modified afterwards.
 func Compile(previous *Policy, revision uint64, users []*User, roles []*Role) *Policy {
 	p := &Policy{revision: revision, users: make(map[string]*Subject, len(users)), roles: make(map[string]*compiledRole, len(roles))}
 	if previous == nil {
@@ -213,9 +214,10 @@ func (p *Policy) AllowsCluster(who Principal, right Rights) bool {
 	return p.Of(who).AllowsCluster(right)
 }
 
-// Allows reports whether the subject has all of the rights to a name of a table. The table is given by name; the
-// name of a table that does not exist is "", which only grants for all tables cover. The name of a
-// record that the server has yet to assign is empty, which only grants for whole tables cover.
+// Allows reports whether the subject has all of the rights to a name of a table. The table is
+// given by name; the name of a table that does not exist is "", which only grants for all
+// tables cover. The name of a record that the server has yet to assign is empty, which only
+// grants for whole tables cover.
 func (s *Subject) Allows(rights Rights, table string, name []byte) bool {
 	// Several rights may have several grants, so each is asked for by itself.
 	for r := rights; r != 0; r &= r - 1 {
@@ -255,9 +257,19 @@ func (s *Subject) AllowsTable(table string) bool {
 	return false
 }
 
-// AllowsTables reports whether the subject may see that any table exists, now or later.
-func (s *Subject) AllowsTables() bool {
+// SeesAllTables reports whether the subject may see every table, now and later.
+func (s *Subject) SeesAllTables() bool {
 	return s.visible || slices.ContainsFunc(s.roles, func(r *compiledRole) bool { return r.all != nil })
+}
+
+// IsUnlimited reports whether the subject may do everything. Callers need not ask about each
+// name then.
+func (s *Subject) IsUnlimited() bool { return s == everything }
+
+// IsKnown reports whether the subject may be answered at all. It returns false without an
+// identity, and for a user that does not exist or is disabled.
+func (s *Subject) IsKnown() bool {
+	return s == everything || s == otherNode || s.source != nil && !s.source.Disabled
 }
 
 // AllowsCluster reports whether the subject has all of the rights to the cluster.

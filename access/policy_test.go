@@ -277,7 +277,7 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%v allows nothing", g)
 			}
 		}
-		if ValidateName("user", table) == nil && (len(table) > NameSizeMax || strings.ContainsAny(table, "/ \t\n\x00%A")) {
+		if ValidateName("user", table) == nil && (len(table) > NameSizeMax || strings.ContainsAny(table, "/ \t\n\x00%")) {
 			t.Errorf("%q is a name", table)
 		}
 	})
@@ -333,8 +333,8 @@ func TestVerifierIsHidden(t *testing.T) {
 // TestValidateName fixes the alphabet of names.
 func TestValidateName(t *testing.T) {
 	for name, ok := range map[string]bool{
-		"ann": true, "a": true, "ann@example.com": true, "svc-1_x.y": true, "0": true, strings.Repeat("a", 63): true,
-		"": false, "Ann": false, "a b": false, "-a": false, "@a": false, "a/b": false, "ä": false, "a\x00": false, strings.Repeat("a", 64): false,
+		"ann": true, "a": true, "ann@example.com": true, "svc-1_x.y": true, "0": true, "Ann": true, "@a": true, strings.Repeat("a", 63): true,
+		"": false, "a b": false, "-a": false, ".a": false, "a/b": false, "ä": false, "a\x00": false, strings.Repeat("a", 64): false,
 	} {
 		if err := ValidateName("user", name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)

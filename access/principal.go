@@ -31,8 +31,8 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind_%d", uint8(k))
 }
 
-// Principal is an identified caller. The zero value is a caller without an identity, who may do
-// nothing. The type is comparable on purpose.
+// Principal is an identified caller. The zero value is a caller without an identity, who may
+// do nothing. The type is comparable on purpose.
 type Principal struct {
 	Kind Kind
 	// Name is the name of the node, operator or user, as in its certificate or login.
@@ -50,8 +50,8 @@ func (p Principal) String() string {
 	return p.Kind.String() + " " + p.Name
 }
 
-// CanBeForwarded reports whether a node may send a request of the principal to another node. Nodes
-// have no requests of their own as clients, and nobody has no rights anywhere.
+// CanBeForwarded reports whether a node may send a request of the principal to another node.
+// Nodes have no requests of their own as clients, and nobody has no rights anywhere.
 func (p Principal) CanBeForwarded() bool {
 	switch p.Kind {
 	case KindInsecure:

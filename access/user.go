@@ -10,18 +10,20 @@ import (
 const (
 	// NameSizeMax is the largest size of the name of a user or a role, in bytes.
 	NameSizeMax = 63
-	// UsersMax, RolesMax and GrantsMax bound a cluster. GrantsMax counts the grants of all roles.
+	// UsersMax, RolesMax and GrantsMax bound a cluster. GrantsMax counts the grants of all
+	// roles.
 	UsersMax  = 10_000
 	RolesMax  = 1_000
 	GrantsMax = 10_000
-	// UserRolesMax is the largest number of roles of a user. Each role costs a lookup per request.
+	// UserRolesMax is the largest number of roles of a user. Each role costs a lookup per
+	// request.
 	UserRolesMax = 16
 	// PrefixBytesMax is the largest total size of the prefixes of all grants, in bytes.
 	PrefixBytesMax = 4 << 20
 )
 
-// Bounds of a verifier. IterationsMin is the minimum of RFC 7677. Each login costs IterationsMax
-// hashes on the client, and a client refuses to compute more.
+// Bounds of a verifier. IterationsMin is the minimum of RFC 7677. Each login costs
+// IterationsMax hashes on the client, and a client refuses to compute more.
 const (
 	IterationsMin = 4_096
 	IterationsMax = 1_000_000
@@ -32,8 +34,9 @@ const (
 	KeySize = 32
 )
 
-// Verifier verifies a password by SCRAM-SHA-256 (RFC 5802) without containing it. Whoever reads a
-// verifier can try passwords against it offline, so it is never sent to clients, printed or logged.
+// Verifier verifies a password by SCRAM-SHA-256 (RFC 5802) without containing it. Whoever
+// reads a verifier can try passwords against it offline, so it is never sent to clients,
+// printed or logged.
 type Verifier struct {
 	Iterations int
 	Salt       []byte
@@ -86,9 +89,9 @@ type User struct {
 	Disabled bool
 	// Roles lists the names of the user's roles, sorted and distinct.
 	Roles []string
-	// Credentials is the revision of the metadata that created the user or last changed the password. A session
-	// that began under another value has ended. Revisions are never reused, so this holds as well for a
-	// user that was dropped and created again.
+	// Credentials is the revision of the metadata that created the user or last changed the
+	// password. A session that began under another value has ended. Revisions are never
+	// reused, so this holds as well for a user that was dropped and created again.
 	Credentials uint64
 }
 
@@ -99,19 +102,19 @@ type Role struct {
 	Grants []Grant
 }
 
-// ValidateName rejects a name of a user, operator or role that is not 1 to NameSizeMax letters in
-// lower case, digits, '-', '_', '.' and '@', beginning with a letter or digit. The alphabet has no two
-// names that look alike, and every name fits into a certificate. What is the word for the thing in the message.
+// ValidateName rejects a name of a user, operator or role that is not 1 to NameSizeMax
+// letters, digits, '-', '_', '.' and '@', or begins with '-' or '.'. Names in certificates
+// have the same alphabet. what is the word for the thing in the message.
 func ValidateName(what, name string) error {
 	const op rhumb.Op = "access.Name"
 	if name == "" || len(name) > NameSizeMax {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "the name of the %s %.20q has %d characters; names have 1 to %d", what, name, len(name), NameSizeMax)
 	}
 	for i, c := range []byte(name) {
-		alnum := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-		mark := c == '-' || c == '_' || c == '.' || c == '@'
-		if !alnum && (!mark || i == 0) {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "the name of the %s %q contains %q; use letters in lower case, digits, '-', '_', '.' and '@', and begin with a letter or digit", what, name, rune(c))
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		mark := c == '_' || c == '@' || i > 0 && (c == '-' || c == '.')
+		if !alnum && !mark {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "the name of the %s %q contains %q; use letters, digits, '-', '_', '.' and '@', and begin with none of '-' and '.'", what, name, rune(c))
 		}
 	}
 	return nil

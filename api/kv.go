@@ -98,12 +98,15 @@ type Read struct {
 	Range   rhumb.RangeID
 	Resolve bool
 	Names   [][]byte
+	// VersionsOnly leaves the values out of the answer.
+	VersionsOnly bool
 }
 
 // EncodeRead returns the message for a read. Names are shared.
 func EncodeRead(r *Read) *rhumbpb.Read {
 	return &rhumbpb.Read{
 		Table: uint32(r.Table), Region: uint32(r.Range.Region), Slot: uint32(r.Range.Slot), Resolve: r.Resolve, Names: r.Names,
+		VersionsOnly: r.VersionsOnly,
 	}
 }
 
@@ -111,7 +114,7 @@ func EncodeRead(r *Read) *rhumbpb.Read {
 func DecodeRead(m *rhumbpb.Read) (Read, error) {
 	const op rhumb.Op = "api.DecodeRead"
 	r := Read{
-		Table: rhumb.TableID(m.GetTable()), Resolve: m.GetResolve(), Names: m.GetNames(),
+		Table: rhumb.TableID(m.GetTable()), Resolve: m.GetResolve(), Names: m.GetNames(), VersionsOnly: m.GetVersionsOnly(),
 		Range: rhumb.RangeID{Region: rhumb.RegionID(m.GetRegion()), Slot: rhumb.Slot(m.GetSlot())},
 	}
 	switch {

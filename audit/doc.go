@@ -12,4 +12,18 @@
 // Entries hold names of users, tables and commands. They never hold values of records, passwords or verifiers.
 //
 // docs/formats/audit.md describes the bytes.
+//
+// # Failures
+//
+// An event that must be recorded before something happens is passed to Append, whose error forbids what was about to
+// happen. An event that anybody can cause, such as a failed login, is passed to Note, which never waits: a stranger must
+// not slow the node down through its log. Notes that find no room are counted, and an entry has the count.
+//
+// A write that fails leaves the end of the file in doubt. The next write reads the file again from the disk, cuts it after
+// the last valid entry and continues there. So a disk that was full needs no restart of the node.
+//
+// # Testing
+//
+// Each byte of a log is flipped, each line removed and doubled, and each file cut and removed; Verify must find every
+// such change. A fuzz target reads any content.
 package audit

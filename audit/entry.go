@@ -147,6 +147,7 @@ func cutText(s string) string {
 		return s
 	}
 	n := textMax - len("...")
+	// JSON would replace half a rune, and the reader see another text.
 	for n > 0 && !utf8.RuneStart(s[n]) {
 		n--
 	}
@@ -156,6 +157,7 @@ func cutText(s string) string {
 // decodeEntry decodes a line without its line feed. The hash must match the content and prev.
 func decodeEntry(line []byte, prev Head) (e Entry, h Head, err error) {
 	const op rhumb.Op = "audit.decode"
+	// The hash is checked before the JSON is parsed: only bytes that the node wrote reach the parser.
 	sum, body, ok := bytes.Cut(line, []byte(" "))
 	if !ok || !parseHash(string(sum), &h.Hash) {
 		return e, h, rhumb.E(op, rhumb.Corrupt, "the line does not begin with a hash")

@@ -157,6 +157,7 @@ func (l *Log) Append(ctx context.Context, e Event) error {
 	const op rhumb.Op = "audit.Append"
 	p := &pending{e, make(chan error, 1)}
 	select {
+	// Waits while the queue is full. That is the pace of the disk.
 	case l.waiting <- p:
 	case <-ctx.Done():
 		return rhumb.WrapKind(op, rhumb.Canceled, ctx.Err())
@@ -231,6 +232,7 @@ func (l *Log) writeLoop() {
 
 // writeWaiting writes an entry together with all others that wait, under one sync.
 func (l *Log) writeWaiting(p *pending) {
+	// Everything that arrived during the last sync shares the next one.
 	batch := []*pending{p}
 	for len(batch) < waitingMax {
 		select {
@@ -242,6 +244,7 @@ func (l *Log) writeWaiting(p *pending) {
 		break
 	}
 	events := make([]Event, 0, len(batch)+1)
+	// First, so that the entry is where the events are missing.
 	lost := l.takeLost()
 	if lost > 0 {
 		events = append(events, Event{Kind: Lost, Count: lost, Detail: "too many events waited, or the disk refused them"})
@@ -273,6 +276,7 @@ func (l *Log) writeWaiting(p *pending) {
 // next write: nobody knows how much of a failed write is in the file.
 func (l *Log) write(events []Event) (err error) {
 	const op rhumb.Op = "audit.write"
+	// A former write failed, or the disk was full when the log was opened.
 	if l.file == nil {
 		if err := l.openEnd(); err != nil {
 			return err
@@ -298,6 +302,7 @@ func (l *Log) writeHere(op rhumb.Op, events []Event) error {
 		}
 		head.Seq++
 	}
+	// One write for all lines: a crash leaves a prefix of them in nearly all cases.
 	if err := l.writeBytes(lines); err != nil {
 		return diskError(op, l.segs[len(l.segs)-1].path, err)
 	}
@@ -308,6 +313,8 @@ func (l *Log) writeHere(op rhumb.Op, events []Event) error {
 
 // writeBytes appends bytes to the current segment and syncs them.
 func (l *Log) writeBytes(b []byte) error {
+	// After a failed sync the kernel may have dropped the pages and report success the next time, so the file is
+	// read again from the disk (openEnd).
 	n, err := l.file.Write(b)
 	if err == nil {
 		err = l.file.Sync()
@@ -338,6 +345,7 @@ func (l *Log) openEnd() error {
 	if len(segs) == 0 {
 		return l.beginSegment()
 	}
+	// Earlier segments were synced before the last one began. Verify reads them, a start does not.
 	last := segs[len(segs)-1]
 	before, head, end, bad, err := scanSegment(last, nil)
 	if err != nil {
@@ -360,6 +368,7 @@ func (l *Log) openEnd() error {
 	}
 	l.cfg.Logger.Warn("removed an unfinished entry from the end of the audit log", "file", last.path, "offset", end, "begins_after", before)
 	l.setHead(head)
+	// Recorded: whoever cuts the log so that it looks torn leaves a trace at least.
 	if err := l.openSegment(last, end); err != nil {
 		return err
 	}
@@ -431,6 +440,7 @@ func (l *Log) beginSegment() error {
 	if err := l.openSegment(s, 0); err != nil {
 		return err
 	}
+	// The header is synced alone. A segment with entries therefore has a whole header.
 	l.segs = append(l.segs, s)
 	if err := l.writeBytes(headerOf(head)); err != nil {
 		return diskError(op, s.path, err)
@@ -448,6 +458,7 @@ func (l *Log) beginSegment() error {
 // removed.
 func (l *Log) dropOldest() error {
 	const op rhumb.Op = "audit.dropOldest"
+	// A loop, because the bound may be lower than in the former life.
 	for len(l.segs) > l.cfg.Segments {
 		oldest := l.segs[0]
 		next, err := readHeader(l.segs[1])
@@ -496,6 +507,7 @@ func syncDir(dir string) error {
 // diskError returns an error of a file of the log. Only a full disk has a kind of its own: an
 // operator can do something about it.
 func diskError(op rhumb.Op, path string, err error) error {
+	// A quota is a full disk for the operator.
 	kind := rhumb.Unavailable
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		kind = rhumb.DiskFull

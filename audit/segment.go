@@ -75,6 +75,7 @@ func scanSegment(s segment, visit func(e Entry, h Head, offset int64) error) (be
 
 // scanBytes is scanSegment for the content of the segment whose first entry has a number.
 func scanBytes(content io.Reader, first uint64, visit func(e Entry, h Head, offset int64) error) (before, head Head, end int64, bad *flaw, err error) {
+	// The buffer is the bound of a line.
 	r := bufio.NewReaderSize(content, lineMax)
 	line, flawed, err := readLine(r)
 	if flawed != nil || err != nil {
@@ -89,6 +90,7 @@ func scanBytes(content io.Reader, first uint64, visit func(e Entry, h Head, offs
 	if before.Seq+1 != first {
 		return before, before, 0, &flaw{err: rhumb.Ef("audit.scan", rhumb.Corrupt, "the header says that the file begins with entry %d, and its name says %d", before.Seq+1, first)}, nil
 	}
+	// From here on each line continues the chain of the header.
 	head, end = before, int64(len(line))+1
 	for {
 		line, flawed, err := readLine(r)
@@ -120,6 +122,7 @@ func readLine(r *bufio.Reader) (line []byte, bad *flaw, err error) {
 	switch {
 	case err == nil:
 		return line[:len(line)-1], nil, nil
+	// No entry is that long, so the rest of the file is not read.
 	case errors.Is(err, bufio.ErrBufferFull):
 		return nil, &flaw{err: rhumb.Ef("audit.scan", rhumb.Corrupt, "a line is longer than %d bytes", lineMax), torn: bytes.IndexByte(line, 0) >= 0}, nil
 	case !errors.Is(err, io.EOF):

@@ -82,6 +82,7 @@ type verifier struct {
 // checkSegment checks one segment, which continues the chain of the ones before it.
 func (v *verifier) checkSegment(s segment, last bool) error {
 	const op rhumb.Op = "audit.Verify"
+	// The header is read apart: entries of a segment that belongs elsewhere must not count.
 	before, err := readHeader(s)
 	switch {
 	case err == nil && v.report.Files == 0:
@@ -101,6 +102,7 @@ func (v *verifier) checkSegment(s segment, last bool) error {
 		return &BreakError{s.path, bad.offset, bad.err}
 	}
 	v.report.Unfinished = bad != nil
+	// A segment without a whole header has no head.
 	if end > 0 {
 		v.report.Head = head
 	}
@@ -116,6 +118,7 @@ func (v *verifier) checkEntry(s segment, e Entry, h Head, offset int64) error {
 	if e.Kind == Drop && strings.HasSuffix(e.Detail, v.start.String()) {
 		v.explained = true
 	}
+	// An entry with the number of the head but another hash: someone wrote the log again from there on.
 	if h.Seq == v.want.Seq {
 		v.found = h == v.want
 		if !v.found {

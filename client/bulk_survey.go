@@ -136,7 +136,7 @@ func (s *bulkSurvey) onLocated(place int, e api.Existence) {
 func (s *bulkSurvey) readPlace(place int) {
 	s.t.c.spawn(func() {
 		// alive: a region that dies during the survey is silent, not awaited.
-		got, err := s.t.readOne(s.ctx, s.op, s.rangeAt(place), s.names[place/len(s.regions)], readOptions{alive: true})
+		got, err := s.t.readOne(s.ctx, s.op, s.rangeAt(place), s.names[place/len(s.regions)], readOptions{alive: true, versions: true})
 		switch {
 		case err != nil:
 			s.takeAnswer(place, silent, err)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
@@ -17,17 +18,19 @@ import (
 type metadata struct {
 	mu       sync.RWMutex // guards all below
 	revision uint64
-	cluster  rhumb.ClusterID
-	regions  map[rhumb.RegionID]rhumb.Region
-	nodes    map[rhumb.NodeID]rhumb.Node
-	classes  map[rhumb.ClassID]rhumb.Class
-	tables   map[rhumb.TableID]rhumb.Table
-	byName   map[string]rhumb.TableID
-	hash     map[blockOwner]rhumb.Slot // the first slot of the hash block of a class in a region
-	inserts  []rhumb.Block             // the blocks that belong to nodes
-	ranges   map[rhumb.RangeID]*rhumb.Range
-	active   map[rhumb.RangeID]rhumb.RangeID // the newest range in a node's block, by the first slot of the block
-	changed  chan struct{}                   // closed and replaced with every change
+	// seen is revision for readers without the lock.
+	seen    atomic.Uint64
+	cluster rhumb.ClusterID
+	regions map[rhumb.RegionID]rhumb.Region
+	nodes   map[rhumb.NodeID]rhumb.Node
+	classes map[rhumb.ClassID]rhumb.Class
+	tables  map[rhumb.TableID]rhumb.Table
+	byName  map[string]rhumb.TableID
+	hash    map[blockOwner]rhumb.Slot // the first slot of the hash block of a class in a region
+	inserts []rhumb.Block             // the blocks that belong to nodes
+	ranges  map[rhumb.RangeID]*rhumb.Range
+	active  map[rhumb.RangeID]rhumb.RangeID // the newest range in a node's block, by the first slot of the block
+	changed chan struct{}                   // closed and replaced with every change
 }
 
 type blockOwner struct {
@@ -71,6 +74,7 @@ func (m *metadata) applyUpdate(u *api.Metadata) (lost []string, ok bool) {
 		before = maps.Clone(m.nodes)
 	}
 	m.revision, m.cluster = u.Revision, u.Cluster
+	m.seen.Store(u.Revision)
 	m.mergeLocked(u)
 	for id, old := range before {
 		n, ok := m.nodes[id]

@@ -72,7 +72,7 @@ func (t *Table) getRecord(ctx context.Context, op rhumb.Op, name []byte, o GetOp
 		}
 		return t.readOne(ctx, op, id, name, readOptions{local: o.Local})
 	}
-	got, err := t.findRecord(ctx, op, name)
+	got, err := t.findRecord(ctx, op, name, readOptions{alive: true})
 	if err == nil && !got.Exists() {
 		// "Not found" would be a guess if a dead region was not asked.
 		err = t.c.unknownIfUnasked(op, name, got.Receipt.Unasked)
@@ -101,7 +101,7 @@ func checkName(op rhumb.Op, name []byte) error {
 
 // findRecord looks for a record whose home the caller did not name: in its cached home or else the
 // caller's region, and then in all other regions. A record that is in no region has no version.
-func (t *Table) findRecord(ctx context.Context, op rhumb.Op, name []byte) (Got, error) {
+func (t *Table) findRecord(ctx context.Context, op rhumb.Op, name []byte, o readOptions) (Got, error) {
 	c := t.c
 	cached, isCached := c.homes.get(t.info.ID, name)
 	// A cached home saves the search. If it is old, the search finds the record elsewhere.
@@ -112,11 +112,11 @@ func (t *Table) findRecord(ctx context.Context, op rhumb.Op, name []byte) (Got, 
 	id, err := c.meta.rangeOfName(t, first, name)
 	if c.meta.isDead(first) {
 		// No region is excluded, so that the result lists the dead one as unasked.
-		return t.searchRegions(ctx, op, name, 0)
+		return t.searchRegions(ctx, op, name, 0, o)
 	}
 	// An error means that the region has no slots for the table, so the record cannot be there.
 	if err == nil {
-		got, err := t.readOne(ctx, op, id, name, readOptions{alive: true})
+		got, err := t.readOne(ctx, op, id, name, o)
 		if err != nil {
 			return got, err
 		}
@@ -130,17 +130,18 @@ func (t *Table) findRecord(ctx context.Context, op rhumb.Op, name []byte) (Got, 
 		}
 	}
 	// first has just answered that it does not have the record.
-	return t.searchRegions(ctx, op, name, first)
+	return t.searchRegions(ctx, op, name, first, o)
 }
 
 // searchRegions reads a record in all regions at once, except one that is known not to have it. The
 // answer is that of the first region that has the record, whose home is then cached.
-func (t *Table) searchRegions(ctx context.Context, op rhumb.Op, name []byte, except rhumb.RegionID) (Got, error) {
+func (t *Table) searchRegions(ctx context.Context, op rhumb.Op, name []byte, except rhumb.RegionID, o readOptions) (Got, error) {
 	c := t.c
 	s, err := t.planSurvey(op, name, except)
 	if err != nil {
 		return Got{}, err
 	}
+	s.read = o
 	at, err := s.run(ctx, s.readPlace)
 	if err != nil {
 		return Got{}, err
@@ -170,8 +171,9 @@ func (c *Client) reportDuplicate(t *Table, name []byte, a, b rhumb.RegionID) {
 		"table", t.info.Name, "name", rhumb.NameString(name), "region", c.meta.regionName(a), "other", c.meta.regionName(b))
 }
 
-// readOptions are the fields of a request of the same names.
-type readOptions struct{ local, alive bool }
+// readOptions are the fields of a request of the same names. versions leaves out the values: a caller that may write
+// records and not read them finds their homes this way.
+type readOptions struct{ local, alive, versions bool }
 
 // readOne reads one name in one range. A record that does not exist has no version.
 func (t *Table) readOne(ctx context.Context, op rhumb.Op, id rhumb.RangeID, name []byte, o readOptions) (Got, error) {
@@ -184,7 +186,7 @@ func (t *Table) readOne(ctx context.Context, op rhumb.Op, id rhumb.RangeID, name
 
 // readRange reads names in one range. The items are in the order of the names.
 func (t *Table) readRange(ctx context.Context, op rhumb.Op, id rhumb.RangeID, names [][]byte, o readOptions) ([]rhumb.Item, rhumb.Receipt, error) {
-	m := api.EncodeRead(&api.Read{Table: t.info.ID, Range: id, Names: names})
+	m := api.EncodeRead(&api.Read{Table: t.info.ID, Range: id, Names: names, VersionsOnly: o.versions})
 	// An estimate of the encoded size: the names and their field headers.
 	size := 32
 	for _, n := range names {

@@ -139,6 +139,7 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 	req.TimeoutUs = uint64(max(left.Microseconds(), 1)) // 0 would leave the timeout to the node
 	req.Hops = hops
 	req.LocalOnly = r.local
+	req.Revision = c.meta.seen.Load()
 	c.m.requests.Add(1)
 	answer, err := conn.Do(ctx, stream.Request{Message: req, Size: r.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: r.sent})
 	switch failure, failed := errors.AsType[*stream.Error](err); {

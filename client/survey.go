@@ -28,6 +28,8 @@ type survey struct {
 	// always awaited. 0 means none.
 	prior rhumb.RegionID
 	asked []place
+	// read holds the options of reads of places.
+	read readOptions
 	// unasked holds the dead regions that may have the record.
 	unasked []rhumb.RegionID
 }
@@ -60,7 +62,7 @@ type placeAnswer struct {
 // planSurvey returns a survey of every region in which a name may exist, except one that is known
 // not to have it; 0 excludes none. Dead regions are not asked: nobody would answer for them.
 func (t *Table) planSurvey(op rhumb.Op, name []byte, except rhumb.RegionID) (*survey, error) {
-	s := &survey{t: t, op: op, name: name}
+	s := &survey{t: t, op: op, name: name, read: readOptions{alive: true, versions: true}}
 	for _, r := range t.c.meta.regionsWith(t.info.Class) {
 		if r.ID == except {
 			continue
@@ -218,7 +220,7 @@ func (s *survey) listen(found rhumb.RegionID, answers <-chan placeAnswer, open i
 // readPlace asks a place in the background by a strong read, with the redirects and retries of one.
 func (s *survey) readPlace(ctx context.Context, index int, answers chan<- placeAnswer) {
 	s.t.c.spawn(func() {
-		got, err := s.t.readOne(ctx, s.op, s.asked[index].id, s.name, readOptions{alive: true})
+		got, err := s.t.readOne(ctx, s.op, s.asked[index].id, s.name, s.read)
 		a := placeAnswer{index: index, state: without, got: got, err: err}
 		switch {
 		case err != nil:

@@ -331,7 +331,7 @@ func (p *plan) lookUpHome(ctx context.Context) (region rhumb.RegionID, ok bool, 
 	m := &p.mutations[0]
 	// findRecord would ask the cached home first, which has just failed or is not trusted.
 	p.c.homes.forget(m.Table, m.Name, 0)
-	got, err := p.t.findRecord(ctx, p.op, m.Name)
+	got, err := p.t.findRecord(ctx, p.op, m.Name, readOptions{alive: true, versions: true})
 	if err != nil {
 		return 0, false, err
 	}

@@ -27,7 +27,7 @@ type Conn struct {
 // certificate.
 func (c *Conn) Peer() (p Peer, ok bool) { return c.peer, c.named }
 
-// State returns the state of the connection after the handshake, for channel binding.
+// State returns the state of the connection when its certificates were verified.
 func (c *Conn) State() tls.ConnectionState { return c.state }
 
 // Done returns a channel that closes when the connection has ended.

@@ -202,6 +202,9 @@ func (s *Source) ClientCredentials(want Want) credentials.TransportCredentials {
 type AuthInfo struct {
 	credentials.CommonAuthInfo
 	Conn *Conn
+	// State is the state after the handshake. Unlike Conn.State, which is that of the verification, it can export keying material
+	// for channel binding.
+	State tls.ConnectionState
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -252,7 +255,7 @@ func handshake(ctx context.Context, conn *tls.Conn) (AuthInfo, error) {
 	if !ok || t.conn.Load() == nil {
 		panic("identity: a connection without the watch over it")
 	}
-	return AuthInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, t.conn.Load()}, nil
+	return AuthInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, t.conn.Load(), conn.ConnectionState()}, nil
 }
 
 // Info implements credentials.TransportCredentials.

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/hlc"
@@ -169,7 +170,7 @@ func (m *member) startServing(fresh bool) error {
 	m.registerMetrics(h.Collectors()...)
 	m.kv = server.NewKV(server.Config{
 		Cluster: m.cluster, Self: m.self.Node, Region: m.region, Routes: route.Router{State: m.group.State},
-		Ranges: h, Peers: m.network, Inserts: m.admin, Logger: m.n.cfg.Logger,
+		Ranges: h, Peers: m.network, Inserts: m.admin, Logger: m.n.cfg.Logger, State: m.group.State,
 		Budgets: server.Budgets{Requests: m.n.budgets.requests, Answers: m.n.budgets.answers},
 	})
 	m.registerMetrics(m.kv.Collectors()...)
@@ -518,12 +519,26 @@ func (m *member) Metadata(ctx context.Context, from rhumb.NodeID, _ uint32, requ
 func (m *member) Forward(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 	select {
 	case <-m.hostReady:
-		return m.kv.Answer(ctx, q)
+		// The other node signs for the principal with its certificate.
+		return m.kv.Answer(access.WithPrincipal(ctx, m.forwardedPrincipal(q)), q)
 	default:
 		// Unavailable is certain: nothing was applied, and the sender may retry.
 		err := rhumb.E("node.Forward", rhumb.Unavailable, "the node is joining its cluster; retry")
 		return &rhumbpb.Response{Id: q.Id, Error: api.EncodeError(err, api.Hint{})}
 	}
+}
+
+// forwardedPrincipal returns the client on whose behalf another node forwards a request. A secure node accepts no
+// request of an insecure one, whatever the message says.
+func (m *member) forwardedPrincipal(q *rhumbpb.Request) access.Principal {
+	if m.n.cfg.Insecure {
+		return access.Principal{Kind: access.KindInsecure}
+	}
+	who := api.DecodePrincipal(q.Principal)
+	if who.Kind == access.KindInsecure {
+		return access.Principal{}
+	}
+	return who
 }
 
 // DescribeReplica describes this node's replica of a range.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/identity"
@@ -218,13 +219,13 @@ func (n *Node) servePorts(p ports) {
 	// With WaitForHandlers, Stop returns after the last handler: Close then closes the stores,
 	// which handlers use.
 	options := func(want identity.Want) []grpc.ServerOption {
-		return append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want)), grpc.WaitForHandlers(true))
+		options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want)), grpc.WaitForHandlers(true))
+		// The principal first: the rights are checked against it. Handlers run only if both have let the call in.
+		options = append(options, server.Identify(func(ctx context.Context) access.Principal { return server.Certified(ctx, n.cfg.Insecure) })...)
+		return append(options, server.Authorize(n.State)...)
 	}
-	mainOptions := append(options(wantClient), server.LimitStreams(n.budgets.streams))
-	if n.source != nil {
-		mainOptions = append(mainOptions, server.RequireNodes()...)
-	}
-	all, only := grpc.NewServer(mainOptions...), grpc.NewServer(options(wantNode)...)
+	all := grpc.NewServer(append(options(wantClient), server.LimitStreams(n.budgets.streams))...)
+	only := grpc.NewServer(options(wantNode)...)
 	// The main port serves peers as well, because replication, Raft and requests of peers arrive
 	// there. The other server is for heartbeats. Both offer the whole service: which stream a peer
 	// opens where is the choice of the peer.
@@ -233,6 +234,7 @@ func (n *Node) servePorts(p ports) {
 	n.peers.Register(only)
 	server.NewCluster(n).Register(all)
 	server.NewSecurity(n).Register(all)
+	server.NewAccess(n).Register(all)
 	n.servers = []*grpc.Server{all, only}
 	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics, image{n}), ReadHeaderTimeout: 5 * time.Second, ConnContext: identity.HTTPContext, ErrorLog: n.errorLog()}
 	n.work.Go(func() { _ = all.Serve(p.main) })

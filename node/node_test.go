@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 // startNode starts a node on free loopback ports.
@@ -53,7 +55,7 @@ func createTable(t *testing.T, n *Node, name string, replicas uint32) *rhumbpb.T
 
 func clusterClient(t *testing.T, n *Node) rhumbpb.ClusterClient {
 	t.Helper()
-	conn, err := api.Connect(n.Addr(), nil, n.peerCredentials(""))
+	conn, err := api.Connect(n.Addr(), nil, credentialsFor(n))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +63,21 @@ func clusterClient(t *testing.T, n *Node) rhumbpb.ClusterClient {
 	return rhumbpb.NewClusterClient(conn)
 }
 
+// credentialsFor returns the credentials of somebody who may do everything: of anybody at an insecure node, of an operator at
+// a secure one.
+func credentialsFor(n *Node) api.Credentials {
+	if src, ok := operators.Load(n.cfg.Dirs[0]); ok && n.source != nil {
+		return src.(*identity.Source).ClientCredentials(wantNode)
+	}
+	return n.peerCredentials("")
+}
+
+// operators holds a source with the certificate of an operator for each folder of a secure node.
+var operators sync.Map
+
 func kvClient(t *testing.T, n *Node) rhumbpb.KVClient {
 	t.Helper()
-	conn, err := api.Connect(n.Addr(), nil, n.peerCredentials(""))
+	conn, err := api.Connect(n.Addr(), nil, credentialsFor(n))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -149,6 +149,15 @@ func (n *Node) Join(ctx context.Context, cmd catalog.RegisterNode) (id rhumb.Nod
 	return rhumb.NodeIdentity{Node: res.Node, Store: cmd.Store, Boot: res.Life}, res.Region, m.group.State(), nil
 }
 
+// ChangeAccess proposes a command about users, roles or grants.
+func (n *Node) ChangeAccess(ctx context.Context, cmd catalog.Command) (*catalog.State, error) {
+	m, err := n.requireMember()
+	if err != nil {
+		return nil, err
+	}
+	return m.admin.ChangeAccess(ctx, cmd)
+}
+
 // CreateTable creates a table.
 func (n *Node) CreateTable(ctx context.Context, cmd catalog.CreateTable) (*rhumb.Table, *catalog.State, error) {
 	m, err := n.requireMember()

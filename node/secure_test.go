@@ -20,6 +20,7 @@ import (
 func secureConfig(t *testing.T, a *identitytest.Authority, dir, name string, join ...string) Config {
 	t.Helper()
 	a.Node(t, name).WriteTo(t, DefaultIdentity(dir))
+	operators.Store(dir, a.Operator(t, "tester").Source(t))
 	return Config{
 		Dirs: []string{dir}, Region: "singapore", Zone: name, Location: rhumb.Point{Lat: 1.35, Lon: 103.82}, Join: join,
 		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",

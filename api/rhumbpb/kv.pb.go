@@ -400,7 +400,13 @@ type Request struct {
 	LocalOnly bool `protobuf:"varint,8,opt,name=local_only,json=localOnly,proto3" json:"local_only,omitempty"`
 	// Added later than the others. A node that does not know locate answers INVALID_ARGUMENT, and the
 	// client reads instead.
-	Locate        *Locate `protobuf:"bytes,9,opt,name=locate,proto3" json:"locate,omitempty"`
+	Locate *Locate `protobuf:"bytes,9,opt,name=locate,proto3" json:"locate,omitempty"`
+	// The client on whose behalf a node forwards the request (Peer.Forward). Ignored in requests of clients, whose
+	// connection identifies them.
+	Principal *Principal `protobuf:"bytes,60,opt,name=principal,proto3" json:"principal,omitempty"`
+	// The revision of the metadata that the sender has. A node with older metadata does not deny the request before it
+	// has caught up, within a bound: the table, or the right to it, may be new.
+	Revision      uint64 `protobuf:"varint,61,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -498,6 +504,73 @@ func (x *Request) GetLocate() *Locate {
 	return nil
 }
 
+func (x *Request) GetPrincipal() *Principal {
+	if x != nil {
+		return x.Principal
+	}
+	return nil
+}
+
+func (x *Request) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// Principal is an identified caller.
+type Principal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          PrincipalKind          `protobuf:"varint,1,opt,name=kind,proto3,enum=rhumb.v1.PrincipalKind" json:"kind,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Principal) Reset() {
+	*x = Principal{}
+	mi := &file_api_kv_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Principal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Principal) ProtoMessage() {}
+
+func (x *Principal) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Principal.ProtoReflect.Descriptor instead.
+func (*Principal) Descriptor() ([]byte, []int) {
+	return file_api_kv_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Principal) GetKind() PrincipalKind {
+	if x != nil {
+		return x.Kind
+	}
+	return PrincipalKind_PRINCIPAL_KIND_NOBODY
+}
+
+func (x *Principal) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // Write is a batch for one range. It is applied as a whole or not at all.
 //
 // The server names the records of inserts. In a range given by its slot, an insert is deduplicated
@@ -529,7 +602,7 @@ type Write struct {
 
 func (x *Write) Reset() {
 	*x = Write{}
-	mi := &file_api_kv_proto_msgTypes[4]
+	mi := &file_api_kv_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +614,7 @@ func (x *Write) String() string {
 func (*Write) ProtoMessage() {}
 
 func (x *Write) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[4]
+	mi := &file_api_kv_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +627,7 @@ func (x *Write) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Write.ProtoReflect.Descriptor instead.
 func (*Write) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{4}
+	return file_api_kv_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Write) GetRegion() uint32 {
@@ -622,7 +695,7 @@ type Mutation struct {
 
 func (x *Mutation) Reset() {
 	*x = Mutation{}
-	mi := &file_api_kv_proto_msgTypes[5]
+	mi := &file_api_kv_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +707,7 @@ func (x *Mutation) String() string {
 func (*Mutation) ProtoMessage() {}
 
 func (x *Mutation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[5]
+	mi := &file_api_kv_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +720,7 @@ func (x *Mutation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mutation.ProtoReflect.Descriptor instead.
 func (*Mutation) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{5}
+	return file_api_kv_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Mutation) GetKind() MutationKind {
@@ -699,7 +772,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_api_kv_proto_msgTypes[6]
+	mi := &file_api_kv_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -711,7 +784,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[6]
+	mi := &file_api_kv_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -724,7 +797,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{6}
+	return file_api_kv_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Condition) GetKind() ConditionKind {
@@ -764,16 +837,19 @@ type Read struct {
 	// The slot of all names, unless resolve is set.
 	Slot uint32 `protobuf:"varint,3,opt,name=slot,proto3" json:"slot,omitempty"`
 	// The node determines the slot of each name by hash.
-	Resolve       bool        `protobuf:"varint,4,opt,name=resolve,proto3" json:"resolve,omitempty"`
-	Names         [][]byte    `protobuf:"bytes,5,rep,name=names,proto3" json:"names,omitempty"`
-	Consistency   Consistency `protobuf:"varint,6,opt,name=consistency,proto3,enum=rhumb.v1.Consistency" json:"consistency,omitempty"`
+	Resolve     bool        `protobuf:"varint,4,opt,name=resolve,proto3" json:"resolve,omitempty"`
+	Names       [][]byte    `protobuf:"bytes,5,rep,name=names,proto3" json:"names,omitempty"`
+	Consistency Consistency `protobuf:"varint,6,opt,name=consistency,proto3,enum=rhumb.v1.Consistency" json:"consistency,omitempty"`
+	// Leaves the values out of the answer. Callers that may write a record but not read it find its home this way.
+	// A node that does not know the field answers with values.
+	VersionsOnly  bool `protobuf:"varint,60,opt,name=versions_only,json=versionsOnly,proto3" json:"versions_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Read) Reset() {
 	*x = Read{}
-	mi := &file_api_kv_proto_msgTypes[7]
+	mi := &file_api_kv_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +861,7 @@ func (x *Read) String() string {
 func (*Read) ProtoMessage() {}
 
 func (x *Read) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[7]
+	mi := &file_api_kv_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +874,7 @@ func (x *Read) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Read.ProtoReflect.Descriptor instead.
 func (*Read) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{7}
+	return file_api_kv_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Read) GetTable() uint32 {
@@ -843,6 +919,13 @@ func (x *Read) GetConsistency() Consistency {
 	return Consistency_CONSISTENCY_STRONG
 }
 
+func (x *Read) GetVersionsOnly() bool {
+	if x != nil {
+		return x.VersionsOnly
+	}
+	return false
+}
+
 // Locate asks which named keys exist, for many keys and without their values. A node answers for
 // the ranges of which it is primary with a lease, and never forwards the request. The caller reads
 // the keys that the node leaves undecided.
@@ -859,7 +942,7 @@ type Locate struct {
 
 func (x *Locate) Reset() {
 	*x = Locate{}
-	mi := &file_api_kv_proto_msgTypes[8]
+	mi := &file_api_kv_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +954,7 @@ func (x *Locate) String() string {
 func (*Locate) ProtoMessage() {}
 
 func (x *Locate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[8]
+	mi := &file_api_kv_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +967,7 @@ func (x *Locate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locate.ProtoReflect.Descriptor instead.
 func (*Locate) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{8}
+	return file_api_kv_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Locate) GetRegion() uint32 {
@@ -931,7 +1014,7 @@ type ScanRequest struct {
 
 func (x *ScanRequest) Reset() {
 	*x = ScanRequest{}
-	mi := &file_api_kv_proto_msgTypes[9]
+	mi := &file_api_kv_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1026,7 @@ func (x *ScanRequest) String() string {
 func (*ScanRequest) ProtoMessage() {}
 
 func (x *ScanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[9]
+	mi := &file_api_kv_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1039,7 @@ func (x *ScanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRequest.ProtoReflect.Descriptor instead.
 func (*ScanRequest) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{9}
+	return file_api_kv_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ScanRequest) GetTable() uint32 {
@@ -1035,7 +1118,7 @@ type ScanPage struct {
 
 func (x *ScanPage) Reset() {
 	*x = ScanPage{}
-	mi := &file_api_kv_proto_msgTypes[10]
+	mi := &file_api_kv_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1130,7 @@ func (x *ScanPage) String() string {
 func (*ScanPage) ProtoMessage() {}
 
 func (x *ScanPage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[10]
+	mi := &file_api_kv_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1143,7 @@ func (x *ScanPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanPage.ProtoReflect.Descriptor instead.
 func (*ScanPage) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{10}
+	return file_api_kv_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ScanPage) GetItems() []*Item {
@@ -1102,7 +1185,7 @@ type Item struct {
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_api_kv_proto_msgTypes[11]
+	mi := &file_api_kv_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1197,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[11]
+	mi := &file_api_kv_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1210,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{11}
+	return file_api_kv_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Item) GetName() []byte {
@@ -1185,7 +1268,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_api_kv_proto_msgTypes[12]
+	mi := &file_api_kv_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1280,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[12]
+	mi := &file_api_kv_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1293,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{12}
+	return file_api_kv_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Outcome) GetApplied() bool {
@@ -1282,7 +1365,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_api_kv_proto_msgTypes[13]
+	mi := &file_api_kv_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1377,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[13]
+	mi := &file_api_kv_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1390,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{13}
+	return file_api_kv_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Receipt) GetRegion() uint32 {
@@ -1400,7 +1483,7 @@ type Response struct {
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_api_kv_proto_msgTypes[14]
+	mi := &file_api_kv_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1495,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[14]
+	mi := &file_api_kv_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1508,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{14}
+	return file_api_kv_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Response) GetId() uint64 {
@@ -1481,7 +1564,7 @@ var File_api_kv_proto protoreflect.FileDescriptor
 
 const file_api_kv_proto_rawDesc = "" +
 	"\n" +
-	"\fapi/kv.proto\x12\brhumb.v1\x1a\x10api/errors.proto\"=\n" +
+	"\fapi/kv.proto\x12\brhumb.v1\x1a\x10api/access.proto\x1a\x10api/errors.proto\"=\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\fR\acluster\"c\n" +
@@ -1489,7 +1572,7 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.rhumb.v1.HelloR\x05hello\x12-\n" +
 	"\brequests\x18\x02 \x03(\v2\x11.rhumb.v1.RequestR\brequests\"?\n" +
 	"\vServerFrame\x120\n" +
-	"\tresponses\x18\x01 \x03(\v2\x12.rhumb.v1.ResponseR\tresponses\"\xa8\x02\n" +
+	"\tresponses\x18\x01 \x03(\v2\x12.rhumb.v1.ResponseR\tresponses\"\xf7\x02\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12%\n" +
 	"\x05write\x18\x02 \x01(\v2\x0f.rhumb.v1.WriteR\x05write\x12\"\n" +
@@ -1501,7 +1584,12 @@ const file_api_kv_proto_rawDesc = "" +
 	"\thops_done\x18\a \x01(\rR\bhopsDone\x12\x1d\n" +
 	"\n" +
 	"local_only\x18\b \x01(\bR\tlocalOnly\x12(\n" +
-	"\x06locate\x18\t \x01(\v2\x10.rhumb.v1.LocateR\x06locate\"\xd1\x01\n" +
+	"\x06locate\x18\t \x01(\v2\x10.rhumb.v1.LocateR\x06locate\x121\n" +
+	"\tprincipal\x18< \x01(\v2\x13.rhumb.v1.PrincipalR\tprincipal\x12\x1a\n" +
+	"\brevision\x18= \x01(\x04R\brevision\"L\n" +
+	"\tPrincipal\x12+\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x17.rhumb.v1.PrincipalKindR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xd1\x01\n" +
 	"\x05Write\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x18\n" +
@@ -1522,14 +1610,15 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.rhumb.v1.ConditionKindR\x04kind\x12\x10\n" +
 	"\x03hlc\x18\x02 \x01(\x06R\x03hlc\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x16\n" +
-	"\x06fields\x18\x04 \x03(\tR\x06fields\"\xb1\x01\n" +
+	"\x06fields\x18\x04 \x03(\tR\x06fields\"\xd6\x01\n" +
 	"\x04Read\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\rR\x05table\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x03 \x01(\rR\x04slot\x12\x18\n" +
 	"\aresolve\x18\x04 \x01(\bR\aresolve\x12\x14\n" +
 	"\x05names\x18\x05 \x03(\fR\x05names\x127\n" +
-	"\vconsistency\x18\x06 \x01(\x0e2\x15.rhumb.v1.ConsistencyR\vconsistency\"N\n" +
+	"\vconsistency\x18\x06 \x01(\x0e2\x15.rhumb.v1.ConsistencyR\vconsistency\x12#\n" +
+	"\rversions_only\x18< \x01(\bR\fversionsOnly\"N\n" +
 	"\x06Locate\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\fR\x05names\x12\x16\n" +
@@ -1617,7 +1706,7 @@ func file_api_kv_proto_rawDescGZIP() []byte {
 }
 
 var file_api_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_api_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_api_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_api_kv_proto_goTypes = []any{
 	(MutationKind)(0),   // 0: rhumb.v1.MutationKind
 	(ConditionKind)(0),  // 1: rhumb.v1.ConditionKind
@@ -1627,50 +1716,54 @@ var file_api_kv_proto_goTypes = []any{
 	(*ClientFrame)(nil), // 5: rhumb.v1.ClientFrame
 	(*ServerFrame)(nil), // 6: rhumb.v1.ServerFrame
 	(*Request)(nil),     // 7: rhumb.v1.Request
-	(*Write)(nil),       // 8: rhumb.v1.Write
-	(*Mutation)(nil),    // 9: rhumb.v1.Mutation
-	(*Condition)(nil),   // 10: rhumb.v1.Condition
-	(*Read)(nil),        // 11: rhumb.v1.Read
-	(*Locate)(nil),      // 12: rhumb.v1.Locate
-	(*ScanRequest)(nil), // 13: rhumb.v1.ScanRequest
-	(*ScanPage)(nil),    // 14: rhumb.v1.ScanPage
-	(*Item)(nil),        // 15: rhumb.v1.Item
-	(*Outcome)(nil),     // 16: rhumb.v1.Outcome
-	(*Receipt)(nil),     // 17: rhumb.v1.Receipt
-	(*Response)(nil),    // 18: rhumb.v1.Response
-	(*Error)(nil),       // 19: rhumb.v1.Error
+	(*Principal)(nil),   // 8: rhumb.v1.Principal
+	(*Write)(nil),       // 9: rhumb.v1.Write
+	(*Mutation)(nil),    // 10: rhumb.v1.Mutation
+	(*Condition)(nil),   // 11: rhumb.v1.Condition
+	(*Read)(nil),        // 12: rhumb.v1.Read
+	(*Locate)(nil),      // 13: rhumb.v1.Locate
+	(*ScanRequest)(nil), // 14: rhumb.v1.ScanRequest
+	(*ScanPage)(nil),    // 15: rhumb.v1.ScanPage
+	(*Item)(nil),        // 16: rhumb.v1.Item
+	(*Outcome)(nil),     // 17: rhumb.v1.Outcome
+	(*Receipt)(nil),     // 18: rhumb.v1.Receipt
+	(*Response)(nil),    // 19: rhumb.v1.Response
+	(PrincipalKind)(0),  // 20: rhumb.v1.PrincipalKind
+	(*Error)(nil),       // 21: rhumb.v1.Error
 }
 var file_api_kv_proto_depIdxs = []int32{
 	4,  // 0: rhumb.v1.ClientFrame.hello:type_name -> rhumb.v1.Hello
 	7,  // 1: rhumb.v1.ClientFrame.requests:type_name -> rhumb.v1.Request
-	18, // 2: rhumb.v1.ServerFrame.responses:type_name -> rhumb.v1.Response
-	8,  // 3: rhumb.v1.Request.write:type_name -> rhumb.v1.Write
-	11, // 4: rhumb.v1.Request.read:type_name -> rhumb.v1.Read
-	13, // 5: rhumb.v1.Request.scan:type_name -> rhumb.v1.ScanRequest
-	12, // 6: rhumb.v1.Request.locate:type_name -> rhumb.v1.Locate
-	9,  // 7: rhumb.v1.Write.mutations:type_name -> rhumb.v1.Mutation
-	0,  // 8: rhumb.v1.Mutation.kind:type_name -> rhumb.v1.MutationKind
-	10, // 9: rhumb.v1.Mutation.condition:type_name -> rhumb.v1.Condition
-	1,  // 10: rhumb.v1.Condition.kind:type_name -> rhumb.v1.ConditionKind
-	2,  // 11: rhumb.v1.Read.consistency:type_name -> rhumb.v1.Consistency
-	15, // 12: rhumb.v1.ScanPage.items:type_name -> rhumb.v1.Item
-	17, // 13: rhumb.v1.ScanPage.receipt:type_name -> rhumb.v1.Receipt
-	19, // 14: rhumb.v1.Response.error:type_name -> rhumb.v1.Error
-	16, // 15: rhumb.v1.Response.outcome:type_name -> rhumb.v1.Outcome
-	15, // 16: rhumb.v1.Response.items:type_name -> rhumb.v1.Item
-	17, // 17: rhumb.v1.Response.receipt:type_name -> rhumb.v1.Receipt
-	3,  // 18: rhumb.v1.Response.located:type_name -> rhumb.v1.Existence
-	5,  // 19: rhumb.v1.KV.Stream:input_type -> rhumb.v1.ClientFrame
-	7,  // 20: rhumb.v1.KV.Do:input_type -> rhumb.v1.Request
-	13, // 21: rhumb.v1.KV.Scan:input_type -> rhumb.v1.ScanRequest
-	6,  // 22: rhumb.v1.KV.Stream:output_type -> rhumb.v1.ServerFrame
-	18, // 23: rhumb.v1.KV.Do:output_type -> rhumb.v1.Response
-	14, // 24: rhumb.v1.KV.Scan:output_type -> rhumb.v1.ScanPage
-	22, // [22:25] is the sub-list for method output_type
-	19, // [19:22] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	19, // 2: rhumb.v1.ServerFrame.responses:type_name -> rhumb.v1.Response
+	9,  // 3: rhumb.v1.Request.write:type_name -> rhumb.v1.Write
+	12, // 4: rhumb.v1.Request.read:type_name -> rhumb.v1.Read
+	14, // 5: rhumb.v1.Request.scan:type_name -> rhumb.v1.ScanRequest
+	13, // 6: rhumb.v1.Request.locate:type_name -> rhumb.v1.Locate
+	8,  // 7: rhumb.v1.Request.principal:type_name -> rhumb.v1.Principal
+	20, // 8: rhumb.v1.Principal.kind:type_name -> rhumb.v1.PrincipalKind
+	10, // 9: rhumb.v1.Write.mutations:type_name -> rhumb.v1.Mutation
+	0,  // 10: rhumb.v1.Mutation.kind:type_name -> rhumb.v1.MutationKind
+	11, // 11: rhumb.v1.Mutation.condition:type_name -> rhumb.v1.Condition
+	1,  // 12: rhumb.v1.Condition.kind:type_name -> rhumb.v1.ConditionKind
+	2,  // 13: rhumb.v1.Read.consistency:type_name -> rhumb.v1.Consistency
+	16, // 14: rhumb.v1.ScanPage.items:type_name -> rhumb.v1.Item
+	18, // 15: rhumb.v1.ScanPage.receipt:type_name -> rhumb.v1.Receipt
+	21, // 16: rhumb.v1.Response.error:type_name -> rhumb.v1.Error
+	17, // 17: rhumb.v1.Response.outcome:type_name -> rhumb.v1.Outcome
+	16, // 18: rhumb.v1.Response.items:type_name -> rhumb.v1.Item
+	18, // 19: rhumb.v1.Response.receipt:type_name -> rhumb.v1.Receipt
+	3,  // 20: rhumb.v1.Response.located:type_name -> rhumb.v1.Existence
+	5,  // 21: rhumb.v1.KV.Stream:input_type -> rhumb.v1.ClientFrame
+	7,  // 22: rhumb.v1.KV.Do:input_type -> rhumb.v1.Request
+	14, // 23: rhumb.v1.KV.Scan:input_type -> rhumb.v1.ScanRequest
+	6,  // 24: rhumb.v1.KV.Stream:output_type -> rhumb.v1.ServerFrame
+	19, // 25: rhumb.v1.KV.Do:output_type -> rhumb.v1.Response
+	15, // 26: rhumb.v1.KV.Scan:output_type -> rhumb.v1.ScanPage
+	24, // [24:27] is the sub-list for method output_type
+	21, // [21:24] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_api_kv_proto_init() }
@@ -1678,6 +1771,7 @@ func file_api_kv_proto_init() {
 	if File_api_kv_proto != nil {
 		return
 	}
+	file_api_access_proto_init()
 	file_api_errors_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1685,7 +1779,7 @@ func file_api_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_proto_rawDesc), len(file_api_kv_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

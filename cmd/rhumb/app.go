@@ -140,15 +140,15 @@ func grouped(id string, commands ...*cobra.Command) []*cobra.Command {
 func (a *app) commands() []*cobra.Command {
 	s := a.session
 	read, write := &readCommands{s}, &writeCommands{s}
-	cluster, ranges := &clusterCommands{s}, &rangeCommands{s}
+	cluster, ranges, authorities := &clusterCommands{s}, &rangeCommands{s}, &authorityCommands{session: s}
 	images := imagecmd.Command(s.Printer, &s.conn)
 	images.AddCommand(benchcmd.ImageCommand(s.Printer, s.in))
 	return slices.Concat(
-		grouped(groupRun, demoCommand(s), startCommand(s), cluster.initCommand(), ingestCommand(s), benchcmd.Command(s.Printer)),
+		grouped(groupRun, demoCommand(s), startCommand(s), cluster.initCommand(authorities), ingestCommand(s), benchcmd.Command(s.Printer)),
 		grouped(groupData, read.getCommand(), write.putCommand(), write.insertCommand(), write.patchCommand(), write.deleteCommand(),
 			write.batchCommand(), read.scanCommand(), images),
 		grouped(groupCluster, cluster.statusCommand(), cluster.nodeCommand(), cluster.regionCommand(), ranges.rangeCommand(),
-			(&tableCommands{s}).tableCommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
+			(&tableCommands{s}).tableCommand(), authorities.authorityCommand(), authorities.tokenCommand(), authorities.certCommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
 		[]*cobra.Command{contextCommand(s), a.configCommand(), versionCommand(s), completionCommand(s), manCommand(s)},
 	)
 }

@@ -40,6 +40,7 @@ text on another machine and pass it as --head the next time.`,
 		RunE: func(_ *cobra.Command, args []string) error { return verifyAudit(s, args[0], head) },
 	}
 	verify.Flags().StringVar(&head, "head", "", "newest entry that the log is known to have had, as SEQ:HASH")
+	// Files are read and not the node: the log matters most when the node is down or in doubt.
 	var f auditFilter
 	ls := &cobra.Command{
 		Use:   "ls DIR",
@@ -76,6 +77,7 @@ type auditDoc struct {
 }
 
 func verifyAudit(s *session, dir, head string) error {
+	// Parsed before the log is read, which may take seconds.
 	var want audit.Head
 	if head != "" {
 		var err error
@@ -104,6 +106,7 @@ func verifyAudit(s *session, dir, head string) error {
 	}); err != nil {
 		return err
 	}
+	// A running node writes all the time, so this is no fault.
 	if doc.Unfinished {
 		s.Notef("the last file ends within an entry: the node is writing it, or was killed while it wrote")
 	}
@@ -145,6 +148,7 @@ func listAudit(s *session, dir string, f auditFilter) error {
 
 // selects reports whether a filter selects an entry.
 func (f *auditFilter) selects(e *audit.Entry, now time.Time) bool {
+	// An empty part of the filter selects everything.
 	return (len(f.kinds) == 0 || slices.Contains(f.kinds, e.Kind)) &&
 		(f.since == 0 || now.Sub(e.Time) <= f.since) &&
 		strings.EqualFold(cmp.Or(f.caller, e.Caller), e.Caller) &&

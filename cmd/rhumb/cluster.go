@@ -20,14 +20,27 @@ import (
 // clusterCommands are `rhumb init`, `status`, `node` and `region`.
 type clusterCommands struct{ *session }
 
-func (cc *clusterCommands) initCommand() *cobra.Command {
+func (cc *clusterCommands) initCommand(authorities *authorityCommands) *cobra.Command {
+	var advertise []string
 	c := &cobra.Command{
-		Use: "init", Short: "Create a new cluster on the node at --addr",
-		Long: `Create a new cluster whose first member is the node at --addr, which has been waiting for this command since its first
-start. Run it once, on one node: the others join that node with --join.`,
-		Example: "  rhumb init --addr 127.0.0.1:7600 --insecure",
-		Args:    cobra.NoArgs,
+		Use: "init", Short: "Make the authority of a new cluster, or create a cluster on the node at --addr",
+		Long: `With --authority DIR, make the authority of a new secure cluster in a directory. This contacts nobody. Then make tokens for the
+nodes (rhumb token create) and start them with --token; the node whose token has --founder creates the cluster. --cluster is then
+the ID of a cluster that runs with --insecure and is to be secured, by default a new one.
+
+Without it, create a new cluster whose first member is the node at --addr, which has been waiting for this command since its
+first start. Run it once, on one node: the others join that node with --join.`,
+		Example: `  rhumb init --authority ./authority --advertise ca.example.com
+  rhumb init --authority ./authority --cluster 6f1d2c0a9b8e47d3a5c4e3f201b7d689 --advertise ca.example.com
+  rhumb init --addr 127.0.0.1:7600 --insecure`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if authorities.dir != "" {
+				return authorities.makeAuthority(cc.conn.Cluster, advertise)
+			}
+			if len(advertise) > 0 {
+				return rhumb.E("rhumb.init", rhumb.InvalidArgument, "--advertise is for the authority of a cluster; give --authority DIR too")
+			}
 			cfg, err := cc.conn.Config()
 			if err != nil {
 				return err
@@ -40,6 +53,9 @@ start. Run it once, on one node: the others join that node with --join.`,
 			return cc.Print(doc, func(t table.Writer) { t.AppendRow(table.Row{"cluster", id}) })
 		},
 	}
+	c.Flags().StringVar(&authorities.dir, "authority", "", "directory of the authority to make")
+	c.Flags().StringSliceVar(&advertise, "advertise", nil, "with --authority: HOST[:PORT] under which nodes reach it")
+	flags.Default(c.Flags(), "advertise", "the name of this host")
 	return cc.connected(c)
 }
 

@@ -70,6 +70,14 @@ func (a *Admin) CreateTable(ctx context.Context, cmd catalog.CreateTable) (*rhum
 	return t, st, nil
 }
 
+// ChangeAccess applies a command about users, roles or grants, and returns a catalog that includes it.
+func (a *Admin) ChangeAccess(ctx context.Context, cmd catalog.Command) (*catalog.State, error) {
+	if _, err := a.proposeCommand(ctx, "admin.ChangeAccess", cmd); err != nil {
+		return nil, err
+	}
+	return a.cfg.Meta.State(), nil
+}
+
 // proposeCommand proposes a command and turns its rejection by the catalog into an error.
 func (a *Admin) proposeCommand(ctx context.Context, op rhumb.Op, cmd catalog.Command) (catalog.Result, error) {
 	res, err := a.cfg.Meta.Propose(ctx, cmd)

@@ -15,4 +15,15 @@
 //
 // A Limiter holds a token bucket for requests, one for bytes, and a count of bytes in flight, for each user and each
 // connection. A refusal is Overloaded and says when to come back.
+//
+// # Accounting
+//
+// A request counts from its admission to its answer. Answers count in the bytes per second of later requests, because their
+// size is known only once the work is done. What is refused takes no tokens, so a caller who obeys the recommended waits
+// gets the full rate.
+//
+// # Locks
+//
+// One lock guards the lists of a gate. It is taken when a connection is accepted, authenticated and closed, and once per
+// call, never per message. Layers above are called without it.
 package gate

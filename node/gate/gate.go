@@ -114,6 +114,7 @@ func New(l net.Listener, cfg Config) *Gate {
 
 func (g *Gate) newMetrics() {
 	labels := prometheus.Labels{"port": g.cfg.Port}
+	// Gauges read the lists when they are asked, so that the lists need no second count.
 	gauge := func(name, help string, value func() int) prometheus.GaugeFunc {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "rhumb", Subsystem: "gate", Name: name, Help: help, ConstLabels: labels}, func() float64 {
 			g.mu.Lock()
@@ -188,6 +189,7 @@ func (g *Gate) acceptLoop() {
 				return
 			}
 		}
+		// Before it is delivered: the server may ask for it by its addresses at once.
 		c := newConn(g, raw)
 		g.mu.Lock()
 		g.conns[c.key] = c
@@ -207,6 +209,7 @@ func (g *Gate) deliver(c *Conn) {
 	if c.ended.Load() {
 		return
 	}
+	// Unbuffered, so that a connection nobody accepts is noticed by Close.
 	select {
 	case g.ready <- c:
 	case <-g.done:
@@ -226,6 +229,7 @@ func (g *Gate) admitLocked(c *Conn) bool {
 	if !c.node {
 		most = max(g.cfg.Early/addressShare, 1)
 	}
+	// An address at its share displaces its own connections, never those of others.
 	if l.from[c.from] >= most {
 		g.displaceLocked(l, now, func(o *Conn) bool { return o.from == c.from })
 	} else if l.Len() >= g.cfg.Early {
@@ -284,11 +288,16 @@ func (g *Gate) forgetLocked(c *Conn) {
 	}
 	if g.conns[c.key] == c {
 		delete(g.conns, c.key)
+		if c.above != nil {
+			// Without the lock, which the layer above takes in the other order.
+			go c.above.ConnClosed()
+		}
 	}
 }
 
 // leaveLocked removes a connection from the lists of early and waiting ones.
 func (g *Gate) leaveLocked(c *Conn) {
+	// Counts by address are removed at zero, so that the map is no larger than the list.
 	if c.early != nil {
 		c.list.Remove(c.early)
 		if c.list.from[c.from]--; c.list.from[c.from] == 0 {
@@ -327,6 +336,7 @@ func (g *Gate) sweep(now time.Time) (admitted []*Conn) {
 			g.refuseLocked(e.Value.(*Conn), refusedLate)
 		}
 	}
+	// All of them, not only the first: the oldest may be from an address that has its share.
 	for e := g.waiting.Front(); e != nil; {
 		c := e.Value.(*Conn)
 		e = e.Next()
@@ -369,11 +379,30 @@ type Conn struct {
 	list    *earlyList
 	parked  *list.Element // in g.waiting
 	counted bool          // in g.open
+	above   Attachment
+}
+
+// Attachment is what a layer above keeps about a connection.
+type Attachment interface {
+	// ConnClosed is called once, after the connection was closed.
+	ConnClosed()
+}
+
+// Attach returns the attachment of the connection, which create makes if there is none. It returns nil if
+// the connection is closed.
+func (c *Conn) Attach(create func() Attachment) Attachment {
+	c.g.mu.Lock()
+	defer c.g.mu.Unlock()
+	if c.above == nil && c.g.conns[c.key] == c {
+		c.above = create()
+	}
+	return c.above
 }
 
 func newConn(g *Gate, raw net.Conn) *Conn {
 	c := &Conn{Conn: raw, g: g, key: pair{raw.RemoteAddr().String(), raw.LocalAddr().String()}}
 	c.from = AddressOf(raw.RemoteAddr())
+	// Asked once: an address that becomes that of a node later matters for later connections.
 	c.node = c.from.IsValid() && g.cfg.IsNode != nil && g.cfg.IsNode(c.from)
 	return c
 }
@@ -433,6 +462,7 @@ func (c *Conn) Authenticated() bool {
 	if c.ended.Load() {
 		return false
 	}
+	// Replication must get through however many clients there are.
 	if !c.node && !c.counted {
 		if g.open >= g.cfg.Connections {
 			g.refused[refusedTotal].Inc()
@@ -461,6 +491,7 @@ func (c *Conn) Anonymous() {
 	}
 	c.read.Store(0)
 	c.known.Store(false)
+	// Its client is told to log in again and knows the password or does not.
 	// Among the early ones, whatever their number: refusing it a place would cut it off before it could
 	// log in again.
 	l := &g.clients

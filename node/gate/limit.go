@@ -108,6 +108,7 @@ func (l *Limiter) Account(user string, conn *Conn) *Account {
 
 // userBucket returns the bucket of a user.
 func (l *Limiter) userBucket(user string) *Bucket {
+	// Read far more often than written: each call asks.
 	l.mu.RLock()
 	b := l.users[user]
 	l.mu.RUnlock()
@@ -150,6 +151,7 @@ func (a *Account) Acquire(size int64) error {
 	if err := a.l.acquire("user", a.user, a.l.cfg.User, size); err != nil {
 		return err
 	}
+	// The user first, so that a refusal names the limit that other connections of the user share.
 	if err := a.l.acquire("connection", a.conn, a.l.cfg.Conn, size); err != nil {
 		a.user.release(size)
 		return err
@@ -226,6 +228,7 @@ func takeNow(l *rate.Limiter, now time.Time, n int) (*rate.Reservation, time.Dur
 	if l == nil {
 		return nil, 0
 	}
+	// Reserved and returned, because Allow does not say how long to wait.
 	r := l.ReserveN(now, n)
 	wait := r.DelayFrom(now)
 	if wait > 0 {

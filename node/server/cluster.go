@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -247,7 +248,8 @@ func (c *Cluster) GetMetadata(ctx context.Context, q *rhumbpb.GetMetadataRequest
 	}
 	// One response, so the parts that fit the frames of a watch are merged again. Only ranges span
 	// several parts.
-	parts := api.EncodeMetadata(wholeMetadata(st))
+	who, _ := access.FromContext(ctx)
+	parts := api.EncodeMetadata((&view{who: who}).full(st))
 	all := parts[0]
 	for _, p := range parts[1:] {
 		all.Ranges = append(all.Ranges, p.Ranges...)
@@ -267,16 +269,19 @@ func (c *Cluster) WatchMetadata(_ *rhumbpb.WatchMetadataRequest, stream grpc.Ser
 		return statusError(err)
 	}
 	defer w.Close()
+	who, _ := access.FromContext(stream.Context())
+	v := &view{who: who}
 	for {
 		u, err := w.Next(stream.Context())
 		if err != nil {
 			return statusError(err)
 		}
-		// A full update replaces everything that the client knows.
-		m := changedMetadata(u.State, u.Changes)
-		if u.Full {
-			m = wholeMetadata(u.State)
+		// The user may have been dropped or disabled since the watch began.
+		if !u.State.Access().Of(who).IsKnown() {
+			return statusError(errUnknownCaller("server.Cluster.WatchMetadata", who, u.State))
 		}
+		// A full update replaces everything that the client knows.
+		m := v.update(u)
 		// In parts, since the catalog of a large cluster exceeds a message.
 		for _, part := range api.EncodeMetadata(m) {
 			if err := stream.Send(part); err != nil {
@@ -355,15 +360,23 @@ func changedMetadata(st *catalog.State, ch catalog.Changes) *api.Metadata {
 
 // CreateTable creates a table.
 func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest) (*rhumbpb.CreateTableResponse, error) {
-	if _, err := c.currentState(); err != nil {
+	// Checked before the name is looked at: whether the table exists is none of the caller's business without
+	// the right.
+	st, err := c.currentState()
+	if err != nil {
 		return nil, statusError(err)
+	}
+	if who, subject := caller(ctx, st); !subject.Allows(access.Admin, q.Name, nil) {
+		return nil, statusError(rhumb.Ef("server.Cluster.CreateTable", rhumb.PermissionDenied,
+			"%s may not create table %q; it needs the right admin for the table: `rhumb grant ROLE --table NAME --rights admin`", who, q.Name))
 	}
 	options, err := api.DecodeTableOptions(q)
 	if err != nil {
 		return nil, statusError(err)
 	}
 	// Settings that the request leaves out take their defaults.
-	t, st, err := c.node.CreateTable(ctx, catalog.CreateTable{
+	var t *rhumb.Table
+	t, st, err = c.node.CreateTable(ctx, catalog.CreateTable{
 		Name: q.Name, Settings: api.FillSettings(api.DecodeSettings(q.Settings)), TableOptions: options,
 	})
 	if err != nil {
@@ -382,6 +395,10 @@ func (c *Cluster) DescribeTable(ctx context.Context, q *rhumbpb.DescribeTableReq
 	st, err := c.currentState()
 	if err != nil {
 		return nil, statusError(err)
+	}
+	// By the name alone, so that the answer is the same whether the table exists or not.
+	if who, subject := caller(ctx, st); !subject.AllowsTable(q.Name) {
+		return nil, statusError(errTableHidden(op, who, q.Name))
 	}
 	t, ok := st.TableByName(q.Name)
 	if !ok {

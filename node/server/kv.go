@@ -7,13 +7,23 @@
 // A frame of a stream carries many requests. Each passes these steps:
 //
 //  1. admitRequest counts its bytes, or rejects it as overloaded.
-//  2. It is decoded and checked against the newest catalog of this node.
-//  3. If this node is the primary of the range, it is served here; otherwise it is forwarded, or
+//  2. permit.check checks the rights of its caller (below).
+//  3. It is decoded and checked against the newest catalog of this node.
+//  4. If this node is the primary of the range, it is served here; otherwise it is forwarded, or
 //     rejected with the newer record of the range, so that the client learns the primary.
-//  4. Its response joins the next frame to the client, in any order.
+//  5. Its response joins the next frame to the client, in any order.
 //
 // Serving does not block the goroutine that reads the stream. Work that may wait for another node
 // runs on a goroutine of its own.
+//
+// # Rights
+//
+// Identify puts the principal of a call into its context, and Authorize checks the right to the call
+// by callNeeds, the one table of all RPCs. Requests for records are checked one by one, by the names that they
+// touch, at each node that handles them: the node that receives a request and, if it forwards the request, the
+// node that serves it. Both decide by their newest copy of the metadata, so a revoked right is gone once either of the
+// two has applied the revocation. A scan shows only permitted names, and metadata only permitted tables.
+// Errors are the same for a table that is hidden and for one that does not exist.
 //
 // # Errors
 //
@@ -46,8 +56,10 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
 // Ranges serves the ranges of this node.
@@ -112,6 +124,8 @@ type Config struct {
 	// takeTimeoutDefault.
 	TakeTimeout time.Duration
 	Logger      *slog.Logger
+	// State returns the newest catalog of this node, which decides who may do what.
+	State func() *catalog.State
 }
 
 // Bounds of the service.
@@ -179,6 +193,18 @@ func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.R
 	}
 	// From here on every path calls done, which returns the request's bytes to the budget.
 	done = answer
+	// Before anything is decoded or routed, so that a caller without rights learns and costs nothing.
+	p := k.permitFor(ctx)
+	if err := p.check(q); err != nil {
+		k.rejectCaller(ctx, q, &p, err, done)
+		return
+	}
+	k.dispatch(ctx, q, done)
+}
+
+// dispatch answers a request that its caller may send.
+func (k *KV) dispatch(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
+	const op rhumb.Op = "server.KV"
 	switch {
 	case q.Write != nil:
 		k.write(ctx, q, done)
@@ -363,6 +389,11 @@ func (k *KV) read(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Re
 		if err != nil {
 			return nil, err
 		}
+		if rd.VersionsOnly {
+			for i := range items {
+				items[i].Value = nil
+			}
+		}
 		return &rhumbpb.Response{Items: api.EncodeItems(items, false, false), Receipt: k.encodeReceipt(q, receipt)}, nil
 	})
 }
@@ -394,8 +425,8 @@ func (k *KV) readMany(ctx context.Context, q *rhumbpb.Request, rd api.Read, done
 	for _, id := range order {
 		// The parts are answered here like requests of a client. Each carries the hops that are left, so
 		// that the bound holds for every path.
-		part := &rhumbpb.Request{Hops: q.Hops, HopsDone: q.HopsDone, LocalOnly: q.LocalOnly, TimeoutUs: q.TimeoutUs}
-		part.Read = &rhumbpb.Read{Table: uint32(rd.Table), Region: uint32(id.Region), Slot: uint32(id.Slot)}
+		part := &rhumbpb.Request{Hops: q.Hops, HopsDone: q.HopsDone, LocalOnly: q.LocalOnly, TimeoutUs: q.TimeoutUs, Revision: q.Revision}
+		part.Read = &rhumbpb.Read{Table: uint32(rd.Table), Region: uint32(id.Region), Slot: uint32(id.Slot), VersionsOnly: rd.VersionsOnly}
 		for _, i := range byRange[id] {
 			part.Read.Names = append(part.Read.Names, rd.Names[i])
 		}
@@ -438,7 +469,7 @@ func (k *KV) scanRange(ctx context.Context, q *rhumbpb.Request, done func(*rhumb
 		return
 	}
 	k.serveRange(ctx, q, s.Range, done, func(ctx context.Context) (*rhumbpb.Response, error) {
-		page, receipt, err := k.cfg.Ranges.Scan(ctx, scanQuery(s))
+		page, receipt, err := k.scanPermitted(ctx, scanQuery(s))
 		if err != nil {
 			return nil, err
 		}
@@ -505,6 +536,13 @@ func (k *KV) forwardRequest(ctx context.Context, q *rhumbpb.Request, r *rhumb.Ra
 	// The request is changed in place; its stream does not use it any more.
 	q.Hops--
 	q.HopsDone++
+	// Whatever the client wrote here is replaced: the connection identifies a client. The other node decides again,
+	// by metadata that is no older than those that allowed the request here.
+	who, _ := access.FromContext(ctx)
+	q.Principal = api.EncodePrincipal(who)
+	if k.cfg.State != nil {
+		q.Revision = max(q.Revision, k.cfg.State().Revision())
+	}
 	k.metrics.forwarded.Inc()
 	// One goroutine per request. The budget of requests bounds their number.
 	go func() {

@@ -33,7 +33,7 @@ func (k *KV) locateNames(ctx context.Context, q *rhumbpb.Request, done func(*rhu
 		defer cancel()
 		// The zero value is Undecided.
 		located := make([]api.Existence, len(l.Names))
-		for id, part := range k.byRange(&l) {
+		for id, part := range k.byRange(ctx, &l) {
 			k.locateInRange(ctx, id, part, located)
 		}
 		for e, n := range countExistences(located) {
@@ -46,11 +46,16 @@ func (k *KV) locateNames(ctx context.Context, q *rhumbpb.Request, done func(*rhu
 }
 
 // byRange groups names by the range in which they live. It leaves out names for which this node
-// knows no range, for example because their table is new; they stay undecided.
-func (k *KV) byRange(l *api.Locate) map[rhumb.RangeID]*rangeNames {
+// knows no range, for example because their table is new, and names that the caller has no right to; they
+// stay undecided. The client then reads them, and that request is denied.
+func (k *KV) byRange(ctx context.Context, l *api.Locate) map[rhumb.RangeID]*rangeNames {
 	region := k.homeRegion(l.Region)
 	parts := map[rhumb.RangeID]*rangeNames{}
+	may := k.permitFor(ctx)
 	for i, name := range l.Names {
+		if !may.allowsLocate(l.Tables[i], name) {
+			continue
+		}
 		// Names of different tables may share a range, and then one look at storage.
 		id, err := k.cfg.Routes.Named(region, l.Tables[i], name)
 		// The client's own read returns the error, if it lasts.

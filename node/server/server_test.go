@@ -20,9 +20,11 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/node/memory"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
 // Nodes and ranges of the tests. self is the primary of the slots of home, far of those of away.
@@ -239,7 +241,16 @@ func (w *world) with(change func()) {
 // serve starts a server with the services of register, and returns a connection in memory to it.
 func serve(t *testing.T, register func(s *grpc.Server), options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
+	return serveWith(t, func() *catalog.State { return nil }, register, options...)
+}
+
+// serveWith is like serve for a node with a catalog.
+func serveWith(t *testing.T, state func() *catalog.State, register func(s *grpc.Server), options ...grpc.ServerOption) *grpc.ClientConn {
+	t.Helper()
 	l := bufconn.Listen(1 << 20)
+	// The services of a node are never without these two.
+	options = append(options, Identify(callerInTest)...)
+	options = append(options, Authorize(state)...)
 	s := grpc.NewServer(append(api.ServerOptions(0, api.PlainText()), options...)...)
 	register(s)
 	go func() { _ = s.Serve(l) }()
@@ -815,7 +826,7 @@ func TestCallerThatGivesUp(t *testing.T) {
 	never := make(chan struct{})
 	w.held = never
 	defer close(never)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(access.WithPrincipal(t.Context(), access.Principal{Kind: access.KindInsecure}))
 	cancel()
 	resp := kv.Answer(ctx, putReq(1, home, "a", "v"))
 	if k := rhumb.Kind(resp.Error.GetKind()); k != rhumb.Unknown {

@@ -247,7 +247,7 @@ func TestDecodeChecks(t *testing.T) {
 		{"credentials of the future", func(w *wireState) { w.Users[0].Credentials = 99 }},
 		{"users out of order", func(w *wireState) { w.Users[0], w.Users[1] = w.Users[1], w.Users[0] }},
 		{"user twice", func(w *wireState) { w.Users = append(w.Users, w.Users[1]) }},
-		{"bad user name", func(w *wireState) { w.Users[0].Name = "A" }},
+		{"bad user name", func(w *wireState) { w.Users[0].Name = ".a" }},
 		{"bad verifier", func(w *wireState) { w.Users[0].Verifier.StoredKey = []byte{1} }},
 		{"role of nobody", func(w *wireState) { w.Users[0].Roles = []string{"absent"} }},
 		{"role taken twice", func(w *wireState) { w.Users[0].Roles = []string{"reader", "reader"} }},

@@ -1,0 +1,395 @@
+package authority
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/authority/ledger"
+	"github.com/rhumbdb/rhumb/authority/token"
+	"github.com/rhumbdb/rhumb/identity"
+)
+
+// The files of an authority.
+const (
+	keyFile       = "authority.key"
+	caFile        = "ca.crt"
+	crossFile     = "cross.crt"
+	clusterFile   = "cluster"
+	addressesFile = "addresses"
+)
+
+// PortDefault is the port of the server.
+const PortDefault = 7605
+
+// Lifetimes.
+const (
+	// NodeLife is the lifetime of the certificates that nodes get by enrolment
+	// and renewal.
+	NodeLife = 7 * 24 * time.Hour
+	// HandLifeDefault and HandLifeMax are the lifetimes of certificates that
+	// are made by hand.
+	HandLifeDefault = 90 * 24 * time.Hour
+	HandLifeMax     = 366 * 24 * time.Hour
+	// caLife is the lifetime of the certificate of the authority itself.
+	caLife = 10 * 366 * 24 * time.Hour
+	// backdate is how far a certificate's validity begins before its issue,
+	// for clocks that are slow.
+	backdate = time.Hour
+	// lateRenewal is how long after its expiry a node may still renew its
+	// newest certificate.
+	lateRenewal = 30 * 24 * time.Hour
+)
+
+// Authority is an open authority. It is safe for concurrent use, also by
+// several processes.
+type Authority struct {
+	dir     string
+	cluster rhumb.ClusterID
+	wall    func() time.Time
+	logger  *slog.Logger
+	ledger  *ledger.Ledger
+
+	mu   sync.Mutex // guards keys and seen
+	keys *keys
+	seen string // states of the files of keys when they were read
+}
+
+// keys holds the keys and certificates of an authority as the files have
+// them.
+type keys struct {
+	signer crypto.Signer
+	// current is the certificate of signer; roots holds all trusted ones,
+	// current first.
+	current *x509.Certificate
+	roots   []*x509.Certificate
+	// cross holds certificates of newer keys signed by older roots, the newest
+	// first.
+	cross     []*x509.Certificate
+	addresses []string
+}
+
+// Config configures an open authority.
+type Config struct {
+	// Wall reads the wall clock. Nil means time.Now.
+	Wall func() time.Time
+	// Logger receives events. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// setDefaults sets the fields that have no value: the clock of the machine
+// and the default logger.
+func (c *Config) setDefaults() {
+	if c.Wall == nil {
+		c.Wall = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+// Create creates the authority of a cluster in a directory, which must be
+// absent or empty. It contacts nobody.
+func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config) error {
+	const op rhumb.Op = "authority.Create"
+	cfg.setDefaults()
+	if cluster.IsZero() {
+		return rhumb.E(op, rhumb.InvalidArgument, "the authority needs the id of a cluster")
+	}
+	if err := validateAddresses(addresses); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
+	}
+	// The cluster file is written last: a directory without it is an attempt
+	// that was interrupted.
+	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == clusterFile }) {
+		return rhumb.Ef(op, rhumb.AlreadyExists, "%s holds an authority already; `rhumb authority ls --authority %s` shows what it issued", dir, dir)
+	}
+	for _, e := range entries {
+		if !ours(e.Name()) {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "%s is not empty (it holds %s); choose another directory", dir, e.Name())
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
+		}
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
+	}
+	return rhumb.Wrap(op, writeAuthority(dir, cluster, addresses, cfg.Wall))
+}
+
+// ours reports whether a file of the name may be left from an interrupted
+// Create.
+func ours(name string) bool {
+	return slices.Contains([]string{keyFile, caFile, addressesFile, ledger.FileName, "mark", "lock"}, name) ||
+		strings.HasPrefix(name, "."+keyFile) || strings.HasPrefix(name, "."+caFile) || strings.HasPrefix(name, "."+addressesFile) ||
+		strings.HasPrefix(name, "."+clusterFile) || strings.HasPrefix(name, ".mark")
+}
+
+// writeAuthority writes the files of a new authority.
+func writeAuthority(dir string, cluster rhumb.ClusterID, addresses []string, wall func() time.Time) error {
+	signer, cert, err := newKey(cluster, wall())
+	if err != nil {
+		return err
+	}
+	if err := writeKey(dir, signer); err != nil {
+		return err
+	}
+	if err := ledger.WriteFile(filepath.Join(dir, caFile), identity.EncodeCertificates(cert), 0o644); err != nil {
+		return err
+	}
+	if err := writeAddresses(dir, addresses); err != nil {
+		return err
+	}
+	if err := ledger.Create(dir, cluster, wall); err != nil {
+		return err
+	}
+	return ledger.WriteFile(filepath.Join(dir, clusterFile), []byte(cluster.String()+"\n"), 0o644)
+}
+
+// writeKey replaces the private key. The file is synced before writeKey
+// returns, because certificates that are signed with a lost key can be
+// neither renewed nor retired in order.
+func writeKey(dir string, signer crypto.Signer) error {
+	text, err := identity.EncodeKey(signer)
+	if err != nil {
+		return err
+	}
+	return ledger.WriteFile(filepath.Join(dir, keyFile), text, 0o600)
+}
+
+// writeAddresses replaces the list of addresses under which nodes reach
+// the server.
+func writeAddresses(dir string, addresses []string) error {
+	return ledger.WriteFile(filepath.Join(dir, addressesFile), []byte(strings.Join(addresses, "\n")+"\n"), 0o644)
+}
+
+// validateAddresses checks a list of addresses before it is stored,
+// because tokens copy the list and cannot be corrected afterwards.
+func validateAddresses(addresses []string) error {
+	if len(addresses) == 0 || len(addresses) > token.AddressesMax {
+		return rhumb.Ef("authority.validateAddresses", rhumb.InvalidArgument, "%d addresses of the authority, want 1 to %d; give --advertise", len(addresses), token.AddressesMax)
+	}
+	for _, a := range addresses {
+		if err := token.ValidateAddress(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newKey generates a key and the certificate of the authority that it
+// signs for itself.
+func newKey(cluster rhumb.ClusterID, now time.Time) (crypto.Signer, *x509.Certificate, error) {
+	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	cert, err := signAuthority(cluster, signer.Public(), nil, signer, now)
+	return signer, cert, err
+}
+
+// Open opens an authority.
+func Open(dir string, cfg Config) (*Authority, error) {
+	const op rhumb.Op = "authority.Open"
+	cfg.setDefaults()
+	text, err := os.ReadFile(filepath.Join(dir, clusterFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, rhumb.Ef(op, rhumb.NotFound, "%s holds no authority; `rhumb init --authority %s` makes one", dir, dir)
+	}
+	if err != nil {
+		return nil, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
+	}
+	a := &Authority{dir: dir, wall: cfg.Wall, logger: cfg.Logger}
+	if a.cluster, err = rhumb.ParseUUID(strings.TrimSpace(string(text))); err != nil {
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: %v", filepath.Join(dir, clusterFile), err)
+	}
+	if _, err := a.load(); err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	if a.ledger, err = ledger.Open(dir, a.cluster, cfg.Wall, cfg.Logger.Warn); err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	return a, nil
+}
+
+// Repair makes the authority in a directory usable again after damage to
+// its ledger. It returns the name of the copy of the damaged file, or ""
+// if there was no damage.
+func Repair(dir string, cfg Config) (aside string, err error) {
+	cfg.setDefaults()
+	text, err := os.ReadFile(filepath.Join(dir, clusterFile))
+	if err != nil {
+		return "", rhumb.WrapKind("authority.Repair", rhumb.NotFound, err)
+	}
+	cluster, err := rhumb.ParseUUID(strings.TrimSpace(string(text)))
+	if err != nil {
+		return "", rhumb.WrapKind("authority.Repair", rhumb.Corrupt, err)
+	}
+	return ledger.Repair(dir, cluster, cfg.Wall, cfg.Logger.Warn)
+}
+
+// Close closes the authority.
+func (a *Authority) Close() error { return a.ledger.Close() }
+
+// Cluster returns the cluster of the authority.
+func (a *Authority) Cluster() rhumb.ClusterID { return a.cluster }
+
+// Dir returns the directory of the authority.
+func (a *Authority) Dir() string { return a.dir }
+
+// Addresses returns where nodes reach the server.
+func (a *Authority) Addresses() ([]string, error) {
+	k, err := a.load()
+	if err != nil {
+		return nil, err
+	}
+	return k.addresses, nil
+}
+
+// SetAddresses replaces where nodes reach the server. Nodes learn it with
+// their next check.
+func (a *Authority) SetAddresses(addresses []string) error {
+	if err := validateAddresses(addresses); err != nil {
+		return err
+	}
+	return rhumb.WrapKind("authority.SetAddresses", rhumb.Unavailable, writeAddresses(a.dir, addresses))
+}
+
+// CA returns the certificates that nodes trust, in PEM.
+func (a *Authority) CA() ([]byte, error) {
+	k, err := a.load()
+	if err != nil {
+		return nil, err
+	}
+	return identity.EncodeCertificates(k.roots...), nil
+}
+
+// load returns the keys, and reads the files again if another process
+// changed them.
+func (a *Authority) load() (*keys, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	state := a.fileStates()
+	if a.keys != nil && state == a.seen {
+		return a.keys, nil
+	}
+	k, err := readKeys(a.dir)
+	if err != nil {
+		return nil, err
+	}
+	a.keys, a.seen = k, state
+	return k, nil
+}
+
+// fileStates returns a text that changes when a file of the keys is
+// replaced.
+func (a *Authority) fileStates() string {
+	var b strings.Builder
+	for _, name := range []string{keyFile, caFile, crossFile, addressesFile} {
+		if info, err := os.Stat(filepath.Join(a.dir, name)); err == nil {
+			b.WriteString(info.ModTime().Format(time.RFC3339Nano) + "/" + inodeOf(info) + "\n")
+		}
+	}
+	return b.String()
+}
+
+// readKeys reads the keys and certificates of an authority.
+func readKeys(dir string) (*keys, error) {
+	const op rhumb.Op = "authority.readKeys"
+	k := &keys{}
+	path := filepath.Join(dir, keyFile)
+	text, err := identity.ReadSecret(path)
+	if err != nil {
+		return nil, err
+	}
+	if k.signer, err = parseKey(text); err != nil {
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: %v; restore it from a backup", path, err)
+	}
+	if k.roots, err = readCertificates(filepath.Join(dir, caFile)); err != nil {
+		return nil, err
+	}
+	if k.cross, err = readCertificates(filepath.Join(dir, crossFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	// A rotation writes the certificates before the key. If it was interrupted
+	// in between, the first certificate belongs to a key that does not exist.
+	for i, c := range k.roots {
+		if pub, ok := c.PublicKey.(interface{ Equal(crypto.PublicKey) bool }); ok && pub.Equal(k.signer.Public()) {
+			k.current = c
+			k.roots = append([]*x509.Certificate{c}, slices.Delete(slices.Clone(k.roots), i, i+1)...)
+			break
+		}
+	}
+	if k.current == nil {
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "no certificate in %s belongs to %s; restore both from a backup", filepath.Join(dir, caFile), path)
+	}
+	lines, err := os.ReadFile(filepath.Join(dir, addressesFile))
+	if err != nil {
+		return nil, rhumb.WrapKind(op, rhumb.Corrupt, err)
+	}
+	k.addresses = strings.Fields(string(lines))
+	if err := validateAddresses(k.addresses); err != nil {
+		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: %v", filepath.Join(dir, addressesFile), err)
+	}
+	return k, nil
+}
+
+// readCertificates reads the certificates in a file. Damage is reported
+// with the name of the file, because an operator restores single files
+// from a backup.
+func readCertificates(path string) ([]*x509.Certificate, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, rhumb.WrapKind("authority.readCertificates", rhumb.Corrupt, err)
+	}
+	certs, err := identity.ParseCertificates(text)
+	if err != nil {
+		return nil, rhumb.Ef("authority.readCertificates", rhumb.Corrupt, "%s: %v", path, err)
+	}
+	return certs, nil
+}
+
+// parseKey parses a private key in PEM.
+func parseKey(text []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("there is no key in PEM form")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, errors.New("the key cannot sign")
+	}
+	return signer, nil
+}
+
+// PinOf returns the pin of a certificate of an authority, as tokens hold
+// it.
+func PinOf(cert *x509.Certificate) [sha256.Size]byte {
+	return sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+}

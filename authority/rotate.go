@@ -1,0 +1,127 @@
+package authority
+
+import (
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/authority/ledger"
+	"github.com/rhumbdb/rhumb/identity"
+)
+
+// keysMax bounds the keys that are trusted at the same time.
+const keysMax = 4
+
+// Rotate makes a new key. Certificates are signed with it from then on;
+// certificates of the old keys stay valid until Retire. It returns the
+// hash of the new key.
+func (a *Authority) Rotate() (string, error) {
+	const op rhumb.Op = "authority.Rotate"
+	k, err := a.load()
+	if err != nil {
+		return "", err
+	}
+	if len(k.roots) >= keysMax {
+		return "", rhumb.Ef(op, rhumb.Overloaded, "%d keys are trusted, which is the maximum; retire an old one first: rhumb authority rotate --retire %.16s", len(k.roots), identity.AuthorityOf(k.roots[len(k.roots)-1]))
+	}
+	now := a.wall()
+	signer, cert, err := newKey(a.cluster, now)
+	if err != nil {
+		return "", rhumb.Wrap(op, err)
+	}
+	// The old key signs the new one. The older cross-signed certificates
+	// continue the chain down to the oldest trusted key.
+	cross, err := signAuthority(a.cluster, signer.Public(), k.current, k.signer, now)
+	if err != nil {
+		return "", rhumb.Wrap(op, err)
+	}
+	// Certificates before the key: readKeys copes with a certificate without a
+	// key, but not with a key without a certificate.
+	err = a.writeTrust(append([]*x509.Certificate{cert}, k.roots...), append([]*x509.Certificate{cross}, k.cross...))
+	if err == nil {
+		err = writeKey(a.dir, signer)
+	}
+	if err != nil {
+		return "", rhumb.WrapKind(op, rhumb.Unavailable, err)
+	}
+	hash := identity.AuthorityOf(cert)
+	err = a.ledger.Update(func(*ledger.State) ([]ledger.Record, error) {
+		return []ledger.Record{{Kind: ledger.Rotated, Authority: hash}}, nil
+	})
+	return hash, rhumb.Wrap(op, err)
+}
+
+// writeTrust writes the trusted and the cross-signed certificates.
+func (a *Authority) writeTrust(roots, cross []*x509.Certificate) error {
+	path := filepath.Join(a.dir, crossFile)
+	if len(cross) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	} else if err := ledger.WriteFile(path, identity.EncodeCertificates(cross...), 0o644); err != nil {
+		return err
+	}
+	return ledger.WriteFile(filepath.Join(a.dir, caFile), identity.EncodeCertificates(roots...), 0o644)
+}
+
+// Retire ends the trust in an old key, which is named by the first digits
+// of its hash. Unless force is set, it refuses while nodes, users or
+// operators have valid certificates of that key.
+func (a *Authority) Retire(prefix string, force bool) (string, error) {
+	const op rhumb.Op = "authority.Retire"
+	k, err := a.load()
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(k.roots, func(c *x509.Certificate) bool {
+		return strings.HasPrefix(identity.AuthorityOf(c), strings.ToLower(prefix))
+	})
+	switch {
+	case len(prefix) < 8 || i < 0:
+		return "", rhumb.Ef(op, rhumb.NotFound, "the authority trusts no key %q; `rhumb authority ls` lists the keys, and 8 digits are enough", prefix)
+	case k.roots[i] == k.current:
+		return "", rhumb.Ef(op, rhumb.InvalidArgument, "%.16s is the current key; run rhumb authority rotate first", identity.AuthorityOf(k.current))
+	}
+	old := k.roots[i]
+	hash := identity.AuthorityOf(old)
+	if users, err := a.usersOf(hash); err != nil || len(users) > 0 && !force {
+		if err != nil {
+			return "", err
+		}
+		return "", rhumb.Ef(op, rhumb.Conflict, "valid certificates of key %.16s: %s; nodes renew by themselves within minutes while the authority serves, the others need new ones; --force cuts them off",
+			hash, strings.Join(users, ", "))
+	}
+	roots := slices.DeleteFunc(slices.Clone(k.roots), func(c *x509.Certificate) bool { return c == old })
+	// Without the old key, neither its signatures nor the chain to it have a
+	// use.
+	cross := slices.DeleteFunc(slices.Clone(k.cross), func(c *x509.Certificate) bool {
+		return c.CheckSignatureFrom(old) == nil || identity.AuthorityOf(c) == hash
+	})
+	if err := a.writeTrust(roots, cross); err != nil {
+		return "", rhumb.WrapKind(op, rhumb.Unavailable, err)
+	}
+	return hash, rhumb.Wrap(op, a.ledger.Update(func(*ledger.State) ([]ledger.Record, error) {
+		return []ledger.Record{{Kind: ledger.Retired, Authority: hash}}, nil
+	}))
+}
+
+// usersOf returns who would be cut off without a key: the bearers of valid
+// certificates that have no newer certificate of another key.
+func (a *Authority) usersOf(hash string) (users []string, err error) {
+	err = a.ledger.View(func(s *ledger.State) {
+		now := s.Now(a.wall())
+		for _, c := range s.Certificates {
+			newest, _ := s.Newest(c.Role, c.Name)
+			if c.Authority == hash && c.Expires.After(now) && !c.Revoked && newest == c && c.Role != identity.RoleAuthority.String() {
+				users = append(users, c.Role+" "+c.Name+" until "+c.Expires.UTC().Format(time.RFC3339))
+			}
+		}
+	})
+	return users, err
+}

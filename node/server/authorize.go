@@ -1,0 +1,220 @@
+package server
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// need is what a caller needs for an RPC.
+type need uint8
+
+const (
+	// nobodyMay is the need of an RPC that is not in callNeeds.
+	nobodyMay need = iota
+	// needNothing lets callers in before they are identified.
+	needNothing
+	// needIdentity lets in everybody with an identity that the cluster knows. The method
+	// decides what it shows, or which names it touches.
+	needIdentity
+	// needRead and needAdmin are rights to the cluster.
+	needRead
+	needAdmin
+	// needNode lets in nodes of the cluster only.
+	needNode
+)
+
+// callNeeds lists every RPC with its need. It is the only place that decides this; a test
+// checks that no RPC is missing.
+var callNeeds = map[string]need{
+	// Each request of a client names tables and records, and is checked by itself (permit).
+	rhumbpb.KV_Stream_FullMethodName: needIdentity,
+	rhumbpb.KV_Do_FullMethodName:     needIdentity,
+	rhumbpb.KV_Scan_FullMethodName:   needIdentity,
+
+	rhumbpb.Cluster_Ping_FullMethodName: needIdentity,
+	// Shows the tables that the caller may see, and the ranges of their classes.
+	rhumbpb.Cluster_GetMetadata_FullMethodName:   needIdentity,
+	rhumbpb.Cluster_WatchMetadata_FullMethodName: needIdentity,
+	// Both check the right to the table.
+	rhumbpb.Cluster_CreateTable_FullMethodName:    needIdentity,
+	rhumbpb.Cluster_DescribeTable_FullMethodName:  needIdentity,
+	rhumbpb.Cluster_Status_FullMethodName:         needRead,
+	rhumbpb.Cluster_DescribeRange_FullMethodName:  needRead,
+	rhumbpb.Cluster_Init_FullMethodName:           needAdmin,
+	rhumbpb.Cluster_Drain_FullMethodName:          needAdmin,
+	rhumbpb.Cluster_DiscardReplica_FullMethodName: needAdmin,
+	rhumbpb.Cluster_RecoverRange_FullMethodName:   needAdmin,
+	rhumbpb.Cluster_AddRegion_FullMethodName:      needAdmin,
+	rhumbpb.Cluster_ForgetNode_FullMethodName:     needAdmin,
+	rhumbpb.Cluster_Join_FullMethodName:           needNode,
+	rhumbpb.Cluster_Contact_FullMethodName:        needNode,
+
+	// A caller may ask about itself and change its own password.
+	rhumbpb.Access_WhoAmI_FullMethodName:     needIdentity,
+	rhumbpb.Access_AlterUser_FullMethodName:  needIdentity,
+	rhumbpb.Access_ListUsers_FullMethodName:  needIdentity,
+	rhumbpb.Access_ListRoles_FullMethodName:  needIdentity,
+	rhumbpb.Access_CreateUser_FullMethodName: needAdmin,
+	rhumbpb.Access_DropUser_FullMethodName:   needAdmin,
+	rhumbpb.Access_CreateRole_FullMethodName: needAdmin,
+	rhumbpb.Access_DropRole_FullMethodName:   needAdmin,
+	rhumbpb.Access_AssignRole_FullMethodName: needAdmin,
+	rhumbpb.Access_AlterGrant_FullMethodName: needAdmin,
+
+	rhumbpb.Security_ListCertificates_FullMethodName:  needRead,
+	rhumbpb.Security_ListGossipKeys_FullMethodName:    needRead,
+	rhumbpb.Security_RevokeCertificate_FullMethodName: needAdmin,
+	rhumbpb.Security_SetTrust_FullMethodName:          needAdmin,
+	rhumbpb.Security_RotateGossipKeys_FullMethodName:  needAdmin,
+
+	rhumbpb.Peer_Replicate_FullMethodName:        needNode,
+	rhumbpb.Peer_Heartbeat_FullMethodName:        needNode,
+	rhumbpb.Peer_Raft_FullMethodName:             needNode,
+	rhumbpb.Peer_Metadata_FullMethodName:         needNode,
+	rhumbpb.Peer_Forward_FullMethodName:          needNode,
+	rhumbpb.Peer_DescribeReplica_FullMethodName:  needNode,
+	rhumbpb.Peer_DiscardReplica_FullMethodName:   needNode,
+	rhumbpb.Peer_DescribeIdentity_FullMethodName: needNode,
+}
+
+// Certified returns the principal of a call: that of the certificate of its connection, or
+// every caller's on an insecure node.
+func Certified(ctx context.Context, insecure bool) access.Principal {
+	if insecure {
+		return access.Principal{Kind: access.KindInsecure}
+	}
+	peer, ok := identity.PeerFromContext(ctx)
+	if !ok {
+		return access.Principal{}
+	}
+	// The role of a certificate is its kind of principal. An authority calls nobody.
+	switch peer.Role {
+	case identity.RoleNode:
+		return access.Principal{Kind: access.KindNode, Name: peer.Name.Name}
+	case identity.RoleOperator:
+		return access.Principal{Kind: access.KindOperator, Name: peer.Name.Name}
+	case identity.RoleUser:
+		return access.Principal{Kind: access.KindUser, Name: peer.Name.Name}
+	}
+	return access.Principal{}
+}
+
+// Identify returns options that put the principal of each call into its context. They must
+// precede those of Authorize.
+func Identify(principal func(ctx context.Context) access.Principal) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, q any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			return handle(access.WithPrincipal(ctx, principal(ctx)), q)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			return handle(srv, &identifiedStream{s, access.WithPrincipal(s.Context(), principal(s.Context()))})
+		}),
+	}
+}
+
+// identifiedStream is a stream whose context carries a principal.
+type identifiedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context returns the context with the principal.
+func (s *identifiedStream) Context() context.Context { return s.ctx }
+
+// Authorize returns options that reject calls whose callers lack what callNeeds demands.
+// state returns the newest catalog of the node, or nil before there is one.
+func Authorize(state func() *catalog.State) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			if err := authorizeCall(ctx, state, info.FullMethod); err != nil {
+				return nil, statusError(err)
+			}
+			return handle(ctx, q)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			if err := authorizeCall(s.Context(), state, info.FullMethod); err != nil {
+				return statusError(err)
+			}
+			return handle(srv, s)
+		}),
+	}
+}
+
+// authorizeCall returns an error unless the caller may call a method.
+func authorizeCall(ctx context.Context, state func() *catalog.State, method string) error {
+	const op rhumb.Op = "server.Authorize"
+	wanted := callNeeds[method]
+	if wanted == needNothing {
+		return nil
+	}
+	who, _ := access.FromContext(ctx)
+	subject := state().Access().Of(who)
+	if !subject.IsKnown() {
+		return errUnknownCaller(op, who, state())
+	}
+	// An RPC without an entry is denied to everybody, operators included.
+	allowed := false
+	switch wanted {
+	case needIdentity:
+		allowed = true
+	case needRead:
+		allowed = subject.AllowsCluster(access.Read)
+	case needAdmin:
+		allowed = subject.AllowsCluster(access.Admin)
+	case needNode:
+		// An operator may do everything that clients can ask for, but is no node: it cannot
+		// speak for one.
+		allowed = who.Kind == access.KindNode || who.Kind == access.KindInsecure
+	}
+	if allowed {
+		return nil
+	}
+	return errCallDenied(op, who, method, wanted)
+}
+
+// errUnknownCaller rejects a caller that is not identified, or that the catalog does not
+// know.
+func errUnknownCaller(op rhumb.Op, who access.Principal, st *catalog.State) error {
+	// Operators and nodes are known without a catalog, so the rest is about users.
+	switch {
+	case who.Kind == access.KindNobody:
+		return access.ErrAnonymous
+	case st == nil || st.Cluster().IsZero():
+		return rhumb.Ef(op, rhumb.Unavailable, "the node does not know %s yet, since it is in no cluster; retry, or use another node", who)
+	}
+	return rhumb.Ef(op, rhumb.PermissionDenied, "%s does not exist in this cluster or is disabled; a cluster admin can create or enable the user with `rhumb user`", who)
+}
+
+// errCallDenied rejects a caller that lacks a right to the cluster.
+func errCallDenied(op rhumb.Op, who access.Principal, method string, wanted need) error {
+	what := rhumb.Ef(op, rhumb.PermissionDenied, "%s may not call %s", who, method)
+	switch wanted {
+	case needRead:
+		what.Msg += "; it needs the right to read the cluster: `rhumb grant ROLE --cluster --rights read`"
+	case needAdmin:
+		what.Msg += "; it needs the right to administer the cluster: `rhumb grant ROLE --cluster --rights admin`, or the certificate of an operator"
+	case needNode:
+		what.Msg += ", which only nodes of the cluster call"
+	}
+	return what
+}
+
+// caller returns the principal of a call to the Cluster or Access service with the subject in
+// a catalog, which may be nil.
+func caller(ctx context.Context, st *catalog.State) (access.Principal, *access.Subject) {
+	who, _ := access.FromContext(ctx)
+	return who, st.Access().Of(who)
+}
+
+// errTableHidden rejects a request about a table that the caller may not see. Its text is the
+// same for a table that does not exist, so that nobody learns the names of tables by asking.
+func errTableHidden(op rhumb.Op, who access.Principal, name string) error {
+	return rhumb.Ef(op, rhumb.PermissionDenied, "%s has no right to a table %q, or it does not exist; list the tables that you may use with `rhumb table ls`", who, name)
+}

@@ -1,0 +1,159 @@
+package session
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/time/rate"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Bounds of the back-off.
+const (
+	// freeFailures is how often one address may fail for one user before it has to wait. People
+	// mistype.
+	freeFailures = 3
+	// waitMin is the wait after the next failure; it doubles up to waitMax. With waitMax, one address
+	// tries 1,440 passwords a day.
+	waitMin = 250 * time.Millisecond
+	waitMax = time.Minute
+	// forgetAfter is how long after its last failure an address begins anew.
+	forgetAfter = 15 * time.Minute
+	// userFailures per second, with a burst of userBurst, is what all addresses together may fail for
+	// one user, and what one address may fail for all users.
+	userFailures = 1
+	userBurst    = 20
+	addressBurst = 100
+	// recordsMax bounds each kind of record. The oldest is forgotten.
+	recordsMax = 8_192
+)
+
+// try is a user at a source address.
+type try struct {
+	user string
+	from netip.Addr
+}
+
+// failures counts the failures of one try.
+type failures struct {
+	count int
+	last  time.Time
+	until time.Time // no attempt is examined before
+}
+
+// backoff delays attempts after failures. It has no clock.
+type backoff struct {
+	mu      sync.Mutex
+	tries   *simplelru.LRU[try, *failures]
+	users   *simplelru.LRU[string, *rate.Limiter]
+	sources *simplelru.LRU[netip.Addr, *rate.Limiter]
+	// known holds successful logins. Their users are not delayed by failures of others.
+	known *simplelru.LRU[try, uint64]
+}
+
+func newBackoff() *backoff {
+	return &backoff{
+		tries: newLRU[try, *failures](), users: newLRU[string, *rate.Limiter](), sources: newLRU[netip.Addr, *rate.Limiter](), known: newLRU[try, uint64](),
+	}
+}
+
+// newLRU returns a map of bounded size.
+func newLRU[K comparable, V any]() *simplelru.LRU[K, V] {
+	l, err := simplelru.NewLRU[K, V](recordsMax, nil)
+	if err != nil {
+		panic(err) // the size is positive
+	}
+	return l
+}
+
+// limiterOf returns a limiter of failures from a map.
+func limiterOf[K comparable](l *simplelru.LRU[K, *rate.Limiter], key K, burst int) *rate.Limiter {
+	if r, ok := l.Get(key); ok {
+		return r
+	}
+	r := rate.NewLimiter(userFailures, burst)
+	l.Add(key, r)
+	return r
+}
+
+// check returns how long an attempt has to wait; 0 lets it be examined.
+func (b *backoff) check(t try, now time.Time) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var wait time.Duration
+	// Attempts before the end of the wait are not counted: a client with an old password in its configuration
+	// would otherwise extend the wait for ever.
+	if f, ok := b.tries.Get(t); ok && now.Sub(f.last) < forgetAfter {
+		wait = f.until.Sub(now)
+	}
+	// The limits over all addresses, and over all users, protect against guesses that are spread. They would
+	// also delay the right user, so addresses that have proved themselves are exempt.
+	if _, ok := b.known.Get(t); !ok {
+		for _, l := range []*rate.Limiter{limiterOf(b.users, t.user, userBurst), limiterOf(b.sources, t.from, addressBurst)} {
+			// Only failures take tokens, so that a correct password does not slow others down.
+			if missing := 1 - l.TokensAt(now); missing > 0 {
+				wait = max(wait, time.Duration(missing/userFailures*float64(time.Second)))
+			}
+		}
+	}
+	return max(wait, 0)
+}
+
+// failed records a failure and returns the wait before the next attempt.
+func (b *backoff) failed(t try, now time.Time) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f, ok := b.tries.Get(t)
+	if !ok || now.Sub(f.last) >= forgetAfter {
+		f = &failures{}
+		b.tries.Add(t, f)
+	}
+	f.count++
+	f.last = now
+	if n := f.count - freeFailures; n > 0 {
+		// The shift is bounded before it overflows.
+		f.until = now.Add(min(waitMin<<min(n-1, 16), waitMax))
+	}
+	if _, ok := b.known.Get(t); !ok {
+		limiterOf(b.users, t.user, userBurst).AllowN(now, 1)
+		limiterOf(b.sources, t.from, addressBurst).AllowN(now, 1)
+	}
+	return max(f.until.Sub(now), 0)
+}
+
+// succeeded records a login.
+func (b *backoff) succeeded(t try) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// The record of failures goes, so that the next mistake is again the first.
+	b.tries.Remove(t)
+	b.known.Add(t, 1)
+}
+
+// forget makes all addresses of a user unknown, because its password changed.
+func (b *backoff) forget(user string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range b.known.Keys() {
+		if t.user == user {
+			b.known.Remove(t)
+		}
+	}
+}
+
+// size returns the number of records.
+func (b *backoff) size() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tries.Len() + b.users.Len() + b.sources.Len() + b.known.Len()
+}
+
+// tooEarly is the answer to an attempt that has to wait.
+func tooEarly(wait time.Duration) error {
+	err := rhumb.Ef("session.login", rhumb.Overloaded, "too many logins failed for this user or from this address; the next attempt is examined in %s", wait.Round(time.Millisecond))
+	err.RetryAfter = wait
+	return err
+}

@@ -1,0 +1,183 @@
+package session
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/gate"
+)
+
+// callKey is the key of a call in a context.
+type callKey struct{}
+
+// call is a call of an identified caller.
+type call struct {
+	who   access.Principal
+	login bool // identified by a token
+	conn  *connState
+
+	once  sync.Once
+	ended chan struct{} // closed by end
+	why   error         // set before ended is closed
+}
+
+// end ends the call.
+func (k *call) end(why error) {
+	k.once.Do(func() {
+		k.why = why
+		close(k.ended)
+	})
+}
+
+// Tap returns a function that identifies the caller of each call before the node reads a message of it, so that
+// strangers cost the node nothing. g is the gate of the port. Then next, which may be nil, decides too.
+func (m *Manager) Tap(g *gate.Gate, next tap.ServerInHandle) tap.ServerInHandle {
+	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
+		ctx, err := m.admit(ctx, g, info)
+		if err != nil {
+			return nil, api.Status(err, api.Hint{})
+		}
+		if next != nil {
+			return next(ctx, info)
+		}
+		return ctx, nil
+	}
+}
+
+// admit identifies the caller of a call.
+func (m *Manager) admit(ctx context.Context, g *gate.Gate, info *tap.Info) (context.Context, error) {
+	const op rhumb.Op = "session.Tap"
+	var gc *gate.Conn
+	if p, ok := peer.FromContext(ctx); ok {
+		gc = g.Find(p.Addr, p.LocalAddr)
+	}
+	c := m.stateOf(gc)
+	// The connection may have ended meanwhile.
+	if c == nil {
+		return ctx, rhumb.E(op, rhumb.Unavailable, "the connection is closed")
+	}
+	k := &call{conn: c, ended: make(chan struct{})}
+	ctx = context.WithValue(ctx, callKey{}, k)
+	// Whoever logs in is nobody yet.
+	// The connection remains early, with bounded time and bytes, until the login has succeeded.
+	if info.FullMethodName == rhumbpb.Session_Authenticate_FullMethodName && !m.cfg.Insecure {
+		return ctx, nil
+	}
+	var authorization string
+	if v := info.Header["authorization"]; len(v) > 0 {
+		authorization = v[0]
+	}
+	var err error
+	if k.who, k.login, err = m.identify(ctx, authorization, c); err != nil {
+		m.m.rejected.Inc()
+		return ctx, err
+	}
+	// From here on the connection counts among the known ones.
+	if !gc.Authenticated() {
+		return ctx, errFull
+	}
+	ctx = access.WithPrincipal(ctx, k.who)
+	switch k.who.Kind {
+	case access.KindNode:
+		// Replication is bounded by budgets of its own.
+	case access.KindInsecure:
+		ctx = gate.WithAccount(ctx, m.cfg.Limiter.Account("", gc))
+	default:
+		ctx = gate.WithAccount(ctx, m.cfg.Limiter.Account(k.who.String(), gc))
+	}
+	return ctx, nil
+}
+
+// errFull rejects a caller because the node has too many connections.
+var errFull = &rhumb.Error{
+	Op: "session.Tap", Kind: rhumb.Overloaded, RetryAfter: retryFull,
+	Msg: "the node has as many connections as it accepts; use one client for many callers, or another node",
+}
+
+// Stream is the interceptor of streams. It ends the streams of a user when the session ends, in whatever
+// the handler is waiting for.
+func (m *Manager) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	k, ok := stream.Context().Value(callKey{}).(*call)
+	if !ok {
+		return api.Status(access.ErrAnonymous, api.Hint{})
+	}
+	// Rights of other callers change with their certificate only, which ends the connection.
+	if k.who.Kind != access.KindUser {
+		return handler(srv, stream)
+	}
+	// The session may have ended between the tap and here. From the registration on, recheck finds the call.
+	if !k.conn.add(k, m.cfg.Policy()) {
+		return api.Status(errUnknown, api.Hint{})
+	}
+	defer k.conn.remove(k)
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	// The handler may wait for a client that does not read. Only the end of this function ends such a
+	// wait, so the handler runs on a goroutine of its own.
+	m.calls.Go(func() { done <- handler(srv, &serverStream{stream, ctx, k}) })
+	// The end of this function ends the stream for gRPC, and with it every Send and Recv in the handler.
+	select {
+	case err := <-done:
+		return err
+	case <-k.ended:
+		return endStatus(info.FullMethod, k.why)
+	}
+}
+
+// endStatus returns the status of a stream that was ended in the middle.
+func endStatus(method string, why error) error {
+	// Requests on a KV stream may have been carried out. Clients take Unauthenticated for a promise that
+	// they were not, so the stream breaks like a connection; the next one is rejected with the reason.
+	if method == rhumbpb.KV_Stream_FullMethodName {
+		return status.Error(codes.Unavailable, rhumb.Message(why))
+	}
+	return api.Status(why, api.Hint{})
+}
+
+// add registers a call, so that it ends with the session. It reports false if the session has ended already.
+func (c *connState) add(k *call, p *access.Policy) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k.login && (c.session == nil || c.session.user != k.who.Name) || !k.login && checkUser(p, k.who.Name, 0) != nil {
+		return false
+	}
+	c.calls[k] = struct{}{}
+	return true
+}
+
+func (c *connState) remove(k *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.calls, k)
+}
+
+// serverStream is a stream of a user.
+type serverStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	call *call
+}
+
+// Context implements grpc.ServerStream.
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+// SendMsg implements grpc.ServerStream. Nothing is sent after the session has ended.
+func (s *serverStream) SendMsg(msg any) error {
+	select {
+	case <-s.call.ended:
+		return api.Status(s.call.why, api.Hint{})
+	default:
+		return s.ServerStream.SendMsg(msg)
+	}
+}
