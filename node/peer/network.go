@@ -115,11 +115,11 @@ type Network struct {
 type networkMetrics struct {
 	dropped  *prometheus.CounterVec
 	rejected *prometheus.CounterVec
-	redials prometheus.Counter
-	silent  prometheus.Counter
-	relayed prometheus.Counter
-	sent    prometheus.Counter
-	frames  prometheus.Counter
+	redials  prometheus.Counter
+	silent   prometheus.Counter
+	relayed  prometheus.Counter
+	sent     prometheus.Counter
+	frames   prometheus.Counter
 }
 
 // NewNetwork returns a network without peers.
