@@ -38,6 +38,7 @@ func (s *Source) Sign(message []byte) (Signature, error) {
 	}
 	var b []byte
 	var err error
+	// Each kind of key has one scheme, so that a verifier need not be told which one was used.
 	switch signer.Public().(type) {
 	case ed25519.PublicKey:
 		b, err = signer.Sign(rand.Reader, message, crypto.Hash(0))
@@ -67,6 +68,7 @@ func (v *Verifier) VerifySigned(message []byte, sig Signature, want Want, now ti
 		}
 		chain = append(chain, cert)
 	}
+	// The certificate comes first: a signature of a key that nobody vouches for means nothing.
 	p, err := v.Verify(chain, want, now)
 	if err != nil {
 		return Peer{}, err

@@ -113,12 +113,22 @@ func (n *Node) contactNode(ctx context.Context, addr string) (c contact, err err
 	return c, err
 }
 
+// A node finds others by asking on their main ports, where TLS says who is asked and who asks. Gossip comes
+// second: its keys, and its address, are in the answer. The order was the reverse while gossip was open to
+// everybody, and --join named gossip addresses.
+//
+// A node without a cluster has nothing to offer but its address. Two such nodes that know each other by
+// --join in one direction only would never learn that one of them has got a cluster, if the other one is
+// the one that asks. So a node remembers who asked it, and asks back (callers).
+
 // meetNodes asks nodes where they gossip, all at once, installs newer keys, and joins their gossip. It
 // returns the answers, and an error if there is none although nodes were asked.
 func (n *Node) meetNodes(ctx context.Context, addrs []string) (met []contact, err error) {
 	if len(addrs) == 0 {
 		return nil, nil
 	}
+	// All at once: with many addresses, some of machines that are down, one after another would take as long
+	// as all their timeouts.
 	answers, errs := make([]contact, len(addrs)), make([]error, len(addrs))
 	var wait sync.WaitGroup
 	for i, addr := range addrs {
@@ -132,6 +142,7 @@ func (n *Node) meetNodes(ctx context.Context, addrs []string) (met []contact, er
 			continue
 		}
 		met = append(met, c)
+		// A node of another cluster is listed, so that the caller can say so, but its keys are not used.
 		if own.IsZero() || c.cluster == own {
 			n.installGossipKeys(c.keys)
 		}

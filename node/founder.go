@@ -10,6 +10,13 @@ import (
 // the same time; one of them may be down.
 const founderPatience = 10 * time.Second
 
+// A founder is a node that was enrolled with the token of a founder, so that a cluster begins without an
+// operator who runs `rhumb init`. Two things keep it from creating a second cluster beside an existing one:
+// it asks the nodes of --join first, and it does so only while its own disk knows no cluster. If its disk
+// is lost and all other nodes are out of reach for founderPatience, it does create a second one, with the
+// same cluster id. The nodes of the first one notice: their stores and numbers differ, and the founder's
+// name belongs to another store there, so the two never mix. Enrol a replacement without --founder.
+
 // foundCluster creates the cluster of the certificate if this node is its founder. It does not if a node
 // that answers belongs to a cluster, or if a node of --join may still answer. The caller holds n.entering.
 func (n *Node) foundCluster(met []contact, members []string) {

@@ -25,6 +25,12 @@ const (
 	rotatePoll = 100 * time.Millisecond
 )
 
+// The metadata is the only way in which revocation and trust reach the nodes. Each node applies them from
+// its own copy, as soon as that copy has them, and at its start from the copy on its disk. So a node that
+// was cut off, or down, while a certificate was revoked rejects it before it serves again: its copy has to
+// catch up before it registers its new life. Only a node that is cut off and does not know it accepts the
+// certificate meanwhile, for as long as its leases and its copy allow it to serve at all.
+
 // applySecurity makes this node trust and reject what the metadata says, and gossip with its keys.
 func (n *Node) applySecurity(s *catalog.Security) {
 	n.installGossipKeys(s.Gossip)
@@ -130,7 +136,9 @@ func (n *Node) DescribeIdentities(ctx context.Context) ([]*rhumbpb.NodeIdentityR
 	}
 	var reports []*rhumbpb.NodeIdentityReport
 	var wait sync.WaitGroup
+	// All at once, so that several nodes that hang cost one timeout.
 	for d := range m.group.State().Nodes() {
+		// A fenced node is known not to answer.
 		if d.State == rhumb.NodeFenced {
 			continue
 		}
@@ -165,14 +173,19 @@ func (m *member) describeIdentityOf(ctx context.Context, d *rhumb.Node) *rhumbpb
 func nextGossipKeys(now []rhumb.GossipKey) (next []rhumb.GossipKey, last bool) {
 	newest := slices.MaxFunc(append([]rhumb.GossipKey{{}}, now...), func(a, b rhumb.GossipKey) int { return int(a.ID) - int(b.ID) })
 	switch {
+	// A cluster that began with --insecure has no key. Its nodes do not gossip until all have this one.
 	case len(now) == 0:
 		return []rhumb.GossipKey{newGossipKey(1)}, true
+	// Nodes that have the new key read what others send with it later.
 	case len(now) == 1:
 		return []rhumb.GossipKey{now[0], newGossipKey(newest.ID + 1)}, false
+	// Every node can read the new key now, so it may encrypt. The old one stays for messages under way and
+	// for nodes that have not taken this step yet.
 	case now[0].ID != newest.ID:
 		rest := slices.DeleteFunc(slices.Clone(now), func(k rhumb.GossipKey) bool { return k.ID == newest.ID })
 		return append([]rhumb.GossipKey{newest}, rest...), false
 	}
+	// Nobody sends with the old key any more.
 	return now[:1:1], true
 }
 
@@ -194,12 +207,13 @@ func (n *Node) RotateGossipKeys(ctx context.Context) (keys rhumb.GossipKeys, awa
 		if err := n.awaitGossipKeys(ctx, keys.Version); err != nil {
 			return keys, nil, err
 		}
-		var next []rhumb.GossipKey
-		if next, done = nextGossipKeys(keys.Keys); true {
-			if _, st, err = n.Propose(ctx, catalog.SetGossipKeys{Version: keys.Version, Keys: next}); err != nil {
-				return keys, nil, rhumb.Wrap(op, err)
-			}
+		next, last := nextGossipKeys(keys.Keys)
+		// Somebody else who rotates at the same time makes this a Conflict. Two rotations that alternate
+		// would both be right about each step and end with a key that neither reports.
+		if _, st, err = n.Propose(ctx, catalog.SetGossipKeys{Version: keys.Version, Keys: next}); err != nil {
+			return keys, nil, rhumb.Wrap(op, err)
 		}
+		done = last
 		keys = st.Security().Gossip
 		n.cfg.Logger.Info("rotating the keys of gossip", "version", keys.Version, "keys", len(keys.Keys), "last", done)
 	}
@@ -216,7 +230,10 @@ func (n *Node) RotateGossipKeys(ctx context.Context) (keys rhumb.GossipKeys, awa
 
 // awaitGossipKeys waits until every node that is not fenced has installed a version of the keys.
 func (n *Node) awaitGossipKeys(ctx context.Context, version uint64) error {
+	// Asked rather than watched: a node installs the keys after its copy of the metadata has them, and may
+	// fail to.
 	for {
+		// The nodes are listed anew each time. One that is fenced meanwhile is not waited for.
 		reports, err := n.DescribeIdentities(ctx)
 		if err != nil {
 			return err

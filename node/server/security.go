@@ -32,6 +32,14 @@ type SecurityNode interface {
 const fingerprintMin = 8
 
 // Security is the service for certificates, authorities and keys of gossip.
+//
+// It decides on what nodes report now, and the metadata decides again. A report may be a moment old, so
+// two operators who act at once can revoke the same certificate twice, which is harmless, or distrust two
+// authorities of which one should have stayed. The second case needs nodes that have certificates of both,
+// and is repaired with `rhumb cert trust` by an operator whose certificate comes from a third one, or with
+// the files of the nodes.
+//
+// Nothing here returns a private key or a key of gossip. Reports name keys of gossip by number.
 type Security struct {
 	rhumbpb.UnimplementedSecurityServer
 	node SecurityNode
@@ -85,6 +93,8 @@ func listAuthorities(reports []*rhumbpb.NodeIdentityReport, security *catalog.Se
 		return known[fingerprint]
 	}
 	for _, r := range reports {
+		// All nodes usually report the same few authorities. One with the same key and another validity
+		// counts as the same: trust goes by the key.
 		for _, a := range r.Authorities {
 			known[a.Fingerprint] = a
 		}
@@ -153,6 +163,7 @@ func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCert
 			return nil, err
 		}
 	}
+	// A user may be connected to several nodes, which then all report the certificate.
 	add := func(c *rhumbpb.Certificate) {
 		if c == nil || slices.ContainsFunc(out, func(r rhumb.Revocation) bool { return r.Serial == c.Serial }) {
 			return
