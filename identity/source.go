@@ -95,12 +95,14 @@ func OpenSource(cfg SourceConfig) (*Source, error) {
 	}
 	s := &Source{cfg: cfg, conns: map[*Conn]struct{}{}}
 	s.m = newMetrics(s)
+	// Taken before the files are read, so that a change during the reading is seen later.
+	w := watch{applied: s.fingerprint(), rechecked: time.Now()}
 	if err := s.Reload(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	s.work.Go(func() { s.run(ctx) })
+	s.work.Go(func() { s.run(ctx, w) })
 	return s, nil
 }
 
@@ -266,10 +268,9 @@ func (s *Source) checkOwn(l *loaded, v *Verifier) error {
 }
 
 // run looks at the files and the connections until ctx ends.
-func (s *Source) run(ctx context.Context) {
+func (s *Source) run(ctx context.Context, w watch) {
 	tick := time.NewTicker(s.cfg.Poll)
 	defer tick.Stop()
-	w := watch{applied: s.fingerprint()}
 	for {
 		select {
 		case <-ctx.Done():

@@ -293,23 +293,30 @@ func (s *Source) explainAlert(remote net.Addr, err error) error {
 	}
 	switch text := err.Error(); {
 	case strings.Contains(text, "certificate required"):
-		return rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s wants a certificate, and this client has none; give --cert and --key", remote)
+		return plainError{rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s wants a certificate, and this client has none; give --cert and --key", remote)}
 	case strings.Contains(text, "remote error: tls: bad certificate"):
-		return rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s refused %s; its log says why", remote, own)
+		return plainError{rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s refused %s; its log says why", remote, own)}
 	}
 	return err
 }
+
+// plainError is an error for people, in which the operation and the kind do not show: gRPC passes the
+// text of an error on, and nothing else.
+type plainError struct{ err *rhumb.Error }
+
+func (e plainError) Error() string { return rhumb.Message(e.err) }
+func (e plainError) Unwrap() error { return e.err }
 
 // explainHandshake explains a handshake that failed at the client.
 func explainHandshake(remote net.Addr, err error) error {
 	const op rhumb.Op = "identity.ClientHandshake"
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return rhumb.Ef(op, rhumb.Unauthenticated, "%s does not speak TLS; a node that was started with --insecure is reached with --insecure, on the same machine only", remote)
+		return plainError{rhumb.Ef(op, rhumb.Unauthenticated, "%s does not speak TLS; a node that was started with --insecure is reached with --insecure, on the same machine only", remote)}
 	}
 	if ReasonOf(err) != ReasonNone {
-		return rhumb.Ef(op, rhumb.KindOf(err), "%s: %v", remote, err)
+		return plainError{rhumb.Ef(op, rhumb.KindOf(err), "%v", err)}
 	}
-	return rhumb.Ef(op, rhumb.Unavailable, "TLS with %s failed: %v", remote, err)
+	return plainError{rhumb.Ef(op, rhumb.Unavailable, "TLS with %s failed: %v", remote, err)}
 }
 
 // reasonOfHandshake classifies a failed handshake.

@@ -1,14 +1,11 @@
 package node
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 )
-
-// founderPatience is the time that a founder waits for the nodes of --join to answer. They usually start at
-// the same time; one of them may be down.
-const founderPatience = 10 * time.Second
 
 // A founder is a node that was enrolled with the token of a founder, so that a cluster begins without an
 // operator who runs `rhumb init`. Two things keep it from creating a second cluster beside an existing one:
@@ -17,27 +14,27 @@ const founderPatience = 10 * time.Second
 // same cluster id. The nodes of the first one notice: their stores and numbers differ, and the founder's
 // name belongs to another store there, so the two never mix. Enrol a replacement without --founder.
 
-// foundCluster creates the cluster of the certificate if this node is its founder. It does not if a node
-// that answers belongs to a cluster, or if a node of --join may still answer. The caller holds n.entering.
-func (n *Node) foundCluster(met []contact, members []string) {
-	if !n.cfg.Founder || n.source == nil || len(members) > 0 {
+// foundCluster creates the cluster of a founder that has looked for it for a while. The caller
+// holds n.entering.
+func (n *Node) foundCluster(sought time.Duration) {
+	if !n.cfg.Founder || !n.engine.Identity().Cluster.IsZero() {
 		return
 	}
-	answered := map[string]bool{}
-	for _, c := range met {
-		answered[c.addr] = true
-	}
-	for _, addr := range n.cfg.Join {
-		// A node that does not answer may have founded the cluster in an earlier life of this founder.
-		if addr != n.outside.addr && !answered[addr] && time.Since(n.started) < founderPatience {
-			n.setObstacle("this node founds the cluster once " + addr + " answers, or without it in a few seconds")
-			return
-		}
-	}
-	cluster, node, err := n.createCluster()
-	if err != nil {
-		n.setObstacle("cannot found the cluster: " + rhumb.Message(err))
+	// Usually all nodes start at the same time. Once all of them have answered that they have no cluster,
+	// there is nothing to wait for.
+	met, _ := n.meetNodes(n.ctx, n.contactAddrs())
+	silent := slices.ContainsFunc(n.cfg.Join, func(addr string) bool {
+		return addr != n.outside.addr && !slices.ContainsFunc(met, func(c contact) bool { return c.addr == addr })
+	})
+	// The others may be slow to answer that the cluster exists, and a second cluster with the same name
+	// could not be told from it.
+	if silent && sought < founderPatience {
 		return
 	}
-	n.cfg.Logger.Info("founded the cluster of the certificate", "cluster", cluster, "node", node)
+	// createCluster asks them once more, and refuses if one of them has the cluster.
+	if _, _, err := n.createCluster(n.ctx); err != nil {
+		n.setObstacle(rhumb.Message(err))
+		return
+	}
+	n.cfg.Logger.Info("this node has founded its cluster", "cluster", n.engine.Identity().Cluster)
 }

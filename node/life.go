@@ -34,6 +34,7 @@ func (n *Node) findCluster() {
 		n.cfg.Logger.Warn("no node to join answers yet; the node keeps trying", "err", err)
 	}
 	var nodes []*rhumb.Node
+	began := time.Now()
 	for n.engine.Identity().Cluster.IsZero() && n.ctx.Err() == nil {
 		// Init may run while entering is free, so the identity is read again after each pause.
 		n.entering.Unlock()
@@ -42,6 +43,7 @@ func (n *Node) findCluster() {
 		if n.engine.Identity().Cluster.IsZero() {
 			nodes = n.seekCluster()
 		}
+		n.foundCluster(time.Since(began))
 	}
 	// Init may have made the node a member during a pause.
 	if n.ctx.Err() == nil && n.member.Load() == nil {
@@ -110,7 +112,6 @@ func (n *Node) seekCluster() []*rhumb.Node {
 	if len(n.cfg.Join) > 0 {
 		n.setObstacle(why)
 	}
-	n.foundCluster(met, members)
 	return nil
 }
 
@@ -486,6 +487,12 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 	}
 	n.entering.Lock()
 	defer n.entering.Unlock()
+	return n.createCluster(ctx)
+}
+
+// createCluster is Init for callers that hold n.entering.
+func (n *Node) createCluster(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
+	const op rhumb.Op = "node.Init"
 	// Close holds entering for a moment and then closes the stores. An Init that comes later must
 	// not use them.
 	if n.ctx.Err() != nil {
@@ -506,13 +513,6 @@ func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) 
 			return rhumb.ClusterID{}, 0, rhumb.Ef(op, rhumb.AlreadyExists, "node %s at %s already belongs to cluster %s; this node joins that cluster, which needs no init", m.Node, m.Addr, m.Cluster)
 		}
 	}
-	return n.createCluster()
-}
-
-// createCluster creates a cluster with this node as its first node. The caller holds n.entering, and has
-// checked that the node cannot join one.
-func (n *Node) createCluster() (rhumb.ClusterID, rhumb.NodeID, error) {
-	const op rhumb.Op = "node.createCluster"
 	// The search for a cluster may have begun the life already.
 	if n.life.Nonce == 0 {
 		if err := n.beginLife(n.engine.BeginLife); err != nil {

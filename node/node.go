@@ -34,6 +34,8 @@ const (
 	// strangersPatience is the time that a node waits for members of its own cluster while it meets
 	// only nodes of another one. Gossip may hear of the others first.
 	strangersPatience = 3 * time.Second
+	// founderPatience is the time for which a founder looks for its cluster before it creates it.
+	founderPatience = 3 * time.Second
 	// twinTimeout bounds the question whether another process acts as this node.
 	twinTimeout = time.Second
 	// registerTimeout bounds one attempt to register.
@@ -145,6 +147,7 @@ func (n *Node) openNode() (err error) {
 	})
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
+	n.metrics.MustRegister(n.cfg.Collectors...)
 	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, newWithheld(n.cfg.WAN))
 	if n.cfg.WAN != nil {
 		n.work.Go(func() {

@@ -95,6 +95,11 @@ func (f Flags) Config() (client.Config, error) {
 	if err := f.checkPlainText(cfg); err != nil {
 		return cfg, err
 	}
+	if !cfg.Insecure {
+		cfg.TLS = &client.TLS{CA: f.CA, Cert: f.Cert, Key: f.Key}
+		// Checked above; zero accepts the cluster of the certificate.
+		cfg.TLS.Cluster, _ = rhumb.ParseUUID(f.Cluster)
+	}
 	if latencyFile == "" {
 		return cfg, nil
 	}

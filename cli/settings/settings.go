@@ -72,6 +72,7 @@ var All = []Setting{
 	{"snapshot_overdue", "start: maximum size of overdue files of the image, in MiB, in addition to its budget"},
 	{"timeout", "how long a command waits for the cluster"},
 	{"user", "user to log in as, with a password"},
+	{"token", "start: file with a one-time token, for the first start of a node"},
 	{"zone", "start: failure domain of the node within its region"},
 }
 
