@@ -24,7 +24,7 @@ type Signature struct {
 	Bytes []byte
 }
 
-// Sign signs a message with the key of the own certificate. The message must begin with a text that says what is signed, so that no
+// Sign signs a message with the key of the own certificate. The message must begin with a text that names the kind of statement, so that no
 // signature means two things: a TLS handshake signs with the same key.
 func (s *Source) Sign(message []byte) (Signature, error) {
 	const op rhumb.Op = "identity.Sign"
@@ -38,7 +38,7 @@ func (s *Source) Sign(message []byte) (Signature, error) {
 	}
 	var b []byte
 	var err error
-	// Each kind of key has one scheme, so that a verifier need not be told which one was used.
+	// Each kind of key has one scheme, so that a verifier needs no hint.
 	switch signer.Public().(type) {
 	case ed25519.PublicKey:
 		b, err = signer.Sign(rand.Reader, message, crypto.Hash(0))

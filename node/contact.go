@@ -25,7 +25,7 @@ const (
 	mendMax = 4
 )
 
-// contact is what a node answered to a question where it gossips.
+// contact is the answer of a node that was asked where it gossips.
 type contact struct {
 	addr    string // where it was asked
 	cluster rhumb.ClusterID
@@ -35,13 +35,13 @@ type contact struct {
 }
 
 // callers holds the addresses of nodes that contacted this one while it had no cluster. One of them may get
-// a cluster first: gossip cannot tell, because it is encrypted with keys that only a cluster has.
+// a cluster first: gossip cannot help, because it is encrypted with keys that only a cluster has.
 type callers struct {
 	mu    sync.Mutex // guards addrs
 	addrs []string   // oldest first
 }
 
-// add remembers an address. The oldest one gives way.
+// add remembers an address in place of the oldest one.
 func (c *callers) add(addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

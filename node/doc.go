@@ -19,7 +19,7 @@
 // node, and both are fixed before the cluster exists: the founder creates the cluster of its certificate,
 // and a node joins no other. The name is bound to the node's number and store when the node registers.
 //
-// The node takes what it trusts from its files and from its copy of the metadata, and applies each change
+// The node takes its trust from its files and from its copy of the metadata, and applies each change
 // of the metadata at once, also before it is registered: a certificate that is revoked must not help to
 // join. Gossip is encrypted with keys from the metadata. A node that has none, because it is new, or that
 // missed a rotation, gets them from another node over TLS (contact.go).

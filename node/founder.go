@@ -8,7 +8,7 @@ import (
 )
 
 // A founder is a node that was enrolled with the token of a founder, so that a cluster begins without an
-// operator who runs `rhumb init`. Two things keep it from creating a second cluster beside an existing one:
+// operator who runs `rhumb init`. Two things keep it from creating a second cluster next to an existing one:
 // it asks the nodes of --join first, and it does so only while its own disk knows no cluster. If its disk
 // is lost and all other nodes are out of reach for founderPatience, it does create a second one, with the
 // same cluster id. The nodes of the first one notice: their stores and numbers differ, and the founder's
@@ -27,7 +27,7 @@ func (n *Node) foundCluster(sought time.Duration) {
 		return addr != n.outside.addr && !slices.ContainsFunc(met, func(c contact) bool { return c.addr == addr })
 	})
 	// The others may be slow to answer that the cluster exists, and a second cluster with the same name
-	// could not be told from it.
+	// would look the same.
 	if silent && sought < founderPatience {
 		return
 	}

@@ -257,7 +257,7 @@ func (m *member) followMetadata() {
 	}
 }
 
-// followSecurity applies what the metadata says about identities. Unlike followMetadata it begins before the
+// followSecurity applies changes of identities in the metadata. Unlike followMetadata it begins before the
 // node is registered: a certificate that is revoked must not help to register.
 func (m *member) followSecurity() {
 	watch := m.group.Watch()

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// reportTimeout bounds the question to one node what it knows about certificates.
+	// reportTimeout bounds the question to one node about certificates.
 	reportTimeout = 2 * time.Second
 	// clientsMax bounds the certificates of clients in one report.
 	clientsMax = 256
@@ -31,7 +31,7 @@ const (
 // catch up before it registers its new life. Only a node that is cut off and does not know it accepts the
 // certificate meanwhile, for as long as its leases and its copy allow it to serve at all.
 
-// applySecurity makes this node trust and reject what the metadata says, and gossip with its keys.
+// applySecurity makes this node trust and reject as the metadata demands, and gossip with its keys.
 func (n *Node) applySecurity(s *catalog.Security) {
 	n.installGossipKeys(s.Gossip)
 	if n.source == nil {
@@ -74,7 +74,7 @@ func (n *Node) callerName(ctx context.Context) (string, error) {
 	return p.Name.Name, nil
 }
 
-// requireOperator rejects a request over TLS that does not come from an operator. Calls within the process
+// requireOperator rejects a request over TLS whose caller is not an operator. Calls within the process
 // have no connection and pass.
 func (n *Node) requireOperator(ctx context.Context) error {
 	if _, remote := identity.ConnFromContext(ctx); n.source == nil || !remote {
@@ -86,7 +86,7 @@ func (n *Node) requireOperator(ctx context.Context) error {
 	return nil
 }
 
-// DescribeIdentity describes what this node knows about certificates and keys of gossip.
+// DescribeIdentity lists the certificates and the keys of gossip that this node knows.
 func (m *member) DescribeIdentity() *rhumbpb.NodeIdentityReport {
 	keys := m.n.gossip.Keys()
 	r := &rhumbpb.NodeIdentityReport{Node: uint32(m.self.Node), Name: m.n.ownName(), Secure: m.n.source != nil, GossipVersion: keys.Version}
@@ -203,7 +203,7 @@ func (n *Node) RotateGossipKeys(ctx context.Context) (keys rhumb.GossipKeys, awa
 			return keys, nil, rhumb.Wrap(op, err)
 		}
 		keys = st.Security().Gossip
-		// Also before the first step: an interrupted rotation may have left nodes behind.
+		// Also before the first step: an interrupted rotation may have missed nodes.
 		if err := n.awaitGossipKeys(ctx, keys.Version); err != nil {
 			return keys, nil, err
 		}
@@ -233,7 +233,7 @@ func (n *Node) awaitGossipKeys(ctx context.Context, version uint64) error {
 	// Asked rather than watched: a node installs the keys after its copy of the metadata has them, and may
 	// fail to.
 	for {
-		// The nodes are listed anew each time. One that is fenced meanwhile is not waited for.
+		// Each round lists the nodes again. One that is fenced meanwhile is not waited for.
 		reports, err := n.DescribeIdentities(ctx)
 		if err != nil {
 			return err
@@ -256,7 +256,7 @@ func (n *Node) awaitGossipKeys(ctx context.Context, version uint64) error {
 	}
 }
 
-// proposeFirstKeys gives the cluster its first key of gossip, if it has none: it began with --insecure. Only
+// proposeFirstKeys proposes the first key of gossip, if it has none: it began with --insecure. Only
 // the leader does, so that nodes do not compete.
 func (m *member) proposeFirstKeys() {
 	if !m.n.gossip.Encrypted() || m.group.State().Security().Gossip.Version > 0 || !m.group.IsLeader() {

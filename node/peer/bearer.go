@@ -18,7 +18,7 @@ import (
 
 // proofAgeMax is the greatest distance between the time of a proof and the clock of its verifier. It covers
 // the delay of a relay and clocks that differ by more than nodes in a cluster may (rule "Clocks"). Within it a
-// relay may repeat what it relayed, which Raft and the commands of the catalog tolerate from any network.
+// relay may repeat relayed messages, which Raft and the commands of the catalog tolerate from any network.
 const proofAgeMax = 30 * time.Second
 
 // The statements that a proof makes. They begin with a text that nothing else signs.
@@ -70,7 +70,7 @@ func (n *Network) checkBearer(ctx context.Context, id rhumb.NodeID, joining bool
 func (n *Network) checkSpeaker(name string, id rhumb.NodeID, joining bool) error {
 	err := n.cfg.Handler.MaySpeak(name, id, joining)
 	if rhumb.KindOf(err) == rhumb.PermissionDenied {
-		// A node that lags behind is no intruder, so only this kind is counted and logged.
+		// A node that lags is no intruder, so only this kind is counted and logged.
 		n.cfg.Logger.Warn("rejected a node that speaks for another", "certificate", name, "claims", id, "err", rhumb.Message(err))
 		return n.reject(rejectedSpeaker, err)
 	}
@@ -92,7 +92,7 @@ func (n *Network) checkMember(ctx context.Context) error {
 	return nil
 }
 
-// proofText returns what a proof signs. The contents are hashed with their sizes, so that no byte moves from
+// proofText returns the text that a proof signs. The contents are hashed with their sizes, so that no byte moves from
 // one to the next.
 func (n *Network) proofText(statement string, origin, to rhumb.NodeID, p *rhumbpb.OriginProof, group uint32, contents [][]byte) []byte {
 	sum := sha256.New()
@@ -156,7 +156,7 @@ func (n *Network) wall() time.Time {
 	return time.Now()
 }
 
-// DescribeIdentity asks another node what it knows about certificates and keys of gossip.
+// DescribeIdentity asks another node for its certificates and keys of gossip.
 func (n *Network) DescribeIdentity(ctx context.Context, to rhumb.NodeID) (*rhumbpb.NodeIdentityReport, error) {
 	const op rhumb.Op = "peer.Network.DescribeIdentity"
 	resp := new(rhumbpb.NodeIdentityReport)
@@ -166,7 +166,7 @@ func (n *Network) DescribeIdentity(ctx context.Context, to rhumb.NodeID) (*rhumb
 	return resp, nil
 }
 
-// DescribeIdentity describes what this node knows about certificates and keys of gossip.
+// DescribeIdentity lists the certificates and the keys of gossip that this node knows.
 func (s *Service) DescribeIdentity(ctx context.Context, _ *rhumbpb.DescribeIdentityRequest) (*rhumbpb.NodeIdentityReport, error) {
 	n, err := s.requireMember(ctx)
 	if err != nil {

@@ -23,12 +23,12 @@
 //     gossip made up, leads nowhere.
 //
 // A third node may relay Raft and Metadata. Its certificate proves nothing about the origin, so the
-// origin signs what is relayed, together with the cluster, its own number, the number of the destination
+// origin signs the message, together with the cluster, its own number, the number of the destination
 // and the time. The answer to a relayed request is signed as well, together with the signature of the
-// request. A relay can still drop what it should relay, as any network can, and repeat it for proofAgeMax,
+// request. A relay can still drop messages, as any network can, and repeat it for proofAgeMax,
 // which Raft and the commands of the catalog tolerate from any network.
 //
-// What this does not prevent: a node may lie about itself. The protocols assume that registered nodes
+// A node may still lie about itself. The protocols assume that registered nodes
 // follow the rules (docs/replication.md#assumptions). A certificate that was stolen is revoked in the
 // metadata. The Source in package identity then ends its connections on all nodes.
 //

@@ -58,7 +58,7 @@ type Handler interface {
 	MaySpeak(name string, id rhumb.NodeID, joining bool) error
 	// NodeNamed returns the registered node to which a name is bound.
 	NodeNamed(name string) (rhumb.NodeID, bool)
-	// DescribeIdentity describes what this node knows about certificates and keys of gossip.
+	// DescribeIdentity lists the certificates and the keys of gossip that this node knows.
 	DescribeIdentity() *rhumbpb.NodeIdentityReport
 }
 
@@ -297,7 +297,7 @@ func (n *Network) Metadata(ctx context.Context, to rhumb.NodeID, group uint32, r
 	if err := n.callPeer(ctx, op, via, rhumbpb.Peer_Metadata_FullMethodName, q, resp); err != nil {
 		return nil, err
 	}
-	// The relay could answer by itself. The answer is bound to the request by the signature of the request.
+	// The relay could invent an answer. The answer is bound to the request by the signature of the request.
 	if err := n.checkProof(proofResponse, resp.Proof, to, group, q.Proof.GetSignature(), resp.Response); err != nil {
 		return nil, &rhumb.Error{Op: op, Kind: rhumb.Unknown, Node: to, Msg: "the relayed answer is not signed by the node that was asked", Err: err}
 	}

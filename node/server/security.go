@@ -16,7 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// SecurityNode is what the security service needs of a node.
+// SecurityNode is the part of a node that the security service uses.
 type SecurityNode interface {
 	Ping() Info
 	State() *catalog.State
@@ -36,7 +36,7 @@ const fingerprintMin = 8
 // It decides on what nodes report now, and the metadata decides again. A report may be a moment old, so
 // two operators who act at once can revoke the same certificate twice, which is harmless, or distrust two
 // authorities of which one should have stayed. The second case needs nodes that have certificates of both,
-// and is repaired with `rhumb cert trust` by an operator whose certificate comes from a third one, or with
+// and is repaired with `rhumb cert trust` by an operator whose certificate a third one issued, or with
 // the files of the nodes.
 //
 // Nothing here returns a private key or a key of gossip. Reports name keys of gossip by number.
@@ -51,7 +51,7 @@ func NewSecurity(n SecurityNode) *Security { return &Security{node: n} }
 // Register registers the service.
 func (s *Security) Register(r grpc.ServiceRegistrar) { rhumbpb.RegisterSecurityServer(r, s) }
 
-// ListCertificates asks all nodes, and adds what the metadata says.
+// ListCertificates asks all nodes, and adds the lists of the metadata.
 func (s *Security) ListCertificates(ctx context.Context, _ *rhumbpb.ListCertificatesRequest) (*rhumbpb.ListCertificatesResponse, error) {
 	resp, err := s.listCertificates(ctx)
 	return resp, statusError(err)

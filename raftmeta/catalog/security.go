@@ -7,7 +7,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Security is what the catalog holds about identities: whom the nodes trust besides the authorities in
+// Security holds the catalog's part of identities: whom the nodes trust besides the authorities in
 // their own files, whom they reject, and the keys of gossip. It is immutable.
 //
 // The keys of gossip are secrets. Nodes receive them as members of the metadata group, and no service for
@@ -59,7 +59,7 @@ func (c RegisterNode) checkNameFree(t *tx, self rhumb.NodeID) (res Result, ok bo
 		return Result{}, true
 	}
 	// Two nodes with one name could speak for each other, so a name belongs to one store until an operator
-	// gives that store up.
+	// forgets the node.
 	return refuse("catalog.RegisterNode", rhumb.AlreadyExists, "node name %q is bound to %s, whose disk is another one (store %s); if that disk is lost for good, "+
 		"run `rhumb node forget %s` once the node is fenced, else enrol this node under another name", c.Name, other.ID, other.Store, other.ID), false
 }
@@ -313,7 +313,7 @@ func (s *State) MaySpeak(name string, id rhumb.NodeID, joining bool) error {
 
 // MayPropose returns an error unless a node may ask the metadata leader for a command. It protects the roles
 // of other nodes: a command that a node proposes about itself or its ranges is refused from anybody else, and
-// those that need the evidence of the leader are refused from all. Commands that operators give through any
+// those that need the evidence of the leader are refused from all. Commands of operators, sent through any
 // node are not restricted here.
 func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
 	const op rhumb.Op = "catalog.MayPropose"
