@@ -236,6 +236,7 @@ func (n *Node) servePorts(p ports) {
 	n.peers.Register(all)
 	n.peers.Register(only)
 	server.NewCluster(n).Register(all)
+	server.NewSecurity(n).Register(all)
 	server.NewAccess(n).Register(all)
 	n.servers = []*grpc.Server{all, only}
 	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics, image{n}), ReadHeaderTimeout: 5 * time.Second, ConnContext: identity.HTTPContext, ErrorLog: n.errorLog()}
