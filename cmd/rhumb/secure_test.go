@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -314,6 +316,38 @@ func TestRotateAuthority(t *testing.T) {
 	c.makeToken(t, other, false)
 	c.startNode(t, other)
 	c.awaitReady(t)
+}
+
+// TestSecureDemo guards that a secure demo starts with one command, that commands on this machine
+// use it without flags, and that it continues on its directory.
+func TestSecureDemo(t *testing.T) {
+	dir := ""
+	for round := range 2 {
+		args := []string{"--secure", "--latency", "none", "--load", "none", "--nodes-per-region", "1", "--regions", "singapore,frankfurt,virginia"}
+		if dir != "" {
+			args = append(args, "--dir", dir)
+		}
+		layout, p := startDemo(t, args...)
+		dir = layout.Dir
+		if layout.Identity == nil || len(layout.Nodes) != 3 {
+			t.Fatalf("the layout is %+v", layout)
+		}
+		if round == 0 {
+			ok(t, "put", "flights", "SWR8", "ident=SWR8")
+		}
+		ok(t, "get", "flights", "SWR8", "--from", "virginia")
+		ok(t, "status", "--check")
+		fails(t, exit.Unavailable, "get", "flights", "SWR8", "--addr", layout.Nodes[0].Addr, "--insecure", "--timeout", "1s")
+		for _, n := range layout.Nodes {
+			if _, err := os.Stat(n.Dir + ".token"); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the token of %s is left: %v", n.Dir, err)
+			}
+		}
+		must(p.Process.Signal(os.Interrupt))
+		if code := p.wait(); code != exit.OK {
+			t.Errorf("the demo exits with %d", code)
+		}
+	}
 }
 
 // testStrangers tries to be served without an identity of the cluster.
