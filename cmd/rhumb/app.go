@@ -141,6 +141,7 @@ func (a *app) commands() []*cobra.Command {
 	s := a.session
 	read, write := &readCommands{s}, &writeCommands{s}
 	cluster, ranges, authorities := &clusterCommands{s}, &rangeCommands{s}, &authorityCommands{session: s}
+	rights := &accessCommands{s}
 	images := imagecmd.Command(s.Printer, &s.conn)
 	images.AddCommand(benchcmd.ImageCommand(s.Printer, s.in))
 	return slices.Concat(
@@ -148,7 +149,8 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupData, read.getCommand(), write.putCommand(), write.insertCommand(), write.patchCommand(), write.deleteCommand(),
 			write.batchCommand(), read.scanCommand(), images),
 		grouped(groupCluster, cluster.statusCommand(), cluster.nodeCommand(), cluster.regionCommand(), ranges.rangeCommand(),
-			(&tableCommands{s}).tableCommand(), authorities.authorityCommand(), authorities.tokenCommand(), authorities.certCommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
+			(&tableCommands{s}).tableCommand(), authorities.authorityCommand(), authorities.tokenCommand(), authorities.certCommand(), rights.userCommand(), rights.roleCommand(),
+			rights.grantCommand(), rights.revokeCommand(), rights.whoAmICommand(), keyCommand(s), storeCommand(s), auditCommand(s), unsafeRecoverCommand(s)),
 		[]*cobra.Command{contextCommand(s), a.configCommand(), versionCommand(s), completionCommand(s), manCommand(s)},
 	)
 }
