@@ -2,6 +2,8 @@ package api
 
 import (
 	"errors"
+	"strconv"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -108,6 +110,24 @@ func Status(err error, h Hint) error {
 	return s.Err()
 }
 
+// quoted holds the phrases after which gRPC quotes the error of a dialer, of a TLS handshake, and of a
+// connection that the server ended at once.
+var quoted = []string{"Error while dialing: ", "authentication handshake failed: ", "error reading server preface: "}
+
+// unquote returns the error that gRPC quotes in the text of a failed connection.
+func unquote(text string) string {
+	for _, phrase := range quoted {
+		if _, said, ok := strings.Cut(text, phrase); ok {
+			// gRPC quotes its text, with quotes inside it escaped.
+			if plain, err := strconv.Unquote(`"` + said); err == nil {
+				return plain
+			}
+			return strings.TrimSuffix(said, `"`)
+		}
+	}
+	return text
+}
+
 // FromStatus returns the error of a failed gRPC call. remote reports whether a node answered with
 // the error, so that its kind is conclusive. Otherwise the transport failed, and the outcome of the
 // request is unknown.
@@ -123,7 +143,7 @@ func FromStatus(op rhumb.Op, err error) (e *rhumb.Error, h Hint, remote bool) {
 			return e, h, true
 		}
 	}
-	msg := s.Message()
+	msg := unquote(s.Message())
 	// These two codes say no more than their message; the others distinguish, for example, a
 	// refused connection from a reset stream.
 	if c := s.Code(); c != codes.Canceled && c != codes.DeadlineExceeded {

@@ -286,15 +286,17 @@ func askConn[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, ca
 		// The node itself answered, so its kind can be trusted.
 		return out, &answeredError{e}
 	case unreachable:
-		return out, rhumb.Ef(op, rhumb.Unavailable, "node at %s cannot be reached: %s", addr, dialFailure(rhumb.Message(e)))
+		return out, rhumb.Ef(op, rhumb.Unavailable, "node at %s cannot be reached: %s", addr, c.explainDial(rhumb.Message(e)))
 	}
 	return out, e
 }
 
-// dialFailure returns the dialer's message from the text in which gRPC quotes it.
-func dialFailure(text string) string {
-	if _, said, ok := strings.Cut(text, "Error while dialing: "); ok {
-		return strings.TrimSuffix(said, `"`)
+// explainDial returns the reason why a node could not be reached, from the text of the transport.
+func (c *Client) explainDial(text string) string {
+	text = strings.TrimPrefix(text, codes.Unavailable.String()+": ")
+	// A node with TLS ends a connection in plain text silently, as this client sees it.
+	if c.source == nil && (strings.HasSuffix(text, "EOF") || strings.HasSuffix(text, "connection reset by peer")) {
+		text += "; nodes with TLS refuse plain text: connect with the CA file of the cluster, and not insecurely"
 	}
 	return text
 }

@@ -95,12 +95,14 @@ func OpenSource(cfg SourceConfig) (*Source, error) {
 	}
 	s := &Source{cfg: cfg, conns: map[*Conn]struct{}{}}
 	s.m = newMetrics(s)
+	// Taken before the files are read, so that a change during the reading is seen later.
+	w := watch{applied: s.fingerprint(), rechecked: time.Now()}
 	if err := s.Reload(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	s.work.Go(func() { s.run(ctx) })
+	s.work.Go(func() { s.run(ctx, w) })
 	return s, nil
 }
 
@@ -266,10 +268,9 @@ func (s *Source) checkOwn(l *loaded, v *Verifier) error {
 }
 
 // run looks at the files and the connections until ctx ends.
-func (s *Source) run(ctx context.Context) {
+func (s *Source) run(ctx context.Context, w watch) {
 	tick := time.NewTicker(s.cfg.Poll)
 	defer tick.Stop()
-	w := watch{applied: s.fingerprint()}
 	for {
 		select {
 		case <-ctx.Done():
@@ -291,6 +292,7 @@ type watch struct {
 	applied, pending string    // fingerprints of the files
 	failed           time.Time // when the files were last rejected; zero if they were accepted
 	warned           time.Time
+	ended            bool // whether the certificate had expired at the last look
 	rechecked        time.Time
 }
 
@@ -339,18 +341,21 @@ func (s *Source) pollFiles(w *watch) {
 	}
 }
 
-// warnExpiry warns of a certificate that expires soon.
+// warnExpiry warns of a certificate that expires soon or has expired.
 func (s *Source) warnExpiry(w *watch) {
 	leaf := s.Leaf()
-	if leaf == nil || time.Since(w.warned) < warnInterval {
+	if leaf == nil {
 		return
 	}
 	left := leaf.NotAfter.Sub(s.cfg.Wall())
-	if left > ExpiryWarning(leaf) {
+	// The end itself is reported at once, however new the last warning is.
+	ended := left <= 0
+	if left > ExpiryWarning(leaf) || ended == w.ended && time.Since(w.warned) < warnInterval {
+		w.ended = ended
 		return
 	}
-	w.warned = time.Now()
-	if left <= 0 {
+	w.warned, w.ended = time.Now(), ended
+	if ended {
 		s.cfg.Logger.Error("the certificate has expired; other members refuse this process until its files are replaced", "cert", s.cfg.Files.Cert, "not_after", leaf.NotAfter)
 		return
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/memory"
@@ -59,6 +61,9 @@ type Config struct {
 	Advertise string
 	// Founder makes a node without a cluster create the one in its certificate, unless a node that it joins belongs to it already.
 	Founder bool
+	// Collectors holds further metrics for the admin port, such as those
+	// of the renewal of the certificate.
+	Collectors []prometheus.Collector
 	// WAN simulates the distance between regions, for demos and tests on one machine. Nil simulates
 	// nothing.
 	WAN *wan.Network

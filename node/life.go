@@ -34,6 +34,7 @@ func (n *Node) findCluster() {
 		n.cfg.Logger.Warn("no node to join answers yet; the node keeps trying", "err", err)
 	}
 	var nodes []*rhumb.Node
+	began := time.Now()
 	for n.engine.Identity().Cluster.IsZero() && n.ctx.Err() == nil {
 		// Init may run while entering is free, so the identity is read again after each pause.
 		n.entering.Unlock()
@@ -42,6 +43,7 @@ func (n *Node) findCluster() {
 		if n.engine.Identity().Cluster.IsZero() {
 			nodes = n.seekCluster()
 		}
+		n.foundCluster(time.Since(began))
 	}
 	// Init may have made the node a member during a pause.
 	if n.ctx.Err() == nil && n.member.Load() == nil {
@@ -68,7 +70,8 @@ func (n *Node) seekCluster() []*rhumb.Node {
 	if err != nil {
 		why = rhumb.Message(err)
 	}
-	for _, addr := range n.listMembers(met) {
+	members := n.listMembers(met)
+	for _, addr := range members {
 		resp, err := n.askToJoin(addr)
 		if err != nil {
 			why = "the member at " + addr + " rejects this node: " + rhumb.Message(err)
@@ -181,6 +184,7 @@ func (n *Node) registerCommand() catalog.RegisterNode {
 		Nonce: n.life.Nonce, Previous: n.life.Previous, Short: n.engine.Short(),
 		Region: n.cfg.Region, Zone: n.cfg.Zone, Location: n.cfg.Location, HasLocation: true,
 		Addr: n.outside.addr, HeartbeatAddr: n.outside.heartbeat, AdminAddr: n.outside.admin, Binary: n.cfg.Version,
+		Name: n.ownName(),
 	}
 }
 
@@ -478,8 +482,17 @@ func (n *Node) dropUnfinishedInit() error {
 // Init creates a cluster with this node as its first node.
 func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
 	const op rhumb.Op = "node.Init"
+	if err := n.requireOperator(ctx); err != nil {
+		return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
+	}
 	n.entering.Lock()
 	defer n.entering.Unlock()
+	return n.createCluster(ctx)
+}
+
+// createCluster is Init for callers that hold n.entering.
+func (n *Node) createCluster(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
+	const op rhumb.Op = "node.Init"
 	// Close holds entering for a moment and then closes the stores. An Init that comes later must
 	// not use them.
 	if n.ctx.Err() != nil {

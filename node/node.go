@@ -34,6 +34,8 @@ const (
 	// strangersPatience is the time that a node waits for members of its own cluster while it meets
 	// only nodes of another one. Gossip may hear of the others first.
 	strangersPatience = 3 * time.Second
+	// founderPatience is the time for which a founder looks for its cluster before it creates it.
+	founderPatience = 3 * time.Second
 	// twinTimeout bounds the question whether another process acts as this node.
 	twinTimeout = time.Second
 	// registerTimeout bounds one attempt to register.
@@ -145,6 +147,7 @@ func (n *Node) openNode() (err error) {
 	})
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
+	n.metrics.MustRegister(n.cfg.Collectors...)
 	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, newWithheld(n.cfg.WAN))
 	if n.cfg.WAN != nil {
 		n.work.Go(func() {
@@ -233,6 +236,7 @@ func (n *Node) servePorts(p ports) {
 	n.peers.Register(all)
 	n.peers.Register(only)
 	server.NewCluster(n).Register(all)
+	server.NewSecurity(n).Register(all)
 	server.NewAccess(n).Register(all)
 	n.servers = []*grpc.Server{all, only}
 	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics, image{n}), ReadHeaderTimeout: 5 * time.Second, ConnContext: identity.HTTPContext, ErrorLog: n.errorLog()}

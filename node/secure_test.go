@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,8 +17,8 @@ import (
 	"github.com/rhumbdb/rhumb/identity/identitytest"
 )
 
-// secureConfig returns the configuration of a node with a certificate on free loopback ports. The certificate is written to the
-// folder of the node in dir.
+// secureConfig returns the configuration of a node with a certificate on free loopback ports. The
+// certificate is written to the folder of the node in dir.
 func secureConfig(t *testing.T, a *identitytest.Authority, dir, name string, join ...string) Config {
 	t.Helper()
 	a.Node(t, name).WriteTo(t, DefaultIdentity(dir))
@@ -67,8 +69,8 @@ func kvAs(t *testing.T, n *Node, src *identity.Source) rhumbpb.KVClient {
 	return rhumbpb.NewKVClient(conn)
 }
 
-// TestSecureCluster guards that nodes with certificates form a cluster whose identity is in the certificates, and that an operator
-// writes and reads through each of them.
+// TestSecureCluster guards that nodes with certificates form a cluster whose identity is in the
+// certificates, and that an operator writes and reads through each of them.
 func TestSecureCluster(t *testing.T) {
 	a := identitytest.New(t)
 	nodes := startSecureRegion(t, a)
@@ -88,8 +90,9 @@ func TestSecureCluster(t *testing.T) {
 	awaitInSync(t, nodes[0], 3)
 }
 
-// TestSecuredStoreRefusesInsecure guards that a store that was served with TLS is never served without it, that an insecure store can
-// be secured, and that the cluster of the certificate must be that of the data.
+// TestSecuredStoreRefusesInsecure guards that a store that was served with TLS is never served
+// without it, that an insecure store can be secured, and that the cluster of the certificate must
+// be that of the data.
 func TestSecuredStoreRefusesInsecure(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "n1")
 	n := startNode(t, dir, "singapore", "a")
@@ -119,7 +122,8 @@ func TestSecuredStoreRefusesInsecure(t *testing.T) {
 	}
 }
 
-// TestServicesBetweenNodes guards that a caller without the certificate of a node cannot use the requests between nodes.
+// TestServicesBetweenNodes guards that a caller without the certificate of a node cannot use the
+// requests between nodes.
 func TestServicesBetweenNodes(t *testing.T) {
 	a := identitytest.New(t)
 	n := startSecure(t, a, filepath.Join(t.TempDir(), "n1"), "eu-1")
@@ -194,4 +198,42 @@ func firstAnswer[F any](s interface {
 		_, err = s.Recv()
 	}
 	return err
+}
+
+// TestFounder guards that a founder creates the cluster in its certificate without a command, that
+// other nodes join it whichever starts first, and that a second founder joins instead of creating
+// another one.
+func TestFounder(t *testing.T) {
+	a := identitytest.New(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	early := startSecure(t, a, filepath.Join(t.TempDir(), "n2"), "eu-2", addr)
+	cfg := secureConfig(t, a, filepath.Join(t.TempDir(), "n1"), "eu-1")
+	cfg.Addr, cfg.Founder = addr, true
+	founder, err := Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(founder.Close)
+	awaitReady(t, founder, early)
+	cfg = secureConfig(t, a, filepath.Join(t.TempDir(), "n3"), "eu-3", addr)
+	cfg.Founder = true
+	second, err := Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(second.Close)
+	awaitReady(t, second)
+	for _, n := range []*Node{founder, early, second} {
+		if got := n.Identity(); got.Cluster != a.Cluster || n.State().Cluster() != a.Cluster {
+			t.Errorf("a node is in cluster %s, want %s", got.Cluster, a.Cluster)
+		}
+	}
+	if nodes := slices.Collect(founder.State().Nodes()); len(nodes) != 3 {
+		t.Errorf("the founder knows %d nodes, want 3", len(nodes))
+	}
 }

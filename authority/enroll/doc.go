@@ -22,6 +22,23 @@
 // moved one after the other. If the process dies between two of them, the
 // next start moves the others.
 //
+// # Who may start
+//
+// Ensure decides before anything else of the node starts. With a valid
+// certificate it does nothing, and reads no token. With an expired one it
+// renews, and uses a new token if the renewal fails and there is one. With
+// none it enrols. Two processes cannot enrol in one folder at the same
+// time. The folder belongs to one data directory: a node whose directory
+// is lost has lost its identity too, and needs a new token.
+//
+// # Trust
+//
+// During enrolment the node trusts the pinned key of the token and nothing
+// else. Afterwards it trusts the authorities in ca.crt. A server must have
+// the role of an authority in the same cluster. Host names do not count,
+// so the authority may move to another address without a new certificate,
+// and several addresses may lead to it.
+//
 // # Failures
 //
 // An enrolment retries until its token expires, with growing pauses, as

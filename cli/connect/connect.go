@@ -1,6 +1,7 @@
-// Package connect opens the client of a command. It takes the address and region from the flags or,
-// if the flags are not set, from the demo that runs on this machine, and it refuses connections in
-// plain text to other machines.
+// Package connect opens the client of a command. It takes the address and
+// region from the flags or, if the flags are not set, from the demo that runs
+// on this machine, and it refuses connections in plain text to other
+// machines.
 package connect
 
 import (
@@ -32,8 +33,8 @@ const AddrDefault = "127.0.0.1:7600"
 
 const op rhumb.Op = "rhumb.connect"
 
-// Flags select the cluster that a command connects to, the identity with which it does, and the
-// region from which it does.
+// Flags select the cluster that a command connects to, the identity with
+// which it does, and the region from which it does.
 type Flags struct {
 	Addrs       []string
 	From        string
@@ -74,7 +75,11 @@ func (f Flags) Config() (client.Config, error) {
 	if err := f.checkIdentity(); err != nil {
 		return cfg, err
 	}
-	if len(f.Addrs) == 0 {
+	// Who names an authority or an identity does not mean the demo.
+	if len(f.Addrs) == 0 && f.secure() {
+		cfg.Addrs = []string{AddrDefault}
+	}
+	if len(cfg.Addrs) == 0 {
 		layout, err := RunningDemo()
 		switch {
 		case err != nil:
@@ -82,7 +87,8 @@ func (f Flags) Config() (client.Config, error) {
 		case layout != nil && f.From != "" && !slices.ContainsFunc(layout.Regions, func(r demo.Region) bool { return r.Name == f.From }):
 			return cfg, rhumb.Ef(op, rhumb.InvalidArgument, "--from %s: the demo has no such region; `rhumb region ls` lists its regions", f.From)
 		case layout != nil:
-			// The demo listens on loopback addresses only, so --insecure would protect nobody.
+			// The demo listens on loopback addresses only, so --insecure
+			// would protect nobody.
 			cfg.From, cfg.Insecure = cmp.Or(f.From, layout.Regions[0].Name), true
 			cfg.Addrs = demoAddrs(layout, cfg.From)
 			latencyFile = cmp.Or(latencyFile, layout.LatencyFile)
@@ -94,6 +100,9 @@ func (f Flags) Config() (client.Config, error) {
 	}
 	if err := f.checkPlainText(cfg); err != nil {
 		return cfg, err
+	}
+	if !cfg.Insecure {
+		cfg.TLS = f.identityOf()
 	}
 	if latencyFile == "" {
 		return cfg, nil
@@ -112,7 +121,8 @@ func (f Flags) Config() (client.Config, error) {
 // secure reports whether any setting of a secured connection is given.
 func (f Flags) secure() bool { return f.CA+f.Cert+f.Key+f.User+f.PasswordFile != "" }
 
-// checkIdentity rejects settings that contradict each other, and names what is missing.
+// checkIdentity rejects settings that contradict each other, and names what
+// is missing.
 func (f Flags) checkIdentity() error {
 	fault := func(format string, args ...any) error { return rhumb.Ef(op, rhumb.InvalidArgument, format, args...) }
 	if f.Cluster != "" {
@@ -135,7 +145,8 @@ func (f Flags) checkIdentity() error {
 	return nil
 }
 
-// demoAddrs returns the addresses of the nodes of a demo, those in region from first.
+// demoAddrs returns the addresses of the nodes of a demo, those in region
+// from first.
 func demoAddrs(layout *demo.Layout, from string) (addrs []string) {
 	for _, here := range []bool{true, false} {
 		for _, n := range layout.Nodes {
@@ -147,7 +158,8 @@ func demoAddrs(layout *demo.Layout, from string) (addrs []string) {
 	return addrs
 }
 
-// RunningDemo returns the layout of the demo that runs on this machine, or nil if none does.
+// RunningDemo returns the layout of the demo that runs on this machine, or
+// nil if none does.
 func RunningDemo() (*demo.Layout, error) {
 	path := demo.ContextPath()
 	layout, err := demo.ReadLayout(path)
@@ -161,8 +173,8 @@ func RunningDemo() (*demo.Layout, error) {
 	return layout, err
 }
 
-// checkPlainText rejects a connection without TLS unless the user asked for one and every address
-// is on this machine.
+// checkPlainText rejects a connection without TLS unless the user asked for
+// one and every address is on this machine.
 func (f Flags) checkPlainText(cfg client.Config) error {
 	if !cfg.Insecure && !f.secure() {
 		why, other := "", ""
@@ -180,8 +192,8 @@ func (f Flags) checkPlainText(cfg client.Config) error {
 		if !cfg.Insecure {
 			continue
 		}
-		// Names other than localhost are rejected without resolving them: the address may change
-		// before the connection is made.
+		// Names other than localhost are rejected without resolving them: the
+		// address may change before the connection is made.
 		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "--addr %q is not a loopback address; without TLS, nothing is sent to other machines", addr)
 		}
@@ -211,7 +223,8 @@ func (f Flags) With(ctx context.Context, fn func(ctx context.Context, c *client.
 	return fn(ctx, c)
 }
 
-// ParseNode parses a node as commands print it, such as n3, or its number alone.
+// ParseNode parses a node as commands print it, such as n3, or its number
+// alone.
 func ParseNode(s string) (rhumb.NodeID, error) {
 	digits := s
 	if len(s) > 1 && s[0] == 'n' {

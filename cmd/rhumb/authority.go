@@ -226,7 +226,8 @@ func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) erro
 	})
 }
 
-// stamp formats a time for a table.
+// stamp formats a time for a table. All times are in UTC, because the
+// machines of a cluster are in several time zones.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
 // rotateCommand returns the command for both steps of a rotation. They are

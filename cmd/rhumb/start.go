@@ -28,9 +28,11 @@ import (
 // startFlags are the flags of `rhumb start` whose values node.Config takes in another form.
 type startFlags struct {
 	location, latencyFile, logLevel string
-	cacheMiB, snapshotMiB           int64
-	overdueMiB                      int64
-	memory                          flags.ByteSize
+	// token is a file.
+	token                 string
+	cacheMiB, snapshotMiB int64
+	overdueMiB            int64
+	memory                flags.ByteSize
 }
 
 // wallClock is the wall clock of the node; nil is time.Now. Tests run single processes with wrong
@@ -50,11 +52,14 @@ of the nodes that --join names. A node that is restarted on its directory is the
 
 Well-known regions have a location; others need --location.
 
-A node speaks TLS with everybody. Its certificate, key and authorities are in the folder identity of the first directory, or
-in the files of --cert, --key and --ca; changed files are loaded without a restart. A node that other machines use needs
+A node speaks TLS with everybody. At its first start it exchanges the token in the file of --token for a certificate, and
+renews the certificate from then on. Certificate, key and authorities are in the folder identity of the first directory.
+Files of another authority are named by --cert, --key and --ca; changed files are loaded without a restart. A node that other machines use needs
 --advertise, and then listens on all interfaces. With --insecure a node has no TLS and no authorisation and accepts loopback
 addresses only; a directory that was once served with TLS is not served so again.`,
-		Example: `  rhumb start --region frankfurt --dir /var/lib/rhumb --advertise eu-1.example.com \
+		Example: `  rhumb start --region frankfurt --dir /var/lib/rhumb --advertise eu-1.example.com --token eu-1.token
+  rhumb start --region virginia --dir /var/lib/rhumb --advertise us-1.example.com --token us-1.token --join eu-1.example.com
+  rhumb start --region frankfurt --dir /var/lib/rhumb --advertise eu-1.example.com \
       --cert eu-1.crt --key eu-1.key --ca ca.crt
   rhumb start --region frankfurt --dir ./a --insecure
   rhumb start --region bern --location 46.9,7.4 --zone b --dir ./b --insecure \
@@ -97,6 +102,7 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	flags.Default(fl, "key", "identity/node.key in the first directory")
 	fl.StringVar(&cfg.Identity.CA, "ca", "", "certificates of the authorities that the node trusts")
 	flags.Default(fl, "ca", "identity/ca.crt in the first directory")
+	fl.StringVar(&f.token, "token", "", "file with a one-time token, for the first start of a node (rhumb token create)")
 	fl.BoolVar(&cfg.Insecure, "insecure", false, "run without TLS, on loopback addresses only")
 	fl.StringVar(&f.latencyFile, "latency-file", "", "imitate the round trips between regions in this file")
 	fl.Var(&f.memory, "memory", "maximum memory of the node, such as 4GiB, without images in shared memory")
@@ -153,6 +159,10 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	keep, err := ensureIdentity(ctx, &cfg, f.token)
+	if err != nil {
+		return err
+	}
 	// Before the node allocates anything.
 	if err := limitHeap(&cfg); err != nil {
 		return err
@@ -161,6 +171,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if err != nil {
 		return err
 	}
+	defer keep()()
 	manager{cfg.Logger}.follow(ctx, n.Ready)
 	s.Notef("rhumb: stopping; primaries move to other nodes first, a second signal ends the node at once")
 	// ctx has ended, so draining needs a context of its own.

@@ -23,6 +23,7 @@ import (
 )
 
 func main() {
+	// Hosts run this program under other names and with other arguments, which cobra must not see.
 	hosts.TakeRole()
 	root := &cobra.Command{
 		Use:           "hostctl",
@@ -31,6 +32,7 @@ func main() {
 		SilenceErrors: true,
 	}
 	c := &cli{}
+	// The variable serves scripts, which would otherwise repeat the flag in every line.
 	state := os.Getenv("RHUMB_HOSTS")
 	if state == "" {
 		state = "/var/lib/rhumb-hosts"
@@ -84,6 +86,7 @@ func (c *cli) up() *cobra.Command {
 		Short: "Bring up the hosts REGION-1 to REGION-N of each region; those that are up stay up",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// The zero prefix lets the fleet choose.
 			var prefix netip.Prefix
 			if network != "" {
 				var err error
@@ -92,6 +95,7 @@ func (c *cli) up() *cobra.Command {
 				}
 			}
 			var specs []hosts.Spec
+			// The names of the nodes are those that operators use in examples: eu-1, eu-2, us-1.
 			for _, region := range regions {
 				for n := 1; n <= nodes; n++ {
 					specs = append(specs, hosts.Spec{Name: fmt.Sprintf("%s-%d", region, n), Region: region})
@@ -100,6 +104,7 @@ func (c *cli) up() *cobra.Command {
 			for _, name := range others {
 				specs = append(specs, hosts.Spec{Name: name})
 			}
+			// The lock is held until all hosts are up: a second call waits and then finds nothing to do.
 			return c.with(func(fleet *hosts.Fleet) error {
 				if err := fleet.Up(prefix, specs...); err != nil {
 					return err
@@ -117,14 +122,25 @@ func (c *cli) up() *cobra.Command {
 
 // add adds one host, for callers that manage hosts one by one.
 func (c *cli) add() *cobra.Command {
-	var region string
+	var region, address string
 	cmd := &cobra.Command{
-		Use:   "add HOST [--region REGION]",
+		Use:   "add HOST [--region REGION] [--address ADDRESS]",
 		Short: "Add a host to the fleet and start it",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.with(func(fleet *hosts.Fleet) error {
-				if err := fleet.Up(netip.Prefix{}, hosts.Spec{Name: args[0], Region: region}); err != nil {
+				spec := hosts.Spec{Name: args[0], Region: region}
+				if address == "" {
+					if err := fleet.Up(netip.Prefix{}, spec); err != nil {
+						return err
+					}
+					return printHosts(cmd.OutOrStdout(), fleet, "table")
+				}
+				addr, err := netip.ParseAddr(address)
+				if err != nil {
+					return err
+				}
+				if err := fleet.AddAt(spec, addr); err != nil {
 					return err
 				}
 				return printHosts(cmd.OutOrStdout(), fleet, "table")
@@ -132,6 +148,7 @@ func (c *cli) add() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&region, "region", "", "region of the host")
+	cmd.Flags().StringVar(&address, "address", "", "address of the host within the network of the fleet (default: the next free one)")
 	return cmd
 }
 
@@ -184,10 +201,12 @@ func printHosts(w io.Writer, fleet *hosts.Fleet, format string) error {
 		Address string `json:"address"`
 		Up      bool   `json:"up"`
 	}
+	// Never null in JSON.
 	rows := []row{}
 	for _, h := range fleet.Hosts() {
 		rows = append(rows, row{Name: h.Name(), Region: h.Region(), Address: h.Address().String(), Up: h.Up()})
 	}
+	// Both formats list the hosts in the order in which they were added.
 	switch format {
 	case "json":
 		return json.NewEncoder(w).Encode(rows)
@@ -243,9 +262,11 @@ func (c *cli) run(ctx context.Context, name string, args ...string) error {
 	if err != nil {
 		return err
 	}
+	// cobra passes a nil context unless Execute had one.
 	if ctx == nil {
 		ctx = context.Background()
 	}
+	// Streams are passed on as they are, so that pipes and terminals work on hosts.
 	command := h.Command(ctx, args[0], args[1:]...)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	return command.Run()
@@ -276,6 +297,7 @@ func (c *cli) copy() *cobra.Command {
 		Example: "  hostctl cp bin/rhumb eu-1:/usr/bin/\n  hostctl cp eu-1:/var/lib/rhumb/identity/ca.crt .",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
+			// Like cp, the last argument is the target of all others.
 			to := args[len(args)-1]
 			for _, from := range args[:len(args)-1] {
 				if err := c.copyOne(from, to); err != nil {
@@ -296,6 +318,7 @@ func (c *cli) copyOne(from, to string) error {
 		}
 		return h.CopyOut(file, to)
 	}
+	// A colon separates host and path, so that the syntax is that of scp.
 	name, file, remote := strings.Cut(to, ":")
 	if !remote {
 		return fmt.Errorf("cp %s %s: neither is on a host; write HOST:PATH", from, to)
@@ -347,6 +370,7 @@ What no rule admits is dropped, except answers, pings and traffic of the host wi
 			if err != nil {
 				return err
 			}
+			// Without a table in the kernel, all traffic passes.
 			if off {
 				return h.NoFirewall()
 			}
@@ -374,6 +398,7 @@ func readRules(in io.Reader, file string) (rules []hosts.Rule, err error) {
 		defer f.Close()
 		in = f
 	}
+	// A misspelt field would otherwise admit more than its author wanted.
 	d := json.NewDecoder(in)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&rules); err != nil {

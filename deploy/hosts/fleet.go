@@ -69,6 +69,7 @@ func Supported() error {
 			return fmt.Errorf("hosts need the program %s: install iproute2 and util-linux", tool)
 		}
 	}
+	// A kernel with the module but without the file system loaded counts as without: loading needs tools that may be missing.
 	kinds, err := os.ReadFile("/proc/filesystems")
 	if err != nil || !strings.Contains(string(kinds), "overlay") {
 		return errors.New("hosts need a kernel with overlay file systems")
@@ -83,6 +84,7 @@ func Open(dir string) (*Fleet, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// Folders of hosts are readable for services, which run as other users.
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, nil, err
 	}
@@ -141,6 +143,7 @@ func (f *Fleet) Up(network netip.Prefix, specs ...Spec) error {
 	if err := f.installTool(); err != nil {
 		return err
 	}
+	// Every host is recorded before the first is made.
 	for _, spec := range specs {
 		if err := f.add(spec); err != nil {
 			return fmt.Errorf("host %s: %w", spec.Name, err)
@@ -149,6 +152,7 @@ func (f *Fleet) Up(network netip.Prefix, specs ...Spec) error {
 	if err := f.writeHostsFiles(); err != nil {
 		return err
 	}
+	// Hosts that were killed start again too: up means that all are.
 	for _, h := range f.Hosts() {
 		if err := h.Start(); err != nil {
 			return fmt.Errorf("host %s: %w", h.Name(), err)
@@ -235,6 +239,7 @@ func (f *Fleet) Remove(name string) error {
 // after an interruption at any point.
 func (f *Fleet) Destroy() error {
 	var failed []error
+	// Errors are collected: one host that cannot be removed must not keep the others.
 	for _, h := range f.Hosts() {
 		failed = append(failed, f.Remove(h.Name()))
 	}

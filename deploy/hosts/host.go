@@ -182,6 +182,7 @@ func (h *Host) awaitEnd() error {
 	}
 	defer unix.Close(fd)
 	deadline := time.Now().Add(stopMost)
+	// Poll returns when the process has ended, or early for a signal to this one.
 	for h.Up() {
 		left := time.Until(deadline)
 		if left <= 0 {
@@ -277,6 +278,7 @@ func copyInto(root *os.Root, from, to string) error {
 		return err
 	}
 	defer in.Close()
+	// The permissions of the file are kept, its owner becomes root.
 	info, err := in.Stat()
 	if err != nil {
 		return err
@@ -315,6 +317,7 @@ func (h *Host) CopyOut(from, to string) error {
 	if err != nil {
 		return err
 	}
+	// Like cp.
 	if at, err := os.Stat(to); err == nil && at.IsDir() {
 		to = filepath.Join(to, filepath.Base(from))
 	}
@@ -347,6 +350,7 @@ func stateOf(pid int) (start string, dead bool) {
 		return "", true
 	}
 	// The name of the program is in parentheses and may contain anything.
+	// The last closing parenthesis ends the name.
 	_, rest, _ := strings.Cut(string(b), ") ")
 	for {
 		_, after, found := strings.Cut(rest, ") ")

@@ -18,7 +18,11 @@ import (
 // TestMain lets the hosts run this program as their first process and as their systemctl.
 func TestMain(m *testing.M) {
 	TakeRole()
-	os.Exit(m.Run())
+	code := m.Run()
+	for _, dir := range made {
+		os.RemoveAll(dir)
+	}
+	os.Exit(code)
 }
 
 // newFleet returns a fleet of its own and destroys it at the end of the test, or skips the test where hosts cannot be had.

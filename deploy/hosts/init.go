@@ -28,6 +28,7 @@ const (
 func TakeRole() {
 	var err error
 	switch name := filepath.Base(os.Args[0]); {
+	// By the name of the link that was called.
 	case name == "systemctl":
 		os.Exit(systemctl(os.Args[1:], os.Stdout, os.Stderr))
 	case name == "journalctl":
@@ -65,6 +66,7 @@ func runInit(args []string) error {
 	}()
 	for s := range signals {
 		switch s {
+		// Signals are merged: one may mean any number of children.
 		case unix.SIGCHLD:
 			m.reap()
 		case unix.SIGTERM:
@@ -131,6 +133,7 @@ func (r *rootMaker) make() error {
 	r.mount("proc", root+"/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	r.mount("sysfs", root+"/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RDONLY, "")
 	r.makeDevices(root + "/dev")
+	// Empty at each start, as on a machine.
 	r.mount("tmpfs", root+"/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755")
 	r.mount("tmpfs", root+"/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
 	// Maintainer scripts of packages look for this folder before they call systemctl.
@@ -241,6 +244,7 @@ func (r *rootMaker) keep(err error) {
 
 // pivot makes root the root of this process and lets go of the machine's.
 func pivot(root string) error {
+	// The folder that is both old and new root is addressed as ".".
 	if err := os.Chdir(root); err != nil {
 		return err
 	}
@@ -258,6 +262,7 @@ var systemUsers = regexp.MustCompile(`(?m)^#?\s*SYS_([UG]ID_M(?:IN|AX))\s.*\n`)
 
 // reserveUsers makes useradd choose IDs of system users and groups from the eight after first, which no other host has.
 func reserveUsers(name string, first int) error {
+	// Repeated at each start, with the same result.
 	b, err := os.ReadFile(name)
 	if err != nil {
 		return fmt.Errorf("IDs of the host's users: %w", err)

@@ -115,6 +115,7 @@ func (f *Fleet) makeBridge() error {
 			return err
 		}
 	}
+	// Both are repeatable.
 	return errors.Join(
 		ip("addr", "replace", netip.PrefixFrom(f.Gateway(), 16).String(), "dev", name),
 		ip("link", "set", name, "up"))
@@ -133,6 +134,7 @@ func (h *Host) namespace() string { return fmt.Sprintf("rh%d-%s", h.fleet.octet(
 
 // outside is the name of the host's interface on the machine. It has at most 15 bytes.
 func (h *Host) outside() string {
+	// Long names of regions do not fit, so the name is made of numbers.
 	b := h.rec.Address.As4()
 	return fmt.Sprintf("rh%d.%d.%d", b[1], b[2], b[3])
 }
@@ -239,6 +241,7 @@ func (r Rule) nft() (string, error) {
 	if r.Protocol != "tcp" && r.Protocol != "udp" {
 		return "", fmt.Errorf("protocol %q is neither tcp nor udp", r.Protocol)
 	}
+	// An empty set would match everything.
 	if len(r.Ports) == 0 || len(r.Sources) == 0 {
 		return "", errors.New("a rule has ports and sources")
 	}

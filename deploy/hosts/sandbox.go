@@ -17,12 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sandbox describes the confinement that the launcher sets up before it becomes the service.
+// sandbox describes the confinement that the launcher sets up before it becomes the service. The launcher reads it as JSON from its
+// arguments, so it holds plain data only: the host's first process has resolved names to numbers.
 type sandbox struct {
-	// The launcher reads this as JSON from its arguments, so it holds plain data only: IDs and numbers, resolved before.
-	// WorkingDirectory=
+	// WorkingDirectory=, which the user of the service must be able to enter.
 	Dir string
-	// User= and Group=, resolved on the host; 0 stays root.
 	// User= and Group=, resolved on the host. UID 0 stays root.
 	UID, GID int
 	Groups   []int
@@ -34,10 +33,8 @@ type sandbox struct {
 	// No program that the service starts gains rights by its file.
 	NoNewPrivileges bool
 	// CapabilityBoundingSet= keeps the capabilities in Keep. Without the setting, Bounded is false and all are kept.
-	DropAll bool  // CapabilityBoundingSet= with no value
-	Keep    []int // capabilities to keep, if not all
-	// Without ProtectSystem=strict, ReadWrite has no meaning.
 	Bounded bool
+	Keep    []int
 	// ProtectSystem=strict makes everything read-only but ReadWrite.
 	ReadOnly     bool // ProtectSystem=strict
 	ReadWrite    []string
@@ -148,7 +145,7 @@ func (r *resolver) isolation() {
 	s, box := r.u.service, &r.p.box
 	box.NoNewPrivileges = s.truth("NoNewPrivileges")
 	// Absent means all capabilities, and an empty value means none.
-	if caps, set := s["CapabilityBoundingSet"]; set {
+	if _, set := s["CapabilityBoundingSet"]; set {
 		box.Bounded = true
 		for _, name := range s.words("CapabilityBoundingSet") {
 			number, ok := capabilities[name]
@@ -157,7 +154,6 @@ func (r *resolver) isolation() {
 			}
 			box.Keep = append(box.Keep, number)
 		}
-		box.DropAll = len(caps) == 0
 	}
 	switch v := s.last("ProtectSystem", "no"); v {
 	case "no":

@@ -28,6 +28,7 @@ const (
 // ask sends an order to the first process of this host.
 func ask(o order) (answer, error) {
 	var a answer
+	// The socket is missing if the host was not started by this package, as on the machine itself.
 	conn, err := net.Dial("unix", controlSocket)
 	if err != nil {
 		return a, fmt.Errorf("the host does not answer: %w", err)
@@ -47,6 +48,7 @@ func ask(o order) (answer, error) {
 
 // systemctl is the `systemctl` of a host.
 func systemctl(args []string, out, errs io.Writer) int {
+	// The default of `systemctl kill`.
 	c := systemctlCall{out: out, signal: unix.SIGTERM}
 	if err := c.parse(args); err != nil {
 		fmt.Fprintln(errs, "systemctl:", err)
@@ -71,6 +73,7 @@ type systemctlCall struct {
 
 // parse accepts the flags that people and packages use most.
 func (c *systemctlCall) parse(args []string) error {
+	// Unknown flags are errors: a script must not run with a flag that has no effect.
 	for i := 0; i < len(args); i++ {
 		a := args[i]
 		name, value, has := strings.Cut(a, "=")
@@ -176,6 +179,7 @@ func (c *systemctlCall) enable(name string) (int, error) {
 	if !strings.Contains(name, ".") {
 		name += ".service"
 	}
+	// The link is all that there is: the host looks at it when it starts.
 	link := filepath.Join(wantsDir, name)
 	switch c.verb {
 	case "is-enabled":
@@ -232,6 +236,7 @@ func (c *systemctlCall) show(name string) (int, error) {
 	if u.State != "active" && u.State != "reloading" {
 		code = exitInactive
 	}
+	// People read status, and scripts the others.
 	switch c.verb {
 	case "is-active":
 		if !c.quiet {
@@ -303,6 +308,7 @@ func journalctl(args []string, out, errs io.Writer) int {
 		fmt.Fprintln(errs, "journalctl: name a unit: -u UNIT")
 		return exitFailed
 	}
+	// All lines by default, as from a pipe.
 	tail := []string{"-n", lines}
 	if follow {
 		tail = append(tail, "-F")

@@ -81,6 +81,7 @@ func loadUnit(root, name string) (*unitFile, error) {
 	if !strings.HasSuffix(name, ".service") || strings.Contains(name, "/") {
 		return nil, fmt.Errorf("unit %s: only units of services are known here", name)
 	}
+	// Aliases and templates are not resolved: the unit is the file of that name.
 	u := &unitFile{name: name, unit: settings{}, service: settings{}}
 	// The first folder that has the unit hides the others.
 	for _, dir := range unitPath {
@@ -212,6 +213,7 @@ func (u *unitFile) resolve(host string) (*plan, error) {
 	r.limits()
 	r.folders()
 	r.isolation()
+	// The first mistake is enough for a message: the operator sees the next one after mending it.
 	if r.err != nil {
 		return nil, fmt.Errorf("%s: %w", u.name, r.err)
 	}
@@ -307,6 +309,7 @@ func (r *resolver) command(line string) (c command) {
 // specifiers replaces the %-specifiers of systemd.
 func (r *resolver) specifiers(text string) string {
 	prefix := strings.TrimSuffix(r.u.name, ".service")
+	// Instances of templates are not known here, so %i is empty.
 	return strings.NewReplacer("%%", "%", "%n", r.u.name, "%N", prefix, "%p", prefix, "%H", r.host, "%l", r.host,
 		"%t", "/run", "%S", "/var/lib", "%E", "/etc", "%L", "/var/log", "%i", "").Replace(text)
 }
@@ -427,6 +430,7 @@ func (r *resolver) folders() {
 
 // splitWords splits a line as systemd does: at spaces, outside of quotes.
 func splitWords(line string) (words []string, err error) {
+	// One pass over the bytes: UTF-8 has no byte of a quote or a space within a character.
 	var word strings.Builder
 	var quote byte
 	inWord := false

@@ -65,6 +65,18 @@ func NewFor(t testing.TB, cluster rhumb.ClusterID) *Authority {
 	return a
 }
 
+// Intermediate returns an authority that this one certifies.
+func (a *Authority) Intermediate(t testing.TB) *Authority {
+	t.Helper()
+	out := &Authority{Cluster: a.Cluster, key: newKey(t)}
+	template := *a.Cert
+	template.SerialNumber = big.NewInt(serials.Add(1))
+	template.Subject = pkix.Name{CommonName: "intermediate authority " + template.SerialNumber.String()}
+	template.SubjectKeyId, template.AuthorityKeyId = nil, nil
+	out.Cert = a.sign(t, &template, out.key.Public(), a.Cert)
+	return out
+}
+
 // sign signs a certificate.
 func (a *Authority) sign(t testing.TB, template *x509.Certificate, public crypto.PublicKey, parent *x509.Certificate) *x509.Certificate {
 	t.Helper()

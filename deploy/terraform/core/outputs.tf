@@ -24,12 +24,12 @@ output "joins" {
 }
 
 output "seeds" {
-  description = "What each node joins, as HOST[:PORT]."
+  description = "What each node joins, as HOST:PORT, and extra_seeds."
   value       = local.seeds
 }
 
 output "endpoints" {
-  description = "Where clients reach each node, as HOST[:PORT]: the value of --addr, or of `rhumb context add --addr`."
+  description = "Where clients reach each node, as HOST:PORT: the value of --addr, or of `rhumb context add --addr`."
   value       = local.endpoints
 }
 

@@ -1,20 +1,19 @@
 locals {
-  directory = "/var/lib/rhumb"
-
   config = {
     for name, n in local.nodes : name => templatefile("${path.module}/templates/rhumb.yaml.tftpl", {
-      name      = name
-      region    = n.region
-      ordinal   = n.ordinal
-      location  = "${n.location.lat},${n.location.lon}"
-      zone      = n.zone
-      dir       = local.directory
-      advertise = var.addresses[name].advertise
-      listen    = strcontains(var.addresses[name].advertise, ":") ? "[::]" : "0.0.0.0"
-      ports     = var.ports
-      seeds     = local.seeds[name]
-      memory    = n.memory
-      log_level = var.log_level
+      name       = name
+      region     = n.region
+      ordinal    = n.ordinal
+      location   = "${n.location.lat},${n.location.lon}"
+      zone       = n.zone
+      dir        = "/var/lib/rhumb"
+      token_file = "/etc/rhumb/token" # read only if the node has no identity
+      advertise  = var.addresses[name].advertise
+      listen     = strcontains(var.addresses[name].advertise, ":") ? "[::]" : "0.0.0.0"
+      ports      = var.ports
+      seeds      = local.seeds[name]
+      memory     = n.memory
+      log_level  = var.log_level
     })
   }
 

@@ -47,10 +47,9 @@ locals {
     ])
   }
 
-  # An address and a port, where an IPv6 address needs brackets. The default port is left out.
-  main_port = var.ports.main == 7600 ? "" : ":${var.ports.main}"
+  # An IPv6 address needs brackets before a port.
   endpoints = {
-    for name, a in var.addresses : name => format("%s%s", strcontains(a.advertise, ":") ? "[${a.advertise}]" : a.advertise, local.main_port)
+    for name, a in var.addresses : name => format("%s:%d", strcontains(a.advertise, ":") ? "[${a.advertise}]" : a.advertise, var.ports.main)
   }
   seeds = { for name, others in local.joins : name => concat([for other in others : local.endpoints[other]], var.extra_seeds) }
 

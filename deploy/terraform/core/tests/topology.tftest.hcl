@@ -41,8 +41,8 @@ run "nine_nodes" {
     error_message = "the ports are those of the program"
   }
   assert {
-    condition     = output.endpoints["ap-3"] == "10.77.3.3"
-    error_message = "the default port is left out"
+    condition     = output.endpoints["ap-3"] == "10.77.3.3:7600"
+    error_message = "an endpoint is an address and a port"
   }
 }
 
@@ -81,7 +81,7 @@ run "joins" {
     error_message = "every node knows another node"
   }
   assert {
-    condition     = join(" ", output.seeds["ap-2"]) == "10.77.1.1 10.77.2.1 10.77.3.1"
+    condition     = join(" ", output.seeds["ap-2"]) == "10.77.1.1:7600 10.77.2.1:7600 10.77.3.1:7600"
     error_message = "seeds are the addresses of the joins"
   }
 }
@@ -263,7 +263,7 @@ run "ipv6" {
     addresses = { for n in ["eu-1", "eu-2", "eu-3", "us-1", "us-2", "us-3", "ap-1", "ap-2", "ap-3"] : n => { advertise = "2001:db8::${substr(md5(n), 0, 4)}" } }
   }
   assert {
-    condition     = startswith(output.endpoints["eu-1"], "[2001:db8::") && endswith(output.endpoints["eu-1"], "]")
+    condition     = startswith(output.endpoints["eu-1"], "[2001:db8::") && endswith(output.endpoints["eu-1"], "]:7600")
     error_message = "an IPv6 address stands in brackets"
   }
   assert {
@@ -282,7 +282,7 @@ run "names_with_sources" {
     addresses = { for i, n in ["eu-1", "eu-2", "eu-3", "us-1", "us-2", "us-3", "ap-1", "ap-2", "ap-3"] : n => { advertise = "${n}.rhumb.example.com", sources = ["203.0.113.${i + 1}", "10.0.0.${i + 1}"] } }
   }
   assert {
-    condition     = output.endpoints["us-1"] == "us-1.rhumb.example.com"
+    condition     = output.endpoints["us-1"] == "us-1.rhumb.example.com:7600"
     error_message = "a node may advertise a name"
   }
   assert {

@@ -1,0 +1,41 @@
+//go:build linux
+
+package hosts
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// TestAddAt guards that a host gets the address that the caller computed before the host existed, whatever the order of the hosts, and
+// that no address is given twice.
+func TestAddAt(t *testing.T) {
+	f := newFleet(t, Spec{Name: "laptop"})
+	base := f.Network().Addr().As4()
+	at := func(region, n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, base[1], region, n}) }
+	for _, tt := range []struct {
+		spec   Spec
+		addr   netip.Addr
+		refuse bool
+	}{
+		{Spec{Name: "us-3", Region: "us"}, at(2, 3), false},
+		{Spec{Name: "eu-1", Region: "eu"}, at(1, 1), false},
+		{Spec{Name: "eu-1", Region: "eu"}, at(1, 1), false}, // again
+		{Spec{Name: "eu-1", Region: "eu"}, at(1, 2), true},
+		{Spec{Name: "eu-2", Region: "eu"}, at(1, 1), true},
+		{Spec{Name: "eu-2", Region: "eu"}, f.Gateway(), true},
+		{Spec{Name: "eu-2", Region: "eu"}, netip.MustParseAddr("192.0.2.1"), true},
+	} {
+		err := f.AddAt(tt.spec, tt.addr)
+		if (err != nil) != tt.refuse {
+			t.Errorf("%s at %s: %v", tt.spec.Name, tt.addr, err)
+			continue
+		}
+		if h, err := f.Host(tt.spec.Name); !tt.refuse && (err != nil || h.Address() != tt.addr || !h.Up()) {
+			t.Errorf("%s at %s: %+v, %v", tt.spec.Name, tt.addr, h, err)
+		}
+	}
+	if len(f.Hosts()) != 3 {
+		t.Errorf("%d hosts, want 3: a refused host must leave nothing", len(f.Hosts()))
+	}
+}
