@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Bounds of what the metadata holds about identities.
+// Bounds of the metadata about identities.
 const (
 	// NodeNameSizeMax is the largest size of the name of a node, in bytes.
 	NodeNameSizeMax = 63

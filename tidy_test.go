@@ -26,16 +26,16 @@ var layers = [][]string{
 	{"identity/identitytest", "authority/ledger"},
 	{"deploy/hosts"},
 	{"cli/contexts", "cli/secret", "authority"},
-	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/exit", "cli/flags", "node/closed", "node/gate", "node/memory", "snapshot/format", "snapshot/shm"},
+	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/doctor", "cli/exit", "cli/flags", "node/closed", "node/gate", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"cli/settings", "authority/enroll"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "storage/storagetest", "client/login", "client/stream", "snapshot/segment", "snapshot/reader"},
 	{"raftmeta", "client", "node/session", "snapshot/roll", "snapshot/inspect"},
-	{"snapshot"},
+	{"snapshot", "cli/target"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
 	{"sim", "bench", "bench/image", "ingest", "demo"},
-	{"examples/live", "cli/output", "cli/connect", "cli/health"},
+	{"examples/live", "cli/output", "cli/connect", "cli/health", "cli/probe"},
 	{"examples/router", "examples/tiles", "cli/imagecmd", "cli/benchcmd"},
 	{"cmd/rhumb", "deploy/hostctl", "deploy/release", "sim/modelcheck"},
 }
@@ -44,7 +44,7 @@ var layers = [][]string{
 // that one seed replays one run. Only time's plain data, such as time.Duration, is allowed.
 var pure = []string{
 	".", "access", "entry", "keys", "geo", "geo/rtt", "raftmeta/place", "raftmeta/catalog", "node/closed", "node/replica", "node/lease",
-	"snapshot/format", "snapshot/roll", "snapshot/rtree", "cli/exit", "cli/health",
+	"snapshot/format", "snapshot/roll", "snapshot/rtree", "cli/doctor", "cli/exit", "cli/health",
 }
 
 // carriesContext lists the pure packages that may import context, because their values travel in one.

@@ -21,7 +21,7 @@ func (c *Client) AddRegion(ctx context.Context, name string, at rhumb.Point) (rh
 	return api.DecodeRegion(resp.GetRegion()), nil
 }
 
-// ForgetNode gives up a fenced node for good: it cannot return, and another disk may register with its
+// ForgetNode removes a fenced node for good: it cannot return, and another disk may register with its
 // name. The error kind Conflict means that the node is not fenced.
 func (c *Client) ForgetNode(ctx context.Context, node rhumb.NodeID) (rhumb.Node, error) {
 	const op rhumb.Op = "client.Client.ForgetNode"

@@ -167,7 +167,9 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 			switch {
 			case err != nil:
 				// A failure does not end the search: one address that works is enough.
-				last = err
+				if rhumb.KindOf(unwrapAnswer(last)) != rhumb.Unauthenticated {
+					last = err
+				}
 			case !found:
 				found = true
 				enough = time.After(max(time.Since(start), settleMin))
@@ -177,6 +179,10 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 		case <-ctx.Done():
 			return rhumb.Ef(op, rhumb.Unavailable, "no node answers at %v: %v", c.cfg.Addrs, ctx.Err())
 		}
+	}
+	// That a password is wrong says more than that other addresses do not answer.
+	if err := unwrapAnswer(last); !found && rhumb.KindOf(err) == rhumb.Unauthenticated {
+		return rhumb.Wrap(op, err)
 	}
 	if !found {
 		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "no node answers at any of the addresses", Err: unwrapAnswer(last)}

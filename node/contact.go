@@ -25,7 +25,7 @@ const (
 	mendMax = 4
 )
 
-// contact is what a node answered to a question where it gossips.
+// contact is the answer of a node that was asked where it gossips.
 type contact struct {
 	addr    string // where it was asked
 	cluster rhumb.ClusterID
@@ -35,13 +35,13 @@ type contact struct {
 }
 
 // callers holds the addresses of nodes that contacted this one while it had no cluster. One of them may get
-// a cluster first: gossip cannot tell, because it is encrypted with keys that only a cluster has.
+// a cluster first: gossip cannot help, because it is encrypted with keys that only a cluster has.
 type callers struct {
 	mu    sync.Mutex // guards addrs
 	addrs []string   // oldest first
 }
 
-// add remembers an address. The oldest one gives way.
+// add remembers an address in place of the oldest one.
 func (c *callers) add(addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,12 +113,22 @@ func (n *Node) contactNode(ctx context.Context, addr string) (c contact, err err
 	return c, err
 }
 
+// A node finds others by asking on their main ports, where TLS says who is asked and who asks. Gossip comes
+// second: its keys, and its address, are in the answer. The order was the reverse while gossip was open to
+// everybody, and --join named gossip addresses.
+//
+// A node without a cluster has nothing to offer but its address. Two such nodes that know each other by
+// --join in one direction only would never learn that one of them has got a cluster, if the other one is
+// the one that asks. So a node remembers who asked it, and asks back (callers).
+
 // meetNodes asks nodes where they gossip, all at once, installs newer keys, and joins their gossip. It
 // returns the answers, and an error if there is none although nodes were asked.
 func (n *Node) meetNodes(ctx context.Context, addrs []string) (met []contact, err error) {
 	if len(addrs) == 0 {
 		return nil, nil
 	}
+	// All at once: with many addresses, some of machines that are down, one after another would take as long
+	// as all their timeouts.
 	answers, errs := make([]contact, len(addrs)), make([]error, len(addrs))
 	var wait sync.WaitGroup
 	for i, addr := range addrs {
@@ -132,6 +142,7 @@ func (n *Node) meetNodes(ctx context.Context, addrs []string) (met []contact, er
 			continue
 		}
 		met = append(met, c)
+		// A node of another cluster is listed, so that the caller can say so, but its keys are not used.
 		if own.IsZero() || c.cluster == own {
 			n.installGossipKeys(c.keys)
 		}
@@ -197,6 +208,7 @@ func (m *member) mendGossip() {
 			return
 		case <-tick.C:
 		}
+		m.proposeFirstKeys()
 		if lost := m.lostByGossip(); len(lost) > 0 {
 			_, _ = m.n.meetNodes(m.ctx, lost) // tried again at the next tick
 		}

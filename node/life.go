@@ -70,7 +70,8 @@ func (n *Node) seekCluster() []*rhumb.Node {
 	if err != nil {
 		why = rhumb.Message(err)
 	}
-	for _, addr := range n.listMembers(met) {
+	members := n.listMembers(met)
+	for _, addr := range members {
 		resp, err := n.askToJoin(addr)
 		if err != nil {
 			why = "the member at " + addr + " rejects this node: " + rhumb.Message(err)
@@ -183,6 +184,7 @@ func (n *Node) registerCommand() catalog.RegisterNode {
 		Nonce: n.life.Nonce, Previous: n.life.Previous, Short: n.engine.Short(),
 		Region: n.cfg.Region, Zone: n.cfg.Zone, Location: n.cfg.Location, HasLocation: true,
 		Addr: n.outside.addr, HeartbeatAddr: n.outside.heartbeat, AdminAddr: n.outside.admin, Binary: n.cfg.Version,
+		Name: n.ownName(),
 	}
 }
 
@@ -479,28 +481,13 @@ func (n *Node) dropUnfinishedInit() error {
 
 // Init creates a cluster with this node as its first node.
 func (n *Node) Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
+	const op rhumb.Op = "node.Init"
+	if err := n.requireOperator(ctx); err != nil {
+		return rhumb.ClusterID{}, 0, rhumb.Wrap(op, err)
+	}
 	n.entering.Lock()
 	defer n.entering.Unlock()
 	return n.createCluster(ctx)
-}
-
-// foundCluster creates the cluster of a founder that has looked for it for a while. The caller
-// holds n.entering.
-func (n *Node) foundCluster(sought time.Duration) {
-	if !n.cfg.Founder || !n.engine.Identity().Cluster.IsZero() {
-		return
-	}
-	// The nodes to join may be slow to answer that the cluster exists, and a second cluster with the
-	// same name could not be told from it.
-	if len(n.cfg.Join) > 0 && sought < founderPatience {
-		return
-	}
-	// createCluster asks them once more, and refuses if one of them has the cluster.
-	if _, _, err := n.createCluster(n.ctx); err != nil {
-		n.setObstacle(rhumb.Message(err))
-		return
-	}
-	n.cfg.Logger.Info("this node has founded its cluster", "cluster", n.engine.Identity().Cluster)
 }
 
 // createCluster is Init for callers that hold n.entering.

@@ -79,6 +79,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
 		QueueBytesMax: n.budgets.queueBytes(), Queued: n.budgets.queued, FrameBytesMax: n.budgets.frameBytes(),
 		Dial: n.cfg.peerDialer(), Credentials: m.credentialsFor, Load: m.loadFor, Via: m.relayFor, Handler: m, Logger: n.cfg.Logger,
+		Identity: n.source, Wall: n.cfg.Wall,
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
@@ -103,8 +104,9 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 		nodes = slices.Collect(m.group.State().Nodes())
 	}
 	m.network.SetPeers(nodes)
-	// The keys of gossip are in the metadata, so a node that restarts needs nobody to gossip again.
-	n.installGossipKeys(m.group.State().Security().Gossip)
+	// The keys of gossip are in the metadata, so a node that restarts needs nobody to gossip
+	// again.
+	n.applySecurity(m.group.State().Security())
 	// Peers are served from here on, before this life is registered: the copy of the metadata needs
 	// the messages of the other members to show the registration.
 	n.peers.Open(m.network)
@@ -115,7 +117,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 }
 
 // credentialsFor returns the credentials of connections to a node of the catalog.
-func (m *member) credentialsFor(*rhumb.Node) api.Credentials { return m.n.peerCredentials("") }
+func (m *member) credentialsFor(d *rhumb.Node) api.Credentials { return m.n.peerCredentials(d.Name) }
 
 // registerMetrics registers metrics that disappear when this life ends.
 func (m *member) registerMetrics(cs ...prometheus.Collector) {
@@ -255,7 +257,7 @@ func (m *member) followMetadata() {
 	}
 }
 
-// followSecurity applies what the metadata says about identities. Unlike followMetadata it begins before the
+// followSecurity applies changes of identities in the metadata. Unlike followMetadata it begins before the
 // node is registered: a certificate that is revoked must not help to register.
 func (m *member) followSecurity() {
 	watch := m.group.Watch()
@@ -266,7 +268,7 @@ func (m *member) followSecurity() {
 			return
 		}
 		if u.Full || u.Changes.Security {
-			m.n.installGossipKeys(u.State.Security().Gossip)
+			m.n.applySecurity(u.State.Security())
 		}
 	}
 }
@@ -448,6 +450,20 @@ func (m *member) Verify(id rhumb.NodeIdentity) error {
 		return rhumb.Ef(op, rhumb.WrongCluster, "node %s is registered with store %s and boot %d, not with store %s and boot %d", id.Node, d.Store, d.Boot, id.Store, id.Boot)
 	}
 	return nil
+}
+
+// MaySpeak rejects a bearer of a certificate that acts as another node.
+func (m *member) MaySpeak(name string, id rhumb.NodeID, joining bool) error {
+	return m.group.State().MaySpeak(name, id, joining)
+}
+
+// NodeNamed returns the registered node to which a name is bound.
+func (m *member) NodeNamed(name string) (rhumb.NodeID, bool) {
+	d, ok := m.group.State().NodeByName(name)
+	if !ok {
+		return rhumb.NoNode, false
+	}
+	return d.ID, true
 }
 
 // Replication passes messages of peers to the host. Before the host is open, they are dropped:

@@ -135,6 +135,10 @@ func (n *Node) Join(ctx context.Context, cmd catalog.RegisterNode) (id rhumb.Nod
 		}
 		return id, 0, nil, err
 	}
+	// The connection says who joins, whatever the request says.
+	if cmd.Name, err = n.callerName(ctx); err != nil {
+		return id, 0, nil, rhumb.Wrap(op, err)
+	}
 	res, err := m.group.Propose(ctx, cmd)
 	if err == nil {
 		err = res.Err()

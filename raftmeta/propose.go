@@ -276,9 +276,9 @@ func (g *Group) Handle(ctx context.Context, from rhumb.NodeID, request []byte) (
 	var err error
 	switch request[0] {
 	case requestPropose:
-		res, err = g.handlePropose(ctx, request[1:])
+		res, err = g.handlePropose(ctx, from, request[1:])
 	case requestReport:
-		err = g.handleReport(request[1:])
+		err = g.handleReport(from, request[1:])
 	default:
 		err = rhumb.Ef(op, rhumb.Incompatible, "request %d from %s is unknown to this binary; use a newer one", request[0], from)
 	}
@@ -286,9 +286,13 @@ func (g *Group) Handle(ctx context.Context, from rhumb.NodeID, request []byte) (
 }
 
 // handlePropose proposes a command for another node.
-func (g *Group) handlePropose(ctx context.Context, b []byte) (catalog.Result, error) {
+func (g *Group) handlePropose(ctx context.Context, from rhumb.NodeID, b []byte) (catalog.Result, error) {
 	cmd, err := catalog.DecodeCommand(b)
 	if err != nil {
+		return catalog.Result{}, err
+	}
+	// The leader proposes its own commands without this function.
+	if err := g.State().MayPropose(from, cmd); err != nil {
 		return catalog.Result{}, err
 	}
 	// A forwarded proposal is not forwarded again: two nodes that take each other for the leader
@@ -297,10 +301,14 @@ func (g *Group) handlePropose(ctx context.Context, b []byte) (catalog.Result, er
 }
 
 // handleReport records the report of another node as evidence.
-func (g *Group) handleReport(b []byte) error {
+func (g *Group) handleReport(from rhumb.NodeID, b []byte) error {
 	var r place.Report
 	if err := cbor.Unmarshal(b, &r); err != nil {
 		return rhumb.WrapKind("raftmeta.Report", rhumb.Corrupt, err)
+	}
+	// Evidence counts once per node, so a node must not report in the name of others.
+	if r.From != from {
+		return rhumb.Ef("raftmeta.Report", rhumb.PermissionDenied, "%s sent a report of %s", from, r.From)
 	}
 	if len(r.Suspects) > rhumb.NodesMax {
 		return rhumb.Ef("raftmeta.Report", rhumb.Corrupt, "report has %d suspects, but there are at most %d nodes", len(r.Suspects), rhumb.NodesMax)

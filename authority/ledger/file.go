@@ -65,7 +65,7 @@ func Create(dir string, cluster rhumb.ClusterID, wall func() time.Time) error {
 	return l.locked(func() error {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err == nil {
-			err = errors.Join(f.Close(), SyncDir(dir))
+			err = errors.Join(handOver(f), f.Close(), SyncDir(dir))
 		}
 		if err != nil {
 			return rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
@@ -102,6 +102,9 @@ func openLock(dir string, wall func() time.Time, warn func(string, ...any)) (*Le
 	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
+	}
+	if err := handOver(lock); err != nil {
+		return nil, errors.Join(rhumb.WrapKind(opLedger, rhumb.Unavailable, err), lock.Close())
 	}
 	return &Ledger{dir: dir, wall: wall, warn: warn, lock: lock}, nil
 }
@@ -194,9 +197,14 @@ func (l *Ledger) locked(f func() error) error {
 
 // refresh reads what other processes appended, and finds damage and loss.
 func (l *Ledger) refresh() error {
+	known := Head{}
+	if l.state != nil {
+		known = l.state.head
+	}
 	info, err := os.Stat(l.path())
 	if errors.Is(err, fs.ErrNotExist) {
-		return l.refill("it does not exist")
+		l.state, l.size = newState(), 0
+		return l.refill("it does not exist", known)
 	}
 	if err != nil {
 		return rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
@@ -208,10 +216,6 @@ func (l *Ledger) refresh() error {
 	// Another file, or a shorter one, was not read by this process before.
 	// Then the whole file is read again and has to contain everything that
 	// this process knows.
-	known := Head{}
-	if l.state != nil {
-		known = l.state.head
-	}
 	if l.state == nil || !os.SameFile(info, l.file) || info.Size() < l.size {
 		l.state, l.size = newState(), 0
 	}
@@ -224,24 +228,25 @@ func (l *Ledger) refresh() error {
 	}
 	for _, h := range []Head{mark, known} {
 		if h.Seq != 0 && !l.state.Holds(h) {
-			return l.refill(fmt.Sprintf("it does not hold record %d, which was on disk", h.Seq))
+			return l.refill(fmt.Sprintf("it does not hold record %d, which was on disk", h.Seq), known)
 		}
 	}
+	// A mark that this user cannot read proves nothing about the ledger.
+	if rhumb.KindOf(errMark) == rhumb.PermissionDenied {
+		return errMark
+	}
 	if errMark != nil {
-		return l.refill(rhumb.Message(errMark))
+		return l.refill(rhumb.Message(errMark), known)
 	}
 	return nil
 }
 
 // refill appends a gap after a loss of records that the files themselves
 // show.
-func (l *Ledger) refill(why string) error {
+func (l *Ledger) refill(why string, known Head) error {
 	mark, _ := l.readMark() // unreadable: the gap follows the records that are left
-	if l.state == nil {
-		l.state, l.size = newState(), 0
-	}
 	l.warn("the ledger has lost records; all tokens are void, make new ones", "file", l.path(), "why", why)
-	seq := max(mark.Seq, l.state.head.Seq) + 1
+	seq := max(mark.Seq, known.Seq, l.state.head.Seq) + 1
 	return l.append([]Record{{Kind: Gap, Seq: seq, Why: why}})
 }
 
@@ -387,6 +392,9 @@ func (l *Ledger) writeMark() error {
 // it, a loss would not show.
 func (l *Ledger) readMark() (h Head, err error) {
 	data, err := os.ReadFile(l.markPath())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return h, rhumb.Ef(opLedger, rhumb.PermissionDenied, "cannot read %s: %v; all files of an authority belong to one user", l.markPath(), err)
+	}
 	if err != nil {
 		return h, rhumb.Ef(opLedger, rhumb.Corrupt, "cannot read %s: %v", l.markPath(), err)
 	}
@@ -462,6 +470,9 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 		err = f.Chmod(mode)
 	}
 	if err == nil {
+		err = handOver(f)
+	}
+	if err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
@@ -472,6 +483,25 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 		return err
 	}
 	return SyncDir(filepath.Dir(path))
+}
+
+// handOver gives a file that root made to the owner of its folder. Root
+// runs commands on the folder of a service, and the service has to read
+// the files afterwards.
+func handOver(f *os.File) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Dir(f.Name()), &st); err != nil {
+		return err
+	}
+	// A folder that everybody may write to, such as /tmp, has no owner in
+	// this sense.
+	if st.Mode&0o022 != 0 {
+		return nil
+	}
+	return f.Chown(int(st.Uid), int(st.Gid))
 }
 
 // SyncDir syncs the entries of a directory.

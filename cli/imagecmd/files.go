@@ -71,7 +71,8 @@ func (ic *commands) verifyImage(ctx context.Context, at place, deep bool) error 
 		records = output.Counted(int(doc.Records), "record version", "record versions")
 	}
 	ic.Notef("checked version %d: %d files, %d bytes, %s", doc.Version, doc.Files, doc.Bytes, records)
-	// The report is printed in full before the error, which only sets the exit code.
+	// The report is printed in full before the error, which only sets the
+	// exit code.
 	if len(doc.Faults) > 0 {
 		return rhumb.Ef(exit.OpSnapshot, rhumb.Corrupt, "%s in %s; docs/runbooks/snapshot.md describes what to do", output.Counted(len(doc.Faults), "fault", "faults"), at.shown)
 	}
@@ -149,7 +150,8 @@ type tableDiffDoc struct {
 	Same    int64  `json:"same"`
 }
 
-// keyDiffDoc is a record that differs: Was is nil if it was added, Is is nil if it was removed.
+// keyDiffDoc is a record that differs: Was is nil if it was added, Is is nil
+// if it was removed.
 type keyDiffDoc struct {
 	Table  string          `json:"table"`
 	Key    string          `json:"key"`
@@ -188,8 +190,8 @@ changed if its value, its box or its expiry has. A and B are images as for the o
 func (ic *commands) diffImages(ctx context.Context, before, after, only string, limit int) error {
 	doc := DiffDoc{Tables: []tableDiffDoc{}, Keys: []keyDiffDoc{}}
 	var failed error
-	// All differences are counted, but only the first ones are kept: two images may differ in every
-	// record.
+	// All differences are counted, but only the first ones are kept: two
+	// images may differ in every record.
 	counts, err := inspect.Diff(ctx, before, after, only, func(d *inspect.Difference) {
 		if len(doc.Keys) < limit && failed == nil {
 			var key keyDiffDoc
@@ -299,7 +301,8 @@ func (ic *commands) printPins(p inspect.Pins, all bool) error {
 		doc.Unreadable = []int{}
 	}
 	for _, pin := range p.List {
-		// Live generations are meant to be mapped, and the publisher releases its own.
+		// Live generations are meant to be mapped, and the publisher releases
+		// its own.
 		if !all && (!pin.Superseded || pin.Publisher) {
 			continue
 		}
@@ -342,56 +345,66 @@ command has to run on the node's machine.`,
 			if err != nil {
 				return err
 			}
-			return ic.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error { return ic.publishImage(ctx, c, id) })
+			return ic.publishImage(cmd.Context(), id)
 		},
 	}
 	ic.conn.Register(c.Flags())
 	return c
 }
 
-func (ic *commands) publishImage(ctx context.Context, c *client.Client, id rhumb.NodeID) error {
-	nodes := c.Nodes()
-	i := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
-	if i < 0 {
-		return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)
-	}
-	// The client bounds its own requests; this one goes to the node directly.
-	if ic.conn.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, ic.conn.Timeout)
-		defer cancel()
-	}
-	var answer struct {
-		Version uint64 `json:"version"`
-		Error   struct{ Kind, Message string }
-	}
-	if err := postJSON(ctx, "http://"+nodes[i].AdminAddr+"/v1/snapshot/publish", &answer); err != nil {
+// publishImage asks a node for a version of its image. The request goes to
+// the admin port of the node, with the identity of the connection.
+func (ic *commands) publishImage(ctx context.Context, id rhumb.NodeID) error {
+	cfg, err := ic.conn.Config()
+	if err != nil {
 		return err
 	}
-	if answer.Error.Kind != "" {
-		return rhumb.E(exit.OpSnapshot, kindNamed(answer.Error.Kind), answer.Error.Message)
+	admin, err := ic.conn.OpenAdmin(cfg)
+	if err != nil {
+		return err
 	}
-	doc := map[string]any{"node": id.String(), "version": answer.Version}
-	return ic.Print(doc, func(t table.Writer) {
-		t.AppendHeader(table.Row{"NODE", "VERSION"})
-		t.AppendRow(table.Row{id, strconv.FormatUint(answer.Version, 10)})
+	defer admin.Close()
+	return ic.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		nodes := c.Nodes()
+		i := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
+		if i < 0 {
+			return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)
+		}
+		// The client bounds its own requests; this one goes to the node
+		// directly.
+		if ic.conn.Timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, ic.conn.Timeout)
+			defer cancel()
+		}
+		var answer struct {
+			Version uint64 `json:"version"`
+			Error   struct{ Kind, Message string }
+		}
+		if err := postJSON(ctx, admin, nodes[i].AdminAddr, "/v1/snapshot/publish", &answer); err != nil {
+			return err
+		}
+		if answer.Error.Kind != "" {
+			return rhumb.E(exit.OpSnapshot, kindNamed(answer.Error.Kind), answer.Error.Message)
+		}
+		doc := map[string]any{"node": id.String(), "version": answer.Version}
+		return ic.Print(doc, func(t table.Writer) {
+			t.AppendHeader(table.Row{"NODE", "VERSION"})
+			t.AppendRow(table.Row{id, strconv.FormatUint(answer.Version, 10)})
+		})
 	})
 }
 
-// answerMax bounds the answer of a node, in bytes: whatever listens at that address must not fill
-// the memory.
+// answerMax bounds the answer of a node, in bytes: whatever listens at that
+// address must not fill the memory.
 const answerMax = 1 << 20
 
-// postJSON sends an empty request and decodes the answer. Errors of the node are documents too, so
-// the status does not matter.
-func postJSON(ctx context.Context, url string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+// postJSON sends an empty request and decodes the answer. Errors of the node
+// are documents too, so the status does not matter.
+func postJSON(ctx context.Context, admin *connect.Admin, addr, path string, into any) error {
+	resp, err := admin.Do(ctx, http.MethodPost, addr, path)
 	if err != nil {
-		return rhumb.WrapKind(exit.OpSnapshot, rhumb.InvalidArgument, err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return rhumb.WrapKind(exit.OpSnapshot, rhumb.Unavailable, err)
+		return rhumb.Wrap(exit.OpSnapshot, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
@@ -401,8 +414,8 @@ func postJSON(ctx context.Context, url string, into any) error {
 	return rhumb.WrapKind(exit.OpSnapshot, rhumb.Unavailable, err)
 }
 
-// kindNamed returns the kind that a node named. A newer node may have kinds that this program does
-// not know.
+// kindNamed returns the kind that a node named. A newer node may have kinds
+// that this program does not know.
 func kindNamed(name string) rhumb.Kind {
 	for _, k := range rhumb.Kinds() {
 		if k.String() == name {

@@ -1,6 +1,7 @@
-// Package output prints the results of the commands of rhumb: data as tables, JSON or YAML,
-// notes, progress and errors. Data goes to standard output and everything else to standard error, so that
-// a pipe contains only data. Nothing that is stored in the database reaches a terminal unescaped.
+// Package output prints the results of the commands of rhumb: data as tables,
+// JSON or YAML, notes, progress and errors. Data goes to standard output and
+// everything else to standard error, so that a pipe contains only data.
+// Nothing that is stored in the database reaches a terminal unescaped.
 package output
 
 import (
@@ -47,8 +48,8 @@ func (p *Printer) Print(doc any, asTable func(t table.Writer)) error {
 	return rhumb.Wrap(opPrint, err)
 }
 
-// PrintTitled is like Print with a line above the table. The line is not a row of the table because
-// the width of the columns must not break it.
+// PrintTitled is like Print with a line above the table. The line is not a
+// row of the table because the width of the columns must not break it.
 func (p *Printer) PrintTitled(doc any, title string, asTable func(t table.Writer)) error {
 	if !p.ForPrograms() {
 		fmt.Fprintln(p.Out, Escape(title))
@@ -56,7 +57,8 @@ func (p *Printer) PrintTitled(doc any, title string, asTable func(t table.Writer
 	return p.Print(doc, asTable)
 }
 
-// PrintSections prints several tables, separated by empty lines. It is for people only.
+// PrintSections prints several tables, separated by empty lines. It is for
+// people only.
 func (p *Printer) PrintSections(sections ...func(t table.Writer)) error {
 	for i, section := range sections {
 		if i > 0 {
@@ -69,14 +71,15 @@ func (p *Printer) PrintSections(sections ...func(t table.Writer)) error {
 	return nil
 }
 
-// Notef writes a message to standard error: something a person should know that is not data.
+// Notef writes a message to standard error: something a person should know
+// that is not data.
 func (p *Printer) Notef(format string, args ...any) {
 	fmt.Fprintln(p.Err, EscapeLines(fmt.Sprintf(format, args...)))
 }
 
-// PrintError writes an error to standard error: as a document if --output or asked, the form that
-// the command line asks for, is one for programs. --output was never parsed if the command line is
-// wrong.
+// PrintError writes an error to standard error: as a document if --output or
+// asked, the form that the command line asks for, is one for programs.
+// --output was never parsed if the command line is wrong.
 func (p *Printer) PrintError(err error, asked string) {
 	doc := exit.Describe(err)
 	if !IsDocument(asked) {
@@ -94,8 +97,8 @@ func (p *Printer) PrintError(err error, asked string) {
 	}
 }
 
-// allowsColor reports whether a stream may be colored: only a terminal, and only if neither
-// --no-color nor NO_COLOR is set.
+// allowsColor reports whether a stream may be colored: only a terminal, and
+// only if neither --no-color nor NO_COLOR is set.
 func (p *Printer) allowsColor(stream io.Writer) bool {
 	return !p.NoColor && os.Getenv("NO_COLOR") == "" && IsTerminal(stream)
 }
@@ -114,9 +117,9 @@ func Counted(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// TableRows is how many records a scan lays out as one table. The columns of a table are as wide as
-// its widest cell, so a table can be printed only when its last row is known; a scan without end
-// must not wait for that.
+// TableRows is how many records a scan lays out as one table. The columns of
+// a table are as wide as its widest cell, so a table can be printed only when
+// its last row is known; a scan without end must not wait for that.
 const TableRows = 500
 
 // lineMax bounds the text of one value in a table, in characters.

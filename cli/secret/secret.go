@@ -1,6 +1,6 @@
-// Package secret reads passwords of people: from a file that only its owner can read, or from the
-// terminal without showing them. Passwords never come from a flag or from the environment, where
-// other processes see them.
+// Package secret reads passwords of people: from a file that only its owner
+// can read, or from the terminal without showing them. Passwords never come
+// from a flag or from the environment, where other processes see them.
 package secret
 
 import (
@@ -22,12 +22,14 @@ const op rhumb.Op = "rhumb.password"
 // passwordMax bounds a password in bytes.
 const passwordMax = 1 << 10
 
-// terminal is the terminal of the process, whatever its standard input is. Tests replace it.
+// terminal is the terminal of the process, whatever its standard input is.
+// Tests replace it.
 var terminal = "/dev/tty"
 
-// Password returns a function that reads the password of a user: from a file, or, without one, from
-// the terminal. The function asks once and returns the same answer from then on, because a client
-// logs in again whenever it connects.
+// Password returns a function that reads the password of a user: from a file,
+// or, without one, from the terminal. The function asks once and returns the
+// same answer from then on, because a client logs in again whenever it
+// connects.
 func Password(file, user string) func() (string, error) {
 	return sync.OnceValues(func() (string, error) {
 		if file != "" {
@@ -37,7 +39,8 @@ func Password(file, user string) func() (string, error) {
 	})
 }
 
-// FromFile reads a password from a file. One line break at the end does not belong to the password.
+// FromFile reads a password from a file. One line break at the end does not
+// belong to the password.
 func FromFile(path string) (string, error) {
 	text, err := identity.ReadSecret(path)
 	if err != nil {
@@ -47,7 +50,8 @@ func FromFile(path string) (string, error) {
 	return check(text, path)
 }
 
-// Ask prints a question on the terminal and reads a line that the terminal does not show.
+// Ask prints a question on the terminal and reads a line that the terminal
+// does not show.
 func Ask(question string) (string, error) {
 	tty, err := os.OpenFile(terminal, os.O_RDWR, 0)
 	if err != nil {
@@ -78,6 +82,9 @@ func AskTwice(user string) (string, error) {
 	return first, err
 }
 
+// check rejects what cannot be a password. A file with several lines is most
+// likely not the file that was meant; its first line must not become a
+// password silently. Errors never show the text.
 func check(text []byte, from string) (string, error) {
 	fault := ""
 	switch {

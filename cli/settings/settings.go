@@ -1,7 +1,8 @@
-// Package settings reads the configuration file, a context and the environment, and applies them to
-// the flags that the command line leaves unset. The file is the weakest source, then the context,
-// then the environment, then the command line. A context applies only to the flags that connect a
-// command to a cluster, so it never configures a node.
+// Package settings reads the configuration file, a context and the
+// environment, and applies them to the flags that the command line leaves
+// unset. The file is the weakest source, then the context, then the
+// environment, then the command line. A context applies only to the flags
+// that connect a command to a cluster, so it never configures a node.
 package settings
 
 import (
@@ -23,11 +24,12 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
-// FileDefault is read if it exists and neither --config nor RHUMB_CONFIG names another file.
+// FileDefault is read if it exists and neither --config nor RHUMB_CONFIG
+// names another file.
 const FileDefault = "/etc/rhumb/rhumb.yaml"
 
-// Setting is a flag that the configuration file can set under its name with '_' for '-', and the
-// environment as RHUMB_ and that name in capitals.
+// Setting is a flag that the configuration file can set under its name with
+// '_' for '-', and the environment as RHUMB_ and that name in capitals.
 type Setting struct {
 	Key   string
 	About string
@@ -84,7 +86,8 @@ const op rhumb.Op = "rhumb.settings"
 // prefix begins the name of every variable.
 const prefix = "RHUMB_"
 
-// Settings holds the values in the configuration file, the context and the environment.
+// Settings holds the values in the configuration file, the context and the
+// environment.
 type Settings struct {
 	File    string // the value of --config
 	Context string // the value of --context
@@ -101,8 +104,10 @@ type source struct {
 	origins map[string]string
 }
 
+// newSource returns a source without values.
 func newSource() source { return source{koanf.New("."), map[string]string{}} }
 
+// has reports whether the source sets a key. The zero source sets none.
 func (s *source) has(key string) bool { return s.values != nil && s.values.Exists(key) }
 
 // rank orders the sources of a value: a stronger one wins.
@@ -116,15 +121,21 @@ const (
 	fromFlag
 )
 
-// connection lists the settings that say which cluster a command uses, and as whom. A context is a
-// set of them.
+// connection lists the settings that say which cluster a command uses, and as
+// whom. A context is a set of them.
 var connection = []string{"addr", "ca", "cert", "cluster", "from", "insecure", "key", "password_file", "user"}
 
-// rivals lists settings that exclude each other. The stronger source wins as a whole: a user in the
-// environment replaces the certificate of a context.
+// rivals lists settings that exclude each other. The stronger source wins as
+// a whole: a user in the environment replaces the certificate of a context.
 var rivals = [][2][]string{
 	{{"insecure"}, {"ca", "cert", "key", "user", "password_file"}},
 	{{"cert", "key"}, {"user", "password_file"}},
+}
+
+// rivalsOfNode are those of a node. A demo starts its nodes with --insecure,
+// whatever the environment holds for other commands.
+var rivalsOfNode = [][2][]string{
+	{{"insecure"}, {"advertise", "ca", "cert", "key", "token"}},
 }
 
 func isSetting(key string) bool {
@@ -140,8 +151,9 @@ func (s *Settings) Load() error {
 	return s.loadEnv()
 }
 
-// LoadContext reads the context that --context or RHUMB_CONTEXT names, else the current one.
-// Commands that connect to no cluster do without, so that a broken file does not stop a node.
+// LoadContext reads the context that --context or RHUMB_CONTEXT names, else
+// the current one. Commands that connect to no cluster do without, so that a
+// broken file does not stop a node.
 func (s *Settings) LoadContext() error {
 	name := s.Context
 	if name == "" {
@@ -185,12 +197,12 @@ func (s *Settings) LoadContext() error {
 // ContextName returns the name of the context that LoadContext read, or "".
 func (s *Settings) ContextName() string { return s.name }
 
-// onlyDemo reports whether the command asks for the demo on this machine and not for what the other
-// sources name.
+// onlyDemo reports whether the command asks for the demo on this machine and
+// not for what the other sources name.
 func (s *Settings) onlyDemo() bool { return s.name == contexts.Demo }
 
-// find returns the strongest source of a key. connects selects the meaning of settings that a node
-// has too, such as addr.
+// find returns the strongest source of a key. connects selects the meaning of
+// settings that a node has too, such as addr.
 func (s *Settings) find(key string, connects bool) (rank, *source) {
 	if connects && s.onlyDemo() && key != "from" && slices.Contains(connection, key) {
 		return unset, nil
@@ -206,9 +218,11 @@ func (s *Settings) find(key string, connects bool) (rank, *source) {
 	return unset, nil
 }
 
-// defeated returns the settings that lose against their rivals in a stronger source. given reports
-// whether the command line sets a flag, and to what.
-func (s *Settings) defeated(given func(key string) (value string, ok bool)) []string {
+// defeated returns the settings that lose against their rivals in a stronger
+// source. connects says whether they are for a command that connects to a
+// cluster, or for a node. given reports whether the command line sets a flag,
+// and to what.
+func (s *Settings) defeated(connects bool, given func(key string) (value string, ok bool)) []string {
 	strength := func(key string) rank {
 		if value, ok := given(key); ok {
 			if value == "false" {
@@ -216,7 +230,7 @@ func (s *Settings) defeated(given func(key string) (value string, ok bool)) []st
 			}
 			return fromFlag
 		}
-		r, from := s.find(key, true)
+		r, from := s.find(key, connects)
 		if from != nil && key == "insecure" && fmt.Sprint(from.values.Get(key)) != "true" {
 			return unset
 		}
@@ -231,7 +245,11 @@ func (s *Settings) defeated(given func(key string) (value string, ok bool)) []st
 		}
 		return r
 	}
-	for _, pair := range rivals {
+	pairs := rivalsOfNode
+	if connects {
+		pairs = rivals
+	}
+	for _, pair := range pairs {
 		switch a, b := strongest(pair[0]), strongest(pair[1]); {
 		case a > b:
 			lost = append(lost, pair[1]...)
@@ -245,19 +263,18 @@ func (s *Settings) defeated(given func(key string) (value string, ok bool)) []st
 // Apply sets the flags that the command line leaves unset.
 func (s *Settings) Apply(set *pflag.FlagSet) error {
 	connects := flags.Connects(set)
-	var lost []string
 	if connects {
 		if err := s.LoadContext(); err != nil {
 			return err
 		}
-		lost = s.defeated(func(key string) (string, bool) {
-			f := set.Lookup(Setting{Key: key}.Flag())
-			if f == nil || !f.Changed {
-				return "", false
-			}
-			return f.Value.String(), true
-		})
 	}
+	lost := s.defeated(connects, func(key string) (string, bool) {
+		f := set.Lookup(Setting{Key: key}.Flag())
+		if f == nil || !f.Changed {
+			return "", false
+		}
+		return f.Value.String(), true
+	})
 	for _, setting := range All {
 		f := set.Lookup(setting.Flag())
 		if f == nil || f.Changed || flags.IsLiteral(f) || slices.Contains(lost, setting.Key) {
@@ -274,8 +291,9 @@ func (s *Settings) Apply(set *pflag.FlagSet) error {
 	return nil
 }
 
-// setFlag sets a flag to a configured value. The flag counts as changed from then on, as if it were
-// on the command line, so that required flags and checks of flags treat both alike.
+// setFlag sets a flag to a configured value. The flag counts as changed from
+// then on, as if it were on the command line, so that required flags and
+// checks of flags treat both alike.
 func setFlag(f *pflag.Flag, value any) error {
 	text := fmt.Sprint(value)
 	if list, ok := value.([]any); ok {
@@ -326,9 +344,10 @@ func (s *Settings) loadFile() error {
 	return rhumb.Wrap(op, s.file.values.Merge(read))
 }
 
-// loadEnv reads the variables that name settings. Variables with the prefix that name none are no
-// error, because other programs set some: for a service named rhumb, Kubernetes sets RHUMB_PORT.
-// Only `rhumb config check` reports them.
+// loadEnv reads the variables that name settings. Variables with the prefix
+// that name none are no error, because other programs set some: for a service
+// named rhumb, Kubernetes sets RHUMB_PORT. Only `rhumb config check` reports
+// them.
 func (s *Settings) loadEnv() error {
 	provider := env.Provider(".", env.Opt{
 		Prefix: prefix,
@@ -347,13 +366,15 @@ func (s *Settings) loadEnv() error {
 	return rhumb.Wrap(op, s.env.values.Load(provider, nil))
 }
 
-// Unknown describes the environment variables that look like settings but are not.
+// Unknown describes the environment variables that look like settings but are
+// not.
 func (s *Settings) Unknown() []string { return s.unknown }
 
-// Shown returns the value of a key and its origin, for a person: for settings of a connection as
-// commands see them, with the context if LoadContext read one. ok is false if no source sets it.
+// Shown returns the value of a key and its origin, for a person: for settings
+// of a connection as commands see them, with the context if LoadContext read
+// one. ok is false if no source sets it.
 func (s *Settings) Shown(key string) (value, origin string, ok bool) {
-	if slices.Contains(s.defeated(func(string) (string, bool) { return "", false }), key) {
+	if slices.Contains(s.defeated(true, func(string) (string, bool) { return "", false }), key) {
 		return "", "", false
 	}
 	_, from := s.find(key, slices.Contains(connection, key))
@@ -363,8 +384,8 @@ func (s *Settings) Shown(key string) (value, origin string, ok bool) {
 	return fmt.Sprint(from.values.Get(key)), from.origins[key], true
 }
 
-// Origin returns where the value of a key of a node is from. ok is false if neither the file nor
-// the environment sets it.
+// Origin returns where the value of a key of a node is from. ok is false if
+// neither the file nor the environment sets it.
 func (s *Settings) Origin(key string) (origin string, ok bool) {
 	_, from := s.find(key, false)
 	if from == nil {
@@ -389,8 +410,8 @@ func (s *Settings) Int(key string) int64 {
 	return 0
 }
 
-// List returns the value of a key of a node as a list. The environment has no lists, only text with
-// commas, as flags take it.
+// List returns the value of a key of a node as a list. The environment has no
+// lists, only text with commas, as flags take it.
 func (s *Settings) List(key string) []string {
 	_, from := s.find(key, false)
 	if from == nil {

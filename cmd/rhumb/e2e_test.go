@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rhumbdb/rhumb/cli/doctor"
 	"github.com/rhumbdb/rhumb/cli/exit"
 	"github.com/rhumbdb/rhumb/demo"
 )
@@ -29,6 +30,7 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("cluster", func(t *testing.T) { testCluster(t, layout) })
 	t.Run("snapshot", func(t *testing.T) { testSnapshot(t, layout) })
 	t.Run("contexts", func(t *testing.T) { testContexts(t, layout.Nodes[0].Addr) })
+	t.Run("doctor", func(t *testing.T) { testDoctor(t, layout) })
 	t.Run("ingest", testIngest)
 	t.Run("kill", func(t *testing.T) { testKill(t, layout, p) })
 	t.Run("stop", func(t *testing.T) { testStop(t, layout, p) })
@@ -275,6 +277,9 @@ func testKill(t *testing.T, layout *demo.Layout, p *process) {
 		t.Errorf("a status with a dead node: %+v", s.Problems)
 	}
 	fails(t, exit.Unavailable, "status", "--check")
+	if doc, code := diagnose(t); code != exit.Failure || !doc.found(doctor.Wrong, "of "+victim.ID.String()+" in "+victim.Region+" (clients, tcp)") {
+		t.Errorf("doctor with a dead node: exit %d, %+v", code, doc.Findings)
+	}
 	await(t, "the demo to tell that a node is down", settleWait, func() bool { return strings.Contains(p.stderr.String(), "start it again with") })
 	for _, n := range layout.Nodes {
 		if up := syscall.Kill(n.PID, 0) == nil; up != (n.ID != victim.ID) {

@@ -1,9 +1,19 @@
 package main
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
+	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,13 +21,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 // secureCluster is an authority and nodes with TLS, each a process of its own, made by the commands
 // of the book.
 type secureCluster struct {
-	t testing.TB
 	// dir holds everything: authority, nodes, operator.
 	dir string
 	// authorityDir is the directory of the authority, authorityAddr where it serves.
@@ -43,15 +54,21 @@ func newSecureCluster(t *testing.T, regions ...string) *secureCluster {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")
 	}
-	c := &secureCluster{t: t, dir: t.TempDir(), authorityAddr: freeAddr(t)}
-	c.authorityDir, c.operator = filepath.Join(c.dir, "authority"), filepath.Join(c.dir, "operator")
-	ok(t, "init", "--authority", c.authorityDir, "--advertise", c.authorityAddr)
-	ok(t, "authority", "operator", "test", "--authority", c.authorityDir, "--out", c.operator)
-	c.startAuthority(t)
-	for _, region := range regions {
-		c.addNode(t, region)
+	c := &secureCluster{dir: t.TempDir(), authorityAddr: freeAddr(t)}
+	c.makeAuthority(t)
+	for i, region := range regions {
+		c.makeToken(t, c.addNode(t, region), i == 0)
 	}
 	return c
+}
+
+// makeAuthority makes the authority and an operator, and starts the server.
+func (c *secureCluster) makeAuthority(t *testing.T, extra ...string) {
+	t.Helper()
+	c.authorityDir, c.operator = filepath.Join(c.dir, "authority"), filepath.Join(c.dir, "operator")
+	ok(t, append([]string{"init", "--authority", c.authorityDir, "--advertise", c.authorityAddr}, extra...)...)
+	ok(t, "authority", "operator", "test", "--authority", c.authorityDir, "--out", c.operator)
+	c.startAuthority(t)
 }
 
 // startSecureCluster starts a secure cluster with one node in each of the regions, and waits until
@@ -91,26 +108,36 @@ func (c *secureCluster) stopAuthority(t *testing.T) {
 	c.authority = nil
 }
 
-// addNode makes a token for another node in a region. The first node is the founder.
+// addNode describes another node in a region. It has no token yet.
 func (c *secureCluster) addNode(t *testing.T, region string) *secureNode {
 	t.Helper()
 	n := &secureNode{name: fmt.Sprintf("%s-%d", region, len(c.nodes)+1), region: region}
 	n.dir, n.token = filepath.Join(c.dir, n.name), filepath.Join(c.dir, n.name+".token")
 	n.addr, n.heartbeats, n.gossip, n.adminAddr = freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	c.nodes = append(c.nodes, n)
+	return n
+}
+
+// makeToken makes the token of a node.
+func (c *secureCluster) makeToken(t *testing.T, n *secureNode, founder bool) {
+	t.Helper()
 	args := []string{"token", "create", "--authority", c.authorityDir, "--node", n.name, "--out", n.token}
-	if len(c.nodes) == 0 {
+	if founder {
 		args = append(args, "--founder")
 	}
 	ok(t, args...)
-	c.nodes = append(c.nodes, n)
-	return n
 }
 
 // startArgs returns the command line that starts a node.
 func (c *secureCluster) startArgs(n *secureNode) []string {
 	args := []string{
-		"start", "--region", n.region, "--zone", n.name, "--dir", n.dir, "--token", n.token, "--addr", n.addr, "--heartbeat-addr", n.heartbeats,
+		"start", "--region", n.region, "--zone", n.name, "--dir", n.dir, "--addr", n.addr, "--heartbeat-addr", n.heartbeats,
 		"--gossip-addr", n.gossip, "--admin-addr", n.adminAddr, "--memory", "512MiB", "--drain-timeout", "1s",
+	}
+	if c.authorityDir != "" {
+		args = append(args, "--token", n.token)
+	} else {
+		args = append(args, "--insecure")
 	}
 	// The founder joins nobody, and all others join the founder.
 	if n != c.nodes[0] {
@@ -165,8 +192,12 @@ func (c *secureCluster) stopNode(t *testing.T, n *secureNode) {
 	n.process = nil
 }
 
-// as returns a command line that connects to the cluster as its operator.
+// as returns a command line that connects to the cluster as its operator, or in plain text before
+// there is an authority.
 func (c *secureCluster) as(args ...string) []string {
+	if c.authorityDir == "" {
+		return c.with([]string{"--insecure"}, args...)
+	}
 	return c.with([]string{
 		"--ca", filepath.Join(c.operator, "ca.crt"), "--cert", filepath.Join(c.operator, "operator.crt"), "--key", filepath.Join(c.operator, "operator.key"),
 	}, args...)
@@ -211,6 +242,235 @@ func TestSecureCluster(t *testing.T) {
 		c.awaitReady(t)
 		c.ok(t, "get", "flights", "SWR8", "--from", "singapore")
 	})
+}
+
+// TestSecureAnInsecureCluster guards the steps of docs/operations/secure-a-cluster.md: a cluster
+// that was begun with --insecure keeps its data and its nodes, and never serves without TLS again.
+func TestSecureAnInsecureCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	c := &secureCluster{dir: t.TempDir(), authorityAddr: freeAddr(t)}
+	for _, region := range []string{"frankfurt", "frankfurt", "virginia"} {
+		c.startNode(t, c.addNode(t, region))
+	}
+	await(t, "the cluster to exist", bootWait, func() bool {
+		_, _, code := runIn(t.Context(), "", "init", "--insecure", "--addr", c.nodes[0].addr)
+		return code == exit.OK || code == exit.Precondition
+	})
+	c.awaitReady(t)
+	var before, after statusDoc
+	okJSON(t, &before, c.as("status")...)
+	c.ok(t, "table", "create", "flights", "--replicas", "1", "--min-in-sync", "1")
+	const records = 50
+	for i := range records {
+		c.ok(t, "put", "flights", fmt.Sprint("F", i), fmt.Sprint("n=", i), "--from", []string{"frankfurt", "virginia"}[i%2])
+	}
+	for _, n := range c.nodes {
+		c.stopNode(t, n)
+	}
+
+	c.makeAuthority(t, "--cluster", before.ClusterID)
+	for _, n := range c.nodes {
+		c.makeToken(t, n, false)
+		c.startNode(t, n)
+	}
+	c.awaitReady(t)
+	okJSON(t, &after, c.as("status")...)
+	if after.ClusterID != before.ClusterID || len(after.Nodes) != len(before.Nodes) {
+		t.Errorf("%d nodes of cluster %s, were %d of %s", len(after.Nodes), after.ClusterID, len(before.Nodes), before.ClusterID)
+	}
+	if text := c.ok(t, "scan", "flights", "--limit", "0", "-o", "json"); strings.Count(text, "\n") != records {
+		t.Errorf("%d records, want %d", strings.Count(text, "\n"), records)
+	}
+	c.ok(t, "put", "flights", "NEW", "n=1")
+	n := c.nodes[2]
+	c.stopNode(t, n)
+	args := slices.DeleteFunc(c.startArgs(n), func(a string) bool { return a == "--token" || a == n.token })
+	p := startProcess(t, nil, append(args, "--insecure")...)
+	if code := p.wait(); code == exit.OK || !strings.Contains(p.stderr.String(), "served with TLS") {
+		t.Errorf("a secured directory is served without TLS: exit %d, %s", code, p.stderr.String())
+	}
+}
+
+// TestRotateAuthority guards that a rotation reaches all nodes without a restart, under load, and
+// that the old key can then be retired.
+func TestRotateAuthority(t *testing.T) {
+	c := startSecureCluster(t, "frankfurt")
+	c.ok(t, "table", "create", "flights", "--replicas", "1", "--min-in-sync", "1")
+	var before, after struct{ Keys []string }
+	okJSON(t, &before, "authority", "ls", "--authority", c.authorityDir)
+	ok(t, "authority", "rotate", "--authority", c.authorityDir)
+	// An operator's files from before the rotation still work, and new ones do at once.
+	c.ok(t, "put", "flights", "A", "n=1")
+	c.operator = filepath.Join(c.dir, "operator-2")
+	ok(t, "authority", "operator", "test", "--authority", c.authorityDir, "--out", c.operator)
+	c.ok(t, "put", "flights", "B", "n=1")
+	// A restart asks the authority at once; a running node asks within minutes.
+	fails(t, exit.Precondition, "authority", "rotate", "--authority", c.authorityDir, "--retire", before.Keys[0][:16])
+	n := c.nodes[0]
+	c.stopNode(t, n)
+	c.startNode(t, n)
+	c.awaitReady(t)
+	await(t, "the node to renew", settleWait, func() bool {
+		_, _, code := runIn(t.Context(), "", "authority", "rotate", "--authority", c.authorityDir, "--retire", before.Keys[0][:16])
+		return code == exit.OK
+	})
+	okJSON(t, &after, "authority", "ls", "--authority", c.authorityDir)
+	if len(after.Keys) != 1 || after.Keys[0] == before.Keys[0] {
+		t.Errorf("keys %q after %q", after.Keys, before.Keys)
+	}
+	c.ok(t, "get", "flights", "A")
+	// Another node still finds its way in.
+	other := c.addNode(t, "virginia")
+	c.makeToken(t, other, false)
+	c.startNode(t, other)
+	c.awaitReady(t)
+}
+
+// TestSecureDemo guards that a secure demo starts with one command, that commands on this machine
+// use it without flags, and that it continues on its directory.
+func TestSecureDemo(t *testing.T) {
+	dir := ""
+	for round := range 2 {
+		args := []string{"--secure", "--latency", "none", "--load", "none", "--nodes-per-region", "1", "--regions", "singapore,frankfurt,virginia"}
+		if dir != "" {
+			args = append(args, "--dir", dir)
+		}
+		layout, p := startDemo(t, args...)
+		dir = layout.Dir
+		if layout.Identity == nil || len(layout.Nodes) != 3 {
+			t.Fatalf("the layout is %+v", layout)
+		}
+		if round == 0 {
+			ok(t, "put", "flights", "SWR8", "ident=SWR8")
+		}
+		ok(t, "get", "flights", "SWR8", "--from", "virginia")
+		ok(t, "status", "--check")
+		fails(t, exit.Unavailable, "get", "flights", "SWR8", "--addr", layout.Nodes[0].Addr, "--insecure", "--timeout", "1s")
+		for _, n := range layout.Nodes {
+			if _, err := os.Stat(n.Dir + ".token"); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the token of %s is left: %v", n.Dir, err)
+			}
+		}
+		must(p.Process.Signal(os.Interrupt))
+		if code := p.wait(); code != exit.OK {
+			t.Errorf("the demo exits with %d", code)
+		}
+	}
+}
+
+// TestAuthorityKilled guards that a node enrols although the authority is killed again and again
+// while it tries, and that no token makes two certificates for two keys.
+func TestAuthorityKilled(t *testing.T) {
+	c := newSecureCluster(t, "frankfurt", "virginia")
+	must(c.authority.Process.Kill())
+	c.authority.wait()
+	for _, n := range c.nodes {
+		c.startNode(t, n)
+	}
+	for range 5 {
+		p := startProcess(t, nil, "authority", "serve", "--authority", c.authorityDir, "--listen", c.authorityAddr)
+		await(t, "the authority to listen", bootWait, func() bool {
+			conn, err := net.Dial("tcp", c.authorityAddr)
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err == nil
+		})
+		// Killed at once: in the middle of a handshake, a request or a write.
+		must(p.Process.Kill())
+		p.wait()
+	}
+	c.startAuthority(t)
+	c.awaitReady(t)
+	var doc struct {
+		Gaps         int
+		Certificates []issuedDoc
+	}
+	okJSON(t, &doc, "authority", "ls", "--authority", c.authorityDir)
+	names := map[string]bool{}
+	for _, cert := range doc.Certificates {
+		if cert.Role == "node" {
+			names[cert.Name] = true
+		}
+	}
+	if doc.Gaps != 0 || len(names) != 2 {
+		t.Errorf("%d gaps, certificates of %v", doc.Gaps, names)
+	}
+}
+
+// TestForeignAuthority guards that an authority of any origin works by files alone: nodes and an
+// operator with certificates that crypto/x509 made, without tokens and without a directory.
+func TestForeignAuthority(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	c := &secureCluster{dir: t.TempDir()}
+	c.operator = filepath.Join(c.dir, "operator")
+	sign := newForeignAuthority(t)
+	cluster := rhumb.ClusterID{0xfe, 0xed}
+	sign(identity.Name{Cluster: cluster, Role: identity.RoleOperator, Name: "vault"}, c.operator)
+	c.authorityDir = "none" // commands are to use the operator's files
+	for i := range 2 {
+		n := c.addNode(t, "frankfurt")
+		files := filepath.Join(c.dir, n.name+"-files")
+		sign(identity.Name{Cluster: cluster, Role: identity.RoleNode, Name: n.name}, files)
+		args := slices.DeleteFunc(c.startArgs(n), func(a string) bool { return a == "--token" || a == n.token })
+		args = append(args, "--cert", filepath.Join(files, "node.crt"), "--key", filepath.Join(files, "node.key"), "--ca", filepath.Join(files, "ca.crt"))
+		n.process = startProcess(t, nil, args...)
+		if i > 0 {
+			continue
+		}
+		await(t, "the cluster to exist", bootWait, func() bool {
+			_, _, code := runIn(t.Context(), "", c.as("init")...)
+			return code == exit.OK || code == exit.Precondition
+		})
+	}
+	c.awaitReady(t)
+	c.ok(t, "table", "create", "flights", "--replicas", "2", "--min-in-sync", "1")
+	c.ok(t, "put", "flights", "SWR8", "ident=SWR8")
+	var status statusDoc
+	okJSON(t, &status, c.as("status")...)
+	if status.ClusterID != cluster.String() || len(status.Nodes) != 2 {
+		t.Errorf("status: %+v", status)
+	}
+}
+
+// newForeignAuthority makes an authority with nothing but the standard library, and returns a
+// function that writes the files of a certificate into a folder.
+func newForeignAuthority(t *testing.T) (sign func(name identity.Name, dir string)) {
+	t.Helper()
+	now := time.Now()
+	caKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(err)
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Example Corp"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
+	must(err)
+	serial := int64(1)
+	return func(name identity.Name, dir string) {
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		must(err)
+		serial++
+		leaf := &x509.Certificate{
+			SerialNumber: big.NewInt(serial), NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Hour),
+			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: name.Role.Usages(), URIs: []*url.URL{name.URI()},
+		}
+		der, err := x509.CreateCertificate(rand.Reader, leaf, ca, key.Public(), caKey)
+		must(err)
+		pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+		must(err)
+		must(os.MkdirAll(dir, 0o700))
+		for file, block := range map[string]*pem.Block{
+			"ca.crt": {Type: "CERTIFICATE", Bytes: caDER}, name.Role.String() + ".crt": {Type: "CERTIFICATE", Bytes: der},
+			name.Role.String() + ".key": {Type: "PRIVATE KEY", Bytes: pkcs8},
+		} {
+			must(os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600))
+		}
+	}
 }
 
 // testStrangers tries to be served without an identity of the cluster.

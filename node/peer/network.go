@@ -11,6 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -52,6 +53,13 @@ type Handler interface {
 	DiscardReplica(ctx context.Context, id rhumb.RangeID, acceptLoss bool) error
 	// Forward answers a request of a client that another node forwarded.
 	Forward(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response
+	// MaySpeak rejects a bearer of a node certificate that acts as another node. With joining, the node may
+	// be one that is not registered yet.
+	MaySpeak(name string, id rhumb.NodeID, joining bool) error
+	// NodeNamed returns the registered node to which a name is bound.
+	NodeNamed(name string) (rhumb.NodeID, bool)
+	// DescribeIdentity lists the certificates and the keys of gossip that this node knows.
+	DescribeIdentity() *rhumbpb.NodeIdentityReport
 }
 
 // Config configures a Network.
@@ -59,6 +67,11 @@ type Config struct {
 	Cluster rhumb.ClusterID
 	// Self returns the identity of this node. A new life in place changes it.
 	Self func() rhumb.NodeIdentity
+	// Identity is the certificate of this node, and decides which others are valid. Nil means without TLS:
+	// then nothing proves who a message is from.
+	Identity *identity.Source
+	// Wall reads the wall clock. Nil means time.Now.
+	Wall func() time.Time
 	// Load returns the load that a heartbeat to another node carries. With ok false it carries
 	// none. Load must not block. It may be nil.
 	Load func(to rhumb.NodeID) (load NodeLoad, ok bool)
@@ -100,12 +113,13 @@ type Network struct {
 
 // networkMetrics holds the counters of a Network.
 type networkMetrics struct {
-	dropped *prometheus.CounterVec
-	redials prometheus.Counter
-	silent  prometheus.Counter
-	relayed prometheus.Counter
-	sent    prometheus.Counter
-	frames  prometheus.Counter
+	dropped  *prometheus.CounterVec
+	rejected *prometheus.CounterVec
+	redials  prometheus.Counter
+	silent   prometheus.Counter
+	relayed  prometheus.Counter
+	sent     prometheus.Counter
+	frames   prometheus.Counter
 }
 
 // NewNetwork returns a network without peers.
@@ -122,6 +136,9 @@ func NewNetwork(cfg Config) *Network {
 			dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Namespace: "rhumb", Subsystem: "peer", Name: "dropped_total", Help: "Messages dropped because a peer's queue was full.",
 			}, []string{"traffic"}),
+			rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+				Namespace: "rhumb", Subsystem: "peer", Name: "rejected_total", Help: "Streams, calls and messages of nodes that were rejected because their certificate or signature is not that of the node they name.",
+			}, []string{"reason"}),
 			relayed: counter("relayed_total", "Frames and requests of the metadata group that were relayed between two other nodes."),
 			silent:  counter("silent_total", "Connections that were closed because the peer did not answer. They are opened again."),
 			redials: counter("redials_total", "Streams to peers that broke. They are opened again."),
@@ -134,12 +151,15 @@ func NewNetwork(cfg Config) *Network {
 	for _, traffic := range []string{"replication", "heartbeat", "raft"} {
 		n.m.dropped.WithLabelValues(traffic)
 	}
+	for _, reason := range []string{rejectedNoBearer, rejectedSpeaker, rejectedProof} {
+		n.m.rejected.WithLabelValues(reason)
+	}
 	return n
 }
 
 // Collectors returns the metrics of the network.
 func (n *Network) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{n.m.dropped, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames}
+	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames}
 }
 
 // SetPeers replaces the set of peers. A peer whose address or life changed is connected to again.
@@ -160,7 +180,7 @@ func (n *Network) SetPeers(nodes []*rhumb.Node) {
 		keep[d.ID] = true
 		old := n.peers[d.ID]
 		// An unchanged peer keeps its streams: this is called for every change of any node.
-		if old != nil && old.addr == d.Addr && old.heartbeatAddr == d.HeartbeatAddr && old.boot == d.Boot {
+		if old != nil && old.addr == d.Addr && old.heartbeatAddr == d.HeartbeatAddr && old.boot == d.Boot && old.name == d.Name {
 			continue
 		}
 		n.replaceLocked(d.ID, d)
@@ -233,8 +253,14 @@ func (n *Network) SendHeartbeat(to rhumb.NodeID, f *lease.Frame) {
 func (n *Network) SendRaft(to rhumb.NodeID, group uint32, msgs [][]byte) {
 	f := &rhumbpb.RaftFrame{Group: group, Messages: msgs}
 	if via, ok := n.relayFor(to); ok {
+		proof, err := n.signProof(proofRaft, to, group, msgs...)
+		if err != nil {
+			n.cfg.Logger.Warn("cannot sign messages that another node relays; they are dropped", "to", to, "err", err)
+			n.m.dropped.WithLabelValues("raft").Add(float64(len(msgs)))
+			return
+		}
 		// The receiver relays the frame to its final destination.
-		f.To, to = uint32(to), via
+		f.Proof, f.To, to = proof, uint32(to), via
 	}
 	n.queueRaft(to, f)
 }
@@ -258,12 +284,22 @@ func (n *Network) Metadata(ctx context.Context, to rhumb.NodeID, group uint32, r
 	const op rhumb.Op = "peer.Network.Metadata"
 	resp := new(rhumbpb.MetadataResponse)
 	q := &rhumbpb.MetadataRequest{Hello: n.newHello(), Group: group, Request: request}
-	if via, ok := n.relayFor(to); ok {
-		q.To, to = uint32(to), via
+	via, relayed := n.relayFor(to)
+	if !relayed {
+		err := n.callPeer(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, q, resp)
+		return resp.Response, err
 	}
-	err := n.callPeer(ctx, op, to, rhumbpb.Peer_Metadata_FullMethodName, q, resp)
-	if err != nil {
+	var err error
+	if q.Proof, err = n.signProof(proofRequest, to, group, request); err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
+	q.To = uint32(to)
+	if err := n.callPeer(ctx, op, via, rhumbpb.Peer_Metadata_FullMethodName, q, resp); err != nil {
 		return nil, err
+	}
+	// The relay could invent an answer. The answer is bound to the request by the signature of the request.
+	if err := n.checkProof(proofResponse, resp.Proof, to, group, q.Proof.GetSignature(), resp.Response); err != nil {
+		return nil, &rhumb.Error{Op: op, Kind: rhumb.Unknown, Node: to, Msg: "the relayed answer is not signed by the node that was asked", Err: err}
 	}
 	return resp.Response, nil
 }
@@ -320,6 +356,7 @@ type peer struct {
 	n                   *Network
 	id                  rhumb.NodeID
 	boot                rhumb.BootSeq
+	name                string
 	addr, heartbeatAddr string
 	conn                *api.Conn // replication, raft and requests
 	beatConn            *api.Conn // heartbeats only
@@ -336,7 +373,7 @@ type peer struct {
 // newPeer connects to a node after before is closed.
 func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	p := &peer{
-		n: n, id: d.ID, boot: d.Boot, addr: d.Addr, heartbeatAddr: d.HeartbeatAddr,
+		n: n, id: d.ID, boot: d.Boot, name: d.Name, addr: d.Addr, heartbeatAddr: d.HeartbeatAddr,
 		replication: newQueue(n.cfg.QueueBytesMax, n.cfg.Queued), heartbeats: make(chan *lease.Frame, heartbeatsMax), raft: make(chan *rhumbpb.RaftFrame, raftQueueMax),
 		ended: make(chan struct{}),
 	}
@@ -344,8 +381,8 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	var err1, err2 error
 	creds := n.cfg.Credentials(d)
-	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial, creds)
-	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial, creds)
+	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial, creds, nil)
+	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial, creds, nil)
 	// Only an address that does not parse fails here, and the catalog rejects such addresses.
 	if err1 != nil || err2 != nil {
 		n.cfg.Logger.Error("cannot create the connections to a peer", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)

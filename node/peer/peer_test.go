@@ -17,6 +17,7 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/closed"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -170,6 +171,8 @@ type side struct {
 	network *Network
 	service *Service
 	addr    string
+	source  *identity.Source // nil without TLS
+	names   *names
 
 	mu        sync.Mutex // guards the fields below
 	refuse    error
@@ -245,13 +248,24 @@ func (s *side) Forward(_ context.Context, q *rhumbpb.Request) *rhumbpb.Response 
 
 func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
 	t.Helper()
-	s := &side{id: rhumb.NodeIdentity{Node: node, Store: rhumb.UUID{byte(node)}, Boot: 1}, service: &Service{}, connected: map[rhumb.NodeID]bool{}}
+	return startSideAs(t, node, cluster, nil, nil)
+}
+
+// startSideAs starts a side with a certificate. names is what its catalog binds.
+func startSideAs(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID, source *identity.Source, bound *names) *side {
+	t.Helper()
+	s := &side{source: source, names: bound, id: rhumb.NodeIdentity{Node: node, Store: rhumb.UUID{byte(node)}, Boot: 1}, service: &Service{}, connected: map[rhumb.NodeID]bool{}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.addr = l.Addr().String()
-	g := grpc.NewServer(api.ServerOptions(0, api.PlainText())...)
+	creds := api.PlainText()
+	if source != nil {
+		// Clients without a certificate get as far as the service, as on the main port of a node.
+		creds = source.ServerCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true})
+	}
+	g := grpc.NewServer(api.ServerOptions(0, creds)...)
 	s.service.Register(g)
 	s.live(cluster)
 	var wait sync.WaitGroup
@@ -267,8 +281,14 @@ func startSide(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID) *side {
 // live starts to answer in a life.
 func (s *side) live(cluster rhumb.ClusterID) {
 	s.network = NewNetwork(Config{
-		Credentials: func(*rhumb.Node) api.Credentials { return api.PlainText() },
-		Cluster:     cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler),
+		Credentials: func(d *rhumb.Node) api.Credentials {
+			if s.source == nil {
+				return api.PlainText()
+			}
+			return s.source.ClientCredentials(identity.Want{Roles: wantNode.Roles, Name: d.Name})
+		},
+		Identity: s.source,
+		Cluster:  cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler),
 		Load: func(to rhumb.NodeID) (NodeLoad, bool) { return NodeLoad{7: 100 + int64(to)}, to == 2 },
 		Via: func(to rhumb.NodeID) (rhumb.NodeID, bool) {
 			s.mu.Lock()
@@ -281,7 +301,12 @@ func (s *side) live(cluster rhumb.ClusterID) {
 }
 
 func (s *side) node() *rhumb.Node {
-	return &rhumb.Node{ID: s.id.Node, Store: s.id.Store, Boot: s.id.Boot, Addr: s.addr, HeartbeatAddr: s.addr}
+	name := ""
+	if s.source != nil {
+		own, _ := s.source.Name()
+		name = own.Name
+	}
+	return &rhumb.Node{Name: name, ID: s.id.Node, Store: s.id.Store, Boot: s.id.Boot, Addr: s.addr, HeartbeatAddr: s.addr}
 }
 
 func (s *side) await(t *testing.T, what string, is func() bool) {

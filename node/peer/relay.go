@@ -21,16 +21,22 @@ func (n *Network) relayFor(to rhumb.NodeID) (rhumb.NodeID, bool) {
 	return n.cfg.Via(to)
 }
 
-// takeRaft passes a frame to the Handler, or relays it.
+// takeRaft passes a frame to the Handler, or relays it. The certificate of the stream speaks for from, and the
+// proof of a relayed frame for the node that the frame names.
 func (n *Network) takeRaft(from rhumb.NodeID, f *rhumbpb.RaftFrame) {
 	switch to := rhumb.NodeID(f.To); {
 	case to != rhumb.NoNode && to != n.cfg.Self().Node:
 		// To is not set in the relayed frame, so the receiver takes it in any case. From names the
 		// sender, because Raft identifies members by it.
 		n.m.relayed.Inc()
-		n.queueRaft(to, &rhumbpb.RaftFrame{Group: f.Group, Messages: f.Messages, From: uint32(from)})
+		n.queueRaft(to, &rhumbpb.RaftFrame{Group: f.Group, Messages: f.Messages, From: uint32(from), Proof: f.Proof})
 	case f.From != 0:
-		// A relayed frame: the stream belongs to the relay, not to the sender.
+		// A relayed frame: the stream belongs to the relay, not to the sender. A frame that is dropped is
+		// one that the network lost: Raft sends again.
+		if err := n.checkProof(proofRaft, f.Proof, rhumb.NodeID(f.From), f.Group, f.Messages...); err != nil {
+			n.cfg.Logger.Warn("dropped relayed messages", "from", f.From, "relay", from, "err", rhumb.Message(err))
+			return
+		}
 		n.cfg.Handler.Raft(rhumb.NodeID(f.From), f.Group, f.Messages)
 	default:
 		n.cfg.Handler.Raft(from, f.Group, f.Messages)
@@ -44,7 +50,7 @@ func (n *Network) relayRequest(ctx context.Context, q *rhumbpb.MetadataRequest) 
 	n.m.relayed.Inc()
 	resp := new(rhumbpb.MetadataResponse)
 	// The hello is that of the original sender: the receiver answers the sender, not this node.
-	direct := &rhumbpb.MetadataRequest{Hello: q.Hello, Group: q.Group, Request: q.Request}
+	direct := &rhumbpb.MetadataRequest{Hello: q.Hello, Group: q.Group, Request: q.Request, Proof: q.Proof}
 	if err := n.callPeer(ctx, op, rhumb.NodeID(q.To), rhumbpb.Peer_Metadata_FullMethodName, direct, resp); err != nil {
 		return nil, err
 	}

@@ -43,11 +43,14 @@ func (s *Service) checkOpen(n *Network) error {
 	return api.Status(rhumb.E("peer.Service", rhumb.Unavailable, "the node has begun a new life; open another stream"), api.Hint{})
 }
 
-// verifyPeer checks the hello of a peer, including its registration.
-func (n *Network) verifyPeer(h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
+// verifyPeer checks the hello of a peer, including its registration and its certificate.
+func (n *Network) verifyPeer(ctx context.Context, h *rhumbpb.PeerHello) (rhumb.NodeIdentity, error) {
 	id, err := n.sameCluster(h)
 	if err == nil {
 		err = n.cfg.Handler.Verify(id)
+	}
+	if err == nil {
+		err = n.checkBearer(ctx, id.Node, false)
 	}
 	return id, err
 }
@@ -83,7 +86,7 @@ func openStream[F any, P interface {
 	}
 	// The peer waits for the answering hello before it sends anything, so nothing of an unverified
 	// peer is ever processed.
-	if from, err = n.verifyPeer(P(first).GetHello()); err != nil {
+	if from, err = n.verifyPeer(stream.Context(), P(first).GetHello()); err != nil {
 		return nil, from, api.Status(err, api.Hint{})
 	}
 	return n, from, stream.Send(frame(n.newHello()))
@@ -168,6 +171,11 @@ func (s *Service) Raft(stream grpc.ClientStreamingServer[rhumbpb.RaftFrame, rhum
 		if n, err = s.requireNetwork(); err != nil {
 			return err
 		}
+		// Checked for each frame: a node that was unknown when the stream began may be registered since,
+		// with the certificate of somebody else.
+		if err := n.checkBearer(stream.Context(), from.Node, true); err != nil {
+			return api.Status(err, api.Hint{})
+		}
 		n.takeRaft(from.Node, f)
 	}
 }
@@ -179,6 +187,18 @@ func (s *Service) Metadata(ctx context.Context, q *rhumbpb.MetadataRequest) (*rh
 		return nil, err
 	}
 	from, err := n.sameCluster(q.Hello)
+	if err != nil {
+		return nil, api.Status(err, api.Hint{})
+	}
+	relayed := q.Proof != nil && rhumb.NodeID(q.To) == rhumb.NoNode
+	if relayed {
+		// The certificate is that of the relay.
+		if err = n.checkMember(ctx); err == nil {
+			err = n.checkProof(proofRequest, q.Proof, from.Node, q.Group, q.Request)
+		}
+	} else {
+		err = n.checkBearer(ctx, from.Node, true)
+	}
 	if err != nil {
 		return nil, api.Status(err, api.Hint{})
 	}
@@ -194,12 +214,18 @@ func (s *Service) Metadata(ctx context.Context, q *rhumbpb.MetadataRequest) (*rh
 	if err != nil {
 		return nil, api.Status(err, api.Hint{})
 	}
-	return &rhumbpb.MetadataResponse{Response: response}, nil
+	resp := &rhumbpb.MetadataResponse{Response: response}
+	if relayed {
+		if resp.Proof, err = n.signProof(proofResponse, from.Node, q.Group, q.Proof.Signature, response); err != nil {
+			return nil, api.Status(err, api.Hint{})
+		}
+	}
+	return resp, nil
 }
 
 // Forward answers a request of a client that another node forwarded.
 func (s *Service) Forward(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Response, error) {
-	n, err := s.requireNetwork()
+	n, err := s.requireMember(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +236,7 @@ func (s *Service) Forward(ctx context.Context, q *rhumbpb.Request) (*rhumbpb.Res
 
 // DescribeReplica describes this node's replica of a range.
 func (s *Service) DescribeReplica(ctx context.Context, q *rhumbpb.DescribeReplicaRequest) (*rhumbpb.DescribeReplicaResponse, error) {
-	n, err := s.requireNetwork()
+	n, err := s.requireMember(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +246,7 @@ func (s *Service) DescribeReplica(ctx context.Context, q *rhumbpb.DescribeReplic
 
 // DiscardReplica discards this node's damaged copy of a range.
 func (s *Service) DiscardReplica(ctx context.Context, q *rhumbpb.DiscardReplicaRequest) (*rhumbpb.DiscardReplicaResponse, error) {
-	n, err := s.requireNetwork()
+	n, err := s.requireMember(ctx)
 	if err != nil {
 		return nil, err
 	}

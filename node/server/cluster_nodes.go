@@ -36,7 +36,7 @@ func (c *Cluster) AddRegion(ctx context.Context, q *rhumbpb.AddRegionRequest) (*
 	return &rhumbpb.AddRegionResponse{Region: api.EncodeRegion(r), Revision: st.Revision()}, nil
 }
 
-// ForgetNode gives up a fenced node for good.
+// ForgetNode removes a fenced node for good.
 func (c *Cluster) ForgetNode(ctx context.Context, q *rhumbpb.ForgetNodeRequest) (*rhumbpb.ForgetNodeResponse, error) {
 	const op rhumb.Op = "server.Cluster.ForgetNode"
 	st, err := c.currentState()
@@ -45,7 +45,7 @@ func (c *Cluster) ForgetNode(ctx context.Context, q *rhumbpb.ForgetNodeRequest) 
 	}
 	n, ok := st.Node(rhumb.NodeID(q.Node))
 	if !ok {
-		// This node may lag behind.
+		// This node may lag.
 		if st, err = c.node.Linearize(ctx); err != nil {
 			return nil, statusError(rhumb.Wrap(op, err))
 		}

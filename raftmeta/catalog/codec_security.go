@@ -20,6 +20,10 @@ type wireAuthority struct {
 	Cert        []byte `cbor:"2,keyasint"`
 }
 
+// The wire types of this file are maps with numbers as keys, so that a later build can add fields. Their
+// lists keep the order of the catalog, which makes the encoding deterministic. Secrets are
+// plain bytes here: the log and the states of the metadata group hold them, and both stay within nodes.
+
 // wireRevocation holds times as seconds since 1970; 0 is the zero time.
 type wireRevocation struct {
 	Serial   string `cbor:"1,keyasint"`

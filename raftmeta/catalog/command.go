@@ -305,7 +305,7 @@ type SetGossipKeys struct {
 	Keys    []rhumb.GossipKey
 }
 
-// ForgetNode gives up a fenced node for good: it cannot register again, and another store may register
+// ForgetNode removes a fenced node for good: it cannot register again, and another store may register
 // with its name. Forgetting a forgotten node changes nothing. Boot must be the registered one, else
 // Conflict.
 type ForgetNode struct {

@@ -21,6 +21,23 @@
 // and the takeover is atomic. They choose the nearest live in-sync node in whole metres, then the
 // one with the fewest primaries, then the lowest id.
 //
+// # Identities
+//
+// A node that registers over TLS brings the name in its certificate, which the proposer has verified. The
+// first registration with a name binds the name to the node. From then on the node registers with this
+// name only, and no other node registers with the name: peers decide by it who may speak for the node
+// ([State.MaySpeak]). An operator frees the name of a node whose disk is lost with [ForgetNode]. The
+// number of the node is not reused, and the node cannot return, so that two disks never share an identity.
+//
+// [Security] lists authorities that are trusted besides those in files, authorities and certificates that
+// are rejected, and the keys of gossip. Lists are bounded (rhumb.AuthoritiesMax, rhumb.RevokedMax,
+// rhumb.GossipKeysMax). Certificates are opaque here: what a parser accepts may differ between builds, and
+// replicas must not differ. Whoever proposes them has parsed them.
+//
+// Time enters only through commands. [RevokeCertificate] carries the time of its proposer, and forgets
+// entries that expired long before it. A wrong clock that is ahead by less than rhumb.RevokedKeep loses no
+// entry that matters.
+//
 // # Invariants
 //
 // [State.Check] verifies them: the primary is in sync; the in-sync set is a subset of the replicas

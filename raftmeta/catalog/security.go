@@ -7,7 +7,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Security is what the catalog holds about identities: whom the nodes trust besides the authorities in
+// Security holds the catalog's part of identities: whom the nodes trust besides the authorities in
 // their own files, whom they reject, and the keys of gossip. It is immutable.
 //
 // The keys of gossip are secrets. Nodes receive them as members of the metadata group, and no service for
@@ -59,7 +59,7 @@ func (c RegisterNode) checkNameFree(t *tx, self rhumb.NodeID) (res Result, ok bo
 		return Result{}, true
 	}
 	// Two nodes with one name could speak for each other, so a name belongs to one store until an operator
-	// gives that store up.
+	// forgets the node.
 	return refuse("catalog.RegisterNode", rhumb.AlreadyExists, "node name %q is bound to %s, whose disk is another one (store %s); if that disk is lost for good, "+
 		"run `rhumb node forget %s` once the node is fenced, else enrol this node under another name", c.Name, other.ID, other.Store, other.ID), false
 }
@@ -286,6 +286,66 @@ func (s *State) checkSecurity() error {
 	}
 	if x.Gossip.Version == 0 && len(x.Gossip.Keys) > 0 || x.Gossip.Version > 0 && checkGossipKeys(x.Gossip.Keys) != nil {
 		return brokenInvariant("version %d of the gossip keys has keys of the wrong form", x.Gossip.Version)
+	}
+	return nil
+}
+
+// MaySpeak returns an error unless the bearer of a node certificate with a name may act as a node. With joining, the node may also be one that is not registered with this name
+// yet, as long as neither the node nor the name belongs to somebody else: a node takes part in the metadata
+// group before this copy of the metadata shows its registration.
+func (s *State) MaySpeak(name string, id rhumb.NodeID, joining bool) error {
+	const op rhumb.Op = "catalog.MaySpeak"
+	n, known := s.Node(id)
+	switch holder, held := s.NodeByName(name); {
+	case id == rhumb.NoNode:
+		return rhumb.Ef(op, rhumb.PermissionDenied, "the bearer of the certificate %q claims no node number", name)
+	case held && holder.ID != id:
+		return rhumb.Ef(op, rhumb.PermissionDenied, "the certificate names %q, which is %s; it cannot speak for %s", name, holder.ID, id)
+	case known && n.Forgotten:
+		return rhumb.Ef(op, rhumb.PermissionDenied, "%s was given up with `rhumb node forget`", id)
+	case known && !held && n.Name != "":
+		return rhumb.Ef(op, rhumb.PermissionDenied, "%s is registered as %q; a certificate that names %q cannot speak for it", id, n.Name, name)
+	case !held && !joining:
+		return rhumb.Ef(op, rhumb.Unavailable, "this node has not learned yet that %s registered with the certificate of %q; retry", id, name)
+	}
+	return nil
+}
+
+// MayPropose returns an error unless a node may ask the metadata leader for a command. It protects the roles
+// of other nodes: a command that a node proposes about itself or its ranges is refused from anybody else, and
+// those that need the evidence of the leader are refused from all. Commands of operators, sent through any
+// node are not restricted here.
+func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
+	const op rhumb.Op = "catalog.MayPropose"
+	denied := func(format string, args ...any) error {
+		return rhumb.Ef(op, rhumb.PermissionDenied, "%s proposed "+format, append([]any{from}, args...)...)
+	}
+	switch c := cmd.(type) {
+	case AlterISR:
+		if r, ok := s.Range(c.Range); ok && r.Primary != from {
+			return denied("an in-sync set of range %s, whose primary is %s", c.Range, r.Primary)
+		}
+	case QuarantineReplica:
+		if c.Node != from {
+			return denied("to quarantine a replica of %s", c.Node)
+		}
+	case ReadmitReplica:
+		if c.Node != from {
+			return denied("to readmit a replica of %s", c.Node)
+		}
+	case RegisterNode:
+		// A member registers nodes that joined through it, after it has verified their certificates.
+		if n, ok := s.Node(from); c.Name != "" && (!ok || n.Name == "" && c.Node != from) {
+			return denied("to register %q", c.Name)
+		}
+	case FenceNode, SetRegionDead, SetVoters, Init:
+		return denied("a command of the metadata leader")
+	case Batch:
+		for _, item := range c.Commands {
+			if err := s.MayPropose(from, item); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -1,0 +1,38 @@
+package identity
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Bearers returns the verified bearers at the other side of open connections, each certificate once, ordered by name and serial number.
+func (s *Source) Bearers() (peers []Peer) {
+	seen := map[string]bool{}
+	for _, c := range s.openConns() {
+		if p, ok := c.Peer(); ok && !seen[string(p.Cert.Raw)] {
+			seen[string(p.Cert.Raw)] = true
+			peers = append(peers, p)
+		}
+	}
+	slices.SortFunc(peers, func(a, b Peer) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name.Name, b.Name.Name), cmp.Compare(a.Serial, b.Serial))
+	})
+	return peers
+}
+
+// IssuerID identifies the authority that issued the own certificate, as AuthorityOf does, or returns "" if no trusted authority did.
+func (s *Source) IssuerID() string {
+	l := s.current.Load()
+	if l.pair == nil {
+		return ""
+	}
+	chain, err := l.chain()
+	if err != nil {
+		return ""
+	}
+	p, err := s.Verifier().Verify(chain, Want{Roles: []Role{l.name.Role}}, s.cfg.Wall())
+	if err != nil {
+		return ""
+	}
+	return p.Authority
+}

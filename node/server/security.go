@@ -1,0 +1,303 @@
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// SecurityNode is the part of a node that the security service uses.
+type SecurityNode interface {
+	Ping() Info
+	State() *catalog.State
+	Linearize(ctx context.Context) (*catalog.State, error)
+	Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, *catalog.State, error)
+	// DescribeIdentities asks every node that is not fenced.
+	DescribeIdentities(ctx context.Context) ([]*rhumbpb.NodeIdentityReport, error)
+	// RotateGossipKeys replaces the key of gossip. away are nodes that learn it when they return.
+	RotateGossipKeys(ctx context.Context) (keys rhumb.GossipKeys, away []rhumb.NodeID, err error)
+}
+
+// fingerprintMin is the least number of digits of an abbreviated fingerprint.
+const fingerprintMin = 8
+
+// Security is the service for certificates, authorities and keys of gossip.
+//
+// It decides on what nodes report now, and the metadata decides again. A report may be a moment old, so
+// two operators who act at once can revoke the same certificate twice, which is harmless, or distrust two
+// authorities of which one should have stayed. The second case needs nodes that have certificates of both,
+// and is repaired with `rhumb cert trust` by an operator whose certificate a third one issued, or with
+// the files of the nodes.
+//
+// Nothing here returns a private key or a key of gossip. Reports name keys of gossip by number.
+type Security struct {
+	rhumbpb.UnimplementedSecurityServer
+	node SecurityNode
+}
+
+// NewSecurity returns the service.
+func NewSecurity(n SecurityNode) *Security { return &Security{node: n} }
+
+// Register registers the service.
+func (s *Security) Register(r grpc.ServiceRegistrar) { rhumbpb.RegisterSecurityServer(r, s) }
+
+// ListCertificates asks all nodes, and adds the lists of the metadata.
+func (s *Security) ListCertificates(ctx context.Context, _ *rhumbpb.ListCertificatesRequest) (*rhumbpb.ListCertificatesResponse, error) {
+	resp, err := s.listCertificates(ctx)
+	return resp, statusError(err)
+}
+
+func (s *Security) listCertificates(ctx context.Context) (*rhumbpb.ListCertificatesResponse, error) {
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp := &rhumbpb.ListCertificatesResponse{Revision: st.Revision()}
+	if resp.Nodes, err = s.node.DescribeIdentities(ctx); err != nil {
+		return nil, err
+	}
+	security := st.Security()
+	revoked := map[string]bool{}
+	for _, r := range security.Revoked {
+		revoked[r.Serial] = true
+		resp.Revoked = append(resp.Revoked, api.EncodeRevocation(r))
+	}
+	for _, r := range resp.Nodes {
+		for _, c := range append(slices.Clone(r.Clients), r.Certificate) {
+			if c != nil {
+				c.Revoked, c.Distrusted = revoked[c.Serial], slices.Contains(security.Distrusted, c.Authority)
+			}
+		}
+	}
+	resp.Authorities = listAuthorities(resp.Nodes, security)
+	return resp, nil
+}
+
+// listAuthorities merges the authorities in files of nodes with those in the metadata, by fingerprint.
+func listAuthorities(reports []*rhumbpb.NodeIdentityReport, security *catalog.Security) []*rhumbpb.AuthorityInfo {
+	known := map[string]*rhumbpb.AuthorityInfo{}
+	at := func(fingerprint string) *rhumbpb.AuthorityInfo {
+		if known[fingerprint] == nil {
+			known[fingerprint] = &rhumbpb.AuthorityInfo{Fingerprint: fingerprint}
+		}
+		return known[fingerprint]
+	}
+	for _, r := range reports {
+		// All nodes usually report the same few authorities. One with the same key and another validity
+		// counts as the same: trust goes by the key.
+		for _, a := range r.Authorities {
+			known[a.Fingerprint] = a
+		}
+		// The authority that a file holds may have issued another one, which issued the certificate.
+		if a := r.Certificate.GetAuthority(); a != "" {
+			at(a)
+		}
+		r.Authorities = nil
+	}
+	for _, a := range security.Authorities {
+		info := at(a.Fingerprint)
+		info.InMetadata = true
+		if cert, err := x509.ParseCertificate(a.Cert); err == nil {
+			info.Subject, info.Certificate = cert.Subject.String(), a.Cert
+			info.NotBefore, info.NotAfter = api.EncodeSeconds(cert.NotBefore), api.EncodeSeconds(cert.NotAfter)
+		}
+	}
+	for _, f := range security.Distrusted {
+		at(f).InMetadata, at(f).Distrusted = true, true
+	}
+	out := make([]*rhumbpb.AuthorityInfo, 0, len(known))
+	for _, a := range known {
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b *rhumbpb.AuthorityInfo) int { return strings.Compare(a.Fingerprint, b.Fingerprint) })
+	return out
+}
+
+// RevokeCertificate revokes one certificate, or all of a node, user or operator.
+func (s *Security) RevokeCertificate(ctx context.Context, q *rhumbpb.RevokeCertificateRequest) (*rhumbpb.RevokeCertificateResponse, error) {
+	listed, err := s.listCertificates(ctx)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	revoke, err := chooseRevoked(q, listed, time.Now())
+	if err != nil {
+		return nil, statusError(err)
+	}
+	resp := &rhumbpb.RevokeCertificateResponse{}
+	// One command each: the second certificate of a node must be revoked also if the metadata refuses one.
+	for _, r := range revoke {
+		_, st, err := s.node.Propose(ctx, catalog.RevokeCertificate{Revocation: r})
+		if err != nil {
+			return nil, statusError(rhumb.Wrap("server.Security.RevokeCertificate", err))
+		}
+		resp.Revoked, resp.Revision = append(resp.Revoked, api.EncodeRevocation(r)), st.Revision()
+	}
+	return resp, nil
+}
+
+// chooseRevoked returns the certificates that a request names.
+func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCertificatesResponse, now time.Time) (out []rhumb.Revocation, err error) {
+	const op rhumb.Op = "server.Security.RevokeCertificate"
+	role, name, named := "", "", 0
+	for r, n := range map[string]string{"": q.Serial, "node": q.NodeName, "user": q.UserName, "operator": q.OperatorName} {
+		if n != "" {
+			role, name = r, n
+			named++
+		}
+	}
+	if named != 1 {
+		return nil, rhumb.E(op, rhumb.InvalidArgument, "name one serial number, node, user or operator")
+	}
+	if role == "" {
+		if name, err = identity.ParseSerial(q.Serial); err != nil {
+			return nil, err
+		}
+	}
+	// A user may be connected to several nodes, which then all report the certificate.
+	add := func(c *rhumbpb.Certificate) {
+		if c == nil || slices.ContainsFunc(out, func(r rhumb.Revocation) bool { return r.Serial == c.Serial }) {
+			return
+		}
+		if role == "" && c.Serial == name || role != "" && c.Role == role && c.Name == name {
+			out = append(out, rhumb.Revocation{Serial: c.Serial, Name: c.Role + " " + c.Name, NotAfter: api.DecodeSeconds(c.NotAfter), Why: q.Why, At: now})
+		}
+	}
+	for _, r := range listed.Nodes {
+		add(r.Certificate)
+		for _, c := range r.Clients {
+			add(c)
+		}
+	}
+	switch {
+	case len(out) > 0:
+		return out, nil
+	case role == "":
+		// Nobody uses it at the moment, so its expiry is unknown.
+		return []rhumb.Revocation{{Serial: name, Why: q.Why, At: now}}, nil
+	}
+	return nil, rhumb.Ef(op, rhumb.NotFound, "no node uses or has seen a certificate of %s %s lately; revoke it by its serial number, which `rhumb cert show FILE` prints", role, name)
+}
+
+// SetTrust adds and rejects authorities.
+func (s *Security) SetTrust(ctx context.Context, q *rhumbpb.SetTrustRequest) (*rhumbpb.SetTrustResponse, error) {
+	const op rhumb.Op = "server.Security.SetTrust"
+	listed, err := s.listCertificates(ctx)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	cmd, err := chooseTrust(q, listed)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	_, st, err := s.node.Propose(ctx, cmd)
+	if err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	if listed, err = s.listCertificates(ctx); err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	return &rhumbpb.SetTrustResponse{Authorities: listed.Authorities, Revision: st.Revision()}, nil
+}
+
+// chooseTrust checks a request against the certificates in use.
+func chooseTrust(q *rhumbpb.SetTrustRequest, listed *rhumbpb.ListCertificatesResponse) (cmd catalog.SetTrust, err error) {
+	const op rhumb.Op = "server.Security.SetTrust"
+	if len(q.Trust)+len(q.Distrust) == 0 {
+		return cmd, rhumb.E(op, rhumb.InvalidArgument, "name an authority to trust or to distrust")
+	}
+	for _, der := range q.Trust {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return cmd, rhumb.Ef(op, rhumb.InvalidArgument, "the certificate of the authority cannot be parsed: %v", err)
+		}
+		// Whoever holds the key of a certificate in this list decides who everybody is.
+		if !cert.IsCA {
+			return cmd, rhumb.Ef(op, rhumb.InvalidArgument, "the certificate of %q is not that of an authority", cert.Subject)
+		}
+		cmd.Trust = append(cmd.Trust, rhumb.Authority{Fingerprint: identity.AuthorityOf(cert), Cert: der})
+	}
+	for _, prefix := range q.Distrust {
+		f, err := completeFingerprint(prefix, listed.Authorities)
+		if err != nil {
+			return cmd, err
+		}
+		for _, r := range listed.Nodes {
+			if r.Certificate.GetAuthority() == f && !q.Force {
+				return cmd, rhumb.Ef(op, rhumb.Conflict, "node %s works with a certificate of the authority %.16s, so the other nodes would refuse it; renew its certificate with another authority first", rhumb.NodeID(r.Node), f)
+			}
+			// A node that did not answer may rely on it as well.
+			if r.Error != "" && !q.Force {
+				return cmd, rhumb.Ef(op, rhumb.Unavailable, "node %s does not say which authority issued its certificate (%s); repeat the command when it answers, or with --force", rhumb.NodeID(r.Node), r.Error)
+			}
+		}
+		cmd.Distrust = append(cmd.Distrust, f)
+	}
+	return cmd, nil
+}
+
+// completeFingerprint returns the fingerprint that begins with some digits.
+func completeFingerprint(prefix string, known []*rhumbpb.AuthorityInfo) (full string, err error) {
+	const op rhumb.Op = "server.Security.SetTrust"
+	prefix = strings.ToLower(prefix)
+	if len(prefix) == 64 {
+		return prefix, nil
+	}
+	if len(prefix) < fingerprintMin {
+		return "", rhumb.Ef(op, rhumb.InvalidArgument, "fingerprint %q is too short; give at least %d digits", prefix, fingerprintMin)
+	}
+	for _, a := range known {
+		if !strings.HasPrefix(a.Fingerprint, prefix) {
+			continue
+		}
+		if full != "" {
+			return "", rhumb.Ef(op, rhumb.InvalidArgument, "several authorities begin with %s; give more digits", prefix)
+		}
+		full = a.Fingerprint
+	}
+	if full == "" {
+		return "", rhumb.Ef(op, rhumb.NotFound, "no authority begins with %s; `rhumb cert ls` lists them", prefix)
+	}
+	return full, nil
+}
+
+// RotateGossipKeys replaces the key of gossip.
+func (s *Security) RotateGossipKeys(ctx context.Context, _ *rhumbpb.RotateGossipKeysRequest) (*rhumbpb.RotateGossipKeysResponse, error) {
+	keys, away, err := s.node.RotateGossipKeys(ctx)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	return &rhumbpb.RotateGossipKeysResponse{Version: keys.Version, Key: keys.Keys[0].ID, Away: nodeNumbers(away)}, nil
+}
+
+// ListGossipKeys returns the version of the keys at each node.
+func (s *Security) ListGossipKeys(ctx context.Context, _ *rhumbpb.ListGossipKeysRequest) (*rhumbpb.ListGossipKeysResponse, error) {
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	reports, err := s.node.DescribeIdentities(ctx)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	g := st.Security().Gossip
+	resp := &rhumbpb.ListGossipKeysResponse{Version: g.Version}
+	for _, k := range g.Keys {
+		resp.Keys = append(resp.Keys, k.ID)
+	}
+	for _, r := range reports {
+		resp.Nodes = append(resp.Nodes, &rhumbpb.NodeIdentityReport{
+			Node: r.Node, Name: r.Name, Secure: r.Secure, GossipVersion: r.GossipVersion, GossipKeys: r.GossipKeys, Error: r.Error,
+		})
+	}
+	return resp, nil
+}
