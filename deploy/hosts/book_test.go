@@ -23,7 +23,7 @@ var bookPages = []string{"install", "size", "secure", "first-cluster", "join", "
 var shellRE = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
 // bookTime bounds each page.
-const bookTime = 90 * time.Second
+const bookTime = 4 * time.Minute
 
 // TestBook runs the commands of the pages of operations as they are printed: every block marked as shell of a page is part of one script,
 // which runs on the computer of the operator. It prints how long it takes from nine empty hosts to the first answered write.
