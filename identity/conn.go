@@ -19,8 +19,10 @@ type Conn struct {
 	peer  Peer
 	named bool              // peer is set
 	own   *x509.Certificate // what this side presented; nil if nothing
-	done  chan struct{}
-	end   sync.Once
+	// verifier accepted the certificate of the other side.
+	verifier *Verifier
+	done     chan struct{}
+	end      sync.Once
 }
 
 // Peer returns the verified bearer at the other side. ok is false for a client without a
@@ -69,8 +71,10 @@ func (s *Source) watchConn(t *tracked, c *Conn) {
 	s.mu.Unlock()
 	// Trust may have changed between the verification and the entry in the list, and a change
 	// before the entry did not see the connection.
-	if reason := s.examineConn(c, s.verifier.Load(), s.cfg.Wall(), nil); reason != ReasonNone {
-		s.endConn(c, reason)
+	if v := s.verifier.Load(); v != c.verifier {
+		if reason := s.examineConn(c, v, s.cfg.Wall(), nil); reason != ReasonNone {
+			s.endConn(c, reason)
+		}
 	}
 }
 

@@ -163,12 +163,35 @@ func Parse(uri string) (Name, error) {
 	return n, n.Validate()
 }
 
+// fromSPIFFE returns the name in a SPIFFE ID "spiffe://<trust
+// domain>/rhumb/<cluster>/<role>/<name>", in the form of Name.String. The trust domain has no
+// meaning: who may issue such certificates is decided by the CA file.
+func fromSPIFFE(uri string) (name string, ok bool) {
+	rest, ok := strings.CutPrefix(uri, "spiffe://")
+	if !ok {
+		return "", false
+	}
+	domain, path, _ := strings.Cut(rest, "/")
+	rest, ok = strings.CutPrefix(path, scheme+"/")
+	// The alphabet of trust domains. A port or a user would be no SPIFFE ID.
+	for i := range len(domain) {
+		c := domain[i]
+		ok = ok && (isLower(c) || isDigit(c) || c == '-' || c == '.' || c == '_')
+	}
+	return scheme + "://" + rest, ok && domain != ""
+}
+
 // FromCertificate returns the name in a certificate. It does not verify the certificate.
 func FromCertificate(cert *x509.Certificate) (Name, error) {
 	var found []string
 	for _, u := range cert.URIs {
 		if u.Scheme == scheme {
 			found = append(found, u.String())
+		}
+		// A certificate of SPIFFE must not have a second URI, so the name is the path of the only
+		// one.
+		if name, ok := fromSPIFFE(u.String()); ok {
+			found = append(found, name)
 		}
 	}
 	switch len(found) {

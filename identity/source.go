@@ -292,6 +292,7 @@ type watch struct {
 	applied, pending string    // fingerprints of the files
 	failed           time.Time // when the files were last rejected; zero if they were accepted
 	warned           time.Time
+	ended            bool // whether the certificate had expired at the last look
 	rechecked        time.Time
 }
 
@@ -340,18 +341,21 @@ func (s *Source) pollFiles(w *watch) {
 	}
 }
 
-// warnExpiry warns of a certificate that expires soon.
+// warnExpiry warns of a certificate that expires soon or has expired.
 func (s *Source) warnExpiry(w *watch) {
 	leaf := s.Leaf()
-	if leaf == nil || time.Since(w.warned) < warnInterval {
+	if leaf == nil {
 		return
 	}
 	left := leaf.NotAfter.Sub(s.cfg.Wall())
-	if left > ExpiryWarning(leaf) {
+	// The end itself is reported at once, however new the last warning is.
+	ended := left <= 0
+	if left > ExpiryWarning(leaf) || ended == w.ended && time.Since(w.warned) < warnInterval {
+		w.ended = ended
 		return
 	}
-	w.warned = time.Now()
-	if left <= 0 {
+	w.warned, w.ended = time.Now(), ended
+	if ended {
 		s.cfg.Logger.Error("the certificate has expired; other members refuse this process until its files are replaced", "cert", s.cfg.Files.Cert, "not_after", leaf.NotAfter)
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -351,23 +352,55 @@ func TestExpiryEndsConnections(t *testing.T) {
 }
 
 // TestAnonymousClientPinsCluster guards that a client that knows only an authority, which issues
-// certificates for several clusters, stays with the cluster that it reached first.
+// certificates for several clusters, stays with the cluster that it reached first, and that a server
+// with a copy of a certificate, but not its key, decides nothing.
 func TestAnonymousClientPinsCluster(t *testing.T) {
 	a := identitytest.New(t)
 	second := *a
 	second.Cluster[0] ^= 1
-	addr, other := serveEcho(t, a.Node(t, "eu-1").Source(t), wantAnyone), serveEcho(t, second.Node(t, "eu-1").Source(t), wantAnyone)
+	serve := func(i *identitytest.Issued) string {
+		l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+			Certificates: []tls.Certificate{{Certificate: [][]byte{i.Cert.Raw}, PrivateKey: i.Key}}, NextProtos: []string{"h2"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() { _, _ = io.Copy(conn, conn) }()
+			}
+		}()
+		return l.Addr().String()
+	}
+	shake := func(src *identity.Source, addr string) error {
+		raw, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = raw.Close() })
+		_, _, err = src.ClientCredentials(wantNode).ClientHandshake(t.Context(), addr, raw)
+		return err
+	}
+	copied := second.Node(t, "eu-1")
+	copied.Key = a.Node(t, "eu-1").Key
+	addr, other, thief := serve(a.Node(t, "eu-1")), serve(second.Node(t, "eu-1")), serve(copied)
 	client := a.Anonymous(t)
-	conn, err := dial(client, addr, wantNode)
-	if err != nil || client.Cluster() != a.Cluster {
+	if err := shake(client, thief); err == nil || !client.Cluster().IsZero() || metric(t, client, "rhumb_identity_connections") != 0 {
+		t.Fatalf("a server without the key: cluster %s, %v", client.Cluster(), err)
+	}
+	if err := shake(client, addr); err != nil || client.Cluster() != a.Cluster {
 		t.Fatal(client.Cluster(), err)
 	}
-	_ = conn.Close()
-	if _, err := dial(client, other, wantNode); identity.ReasonOf(err) != identity.ReasonWrongCluster {
+	if err := shake(client, other); identity.ReasonOf(err) != identity.ReasonWrongCluster {
 		t.Errorf("another cluster: %v", err)
 	}
 	pinned := identitytest.Open(t, identity.SourceConfig{PEM: identity.PEM{CA: identity.EncodeCertificates(a.Cert)}, Cluster: second.Cluster})
-	if _, err := dial(pinned, addr, wantNode); identity.ReasonOf(err) != identity.ReasonWrongCluster {
+	if err := shake(pinned, addr); identity.ReasonOf(err) != identity.ReasonWrongCluster {
 		t.Errorf("a configured cluster: %v", err)
 	}
 }
@@ -492,5 +525,67 @@ func TestClientRejectsServers(t *testing.T) {
 				t.Errorf("%v failures are counted, want 1", n)
 			}
 		})
+	}
+}
+
+// logBook collects log lines.
+type logBook struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logBook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBook) has(s string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), s)
+}
+
+// TestExpiryIsAnnounced guards that the log warns of a certificate that expires soon, before and after
+// the end, and not of one with time left.
+func TestExpiryIsAnnounced(t *testing.T) {
+	a := identitytest.New(t)
+	now := time.Now()
+	for _, tc := range []struct {
+		name     string
+		from, to time.Duration // relative to now
+		line     string        // empty if there is no warning
+	}{
+		{"three quarters left", -time.Hour, 3 * time.Hour, ""},
+		{"a tenth left", -9 * time.Hour, time.Hour, "expires soon"},
+		{"years, and 31 days left", -20_000 * time.Hour, 31 * 24 * time.Hour, ""},
+		{"years, and 29 days left", -20_000 * time.Hour, 29 * 24 * time.Hour, "expires soon"},
+	} {
+		var book logBook
+		var offset atomic.Int64
+		ticks := make(chan struct{}, 100)
+		identitytest.Open(t, identity.SourceConfig{
+			PEM:  a.Node(t, "eu-1", identitytest.Valid(now.Add(tc.from), now.Add(tc.to))).PEM(t),
+			Poll: poll, Logger: slog.New(slog.NewTextHandler(&book, nil)),
+			Wall: func() time.Time {
+				select {
+				case ticks <- struct{}{}:
+				default:
+				}
+				return now.Add(time.Duration(offset.Load()))
+			},
+		})
+		if tc.line == "" {
+			for range 20 {
+				<-ticks
+			}
+			if book.has("expire") {
+				t.Errorf("%s: the log warns", tc.name)
+			}
+			continue
+		}
+		eventually(t, tc.name+": the log does not warn", func() bool { return book.has("expires soon") })
+		offset.Store(int64(tc.to + time.Minute))
+		eventually(t, tc.name+": the log does not report the end", func() bool { return book.has("has expired") })
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"slices"
 	"strings"
@@ -56,13 +57,16 @@ func (s *Source) serverConfig(conn net.Conn, want Want, protocols []string) *tls
 	cfg.VerifyConnection = func(state tls.ConnectionState) error {
 		c := &Conn{want: want, state: state, own: cur.leaf()}
 		if len(state.PeerCertificates) > 0 || !want.Optional {
-			p, err := s.verifier.Load().Verify(state.PeerCertificates, want, s.cfg.Wall())
+			c.verifier = s.verifier.Load()
+			p, err := c.verifier.Verify(state.PeerCertificates, want, s.cfg.Wall())
 			if err != nil {
 				s.reject(conn, err)
 				return err
 			}
 			c.peer, c.named = p, true
 		}
+		// The client has yet to prove that it has the key. If it cannot, its connection is closed, and
+		// leaves the list.
 		if t, ok := conn.(*tracked); ok {
 			s.watchConn(t, c)
 		}
@@ -95,14 +99,12 @@ func (s *Source) clientConfig(t *tracked, want Want, protocols []string, host st
 	// with the chain, and not by its host name, which the standard verification would check.
 	cfg.InsecureSkipVerify = true
 	cfg.VerifyConnection = func(state tls.ConnectionState) error {
-		p, err := s.verifier.Load().Verify(state.PeerCertificates, want, s.cfg.Wall())
+		v := s.verifier.Load()
+		p, err := v.Verify(state.PeerCertificates, want, s.cfg.Wall())
 		if err != nil {
 			return err
 		}
-		if err := s.pinCluster(p.Cluster); err != nil {
-			return err
-		}
-		s.watchConn(t, &Conn{want: want, state: state, own: cur.leaf(), peer: p, named: true})
+		s.watchConn(t, &Conn{want: want, state: state, own: cur.leaf(), peer: p, named: true, verifier: v})
 		return nil
 	}
 	return cfg
@@ -149,11 +151,8 @@ func (s *Source) ClientConfig(want Want, protocols ...string) *tls.Config {
 		return &tls.Certificate{}, nil
 	}
 	cfg.VerifyConnection = func(state tls.ConnectionState) error {
-		p, err := s.verifier.Load().Verify(state.PeerCertificates, want, s.cfg.Wall())
-		if err != nil {
-			return err
-		}
-		return s.pinCluster(p.Cluster)
+		_, err := s.verifier.Load().Verify(state.PeerCertificates, want, s.cfg.Wall())
+		return err
 	}
 	return cfg
 }
@@ -180,6 +179,24 @@ func (l *Listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	return l.src.Accept(conn, l.want, l.protocols...), nil
+}
+
+// ErrorLog returns the logger of an http.Server whose listener is a Listener. It counts failed
+// handshakes, which the server reports there only, and passes lines on at debug level: anybody can
+// cause them.
+func (s *Source) ErrorLog() *log.Logger { return log.New(&errorLog{s}, "", 0) }
+
+type errorLog struct{ src *Source }
+
+// Write implements io.Writer. The HTTP server writes one line at a time.
+func (l *errorLog) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	// An invalid certificate was counted where it was verified.
+	if strings.Contains(text, "TLS handshake error") && !strings.Contains(text, "identity.Verify") {
+		l.src.m.rejected.WithLabelValues(string(ReasonHandshake)).Inc()
+	}
+	l.src.cfg.Logger.Debug("HTTP server", "line", text)
+	return len(line), nil
 }
 
 // creds implements credentials.TransportCredentials.
@@ -219,7 +236,8 @@ func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 		if ReasonOf(err) == ReasonNone {
 			c.src.reject(raw, err)
 		}
-		_ = raw.Close()
+		// Not raw, because a connection that failed after the verification is in the list.
+		_ = conn.Close()
 		return nil, nil, err
 	}
 	return conn, info, nil
@@ -233,9 +251,13 @@ func (c *creds) ClientHandshake(ctx context.Context, authority string, raw net.C
 	}
 	conn := c.src.Dial(raw, c.want, host, grpcProtocols...)
 	info, err := handshake(ctx, conn)
+	if err == nil {
+		// Only now has the server proved that the certificate is its own.
+		err = c.src.pinCluster(info.Conn.peer.Cluster)
+	}
 	if err != nil {
 		c.src.m.refused.WithLabelValues(string(reasonOfHandshake(err))).Inc()
-		_ = raw.Close()
+		_ = conn.Close()
 		return nil, nil, explainHandshake(raw.RemoteAddr(), err)
 	}
 	return &clientConn{conn, c.src}, info, nil
@@ -314,7 +336,7 @@ func explainHandshake(remote net.Addr, err error) error {
 		return plainError{rhumb.Ef(op, rhumb.Unauthenticated, "%s does not speak TLS; a node that was started with --insecure is reached with --insecure, on the same machine only", remote)}
 	}
 	if ReasonOf(err) != ReasonNone {
-		return plainError{rhumb.Ef(op, rhumb.KindOf(err), "%v", err)}
+		return plainError{&rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Err: err}}
 	}
 	return plainError{rhumb.Ef(op, rhumb.Unavailable, "TLS with %s failed: %v", remote, err)}
 }

@@ -41,6 +41,22 @@ func talk(addr string, cfg *tls.Config) ([]byte, error) {
 	return b[:n], err
 }
 
+// openConnections returns the number of TLS connections that a node watches.
+func openConnections(t *testing.T, n *Node) float64 {
+	t.Helper()
+	families, err := n.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "rhumb_identity_connections" {
+			return f.Metric[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatal("the connections are not counted")
+	return 0
+}
+
 // TestPortsRejectCertificates guards each TLS port of a node against each bad certificate: no byte
 // of the application is answered. Good certificates are tried too, so that the test cannot pass
 // because nothing works.
@@ -51,6 +67,8 @@ func TestPortsRejectCertificates(t *testing.T) {
 	now := time.Now()
 	revoked := a.Node(t, "eu-7")
 	n.source.SetTrust(identity.Trust{Revoked: []string{identity.SerialOf(revoked.Cert)}})
+	stolen := a.Node(t, "eu-2")
+	stolen.Key = a.Node(t, "eu-3").Key
 	server, client := x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth
 	const all, some, none = 3, 2, 0 // ports that accept: all, all but heartbeats, none
 	count := 0
@@ -77,6 +95,7 @@ func TestPortsRejectCertificates(t *testing.T) {
 		{"two names", a.Node(t, "eu-2", identitytest.URIs(t, "rhumb://"+a.Cluster.String()+"/node/eu-2", "rhumb://"+a.Cluster.String()+"/operator/ann")), none},
 		{"a weak key", a.Node(t, "eu-2", identitytest.RSA(t, 1024)), none},
 		{"revoked", revoked, none},
+		{"a copy without the key", stolen, none},
 	} {
 		for i, port := range []struct{ name, addr, proto string }{
 			{"main", n.bound.addr, "h2"}, {"admin", n.bound.admin, "http/1.1"}, {"heartbeats", n.bound.heartbeat, "h2"},
@@ -101,6 +120,12 @@ func TestPortsRejectCertificates(t *testing.T) {
 		}
 	}
 	t.Logf("%d rejected", count)
+	// Rejected connections leave nothing behind.
+	for deadline := time.Now().Add(10 * time.Second); openConnections(t, n) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%v connections are still open", openConnections(t, n))
+		}
+	}
 }
 
 // TestPortsRefuseDowngrade guards that no port speaks TLS 1.2 or plain text, even with a good

@@ -113,10 +113,12 @@ func (n *Node) listenAdmin(l net.Listener) net.Listener {
 	return n.source.NewListener(l, wantClient, "http/1.1")
 }
 
-// errorLog returns the logger of an HTTP server. It reports failed handshakes, which anybody can
-// cause.
+// errorLog returns the logger of the HTTP server.
 func (n *Node) errorLog() *log.Logger {
-	return slog.NewLogLogger(n.cfg.Logger.Handler(), slog.LevelDebug)
+	if n.source == nil {
+		return slog.NewLogLogger(n.cfg.Logger.Handler(), slog.LevelDebug)
+	}
+	return n.source.ErrorLog()
 }
 
 // portNames holds the names by which --advertise distinguishes the ports.

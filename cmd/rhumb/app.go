@@ -141,6 +141,7 @@ func (a *app) commands() []*cobra.Command {
 	s := a.session
 	read, write := &readCommands{s}, &writeCommands{s}
 	cluster, ranges, authorities := &clusterCommands{s}, &rangeCommands{s}, &authorityCommands{session: s}
+	rights := &accessCommands{s}
 	images := imagecmd.Command(s.Printer, &s.conn)
 	images.AddCommand(benchcmd.ImageCommand(s.Printer, s.in))
 	return slices.Concat(
@@ -158,6 +159,11 @@ func (a *app) commands() []*cobra.Command {
 			authorities.tokenCommand(),
 			authorities.certCommand((&trustCommands{s}).certCommands()...),
 			(&trustCommands{s}).gossipCommand(),
+			rights.userCommand(),
+			rights.roleCommand(),
+			rights.grantCommand(),
+			rights.revokeCommand(),
+			rights.whoAmICommand(),
 			keyCommand(s),
 			storeCommand(s),
 			auditCommand(s),

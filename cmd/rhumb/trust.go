@@ -132,8 +132,8 @@ func (tc *trustCommands) revokeCommand() *cobra.Command {
 		Long: `Make all nodes reject a certificate at once and end the connections that rely on it. A node that is cut off or down rejects it
 when it is back. With a name, all certificates of it that nodes use or see at the moment are revoked. The bearer may get another
 certificate from the authority; to keep a user out, use rhumb user disable.`,
-		Example: `  rhumb cert revoke 4d2a9c --why "laptop was stolen"
-  rhumb cert revoke --node eu-1 --why "disk was sold"
+		Example: `  rhumb cert revoke 4d2a9c --why stolen
+  rhumb cert revoke --node eu-1 --why sold
   rhumb cert revoke --user-name tower`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
