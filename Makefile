@@ -16,7 +16,7 @@ DURATION ?= 24h
 SEEDS ?= 100
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local
+.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -82,8 +82,10 @@ fuzz: ## fuzz every target, FUZZ inputs each
 		done; \
 	done
 
-terraform-test: ## test the Terraform modules (Terraform 1.11; no network)
+terraform-test: terraform-lint ## test the Terraform modules (Terraform 1.11; no network)
 	$(GO) test -count=1 -timeout 15m -v ./deploy/terraform
+
+terraform-lint: ## test the layers of providers with stand-ins for their resources
 	cd deploy/terraform/lint && $(GO) test -count=1 -v .
 
 release: ## build what a release contains into bin/release: program, package, bill of materials, checksums (ARGS=--verify builds twice)
@@ -99,15 +101,15 @@ hostctl: ## build bin/hostctl, which brings up hosts on this machine
 terraform-local: ## bring up, grow and destroy a cluster of hosts on this machine by Terraform (root)
 	$(GO) test -count=1 -timeout 15m -v -run '^TestLocal$$' ./deploy/terraform -local
 
-helm-test: ## lint and render the Helm chart with Helm's packages (compiles for minutes the first time)
-	cd deploy/helm && $(GO) vet ./... && $(GO) test -count=1 -v .
+helm-test: ## lint and render the Helm chart, and as root run its containers as processes (compiles for minutes the first time)
+	cd deploy/helm && $(GO) vet ./... && $(GO) test -count=1 -v . -local
 
-deploy-test: release ## test what of deploy takes too long for CI: a second build without a cache, the image's root file system, compose, the book
+deploy-test: release helm-test ## test what of deploy takes too long for CI: the chart, a second build without a cache, the image's root file system, compose, the book
 	deploy/release/build.sh --verify
 	deploy/container/test.sh bin/release/rhumb
 	cd deploy/compose && $(GO) vet ./... && $(GO) test -count=1 -v .
 	$(GO) test -count=1 -timeout 20m -v ./deploy/hosts
-	@$(MAKE) --no-print-directory terraform-test terraform-local helm-test
+	@$(MAKE) --no-print-directory terraform-test terraform-lint terraform-local helm-test
 
 clean: ## remove what was built
 	rm -rf bin

@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "storage/storagetest", "client/login", "client/stream", "snapshot/segment", "snapshot/reader"},
 	{"raftmeta", "client", "node/session", "snapshot/roll", "snapshot/inspect"},
-	{"snapshot"},
+	{"snapshot", "cli/target"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
 	{"sim", "bench", "bench/image", "ingest", "demo"},

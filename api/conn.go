@@ -29,6 +29,8 @@ type Conn struct {
 	addr  string
 	dial  DialFunc
 	creds Credentials
+	// login returns the options that log one gRPC connection in, nil without a login.
+	login func() []grpc.DialOption
 
 	mu     sync.Mutex // guards cc, usual and closed
 	cc     *grpc.ClientConn
@@ -36,13 +38,23 @@ type Conn struct {
 	closed bool
 }
 
-// NewConn returns a connection to "host:port". The connection is established by the first call.
-func NewConn(addr string, dial DialFunc, creds Credentials) (*Conn, error) {
-	cc, err := Connect(addr, dial, creds)
-	if err != nil {
+// NewConn returns a connection to "host:port". The connection is established by the first call. login returns the options
+// that log one gRPC connection in; it is called for each, and may be nil.
+func NewConn(addr string, dial DialFunc, creds Credentials, login func() []grpc.DialOption) (*Conn, error) {
+	c := &Conn{addr: addr, dial: dial, creds: creds, login: login}
+	var err error
+	if c.cc, err = c.connect(); err != nil {
 		return nil, err
 	}
-	return &Conn{addr: addr, dial: dial, creds: creds, cc: cc}, nil
+	return c, nil
+}
+
+// connect returns a new gRPC connection.
+func (c *Conn) connect() (*grpc.ClientConn, error) {
+	if c.login == nil {
+		return Connect(c.addr, c.dial, c.creds)
+	}
+	return Connect(c.addr, c.dial, c.creds, c.login()...)
 }
 
 // Client returns the current connection. Callers must not keep it, because it may be replaced
@@ -105,7 +117,7 @@ func (c *Conn) probeNode(ctx context.Context) bool {
 func (c *Conn) replaceConn() bool {
 	// Created before the lock is taken. Creating it does not connect, so a node that is still
 	// silent does not block here.
-	cc, err := Connect(c.addr, c.dial, c.creds)
+	cc, err := c.connect()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil || c.closed {

@@ -54,7 +54,7 @@ func TestSilentConnectionIsRenewed(t *testing.T) {
 		mine := new(atomic.Bool)
 		off.Store(mine)
 		return deaf{conn, mine}, err
-	}, PlainText())
+	}, PlainText(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestUnusedConnectionIsLeftAlone(t *testing.T) {
 	c, err := NewConn("127.0.0.1:1", func(context.Context, string, string) (net.Conn, error) {
 		t.Error("connected")
 		return nil, net.ErrClosed
-	}, PlainText())
+	}, PlainText(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

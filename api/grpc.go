@@ -30,6 +30,11 @@ const (
 	// reconnectMax bounds the pause between attempts to connect. gRPC's default is two minutes, for
 	// which a node that restarted would look dead.
 	reconnectMax = time.Second
+	// streamsMax bounds the streams of one connection, HeaderBytesMax the headers of one request, and
+	// handshakeTimeout the handshakes of TLS and HTTP/2.
+	streamsMax       = 1_000
+	HeaderBytesMax   = 16 << 10
+	handshakeTimeout = 5 * time.Second
 	// streamWorkers is the number of goroutines that a server keeps for new streams.
 	streamWorkers = 32
 )
@@ -69,11 +74,11 @@ func DialOptions(dial DialFunc, creds Credentials) []grpc.DialOption {
 }
 
 // Connect returns a connection to "host:port". The connection is established by the first call.
-func Connect(addr string, dial DialFunc, creds Credentials) (*grpc.ClientConn, error) {
+func Connect(addr string, dial DialFunc, creds Credentials, more ...grpc.DialOption) (*grpc.ClientConn, error) {
 	const op rhumb.Op = "api.Connect"
 	// Without passthrough, gRPC would resolve the name itself; dial must see the address as
 	// written, because a latency file may name it.
-	cc, err := grpc.NewClient("passthrough:///"+addr, DialOptions(dial, creds)...)
+	cc, err := grpc.NewClient("passthrough:///"+addr, append(DialOptions(dial, creds), more...)...)
 	return cc, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 }
 
@@ -89,7 +94,8 @@ func ServerOptions(window int64, creds Credentials) []grpc.ServerOption {
 		grpc.Creds(creds),
 		grpc.MaxRecvMsgSize(rhumb.MessageSizeMax), grpc.MaxSendMsgSize(rhumb.MessageSizeMax),
 		grpc.InitialWindowSize(stream), grpc.InitialConnWindowSize(connWindow),
-		grpc.NumStreamWorkers(streamWorkers),
+		grpc.NumStreamWorkers(streamWorkers), grpc.MaxConcurrentStreams(streamsMax), grpc.MaxHeaderListSize(HeaderBytesMax),
+		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		// Half of the interval of clients, so that a ping that arrives a little early is permitted.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2, PermitWithoutStream: true}),

@@ -9,12 +9,14 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/client/login"
 	"github.com/rhumbdb/rhumb/client/stream"
 	"github.com/rhumbdb/rhumb/identity"
 )
@@ -30,6 +32,7 @@ type Client struct {
 	budget *budget
 	creds  api.Credentials
 	source *identity.Source // of creds; nil without TLS
+	login  func() []grpc.DialOption
 	window windows
 	turn   atomic.Uint32 // of inserts, so that they spread over the nodes of a region
 	full   fullNodes
@@ -79,6 +82,10 @@ func newClient(cfg Config) (*Client, error) {
 	var err error
 	if c.creds, c.source, err = cfg.openCredentials(); err != nil {
 		return nil, err
+	}
+	if cfg.User != "" {
+		// One account for all connections, which share the keys of the password.
+		c.login = login.NewAccount(cfg.User, cfg.Password).Options
 	}
 	c.locator = newLocator(c)
 	_, _ = rand.Read(c.id[:]) // never fails (crypto/rand)
@@ -176,7 +183,7 @@ func (c *Client) connTo(addr string) (*stream.Conn, error) {
 	// Created under mu, so that all callers share one connection. New does not connect, so mu is
 	// held for a moment only.
 	conn, err := stream.New(stream.Config{
-		Addr: addr, Dial: c.cfg.Dial, Credentials: c.creds, ConnectTimeout: c.cfg.ConnectTimeout, Cluster: c.Cluster, Counters: &c.m.conns,
+		Addr: addr, Dial: c.cfg.Dial, Credentials: c.creds, Login: c.login, ConnectTimeout: c.cfg.ConnectTimeout, Cluster: c.Cluster, Counters: &c.m.conns,
 	})
 	if err != nil {
 		return nil, err

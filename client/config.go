@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -49,6 +51,11 @@ type Config struct {
 	// Insecure connects without TLS, in plain text. Only nodes that were started with --insecure answer, and those listen on
 	// loopback addresses.
 	Insecure bool
+	// User is the user that the client logs in as, on each connection, with the password that Password returns.
+	// They need TLS, and are not needed with the certificate of a user or operator. Password is called
+	// before each login; PasswordFile reads a file.
+	User     string
+	Password func() (string, error)
 	// Timeout bounds a call whose context has no deadline. The default is 10 s.
 	Timeout time.Duration
 	// AttemptTimeout bounds the wait for the answer of one node, after which the call is retried.
@@ -121,6 +128,8 @@ func (c *Config) Validate() error {
 		fault(err != nil, "address %s is not host:port", a)
 	}
 	fault(c.TLS == nil && !c.Insecure, "TLS is not set; set it with the CA file of the cluster, or set Insecure to connect in plain text to a node on this machine")
+	fault(c.User != "" && c.TLS == nil, "User is %s, but a login needs TLS", c.User)
+	fault((c.User != "") != (c.Password != nil), "User and Password must be set together")
 	fault(c.TLS != nil && c.Insecure, "TLS and Insecure are both set; set one of them")
 	for _, d := range []struct {
 		name  string
@@ -155,4 +164,22 @@ func (c *Config) openCredentials() (api.Credentials, *identity.Source, error) {
 	}
 	// Any node of the cluster will do: clients learn the addresses of nodes from the metadata and from people, not their names.
 	return src.ClientCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode}}), src, nil
+}
+
+// passwordFileMax bounds a file with a password, in bytes.
+const passwordFileMax = 4 << 10
+
+// PasswordFile returns a function for Config.Password that reads the first line of a file. The file is read before
+// each login, so that a new password needs no restart.
+func PasswordFile(name string) func() (string, error) {
+	return func() (string, error) {
+		f, err := os.Open(name)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		text, err := io.ReadAll(io.LimitReader(f, passwordFileMax))
+		line, _, _ := strings.Cut(string(text), "\n")
+		return strings.TrimSuffix(line, "\r"), err
+	}
 }

@@ -76,6 +76,8 @@ type Config struct {
 	CacheBytes int64
 	// DrainTimeout bounds how long Drain waits for primaries to move away. Default 10 s.
 	DrainTimeout time.Duration
+	// Limits bounds what callers can take of the node.
+	Limits LimitsConfig
 	// Snapshot configures the tables that the node publishes in shared memory.
 	Snapshot SnapshotConfig
 	// Wall reads the wall clock. Nil means time.Now.
@@ -170,6 +172,7 @@ func (c *Config) Validate() error {
 	if _, err := c.Memory(); err != nil {
 		fault(true, "memory: %v", err)
 	}
+	c.Limits.validate(fault)
 	fault(c.Snapshot.Budget < 0, "snapshot: the budget is %d bytes, want 0 or more", c.Snapshot.Budget)
 	fault(c.Snapshot.OverdueMax < 0, "snapshot: the bound of overdue files is %d bytes, want 0 or more", c.Snapshot.OverdueMax)
 	fault(c.Snapshot.Leash < 0, "snapshot: the leash is %v, want 0 or more", c.Snapshot.Leash)

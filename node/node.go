@@ -14,12 +14,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/tap"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/node/gate"
 	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/node/server"
 	"github.com/rhumbdb/rhumb/storage"
@@ -38,6 +39,8 @@ const (
 	founderPatience = 3 * time.Second
 	// twinTimeout bounds the question whether another process acts as this node.
 	twinTimeout = time.Second
+	// adminIdle is how long an HTTP connection of an operator's tool may be idle.
+	adminIdle = 2 * time.Minute
 	// registerTimeout bounds one attempt to register.
 	registerTimeout = 3 * time.Second
 )
@@ -60,6 +63,7 @@ type Node struct {
 	// bound holds the addresses that the node listens on, outside those that others connect to.
 	bound, outside bound
 	budgets        budgets
+	guard          guard
 
 	// member is nil before the node takes part in its cluster.
 	member atomic.Pointer[member]
@@ -161,6 +165,9 @@ func (n *Node) openNode() (err error) {
 	if err := n.checkIdentity(); err != nil {
 		return err
 	}
+	if err := n.openGuard(); err != nil {
+		return err
+	}
 	ports, err := n.openPorts()
 	if err != nil {
 		return err
@@ -221,28 +228,36 @@ func (n *Node) openPorts() (p ports, err error) {
 func (n *Node) servePorts(p ports) {
 	// With WaitForHandlers, Stop returns after the last handler: Close then closes the stores,
 	// which handlers use.
-	options := func(want identity.Want) []grpc.ServerOption {
-		options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want)), grpc.WaitForHandlers(true))
-		// The principal first: the rights are checked against it. Handlers run only if both have let the call in.
-		options = append(options, server.Identify(func(ctx context.Context) access.Principal { return server.Certified(ctx, n.cfg.Insecure) })...)
-		return append(options, server.Authorize(n.State)...)
+	g := &n.guard
+	g.main, g.beats, g.admin = n.newGate("main", p.main), n.newGate("heartbeat", p.beats), n.newGate("admin", p.admin)
+	options := func(want identity.Want, door *gate.Gate, streams tap.ServerInHandle) []grpc.ServerOption {
+		options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want)), grpc.WaitForHandlers(true),
+			// The principal first: the rights are checked against it. Handlers run only if both have let the call in.
+			grpc.InTapHandle(g.sessions.Tap(door, streams)), grpc.ChainStreamInterceptor(g.sessions.Stream),
+			grpc.ChainUnaryInterceptor(server.AuditRefusals(g.sessions.RecordFailure)))
+		options = append(options, server.Authorize(n.State)...)
+		return append(options, grpc.ChainUnaryInterceptor(server.Audit(n.record)))
 	}
-	all := grpc.NewServer(append(options(wantClient), server.LimitStreams(n.budgets.streams))...)
-	only := grpc.NewServer(options(wantNode)...)
+	all := grpc.NewServer(options(wantClient, g.main, server.LimitStreams(n.budgets.streams))...)
+	only := grpc.NewServer(options(wantNode, g.beats, nil)...)
 	// The main port serves peers as well, because replication, Raft and requests of peers arrive
 	// there. The other server is for heartbeats. Both offer the whole service: which stream a peer
 	// opens where is the choice of the peer.
 	n.kv.Register(all)
 	n.peers.Register(all)
 	n.peers.Register(only)
+	g.sessions.Register(all)
 	server.NewCluster(n).Register(all)
 	server.NewSecurity(n).Register(all)
 	server.NewAccess(n).Register(all)
 	n.servers = []*grpc.Server{all, only}
-	n.admin = &http.Server{Handler: server.AdminHandler(n, n.metrics, image{n}), ReadHeaderTimeout: 5 * time.Second, ConnContext: identity.HTTPContext, ErrorLog: n.errorLog()}
-	n.work.Go(func() { _ = all.Serve(p.main) })
-	n.work.Go(func() { _ = only.Serve(p.beats) })
-	n.work.Go(func() { _ = n.admin.Serve(n.listenAdmin(p.admin)) })
+	n.admin = &http.Server{
+		Handler: server.AdminHandler(n, n.metrics, image{n}, callersHTTP{n}), ConnContext: identity.HTTPContext, ErrorLog: n.errorLog(),
+		ReadHeaderTimeout: gate.HandshakeTimeout, IdleTimeout: adminIdle, MaxHeaderBytes: api.HeaderBytesMax,
+	}
+	n.work.Go(func() { _ = all.Serve(g.main) })
+	n.work.Go(func() { _ = only.Serve(g.beats) })
+	n.work.Go(func() { _ = n.admin.Serve(n.listenAdmin(g.admin)) })
 }
 
 // listenOn opens one port. The purpose appears in the error.
@@ -372,6 +387,7 @@ func (n *Node) close() {
 	}
 	n.entering.Unlock()
 	n.work.Wait()
+	n.closeGuard()
 	if n.source != nil {
 		n.source.Close()
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/identity/identitytest"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
 // secureConfig returns the configuration of a node with a certificate on free loopback ports. The
@@ -235,5 +237,49 @@ func TestFounder(t *testing.T) {
 	}
 	if nodes := slices.Collect(founder.State().Nodes()); len(nodes) != 3 {
 		t.Errorf("the founder knows %d nodes, want 3", len(nodes))
+	}
+}
+
+// TestRevokedNode guards that a node whose certificate is revoked in the metadata loses its
+// connections with all others, which keep serving, and that it returns with another certificate
+// without a restart.
+func TestRevokedNode(t *testing.T) {
+	a := identitytest.New(t)
+	nodes := startSecureRegion(t, a)
+	table := createTable(t, nodes[0], "flights", 3)
+	awaitInSync(t, nodes[0], 3)
+	kv := kvAs(t, nodes[0], a.Operator(t, "ann").Source(t))
+	put(t, kv, table.Id, "before", "v")
+
+	third := nodes[2]
+	leaf := third.source.Leaf()
+	if _, _, err := nodes[0].Propose(t.Context(), catalog.RevokeCertificate{
+		Revocation: rhumb.Revocation{Serial: identity.SerialOf(leaf), NotAfter: leaf.NotAfter, Why: "test"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	connected := func(n *Node) bool {
+		return slices.ContainsFunc(n.source.Bearers(), func(p identity.Peer) bool { return p.Serial == identity.SerialOf(leaf) })
+	}
+	retry(t, func(context.Context) error {
+		if connected(nodes[0]) || connected(nodes[1]) {
+			return errors.New("the revoked certificate still has a connection")
+		}
+		return nil
+	})
+	put(t, kv, table.Id, "meanwhile", "v")
+	if connected(nodes[0]) || connected(nodes[1]) {
+		t.Error("the revoked certificate connected again")
+	}
+	a.Node(t, "eu-3").WriteTo(t, third.cfg.Identity)
+	retry(t, func(context.Context) error {
+		if third.source.Leaf().Equal(leaf) {
+			return errors.New("the new certificate is not loaded")
+		}
+		return nil
+	})
+	awaitInSync(t, nodes[0], 3)
+	if got := get(t, kvAs(t, third, a.Operator(t, "ann").Source(t)), table.Id, "meanwhile"); got != "v" {
+		t.Errorf("the node that returned reads %q", got)
 	}
 }

@@ -112,7 +112,7 @@ func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 // missing returns the error of a node that has neither an identity nor a
 // token. The message names the three ways to start it.
 func missing(dir string) error {
-	return rhumb.Ef("enroll.Ensure", rhumb.Unauthenticated,
+	return rhumb.Ef("enroll.Ensure", rhumb.InvalidArgument,
 		"the node has no identity in %s; start it once with --token FILE (rhumb token create makes the token), or give --cert, --key and --ca of another authority, or --insecure on loopback addresses", dir)
 }
 

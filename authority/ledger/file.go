@@ -194,9 +194,14 @@ func (l *Ledger) locked(f func() error) error {
 
 // refresh reads what other processes appended, and finds damage and loss.
 func (l *Ledger) refresh() error {
+	known := Head{}
+	if l.state != nil {
+		known = l.state.head
+	}
 	info, err := os.Stat(l.path())
 	if errors.Is(err, fs.ErrNotExist) {
-		return l.refill("it does not exist")
+		l.state, l.size = newState(), 0
+		return l.refill("it does not exist", known)
 	}
 	if err != nil {
 		return rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
@@ -208,10 +213,6 @@ func (l *Ledger) refresh() error {
 	// Another file, or a shorter one, was not read by this process before.
 	// Then the whole file is read again and has to contain everything that
 	// this process knows.
-	known := Head{}
-	if l.state != nil {
-		known = l.state.head
-	}
 	if l.state == nil || !os.SameFile(info, l.file) || info.Size() < l.size {
 		l.state, l.size = newState(), 0
 	}
@@ -224,24 +225,21 @@ func (l *Ledger) refresh() error {
 	}
 	for _, h := range []Head{mark, known} {
 		if h.Seq != 0 && !l.state.Holds(h) {
-			return l.refill(fmt.Sprintf("it does not hold record %d, which was on disk", h.Seq))
+			return l.refill(fmt.Sprintf("it does not hold record %d, which was on disk", h.Seq), known)
 		}
 	}
 	if errMark != nil {
-		return l.refill(rhumb.Message(errMark))
+		return l.refill(rhumb.Message(errMark), known)
 	}
 	return nil
 }
 
 // refill appends a gap after a loss of records that the files themselves
 // show.
-func (l *Ledger) refill(why string) error {
+func (l *Ledger) refill(why string, known Head) error {
 	mark, _ := l.readMark() // unreadable: the gap follows the records that are left
-	if l.state == nil {
-		l.state, l.size = newState(), 0
-	}
 	l.warn("the ledger has lost records; all tokens are void, make new ones", "file", l.path(), "why", why)
-	seq := max(mark.Seq, l.state.head.Seq) + 1
+	seq := max(mark.Seq, known.Seq, l.state.head.Seq) + 1
 	return l.append([]Record{{Kind: Gap, Seq: seq, Why: why}})
 }
 

@@ -10,18 +10,6 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// identityOf returns the identity of a client, or nil without TLS. The files
-// are named and not read here: the client reads them again when they change.
-func (f Flags) identityOf() *client.TLS {
-	if f.Insecure {
-		return nil
-	}
-	// checkIdentity has parsed it. Zero is the cluster of the certificate or,
-	// without one, of the first node that answers.
-	cluster, _ := rhumb.ParseUUID(f.Cluster)
-	return &client.TLS{CA: f.CA, Cert: f.Cert, Key: f.Key, Cluster: cluster}
-}
-
 // Admin sends requests to the admin ports of nodes, with the same identity as
 // a client: the certificate, or the user and the password as HTTP's basic
 // authentication.

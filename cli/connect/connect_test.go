@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/target"
 	"github.com/rhumbdb/rhumb/demo"
 )
 
@@ -17,7 +18,7 @@ func TestPlainText(t *testing.T) {
 		"127.0.0.1:7600": true, "127.8.9.1:7600": true, "[::1]:7600": true, "localhost:7600": true,
 		"192.0.2.1:7600": false, "0.0.0.0:7600": false, "example.com:7600": false, "localhost.example.com:7600": false, "127.0.0.1": false,
 	} {
-		f := Flags{Addrs: []string{addr}}
+		f := Flags{Target: target.Target{Addrs: []string{addr}}}
 		if _, err := f.Config(); rhumb.KindOf(err) != rhumb.InvalidArgument {
 			t.Errorf("%s without --insecure: %v", addr, err)
 		} else if strings.Contains(err.Error(), "demo") {

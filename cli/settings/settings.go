@@ -132,6 +132,12 @@ var rivals = [][2][]string{
 	{{"cert", "key"}, {"user", "password_file"}},
 }
 
+// rivalsOfNode are those of a node. A demo starts its nodes with --insecure,
+// whatever the environment holds for other commands.
+var rivalsOfNode = [][2][]string{
+	{{"insecure"}, {"advertise", "ca", "cert", "key", "token"}},
+}
+
 func isSetting(key string) bool {
 	return slices.ContainsFunc(All, func(s Setting) bool { return s.Key == key })
 }
@@ -213,8 +219,10 @@ func (s *Settings) find(key string, connects bool) (rank, *source) {
 }
 
 // defeated returns the settings that lose against their rivals in a stronger
-// source. given reports whether the command line sets a flag, and to what.
-func (s *Settings) defeated(given func(key string) (value string, ok bool)) []string {
+// source. connects says whether they are for a command that connects to a
+// cluster, or for a node. given reports whether the command line sets a flag,
+// and to what.
+func (s *Settings) defeated(connects bool, given func(key string) (value string, ok bool)) []string {
 	strength := func(key string) rank {
 		if value, ok := given(key); ok {
 			if value == "false" {
@@ -222,7 +230,7 @@ func (s *Settings) defeated(given func(key string) (value string, ok bool)) []st
 			}
 			return fromFlag
 		}
-		r, from := s.find(key, true)
+		r, from := s.find(key, connects)
 		if from != nil && key == "insecure" && fmt.Sprint(from.values.Get(key)) != "true" {
 			return unset
 		}
@@ -237,7 +245,11 @@ func (s *Settings) defeated(given func(key string) (value string, ok bool)) []st
 		}
 		return r
 	}
-	for _, pair := range rivals {
+	pairs := rivalsOfNode
+	if connects {
+		pairs = rivals
+	}
+	for _, pair := range pairs {
 		switch a, b := strongest(pair[0]), strongest(pair[1]); {
 		case a > b:
 			lost = append(lost, pair[1]...)
@@ -251,19 +263,18 @@ func (s *Settings) defeated(given func(key string) (value string, ok bool)) []st
 // Apply sets the flags that the command line leaves unset.
 func (s *Settings) Apply(set *pflag.FlagSet) error {
 	connects := flags.Connects(set)
-	var lost []string
 	if connects {
 		if err := s.LoadContext(); err != nil {
 			return err
 		}
-		lost = s.defeated(func(key string) (string, bool) {
-			f := set.Lookup(Setting{Key: key}.Flag())
-			if f == nil || !f.Changed {
-				return "", false
-			}
-			return f.Value.String(), true
-		})
 	}
+	lost := s.defeated(connects, func(key string) (string, bool) {
+		f := set.Lookup(Setting{Key: key}.Flag())
+		if f == nil || !f.Changed {
+			return "", false
+		}
+		return f.Value.String(), true
+	})
 	for _, setting := range All {
 		f := set.Lookup(setting.Flag())
 		if f == nil || f.Changed || flags.IsLiteral(f) || slices.Contains(lost, setting.Key) {
@@ -363,7 +374,7 @@ func (s *Settings) Unknown() []string { return s.unknown }
 // of a connection as commands see them, with the context if LoadContext read
 // one. ok is false if no source sets it.
 func (s *Settings) Shown(key string) (value, origin string, ok bool) {
-	if slices.Contains(s.defeated(func(string) (string, bool) { return "", false }), key) {
+	if slices.Contains(s.defeated(true, func(string) (string, bool) { return "", false }), key) {
 		return "", "", false
 	}
 	_, from := s.find(key, slices.Contains(connection, key))

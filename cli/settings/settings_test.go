@@ -2,6 +2,7 @@ package settings
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -172,5 +173,35 @@ func TestLiteral(t *testing.T) {
 	flags.Literal(set, "insecure")
 	if err := s.Apply(set); err != nil || *insecure {
 		t.Errorf("insecure %v, %v", *insecure, err)
+	}
+}
+
+// TestInsecureNodeIgnoresIdentity guards that a node with --insecure on its command line, such as
+// those of a demo, starts although the environment holds the identity of other commands, and that
+// an insecure setting does not disarm a certificate on the command line.
+func TestInsecureNodeIgnoresIdentity(t *testing.T) {
+	for _, tc := range []struct {
+		env, line, want string // want: the value of --ca, then that of --insecure
+	}{
+		{"RHUMB_CA=/env", "--insecure", " true"},
+		{"RHUMB_CA=/env", "", "/env false"},
+		{"RHUMB_INSECURE=true", "--ca=/line", "/line false"},
+		{"RHUMB_USER=ann", "--ca=/line", "/line false"},
+	} {
+		t.Run(tc.env+" "+tc.line, func(t *testing.T) {
+			name, value, _ := strings.Cut(tc.env, "=")
+			t.Setenv(name, value)
+			set := pflag.NewFlagSet("", pflag.ContinueOnError)
+			ca, insecure := set.String("ca", "", ""), set.Bool("insecure", false, "")
+			if err := set.Parse(strings.Fields(tc.line)); err != nil {
+				t.Fatal(err)
+			}
+			if err := loadFrom(t, "").Apply(set); err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(*ca, " ", *insecure); got != tc.want {
+				t.Errorf("%q, want %q", got, tc.want)
+			}
+		})
 	}
 }

@@ -60,6 +60,8 @@ type Config struct {
 	Dial api.DialFunc
 	// Credentials secure the connection.
 	Credentials api.Credentials
+	// Login returns the options that log one gRPC connection in. It may be nil.
+	Login func() []grpc.DialOption
 	// ConnectTimeout bounds opening a stream, with the connection under it.
 	ConnectTimeout time.Duration
 	// Cluster returns the cluster that the caller belongs to, zero if it is not known yet. The node
@@ -117,7 +119,7 @@ type kvStream = grpc.BidiStreamingClient[rhumbpb.ClientFrame, rhumbpb.ServerFram
 
 // New returns a Conn. It does not connect: the first request does.
 func New(cfg Config) (*Conn, error) {
-	conn, err := api.NewConn(cfg.Addr, cfg.Dial, cfg.Credentials)
+	conn, err := api.NewConn(cfg.Addr, cfg.Dial, cfg.Credentials, cfg.Login)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -142,6 +143,12 @@ func (c *Conn) openStreamLocked() {
 		return
 	}
 	cancel()
+	// The error of a login is the answer of the node: another attempt, or another node, would not do
+	// better. Only a wait that the node asks for helps.
+	if e, ok := errors.AsType[*rhumb.Error](err); ok && !late {
+		c.failQueueLocked(&Error{Rejected: e.Kind != rhumb.Overloaded && e.Kind != rhumb.Unavailable && e.Kind != rhumb.DeadlineExceeded, Err: e})
+		return
+	}
 	msg := "cannot connect to " + c.cfg.Addr
 	if late {
 		msg += " within " + c.cfg.ConnectTimeout.String()

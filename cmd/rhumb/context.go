@@ -16,6 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/cli/contexts"
 	"github.com/rhumbdb/rhumb/cli/flags"
 	"github.com/rhumbdb/rhumb/cli/output"
+	"github.com/rhumbdb/rhumb/cli/target"
 	"github.com/rhumbdb/rhumb/client"
 )
 
@@ -120,7 +121,7 @@ from --password-file). The file holds the names of files and never a password.`,
 	f.BoolVar(&n.check, "check", false, "connect first, and keep nothing if that fails")
 	f.BoolVar(&n.use, "use", false, "make it the current context")
 	f.BoolVar(&n.replace, "replace", false, "replace a context of this name")
-	f.DurationVar(&n.timeout, "timeout", connect.TimeoutDefault, "how long --check waits for the cluster")
+	f.DurationVar(&n.timeout, "timeout", target.TimeoutDefault, "how long --check waits for the cluster")
 	// They describe the new context; what the environment says is about this
 	// command.
 	flags.Literal(f, "addr", "ca", "cert", "key", "user", "password-file", "cluster", "from", "insecure")
@@ -163,10 +164,10 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 // try checks the files of a context, and with --check connects and reports
 // what it found.
 func (n *newContext) try(ctx context.Context, s *session, name string) error {
-	conn := connect.Flags{
+	conn := connect.Flags{Target: target.Target{
 		Addrs: n.Addr, CA: n.CA, Cert: n.Cert, Key: n.Key, User: n.User, PasswordFile: n.PasswordFile, Cluster: n.Cluster,
 		From: n.From, Insecure: n.Insecure, Timeout: n.timeout,
-	}
+	}}
 	if _, err := conn.Config(); err != nil || !n.check {
 		return err
 	}

@@ -24,11 +24,10 @@ func TestSecureContext(t *testing.T) {
 		t.Fatalf("context add: exit %d, %s", code, stderr)
 	}
 	ok(t, "status")
-	ok(t, "table", "create", "flights", "--replicas", "1", "--min-in-sync", "1", "--location-field", "location", "--snapshot=plain")
-	ok(t, "table", "create", "positions", "--replicas", "1", "--min-in-sync", "1", "--colocate", "/")
+	ok(t, "table", "create", "flights", "--replicas", "1", "--min-in-sync", "1", "--colocate", "/", "--location-field", "location", "--snapshot=plain")
 	ok(t, "put", "flights", "SWR8", "ident=SWR8", "location=47,8")
 	ok(t, "get", "flights", "SWR8")
-	stdout, stderr, code := runIn(t.Context(), "_c 1 _s 1 id PIPE lat 50 lon 8\n", "ingest", "--table", "flights", "-", "-o", "json")
+	stdout, stderr, code := runIn(t.Context(), "_c 1 _s 1 id PIPE lat 50 lon 8\n", "ingest", "--table", "flights", "--create-tables", "--replicas", "1", "-", "-o", "json")
 	if code != exit.OK || !strings.Contains(stdout, `"applied":1`) {
 		t.Errorf("ingest: exit %d, %s%s", code, stdout, stderr)
 	}

@@ -17,7 +17,6 @@ import (
 // secureCluster is an authority and nodes with TLS, each a process of its own, made by the commands
 // of the book.
 type secureCluster struct {
-	t testing.TB
 	// dir holds everything: authority, nodes, operator.
 	dir string
 	// authorityDir is the directory of the authority, authorityAddr where it serves.
@@ -43,15 +42,21 @@ func newSecureCluster(t *testing.T, regions ...string) *secureCluster {
 	if testing.Short() {
 		t.Skip("starts processes; left out by -short")
 	}
-	c := &secureCluster{t: t, dir: t.TempDir(), authorityAddr: freeAddr(t)}
-	c.authorityDir, c.operator = filepath.Join(c.dir, "authority"), filepath.Join(c.dir, "operator")
-	ok(t, "init", "--authority", c.authorityDir, "--advertise", c.authorityAddr)
-	ok(t, "authority", "operator", "test", "--authority", c.authorityDir, "--out", c.operator)
-	c.startAuthority(t)
-	for _, region := range regions {
-		c.addNode(t, region)
+	c := &secureCluster{dir: t.TempDir(), authorityAddr: freeAddr(t)}
+	c.makeAuthority(t)
+	for i, region := range regions {
+		c.makeToken(t, c.addNode(t, region), i == 0)
 	}
 	return c
+}
+
+// makeAuthority makes the authority and an operator, and starts the server.
+func (c *secureCluster) makeAuthority(t *testing.T, extra ...string) {
+	t.Helper()
+	c.authorityDir, c.operator = filepath.Join(c.dir, "authority"), filepath.Join(c.dir, "operator")
+	ok(t, append([]string{"init", "--authority", c.authorityDir, "--advertise", c.authorityAddr}, extra...)...)
+	ok(t, "authority", "operator", "test", "--authority", c.authorityDir, "--out", c.operator)
+	c.startAuthority(t)
 }
 
 // startSecureCluster starts a secure cluster with one node in each of the regions, and waits until
@@ -91,26 +96,36 @@ func (c *secureCluster) stopAuthority(t *testing.T) {
 	c.authority = nil
 }
 
-// addNode makes a token for another node in a region. The first node is the founder.
+// addNode describes another node in a region. It has no token yet.
 func (c *secureCluster) addNode(t *testing.T, region string) *secureNode {
 	t.Helper()
 	n := &secureNode{name: fmt.Sprintf("%s-%d", region, len(c.nodes)+1), region: region}
 	n.dir, n.token = filepath.Join(c.dir, n.name), filepath.Join(c.dir, n.name+".token")
 	n.addr, n.heartbeats, n.gossip, n.adminAddr = freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	c.nodes = append(c.nodes, n)
+	return n
+}
+
+// makeToken makes the token of a node.
+func (c *secureCluster) makeToken(t *testing.T, n *secureNode, founder bool) {
+	t.Helper()
 	args := []string{"token", "create", "--authority", c.authorityDir, "--node", n.name, "--out", n.token}
-	if len(c.nodes) == 0 {
+	if founder {
 		args = append(args, "--founder")
 	}
 	ok(t, args...)
-	c.nodes = append(c.nodes, n)
-	return n
 }
 
 // startArgs returns the command line that starts a node.
 func (c *secureCluster) startArgs(n *secureNode) []string {
 	args := []string{
-		"start", "--region", n.region, "--zone", n.name, "--dir", n.dir, "--token", n.token, "--addr", n.addr, "--heartbeat-addr", n.heartbeats,
+		"start", "--region", n.region, "--zone", n.name, "--dir", n.dir, "--addr", n.addr, "--heartbeat-addr", n.heartbeats,
 		"--gossip-addr", n.gossip, "--admin-addr", n.adminAddr, "--memory", "512MiB", "--drain-timeout", "1s",
+	}
+	if c.authorityDir != "" {
+		args = append(args, "--token", n.token)
+	} else {
+		args = append(args, "--insecure")
 	}
 	// The founder joins nobody, and all others join the founder.
 	if n != c.nodes[0] {
@@ -165,8 +180,12 @@ func (c *secureCluster) stopNode(t *testing.T, n *secureNode) {
 	n.process = nil
 }
 
-// as returns a command line that connects to the cluster as its operator.
+// as returns a command line that connects to the cluster as its operator, or in plain text before
+// there is an authority.
 func (c *secureCluster) as(args ...string) []string {
+	if c.authorityDir == "" {
+		return c.with([]string{"--insecure"}, args...)
+	}
 	return c.with([]string{
 		"--ca", filepath.Join(c.operator, "ca.crt"), "--cert", filepath.Join(c.operator, "operator.crt"), "--key", filepath.Join(c.operator, "operator.key"),
 	}, args...)
@@ -211,6 +230,90 @@ func TestSecureCluster(t *testing.T) {
 		c.awaitReady(t)
 		c.ok(t, "get", "flights", "SWR8", "--from", "singapore")
 	})
+}
+
+// TestSecureAnInsecureCluster guards the steps of docs/operations/secure-a-cluster.md: a cluster
+// that was begun with --insecure keeps its data and its nodes, and never serves without TLS again.
+func TestSecureAnInsecureCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	c := &secureCluster{dir: t.TempDir(), authorityAddr: freeAddr(t)}
+	for _, region := range []string{"frankfurt", "frankfurt", "virginia"} {
+		c.startNode(t, c.addNode(t, region))
+	}
+	await(t, "the cluster to exist", bootWait, func() bool {
+		_, _, code := runIn(t.Context(), "", "init", "--insecure", "--addr", c.nodes[0].addr)
+		return code == exit.OK || code == exit.Precondition
+	})
+	c.awaitReady(t)
+	var before, after statusDoc
+	okJSON(t, &before, c.as("status")...)
+	c.ok(t, "table", "create", "flights", "--replicas", "1", "--min-in-sync", "1")
+	const records = 50
+	for i := range records {
+		c.ok(t, "put", "flights", fmt.Sprint("F", i), fmt.Sprint("n=", i), "--from", []string{"frankfurt", "virginia"}[i%2])
+	}
+	for _, n := range c.nodes {
+		c.stopNode(t, n)
+	}
+
+	c.makeAuthority(t, "--cluster", before.ClusterID)
+	for _, n := range c.nodes {
+		c.makeToken(t, n, false)
+		c.startNode(t, n)
+	}
+	c.awaitReady(t)
+	okJSON(t, &after, c.as("status")...)
+	if after.ClusterID != before.ClusterID || len(after.Nodes) != len(before.Nodes) {
+		t.Errorf("%d nodes of cluster %s, were %d of %s", len(after.Nodes), after.ClusterID, len(before.Nodes), before.ClusterID)
+	}
+	if text := c.ok(t, "scan", "flights", "--limit", "0", "-o", "json"); strings.Count(text, "\n") != records {
+		t.Errorf("%d records, want %d", strings.Count(text, "\n"), records)
+	}
+	c.ok(t, "put", "flights", "NEW", "n=1")
+	n := c.nodes[2]
+	c.stopNode(t, n)
+	args := slices.DeleteFunc(c.startArgs(n), func(a string) bool { return a == "--token" || a == n.token })
+	p := startProcess(t, nil, append(args, "--insecure")...)
+	if code := p.wait(); code == exit.OK || !strings.Contains(p.stderr.String(), "served with TLS") {
+		t.Errorf("a secured directory is served without TLS: exit %d, %s", code, p.stderr.String())
+	}
+}
+
+// TestRotateAuthority guards that a rotation reaches all nodes without a restart, under load, and
+// that the old key can then be retired.
+func TestRotateAuthority(t *testing.T) {
+	c := startSecureCluster(t, "frankfurt")
+	c.ok(t, "table", "create", "flights", "--replicas", "1", "--min-in-sync", "1")
+	var before, after struct{ Keys []string }
+	okJSON(t, &before, "authority", "ls", "--authority", c.authorityDir)
+	ok(t, "authority", "rotate", "--authority", c.authorityDir)
+	// An operator's files from before the rotation still work, and new ones do at once.
+	c.ok(t, "put", "flights", "A", "n=1")
+	c.operator = filepath.Join(c.dir, "operator-2")
+	ok(t, "authority", "operator", "test", "--authority", c.authorityDir, "--out", c.operator)
+	c.ok(t, "put", "flights", "B", "n=1")
+	// A restart asks the authority at once; a running node asks within minutes.
+	fails(t, exit.Precondition, "authority", "rotate", "--authority", c.authorityDir, "--retire", before.Keys[0][:16])
+	n := c.nodes[0]
+	c.stopNode(t, n)
+	c.startNode(t, n)
+	c.awaitReady(t)
+	await(t, "the node to renew", settleWait, func() bool {
+		_, _, code := runIn(t.Context(), "", "authority", "rotate", "--authority", c.authorityDir, "--retire", before.Keys[0][:16])
+		return code == exit.OK
+	})
+	okJSON(t, &after, "authority", "ls", "--authority", c.authorityDir)
+	if len(after.Keys) != 1 || after.Keys[0] == before.Keys[0] {
+		t.Errorf("keys %q after %q", after.Keys, before.Keys)
+	}
+	c.ok(t, "get", "flights", "A")
+	// Another node still finds its way in.
+	other := c.addNode(t, "virginia")
+	c.makeToken(t, other, false)
+	c.startNode(t, other)
+	c.awaitReady(t)
 }
 
 // testStrangers tries to be served without an identity of the cluster.

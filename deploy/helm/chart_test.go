@@ -27,7 +27,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the golden files")
 
-const cluster = "0194fdc2-fa2f-4cc0-81d3-ff12045b73c8"
+const cluster = "0194fdc2fa2f4cc081d3ff12045b73c8"
 
 // certificate is the part of cert-manager's Certificate that the chart may use.
 type certificate struct {
@@ -385,6 +385,7 @@ var bad = []string{
 	"identity: {mode: csi}",
 	"identity: {mode: csi, cluster: " + cluster + "}",
 	"identity: {mode: certificates, issuer: {name: rhumb}}",
+	"identity: {mode: csi, cluster: 0194fdc2-fa2f-4cc0-81d3-ff12045b73c8, issuer: {name: rhumb}}",
 	"identity: {mode: csi, cluster: my-cluster, issuer: {name: rhumb}}",
 	"identity: {mode: csi, cluster: " + cluster + ", issuer: {name: rhumb}, duration: 7d}",
 	"identity: {mode: csi, cluster: " + cluster + ", issuer: {name: rhumb}, duration: 24h, renewBefore: 24h}",

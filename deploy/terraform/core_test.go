@@ -299,3 +299,26 @@ func TestVoterCount(t *testing.T) {
 		}
 	}
 }
+
+// The program accepts the golden configuration: every key is a setting.
+func TestGoldenConfigIsAccepted(t *testing.T) {
+	program := buildRhumb(t)
+	for _, node := range []string{"eu-1", "ap-3"} {
+		cmd := exec.CommandContext(t.Context(), program, "config", "check", "core/tests/golden/"+node+".rhumb.yaml")
+		cmd.Env = []string{"HOME=" + t.TempDir()}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", node, err, out)
+		}
+	}
+}
+
+// buildRhumb builds the program into a folder of the test.
+func buildRhumb(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rhumb")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", path, "../../cmd/rhumb")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}

@@ -354,9 +354,14 @@ func (g *Gate) Find(remote, local net.Addr) *Conn {
 	if remote == nil || local == nil {
 		return nil
 	}
+	return g.FindText(remote.String(), local.String())
+}
+
+// FindText is Find for addresses in text form.
+func (g *Gate) FindText(remote, local string) *Conn {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.conns[pair{remote.String(), local.String()}]
+	return g.conns[pair{remote, local}]
 }
 
 // Conn is a connection that a Gate accepted.

@@ -315,7 +315,7 @@ func TestLimiter(t *testing.T) {
 				t.Errorf("%v refusals counted", got)
 			}
 			for range tc.fits {
-				a.Release(tc.size, 0)
+				a.Release(tc.size)
 			}
 			if u, c := a.user.inFlight.Load(), a.conn.inFlight.Load(); u != 0 || c != 0 {
 				t.Errorf("%d and %d bytes in flight remain", u, c)
@@ -335,7 +335,8 @@ func TestAnswersCount(t *testing.T) {
 	if err := a.Acquire(10); err != nil {
 		t.Fatal(err)
 	}
-	a.Release(10, 2*rhumb.MessageSizeMax)
+	a.Release(10)
+	a.Answered(2 * rhumb.MessageSizeMax)
 	a.Answered(rhumb.MessageSizeMax)
 	if err := a.Acquire(10); rhumb.RetryAfterOf(err) < time.Second {
 		t.Errorf("after 32 MiB at 1 MiB a second: %v", err)
@@ -344,5 +345,5 @@ func TestAnswersCount(t *testing.T) {
 	if none.Acquire(1) != nil {
 		t.Error("no account has a limit")
 	}
-	none.Release(1, 1)
+	none.Release(1)
 }

@@ -159,15 +159,18 @@ func (a *Account) Acquire(size int64) error {
 	return nil
 }
 
-// Release ends a request that Acquire counted. answer is the size of its answer, which counts in the
-// bytes per second of later requests.
-func (a *Account) Release(size, answer int64) {
-	if a == nil || a.l == nil {
-		return
+// Release ends a request that Acquire counted.
+func (a *Account) Release(size int64) {
+	if a != nil && a.l != nil {
+		a.user.release(size)
+		a.conn.release(size)
 	}
-	a.user.release(size)
-	a.conn.release(size)
-	a.Answered(answer)
+}
+
+// CountsBytes reports whether the size of answers matters. Most nodes bound no rate of bytes, and the size of
+// an answer takes time to compute.
+func (a *Account) CountsBytes() bool {
+	return a != nil && a.l != nil && (a.l.cfg.User.Bytes > 0 || a.l.cfg.Conn.Bytes > 0)
 }
 
 // Answered counts the bytes of an answer, or of a page of a scan.

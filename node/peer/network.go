@@ -381,8 +381,8 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	var err1, err2 error
 	creds := n.cfg.Credentials(d)
-	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial, creds)
-	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial, creds)
+	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial, creds, nil)
+	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial, creds, nil)
 	// Only an address that does not parse fails here, and the catalog rejects such addresses.
 	if err1 != nil || err2 != nil {
 		n.cfg.Logger.Error("cannot create the connections to a peer", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)

@@ -4,12 +4,12 @@ import (
 	"context"
 	"strings"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/tap"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/gate"
 	"github.com/rhumbdb/rhumb/node/memory"
 )
 
@@ -53,7 +53,7 @@ func requestBytes(q *rhumbpb.Request) int64 {
 // admitRequest counts a request against the budgets of the node, or rejects it before anything of
 // it is copied. The caller must use the returned done, which releases the budget, in place of the
 // given one.
-func (k *KV) admitRequest(q *rhumbpb.Request, done func(*rhumbpb.Response)) (func(*rhumbpb.Response), error) {
+func (k *KV) admitRequest(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) (func(*rhumbpb.Response), error) {
 	const op rhumb.Op = "server.KV"
 	b := &k.cfg.Budgets
 	// Answers to reads may be large, so a full budget rejects reads. Answers to writes are small.
@@ -63,25 +63,34 @@ func (k *KV) admitRequest(q *rhumbpb.Request, done func(*rhumbpb.Response)) (fun
 	}
 	// From the decoded request, which is the memory that it occupies until done.
 	size := requestBytes(q)
+	account := gate.AccountFrom(ctx)
+	if err := account.Acquire(size); err != nil {
+		return nil, err
+	}
 	if !b.Requests.TryAcquire(size) {
+		account.Release(size)
 		return nil, rhumb.Ef(op, rhumb.Overloaded, "%d bytes of requests are unanswered on this node, and %d is the bound; send less or retry later", b.Requests.Used(), b.Requests.Most())
 	}
 	// Released before the answer is queued: its bytes are counted by the budget of answers.
 	return func(resp *rhumbpb.Response) {
 		b.Requests.Release(size)
+		account.Release(size)
+		if account.CountsBytes() {
+			account.Answered(int64(responseSize(resp)))
+		}
 		done(resp)
 	}, nil
 }
 
-// LimitStreams returns an option that rejects calls of clients beyond the number that a budget has
+// LimitStreams returns a tap that rejects calls of clients beyond the number that a budget has
 // room for. Each call counts as memory.StreamReserve from its first byte to its end, whatever it
 // sends, because the transport buffers bytes before any request is decoded. Calls of peers are not
 // limited.
-func LimitStreams(b *memory.Budget) grpc.ServerOption {
+func LimitStreams(b *memory.Budget) tap.ServerInHandle {
 	const op rhumb.Op = "server.LimitStreams"
 	prefix := "/" + rhumbpb.KV_ServiceDesc.ServiceName + "/"
 	// A tap runs before the transport creates the stream, so a rejected call uses no memory.
-	return grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
+	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		// Only the key-value service: operators and peers must get through to an overloaded node.
 		if !strings.HasPrefix(info.FullMethodName, prefix) {
 			return ctx, nil
@@ -94,5 +103,5 @@ func LimitStreams(b *memory.Budget) grpc.ServerOption {
 		// The context of a call ends with the call, however it ends.
 		context.AfterFunc(ctx, func() { b.Release(memory.StreamReserve) })
 		return ctx, nil
-	})
+	}
 }

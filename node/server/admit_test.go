@@ -73,7 +73,7 @@ func TestStreamsAreLimited(t *testing.T) {
 	w := newWorld()
 	_, _, s := w.start(t)
 	budget := memory.NewBudget("streams", 2*memory.StreamReserve)
-	c := rhumbpb.NewKVClient(serve(t, func(g *grpc.Server) { s.Register(g) }, LimitStreams(budget)))
+	c := rhumbpb.NewKVClient(serve(t, func(g *grpc.Server) { s.Register(g) }, grpc.InTapHandle(LimitStreams(budget))))
 	first := openStream(t, c, hello(), putReq(1, home, "a", "v"))
 	take(t, first, 1)
 	second := openStream(t, c, hello(), putReq(1, home, "a", "v"))

@@ -8,7 +8,6 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
-	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
@@ -59,6 +58,8 @@ var callNeeds = map[string]need{
 	rhumbpb.Cluster_Join_FullMethodName:           needNode,
 	rhumbpb.Cluster_Contact_FullMethodName:        needNode,
 
+	rhumbpb.Session_Authenticate_FullMethodName: needNothing,
+
 	// A caller may ask about itself and change its own password.
 	rhumbpb.Access_WhoAmI_FullMethodName:     needIdentity,
 	rhumbpb.Access_AlterUser_FullMethodName:  needIdentity,
@@ -85,28 +86,6 @@ var callNeeds = map[string]need{
 	rhumbpb.Peer_DescribeReplica_FullMethodName:  needNode,
 	rhumbpb.Peer_DiscardReplica_FullMethodName:   needNode,
 	rhumbpb.Peer_DescribeIdentity_FullMethodName: needNode,
-}
-
-// Certified returns the principal of a call: that of the certificate of its connection, or
-// every caller's on an insecure node.
-func Certified(ctx context.Context, insecure bool) access.Principal {
-	if insecure {
-		return access.Principal{Kind: access.KindInsecure}
-	}
-	peer, ok := identity.PeerFromContext(ctx)
-	if !ok {
-		return access.Principal{}
-	}
-	// The role of a certificate is its kind of principal. An authority calls nobody.
-	switch peer.Role {
-	case identity.RoleNode:
-		return access.Principal{Kind: access.KindNode, Name: peer.Name.Name}
-	case identity.RoleOperator:
-		return access.Principal{Kind: access.KindOperator, Name: peer.Name.Name}
-	case identity.RoleUser:
-		return access.Principal{Kind: access.KindUser, Name: peer.Name.Name}
-	}
-	return access.Principal{}
 }
 
 // Identify returns options that put the principal of each call into its context. They must

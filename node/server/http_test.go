@@ -1,16 +1,20 @@
 package server
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
+	"github.com/rhumbdb/rhumb/audit"
 )
 
 // gauge returns the value of one of a service's metrics.
@@ -55,7 +59,7 @@ func TestAdminHandler(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(kv.Collectors()...)
 	h := &fakeHealth{}
-	s := httptest.NewServer(AdminHandler(h, r, noImage{}))
+	s := httptest.NewServer(AdminHandler(h, r, noImage{}, anyone{}))
 	defer s.Close()
 	for _, tc := range []struct {
 		path    string
@@ -82,6 +86,80 @@ func TestAdminHandler(t *testing.T) {
 		_ = resp.Body.Close()
 		if resp.StatusCode != tc.code || !strings.Contains(string(body), tc.says) {
 			t.Errorf("%s: %d %.200q, want %d with %q", tc.path, resp.StatusCode, body, tc.code, tc.says)
+		}
+	}
+}
+
+// anyone is a caller of an insecure node.
+type anyone struct{}
+
+func (anyone) Identify(*http.Request) (access.Principal, error) {
+	return access.Principal{Kind: access.KindInsecure}, nil
+}
+
+func (anyone) Allows(who access.Principal, right access.Rights) bool {
+	return (*access.Policy)(nil).AllowsCluster(who, right)
+}
+
+func (anyone) Record(context.Context, audit.Event) error { return nil }
+
+// headerCallers identifies callers by a header.
+type headerCallers struct{ anyone }
+
+func (headerCallers) Identify(r *http.Request) (access.Principal, error) {
+	switch r.Header.Get("Who") {
+	case "operator":
+		return access.Principal{Kind: access.KindOperator, Name: "anna"}, nil
+	case "user":
+		return access.Principal{Kind: access.KindUser, Name: "app"}, nil
+	case "hasty":
+		return access.Principal{}, &rhumb.Error{Kind: rhumb.Overloaded, RetryAfter: 1500 * time.Millisecond, Msg: "later"}
+	}
+	return access.Principal{}, access.ErrAnonymous
+}
+
+func (headerCallers) Record(context.Context, audit.Event) error {
+	return rhumb.E("test", rhumb.DiskFull, "the disk is full")
+}
+
+// Strangers get a bare status code from /livez and /readyz and nothing else, callers without rights nothing either,
+// and what cannot be recorded is not done.
+func TestAdminHandlerGuards(t *testing.T) {
+	h := AdminHandler(&fakeHealth{}, prometheus.NewRegistry(), noImage{}, headerCallers{})
+	for _, tc := range []struct {
+		who, method, path string
+		code              int
+		body              bool
+	}{
+		{"", "GET", "/livez", 200, false},
+		{"", "GET", "/readyz", 200, false},
+		{"user", "GET", "/readyz", 200, false},
+		{"operator", "GET", "/readyz", 200, true},
+		{"", "GET", "/metrics", 401, true},
+		{"", "GET", "/debug/pprof/", 401, true},
+		{"", "GET", "/v1/snapshot/", 401, true},
+		{"", "POST", "/v1/snapshot/publish", 401, true},
+		{"", "GET", "/", 401, true},
+		{"", "GET", "/no/such/path", 401, true},
+		{"", "POST", "/livez", 401, true},
+		{"", "OPTIONS", "/metrics", 401, true},
+		{"user", "GET", "/metrics", 403, true},
+		{"user", "GET", "/debug/pprof/heap", 403, true},
+		{"user", "POST", "/v1/snapshot/publish", 403, true},
+		{"hasty", "GET", "/metrics", 429, true},
+		{"operator", "GET", "/metrics", 200, true},
+		{"operator", "GET", "/no/such/path", 404, true},
+		{"operator", "POST", "/v1/snapshot/publish", 503, true},
+	} {
+		r := httptest.NewRequest(tc.method, tc.path, nil)
+		r.Header.Set("Who", tc.who)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != tc.code || !tc.body && w.Body.Len() > 0 {
+			t.Errorf("%s: %s %s: %d, %q", tc.who, tc.method, tc.path, w.Code, w.Body)
+		}
+		if tc.code == 429 && w.Header().Get("Retry-After") != "2" || tc.code == 401 && w.Header().Get("WWW-Authenticate") == "" {
+			t.Errorf("%s: %s: headers %v", tc.who, tc.path, w.Header())
 		}
 	}
 }

@@ -186,7 +186,7 @@ func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
 	const op rhumb.Op = "server.KV"
 	// First, so that a rejected request costs nothing.
-	answer, err := k.admitRequest(q, done)
+	answer, err := k.admitRequest(ctx, q, done)
 	if err != nil {
 		done(k.failedResponse(q, err, api.Hint{}))
 		return

@@ -195,7 +195,7 @@ func TestLimitSparesPeers(t *testing.T) {
 	conn := serve(t, func(g *grpc.Server) {
 		s.Register(g)
 		NewCluster(n).Register(g)
-	}, LimitStreams(budget))
+	}, grpc.InTapHandle(LimitStreams(budget)))
 	take(t, openStream(t, rhumbpb.NewKVClient(conn), hello(), putReq(1, home, "a", "v")), 1)
 	if _, err, _ := do(t, rhumbpb.NewKVClient(conn), getReq(0, home, "a")); err.Kind != rhumb.Overloaded {
 		t.Fatalf("a second call: %v", err)

@@ -35,17 +35,17 @@ const opSnapshot rhumb.Op = "server.snapshot"
 // handleSnapshot registers the handlers that show the image to people who look for a fault. Each
 // request attaches to the image as any reader process does, so it shows what readers see, and keeps
 // no memory between requests. Nothing can be changed; publish only makes committed data visible.
-func handleSnapshot(mux *http.ServeMux, image Image) {
+func handleSnapshot(handle func(pattern string, next http.HandlerFunc), image Image) {
 	show := func(f func(v *shownImage, r *http.Request) (contentType string, body []byte, err error)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			contentType, body, err := withImage(image, w.Header(), r, f)
 			writeAnswer(w, contentType, body, err)
 		}
 	}
-	mux.HandleFunc("GET /v1/snapshot/{$}", show((*shownImage).listTables))
-	mux.HandleFunc("GET /v1/snapshot/{table}", show((*shownImage).queryTable))
-	mux.HandleFunc("GET /v1/snapshot/{table}/{key...}", show((*shownImage).getRecord))
-	mux.HandleFunc("POST /v1/snapshot/publish", func(w http.ResponseWriter, r *http.Request) {
+	handle("GET /v1/snapshot/{$}", show((*shownImage).listTables))
+	handle("GET /v1/snapshot/{table}", show((*shownImage).queryTable))
+	handle("GET /v1/snapshot/{table}/{key...}", show((*shownImage).getRecord))
+	handle("POST /v1/snapshot/publish", func(w http.ResponseWriter, r *http.Request) {
 		version, err := image.Publish(r.Context())
 		body, _ := json.Marshal(map[string]uint64{"version": version}) // a number always encodes
 		writeAnswer(w, "application/json", body, err)

@@ -35,7 +35,7 @@ type imageAt struct{ dir string }
 func (i imageAt) Dir() (string, error)                    { return i.dir, nil }
 func (i imageAt) Publish(context.Context) (uint64, error) { return 7, nil }
 func (i imageAt) handler() http.Handler {
-	return AdminHandler(&fakeHealth{}, prometheus.NewRegistry(), i)
+	return AdminHandler(&fakeHealth{}, prometheus.NewRegistry(), i, anyone{})
 }
 
 func publishedImage(t *testing.T) imageAt {
@@ -129,7 +129,7 @@ func TestSnapshotHTTP(t *testing.T) {
 	}
 	for _, image := range []Image{noImage{}, imageAt{t.TempDir()}} {
 		w := httptest.NewRecorder()
-		AdminHandler(&fakeHealth{}, prometheus.NewRegistry(), image).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/snapshot/", nil))
+		AdminHandler(&fakeHealth{}, prometheus.NewRegistry(), image, anyone{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/snapshot/", nil))
 		if w.Code != 404 && w.Code != 503 || !strings.Contains(w.Body.String(), `"error"`) {
 			t.Errorf("without an image: %d %s", w.Code, w.Body)
 		}

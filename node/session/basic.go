@@ -97,7 +97,7 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 		}
 		m.back.failed(a.try, time.Now())
 		m.m.logins.WithLabelValues(loginWrong).Inc()
-		m.recordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + a.try.user, Address: remote, Action: "http", Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(errWrong)})
+		m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + a.try.user, Address: remote, Action: "http", Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(errWrong)})
 		return access.Principal{}, errWrong
 	}
 	m.back.succeeded(a.try)

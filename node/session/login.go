@@ -128,7 +128,7 @@ func (m *Manager) logIn(stream loginStream, c *connState) error {
 	// Before the other errors: while an attempt has to wait, not even its form is examined.
 	case a.wait > 0:
 		m.m.logins.WithLabelValues(loginDelayed).Inc()
-		m.recordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + a.try.user, Address: c.gate.RemoteAddr().String(), Outcome: rhumb.Overloaded.String(), Detail: "refused after earlier failures"})
+		m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + a.try.user, Address: c.gate.RemoteAddr().String(), Outcome: rhumb.Overloaded.String(), Detail: "refused after earlier failures"})
 		return tooEarly(a.wait)
 	case err != nil:
 		m.m.logins.WithLabelValues(loginBroken).Inc()
@@ -160,7 +160,7 @@ func (m *Manager) refuse(t try, c *connState, why error) error {
 	// Recorded before the answer, so that an attacker cannot try again before it counts.
 	m.back.failed(t, time.Now())
 	m.m.logins.WithLabelValues(loginWrong).Inc()
-	m.recordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + t.user, Address: c.gate.RemoteAddr().String(), Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(why)})
+	m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + t.user, Address: c.gate.RemoteAddr().String(), Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(why)})
 	return why
 }
 

@@ -301,10 +301,10 @@ func (m *Manager) identify(ctx context.Context, authorization string, c *connSta
 	} else {
 		return who, false, access.ErrAnonymous
 	}
-	if err != nil || who.Kind != access.KindUser {
+	// What a certificate may do is for the authorization to decide, which knows the users too.
+	if err != nil || !login {
 		return who, login, err
 	}
-	// Operators and nodes do not depend on the metadata: they must get through to a node that has lost it.
 	p := m.cfg.Policy()
 	if p == nil {
 		return who, login, errNoUsers
@@ -336,15 +336,16 @@ func remoteOf(ctx context.Context) string {
 	return ""
 }
 
-// tally sums up failed logins that the audit log does not list.
+// tally sums up failures that the audit log does not list.
 type tally struct {
 	listed int    // entries since the last report
 	count  uint64 // failures without an entry
 	last   audit.Event
 }
 
-// recordFailure records a failed login. Anybody can cause failures, so most of them are only counted.
-func (m *Manager) recordFailure(e audit.Event) {
+// RecordFailure records a failed login or a refused request. Anybody can cause them, so most are only counted.
+// It does not block.
+func (m *Manager) RecordFailure(e audit.Event) {
 	m.mu.Lock()
 	t := &m.tally
 	t.listed++
@@ -372,7 +373,7 @@ func (m *Manager) reportFailures() {
 	}
 	e := t.last
 	e.Count = t.count
-	e.Detail = "failed logins that are not listed; the last one: " + e.Detail
+	e.Detail = "failures that are not listed; the last one: " + e.Detail
 	m.cfg.Record(e)
 }
 

@@ -1,0 +1,223 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/rhumbdb/rhumb/access"
+	"github.com/rhumbdb/rhumb/audit"
+	"github.com/rhumbdb/rhumb/node/gate"
+	"github.com/rhumbdb/rhumb/node/server"
+	"github.com/rhumbdb/rhumb/node/session"
+)
+
+// AuditDir is the folder of the audit log in the first data directory.
+const AuditDir = "audit"
+
+// LimitsConfig bounds what callers can take of a node. Zero fields have defaults.
+type LimitsConfig struct {
+	// Connections bounds the connections of clients on each port, Unauthenticated those whose caller is
+	// not identified yet. Defaults: 4,096 and 256.
+	Connections, Unauthenticated int
+	// User bounds the requests of one user on this node, Connection those of one connection. Without
+	// values, the rates have no bound, and InFlight is three quarters of the memory for requests.
+	User, Connection gate.Rates
+}
+
+// validate reports negative limits.
+func (c *LimitsConfig) validate(fault func(bad bool, format string, args ...any)) {
+	fault(c.Connections < 0, "limits: %d connections, want 0 or more", c.Connections)
+	fault(c.Unauthenticated < 0, "limits: %d unauthenticated connections, want 0 or more", c.Unauthenticated)
+	for what, r := range map[string]gate.Rates{"user": c.User, "connection": c.Connection} {
+		// Written so that a rate that is not a number is a fault.
+		fault(!(r.Requests >= 0) || !(r.Bytes >= 0) || r.InFlight < 0, "limits of a %s: %v requests/s, %v bytes/s, %d bytes in flight; want 0 or more", what, r.Requests, r.Bytes, r.InFlight)
+	}
+}
+
+// guard holds what stands between a node and its callers.
+type guard struct {
+	audit    *audit.Log
+	sessions *session.Manager
+	limiter  *gate.Limiter
+	// main, beats and admin are the gates of the ports, so that connections of clients take nothing from
+	// heartbeats.
+	main, beats, admin *gate.Gate
+	nodes              atomic.Pointer[nodeAddrs]
+}
+
+// nodeAddrs holds the addresses of the nodes of the cluster at a time.
+type nodeAddrs struct {
+	at    time.Time
+	addrs map[netip.Addr]bool
+}
+
+// nodeAddrsFor is how long a list of addresses is used. A flood of connections must not cost a walk through
+// the metadata each.
+const nodeAddrsFor = time.Second
+
+// inFlightOf64 is the default of LimitsConfig's InFlight, in sixty-fourths of the memory for requests: one caller
+// cannot take all.
+const inFlightOf64 = 48
+
+// openGuard opens the audit log and starts the sessions. It comes after the stores, which own the directory.
+func (n *Node) openGuard() (err error) {
+	g := &n.guard
+	g.audit, err = audit.Open(audit.Config{
+		Dir: filepath.Join(n.cfg.Dirs[0], AuditDir), Node: n.auditName, Now: n.cfg.Wall, Logger: n.cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	l := n.cfg.Limits
+	for _, r := range []*gate.Rates{&l.User, &l.Connection} {
+		if r.InFlight == 0 {
+			r.InFlight = n.budgets.parts.Requests / 64 * inFlightOf64
+		}
+	}
+	g.limiter = gate.NewLimiter(gate.LimiterConfig{User: l.User, Conn: l.Connection})
+	g.sessions = session.New(session.Config{
+		Insecure: n.cfg.Insecure, Policy: n.policy, Limiter: g.limiter, Record: g.audit.Note, Secret: n.mockSecret, Logger: n.cfg.Logger,
+	})
+	mode := "tls"
+	if n.cfg.Insecure {
+		mode = "insecure"
+	}
+	// A note: a node must start although its disk is full.
+	g.audit.Note(audit.Event{Kind: audit.Start, Action: mode, Detail: "version " + n.cfg.Version})
+	n.metrics.MustRegister(g.audit.Collectors()...)
+	n.metrics.MustRegister(g.sessions.Collectors()...)
+	n.metrics.MustRegister(g.limiter.Collectors()...)
+	return nil
+}
+
+// closeGuard ends the sessions and the audit log. The servers have stopped.
+func (n *Node) closeGuard() {
+	g := &n.guard
+	if g.sessions != nil {
+		g.sessions.Close()
+	}
+	if g.audit == nil {
+		return
+	}
+	g.audit.Note(audit.Event{Kind: audit.Stop})
+	if err := g.audit.Close(); err != nil {
+		n.cfg.Logger.Warn("cannot close the audit log", "err", err)
+	}
+	n.cfg.Logger.Info("the audit log is closed", "head", g.audit.Head())
+}
+
+// auditName returns the name of the node in the audit log.
+func (n *Node) auditName() string {
+	if n.source != nil {
+		if name, ok := n.source.Name(); ok {
+			return name.Name
+		}
+	}
+	if id := n.engine.Identity(); !id.Cluster.IsZero() {
+		return id.Node.String()
+	}
+	return ""
+}
+
+// policy returns the users and grants of the cluster, or nil before the node knows them.
+func (n *Node) policy() *access.Policy {
+	m := n.currentMember()
+	if m == nil {
+		return nil
+	}
+	st := m.group.State()
+	if st.Cluster().IsZero() {
+		return nil
+	}
+	if p := st.Access(); p != nil {
+		return p
+	}
+	// A cluster without users is known to have none, unlike one whose metadata has not arrived.
+	return noUsers
+}
+
+// noUsers is the policy of a cluster without users.
+var noUsers = access.Compile(nil, 0, nil, nil)
+
+// mockSecret returns bytes that all nodes know and clients do not: the verifiers of the users. They change when a
+// user does, and then the challenges for users that do not exist change too.
+func (n *Node) mockSecret() []byte {
+	m := n.currentMember()
+	if m == nil {
+		return nil
+	}
+	// The oldest user with a password is the one that changes least.
+	var oldest *access.User
+	for u := range m.group.State().Users() {
+		if !u.Verifier.IsZero() && (oldest == nil || u.Credentials < oldest.Credentials) {
+			oldest = u
+		}
+	}
+	if oldest == nil {
+		return nil
+	}
+	sum := sha256.Sum256(append([]byte("rhumb mock challenges"), oldest.Verifier.ServerKey...))
+	return sum[:]
+}
+
+// newGate puts a gate before a listener.
+func (n *Node) newGate(port string, l net.Listener) *gate.Gate {
+	g := gate.New(l, gate.Config{Port: port, Connections: n.cfg.Limits.Connections, Early: n.cfg.Limits.Unauthenticated, IsNode: n.isNodeAddr})
+	n.metrics.MustRegister(g.Collectors()...)
+	return g
+}
+
+// isNodeAddr reports whether an address is that of a node of the cluster. Names of hosts are not resolved: their
+// nodes connect like clients.
+func (n *Node) isNodeAddr(a netip.Addr) bool {
+	known := n.guard.nodes.Load()
+	if now := time.Now(); known == nil || now.Sub(known.at) >= nodeAddrsFor {
+		known = &nodeAddrs{now, map[netip.Addr]bool{}}
+		add := func(addr string) {
+			if ap, err := netip.ParseAddrPort(addr); err == nil {
+				known.addrs[gate.AddressOf(net.TCPAddrFromAddrPort(ap))] = true
+			}
+		}
+		for _, addr := range n.cfg.Join {
+			add(addr)
+		}
+		if m := n.currentMember(); m != nil {
+			for d := range m.group.State().Nodes() {
+				add(d.Addr)
+				add(d.HeartbeatAddr)
+			}
+		}
+		n.guard.nodes.Store(known)
+	}
+	return known.addrs[a]
+}
+
+// callersHTTP identifies the callers of the port for operators.
+type callersHTTP struct{ n *Node }
+
+// Identify implements server.Callers.
+func (c callersHTTP) Identify(r *http.Request) (access.Principal, error) {
+	return c.n.guard.sessions.HTTP(c.n.guard.admin, r)
+}
+
+// Allows implements server.Callers.
+func (c callersHTTP) Allows(who access.Principal, right access.Rights) bool {
+	return c.n.policy().AllowsCluster(who, right)
+}
+
+// record records an administrative request.
+func (n *Node) record(ctx context.Context, e audit.Event) error {
+	e.Policy = n.policy().Revision()
+	return n.guard.audit.Append(ctx, e)
+}
+
+// Record implements server.Callers.
+func (c callersHTTP) Record(ctx context.Context, e audit.Event) error { return c.n.record(ctx, e) }
+
+var _ server.Callers = callersHTTP{}
