@@ -103,6 +103,7 @@ func (c *Client) Certificates(ctx context.Context) (Certificates, error) {
 	return out, nil
 }
 
+// decodeCertificate decodes a certificate without the node that reported it.
 func decodeCertificate(m *rhumbpb.Certificate) Certificate {
 	return Certificate{
 		Role: m.GetRole(), Name: m.GetName(), Serial: m.GetSerial(), NotBefore: api.DecodeSeconds(m.GetNotBefore()),
@@ -110,12 +111,15 @@ func decodeCertificate(m *rhumbpb.Certificate) Certificate {
 	}
 }
 
+// decodeReport decodes what a node says about itself. Its certificates are listed elsewhere.
 func decodeReport(m *rhumbpb.NodeIdentityReport) NodeIdentity {
 	return NodeIdentity{
 		Node: rhumb.NodeID(m.GetNode()), Name: m.GetName(), Secure: m.GetSecure(), GossipVersion: m.GetGossipVersion(), GossipKeys: m.GetGossipKeys(), Err: m.GetError(),
 	}
 }
 
+// decodeAuthorities decodes authorities. The certificates are left out: commands identify an authority by its
+// fingerprint, and a node that lacks a certificate cannot send it.
 func decodeAuthorities(ms []*rhumbpb.AuthorityInfo) (out []Authority) {
 	for _, m := range ms {
 		out = append(out, Authority{
