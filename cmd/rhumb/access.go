@@ -87,8 +87,8 @@ func (ac *accessCommands) printDone(doc accessDone) error {
 	return nil
 }
 
-// newPassword says where the new password of a user is from. The flags of the connection name the password
-// with which the command itself logs in, so this one has a name of its own.
+// newPassword says where the new password of a user is from. The flags of the connection name
+// the password with which the command itself logs in, so this one has a name of its own.
 type newPassword struct {
 	file string
 	none bool
