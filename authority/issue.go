@@ -15,6 +15,8 @@ import (
 	"math/big"
 	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -203,6 +205,34 @@ type Issued struct {
 	// certificate request.
 	Certificate, Key, CA []byte
 	Leaf                 *x509.Certificate
+}
+
+// Save writes the files of a certificate into a folder, named after its
+// role: node.crt, node.key and ca.crt. It replaces files of these names.
+func (i *Issued) Save(dir string) (paths []string, err error) {
+	const op rhumb.Op = "authority.Save"
+	name, err := identity.FromCertificate(i.Leaf)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
+	}
+	base := filepath.Join(dir, name.Role.String())
+	for _, f := range []struct {
+		path string
+		text []byte
+	}{{base + ".crt", i.Certificate}, {base + ".key", i.Key}, {filepath.Join(dir, "ca.crt"), i.CA}} {
+		// The key may be where the certificate request was made.
+		if f.text == nil {
+			continue
+		}
+		if err := ledger.WriteFile(f.path, f.text, 0o600); err != nil {
+			return nil, rhumb.WrapKind(op, rhumb.Unavailable, err)
+		}
+		paths = append(paths, f.path)
+	}
+	return paths, nil
 }
 
 // Issue makes a certificate for a node, user or operator.

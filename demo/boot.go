@@ -3,6 +3,7 @@ package demo
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"net/http"
@@ -46,6 +47,9 @@ const published = rhumb.SnapshotOn | rhumb.SnapshotSpatial | rhumb.SnapshotOrder
 func (d *run) bootCluster(running context.Context) error {
 	ctx, cancel := context.WithTimeout(running, bootTimeout)
 	defer cancel()
+	if err := d.makeTokens(); err != nil {
+		return err
+	}
 	// The other nodes need not wait for Init: a node without a cluster looks for a member until it
 	// finds one.
 	for i := range d.layout.Nodes {
@@ -67,6 +71,7 @@ func (d *run) bootCluster(running context.Context) error {
 	if err := d.awaitNodes(ctx); err != nil {
 		return err
 	}
+	d.removeTokens()
 	if err := d.openStations(ctx, network); err != nil {
 		return err
 	}
@@ -77,9 +82,20 @@ func (d *run) bootCluster(running context.Context) error {
 	return nil
 }
 
+// newClusterID returns a random ID.
+func newClusterID() (id rhumb.ClusterID) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
 // initCluster makes the first node the first member of a cluster, unless it belongs to one.
 func (d *run) initCluster(ctx context.Context) error {
-	cfg := client.Config{Addrs: []string{d.layout.Nodes[0].Addr}, Insecure: true, Timeout: 5 * time.Second}
+	// The founder of a secure cluster creates it without a command.
+	if d.security != nil {
+		return nil
+	}
+	cfg := d.clientConfig()
+	cfg.Addrs, cfg.Timeout = []string{d.layout.Nodes[0].Addr}, 5*time.Second
 	return d.retryUntil(ctx, "the first node to form a cluster", func(ctx context.Context) error {
 		_, err := client.Init(ctx, cfg)
 		// The directory is one of an earlier demo, or an attempt succeeded and its answer was lost.
@@ -111,18 +127,19 @@ func (d *run) awaitNodes(ctx context.Context) error {
 	return runAll(len(d.layout.Nodes), func(i int) error {
 		n := d.layout.Nodes[i]
 		return d.retryUntil(ctx, fmt.Sprintf("node %s/%s to be ready", n.Region, n.Zone), func(ctx context.Context) error {
-			return checkReady(ctx, n.AdminAddr)
+			return d.checkReady(ctx, n.AdminAddr)
 		})
 	})
 }
 
 // checkReady asks the admin port of a node whether the node is ready.
-func checkReady(ctx context.Context, addr string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/readyz", nil)
+func (d *run) checkReady(ctx context.Context, addr string) error {
+	c, scheme := d.httpClient()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr+"/readyz", nil)
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := c.Do(req)
 	if err != nil {
 		return err
 	}
@@ -140,7 +157,8 @@ func (d *run) openStations(ctx context.Context, network *wan.Network) error {
 	d.stations = make([]*station, len(d.layout.Regions))
 	err := runAll(len(d.layout.Regions), func(i int) error {
 		r := d.layout.Regions[i]
-		cfg := client.Config{From: r.Name, Insecure: true, Dial: network.Dialer(r.Name)}
+		cfg := d.clientConfig()
+		cfg.From, cfg.Dial = r.Name, network.Dialer(r.Name)
 		// A client needs the addresses of one region only: it learns the others from the metadata.
 		for _, n := range d.layout.Nodes {
 			if n.Region == r.Name {

@@ -46,6 +46,8 @@ type Config struct {
 	// MemoryBytes is the memory of all nodes together, without their images. Default: half of the
 	// memory of the machine.
 	MemoryBytes int64
+	// Secure runs the nodes with TLS and an authority of their own.
+	Secure bool
 	// Restart restarts nodes that die.
 	Restart bool
 	// JSON prints JSON lines instead of tables. Terminal redraws the table in place. Banner prints
@@ -98,7 +100,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer removeDir()
-	layout, err := newLayout(dir, regions, cfg.NodesPerRegion)
+	layout, err := newLayout(dir, regions, cfg.NodesPerRegion, cfg.Secure)
 	if err != nil {
 		return err
 	}
@@ -112,6 +114,10 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}
 	d := &run{cfg: cfg, layout: layout, screen: screen{out: cfg.Out, redraw: cfg.Terminal}}
 	if err := d.prepareFiles(); err != nil {
+		return err
+	}
+	defer d.closeSecurity()
+	if err := d.openSecurity(); err != nil {
 		return err
 	}
 	d.children = newChildren(cfg.Binary, cfg.Restart, d.note)
@@ -151,6 +157,7 @@ type run struct {
 	layout   *Layout
 	children *children
 	stations []*station // one for each region
+	security *security  // nil without TLS
 	screen   screen
 }
 
@@ -176,11 +183,17 @@ func (d *run) prepareFiles() error {
 func (d *run) startArgs(n *Node) []string {
 	region := d.layout.findRegion(n.Region)
 	args := []string{
-		"start", "--insecure", "--region", n.Region, "--location", region.location.String(), "--zone", n.Zone,
+		"start", "--region", n.Region, "--location", region.location.String(), "--zone", n.Zone,
 		"--dir", listItem(n.Dir), "--addr", n.Addr, "--heartbeat-addr", n.HeartbeatAddr, "--gossip-addr", n.GossipAddr,
 		"--admin-addr", n.AdminAddr, "--latency-file", d.layout.LatencyFile, "--log-level", "warn",
 		"--snapshot-dir", d.layout.SnapshotDir,
 		"--drain-timeout", nodeDrainTimeout.String(), "--memory", fmt.Sprintf("%dB", d.nodeMemory()),
+	}
+	args = append(args, d.securityArgs(n)...)
+	// The founder of a secure cluster joins nobody: it would wait for the
+	// others, which wait for it.
+	if d.security != nil && n == &d.layout.Nodes[0] {
+		return args
 	}
 	for i := range d.layout.Nodes {
 		// The first node of each region suffices: gossip finds the others.
@@ -254,8 +267,12 @@ func (d *run) welcomeText() string {
 		b.WriteString("This is a demonstration and not a benchmark: all nodes share this machine.\n\n")
 	}
 	fmt.Fprintf(&b, "cluster %s: %d nodes in %d regions, data in %s\n", l.ClusterID, len(l.Nodes), len(l.Regions), l.Dir)
+	_, scheme := d.httpClient()
+	if id := l.Identity; id != nil {
+		fmt.Fprintf(&b, "TLS on all ports; the authority is in %s, and commands on this machine use %s\n", filepath.Join(l.Dir, "authority"), id.Cert)
+	}
 	for _, n := range l.Nodes {
-		fmt.Fprintf(&b, "  %-4s %-12s %s  pid %-7d admin http://%s/metrics\n", n.ID, n.Region, n.Addr, n.PID, n.AdminAddr)
+		fmt.Fprintf(&b, "  %-4s %-12s %s  pid %-7d admin %s://%s/metrics\n", n.ID, n.Region, n.Addr, n.PID, scheme, n.AdminAddr)
 	}
 	last := l.Regions[len(l.Regions)-1].Name
 	fmt.Fprintf(&b, `

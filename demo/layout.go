@@ -34,9 +34,14 @@ type Layout struct {
 	Dir         string `json:"dir"`
 	LatencyFile string `json:"latency_file"`
 	// SnapshotDir is the folder of the nodes' images.
-	SnapshotDir string   `json:"snapshot_dir"`
-	Regions     []Region `json:"regions"`
-	Nodes       []Node   `json:"nodes"`
+	SnapshotDir string `json:"snapshot_dir"`
+	// AuthorityAddr is where the authority of a secure demo serves, and
+	// Identity the certificate for commands on this machine. A demo
+	// without TLS has neither.
+	AuthorityAddr string    `json:"authority_addr,omitempty"`
+	Identity      *Identity `json:"identity,omitempty"`
+	Regions       []Region  `json:"regions"`
+	Nodes         []Node    `json:"nodes"`
 }
 
 // Region is a region of a demo.
@@ -114,11 +119,14 @@ func knownRegions() (names []string) {
 }
 
 // newLayout returns the layout of a new demo in dir, or of the demo whose directory it is.
-func newLayout(dir string, regions []Region, nodesPerRegion int) (*Layout, error) {
+func newLayout(dir string, regions []Region, nodesPerRegion int, secure bool) (*Layout, error) {
 	if nodesPerRegion < 1 || nodesPerRegion > NodesPerRegionMax {
 		return nil, rhumb.Ef(opLayout, rhumb.InvalidArgument, "%d nodes per region, want 1 to %d", nodesPerRegion, NodesPerRegionMax)
 	}
 	if old, err := ReadLayout(filepath.Join(dir, layoutName)); err == nil {
+		if had := old.AuthorityAddr != ""; had != secure {
+			return nil, rhumb.Ef(opLayout, rhumb.Conflict, "%s holds a demo that was started with --secure=%t; start it so again, or choose another --dir", dir, had)
+		}
 		return old.resumeDemo(dir, regions, nodesPerRegion)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -127,7 +135,7 @@ func newLayout(dir string, regions []Region, nodesPerRegion int) (*Layout, error
 		PID: os.Getpid(), Dir: dir, LatencyFile: filepath.Join(dir, "latency.yaml"), SnapshotDir: imagesIn(dir), Regions: regions,
 	}
 	// Fixed for the life of the directory: the metadata of the cluster contains the addresses.
-	addrs, err := freeAddrs(4 * nodesPerRegion * len(regions))
+	addrs, err := freeAddrs(4*nodesPerRegion*len(regions) + 1)
 	if err != nil {
 		return nil, err
 	}
@@ -140,6 +148,9 @@ func newLayout(dir string, regions []Region, nodesPerRegion int) (*Layout, error
 			})
 			addrs = addrs[4:]
 		}
+	}
+	if secure {
+		l.AuthorityAddr = addrs[0]
 	}
 	return l, nil
 }

@@ -45,7 +45,7 @@ func TestLayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := newLayout(dir, regions, 3)
+	l, err := newLayout(dir, regions, 3, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,11 +76,14 @@ func TestLayout(t *testing.T) {
 	if err := l.Save(filepath.Join(dir, layoutName)); err != nil {
 		t.Fatal(err)
 	}
-	again, err := newLayout(dir, regions, 3)
+	again, err := newLayout(dir, regions, 3, false)
 	if err != nil || again.Nodes[8] != l.Nodes[8] {
 		t.Errorf("the kept demo came back as %+v, %v", again, err)
 	}
-	if _, err := newLayout(dir, regions, 2); rhumb.KindOf(err) != rhumb.Conflict {
+	if _, err := newLayout(dir, regions, 3, true); rhumb.KindOf(err) != rhumb.Conflict {
+		t.Errorf("a demo without TLS is continued with TLS: %v", err)
+	}
+	if _, err := newLayout(dir, regions, 2, false); rhumb.KindOf(err) != rhumb.Conflict {
 		t.Errorf("another shape on a kept directory: %v, want conflict", err)
 	}
 }

@@ -83,8 +83,11 @@ func (f *Flags) findDemo() error {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "--from %s: the demo has no such region; `rhumb region ls` lists its regions", f.From)
 	case layout != nil:
 		// The demo listens on loopback addresses only, so --insecure would
-		// protect nobody.
-		f.From, f.Insecure = cmp.Or(f.From, layout.Regions[0].Name), true
+		// protect nobody. A secure demo leaves the identity of an operator.
+		f.From, f.Insecure = cmp.Or(f.From, layout.Regions[0].Name), layout.Identity == nil
+		if id := layout.Identity; id != nil {
+			f.CA, f.Cert, f.Key = id.CA, id.Cert, id.Key
+		}
 		f.Addrs = demoAddrs(layout, f.From)
 		f.LatencyFile = cmp.Or(f.LatencyFile, layout.LatencyFile)
 		return nil

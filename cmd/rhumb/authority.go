@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/authority"
-	"github.com/rhumbdb/rhumb/authority/ledger"
 	"github.com/rhumbdb/rhumb/identity"
 )
 
@@ -302,10 +300,7 @@ func (ac *authorityCommands) issueFlags(c *cobra.Command, out *string, life *tim
 func (ac *authorityCommands) issue(o authority.Order, out string) error {
 	const op rhumb.Op = "rhumb.cert"
 	base := filepath.Join(out, o.Role.String())
-	// The names follow the role, so that the folder of a node can be used
-	// as its identity folder and several roles fit into one folder.
-	paths := []string{base + ".crt", base + ".key", filepath.Join(out, "ca.crt")}
-	for _, p := range paths[:2] {
+	for _, p := range []string{base + ".crt", base + ".key"} {
 		if _, err := os.Lstat(p); err == nil {
 			return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists; choose another --out, or remove it", p)
 		}
@@ -315,28 +310,15 @@ func (ac *authorityCommands) issue(o authority.Order, out string) error {
 		return err
 	}
 	defer a.Close()
-	if err := os.MkdirAll(out, 0o700); err != nil {
-		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
-	}
 	made, err := a.Issue(o)
 	if err != nil {
 		return err
 	}
-	files := [][]byte{made.Certificate, made.Key, made.CA}
+	doc := describeCertificate(made.Leaf)
 	// The certificate is issued by now. If a file cannot be written, the
 	// certificate is in the ledger and nobody has its key.
-	for i, p := range paths {
-		if files[i] == nil {
-			continue // the key is where the certificate request came from
-		}
-		if err := ledger.WriteFile(p, files[i], 0o600); err != nil {
-			return rhumb.WrapKind(op, rhumb.Unavailable, err)
-		}
-	}
-	doc := describeCertificate(made.Leaf)
-	doc.Files = paths
-	if made.Key == nil {
-		doc.Files = slices.Delete(slices.Clone(paths), 1, 2)
+	if doc.Files, err = made.Save(out); err != nil {
+		return err
 	}
 	return ac.printCertificate(doc)
 }

@@ -26,6 +26,7 @@ the cluster is doing. Kill a node with kill -9 and watch. Ctrl-C stops everythin
 
 This is a demonstration, not a benchmark.`,
 		Example: `  rhumb demo
+  rhumb demo --secure
   rhumb demo --regions tokyo,sydney,bern=46.9:7.4 --nodes-per-region 1
   rhumb demo --latency none --load none --json --dir ./my-demo
   rhumb demo --regions singapore --cuts --dir ./my-demo
@@ -59,6 +60,7 @@ This is a demonstration, not a benchmark.`,
 	flags.Default(f, "dir", "a directory that is removed at the end")
 	f.Var(&memory, "memory", "maximum memory of all nodes together, such as 4GiB, without images in shared memory")
 	flags.Default(f, "memory", "half of the machine's or the control group's")
+	f.BoolVar(&cfg.Secure, "secure", false, "run the nodes with TLS and an authority; commands on this machine use the certificate of an operator")
 	f.StringVar(&cfg.SnapshotDir, "snapshot-dir", "", "folder for images of published tables")
 	flags.Default(f, "snapshot-dir", publish.DirDefault)
 	f.BoolVar(&cfg.JSON, "json", false, "print one JSON line when ready, then one per second")

@@ -1,9 +1,19 @@
 package main
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
+	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,7 +21,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 // secureCluster is an authority and nodes with TLS, each a process of its own, made by the commands
@@ -314,6 +326,151 @@ func TestRotateAuthority(t *testing.T) {
 	c.makeToken(t, other, false)
 	c.startNode(t, other)
 	c.awaitReady(t)
+}
+
+// TestSecureDemo guards that a secure demo starts with one command, that commands on this machine
+// use it without flags, and that it continues on its directory.
+func TestSecureDemo(t *testing.T) {
+	dir := ""
+	for round := range 2 {
+		args := []string{"--secure", "--latency", "none", "--load", "none", "--nodes-per-region", "1", "--regions", "singapore,frankfurt,virginia"}
+		if dir != "" {
+			args = append(args, "--dir", dir)
+		}
+		layout, p := startDemo(t, args...)
+		dir = layout.Dir
+		if layout.Identity == nil || len(layout.Nodes) != 3 {
+			t.Fatalf("the layout is %+v", layout)
+		}
+		if round == 0 {
+			ok(t, "put", "flights", "SWR8", "ident=SWR8")
+		}
+		ok(t, "get", "flights", "SWR8", "--from", "virginia")
+		ok(t, "status", "--check")
+		fails(t, exit.Unavailable, "get", "flights", "SWR8", "--addr", layout.Nodes[0].Addr, "--insecure", "--timeout", "1s")
+		for _, n := range layout.Nodes {
+			if _, err := os.Stat(n.Dir + ".token"); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the token of %s is left: %v", n.Dir, err)
+			}
+		}
+		must(p.Process.Signal(os.Interrupt))
+		if code := p.wait(); code != exit.OK {
+			t.Errorf("the demo exits with %d", code)
+		}
+	}
+}
+
+// TestAuthorityKilled guards that a node enrols although the authority is killed again and again
+// while it tries, and that no token makes two certificates for two keys.
+func TestAuthorityKilled(t *testing.T) {
+	c := newSecureCluster(t, "frankfurt", "virginia")
+	must(c.authority.Process.Kill())
+	c.authority.wait()
+	for _, n := range c.nodes {
+		c.startNode(t, n)
+	}
+	for range 5 {
+		p := startProcess(t, nil, "authority", "serve", "--authority", c.authorityDir, "--listen", c.authorityAddr)
+		await(t, "the authority to listen", bootWait, func() bool {
+			conn, err := net.Dial("tcp", c.authorityAddr)
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err == nil
+		})
+		// Killed at once: in the middle of a handshake, a request or a write.
+		must(p.Process.Kill())
+		p.wait()
+	}
+	c.startAuthority(t)
+	c.awaitReady(t)
+	var doc struct {
+		Gaps         int
+		Certificates []issuedDoc
+	}
+	okJSON(t, &doc, "authority", "ls", "--authority", c.authorityDir)
+	names := map[string]bool{}
+	for _, cert := range doc.Certificates {
+		if cert.Role == "node" {
+			names[cert.Name] = true
+		}
+	}
+	if doc.Gaps != 0 || len(names) != 2 {
+		t.Errorf("%d gaps, certificates of %v", doc.Gaps, names)
+	}
+}
+
+// TestForeignAuthority guards that an authority of any origin works by files alone: nodes and an
+// operator with certificates that crypto/x509 made, without tokens and without a directory.
+func TestForeignAuthority(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	c := &secureCluster{dir: t.TempDir()}
+	c.operator = filepath.Join(c.dir, "operator")
+	sign := newForeignAuthority(t)
+	cluster := rhumb.ClusterID{0xfe, 0xed}
+	sign(identity.Name{Cluster: cluster, Role: identity.RoleOperator, Name: "vault"}, c.operator)
+	c.authorityDir = "none" // commands are to use the operator's files
+	for i := range 2 {
+		n := c.addNode(t, "frankfurt")
+		files := filepath.Join(c.dir, n.name+"-files")
+		sign(identity.Name{Cluster: cluster, Role: identity.RoleNode, Name: n.name}, files)
+		args := slices.DeleteFunc(c.startArgs(n), func(a string) bool { return a == "--token" || a == n.token })
+		args = append(args, "--cert", filepath.Join(files, "node.crt"), "--key", filepath.Join(files, "node.key"), "--ca", filepath.Join(files, "ca.crt"))
+		n.process = startProcess(t, nil, args...)
+		if i > 0 {
+			continue
+		}
+		await(t, "the cluster to exist", bootWait, func() bool {
+			_, _, code := runIn(t.Context(), "", c.as("init")...)
+			return code == exit.OK || code == exit.Precondition
+		})
+	}
+	c.awaitReady(t)
+	c.ok(t, "table", "create", "flights", "--replicas", "2", "--min-in-sync", "1")
+	c.ok(t, "put", "flights", "SWR8", "ident=SWR8")
+	var status statusDoc
+	okJSON(t, &status, c.as("status")...)
+	if status.ClusterID != cluster.String() || len(status.Nodes) != 2 {
+		t.Errorf("status: %+v", status)
+	}
+}
+
+// newForeignAuthority makes an authority with nothing but the standard library, and returns a
+// function that writes the files of a certificate into a folder.
+func newForeignAuthority(t *testing.T) (sign func(name identity.Name, dir string)) {
+	t.Helper()
+	now := time.Now()
+	caKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(err)
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Example Corp"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
+	must(err)
+	serial := int64(1)
+	return func(name identity.Name, dir string) {
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		must(err)
+		serial++
+		leaf := &x509.Certificate{
+			SerialNumber: big.NewInt(serial), NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Hour),
+			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: name.Role.Usages(), URIs: []*url.URL{name.URI()},
+		}
+		der, err := x509.CreateCertificate(rand.Reader, leaf, ca, key.Public(), caKey)
+		must(err)
+		pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+		must(err)
+		must(os.MkdirAll(dir, 0o700))
+		for file, block := range map[string]*pem.Block{
+			"ca.crt": {Type: "CERTIFICATE", Bytes: caDER}, name.Role.String() + ".crt": {Type: "CERTIFICATE", Bytes: der},
+			name.Role.String() + ".key": {Type: "PRIVATE KEY", Bytes: pkcs8},
+		} {
+			must(os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600))
+		}
+	}
 }
 
 // testStrangers tries to be served without an identity of the cluster.
