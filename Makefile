@@ -98,8 +98,8 @@ hostctl: ## build bin/hostctl, which brings up hosts on this machine
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -o bin/hostctl ./deploy/hostctl
 
-terraform-local: ## bring up, grow and destroy a cluster of hosts on this machine by Terraform (root)
-	$(GO) test -count=1 -timeout 15m -v -run '^TestLocal$$' ./deploy/terraform -local
+terraform-local: ## bring up, grow and destroy a cluster of hosts on this machine by Terraform, and one node by cloud-init (root)
+	$(GO) test -count=1 -timeout 15m -v -run '^Test(Local|CloudInitOnHost)$$' ./deploy/terraform -local
 
 helm-test: ## lint and render the Helm chart, and as root run its containers as processes (compiles for minutes the first time)
 	cd deploy/helm && $(GO) vet ./... && $(GO) test -count=1 -v . -local
