@@ -64,6 +64,8 @@ type Node struct {
 	bound, outside bound
 	budgets        budgets
 	guard          guard
+	// imageGroup is the number of the group of Config.Snapshot, 0 for none.
+	imageGroup int
 
 	// member is nil before the node takes part in its cluster.
 	member atomic.Pointer[member]
@@ -123,6 +125,10 @@ func (n *Node) exitProcess(err error) {
 // openNode opens the stores, the clock, the ports and gossip. After an error the caller calls
 // Close, which closes the opened parts.
 func (n *Node) openNode() (err error) {
+	// Before anything is opened: a misspelled group has to show at the start.
+	if n.imageGroup, err = groupNumber(n.cfg.Snapshot.Group); err != nil {
+		return err
+	}
 	parts, err := n.cfg.Memory()
 	if err != nil {
 		return err
