@@ -124,8 +124,15 @@ func TestHostileInput(t *testing.T) {
 		name string
 		do   func()
 	}{
-		{"random bytes", h.randomBytes}, {"HTTP/1 and plain text", h.plainText}, {"idle connections", h.idle}, {"half-open connections", h.halfOpen},
-		{"slow senders", h.slow}, {"large messages", h.largeMessages}, {"streams", h.streams}, {"headers", h.headers}, {"foreign certificates", h.certificates},
+		{"random bytes", h.randomBytes},
+		{"HTTP/1 and plain text", h.plainText},
+		{"idle connections", h.idle},
+		{"half-open connections", h.halfOpen},
+		{"slow senders", h.slow},
+		{"large messages", h.largeMessages},
+		{"streams", h.streams},
+		{"headers", h.headers},
+		{"foreign certificates", h.certificates},
 	} {
 		from, start, ok, opened := h.tries.Load(), time.Now(), served.Load(), fresh.Load()
 		attack.do()
