@@ -37,6 +37,9 @@ var callNeeds = map[string]need{
 	rhumbpb.KV_Do_FullMethodName:     needIdentity,
 	rhumbpb.KV_Scan_FullMethodName:   needIdentity,
 
+	// The way to an identity.
+	rhumbpb.Session_Authenticate_FullMethodName: needNothing,
+
 	rhumbpb.Cluster_Ping_FullMethodName: needIdentity,
 	// Shows the tables that the caller may see, and the ranges of their classes.
 	rhumbpb.Cluster_GetMetadata_FullMethodName:   needIdentity,
@@ -176,9 +179,9 @@ func errCallDenied(op rhumb.Op, who access.Principal, method string, wanted need
 	what := rhumb.Ef(op, rhumb.PermissionDenied, "%s may not call %s", who, method)
 	switch wanted {
 	case needRead:
-		what.Msg += "; it needs the right to read the cluster: `rhumb grant ROLE --cluster --rights read`"
+		what.Msg += "; it needs the right to read the cluster: `rhumb grant ROLE --cluster-wide --rights read`"
 	case needAdmin:
-		what.Msg += "; it needs the right to administer the cluster: `rhumb grant ROLE --cluster --rights admin`, or the certificate of an operator"
+		what.Msg += "; it needs the right to administer the cluster: `rhumb grant ROLE --cluster-wide --rights admin`, or the certificate of an operator"
 	case needNode:
 		what.Msg += ", which only nodes of the cluster call"
 	}
