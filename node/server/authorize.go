@@ -58,8 +58,6 @@ var callNeeds = map[string]need{
 	rhumbpb.Cluster_Join_FullMethodName:           needNode,
 	rhumbpb.Cluster_Contact_FullMethodName:        needNode,
 
-	rhumbpb.Session_Authenticate_FullMethodName: needNothing,
-
 	// A caller may ask about itself and change its own password.
 	rhumbpb.Access_WhoAmI_FullMethodName:     needIdentity,
 	rhumbpb.Access_AlterUser_FullMethodName:  needIdentity,
