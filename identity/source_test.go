@@ -322,7 +322,7 @@ func TestAuthorityRemovedFromFile(t *testing.T) {
 // sides, and that a renewed certificate connects again.
 func TestExpiryEndsConnections(t *testing.T) {
 	a := identitytest.New(t)
-	brief := identitytest.Valid(time.Now().Add(-time.Hour), time.Now().Truncate(time.Second).Add(2*time.Second))
+	brief := identitytest.Valid(time.Now().Add(-time.Hour), time.Now().Truncate(time.Second).Add(4*time.Second))
 	dir := t.TempDir()
 	files := a.Node(t, "eu-2", brief).Files(t, dir)
 	client := identitytest.Open(t, identity.SourceConfig{Files: files, Poll: poll})

@@ -65,7 +65,7 @@ func Create(dir string, cluster rhumb.ClusterID, wall func() time.Time) error {
 	return l.locked(func() error {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err == nil {
-			err = errors.Join(f.Close(), SyncDir(dir))
+			err = errors.Join(handOver(f), f.Close(), SyncDir(dir))
 		}
 		if err != nil {
 			return rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
@@ -102,6 +102,9 @@ func openLock(dir string, wall func() time.Time, warn func(string, ...any)) (*Le
 	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
+	}
+	if err := handOver(lock); err != nil {
+		return nil, errors.Join(rhumb.WrapKind(opLedger, rhumb.Unavailable, err), lock.Close())
 	}
 	return &Ledger{dir: dir, wall: wall, warn: warn, lock: lock}, nil
 }
@@ -227,6 +230,10 @@ func (l *Ledger) refresh() error {
 		if h.Seq != 0 && !l.state.Holds(h) {
 			return l.refill(fmt.Sprintf("it does not hold record %d, which was on disk", h.Seq), known)
 		}
+	}
+	// A mark that this user cannot read proves nothing about the ledger.
+	if rhumb.KindOf(errMark) == rhumb.PermissionDenied {
+		return errMark
 	}
 	if errMark != nil {
 		return l.refill(rhumb.Message(errMark), known)
@@ -385,6 +392,9 @@ func (l *Ledger) writeMark() error {
 // it, a loss would not show.
 func (l *Ledger) readMark() (h Head, err error) {
 	data, err := os.ReadFile(l.markPath())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return h, rhumb.Ef(opLedger, rhumb.PermissionDenied, "cannot read %s: %v; all files of an authority belong to one user", l.markPath(), err)
+	}
 	if err != nil {
 		return h, rhumb.Ef(opLedger, rhumb.Corrupt, "cannot read %s: %v", l.markPath(), err)
 	}
@@ -460,6 +470,9 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 		err = f.Chmod(mode)
 	}
 	if err == nil {
+		err = handOver(f)
+	}
+	if err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
@@ -470,6 +483,25 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 		return err
 	}
 	return SyncDir(filepath.Dir(path))
+}
+
+// handOver gives a file that root made to the owner of its folder. Root
+// runs commands on the folder of a service, and the service has to read
+// the files afterwards.
+func handOver(f *os.File) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Dir(f.Name()), &st); err != nil {
+		return err
+	}
+	// A folder that everybody may write to, such as /tmp, has no owner in
+	// this sense.
+	if st.Mode&0o022 != 0 {
+		return nil
+	}
+	return f.Chown(int(st.Uid), int(st.Gid))
 }
 
 // SyncDir syncs the entries of a directory.

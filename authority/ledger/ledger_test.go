@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -296,4 +297,24 @@ func FuzzOpen(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestHandOver guards that root, who runs commands on the directory of a service, leaves files that
+// the service can read.
+func TestHandOver(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can own files of others")
+	}
+	dir := t.TempDir()
+	check(t, os.Chown(dir, 12345, 12346))
+	check(t, os.Chmod(dir, 0o700))
+	check(t, Create(dir, testCluster, testWall))
+	add(t, open(t, dir), created("a"))
+	for _, name := range []string{FileName, markName, lockName} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		check(t, err)
+		if st := info.Sys().(*syscall.Stat_t); st.Uid != 12345 || st.Gid != 12346 {
+			t.Errorf("%s belongs to %d:%d", name, st.Uid, st.Gid)
+		}
+	}
 }

@@ -1,19 +1,33 @@
 package main
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 // secureCluster is an authority and nodes with TLS, each a process of its own, made by the commands
@@ -346,6 +360,213 @@ func TestSecureDemo(t *testing.T) {
 		must(p.Process.Signal(os.Interrupt))
 		if code := p.wait(); code != exit.OK {
 			t.Errorf("the demo exits with %d", code)
+		}
+	}
+}
+
+// TestRotateUnderLoad guards that the certificates of all nodes and the key of the authority are
+// replaced while clients write, without a failed write.
+func TestRotateUnderLoad(t *testing.T) {
+	c := startSecureCluster(t, "frankfurt", "frankfurt", "frankfurt")
+	c.ok(t, "table", "create", "flights")
+	cl, err := client.Open(t.Context(), client.Config{
+		Addrs: []string{c.nodes[0].addr, c.nodes[1].addr, c.nodes[2].addr},
+		TLS:   &client.TLS{CA: filepath.Join(c.operator, "ca.crt"), Cert: filepath.Join(c.operator, "operator.crt"), Key: filepath.Join(c.operator, "operator.key")},
+	})
+	must(err)
+	defer cl.Close()
+	table, err := cl.Table(t.Context(), "flights")
+	must(err)
+	stop := make(chan struct{})
+	var writes, failures atomic.Int64
+	var work sync.WaitGroup
+	for i := range 4 {
+		work.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := table.Put(t.Context(), fmt.Append(nil, "W", i), fmt.Append(nil, n), client.PutOptions{}); err != nil {
+					failures.Add(1)
+					t.Errorf("a write failed: %v", err)
+				}
+				writes.Add(1)
+			}
+		})
+	}
+	// Each rotation happens while writes are under way, and writes go on after it.
+	awaitWrites := func() {
+		seen := writes.Load()
+		await(t, "writes", settleWait, func() bool { return writes.Load() > seen+500 })
+	}
+	awaitWrites()
+	begin := time.Now()
+	const rounds = 3
+	for range rounds {
+		var before struct{ Keys []string }
+		okJSON(t, &before, "authority", "ls", "--authority", c.authorityDir)
+		ok(t, "authority", "rotate", "--authority", c.authorityDir)
+		for _, n := range c.nodes {
+			must(n.Process.Signal(syscall.SIGHUP))
+		}
+		// The operator's certificate is the only one that is not renewed by itself. Its file is
+		// replaced while the client uses it.
+		fresh := filepath.Join(c.dir, "fresh-"+before.Keys[0][:8])
+		ok(t, "authority", "operator", "test", "--authority", c.authorityDir, "--out", fresh)
+		for _, file := range []string{"ca.crt", "operator.key", "operator.crt"} {
+			must(os.Rename(filepath.Join(fresh, file), filepath.Join(c.operator, file)))
+		}
+		await(t, "all nodes to renew", settleWait, func() bool {
+			_, _, code := runIn(t.Context(), "", "authority", "rotate", "--authority", c.authorityDir, "--retire", before.Keys[0][:16])
+			return code == exit.OK
+		})
+		for _, n := range c.nodes {
+			must(n.Process.Signal(syscall.SIGHUP))
+		}
+		await(t, "all nodes to forget the old key", settleWait, func() bool {
+			return !slices.ContainsFunc(c.nodes, func(n *secureNode) bool {
+				text, err := os.ReadFile(filepath.Join(n.dir, "identity", "ca.crt"))
+				return err != nil || strings.Count(string(text), "BEGIN") != 1
+			})
+		})
+		awaitWrites()
+	}
+	close(stop)
+	work.Wait()
+	t.Logf("%d rotations of 3 nodes in %v: %d writes, %d failed", rounds, time.Since(begin).Round(time.Millisecond), writes.Load(), failures.Load())
+	if writes.Load() == 0 {
+		t.Error("nothing was written")
+	}
+}
+
+// TestWrongClock guards that a host whose clock is wrong by a day is told so when it joins, and
+// joins with the same token once the clock is right.
+func TestWrongClock(t *testing.T) {
+	c := newSecureCluster(t, "frankfurt")
+	n := c.nodes[0]
+	for _, wrong := range []time.Duration{24 * time.Hour, -24 * time.Hour} {
+		must(os.WriteFile(n.dir+clockSuffix, fmt.Append(nil, int64(wrong)), 0o600))
+		c.startNode(t, n)
+		if code := n.wait(); code != exit.Auth || !strings.Contains(n.stderr.String(), "the clock of this host is wrong") {
+			t.Errorf("a clock that is wrong by %v: exit %d\n%s", wrong, code, n.stderr.String())
+		}
+	}
+	must(os.Remove(n.dir + clockSuffix))
+	c.startNode(t, n)
+	c.awaitReady(t)
+}
+
+// TestAuthorityKilled guards that a node enrols although the authority is killed again and again
+// while it tries, and that no token makes two certificates for two keys.
+func TestAuthorityKilled(t *testing.T) {
+	c := newSecureCluster(t, "frankfurt", "virginia")
+	must(c.authority.Process.Kill())
+	c.authority.wait()
+	for _, n := range c.nodes {
+		c.startNode(t, n)
+	}
+	for range 5 {
+		p := startProcess(t, nil, "authority", "serve", "--authority", c.authorityDir, "--listen", c.authorityAddr)
+		await(t, "the authority to listen", bootWait, func() bool {
+			conn, err := net.Dial("tcp", c.authorityAddr)
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err == nil
+		})
+		// Killed at once: in the middle of a handshake, a request or a write.
+		must(p.Process.Kill())
+		p.wait()
+	}
+	c.startAuthority(t)
+	c.awaitReady(t)
+	var doc struct {
+		Gaps         int
+		Certificates []issuedDoc
+	}
+	okJSON(t, &doc, "authority", "ls", "--authority", c.authorityDir)
+	names := map[string]bool{}
+	for _, cert := range doc.Certificates {
+		if cert.Role == "node" {
+			names[cert.Name] = true
+		}
+	}
+	if doc.Gaps != 0 || len(names) != 2 {
+		t.Errorf("%d gaps, certificates of %v", doc.Gaps, names)
+	}
+}
+
+// TestForeignAuthority guards that an authority of any origin works by files alone: nodes and an
+// operator with certificates that crypto/x509 made, without tokens and without a directory.
+func TestForeignAuthority(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	c := &secureCluster{dir: t.TempDir()}
+	c.operator = filepath.Join(c.dir, "operator")
+	sign := newForeignAuthority(t)
+	cluster := rhumb.ClusterID{0xfe, 0xed}
+	sign(identity.Name{Cluster: cluster, Role: identity.RoleOperator, Name: "vault"}, c.operator)
+	c.authorityDir = "none" // commands are to use the operator's files
+	for i := range 2 {
+		n := c.addNode(t, "frankfurt")
+		files := filepath.Join(c.dir, n.name+"-files")
+		sign(identity.Name{Cluster: cluster, Role: identity.RoleNode, Name: n.name}, files)
+		args := slices.DeleteFunc(c.startArgs(n), func(a string) bool { return a == "--token" || a == n.token })
+		args = append(args, "--cert", filepath.Join(files, "node.crt"), "--key", filepath.Join(files, "node.key"), "--ca", filepath.Join(files, "ca.crt"))
+		n.process = startProcess(t, nil, args...)
+		if i > 0 {
+			continue
+		}
+		await(t, "the cluster to exist", bootWait, func() bool {
+			_, _, code := runIn(t.Context(), "", c.as("init")...)
+			return code == exit.OK || code == exit.Precondition
+		})
+	}
+	c.awaitReady(t)
+	c.ok(t, "table", "create", "flights", "--replicas", "2", "--min-in-sync", "1")
+	c.ok(t, "put", "flights", "SWR8", "ident=SWR8")
+	var status statusDoc
+	okJSON(t, &status, c.as("status")...)
+	if status.ClusterID != cluster.String() || len(status.Nodes) != 2 {
+		t.Errorf("status: %+v", status)
+	}
+}
+
+// newForeignAuthority makes an authority with nothing but the standard library, and returns a
+// function that writes the files of a certificate into a folder.
+func newForeignAuthority(t *testing.T) (sign func(name identity.Name, dir string)) {
+	t.Helper()
+	now := time.Now()
+	caKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(err)
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Example Corp"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
+	must(err)
+	serial := int64(1)
+	return func(name identity.Name, dir string) {
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		must(err)
+		serial++
+		leaf := &x509.Certificate{
+			SerialNumber: big.NewInt(serial), NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Hour),
+			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: name.Role.Usages(), URIs: []*url.URL{name.URI()},
+		}
+		der, err := x509.CreateCertificate(rand.Reader, leaf, ca, key.Public(), caKey)
+		must(err)
+		pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+		must(err)
+		must(os.MkdirAll(dir, 0o700))
+		for file, block := range map[string]*pem.Block{
+			"ca.crt": {Type: "CERTIFICATE", Bytes: caDER}, name.Role.String() + ".crt": {Type: "CERTIFICATE", Bytes: der},
+			name.Role.String() + ".key": {Type: "PRIVATE KEY", Bytes: pkcs8},
+		} {
+			must(os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600))
 		}
 	}
 }
