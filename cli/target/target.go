@@ -59,8 +59,8 @@ func (t *Target) IsSecure() bool {
 	return t.CA+t.Cert+t.Key+t.User+t.PasswordFile != ""
 }
 
-// Validate rejects settings that contradict each other, and names what is
-// missing.
+// Validate rejects settings that contradict each other, and names the
+// missing ones.
 func (t *Target) Validate() error {
 	fault := func(format string, args ...any) error { return rhumb.Ef(op, rhumb.InvalidArgument, format, args...) }
 	if t.Cluster != "" {

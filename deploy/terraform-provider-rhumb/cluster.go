@@ -51,7 +51,8 @@ func (k *cluster) open(ctx context.Context) (*client.Client, error) {
 type managed struct{ *cluster }
 
 // configure keeps the connection that the provider made. Terraform also calls
-// it before the provider is configured.
+// it before the provider is configured, to validate a configuration; no
+// connection is needed then.
 func (m *managed) configure(data any, diags *diag.Diagnostics) {
 	if data == nil {
 		return
@@ -64,7 +65,8 @@ func (m *managed) configure(data any, diags *diag.Diagnostics) {
 	m.cluster = k
 }
 
-// with runs fn with the client and reports its error.
+// with runs fn with the client and reports its error. doing completes the
+// sentence "Cannot ...", which is all that Terraform shows in bold.
 func (m *managed) with(ctx context.Context, diags *diag.Diagnostics, doing string, fn func(c *client.Client) error) {
 	c, err := m.open(ctx)
 	if err == nil {
@@ -75,8 +77,9 @@ func (m *managed) with(ctx context.Context, diags *diag.Diagnostics, doing strin
 	}
 }
 
-// addError adds an error as the command line prints it: the message, and what
-// to do next.
+// addError adds an error as the command line prints it: the message of the
+// database, and what to do next. The kind and the operation are for programs,
+// and Terraform has no place for them.
 func addError(diags *diag.Diagnostics, summary string, err error) {
 	doc := exit.Describe(err)
 	text := doc.Message
@@ -86,7 +89,8 @@ func addError(diags *diag.Diagnostics, summary string, err error) {
 	diags.AddError(summary, text)
 }
 
-// flagText returns a value as a flag takes it.
+// flagText returns a value as a flag takes it, so that one parser checks what
+// is typed here and on the command line.
 func flagText(ctx context.Context, value attr.Value) (string, diag.Diagnostics) {
 	switch v := value.(type) {
 	case types.String:
@@ -111,7 +115,9 @@ const (
 const deletionText = "What `terraform destroy` does, because the cluster cannot remove a %s: `refuse` (the default) fails, `forget` only removes it from the state."
 
 // checkDestroy fails the plan of a destruction that would be refused, so that
-// nothing else of the plan is carried out.
+// nothing else of the plan is carried out. The policy is that of the state: to
+// destroy, one first has to apply that the object may be forgotten, so a
+// resource that is deleted from a file by mistake is not lost from sight.
 func checkDestroy(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse, what string) {
 	if !req.Plan.Raw.IsNull() {
 		return
@@ -137,8 +143,9 @@ func (fixed) Description(context.Context) string { return fixedText }
 // MarkdownDescription implements planmodifier.Describer.
 func (fixed) MarkdownDescription(context.Context) string { return fixedText }
 
-// check keeps what the state has where the configuration says nothing, and
-// rejects another value.
+// check keeps the value in the state where the configuration has none, and
+// rejects another value. Terraform would otherwise offer to replace the
+// object, and only fail halfway, after the user has approved it.
 func (f fixed) check(at path.Path, state, config, plan attr.Value, diags *diag.Diagnostics) (keep bool) {
 	if state == nil || state.IsNull() {
 		return false // the object is being created
@@ -166,28 +173,29 @@ func sameDuration(a, b attr.Value) bool {
 	return err == nil && err2 == nil && d == e
 }
 
-// PlanModifyString implements planmodifier.String.
+// PlanModifyString implements planmodifier.String. Names of fields, bytes and
+// durations are strings.
 func (f fixed) PlanModifyString(_ context.Context, req planmodifier.StringRequest, resp *planmodifier.StringResponse) {
 	if f.check(req.Path, req.StateValue, req.ConfigValue, req.PlanValue, &resp.Diagnostics) {
 		resp.PlanValue = req.StateValue
 	}
 }
 
-// PlanModifyInt64 implements planmodifier.Int64.
+// PlanModifyInt64 implements planmodifier.Int64, for counts and sizes.
 func (f fixed) PlanModifyInt64(_ context.Context, req planmodifier.Int64Request, resp *planmodifier.Int64Response) {
 	if f.check(req.Path, req.StateValue, req.ConfigValue, req.PlanValue, &resp.Diagnostics) {
 		resp.PlanValue = req.StateValue
 	}
 }
 
-// PlanModifyFloat64 implements planmodifier.Float64.
+// PlanModifyFloat64 implements planmodifier.Float64, for coordinates.
 func (f fixed) PlanModifyFloat64(_ context.Context, req planmodifier.Float64Request, resp *planmodifier.Float64Response) {
 	if f.check(req.Path, req.StateValue, req.ConfigValue, req.PlanValue, &resp.Diagnostics) {
 		resp.PlanValue = req.StateValue
 	}
 }
 
-// PlanModifySet implements planmodifier.Set.
+// PlanModifySet implements planmodifier.Set, for features of images.
 func (f fixed) PlanModifySet(_ context.Context, req planmodifier.SetRequest, resp *planmodifier.SetResponse) {
 	if f.check(req.Path, req.StateValue, req.ConfigValue, req.PlanValue, &resp.Diagnostics) {
 		resp.PlanValue = req.StateValue

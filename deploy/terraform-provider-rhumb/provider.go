@@ -34,12 +34,15 @@ type providerModel struct {
 	Timeout      types.String `tfsdk:"timeout"`
 }
 
-// Metadata implements provider.Provider.
+// Metadata implements provider.Provider. The type name begins the names of all
+// resources.
 func (*rhumbProvider) Metadata(_ context.Context, _ provider.MetadataRequest, resp *provider.MetadataResponse) {
 	resp.TypeName, resp.Version = "rhumb", version
 }
 
-// Schema implements provider.Provider.
+// Schema implements provider.Provider. All attributes are optional, because
+// everything can have the sources of the command line; an empty block in
+// a shared configuration then works for everybody who has a context.
 func (*rhumbProvider) Schema(_ context.Context, _ provider.SchemaRequest, resp *provider.SchemaResponse) {
 	text := func(about string) schema.StringAttribute {
 		return schema.StringAttribute{Optional: true, MarkdownDescription: about}
@@ -91,8 +94,7 @@ func (*rhumbProvider) Configure(ctx context.Context, req provider.ConfigureReque
 			resp.Diagnostics.AddAttributeError(path.Root(key), "Invalid value", err.Error())
 		}
 	}
-	// What the configuration leaves out is taken from where the command line
-	// takes it.
+	// The sources of the command line fill in the rest.
 	from := settings.Settings{Context: m.Context.ValueString()}
 	err := from.Load()
 	if err == nil {
@@ -111,12 +113,14 @@ func (*rhumbProvider) Configure(ctx context.Context, req provider.ConfigureReque
 	resp.ResourceData, resp.DataSourceData = k, k
 }
 
-// Resources implements provider.Provider.
+// Resources implements provider.Provider. Placement has no resource of its own:
+// a cluster places the ranges of tables, so it belongs to rhumb_table.
 func (*rhumbProvider) Resources(context.Context) []func() resource.Resource {
 	return []func() resource.Resource{newRegion, newTable, newUser, newRole, newGrant}
 }
 
-// DataSources implements provider.Provider.
+// DataSources implements provider.Provider. Nodes are only read: a node makes
+// itself a member when it starts.
 func (*rhumbProvider) DataSources(context.Context) []func() datasource.DataSource {
 	return []func() datasource.DataSource{newNode, newNodes}
 }

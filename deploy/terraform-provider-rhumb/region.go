@@ -37,7 +37,8 @@ func (*regionResource) Metadata(_ context.Context, _ resource.MetadataRequest, r
 	resp.TypeName = "rhumb_region"
 }
 
-// Schema implements resource.Resource.
+// Schema implements resource.Resource. The location is computed for well-known
+// regions, so that a configuration names it only where it has to.
 func (*regionResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
 	place := func(about string) schema.Float64Attribute {
 		return schema.Float64Attribute{
@@ -76,12 +77,14 @@ func (r *regionResource) Configure(_ context.Context, req resource.ConfigureRequ
 	r.configure(req.ProviderData, &resp.Diagnostics)
 }
 
-// ModifyPlan implements resource.ResourceWithModifyPlan.
+// ModifyPlan implements resource.ResourceWithModifyPlan. A region cannot be
+// removed while its number may be part of a key.
 func (*regionResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
 	checkDestroy(ctx, req, resp, "region")
 }
 
-// Create implements resource.Resource.
+// Create implements resource.Resource. A region that exists at the same place
+// is taken over: its first node may have been faster than Terraform.
 func (r *regionResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var m regionModel
 	if resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -119,13 +122,14 @@ func (m *regionModel) location() (rhumb.Point, error) {
 	return known.Location, nil
 }
 
-// set takes over what the cluster has.
+// set adopts the region as the cluster has it.
 func (m *regionModel) set(r rhumb.Region) {
 	m.Name, m.ID = types.StringValue(r.Name), types.Int64Value(int64(r.ID))
 	m.Latitude, m.Longitude = types.Float64Value(r.Location.Lat), types.Float64Value(r.Location.Lon)
 }
 
-// Read implements resource.Resource.
+// Read implements resource.Resource. The metadata that the client watches has
+// all regions, so nothing is asked for.
 func (r *regionResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var m regionModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {

@@ -48,7 +48,9 @@ func (*tableResource) Metadata(_ context.Context, _ resource.MetadataRequest, re
 	resp.TypeName = "rhumb_table"
 }
 
-// Schema implements resource.Resource.
+// Schema implements resource.Resource. Everything but the name is computed if
+// it is left out, from the defaults of the cluster: the state then shows the
+// actual settings of a table, also after the defaults of a newer version have changed.
 func (*tableResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
 	text := func(about string) schema.StringAttribute {
 		return schema.StringAttribute{
@@ -106,12 +108,13 @@ func (r *tableResource) Configure(_ context.Context, req resource.ConfigureReque
 	r.configure(req.ProviderData, &resp.Diagnostics)
 }
 
-// ModifyPlan implements resource.ResourceWithModifyPlan.
+// ModifyPlan implements resource.ResourceWithModifyPlan. A table holds records
+// that no configuration can bring back.
 func (*tableResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
 	checkDestroy(ctx, req, resp, "table")
 }
 
-// options returns what the table is to be created with. Zero values take the
+// options returns the options of the table to create. Zero values take the
 // defaults of the cluster.
 func (m *tableModel) options(ctx context.Context) (o client.TableOptions, diags diag.Diagnostics) {
 	o.LocationField = m.LocationField.ValueString()
@@ -137,7 +140,7 @@ func (m *tableModel) options(ctx context.Context) (o client.TableOptions, diags 
 	return o, diags
 }
 
-// set takes over what the cluster has.
+// set adopts the table as the cluster has it.
 func (m *tableModel) set(ctx context.Context, t client.TableStatus) diag.Diagnostics {
 	m.Name, m.ID, m.Class = types.StringValue(t.Name), types.Int64Value(int64(t.ID)), types.StringValue(t.Class.String())
 	m.Colocate = types.StringValue("")
@@ -145,7 +148,7 @@ func (m *tableModel) set(ctx context.Context, t client.TableStatus) diag.Diagnos
 		m.Colocate = types.StringValue(string([]byte{t.Colocate}))
 	}
 	m.LocationField = types.StringValue(t.LocationField)
-	// What the configuration says stays if it means the same.
+	// The text of the configuration stays if it means the same.
 	if d, err := time.ParseDuration(m.History.ValueString()); err != nil || d != t.History {
 		m.History = types.StringValue(shortDuration(t.History))
 	}
@@ -173,7 +176,8 @@ func shortDuration(d time.Duration) string {
 	return s
 }
 
-// Create implements resource.Resource.
+// Create implements resource.Resource. A table that exists is not taken over,
+// because its settings may be others; the error proposes an import.
 func (r *tableResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var m tableModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...)
@@ -195,7 +199,8 @@ func (r *tableResource) Create(ctx context.Context, req resource.CreateRequest, 
 	})
 }
 
-// Read implements resource.Resource.
+// Read implements resource.Resource. A table that is gone, for example from a
+// cluster that was made again, leaves the state and is created again.
 func (r *tableResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var m tableModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {

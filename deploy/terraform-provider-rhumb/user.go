@@ -39,7 +39,8 @@ func (*userResource) Metadata(_ context.Context, _ resource.MetadataRequest, res
 	resp.TypeName = "rhumb_user"
 }
 
-// Schema implements resource.Resource.
+// Schema implements resource.Resource. Write-only attributes are never
+// computed and never in the state, so a version says when they change.
 func (*userResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
 	resp.Schema = schema.Schema{
 		MarkdownDescription: "A user. Without a password it logs in with a certificate of its name.",
@@ -64,7 +65,8 @@ func (*userResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *r
 	}
 }
 
-// ValidateConfig implements resource.ResourceWithValidateConfig.
+// ValidateConfig implements resource.ResourceWithValidateConfig. It rejects a
+// password without a version: the first change of it would be lost silently.
 func (*userResource) ValidateConfig(ctx context.Context, req resource.ValidateConfigRequest, resp *resource.ValidateConfigResponse) {
 	var m userModel
 	if resp.Diagnostics.Append(req.Config.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -94,6 +96,8 @@ func verifier(m *userModel) (access.Verifier, error) {
 	return login.NewVerifier(m.Name.ValueString(), m.Password.ValueString())
 }
 
+// roleNames returns the roles of a set in alphabetical order, so that requests
+// and messages do not depend on chance.
 func roleNames(ctx context.Context, set types.Set, diags *diag.Diagnostics) []string {
 	names := []string{}
 	diags.Append(set.ElementsAs(ctx, &names, false)...)
@@ -101,7 +105,9 @@ func roleNames(ctx context.Context, set types.Set, diags *diag.Diagnostics) []st
 	return names
 }
 
-// Create implements resource.Resource.
+// Create implements resource.Resource. The user and its password are made in one
+// request. A user that starts disabled is disabled in a second one, for which
+// the state is written twice: if it fails, Terraform knows the user.
 func (r *userResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var m, config userModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...)
@@ -135,7 +141,9 @@ func (r *userResource) Create(ctx context.Context, req resource.CreateRequest, r
 	})
 }
 
-// Read implements resource.Resource.
+// Read implements resource.Resource. The cluster does not disclose verifiers,
+// so a password that was changed by hand is not noticed; that it was removed
+// is.
 func (r *userResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var m userModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -170,7 +178,7 @@ func findUser(ctx context.Context, c *client.Client, name string) (*client.UserI
 	return nil, nil
 }
 
-// set takes over what the cluster has.
+// set adopts the user as the cluster has it.
 func (m *userModel) set(ctx context.Context, u *client.UserInfo) (diags diag.Diagnostics) {
 	roles := u.Roles
 	if roles == nil {
@@ -181,7 +189,8 @@ func (m *userModel) set(ctx context.Context, u *client.UserInfo) (diags diag.Dia
 	return diags
 }
 
-// Update implements resource.Resource.
+// Update implements resource.Resource. Each part that changed is a request of
+// its own. If one fails, the next refresh shows which were made.
 func (r *userResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
 	var m, before, config userModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...)
@@ -230,7 +239,7 @@ func (r *userResource) Update(ctx context.Context, req resource.UpdateRequest, r
 	})
 }
 
-// changeRoles takes roles away before it gives others.
+// changeRoles removes roles before it adds others.
 func changeRoles(ctx context.Context, c *client.Client, user string, had, wanted []string) error {
 	for _, role := range had {
 		if !slices.Contains(wanted, role) {
@@ -249,7 +258,7 @@ func changeRoles(ctx context.Context, c *client.Client, user string, had, wanted
 	return nil
 }
 
-// Delete implements resource.Resource.
+// Delete implements resource.Resource. The sessions of the user end with it.
 func (r *userResource) Delete(ctx context.Context, req resource.DeleteRequest, resp *resource.DeleteResponse) {
 	var m userModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {
