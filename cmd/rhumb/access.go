@@ -58,6 +58,7 @@ func (d *grantDoc) scope() string {
 
 // change runs a change and prints what was done.
 func (ac *accessCommands) change(ctx context.Context, doc accessDone, fn func(ctx context.Context, c *client.Client) error) error {
+	// Nothing is printed before the cluster has made the change.
 	return ac.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		if err := fn(ctx, c); err != nil {
 			return err
@@ -70,6 +71,7 @@ func (ac *accessCommands) printDone(doc accessDone) error {
 	if ac.ForPrograms() {
 		return ac.PrintDocument(doc)
 	}
+	// People get a sentence on standard error, since a change has no data.
 	subject := "user " + doc.User
 	if doc.User == "" {
 		subject = "role " + doc.Role
@@ -87,18 +89,21 @@ func (ac *accessCommands) printDone(doc accessDone) error {
 	return nil
 }
 
-// newPassword says where the new password of a user is from. The flags of the connection name
-// the password with which the command itself logs in, so this one has a name of its own.
+// newPassword says where the new password of a user is from. The flags of the
+// connection name the password with which the command itself logs in, so this one
+// has a name of its own.
 type newPassword struct {
 	file string
 	none bool
 }
 
-// verifier reads the new password and returns its verifier. The password itself goes nowhere.
+// verifier reads the new password and returns its verifier. The password itself
+// goes nowhere.
 func (p *newPassword) verifier(user string) (access.Verifier, error) {
 	if p.none {
 		return access.Verifier{}, nil
 	}
+	// Asked twice: nobody sees what is typed.
 	text, err := "", error(nil)
 	if p.file != "" {
 		text, err = secret.FromFile(p.file)
@@ -113,6 +118,7 @@ func (p *newPassword) verifier(user string) (access.Verifier, error) {
 
 // userCommand is `rhumb user`.
 func (ac *accessCommands) userCommand() *cobra.Command {
+	// Each command has its own flags, although two share names.
 	var made, changed newPassword
 	var roles []string
 	create := &cobra.Command{
@@ -150,6 +156,7 @@ cluster. Sessions that began with the old password end.`,
 		Example: "  rhumb user ls\n  rhumb user ls -o json",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return ac.listUsers(cmd.Context()) },
 	}
+	// disable and enable differ in one word only.
 	enable := func(use, short string, on bool) *cobra.Command {
 		return &cobra.Command{
 			Use: use + " NAME", Short: short, Args: cobra.ExactArgs(1), Example: "  rhumb user " + use + " ann",
@@ -289,6 +296,7 @@ func (ac *accessCommands) roleCommand() *cobra.Command {
 		},
 	}
 	rm.Flags().BoolVar(&force, "force", false, "take the role from all users that have it")
+	// assign and unassign differ in the request only.
 	assign := func(use, short string, do func(*client.Client) func(context.Context, string, string) error) *cobra.Command {
 		return &cobra.Command{
 			Use: use + " USER ROLE", Short: short, Args: cobra.ExactArgs(2), Example: "  rhumb role " + use + " ann flights-writer",
@@ -309,6 +317,7 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		// Empty lists rather than null, which programs would have to handle.
 		docs := make([]roleDoc, 0, len(roles))
 		for _, r := range roles {
 			doc := roleDoc{Name: r.Name, Grants: []grantDoc{}, Users: append([]string{}, r.Users...)}
@@ -320,7 +329,8 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 		return ac.Print(docs, func(t table.Writer) {
 			t.AppendHeader(table.Row{"ROLE", "GRANTS", "USERS"})
 			for _, d := range docs {
-				// A role may have thousands of users; rhumb role ls -o json lists them.
+				// A role may have thousands of users; rhumb role ls -o json
+				// lists them.
 				t.AppendRow(table.Row{d.Name, len(d.Grants), output.Shorten(strings.Join(d.Users, ", "))})
 			}
 		})
@@ -347,6 +357,7 @@ func (f *grantFlags) register(c *cobra.Command) *cobra.Command {
 
 // grant returns the grant that the flags describe.
 func (f *grantFlags) grant() (access.Grant, error) {
+	// Wrong flags fail before the command waits for a cluster.
 	rights, err := access.ParseRights(f.rights)
 	if err != nil {
 		return access.Grant{}, err
@@ -433,6 +444,7 @@ func (ac *accessCommands) listGrants(ctx context.Context, only []string) error {
 		if err != nil {
 			return err
 		}
+		// A role without grants exists all the same.
 		docs, found := []grantDoc{}, false
 		for _, r := range roles {
 			if len(only) > 0 && r.Name != only[0] {
@@ -488,6 +500,7 @@ func (ac *accessCommands) whoAmICommand() *cobra.Command {
 }
 
 func (ac *accessCommands) printCaller(me *client.Caller) error {
+	// The form for programs has every field for every kind of caller.
 	doc := callerDoc{Kind: me.Kind.String(), Name: me.Name, Roles: []string{}, Unlimited: me.Unlimited, Grants: []grantDoc{}, Revision: me.PolicyRevision}
 	if !me.Cluster.IsZero() {
 		doc.Cluster = me.Cluster.String()
@@ -499,6 +512,8 @@ func (ac *accessCommands) printCaller(me *client.Caller) error {
 		doc.Grants = append(doc.Grants, describeGrant("", g))
 	}
 	return ac.Print(doc, func(t table.Writer) {
+		// Principal.String names the kind, so that a user is not taken for an
+		// operator.
 		t.AppendRow(table.Row{"you are", me.Principal.String()})
 		t.AppendRow(table.Row{"cluster", doc.Cluster})
 		if doc.Unlimited {
