@@ -74,6 +74,8 @@ type Node struct {
 	callers callers
 	// recovered counts ranges whose data loss an operator accepted through this node.
 	recovered prometheus.Counter
+	// denied counts calls for which their callers lacked an identity or a right.
+	denied *prometheus.CounterVec
 	// entrant is the member that registers; only its copy of the metadata may be used.
 	entrant atomic.Pointer[member]
 	// obstacle is the reason why the node is not in its cluster yet.
@@ -102,7 +104,7 @@ func Start(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}, recovered: newRecovered()}
+	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}, recovered: newRecovered(), denied: server.NewDenied()}
 	// SetDefaults cannot set Fatal, because its default logs through n.
 	if n.cfg.Fatal == nil {
 		n.cfg.Fatal = n.exitProcess
@@ -158,7 +160,7 @@ func (n *Node) openNode() (err error) {
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
 	n.metrics.MustRegister(n.cfg.Collectors...)
-	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, newWithheld(n.cfg.WAN))
+	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, n.denied, newWithheld(n.cfg.WAN))
 	if n.cfg.WAN != nil {
 		n.work.Go(func() {
 			n.cfg.WAN.Watch(n.ctx, func(err error) {
@@ -241,7 +243,7 @@ func (n *Node) servePorts(p ports) {
 			// The principal first: the rights are checked against it. Handlers run only if both have let the call in.
 			grpc.InTapHandle(g.sessions.Tap(door, streams)), grpc.ChainStreamInterceptor(g.sessions.Stream),
 			grpc.ChainUnaryInterceptor(server.AuditRefusals(g.sessions.RecordFailure)))
-		options = append(options, server.Authorize(n.State)...)
+		options = append(options, server.Authorize(n.State, n.denied)...)
 		return append(options, grpc.ChainUnaryInterceptor(server.Audit(n.record)))
 	}
 	all := grpc.NewServer(options(wantClient, g.main, server.LimitStreams(n.budgets.streams))...)

@@ -371,3 +371,34 @@ func TestAdvertisedAddresses(t *testing.T) {
 	table := createTable(t, nodes[0], "flights", 2)
 	put(t, kvAs(t, nodes[1], a.Operator(t, "ann").Source(t)), table.Id, "key", "value")
 }
+
+// TestPeersAreVerifiedByName guards that a node talks to another one only if the certificate there has
+// the name that the metadata has: a node of the same cluster at that address is not enough.
+func TestPeersAreVerifiedByName(t *testing.T) {
+	a := identitytest.New(t)
+	nodes := startSecureRegion(t, a)
+	m := nodes[0].currentMember()
+	second, ok := nodes[0].State().Node(nodes[1].Identity().Node)
+	if !ok || second.Name != "eu-2" {
+		t.Fatalf("the second node is registered as %+v", second)
+	}
+	ping := func(d rhumb.Node) error {
+		conn, err := api.Connect(d.Addr, nil, m.credentialsFor(&d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, err = rhumbpb.NewClusterClient(conn).Ping(t.Context(), &rhumbpb.PingRequest{})
+		return err
+	}
+	if err := ping(*second); err != nil {
+		t.Error(err)
+	}
+	for _, addr := range []string{nodes[0].outside.addr, nodes[2].outside.addr, nodes[2].outside.heartbeat} {
+		moved := *second
+		moved.Addr = addr
+		if err := ping(moved); err == nil || !strings.Contains(err.Error(), "wanted a certificate of a node named eu-2") {
+			t.Errorf("another node at the address of eu-2: %v", err)
+		}
+	}
+}

@@ -117,7 +117,7 @@ var commandRights = []struct{ line, may string }{
 	{"table create t-{c} --replicas 1", "admin operator"},
 	{"table create plans --replicas 1", "tabadm admin operator"},
 	{"table unpublish flights", "tabadm admin operator"},
-	{"table unpublish absent", "monitor admin operator"},
+	{"table unpublish absent", "admin operator"},
 	{"user ls", "plain reader writer tabadm monitor admin operator"},
 	{"user create u-{c} --no-password", "admin operator"},
 	{"user passwd plain --no-password", "admin operator"},

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/rhumbdb/rhumb"
@@ -88,41 +89,34 @@ var callNeeds = map[string]need{
 	rhumbpb.Peer_DescribeIdentity_FullMethodName: needNode,
 }
 
-// Identify returns options that put the principal of each call into its context.
-// They must precede those of Authorize.
-func Identify(principal func(ctx context.Context) access.Principal) []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, q any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			return handle(access.WithPrincipal(ctx, principal(ctx)), q)
-		}),
-		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			return handle(srv, &identifiedStream{s, access.WithPrincipal(s.Context(), principal(s.Context()))})
-		}),
+// NewDenied returns the metric of calls that Authorize denied. Requests for records within a stream are
+// counted by rhumb_server_failed_total.
+func NewDenied() *prometheus.CounterVec {
+	m := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "rhumb", Subsystem: "server", Name: "denied_calls_total", Help: "Calls that were denied for want of an identity or a right, by kind of error.",
+	}, []string{"kind"})
+	// A counter exists once its label has been used.
+	for _, k := range []rhumb.Kind{rhumb.Unauthenticated, rhumb.PermissionDenied} {
+		m.WithLabelValues(k.String())
 	}
+	return m
 }
-
-// identifiedStream is a stream whose context carries a principal.
-type identifiedStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-// Context returns the context with the principal.
-func (s *identifiedStream) Context() context.Context { return s.ctx }
 
 // Authorize returns options that reject calls whose callers lack what callNeeds
 // demands. state returns the newest catalog of the node, or nil before there is
 // one.
-func Authorize(state func() *catalog.State) []grpc.ServerOption {
+func Authorize(state func() *catalog.State, denied *prometheus.CounterVec) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 			if err := authorizeCall(ctx, state, info.FullMethod); err != nil {
+				denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
 				return nil, statusError(err)
 			}
 			return handle(ctx, q)
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 			if err := authorizeCall(s.Context(), state, info.FullMethod); err != nil {
+				denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
 				return statusError(err)
 			}
 			return handle(srv, s)
