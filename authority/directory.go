@@ -38,25 +38,21 @@ const PortDefault = 7605
 
 // Lifetimes.
 const (
-	// NodeLife is the lifetime of the certificates that nodes get by enrolment
-	// and renewal.
+	// NodeLife is the lifetime of the certificates that nodes get by enrolment and renewal.
 	NodeLife = 7 * 24 * time.Hour
-	// HandLifeDefault and HandLifeMax are the lifetimes of certificates that
-	// are made by hand.
+	// HandLifeDefault and HandLifeMax are the lifetimes of certificates that are made by hand.
 	HandLifeDefault = 90 * 24 * time.Hour
 	HandLifeMax     = 366 * 24 * time.Hour
 	// caLife is the lifetime of the certificate of the authority itself.
 	caLife = 10 * 366 * 24 * time.Hour
-	// backdate is how far a certificate's validity begins before its issue,
-	// for clocks that are slow.
+	// backdate is how far a certificate's validity begins before its issue, for clocks that are
+	// slow.
 	backdate = time.Hour
-	// lateRenewal is how long after its expiry a node may still renew its
-	// newest certificate.
+	// lateRenewal is how long after its expiry a node may still renew its newest certificate.
 	lateRenewal = 30 * 24 * time.Hour
 )
 
-// Authority is an open authority. It is safe for concurrent use, also by
-// several processes.
+// Authority is an open authority. It is safe for concurrent use, also by several processes.
 type Authority struct {
 	dir     string
 	cluster rhumb.ClusterID
@@ -69,16 +65,13 @@ type Authority struct {
 	seen string // states of the files of keys when they were read
 }
 
-// keys holds the keys and certificates of an authority as the files have
-// them.
+// keys holds the keys and certificates of an authority as the files have them.
 type keys struct {
 	signer crypto.Signer
-	// current is the certificate of signer; roots holds all trusted ones,
-	// current first.
+	// current is the certificate of signer; roots holds all trusted ones, current first.
 	current *x509.Certificate
 	roots   []*x509.Certificate
-	// cross holds certificates of newer keys signed by older roots, the newest
-	// first.
+	// cross holds certificates of newer keys signed by older roots, the newest first.
 	cross     []*x509.Certificate
 	addresses []string
 }
@@ -89,13 +82,12 @@ type Config struct {
 	Wall func() time.Time
 	// Logger receives events. Default slog.Default().
 	Logger *slog.Logger
-	// Adopt says, for Create, that the cluster exists already. No token
-	// then allows a node to create it.
+	// Adopt says, for Create, that the cluster exists already. No token then allows a node to
+	// create it.
 	Adopt bool
 }
 
-// setDefaults sets the fields that have no value: the clock of the machine
-// and the default logger.
+// setDefaults sets the fields that have no value: the clock of the machine and the default logger.
 func (c *Config) setDefaults() {
 	if c.Wall == nil {
 		c.Wall = time.Now
@@ -105,8 +97,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Create creates the authority of a cluster in a directory, which must be
-// absent or empty. It contacts nobody.
+// Create creates the authority of a cluster in a directory, which must be absent or empty. It
+// contacts nobody.
 func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config) error {
 	const op rhumb.Op = "authority.Create"
 	cfg.setDefaults()
@@ -123,8 +115,7 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 	if err != nil {
 		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
-	// The cluster file is written last: a directory without it is an attempt
-	// that was interrupted.
+	// The cluster file is written last: a directory without it is an attempt that was interrupted.
 	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == clusterFile }) {
 		return rhumb.Ef(op, rhumb.AlreadyExists, "%s holds an authority already; `rhumb authority ls --authority %s` shows what it issued", dir, dir)
 	}
@@ -142,8 +133,7 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 	return rhumb.Wrap(op, writeAuthority(dir, cluster, addresses, cfg))
 }
 
-// ours reports whether a file of the name may be left from an interrupted
-// Create.
+// ours reports whether a file of the name may be left from an interrupted Create.
 func ours(name string) bool {
 	return slices.Contains([]string{keyFile, caFile, addressesFile, ledger.FileName, "mark", "lock"}, name) ||
 		strings.HasPrefix(name, "."+keyFile) || strings.HasPrefix(name, "."+caFile) || strings.HasPrefix(name, "."+addressesFile) ||
@@ -171,9 +161,8 @@ func writeAuthority(dir string, cluster rhumb.ClusterID, addresses []string, cfg
 	return ledger.WriteFile(filepath.Join(dir, clusterFile), []byte(cluster.String()+"\n"), 0o644)
 }
 
-// writeKey replaces the private key. The file is synced before writeKey
-// returns, because certificates that are signed with a lost key can be
-// neither renewed nor retired in order.
+// writeKey replaces the private key. The file is synced before writeKey returns, because
+// certificates that are signed with a lost key can be neither renewed nor retired in order.
 func writeKey(dir string, signer crypto.Signer) error {
 	text, err := identity.EncodeKey(signer)
 	if err != nil {
@@ -182,14 +171,13 @@ func writeKey(dir string, signer crypto.Signer) error {
 	return ledger.WriteFile(filepath.Join(dir, keyFile), text, 0o600)
 }
 
-// writeAddresses replaces the list of addresses under which nodes reach
-// the server.
+// writeAddresses replaces the list of addresses under which nodes reach the server.
 func writeAddresses(dir string, addresses []string) error {
 	return ledger.WriteFile(filepath.Join(dir, addressesFile), []byte(strings.Join(addresses, "\n")+"\n"), 0o644)
 }
 
-// validateAddresses checks a list of addresses before it is stored,
-// because tokens copy the list and cannot be corrected afterwards.
+// validateAddresses checks a list of addresses before it is stored, because tokens copy the list
+// and cannot be corrected afterwards.
 func validateAddresses(addresses []string) error {
 	if len(addresses) == 0 || len(addresses) > token.AddressesMax {
 		return rhumb.Ef("authority.validateAddresses", rhumb.InvalidArgument, "%d addresses of the authority, want 1 to %d; give --advertise", len(addresses), token.AddressesMax)
@@ -202,8 +190,7 @@ func validateAddresses(addresses []string) error {
 	return nil
 }
 
-// newKey generates a key and the certificate of the authority that it
-// signs for itself.
+// newKey generates a key and the certificate of the authority that it signs for itself.
 func newKey(cluster rhumb.ClusterID, now time.Time) (crypto.Signer, *x509.Certificate, error) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -237,9 +224,8 @@ func Open(dir string, cfg Config) (*Authority, error) {
 	return a, nil
 }
 
-// Repair makes the authority in a directory usable again after damage to
-// its ledger. It returns the name of the copy of the damaged file, or ""
-// if there was no damage.
+// Repair makes the authority in a directory usable again after damage to its ledger. It returns the
+// name of the copy of the damaged file, or "" if there was no damage.
 func Repair(dir string, cfg Config) (aside string, err error) {
 	cfg.setDefaults()
 	text, err := os.ReadFile(filepath.Join(dir, clusterFile))
@@ -271,8 +257,7 @@ func (a *Authority) Addresses() ([]string, error) {
 	return k.addresses, nil
 }
 
-// SetAddresses replaces where nodes reach the server. Nodes learn it with
-// their next check.
+// SetAddresses replaces where nodes reach the server. Nodes learn it with their next check.
 func (a *Authority) SetAddresses(addresses []string) error {
 	if err := validateAddresses(addresses); err != nil {
 		return err
@@ -289,8 +274,7 @@ func (a *Authority) CA() ([]byte, error) {
 	return identity.EncodeCertificates(k.roots...), nil
 }
 
-// load returns the keys, and reads the files again if another process
-// changed them.
+// load returns the keys, and reads the files again if another process changed them.
 func (a *Authority) load() (*keys, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -306,8 +290,7 @@ func (a *Authority) load() (*keys, error) {
 	return k, nil
 }
 
-// fileStates returns a text that changes when a file of the keys is
-// replaced.
+// fileStates returns a text that changes when a file of the keys is replaced.
 func (a *Authority) fileStates() string {
 	var b strings.Builder
 	for _, name := range []string{keyFile, caFile, crossFile, addressesFile} {
@@ -336,8 +319,8 @@ func readKeys(dir string) (*keys, error) {
 	if k.cross, err = readCertificates(filepath.Join(dir, crossFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	// A rotation writes the certificates before the key. If it was interrupted
-	// in between, the first certificate belongs to a key that does not exist.
+	// A rotation writes the certificates before the key. If it was interrupted in between, the
+	// first certificate belongs to a key that does not exist.
 	for i, c := range k.roots {
 		if pub, ok := c.PublicKey.(interface{ Equal(crypto.PublicKey) bool }); ok && pub.Equal(k.signer.Public()) {
 			k.current = c
@@ -359,9 +342,8 @@ func readKeys(dir string) (*keys, error) {
 	return k, nil
 }
 
-// readCertificates reads the certificates in a file. Damage is reported
-// with the name of the file, because an operator restores single files
-// from a backup.
+// readCertificates reads the certificates in a file. Damage is reported with the name of the file,
+// because an operator restores single files from a backup.
 func readCertificates(path string) ([]*x509.Certificate, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -391,8 +373,7 @@ func parseKey(text []byte) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// PinOf returns the pin of a certificate of an authority, as tokens hold
-// it.
+// PinOf returns the pin of a certificate of an authority, as tokens hold it.
 func PinOf(cert *x509.Certificate) [sha256.Size]byte {
 	return sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 }

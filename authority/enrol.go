@@ -10,9 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// Enrol exchanges a token for a certificate. The same token is answered
-// again only for the same key, so that a node whose answer was lost can
-// ask again and nobody else can.
+// Enrol exchanges a token for a certificate. The same token is answered again only for the same
+// key, so that a node whose answer was lost can ask again and nobody else can.
 func (a *Authority) Enrol(req EnrolRequest) (*Grant, error) {
 	const op rhumb.Op = "authority.Enrol"
 	tok, err := token.Parse(req.Token)
@@ -42,8 +41,7 @@ func (a *Authority) Enrol(req EnrolRequest) (*Grant, error) {
 		if err != nil {
 			return records, err
 		}
-		// The claims of the token about node and founder are not signed; the
-		// ledger decides.
+		// The claims of the token about node and founder are not signed; the ledger decides.
 		t := s.Tokens[tok.ID.String()]
 		founder = t.Founder
 		name := identity.Name{Cluster: a.cluster, Role: identity.RoleNode, Name: t.Node}
@@ -60,9 +58,8 @@ func (a *Authority) Enrol(req EnrolRequest) (*Grant, error) {
 	return a.grant(k, chain, founder)
 }
 
-// redeem checks that a token may be used with a key, and returns the
-// record of its use. Records that accompany an error are to be appended
-// too.
+// redeem checks that a token may be used with a key, and returns the record of its use. Records
+// that accompany an error are to be appended too.
 func redeem(s *ledger.State, tok *token.Token, keyHash string, now time.Time) ([]ledger.Record, error) {
 	const op rhumb.Op = "authority.redeem"
 	refuse := func(format string, args ...any) error {
@@ -98,8 +95,7 @@ func redeem(s *ledger.State, tok *token.Token, keyHash string, now time.Time) ([
 	return []ledger.Record{{Kind: ledger.Used, Token: t.ID, Key: keyHash}}, nil
 }
 
-// Renew issues another certificate to the node that presents a chain. The
-// name stays the same.
+// Renew issues another certificate to the node that presents a chain. The name stays the same.
 func (a *Authority) Renew(chain []*x509.Certificate, req RenewRequest) (*Grant, error) {
 	const op rhumb.Op = "authority.Renew"
 	k, err := a.load()
@@ -137,8 +133,7 @@ func (a *Authority) Renew(chain []*x509.Certificate, req RenewRequest) (*Grant, 
 	return a.grant(k, fresh, false)
 }
 
-// mayRenew refuses revoked certificates, and expired ones unless they are
-// the newest of the node.
+// mayRenew refuses revoked certificates, and expired ones unless they are the newest of the node.
 func mayRenew(s *ledger.State, peer identity.Peer, now time.Time) error {
 	const op rhumb.Op = "authority.mayRenew"
 	if s.IsRevoked(peer.Serial, peer.Role.String(), peer.Name.Name, peer.Cert.NotBefore.Add(backdate)) {
@@ -155,8 +150,8 @@ func mayRenew(s *ledger.State, peer identity.Peer, now time.Time) error {
 	return nil
 }
 
-// verifyNode verifies the certificate of a node. One that has expired is
-// accepted as of its last moment; mayRenew decides about it.
+// verifyNode verifies the certificate of a node. One that has expired is accepted as of its last
+// moment; mayRenew decides about it.
 func (a *Authority) verifyNode(k *keys, chain []*x509.Certificate) (identity.Peer, error) {
 	at := a.wall()
 	if len(chain) > 0 && at.After(chain[0].NotAfter) && !at.After(chain[0].NotAfter.Add(lateRenewal)) {
@@ -196,10 +191,9 @@ func (a *Authority) grant(k *keys, chain []*x509.Certificate, founder bool) (*Gr
 	return &Grant{Certificate: string(identity.EncodeCertificates(chain...)), Founder: founder, Standing: *s}, nil
 }
 
-// standing returns the part of an answer that all nodes receive: trusted
-// certificates, addresses and the signed head of the ledger. It reads the
-// head after the records of the request were appended, so that the node
-// can witness its own enrolment.
+// standing returns the part of an answer that all nodes receive: trusted certificates, addresses
+// and the signed head of the ledger. It reads the head after the records of the request were
+// appended, so that the node can witness its own enrolment.
 func (a *Authority) standing(k *keys) (*Standing, error) {
 	head, err := a.signHead(k)
 	if err != nil {

@@ -32,9 +32,8 @@ func (a *Authority) signHead(k *keys) (*SignedHead, error) {
 	return h, rhumb.Wrap("authority.signHead", err)
 }
 
-// witness compares the ledger with a head that a node brings back. A head
-// that no trusted key signed is ignored: a node must not be able to void
-// tokens by inventing one.
+// witness compares the ledger with a head that a node brings back. A head that no trusted key
+// signed is ignored: a node must not be able to void tokens by inventing one.
 func (a *Authority) witness(k *keys, peer identity.Peer, h *SignedHead) error {
 	if h == nil {
 		return nil

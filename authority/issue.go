@@ -46,8 +46,8 @@ func hashKey(pub crypto.PublicKey) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// signAuthority signs the certificate of an authority's key: with that key
-// if parent is nil, else with an older key.
+// signAuthority signs the certificate of an authority's key: with that key if parent is nil, else
+// with an older key.
 func signAuthority(cluster rhumb.ClusterID, pub crypto.PublicKey, parent *x509.Certificate, signer crypto.Signer, now time.Time) (*x509.Certificate, error) {
 	hash, err := hashKey(pub)
 	if err != nil {
@@ -59,8 +59,8 @@ func signAuthority(cluster rhumb.ClusterID, pub crypto.PublicKey, parent *x509.C
 	}
 	t := &x509.Certificate{
 		SerialNumber: newSerial(),
-		// The name contains the key, so that chains through a cross-signed
-		// certificate find their way by name.
+		// The name contains the key, so that chains through a cross-signed certificate find their
+		// way by name.
 		Subject:   pkix.Name{CommonName: "Rhumb authority " + hash[:16], Organization: []string{"cluster " + cluster.String()}},
 		NotBefore: now.Add(-backdate).UTC(), NotAfter: end.UTC(),
 		IsCA: true, BasicConstraintsValid: true,
@@ -83,15 +83,13 @@ type order struct {
 	pub  crypto.PublicKey
 	// life is shortened to the end of the signing key's certificate.
 	life time.Duration
-	// hosts are names and addresses for software that looks at them; Rhumb
-	// does not.
+	// hosts are names and addresses for software that looks at them; Rhumb does not.
 	hosts []string
 	// why is the occasion, for the ledger.
 	why string
 }
 
-// sign signs a certificate and returns its chain, without the root, and
-// the record of it.
+// sign signs a certificate and returns its chain, without the root, and the record of it.
 func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger.Record, err error) {
 	const op rhumb.Op = "authority.sign"
 	if err := o.name.Validate(); err != nil {
@@ -107,8 +105,8 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 	if o.life <= 0 {
 		return nil, r, rhumb.Ef(op, rhumb.Unavailable, "the key of the authority expired at %s; run rhumb authority rotate", k.current.NotAfter.Format(time.RFC3339))
 	}
-	// The subject is for people who look at the certificate with other
-	// tools; names are compared by URI only.
+	// The subject is for people who look at the certificate with other tools; names are compared by
+	// URI only.
 	t := &x509.Certificate{
 		SerialNumber: newSerial(),
 		Subject:      pkix.Name{CommonName: o.name.Short()},
@@ -118,8 +116,7 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 		ExtKeyUsage:           o.name.Role.Usages(),
 		URIs:                  []*url.URL{o.name.URI()},
 	}
-	// Rhumb ignores these. Browsers and tools such as curl need them to
-	// talk to the admin port.
+	// Rhumb ignores these. Browsers and tools such as curl need them to talk to the admin port.
 	for _, h := range o.hosts {
 		if ip := net.ParseIP(h); ip != nil {
 			t.IPAddresses = append(t.IPAddresses, ip)
@@ -142,8 +139,7 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 	return append([]*x509.Certificate{leaf}, k.cross...), r, nil
 }
 
-// checkPublicKey rejects keys that Rhumb does not accept, and returns the
-// hash of the key.
+// checkPublicKey rejects keys that Rhumb does not accept, and returns the hash of the key.
 func checkPublicKey(pub crypto.PublicKey) (string, error) {
 	const op rhumb.Op = "authority.checkPublicKey"
 	switch key := pub.(type) {
@@ -162,8 +158,8 @@ func checkPublicKey(pub crypto.PublicKey) (string, error) {
 	return hashKey(pub)
 }
 
-// parseCSR returns the public key of a certificate request. The request
-// proves that its sender has the private key.
+// parseCSR returns the public key of a certificate request. The request proves that its sender has
+// the private key.
 func parseCSR(text string) (crypto.PublicKey, error) {
 	const op rhumb.Op = "authority.parseCSR"
 	if len(text) > csrSizeMax {
@@ -192,8 +188,7 @@ type Order struct {
 	Name string
 	// Life is how long the certificate is valid; default HandLifeDefault.
 	Life time.Duration
-	// Hosts are names and addresses to put into the certificate, for software
-	// that checks them.
+	// Hosts are names and addresses to put into the certificate, for software that checks them.
 	Hosts []string
 	// CSR is a certificate request in PEM. Without it, a key is made.
 	CSR string
@@ -201,14 +196,13 @@ type Order struct {
 
 // Issued is a certificate that was made by hand.
 type Issued struct {
-	// Certificate, Key and CA are in PEM. Key is empty if the order had a
-	// certificate request.
+	// Certificate, Key and CA are in PEM. Key is empty if the order had a certificate request.
 	Certificate, Key, CA []byte
 	Leaf                 *x509.Certificate
 }
 
-// Save writes the files of a certificate into a folder, named after its
-// role: node.crt, node.key and ca.crt. It replaces files of these names.
+// Save writes the files of a certificate into a folder, named after its role: node.crt, node.key
+// and ca.crt. It replaces files of these names.
 func (i *Issued) Save(dir string) (paths []string, err error) {
 	const op rhumb.Op = "authority.Save"
 	name, err := identity.FromCertificate(i.Leaf)

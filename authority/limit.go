@@ -10,8 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Bounds of failed attempts. A token has 128 secret bits, so the bound
-// protects the log and the disk rather than the secret.
+// Bounds of failed attempts. A token has 128 secret bits, so the bound protects the log and the
+// disk rather than the secret.
 const (
 	failuresBurst  = 20
 	failuresRefill = 10 * time.Second // one attempt is forgiven per interval
@@ -21,13 +21,12 @@ const (
 // failureLimit bounds the rate of failed requests of each address.
 type failureLimit struct {
 	mu sync.Mutex
-	// addrs holds the addresses that failed recently. An attacker with
-	// many addresses pushes out others, and gains their attempts only.
+	// addrs holds the addresses that failed recently. An attacker with many addresses pushes out
+	// others, and gains their attempts only.
 	addrs map[string]*failureCount
 }
 
-// failureCount counts the failures of one address that are not forgiven
-// yet.
+// failureCount counts the failures of one address that are not forgiven yet.
 type failureCount struct {
 	n    int
 	last time.Time // when n was last reduced
@@ -76,8 +75,7 @@ func (c *failureCount) forgive(now time.Time) {
 	c.n, c.last = max(0, c.n-steps), c.last.Add(time.Duration(steps)*failuresRefill)
 }
 
-// makeRoom forgets addresses that were forgiven, or an arbitrary one if
-// there are none.
+// makeRoom forgets addresses that were forgiven, or an arbitrary one if there are none.
 func (l *failureLimit) makeRoom(now time.Time) {
 	if len(l.addrs) < failuresAddrs {
 		return
@@ -94,8 +92,8 @@ func (l *failureLimit) makeRoom(now time.Time) {
 	}
 }
 
-// limitListener bounds the open connections, in total and of each address.
-// A connection over the bound is closed at once, before its handshake.
+// limitListener bounds the open connections, in total and of each address. A connection over the
+// bound is closed at once, before its handshake.
 type limitListener struct {
 	net.Listener
 	refused *prometheus.CounterVec
@@ -106,8 +104,8 @@ type limitListener struct {
 	addrs map[string]int
 }
 
-// newLimitListener returns a listener that accepts the connections of l
-// within the bounds and counts the others by the bound that they exceed.
+// newLimitListener returns a listener that accepts the connections of l within the bounds and
+// counts the others by the bound that they exceed.
 func newLimitListener(l net.Listener, refused *prometheus.CounterVec) *limitListener {
 	return &limitListener{Listener: l, refused: refused, addrs: map[string]int{}}
 }
@@ -154,9 +152,8 @@ func (l *limitListener) exit(host string) {
 	}
 }
 
-// limitedConn is a connection that counts against the bounds until it is
-// closed. Its leave function has an effect once, because net/http may
-// close a connection twice.
+// limitedConn is a connection that counts against the bounds until it is closed. Its leave function
+// has an effect once, because net/http may close a connection twice.
 type limitedConn struct {
 	net.Conn
 	leave func()

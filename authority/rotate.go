@@ -18,9 +18,8 @@ import (
 // keysMax bounds the keys that are trusted at the same time.
 const keysMax = 4
 
-// Rotate makes a new key. Certificates are signed with it from then on;
-// certificates of the old keys stay valid until Retire. It returns the
-// hash of the new key.
+// Rotate makes a new key. Certificates are signed with it from then on; certificates of the old
+// keys stay valid until Retire. It returns the hash of the new key.
 func (a *Authority) Rotate() (string, error) {
 	const op rhumb.Op = "authority.Rotate"
 	k, err := a.load()
@@ -35,14 +34,14 @@ func (a *Authority) Rotate() (string, error) {
 	if err != nil {
 		return "", rhumb.Wrap(op, err)
 	}
-	// The old key signs the new one. The older cross-signed certificates
-	// continue the chain down to the oldest trusted key.
+	// The old key signs the new one. The older cross-signed certificates continue the chain down to
+	// the oldest trusted key.
 	cross, err := signAuthority(a.cluster, signer.Public(), k.current, k.signer, now)
 	if err != nil {
 		return "", rhumb.Wrap(op, err)
 	}
-	// Certificates before the key: readKeys copes with a certificate without a
-	// key, but not with a key without a certificate.
+	// Certificates before the key: readKeys copes with a certificate without a key, but not with a
+	// key without a certificate.
 	err = a.writeTrust(append([]*x509.Certificate{cert}, k.roots...), append([]*x509.Certificate{cross}, k.cross...))
 	if err == nil {
 		err = writeKey(a.dir, signer)
@@ -70,9 +69,8 @@ func (a *Authority) writeTrust(roots, cross []*x509.Certificate) error {
 	return ledger.WriteFile(filepath.Join(a.dir, caFile), identity.EncodeCertificates(roots...), 0o644)
 }
 
-// Retire ends the trust in an old key, which is named by the first digits
-// of its hash. Unless force is set, it refuses while nodes, users or
-// operators have valid certificates of that key.
+// Retire ends the trust in an old key, which is named by the first digits of its hash. Unless force
+// is set, it refuses while nodes, users or operators have valid certificates of that key.
 func (a *Authority) Retire(prefix string, force bool) (string, error) {
 	const op rhumb.Op = "authority.Retire"
 	k, err := a.load()
@@ -98,8 +96,7 @@ func (a *Authority) Retire(prefix string, force bool) (string, error) {
 			hash, strings.Join(users, ", "))
 	}
 	roots := slices.DeleteFunc(slices.Clone(k.roots), func(c *x509.Certificate) bool { return c == old })
-	// Without the old key, neither its signatures nor the chain to it have a
-	// use.
+	// Without the old key, neither its signatures nor the chain to it have a use.
 	cross := slices.DeleteFunc(slices.Clone(k.cross), func(c *x509.Certificate) bool {
 		return c.CheckSignatureFrom(old) == nil || identity.AuthorityOf(c) == hash
 	})
@@ -111,8 +108,8 @@ func (a *Authority) Retire(prefix string, force bool) (string, error) {
 	}))
 }
 
-// usersOf returns who would be cut off without a key: the bearers of valid
-// certificates that have no newer certificate of another key.
+// usersOf returns who would be cut off without a key: the bearers of valid certificates that have
+// no newer certificate of another key.
 func (a *Authority) usersOf(hash string) (users []string, err error) {
 	err = a.ledger.View(func(s *ledger.State) {
 		now := s.Now(a.wall())

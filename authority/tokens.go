@@ -27,8 +27,8 @@ type TokenRequest struct {
 	Node string
 	// Founder allows the node to create the cluster.
 	Founder bool
-	// Force allows a founder although the cluster may exist already: the
-	// authority adopted its ID, or the ledger has lost records.
+	// Force allows a founder although the cluster may exist already: the authority adopted its ID,
+	// or the ledger has lost records.
 	Force bool
 	// Life is how long the token can be used; default TokenLifeDefault.
 	Life time.Duration
@@ -81,9 +81,8 @@ func (a *Authority) CreateToken(req TokenRequest) (token.Token, error) {
 	return t, nil
 }
 
-// checkFounder refuses a second founder: two nodes that each create the
-// cluster would make two clusters with one id, and neither would know of
-// the other.
+// checkFounder refuses a second founder: two nodes that each create the cluster would make two
+// clusters with one id, and neither would know of the other.
 func checkFounder(s *ledger.State, req TokenRequest, now time.Time) error {
 	const op rhumb.Op = "authority.checkFounder"
 	first := s.Founder(now)
@@ -102,8 +101,8 @@ func checkFounder(s *ledger.State, req TokenRequest, now time.Time) error {
 		first.ID, first.Node, first.State(now), first.ID)
 }
 
-// RemoveToken makes a token unusable. A token that was used stays so;
-// removing the token of the founder allows another founder.
+// RemoveToken makes a token unusable. A token that was used stays so; removing the token of the
+// founder allows another founder.
 func (a *Authority) RemoveToken(id token.ID) error {
 	const op rhumb.Op = "authority.RemoveToken"
 	return rhumb.Wrap(op, a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
@@ -123,8 +122,7 @@ func unknownToken(op rhumb.Op, id string) error {
 	return rhumb.Ef(op, rhumb.NotFound, "the authority knows no token %s; `rhumb token ls` lists the tokens", id)
 }
 
-// Tokens returns all tokens, oldest first, and the time at which their
-// states hold.
+// Tokens returns all tokens, oldest first, and the time at which their states hold.
 func (a *Authority) Tokens() (tokens []ledger.Token, now time.Time, err error) {
 	err = a.ledger.View(func(s *ledger.State) {
 		now = s.Now(a.wall())
@@ -141,11 +139,10 @@ type Summary struct {
 	Addresses []string
 	// Keys are the hashes of the trusted keys, the current one first.
 	Keys []string
-	// KeyExpires is the end of the current key. Certificates that are
-	// issued within their lifetime of this end are shorter.
+	// KeyExpires is the end of the current key. Certificates that are issued within their lifetime
+	// of this end are shorter.
 	KeyExpires time.Time
-	// Records counts the records of the ledger, Gaps the losses that were
-	// noticed.
+	// Records counts the records of the ledger, Gaps the losses that were noticed.
 	Records, Gaps int
 	// Certificates holds all issued certificates, oldest first.
 	Certificates []ledger.Certificate
@@ -172,9 +169,8 @@ func (a *Authority) Summarize() (*Summary, error) {
 	return out, err
 }
 
-// Revoke makes the authority refuse to renew the certificate with a
-// serial, or all certificates that a node has now. It does not end their
-// validity: the metadata of the cluster does that.
+// Revoke makes the authority refuse to renew the certificate with a serial, or all certificates
+// that a node has now. It does not end their validity: the metadata of the cluster does that.
 func (a *Authority) Revoke(serial, node, why string) error {
 	const op rhumb.Op = "authority.Revoke"
 	return rhumb.Wrap(op, a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
@@ -191,8 +187,7 @@ func (a *Authority) Revoke(serial, node, why string) error {
 	}))
 }
 
-// checkSecret compares a secret with the hash in the ledger in constant
-// time.
+// checkSecret compares a secret with the hash in the ledger in constant time.
 func checkSecret(secret token.Secret, stored string) bool {
 	want, err := hex.DecodeString(stored)
 	hash := secret.Hash()

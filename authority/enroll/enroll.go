@@ -22,8 +22,7 @@ import (
 const (
 	pauseFirst = 250 * time.Millisecond
 	pauseMost  = 15 * time.Second
-	// lateRenewalWait bounds the attempts of a starting node whose certificate
-	// has expired.
+	// lateRenewalWait bounds the attempts of a starting node whose certificate has expired.
 	lateRenewalWait = 20 * time.Second
 )
 
@@ -37,8 +36,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// setDefaults sets the fields that have no value: the clock of the machine
-// and the default logger.
+// setDefaults sets the fields that have no value: the clock of the machine and the default logger.
 func (c *Config) setDefaults() {
 	if c.Wall == nil {
 		c.Wall = time.Now
@@ -61,10 +59,9 @@ func ReadToken(path string) (token.Token, error) {
 	return t, nil
 }
 
-// Ensure makes sure that a node has an identity that is valid now. A node
-// without one enrols with the token in tokenFile; an expired certificate
-// is renewed. The token is not read if it is not needed, so that a node
-// restarts after its token was used and deleted.
+// Ensure makes sure that a node has an identity that is valid now. A node without one enrols with
+// the token in tokenFile; an expired certificate is renewed. The token is not read if it is not
+// needed, so that a node restarts after its token was used and deleted.
 func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 	const op rhumb.Op = "enroll.Ensure"
 	cfg.setDefaults()
@@ -109,15 +106,15 @@ func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 		filepath.Join(cfg.Dir, certFile), leaf.NotAfter.UTC().Format(time.RFC3339), cfg.Wall().UTC().Format(time.RFC3339), errRenew)
 }
 
-// missing returns the error of a node that has neither an identity nor a
-// token. The message names the three ways to start it.
+// missing returns the error of a node that has neither an identity nor a token. The message names
+// the three ways to start it.
 func missing(dir string) error {
 	return rhumb.Ef("enroll.Ensure", rhumb.InvalidArgument,
 		"the node has no identity in %s; start it once with --token FILE (rhumb token create makes the token), or give --cert, --key and --ca of another authority, or --insecure on loopback addresses", dir)
 }
 
-// enrolWithFile reads the token and enrols. The file is read only now, so
-// that nodes that need no token start without the file.
+// enrolWithFile reads the token and enrols. The file is read only now, so that nodes that need no
+// token start without the file.
 func enrolWithFile(ctx context.Context, cfg Config, tokenFile string) error {
 	tok, err := ReadToken(tokenFile)
 	if err != nil {
@@ -126,8 +123,7 @@ func enrolWithFile(ctx context.Context, cfg Config, tokenFile string) error {
 	return enrolNode(ctx, cfg, tok)
 }
 
-// enrolNode exchanges a token for a certificate. It retries until the
-// token expires or ctx ends.
+// enrolNode exchanges a token for a certificate. It retries until the token expires or ctx ends.
 func enrolNode(ctx context.Context, cfg Config, tok token.Token) error {
 	const op rhumb.Op = "enroll.Enrol"
 	key, err := pendingKey(cfg.Dir)
@@ -165,8 +161,7 @@ func enrolNode(ctx context.Context, cfg Config, tok token.Token) error {
 	return nil
 }
 
-// retryUntil calls f until it succeeds, fails for good, or time is up. A
-// reason is logged once.
+// retryUntil calls f until it succeeds, fails for good, or time is up. A reason is logged once.
 func retryUntil(ctx context.Context, cfg Config, end time.Time, f func(context.Context) error) error {
 	last := ""
 	for pause := pauseFirst; ; pause = min(2*pause, pauseMost) {
@@ -192,9 +187,8 @@ func retryUntil(ctx context.Context, cfg Config, end time.Time, f func(context.C
 	}
 }
 
-// tryAddresses calls f with each address until one succeeds. A refusal by
-// the authority itself ends it: all addresses are those of one authority.
-// Of several errors, it returns the most definite.
+// tryAddresses calls f with each address until one succeeds. A refusal by the authority itself ends
+// it: all addresses are those of one authority. Of several errors, it returns the most definite.
 func tryAddresses(addrs []string, f func(addr string) error) (err error) {
 	for _, addr := range addrs {
 		e := f(addr)
@@ -208,8 +202,7 @@ func tryAddresses(addrs []string, f func(addr string) error) (err error) {
 	return err
 }
 
-// adopt checks the answer of the authority and makes it the identity of
-// the node.
+// adopt checks the answer of the authority and makes it the identity of the node.
 func adopt(cfg Config, key crypto.Signer, name identity.Name, founder bool, grant *authority.Grant) error {
 	const op rhumb.Op = "enroll.adopt"
 	bad := func(err error) error {
@@ -240,9 +233,8 @@ func adopt(cfg Config, key crypto.Signer, name identity.Name, founder bool, gran
 	})
 }
 
-// renewalTime returns when a certificate is to be renewed: at two thirds
-// of its life, and up to a fifteenth earlier, so that nodes that enrolled
-// together renew at different times.
+// renewalTime returns when a certificate is to be renewed: at two thirds of its life, and up to a
+// fifteenth earlier, so that nodes that enrolled together renew at different times.
 func renewalTime(leaf *x509.Certificate, spread float64) time.Time {
 	life := leaf.NotAfter.Sub(leaf.NotBefore)
 	return leaf.NotAfter.Add(-life / 3).Add(-time.Duration(spread * float64(life/15)))

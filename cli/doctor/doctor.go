@@ -1,6 +1,5 @@
-// Package doctor judges a machine, a node on it and the cluster around it.
-// Each check is a pure function over gathered facts; a finding that is not
-// good comes with its remedy.
+// Package doctor judges a machine, a node on it and the cluster around it. Each check is a pure
+// function over gathered facts; a finding that is not good comes with its remedy.
 package doctor
 
 // Level is the weight of a finding.

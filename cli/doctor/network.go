@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// offsetWanted is the wanted agreement of clocks. A node that is more
-	// than offsetMax off loses its primaries (docs/runbooks/clock.md).
+	// offsetWanted is the wanted agreement of clocks. A node that is more than offsetMax off loses
+	// its primaries (docs/runbooks/clock.md).
 	offsetWanted = 500 * time.Millisecond
 	offsetMax    = 8 * time.Second
 	// errorWanted is the wanted bound of the kernel for its clock.
@@ -19,9 +19,9 @@ const (
 
 const clock = area(AreaClock)
 
-// checkClock looks at the kernel's opinion of its own clock. Time services
-// inform the kernel when they have synchronized it. In a container, the service
-// runs on the host and its state is seen here.
+// checkClock looks at the kernel's opinion of its own clock. Time services inform the kernel when
+// they have synchronized it. In a container, the service runs on the host and its state is seen
+// here.
 func checkClock(f *Facts) []Finding {
 	const check, remedy = "synchronized", "run chrony or systemd-timesyncd, on the host if this is a container"
 	switch c := f.Clock; {
@@ -38,9 +38,8 @@ func checkClock(f *Facts) []Finding {
 	}
 }
 
-// checkOffsets compares clocks. The uncertainty of a measurement counts in
-// favour of the clock: half of a round trip around the world is not a fault
-// of a clock.
+// checkOffsets compares clocks. The uncertainty of a measurement counts in favour of the clock:
+// half of a round trip around the world is not a fault of a clock.
 func checkOffsets(f *Facts) []Finding {
 	out := []Finding{}
 	for _, o := range f.Offsets {
@@ -64,8 +63,8 @@ func checkOffsets(f *Facts) []Finding {
 
 const ports = area(AreaPorts)
 
-// checkBinds looks at the ports on which the node will listen. A port that is
-// in use is free for the node that runs there, which a ping has named.
+// checkBinds looks at the ports on which the node will listen. A port that is in use is free for
+// the node that runs there, which a ping has named.
 func checkBinds(f *Facts) []Finding {
 	out := []Finding{}
 	for _, b := range f.Binds {
@@ -84,8 +83,7 @@ func checkBinds(f *Facts) []Finding {
 	return out
 }
 
-// checkReaches names every port that is closed, and counts the others of each
-// region.
+// checkReaches names every port that is closed, and counts the others of each region.
 func checkReaches(f *Facts) []Finding {
 	open := map[string]int{}
 	slowest := map[string]time.Duration{}
@@ -107,10 +105,9 @@ func checkReaches(f *Facts) []Finding {
 
 const certificates = area(AreaCertificates)
 
-// checkIdentities judges certificates. Whether one can be used at all was
-// decided when it was loaded, by the rules of the nodes; what remains is how
-// long it lasts. A certificate of a node that is past two thirds of its life
-// should have been renewed already.
+// checkIdentities judges certificates. Whether one can be used at all was decided when it was
+// loaded, by the rules of the nodes; what remains is how long it lasts. A certificate of a node
+// that is past two thirds of its life should have been renewed already.
 func checkIdentities(f *Facts) []Finding {
 	out := []Finding{}
 	for _, id := range f.Identities {
@@ -131,9 +128,9 @@ func checkIdentities(f *Facts) []Finding {
 
 const cluster = area(AreaCluster)
 
-// checkMembers lists the nodes of the cluster. A node that is fenced and
-// silent was noticed by the cluster, which has replaced it where it could, so
-// it weighs less than one that is silent only here.
+// checkMembers lists the nodes of the cluster. A node that is fenced and silent was noticed by the
+// cluster, which has replaced it where it could, so it weighs less than one that is silent only
+// here.
 func checkMembers(f *Facts) []Finding {
 	if f.ClusterErr != "" {
 		return one(cluster.wrong("answers", "the cluster does not answer: "+f.ClusterErr, "start a node, or name others with --addr; add --local to look at this machine only"))
@@ -160,9 +157,8 @@ func checkMembers(f *Facts) []Finding {
 	return out
 }
 
-// checkVersions compares the programs. Two versions at once are normal during
-// an upgrade and nowhere else; a command of another version may lack what the
-// nodes can do.
+// checkVersions compares the programs. Two versions at once are normal during an upgrade and
+// nowhere else; a command of another version may lack what the nodes can do.
 func checkVersions(f *Facts) []Finding {
 	by := map[string][]string{}
 	for _, m := range f.Members {

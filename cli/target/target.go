@@ -1,6 +1,6 @@
-// Package target says which cluster a program uses, and as whom. The command
-// line and other programs of operators fill a Target from the same settings,
-// so that all of them take identities the same way.
+// Package target says which cluster a program uses, and as whom. The command line and other
+// programs of operators fill a Target from the same settings, so that all of them take identities
+// the same way.
 package target
 
 import (
@@ -21,19 +21,19 @@ const TimeoutDefault = 10 * time.Second
 
 const op rhumb.Op = "rhumb.connect"
 
-// Target is a cluster, the identity with which a program connects to it, and
-// the region from which it does.
+// Target is a cluster, the identity with which a program connects to it, and the region from which
+// it does.
 type Target struct {
 	Addrs    []string
 	From     string
 	Timeout  time.Duration
 	Insecure bool
 
-	// CA, Cert and Key name files. CA says whom to trust and is needed by
-	// everybody who uses TLS; Cert and Key prove who the caller is.
+	// CA, Cert and Key name files. CA says whom to trust and is needed by everybody who uses TLS;
+	// Cert and Key prove who the caller is.
 	CA, Cert, Key string
-	// User logs in with a password: the one in PasswordFile, or one that is
-	// asked for on the terminal.
+	// User logs in with a password: the one in PasswordFile, or one that is asked for on the
+	// terminal.
 	User, PasswordFile string
 	// Cluster is the only cluster to accept, or "" for any.
 	Cluster string
@@ -59,8 +59,7 @@ func (t *Target) IsSecure() bool {
 	return t.CA+t.Cert+t.Key+t.User+t.PasswordFile != ""
 }
 
-// Validate rejects settings that contradict each other, and names the
-// missing ones.
+// Validate rejects settings that contradict each other, and names the missing ones.
 func (t *Target) Validate() error {
 	fault := func(format string, args ...any) error { return rhumb.Ef(op, rhumb.InvalidArgument, format, args...) }
 	if t.Cluster != "" {
@@ -83,8 +82,7 @@ func (t *Target) Validate() error {
 	return t.checkAddrs()
 }
 
-// checkAddrs rejects addresses without a port and, without TLS, addresses of
-// other machines.
+// checkAddrs rejects addresses without a port and, without TLS, addresses of other machines.
 func (t *Target) checkAddrs() error {
 	for _, addr := range t.Addrs {
 		host, _, err := net.SplitHostPort(addr)
@@ -94,8 +92,8 @@ func (t *Target) checkAddrs() error {
 		if !t.Insecure {
 			continue
 		}
-		// Names other than localhost are rejected without resolving them: the
-		// address may change before the connection is made.
+		// Names other than localhost are rejected without resolving them: the address may change
+		// before the connection is made.
 		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "--addr %q is not a loopback address; without TLS, nothing is sent to other machines", addr)
 		}
@@ -103,9 +101,8 @@ func (t *Target) checkAddrs() error {
 	return nil
 }
 
-// Config returns the configuration of a client. Nothing is sent in plain text
-// unless the user asks for it. Files are named and not read here: the client
-// reads them again when they change.
+// Config returns the configuration of a client. Nothing is sent in plain text unless the user asks
+// for it. Files are named and not read here: the client reads them again when they change.
 func (t *Target) Config() (client.Config, error) {
 	cfg := client.Config{Addrs: t.Addrs, From: t.From, Insecure: t.Insecure, Timeout: t.Timeout, ConnectTimeout: t.Timeout}
 	if err := t.Validate(); err != nil {
@@ -118,8 +115,8 @@ func (t *Target) Config() (client.Config, error) {
 		return cfg, rhumb.Ef(op, rhumb.InvalidArgument, "nothing says whom to trust at %s: name the cluster's authority with --ca FILE and yourself with --cert and --key or with --user (`rhumb context add` keeps them), or add --insecure for nodes of this machine that run without TLS",
 			strings.Join(t.Addrs, ", "))
 	}
-	// Validate has parsed it. Zero is the cluster of the certificate or,
-	// without one, of the first node that answers.
+	// Validate has parsed it. Zero is the cluster of the certificate or, without one, of the first
+	// node that answers.
 	cluster, _ := rhumb.ParseUUID(t.Cluster)
 	cfg.TLS = &client.TLS{CA: t.CA, Cert: t.Cert, Key: t.Key, Cluster: cluster}
 	if t.User != "" {
