@@ -8,6 +8,10 @@ import (
 
 // Policy is the compiled form of all users, roles and grants at one revision. It is immutable. A
 // nil policy has no users.
+//
+// The compiled form is a table of what each user may do, made once per change of the catalog. The
+// alternative, evaluating grants per request, costs time in proportion to all grants of a user, on
+// the path of every read.
 type Policy struct {
 	revision uint64
 	users    map[string]*Subject
@@ -42,7 +46,8 @@ type nameRights struct {
 
 // Subjects of principals whose rights do not depend on the catalog.
 var (
-	nothing    = &Subject{}
+	nothing = &Subject{}
+	// Pointers, so that IsUnlimited is one comparison.
 	everything = &Subject{cluster: ClusterRights, everywhere: TableRights, visible: true}
 	otherNode  = &Subject{visible: true}
 )
@@ -55,9 +60,12 @@ func Compile(previous *Policy, revision uint64, users []*User, roles []*Role) *P
 	if previous == nil {
 		previous = &Policy{}
 	}
+	// A dropped role changes the users who had it, although no record of a remaining role is new.
 	changed := len(roles) != len(previous.roles)
 	for _, r := range roles {
 		c := previous.roles[r.Name]
+		// Records are compared by address: the catalog replaces a record when it changes and never
+		// modifies it.
 		if c == nil || c.source != r {
 			c, changed = compileRole(r), true
 		}
@@ -88,6 +96,8 @@ func (p *Policy) compileUser(u *User) *Subject {
 		s.cluster |= r.cluster
 		s.roles = append(s.roles, r)
 	}
+	// Admin of the cluster implies Admin of every table, but no right to records (see the package
+	// comment).
 	if s.cluster.Has(Admin) {
 		s.cluster, s.everywhere = ClusterRights, Admin
 	}
@@ -132,6 +142,7 @@ func (n *nameRights) add(g Grant) {
 		n.whole |= g.Rights
 		return
 	}
+	// Each iteration clears the lowest bit, so the loop runs once per right.
 	for r := g.Rights; r != 0; r &= r - 1 {
 		i := bits.TrailingZeros8(uint8(r))
 		n.prefixed[i] = append(n.prefixed[i], g.Scope.Prefix)
@@ -155,6 +166,8 @@ func (n *nameRights) allowAny(rights Rights, name []byte) bool {
 	if n.whole&rights != 0 {
 		return true
 	}
+	// any spares the searches for rights that no grant of this table has, which is the common
+	// refusal.
 	for r := rights & n.any; r != 0; r &= r - 1 {
 		if hasPrefixOf(n.prefixed[bits.TrailingZeros8(uint8(r))], name) {
 			return true
@@ -184,6 +197,9 @@ func (p *Policy) User(name string) (*User, bool) {
 }
 
 // Of returns the subject of a principal. It is never nil.
+//
+// An unknown kind, from a newer version for example, falls through to nothing. A node may be
+// anything in the metadata's eyes but never a user: KindNode does not look at the name.
 func (p *Policy) Of(who Principal) *Subject {
 	switch who.Kind {
 	case KindUser:
@@ -218,7 +234,7 @@ func (p *Policy) AllowsCluster(who Principal, right Rights) bool {
 // The name of a record that the server has yet to assign is empty, which only grants for whole
 // tables cover.
 func (s *Subject) Allows(rights Rights, table string, name []byte) bool {
-	// Several rights may have several grants, so each is asked for by itself.
+	// Several rights may have several grants, so each is asked for separately.
 	for r := rights; r != 0; r &= r - 1 {
 		if !s.AllowsAny(r&-r, table, name) {
 			return false
@@ -288,6 +304,7 @@ func (s *Subject) Filter(right Rights, table string) Filter {
 		return whole
 	}
 	for _, r := range s.roles {
+		// Whole beats prefixes, so the other roles need not be looked at.
 		if add(r.all) || add(r.tables[table]) {
 			return Filter{all: true}
 		}

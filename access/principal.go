@@ -33,6 +33,10 @@ func (k Kind) String() string {
 
 // Principal is an identified caller. The zero value is a caller without an identity, who may do
 // nothing. The type is comparable on purpose.
+//
+// It holds a name and no rights. Rights are looked up at the moment of use in the policy of the
+// node that decides, so that a principal which is stored, queued or forwarded cannot outlive a
+// revocation.
 type Principal struct {
 	Kind Kind
 	// Name is the name of the node, operator or user, as in its certificate or login.
@@ -54,6 +58,7 @@ func (p Principal) String() string {
 // have no requests of their own as clients, and nobody has no rights anywhere.
 func (p Principal) CanBeForwarded() bool {
 	switch p.Kind {
+	// An insecure node knows nobody, so a name would be an invention of the sender.
 	case KindInsecure:
 		return p.Name == ""
 	case KindOperator, KindUser:

@@ -34,6 +34,9 @@ const (
 
 // Verifier verifies a password by SCRAM-SHA-256 (RFC 5802) without containing it. Whoever reads a
 // verifier can try passwords against it offline, so it is never sent to clients, printed or logged.
+//
+// Four methods hide the contents, one per way in which Go prints a value. The type has no method
+// that reveals them: the code that needs the fields reads them, and reviewers can search for that.
 type Verifier struct {
 	Iterations int
 	Salt       []byte
@@ -78,6 +81,9 @@ func (v Verifier) Validate() error {
 }
 
 // User is a user of the database. A record that is shared must not be modified.
+//
+// Neither the password nor sessions are part of the record. A session is a fact of one connection at one
+// node, and Credentials is what connects it to this record.
 type User struct {
 	Name string
 	// Verifier verifies the password. A user without one logs in by certificate only.
@@ -101,7 +107,7 @@ type Role struct {
 
 // ValidateName rejects a name of a user, operator or role that is not 1 to NameSizeMax letters,
 // digits, '-', '_', '.' and '@', or begins with '-' or '.'. Names in certificates have the same
-// alphabet. what is the word for the thing in the message.
+// alphabet. The parameter what names the thing in the message.
 func ValidateName(what, name string) error {
 	const op rhumb.Op = "access.Name"
 	if name == "" || len(name) > NameSizeMax {

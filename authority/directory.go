@@ -38,21 +38,34 @@ const PortDefault = 7605
 
 // Lifetimes.
 const (
-	// NodeLife is the lifetime of the certificates that nodes get by enrolment and renewal.
+	// NodeLife is the lifetime of the certificates that nodes get by enrolment and renewal. A
+	// stolen key of a node is worth at most that long without any revocation, and a node renews
+	// after four to five days, so the authority may be down for two.
 	NodeLife = 7 * 24 * time.Hour
 	// HandLifeDefault and HandLifeMax are the lifetimes of certificates that are made by hand.
+	// Nobody renews them automatically, so they live longer; a year is the most for which a
+	// forgotten certificate should keep its access.
 	HandLifeDefault = 90 * 24 * time.Hour
 	HandLifeMax     = 366 * 24 * time.Hour
-	// caLife is the lifetime of the certificate of the authority itself.
+	// caLife is the lifetime of the certificate of the authority itself. Its end would stop the
+	// whole cluster at once, so it is far away, and operators rotate the key for other reasons
+	// before.
 	caLife = 10 * 366 * 24 * time.Hour
 	// backdate is how far a certificate's validity begins before its issue, for clocks that are
-	// slow.
+	// slow. Without it, the first handshake of a new certificate would fail wherever the clock is a
+	// second late.
 	backdate = time.Hour
-	// lateRenewal is how long after its expiry a node may still renew its newest certificate.
+	// lateRenewal is how long after its expiry a node may still renew its newest certificate. Long
+	// enough for a machine that was switched off over a holiday; short enough that a stolen old
+	// backup is soon worthless.
 	lateRenewal = 30 * 24 * time.Hour
 )
 
 // Authority is an open authority. It is safe for concurrent use, also by several processes.
+//
+// The directory is the truth, and an Authority is a view of it. Nothing is cached that another
+// process might change without a check: the ledger is read up to its end under its lock, and the
+// keys are compared with the state of their files.
 type Authority struct {
 	dir     string
 	cluster rhumb.ClusterID
@@ -66,6 +79,10 @@ type Authority struct {
 }
 
 // keys holds the keys and certificates of an authority as the files have them.
+//
+// A set is immutable once it is loaded. An operation that began with one set finishes with it, also
+// if a rotation replaces the files in the middle: the certificate is then signed by the former key,
+// which stays trusted.
 type keys struct {
 	signer crypto.Signer
 	// current is the certificate of signer; roots holds all trusted ones, current first.
@@ -111,6 +128,8 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
+	// An authority is never created over another one: its key would be lost, and with it every
+	// certificate of a running cluster.
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
@@ -120,6 +139,8 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 		return rhumb.Ef(op, rhumb.AlreadyExists, "%s holds an authority already; `rhumb authority ls --authority %s` shows what it issued", dir, dir)
 	}
 	for _, e := range entries {
+		// Only remains of this function are removed. A directory with other files was most likely
+		// named by mistake.
 		if !ours(e.Name()) {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "%s is not empty (it holds %s); choose another directory", dir, e.Name())
 		}
@@ -127,6 +148,7 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 			return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 		}
 	}
+	// MkdirAll keeps the mode of an existing directory.
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
@@ -146,6 +168,8 @@ func writeAuthority(dir string, cluster rhumb.ClusterID, addresses []string, cfg
 	if err != nil {
 		return err
 	}
+	// The order does not matter until the last file, which makes the directory an authority (see
+	// Create).
 	if err := writeKey(dir, signer); err != nil {
 		return err
 	}
@@ -218,6 +242,8 @@ func Open(dir string, cfg Config) (*Authority, error) {
 	if _, err := a.load(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
+	// The ledger is last: opening it may append a record, which a process that cannot read the key
+	// should not cause.
 	if a.ledger, err = ledger.Open(dir, a.cluster, cfg.Wall, cfg.Logger.Warn); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
@@ -226,6 +252,9 @@ func Open(dir string, cfg Config) (*Authority, error) {
 
 // Repair makes the authority in a directory usable again after damage to its ledger. It returns the
 // name of the copy of the damaged file, or "" if there was no damage.
+//
+// It works without the key. An operator may have to repair the ledger on a copy of the directory
+// from which the key was removed.
 func Repair(dir string, cfg Config) (aside string, err error) {
 	cfg.setDefaults()
 	text, err := os.ReadFile(filepath.Join(dir, clusterFile))
@@ -295,6 +324,8 @@ func (a *Authority) fileStates() string {
 	var b strings.Builder
 	for _, name := range []string{keyFile, caFile, crossFile, addressesFile} {
 		if info, err := os.Stat(filepath.Join(a.dir, name)); err == nil {
+			// Files are replaced by renaming, so the inode changes even if two writes have the same
+			// time.
 			b.WriteString(info.ModTime().Format(time.RFC3339Nano) + "/" + inodeOf(info) + "\n")
 		}
 	}
@@ -373,7 +404,8 @@ func parseKey(text []byte) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// PinOf returns the pin of a certificate of an authority, as tokens hold it.
+// PinOf returns the pin of a certificate of an authority, as tokens hold it. The pin is of the key
+// and not of the certificate, which may be signed again, so a token outlives that.
 func PinOf(cert *x509.Certificate) [sha256.Size]byte {
 	return sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 }

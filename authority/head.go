@@ -13,13 +13,19 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// digest returns the hash that the signature of a head covers.
+// digest returns the hash that the signature of a head covers. The text begins with the kind of
+// statement, so that the signature can never be taken for one on a certificate or on another
+// document, and it names the cluster, so that a head of one authority proves nothing to another.
 func (h *SignedHead) digest(cluster rhumb.ClusterID) []byte {
 	sum := sha256.Sum256(fmt.Appendf(nil, "rhumb ledger head\n%s\n%d\n%s\n%d\n", cluster, h.Seq, h.Hash, h.Time.UnixMilli()))
 	return sum[:]
 }
 
 // signHead returns the signed head of the ledger.
+//
+// The heads are what protects the ledger from its own backups. Whoever restores an old directory
+// brings used tokens back to life; the nodes, which are many and keep the newest head that they
+// saw, cannot all be restored at the same time.
 func (a *Authority) signHead(k *keys) (*SignedHead, error) {
 	h := &SignedHead{Authority: identity.AuthorityOf(k.current)}
 	err := a.ledger.View(func(s *ledger.State) {

@@ -27,7 +27,10 @@ import (
 // csrSizeMax bounds a certificate request.
 const csrSizeMax = 16 << 10
 
-// newSerial returns a random positive number of 127 bits.
+// newSerial returns a random positive number of 127 bits. RFC 5280 allows 20 bytes and wants a
+// positive number. The number is random, and so cannot be guessed or collide with that of another
+// authority of the same cluster; the ledger and the list of revoked certificates identify
+// certificates by it.
 func newSerial() *big.Int {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -54,6 +57,8 @@ func signAuthority(cluster rhumb.ClusterID, pub crypto.PublicKey, parent *x509.C
 		return nil, err
 	}
 	end := now.Add(caLife)
+	// A chain is only valid while all its certificates are. A later end would be a promise that the
+	// parent cannot keep.
 	if parent != nil && end.After(parent.NotAfter) {
 		end = parent.NotAfter
 	}
@@ -95,10 +100,14 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 	if err := o.name.Validate(); err != nil {
 		return nil, r, err
 	}
+	// Checked here too although parseCSR has done so: keys also arrive from callers within the
+	// process.
 	keyHash, err := checkPublicKey(o.pub)
 	if err != nil {
 		return nil, r, err
 	}
+	// Shortened for the same reason as that of authorities: the certificate would outlive its
+	// issuer on paper only.
 	if now.Add(o.life).After(k.current.NotAfter) {
 		o.life = k.current.NotAfter.Sub(now)
 	}
@@ -136,6 +145,8 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 		Kind: ledger.Issued, Serial: identity.SerialOf(leaf), Role: o.name.Role.String(), Name: o.name.Name, Key: keyHash,
 		Expires: leaf.NotAfter, Authority: identity.AuthorityOf(k.current), Why: o.why,
 	}
+	// The cross-signed certificates travel in every chain. A node that trusts only the old key can
+	// then verify a certificate of the new one without having heard of the rotation.
 	return append([]*x509.Certificate{leaf}, k.cross...), r, nil
 }
 
@@ -149,6 +160,8 @@ func checkPublicKey(pub crypto.PublicKey) (string, error) {
 		}
 	case ed25519.PublicKey:
 	case *rsa.PublicKey:
+		// The bounds are those of package identity, whose verification would refuse the
+		// certificate. The refusal belongs here, where somebody can still choose another key.
 		if key.N.BitLen() < 2048 {
 			return "", rhumb.Ef(op, rhumb.InvalidArgument, "the RSA key has %d bits; use 2048 or more, or ECDSA P-256", key.N.BitLen())
 		}
@@ -232,6 +245,8 @@ func (i *Issued) Save(dir string) (paths []string, err error) {
 // Issue makes a certificate for a node, user or operator.
 func (a *Authority) Issue(o Order) (*Issued, error) {
 	const op rhumb.Op = "authority.Issue"
+	// Whoever has such a certificate can take tokens from nodes that enrol, so none is ever in a
+	// file.
 	if o.Role == identity.RoleAuthority {
 		return nil, rhumb.E(op, rhumb.InvalidArgument, "the server of an authority makes its certificate itself")
 	}

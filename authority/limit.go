@@ -19,6 +19,9 @@ const (
 )
 
 // failureLimit bounds the rate of failed requests of each address.
+//
+// A table and not a list of blocked addresses: failures are forgiven at a steady rate, so a node
+// with a typing error in its token is served again without an operator.
 type failureLimit struct {
 	mu sync.Mutex
 	// addrs holds the addresses that failed recently. An attacker with many addresses pushes out
@@ -80,6 +83,8 @@ func (l *failureLimit) makeRoom(now time.Time) {
 	if len(l.addrs) < failuresAddrs {
 		return
 	}
+	// The whole table is walked, which is bounded and happens only when it is full. Addresses that
+	// have been forgiven are the first to leave.
 	any := ""
 	for addr, c := range l.addrs {
 		any = addr
@@ -94,6 +99,9 @@ func (l *failureLimit) makeRoom(now time.Time) {
 
 // limitListener bounds the open connections, in total and of each address. A connection over the
 // bound is closed at once, before its handshake.
+//
+// The bound of each address keeps one machine from taking all places; the bound in total keeps many
+// machines from taking all file descriptors, which the ledger needs too.
 type limitListener struct {
 	net.Listener
 	refused *prometheus.CounterVec

@@ -15,7 +15,8 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// keysMax bounds the keys that are trusted at the same time.
+// keysMax bounds the keys that are trusted at the same time. Each one lengthens every chain by a
+// certificate and the verification of every handshake.
 const keysMax = 4
 
 // Rotate makes a new key. Certificates are signed with it from then on; certificates of the old
@@ -26,6 +27,8 @@ func (a *Authority) Rotate() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// Refused rather than retired automatically: dropping trust cuts off whoever has not renewed,
+	// which is the decision of an operator.
 	if len(k.roots) >= keysMax {
 		return "", rhumb.Ef(op, rhumb.Overloaded, "%d keys are trusted, which is the maximum; retire an old one first: rhumb authority rotate --retire %.16s", len(k.roots), identity.AuthorityOf(k.roots[len(k.roots)-1]))
 	}
@@ -49,6 +52,8 @@ func (a *Authority) Rotate() (string, error) {
 	if err != nil {
 		return "", rhumb.WrapKind(op, rhumb.Unavailable, err)
 	}
+	// The record is last and has no effect on trust; it is history. A process that dies before it
+	// has rotated all the same.
 	hash := identity.AuthorityOf(cert)
 	err = a.ledger.Update(func(*ledger.State) ([]ledger.Record, error) {
 		return []ledger.Record{{Kind: ledger.Rotated, Authority: hash}}, nil
@@ -81,6 +86,8 @@ func (a *Authority) Retire(prefix string, force bool) (string, error) {
 		return strings.HasPrefix(identity.AuthorityOf(c), strings.ToLower(prefix))
 	})
 	switch {
+	// Eight digits, as in the output of other commands. A shorter prefix may select a key by
+	// accident.
 	case len(prefix) < 8 || i < 0:
 		return "", rhumb.Ef(op, rhumb.NotFound, "the authority trusts no key %q; `rhumb authority ls` lists the keys, and 8 digits are enough", prefix)
 	case k.roots[i] == k.current:
@@ -88,6 +95,8 @@ func (a *Authority) Retire(prefix string, force bool) (string, error) {
 	}
 	old := k.roots[i]
 	hash := identity.AuthorityOf(old)
+	// Checked without the lock of the later write. A certificate that is signed in between is
+	// signed by the current key, which is not the one that is retired.
 	if users, err := a.usersOf(hash); err != nil || len(users) > 0 && !force {
 		if err != nil {
 			return "", err

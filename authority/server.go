@@ -34,10 +34,16 @@ const (
 	stopTimeout      = 5 * time.Second
 )
 
-// serverName is the name in the certificates of servers.
+// serverName is the name in the certificates of servers. All servers of one authority share it:
+// they are interchangeable, and nodes check only the role.
 const serverName = "server"
 
 // Server answers requests of nodes over HTTPS.
+//
+// The server is the part of the authority that strangers can reach, and so it is kept small: it
+// decodes a document, calls one method of Authority and encodes the result. All decisions are made
+// in Authority, with the ledger locked, so the command line and the server cannot reach different
+// ones.
 type Server struct {
 	a    *Authority
 	http *http.Server
@@ -112,6 +118,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			_ = s.http.Close()
 		}
 	})
+	// The bounds are below TLS, because a handshake is a computation that a stranger can cause at the server.
 	err := s.http.ServeTLS(newLimitListener(l, s.refused), "", "")
 	if !stop() {
 		<-stopped
@@ -139,6 +146,7 @@ func (s *Server) certificate() (*tls.Certificate, error) {
 	k, err := s.a.load()
 	now := s.a.wall()
 	if err == nil {
+		// Pointers are compared: load returns the same set until a file has changed.
 		if s.pair != nil && s.keys == k && now.Before(renewalTime(s.pair.Leaf.NotBefore, s.pair.Leaf.NotAfter)) {
 			return s.pair, nil
 		}
@@ -193,6 +201,8 @@ func (s *Server) newPair(k *keys) (*tls.Certificate, error) {
 // clocks.
 func (s *Server) dated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Set here so that net/http does not: its Date is the clock of the machine, and tests and
+		// the ledger use another one.
 		w.Header().Set("Date", s.a.wall().UTC().Format(http.TimeFormat))
 		w.Header().Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
@@ -229,6 +239,7 @@ func isLoopback(remote string) bool {
 // handle wraps a request: bounds, errors and metrics.
 func (s *Server) handle(path string, f func(r *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		// Before anything reads: a body without a bound could be as long as the connection lives.
 		r.Body = http.MaxBytesReader(w, r.Body, bodySizeMax)
 		who, _, _ := net.SplitHostPort(r.RemoteAddr)
 		// Only failures count, so that many nodes with one address, such as the exit of a private
@@ -252,6 +263,9 @@ func (s *Server) handle(path string, f func(r *http.Request) (any, error)) http.
 }
 
 // isSuspicious reports whether an error may be an attempt to guess.
+//
+// A full disk or a locked ledger is the fault of this side. Counting it would lock out honest nodes
+// when the authority recovers.
 func isSuspicious(err error) bool {
 	switch rhumb.KindOf(err) {
 	case rhumb.Unauthenticated, rhumb.PermissionDenied, rhumb.WrongCluster, rhumb.InvalidArgument:

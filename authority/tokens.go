@@ -15,6 +15,8 @@ import (
 
 // Lifetimes and number of tokens.
 const (
+	// A token is a secret on its way between two machines. An hour is enough to start a node by
+	// hand or by a tool; a week covers machines that are delivered first.
 	TokenLifeDefault = time.Hour
 	TokenLifeMax     = 7 * 24 * time.Hour
 	// openTokensMax bounds the tokens that wait for their use.
@@ -50,6 +52,8 @@ func (a *Authority) CreateToken(req TokenRequest) (token.Token, error) {
 	if err != nil {
 		return token.Token{}, err
 	}
+	// The pin is that of the current key. A rotation before the use of the token does no harm: the
+	// server's chain still contains the old key, cross-signed or as a root, until it is retired.
 	t := token.Token{Cluster: a.cluster, Pin: PinOf(k.current), Founder: req.Founder, Node: req.Node, Addresses: k.addresses}
 	_, _ = rand.Read(t.ID[:]) // never fails
 	_, _ = rand.Read(t.Secret[:])
@@ -83,6 +87,9 @@ func (a *Authority) CreateToken(req TokenRequest) (token.Token, error) {
 
 // checkFounder refuses a second founder: two nodes that each create the cluster would make two
 // clusters with one id, and neither would know of the other.
+//
+// The ledger is the only place that can prevent it. The nodes themselves cannot, because the second
+// founder may be out of reach of the first one when it starts.
 func checkFounder(s *ledger.State, req TokenRequest, now time.Time) error {
 	const op rhumb.Op = "authority.checkFounder"
 	first := s.Founder(now)
@@ -171,6 +178,9 @@ func (a *Authority) Summarize() (*Summary, error) {
 
 // Revoke makes the authority refuse to renew the certificate with a serial, or all certificates
 // that a node has now. It does not end their validity: the metadata of the cluster does that.
+//
+// A name is revoked up to now and not forever, so that the node can be enrolled again with a new
+// token under the same name.
 func (a *Authority) Revoke(serial, node, why string) error {
 	const op rhumb.Op = "authority.Revoke"
 	return rhumb.Wrap(op, a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {

@@ -23,17 +23,26 @@ const (
 	requestTimeout = 15 * time.Second
 	answerSizeMax  = 1 << 20
 	// clockDifferenceMax is the difference to the authority's clock at which a node does not enrol.
+	// Certificates are backdated by an hour, so smaller differences harm nothing; larger ones would
+	// break the hybrid clock of the cluster next.
 	clockDifferenceMax = 5 * time.Minute
 )
 
 // trust decides whether a chain is that of the authority's server.
+//
+// The time is a parameter, because the check of the clock has to look at a certificate before this
+// host knows what time it is.
 type trust func(chain []*x509.Certificate, at time.Time) error
 
 // trustPin trusts the server whose chain leads to a key with the hash.
 func trustPin(cluster rhumb.ClusterID, pin [32]byte) trust {
 	return func(chain []*x509.Certificate, at time.Time) error {
+		// Not the first one: the leaf is the server's own key, and a token never pins that.
 		for _, c := range chain[1:] {
 			if c.IsCA && authority.PinOf(c) == pin {
+				// The pinned certificate is the only root. The hash alone proves nothing: anybody
+				// can copy the certificate of an authority into a chain, but only its key can have
+				// signed the rest.
 				return verifyServer(cluster, []*x509.Certificate{c}, chain, at)
 			}
 		}
@@ -88,8 +97,12 @@ func newCaller(addr string, wall func() time.Time, t trust, pair *tls.Certificat
 	c.http = &http.Client{
 		Timeout: requestTimeout,
 		Transport: &http.Transport{
+			// No proxy from the environment: it would see addresses of the cluster, and TLS would
+			// fail with a message about the proxy.
 			TLSClientConfig: cfg, TLSHandshakeTimeout: dialTimeout, MaxResponseHeaderBytes: 16 << 10, DisableKeepAlives: true,
 		},
+		// An authority never redirects. Following one would send the token to an address that
+		// nobody configured.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c
@@ -112,6 +125,9 @@ func (c *caller) verify(state tls.ConnectionState) error {
 
 // checkClock compares the clock of this host with that of the authority. It runs before a token is
 // sent, and its connection carries nothing secret.
+//
+// A connection of its own, and not the error of the handshake: the handshake fails with "expired"
+// or "not yet valid", which says that one of two clocks is wrong but not which and by how much.
 func (c *caller) checkClock(ctx context.Context) error {
 	const op rhumb.Op = "enroll.checkClock"
 	c.anyTime = true
@@ -207,7 +223,9 @@ func (c *caller) describe(err error) error {
 	return rhumb.Ef(op, rhumb.Unavailable, "the authority at %s does not answer: %s", c.addr, text)
 }
 
-// isDefinite reports whether asking again cannot help.
+// isDefinite reports whether asking again cannot help. Unknown kinds are retried. The retries of an
+// enrolment end with the token, and a refusal that is retried costs less than a failure that is
+// not.
 func isDefinite(err error) bool {
 	switch rhumb.KindOf(err) {
 	case rhumb.Unavailable, rhumb.Overloaded, rhumb.DeadlineExceeded, rhumb.Internal, rhumb.Other, rhumb.Corrupt, rhumb.DiskFull:

@@ -22,7 +22,8 @@ import (
 const (
 	pauseFirst = 250 * time.Millisecond
 	pauseMost  = 15 * time.Second
-	// lateRenewalWait bounds the attempts of a starting node whose certificate has expired.
+	// lateRenewalWait bounds the attempts of a starting node whose certificate has expired. The
+	// node does not serve meanwhile, and its supervisor should learn soon that it cannot start.
 	lateRenewalWait = 20 * time.Second
 )
 
@@ -69,11 +70,15 @@ func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 	if _, err := os.Stat(cfg.Dir); errors.Is(err, fs.ErrNotExist) && tokenFile == "" {
 		return missing(cfg.Dir)
 	}
+	// The lock covers the decision too. A second process that started at the same time would
+	// otherwise read the same missing files and use the token with another key.
 	unlock, err := lockDir(cfg.Dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	// First, because every other step reads the files that an interrupted installation has not
+	// moved yet.
 	if err := finishInstall(cfg.Dir); err != nil {
 		return err
 	}
@@ -97,6 +102,8 @@ func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 		return nil
 	}
 	if tokenFile != "" {
+		// A token that cannot be read must not hide the cause of the failed renewal:
+		// operators delete used tokens.
 		if _, err := ReadToken(tokenFile); err == nil {
 			return enrolWithFile(ctx, cfg, tokenFile)
 		}
@@ -134,6 +141,8 @@ func enrolNode(ctx context.Context, cfg Config, tok token.Token) error {
 	if err != nil {
 		return err
 	}
+	// The same request for every attempt. The authority may have processed an attempt whose answer
+	// was lost, and it repeats its answer only for the same key.
 	req := authority.EnrolRequest{Token: tok.Encode(), CSR: csr}
 	var grant authority.Grant
 	cfg.Logger.Info("enrolling", "node", tok.Node, "cluster", tok.Cluster, "authority", tok.Addresses)
@@ -190,6 +199,8 @@ func retryUntil(ctx context.Context, cfg Config, end time.Time, f func(context.C
 // tryAddresses calls f with each address until one succeeds. A refusal by the authority itself ends
 // it: all addresses are those of one authority. Of several errors, it returns the most definite.
 func tryAddresses(addrs []string, f func(addr string) error) (err error) {
+	// One after the other: a token must not be used at two addresses at the same time, although the
+	// ledger would order them.
 	for _, addr := range addrs {
 		e := f(addr)
 		if e == nil {
@@ -217,6 +228,8 @@ func adopt(cfg Config, key crypto.Signer, name identity.Name, founder bool, gran
 		return bad(err)
 	}
 	v := identity.Verifier{Cluster: name.Cluster, Authorities: roots}
+	// The answer is checked before any file changes. An identity that other nodes would refuse must
+	// not replace one that works.
 	if _, err := v.Verify(chain, identity.Want{Roles: []identity.Role{name.Role}, Name: name.Name}, cfg.Wall()); err != nil {
 		return bad(err)
 	}
@@ -227,6 +240,8 @@ func adopt(cfg Config, key crypto.Signer, name identity.Name, founder bool, gran
 	if err != nil {
 		return err
 	}
+	// The state is written together with the certificate: a head without its certificate would
+	// accuse the authority of a loss.
 	state := State{Cluster: name.Cluster.String(), Node: name.Name, Founder: founder, Addresses: grant.Addresses, Head: &grant.Head}
 	return install(cfg.Dir, map[string][]byte{
 		certFile: []byte(grant.Certificate), caFile: []byte(grant.CA), keyFile: text, stateFile: state.encode(),

@@ -82,6 +82,9 @@ var stepHook = func(string) {}
 
 // pendingKey returns the key of an enrolment, and makes it if there is none. It is on disk when
 // pendingKey returns.
+//
+// If the key were only in memory, a node that died after its request had used the token would come
+// back with another key and be refused for good.
 func pendingKey(dir string) (crypto.Signer, error) {
 	const op rhumb.Op = "enroll.pendingKey"
 	path := filepath.Join(dir, pendingFile)
@@ -143,6 +146,10 @@ func encodeCSR(key crypto.Signer) (string, error) {
 var order = []string{caFile, stateFile, keyFile, certFile}
 
 // install replaces the files of an identity.
+//
+// A rename replaces one file, and an identity has four. The folder "next" is the commit: before its
+// rename the old set counts and after it the new one, and finishInstall only carries out the
+// decision.
 func install(dir string, files map[string][]byte) error {
 	const op rhumb.Op = "enroll.install"
 	part := filepath.Join(dir, partDir)
@@ -179,6 +186,7 @@ func finishInstall(dir string) error {
 		return nil
 	}
 	for _, name := range order {
+		// A file that does not exist was moved before the process died.
 		err := os.Rename(filepath.Join(next, name), filepath.Join(dir, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return rhumb.WrapKind(op, rhumb.Unavailable, err)
@@ -187,6 +195,8 @@ func finishInstall(dir string) error {
 	}
 	err := ledger.SyncDir(dir)
 	if err == nil {
+		// The folder goes before the pending key. If it remained, the next start would move files
+		// again; if the key remained alone, nothing would use it.
 		err = os.Remove(next)
 	}
 	if err == nil {

@@ -22,7 +22,9 @@ import (
 
 // Intervals of a Keeper.
 const (
-	// checkInterval is the interval at which a node asks its authority what to trust.
+	// checkInterval is the interval at which a node asks its authority what to trust. It bounds how
+	// long a rotation takes to reach all nodes, and so how long an operator waits before retiring a
+	// key.
 	checkInterval = 5 * time.Minute
 	// retryFirst and retryMost are the pauses after failures.
 	retryFirst = 10 * time.Second
@@ -31,6 +33,10 @@ const (
 
 // Keeper renews the certificate of a node and updates the trusted authorities. The absence of the
 // authority harms nobody before the certificate expires.
+//
+// The keeper never stops the node. Everything it fails to do is repeated, and the certificate that
+// it could not renew is still valid for days; only its end stops the traffic, and that is reported
+// by package identity.
 type Keeper struct {
 	cfg    Config
 	spread float64 // of the renewal time, 0 to 1
@@ -53,7 +59,7 @@ type Keeper struct {
 }
 
 // NewKeeper returns the keeper of an identity that Ensure made. It returns nil if the issuer of the
-// identity is no authority of Rhumb.
+// identity is not an authority of Rhumb.
 func NewKeeper(cfg Config) *Keeper {
 	cfg.setDefaults()
 	if _, err := os.Stat(filepath.Join(cfg.Dir, stateFile)); err != nil {
@@ -99,6 +105,8 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // step performs the next due action and returns how long to wait.
 func (k *Keeper) step(ctx context.Context) time.Duration {
+	// Read again at each step, because an operator or another tool may replace the files at any
+	// time.
 	leaf, err := readLeaf(k.cfg.Dir)
 	if err != nil || leaf == nil {
 		k.cfg.Logger.Error("the certificate of the node cannot be read", "dir", k.cfg.Dir, "err", err)
@@ -149,6 +157,7 @@ func (k *Keeper) renew(ctx context.Context, leaf *x509.Certificate) time.Duratio
 	if ctx.Err() != nil {
 		return 0
 	}
+	// The shift is bounded, because failures may count for a month.
 	pause := min(retryFirst<<min(k.failures, 10), retryMost)
 	k.failures++
 	k.cfg.Logger.Warn("the certificate cannot be renewed; the node keeps trying", "expires", leaf.NotAfter, "retry_in", pause, "err", rhumb.Message(err))
@@ -175,6 +184,9 @@ type own struct {
 
 // readOwn reads the identity of a node and the authorities that it trusts. Every renewal reads the
 // files again, because an operator may have replaced them.
+//
+// No attempt is made to read the files as one set. If another process replaces them at this moment,
+// the key does not belong to the certificate, the error is reported, and the next attempt succeeds.
 func readOwn(dir string) (*own, error) {
 	const op rhumb.Op = "enroll.readOwn"
 	var o own
@@ -252,6 +264,7 @@ func checkOnce(ctx context.Context, cfg Config) (renew bool, err error) {
 	if _, err := v.Verify(chainOf(o.pair), identity.Want{Roles: []identity.Role{o.name.Role}}, cfg.Wall()); err != nil {
 		return true, nil
 	}
+	// Written only if it differs: every write makes the node load its identity again.
 	if old, err := os.ReadFile(filepath.Join(cfg.Dir, caFile)); err != nil || string(old) != standing.CA {
 		if err := ledger.WriteFile(filepath.Join(cfg.Dir, caFile), []byte(standing.CA), 0o600); err != nil {
 			return false, rhumb.WrapKind(op, rhumb.Unavailable, err)

@@ -36,6 +36,10 @@ const (
 
 // Ledger is an open ledger. Several processes may have it open: each operation locks the file and
 // reads the records of the others. It is safe for concurrent use.
+//
+// The file is a log in the sense of databases: records are appended and never changed, and the
+// state is the sum of them. A database of its own was rejected, because an operator must be able to
+// read the history of an authority with less and grep, years later and on another machine.
 type Ledger struct {
 	dir  string
 	wall func() time.Time
@@ -74,6 +78,8 @@ func Create(dir string, cluster rhumb.ClusterID, adopted bool, wall func() time.
 		if adopted {
 			made.Why = WhyAdopted
 		}
+		// The first record also creates the mark, without which every later operation would report
+		// a loss.
 		return l.append([]Record{made})
 	})
 }
@@ -85,6 +91,8 @@ func Open(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn func(
 	if err != nil {
 		return nil, err
 	}
+	// Reading once at the start shows damage to the operator who starts the server, not to the
+	// first node that needs it.
 	err = l.View(func(*State) {})
 	if err == nil && l.state.Cluster != "" && l.state.Cluster != cluster.String() {
 		err = rhumb.Ef(opLedger, rhumb.WrongCluster, "%s is the ledger of cluster %s, and the authority is that of %s", l.path(), l.state.Cluster, cluster)
@@ -161,11 +169,16 @@ func (l *Ledger) Update(f func(s *State) ([]Record, error)) error {
 // newest gap is not new evidence: that gap has voided all tokens of its time.
 func (l *Ledger) Witness(h Head, at time.Time, who string) (lost bool, err error) {
 	err = l.Update(func(s *State) ([]Record, error) {
+		// Every node that was there before the loss brings back such a head. The first one voids
+		// the tokens; without the second condition, each of the others would void the tokens that
+		// were made since.
 		if s.Holds(h) || s.Gaps > 0 && !at.After(s.LastGap) {
 			return nil, nil
 		}
 		lost = true
 		why := fmt.Sprintf("%s has seen record %d of %s, which this ledger does not hold", who, h.Seq, at.UTC().Format(time.RFC3339))
+		// Numbers continue above everything that ever existed. If lost numbers were used again, a
+		// head from before the loss could look valid again.
 		return []Record{{Kind: Gap, Seq: max(h.Seq, s.head.Seq) + 1, Why: why}}, nil
 	})
 	if lost && err == nil {
@@ -178,6 +191,8 @@ func (l *Ledger) Witness(h Head, at time.Time, who string) (lost bool, err error
 func (l *Ledger) locked(f func() error) error {
 	deadline := time.Now().Add(lockWait)
 	for {
+		// Polled rather than waited for in the kernel, where a deadline is impossible. The lock
+		// ends with the process, so a crash leaves none.
 		err := unix.Flock(int(l.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			break
@@ -211,6 +226,9 @@ func (l *Ledger) refresh() error {
 	if info.Size() > sizeMax {
 		return rhumb.Ef(opLedger, rhumb.TooLarge, "%s has %d bytes, more than %d; move the authority to a new directory and rotate its key", l.path(), info.Size(), sizeMax)
 	}
+	// The mark is read before the ledger. The other way round, a process that appends in between
+	// without this lock, such as a backup program that restores files, could make an intact ledger
+	// look old.
 	mark, errMark := l.readMark()
 	// Another file, or a shorter one, was not read by this process before. Then the whole file is
 	// read again and has to contain everything that this process knows.
@@ -224,6 +242,8 @@ func (l *Ledger) refresh() error {
 			return err
 		}
 	}
+	// Two witnesses of different strength: the mark survives a restart, and the memory of this
+	// process survives a mark that was restored together with the ledger.
 	for _, h := range []Head{mark, known} {
 		if h.Seq != 0 && !l.state.Holds(h) {
 			return l.refill(fmt.Sprintf("it does not hold record %d, which was on disk", h.Seq), known)
@@ -240,6 +260,9 @@ func (l *Ledger) refresh() error {
 }
 
 // refill appends a gap after a loss of records that the files themselves show.
+//
+// The loss is repaired at once and not only reported. An authority that refused to work after a
+// restore could not be used to recover a cluster; with all tokens void, working is safe.
 func (l *Ledger) refill(why string, known Head) error {
 	mark, _ := l.readMark() // unreadable: the gap follows the records that are left
 	l.warn("the ledger has lost records; all tokens are void, make new ones", "file", l.path(), "why", why)
@@ -340,6 +363,8 @@ func (l *Ledger) append(records []Record) error {
 		}
 	}
 	l.size += int64(len(lines))
+	// The mark follows the record and precedes the answer. A crash before it loses nothing that
+	// anybody relies on; a crash after it leaves a mark that proves the record.
 	if err := l.writeMark(); err != nil {
 		l.state = nil
 		return rhumb.Ef(opLedger, rhumb.Unavailable, "cannot write %s: %v", l.markPath(), err)
@@ -429,6 +454,8 @@ func Repair(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn fun
 	defer l.mu.Unlock()
 	return aside, l.locked(func() error {
 		err := l.refresh()
+		// No damage, or damage of another kind, such as a full disk: truncating would then destroy
+		// intact records.
 		if rhumb.KindOf(err) != rhumb.Corrupt {
 			return err
 		}
@@ -442,6 +469,8 @@ func Repair(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn fun
 		}
 		// Reading stopped at the damage: l.size is its offset.
 		intact := l.size
+		// The copy is on disk by now. The cut part may be needed to find out who had which
+		// token.
 		if err := os.Truncate(l.path(), intact); err != nil {
 			return rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
 		}
@@ -453,6 +482,10 @@ func Repair(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn fun
 
 // WriteFile replaces a file as a whole: written under another name, synced, renamed, directory
 // synced.
+//
+// Readers without the lock, such as nodes that read a CA file, see the old or the new content and
+// nothing between. After a loss of power the same holds, which takes both syncs: without the first
+// the new name may have an empty file, without the second the old name may be back.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
@@ -478,8 +511,8 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// handOver gives a file that root made to the owner of its folder. Root runs commands on the folder
-// of a service, and the service has to read the files afterwards.
+// handOver changes the owner of a file that root made to the owner of its folder. Root runs
+// commands on the folder of a service, and the service has to read the files afterwards.
 func handOver(f *os.File) error {
 	if os.Geteuid() != 0 {
 		return nil

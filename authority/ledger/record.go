@@ -83,6 +83,9 @@ var kinds = map[Kind]bool{
 }
 
 // Record is one line of the ledger. Fields that a kind does not use are empty.
+//
+// One type for all kinds, as JSON: the file is read by people more often than by programs, and a
+// kind with other fields would be one more decoder to keep forever.
 type Record struct {
 	Seq  uint64    `json:"seq"`
 	Time time.Time `json:"time"` // never before the time of the record before it
@@ -138,7 +141,7 @@ type Head struct {
 	Hash Hash
 }
 
-// lineMax bounds one line.
+// lineMax bounds one line. The longest texts in a record are the reasons that operators type.
 const lineMax = 16 << 10
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -167,6 +170,8 @@ func openLine(line []byte) (text []byte, err error) {
 // decodeRecord decodes the text of one record.
 func decodeRecord(text []byte) (r Record, err error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
+	// A record of a newer version may mean something that this version would ignore, such as a
+	// limit on a token. Not knowing is an error here, unlike in requests.
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&r); err != nil {
 		return r, err

@@ -135,6 +135,7 @@ func Parse(text string) (t Token, err error) {
 	switch {
 	case text == "":
 		return t, rhumb.E(op, rhumb.InvalidArgument, "the token is empty; `rhumb token create` makes one")
+	// Before the general refusal: a token of a later version deserves the advice to upgrade.
 	case !ok && strings.HasPrefix(text, "rhumb"):
 		return t, rhumb.E(op, rhumb.Incompatible, "the token has a format that this version does not know; upgrade this node, or make the token with the same version of rhumb")
 	case !ok:
@@ -142,6 +143,8 @@ func Parse(text string) (t Token, err error) {
 	case len(text) > SizeMax:
 		return t, rhumb.Ef(op, rhumb.InvalidArgument, "the token has %d characters; tokens have at most %d", len(text), SizeMax)
 	}
+	// One error for everything up to the checksum. People copy tokens by hand, and the remedy is
+	// the same wherever the damage is.
 	garbled := rhumb.E(op, rhumb.InvalidArgument, "the token is garbled: it was cut or changed on its way (its checksum does not fit); copy the whole line again, or make a new token")
 	// Strict, so that no two texts are the same token.
 	b, err := base64.RawURLEncoding.Strict().DecodeString(coded)
@@ -170,6 +173,8 @@ func Parse(text string) (t Token, err error) {
 		}
 		t.Addresses = append(t.Addresses, r.text(addressSizeMax))
 	}
+	// The bound of the expiry keeps time.Unix and the later formatting in years that have four
+	// digits or a few more.
 	if r.bad || len(r.rest) > 0 || flags[0]&^flagFounder != 0 || expires > 1<<40 {
 		return Token{}, rhumb.E(op, rhumb.InvalidArgument, "the token has a valid checksum but cannot be decoded; make it with the same version of rhumb")
 	}
@@ -203,6 +208,9 @@ func (t *Token) Validate() error {
 }
 
 // ValidateAddress checks an address of an authority, "host:port".
+//
+// The alphabet is narrow, because the address is printed in messages and put into certificates as a
+// host name.
 func ValidateAddress(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	n, errPort := strconv.ParseUint(port, 10, 16)

@@ -33,7 +33,8 @@ const Demo = "demo"
 const (
 	// fileMax bounds the file, in bytes.
 	fileMax = 1 << 20
-	// contextsMax bounds the number of contexts.
+	// contextsMax bounds the number of contexts. Nobody has that many; the bound keeps a program
+	// that adds one per run from making every command slow.
 	contextsMax = 1_000
 	// lockWait bounds the wait for another process that changes the file, and lockPause is the
 	// pause between two attempts.
@@ -42,6 +43,9 @@ const (
 )
 
 // Context is one connection. Its fields are settings of the same names.
+//
+// No field holds a password or a key itself. People copy this file between machines and show
+// it to colleagues who ask for help.
 type Context struct {
 	Addr         []string `yaml:"addr,flow,omitempty" json:"addr"`
 	CA           string   `yaml:"ca,omitempty" json:"ca,omitempty"`
@@ -100,6 +104,7 @@ func Load(path string) (File, error) {
 	if err != nil {
 		return File{}, rhumb.Ef(op, rhumb.Other, "%s: %v", path, err)
 	}
+	// Before decoding: YAML can describe more than it contains.
 	if len(text) > fileMax {
 		return File{}, rhumb.Ef(op, rhumb.TooLarge, "%s has more than %d bytes", path, fileMax)
 	}
@@ -156,6 +161,9 @@ func CheckName(name string) error {
 }
 
 // Validate returns an error that names the missing or contradictory settings.
+//
+// The rules are those of package target and are checked when the context is made, so that a mistake
+// shows to the person who makes it and not to the one who uses it in an incident.
 func (c *Context) Validate() error {
 	fault := func(text string) error { return rhumb.E(op, rhumb.InvalidArgument, text) }
 	if len(c.Addr) == 0 {
@@ -230,6 +238,9 @@ func (c *Context) Values() map[string]any {
 
 // Update changes the file. Processes that change the file at the same time wait for each other, and
 // a process that reads it sees the old or the new content, also after a loss of power.
+//
+// The lock spans reading and writing. Without it, two commands that add a context at the same time
+// would each write a file without the other's.
 func Update(path string, change func(f *File) error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return rhumb.Ef(op, rhumb.Other, "%v", err)

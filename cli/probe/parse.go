@@ -81,7 +81,9 @@ func mountOf(path string, mounts []doctor.Mount) (best doctor.Mount) {
 		path = real
 	}
 	for _, m := range mounts {
+		// Compared by whole components: /data2 is not inside /data.
 		inside := m.At == "/" || path == m.At || strings.HasPrefix(path, m.At+"/")
+		// The longest mount point wins, and of equal ones the later, which hides the earlier.
 		if inside && len(m.At) >= len(best.At) {
 			best = m
 		}

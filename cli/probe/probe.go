@@ -1,5 +1,5 @@
 // Package probe gathers facts about this machine and about the ports of nodes, for package doctor
-// to judge. What the operating system does not tell is left empty.
+// to judge. Facts that the operating system does not report are left empty.
 package probe
 
 import (
@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// syncs is how many writes measure a disk, and syncsFor bounds the time for them.
+	// syncs is how many writes measure a disk, and syncsFor bounds the time for them. An odd number
+	// has a median that was measured, and 21 of them take a tenth of a second on a good disk.
 	syncs    = 21
 	syncsFor = 3 * time.Second
 	// syncBytes is the size of such a write.
@@ -43,6 +44,8 @@ func Machine(asked, imageBudget int64, wantsHugePages bool) *doctor.Machine {
 	m := &doctor.Machine{MemoryAsked: asked, ImageBudget: imageBudget, WantsHugePages: wantsHugePages}
 	limit, from := memory.Limit()
 	m.MemoryLimit, m.LimitFrom = limit, string(from)
+	// The default of a node, computed by the same function, so that the doctor judges what the node
+	// will do.
 	if m.MemoryAsked == 0 {
 		m.MemoryAsked = memory.Default(1)
 	}
@@ -147,6 +150,8 @@ func syncTimes(dir string) (median, slowest time.Duration, err error) {
 	var times []time.Duration
 	for begin := time.Now(); len(times) < syncs && time.Since(begin) < syncsFor; {
 		start := time.Now()
+		// Each write extends the file, as that of a log does, so the sync includes the metadata of
+		// the file system.
 		if _, err := f.Write(make([]byte, syncBytes)); err != nil {
 			return 0, 0, err
 		}
@@ -175,6 +180,8 @@ func Bind(use, network, addr string) doctor.Bind {
 			err = l.Close()
 		}
 	}
+	// Kept apart because the answer depends on who asks: for a new node it is a fault, for a
+	// machine that runs one it is the normal state.
 	if errors.Is(err, syscall.EADDRINUSE) {
 		b.InUse = true
 	} else if err != nil {
@@ -190,6 +197,8 @@ func Dial(ctx context.Context, reaches []doctor.Reach) {
 	slots := make(chan struct{}, dialsAtOnce)
 	var work sync.WaitGroup
 	for i := range reaches {
+		// Taken before the goroutine is made, so that a list of thousands of ports does not become
+		// thousands of goroutines.
 		slots <- struct{}{}
 		work.Go(func() {
 			dial(ctx, &reaches[i])
@@ -203,6 +212,7 @@ func Dial(ctx context.Context, reaches []doctor.Reach) {
 func dial(ctx context.Context, r *doctor.Reach) {
 	start := time.Now()
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, r.Network, r.Addr)
+	// Dialling UDP sends nothing and so proves nothing.
 	if err == nil && r.Network == "udp" {
 		err = refusal(conn)
 	}
@@ -234,6 +244,7 @@ func refusal(conn net.Conn) error {
 // Identity loads a certificate with its key and authorities as a node or a client would.
 func Identity(of string, files identity.Files) doctor.Identity {
 	id := doctor.Identity{Of: of, Cert: files.Cert, CA: files.CA}
+	// The same code as in a node: the doctor must not accept files that a node refuses.
 	src, err := identity.OpenSource(identity.SourceConfig{Files: files})
 	if err != nil {
 		id.Err = rhumb.Message(err)

@@ -1,5 +1,5 @@
 // Package secret reads passwords of people: from a file that only its owner can read, or from the
-// terminal without showing them. Passwords never come from a flag or from the environment, where
+// terminal without showing them. Passwords are never in a flag or in the environment, where
 // other processes see them.
 package secret
 

@@ -23,6 +23,10 @@ const op rhumb.Op = "rhumb.connect"
 
 // Target is a cluster, the identity with which a program connects to it, and the region from which
 // it does.
+//
+// It is a value without behaviour until Config turns it into a configuration, so that flags,
+// contexts, files and the Terraform provider can fill it each in their own way and share every
+// rule.
 type Target struct {
 	Addrs    []string
 	From     string
@@ -76,6 +80,8 @@ func (t *Target) Validate() error {
 		return fault("--cert and --user are two identities; choose one")
 	case t.PasswordFile != "" && t.User == "":
 		return fault("--password-file needs --user NAME")
+	// The CA of the operating system is never used: its hundreds of authorities have no say about
+	// who is a node of this cluster.
 	case t.IsSecure() && t.CA == "":
 		return fault("--ca is missing: the file with the certificates of the cluster's authorities says whom to trust")
 	}

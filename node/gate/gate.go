@@ -217,7 +217,7 @@ func (g *Gate) deliver(c *Conn) {
 	}
 }
 
-// admitLocked gives a new connection a place among the early ones, if there is one.
+// admitLocked puts a new connection among the early ones, if there is one.
 func (g *Gate) admitLocked(c *Conn) bool {
 	now := time.Now()
 	l := &g.clients

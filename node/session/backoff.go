@@ -85,7 +85,7 @@ func (b *backoff) check(t try, now time.Time) time.Duration {
 	defer b.mu.Unlock()
 	var wait time.Duration
 	// Attempts before the end of the wait are not counted: a client with an old password in its configuration
-	// would otherwise extend the wait for ever.
+	// would otherwise extend the wait forever.
 	if f, ok := b.tries.Get(t); ok && now.Sub(f.last) < forgetAfter {
 		wait = f.until.Sub(now)
 	}
