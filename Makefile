@@ -98,17 +98,16 @@ hostctl: ## build bin/hostctl, which brings up hosts on this machine
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -o bin/hostctl ./deploy/hostctl
 
-terraform-local: ## bring up, grow and destroy a cluster of hosts on this machine by Terraform (root)
-	$(GO) test -count=1 -timeout 15m -v -run '^TestLocal$$' ./deploy/terraform -local
+terraform-local: ## bring up, grow and destroy a cluster of hosts on this machine by Terraform, and one node by cloud-init (root)
+	$(GO) test -count=1 -timeout 15m -v -run '^Test(Local|CloudInitOnHost)$$' ./deploy/terraform -local
 
 helm-test: ## lint and render the Helm chart, and as root run its containers as processes (compiles for minutes the first time)
 	cd deploy/helm && $(GO) vet ./... && $(GO) test -count=1 -v . -local
 
-deploy-test: release helm-test ## test what of deploy takes too long for CI: the chart, a second build without a cache, the image's root file system, compose, the book
+deploy-test: ## test what of deploy takes too long for CI: two builds of a release, the image, compose, Terraform on this machine, Helm
 	deploy/release/build.sh --verify
-	deploy/container/test.sh bin/release/rhumb
-	cd deploy/compose && $(GO) vet ./... && $(GO) test -count=1 -v .
-	$(GO) test -count=1 -timeout 20m -v ./deploy/hosts
+	cd deploy/compose && $(GO) vet ./... && RHUMB_STATIC=$(CURDIR)/bin/release/rhumb $(GO) test -count=1 -v .
+	$(GO) test -count=1 -timeout 20m -v ./deploy/hosts -book
 	@$(MAKE) --no-print-directory terraform-test terraform-lint terraform-local helm-test
 
 clean: ## remove what was built

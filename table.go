@@ -177,8 +177,8 @@ const (
 	SnapshotOrdered SnapshotFeatures = 4
 	// SnapshotSummed adds a checksum to every record.
 	SnapshotSummed SnapshotFeatures = 8
-
-	snapshotFeaturesEnd SnapshotFeatures = 16
+	// SnapshotNever refuses publication for good. It excludes all other features.
+	SnapshotNever SnapshotFeatures = 16
 )
 
 // SnapshotNameSizeMax is the largest name of a record in a published table, SnapshotFieldSizeMax
@@ -188,15 +188,21 @@ const (
 	SnapshotFieldSizeMax = 63
 )
 
+// snapshotNeverName is the text form of SnapshotNever.
+const snapshotNeverName = "never"
+
 var snapshotFeatureNames = [...]string{"plain", "spatial", "ordered", "summed"}
 
 // Has reports whether s has all features of o.
 func (s SnapshotFeatures) Has(o SnapshotFeatures) bool { return s&o == o }
 
-// String lists the features. It returns "plain" for a table published without further features, and
-// "" for one that is not published.
+// String lists the features. It returns "plain" for a table published without further features,
+// "never" for one that must not be published, and "" for one that is not published.
 func (s SnapshotFeatures) String() string {
-	if s&SnapshotOn == 0 {
+	switch {
+	case s == SnapshotNever:
+		return snapshotNeverName
+	case s&SnapshotOn == 0:
 		return ""
 	}
 	var names []string
@@ -215,8 +221,11 @@ func (s SnapshotFeatures) String() string {
 // ParseSnapshotFeatures parses the format of SnapshotFeatures.String.
 func ParseSnapshotFeatures(s string) (f SnapshotFeatures, err error) {
 	const op Op = "rhumb.ParseSnapshotFeatures"
-	if s == "" {
+	switch s {
+	case "":
 		return 0, nil
+	case snapshotNeverName:
+		return SnapshotNever, nil
 	}
 	f = SnapshotOn
 	for name := range strings.SplitSeq(s, ",") {
@@ -231,7 +240,11 @@ func ParseSnapshotFeatures(s string) (f SnapshotFeatures, err error) {
 
 // Validate rejects unknown bits, and features of a table that is not published.
 func (s SnapshotFeatures) Validate() error {
-	if s >= snapshotFeaturesEnd || s != 0 && s&SnapshotOn == 0 {
+	if s == SnapshotNever {
+		return nil
+	}
+	// Never with another feature would contradict itself.
+	if s >= SnapshotNever || s != 0 && s&SnapshotOn == 0 {
 		return Ef("rhumb.SnapshotFeatures", InvalidArgument, "snapshot features %#x are unknown; this binary may be older than the sender", uint8(s))
 	}
 	return nil

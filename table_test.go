@@ -8,7 +8,8 @@ func TestSnapshotFeatures(t *testing.T) {
 		"plain":                  SnapshotOn,
 		"spatial":                SnapshotOn | SnapshotSpatial,
 		"spatial,ordered":        SnapshotOn | SnapshotSpatial | SnapshotOrdered,
-		"spatial,ordered,summed": snapshotFeaturesEnd - 1,
+		"spatial,ordered,summed": SnapshotNever - 1,
+		"never":                  SnapshotNever,
 	} {
 		got, err := ParseSnapshotFeatures(s)
 		if err != nil || got != want || got.String() != s || got.Validate() != nil {
@@ -18,12 +19,12 @@ func TestSnapshotFeatures(t *testing.T) {
 	if got, err := ParseSnapshotFeatures("ordered,spatial"); err != nil || got.String() != "spatial,ordered" {
 		t.Errorf("features in another order: %q, %v", got, err)
 	}
-	for _, s := range []string{"hash", "spatial,", "Spatial"} {
+	for _, s := range []string{"hash", "spatial,", "Spatial", "never,spatial", "spatial,never"} {
 		if _, err := ParseSnapshotFeatures(s); KindOf(err) != InvalidArgument {
 			t.Errorf("%q is refused with %v", s, err)
 		}
 	}
-	for _, f := range []SnapshotFeatures{SnapshotSpatial, snapshotFeaturesEnd, 255} {
+	for _, f := range []SnapshotFeatures{SnapshotSpatial, SnapshotNever | SnapshotOn, SnapshotNever | SnapshotSpatial, 32, 255} {
 		if KindOf(f.Validate()) != InvalidArgument {
 			t.Errorf("features %d are not refused", f)
 		}

@@ -28,6 +28,24 @@
 // roles and grants. It includes no right to records. A cluster admin can take such a right, and the
 // grant remains visible.
 //
+// # Tables and prefixes
+//
+// Grants name tables, not their IDs, so that a right may be granted before the table exists. The
+// caller of a Policy looks the name up in the same catalog. A table that does not exist has the name
+// "", which only grants for all tables cover: for everybody else, a table that does not exist and one
+// that is hidden are the same.
+//
+// A prefix is bytes, not text, and has no separator of its own: "a" covers "a", "a/1" and "ab". Grants
+// of one role for one table and for all tables add up, as do those of several roles. Per right, a role
+// keeps only the prefixes that begin with no other one. They select disjoint intervals of names, so
+// one binary search decides, and a scan by prefix becomes a few scans of permitted intervals
+// (Filter.Within).
+//
+// # Passwords
+//
+// A User has a Verifier, from which its password cannot be computed, only guessed. The type prints,
+// logs and encodes as JSON without its contents.
+//
 // # Cost
 //
 // A question costs one lookup per role of the user and one binary search of the prefixes of a role,

@@ -14,13 +14,13 @@ type Policy struct {
 	roles    map[string]*compiledRole
 }
 
-// Subject answers questions about one principal. It is immutable and belongs to one Policy,
-// so a request must not keep it for longer than a moment.
+// Subject answers questions about one principal. It is immutable and belongs to one
+// Policy, so a request must not keep it for longer than a moment.
 type Subject struct {
 	source  *User
 	cluster Rights
-	// everywhere holds rights to all names of all tables, visible that all tables may be
-	// seen.
+	// everywhere holds rights to all names of all tables, visible that all tables
+	// may be seen.
 	everywhere Rights
 	visible    bool
 	roles      []*compiledRole
@@ -48,9 +48,10 @@ var (
 	otherNode  = &Subject{visible: true}
 )
 
-// Compile returns the policy of the given users and roles. Records that previous, which may
-// be nil, was compiled from are not compiled again, so that a change costs little more than
-// the records that changed. The records must be valid, and must not be modified afterwards.
+// Compile returns the policy of the given users and roles. Records that previous,
+// which may be nil, was compiled from are not compiled again, so that a change
+// costs little more than the records that changed. The records must be valid, and
+// must not be modified afterwards.
 func Compile(previous *Policy, revision uint64, users []*User, roles []*Role) *Policy {
 	p := &Policy{revision: revision, users: make(map[string]*Subject, len(users)), roles: make(map[string]*compiledRole, len(roles))}
 	if previous == nil {
@@ -66,7 +67,8 @@ func Compile(previous *Policy, revision uint64, users []*User, roles []*Role) *P
 	}
 	for _, u := range users {
 		s := previous.users[u.Name]
-		// A subject points to compiled roles, so it lives only as long as all of these.
+		// A subject points to compiled roles, so it lives only as long as all of
+		// these.
 		if s == nil || s.source != u || changed {
 			s = p.compileUser(u)
 		}
@@ -164,7 +166,8 @@ func (n *nameRights) allowAny(rights Rights, name []byte) bool {
 	return false
 }
 
-// Revision returns the revision of the metadata that last changed a user, role or grant.
+// Revision returns the revision of the metadata that last changed a user, role or
+// grant.
 func (p *Policy) Revision() uint64 {
 	if p == nil {
 		return 0
@@ -201,7 +204,8 @@ func (p *Policy) Of(who Principal) *Subject {
 	return nothing
 }
 
-// Allows reports whether a principal has a right, or all of several, to a name of a table.
+// Allows reports whether a principal has a right, or all of several, to a name of a
+// table.
 func (p *Policy) Allows(who Principal, right Rights, table string, name []byte) bool {
 	return p.Of(who).Allows(right, table, name)
 }
@@ -209,15 +213,16 @@ func (p *Policy) Allows(who Principal, right Rights, table string, name []byte) 
 // AllowsTable reports whether a principal may see that a table exists.
 func (p *Policy) AllowsTable(who Principal, table string) bool { return p.Of(who).AllowsTable(table) }
 
-// AllowsCluster reports whether a principal has a right, or all of several, to the cluster.
+// AllowsCluster reports whether a principal has a right, or all of several, to the
+// cluster.
 func (p *Policy) AllowsCluster(who Principal, right Rights) bool {
 	return p.Of(who).AllowsCluster(right)
 }
 
-// Allows reports whether the subject has all of the rights to a name of a table. The table is
-// given by name; the name of a table that does not exist is "", which only grants for all
-// tables cover. The name of a record that the server has yet to assign is empty, which only
-// grants for whole tables cover.
+// Allows reports whether the subject has all of the rights to a name of a table.
+// The table is given by name; the name of a table that does not exist is "", which
+// only grants for all tables cover. The name of a record that the server has yet to
+// assign is empty, which only grants for whole tables cover.
 func (s *Subject) Allows(rights Rights, table string, name []byte) bool {
 	// Several rights may have several grants, so each is asked for by itself.
 	for r := rights; r != 0; r &= r - 1 {
@@ -262,12 +267,12 @@ func (s *Subject) SeesAllTables() bool {
 	return s.visible || slices.ContainsFunc(s.roles, func(r *compiledRole) bool { return r.all != nil })
 }
 
-// IsUnlimited reports whether the subject may do everything. Callers need not ask about each
-// name then.
+// IsUnlimited reports whether the subject may do everything. Callers need not ask
+// about each name then.
 func (s *Subject) IsUnlimited() bool { return s == everything }
 
-// IsKnown reports whether the subject may be answered at all. It returns false without an
-// identity, and for a user that does not exist or is disabled.
+// IsKnown reports whether the subject may be answered at all. It returns false
+// without an identity, and for a user that does not exist or is disabled.
 func (s *Subject) IsKnown() bool {
 	return s == everything || s == otherNode || s.source != nil && !s.source.Disabled
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Kind is how a caller was identified. Kinds cross the wire between nodes: append only.
+// Kind is how a caller was identified. Kinds cross the wire between nodes: append
+// only.
 type Kind uint8
 
 // The kinds of principals. The package comment describes their rights.
@@ -31,11 +32,12 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind_%d", uint8(k))
 }
 
-// Principal is an identified caller. The zero value is a caller without an identity, who may
-// do nothing. The type is comparable on purpose.
+// Principal is an identified caller. The zero value is a caller without an
+// identity, who may do nothing. The type is comparable on purpose.
 type Principal struct {
 	Kind Kind
-	// Name is the name of the node, operator or user, as in its certificate or login.
+	// Name is the name of the node, operator or user, as in its certificate or
+	// login.
 	Name string
 }
 
@@ -50,8 +52,9 @@ func (p Principal) String() string {
 	return p.Kind.String() + " " + p.Name
 }
 
-// CanBeForwarded reports whether a node may send a request of the principal to another node.
-// Nodes have no requests of their own as clients, and nobody has no rights anywhere.
+// CanBeForwarded reports whether a node may send a request of the principal to
+// another node. Nodes have no requests of their own as clients, and nobody has no
+// rights anywhere.
 func (p Principal) CanBeForwarded() bool {
 	switch p.Kind {
 	case KindInsecure:
@@ -70,8 +73,8 @@ func WithPrincipal(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, contextKey{}, p)
 }
 
-// FromContext returns the principal that a context carries. Without one, it returns the zero
-// Principal, who may do nothing, and false.
+// FromContext returns the principal that a context carries. Without one, it returns
+// the zero Principal, who may do nothing, and false.
 func FromContext(ctx context.Context) (Principal, bool) {
 	p, ok := ctx.Value(contextKey{}).(Principal)
 	return p, ok

@@ -9,12 +9,12 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Rights is a set of rights, as bits. They are stored on disk and cross the wire: append
-// only.
+// Rights is a set of rights, as bits. They are stored on disk and cross the wire:
+// append only.
 type Rights uint8
 
-// The rights. Within a table they concern the names of a grant's prefix; for the cluster only
-// Read and Admin exist.
+// The rights. Within a table they concern the names of a grant's prefix; for the
+// cluster only Read and Admin exist.
 const (
 	Read   Rights = 1
 	Write  Rights = 2

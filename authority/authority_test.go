@@ -194,6 +194,17 @@ func TestFounder(t *testing.T) {
 	}
 	mustToken(t, a, TokenRequest{Node: "eu-1", Founder: true})
 	_ = first
+
+	// A cluster that exists is not created again, nor one that may exist.
+	adopted := filepath.Join(t.TempDir(), "adopted")
+	must(t, Create(adopted, testCluster, []string{"h:1"}, Config{Wall: c.read, Adopt: true}))
+	_, err = openAuthority(t, adopted, c).CreateToken(TokenRequest{Node: "eu-1", Founder: true})
+	refused(t, err, rhumb.AlreadyExists, "exists already")
+	mustToken(t, openAuthority(t, adopted, c), TokenRequest{Node: "eu-1", Founder: true, Force: true})
+	lost := newAuthority(t, c)
+	must(t, os.Remove(filepath.Join(lost.dir, "ledger")))
+	_, err = lost.CreateToken(TokenRequest{Node: "eu-1", Founder: true})
+	refused(t, err, rhumb.AlreadyExists, "has lost records")
 }
 
 // TestRenew guards renewal: the same name, from the newest or a valid certificate, until an operator

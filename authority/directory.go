@@ -89,6 +89,9 @@ type Config struct {
 	Wall func() time.Time
 	// Logger receives events. Default slog.Default().
 	Logger *slog.Logger
+	// Adopt says, for Create, that the cluster exists already. No token
+	// then allows a node to create it.
+	Adopt bool
 }
 
 // setDefaults sets the fields that have no value: the clock of the machine
@@ -136,7 +139,7 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
-	return rhumb.Wrap(op, writeAuthority(dir, cluster, addresses, cfg.Wall))
+	return rhumb.Wrap(op, writeAuthority(dir, cluster, addresses, cfg))
 }
 
 // ours reports whether a file of the name may be left from an interrupted
@@ -148,8 +151,8 @@ func ours(name string) bool {
 }
 
 // writeAuthority writes the files of a new authority.
-func writeAuthority(dir string, cluster rhumb.ClusterID, addresses []string, wall func() time.Time) error {
-	signer, cert, err := newKey(cluster, wall())
+func writeAuthority(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config) error {
+	signer, cert, err := newKey(cluster, cfg.Wall())
 	if err != nil {
 		return err
 	}
@@ -162,7 +165,7 @@ func writeAuthority(dir string, cluster rhumb.ClusterID, addresses []string, wal
 	if err := writeAddresses(dir, addresses); err != nil {
 		return err
 	}
-	if err := ledger.Create(dir, cluster, wall); err != nil {
+	if err := ledger.Create(dir, cluster, cfg.Adopt, cfg.Wall); err != nil {
 		return err
 	}
 	return ledger.WriteFile(filepath.Join(dir, clusterFile), []byte(cluster.String()+"\n"), 0o644)

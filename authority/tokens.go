@@ -27,6 +27,9 @@ type TokenRequest struct {
 	Node string
 	// Founder allows the node to create the cluster.
 	Founder bool
+	// Force allows a founder although the cluster may exist already: the
+	// authority adopted its ID, or the ledger has lost records.
+	Force bool
 	// Life is how long the token can be used; default TokenLifeDefault.
 	Life time.Duration
 }
@@ -82,11 +85,19 @@ func (a *Authority) CreateToken(req TokenRequest) (token.Token, error) {
 // cluster would make two clusters with one id, and neither would know of
 // the other.
 func checkFounder(s *ledger.State, req TokenRequest, now time.Time) error {
+	const op rhumb.Op = "authority.checkFounder"
 	first := s.Founder(now)
-	if !req.Founder || first == nil {
+	switch {
+	case !req.Founder:
+		return nil
+	case first == nil && s.Adopted && !req.Force:
+		return rhumb.Ef(op, rhumb.AlreadyExists, "the authority was made for cluster %s, which exists already (rhumb init --cluster); leave --founder out and start the node with --join; if that cluster does not exist, add --force", s.Cluster)
+	case first == nil && s.Gaps > 0 && !req.Force:
+		return rhumb.E(op, rhumb.AlreadyExists, "the ledger has lost records, so a node may have created the cluster already; leave --founder out and start the node with --join; if the cluster does not exist, add --force")
+	case first == nil:
 		return nil
 	}
-	return rhumb.Ef("authority.checkFounder", rhumb.AlreadyExists,
+	return rhumb.Ef(op, rhumb.AlreadyExists,
 		"token %s already allows node %s to create the cluster (it is %s); leave --founder out, or run `rhumb token rm %s` first if that node never started and never will",
 		first.ID, first.Node, first.State(now), first.ID)
 }

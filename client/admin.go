@@ -179,7 +179,9 @@ type NodeStatus struct {
 	Node rhumb.Node `json:"node"`
 	// Err is the reason for which the node could not be asked. If it is set, all fields below are
 	// empty.
-	Err            string          `json:"error,omitempty"`
+	Err string `json:"error,omitempty"`
+	// ErrKind is the kind of Err.
+	ErrKind        rhumb.Kind      `json:"-"`
 	Ready          bool            `json:"ready"`
 	Reason         string          `json:"reason,omitempty"`
 	Revision       uint64          `json:"revision"`
@@ -256,7 +258,7 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 			out[i] = nodeStatus(n, resp)
 			out[i].RoundTrip = time.Since(start)
 			if err != nil {
-				out[i].Err = rhumb.Message(unwrapAnswer(err))
+				out[i].Err, out[i].ErrKind = rhumb.Message(unwrapAnswer(err)), rhumb.KindOf(unwrapAnswer(err))
 			}
 		})
 	}

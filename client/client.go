@@ -240,10 +240,15 @@ func (c *Client) nearestFirst() []string {
 // askNearest calls the Cluster service of the nearest node that answers. A refusal is an answer,
 // unless its kind is Unavailable: another node may be able to serve the call.
 func askNearest[T any](ctx context.Context, c *Client, op rhumb.Op, call func(context.Context, rhumbpb.ClusterClient) (T, error)) (out T, err error) {
+	return askNearestConn(ctx, c, op, func(ctx context.Context, conn *stream.Conn) (T, error) { return call(ctx, conn.Cluster()) })
+}
+
+// askNearestConn is askNearest for any service of a node.
+func askNearestConn[T any](ctx context.Context, c *Client, op rhumb.Op, call func(context.Context, *stream.Conn) (T, error)) (out T, err error) {
 	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	for _, addr := range c.nearestFirst() {
-		out, err = askAt(ctx, c, op, addr, call)
+		out, err = askConn(ctx, c, op, addr, call)
 		e, _ := err.(*answeredError)
 		if err == nil || e != nil && rhumb.KindOf(e.error) != rhumb.Unavailable || ctx.Err() != nil {
 			break
@@ -266,11 +271,16 @@ func unwrapAnswer(err error) error {
 // askAt calls the Cluster service of the node at an address. The error is an *answeredError if the
 // node answered.
 func askAt[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call func(context.Context, rhumbpb.ClusterClient) (T, error)) (out T, err error) {
+	return askConn(ctx, c, op, addr, func(ctx context.Context, conn *stream.Conn) (T, error) { return call(ctx, conn.Cluster()) })
+}
+
+// askConn is askAt for any service of a node.
+func askConn[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, call func(context.Context, *stream.Conn) (T, error)) (out T, err error) {
 	conn, err := c.connTo(addr)
 	if err != nil {
 		return out, err
 	}
-	out, err = call(ctx, conn.Cluster())
+	out, err = call(ctx, conn)
 	if err == nil {
 		return out, nil
 	}

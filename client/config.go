@@ -3,10 +3,8 @@ package client
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 	"time"
 
@@ -166,19 +164,11 @@ func (c *Config) openCredentials() (api.Credentials, *identity.Source, error) {
 	return src.ClientCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode}}), src, nil
 }
 
-// passwordFileMax bounds a file with a password, in bytes.
-const passwordFileMax = 4 << 10
-
-// PasswordFile returns a function for Config.Password that reads the first line of a file. The file is read before
-// each login, so that a new password needs no restart.
+// PasswordFile returns a function for Config.Password that reads the first line of a file, which nobody but its owner may
+// read. The file is read before each login, so that a new password needs no restart.
 func PasswordFile(name string) func() (string, error) {
 	return func() (string, error) {
-		f, err := os.Open(name)
-		if err != nil {
-			return "", err
-		}
-		defer f.Close()
-		text, err := io.ReadAll(io.LimitReader(f, passwordFileMax))
+		text, err := identity.ReadSecret(name)
 		line, _, _ := strings.Cut(string(text), "\n")
 		return strings.TrimSuffix(line, "\r"), err
 	}

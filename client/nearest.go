@@ -166,8 +166,11 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 		case err := <-answers:
 			switch {
 			case err != nil:
-				// A failure does not end the search: one address that works is enough.
-				last = err
+				// A failure does not end the search: one address that works is enough. That a node does
+				// not let the caller in says more than that another one is away.
+				if last == nil || !isDenial(last) {
+					last = err
+				}
 			case !found:
 				found = true
 				enough = time.After(max(time.Since(start), settleMin))
@@ -178,10 +181,21 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 			return rhumb.Ef(op, rhumb.Unavailable, "no node answers at %v: %v", c.cfg.Addrs, ctx.Err())
 		}
 	}
-	if !found {
+	switch {
+	case found:
+		return nil
+	case isDenial(last):
+		return rhumb.Wrap(op, unwrapAnswer(last))
+	default:
 		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "no node answers at any of the addresses", Err: unwrapAnswer(last)}
 	}
-	return nil
+}
+
+// isDenial reports whether a node answered that the caller has no identity or no right. All nodes
+// would answer so.
+func isDenial(err error) bool {
+	k := rhumb.KindOf(unwrapAnswer(err))
+	return k == rhumb.Unauthenticated || k == rhumb.PermissionDenied
 }
 
 // outsiderError returns an error with the reason why a node does not belong to a cluster, in the

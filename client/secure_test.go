@@ -92,7 +92,7 @@ func TestTLSConfig(t *testing.T) {
 func TestRotationUnderLoad(t *testing.T) {
 	a := identitytest.New(t)
 	base := t.TempDir()
-	end := time.Now().Truncate(time.Second).Add(9 * time.Second)
+	end := time.Now().Truncate(time.Second).Add(12 * time.Second)
 	short := []identitytest.Option{identitytest.Valid(time.Now().Add(-time.Hour), end)}
 	dir := func(i int) string { return filepath.Join(base, fmt.Sprintf("n%d", i)) }
 	first := startSecure(t, a, dir(1), "eu-1", short)

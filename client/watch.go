@@ -37,7 +37,7 @@ func (c *Client) watchMetadata(first chan<- error) {
 				break // the order of the nodes may have changed during the watch
 			}
 		}
-		if k := rhumb.KindOf(err); first != nil && (k == rhumb.WrongCluster || k == rhumb.Incompatible) {
+		if k := rhumb.KindOf(err); first != nil && (k == rhumb.WrongCluster || k == rhumb.Incompatible || isDenial(err)) {
 			first <- err
 			return
 		}

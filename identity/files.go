@@ -200,6 +200,16 @@ func (p PEM) parse(what Files) (*loaded, error) {
 	return l, nil
 }
 
+// Name checks that the parts belong together and returns the name in the certificate. ok is false
+// without a certificate. It verifies no signature.
+func (p PEM) Name() (name Name, ok bool, err error) {
+	l, err := p.parse(Files{Cert: "(PEM)", Key: "(PEM)", CA: "(PEM)"})
+	if err != nil {
+		return Name{}, false, err
+	}
+	return l.name, l.pair != nil, nil
+}
+
 // chain returns the certificates of the pair.
 func (l *loaded) chain() (certs []*x509.Certificate, err error) {
 	for i, der := range l.pair.Certificate {

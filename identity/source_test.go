@@ -319,36 +319,46 @@ func TestAuthorityRemovedFromFile(t *testing.T) {
 }
 
 // TestExpiryEndsConnections guards that a connection does not outlive the certificates of its two
-// sides, and that a renewed certificate connects again.
+// sides, even if the clock of one side is late, and that a renewed certificate connects again.
 func TestExpiryEndsConnections(t *testing.T) {
-	a := identitytest.New(t)
-	brief := identitytest.Valid(time.Now().Add(-time.Hour), time.Now().Truncate(time.Second).Add(2*time.Second))
-	dir := t.TempDir()
-	files := a.Node(t, "eu-2", brief).Files(t, dir)
-	client := identitytest.Open(t, identity.SourceConfig{Files: files, Poll: poll})
-	server := identitytest.Open(t, identity.SourceConfig{PEM: a.Node(t, "eu-1").PEM(t), Poll: poll})
-	addr := serveEcho(t, server, wantAnyone)
-	asClient, err := dial(client, addr, wantNode)
-	if err != nil {
-		t.Fatal(err)
+	late := func() time.Time { return time.Now().Add(-30 * time.Minute) }
+	for _, tc := range []struct {
+		name         string
+		brief, other func() time.Time // clocks of the side whose certificate expires, and of the other
+	}{
+		{"the other side sees it", late, time.Now},
+		{"the own side sees it", time.Now, late},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			a := identitytest.New(t)
+			brief := identitytest.Valid(time.Now().Add(-time.Hour), time.Now().Truncate(time.Second).Add(4*time.Second))
+			files := a.Node(t, "eu-2", brief).Files(t, t.TempDir())
+			client := identitytest.Open(t, identity.SourceConfig{Files: files, Poll: poll, Wall: tc.brief})
+			server := identitytest.Open(t, identity.SourceConfig{PEM: a.Node(t, "eu-1").PEM(t), Poll: poll, Wall: tc.other})
+			addr := serveEcho(t, server, wantAnyone)
+			asClient, err := dial(client, addr, wantNode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asServer, err := dial(server, serveEcho(t, client, wantAnyone), wantNode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.Node(t, "eu-2").WriteTo(t, files)
+			eventually(t, "the new certificate is not used", func() bool { return metric(t, client, "rhumb_identity_reloads_total") > 1 })
+			renewed, err := dial(client, addr, wantNode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			awaitEnd(t, asClient)
+			awaitEnd(t, asServer)
+			if err := exchange(renewed); err != nil {
+				t.Errorf("the connection with the new certificate ended too: %v", err)
+			}
+			_ = renewed.Close()
+		})
 	}
-	other := serveEcho(t, client, wantAnyone)
-	asServer, err := dial(server, other, wantNode)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Node(t, "eu-2").WriteTo(t, files)
-	eventually(t, "the new certificate is not used", func() bool { return metric(t, client, "rhumb_identity_reloads_total") > 1 })
-	renewed, err := dial(client, addr, wantNode)
-	if err != nil {
-		t.Fatal(err)
-	}
-	awaitEnd(t, asClient)
-	awaitEnd(t, asServer)
-	if err := exchange(renewed); err != nil {
-		t.Errorf("the connection with the new certificate ended too: %v", err)
-	}
-	_ = renewed.Close()
 }
 
 // TestAnonymousClientPinsCluster guards that a client that knows only an authority, which issues

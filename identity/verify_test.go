@@ -157,3 +157,21 @@ func TestParseSerial(t *testing.T) {
 		}
 	}
 }
+
+// FuzzParsePEM guards that files of any content are an identity with a matching key, or an error.
+func FuzzParsePEM(f *testing.F) {
+	a := identitytest.New(f)
+	good := a.Node(f, "eu-1").PEM(f)
+	f.Add(good.Cert, good.Key, good.CA)
+	f.Add(good.CA, good.Key, good.Cert)
+	f.Fuzz(func(t *testing.T, cert, key, ca []byte) {
+		certs, err := identity.ParseCertificates(ca)
+		if err == nil && len(certs) == 0 {
+			t.Fatal("no certificate and no error")
+		}
+		name, ok, err := identity.PEM{Cert: cert, Key: key, CA: ca}.Name()
+		if err == nil && (ok != (len(cert)+len(key) > 0) || ok && name.Validate() != nil) {
+			t.Fatal("a certificate was ignored")
+		}
+	})
+}

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -105,7 +107,28 @@ type SnapshotConfig struct {
 	Budget, OverdueMax int64
 	Leash              time.Duration
 	// HugePages asks for huge pages. GroupReadable excludes readers outside the group of the files.
+	// Without Insecure, it is set by default.
 	HugePages, GroupReadable bool
+	// Group is the name or number of the group of the files, "" for that of the process.
+	Group string
+}
+
+// groupNumber returns the number of a group, which is given by name or by number.
+func groupNumber(group string) (int, error) {
+	const op rhumb.Op = "node.groupNumber"
+	if group == "" {
+		return 0, nil
+	}
+	// A container may have numbers without names.
+	if id, err := strconv.Atoi(group); err == nil && id > 0 {
+		return id, nil
+	}
+	g, err := user.LookupGroup(group)
+	if err != nil {
+		return 0, rhumb.Ef(op, rhumb.InvalidArgument, "--snapshot-group: there is no group %q on this machine; create it, or give its number", group)
+	}
+	id, err := strconv.Atoi(g.Gid)
+	return id, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 }
 
 // SetDefaults sets fields that have no value.
@@ -131,6 +154,10 @@ func (c *Config) SetDefaults() {
 	c.Join = slices.Clone(c.Join)
 	for i, a := range c.Join {
 		c.Join[i] = joinAddr(a)
+	}
+	// Everybody on the machine may read the images of an insecure node, and of no other.
+	if !c.Insecure {
+		c.Snapshot.GroupReadable = true
 	}
 	if c.Zone == "" {
 		c.Zone = "a"

@@ -606,7 +606,7 @@ func (c registryCollector) Collect(ch chan<- prometheus.Metric) { c.r.Collect(ch
 // publishConfig configures the image of the node in one life.
 func (n *Node) publishConfig(m *member) publish.Config {
 	s := n.cfg.Snapshot
-	image := snapshot.Config{Budget: s.Budget, OverdueMax: s.OverdueMax, Leash: s.Leash, GroupReadable: s.GroupReadable}
+	image := snapshot.Config{Budget: s.Budget, OverdueMax: s.OverdueMax, Leash: s.Leash, GroupReadable: s.GroupReadable, Group: n.imageGroup}
 	if s.HugePages {
 		image.HugePages = snapshot.HugeTry
 	}

@@ -64,6 +64,8 @@ type Node struct {
 	bound, outside bound
 	budgets        budgets
 	guard          guard
+	// imageGroup is the number of the group of Config.Snapshot, 0 for none.
+	imageGroup int
 
 	// member is nil before the node takes part in its cluster.
 	member atomic.Pointer[member]
@@ -72,6 +74,8 @@ type Node struct {
 	callers callers
 	// recovered counts ranges whose data loss an operator accepted through this node.
 	recovered prometheus.Counter
+	// denied counts calls for which their callers lacked an identity or a right.
+	denied *prometheus.CounterVec
 	// entrant is the member that registers; only its copy of the metadata may be used.
 	entrant atomic.Pointer[member]
 	// obstacle is the reason why the node is not in its cluster yet.
@@ -100,7 +104,7 @@ func Start(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}, recovered: newRecovered()}
+	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}, recovered: newRecovered(), denied: server.NewDenied()}
 	// SetDefaults cannot set Fatal, because its default logs through n.
 	if n.cfg.Fatal == nil {
 		n.cfg.Fatal = n.exitProcess
@@ -123,6 +127,10 @@ func (n *Node) exitProcess(err error) {
 // openNode opens the stores, the clock, the ports and gossip. After an error the caller calls
 // Close, which closes the opened parts.
 func (n *Node) openNode() (err error) {
+	// Before anything is opened: a misspelled group has to show at the start.
+	if n.imageGroup, err = groupNumber(n.cfg.Snapshot.Group); err != nil {
+		return err
+	}
 	parts, err := n.cfg.Memory()
 	if err != nil {
 		return err
@@ -152,7 +160,7 @@ func (n *Node) openNode() (err error) {
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
 	n.metrics.MustRegister(n.cfg.Collectors...)
-	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, newWithheld(n.cfg.WAN))
+	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, n.denied, newWithheld(n.cfg.WAN))
 	if n.cfg.WAN != nil {
 		n.work.Go(func() {
 			n.cfg.WAN.Watch(n.ctx, func(err error) {
@@ -235,7 +243,7 @@ func (n *Node) servePorts(p ports) {
 			// The principal first: the rights are checked against it. Handlers run only if both have let the call in.
 			grpc.InTapHandle(g.sessions.Tap(door, streams)), grpc.ChainStreamInterceptor(g.sessions.Stream),
 			grpc.ChainUnaryInterceptor(server.AuditRefusals(g.sessions.RecordFailure)))
-		options = append(options, server.Authorize(n.State)...)
+		options = append(options, server.Authorize(n.State, n.denied)...)
 		return append(options, grpc.ChainUnaryInterceptor(server.Audit(n.record)))
 	}
 	all := grpc.NewServer(options(wantClient, g.main, server.LimitStreams(n.budgets.streams))...)

@@ -283,3 +283,122 @@ func TestRevokedNode(t *testing.T) {
 		t.Errorf("the node that returned reads %q", got)
 	}
 }
+
+// TestAdvertise guards which addresses others get for the ports of a node, and that an address which
+// others cannot use is refused with the flag that is missing.
+func TestAdvertise(t *testing.T) {
+	for _, tc := range []struct{ text, port, bound, want string }{
+		{"", "main", "127.0.0.1:7600", "127.0.0.1:7600"},
+		{"eu-1.example.com", "main", "0.0.0.0:7600", "eu-1.example.com:7600"},
+		{"eu-1.example.com", "admin", "10.0.0.1:9", "eu-1.example.com:9"},
+		{"2001:db8::1", "main", "[::]:7600", "[2001:db8::1]:7600"},
+		{"[2001:db8::1]", "main", "[::]:7600", "[2001:db8::1]:7600"},
+		{"main=a.example.com:17600,b.example.com", "main", "0.0.0.0:7600", "a.example.com:17600"},
+		{"main=a.example.com:17600,b.example.com", "gossip", "0.0.0.0:7602", "b.example.com:7602"},
+		{"main=a.example.com", "gossip", "10.0.0.1:7602", "10.0.0.1:7602"},
+		{"heartbeat=[2001:db8::1]:5", "heartbeat", "[::]:7601", "[2001:db8::1]:5"},
+	} {
+		hosts, err := parseAdvertise(tc.text)
+		if err != nil {
+			t.Errorf("%q: %v", tc.text, err)
+		}
+		if got := advertise(hosts, tc.port, tc.bound); got != tc.want {
+			t.Errorf("%q for the port %s at %s: %s, want %s", tc.text, tc.port, tc.bound, got, tc.want)
+		}
+	}
+	for _, bad := range []string{"a:7600", "0.0.0.0", "::", "main=", "other=a", "a,b", "main=a,main=b", "a b", "http://a", "main=0.0.0.0:5", ","} {
+		if hosts, err := parseAdvertise(bad); err == nil {
+			t.Errorf("%q became %v", bad, hosts)
+		}
+	}
+	for _, tc := range []struct {
+		c    Config
+		want string // empty if the addresses are valid
+	}{
+		{Config{Addr: "0.0.0.0:1"}, "--addr"},
+		{Config{Addr: ":1"}, "--advertise HOST"},
+		{Config{Addr: "0.0.0.0:1", Advertise: "admin=a"}, "--addr"},
+		{Config{Advertise: "a"}, ""},
+		{Config{Addr: "10.0.0.1:1", HeartbeatAddr: "10.0.0.1:2", GossipAddr: "10.0.0.1:3", AdminAddr: "10.0.0.1:4"}, ""},
+		{Config{Insecure: true, Addr: "10.0.0.1:1"}, "not a loopback address"},
+		{Config{Insecure: true, Advertise: "a"}, "not a loopback address"},
+		{Config{Insecure: true, Advertise: "localhost"}, ""},
+	} {
+		tc.c.SetDefaults()
+		got := strings.Join(tc.c.addressFaults(), "; ")
+		if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%+v: %q, want %q", tc.c, got, tc.want)
+		}
+	}
+}
+
+// TestAdvertisedAddresses guards that a node which listens on all interfaces registers and gossips the
+// advertised host, so that another node joins it and both serve.
+func TestAdvertisedAddresses(t *testing.T) {
+	a := identitytest.New(t)
+	var nodes []*Node
+	var join []string
+	for i, name := range []string{"eu-1", "eu-2"} {
+		cfg := secureConfig(t, a, filepath.Join(t.TempDir(), name), name, join...)
+		cfg.Addr, cfg.HeartbeatAddr, cfg.GossipAddr, cfg.AdminAddr = "0.0.0.0:0", "0.0.0.0:0", "0.0.0.0:0", "0.0.0.0:0"
+		cfg.Advertise, cfg.Founder = "127.0.0.1", i == 0
+		n, err := Start(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(n.Close)
+		nodes, join = append(nodes, n), []string{n.outside.addr}
+	}
+	awaitReady(t, nodes...)
+	for d := range nodes[0].State().Nodes() {
+		for _, addr := range []string{d.Addr, d.HeartbeatAddr, d.AdminAddr} {
+			if host, port, err := net.SplitHostPort(addr); err != nil || host != "127.0.0.1" || port == "0" {
+				t.Errorf("node %s registered %s", d.ID, addr)
+			}
+		}
+	}
+	retry(t, func(context.Context) error {
+		for _, m := range nodes[0].gossip.Members() {
+			if !strings.HasPrefix(m.Addr, "127.0.0.1:") {
+				t.Fatalf("gossip spreads %s", m.Addr)
+			}
+		}
+		if n := len(nodes[0].gossip.Members()); n != 2 {
+			return fmt.Errorf("gossip knows %d nodes", n)
+		}
+		return nil
+	})
+	table := createTable(t, nodes[0], "flights", 2)
+	put(t, kvAs(t, nodes[1], a.Operator(t, "ann").Source(t)), table.Id, "key", "value")
+}
+
+// TestPeersAreVerifiedByName guards that a node talks to another one only if the certificate there has
+// the name that the metadata has: a node of the same cluster at that address is not enough.
+func TestPeersAreVerifiedByName(t *testing.T) {
+	a := identitytest.New(t)
+	nodes := startSecureRegion(t, a)
+	m := nodes[0].currentMember()
+	second, ok := nodes[0].State().Node(nodes[1].Identity().Node)
+	if !ok || second.Name != "eu-2" {
+		t.Fatalf("the second node is registered as %+v", second)
+	}
+	ping := func(d rhumb.Node) error {
+		conn, err := api.Connect(d.Addr, nil, m.credentialsFor(&d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, err = rhumbpb.NewClusterClient(conn).Ping(t.Context(), &rhumbpb.PingRequest{})
+		return err
+	}
+	if err := ping(*second); err != nil {
+		t.Error(err)
+	}
+	for _, addr := range []string{nodes[0].outside.addr, nodes[2].outside.addr, nodes[2].outside.heartbeat} {
+		moved := *second
+		moved.Addr = addr
+		if err := ping(moved); err == nil || !strings.Contains(err.Error(), "wanted a certificate of a node named eu-2") {
+			t.Errorf("another node at the address of eu-2: %v", err)
+		}
+	}
+}

@@ -80,6 +80,9 @@ type Config struct {
 	// GroupReadable lets only the owner and the group of the files read them: modes 0640 and 0750
 	// instead of 0644 and 0755.
 	GroupReadable bool
+	// Group, if not 0, becomes the group of the directory and its files. The process must be a member
+	// of the group, or root.
+	Group int
 	// Logger receives messages for the operator; nil discards them.
 	Logger *slog.Logger
 	// Registerer receives the metrics; nil registers none.

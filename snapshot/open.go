@@ -117,6 +117,9 @@ func (p *Publisher) lockDirectory() error {
 	if err := unix.Chmod(p.cfg.Dir, mode); err != nil {
 		return shm.WrapError(op, p.cfg.Dir, err)
 	}
+	if err := p.setGroup(mode); err != nil {
+		return err
+	}
 	path := filepath.Join(p.cfg.Dir, lockName)
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -127,6 +130,35 @@ func (p *Publisher) lockDirectory() error {
 		return rhumb.Ef(op, rhumb.Unavailable, "%s is locked: another process publishes there; end it first", path)
 	}
 	p.lock = fd
+	return nil
+}
+
+// setGroup makes the configured group that of the directory, of the files in it and of all files to
+// come.
+func (p *Publisher) setGroup(mode uint32) error {
+	const op rhumb.Op = "snapshot.setGroup"
+	if p.cfg.Group == 0 {
+		return nil
+	}
+	// Files of an earlier life may have another group.
+	files, err := os.ReadDir(p.cfg.Dir)
+	if err != nil {
+		return shm.WrapError(op, p.cfg.Dir, err)
+	}
+	paths := []string{p.cfg.Dir}
+	for _, f := range files {
+		paths = append(paths, filepath.Join(p.cfg.Dir, f.Name()))
+	}
+	for _, path := range paths {
+		if err := unix.Lchown(path, -1, p.cfg.Group); err != nil {
+			return rhumb.Ef(op, rhumb.PermissionDenied, "%s cannot get the group %d of --snapshot-group: %v; make the user of the node a member of the group", path, p.cfg.Group, err)
+		}
+	}
+	// With the bit S_ISGID, new files inherit the group of the directory. A change of the owner clears
+	// the bit, so it is set last.
+	if err := unix.Chmod(p.cfg.Dir, mode|unix.S_ISGID); err != nil {
+		return shm.WrapError(op, p.cfg.Dir, err)
+	}
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -359,6 +360,33 @@ func TestModes(t *testing.T) {
 				t.Errorf("group %t: %s has mode %o, want %o", group, name, info.Mode().Perm(), mode)
 			}
 		}
+	}
+}
+
+// TestGroup guards --snapshot-group: the directory, files of an earlier life and new files get the group, and
+// nobody else can read them.
+func TestGroup(t *testing.T) {
+	groups, err := os.Getgroups()
+	check(t, err)
+	gid := os.Getgid()
+	// Root may use any group, other users only their own.
+	if os.Geteuid() == 0 {
+		gid = 12_345
+	} else if len(groups) > 0 {
+		gid = groups[0]
+	}
+	dir := shmDir(t)
+	check(t, open(t, snapshot.Config{Dir: dir}).Close())
+	open(t, snapshot.Config{Dir: dir, GroupReadable: true, Group: gid})
+	for _, path := range append(slices.Collect(maps.Values(segments(t, dir))), dir, filepath.Join(dir, "root")) {
+		info, err := os.Stat(path)
+		check(t, err)
+		if got := info.Sys().(*syscall.Stat_t).Gid; got != uint32(gid) {
+			t.Errorf("%s has group %d, want %d", path, got, gid)
+		}
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("the directory has mode %v, %v", info.Mode(), err)
 	}
 }
 

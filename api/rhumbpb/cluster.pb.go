@@ -75,6 +75,104 @@ func (ReplicaTroubleKind) EnumDescriptor() ([]byte, []int) {
 	return file_api_cluster_proto_rawDescGZIP(), []int{0}
 }
 
+type RefuseSnapshotRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the table.
+	Table         string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefuseSnapshotRequest) Reset() {
+	*x = RefuseSnapshotRequest{}
+	mi := &file_api_cluster_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefuseSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefuseSnapshotRequest) ProtoMessage() {}
+
+func (x *RefuseSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefuseSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*RefuseSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RefuseSnapshotRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+type RefuseSnapshotResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Table *Table                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	// The revision at which no node publishes the table any more.
+	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefuseSnapshotResponse) Reset() {
+	*x = RefuseSnapshotResponse{}
+	mi := &file_api_cluster_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefuseSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefuseSnapshotResponse) ProtoMessage() {}
+
+func (x *RefuseSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefuseSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*RefuseSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RefuseSnapshotResponse) GetTable() *Table {
+	if x != nil {
+		return x.Table
+	}
+	return nil
+}
+
+func (x *RefuseSnapshotResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type ContactRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address of the calling node for peers. A node that looks for a cluster asks there, too.
@@ -85,7 +183,7 @@ type ContactRequest struct {
 
 func (x *ContactRequest) Reset() {
 	*x = ContactRequest{}
-	mi := &file_api_cluster_proto_msgTypes[0]
+	mi := &file_api_cluster_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -97,7 +195,7 @@ func (x *ContactRequest) String() string {
 func (*ContactRequest) ProtoMessage() {}
 
 func (x *ContactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[0]
+	mi := &file_api_cluster_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -110,7 +208,7 @@ func (x *ContactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContactRequest.ProtoReflect.Descriptor instead.
 func (*ContactRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{0}
+	return file_api_cluster_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ContactRequest) GetAddr() string {
@@ -135,7 +233,7 @@ type ContactResponse struct {
 
 func (x *ContactResponse) Reset() {
 	*x = ContactResponse{}
-	mi := &file_api_cluster_proto_msgTypes[1]
+	mi := &file_api_cluster_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -147,7 +245,7 @@ func (x *ContactResponse) String() string {
 func (*ContactResponse) ProtoMessage() {}
 
 func (x *ContactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[1]
+	mi := &file_api_cluster_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -160,7 +258,7 @@ func (x *ContactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContactResponse.ProtoReflect.Descriptor instead.
 func (*ContactResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{1}
+	return file_api_cluster_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ContactResponse) GetCluster() []byte {
@@ -203,7 +301,7 @@ type GossipKeys struct {
 
 func (x *GossipKeys) Reset() {
 	*x = GossipKeys{}
-	mi := &file_api_cluster_proto_msgTypes[2]
+	mi := &file_api_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -215,7 +313,7 @@ func (x *GossipKeys) String() string {
 func (*GossipKeys) ProtoMessage() {}
 
 func (x *GossipKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[2]
+	mi := &file_api_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -228,7 +326,7 @@ func (x *GossipKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GossipKeys.ProtoReflect.Descriptor instead.
 func (*GossipKeys) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{2}
+	return file_api_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GossipKeys) GetVersion() uint64 {
@@ -256,7 +354,7 @@ type GossipKey struct {
 
 func (x *GossipKey) Reset() {
 	*x = GossipKey{}
-	mi := &file_api_cluster_proto_msgTypes[3]
+	mi := &file_api_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -268,7 +366,7 @@ func (x *GossipKey) String() string {
 func (*GossipKey) ProtoMessage() {}
 
 func (x *GossipKey) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[3]
+	mi := &file_api_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -281,7 +379,7 @@ func (x *GossipKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GossipKey.ProtoReflect.Descriptor instead.
 func (*GossipKey) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{3}
+	return file_api_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GossipKey) GetId() uint32 {
@@ -308,7 +406,7 @@ type AddRegionRequest struct {
 
 func (x *AddRegionRequest) Reset() {
 	*x = AddRegionRequest{}
-	mi := &file_api_cluster_proto_msgTypes[4]
+	mi := &file_api_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -320,7 +418,7 @@ func (x *AddRegionRequest) String() string {
 func (*AddRegionRequest) ProtoMessage() {}
 
 func (x *AddRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[4]
+	mi := &file_api_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -333,7 +431,7 @@ func (x *AddRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRegionRequest.ProtoReflect.Descriptor instead.
 func (*AddRegionRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{4}
+	return file_api_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AddRegionRequest) GetName() string {
@@ -361,7 +459,7 @@ type AddRegionResponse struct {
 
 func (x *AddRegionResponse) Reset() {
 	*x = AddRegionResponse{}
-	mi := &file_api_cluster_proto_msgTypes[5]
+	mi := &file_api_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -373,7 +471,7 @@ func (x *AddRegionResponse) String() string {
 func (*AddRegionResponse) ProtoMessage() {}
 
 func (x *AddRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[5]
+	mi := &file_api_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -386,7 +484,7 @@ func (x *AddRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRegionResponse.ProtoReflect.Descriptor instead.
 func (*AddRegionResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{5}
+	return file_api_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AddRegionResponse) GetRegion() *Region {
@@ -412,7 +510,7 @@ type ForgetNodeRequest struct {
 
 func (x *ForgetNodeRequest) Reset() {
 	*x = ForgetNodeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[6]
+	mi := &file_api_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +522,7 @@ func (x *ForgetNodeRequest) String() string {
 func (*ForgetNodeRequest) ProtoMessage() {}
 
 func (x *ForgetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[6]
+	mi := &file_api_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +535,7 @@ func (x *ForgetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetNodeRequest.ProtoReflect.Descriptor instead.
 func (*ForgetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{6}
+	return file_api_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ForgetNodeRequest) GetNode() uint32 {
@@ -457,7 +555,7 @@ type ForgetNodeResponse struct {
 
 func (x *ForgetNodeResponse) Reset() {
 	*x = ForgetNodeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[7]
+	mi := &file_api_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -469,7 +567,7 @@ func (x *ForgetNodeResponse) String() string {
 func (*ForgetNodeResponse) ProtoMessage() {}
 
 func (x *ForgetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[7]
+	mi := &file_api_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -482,7 +580,7 @@ func (x *ForgetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetNodeResponse.ProtoReflect.Descriptor instead.
 func (*ForgetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{7}
+	return file_api_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ForgetNodeResponse) GetNode() *Node {
@@ -507,7 +605,7 @@ type PingRequest struct {
 
 func (x *PingRequest) Reset() {
 	*x = PingRequest{}
-	mi := &file_api_cluster_proto_msgTypes[8]
+	mi := &file_api_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +617,7 @@ func (x *PingRequest) String() string {
 func (*PingRequest) ProtoMessage() {}
 
 func (x *PingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[8]
+	mi := &file_api_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +630,7 @@ func (x *PingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingRequest.ProtoReflect.Descriptor instead.
 func (*PingRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{8}
+	return file_api_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 type PingResponse struct {
@@ -556,7 +654,7 @@ type PingResponse struct {
 
 func (x *PingResponse) Reset() {
 	*x = PingResponse{}
-	mi := &file_api_cluster_proto_msgTypes[9]
+	mi := &file_api_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -568,7 +666,7 @@ func (x *PingResponse) String() string {
 func (*PingResponse) ProtoMessage() {}
 
 func (x *PingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[9]
+	mi := &file_api_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -581,7 +679,7 @@ func (x *PingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingResponse.ProtoReflect.Descriptor instead.
 func (*PingResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{9}
+	return file_api_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PingResponse) GetCluster() []byte {
@@ -648,7 +746,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -660,7 +758,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -673,7 +771,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{10}
+	return file_api_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 type StoreStatus struct {
@@ -695,7 +793,7 @@ type StoreStatus struct {
 
 func (x *StoreStatus) Reset() {
 	*x = StoreStatus{}
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +805,7 @@ func (x *StoreStatus) String() string {
 func (*StoreStatus) ProtoMessage() {}
 
 func (x *StoreStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +818,7 @@ func (x *StoreStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
 func (*StoreStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{11}
+	return file_api_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StoreStatus) GetDir() string {
@@ -793,7 +891,7 @@ type StoreDamage struct {
 
 func (x *StoreDamage) Reset() {
 	*x = StoreDamage{}
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +903,7 @@ func (x *StoreDamage) String() string {
 func (*StoreDamage) ProtoMessage() {}
 
 func (x *StoreDamage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +916,7 @@ func (x *StoreDamage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreDamage.ProtoReflect.Descriptor instead.
 func (*StoreDamage) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{12}
+	return file_api_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StoreDamage) GetFile() string {
@@ -863,7 +961,7 @@ type ReplicaTrouble struct {
 
 func (x *ReplicaTrouble) Reset() {
 	*x = ReplicaTrouble{}
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +973,7 @@ func (x *ReplicaTrouble) String() string {
 func (*ReplicaTrouble) ProtoMessage() {}
 
 func (x *ReplicaTrouble) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +986,7 @@ func (x *ReplicaTrouble) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaTrouble.ProtoReflect.Descriptor instead.
 func (*ReplicaTrouble) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{13}
+	return file_api_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReplicaTrouble) GetKind() ReplicaTroubleKind {
@@ -933,7 +1031,7 @@ type NodeSight struct {
 
 func (x *NodeSight) Reset() {
 	*x = NodeSight{}
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1043,7 @@ func (x *NodeSight) String() string {
 func (*NodeSight) ProtoMessage() {}
 
 func (x *NodeSight) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1056,7 @@ func (x *NodeSight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSight.ProtoReflect.Descriptor instead.
 func (*NodeSight) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{14}
+	return file_api_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeSight) GetNode() uint32 {
@@ -1001,7 +1099,7 @@ type MetadataReplica struct {
 
 func (x *MetadataReplica) Reset() {
 	*x = MetadataReplica{}
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1111,7 @@ func (x *MetadataReplica) String() string {
 func (*MetadataReplica) ProtoMessage() {}
 
 func (x *MetadataReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1124,7 @@ func (x *MetadataReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataReplica.ProtoReflect.Descriptor instead.
 func (*MetadataReplica) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{15}
+	return file_api_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MetadataReplica) GetSilent() bool {
@@ -1080,7 +1178,7 @@ type MetadataRecovery struct {
 
 func (x *MetadataRecovery) Reset() {
 	*x = MetadataRecovery{}
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1092,7 +1190,7 @@ func (x *MetadataRecovery) String() string {
 func (*MetadataRecovery) ProtoMessage() {}
 
 func (x *MetadataRecovery) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1105,7 +1203,7 @@ func (x *MetadataRecovery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataRecovery.ProtoReflect.Descriptor instead.
 func (*MetadataRecovery) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{16}
+	return file_api_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MetadataRecovery) GetAtNs() int64 {
@@ -1166,7 +1264,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1276,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1289,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{17}
+	return file_api_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StatusResponse) GetCluster() []byte {
@@ -1316,7 +1414,7 @@ type GetMetadataRequest struct {
 
 func (x *GetMetadataRequest) Reset() {
 	*x = GetMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1426,7 @@ func (x *GetMetadataRequest) String() string {
 func (*GetMetadataRequest) ProtoMessage() {}
 
 func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1439,7 @@ func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetadataRequest.ProtoReflect.Descriptor instead.
 func (*GetMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{18}
+	return file_api_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetMetadataRequest) GetRevisionMin() uint64 {
@@ -1359,7 +1457,7 @@ type WatchMetadataRequest struct {
 
 func (x *WatchMetadataRequest) Reset() {
 	*x = WatchMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1469,7 @@ func (x *WatchMetadataRequest) String() string {
 func (*WatchMetadataRequest) ProtoMessage() {}
 
 func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1482,7 @@ func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMetadataRequest.ProtoReflect.Descriptor instead.
 func (*WatchMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{19}
+	return file_api_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 type CreateTableRequest struct {
@@ -1404,7 +1502,7 @@ type CreateTableRequest struct {
 
 func (x *CreateTableRequest) Reset() {
 	*x = CreateTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[20]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1514,7 @@ func (x *CreateTableRequest) String() string {
 func (*CreateTableRequest) ProtoMessage() {}
 
 func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[20]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1527,7 @@ func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableRequest.ProtoReflect.Descriptor instead.
 func (*CreateTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{20}
+	return file_api_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CreateTableRequest) GetName() string {
@@ -1486,7 +1584,7 @@ type CreateTableResponse struct {
 
 func (x *CreateTableResponse) Reset() {
 	*x = CreateTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[21]
+	mi := &file_api_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1498,7 +1596,7 @@ func (x *CreateTableResponse) String() string {
 func (*CreateTableResponse) ProtoMessage() {}
 
 func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[21]
+	mi := &file_api_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1511,7 +1609,7 @@ func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableResponse.ProtoReflect.Descriptor instead.
 func (*CreateTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{21}
+	return file_api_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CreateTableResponse) GetTable() *Table {
@@ -1544,7 +1642,7 @@ type DescribeTableRequest struct {
 
 func (x *DescribeTableRequest) Reset() {
 	*x = DescribeTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[22]
+	mi := &file_api_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1654,7 @@ func (x *DescribeTableRequest) String() string {
 func (*DescribeTableRequest) ProtoMessage() {}
 
 func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[22]
+	mi := &file_api_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1667,7 @@ func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableRequest.ProtoReflect.Descriptor instead.
 func (*DescribeTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{22}
+	return file_api_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DescribeTableRequest) GetName() string {
@@ -1592,7 +1690,7 @@ type DescribeTableResponse struct {
 
 func (x *DescribeTableResponse) Reset() {
 	*x = DescribeTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[23]
+	mi := &file_api_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1702,7 @@ func (x *DescribeTableResponse) String() string {
 func (*DescribeTableResponse) ProtoMessage() {}
 
 func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[23]
+	mi := &file_api_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1715,7 @@ func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableResponse.ProtoReflect.Descriptor instead.
 func (*DescribeTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{23}
+	return file_api_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DescribeTableResponse) GetTable() *Table {
@@ -1657,7 +1755,7 @@ type DescribeRangeRequest struct {
 
 func (x *DescribeRangeRequest) Reset() {
 	*x = DescribeRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1767,7 @@ func (x *DescribeRangeRequest) String() string {
 func (*DescribeRangeRequest) ProtoMessage() {}
 
 func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1780,7 @@ func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{24}
+	return file_api_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DescribeRangeRequest) GetRange() *RangeID {
@@ -1715,7 +1813,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1825,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1838,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{25}
+	return file_api_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReplicaStatus) GetNode() uint32 {
@@ -1825,7 +1923,7 @@ type DescribeRangeResponse struct {
 
 func (x *DescribeRangeResponse) Reset() {
 	*x = DescribeRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +1935,7 @@ func (x *DescribeRangeResponse) String() string {
 func (*DescribeRangeResponse) ProtoMessage() {}
 
 func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +1948,7 @@ func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{26}
+	return file_api_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DescribeRangeResponse) GetRange() *Range {
@@ -1882,7 +1980,7 @@ type InitRequest struct {
 
 func (x *InitRequest) Reset() {
 	*x = InitRequest{}
-	mi := &file_api_cluster_proto_msgTypes[27]
+	mi := &file_api_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1894,7 +1992,7 @@ func (x *InitRequest) String() string {
 func (*InitRequest) ProtoMessage() {}
 
 func (x *InitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[27]
+	mi := &file_api_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1907,7 +2005,7 @@ func (x *InitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
 func (*InitRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{27}
+	return file_api_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 type InitResponse struct {
@@ -1920,7 +2018,7 @@ type InitResponse struct {
 
 func (x *InitResponse) Reset() {
 	*x = InitResponse{}
-	mi := &file_api_cluster_proto_msgTypes[28]
+	mi := &file_api_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2030,7 @@ func (x *InitResponse) String() string {
 func (*InitResponse) ProtoMessage() {}
 
 func (x *InitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[28]
+	mi := &file_api_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2043,7 @@ func (x *InitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitResponse.ProtoReflect.Descriptor instead.
 func (*InitResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{28}
+	return file_api_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *InitResponse) GetCluster() []byte {
@@ -1984,7 +2082,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_api_cluster_proto_msgTypes[29]
+	mi := &file_api_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2094,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[29]
+	mi := &file_api_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2107,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{29}
+	return file_api_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *JoinRequest) GetCluster() []byte {
@@ -2084,7 +2182,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_api_cluster_proto_msgTypes[30]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2194,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[30]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2109,7 +2207,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{30}
+	return file_api_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -2166,7 +2264,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_cluster_proto_msgTypes[31]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2276,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[31]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2289,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{31}
+	return file_api_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DrainRequest) GetNode() uint32 {
@@ -2225,7 +2323,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2237,7 +2335,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2250,7 +2348,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{32}
+	return file_api_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DrainResponse) GetPrimaries() uint32 {
@@ -2272,7 +2370,7 @@ type DiscardReplicaRequest struct {
 
 func (x *DiscardReplicaRequest) Reset() {
 	*x = DiscardReplicaRequest{}
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2382,7 @@ func (x *DiscardReplicaRequest) String() string {
 func (*DiscardReplicaRequest) ProtoMessage() {}
 
 func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2395,7 @@ func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{33}
+	return file_api_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DiscardReplicaRequest) GetRange() *RangeID {
@@ -2329,7 +2427,7 @@ type DiscardReplicaResponse struct {
 
 func (x *DiscardReplicaResponse) Reset() {
 	*x = DiscardReplicaResponse{}
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2439,7 @@ func (x *DiscardReplicaResponse) String() string {
 func (*DiscardReplicaResponse) ProtoMessage() {}
 
 func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2452,7 @@ func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{34}
+	return file_api_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 type RecoverRangeRequest struct {
@@ -2374,7 +2472,7 @@ type RecoverRangeRequest struct {
 
 func (x *RecoverRangeRequest) Reset() {
 	*x = RecoverRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2484,7 @@ func (x *RecoverRangeRequest) String() string {
 func (*RecoverRangeRequest) ProtoMessage() {}
 
 func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2497,7 @@ func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{35}
+	return file_api_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RecoverRangeRequest) GetRange() *RangeID {
@@ -2453,7 +2551,7 @@ type RecoverRangeResponse struct {
 
 func (x *RecoverRangeResponse) Reset() {
 	*x = RecoverRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2563,7 @@ func (x *RecoverRangeResponse) String() string {
 func (*RecoverRangeResponse) ProtoMessage() {}
 
 func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2576,7 @@ func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeResponse.ProtoReflect.Descriptor instead.
 func (*RecoverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{36}
+	return file_api_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RecoverRangeResponse) GetRange() *Range {
@@ -2492,7 +2590,12 @@ var File_api_cluster_proto protoreflect.FileDescriptor
 
 const file_api_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x11api/cluster.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"$\n" +
+	"\x11api/cluster.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"-\n" +
+	"\x15RefuseSnapshotRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\"[\n" +
+	"\x16RefuseSnapshotResponse\x12%\n" +
+	"\x05table\x18\x01 \x01(\v2\x0f.rhumb.v1.TableR\x05table\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"$\n" +
 	"\x0eContactRequest\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\tR\x04addr\"\x8a\x01\n" +
 	"\x0fContactResponse\x12\x18\n" +
@@ -2678,7 +2781,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	" REPLICA_TROUBLE_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" REPLICA_TROUBLE_KIND_QUARANTINED\x10\x01\x12 \n" +
 	"\x1cREPLICA_TROUBLE_KIND_WAITING\x10\x02\x12!\n" +
-	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\x90\b\n" +
+	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\xe5\b\n" +
 	"\aCluster\x125\n" +
 	"\x04Ping\x12\x15.rhumb.v1.PingRequest\x1a\x16.rhumb.v1.PingResponse\x12;\n" +
 	"\x06Status\x12\x17.rhumb.v1.StatusRequest\x1a\x18.rhumb.v1.StatusResponse\x12?\n" +
@@ -2695,7 +2798,8 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\aContact\x12\x18.rhumb.v1.ContactRequest\x1a\x19.rhumb.v1.ContactResponse\x12D\n" +
 	"\tAddRegion\x12\x1a.rhumb.v1.AddRegionRequest\x1a\x1b.rhumb.v1.AddRegionResponse\x12G\n" +
 	"\n" +
-	"ForgetNode\x12\x1b.rhumb.v1.ForgetNodeRequest\x1a\x1c.rhumb.v1.ForgetNodeResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"ForgetNode\x12\x1b.rhumb.v1.ForgetNodeRequest\x1a\x1c.rhumb.v1.ForgetNodeResponse\x12S\n" +
+	"\x0eRefuseSnapshot\x12\x1f.rhumb.v1.RefuseSnapshotRequest\x1a .rhumb.v1.RefuseSnapshotResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_cluster_proto_rawDescOnce sync.Once
@@ -2710,126 +2814,131 @@ func file_api_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_api_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_api_cluster_proto_goTypes = []any{
 	(ReplicaTroubleKind)(0),        // 0: rhumb.v1.ReplicaTroubleKind
-	(*ContactRequest)(nil),         // 1: rhumb.v1.ContactRequest
-	(*ContactResponse)(nil),        // 2: rhumb.v1.ContactResponse
-	(*GossipKeys)(nil),             // 3: rhumb.v1.GossipKeys
-	(*GossipKey)(nil),              // 4: rhumb.v1.GossipKey
-	(*AddRegionRequest)(nil),       // 5: rhumb.v1.AddRegionRequest
-	(*AddRegionResponse)(nil),      // 6: rhumb.v1.AddRegionResponse
-	(*ForgetNodeRequest)(nil),      // 7: rhumb.v1.ForgetNodeRequest
-	(*ForgetNodeResponse)(nil),     // 8: rhumb.v1.ForgetNodeResponse
-	(*PingRequest)(nil),            // 9: rhumb.v1.PingRequest
-	(*PingResponse)(nil),           // 10: rhumb.v1.PingResponse
-	(*StatusRequest)(nil),          // 11: rhumb.v1.StatusRequest
-	(*StoreStatus)(nil),            // 12: rhumb.v1.StoreStatus
-	(*StoreDamage)(nil),            // 13: rhumb.v1.StoreDamage
-	(*ReplicaTrouble)(nil),         // 14: rhumb.v1.ReplicaTrouble
-	(*NodeSight)(nil),              // 15: rhumb.v1.NodeSight
-	(*MetadataReplica)(nil),        // 16: rhumb.v1.MetadataReplica
-	(*MetadataRecovery)(nil),       // 17: rhumb.v1.MetadataRecovery
-	(*StatusResponse)(nil),         // 18: rhumb.v1.StatusResponse
-	(*GetMetadataRequest)(nil),     // 19: rhumb.v1.GetMetadataRequest
-	(*WatchMetadataRequest)(nil),   // 20: rhumb.v1.WatchMetadataRequest
-	(*CreateTableRequest)(nil),     // 21: rhumb.v1.CreateTableRequest
-	(*CreateTableResponse)(nil),    // 22: rhumb.v1.CreateTableResponse
-	(*DescribeTableRequest)(nil),   // 23: rhumb.v1.DescribeTableRequest
-	(*DescribeTableResponse)(nil),  // 24: rhumb.v1.DescribeTableResponse
-	(*DescribeRangeRequest)(nil),   // 25: rhumb.v1.DescribeRangeRequest
-	(*ReplicaStatus)(nil),          // 26: rhumb.v1.ReplicaStatus
-	(*DescribeRangeResponse)(nil),  // 27: rhumb.v1.DescribeRangeResponse
-	(*InitRequest)(nil),            // 28: rhumb.v1.InitRequest
-	(*InitResponse)(nil),           // 29: rhumb.v1.InitResponse
-	(*JoinRequest)(nil),            // 30: rhumb.v1.JoinRequest
-	(*JoinResponse)(nil),           // 31: rhumb.v1.JoinResponse
-	(*DrainRequest)(nil),           // 32: rhumb.v1.DrainRequest
-	(*DrainResponse)(nil),          // 33: rhumb.v1.DrainResponse
-	(*DiscardReplicaRequest)(nil),  // 34: rhumb.v1.DiscardReplicaRequest
-	(*DiscardReplicaResponse)(nil), // 35: rhumb.v1.DiscardReplicaResponse
-	(*RecoverRangeRequest)(nil),    // 36: rhumb.v1.RecoverRangeRequest
-	(*RecoverRangeResponse)(nil),   // 37: rhumb.v1.RecoverRangeResponse
-	nil,                            // 38: rhumb.v1.StatusResponse.TroubleCountsEntry
-	(*Point)(nil),                  // 39: rhumb.v1.Point
-	(*Region)(nil),                 // 40: rhumb.v1.Region
-	(*Node)(nil),                   // 41: rhumb.v1.Node
-	(*RangeID)(nil),                // 42: rhumb.v1.RangeID
-	(*ClassSettings)(nil),          // 43: rhumb.v1.ClassSettings
-	(*Table)(nil),                  // 44: rhumb.v1.Table
-	(*Class)(nil),                  // 45: rhumb.v1.Class
-	(*Range)(nil),                  // 46: rhumb.v1.Range
-	(*Identity)(nil),               // 47: rhumb.v1.Identity
-	(*Metadata)(nil),               // 48: rhumb.v1.Metadata
+	(*RefuseSnapshotRequest)(nil),  // 1: rhumb.v1.RefuseSnapshotRequest
+	(*RefuseSnapshotResponse)(nil), // 2: rhumb.v1.RefuseSnapshotResponse
+	(*ContactRequest)(nil),         // 3: rhumb.v1.ContactRequest
+	(*ContactResponse)(nil),        // 4: rhumb.v1.ContactResponse
+	(*GossipKeys)(nil),             // 5: rhumb.v1.GossipKeys
+	(*GossipKey)(nil),              // 6: rhumb.v1.GossipKey
+	(*AddRegionRequest)(nil),       // 7: rhumb.v1.AddRegionRequest
+	(*AddRegionResponse)(nil),      // 8: rhumb.v1.AddRegionResponse
+	(*ForgetNodeRequest)(nil),      // 9: rhumb.v1.ForgetNodeRequest
+	(*ForgetNodeResponse)(nil),     // 10: rhumb.v1.ForgetNodeResponse
+	(*PingRequest)(nil),            // 11: rhumb.v1.PingRequest
+	(*PingResponse)(nil),           // 12: rhumb.v1.PingResponse
+	(*StatusRequest)(nil),          // 13: rhumb.v1.StatusRequest
+	(*StoreStatus)(nil),            // 14: rhumb.v1.StoreStatus
+	(*StoreDamage)(nil),            // 15: rhumb.v1.StoreDamage
+	(*ReplicaTrouble)(nil),         // 16: rhumb.v1.ReplicaTrouble
+	(*NodeSight)(nil),              // 17: rhumb.v1.NodeSight
+	(*MetadataReplica)(nil),        // 18: rhumb.v1.MetadataReplica
+	(*MetadataRecovery)(nil),       // 19: rhumb.v1.MetadataRecovery
+	(*StatusResponse)(nil),         // 20: rhumb.v1.StatusResponse
+	(*GetMetadataRequest)(nil),     // 21: rhumb.v1.GetMetadataRequest
+	(*WatchMetadataRequest)(nil),   // 22: rhumb.v1.WatchMetadataRequest
+	(*CreateTableRequest)(nil),     // 23: rhumb.v1.CreateTableRequest
+	(*CreateTableResponse)(nil),    // 24: rhumb.v1.CreateTableResponse
+	(*DescribeTableRequest)(nil),   // 25: rhumb.v1.DescribeTableRequest
+	(*DescribeTableResponse)(nil),  // 26: rhumb.v1.DescribeTableResponse
+	(*DescribeRangeRequest)(nil),   // 27: rhumb.v1.DescribeRangeRequest
+	(*ReplicaStatus)(nil),          // 28: rhumb.v1.ReplicaStatus
+	(*DescribeRangeResponse)(nil),  // 29: rhumb.v1.DescribeRangeResponse
+	(*InitRequest)(nil),            // 30: rhumb.v1.InitRequest
+	(*InitResponse)(nil),           // 31: rhumb.v1.InitResponse
+	(*JoinRequest)(nil),            // 32: rhumb.v1.JoinRequest
+	(*JoinResponse)(nil),           // 33: rhumb.v1.JoinResponse
+	(*DrainRequest)(nil),           // 34: rhumb.v1.DrainRequest
+	(*DrainResponse)(nil),          // 35: rhumb.v1.DrainResponse
+	(*DiscardReplicaRequest)(nil),  // 36: rhumb.v1.DiscardReplicaRequest
+	(*DiscardReplicaResponse)(nil), // 37: rhumb.v1.DiscardReplicaResponse
+	(*RecoverRangeRequest)(nil),    // 38: rhumb.v1.RecoverRangeRequest
+	(*RecoverRangeResponse)(nil),   // 39: rhumb.v1.RecoverRangeResponse
+	nil,                            // 40: rhumb.v1.StatusResponse.TroubleCountsEntry
+	(*Table)(nil),                  // 41: rhumb.v1.Table
+	(*Point)(nil),                  // 42: rhumb.v1.Point
+	(*Region)(nil),                 // 43: rhumb.v1.Region
+	(*Node)(nil),                   // 44: rhumb.v1.Node
+	(*RangeID)(nil),                // 45: rhumb.v1.RangeID
+	(*ClassSettings)(nil),          // 46: rhumb.v1.ClassSettings
+	(*Class)(nil),                  // 47: rhumb.v1.Class
+	(*Range)(nil),                  // 48: rhumb.v1.Range
+	(*Identity)(nil),               // 49: rhumb.v1.Identity
+	(*Metadata)(nil),               // 50: rhumb.v1.Metadata
 }
 var file_api_cluster_proto_depIdxs = []int32{
-	3,  // 0: rhumb.v1.ContactResponse.keys:type_name -> rhumb.v1.GossipKeys
-	4,  // 1: rhumb.v1.GossipKeys.keys:type_name -> rhumb.v1.GossipKey
-	39, // 2: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
-	40, // 3: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
-	41, // 4: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
-	13, // 5: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
-	0,  // 6: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
-	42, // 7: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
-	17, // 8: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
-	41, // 9: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
-	12, // 10: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
-	14, // 11: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
-	38, // 12: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
-	15, // 13: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
-	16, // 14: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
-	43, // 15: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
-	44, // 16: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
-	45, // 17: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
-	44, // 18: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
-	45, // 19: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
-	42, // 20: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
-	46, // 21: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
-	26, // 22: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
-	47, // 23: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
-	39, // 24: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
-	41, // 25: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
-	47, // 26: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
-	41, // 27: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
-	48, // 28: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
-	42, // 29: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	42, // 30: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	46, // 31: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
-	9,  // 32: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
-	11, // 33: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
-	19, // 34: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
-	20, // 35: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
-	21, // 36: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
-	23, // 37: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
-	25, // 38: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
-	28, // 39: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
-	30, // 40: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
-	32, // 41: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
-	34, // 42: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	36, // 43: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
-	1,  // 44: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
-	5,  // 45: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
-	7,  // 46: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
-	10, // 47: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
-	18, // 48: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
-	48, // 49: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
-	48, // 50: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
-	22, // 51: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
-	24, // 52: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
-	27, // 53: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
-	29, // 54: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
-	31, // 55: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
-	33, // 56: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
-	35, // 57: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	37, // 58: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
-	2,  // 59: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
-	6,  // 60: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
-	8,  // 61: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
-	47, // [47:62] is the sub-list for method output_type
-	32, // [32:47] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	41, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
+	5,  // 1: rhumb.v1.ContactResponse.keys:type_name -> rhumb.v1.GossipKeys
+	6,  // 2: rhumb.v1.GossipKeys.keys:type_name -> rhumb.v1.GossipKey
+	42, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
+	43, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
+	44, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
+	15, // 6: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
+	0,  // 7: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
+	45, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
+	19, // 9: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
+	44, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
+	14, // 11: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
+	16, // 12: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
+	40, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
+	17, // 14: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
+	18, // 15: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
+	46, // 16: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
+	41, // 17: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
+	47, // 18: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
+	41, // 19: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
+	47, // 20: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
+	45, // 21: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	48, // 22: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
+	28, // 23: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
+	49, // 24: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
+	42, // 25: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
+	44, // 26: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
+	49, // 27: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
+	44, // 28: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
+	50, // 29: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
+	45, // 30: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	45, // 31: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	48, // 32: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
+	11, // 33: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
+	13, // 34: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
+	21, // 35: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
+	22, // 36: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
+	23, // 37: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
+	25, // 38: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
+	27, // 39: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
+	30, // 40: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
+	32, // 41: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
+	34, // 42: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
+	36, // 43: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	38, // 44: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
+	3,  // 45: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
+	7,  // 46: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
+	9,  // 47: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
+	1,  // 48: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
+	12, // 49: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
+	20, // 50: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
+	50, // 51: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
+	50, // 52: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
+	24, // 53: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
+	26, // 54: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
+	29, // 55: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
+	31, // 56: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
+	33, // 57: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
+	35, // 58: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
+	37, // 59: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	39, // 60: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
+	4,  // 61: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
+	8,  // 62: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
+	10, // 63: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
+	2,  // 64: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
+	49, // [49:65] is the sub-list for method output_type
+	33, // [33:49] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_api_cluster_proto_init() }
@@ -2844,7 +2953,7 @@ func file_api_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_cluster_proto_rawDesc), len(file_api_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

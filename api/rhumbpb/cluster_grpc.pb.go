@@ -33,6 +33,7 @@ const (
 	Cluster_Contact_FullMethodName        = "/rhumb.v1.Cluster/Contact"
 	Cluster_AddRegion_FullMethodName      = "/rhumb.v1.Cluster/AddRegion"
 	Cluster_ForgetNode_FullMethodName     = "/rhumb.v1.Cluster/ForgetNode"
+	Cluster_RefuseSnapshot_FullMethodName = "/rhumb.v1.Cluster/RefuseSnapshot"
 )
 
 // ClusterClient is the client API for Cluster service.
@@ -83,6 +84,8 @@ type ClusterClient interface {
 	AddRegion(ctx context.Context, in *AddRegionRequest, opts ...grpc.CallOption) (*AddRegionResponse, error)
 	// ForgetNode gives up a fenced node for good. It cannot return, and its name is free for another disk.
 	ForgetNode(ctx context.Context, in *ForgetNodeRequest, opts ...grpc.CallOption) (*ForgetNodeResponse, error)
+	// RefuseSnapshot takes a table out of the images in shared memory for good. It is idempotent.
+	RefuseSnapshot(ctx context.Context, in *RefuseSnapshotRequest, opts ...grpc.CallOption) (*RefuseSnapshotResponse, error)
 }
 
 type clusterClient struct {
@@ -252,6 +255,16 @@ func (c *clusterClient) ForgetNode(ctx context.Context, in *ForgetNodeRequest, o
 	return out, nil
 }
 
+func (c *clusterClient) RefuseSnapshot(ctx context.Context, in *RefuseSnapshotRequest, opts ...grpc.CallOption) (*RefuseSnapshotResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RefuseSnapshotResponse)
+	err := c.cc.Invoke(ctx, Cluster_RefuseSnapshot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServer is the server API for Cluster service.
 // All implementations must embed UnimplementedClusterServer
 // for forward compatibility.
@@ -300,6 +313,8 @@ type ClusterServer interface {
 	AddRegion(context.Context, *AddRegionRequest) (*AddRegionResponse, error)
 	// ForgetNode gives up a fenced node for good. It cannot return, and its name is free for another disk.
 	ForgetNode(context.Context, *ForgetNodeRequest) (*ForgetNodeResponse, error)
+	// RefuseSnapshot takes a table out of the images in shared memory for good. It is idempotent.
+	RefuseSnapshot(context.Context, *RefuseSnapshotRequest) (*RefuseSnapshotResponse, error)
 	mustEmbedUnimplementedClusterServer()
 }
 
@@ -354,6 +369,9 @@ func (UnimplementedClusterServer) AddRegion(context.Context, *AddRegionRequest) 
 }
 func (UnimplementedClusterServer) ForgetNode(context.Context, *ForgetNodeRequest) (*ForgetNodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetNode not implemented")
+}
+func (UnimplementedClusterServer) RefuseSnapshot(context.Context, *RefuseSnapshotRequest) (*RefuseSnapshotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RefuseSnapshot not implemented")
 }
 func (UnimplementedClusterServer) mustEmbedUnimplementedClusterServer() {}
 func (UnimplementedClusterServer) testEmbeddedByValue()                 {}
@@ -639,6 +657,24 @@ func _Cluster_ForgetNode_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_RefuseSnapshot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RefuseSnapshotRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).RefuseSnapshot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_RefuseSnapshot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).RefuseSnapshot(ctx, req.(*RefuseSnapshotRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Cluster_ServiceDesc is the grpc.ServiceDesc for Cluster service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -701,6 +737,10 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ForgetNode",
 			Handler:    _Cluster_ForgetNode_Handler,
+		},
+		{
+			MethodName: "RefuseSnapshot",
+			Handler:    _Cluster_RefuseSnapshot_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

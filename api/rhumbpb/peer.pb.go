@@ -93,7 +93,8 @@ type OriginProof struct {
 	Signature []byte   `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
 	// The time of the signature, in nanoseconds since 1970.
 	At int64 `protobuf:"varint,3,opt,name=at,proto3" json:"at,omitempty"`
-	// The life of the origin.
+	// The life of the origin. It is signed and not compared: a node whose disk is an older copy takes part
+	// in the metadata group before its life has the right number.
 	Boot          uint64 `protobuf:"varint,4,opt,name=boot,proto3" json:"boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -571,13 +571,11 @@ func (x *ListCertificatesResponse) GetRevision() uint64 {
 type RevokeCertificateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one of the following. With a node or user, all certificates of it that nodes report.
-	Serial       string `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
-	NodeName     string `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	UserName     string `protobuf:"bytes,3,opt,name=user_name,json=userName,proto3" json:"user_name,omitempty"`
-	OperatorName string `protobuf:"bytes,6,opt,name=operator_name,json=operatorName,proto3" json:"operator_name,omitempty"`
-	Why          string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
-	// Revoke the last certificate that a node works with.
-	Force         bool `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`
+	Serial        string `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
+	NodeName      string `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	UserName      string `protobuf:"bytes,3,opt,name=user_name,json=userName,proto3" json:"user_name,omitempty"`
+	OperatorName  string `protobuf:"bytes,6,opt,name=operator_name,json=operatorName,proto3" json:"operator_name,omitempty"`
+	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -645,13 +643,6 @@ func (x *RevokeCertificateRequest) GetWhy() string {
 		return x.Why
 	}
 	return ""
-}
-
-func (x *RevokeCertificateRequest) GetForce() bool {
-	if x != nil {
-		return x.Force
-	}
-	return false
 }
 
 type RevokeCertificateResponse struct {
@@ -1071,14 +1062,13 @@ const file_api_security_proto_rawDesc = "" +
 	"\x05nodes\x18\x01 \x03(\v2\x1c.rhumb.v1.NodeIdentityReportR\x05nodes\x129\n" +
 	"\vauthorities\x18\x02 \x03(\v2\x17.rhumb.v1.AuthorityInfoR\vauthorities\x122\n" +
 	"\arevoked\x18\x03 \x03(\v2\x18.rhumb.v1.RevocationInfoR\arevoked\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"\xb9\x01\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"\xa3\x01\n" +
 	"\x18RevokeCertificateRequest\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x1b\n" +
 	"\tnode_name\x18\x02 \x01(\tR\bnodeName\x12\x1b\n" +
 	"\tuser_name\x18\x03 \x01(\tR\buserName\x12#\n" +
 	"\roperator_name\x18\x06 \x01(\tR\foperatorName\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\x12\x14\n" +
-	"\x05force\x18\x05 \x01(\bR\x05force\"k\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"k\n" +
 	"\x19RevokeCertificateResponse\x122\n" +
 	"\arevoked\x18\x01 \x03(\v2\x18.rhumb.v1.RevocationInfoR\arevoked\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"Y\n" +

@@ -43,6 +43,9 @@ type Keeper struct {
 	renewals *prometheus.CounterVec
 	checks   *prometheus.CounterVec
 
+	// wake holds a request of CheckNow.
+	wake chan struct{}
+
 	// Only the goroutine of Run uses the fields below.
 	failures int
 	// nextCheck is when the authority is asked again. It is zero at the
@@ -63,7 +66,7 @@ func NewKeeper(cfg Config) *Keeper {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"result"})
 	}
 	return &Keeper{
-		cfg: cfg, spread: mathrand.Float64(),
+		cfg: cfg, spread: mathrand.Float64(), wake: make(chan struct{}, 1),
 		renewals: count("rhumb_identity_renewals_total", "Attempts to renew the certificate, by result: ok or the kind of the error."),
 		checks:   count("rhumb_identity_checks_total", "Questions to the authority what to trust, by result: ok or the kind of the error."),
 	}
@@ -74,6 +77,15 @@ func (k *Keeper) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{k.renewals, k.checks}
 }
 
+// CheckNow makes Run ask the authority at once instead of in a few
+// minutes. An operator wants that after a rotation.
+func (k *Keeper) CheckNow() {
+	select {
+	case k.wake <- struct{}{}:
+	default: // a request waits already
+	}
+}
+
 // Run keeps the identity fresh until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
 	for {
@@ -81,6 +93,8 @@ func (k *Keeper) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-k.wake:
+			k.nextCheck = time.Time{}
 		case <-time.After(wait):
 		}
 	}

@@ -51,7 +51,9 @@ type Ledger struct {
 }
 
 // Create creates the ledger of a new authority.
-func Create(dir string, cluster rhumb.ClusterID, wall func() time.Time) error {
+//
+// adopted says that the cluster is older than the authority.
+func Create(dir string, cluster rhumb.ClusterID, adopted bool, wall func() time.Time) error {
 	path := filepath.Join(dir, FileName)
 	if _, err := os.Lstat(path); err == nil {
 		return rhumb.Ef(opLedger, rhumb.AlreadyExists, "%s exists", path)
@@ -70,7 +72,11 @@ func Create(dir string, cluster rhumb.ClusterID, wall func() time.Time) error {
 		if err != nil {
 			return rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
 		}
-		return l.append([]Record{{Kind: Made, Cluster: cluster.String()}})
+		made := Record{Kind: Made, Cluster: cluster.String()}
+		if adopted {
+			made.Why = WhyAdopted
+		}
+		return l.append([]Record{made})
 	})
 }
 

@@ -30,7 +30,7 @@ func check(t testing.TB, err error) {
 func create(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	check(t, Create(dir, testCluster, testWall))
+	check(t, Create(dir, testCluster, false, testWall))
 	return dir
 }
 
@@ -308,7 +308,7 @@ func TestHandOver(t *testing.T) {
 	dir := t.TempDir()
 	check(t, os.Chown(dir, 12345, 12346))
 	check(t, os.Chmod(dir, 0o700))
-	check(t, Create(dir, testCluster, testWall))
+	check(t, Create(dir, testCluster, false, testWall))
 	add(t, open(t, dir), created("a"))
 	for _, name := range []string{FileName, markName, lockName} {
 		info, err := os.Stat(filepath.Join(dir, name))

@@ -83,6 +83,10 @@ const (
 	Gap Kind = "gap"
 )
 
+// WhyAdopted is the reason in the first record of an authority that was
+// made for a cluster that exists already.
+const WhyAdopted = "adopted"
+
 var kinds = map[Kind]bool{
 	Made: true, Created: true, Used: true, Removed: true, Expired: true, Issued: true, Revoked: true, Rotated: true, Retired: true, Gap: true,
 }

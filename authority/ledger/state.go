@@ -61,6 +61,8 @@ type State struct {
 	// Cluster is the cluster of the ledger; empty if the first record was
 	// lost.
 	Cluster string
+	// Adopted is set if the cluster is older than the authority.
+	Adopted bool
 	// head identifies the newest record, and last is its time.
 	head Head
 	last time.Time
@@ -185,7 +187,7 @@ func (s *State) applyKind(r *Record) error {
 		if s.Cluster != "" && s.Cluster != r.Cluster {
 			return fmt.Errorf("record %d names another cluster, %.40s", r.Seq, r.Cluster)
 		}
-		s.Cluster = r.Cluster
+		s.Cluster, s.Adopted = r.Cluster, r.Why == WhyAdopted
 	case Created:
 		if t != nil {
 			return fmt.Errorf("token %.40s is created twice", r.Token)

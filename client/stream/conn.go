@@ -138,6 +138,14 @@ func New(cfg Config) (*Conn, error) {
 // not keep it: the connection may be replaced before the next call.
 func (c *Conn) Cluster() rhumbpb.ClusterClient { return rhumbpb.NewClusterClient(c.conn.Client()) }
 
+// Security returns a client of the node's Security service on the same connection. The caller must not
+// keep it, as for Cluster.
+func (c *Conn) Security() rhumbpb.SecurityClient { return rhumbpb.NewSecurityClient(c.conn.Client()) }
+
+// Access returns a client of the node's Access service on the same connection. The caller must not keep
+// it, as for Cluster.
+func (c *Conn) Access() rhumbpb.AccessClient { return rhumbpb.NewAccessClient(c.conn.Client()) }
+
 // Hold has the connection probed until the returned function is called, although no request may be
 // unanswered. Calls of the Cluster service that wait for the node need it.
 func (c *Conn) Hold() (release func()) {

@@ -141,6 +141,7 @@ func (a *app) commands() []*cobra.Command {
 	s := a.session
 	read, write := &readCommands{s}, &writeCommands{s}
 	cluster, ranges, authorities := &clusterCommands{s}, &rangeCommands{s}, &authorityCommands{session: s}
+	rights := &accessCommands{s}
 	images := imagecmd.Command(s.Printer, &s.conn)
 	images.AddCommand(benchcmd.ImageCommand(s.Printer, s.in))
 	return slices.Concat(
@@ -156,7 +157,13 @@ func (a *app) commands() []*cobra.Command {
 			(&tableCommands{s}).tableCommand(),
 			authorities.authorityCommand(),
 			authorities.tokenCommand(),
-			authorities.certCommand(),
+			authorities.certCommand((&trustCommands{s}).certCommands()...),
+			(&trustCommands{s}).gossipCommand(),
+			rights.userCommand(),
+			rights.roleCommand(),
+			rights.grantCommand(),
+			rights.revokeCommand(),
+			rights.whoAmICommand(),
 			keyCommand(s),
 			storeCommand(s),
 			auditCommand(s),

@@ -74,7 +74,7 @@ func (ac *authorityCommands) makeAuthority(cluster string, advertise []string) e
 		}
 		ac.Notef("nodes will look for the authority at %s; --advertise sets another address", addresses[0])
 	}
-	if err := authority.Create(ac.dir, id, addresses, authority.Config{Wall: wallClock}); err != nil {
+	if err := authority.Create(ac.dir, id, addresses, authority.Config{Wall: wallClock, Adopt: cluster != ""}); err != nil {
 		return err
 	}
 	a, err := ac.open(slog.LevelWarn)

@@ -17,9 +17,10 @@ import (
 // certSizeMax bounds the files with certificates that commands read.
 const certSizeMax = 1 << 20
 
-// certCommand returns the group of commands for certificates.
-func (ac *authorityCommands) certCommand() *cobra.Command {
-	return commandGroup("cert", "Make and show certificates", ac.certCreateCommand(), ac.certShowCommand())
+// certCommand returns the group of commands for certificates: those for
+// files, and those that ask a cluster.
+func (ac *authorityCommands) certCommand(online ...*cobra.Command) *cobra.Command {
+	return commandGroup("cert", "Make, show, list and revoke certificates", append([]*cobra.Command{ac.certCreateCommand(), ac.certShowCommand()}, online...)...)
 }
 
 // certCreateCommand returns the command that creates a certificate as

@@ -65,7 +65,11 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 		Example: "  rhumb node ls\n  rhumb node ls -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				return cc.printNodes(describeNodes(c, c.Status(ctx)))
+				nodes := c.Status(ctx)
+				if err := deniedStatus(nodes); err != nil {
+					return err
+				}
+				return cc.printNodes(describeNodes(c, nodes))
 			})
 		},
 	}
@@ -88,6 +92,17 @@ empty disk may register with a certificate of that name.`,
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.forgetNode(cmd.Context(), args[0]) },
 	}
 	return commandGroup("node", "List, drain and forget nodes", cc.connected(ls), cc.connected(drain), cc.connected(forget))
+}
+
+// deniedStatus returns an error if the caller may not see the status of the nodes. Otherwise a cluster
+// would look as if no node answered.
+func deniedStatus(nodes []client.NodeStatus) error {
+	for _, n := range nodes {
+		if n.ErrKind == rhumb.PermissionDenied {
+			return rhumb.E("rhumb.status", rhumb.PermissionDenied, n.Err)
+		}
+	}
+	return nil
 }
 
 func (cc *clusterCommands) forgetNode(ctx context.Context, node string) error {

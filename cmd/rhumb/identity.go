@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/authority/enroll"
@@ -16,6 +19,7 @@ import (
 // without TLS. It runs before the stores are opened, because a node that is
 // refused must leave nothing else in its directories. The result starts the
 // renewal of the certificate, and then returns the function that stops it.
+// SIGHUP makes the node ask the authority at once.
 func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (keep func() (stop func()), err error) {
 	const op rhumb.Op = "rhumb.start"
 	nothing := func() func() { return func() {} }
@@ -51,6 +55,19 @@ func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (ke
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		var work sync.WaitGroup
 		work.Go(func() { keeper.Run(ctx) })
+		hangups := make(chan os.Signal, 1)
+		signal.Notify(hangups, syscall.SIGHUP)
+		work.Go(func() {
+			defer signal.Stop(hangups)
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-hangups:
+					keeper.CheckNow()
+				}
+			}
+		})
 		return func() {
 			cancel()
 			work.Wait()

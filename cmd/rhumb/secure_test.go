@@ -18,11 +18,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/identity"
 )
 
@@ -358,6 +362,100 @@ func TestSecureDemo(t *testing.T) {
 			t.Errorf("the demo exits with %d", code)
 		}
 	}
+}
+
+// TestRotateUnderLoad guards that the certificates of all nodes and the key of the authority are
+// replaced while clients write, without a failed write.
+func TestRotateUnderLoad(t *testing.T) {
+	c := startSecureCluster(t, "frankfurt", "frankfurt", "frankfurt")
+	c.ok(t, "table", "create", "flights")
+	cl, err := client.Open(t.Context(), client.Config{
+		Addrs: []string{c.nodes[0].addr, c.nodes[1].addr, c.nodes[2].addr},
+		TLS:   &client.TLS{CA: filepath.Join(c.operator, "ca.crt"), Cert: filepath.Join(c.operator, "operator.crt"), Key: filepath.Join(c.operator, "operator.key")},
+	})
+	must(err)
+	defer cl.Close()
+	table, err := cl.Table(t.Context(), "flights")
+	must(err)
+	stop := make(chan struct{})
+	var writes, failures atomic.Int64
+	var work sync.WaitGroup
+	for i := range 4 {
+		work.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := table.Put(t.Context(), fmt.Append(nil, "W", i), fmt.Append(nil, n), client.PutOptions{}); err != nil {
+					failures.Add(1)
+					t.Errorf("a write failed: %v", err)
+				}
+				writes.Add(1)
+			}
+		})
+	}
+	// Each rotation happens while writes are under way, and writes go on after it.
+	awaitWrites := func() {
+		seen := writes.Load()
+		await(t, "writes", settleWait, func() bool { return writes.Load() > seen+500 })
+	}
+	awaitWrites()
+	begin := time.Now()
+	const rounds = 3
+	for range rounds {
+		var before struct{ Keys []string }
+		okJSON(t, &before, "authority", "ls", "--authority", c.authorityDir)
+		ok(t, "authority", "rotate", "--authority", c.authorityDir)
+		for _, n := range c.nodes {
+			must(n.Process.Signal(syscall.SIGHUP))
+		}
+		// The operator's certificate is the only one that is not renewed by itself. Its file is
+		// replaced while the client uses it.
+		fresh := filepath.Join(c.dir, "fresh-"+before.Keys[0][:8])
+		ok(t, "authority", "operator", "test", "--authority", c.authorityDir, "--out", fresh)
+		for _, file := range []string{"ca.crt", "operator.key", "operator.crt"} {
+			must(os.Rename(filepath.Join(fresh, file), filepath.Join(c.operator, file)))
+		}
+		await(t, "all nodes to renew", settleWait, func() bool {
+			_, _, code := runIn(t.Context(), "", "authority", "rotate", "--authority", c.authorityDir, "--retire", before.Keys[0][:16])
+			return code == exit.OK
+		})
+		for _, n := range c.nodes {
+			must(n.Process.Signal(syscall.SIGHUP))
+		}
+		await(t, "all nodes to forget the old key", settleWait, func() bool {
+			return !slices.ContainsFunc(c.nodes, func(n *secureNode) bool {
+				text, err := os.ReadFile(filepath.Join(n.dir, "identity", "ca.crt"))
+				return err != nil || strings.Count(string(text), "BEGIN") != 1
+			})
+		})
+		awaitWrites()
+	}
+	close(stop)
+	work.Wait()
+	t.Logf("%d rotations of 3 nodes in %v: %d writes, %d failed", rounds, time.Since(begin).Round(time.Millisecond), writes.Load(), failures.Load())
+	if writes.Load() == 0 {
+		t.Error("nothing was written")
+	}
+}
+
+// TestWrongClock guards that a host whose clock is wrong by a day is told so when it joins, and
+// joins with the same token once the clock is right.
+func TestWrongClock(t *testing.T) {
+	c := newSecureCluster(t, "frankfurt")
+	n := c.nodes[0]
+	for _, wrong := range []time.Duration{24 * time.Hour, -24 * time.Hour} {
+		must(os.WriteFile(n.dir+clockSuffix, fmt.Append(nil, int64(wrong)), 0o600))
+		c.startNode(t, n)
+		if code := n.wait(); code != exit.Auth || !strings.Contains(n.stderr.String(), "the clock of this host is wrong") {
+			t.Errorf("a clock that is wrong by %v: exit %d\n%s", wrong, code, n.stderr.String())
+		}
+	}
+	must(os.Remove(n.dir + clockSuffix))
+	c.startNode(t, n)
+	c.awaitReady(t)
 }
 
 // TestAuthorityKilled guards that a node enrols although the authority is killed again and again

@@ -128,7 +128,9 @@ func (f *startFlags) registerImage(fl *pflag.FlagSet, cfg *node.Config) {
 	fl.Int64Var(&f.overdueMiB, "snapshot-overdue", 0, "maximum size of overdue files of the image, in MiB, in addition to the budget")
 	flags.Default(fl, "snapshot-overdue", "the budget")
 	fl.BoolVar(&cfg.Snapshot.HugePages, "snapshot-huge-pages", false, "ask for huge pages; the mount of the folder needs huge=advise or more")
-	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "only the owner and the group of the files can read the image")
+	fl.BoolVar(&cfg.Snapshot.GroupReadable, "snapshot-group-readable", false, "only the owner and the group of the files can read the image; always so with TLS")
+	fl.StringVar(&cfg.Snapshot.Group, "snapshot-group", "", "group of the files of the image, whose members can read it")
+	flags.Default(fl, "snapshot-group", "that of the process")
 }
 
 // runNode runs a node until ctx ends.

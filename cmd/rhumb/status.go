@@ -50,7 +50,11 @@ copy of the metadata and says so.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				doc := describeCluster(ctx, c)
+				nodes := c.Status(ctx)
+				if err := deniedStatus(nodes); err != nil {
+					return err
+				}
+				doc := describeCluster(c, nodes)
 				if err := cc.printStatus(doc); err != nil {
 					return err
 				}
@@ -65,10 +69,10 @@ copy of the metadata and says so.`,
 	return cc.connected(c)
 }
 
-// describeCluster asks every node and judges the answers.
-func describeCluster(ctx context.Context, c *client.Client) statusDoc {
+// describeCluster judges the answers of all nodes.
+func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
 	view := health.View{
-		Nodes: c.Status(ctx), Regions: c.Regions(), Ranges: c.Ranges(), Revision: c.Revision(), MinInSync: map[rhumb.ClassID]int{},
+		Nodes: nodes, Regions: c.Regions(), Ranges: c.Ranges(), Revision: c.Revision(), MinInSync: map[rhumb.ClassID]int{},
 	}
 	for _, t := range c.Tables() {
 		view.MinInSync[t.Class] = t.Settings.MinInSync

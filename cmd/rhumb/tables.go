@@ -35,7 +35,7 @@ to that byte.
 
 --snapshot publishes the table in shared memory on every node that holds ranges of it: spatial adds an index of the records'
 locations (the default), ordered adds an index of their names for scans by prefix, and summed adds a checksum to every
-record; plain has none of these.`,
+record; plain has none of these. --snapshot=never refuses publication for good.`,
 		Example: `  rhumb table create flights --colocate /
   rhumb table create notes --replicas 5 --min-in-sync 3
   rhumb table create tracks --history 24h
@@ -55,7 +55,7 @@ record; plain has none of these.`,
 	fl.StringVar(&f.o.LocationField, "location-field", "", "field that holds the location of a record")
 	flags.Default(fl, "location-field", rhumb.LocationFieldDefault)
 	fl.DurationVar(&f.o.History, "history", 0, "how long old versions of records are kept")
-	fl.StringVar(&f.snapshot, "snapshot", "", "publish the table in shared memory: plain, or some of spatial,ordered,summed")
+	fl.StringVar(&f.snapshot, "snapshot", "", "publish the table in shared memory: plain, or some of spatial,ordered,summed; or never")
 	fl.Lookup("snapshot").NoOptDefVal = (rhumb.SnapshotOn | rhumb.SnapshotSpatial).String()
 	fl.IntVar(&f.o.Settings.Replicas, "replicas", 0, "copies of each range")
 	flags.Default(fl, "replicas", strconv.Itoa(rhumb.ReplicasDefault))
@@ -81,7 +81,25 @@ record; plain has none of these.`,
 			})
 		},
 	}
-	return commandGroup("table", "Create, list and describe tables", tc.connected(create), tc.connected(ls), tc.connected(describe))
+	unpublish := &cobra.Command{
+		Use: "unpublish NAME", Short: "Refuse to publish a table in shared memory, for good",
+		Long: `Take a table out of the images in shared memory on all nodes. It cannot be published again: whoever may create tables and
+whoever may read images need not be the same people. The records stay in the database. It takes the right admin of the table.`,
+		Args: cobra.ExactArgs(1), Example: "  rhumb table unpublish patients",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return tc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if err := c.RefuseSnapshot(ctx, args[0]); err != nil {
+					return err
+				}
+				if tc.ForPrograms() {
+					return tc.PrintDocument(map[string]any{"table": args[0], "snapshot": rhumb.SnapshotNever.String()})
+				}
+				tc.Notef("table %s is not published any more", args[0])
+				return nil
+			})
+		},
+	}
+	return commandGroup("table", "Create, list and describe tables", tc.connected(create), tc.connected(ls), tc.connected(describe), tc.connected(unpublish))
 }
 
 func (tc *tableCommands) createTable(ctx context.Context, name string, f tableFlags) error {

@@ -45,6 +45,7 @@ func (ac *authorityCommands) tokenCommand() *cobra.Command {
 type tokenFlags struct {
 	nodes   []string
 	founder bool
+	force   bool
 	life    time.Duration
 	// out is a file for one token, outDir a folder for any number. With
 	// neither, tokens are printed.
@@ -70,6 +71,7 @@ One node of a new cluster gets a token with --founder: this node creates the clu
 	fl := c.Flags()
 	fl.StringSliceVar(&f.nodes, "node", nil, "name of the node, such as eu-1; repeat the flag for more tokens")
 	fl.BoolVar(&f.founder, "founder", false, "the (first) node creates the cluster")
+	fl.BoolVar(&f.force, "force", false, "with --founder: although the cluster may exist already")
 	fl.DurationVar(&f.life, "ttl", authority.TokenLifeDefault, "how long the token can be used, at most "+authority.TokenLifeMax.String())
 	fl.StringVar(&f.out, "out", "", "write the token to this file, which only the owner can read")
 	fl.StringVar(&f.outDir, "out-dir", "", "write each token to NAME.token in this folder")
@@ -97,7 +99,7 @@ func (ac *authorityCommands) createTokens(f tokenFlags) error {
 	}
 	var docs []tokenDoc
 	for i, node := range f.nodes {
-		t, err := a.CreateToken(authority.TokenRequest{Node: node, Founder: f.founder && i == 0, Life: f.life})
+		t, err := a.CreateToken(authority.TokenRequest{Node: node, Founder: f.founder && i == 0, Force: f.force, Life: f.life})
 		if err != nil {
 			return err
 		}

@@ -200,6 +200,9 @@ func (h *Host) awaitEnd() error {
 	return nil
 }
 
+// waitDelay is how long a command that was ended may keep its pipes open.
+const waitDelay = 2 * time.Second
+
 // hostPath is the PATH of commands on hosts.
 const hostPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -215,6 +218,13 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 		c.Env = append(c.Env, "TERM="+term)
 	}
 	// The command then fails when it is started, and the caller has one place to look at.
+	if ctx.Done() != nil {
+		// nsenter waits for a child in the host's PID namespace, which would outlive it and keep pipes open. A group of their own would
+		// take a terminal from commands of people, who pass a context that never ends.
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		c.Cancel = func() error { return unix.Kill(-c.Process.Pid, unix.SIGKILL) }
+		c.WaitDelay = waitDelay
+	}
 	if !h.Up() {
 		c.Err = fmt.Errorf("host %s is down", h.rec.Name)
 	}

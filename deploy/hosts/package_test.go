@@ -12,8 +12,12 @@ import (
 	"testing"
 )
 
-// buildRhumb builds the program once for all tests of this package and returns its path.
+// buildRhumb builds the program once for all tests of this package and returns its path. RHUMB_BINARY names a program that
+// was built already.
 var buildRhumb = sync.OnceValues(func() (string, error) {
+	if given := os.Getenv("RHUMB_BINARY"); given != "" {
+		return filepath.Abs(given)
+	}
 	dir, err := os.MkdirTemp("", "rhumb-hosts-test-")
 	if err != nil {
 		return "", err

@@ -12,29 +12,35 @@ version=${VERSION:-$(git describe --tags --always --dirty)}
 epoch=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH=$epoch
 
+work=$(mktemp -d)
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+
 # Nothing of the environment may change the bytes. cgo stays on, because the store keeps its caches outside of Go's heap.
-compile() { # compile OUT
-	env -u GOFLAGS -u GOEXPERIMENT -u CGO_CFLAGS -u CGO_LDFLAGS GOAMD64=v1 CGO_ENABLED=1 GOWORK=off \
-		go build -trimpath -buildvcs=true -tags netgo,osusergo \
-		-ldflags "-X main.version=$version -buildid= -linkmode external -extldflags '-static -Wl,--build-id=none'" -o "$1" ./cmd/rhumb
+compile() { # compile SOURCE OUT
+	(
+		cd "$1"
+		env -u GOFLAGS -u GOEXPERIMENT -u CGO_CFLAGS -u CGO_LDFLAGS GOAMD64=v1 CGO_ENABLED=1 GOWORK=off \
+			go build -trimpath -buildvcs=true -tags netgo,osusergo \
+			-ldflags "-X main.version=$version -buildid= -linkmode external -extldflags '-static -Wl,--build-id=none'" -o "$2" ./cmd/rhumb
+	)
 }
 
-compile "$out/rhumb"
+# What is committed is built, from a clone: files that somebody edits meanwhile do not get in. With changes, the program says "dirty".
+source=.
+if [ -z "$(git status --porcelain)" ]; then
+	source=$work/source
+	git clone -q . "$source"
+fi
+compile "$source" "$out/rhumb"
 if file=$(readelf -l "$out/rhumb" | grep INTERP); then
 	echo "the program is not static: $file" >&2
 	exit 1
 fi
 if [ -n "$verify" ]; then
-	[ -z "$(git status --porcelain)" ] || { echo "--verify builds what is committed; the work tree has changes" >&2; exit 1; }
-	elsewhere=$(mktemp -d)
-	trap 'chmod -R u+w "$elsewhere"; rm -rf "$elsewhere"' EXIT
-	git clone -q . "$elsewhere/clone"
-	(
-		cd "$elsewhere/clone"
-		export GOCACHE=$elsewhere/cache
-		compile "$elsewhere/rhumb"
-	)
-	cmp "$out/rhumb" "$elsewhere/rhumb"
+	[ "$source" != . ] || { echo "--verify builds what is committed; the work tree has changes" >&2; exit 1; }
+	git clone -q "$source" "$work/elsewhere"
+	GOCACHE=$work/cache compile "$work/elsewhere" "$work/rhumb"
+	cmp "$out/rhumb" "$work/rhumb"
 	echo "two builds in different folders, one without a cache, have the same bytes"
 fi
 go run ./deploy/release --version "$version" "$out/rhumb" >"$out/rhumb.cdx.json"

@@ -212,8 +212,13 @@ func TestGoldenCloudInit(t *testing.T) {
 		if got := strings.TrimSpace(files["/etc/rhumb/rhumb.yaml"]); got != want {
 			t.Errorf("%s: writes the configuration\n%s\nwant\n%s", node, got, want)
 		}
-		if !slices.ContainsFunc(c.Runcmd, func(cmd []string) bool { return slices.Contains(cmd, "rhumb-token.path") }) {
-			t.Errorf("%s: nothing starts the service: %v", node, c.Runcmd)
+		if !slices.ContainsFunc(c.Runcmd, func(cmd []string) bool { return slices.Equal(cmd, []string{"systemctl", "enable", "rhumb.service"}) }) {
+			t.Errorf("%s: nothing enables the service: %v", node, c.Runcmd)
+		}
+		// Without a token the node could not get its certificate: the operator starts it together with the token.
+		starts := slices.ContainsFunc(c.Runcmd, func(cmd []string) bool { return slices.Contains(cmd, "start") })
+		if _, token := files["/etc/rhumb/token"]; token != starts {
+			t.Errorf("%s: token %t, but the service starts: %t", node, token, starts)
 		}
 	}
 }

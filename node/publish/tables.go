@@ -2,6 +2,8 @@ package publish
 
 import (
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/rhumbdb/rhumb"
@@ -63,6 +65,13 @@ func (d *Driver) applyCatalog(st *catalog.State) error {
 func (d *Driver) openImage() error {
 	cfg := d.cfg.Image
 	cfg.Dir, cfg.Logger, cfg.Registerer = ImageDir(d.cfg.Root, d.cfg.Cluster, d.cfg.Node), d.cfg.Logger, d.cfg.Registerer
+	// The folder of the cluster holds only names. It stays passable, since readers of the group may not be
+	// in the group of the node's user.
+	if cfg.Group != 0 {
+		if err := makePassable(filepath.Dir(cfg.Dir)); err != nil {
+			return err
+		}
+	}
 	p, err := snapshot.Open(cfg)
 	if err != nil {
 		return err
@@ -74,6 +83,15 @@ func (d *Driver) openImage() error {
 	d.nudge()
 	d.cfg.Logger.Info("image opened", "version", p.Version(), "ranges", len(d.at))
 	return nil
+}
+
+// makePassable creates a folder that everybody may pass, whatever the umask of the process.
+func makePassable(dir string) error {
+	const op rhumb.Op = "publish.makePassable"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	return rhumb.Wrap(op, os.Chmod(dir, 0o755))
 }
 
 // followsRange reports whether a range may hold records of a published table. A range that the

@@ -17,13 +17,13 @@ import (
 type AccessNode interface {
 	// State returns the newest catalog of this node, or nil before there is one.
 	State() *catalog.State
-	// ChangeAccess proposes a command about users, roles or grants, and returns a catalog
-	// that includes it.
+	// ChangeAccess proposes a command about users, roles or grants, and returns a
+	// catalog that includes it.
 	ChangeAccess(ctx context.Context, cmd catalog.Command) (*catalog.State, error)
 }
 
-// Access is the service for users, roles and grants. Authorize has checked the right to each
-// call; the methods check only what depends on the request.
+// Access is the service for users, roles and grants. Authorize has checked the
+// right to each call; the methods check only what depends on the request.
 type Access struct {
 	rhumbpb.UnimplementedAccessServer
 	node AccessNode
@@ -35,7 +35,8 @@ func NewAccess(n AccessNode) *Access { return &Access{node: n} }
 // Register registers the service.
 func (a *Access) Register(s grpc.ServiceRegistrar) { rhumbpb.RegisterAccessServer(s, a) }
 
-// clusterState returns the catalog, or an error of kind Unavailable before there is one.
+// clusterState returns the catalog, or an error of kind Unavailable before there is
+// one.
 func (a *Access) clusterState() (*catalog.State, error) {
 	if st := a.node.State(); st != nil && !st.Cluster().IsZero() {
 		return st, nil
@@ -88,8 +89,8 @@ func (a *Access) CreateUser(ctx context.Context, q *rhumbpb.CreateUserRequest) (
 	if err != nil {
 		return nil, statusError(err)
 	}
-	// The catalog checks everything. The length alone is checked here as well, before the
-	// command enters the log.
+	// The catalog checks everything. The length alone is checked here as well,
+	// before the command enters the log.
 	if len(q.Roles) > access.UserRolesMax {
 		return nil, statusError(rhumb.Ef("server.Access.CreateUser", rhumb.TooLarge, "the user would have %d roles; the limit is %d", len(q.Roles), access.UserRolesMax))
 	}
@@ -123,8 +124,8 @@ func (a *Access) AlterUser(ctx context.Context, q *rhumbpb.AlterUserRequest) (*r
 		if who != (access.Principal{Kind: access.KindUser, Name: q.Name}) {
 			return nil, statusError(rhumb.Ef(op, rhumb.PermissionDenied, "%s may not change other users; that needs the right to administer the cluster", who))
 		}
-		// A password that the admin did not want for this user would be a way around its
-		// certificate.
+		// A password that the admin did not want for this user would be a way
+		// around its certificate.
 		u, ok := st.User(q.Name)
 		if !ok || cmd.Disabled != nil || q.Verifier == nil || u.Verifier.IsZero() {
 			return nil, statusError(rhumb.Ef(op, rhumb.PermissionDenied, "%s may replace its own password, and nothing else; ask a cluster admin", who))
@@ -146,8 +147,8 @@ func (a *Access) ListUsers(ctx context.Context, _ *rhumbpb.ListUsersRequest) (*r
 	}
 	who, subject := caller(ctx, st)
 	resp := &rhumbpb.ListUsersResponse{PolicyRevision: st.Access().Revision()}
-	// A user that is no admin learns only about itself: names of users are worth a guess at
-	// their passwords.
+	// A user that is no admin learns only about itself: names of users are worth a
+	// guess at their passwords.
 	for u := range st.Users() {
 		if subject.AllowsCluster(access.Admin) || who == (access.Principal{Kind: access.KindUser, Name: u.Name}) {
 			resp.Users = append(resp.Users, encodeUser(u))
@@ -171,7 +172,8 @@ func (a *Access) DropRole(ctx context.Context, q *rhumbpb.DropRoleRequest) (*rhu
 	return a.change(ctx, catalog.DropRole{Name: q.Name, Cascade: q.Cascade})
 }
 
-// ListRoles lists the roles that the caller may see. Only cluster admins see who has them.
+// ListRoles lists the roles that the caller may see. Only cluster admins see who
+// has them.
 func (a *Access) ListRoles(ctx context.Context, _ *rhumbpb.ListRolesRequest) (*rhumbpb.ListRolesResponse, error) {
 	st, err := a.clusterState()
 	if err != nil {

@@ -113,7 +113,7 @@ func outcomeOf(err error) string {
 
 // described lists the fields of requests that say what a request is about. No other field is recorded: requests
 // carry verifiers of passwords and certificates too.
-var described = []protoreflect.Name{"name", "table", "user", "role", "node", "serial", "undo", "disabled", "cluster", "prefix", "rights", "accept_loss", "password", "remove"}
+var described = []protoreflect.Name{"name", "table", "user", "role", "node", "serial", "undo", "disabled", "cluster", "prefix", "rights", "accept_loss", "remove_password", "disable", "enable", "add", "remove"}
 
 // describeRequest returns the fields of a request that say what it is about.
 func describeRequest(m proto.Message) string {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/rhumbdb/rhumb"
@@ -19,8 +20,8 @@ const (
 	nobodyMay need = iota
 	// needNothing lets callers in before they are identified.
 	needNothing
-	// needIdentity lets in everybody with an identity that the cluster knows. The method
-	// decides what it shows, or which names it touches.
+	// needIdentity lets in everybody with an identity that the cluster knows. The
+	// method decides what it shows, or which names it touches.
 	needIdentity
 	// needRead and needAdmin are rights to the cluster.
 	needRead
@@ -29,21 +30,26 @@ const (
 	needNode
 )
 
-// callNeeds lists every RPC with its need. It is the only place that decides this; a test
-// checks that no RPC is missing.
+// callNeeds lists every RPC with its need. It is the only place that decides this;
+// a test checks that no RPC is missing.
 var callNeeds = map[string]need{
-	// Each request of a client names tables and records, and is checked by itself (permit).
+	// Each request of a client names tables and records, and is checked by itself
+	// (permit).
 	rhumbpb.KV_Stream_FullMethodName: needIdentity,
 	rhumbpb.KV_Do_FullMethodName:     needIdentity,
 	rhumbpb.KV_Scan_FullMethodName:   needIdentity,
+
+	// The way to an identity.
+	rhumbpb.Session_Authenticate_FullMethodName: needNothing,
 
 	rhumbpb.Cluster_Ping_FullMethodName: needIdentity,
 	// Shows the tables that the caller may see, and the ranges of their classes.
 	rhumbpb.Cluster_GetMetadata_FullMethodName:   needIdentity,
 	rhumbpb.Cluster_WatchMetadata_FullMethodName: needIdentity,
-	// Both check the right to the table.
+	// These check the right to the table.
 	rhumbpb.Cluster_CreateTable_FullMethodName:    needIdentity,
 	rhumbpb.Cluster_DescribeTable_FullMethodName:  needIdentity,
+	rhumbpb.Cluster_RefuseSnapshot_FullMethodName: needIdentity,
 	rhumbpb.Cluster_Status_FullMethodName:         needRead,
 	rhumbpb.Cluster_DescribeRange_FullMethodName:  needRead,
 	rhumbpb.Cluster_Init_FullMethodName:           needAdmin,
@@ -54,8 +60,6 @@ var callNeeds = map[string]need{
 	rhumbpb.Cluster_ForgetNode_FullMethodName:     needAdmin,
 	rhumbpb.Cluster_Join_FullMethodName:           needNode,
 	rhumbpb.Cluster_Contact_FullMethodName:        needNode,
-
-	rhumbpb.Session_Authenticate_FullMethodName: needNothing,
 
 	// A caller may ask about itself and change its own password.
 	rhumbpb.Access_WhoAmI_FullMethodName:     needIdentity,
@@ -85,40 +89,34 @@ var callNeeds = map[string]need{
 	rhumbpb.Peer_DescribeIdentity_FullMethodName: needNode,
 }
 
-// Identify returns options that put the principal of each call into its context. They must
-// precede those of Authorize.
-func Identify(principal func(ctx context.Context) access.Principal) []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, q any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			return handle(access.WithPrincipal(ctx, principal(ctx)), q)
-		}),
-		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			return handle(srv, &identifiedStream{s, access.WithPrincipal(s.Context(), principal(s.Context()))})
-		}),
+// NewDenied returns the metric of calls that Authorize denied. Requests for records within a stream are
+// counted by rhumb_server_failed_total.
+func NewDenied() *prometheus.CounterVec {
+	m := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "rhumb", Subsystem: "server", Name: "denied_calls_total", Help: "Calls that were denied for want of an identity or a right, by kind of error.",
+	}, []string{"kind"})
+	// A counter exists once its label has been used.
+	for _, k := range []rhumb.Kind{rhumb.Unauthenticated, rhumb.PermissionDenied} {
+		m.WithLabelValues(k.String())
 	}
+	return m
 }
 
-// identifiedStream is a stream whose context carries a principal.
-type identifiedStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-// Context returns the context with the principal.
-func (s *identifiedStream) Context() context.Context { return s.ctx }
-
-// Authorize returns options that reject calls whose callers lack what callNeeds demands.
-// state returns the newest catalog of the node, or nil before there is one.
-func Authorize(state func() *catalog.State) []grpc.ServerOption {
+// Authorize returns options that reject calls whose callers lack what callNeeds
+// demands. state returns the newest catalog of the node, or nil before there is
+// one.
+func Authorize(state func() *catalog.State, denied *prometheus.CounterVec) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 			if err := authorizeCall(ctx, state, info.FullMethod); err != nil {
+				denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
 				return nil, statusError(err)
 			}
 			return handle(ctx, q)
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 			if err := authorizeCall(s.Context(), state, info.FullMethod); err != nil {
+				denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
 				return statusError(err)
 			}
 			return handle(srv, s)
@@ -148,8 +146,8 @@ func authorizeCall(ctx context.Context, state func() *catalog.State, method stri
 	case needAdmin:
 		allowed = subject.AllowsCluster(access.Admin)
 	case needNode:
-		// An operator may do everything that clients can ask for, but is no node: it cannot
-		// speak for one.
+		// An operator may do everything that clients can ask for, but is no node:
+		// it cannot speak for one.
 		allowed = who.Kind == access.KindNode || who.Kind == access.KindInsecure
 	}
 	if allowed {
@@ -158,8 +156,8 @@ func authorizeCall(ctx context.Context, state func() *catalog.State, method stri
 	return errCallDenied(op, who, method, wanted)
 }
 
-// errUnknownCaller rejects a caller that is not identified, or that the catalog does not
-// know.
+// errUnknownCaller rejects a caller that is not identified, or that the catalog
+// does not know.
 func errUnknownCaller(op rhumb.Op, who access.Principal, st *catalog.State) error {
 	// Operators and nodes are known without a catalog, so the rest is about users.
 	switch {
@@ -176,24 +174,25 @@ func errCallDenied(op rhumb.Op, who access.Principal, method string, wanted need
 	what := rhumb.Ef(op, rhumb.PermissionDenied, "%s may not call %s", who, method)
 	switch wanted {
 	case needRead:
-		what.Msg += "; it needs the right to read the cluster: `rhumb grant ROLE --cluster --rights read`"
+		what.Msg += "; it needs the right to read the cluster: `rhumb grant ROLE --cluster-wide --rights read`"
 	case needAdmin:
-		what.Msg += "; it needs the right to administer the cluster: `rhumb grant ROLE --cluster --rights admin`, or the certificate of an operator"
+		what.Msg += "; it needs the right to administer the cluster: `rhumb grant ROLE --cluster-wide --rights admin`, or the certificate of an operator"
 	case needNode:
 		what.Msg += ", which only nodes of the cluster call"
 	}
 	return what
 }
 
-// caller returns the principal of a call to the Cluster or Access service with the subject in
-// a catalog, which may be nil.
+// caller returns the principal of a call to the Cluster or Access service with the
+// subject in a catalog, which may be nil.
 func caller(ctx context.Context, st *catalog.State) (access.Principal, *access.Subject) {
 	who, _ := access.FromContext(ctx)
 	return who, st.Access().Of(who)
 }
 
-// errTableHidden rejects a request about a table that the caller may not see. Its text is the
-// same for a table that does not exist, so that nobody learns the names of tables by asking.
+// errTableHidden rejects a request about a table that the caller may not see. Its
+// text is the same for a table that does not exist, so that nobody learns the names
+// of tables by asking.
 func errTableHidden(op rhumb.Op, who access.Principal, name string) error {
 	return rhumb.Ef(op, rhumb.PermissionDenied, "%s has no right to a table %q, or it does not exist; list the tables that you may use with `rhumb table ls`", who, name)
 }

@@ -41,6 +41,28 @@ func callerInTest(ctx context.Context) access.Principal {
 	return access.Principal{}
 }
 
+// identify returns options that put the principal of each call into its context, as the session layer of a node
+// does.
+func identify(principal func(ctx context.Context) access.Principal) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, q any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			return handle(access.WithPrincipal(ctx, principal(ctx)), q)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			return handle(srv, &identifiedStream{s, access.WithPrincipal(s.Context(), principal(s.Context()))})
+		}),
+	}
+}
+
+// identifiedStream is a stream whose context carries a principal.
+type identifiedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context returns the context with the principal.
+func (s *identifiedStream) Context() context.Context { return s.ctx }
+
 // as returns a context of a caller.
 func as(t *testing.T, who string) context.Context {
 	return metadata.AppendToOutgoingContext(t.Context(), callerKey, who)

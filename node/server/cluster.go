@@ -99,6 +99,8 @@ type Node interface {
 	Init(ctx context.Context) (rhumb.ClusterID, rhumb.NodeID, error)
 	Join(ctx context.Context, cmd catalog.RegisterNode) (rhumb.NodeIdentity, rhumb.RegionID, *catalog.State, error)
 	CreateTable(ctx context.Context, cmd catalog.CreateTable) (*rhumb.Table, *catalog.State, error)
+	// ChangeAccess proposes a command about access, and returns a catalog that includes it.
+	ChangeAccess(ctx context.Context, cmd catalog.Command) (*catalog.State, error)
 	DrainNode(ctx context.Context, n rhumb.NodeID, undo bool) (primaries int, err error)
 	// RangeInfo asks any node about its replica of a range.
 	RangeInfo(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID) (RangeInfo, error)
@@ -385,6 +387,30 @@ func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest
 	// The class may be shared with other tables; the response shows which one the settings chose.
 	class, _ := st.Class(t.Class)
 	return &rhumbpb.CreateTableResponse{Table: api.EncodeTable(*t), Class: api.EncodeClass(*class), Revision: st.Revision()}, nil
+}
+
+// RefuseSnapshot takes a table out of shared memory for good.
+func (c *Cluster) RefuseSnapshot(ctx context.Context, q *rhumbpb.RefuseSnapshotRequest) (*rhumbpb.RefuseSnapshotResponse, error) {
+	const op rhumb.Op = "server.Cluster.RefuseSnapshot"
+	st, err := c.currentState()
+	if err != nil {
+		return nil, statusError(err)
+	}
+	who, subject := caller(ctx, st)
+	switch {
+	case subject.Allows(access.Admin, q.Table, nil):
+	case !subject.AllowsTable(q.Table):
+		return nil, statusError(errTableHidden(op, who, q.Table))
+	default:
+		return nil, statusError(rhumb.Ef(op, rhumb.PermissionDenied, "%s may not change table %q; it needs the right admin for the table: `rhumb grant ROLE --table NAME --rights admin`", who, q.Table))
+	}
+	st, err = c.node.ChangeAccess(ctx, catalog.RefuseSnapshot{Table: q.Table})
+	if err != nil {
+		return nil, statusError(err)
+	}
+	// Tables are never dropped, so the table is still there.
+	t, _ := st.TableByName(q.Table)
+	return &rhumbpb.RefuseSnapshotResponse{Table: api.EncodeTable(*t), Revision: st.Revision()}, nil
 }
 
 // DescribeTable describes one table. A table that this node does not know may have been created a

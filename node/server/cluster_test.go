@@ -87,6 +87,11 @@ func (n *node) Join(_ context.Context, cmd catalog.RegisterNode) (rhumb.NodeIden
 	return rhumb.NodeIdentity{Node: res.Node, Store: cmd.Store, Boot: cmd.Boot}, res.Region, n.State(), res.Err()
 }
 
+func (n *node) ChangeAccess(_ context.Context, cmd catalog.Command) (*catalog.State, error) {
+	res := n.apply(cmd)
+	return n.State(), res.Err()
+}
+
 func (n *node) CreateTable(_ context.Context, cmd catalog.CreateTable) (*rhumb.Table, *catalog.State, error) {
 	res := n.apply(cmd)
 	t, _ := n.State().Table(res.Table)

@@ -18,8 +18,8 @@
 //
 // # Rights
 //
-// Identify puts the principal of a call into its context, and Authorize checks the right to the call
-// by callNeeds, the one table of all RPCs. Requests for records are checked one by one, by the names that they
+// The session layer (package node/session) puts the principal of a call into its context, and
+// Authorize checks the right to the call by callNeeds, the one table of all RPCs. Requests for records are checked one by one, by the names that they
 // touch, at each node that handles them: the node that receives a request and, if it forwards the request, the
 // node that serves it. Both decide by their newest copy of the metadata, so a revoked right is gone once either of the
 // two has applied the revocation. A scan shows only permitted names, and metadata only permitted tables.

@@ -249,8 +249,8 @@ func serveWith(t *testing.T, state func() *catalog.State, register func(s *grpc.
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
 	// The services of a node are never without these two.
-	options = append(options, Identify(callerInTest)...)
-	options = append(options, Authorize(state)...)
+	options = append(options, identify(callerInTest)...)
+	options = append(options, Authorize(state, NewDenied())...)
 	s := grpc.NewServer(append(api.ServerOptions(0, api.PlainText()), options...)...)
 	register(s)
 	go func() { _ = s.Serve(l) }()

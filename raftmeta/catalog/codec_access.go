@@ -5,8 +5,8 @@ import (
 	"github.com/rhumbdb/rhumb/access"
 )
 
-// commandAccess holds the fields of wireCommand that only commands about users, roles and
-// grants have.
+// commandAccess holds the fields of wireCommand that only commands about users,
+// roles and grants have.
 type commandAccess struct {
 	Verifier    *wireVerifier `cbor:"60,keyasint,omitempty"`
 	Roles       []string      `cbor:"61,keyasint,omitempty"`
@@ -101,6 +101,8 @@ func (c CreateRole) fillWire(w *wireCommand) { w.Name = c.Name }
 func (c DropRole) fillWire(w *wireCommand)   { w.Name, w.Cascade = c.Name, c.Cascade }
 func (c AssignRole) fillWire(w *wireCommand) { w.Name, w.Role, w.Unassign = c.User, c.Role, c.Remove }
 
+func (c RefuseSnapshot) fillWire(w *wireCommand) { w.Name = c.Table }
+
 func (c AlterGrant) fillWire(w *wireCommand) {
 	w.Role, w.Scope, w.AddRights, w.DropRights = c.Role, toWireScope(c.Scope), c.Add, c.Remove
 }
@@ -116,10 +118,11 @@ var accessDecoders = map[commandCode]func(w *wireCommand) Command{
 		}
 		return c
 	},
-	codeDropUser:   func(w *wireCommand) Command { return DropUser{w.Name} },
-	codeCreateRole: func(w *wireCommand) Command { return CreateRole{w.Name} },
-	codeDropRole:   func(w *wireCommand) Command { return DropRole{w.Name, w.Cascade} },
-	codeAssignRole: func(w *wireCommand) Command { return AssignRole{w.Name, w.Role, w.Unassign} },
+	codeRefuseSnapshot: func(w *wireCommand) Command { return RefuseSnapshot{w.Name} },
+	codeDropUser:       func(w *wireCommand) Command { return DropUser{w.Name} },
+	codeCreateRole:     func(w *wireCommand) Command { return CreateRole{w.Name} },
+	codeDropRole:       func(w *wireCommand) Command { return DropRole{w.Name, w.Cascade} },
+	codeAssignRole:     func(w *wireCommand) Command { return AssignRole{w.Name, w.Role, w.Unassign} },
 	codeAlterGrant: func(w *wireCommand) Command {
 		return AlterGrant{w.Role, w.Scope.toScope(), w.AddRights, w.DropRights}
 	},

@@ -60,6 +60,7 @@ func goldenCommands() []Command {
 		AssignRole{User: "ann", Role: "reader", Remove: true},
 		AlterGrant{Role: "reader", Scope: access.Scope{Table: "t", Prefix: "a\xff"}, Add: access.Read | access.Watch, Remove: access.Write},
 		AlterGrant{Role: "ops", Scope: access.Scope{Cluster: true}, Add: access.Admin},
+		RefuseSnapshot{Table: "flights"},
 		SetTrust{Trust: []rhumb.Authority{{Fingerprint: fingerprint, Cert: []byte{1, 2}}}, Distrust: []string{fingerprint}},
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Name: "rhumb://c/node/eu-1", NotAfter: time.Unix(9, 0).UTC(), Why: "lost", At: time.Unix(8, 0).UTC()}},
 		SetGossipKeys{Version: 3, Keys: keys},

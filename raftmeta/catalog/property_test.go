@@ -55,10 +55,11 @@ func genCommand(t *rapid.T, s *State) Command {
 			}
 			return c
 		},
-		"drop-user":   func() Command { return DropUser{g.user()} },
-		"create-role": func() Command { return CreateRole{g.role()} },
-		"drop-role":   func() Command { return DropRole{g.role(), rapid.Bool().Draw(t, "cascade")} },
-		"assign-role": func() Command { return AssignRole{g.user(), g.role(), rapid.Bool().Draw(t, "remove")} },
+		"drop-user":       func() Command { return DropUser{g.user()} },
+		"create-role":     func() Command { return CreateRole{g.role()} },
+		"drop-role":       func() Command { return DropRole{g.role(), rapid.Bool().Draw(t, "cascade")} },
+		"refuse-snapshot": func() Command { return RefuseSnapshot{rapid.SampledFrom([]string{"a", "b", "z"}).Draw(t, "refused")} },
+		"assign-role":     func() Command { return AssignRole{g.user(), g.role(), rapid.Bool().Draw(t, "remove")} },
 		"alter-grant": func() Command {
 			c := AlterGrant{Role: g.role(), Scope: rapid.SampledFrom(fewScopes).Draw(t, "scope")}
 			c.Add, c.Remove = access.Rights(rapid.IntRange(0, 31).Draw(t, "add")), access.Rights(rapid.IntRange(0, 31).Draw(t, "drop"))
@@ -72,7 +73,7 @@ func genCommand(t *rapid.T, s *State) Command {
 	names := []string{
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
 		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "forget", "set-trust", "revoke", "set-gossip-keys",
-		"create-user", "set-user", "drop-user", "create-role", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
+		"create-user", "set-user", "drop-user", "create-role", "refuse-snapshot", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
 	}
 	return kinds[rapid.SampledFrom(names).Draw(t, "command")]()
 }

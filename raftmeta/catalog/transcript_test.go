@@ -280,6 +280,8 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return AssignRole{a.values["user"], a.values["role"], false}
 	case "unassign":
 		return AssignRole{a.values["user"], a.values["role"], true}
+	case "refuse-snapshot":
+		return RefuseSnapshot{a.values["table"]}
 	case "grant", "ungrant":
 		c := AlterGrant{Role: a.values["role"], Scope: access.Scope{Cluster: a.has("cluster"), Table: a.values["table"], Prefix: a.values["prefix"]}}
 		rights, err := access.ParseRights(a.values["rights"])

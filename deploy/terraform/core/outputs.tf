@@ -60,6 +60,6 @@ output "cloud_init" {
 }
 
 output "tokens_needed" {
-  description = "Nodes that need a token, with the command that creates it."
+  description = "Nodes that need a token: create is the command that creates it at the authority, install the one that takes it on the host."
   value       = local.tokens_needed
 }

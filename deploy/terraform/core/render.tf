@@ -31,7 +31,9 @@ locals {
   tokens_needed = {
     for name in keys(local.nodes) : name => {
       founder = name == local.founder && !var.founded
-      command = join(" ", concat(["rhumb token create --authority DIR --node ${name}"], name == local.founder && !var.founded ? ["--founder"] : []))
+      create  = join(" ", concat(["rhumb token create --authority DIR --node ${name}"], name == local.founder && !var.founded ? ["--founder"] : []))
+      # Reads the token from its standard input, on the host and as root.
+      install = "install -m 0640 -o root -g rhumb /dev/stdin /etc/rhumb/token && systemctl start rhumb"
     } if !contains(var.enrolled, "*") && !contains(var.enrolled, name) && !contains(nonsensitive(keys(var.tokens)), name)
   }
 }

@@ -9,7 +9,7 @@ output "endpoints" {
 }
 
 output "tokens_needed" {
-  description = "Nodes that need a token, with the command that creates it."
+  description = "Nodes that need a token, with the commands that create and install it."
   value       = module.core.tokens_needed
 }
 

@@ -4,5 +4,5 @@ set -eu
 # shellcheck disable=SC2086 # FOUNDER is empty or one flag
 "$HOSTCTL" exec authority -- setpriv --reuid rhumb-authority --regid rhumb-authority --clear-groups \
 	rhumb token create --authority /var/lib/rhumb-authority --node "$HOST" $FOUNDER |
-	"$HOSTCTL" exec "$HOST" -- sh -c 'umask 077; cat >/etc/rhumb/token && chown root:rhumb /etc/rhumb/token && chmod 0640 /etc/rhumb/token'
+	"$HOSTCTL" exec "$HOST" -- install -m 0640 -o root -g rhumb /dev/stdin /etc/rhumb/token
 "$HOSTCTL" systemctl "$HOST" enable --now rhumb

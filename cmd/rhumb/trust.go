@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/identity"
+)
+
+// trustCommands are the commands of `rhumb cert` and `rhumb gossip` that ask
+// a cluster. Those that work on files are in cert.go.
+type trustCommands struct{ *session }
+
+// certCommands returns the commands that `rhumb cert` has besides those for
+// files.
+func (tc *trustCommands) certCommands() []*cobra.Command {
+	return []*cobra.Command{tc.listCommand(), tc.revokeCommand(), tc.trustCommand(), tc.distrustCommand()}
+}
+
+// listCommand returns the command that shows which certificates expire when.
+// It asks the nodes rather than the authority: an authority knows what it
+// issued, and only the nodes know what is in use. Authorities that are not
+// Rhumb's have no list that Rhumb could read.
+func (tc *trustCommands) listCommand() *cobra.Command {
+	return tc.connected(&cobra.Command{
+		Use: "ls", Short: "List the certificates in use and when they expire", Args: cobra.NoArgs,
+		Long: `List the certificates that the nodes use, those of users and operators who are connected, the authorities that nodes trust or
+reject, and the revoked certificates.`,
+		Example: "  rhumb cert ls\n  rhumb cert ls -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return tc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				all, err := c.Certificates(ctx)
+				if err != nil {
+					return err
+				}
+				return tc.printCertificates(all)
+			})
+		},
+	})
+}
+
+// clock returns the time by which commands judge certificates.
+func clock() time.Time {
+	if wallClock != nil {
+		return wallClock()
+	}
+	return time.Now()
+}
+
+// timeLeft describes the time until a certificate expires. Certificates of
+// nodes usually last seven days, so the last two days are shown to the
+// minute: renewal at two thirds of the lifetime has failed by then.
+func timeLeft(notAfter time.Time) string {
+	switch left := notAfter.Sub(clock()); {
+	case notAfter.IsZero():
+		return "unknown"
+	case left <= 0:
+		return "expired"
+	case left < 48*time.Hour:
+		return left.Round(time.Minute).String()
+	default:
+		return fmt.Sprintf("%d days", left/(24*time.Hour))
+	}
+}
+
+// describeNodeIDs joins node numbers.
+func describeNodeIDs(ids []rhumb.NodeID) string {
+	var words []string
+	for _, id := range ids {
+		words = append(words, id.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// printCertificates prints three tables: certificates, authorities and
+// revoked certificates. Programs get them as one document. Nodes that did not
+// answer are lines of the first table, because their certificates are missing
+// there and may be those that expire next.
+func (tc *trustCommands) printCertificates(all client.Certificates) error {
+	if tc.ForPrograms() {
+		return tc.Print(all, nil)
+	}
+	sections := []func(table.Writer){func(t table.Writer) {
+		t.AppendHeader(table.Row{"ROLE", "NAME", "SERIAL", "EXPIRES", "LEFT", "AUTHORITY", "NODES", "STATE"})
+		for _, c := range all.Certificates {
+			state := "valid"
+			switch {
+			case c.Revoked:
+				state = "revoked"
+			case c.Distrusted:
+				state = "distrusted"
+			}
+			t.AppendRow(table.Row{c.Role, c.Name, c.Serial, c.NotAfter.Format(time.RFC3339), timeLeft(c.NotAfter), fmt.Sprintf("%.16s", c.Authority), describeNodeIDs(c.Nodes), state})
+		}
+		for _, n := range all.Nodes {
+			if n.Err != "" {
+				t.AppendRow(table.Row{"node", n.Name, "", "", "", "", n.Node, n.Err})
+			}
+		}
+	}, authoritySection(all.Authorities)}
+	if len(all.Revoked) > 0 {
+		sections = append(sections, revokedSection(all.Revoked))
+	}
+	return tc.PrintSections(sections...)
+}
+
+// authoritySection returns the table of authorities. Sixteen digits identify
+// an authority among those of one cluster, and `rhumb cert distrust` accepts
+// them.
+func authoritySection(as []client.Authority) func(table.Writer) {
+	return func(t table.Writer) {
+		t.AppendHeader(table.Row{"AUTHORITY", "SUBJECT", "LEFT", "FROM", "STATE"})
+		for _, a := range as {
+			from, state := "files", "trusted"
+			if a.InMetadata {
+				from = "metadata"
+			}
+			if a.Distrusted {
+				state = "distrusted"
+			}
+			t.AppendRow(table.Row{fmt.Sprintf("%.16s", a.Fingerprint), a.Subject, timeLeft(a.NotAfter), from, state})
+		}
+	}
+}
+
+// revokedSection returns the table of revoked certificates. The time left is
+// that of the certificate: a week after it expired, the metadata may forget
+// the entry.
+func revokedSection(rs []rhumb.Revocation) func(table.Writer) {
+	return func(t table.Writer) {
+		t.AppendHeader(table.Row{"REVOKED", "NAME", "LEFT", "AT", "WHY"})
+		for _, r := range rs {
+			t.AppendRow(table.Row{r.Serial, r.Name, timeLeft(r.NotAfter), r.At.Format(time.RFC3339), r.Why})
+		}
+	}
+}
+
+// revokeCommand returns the command that revokes certificates. It takes a
+// serial number or a name, because an operator who has lost a machine knows
+// its name, and one who has found a strange line in `rhumb cert ls` has the
+// number.
+func (tc *trustCommands) revokeCommand() *cobra.Command {
+	var r client.Revoke
+	c := &cobra.Command{
+		Use: "revoke [SERIAL] [--node NAME | --user-name NAME | --operator NAME]", Short: "Make all nodes reject a certificate",
+		Long: `Make all nodes reject a certificate at once and end the connections that rely on it. A node that is cut off or down rejects it
+when it is back. With a name, all certificates of it that nodes use or see at the moment are revoked. The bearer may get another
+certificate from the authority; to keep a user out, use rhumb user disable.`,
+		Example: `  rhumb cert revoke 4d2a9c --why stolen
+  rhumb cert revoke --node eu-1 --why sold
+  rhumb cert revoke --user-name tower`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				r.Serial = args[0]
+			}
+			return tc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				revoked, err := c.RevokeCertificate(ctx, r)
+				if err != nil {
+					return err
+				}
+				return tc.Print(revoked, revokedSection(revoked))
+			})
+		},
+	}
+	c.Flags().StringVar(&r.Node, "node", "", "name of a node")
+	// --user is the user that connects.
+	c.Flags().StringVar(&r.User, "user-name", "", "name of a user")
+	c.Flags().StringVar(&r.Operator, "operator", "", "name of an operator")
+	c.Flags().StringVar(&r.Why, "why", "", "reason, for rhumb cert ls")
+	return tc.connected(c)
+}
+
+// trustCommand returns the command that adds an authority. The file holds
+// certificates, as ca.crt of a node does. A file with a key in it is refused:
+// it should not be on this machine.
+func (tc *trustCommands) trustCommand() *cobra.Command {
+	return tc.connected(&cobra.Command{
+		Use: "trust FILE", Short: "Make all nodes accept another authority",
+		Long: `Make all nodes accept the authorities in a file, besides those in their own files. This is the first step of a change of the
+authority; rhumb cert ls shows when no node needs the old one any more.`,
+		Example: "  rhumb cert trust new-ca.crt",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := tc.readFile(args[0], certSizeMax)
+			if err != nil {
+				return err
+			}
+			certs, err := identity.ParseCertificates(text)
+			if err != nil {
+				return rhumb.Ef("rhumb.cert", rhumb.InvalidArgument, "%s: %s", args[0], rhumb.Message(err))
+			}
+			var ders [][]byte
+			for _, c := range certs {
+				ders = append(ders, c.Raw)
+			}
+			return tc.setTrust(cmd.Context(), ders, nil, false)
+		},
+	})
+}
+
+// distrustCommand returns the command that rejects an authority. It takes the
+// file of the authority or its fingerprint. A name that consists of
+// hexadecimal digits only is a fingerprint, so a file of such a name needs a
+// path: ./abcdef12.
+func (tc *trustCommands) distrustCommand() *cobra.Command {
+	var force bool
+	c := &cobra.Command{
+		Use: "distrust FILE|FINGERPRINT", Short: "Make all nodes reject an authority",
+		Long: `Make all nodes reject an authority and every certificate from it, also if it is in their files. This is the last step of a change
+of the authority, and the answer to a stolen key. An authority that issued the certificate of a node is refused without --force,
+which cuts that node off.`,
+		Example: "  rhumb cert distrust old-ca.crt\n  rhumb cert distrust 3f9a0c2be1774d10",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			names := []string{args[0]}
+			// A fingerprint has no other characters.
+			if strings.Trim(args[0], "0123456789abcdefABCDEF") != "" {
+				text, err := tc.readFile(args[0], certSizeMax)
+				if err != nil {
+					return err
+				}
+				certs, err := identity.ParseCertificates(text)
+				if err != nil {
+					return rhumb.Ef("rhumb.cert", rhumb.InvalidArgument, "%s: %s", args[0], rhumb.Message(err))
+				}
+				names = nil
+				for _, c := range certs {
+					names = append(names, identity.AuthorityOf(c))
+				}
+			}
+			return tc.setTrust(cmd.Context(), nil, names, force)
+		},
+	}
+	c.Flags().BoolVar(&force, "force", false, "also if nodes work with certificates of the authority, or do not answer")
+	return tc.connected(c)
+}
+
+// setTrust changes the trusted authorities and prints all of them, so that
+// the operator sees what is left.
+func (tc *trustCommands) setTrust(ctx context.Context, trust [][]byte, distrust []string, force bool) error {
+	return tc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		all, err := c.SetTrust(ctx, trust, distrust, force)
+		if err != nil {
+			return err
+		}
+		return tc.Print(all, authoritySection(all))
+	})
+}
+
+// gossipCommand returns the group of commands for the keys of gossip. There
+// is no command that sets a key: nodes draw keys at random, and nobody ever
+// has to know one.
+func (tc *trustCommands) gossipCommand() *cobra.Command {
+	ls := &cobra.Command{
+		Use: "ls", Short: "List the versions of the keys of gossip", Args: cobra.NoArgs,
+		Long:    `List the version and the numbers of the keys of gossip in the metadata and at each node. The keys themselves are never shown.`,
+		Example: "  rhumb gossip ls",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return tc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				version, keys, nodes, err := c.GossipKeys(ctx)
+				if err != nil {
+					return err
+				}
+				doc := map[string]any{"version": version, "keys": keys, "nodes": nodes}
+				return tc.Print(doc, func(t table.Writer) {
+					t.AppendHeader(table.Row{"NODE", "NAME", "VERSION", "KEYS", "STATE"})
+					t.AppendRow(table.Row{"metadata", "", version, fmt.Sprint(keys), ""})
+					for _, n := range nodes {
+						t.AppendRow(table.Row{n.Node, n.Name, n.GossipVersion, fmt.Sprint(n.GossipKeys), gossipState(n, version)})
+					}
+				})
+			})
+		},
+	}
+	rotate := &cobra.Command{
+		Use: "rotate", Short: "Replace the key of gossip", Args: cobra.NoArgs,
+		Long: `Replace the key that encrypts gossip, without an interruption: the new key is added everywhere, then encrypts, and then the old
+one is dropped. Each step waits until all nodes that are not fenced have it. A node that is down learns the key when it returns.
+After an error, run the command again: it continues.`,
+		Example: "  rhumb gossip rotate\n  rhumb gossip rotate --timeout 2m",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return tc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				r, err := c.RotateGossipKeys(ctx)
+				if err != nil {
+					return err
+				}
+				return tc.Print(r, func(t table.Writer) {
+					t.AppendHeader(table.Row{"VERSION", "KEY", "AWAY"})
+					t.AppendRow(table.Row{r.Version, r.Key, describeNodeIDs(r.Away)})
+				})
+			})
+		},
+	}
+	return commandGroup("gossip", "List and replace the keys of gossip", tc.connected(ls), tc.connected(rotate))
+}
+
+// gossipState describes how far a node is.
+func gossipState(n client.NodeIdentity, version uint64) string {
+	switch {
+	// The node may have installed the keys all the same.
+	case n.Err != "":
+		return n.Err
+	// A rotation is refused in such a cluster.
+	case !n.Secure:
+		return "insecure"
+	// It installs them with the next change of the metadata that it receives.
+	case n.GossipVersion < version:
+		return "behind"
+	}
+	return "installed"
+}

@@ -1,0 +1,81 @@
+package server
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/identity/identitytest"
+)
+
+// TestChooseRevoked checks which certificates a request to revoke means.
+func TestChooseRevoked(t *testing.T) {
+	cert := func(role, name, serial string) *rhumbpb.Certificate {
+		return &rhumbpb.Certificate{Role: role, Name: name, Serial: serial, NotAfter: 99}
+	}
+	listed := &rhumbpb.ListCertificatesResponse{Nodes: []*rhumbpb.NodeIdentityReport{
+		{Node: 1, Certificate: cert("node", "eu-1", "a1"), Clients: []*rhumbpb.Certificate{cert("user", "tower", "b1"), cert("user", "eu-1", "b2")}},
+		{Node: 2, Certificate: cert("node", "eu-2", "a2"), Clients: []*rhumbpb.Certificate{cert("user", "tower", "b1"), cert("user", "tower", "b3")}},
+		{Node: 3, Error: "away"},
+	}}
+	for _, tt := range []struct {
+		what string
+		q    *rhumbpb.RevokeCertificateRequest
+		want string // serial numbers
+		kind rhumb.Kind
+	}{
+		{"a serial number", &rhumbpb.RevokeCertificateRequest{Serial: "A2"}, "a2", 0},
+		{"a serial number that nobody uses", &rhumbpb.RevokeCertificateRequest{Serial: "0x00:ff"}, "ff", 0},
+		{"a node, not the user of that name", &rhumbpb.RevokeCertificateRequest{NodeName: "eu-1"}, "a1", 0},
+		{"a user with two certificates", &rhumbpb.RevokeCertificateRequest{UserName: "tower"}, "b1 b3", 0},
+		{"an operator that nobody saw", &rhumbpb.RevokeCertificateRequest{OperatorName: "ann"}, "", rhumb.NotFound},
+		{"nothing", &rhumbpb.RevokeCertificateRequest{}, "", rhumb.InvalidArgument},
+		{"two things", &rhumbpb.RevokeCertificateRequest{Serial: "a1", NodeName: "eu-1"}, "", rhumb.InvalidArgument},
+		{"no number", &rhumbpb.RevokeCertificateRequest{Serial: "xyz"}, "", rhumb.InvalidArgument},
+	} {
+		got, err := chooseRevoked(tt.q, listed, time.Unix(5, 0))
+		var serials []string
+		for _, r := range got {
+			serials = append(serials, r.Serial)
+		}
+		if strings.Join(serials, " ") != tt.want || rhumb.KindOf(err) != tt.kind {
+			t.Errorf("%s: %v, %v; want %q, %s", tt.what, serials, err, tt.want, tt.kind)
+		}
+	}
+}
+
+// TestChooseTrust guards that an authority that nodes rely on is not rejected by mistake, and that only
+// authorities are trusted.
+func TestChooseTrust(t *testing.T) {
+	old, next := identitytest.New(t), identitytest.New(t)
+	inUse, unused := identity.AuthorityOf(old.Cert), identity.AuthorityOf(next.Cert)
+	listed := &rhumbpb.ListCertificatesResponse{
+		Nodes:       []*rhumbpb.NodeIdentityReport{{Node: 1, Certificate: &rhumbpb.Certificate{Authority: inUse}}},
+		Authorities: []*rhumbpb.AuthorityInfo{{Fingerprint: inUse}, {Fingerprint: unused}},
+	}
+	silent := &rhumbpb.ListCertificatesResponse{Nodes: []*rhumbpb.NodeIdentityReport{{Node: 2, Error: "away"}}, Authorities: listed.Authorities}
+	for _, tt := range []struct {
+		what string
+		q    *rhumbpb.SetTrustRequest
+		in   *rhumbpb.ListCertificatesResponse
+		kind rhumb.Kind
+	}{
+		{"an authority", &rhumbpb.SetTrustRequest{Trust: [][]byte{next.Cert.Raw}}, listed, 0},
+		{"a certificate of a node", &rhumbpb.SetTrustRequest{Trust: [][]byte{next.Node(t, "eu-1").Cert.Raw}}, listed, rhumb.InvalidArgument},
+		{"no certificate", &rhumbpb.SetTrustRequest{Trust: [][]byte{{1, 2}}}, listed, rhumb.InvalidArgument},
+		{"nothing", &rhumbpb.SetTrustRequest{}, listed, rhumb.InvalidArgument},
+		{"distrust of an unused one", &rhumbpb.SetTrustRequest{Distrust: []string{unused[:8]}}, listed, 0},
+		{"distrust of one in use", &rhumbpb.SetTrustRequest{Distrust: []string{inUse}}, listed, rhumb.Conflict},
+		{"distrust of one in use, by force", &rhumbpb.SetTrustRequest{Distrust: []string{inUse}, Force: true}, listed, 0},
+		{"distrust while a node is silent", &rhumbpb.SetTrustRequest{Distrust: []string{unused}}, silent, rhumb.Unavailable},
+		{"too few digits", &rhumbpb.SetTrustRequest{Distrust: []string{unused[:4]}}, listed, rhumb.InvalidArgument},
+		{"an unknown one", &rhumbpb.SetTrustRequest{Distrust: []string{"0123456789"}}, listed, rhumb.NotFound},
+	} {
+		if _, err := chooseTrust(tt.q, tt.in); rhumb.KindOf(err) != tt.kind || err == nil != (tt.kind == 0) {
+			t.Errorf("%s: %v, want %s", tt.what, err, tt.kind)
+		}
+	}
+}
