@@ -95,8 +95,8 @@ func parseOps(names []string) (ops []load.Op, err error) {
 	return ops, nil
 }
 
-// measureKV keeps all clusters running during the whole measurement, because
-// the targets take turns within each round.
+// measureKV keeps all clusters running during the whole measurement, because the targets take turns
+// within each round.
 func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters kvClusters, dir string) error {
 	place, err := newBenchPlace(dir)
 	if err != nil {

@@ -49,8 +49,7 @@ key with an acknowledged write is read back.`,
 	return c
 }
 
-// measureOverload fails if an acknowledged key is missing, so that a script
-// notices.
+// measureOverload fails if an acknowledged key is missing, so that a script notices.
 func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfig, dir string, flags ...string) error {
 	cluster, stop, err := startBench(ctx, dir, []string{"singapore"}, 3, flags...)
 	if err != nil {
@@ -81,8 +80,7 @@ func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfi
 	return nil
 }
 
-// outcomesText returns the outcomes of calls with their counts, the most
-// frequent first.
+// outcomesText returns the outcomes of calls with their counts, the most frequent first.
 func outcomesText(counts map[string]int64) string {
 	kinds := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Compare(counts[b], counts[a]) })
 	var parts []string
