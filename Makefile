@@ -16,7 +16,7 @@ DURATION ?= 24h
 SEEDS ?= 100
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint
+.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -104,11 +104,14 @@ terraform-local: ## bring up, grow and destroy a cluster of hosts on this machin
 helm-test: ## lint and render the Helm chart, and as root run its containers as processes (compiles for minutes the first time)
 	cd deploy/helm && $(GO) vet ./... && $(GO) test -count=1 -v . -local
 
+provider-test: ## test the Terraform provider against a secured cluster of processes (Terraform 1.11; compiles for minutes the first time)
+	cd deploy/terraform-provider-rhumb && $(GO) vet ./... && TF_ACC=1 TF_ACC_TERRAFORM_PATH=$$(command -v terraform) $(GO) test -count=1 -timeout 20m -v ./...
+
 deploy-test: ## test what of deploy takes too long for CI: two builds of a release, the image, compose, Terraform on this machine, Helm
 	deploy/release/build.sh --verify
 	cd deploy/compose && $(GO) vet ./... && RHUMB_STATIC=$(CURDIR)/bin/release/rhumb $(GO) test -count=1 -v .
 	$(GO) test -count=1 -timeout 20m -v ./deploy/hosts -book
-	@$(MAKE) --no-print-directory terraform-test terraform-lint terraform-local helm-test
+	@$(MAKE) --no-print-directory terraform-test terraform-lint terraform-local helm-test provider-test
 
 clean: ## remove what was built
 	rm -rf bin

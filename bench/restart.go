@@ -11,21 +11,23 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// Restart is the result of one kill -9 of all nodes at once and their restart.
+// Restart is the result of one kill -9 of all nodes at once and their
+// restart.
 type Restart struct {
-	// P50 and Max are over the keys: the time from the start of the first process to the first
-	// successful write.
+	// P50 and Max are over the keys: the time from the start of the first
+	// process to the first successful write.
 	P50 time.Duration `json:"p50_ns"`
 	Max time.Duration `json:"max_ns"`
 	// Keys are the times of all keys in ascending order.
 	Keys []time.Duration `json:"keys_ns"`
-	// InSync is the time from the start of the first process until every range had all replicas in
-	// sync.
+	// InSync is the time from the start of the first process until every
+	// range had all replicas in sync.
 	InSync time.Duration `json:"in_sync_ns"`
 }
 
 const (
-	// restartKeys is the number of keys that are written after a restart, each by its own caller.
+	// restartKeys is the number of keys that are written after a restart,
+	// each by its own caller.
 	restartKeys = 64
 	// startsMax bounds the wait for the processes to restart.
 	startsMax = 30 * time.Second
@@ -55,8 +57,9 @@ func (f *failover) restartAll(ctx context.Context) error {
 	return nil
 }
 
-// restartOnce kills all nodes and measures, from their restart, how long each key cannot be
-// written. Callers retry all the time, as those of a service do.
+// restartOnce kills all nodes and measures, from their restart, how long each
+// key cannot be written. Callers retry all the time, as those of a service
+// do.
 func (f *failover) restartOnce(ctx context.Context) (*Restart, error) {
 	old, err := f.killAll()
 	if err != nil {
@@ -81,7 +84,8 @@ func (f *failover) restartOnce(ctx context.Context) (*Restart, error) {
 		if errs[i] != nil {
 			return nil, errs[i]
 		}
-		// Callers began before the restart, but only the time after it counts.
+		// Callers began before the restart, but only the time after it
+		// counts.
 		r.Keys = append(r.Keys, at.Sub(start))
 	}
 	slices.Sort(r.Keys)
@@ -101,7 +105,8 @@ func (f *failover) killAll() (pids map[int]bool, err error) {
 		}
 		pids[pid] = true
 	}
-	// All processes are killed before any restarts: the demo waits three seconds.
+	// All processes are killed before any restarts: the demo waits three
+	// seconds.
 	for pid := range pids {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			return nil, fmt.Errorf("kill -9 %d: %w", pid, err)
@@ -122,8 +127,8 @@ func (f *failover) putRestartKey(ctx context.Context, i int) (err error) {
 	return err
 }
 
-// awaitStarted waits until every node has a new process, and returns the time at which the first
-// one appeared.
+// awaitStarted waits until every node has a new process, and returns the time
+// at which the first one appeared.
 func (f *failover) awaitStarted(ctx context.Context, old map[int]bool) (first time.Time, err error) {
 	for deadline := time.Now().Add(startsMax); time.Now().Before(deadline); {
 		count := 0

@@ -47,7 +47,7 @@ func Ping(ctx context.Context, cfg Config) ([]Pong, error) {
 }
 
 // pingOften returns the fastest of several answers. The first includes the
-// time to connect, and what is known of the other clock is half the round
+// time to connect, and the error of the other clock is half the round
 // trip.
 func (c *Client) pingOften(ctx context.Context, addr string) (best Pong) {
 	for i := range pingsPerRound {

@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/cli/secret"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/identity"
 )
@@ -20,9 +19,9 @@ type Admin struct {
 	password func() (string, error)
 }
 
-// OpenAdmin returns an Admin that identifies itself as cfg does, which Config
-// returned for the same flags.
-func (f Flags) OpenAdmin(cfg client.Config) (*Admin, error) {
+// OpenAdmin returns an Admin that identifies itself as a client with cfg does.
+// A password that was asked for is not asked for again.
+func OpenAdmin(cfg client.Config) (*Admin, error) {
 	if cfg.TLS == nil {
 		return &Admin{http: &http.Client{}}, nil
 	}
@@ -35,11 +34,7 @@ func (f Flags) OpenAdmin(cfg client.Config) (*Admin, error) {
 	// Only nodes have an admin port, so another certificate of the cluster is
 	// refused: a user must not be able to collect the passwords of others.
 	transport := &http.Transport{TLSClientConfig: src.ClientConfig(identity.Want{Roles: []identity.Role{identity.RoleNode}})}
-	a := &Admin{http: &http.Client{Transport: transport}, source: src, user: f.User}
-	if f.User != "" {
-		a.password = secret.Password(f.PasswordFile, f.User)
-	}
-	return a, nil
+	return &Admin{http: &http.Client{Transport: transport}, source: src, user: cfg.User, password: cfg.Password}, nil
 }
 
 // Close ends the connections.

@@ -156,7 +156,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Validate returns an error that says what is missing or contradictory.
+// Validate returns an error that names the missing or contradictory settings.
 func (c *Context) Validate() error {
 	fault := func(text string) error { return rhumb.E(op, rhumb.InvalidArgument, text) }
 	if len(c.Addr) == 0 {

@@ -23,7 +23,7 @@ type Finding struct {
 	Area  string `json:"area"`
 	Check string `json:"check"`
 	Level Level  `json:"level"`
-	// What was found.
+	// What describes the fact that the level judges.
 	What string `json:"what"`
 	// Remedy says what to do. It is empty if the level is Good or Skipped.
 	Remedy string `json:"remedy,omitempty"`

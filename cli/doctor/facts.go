@@ -2,7 +2,7 @@ package doctor
 
 import "time"
 
-// Facts is what was found out about a machine, a node on it and the cluster
+// Facts describes a machine, a node on it and the cluster
 // around it. A part that was not looked at is nil or empty.
 type Facts struct {
 	Now     time.Time
@@ -27,7 +27,7 @@ type Machine struct {
 	// FilesSoft and FilesHard limit the open files of a process.
 	FilesSoft, FilesHard uint64
 	// MemoryLimit is the memory of the machine or of the control group, named
-	// in LimitFrom; MemoryAsked is what the node is to use, ImageBudget the
+	// in LimitFrom; MemoryAsked is the memory of the node, ImageBudget the
 	// size of its image in shared memory.
 	MemoryLimit, MemoryAvailable, MemoryAsked, ImageBudget int64
 	LimitFrom                                              string
@@ -65,7 +65,7 @@ type Disk struct {
 	Dir    string
 	Exists bool
 	Mount  Mount
-	// Device tells file systems apart.
+	// Device identifies the file system.
 	Device      uint64
 	Size, Free  int64
 	FilesFree   uint64

@@ -10,7 +10,7 @@ import (
 
 const (
 	// offsetWanted is the wanted agreement of clocks. A node that is more
-	// than offsetMax off gives up its primaries (docs/runbooks/clock.md).
+	// than offsetMax off loses its primaries (docs/runbooks/clock.md).
 	offsetWanted = 500 * time.Millisecond
 	offsetMax    = 8 * time.Second
 	// errorWanted is the wanted bound of the kernel for its clock.
@@ -20,7 +20,7 @@ const (
 const clock = area(AreaClock)
 
 // checkClock looks at the kernel's opinion of its own clock. Time services
-// tell the kernel when they have synchronized it. In a container, the service
+// inform the kernel when they have synchronized it. In a container, the service
 // runs on the host and its state is seen here.
 func checkClock(f *Facts) []Finding {
 	const check, remedy = "synchronized", "run chrony or systemd-timesyncd, on the host if this is a container"

@@ -356,7 +356,7 @@ func (ic *commands) publishImage(ctx context.Context, id rhumb.NodeID) error {
 	if err != nil {
 		return err
 	}
-	admin, err := ic.conn.OpenAdmin(cfg)
+	admin, err := connect.OpenAdmin(cfg)
 	if err != nil {
 		return err
 	}

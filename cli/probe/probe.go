@@ -58,7 +58,8 @@ func Machine(asked, imageBudget int64, wantsHugePages bool) *doctor.Machine {
 	return m
 }
 
-// Shm describes the folder for images.
+// Shm describes the folder for images. The folder itself may not exist: the
+// first node of the machine creates it.
 func Shm(dir string, imageBudget int64) *doctor.Shm {
 	s := &doctor.Shm{Dir: dir, ImageBudget: imageBudget}
 	at, err := existing(dir)
@@ -110,7 +111,8 @@ func Disk(dir string) doctor.Disk {
 	return d
 }
 
-// existing returns the nearest folder of a path that exists.
+// existing returns the nearest folder of a path that exists. It is where a
+// node that is not installed yet will create its directories.
 func existing(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -129,6 +131,8 @@ func existing(path string) (string, error) {
 }
 
 // writable returns an error if this user cannot create files in a folder.
+// Permissions alone are no proof: the file system may be read-only, and the
+// user may be root without the right to write there, as in a container.
 func writable(dir string) error {
 	f, err := os.CreateTemp(dir, ".rhumb-doctor-*")
 	if err != nil {
@@ -159,7 +163,8 @@ func syncTimes(dir string) (median, slowest time.Duration, err error) {
 	return times[len(times)/2], times[len(times)-1], nil
 }
 
-// Bind tries to listen on an address.
+// Bind tries to listen on an address and releases it again at once. A port that
+// is in use is not an error: a node may run there.
 func Bind(use, network, addr string) doctor.Bind {
 	b := doctor.Bind{Use: use, Network: network, Addr: addr}
 	var err error
@@ -183,7 +188,8 @@ func Bind(use, network, addr string) doctor.Bind {
 }
 
 // Dial tries to connect to each port, many at once, and fills in what came of
-// it.
+// it. A firewall that drops packets costs the full timeout, so the ports of a
+// cluster cannot be tried one after the other.
 func Dial(ctx context.Context, reaches []doctor.Reach) {
 	slots := make(chan struct{}, dialsAtOnce)
 	var work sync.WaitGroup
@@ -197,7 +203,7 @@ func Dial(ctx context.Context, reaches []doctor.Reach) {
 	work.Wait()
 }
 
-// dial tries one port. The connection is closed without a word, which each
+// dial tries one port. The connection is closed unused, which each
 // server has to bear from anybody.
 func dial(ctx context.Context, r *doctor.Reach) {
 	start := time.Now()
@@ -268,7 +274,8 @@ func readText(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// modeOf returns the permissions of a file as chmod writes them.
+// modeOf returns the permissions of a file as chmod writes them, with the
+// sticky bit, which makes a folder that everybody may write safe.
 func modeOf(info os.FileInfo) uint32 {
 	mode := uint32(info.Mode().Perm())
 	if info.Mode()&os.ModeSticky != 0 {

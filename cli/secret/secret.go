@@ -27,17 +27,23 @@ const passwordMax = 1 << 10
 var terminal = "/dev/tty"
 
 // Password returns a function that reads the password of a user: from a file,
-// or, without one, from the terminal. The function asks once and returns the
-// same answer from then on, because a client logs in again whenever it
-// connects.
+// or, without one, from the terminal. A client calls it before each login. The
+// file is read each time, because the password may have been changed; a person
+// is asked once.
 func Password(file, user string) func() (string, error) {
-	return sync.OnceValues(func() (string, error) {
-		if file != "" {
-			return FromFile(file)
-		}
+	if file != "" {
+		return func() (string, error) { return FromFile(file) }
+	}
+	ask := sync.OnceValues(func() (string, error) {
 		return Ask(fmt.Sprintf("Password of %s: ", user))
 	})
+	first, _ := asked.LoadOrStore(user, ask)
+	return first.(func() (string, error))
 }
+
+// asked holds, for each user, the function that asks for the password. A
+// command may open several connections, and asks once for all of them.
+var asked sync.Map
 
 // FromFile reads a password from a file. One line break at the end does not
 // belong to the password.

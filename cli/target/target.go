@@ -12,6 +12,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/cli/secret"
 	"github.com/rhumbdb/rhumb/client"
 )
 
@@ -58,8 +59,8 @@ func (t *Target) IsSecure() bool {
 	return t.CA+t.Cert+t.Key+t.User+t.PasswordFile != ""
 }
 
-// Validate rejects settings that contradict each other, and names what is
-// missing.
+// Validate rejects settings that contradict each other, and names the
+// missing ones.
 func (t *Target) Validate() error {
 	fault := func(format string, args ...any) error { return rhumb.Ef(op, rhumb.InvalidArgument, format, args...) }
 	if t.Cluster != "" {
@@ -121,5 +122,8 @@ func (t *Target) Config() (client.Config, error) {
 	// without one, of the first node that answers.
 	cluster, _ := rhumb.ParseUUID(t.Cluster)
 	cfg.TLS = &client.TLS{CA: t.CA, Cert: t.Cert, Key: t.Key, Cluster: cluster}
+	if t.User != "" {
+		cfg.User, cfg.Password = t.User, secret.Password(t.PasswordFile, t.User)
+	}
 	return cfg, nil
 }

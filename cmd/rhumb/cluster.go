@@ -94,8 +94,8 @@ empty disk may register with a certificate of that name.`,
 	return commandGroup("node", "List, drain and forget nodes", cc.connected(ls), cc.connected(drain), cc.connected(forget))
 }
 
-// deniedStatus returns an error if the caller may not see the status of the nodes. Otherwise a cluster
-// would look as if no node answered.
+// deniedStatus returns an error if the caller may not see the status of the
+// nodes. Otherwise a cluster would look as if no node answered.
 func deniedStatus(nodes []client.NodeStatus) error {
 	for _, n := range nodes {
 		if n.ErrKind == rhumb.PermissionDenied {
@@ -123,7 +123,8 @@ func (cc *clusterCommands) forgetNode(ctx context.Context, node string) error {
 	})
 }
 
-// describeTroubles summarizes the problems with the copies and disks of a node in a few words.
+// describeTroubles summarizes the problems with the copies and disks of a
+// node in a few words.
 func (d *nodeDoc) describeTroubles() string {
 	var words []string
 	if d.Short {

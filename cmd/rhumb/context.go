@@ -122,7 +122,7 @@ from --password-file). The file holds the names of files and never a password.`,
 	f.BoolVar(&n.use, "use", false, "make it the current context")
 	f.BoolVar(&n.replace, "replace", false, "replace a context of this name")
 	f.DurationVar(&n.timeout, "timeout", target.TimeoutDefault, "how long --check waits for the cluster")
-	// They describe the new context; what the environment says is about this
+	// They describe the new context; the environment concerns this
 	// command.
 	flags.Literal(f, "addr", "ca", "cert", "key", "user", "password-file", "cluster", "from", "insecure")
 	return c
@@ -162,7 +162,7 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 }
 
 // try checks the files of a context, and with --check connects and reports
-// what it found.
+// the nodes that it found.
 func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	conn := connect.Flags{Target: target.Target{
 		Addrs: n.Addr, CA: n.CA, Cert: n.Cert, Key: n.Key, User: n.User, PasswordFile: n.PasswordFile, Cluster: n.Cluster,
@@ -205,7 +205,7 @@ func (cc *contextCommands) list() error {
 }
 
 // show prints one context with the file that holds it. Paths are printed and
-// never what is in them.
+// never their content.
 func (cc *contextCommands) show(args []string) error {
 	file, path, err := cc.load()
 	if err != nil {

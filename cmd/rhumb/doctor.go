@@ -35,7 +35,7 @@ type doctorDoc struct {
 	Findings []doctor.Finding `json:"findings"`
 }
 
-// doctorFlags describe the node that this machine runs or shall run.
+// doctorFlags describe the node that this machine runs or will run.
 type doctorFlags struct {
 	dirs, join                                   []string
 	memory                                       flags.ByteSize
@@ -96,7 +96,9 @@ func (f *doctorFlags) register(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.local, "local", false, "check this machine only")
 }
 
-// examine gathers the facts, judges them and prints the findings.
+// examine gathers the facts, judges them and prints the findings. The exit code
+// says only whether something is wrong, so that a script can use it before a
+// node is started; warnings are for people.
 func examine(ctx context.Context, s *session, f doctorFlags) error {
 	facts := f.gather(ctx, s)
 	findings := doctor.Judge(facts)
@@ -149,7 +151,7 @@ func (f *doctorFlags) gather(ctx context.Context, s *session) *doctor.Facts {
 }
 
 // identityIn returns the files of a node's identity in its first data
-// directory.
+// directory, where enrolment puts them. ok is false before the enrolment.
 func identityIn(dir string) (identity.Files, bool) {
 	at := filepath.Join(dir, "identity")
 	files := identity.Files{Cert: filepath.Join(at, "node.crt"), Key: filepath.Join(at, "node.key"), CA: filepath.Join(at, "ca.crt")}
@@ -188,8 +190,9 @@ func (f *doctorFlags) gatherBinds(ctx context.Context, s *session, facts *doctor
 	}
 }
 
-// pingNodes pings the nodes that flags name, and returns nothing if the flags
-// cannot be used.
+// pingNodes pings the nodes that flags name. It returns nothing if the flags
+// cannot be used: the faults are reported by the checks of the
+// certificates and of the cluster.
 func pingNodes(ctx context.Context, conn connect.Flags) []client.Pong {
 	cfg, err := conn.Config()
 	if err != nil {
@@ -246,7 +249,8 @@ func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doct
 	}
 }
 
-// describeMember returns what a node said about itself.
+// describeMember returns the answer of a node about itself, in the form of the
+// facts, which know nothing of clients.
 func describeMember(st client.NodeStatus, region string) doctor.Member {
 	m := doctor.Member{ID: st.Node.ID.String(), Region: region, Version: st.Node.Binary, Fenced: st.Node.State == rhumb.NodeFenced, Err: st.Err}
 	if st.Err == "" && !st.Ready {
@@ -261,7 +265,8 @@ func describeMember(st client.NodeStatus, region string) doctor.Member {
 	return m
 }
 
-// offsetsOf returns what pings say about clocks.
+// offsetsOf returns what pings say about clocks. The clock of a node that is in
+// no cluster has not been compared with others, so it says nothing.
 func offsetsOf(pongs []client.Pong) (offsets []doctor.Offset) {
 	for _, p := range pongs {
 		if p.Err == nil && p.Node != rhumb.NoNode {
