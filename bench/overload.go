@@ -18,20 +18,18 @@ import (
 // OverloadConfig configures RunOverload.
 type OverloadConfig struct {
 	Cluster *Cluster
-	// Callers are the numbers of callers among which the peak is searched, by
-	// default 50 and 400.
+	// Callers are the numbers of callers among which the peak is searched, by default 50 and 400.
 	Callers []int
-	// Factor times the greatest of Callers is the number of callers of the
-	// overload. The default is 5.
+	// Factor times the greatest of Callers is the number of callers of the overload. The default is
+	// 5.
 	Factor int
-	// Rounds is the number of overloads, each between two measurements of the
-	// peak. The default is 3.
+	// Rounds is the number of overloads, each between two measurements of the peak. The default is
+	// 3.
 	Rounds int
 	// ValueBytes is the size of a value, by default 64 KiB.
 	ValueBytes int
-	// Measure is how long each number of callers is measured, by default 4 s,
-	// after a quarter of that for warming up. Overloads and the peaks between
-	// them take twice as long.
+	// Measure is how long each number of callers is measured, by default 4 s, after a quarter of
+	// that for warming up. Overloads and the peaks between them take twice as long.
 	Measure time.Duration
 	// Progress receives a line about the next run. It may be nil.
 	Progress func(text string)
@@ -53,8 +51,8 @@ func (c *OverloadConfig) setDefaults() {
 // Phase is the purpose of a run of RunOverload.
 type Phase string
 
-// The phases: runs that find the number of callers at the peak, runs with
-// that number, and runs with a multiple of the callers.
+// The phases: runs that find the number of callers at the peak, runs with that number, and runs
+// with a multiple of the callers.
 const (
 	PhaseSearch   Phase = "search"
 	PhasePeak     Phase = "peak"
@@ -65,17 +63,16 @@ const (
 type OverloadReport struct {
 	// Runs are the measurements in their order.
 	Runs []OverloadRun `json:"runs"`
-	// Peak is the rate of acknowledged writes at the peak. Goodput is the
-	// rate of each overload as a share of the mean of the peaks before and
-	// after it.
+	// Peak is the rate of acknowledged writes at the peak. Goodput is the rate of each overload as
+	// a share of the mean of the peaks before and after it.
 	Peak    Spread `json:"peak_ops_per_second"`
 	Goodput Spread `json:"goodput"`
-	// Acked counts the keys with an acknowledged write, Missing those of them
-	// that were not found at the end.
+	// Acked counts the keys with an acknowledged write, Missing those of them that were not found
+	// at the end.
 	Acked   int `json:"acked_keys"`
 	Missing int `json:"missing_keys"`
-	// NewLives counts the lives that nodes began during the measurement. A
-	// live node begins one if it was fenced, so overload must not cause any.
+	// NewLives counts the lives that nodes began during the measurement. A live node begins one if
+	// it was fenced, so overload must not cause any.
 	NewLives int `json:"new_lives"`
 }
 
@@ -83,36 +80,33 @@ type OverloadReport struct {
 type OverloadRun struct {
 	load.Result
 	Phase Phase `json:"phase"`
-	// Outcomes counts the calls by the kind of their error, "ok" for success,
-	// including calls outside the measured time.
+	// Outcomes counts the calls by the kind of their error, "ok" for success, including calls
+	// outside the measured time.
 	Outcomes map[string]int64 `json:"outcomes"`
 	// Unknown holds the error texts of a few calls whose outcome is unknown.
 	Unknown []string `json:"unknown,omitempty"`
-	// Attempts counts the requests of the calls, including those that the
-	// client refused before sending.
+	// Attempts counts the requests of the calls, including those that the client refused before
+	// sending.
 	Attempts uint64 `json:"attempts"`
-	// ClientCPU is the processor time of the callers' process per successful
-	// call, in microseconds.
+	// ClientCPU is the processor time of the callers' process per successful call, in microseconds.
 	ClientCPU float64 `json:"client_cpu_us"`
-	// RSS is the greatest resident memory of each node in bytes, without
-	// images in shared memory.
+	// RSS is the greatest resident memory of each node in bytes, without images in shared memory.
 	RSS []int64 `json:"rss_bytes"`
 }
 
 const (
-	// overloadTimeout bounds one call. A caller that waited longer than the
-	// overload lasts would measure nothing.
+	// overloadTimeout bounds one call. A caller that waited longer than the overload lasts would
+	// measure nothing.
 	overloadTimeout = 5 * time.Second
 	// overloadTexts is the number of unknown outcomes that a run keeps.
 	overloadTexts = 5
 )
 
-// RunOverload measures the rate of large values that a cluster accepts, then
-// lets a multiple of the callers write, and reports goodput, memory and
-// outcomes. A caller whose call fails makes the next one at once. All runs
-// write the same keys, so that runs differ only in their callers. Each
-// overload is between two measurements of the peak, because a disk that is
-// slow for some seconds is slow for both.
+// RunOverload measures the rate of large values that a cluster accepts, then lets a multiple of the
+// callers write, and reports goodput, memory and outcomes. A caller whose call fails makes the next
+// one at once. All runs write the same keys, so that runs differ only in their callers. Each
+// overload is between two measurements of the peak, because a disk that is slow for some seconds is
+// slow for both.
 func RunOverload(ctx context.Context, cfg OverloadConfig) (*OverloadReport, error) {
 	cfg.setDefaults()
 	c, err := client.Open(ctx, cfg.Cluster.ClientConfig(overloadTimeout))
@@ -179,8 +173,7 @@ func overloadName(key int) []byte { return fmt.Appendf(nil, "o/%d", key) }
 // runPhase runs one measurement and adds it to the report.
 func (o *overload) runPhase(ctx context.Context, phase Phase, callers int) *OverloadRun {
 	measure := o.cfg.Measure
-	// Peaks take as long as overloads: for some seconds a store accepts more
-	// than it can sustain.
+	// Peaks take as long as overloads: for some seconds a store accepts more than it can sustain.
 	if phase != PhaseSearch {
 		measure *= 2
 	}
@@ -194,8 +187,7 @@ func (o *overload) runPhase(ctx context.Context, phase Phase, callers int) *Over
 	stop := load.WatchRSS(o.cfg.Cluster.PIDs())
 	cs := load.Case{Op: load.Put, Callers: callers, ValueBytes: o.cfg.ValueBytes, Keys: o.keys, Warm: o.cfg.Measure / 4, Measure: measure}
 	run.Result = load.Run(ctx, cs, o.cfg.Cluster.PIDs(), func(ctx context.Context, _ load.Op, caller, i int, value []byte) error {
-		// Callers use disjoint keys until they wrap around, so every key is
-		// written by some caller.
+		// Callers use disjoint keys until they wrap around, so every key is written by some caller.
 		key := (caller + i*callers) % o.keys
 		_, err := o.t.Put(ctx, overloadName(key), value, client.PutOptions{})
 		if err == nil {
@@ -207,8 +199,7 @@ func (o *overload) runPhase(ctx context.Context, phase Phase, callers int) *Over
 		if rhumb.KindOf(err) == rhumb.Unknown {
 			mu.Lock()
 			defer mu.Unlock()
-			// A few texts show the cause; thousands of equal ones would fill
-			// the report.
+			// A few texts show the cause; thousands of equal ones would fill the report.
 			if len(run.Unknown) < overloadTexts {
 				run.Unknown = append(run.Unknown, err.Error())
 			}
@@ -236,8 +227,8 @@ func (o *overload) sumLives() (n int) {
 	return n
 }
 
-// auditMax bounds the reading of all keys: a cluster that lost a node to
-// overload needs time to recover.
+// auditMax bounds the reading of all keys: a cluster that lost a node to overload needs time to
+// recover.
 const auditMax = 20 * time.Second
 
 // countMissing reads every acknowledged key and counts the missing ones.
