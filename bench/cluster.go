@@ -3,7 +3,6 @@ package bench
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -13,9 +12,6 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/access"
-	"github.com/rhumbdb/rhumb/client"
-	"github.com/rhumbdb/rhumb/client/login"
 )
 
 // Cluster is a demo cluster under measurement: real processes on this machine.
@@ -25,8 +21,8 @@ type Cluster struct {
 	LatencyFile string `json:"latency_file"`
 	// Dir holds the data of the cluster.
 	Dir string `json:"dir"`
-	// Identity is the certificate of an operator, nil for a cluster without TLS.
-	Identity *ClusterIdentity `json:"identity"`
+	// Identity is that of an operator if the cluster is secure, nil otherwise.
+	Identity *Identity `json:"identity"`
 
 	cmd      *exec.Cmd
 	out      *bufio.Scanner
@@ -41,13 +37,6 @@ type ClusterNode struct {
 	Addr   string       `json:"addr"`
 	// AdminAddr serves the metrics of the node.
 	AdminAddr string `json:"admin_addr"`
-}
-
-// ClusterIdentity names the files with the certificate of an operator.
-type ClusterIdentity struct {
-	CA   string `json:"ca"`
-	Cert string `json:"cert"`
-	Key  string `json:"key"`
 }
 
 // clusterStart bounds the time until a cluster is ready.
@@ -95,15 +84,15 @@ func StartClusterAt(ctx context.Context, binary, dir string, regions []string, n
 		c.Stop()
 		return nil, fmt.Errorf("decode the first line of rhumb demo: %w", err)
 	}
+	if err := c.addUser(ctx); err != nil {
+		c.Stop()
+		return nil, err
+	}
 	go func() {
 		// The demo prints a line per second; nothing reads them, but a full pipe would block it.
 		for c.out.Scan() {
 		}
 	}()
-	if err := c.createUser(ctx); err != nil {
-		c.Stop()
-		return nil, fmt.Errorf("create the user of the measurement: %w", err)
-	}
 	return c, nil
 }
 
@@ -122,60 +111,6 @@ func (c *Cluster) Addrs() (out []string) {
 		out = append(out, n.Addr)
 	}
 	return out
-}
-
-// OperatorConfig returns the configuration of a client with all rights, whose calls have a timeout.
-// In a secure cluster, the client has the certificate of an operator.
-func (c *Cluster) OperatorConfig(timeout time.Duration) client.Config {
-	cfg := client.Config{Addrs: c.Addrs(), Timeout: timeout}
-	if c.Identity == nil {
-		cfg.Insecure = true
-	} else {
-		cfg.TLS = &client.TLS{CA: c.Identity.CA, Cert: c.Identity.Cert, Key: c.Identity.Key}
-	}
-	return cfg
-}
-
-// ClientConfig returns the configuration of a client under measurement. In a secure cluster, the
-// client logs in with the password of a user, as services do.
-func (c *Cluster) ClientConfig(timeout time.Duration) client.Config {
-	cfg := c.OperatorConfig(timeout)
-	if c.Identity != nil {
-		cfg.TLS.Cert, cfg.TLS.Key = "", ""
-		cfg.User, cfg.Password = benchUser, func() (string, error) { return c.password, nil }
-	}
-	return cfg
-}
-
-// benchUser is the user under measurement, and the name of its role.
-const benchUser = "bench"
-
-// createUser creates the user of ClientConfig, with all rights to all tables. The user needs no
-// rights to the cluster, except to read its state.
-func (c *Cluster) createUser(ctx context.Context) error {
-	if c.Identity == nil {
-		return nil
-	}
-	admin, err := client.Open(ctx, c.OperatorConfig(clusterStart))
-	if err != nil {
-		return err
-	}
-	defer admin.Close()
-	c.password = rand.Text()
-	v, err := login.NewVerifier(benchUser, c.password)
-	if err != nil {
-		return err
-	}
-	if err := admin.CreateRole(ctx, benchUser); err != nil {
-		return err
-	}
-	if err := admin.Grant(ctx, benchUser, access.Scope{Table: access.AllTables}, access.TableRights); err != nil {
-		return err
-	}
-	if err := admin.Grant(ctx, benchUser, access.Scope{Cluster: true}, access.Read); err != nil {
-		return err
-	}
-	return admin.CreateUser(ctx, benchUser, v, benchUser)
 }
 
 // PIDs returns the processes of all nodes at the start. A node that was restarted has another
