@@ -57,6 +57,8 @@ type StormReport struct {
 const (
 	// stormTimeout bounds one call of a client during the storm.
 	stormTimeout = 10 * time.Second
+	// openTimeout bounds the opening of one client.
+	openTimeout = time.Minute
 	// stormMax bounds the wait until all clients have written after the
 	// restart.
 	stormMax = 5 * time.Minute
@@ -166,9 +168,8 @@ func (sc *stormClient) open(ctx context.Context, cluster *Cluster, i int) (err e
 	cfg := cluster.OperatorConfig(stormTimeout)
 	cfg.From = sc.home
 	cfg.Addrs = []string{cfg.Addrs[i%len(cfg.Addrs)]}
-	// While sixteen others connect on the same processors, opening takes
-	// longer than usual.
-	cfg.ConnectTimeout = stormTimeout
+	// The other clients connect on the same processors, so opening takes longer than usual.
+	cfg.ConnectTimeout = openTimeout
 	if sc.c, err = client.Open(ctx, cfg); err != nil {
 		return err
 	}
