@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/client"
 )
 
 // Cluster is a demo cluster under measurement: real processes on this
@@ -21,6 +20,10 @@ type Cluster struct {
 	Nodes []ClusterNode `json:"nodes"`
 	// LatencyFile holds the simulated round trips between the regions.
 	LatencyFile string `json:"latency_file"`
+	// Identity is that of an operator if the cluster is secure, nil otherwise.
+	Identity *Identity `json:"identity"`
+
+	password string // of the user that measures a secure cluster
 
 	cmd *exec.Cmd
 	out *bufio.Scanner
@@ -82,6 +85,10 @@ func StartClusterAt(ctx context.Context, binary, dir string, regions []string, n
 		c.Stop()
 		return nil, fmt.Errorf("decode the first line of rhumb demo: %w", err)
 	}
+	if err := c.addUser(ctx); err != nil {
+		c.Stop()
+		return nil, err
+	}
 	go func() {
 		// The demo prints a line per second; nothing reads them, but a full
 		// pipe would block it.
@@ -106,12 +113,6 @@ func (c *Cluster) Addrs() (out []string) {
 		out = append(out, n.Addr)
 	}
 	return out
-}
-
-// ClientConfig returns the configuration of a client whose calls have a
-// timeout.
-func (c *Cluster) ClientConfig(timeout time.Duration) client.Config {
-	return client.Config{Addrs: c.Addrs(), Insecure: true, Timeout: timeout}
 }
 
 // PIDs returns the processes of all nodes at the start. A node that was

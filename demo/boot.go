@@ -79,7 +79,7 @@ func (d *run) bootCluster(running context.Context) error {
 		return err
 	}
 	d.learnNodes()
-	return nil
+	return d.createViewer(ctx)
 }
 
 // newClusterID returns a random ID.

@@ -269,7 +269,7 @@ func (d *run) welcomeText() string {
 	fmt.Fprintf(&b, "cluster %s: %d nodes in %d regions, data in %s\n", l.ClusterID, len(l.Nodes), len(l.Regions), l.Dir)
 	_, scheme := d.httpClient()
 	if id := l.Identity; id != nil {
-		fmt.Fprintf(&b, "TLS on all ports; the authority is in %s, and commands on this machine use %s\n", filepath.Join(l.Dir, "authority"), id.Cert)
+		fmt.Fprintf(&b, "TLS on all ports; the authority is in %s, and commands on this machine use %s\nthe user %s may only read: %s\n", filepath.Join(l.Dir, "authority"), id.Cert, viewerName, filepath.Join(l.Dir, viewerName, "user.crt"))
 	}
 	for _, n := range l.Nodes {
 		fmt.Fprintf(&b, "  %-4s %-12s %s  pid %-7d admin %s://%s/metrics\n", n.ID, n.Region, n.Addr, n.PID, scheme, n.AdminAddr)

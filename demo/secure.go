@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/authority"
 	"github.com/rhumbdb/rhumb/authority/enroll"
 	"github.com/rhumbdb/rhumb/authority/token"
@@ -208,4 +209,38 @@ func (d *run) httpClient() (c *http.Client, scheme string) {
 	}
 	cfg := d.security.source.ClientConfig(identity.Want{Roles: []identity.Role{identity.RoleNode}})
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}}, "https"
+}
+
+// viewerName is the user of a secure demo who may read all tables and
+// change nothing, and the name of the user's role.
+const viewerName = "viewer"
+
+// createViewer creates the viewer, to show what a user without rights to
+// write gets. The files are in the folder viewer of the demo.
+func (d *run) createViewer(ctx context.Context) error {
+	if d.security == nil {
+		return nil
+	}
+	made, err := d.security.authority.Issue(authority.Order{Role: identity.RoleUser, Name: viewerName})
+	if err != nil {
+		return err
+	}
+	if _, err := made.Save(filepath.Join(d.layout.Dir, viewerName)); err != nil {
+		return err
+	}
+	c := d.stations[0].client
+	return d.retryUntil(ctx, "the user "+viewerName, func(ctx context.Context) error {
+		for _, step := range []func() error{
+			func() error { return c.CreateRole(ctx, viewerName) },
+			func() error { return c.Grant(ctx, viewerName, access.Scope{Table: "*"}, access.Read) },
+			func() error { return c.CreateUser(ctx, viewerName, access.Verifier{}, viewerName) },
+		} {
+			// From an earlier demo in the same directory, or from an attempt
+			// whose answer was lost.
+			if err := step(); err != nil && rhumb.KindOf(err) != rhumb.AlreadyExists {
+				return err
+			}
+		}
+		return nil
+	})
 }

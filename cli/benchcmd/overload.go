@@ -20,6 +20,7 @@ import (
 func (bc *commands) overloadCommand() *cobra.Command {
 	var cfg bench.OverloadConfig
 	var memory flags.ByteSize
+	var secure bool
 	c := &cobra.Command{
 		Use: "overload", Short: "Find the peak of writes, then run five times as many callers",
 		Long: `Run three nodes in one region and write large values with growing numbers of callers. Then run a multiple of the callers,
@@ -28,12 +29,16 @@ The command shows acknowledged writes per second, the outcomes of the calls and 
 key with an acknowledged write is read back.`,
 		Example: `  rhumb bench overload
   rhumb bench overload --memory 768MiB
+  rhumb bench overload --secure
   rhumb bench overload --callers 100 --value-bytes 1024 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var flags []string
 			if memory != 0 {
 				flags = []string{"--memory", memory.String()}
+			}
+			if secure {
+				flags = append(flags, "--secure")
 			}
 			return bc.measureOverload(cmd.Context(), cfg, bc.dir, flags...)
 		},
@@ -42,6 +47,7 @@ key with an acknowledged write is read back.`,
 	fl.IntSliceVar(&cfg.Callers, "callers", []int{50, 400}, "numbers of callers among which to find the peak")
 	fl.Var(&memory, "memory", "memory of the three nodes together")
 	flags.Default(fl, "memory", "as for rhumb demo")
+	fl.BoolVar(&secure, "secure", false, "run the nodes with TLS, and log in as a user with a password")
 	fl.IntVar(&cfg.Factor, "factor", 5, "factor by which the largest number of callers is multiplied for the overload")
 	fl.IntVar(&cfg.Rounds, "rounds", 3, "how often to measure the overload, each time between two peaks")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 64<<10, "size of a value")

@@ -351,6 +351,9 @@ func TestSecureDemo(t *testing.T) {
 		}
 		ok(t, "get", "flights", "SWR8", "--from", "virginia")
 		ok(t, "status", "--check")
+		viewer := []string{"--addr", layout.Nodes[0].Addr, "--ca", filepath.Join(dir, "viewer", "ca.crt"), "--cert", filepath.Join(dir, "viewer", "user.crt"), "--key", filepath.Join(dir, "viewer", "user.key")}
+		ok(t, append([]string{"get", "flights", "SWR8"}, viewer...)...)
+		fails(t, exit.Auth, append([]string{"put", "flights", "SWR8", "ident=SWR9"}, viewer...)...)
 		fails(t, exit.Unavailable, "get", "flights", "SWR8", "--addr", layout.Nodes[0].Addr, "--insecure", "--timeout", "1s")
 		for _, n := range layout.Nodes {
 			if _, err := os.Stat(n.Dir + ".token"); !errors.Is(err, fs.ErrNotExist) {

@@ -19,6 +19,7 @@ import (
 	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/geo/rtt"
 	"github.com/rhumbdb/rhumb/node"
+	"github.com/rhumbdb/rhumb/node/gate"
 	"github.com/rhumbdb/rhumb/node/publish"
 	"github.com/rhumbdb/rhumb/snapshot"
 	"github.com/rhumbdb/rhumb/storage"
@@ -109,8 +110,25 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	flags.Default(fl, "memory", "half of the machine's or the control group's")
 	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB")
 	flags.Default(fl, "cache-size", "an eighth of the memory")
+	f.registerLimits(fl, cfg)
 	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", defaults.DrainTimeout, "how long a stop waits for primaries to move away")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+// registerLimits adds the flags of what callers can take of the node.
+func (f *startFlags) registerLimits(fl *pflag.FlagSet, cfg *node.Config) {
+	l := &cfg.Limits
+	fl.IntVar(&l.Connections, "max-connections", 0, "maximum connections of clients on each port")
+	flags.Default(fl, "max-connections", strconv.Itoa(gate.ConnectionsDefault))
+	fl.IntVar(&l.Unauthenticated, "max-unauthenticated", 0, "maximum connections on each port whose caller is not identified yet")
+	flags.Default(fl, "max-unauthenticated", strconv.Itoa(gate.EarlyDefault))
+	fl.Float64Var(&l.User.Requests, "user-requests", 0, "maximum requests per second of one user")
+	fl.Float64Var(&l.User.Bytes, "user-bytes", 0, "maximum bytes per second of requests and answers of one user")
+	fl.Float64Var(&l.Connection.Requests, "connection-requests", 0, "maximum requests per second of one connection")
+	fl.Float64Var(&l.Connection.Bytes, "connection-bytes", 0, "maximum bytes per second of requests and answers of one connection")
+	for _, name := range []string{"user-requests", "user-bytes", "connection-requests", "connection-bytes"} {
+		flags.Default(fl, name, "no limit")
+	}
 }
 
 // registerImage adds the flags of the image of published tables.

@@ -24,6 +24,7 @@ type callKey struct{}
 type call struct {
 	who   access.Principal
 	login bool // identified by a token
+	known bool // the user existed when the stream began
 	conn  *connState
 
 	once  sync.Once
@@ -120,6 +121,7 @@ func (m *Manager) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamSer
 		return api.Status(errUnknown, api.Hint{})
 	}
 	defer k.conn.remove(k)
+	k.known = k.lostUser(m.cfg.Policy()) == nil
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -129,10 +131,29 @@ func (m *Manager) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamSer
 	// The end of this function ends the stream for gRPC, and with it every Send and Recv in the handler.
 	select {
 	case err := <-done:
+		// The authorization looks at the metadata more often than recheck. A caller who lost the user is
+		// told that, and not that a right is missing.
+		if why := k.lostUser(m.cfg.Policy()); err != nil && why != nil && k.known {
+			return endStatus(info.FullMethod, why)
+		}
 		return err
 	case <-k.ended:
 		return endStatus(info.FullMethod, k.why)
 	}
+}
+
+// lostUser returns why the user of a call may not continue, or nil.
+func (k *call) lostUser(p *access.Policy) error {
+	if p == nil {
+		return nil
+	}
+	k.conn.mu.Lock()
+	defer k.conn.mu.Unlock()
+	credentials := uint64(0)
+	if s := k.conn.session; k.login && s != nil && s.user == k.who.Name {
+		credentials = s.credentials
+	}
+	return checkUser(p, k.who.Name, credentials)
 }
 
 // endStatus returns the status of a stream that was ended in the middle.
