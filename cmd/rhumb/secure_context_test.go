@@ -37,7 +37,7 @@ func TestSecureContext(t *testing.T) {
 		t.Errorf("snapshot publish: exit %d, %s%s", code, stdout, stderr)
 	}
 	doc, _ := diagnose(t, "--authority", c.authorityAddr, "--listen", addr, "--dir", c.nodes[0].dir)
-	for _, want := range []string{"n1 in frankfurt serves", "the clock of n1", "the clock of the authority", "node n1 runs there", "this command", "node in " + c.nodes[0].dir} {
+	for _, want := range []string{"n1 in frankfurt serves", "the clock of n1", "the clock of the authority", "node n1 runs there", "this command", "node in " + c.nodes[0].dir, "node frankfurt-1: serial"} {
 		if !doc.found(doctor.Good, want) {
 			t.Errorf("doctor does not say %q: %+v", want, doc.Findings)
 		}
