@@ -19,13 +19,14 @@ type Cluster struct {
 	Nodes []ClusterNode `json:"nodes"`
 	// LatencyFile holds the simulated round trips between the regions.
 	LatencyFile string `json:"latency_file"`
+	// Dir holds the data of the cluster.
+	Dir string `json:"dir"`
 	// Identity is that of an operator if the cluster is secure, nil otherwise.
 	Identity *Identity `json:"identity"`
 
-	password string // of the user that measures a secure cluster
-
-	cmd *exec.Cmd
-	out *bufio.Scanner
+	cmd      *exec.Cmd
+	out      *bufio.Scanner
+	password string // of benchUser
 }
 
 // ClusterNode is one process of a Cluster.

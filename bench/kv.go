@@ -30,25 +30,33 @@ type target interface {
 
 // Rhumb is a running cluster to measure.
 type Rhumb struct {
-	Addrs []string
-	PIDs  []int
+	// Client configures the callers.
+	Client client.Config
+	// PIDs are the processes of the nodes.
+	PIDs []int
 	// Replicas is the replication factor: the number of nodes of a region.
 	Replicas int
 	// Regions is the number of regions; 0 counts as 1.
 	Regions int
-	// From is the region of the callers. The default is the region of the nearest node.
-	From string
 	// LatencyFile holds the round trips to simulate between the callers and the nodes. If it is
-	// empty, none are simulated. It needs From.
+	// empty, none are simulated. It needs Client.From.
 	LatencyFile string
 }
 
 func (r *Rhumb) name() string {
+	name := fmt.Sprintf("rhumb-%d", r.Replicas)
 	if r.Regions > 1 {
-		return fmt.Sprintf("rhumb-%dx%d", r.Regions, r.Replicas)
+		name = fmt.Sprintf("rhumb-%dx%d", r.Regions, r.Replicas)
 	}
-	return fmt.Sprintf("rhumb-%d", r.Replicas)
+	if r.Client.TLS != nil {
+		name += secureSuffix
+	}
+	return name
 }
+
+// secureSuffix ends the name of a cluster with TLS and users. The cluster is compared with the one
+// without the suffix.
+const secureSuffix = "-tls"
 
 // rhumbTarget drives a cluster through the default client.
 type rhumbTarget struct {
@@ -61,14 +69,14 @@ type rhumbTarget struct {
 
 // openRhumb connects to a cluster and creates the table of the benchmark.
 func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
-	cfg := client.Config{Addrs: r.Addrs, From: r.From, Insecure: true}
+	cfg := r.Client
 	if r.LatencyFile != "" {
 		network, err := wan.Open(r.LatencyFile)
 		if err != nil {
 			return nil, err
 		}
 		// The callers see the same simulated distances as the nodes.
-		cfg.Dial = network.Dialer(r.From)
+		cfg.Dial = network.Dialer(cfg.From)
 	}
 	c, err := client.Open(ctx, cfg)
 	if err != nil {
@@ -330,7 +338,8 @@ func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 			return nil, err
 		}
 		targets = append(targets, t)
-		if cfg.PeerBinary == "" {
+		// The other cluster of as many nodes has the peer.
+		if cfg.PeerBinary == "" || r.Client.TLS != nil {
 			continue
 		}
 		p, err := openPeer(cfg.PeerBinary, "etcd", r.Replicas, filepath.Join(cfg.Dir, fmt.Sprintf("etcd-%d", r.Replicas)))

@@ -30,7 +30,8 @@ type KVRow struct {
 	FirstError string `json:"first_error,omitempty"`
 }
 
-// KVRatio compares Rhumb with a peer of as many nodes: the median of the ratios within single
+// KVRatio compares Rhumb with a peer of as many nodes, or Rhumb with TLS and users with Rhumb
+// without them: the median of the ratios within single
 // rounds, with the least and the greatest.
 type KVRatio struct {
 	Rhumb   string  `json:"rhumb"`
@@ -89,6 +90,9 @@ func (r *KVReport) summarise() {
 			// A peer of as many nodes has the same suffix. Clusters of several regions have none.
 			nodes, ok := strings.CutPrefix(t, "rhumb-")
 			peer := "etcd-" + nodes
+			if plain, secure := strings.CutSuffix(t, secureSuffix); secure {
+				peer = plain
+			}
 			if ok && runs[peer] != nil {
 				r.Ratios = append(r.Ratios, makeRatio(t, peer, c, runs[t][c], runs[peer][c]))
 			}
