@@ -11,6 +11,9 @@ import (
 )
 
 // UserInfo describes a user. Its password is not part of it.
+//
+// Whether there is a password is shown and its verifier never, not even to an administrator: it
+// would be a gift to whoever reads the output.
 type UserInfo struct {
 	Name        string   `json:"name"`
 	Roles       []string `json:"roles"`
@@ -72,6 +75,10 @@ func askAccess[T any](ctx context.Context, c *Client, op rhumb.Op, call func(con
 
 // changeAccess sends a change of a user, role or grant. done is the kind with which a node refuses
 // a change that was made already. It is success if an earlier attempt may have made it.
+//
+// Changes carry no request ID as writes of records do. They are idempotent instead: repeating one
+// leaves the same state, except that a second drop fails, and that failure is the success of the
+// earlier attempt.
 func (c *Client) changeAccess(ctx context.Context, op rhumb.Op, done rhumb.Kind, call func(context.Context, rhumbpb.AccessClient) (*rhumbpb.AccessResponse, error)) error {
 	// Counts the nodes that were asked, not retries of one.
 	tries := 0

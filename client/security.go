@@ -75,6 +75,7 @@ func (c *Client) Certificates(ctx context.Context) (Certificates, error) {
 	// A user who is connected to three nodes is one line.
 	bySerial := map[string]int{}
 	add := func(m *rhumbpb.Certificate) {
+		// Serial numbers are unique per authority only.
 		key := m.GetAuthority() + "/" + m.GetSerial()
 		i, ok := bySerial[key]
 		if !ok {

@@ -29,6 +29,9 @@ type Identity struct {
 
 // security is the authority of a secure demo, which the process of the demo serves itself, and the
 // identity with which the demo uses its own cluster.
+//
+// The authority of a demo is on the machine of the nodes, which the documents advise against. A
+// demo protects nothing; it shows how the parts work together.
 type security struct {
 	authority *authority.Authority
 	log       *os.File
@@ -137,6 +140,8 @@ func (d *run) makeTokens() error {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return rhumb.Wrap(opRun, err)
 		}
+		// A node that has no certificate may have been killed while it enrolled. Its old token
+		// would still work, but only until it expires, so a new one is made.
 		tok, err := d.makeToken(filepath.Base(n.Dir), i == 0)
 		if err != nil {
 			return err
@@ -203,6 +208,7 @@ func (d *run) httpClient() (c *http.Client, scheme string) {
 	if d.security == nil {
 		return http.DefaultClient, "http"
 	}
+	// Connections are not kept: a node that is restarted by the demo presents another certificate.
 	cfg := d.security.source.ClientConfig(identity.Want{Roles: []identity.Role{identity.RoleNode}})
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}}, "https"
 }

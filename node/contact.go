@@ -17,9 +17,13 @@ import (
 const (
 	// contactTimeout bounds the question to one node where it gossips.
 	contactTimeout = time.Second
-	// callersMax bounds the addresses of callers that a node without a cluster remembers.
+	// callersMax bounds the addresses of callers that a node without a cluster remembers. The
+	// addresses are claims of the callers. The bound keeps a node that lies from filling the memory
+	// of one that has no cluster yet.
 	callersMax = 16
-	// mendInterval is the interval at which a member looks for nodes that gossip has lost.
+	// mendInterval is the interval at which a member looks for nodes that gossip has lost. Fast
+	// enough that a node returns to gossip before anybody looks for it, and slow enough that a
+	// cluster with a dead node costs one connection attempt in that time.
 	mendInterval = 5 * time.Second
 	// mendMax bounds the lost nodes that it contacts at once.
 	mendMax = 4
@@ -94,6 +98,7 @@ func (n *Node) contactAddrs() (addrs []string) {
 // contactNode asks one node where it gossips.
 func (n *Node) contactNode(ctx context.Context, addr string) (c contact, err error) {
 	const op rhumb.Op = "node.contactNode"
+	// Any node of the cluster is accepted: the address is all that is known about who runs there.
 	conn, err := n.connectAny(addr)
 	if err != nil {
 		return c, err
@@ -188,6 +193,7 @@ func (n *Node) installGossipKeys(keys rhumb.GossipKeys) {
 
 // Contact answers another node that asks where this one gossips.
 func (n *Node) Contact(ctx context.Context, addr string) (server.ContactInfo, error) {
+	// The answer holds the keys of gossip, so a user must never get it.
 	if err := n.requireNodeCaller(ctx); err != nil {
 		return server.ContactInfo{}, err
 	}
@@ -223,6 +229,7 @@ func (m *member) mendGossip() {
 func (m *member) lostByGossip() (addrs []string) {
 	known := map[rhumb.NodeID]bool{}
 	for _, g := range m.n.gossip.Members() {
+		// A node of another cluster that shares the network does not count as known.
 		if g.Cluster == m.cluster {
 			known[g.Node] = true
 		}

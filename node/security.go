@@ -104,6 +104,8 @@ func (m *member) DescribeIdentity() *rhumbpb.NodeIdentityReport {
 		r.Certificate = m.describeCertificate(name, leaf, m.n.source.IssuerID())
 	}
 	for _, p := range m.n.source.Bearers() {
+		// Other nodes report themselves. Reports of each about all others would make the report of
+		// a cluster grow with the square of its nodes.
 		if p.Role != identity.RoleNode && len(r.Clients) < clientsMax {
 			r.Clients = append(r.Clients, m.describeCertificate(p.Name, p.Cert, p.Authority))
 		}

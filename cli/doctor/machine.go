@@ -142,10 +142,13 @@ func checkShm(f *Facts) []Finding {
 	if slices.Contains(s.Mount.Options, "ro") {
 		add(shm.wrong("mount", s.Mount.At+" is mounted read-only", "run `mount -o remount,rw "+s.Mount.At+"`; in a container, mount a writable tmpfs there"))
 	}
+	// With the sticky bit, as on /dev/shm itself, others may add files there but not replace those
+	// of the node.
 	if s.Exists && s.Mode&0o022 != 0 && s.Mode&0o1000 == 0 {
 		add(shm.wrong("permissions", fmt.Sprintf("others may write %s (mode %04o) and could replace an image", s.Dir, s.Mode), "run `chmod 755 "+s.Dir+"`"))
 	}
 	switch what := fmt.Sprintf("%s of %s are free; an image may have %s", size(s.Free), size(s.Size), size(s.ImageBudget)); {
+	// The size of the file system is unknown, so nothing can be judged.
 	case s.Size == 0:
 	case s.Size < s.ImageBudget:
 		add(shm.wrong("size", what, fmt.Sprintf("run `mount -o remount,size=%d %s`, or lower --snapshot-budget", 2*s.ImageBudget, s.Mount.At)))
@@ -190,6 +193,8 @@ func checkFileSystem(d *Disk) Finding {
 		return disk.wrong(check, what+", which is mounted read-only", "run `mount -o remount,rw "+d.Mount.At+"`, after `dmesg` has said why it is read-only")
 	case d.Mount.Kind == "tmpfs" || d.Mount.Kind == "ramfs":
 		return disk.wrong(check, what+": it forgets everything when the machine restarts", "choose a --dir on a disk")
+	// Warned of and not refused: some of these keep their promises, and it is the operator who
+	// knows.
 	case strings.HasPrefix(d.Mount.Kind, "nfs") || slices.Contains([]string{"cifs", "smb3", "9p", "ceph", "glusterfs"}, d.Mount.Kind) || strings.HasPrefix(d.Mount.Kind, "fuse"):
 		return disk.warning(check, what+", which another machine provides: a node stalls whenever that one does", "choose a --dir on a disk of this machine")
 	case d.Mount.Kind == "overlay":
@@ -208,6 +213,7 @@ func checkRoom(d *Disk) Finding {
 	switch {
 	case d.Free < freeMin:
 		return disk.wrong(check, what, remedy)
+	// File systems without a table of inodes report zero, which is not a lack.
 	case d.FilesFree > 0 && d.FilesFree < filesFreeMin:
 		return disk.wrong(check, fmt.Sprintf("%s can hold %d more files", d.Dir, d.FilesFree), "remove files, or make a file system with more inodes")
 	case d.Size > 0 && d.Free < d.Size/100*freeShareWanted:
@@ -239,6 +245,7 @@ func checkSync(d *Disk) Finding {
 func checkSharedDisks(f *Facts) []Finding {
 	out := []Finding{}
 	for i := range f.Disks {
+		// Each pair once.
 		for j := range i {
 			a, b := &f.Disks[j], &f.Disks[i]
 			if a.Err == "" && b.Err == "" && a.Device == b.Device && a.Device != 0 {

@@ -49,6 +49,7 @@ func checkOffsets(f *Facts) []Finding {
 		}
 		what := fmt.Sprintf("the clock of %s is %v %s that of this machine (to %v)", o.Of, round(far), direction, round(o.Uncertainty))
 		const remedy = "run `chronyc makestep` on the machine whose clock is wrong; docs/runbooks/clock.md has more"
+		// Only the part of the difference that is certain counts.
 		switch far -= o.Uncertainty; {
 		case far > offsetMax:
 			out = append(out, clock.wrong("offset", what+fmt.Sprintf("; with more than %v, a node takes no primaries", offsetMax), remedy))
@@ -115,6 +116,7 @@ func checkIdentities(f *Facts) []Finding {
 		switch what := fmt.Sprintf("%s: %s is %s of cluster %s, until %s", id.Of, id.Cert, id.Name, id.Cluster, id.NotAfter.UTC().Format(time.RFC3339)); {
 		case id.Err != "":
 			out = append(out, certificates.wrong("usable", id.Of+": "+id.Err, "`rhumb cert show "+id.Cert+"` shows the certificate; `rhumb cert create` or an enrolment with a new token makes another"))
+		// A caller who logs in by password has authorities and no certificate.
 		case id.Cert == "":
 			out = append(out, certificates.good("usable", id.Of+" trusts the authorities in "+id.CA))
 		case left < id.WarnBefore:
@@ -177,6 +179,7 @@ func checkVersions(f *Facts) []Finding {
 	if len(by) > 1 {
 		return one(cluster.warning("versions", what, "finish the upgrade: restart the nodes with the old version one after the other"))
 	}
+	// Only if no node has the version of this program: during an upgrade it is that of one half.
 	if len(by[f.Version]) == 0 && f.Version != "" {
 		return one(cluster.warning("versions", what+"; this program is "+f.Version, "use the program of the nodes' version"))
 	}

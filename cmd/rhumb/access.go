@@ -91,6 +91,8 @@ func (ac *accessCommands) printDone(doc accessDone) error {
 
 // newPassword says where the new password of a user is from. The flags of the connection name the
 // password with which the command itself logs in, so this one has a name of its own.
+//
+// A password in a flag would be in the history of the shell and in the list of processes.
 type newPassword struct {
 	file string
 	none bool
@@ -335,6 +337,9 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 }
 
 // grantFlags select what a grant is about.
+//
+// The flag of the cluster is --cluster-wide and not --cluster, which names the cluster to connect
+// to in every command.
 type grantFlags struct {
 	table, prefix, rights string
 	cluster               bool

@@ -295,6 +295,8 @@ func (ac *authorityCommands) issueFlags(c *cobra.Command, out *string, life *tim
 func (ac *authorityCommands) issue(o authority.Order, out string) error {
 	const op rhumb.Op = "rhumb.cert"
 	base := filepath.Join(out, o.Role.String())
+	// Before the certificate is signed: an existing key would be overwritten, and somebody may be
+	// using it.
 	for _, p := range []string{base + ".crt", base + ".key"} {
 		if _, err := os.Lstat(p); err == nil {
 			return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists; choose another --out, or remove it", p)
@@ -329,6 +331,7 @@ expires: rhumb cert revoke makes the cluster refuse it at once. Run both if a ke
 		Example: "  rhumb authority revoke --node eu-1 --authority ./authority\n  rhumb authority revoke 5f2a90c1d7 --authority ./authority --why 'laptop lost'",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			// Exactly one of them.
 			if (len(args) == 1) == (node != "") {
 				return rhumb.E("rhumb.authority", rhumb.InvalidArgument, "name a serial number or --node, not both")
 			}

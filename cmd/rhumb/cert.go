@@ -59,6 +59,9 @@ With --csr, the key stays where the certificate request was made.`,
 }
 
 // certificateDoc is a certificate as `cert show` and `cert create` print it.
+//
+// It says everything that Rhumb looks at, in the words that Rhumb uses. For the other fields of a
+// certificate there are other tools, such as openssl.
 type certificateDoc struct {
 	// URI is the name as the certificate contains it. URI and Cluster are empty for authorities,
 	// whose Role is "ca".

@@ -135,6 +135,8 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 		if *path == "" {
 			continue
 		}
+		// The paths are relative to the folder in which they are typed; commands that use the
+		// context run elsewhere.
 		abs, err := filepath.Abs(*path)
 		if err != nil {
 			return rhumb.Wrap(opContext, err)

@@ -176,6 +176,8 @@ func (f *doctorFlags) gatherBinds(ctx context.Context, s *session, facts *doctor
 	if !facts.Binds[0].InUse {
 		return
 	}
+	// The node on this port is asked who it is with the identity of the caller. Without one, the
+	// connection is insecure, which works only for a node that is too.
 	here := s.conn
 	here.Addrs, here.LatencyFile = []string{listen}, ""
 	if s.conn.CA == "" {

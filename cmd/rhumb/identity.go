@@ -51,6 +51,8 @@ func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (ke
 	cfg.Founder = state.Founder
 	cfg.Collectors = append(cfg.Collectors, keeper.Collectors()...)
 	return func() func() {
+		// The renewal outlives the signal that stops the node: a node that drains for minutes still
+		// needs its certificate.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		var work sync.WaitGroup
 		work.Go(func() { keeper.Run(ctx) })

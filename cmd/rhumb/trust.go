@@ -223,6 +223,7 @@ which cuts that node off.`,
 				if err != nil {
 					return rhumb.Ef("rhumb.cert", rhumb.InvalidArgument, "%s: %s", args[0], rhumb.Message(err))
 				}
+				// A file may hold several authorities, and all of them are meant.
 				names = nil
 				for _, c := range certs {
 					names = append(names, identity.AuthorityOf(c))

@@ -68,6 +68,9 @@ func (n *Network) checkBearer(ctx context.Context, id rhumb.NodeID, joining bool
 }
 
 // checkSpeaker returns an error unless the bearer of a name may act as a node.
+//
+// The catalog binds each name to one node. A certificate that was stolen from eu-1 can thus speak
+// for eu-1, until it is revoked, and for no other node.
 func (n *Network) checkSpeaker(name string, id rhumb.NodeID, joining bool) error {
 	err := n.cfg.Handler.MaySpeak(name, id, joining)
 	if rhumb.KindOf(err) == rhumb.PermissionDenied {
@@ -95,6 +98,10 @@ func (n *Network) checkMember(ctx context.Context) error {
 
 // proofText returns the text that a proof signs. The contents are hashed with their sizes, so that
 // no byte moves from one to the next.
+//
+// The text names the receiver, so that a relay cannot deliver the message to another node, and the
+// life of the sender (Boot), so that messages of a former life, whose disk may have been lost, are
+// not taken for those of the present one.
 func (n *Network) proofText(statement string, origin, to rhumb.NodeID, p *rhumbpb.OriginProof, group uint32, contents [][]byte) []byte {
 	sum := sha256.New()
 	var size [8]byte
@@ -113,6 +120,9 @@ func (n *Network) proofText(statement string, origin, to rhumb.NodeID, p *rhumbp
 }
 
 // signProof signs a statement of this node for another node, or returns nil without TLS.
+//
+// Only relayed messages are signed. On a direct connection TLS proves the sender already, and a
+// signature per message would cost more than the message.
 func (n *Network) signProof(statement string, to rhumb.NodeID, group uint32, contents ...[]byte) (*rhumbpb.OriginProof, error) {
 	if n.cfg.Identity == nil {
 		return nil, nil
@@ -134,6 +144,8 @@ func (n *Network) checkProof(statement string, p *rhumbpb.OriginProof, origin rh
 	if n.cfg.Identity == nil {
 		return nil
 	}
+	// Missing is not the same as insecure: without this case, a relay could drop the proof and be
+	// believed.
 	if p == nil {
 		return n.reject(rejectedProof, rhumb.Ef(op, rhumb.Unauthenticated, "a relayed message of %s is not signed", origin))
 	}

@@ -58,6 +58,7 @@ func (g *Gossip) SetKeys(keys rhumb.GossipKeys) error {
 	if err := k.ring.UseKey(keys.Keys[0].Secret); err != nil {
 		return rhumb.WrapKind(op, rhumb.Internal, err)
 	}
+	// The random key of the beginning leaves the ring here too.
 	for _, old := range k.ring.GetKeys() {
 		if !slices.ContainsFunc(keys.Keys, func(key rhumb.GossipKey) bool { return bytes.Equal(key.Secret, old) }) {
 			if err := k.ring.RemoveKey(old); err != nil {

@@ -24,6 +24,9 @@ type AccessNode interface {
 
 // Access is the service for users, roles and grants. Authorize has checked the right to each call;
 // the methods check only what depends on the request.
+//
+// Its methods never see a password: clients compute verifiers. A node that is broken into thus
+// learns verifiers, which it has anyway, and no password that the user may have used elsewhere too.
 type Access struct {
 	rhumbpb.UnimplementedAccessServer
 	node AccessNode

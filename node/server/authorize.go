@@ -12,7 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// need is what a caller needs for an RPC.
+// need is what a caller needs for an RPC. The zero value denies, so an RPC that somebody forgets to
+// list is closed and not open.
 type need uint8
 
 const (
@@ -103,6 +104,9 @@ func NewDenied() *prometheus.CounterVec {
 
 // Authorize returns options that reject calls whose callers lack what callNeeds demands. state
 // returns the newest catalog of the node, or nil before there is one.
+//
+// The catalog is read for each call and not for each connection: a revoked right ends with the next
+// call, however long the connection has been open.
 func Authorize(state func() *catalog.State, denied *prometheus.CounterVec) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(authorizeUnary(state, denied)),

@@ -17,6 +17,9 @@ import (
 const catchUpMax = time.Second
 
 // permit decides about one request by the newest catalog of this node.
+//
+// It is made for one request and thrown away, so all names of a request are judged by one catalog,
+// and no request by an old one.
 type permit struct {
 	who     access.Principal
 	subject *access.Subject
@@ -168,6 +171,9 @@ func (k *KV) checkLater(ctx context.Context, q *rhumbpb.Request) error {
 }
 
 // scanPermitted answers one page of a scan with the records that the caller may read.
+//
+// The scan visits the permitted intervals only. Filtering a page after it was read would be
+// simpler, but empty pages and their timing would show how many hidden records there are.
 func (k *KV) scanPermitted(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error) {
 	p := k.permitFor(ctx)
 	f := p.subject.Filter(access.Read, p.table(q.Table))

@@ -188,6 +188,8 @@ func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCert
 		// Nobody uses it at the moment, so its expiry is unknown.
 		return []rhumb.Revocation{{Serial: name, Why: q.Why, At: now}}, nil
 	}
+	// An error rather than success without effect: the operator believes that the certificate is
+	// dead, and it may be used again tomorrow.
 	return nil, rhumb.Ef(op, rhumb.NotFound, "no node uses or has seen a certificate of %s %s lately; revoke it by its serial number, which `rhumb cert show FILE` prints", role, name)
 }
 

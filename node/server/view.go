@@ -11,6 +11,9 @@ import (
 // view is what one caller may see of the catalog: all regions and nodes, the tables that it has any
 // right to, and the classes, blocks and ranges of these tables, which requests need to find their
 // way.
+//
+// Clients cache the metadata, so hiding a table later is not enough. The view guarantees that a
+// client never receives anything about a table while it has no right to it.
 type view struct {
 	who access.Principal
 	// policy and shown are those of the last update, shown the classes that it contained.

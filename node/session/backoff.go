@@ -45,6 +45,14 @@ type failures struct {
 }
 
 // backoff delays attempts after failures. It has no clock.
+//
+// Nothing here locks a user out. A lock-out after some failures is a weapon: whoever knows a name
+// could keep its owner out. The wait concerns one user at one address; the limits over all
+// addresses only slow guessing down, and addresses that have logged in before are exempt.
+//
+// The records are LRU lists, so an attacker who invents names or addresses pushes out old records
+// and forgets its own with them; the limiter of its address remains, because each attempt refreshes
+// it.
 type backoff struct {
 	mu      sync.Mutex
 	tries   *simplelru.LRU[try, *failures]
