@@ -21,7 +21,7 @@ const op rhumb.Op = "rhumb.bench"
 type commands struct {
 	*output.Printer
 	conn *connect.Flags
-	dir string // the value of --dir
+	dir  string // the value of --dir
 }
 
 // Command returns `rhumb bench`. conn holds the connection flags, for commands that measure the
