@@ -184,12 +184,13 @@ func (n *Node) openNode() (err error) {
 	}
 	n.gossip, err = peer.StartGossip(peer.GossipConfig{
 		Name: n.engine.Identity().Store.String(), Addr: n.cfg.GossipAddr, Advertise: n.gossipAdvertised(), WAN: n.cfg.WAN, From: n.cfg.wanPlace(), Logger: n.cfg.Logger,
-		Encrypted: !n.cfg.Insecure,
+		Encrypted: !n.cfg.Insecure, IsNode: n.isNodeAddr,
 	}, n.gossipLabel())
 	if err != nil {
 		ports.close()
 		return err
 	}
+	n.metrics.MustRegister(n.gossip.Collectors()...)
 	// Handlers use gossip. A client that connects earlier waits until here.
 	n.servePorts(ports)
 	return nil

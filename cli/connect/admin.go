@@ -74,7 +74,7 @@ func (a *Admin) Do(ctx context.Context, method, addr, path string) (*http.Respon
 		return nil, rhumb.Ef(op, rhumb.Unauthenticated, "the admin port %s does not accept this identity; give --cert and --key, or --user and a password", addr)
 	case http.StatusForbidden:
 		_ = resp.Body.Close()
-		return nil, rhumb.Ef(op, rhumb.PermissionDenied, "the admin port %s refuses %s %s; an administrator grants the rights of the cluster with `rhumb grant ROLE --cluster`", addr, method, path)
+		return nil, rhumb.Ef(op, rhumb.PermissionDenied, "the admin port %s refuses %s %s; an administrator grants the rights of the cluster with `rhumb grant ROLE --cluster-wide`", addr, method, path)
 	}
 	return resp, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 	"github.com/rhumbdb/rhumb/cli/secret"
 	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 // TimeoutDefault is how long commands wait for a cluster by default.
@@ -103,9 +104,30 @@ func (t *Target) checkAddrs() error {
 	return nil
 }
 
+// CheckFiles rejects files that cannot be used: missing ones, keys and
+// passwords that others can read, keys of other certificates, certificates that
+// have expired or that the authorities have not issued.
+func (t *Target) CheckFiles() error {
+	if t.PasswordFile != "" {
+		if _, err := secret.FromFile(t.PasswordFile); err != nil {
+			return err
+		}
+	}
+	if t.CA == "" {
+		return nil
+	}
+	src, err := identity.OpenSource(identity.SourceConfig{Files: identity.Files{Cert: t.Cert, Key: t.Key, CA: t.CA}})
+	if err != nil {
+		return err
+	}
+	src.Close()
+	return nil
+}
+
 // Config returns the configuration of a client. Nothing is sent in plain text
-// unless the user asks for it. Files are named and not read here: the client
-// reads them again when they change.
+// unless the user asks for it. The password is read or asked for now, so that
+// one that is missing is not reported as a node that does not answer. Files
+// are read again by the client when they change.
 func (t *Target) Config() (client.Config, error) {
 	cfg := client.Config{Addrs: t.Addrs, From: t.From, Insecure: t.Insecure, Timeout: t.Timeout, ConnectTimeout: t.Timeout}
 	if err := t.Validate(); err != nil {
@@ -124,6 +146,9 @@ func (t *Target) Config() (client.Config, error) {
 	cfg.TLS = &client.TLS{CA: t.CA, Cert: t.Cert, Key: t.Key, Cluster: cluster}
 	if t.User != "" {
 		cfg.User, cfg.Password = t.User, secret.Password(t.PasswordFile, t.User)
+		if _, err := cfg.Password(); err != nil {
+			return cfg, err
+		}
 	}
 	return cfg, nil
 }

@@ -168,7 +168,10 @@ func (n *newContext) try(ctx context.Context, s *session, name string) error {
 		Addrs: n.Addr, CA: n.CA, Cert: n.Cert, Key: n.Key, User: n.User, PasswordFile: n.PasswordFile, Cluster: n.Cluster,
 		From: n.From, Insecure: n.Insecure, Timeout: n.timeout,
 	}}
-	if _, err := conn.Config(); err != nil || !n.check {
+	if err := conn.Validate(); err != nil {
+		return err
+	}
+	if err := conn.CheckFiles(); err != nil || !n.check {
 		return err
 	}
 	return conn.With(ctx, func(_ context.Context, c *client.Client) error {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/identity/identitytest"
 )
 
 // ownConfig gives a test a folder for contexts of its own.
@@ -23,11 +24,10 @@ func ownConfig(t *testing.T) (file string) {
 func TestContexts(t *testing.T) {
 	file, dir := ownConfig(t), t.TempDir()
 	t.Chdir(dir)
-	for _, name := range []string{"ca.crt", "ada.crt", "ada.key"} {
-		must(os.WriteFile(name, nil, 0o600))
-	}
+	must(os.Rename(identitytest.New(t).User(t, "ada").Files(t, t.TempDir()).CA, "ca.crt"))
 	ok(t, "context", "add", "local", "--addr", "127.0.0.1:7600,127.0.0.1:7610", "--insecure", "--from", "bern")
 	add := []string{"context", "add", "prod", "--addr", "eu-1.example.net:7600", "--ca", "ca.crt", "--user", "ada", "--password-file", "pw"}
+	fails(t, exit.NotFound, add...) // there is no password file
 	must(os.WriteFile("pw", []byte("secret"), 0o600))
 	ok(t, add...)
 	if text, err := os.ReadFile(file); err != nil || strings.Contains(string(text), "secret") {
@@ -97,6 +97,7 @@ func TestContextsThatCannotWork(t *testing.T) {
 		"a --addr h:1":               "--ca FILE",
 		"a --addr h:1 --insecure":    "not a loopback address",
 		"a --addr 127.0.0.1:1 --insecure --user u":             "plain text",
+		"a --addr h:1 --ca no-such-file":                       "no-such-file",
 		"a --addr h:1 --ca ca --cert c":                        "belong together",
 		"a --addr h:1 --ca ca --cert c --key k --user u":       "choose one",
 		"a --addr h:1 --ca ca --password-file p":               "needs --user",

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/contexts"
 	"github.com/rhumbdb/rhumb/cli/flags"
 	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/demo"
@@ -45,6 +46,7 @@ This is a demonstration, not a benchmark.`,
 			cfg.Terminal = output.IsTerminal(s.Out)
 			cfg.MemoryBytes = int64(memory)
 			cfg.Restart, cfg.Banner = !noRestart, !noBanner
+			noteContext(s)
 			return demo.Run(cmd.Context(), cfg)
 		},
 	}
@@ -67,4 +69,26 @@ This is a demonstration, not a benchmark.`,
 	f.BoolVar(&noRestart, "no-restart", false, "do not restart a node that dies; without this flag it is restarted after 3 s")
 	f.BoolVar(&noBanner, "no-banner", false, "omit the note about benchmarks")
 	return c
+}
+
+// noteContext warns that commands will not find the demo, because a context is
+// selected: it wins, so that a demo never receives commands that
+// are about another cluster, nor the other way round.
+func noteContext(s *session) {
+	name := os.Getenv("RHUMB_CONTEXT")
+	if name == "" {
+		path, err := contexts.Path()
+		if err != nil {
+			return
+		}
+		// A broken file is reported by the commands that need it.
+		file, err := contexts.Load(path)
+		if err != nil {
+			return
+		}
+		name = file.Current
+	}
+	if name != "" && name != contexts.Demo {
+		s.Notef("rhumb: commands use the context %s; add --context demo to use this demo, or run `rhumb context use demo`", name)
+	}
 }

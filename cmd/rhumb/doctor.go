@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"net"
 	"os"
 	"path/filepath"
@@ -228,6 +229,7 @@ func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doct
 			facts.Members = append(facts.Members, describeMember(st, regions.nameOf(st.Node.Region)))
 			facts.Reaches = append(facts.Reaches, portsOf(st.Node.ID.String(), regions.nameOf(st.Node.Region), st.Node.Addr, st.Node.HeartbeatAddr, st.Node.AdminAddr)...)
 		}
+		facts.Identities = append(facts.Identities, certificatesInUse(ctx, c)...)
 		conn := s.conn
 		conn.Addrs = nil
 		for _, st := range statuses {
@@ -247,6 +249,26 @@ func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doct
 	if err != nil {
 		facts.ClusterErr = rhumb.Message(err)
 	}
+}
+
+// certificatesInUse returns the certificates with which the nodes of a cluster
+// run. Without TLS there are none, and who may not see them learns nothing:
+// each node warns of its own certificate, too.
+func certificatesInUse(ctx context.Context, c *client.Client) (ids []doctor.Identity) {
+	list, err := c.Certificates(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, cert := range list.Certificates {
+		if cert.Role != identity.RoleNode.String() || cert.Revoked || cert.Distrusted {
+			continue
+		}
+		ids = append(ids, doctor.Identity{
+			Of: "node " + cert.Name, Cert: "serial " + cert.Serial, Name: "the certificate in use", Cluster: c.Cluster().String(), NotBefore: cert.NotBefore, NotAfter: cert.NotAfter,
+			WarnBefore: identity.ExpiryWarning(&x509.Certificate{NotBefore: cert.NotBefore, NotAfter: cert.NotAfter}),
+		})
+	}
+	return ids
 }
 
 // describeMember returns the answer of a node about itself, in the form of the

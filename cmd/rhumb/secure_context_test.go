@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,7 +37,7 @@ func TestSecureContext(t *testing.T) {
 		t.Errorf("snapshot publish: exit %d, %s%s", code, stdout, stderr)
 	}
 	doc, _ := diagnose(t, "--authority", c.authorityAddr, "--listen", addr, "--dir", c.nodes[0].dir)
-	for _, want := range []string{"n1 in frankfurt serves", "the clock of n1", "the clock of the authority", "node n1 runs there", "this command", "node in " + c.nodes[0].dir} {
+	for _, want := range []string{"n1 in frankfurt serves", "the clock of n1", "the clock of the authority", "node n1 runs there", "this command", "node in " + c.nodes[0].dir, "node frankfurt-1: serial"} {
 		if !doc.found(doctor.Good, want) {
 			t.Errorf("doctor does not say %q: %+v", want, doc.Findings)
 		}
@@ -55,5 +56,44 @@ func TestSecureContext(t *testing.T) {
 	_, stderr, code = runIn(t.Context(), "", "status", "--timeout", "2s", "--cluster", fmt.Sprintf("%032x", 1))
 	if code == exit.OK || !strings.Contains(stderr, "cluster") {
 		t.Errorf("another cluster: exit %d, %s", code, stderr)
+	}
+}
+
+// TestPasswordContext guards that a context with a user logs in with a
+// password from its file: for data, and on the admin port; that the user is
+// limited to its rights; and that nobody is asked where no terminal is.
+func TestPasswordContext(t *testing.T) {
+	c := startSecureCluster(t, "frankfurt")
+	ownConfig(t)
+	c.ok(t, "table", "create", "notes", "--replicas", "1", "--min-in-sync", "1", "--snapshot=plain")
+	c.ok(t, "role", "create", "editor")
+	c.ok(t, "grant", "editor", "--table", "notes", "--rights", "read,write")
+	password := filepath.Join(t.TempDir(), "password")
+	must(os.WriteFile(password, []byte("correct horse\n"), 0o600))
+	c.ok(t, "user", "create", "ada", "--new-password-file", password, "--role", "editor")
+	ca := filepath.Join(c.operator, "ca.crt")
+	add := []string{"context", "add", "notes", "--addr", c.nodes[0].addr, "--ca", ca, "--user", "ada", "--replace", "--use", "--check"}
+	ok(t, append(add, "--password-file", password)...)
+	ok(t, "put", "notes", "a", "n=1")
+	ok(t, "get", "notes", "a")
+	// The user may not administer the cluster, on no port.
+	fails(t, exit.Auth, "table", "create", "mine", "--replicas", "1")
+	fails(t, exit.Auth, "delete", "notes", "a")
+	if _, stderr, code := runIn(t.Context(), "", "snapshot", "publish", "n1"); code != exit.Auth || !strings.Contains(stderr, "rhumb grant") {
+		t.Errorf("publish without the right: exit %d, %s", code, stderr)
+	}
+	c.ok(t, "grant", "editor", "--cluster-wide", "--rights", "admin")
+	await(t, "the right to arrive", bootWait, func() bool {
+		_, _, code := runIn(t.Context(), "", "snapshot", "publish", "n1")
+		return code == exit.OK
+	})
+	wrong := filepath.Join(t.TempDir(), "wrong")
+	must(os.WriteFile(wrong, []byte("battery staple"), 0o600))
+	t.Setenv("RHUMB_PASSWORD_FILE", wrong)
+	fails(t, exit.Auth, "get", "notes", "a", "--timeout", "2s")
+	ok(t, "get", "notes", "a", "--password-file", password)
+	must(os.Chmod(wrong, 0o644))
+	if _, stderr, code := runIn(t.Context(), "", "get", "notes", "a", "--timeout", "2s"); code != exit.Auth || !strings.Contains(stderr, "chmod 600") {
+		t.Errorf("a password that others can read: exit %d, %s", code, stderr)
 	}
 }
