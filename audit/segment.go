@@ -53,6 +53,15 @@ func listSegments(dir string) (list []segment, err error) {
 	return list, nil
 }
 
+// existingSegments is listSegments for readers, to whom a directory without a log is a mistake.
+func existingSegments(dir string) ([]segment, error) {
+	list, err := listSegments(dir)
+	if err == nil && len(list) == 0 {
+		err = rhumb.Ef("audit.list", rhumb.NotFound, "%s has no files of an audit log; the log of a node is in the folder audit of its first directory", dir)
+	}
+	return list, err
+}
+
 // flaw is the first place of a segment that cannot be read.
 type flaw struct {
 	offset int64

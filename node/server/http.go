@@ -77,7 +77,7 @@ type guarded struct {
 func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, err := g.callers.Identify(r)
 	if err == nil && !g.callers.Allows(who, g.right) {
-		err = rhumb.Ef("server.AdminHandler", rhumb.PermissionDenied, "%s lacks the right %s to the cluster; an administrator grants it with rhumb grant ROLE --cluster --rights %s", who, g.right, g.right)
+		err = rhumb.Ef("server.AdminHandler", rhumb.PermissionDenied, "%s lacks the right %s to the cluster; an administrator grants it with `rhumb grant ROLE --cluster-wide --rights %s`", who, g.right, g.right)
 	}
 	if err != nil {
 		refuseHTTP(w, err)
