@@ -211,6 +211,11 @@ func (c callersHTTP) Allows(who access.Principal, right access.Rights) bool {
 	return c.n.policy().AllowsCluster(who, right)
 }
 
+// MayRead implements server.Callers.
+func (c callersHTTP) MayRead(who access.Principal, table string) bool {
+	return c.n.policy().Of(who).Allows(access.Read, table, nil)
+}
+
 // record records an administrative request.
 func (n *Node) record(ctx context.Context, e audit.Event) error {
 	e.Policy = n.policy().Revision()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -31,6 +32,7 @@ create patches names that exist in no region, and update patches existing names,
 equivalent. With several --regions the callers are in the first one, and clusters run without etcd.`,
 		Example: `  make bench-kv
   rhumb bench kv --alone --rounds 1 --callers 64
+  rhumb bench kv --alone --secure --nodes 3 --rounds 3
   rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 256
   rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 64 --batch 64
   rhumb bench kv --op create --regions singapore,frankfurt,virginia --nodes 3 --callers 256 --latency real`,
@@ -60,6 +62,7 @@ equivalent. With several --regions the callers are in the first one, and cluster
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 100, "size of a value")
 	fl.DurationVar(&cfg.Measure, "measure", 2*time.Second, "how long a case is measured")
 	fl.StringVar(&peers, "peers", besideBinary("peers"), "program that runs etcd")
+	fl.BoolVar(&clusters.secure, "secure", false, "also measure each cluster with TLS and users, in ratio to the one without")
 	fl.BoolVar(&alone, "alone", false, "measure only Rhumb")
 	return c
 }
@@ -69,6 +72,15 @@ type kvClusters struct {
 	regions []string
 	nodes   []int // per region; one cluster runs for each number
 	latency string
+	secure  bool // also run each cluster with TLS and users
+}
+
+// demoFlags returns the flags of the demo that runs a cluster.
+func (k kvClusters) demoFlags() []string {
+	if k.secure {
+		return []string{"--secure"}
+	}
+	return nil
 }
 
 // parseOps parses the operations of --op.
@@ -83,8 +95,8 @@ func parseOps(names []string) (ops []load.Op, err error) {
 	return ops, nil
 }
 
-// measureKV keeps all clusters running during the whole measurement, because
-// the targets take turns within each round.
+// measureKV keeps all clusters running during the whole measurement, because the targets take turns
+// within each round.
 func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters kvClusters, dir string) error {
 	place, err := newBenchPlace(dir)
 	if err != nil {
@@ -93,16 +105,22 @@ func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters 
 	defer place.removeTemporary()
 	cfg.Dir = place.dir
 	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	kinds := [][]string{nil}
+	if clusters.secure {
+		kinds = append(kinds, clusters.demoFlags())
+	}
 	for _, nodes := range clusters.nodes {
-		c, err := bench.StartClusterAt(ctx, place.binary, filepath.Join(place.dir, fmt.Sprintf("rhumb-%d", nodes)), clusters.regions, nodes, clusters.latency)
-		if err != nil {
-			return rhumb.Wrap(op, err)
+		for _, flags := range kinds {
+			dir := filepath.Join(place.dir, fmt.Sprintf("rhumb-%d%s", nodes, strings.Join(flags, "")))
+			c, err := bench.StartClusterAt(ctx, place.binary, dir, clusters.regions, nodes, clusters.latency, flags...)
+			if err != nil {
+				return rhumb.Wrap(op, err)
+			}
+			defer c.Stop()
+			target := bench.Rhumb{Client: c.ClientConfig(0), PIDs: c.PIDs(), Replicas: nodes, Regions: len(clusters.regions), LatencyFile: c.LatencyFile}
+			target.Client.From = c.Nodes[0].Region
+			cfg.Clusters = append(cfg.Clusters, target)
 		}
-		defer c.Stop()
-		cfg.Clusters = append(cfg.Clusters, bench.Rhumb{
-			Addrs: c.Addrs(), PIDs: c.PIDs(), Replicas: nodes,
-			Regions: len(clusters.regions), From: c.Nodes[0].Region, LatencyFile: c.LatencyFile,
-		})
 	}
 	r, err := bench.RunKV(ctx, cfg)
 	if err != nil {

@@ -106,8 +106,7 @@ func (f *Flags) findDemo() error {
 	return nil
 }
 
-// demoAddrs returns the addresses of the nodes of a demo, those in region
-// from first.
+// demoAddrs returns the addresses of the nodes of a demo, those in region from first.
 func demoAddrs(layout *demo.Layout, from string) (addrs []string) {
 	for _, here := range []bool{true, false} {
 		for _, n := range layout.Nodes {
@@ -119,8 +118,7 @@ func demoAddrs(layout *demo.Layout, from string) (addrs []string) {
 	return addrs
 }
 
-// RunningDemo returns the layout of the demo that runs on this machine, or
-// nil if none does.
+// RunningDemo returns the layout of the demo that runs on this machine, or nil if none does.
 func RunningDemo() (*demo.Layout, error) {
 	path := demo.ContextPath()
 	layout, err := demo.ReadLayout(path)
@@ -153,8 +151,7 @@ func (f Flags) With(ctx context.Context, fn func(ctx context.Context, c *client.
 	return fn(ctx, c)
 }
 
-// ParseNode parses a node as commands print it, such as n3, or its number
-// alone.
+// ParseNode parses a node as commands print it, such as n3, or its number alone.
 func ParseNode(s string) (rhumb.NodeID, error) {
 	digits := s
 	if len(s) > 1 && s[0] == 'n' {

@@ -24,12 +24,11 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
-// FileDefault is read if it exists and neither --config nor RHUMB_CONFIG
-// names another file.
+// FileDefault is read if it exists and neither --config nor RHUMB_CONFIG names another file.
 const FileDefault = "/etc/rhumb/rhumb.yaml"
 
-// Setting is a flag that the configuration file can set under its name with
-// '_' for '-', and the environment as RHUMB_ and that name in capitals.
+// Setting is a flag that the configuration file can set under its name with '_' for '-', and the
+// environment as RHUMB_ and that name in capitals.
 type Setting struct {
 	Key   string
 	About string
@@ -298,9 +297,8 @@ func (s *Settings) Apply(set *pflag.FlagSet) error {
 	return nil
 }
 
-// setFlag sets a flag to a configured value. The flag counts as changed from
-// then on, as if it were on the command line, so that required flags and
-// checks of flags treat both alike.
+// setFlag sets a flag to a configured value. The flag counts as changed from then on, as if it were
+// on the command line, so that required flags and checks of flags treat both alike.
 func setFlag(f *pflag.Flag, value any) error {
 	text := fmt.Sprint(value)
 	if list, ok := value.([]any); ok {
@@ -351,10 +349,9 @@ func (s *Settings) loadFile() error {
 	return rhumb.Wrap(op, s.file.values.Merge(read))
 }
 
-// loadEnv reads the variables that name settings. Variables with the prefix
-// that name none are no error, because other programs set some: for a service
-// named rhumb, Kubernetes sets RHUMB_PORT. Only `rhumb config check` reports
-// them.
+// loadEnv reads the variables that name settings. Variables with the prefix that name none are no
+// error, because other programs set some: for a service named rhumb, Kubernetes sets RHUMB_PORT.
+// Only `rhumb config check` reports them.
 func (s *Settings) loadEnv() error {
 	provider := env.Provider(".", env.Opt{
 		Prefix: prefix,
@@ -373,8 +370,7 @@ func (s *Settings) loadEnv() error {
 	return rhumb.Wrap(op, s.env.values.Load(provider, nil))
 }
 
-// Unknown describes the environment variables that look like settings but are
-// not.
+// Unknown describes the environment variables that look like settings but are not.
 func (s *Settings) Unknown() []string { return s.unknown }
 
 // Shown returns the value of a key and its origin, for a person: for settings
