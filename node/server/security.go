@@ -261,7 +261,7 @@ func chooseTrust(q *rhumbpb.SetTrustRequest, listed *rhumbpb.ListCertificatesRes
 		}
 		for _, r := range listed.Nodes {
 			if r.Certificate.GetAuthority() == f && !q.Force {
-				return cmd, rhumb.Ef(op, rhumb.Conflict, "node %s works with a certificate of the authority %.16s, so the other nodes would refuse it; renew its certificate with another authority first", rhumb.NodeID(r.Node), f)
+				return cmd, rhumb.Ef(op, rhumb.InvalidArgument, "node %s works with a certificate of the authority %.16s, so the other nodes would refuse it; renew its certificate with another authority first, or cut it off with --force", rhumb.NodeID(r.Node), f)
 			}
 			// A node that did not answer may rely on it as well.
 			if r.Error != "" && !q.Force {

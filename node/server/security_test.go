@@ -92,7 +92,7 @@ func TestChooseTrust(t *testing.T) {
 		{"no certificate", &rhumbpb.SetTrustRequest{Trust: [][]byte{{1, 2}}}, listed, rhumb.InvalidArgument},
 		{"nothing", &rhumbpb.SetTrustRequest{}, listed, rhumb.InvalidArgument},
 		{"distrust of an unused one", &rhumbpb.SetTrustRequest{Distrust: []string{unused[:8]}}, listed, 0},
-		{"distrust of one in use", &rhumbpb.SetTrustRequest{Distrust: []string{inUse}}, listed, rhumb.Conflict},
+		{"distrust of one in use", &rhumbpb.SetTrustRequest{Distrust: []string{inUse}}, listed, rhumb.InvalidArgument},
 		{"distrust of one in use, by force", &rhumbpb.SetTrustRequest{Distrust: []string{inUse}, Force: true}, listed, 0},
 		{"distrust while a node is silent", &rhumbpb.SetTrustRequest{Distrust: []string{unused}}, silent, rhumb.Unavailable},
 		{"too few digits", &rhumbpb.SetTrustRequest{Distrust: []string{unused[:4]}}, listed, rhumb.InvalidArgument},
