@@ -68,8 +68,7 @@ type Trust struct {
 	// Distrusted holds authorities, as AuthorityOf identifies them, that are trusted no longer,
 	// whatever their origin.
 	Distrusted []string
-	// Revoked holds serial numbers of certificates, as SerialOf writes them.
-	Revoked []string
+	Revoked    []Revoked
 }
 
 // Source holds the identity of one member and the open connections that rely on it. Its methods may
@@ -179,7 +178,7 @@ func (s *Source) SetTrust(t Trust) {
 
 // newVerifierLocked returns the rules of acceptance that follow from a reading of the files.
 func (s *Source) newVerifierLocked(l *loaded) *Verifier {
-	v := &Verifier{Cluster: s.cfg.Cluster, Distrusted: map[string]bool{}, Revoked: map[string]bool{}}
+	v := &Verifier{Cluster: s.cfg.Cluster, Distrusted: map[string]bool{}, Revoked: map[Revoked]bool{}}
 	if v.Cluster.IsZero() && l.pair != nil {
 		v.Cluster = l.name.Cluster
 	}
@@ -192,8 +191,8 @@ func (s *Source) newVerifierLocked(l *loaded) *Verifier {
 	for _, id := range s.trust.Distrusted {
 		v.Distrusted[id] = true
 	}
-	for _, serial := range s.trust.Revoked {
-		v.Revoked[serial] = true
+	for _, r := range s.trust.Revoked {
+		v.Revoked[r] = true
 	}
 	return v
 }

@@ -166,11 +166,17 @@ type Verifier struct {
 	// Distrusted holds authorities that are rejected even if they are in Authorities or below one
 	// of them, as AuthorityOf identifies them.
 	Distrusted map[string]bool
-	// Revoked holds the serial numbers of revoked certificates. Serial numbers are compared without
-	// their issuer. Authorities of Rhumb draw them at random from 127 bits. An external authority
-	// that counts from one must not be combined with a second one of that kind, or a revocation
-	// concerns both.
-	Revoked map[string]bool
+	// Revoked holds the revoked certificates.
+	Revoked map[Revoked]bool
+}
+
+// Revoked identifies a revoked certificate. Serial numbers are unique per authority only.
+type Revoked struct {
+	// Authority is the issuer, as AuthorityOf identifies it. If it is empty, the serial number is rejected
+	// whoever issued it.
+	Authority string
+	// Serial is the serial number, as SerialOf writes it.
+	Serial string
 }
 
 // Verify checks a chain, whose first certificate is that of the bearer, at a time. The error says
@@ -208,11 +214,11 @@ func (v *Verifier) Verify(chain []*x509.Certificate, want Want, now time.Time) (
 	}
 	// Revocation is looked up last, so that a certificate which is wrong in another way is reported
 	// as that. The order has no influence on what is accepted: all checks must pass.
-	serial := SerialOf(leaf)
-	if v.Revoked[serial] {
+	serial, authority := SerialOf(leaf), AuthorityOf(issuer)
+	if v.Revoked[Revoked{authority, serial}] || v.Revoked[Revoked{"", serial}] {
 		return Peer{}, rejectf(ReasonRevoked, "the certificate of %s with serial %s is revoked; issue another one", name.Short(), serial)
 	}
-	return Peer{Name: name, Serial: serial, NotAfter: leaf.NotAfter, Authority: AuthorityOf(issuer), Cert: leaf}, nil
+	return Peer{Name: name, Serial: serial, NotAfter: leaf.NotAfter, Authority: authority, Cert: leaf}, nil
 }
 
 // checkTime checks the validity in time.

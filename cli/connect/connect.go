@@ -66,13 +66,14 @@ func (f Flags) Config() (client.Config, error) {
 
 // findDemo fills in the demo that runs on this machine, unless the flags name
 // another cluster. Who names an authority or an identity does not mean the
-// demo.
+// demo, unless the context says so: --context demo with --cert or --user
+// connects to the demo as somebody else.
 func (f *Flags) findDemo() error {
 	if len(f.Addrs) > 0 {
 		return nil
 	}
 	var layout *demo.Layout
-	if !f.IsSecure() {
+	if !f.IsSecure() || f.Context == contexts.Demo {
 		var err error
 		if layout, err = RunningDemo(); err != nil {
 			return err
@@ -86,7 +87,10 @@ func (f *Flags) findDemo() error {
 		// protect nobody. A secure demo leaves the identity of an operator.
 		f.From, f.Insecure = cmp.Or(f.From, layout.Regions[0].Name), layout.Identity == nil
 		if id := layout.Identity; id != nil {
-			f.CA, f.Cert, f.Key = id.CA, id.Cert, id.Key
+			if f.Cert+f.Key+f.User == "" {
+				f.Cert, f.Key = id.Cert, id.Key
+			}
+			f.CA = cmp.Or(f.CA, id.CA)
 		}
 		f.Addrs = demoAddrs(layout, f.From)
 		f.LatencyFile = cmp.Or(f.LatencyFile, layout.LatencyFile)

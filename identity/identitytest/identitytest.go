@@ -139,6 +139,11 @@ func URIs(t testing.TB, uris ...string) Option {
 	}
 }
 
+// Serial sets the serial number.
+func Serial(n int64) Option {
+	return func(i *issue) { i.template.SerialNumber = big.NewInt(n) }
+}
+
 // SelfSigned signs the certificate with its own key.
 func SelfSigned() Option { return func(i *issue) { i.selfSigned = true } }
 

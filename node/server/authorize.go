@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"fmt"
+	"path"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -201,12 +203,13 @@ func errUnknownCaller(op rhumb.Op, who access.Principal, st *catalog.State) erro
 
 // errCallDenied rejects a caller that lacks a right to the cluster.
 func errCallDenied(op rhumb.Op, who access.Principal, method string, wanted need) error {
-	what := rhumb.Ef(op, rhumb.PermissionDenied, "%s may not call %s", who, method)
+	// The name of the method is for clients of the API; people know commands.
+	what := rhumb.Ef(op, rhumb.PermissionDenied, "%s may not call %s", who, path.Base(method))
 	switch wanted {
 	case needRead:
-		what.Msg += "; it needs the right to read the cluster: `rhumb grant ROLE --cluster-wide --rights read`"
+		what.Msg = fmt.Sprintf("%s may not read the state of the cluster (%s); a cluster admin can run `rhumb grant ROLE --cluster-wide --rights read` for one of its roles", who, path.Base(method))
 	case needAdmin:
-		what.Msg += "; it needs the right to administer the cluster: `rhumb grant ROLE --cluster-wide --rights admin`, or the certificate of an operator"
+		what.Msg = fmt.Sprintf("%s may not administer the cluster (%s); it takes the certificate of an operator, or a role with `rhumb grant ROLE --cluster-wide --rights admin`", who, path.Base(method))
 	case needNode:
 		what.Msg += ", which only nodes of the cluster call"
 	}

@@ -575,10 +575,15 @@ func decodeRegistration(q *rhumbpb.JoinRequest) (catalog.RegisterNode, error) {
 		return catalog.RegisterNode{}, err
 	}
 	n := q.GetNode()
+	var proof *catalog.RegistrationProof
+	if p := q.GetProof(); p != nil {
+		proof = &catalog.RegistrationProof{At: p.At, Chain: p.Chain, Signature: p.Signature}
+	}
 	return catalog.RegisterNode{
 		Cluster: cluster, Node: id.Node, Store: id.Store, Boot: id.Boot, Nonce: q.Nonce, Previous: q.PreviousNonce, Short: q.Short,
 		Region: q.RegionName, Zone: n.GetZone(), Location: api.DecodePoint(n.GetLocation()), HasLocation: n.GetLocation() != nil,
 		Addr: n.GetAddr(), HeartbeatAddr: n.GetHeartbeatAddr(), AdminAddr: n.GetAdminAddr(), Binary: n.GetBinary(),
+		Proof: proof,
 	}, nil
 }
 
