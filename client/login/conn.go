@@ -118,7 +118,7 @@ func (c *conn) run(cc *grpc.ClientConn, f *flight) {
 		c.current = nil
 	case c.current != nil:
 		// The renewal failed for a reason that may pass. Not at every call, though.
-		c.current.renew = time.Now().Add(c.current.until.Sub(time.Now()) / 4)
+		c.current.renew = time.Now().Add(time.Until(c.current.until) / 4)
 	}
 	c.mu.Unlock()
 	close(f.done)

@@ -58,7 +58,7 @@ func (r *resolver) identity() {
 	name := s.last("User", "root")
 	u, err := user.Lookup(name)
 	if err != nil {
-		r.fail(fmt.Errorf("User=%s: %w; install the package or add the user", name, err))
+		r.fail(fmt.Errorf("the setting User=%s: %w; install the package or add the user", name, err))
 		return
 	}
 	box.UID, err = strconv.Atoi(u.Uid)

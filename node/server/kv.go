@@ -184,7 +184,6 @@ func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 // serve answers one request by calling done exactly once. It may do so before it returns, and does
 // not wait for slow work. The caller must call Drive after its last request.
 func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
-	const op rhumb.Op = "server.KV"
 	// First, so that a rejected request costs nothing.
 	answer, err := k.admitRequest(ctx, q, done)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/peer"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/access"
@@ -344,14 +343,6 @@ func PrincipalOf(p identity.Peer) access.Principal {
 		return access.Principal{Kind: access.KindUser, Name: p.Name.Name}
 	}
 	return access.Principal{}
-}
-
-// remoteOf returns the remote address of a call, for messages.
-func remoteOf(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
-		return p.Addr.String()
-	}
-	return ""
 }
 
 // tally sums up failures that the audit log does not list.
