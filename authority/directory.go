@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -341,7 +340,7 @@ func readKeys(dir string) (*keys, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.signer, err = parseKey(text); err != nil {
+	if k.signer, err = identity.ParseKey(text); err != nil {
 		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: %v; restore it from a backup", path, err)
 	}
 	if k.roots, err = readCertificates(filepath.Join(dir, caFile)); err != nil {
@@ -385,23 +384,6 @@ func readCertificates(path string) ([]*x509.Certificate, error) {
 		return nil, rhumb.Ef("authority.readCertificates", rhumb.Corrupt, "%s: %v", path, err)
 	}
 	return certs, nil
-}
-
-// parseKey parses a private key in PEM.
-func parseKey(text []byte) (crypto.Signer, error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errors.New("there is no key in PEM form")
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		return nil, errors.New("the key cannot sign")
-	}
-	return signer, nil
 }
 
 // PinOf returns the pin of a certificate of an authority, as tokens hold it. The pin is of the key

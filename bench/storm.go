@@ -12,6 +12,9 @@ import (
 )
 
 // StormConfig configures RunStorm.
+//
+// The storm is the worst moment of a cluster with logins: after a power cut everything connects at
+// once, and handshakes compete with heartbeats for the processors.
 type StormConfig struct {
 	Cluster *Cluster
 	// Clients is the number of clients, each with connections of its own. The default is 1,000.
@@ -203,6 +206,7 @@ func (s *storm) restart(ctx context.Context) error {
 	var writing sync.WaitGroup
 	for _, sc := range s.clients {
 		writing.Go(func() {
+			// Clients retry as programs do. The first success of each is what the report measures.
 			for ctx.Err() == nil {
 				if sc.put(ctx) == nil {
 					sc.written = time.Now()

@@ -149,6 +149,24 @@ func EncodeKey(key crypto.Signer) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
+// ParseKey parses the format of EncodeKey. It accepts keys of all kinds that can sign, although
+// Rhumb itself creates ECDSA keys only: an operator may have brought another one.
+func ParseKey(text []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("there is no key in PEM form")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, errors.New("the key cannot sign")
+	}
+	return signer, nil
+}
+
 // loaded is one consistent reading of Files: the key belongs to the certificate.
 //
 // Handshakes use one reading as a whole. If certificate and key were loaded apart, a handshake

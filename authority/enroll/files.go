@@ -106,29 +106,11 @@ func pendingKey(dir string) (crypto.Signer, error) {
 	case err != nil:
 		return nil, err
 	}
-	key, err := decodeKey(text)
+	key, err := identity.ParseKey(text)
 	if err != nil {
 		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: %v; remove the file and use a new token", path, err)
 	}
 	return key, nil
-}
-
-// decodeKey decodes a private key in PEM. Keys of all kinds that can sign are accepted, although
-// this package creates ECDSA keys only.
-func decodeKey(text []byte) (crypto.Signer, error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errors.New("there is no key in PEM form")
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		return nil, errors.New("the key cannot sign")
-	}
-	return signer, nil
 }
 
 // encodeCSR returns a certificate request for a key. It holds nothing but the key: the authority

@@ -79,6 +79,9 @@ func (p *Printer) printYAML(doc any) error {
 
 // Lines returns a writer that takes lines of JSON and prints each in the selected form. Packages
 // that print lines of JSON do not know the other forms.
+//
+// Such packages predate the other forms and must stay usable without a Printer, for example in
+// tests.
 func (p *Printer) Lines() io.Writer {
 	if p.Format != YAML {
 		return escapedJSON{p.Out}
@@ -196,6 +199,7 @@ var plainWords = []string{"y", "n", "yes", "no", "on", "off", "true", "false", "
 func yamlString(s string) *yaml.Node {
 	node := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
 	if !plainRE.MatchString(s) || slices.Contains(plainWords, strings.ToLower(s)) {
+		// Double quotes are the only style of YAML in which every text can be written.
 		node.Style = yaml.DoubleQuotedStyle
 	}
 	return node

@@ -21,6 +21,9 @@ import (
 )
 
 // cluster is the connection that all resources of one configuration share.
+//
+// One client serves all resources: Terraform works on ten at the same time, and ten connections
+// with ten logins would delay the same user by its own limits.
 type cluster struct {
 	target target.Target
 
@@ -48,6 +51,9 @@ func (k *cluster) open(ctx context.Context) (*client.Client, error) {
 }
 
 // managed is what all resources and data sources have in common.
+//
+// The pointer is nil until configure, so methods that run before, such as those for schemas, must
+// not use it.
 type managed struct{ *cluster }
 
 // configure keeps the connection that the provider made. Terraform also calls it before the

@@ -19,6 +19,9 @@ import (
 )
 
 // grantResource is rhumb_grant: the rights of one role in one scope.
+//
+// One resource per scope and not one per role with a list: several configurations can then grant to
+// one role, each owning its part, and a plan shows a changed right as one line.
 type grantResource struct{ managed }
 
 // grantModel is the state of a grant.

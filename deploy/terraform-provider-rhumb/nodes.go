@@ -13,6 +13,9 @@ import (
 )
 
 // nodeModel is a node.
+//
+// Fields are texts as the command line prints them, so that a configuration can be compared with
+// `rhumb node ls`.
 type nodeModel struct {
 	ID        types.String `tfsdk:"id"`
 	Name      types.String `tfsdk:"name"`

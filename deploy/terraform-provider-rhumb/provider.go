@@ -72,6 +72,8 @@ func (*rhumbProvider) Configure(ctx context.Context, req provider.ConfigureReque
 	}
 	k := &cluster{}
 	set := pflag.NewFlagSet("provider", pflag.ContinueOnError)
+	// The flags of the command line are the parser. A setting that they learn later has one place
+	// to be added here.
 	k.target.Register(set)
 	given := map[string]attr.Value{
 		"ca": m.CA, "cert": m.Cert, "key": m.Key, "user": m.User, "password-file": m.PasswordFile, "cluster": m.Cluster, "timeout": m.Timeout, "addr": m.Addr,
@@ -79,6 +81,8 @@ func (*rhumbProvider) Configure(ctx context.Context, req provider.ConfigureReque
 	}
 	for name, value := range given {
 		key := strings.ReplaceAll(name, "-", "_")
+		// An unknown value is the output of a resource that does not exist yet. Waiting for it is
+		// impossible: Terraform configures the provider before it makes anything.
 		if value.IsUnknown() {
 			resp.Diagnostics.AddAttributeError(path.Root(key), "Value is not known yet",
 				"The provider needs "+key+" before anything is made. Make the hosts in a configuration of their own, or apply them first with -target.")

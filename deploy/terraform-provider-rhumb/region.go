@@ -108,6 +108,7 @@ func (r *regionResource) Create(ctx context.Context, req resource.CreateRequest,
 // location returns where the region is: as configured, or as known.
 func (m *regionModel) location() (rhumb.Point, error) {
 	const op rhumb.Op = "rhumb.region"
+	// Unknown during a creation means left out: both attributes are computed then.
 	lat, lon := !m.Latitude.IsNull() && !m.Latitude.IsUnknown(), !m.Longitude.IsNull() && !m.Longitude.IsUnknown()
 	switch {
 	case lat != lon:

@@ -13,6 +13,10 @@ import (
 //
 // The keys of gossip are secrets. Nodes receive them as members of the metadata group, and no
 // service for clients returns them.
+//
+// It is part of the catalog and not of files, because a revocation must reach all nodes in the
+// order of the other changes: a node that has applied the command which makes a user an
+// administrator has also applied the revocation before it.
 type Security struct {
 	// Authorities are ordered by fingerprint.
 	Authorities []rhumb.Authority
@@ -37,6 +41,9 @@ func (s *State) Security() *Security {
 }
 
 // NodeByName returns the node to which a name is bound. A forgotten node has no name any more.
+//
+// A search and not an index: clusters have hundreds of nodes at most, and names are looked up when
+// connections begin and not for each message.
 func (s *State) NodeByName(name string) (*rhumb.Node, bool) {
 	if name == "" {
 		return nil, false
@@ -94,11 +101,14 @@ func (c ForgetNode) applyTo(t *tx) Result {
 		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Node)
 	case n.Forgotten:
 		return Result{Node: c.Node}
+	// The operator has decided about a life of the node. If it has come back since, the decision
+	// was about somebody else.
 	case n.Boot != c.Boot:
 		return refuse(op, rhumb.Conflict, "%s was seen in life %d, but is in life %d now", c.Node, c.Boot, n.Boot)
 	case n.State != rhumb.NodeFenced:
 		return refuse(op, rhumb.Conflict, "%s is %s; only a fenced node can be forgotten: stop it and wait until `rhumb node ls` shows it as fenced", c.Node, n.State)
 	}
+	// States are immutable, so the node is copied and replaced.
 	next := *n
 	next.Forgotten = true
 	t.putNode(&next)
@@ -184,6 +194,7 @@ func (c SetGossipKeys) applyTo(t *tx) Result {
 		return refuseErr(op, err)
 	}
 	next := *t.Security()
+	// Compare and set: each step of a rotation depends on the step before.
 	if next.Gossip.Version != c.Version {
 		return refuse(op, rhumb.Conflict, "the keys of gossip have version %d, not %d; somebody else rotates them", next.Gossip.Version, c.Version)
 	}
