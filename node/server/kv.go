@@ -51,6 +51,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -142,6 +143,8 @@ type KV struct {
 	cfg     Config
 	metrics kvMetrics
 	closed  chan struct{}
+	// catchingUp counts the denied requests that wait for newer metadata.
+	catchingUp atomic.Int64
 }
 
 // NewKV returns a KV.

@@ -16,6 +16,13 @@ import (
 // sender has seen.
 const catchUpMax = time.Second
 
+// catchingUpMax bounds the requests that wait at once, and catchUpRetry is when the others should come back. Everybody
+// with an identity can send requests that would wait, and claim any revision.
+const (
+	catchingUpMax = 256
+	catchUpRetry  = 100 * time.Millisecond
+)
+
 // permit decides about one request by the newest catalog of this node.
 //
 // It is made for one request and thrown away, so all names of a request are judged by one catalog,
@@ -140,8 +147,17 @@ func (k *KV) rejectCaller(ctx context.Context, q *rhumbpb.Request, p *permit, er
 		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
+	if k.catchingUp.Add(1) > catchingUpMax {
+		k.catchingUp.Add(-1)
+		done(k.failedResponse(q, &rhumb.Error{
+			Op: "server.KV", Kind: rhumb.Overloaded, RetryAfter: catchUpRetry, Msg: "too many requests wait for newer metadata, which decide whether they are allowed; retry later",
+		}, api.Hint{}))
+		return
+	}
 	go func() {
-		if err := k.checkLater(ctx, q); err != nil {
+		err := k.checkLater(ctx, q)
+		k.catchingUp.Add(-1)
+		if err != nil {
 			done(k.failedResponse(q, err, api.Hint{}))
 			return
 		}
