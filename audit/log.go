@@ -460,7 +460,7 @@ func (l *Log) beginSegment() error {
 	}
 	// The head in the log of the process is a copy that whoever cuts this log cannot reach, if those
 	// logs are shipped.
-	l.cfg.Logger.Info("the audit log begins a new file", "file", s.path, "head", head)
+	l.cfg.Logger.Info("the audit log begins a new file", "file", s.path, "head", head.String())
 	return l.dropOldest()
 }
 

@@ -114,7 +114,7 @@ func (n *Node) closeGuard() {
 	if err := g.audit.Close(); err != nil {
 		n.cfg.Logger.Warn("cannot close the audit log", "err", err)
 	}
-	n.cfg.Logger.Info("the audit log is closed", "head", g.audit.Head())
+	n.cfg.Logger.Info("the audit log is closed", "head", g.audit.Head().String())
 }
 
 // auditName returns the name of the node in the audit log.

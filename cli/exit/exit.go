@@ -4,6 +4,7 @@ package exit
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -111,7 +112,7 @@ func Describe(err error) Doc {
 	if step := imageSteps[rhumb.KindOf(err)]; step != "" && doc.Op == string(OpSnapshot) {
 		doc.NextStep = step
 	}
-	if doc.Op == "host.Host.Discard" || doc.Op == "rhumb.unsafe-recover" {
+	if doc.Op == "host.Host.Discard" || doc.Op == "rhumb.unsafe-recover" || strings.HasPrefix(doc.Op, "authority.") {
 		doc.NextStep = "" // their messages say what to do
 	}
 	if v := rhumb.CurrentOf(err); !v.IsZero() {
