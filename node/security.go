@@ -38,6 +38,7 @@ const (
 // gossip with its keys.
 func (n *Node) applySecurity(s *catalog.Security) {
 	n.installGossipKeys(s.Gossip)
+	n.recordRevocations(s)
 	if n.source == nil {
 		return
 	}

@@ -43,11 +43,15 @@ func isAdministrative(method string) bool {
 }
 
 // Audit returns an interceptor that records administrative requests: before they are carried out, and with
-// their outcome before they are answered. If the first record fails, the request is refused.
-func Audit(record func(context.Context, audit.Event) error) grpc.UnaryServerInterceptor {
+// their outcome before they are answered. If the first record fails, the request is refused. admit is asked before and
+// bounds how much a caller can make the log grow.
+func Audit(admit func(context.Context) error, record func(context.Context, audit.Event) error) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if !isAdministrative(info.FullMethod) {
 			return handle(ctx, q)
+		}
+		if err := admit(ctx); err != nil {
+			return nil, api.Status(err, api.Hint{})
 		}
 		e := eventOf(ctx, q, info.FullMethod)
 		e.Outcome = audit.OutcomeBegun
