@@ -68,6 +68,10 @@ type Revocation struct {
 	// Serial is the serial number in lower-case hexadecimal digits, without
 	// leading zeros.
 	Serial string `json:"serial"`
+	// Authority is the fingerprint of the authority that issued the
+	// certificate. If it is empty, certificates with this serial number are
+	// rejected whoever issued them.
+	Authority string `json:"authority,omitempty"`
 	// Name is whose certificate it was, as far as known: the URI in the
 	// certificate.
 	Name string `json:"name,omitempty"`

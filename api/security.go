@@ -29,12 +29,12 @@ func DecodeGossipKeys(m *rhumbpb.GossipKeys) rhumb.GossipKeys {
 
 // EncodeRevocation returns the message for a revoked certificate.
 func EncodeRevocation(r rhumb.Revocation) *rhumbpb.RevocationInfo {
-	return &rhumbpb.RevocationInfo{Serial: r.Serial, Name: r.Name, NotAfter: EncodeSeconds(r.NotAfter), Why: r.Why, At: EncodeSeconds(r.At)}
+	return &rhumbpb.RevocationInfo{Serial: r.Serial, Name: r.Name, NotAfter: EncodeSeconds(r.NotAfter), Why: r.Why, At: EncodeSeconds(r.At), Authority: r.Authority}
 }
 
 // DecodeRevocation returns a revoked certificate.
 func DecodeRevocation(m *rhumbpb.RevocationInfo) rhumb.Revocation {
-	return rhumb.Revocation{Serial: m.GetSerial(), Name: m.GetName(), NotAfter: DecodeSeconds(m.GetNotAfter()), Why: m.GetWhy(), At: DecodeSeconds(m.GetAt())}
+	return rhumb.Revocation{Serial: m.GetSerial(), Name: m.GetName(), NotAfter: DecodeSeconds(m.GetNotAfter()), Why: m.GetWhy(), At: DecodeSeconds(m.GetAt()), Authority: m.GetAuthority()}
 }
 
 // EncodeSeconds returns a time as seconds since 1970; 0 for the zero time.

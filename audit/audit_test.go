@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -107,6 +108,14 @@ func TestVerifyFindsEachChange(t *testing.T) {
 			flipped := bytes.Clone(clean)
 			flipped[i] ^= 1
 			try(fmt.Sprintf("byte %d flipped", i), flipped)
+			// Without a head kept elsewhere too: zeros must not pass for the end of an interrupted write.
+			flipped[i] = 0
+			if err := os.WriteFile(s.path, flipped, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := Verify(dir, Head{}); err == nil && flipped[len(flipped)-1] != 0 {
+				t.Errorf("%s: byte %d is zero: %+v", s.name(), i, r)
+			}
 		}
 		lines := bytes.SplitAfter(clean, []byte("\n"))
 		for i := range lines[:len(lines)-1] {
@@ -160,6 +169,13 @@ func TestRepair(t *testing.T) {
 		{"empty", func(b []byte) []byte { return nil }, "", true},
 		{"a changed entry", func(b []byte) []byte { return bytes.Replace(b, []byte("table t2"), []byte("table t9"), 1) }, Break, false},
 		{"a changed header", func(b []byte) []byte { return append([]byte("X"), b[1:]...) }, Break, false},
+		{"a zero in an entry", func(b []byte) []byte { return bytes.Replace(b, []byte("table t2"), []byte("table\x00t2"), 1) }, Break, false},
+		{"a zero in the last entry", func(b []byte) []byte { return bytes.Replace(b, []byte("table t4"), []byte("table\x00t4"), 1) }, Break, false},
+		{"zeros before entries", func(b []byte) []byte { return bytes.Replace(b, []byte("table t2"), make([]byte, 8), 1) }, Break, false},
+		{"many zeros before entries", func(b []byte) []byte {
+			i := bytes.Index(b, []byte("table t2"))
+			return slices.Concat(b[:i], make([]byte, 3*lineMax), b[i:])
+		}, Break, false},
 		{"a foreign line", func(b []byte) []byte { return append(b, "hello\n"...) }, Break, false},
 		{"an endless line", func(b []byte) []byte { return append(b, bytes.Repeat([]byte("x"), 2*lineMax)...) }, Break, false},
 	} {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -51,6 +52,15 @@ func listSegments(dir string) (list []segment, err error) {
 	}
 	slices.SortFunc(list, func(a, b segment) int { return cmp.Compare(a.first, b.first) })
 	return list, nil
+}
+
+// existingSegments is listSegments for readers, to whom a directory without a log is a mistake.
+func existingSegments(dir string) ([]segment, error) {
+	list, err := listSegments(dir)
+	if err == nil && len(list) == 0 {
+		err = rhumb.Ef("audit.list", rhumb.NotFound, "%s has no files of an audit log; the log of a node is in the folder audit of its first directory", dir)
+	}
+	return list, err
 }
 
 // flaw is the first place of a segment that cannot be read.
@@ -103,9 +113,7 @@ func scanBytes(content io.Reader, first uint64, visit func(e Entry, h Head, offs
 		}
 		e, h, err := decodeEntry(line, head)
 		if err != nil {
-			// File systems fill blocks that were not written before a crash with zeros.
-			torn := bytes.IndexByte(line, 0) >= 0
-			return before, head, end, &flaw{end, err, torn}, nil
+			return before, head, end, &flaw{end, err, isTorn(line, r)}, nil
 		}
 		if visit != nil {
 			if err := visit(e, h, end); err != nil {
@@ -116,15 +124,40 @@ func scanBytes(content io.Reader, first uint64, visit func(e Entry, h Head, offs
 	}
 }
 
+// isTorn reports whether an invalid line, which the rest of a file follows, is from an interrupted write. File systems fill
+// blocks that were not written before a crash with zeros. A single zero is a changed byte rather; and if complete entries
+// follow, they were synced after the line, so the line was whole once. Both must not pass for the end of the log: what
+// follows would be ignored, and removed by the next start.
+func isTorn(line []byte, rest *bufio.Reader) bool {
+	if bytes.Count(line, []byte{0}) < 2 {
+		return false
+	}
+	for {
+		line, err := rest.ReadSlice('\n')
+		if err == nil && looksComplete(line) {
+			return false
+		}
+		// A part of a long line is no entry; the loop goes on after it.
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return true
+		}
+	}
+}
+
+// looksComplete reports whether a line has the form of an entry, whatever its content and its hash.
+func looksComplete(line []byte) bool {
+	sum, body, ok := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(" "))
+	return ok && parseHash(string(sum), new(Hash)) && json.Valid(body)
+}
+
 // readLine reads one line without its line feed. At the end of the file the line is nil.
 func readLine(r *bufio.Reader) (line []byte, bad *flaw, err error) {
 	line, err = r.ReadSlice('\n')
 	switch {
 	case err == nil:
 		return line[:len(line)-1], nil, nil
-	// No entry is that long, so the rest of the file is not read.
 	case errors.Is(err, bufio.ErrBufferFull):
-		return nil, &flaw{err: rhumb.Ef("audit.scan", rhumb.Corrupt, "a line is longer than %d bytes", lineMax), torn: bytes.IndexByte(line, 0) >= 0}, nil
+		return nil, &flaw{err: rhumb.Ef("audit.scan", rhumb.Corrupt, "a line is longer than %d bytes", lineMax), torn: isTorn(line, r)}, nil
 	case !errors.Is(err, io.EOF):
 		return nil, nil, rhumb.Wrap("audit.scan", err)
 	case len(line) == 0:

@@ -43,12 +43,9 @@ func (e *BreakError) Unwrap() error { return e.Err }
 // *BreakError for the first break.
 func Verify(dir string, want Head) (Report, error) {
 	const op rhumb.Op = "audit.Verify"
-	segs, err := listSegments(dir)
+	segs, err := existingSegments(dir)
 	if err != nil {
 		return Report{}, err
-	}
-	if len(segs) == 0 {
-		return Report{}, rhumb.Ef(op, rhumb.NotFound, "%s has no files of an audit log; the log of a node is in the folder audit of its first directory", dir)
 	}
 	v := verifier{want: want, found: want.Seq == 0}
 	for i, s := range segs {
@@ -128,11 +125,11 @@ func (v *verifier) checkEntry(s segment, e Entry, h Head, offset int64) error {
 	return nil
 }
 
-// All returns the entries of a directory, oldest first. It
+// All returns the entries of a directory, oldest first. A directory without a log is an error. All
 // stops at the first break with a *BreakError. An unfinished entry at the end is left out.
 func All(dir string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		segs, err := listSegments(dir)
+		segs, err := existingSegments(dir)
 		if err != nil {
 			yield(Entry{}, err)
 			return

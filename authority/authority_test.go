@@ -110,6 +110,10 @@ func TestEnrol(t *testing.T) {
 	if err != nil || !g.Founder || !peer.NotAfter.Equal(c.now.Add(NodeLife)) {
 		t.Errorf("%+v, founder %v, %v", peer, g.Founder, err)
 	}
+	// Other software knows a node by its name as well.
+	if err := chain[0].VerifyHostname("eu-1"); err != nil {
+		t.Error(err)
+	}
 	if !key.Public().(*ecdsa.PublicKey).Equal(chain[0].PublicKey) {
 		t.Error("the certificate is for another key")
 	}

@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -118,8 +119,12 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 		ExtKeyUsage:           o.name.Role.Usages(),
 		URIs:                  []*url.URL{o.name.URI()},
 	}
-	// Rhumb ignores these. Browsers and tools such as curl need them to
-	// talk to the admin port.
+	// Rhumb ignores these. Prometheus and tools such as curl need them to
+	// talk to the admin port. The authority vouches for the name of a node, and
+	// not for the addresses that the node would like to have.
+	if o.name.Role == identity.RoleNode && !slices.Contains(o.hosts, o.name.Name) {
+		t.DNSNames = append(t.DNSNames, o.name.Name)
+	}
 	for _, h := range o.hosts {
 		if ip := net.ParseIP(h); ip != nil {
 			t.IPAddresses = append(t.IPAddresses, ip)

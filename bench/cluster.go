@@ -14,19 +14,19 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Cluster is a demo cluster under measurement: real processes on this
-// machine.
+// Cluster is a demo cluster under measurement: real processes on this machine.
 type Cluster struct {
 	Nodes []ClusterNode `json:"nodes"`
 	// LatencyFile holds the simulated round trips between the regions.
 	LatencyFile string `json:"latency_file"`
+	// Dir holds the data of the cluster.
+	Dir string `json:"dir"`
 	// Identity is that of an operator if the cluster is secure, nil otherwise.
 	Identity *Identity `json:"identity"`
 
-	password string // of the user that measures a secure cluster
-
-	cmd *exec.Cmd
-	out *bufio.Scanner
+	cmd      *exec.Cmd
+	out      *bufio.Scanner
+	password string // of benchUser
 }
 
 // ClusterNode is one process of a Cluster.
@@ -42,15 +42,14 @@ type ClusterNode struct {
 // clusterStart bounds the time until a cluster is ready.
 const clusterStart = time.Minute
 
-// StartCluster runs `rhumb demo` of the given binary without simulated
-// distances, with further flags. The demo restarts a node that dies after
-// three seconds.
+// StartCluster runs `rhumb demo` of the given binary without simulated distances, with further
+// flags. The demo restarts a node that dies after three seconds.
 func StartCluster(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int, flags ...string) (*Cluster, error) {
 	return StartClusterAt(ctx, binary, dir, regions, nodesPerRegion, "none", flags...)
 }
 
-// StartClusterAt is StartCluster with simulated distances: "real", "none" or
-// a file, as the flag --latency of the demo takes them.
+// StartClusterAt is StartCluster with simulated distances: "real", "none" or a file, as the flag
+// --latency of the demo takes them.
 func StartClusterAt(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int, latency string, flags ...string) (*Cluster, error) {
 	c := &Cluster{}
 	c.cmd = exec.CommandContext(ctx, binary, append([]string{
@@ -61,8 +60,8 @@ func StartClusterAt(ctx context.Context, binary, dir string, regions []string, n
 	// SIGINT lets the demo stop its nodes in order.
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGINT) }
 	c.cmd.WaitDelay = clusterStop
-	// A group of its own keeps a Ctrl-C in the terminal from reaching the
-	// nodes before the measurement has ended.
+	// A group of its own keeps a Ctrl-C in the terminal from reaching the nodes before the
+	// measurement has ended.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
@@ -90,8 +89,7 @@ func StartClusterAt(ctx context.Context, binary, dir string, regions []string, n
 		return nil, err
 	}
 	go func() {
-		// The demo prints a line per second; nothing reads them, but a full
-		// pipe would block it.
+		// The demo prints a line per second; nothing reads them, but a full pipe would block it.
 		for c.out.Scan() {
 		}
 	}()
@@ -115,8 +113,8 @@ func (c *Cluster) Addrs() (out []string) {
 	return out
 }
 
-// PIDs returns the processes of all nodes at the start. A node that was
-// restarted has another process.
+// PIDs returns the processes of all nodes at the start. A node that was restarted has another
+// process.
 func (c *Cluster) PIDs() (out []int) {
 	for _, n := range c.Nodes {
 		out = append(out, n.PID)
@@ -124,9 +122,8 @@ func (c *Cluster) PIDs() (out []int) {
 	return out
 }
 
-// pidOf returns the process that listens on an address now, which is another
-// one after a restart. It finds the process by its arguments in /proc,
-// because the demo passes the address there.
+// pidOf returns the process that listens on an address now, which is another one after a restart.
+// It finds the process by its arguments in /proc, because the demo passes the address there.
 func pidOf(addr string) (int, error) {
 	procs, err := os.ReadDir("/proc")
 	if err != nil {

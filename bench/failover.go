@@ -14,17 +14,17 @@ import (
 // FailoverConfig configures RunFailover.
 type FailoverConfig struct {
 	Cluster *Cluster
-	// Kills is the number of kill -9 of a node that is primary. The last
-	// LeaderKills of them hit the leader of the metadata group.
+	// Kills is the number of kill -9 of a node that is primary. The last LeaderKills of them hit
+	// the leader of the metadata group.
 	Kills, LeaderKills int
-	// Restarts is the number of kill -9 of all nodes at once, after the
-	// kills. The load of Writers has stopped by then.
+	// Restarts is the number of kill -9 of all nodes at once, after the kills. The load of Writers
+	// has stopped by then.
 	Restarts int
-	// Calm is how long the load runs before the first kill. A change of
-	// primary in that time is a false failover.
+	// Calm is how long the load runs before the first kill. A change of primary in that time is a
+	// false failover.
 	Calm time.Duration
-	// Writers is the number of callers, spread over the regions. Each writes
-	// one key repeatedly. The default is 192.
+	// Writers is the number of callers, spread over the regions. Each writes one key repeatedly.
+	// The default is 192.
 	Writers int
 	// Pause is the time between two writes of a caller. The default is 20 ms.
 	Pause time.Duration
@@ -35,24 +35,23 @@ type FailoverConfig struct {
 // FailoverReport is the result of RunFailover.
 type FailoverReport struct {
 	Kills []Kill `json:"kills"`
-	// P50 and Max cover the kills that did not hit the metadata leader,
-	// LeaderP50 and LeaderMax those that did.
+	// P50 and Max cover the kills that did not hit the metadata leader, LeaderP50 and LeaderMax
+	// those that did.
 	P50       time.Duration `json:"p50_ns"`
 	Max       time.Duration `json:"max_ns"`
 	LeaderP50 time.Duration `json:"leader_p50_ns"`
 	LeaderMax time.Duration `json:"leader_max_ns"`
-	// Restarts are the restarts of the whole cluster. RestartP50 and
-	// RestartMax are the median and the maximum of their Max.
+	// Restarts are the restarts of the whole cluster. RestartP50 and RestartMax are the median and
+	// the maximum of their Max.
 	Restarts   []Restart     `json:"restarts,omitempty"`
 	RestartP50 time.Duration `json:"restart_p50_ns"`
 	RestartMax time.Duration `json:"restart_max_ns"`
-	// Calm is how long the load ran without a kill, and FalseFailovers the
-	// number of epoch changes in that time.
+	// Calm is how long the load ran without a kill, and FalseFailovers the number of epoch changes
+	// in that time.
 	Calm           time.Duration `json:"calm_ns"`
 	FalseFailovers int           `json:"false_failovers"`
-	// Writes counts acknowledged writes, Errors the writes that failed or
-	// whose outcome is unknown, and Lost the acknowledged writes that were
-	// missing at the end.
+	// Writes counts acknowledged writes, Errors the writes that failed or whose outcome is unknown,
+	// and Lost the acknowledged writes that were missing at the end.
 	Writes int64 `json:"writes"`
 	Errors int64 `json:"errors"`
 	Lost   int   `json:"lost"`
@@ -66,14 +65,13 @@ type Kill struct {
 	Primaries int `json:"primaries"`
 	// Gap is the longest time without a successful write, over all callers.
 	Gap time.Duration `json:"gap_ns"`
-	// InSync is the time until every range had all replicas in sync again. It
-	// includes the three seconds for which the demo leaves a dead node down.
+	// InSync is the time until every range had all replicas in sync again. It includes the three
+	// seconds for which the demo leaves a dead node down.
 	InSync time.Duration `json:"in_sync_ns"`
 }
 
-// RunFailover writes to a cluster, kills nodes under that load, and measures
-// for how long callers could not write. At the end it reads back every
-// acknowledged write.
+// RunFailover writes to a cluster, kills nodes under that load, and measures for how long callers
+// could not write. At the end it reads back every acknowledged write.
 func RunFailover(ctx context.Context, cfg FailoverConfig) (*FailoverReport, error) {
 	if cfg.Writers == 0 {
 		cfg.Writers = 192
@@ -94,8 +92,7 @@ func RunFailover(ctx context.Context, cfg FailoverConfig) (*FailoverReport, erro
 		return nil, err
 	}
 	f := &failover{cfg: cfg, hold: &hold{c: c, t: t}, report: &FailoverReport{Calm: cfg.Calm}}
-	// The kills must hit a cluster in which every range can elect another
-	// primary.
+	// The kills must hit a cluster in which every range can elect another primary.
 	if err := f.awaitSettled(ctx); err != nil {
 		return nil, err
 	}
@@ -120,8 +117,8 @@ type failover struct {
 	report *FailoverReport
 }
 
-// worstGap returns the longest gap of all writers since the last call,
-// including gaps that still last.
+// worstGap returns the longest gap of all writers since the last call, including gaps that still
+// last.
 func (f *failover) worstGap() time.Duration { return slices.Max(f.takeGaps()) }
 
 // killNodes measures the calm time and then kills one node after the other.
@@ -144,8 +141,8 @@ func (f *failover) killNodes(ctx context.Context) error {
 	return nil
 }
 
-// sumEpochs returns the sum of the epochs of all ranges, which grows by one
-// with each change of primary.
+// sumEpochs returns the sum of the epochs of all ranges, which grows by one with each change of
+// primary.
 func (f *failover) sumEpochs() (sum int) {
 	for _, r := range f.c.Ranges() {
 		sum += int(r.Epoch)
@@ -165,15 +162,13 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 
 // killOne kills one primary and waits until every range has recovered.
 func (f *failover) killOne(ctx context.Context, leader bool) error {
-	// The leader is looked up for each kill, because an earlier kill may have
-	// moved it.
+	// The leader is looked up for each kill, because an earlier kill may have moved it.
 	victim, err := f.pickVictim(ctx, leader)
 	if err != nil {
 		return err
 	}
 	k := Kill{Node: victim.ID, Leader: leader, Primaries: f.countPrimaries(victim.ID)}
-	// The demo restarts nodes, so a process may be another one than at the
-	// start.
+	// The demo restarts nodes, so a process may be another one than at the start.
 	pid, err := pidOf(victim.Addr)
 	if err != nil {
 		return err
@@ -184,8 +179,7 @@ func (f *failover) killOne(ctx context.Context, leader bool) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill -9 %d: %w", pid, err)
 	}
-	// Without this wait, awaitSettled could return before the cluster has
-	// noticed the kill.
+	// Without this wait, awaitSettled could return before the cluster has noticed the kill.
 	if err := f.awaitMissed(ctx, victim.ID); err != nil {
 		return err
 	}
@@ -198,8 +192,8 @@ func (f *failover) killOne(ctx context.Context, leader bool) error {
 	return nil
 }
 
-// awaitMissed waits until the metadata shows that a node is gone or in a new
-// life. Only then does an intact cluster mean that it has recovered.
+// awaitMissed waits until the metadata shows that a node is gone or in a new life. Only then does
+// an intact cluster mean that it has recovered.
 func (f *failover) awaitMissed(ctx context.Context, n rhumb.NodeID) error {
 	boot := func() rhumb.BootSeq {
 		for _, d := range f.c.Nodes() {
@@ -209,8 +203,7 @@ func (f *failover) awaitMissed(ctx context.Context, n rhumb.NodeID) error {
 		}
 		return 0
 	}
-	// If the node is already fenced, first is 0 and the wait ends with its
-	// next life.
+	// If the node is already fenced, first is 0 and the wait ends with its next life.
 	first := boot()
 	for deadline := time.Now().Add(settleMax); boot() == first; {
 		if time.Now().After(deadline) {
@@ -223,8 +216,8 @@ func (f *failover) awaitMissed(ctx context.Context, n rhumb.NodeID) error {
 	return nil
 }
 
-// pickVictim returns the metadata leader if leader is set, and otherwise the
-// node with the most primaries among the others.
+// pickVictim returns the metadata leader if leader is set, and otherwise the node with the most
+// primaries among the others.
 func (f *failover) pickVictim(ctx context.Context, leader bool) (best rhumb.Node, err error) {
 	lead := f.metadataLeader(ctx)
 	most := 0
@@ -265,8 +258,7 @@ func (f *failover) summarise() {
 	f.report.LeaderP50, f.report.LeaderMax = medianAndMax(leader)
 	var last []time.Duration
 	for _, r := range f.report.Restarts {
-		// The slowest key of a restart counts, because a service is back only
-		// with all of its keys.
+		// The slowest key of a restart counts, because a service is back only with all of its keys.
 		last = append(last, r.Max)
 	}
 	f.report.RestartP50, f.report.RestartMax = medianAndMax(last)

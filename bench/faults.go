@@ -20,24 +20,21 @@ import (
 // FaultKind is a kind of fault in a cluster.
 type FaultKind string
 
-// The kinds of faults. Links are cut between nodes only; callers reach every
-// node.
+// The kinds of faults. Links are cut between nodes only; callers reach every node.
 const (
 	// FaultKill is kill -9. The demo restarts the node after three seconds.
 	FaultKill FaultKind = "kill"
 	// FaultPause is SIGSTOP, with SIGCONT at the end.
 	FaultPause FaultKind = "pause"
-	// FaultOneWay loses everything from one node to another. The other
-	// direction works.
+	// FaultOneWay loses everything from one node to another. The other direction works.
 	FaultOneWay FaultKind = "oneway"
-	// FaultRing leaves each node the links to its two neighbours. Of three
-	// nodes it cuts one link.
+	// FaultRing leaves each node the links to its two neighbours. Of three nodes it cuts one link.
 	FaultRing FaultKind = "ring"
-	// FaultBridge splits the nodes into two halves with one node between them
-	// that reaches both. Of three nodes it cuts one link.
+	// FaultBridge splits the nodes into two halves with one node between them that reaches both. Of
+	// three nodes it cuts one link.
 	FaultBridge FaultKind = "bridge"
-	// FaultHalfOpen makes the connections between two nodes lose everything
-	// that one of them sends, while they stay open. New connections work.
+	// FaultHalfOpen makes the connections between two nodes lose everything that one of them sends,
+	// while they stay open. New connections work.
 	FaultHalfOpen FaultKind = "halfopen"
 )
 
@@ -46,8 +43,8 @@ func FaultKinds() []FaultKind {
 	return []FaultKind{FaultKill, FaultPause, FaultOneWay, FaultRing, FaultBridge, FaultHalfOpen}
 }
 
-// applyCuts adds the cuts of a fault to a latency file. names are the nodes,
-// in the order of the ring or line.
+// applyCuts adds the cuts of a fault to a latency file. names are the nodes, in the order of the
+// ring or line.
 func applyCuts(kind FaultKind, f *wan.File, names []string) {
 	n := len(names)
 	cut := func(apart func(i, j int) bool) {
@@ -77,8 +74,7 @@ func applyCuts(kind FaultKind, f *wan.File, names []string) {
 // Fault is one fault, which lasts until Heal.
 type Fault struct {
 	Kind FaultKind
-	// Victim is the node that the others may consider dead, or NoNode if all
-	// nodes stay alive.
+	// Victim is the node that the others may consider dead, or NoNode if all nodes stay alive.
 	Victim rhumb.NodeID
 	// What describes the fault.
 	What string
@@ -86,12 +82,11 @@ type Fault struct {
 	heal func() error
 }
 
-// Strike injects a fault and draws the affected nodes from the random source.
-// Only clusters that were started with --cuts can lose links.
+// Strike injects a fault and draws the affected nodes from the random source. Only clusters that
+// were started with --cuts can lose links.
 func (c *Cluster) Strike(kind FaultKind, random *rand.Rand) (*Fault, error) {
 	nodes := slices.Clone(c.Nodes)
-	// The order decides the victim, the ends of a cut link and the neighbours
-	// in a ring.
+	// The order decides the victim, the ends of a cut link and the neighbours in a ring.
 	random.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
 	if kind != FaultKill && kind != FaultPause {
 		return c.strikeLinks(kind, nodes)
@@ -105,8 +100,7 @@ func (c *Cluster) Strike(kind FaultKind, random *rand.Rand) (*Fault, error) {
 	f := &Fault{Kind: kind, Victim: victim.ID, What: fmt.Sprintf("%s %s", kind, victim.ID)}
 	signal := syscall.SIGKILL
 	if kind == FaultPause {
-		// A stopped process keeps its connections open: its peers hear only
-		// silence.
+		// A stopped process keeps its connections open: its peers hear only silence.
 		signal = syscall.SIGSTOP
 		f.heal = func() error { return syscall.Kill(pid, syscall.SIGCONT) }
 	}
@@ -164,9 +158,8 @@ func (f *Fault) Heal() error {
 // metricTimeout bounds the request for the metrics of a node.
 const metricTimeout = 2 * time.Second
 
-// Withheld returns how many bytes cut links and half-open connections have
-// withheld since the nodes started. It proves that links are cut. Nodes that
-// do not answer are left out.
+// Withheld returns how many bytes cut links and half-open connections have withheld since the nodes
+// started. It proves that links are cut. Nodes that do not answer are left out.
 func (c *Cluster) Withheld(ctx context.Context) (sum float64) {
 	for _, n := range c.Nodes {
 		v, err := readMetric(ctx, n.AdminAddr, "rhumb_wan_withheld_bytes_total")
@@ -203,8 +196,7 @@ func readMetric(ctx context.Context, admin, name string) (v float64, err error) 
 	return v, err
 }
 
-// isStopped reports whether the process that listens on an address is
-// stopped.
+// isStopped reports whether the process that listens on an address is stopped.
 func isStopped(addr string) bool {
 	pid, err := pidOf(addr)
 	if err != nil {

@@ -23,8 +23,8 @@ type hold struct {
 	wait    sync.WaitGroup
 }
 
-// writer is one caller. It writes increasing numbers to one key, so a read
-// shows which writes survived.
+// writer is one caller. It writes increasing numbers to one key, so a read shows which writes
+// survived.
 type writer struct {
 	name []byte
 	home string // home region of the key
@@ -41,15 +41,14 @@ type writer struct {
 func (h *hold) startWriters(ctx context.Context, callers int, pause time.Duration) {
 	regions := h.c.Regions()
 	for i := range callers {
-		// Homes rotate, so that every region has its share of the keys.
-		// Setting last now makes a writer that never succeeds show as one
-		// long gap.
+		// Homes rotate, so that every region has its share of the keys. Setting last now makes a
+		// writer that never succeeds show as one long gap.
 		w := &writer{name: fmt.Appendf(nil, "w%d", i), home: regions[i%len(regions)].Name, last: time.Now()}
 		h.writers = append(h.writers, w)
 		h.wait.Go(func() {
 			for n := int64(1); !h.stop.Load() && ctx.Err() == nil; n++ {
-				// The client retries within its timeout, so an error means a
-				// call that failed for good.
+				// The client retries within its timeout, so an error means a call that failed for
+				// good.
 				_, err := h.t.Put(ctx, w.name, fmt.Append(nil, n), client.PutOptions{Home: w.home})
 				w.recordResult(n, err)
 				time.Sleep(pause)
@@ -58,8 +57,7 @@ func (h *hold) startWriters(ctx context.Context, callers int, pause time.Duratio
 	}
 }
 
-// stopWriters stops the callers and returns once their last writes have
-// ended.
+// stopWriters stops the callers and returns once their last writes have ended.
 func (h *hold) stopWriters() {
 	h.stop.Store(true)
 	h.wait.Wait()
@@ -80,8 +78,8 @@ func (w *writer) recordResult(n int64, err error) {
 	w.writes++
 }
 
-// takeGaps returns the longest time that each caller was without a successful
-// write since the last call, including a gap that still lasts.
+// takeGaps returns the longest time that each caller was without a successful write since the last
+// call, including a gap that still lasts.
 func (h *hold) takeGaps() (out []time.Duration) {
 	now := time.Now()
 	for _, w := range h.writers {
@@ -94,8 +92,8 @@ func (h *hold) takeGaps() (out []time.Duration) {
 	return out
 }
 
-// countWrites returns the number of acknowledged writes, and of writes that
-// failed or whose outcome is unknown.
+// countWrites returns the number of acknowledged writes, and of writes that failed or whose outcome
+// is unknown.
 func (h *hold) countWrites() (writes, errors int64) {
 	for _, w := range h.writers {
 		w.mu.Lock()
@@ -106,8 +104,7 @@ func (h *hold) countWrites() (writes, errors int64) {
 	return writes, errors
 }
 
-// metadataLeader returns the leader of the metadata group, or NoNode if no
-// node reports one.
+// metadataLeader returns the leader of the metadata group, or NoNode if no node reports one.
 func (h *hold) metadataLeader(ctx context.Context) rhumb.NodeID {
 	for _, s := range h.c.Status(ctx) {
 		// The first node that answers and knows a leader decides.
@@ -118,15 +115,13 @@ func (h *hold) metadataLeader(ctx context.Context) rhumb.NodeID {
 	return rhumb.NoNode
 }
 
-// awaitSettled waits until all nodes are live and every range has all
-// replicas in sync.
+// awaitSettled waits until all nodes are live and every range has all replicas in sync.
 func (h *hold) awaitSettled(ctx context.Context) error {
 	deadline := time.Now().Add(settleMax)
 	for {
 		behind := 0
 		for _, r := range h.c.Ranges() {
-			// Redundancy must be complete, or the next fault would hit a
-			// weaker cluster.
+			// Redundancy must be complete, or the next fault would hit a weaker cluster.
 			if len(r.InSync) < len(r.Replicas) {
 				behind++
 			}
@@ -148,9 +143,8 @@ func (h *hold) awaitSettled(ctx context.Context) error {
 	}
 }
 
-// countLost reads back every key and returns how many hold less than their
-// last acknowledged number. A greater number is correct: a write of unknown
-// outcome may have been applied.
+// countLost reads back every key and returns how many hold less than their last acknowledged
+// number. A greater number is correct: a write of unknown outcome may have been applied.
 func (h *hold) countLost(ctx context.Context) (lost int, err error) {
 	for _, w := range h.writers {
 		got, err := h.t.Get(ctx, w.name, client.GetOptions{Home: w.home})
@@ -168,8 +162,8 @@ func (h *hold) countLost(ctx context.Context) (lost int, err error) {
 				return lost, fmt.Errorf("key %s holds %q", w.name, b)
 			}
 		}
-		// Numbers of one writer only grow, so a smaller one means that the
-		// last acknowledged write is gone.
+		// Numbers of one writer only grow, so a smaller one means that the last acknowledged write
+		// is gone.
 		if n < w.acked {
 			lost++
 		}

@@ -30,26 +30,38 @@ type target interface {
 
 // Rhumb is a running cluster to measure.
 type Rhumb struct {
-	Addrs []string
-	PIDs  []int
-	// Replicas is the replication factor: the number of nodes of a region.
+	// Name is the name of the cluster in the report. The default names its size.
+	Name string
+	// Client configures the callers.
+	Client client.Config
+	// PIDs are the processes of the nodes.
+	PIDs []int
+	// Replicas is the replication factor of the table, unless the table exists.
 	Replicas int
 	// Regions is the number of regions; 0 counts as 1.
 	Regions int
-	// From is the region of the callers. The default is the region of the
-	// nearest node.
-	From string
-	// LatencyFile holds the round trips to simulate between the callers and
-	// the nodes. If it is empty, none are simulated. It needs From.
+	// LatencyFile holds the round trips to simulate between the callers and the nodes. If it is
+	// empty, none are simulated. It needs Client.From.
 	LatencyFile string
 }
 
 func (r *Rhumb) name() string {
-	if r.Regions > 1 {
-		return fmt.Sprintf("rhumb-%dx%d", r.Regions, r.Replicas)
+	if r.Name != "" {
+		return r.Name
 	}
-	return fmt.Sprintf("rhumb-%d", r.Replicas)
+	name := fmt.Sprintf("rhumb-%d", r.Replicas)
+	if r.Regions > 1 {
+		name = fmt.Sprintf("rhumb-%dx%d", r.Regions, r.Replicas)
+	}
+	if r.Client.TLS != nil {
+		name += secureSuffix
+	}
+	return name
 }
+
+// secureSuffix ends the name of a cluster with TLS and users. The cluster is compared with the one
+// without the suffix.
+const secureSuffix = "-tls"
 
 // rhumbTarget drives a cluster through the default client.
 type rhumbTarget struct {
@@ -62,14 +74,14 @@ type rhumbTarget struct {
 
 // openRhumb connects to a cluster and creates the table of the benchmark.
 func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
-	cfg := client.Config{Addrs: r.Addrs, From: r.From, Insecure: true}
+	cfg := r.Client
 	if r.LatencyFile != "" {
 		network, err := wan.Open(r.LatencyFile)
 		if err != nil {
 			return nil, err
 		}
 		// The callers see the same simulated distances as the nodes.
-		cfg.Dial = network.Dialer(r.From)
+		cfg.Dial = network.Dialer(cfg.From)
 	}
 	c, err := client.Open(ctx, cfg)
 	if err != nil {
@@ -77,12 +89,14 @@ func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
 	}
 	settings := rhumb.DefaultClassSettings()
 	settings.Replicas = r.Replicas
-	// One node has one replica, fewer than the default number of in-sync
-	// members.
+	// One node has one replica, fewer than the default number of in-sync members.
 	settings.MinInSync = min(settings.MinInSync, r.Replicas)
-	t, err := c.CreateTable(ctx, "bench", client.TableOptions{Settings: settings})
-	if rhumb.KindOf(err) == rhumb.AlreadyExists {
-		t, err = c.Table(ctx, "bench")
+	// A user who may write to the table of a cluster need not be allowed to create it.
+	t, err := c.Table(ctx, "bench")
+	if err != nil {
+		if t, err = c.CreateTable(ctx, "bench", client.TableOptions{Settings: settings}); rhumb.KindOf(err) == rhumb.AlreadyExists {
+			t, err = c.Table(ctx, "bench")
+		}
 	}
 	if err != nil {
 		c.Close()
@@ -113,8 +127,7 @@ func (r *rhumbTarget) run(ctx context.Context, c load.Case) (load.Result, error)
 // fillersMax bounds the concurrent calls of fillRecords.
 const fillersMax = 64
 
-// fillRecords writes every record that a case of updates uses, so that the
-// case creates none.
+// fillRecords writes every record that a case of updates uses, so that the case creates none.
 func (r *rhumbTarget) fillRecords(ctx context.Context, c load.Case) error {
 	value := make([]byte, c.ValueBytes)
 	failed := make([]error, c.Callers)
@@ -183,15 +196,14 @@ func (r *rhumbTarget) callOne(ctx context.Context, op load.Op, caller, key int, 
 	}
 	_, err := r.table.Get(ctx, name, client.GetOptions{})
 	if rhumb.KindOf(err) == rhumb.NotFound {
-		// An absent key is an answer too; other databases do not report an
-		// error.
+		// An absent key is an answer too; other databases do not report an error.
 		return nil
 	}
 	return err
 }
 
-// patchRecord writes a record without naming its home. A feed creates and
-// updates records with this call, so it includes the search for the home.
+// patchRecord writes a record without naming its home. A feed creates and updates records with this
+// call, so it includes the search for the home.
 func (r *rhumbTarget) patchRecord(ctx context.Context, name, value []byte) error {
 	_, err := r.table.Patch(ctx, name, makeRecord(value), client.PatchOptions{})
 	return err
@@ -238,8 +250,8 @@ func openPeer(binary, kind string, nodes int, dir string) (*peerTarget, error) {
 // name returns the name of the target in the report.
 func (p *peerTarget) name() string { return p.title }
 
-// offersOp reports whether a target supports an operation. Peers have no
-// homes to find, so they only put and get.
+// offersOp reports whether a target supports an operation. Peers have no homes to find, so they
+// only put and get.
 func offersOp(t target, op load.Op) bool {
 	_, peer := t.(*peerTarget)
 	return !peer || op == load.Put || op == load.Get
@@ -264,28 +276,24 @@ func (p *peerTarget) stop() {
 
 // KVConfig configures RunKV.
 type KVConfig struct {
-	// Clusters are the clusters to measure. Each is compared with a peer of
-	// as many nodes.
+	// Clusters are the clusters to measure. Each is compared with a peer of as many nodes.
 	Clusters []Rhumb
-	// PeerBinary is the program of bench/peers; if it is empty, only Rhumb is
-	// measured. Dir holds the data of the peers.
+	// PeerBinary is the program of bench/peers; if it is empty, only Rhumb is measured. Dir holds
+	// the data of the peers.
 	PeerBinary, Dir string
-	// Ops are the operations, by default put and get. Peers run only these
-	// two.
+	// Ops are the operations, by default put and get. Peers run only these two.
 	Ops []load.Op
 	// Callers are the numbers of callers, by default 1, 64 and 256.
 	Callers []int
-	// Batch is the number of keys per call, by default 1. Peers have no
-	// equivalent.
+	// Batch is the number of keys per call, by default 1. Peers have no equivalent.
 	Batch int
-	// Rounds is how often every case runs on every target, in turn. The
-	// default is 5. Ratios are taken within a round, and the report has their
-	// median.
+	// Rounds is how often every case runs on every target, in turn. The default is 5. Ratios are
+	// taken within a round, and the report has their median.
 	Rounds int
 	// ValueBytes is the size of a value, by default 100.
 	ValueBytes int
-	// Measure is how long a case is measured, by default 2 s, after a quarter
-	// of that for warming up.
+	// Measure is how long a case is measured, by default 2 s, after a quarter of that for warming
+	// up.
 	Measure time.Duration
 	// Progress receives a line about the next case. It may be nil.
 	Progress func(text string)
@@ -318,13 +326,11 @@ func (c *KVConfig) setDefaults() {
 const (
 	// keysPerCaller is the number of keys of each caller.
 	keysPerCaller = 2_000
-	// updateKeysPerCaller is the number for updates, whose records are
-	// written before the case.
+	// updateKeysPerCaller is the number for updates, whose records are written before the case.
 	updateKeysPerCaller = 50
 )
 
-// RunKV measures operations on all clusters and their peers, interleaved, and
-// returns every result.
+// RunKV measures operations on all clusters and their peers, interleaved, and returns every result.
 func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 	cfg.setDefaults()
 	var targets []target
@@ -340,7 +346,8 @@ func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 			return nil, err
 		}
 		targets = append(targets, t)
-		if cfg.PeerBinary == "" {
+		// The other cluster of as many nodes has the peer.
+		if cfg.PeerBinary == "" || r.Client.TLS != nil {
 			continue
 		}
 		p, err := openPeer(cfg.PeerBinary, "etcd", r.Replicas, filepath.Join(cfg.Dir, fmt.Sprintf("etcd-%d", r.Replicas)))
@@ -358,14 +365,12 @@ func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 					keys = updateKeysPerCaller
 				}
 				c := load.Case{
-					// The number of keys is a multiple of the batch, so that
-					// no call wraps around.
+					// The number of keys is a multiple of the batch, so that no call wraps around.
 					Op: op, Callers: callers, ValueBytes: cfg.ValueBytes, Batch: cfg.Batch, Keys: (keys + cfg.Batch - 1) / cfg.Batch * cfg.Batch,
 					Warm: cfg.Measure / 4, Measure: cfg.Measure,
 				}
-				// The targets take turns within a case: a slow phase of the
-				// machine then hits all of them, and the ratios of a round
-				// stay comparable.
+				// The targets take turns within a case: a slow phase of the machine then hits all
+				// of them, and the ratios of a round stay comparable.
 				for _, t := range targets {
 					if !offersOp(t, op) {
 						continue

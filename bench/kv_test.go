@@ -9,6 +9,7 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/node"
 )
 
@@ -33,7 +34,7 @@ func TestRunKV(t *testing.T) {
 	}
 	for batch, callers := range map[int][]int{1: {1, 64}, 64: {1, 8}} {
 		report, err := RunKV(t.Context(), KVConfig{
-			Clusters: []Rhumb{{Addrs: []string{n.Addr()}, PIDs: []int{os.Getpid()}, Replicas: 1}},
+			Clusters: []Rhumb{{Client: client.Config{Addrs: []string{n.Addr()}, Insecure: true}, PIDs: []int{os.Getpid()}, Replicas: 1}},
 			Ops:      load.Ops(), Callers: callers, Batch: batch, Rounds: 1, Measure: time.Second / 2,
 		})
 		if err != nil {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/rhumbdb/rhumb/bench/load"
@@ -12,14 +13,19 @@ func TestGoodput(t *testing.T) {
 	run := func(p Phase, rate float64) OverloadRun {
 		return OverloadRun{Phase: p, Result: load.Result{OpsPerSecond: rate}}
 	}
+	overload := func(factor int, rate float64, rss ...int64) OverloadRun {
+		return OverloadRun{Phase: PhaseOverload, Factor: factor, Result: load.Result{OpsPerSecond: rate}, RSS: rss}
+	}
 	r := OverloadReport{Runs: []OverloadRun{
-		run(PhaseSearch, 900), run(PhasePeak, 200), run(PhaseOverload, 90), run(PhasePeak, 100), run(PhaseOverload, 150), run(PhasePeak, 500),
+		run(PhaseSearch, 900), run(PhasePeak, 200), overload(5, 90, 7, 9), run(PhasePeak, 100), overload(2, 30, 3), run(PhasePeak, 100),
+		overload(5, 150, 8), run(PhasePeak, 500),
 	}}
 	r.summarise()
 	if want := (Spread{200, 100, 500}); r.Peak != want {
 		t.Errorf("peak %v, want %v", r.Peak, want)
 	}
-	if want := (Spread{0.6, 0.5, 0.6}); r.Goodput != want {
-		t.Errorf("goodput %v, want %v", r.Goodput, want)
+	want := []OverloadFactor{{Factor: 2, Goodput: Spread{0.3, 0.3, 0.3}, RSS: 3}, {Factor: 5, Goodput: Spread{0.6, 0.5, 0.6}, RSS: 9}}
+	if !slices.Equal(r.Overloads, want) {
+		t.Errorf("overloads %v, want %v", r.Overloads, want)
 	}
 }

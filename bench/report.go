@@ -30,8 +30,9 @@ type KVRow struct {
 	FirstError string `json:"first_error,omitempty"`
 }
 
-// KVRatio compares Rhumb with a peer of as many nodes: the median of the
-// ratios within single rounds, with the least and the greatest.
+// KVRatio compares Rhumb with a peer of as many nodes, or Rhumb with TLS and users with Rhumb
+// without them: the median of the ratios within single
+// rounds, with the least and the greatest.
 type KVRatio struct {
 	Rhumb   string  `json:"rhumb"`
 	Peer    string  `json:"peer"`
@@ -86,10 +87,12 @@ func (r *KVReport) summarise() {
 			r.Rows = append(r.Rows, makeRow(t, c, runs[t][c]))
 		}
 		for _, t := range targets {
-			// A peer of as many nodes has the same suffix. Clusters of
-			// several regions have none.
+			// A peer of as many nodes has the same suffix. Clusters of several regions have none.
 			nodes, ok := strings.CutPrefix(t, "rhumb-")
 			peer := "etcd-" + nodes
+			if plain, secure := strings.CutSuffix(t, secureSuffix); secure {
+				peer = plain
+			}
 			if ok && runs[peer] != nil {
 				r.Ratios = append(r.Ratios, makeRatio(t, peer, c, runs[t][c], runs[peer][c]))
 			}
@@ -113,8 +116,7 @@ func makeRow(target string, c kvCase, runs []KVRun) KVRow {
 	return out
 }
 
-// makeRatio returns the ratios of two targets in one case. The i-th runs of
-// both are of one round.
+// makeRatio returns the ratios of two targets in one case. The i-th runs of both are of one round.
 func makeRatio(name, peer string, c kvCase, ours, theirs []KVRun) KVRatio {
 	type pair struct{ a, b KVRun }
 	var pairs []pair
@@ -123,8 +125,7 @@ func makeRatio(name, peer string, c kvCase, ours, theirs []KVRun) KVRatio {
 	}
 	by := func(f func(KVRun) float64) Spread {
 		return spreadOf(pairs, func(p pair) float64 {
-			// A peer that measured 0 has failed; the ratio is then
-			// meaningless.
+			// A peer that measured 0 has failed; the ratio is then meaningless.
 			if f(p.b) == 0 {
 				return 0
 			}
@@ -139,8 +140,7 @@ func makeRatio(name, peer string, c kvCase, ours, theirs []KVRun) KVRatio {
 	}
 }
 
-// spreadOf returns the median, least and greatest of f over xs, or zeros if
-// xs is empty.
+// spreadOf returns the median, least and greatest of f over xs, or zeros if xs is empty.
 func spreadOf[T any](xs []T, f func(T) float64) Spread {
 	if len(xs) == 0 {
 		return Spread{}

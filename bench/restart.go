@@ -11,23 +11,21 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// Restart is the result of one kill -9 of all nodes at once and their
-// restart.
+// Restart is the result of one kill -9 of all nodes at once and their restart.
 type Restart struct {
-	// P50 and Max are over the keys: the time from the start of the first
-	// process to the first successful write.
+	// P50 and Max are over the keys: the time from the start of the first process to the first
+	// successful write.
 	P50 time.Duration `json:"p50_ns"`
 	Max time.Duration `json:"max_ns"`
 	// Keys are the times of all keys in ascending order.
 	Keys []time.Duration `json:"keys_ns"`
-	// InSync is the time from the start of the first process until every
-	// range had all replicas in sync.
+	// InSync is the time from the start of the first process until every range had all replicas in
+	// sync.
 	InSync time.Duration `json:"in_sync_ns"`
 }
 
 const (
-	// restartKeys is the number of keys that are written after a restart,
-	// each by its own caller.
+	// restartKeys is the number of keys that are written after a restart, each by its own caller.
 	restartKeys = 64
 	// startsMax bounds the wait for the processes to restart.
 	startsMax = 30 * time.Second
@@ -57,9 +55,8 @@ func (f *failover) restartAll(ctx context.Context) error {
 	return nil
 }
 
-// restartOnce kills all nodes and measures, from their restart, how long each
-// key cannot be written. Callers retry all the time, as those of a service
-// do.
+// restartOnce kills all nodes and measures, from their restart, how long each key cannot be
+// written. Callers retry all the time, as those of a service do.
 func (f *failover) restartOnce(ctx context.Context) (*Restart, error) {
 	old, err := f.killAll()
 	if err != nil {
@@ -84,8 +81,7 @@ func (f *failover) restartOnce(ctx context.Context) (*Restart, error) {
 		if errs[i] != nil {
 			return nil, errs[i]
 		}
-		// Callers began before the restart, but only the time after it
-		// counts.
+		// Callers began before the restart, but only the time after it counts.
 		r.Keys = append(r.Keys, at.Sub(start))
 	}
 	slices.Sort(r.Keys)
@@ -127,8 +123,8 @@ func (f *failover) putRestartKey(ctx context.Context, i int) (err error) {
 	return err
 }
 
-// awaitStarted waits until every node has a new process, and returns the time
-// at which the first one appeared.
+// awaitStarted waits until every node has a new process, and returns the time at which the first
+// one appeared.
 func (f *failover) awaitStarted(ctx context.Context, old map[int]bool) (first time.Time, err error) {
 	for deadline := time.Now().Add(startsMax); time.Now().Before(deadline); {
 		count := 0

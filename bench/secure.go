@@ -3,16 +3,12 @@ package bench
 import (
 	"context"
 	"crypto/rand"
-	"log/slog"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/access"
-	"github.com/rhumbdb/rhumb/api"
-	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/client/login"
-	"github.com/rhumbdb/rhumb/identity"
 )
 
 // Identity names the files of an operator of a secure cluster.
@@ -29,8 +25,33 @@ const (
 	userTimeout = 20 * time.Second
 )
 
-// addUser creates a user with a random password who may use all tables, so that a measurement of a secure
-// cluster includes logins and authorization. It does nothing for a cluster without TLS.
+// OperatorConfig returns the configuration of a client with all rights, whose calls have a timeout.
+// At a secure cluster, the client has the certificate of an operator.
+func (c *Cluster) OperatorConfig(timeout time.Duration) client.Config {
+	cfg := client.Config{Addrs: c.Addrs(), Timeout: timeout}
+	if c.Identity == nil {
+		cfg.Insecure = true
+	} else {
+		cfg.TLS = &client.TLS{CA: c.Identity.CA, Cert: c.Identity.Cert, Key: c.Identity.Key}
+	}
+	return cfg
+}
+
+// ClientConfig returns the configuration of a client under measurement, whose calls have a timeout.
+// At a secure cluster, the client logs in with a password, as services do, so that a measurement
+// includes logins and authorization.
+func (c *Cluster) ClientConfig(timeout time.Duration) client.Config {
+	cfg := c.OperatorConfig(timeout)
+	if c.Identity != nil {
+		cfg.TLS.Cert, cfg.TLS.Key = "", ""
+		cfg.User, cfg.Password = benchUser, func() (string, error) { return c.password, nil }
+	}
+	return cfg
+}
+
+// addUser creates the user of ClientConfig, with a random password. The user has all rights to all
+// tables, and sees the state of the cluster, which measurements ask for. addUser does nothing for a
+// cluster without TLS.
 func (c *Cluster) addUser(ctx context.Context) error {
 	const op rhumb.Op = "bench.addUser"
 	if c.Identity == nil {
@@ -41,59 +62,25 @@ func (c *Cluster) addUser(ctx context.Context) error {
 	c.password = rand.Text()
 	v, err := login.NewVerifier(benchUser, c.password)
 	if err != nil {
-		return err
+		return rhumb.Wrap(op, err)
 	}
-	src, err := identity.OpenSource(identity.SourceConfig{Files: c.Identity.files(), Logger: slog.New(slog.DiscardHandler)})
+	operator, err := client.Open(ctx, c.OperatorConfig(userTimeout))
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	defer src.Close()
-	conn, err := api.Connect(c.Nodes[0].Addr, nil, src.ClientCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode}}))
-	if err != nil {
+	defer operator.Close()
+	// A directory that is measured again has role and user, but nobody knows the old password.
+	if err = operator.CreateRole(ctx, benchUser); err != nil && rhumb.KindOf(err) != rhumb.AlreadyExists {
 		return rhumb.Wrap(op, err)
 	}
-	defer conn.Close()
-	a := rhumbpb.NewAccessClient(conn)
-	// A directory that is measured again has the role already.
-	_, err = a.CreateRole(ctx, &rhumbpb.CreateRoleRequest{Name: benchUser})
-	if err == nil || isTaken(err) {
-		_, err = a.AlterGrant(ctx, &rhumbpb.AlterGrantRequest{Role: benchUser, Scope: &rhumbpb.Scope{Table: "*"}, Add: uint32(access.TableRights)})
+	for scope, rights := range map[access.Scope]access.Rights{{Table: access.AllTables}: access.TableRights, {Cluster: true}: access.Read} {
+		if err := operator.Grant(ctx, benchUser, scope, rights); err != nil {
+			return rhumb.Wrap(op, err)
+		}
 	}
-	if err == nil {
-		_, err = a.CreateUser(ctx, &rhumbpb.CreateUserRequest{Name: benchUser, Verifier: api.EncodeVerifier(v), Roles: []string{benchUser}})
+	err = operator.CreateUser(ctx, benchUser, v, benchUser)
+	if rhumb.KindOf(err) == rhumb.AlreadyExists {
+		err = operator.SetPassword(ctx, benchUser, v)
 	}
-	if isTaken(err) {
-		_, err = a.AlterUser(ctx, &rhumbpb.AlterUserRequest{Name: benchUser, Verifier: api.EncodeVerifier(v)})
-	}
-	if err != nil {
-		e, _, _ := api.FromStatus(op, err)
-		return e
-	}
-	return nil
-}
-
-// isTaken reports whether something could not be created because it exists.
-func isTaken(err error) bool {
-	if err == nil {
-		return false
-	}
-	e, _, _ := api.FromStatus("bench", err)
-	return e.Kind == rhumb.AlreadyExists
-}
-
-// files returns the identity as package identity takes it.
-func (i *Identity) files() identity.Files {
-	return identity.Files{Cert: i.Cert, Key: i.Key, CA: i.CA}
-}
-
-// ClientConfig returns the configuration of a client whose calls have a timeout. At a secure cluster, the client
-// logs in as a user.
-func (c *Cluster) ClientConfig(timeout time.Duration) client.Config {
-	if c.Identity == nil {
-		return client.Config{Addrs: c.Addrs(), Insecure: true, Timeout: timeout}
-	}
-	return client.Config{
-		Addrs: c.Addrs(), TLS: &client.TLS{CA: c.Identity.CA}, Timeout: timeout,
-		User: benchUser, Password: func() (string, error) { return c.password, nil },
-	}
+	return rhumb.Wrap(op, err)
 }

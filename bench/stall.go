@@ -11,8 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// StallGoal is the longest acceptable time without a successful write to a
-// key of a range that can elect a primary.
+// StallGoal is the longest acceptable time without a successful write to a key of a range that can
+// elect a primary.
 const StallGoal = 3 * time.Second
 
 // StallConfig configures RunStall.
@@ -22,13 +22,11 @@ type StallConfig struct {
 	// Kind is the fault, and Faults is how often it strikes.
 	Kind   FaultKind
 	Faults int
-	// Keys is the number of keys, each with a caller that writes it
-	// repeatedly. The default is 64.
+	// Keys is the number of keys, each with a caller that writes it repeatedly. The default is 64.
 	Keys int
 	// Pause is the time between two writes of a caller. The default is 10 ms.
 	Pause time.Duration
-	// Hold is how long a fault lasts. The default is 5 s. A killed node is
-	// down for three.
+	// Hold is how long a fault lasts. The default is 5 s. A killed node is down for three.
 	Hold time.Duration
 	// Random draws the affected nodes.
 	Random *rand.Rand
@@ -36,9 +34,9 @@ type StallConfig struct {
 	Progress func(text string)
 }
 
-// StallCell sums up all faults of one kind on one cluster. A gap is the
-// longest time without a successful write to a key, for each key and fault,
-// from the fault until all nodes were live and all replicas in sync again.
+// StallCell sums up all faults of one kind on one cluster. A gap is the longest time without a
+// successful write to a key, for each key and fault, from the fault until all nodes were live and
+// all replicas in sync again.
 type StallCell struct {
 	Nodes  int       `json:"nodes"`
 	Kind   FaultKind `json:"kind"`
@@ -53,15 +51,12 @@ type StallCell struct {
 	Late int `json:"late"`
 	// Worst describes the fault with the longest gap.
 	Worst string `json:"worst"`
-	// FalseFencings counts the lives that nodes began although they were
-	// neither killed nor paused.
+	// FalseFencings counts the lives that nodes began although they were neither killed nor paused.
 	FalseFencings int `json:"false_fencings"`
-	// Whole is the longest time from the end of a fault until all replicas
-	// were in sync.
+	// Whole is the longest time from the end of a fault until all replicas were in sync.
 	Whole time.Duration `json:"whole_ns"`
-	// Writes counts acknowledged writes, Errors the writes that failed or
-	// whose outcome is unknown, and Lost the keys without their last
-	// acknowledged write at the end.
+	// Writes counts acknowledged writes, Errors the writes that failed or whose outcome is unknown,
+	// and Lost the keys without their last acknowledged write at the end.
 	Writes int64 `json:"writes"`
 	Errors int64 `json:"errors"`
 	Lost   int   `json:"lost"`
@@ -95,9 +90,8 @@ func (c *StallCell) summarise() {
 // stallQuiet is how long a cluster must be unchanged before the next fault.
 const stallQuiet = 500 * time.Millisecond
 
-// RunStall writes to a cluster of one region, injects faults, and measures
-// for how long each key could not be written. At the end it reads back every
-// acknowledged write.
+// RunStall writes to a cluster of one region, injects faults, and measures for how long each key
+// could not be written. At the end it reads back every acknowledged write.
 func RunStall(ctx context.Context, cfg StallConfig) (*StallCell, error) {
 	if cfg.Keys == 0 {
 		cfg.Keys = 64
@@ -158,8 +152,7 @@ func (s *stall) runFaults(ctx context.Context) (*StallCell, error) {
 
 // strikeOnce injects one fault and waits until the cluster has recovered.
 func (s *stall) strikeOnce(ctx context.Context, cell *StallCell) error {
-	// Lives and counters before the fault, to distinguish its effects from
-	// earlier ones.
+	// Lives and counters before the fault, to distinguish its effects from earlier ones.
 	lives, withheld := s.nodeLives(), s.cfg.Cluster.Withheld(ctx)
 	// The gaps before the fault are discarded.
 	s.takeGaps()
@@ -169,12 +162,11 @@ func (s *stall) strikeOnce(ctx context.Context, cell *StallCell) error {
 	}
 	err = pauseFor(ctx, s.cfg.Hold)
 	if err == nil {
-		// A fault without effect would count as an excellent result, so its
-		// effect is checked first.
+		// A fault without effect would count as an excellent result, so its effect is checked
+		// first.
 		err = s.checkHappened(ctx, f, lives, withheld)
 	}
-	// The fault is healed even after an error: a paused process would stay
-	// stopped.
+	// The fault is healed even after an error: a paused process would stay stopped.
 	if healing := f.Heal(); err == nil {
 		err = healing
 	}
@@ -212,9 +204,8 @@ func (c *StallCell) addFault(f *Fault, gaps []time.Duration, whole time.Duration
 	c.FalseFencings += fenced
 }
 
-// awaitCalm waits until the cluster has been intact for stallQuiet. An intact
-// cluster may be about to change its in-sync sets, and the next fault would
-// then measure two faults.
+// awaitCalm waits until the cluster has been intact for stallQuiet. An intact cluster may be about
+// to change its in-sync sets, and the next fault would then measure two faults.
 func (s *stall) awaitCalm(ctx context.Context) error {
 	for {
 		if err := s.awaitSettled(ctx); err != nil {
@@ -231,8 +222,8 @@ func (s *stall) awaitCalm(ctx context.Context) error {
 	}
 }
 
-// sumVersions returns the sum of the versions of all records. While it grows,
-// the cluster is still changing.
+// sumVersions returns the sum of the versions of all records. While it grows, the cluster is still
+// changing.
 func (s *stall) sumVersions() (sum uint64) {
 	for _, r := range s.c.Ranges() {
 		sum += uint64(r.Version)
@@ -249,8 +240,8 @@ func (s *stall) nodeLives() map[rhumb.NodeID]rhumb.BootSeq {
 	return out
 }
 
-// countFenced returns the number of lives that nodes have begun since, except
-// for the victim of the fault.
+// countFenced returns the number of lives that nodes have begun since, except for the victim of the
+// fault.
 func (s *stall) countFenced(f *Fault, before map[rhumb.NodeID]rhumb.BootSeq) (n int) {
 	for id, life := range s.nodeLives() {
 		// The victim of a kill or a pause may be fenced rightly.

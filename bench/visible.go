@@ -15,13 +15,12 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// VisibleReport reports how long a put of a client takes to appear in the
-// images that nodes of its range publish in shared memory. Times count from
-// before the call and are in microseconds.
+// VisibleReport reports how long a put of a client takes to appear in the images that nodes of its
+// range publish in shared memory. Times count from before the call and are in microseconds.
 type VisibleReport struct {
 	Samples int `json:"samples"`
-	// Acknowledged is the put itself. Primary and Secondary are the images on
-	// the node of the primary and on a node of a secondary.
+	// Acknowledged is the put itself. Primary and Secondary are the images on the node of the
+	// primary and on a node of a secondary.
 	Acknowledged Quantiles `json:"acknowledged"`
 	Primary      Quantiles `json:"primary"`
 	Secondary    Quantiles `json:"secondary"`
@@ -38,15 +37,13 @@ const (
 	visibleTable = "visible"
 	// visibleMax bounds the wait for one put, and for the images to appear.
 	visibleMax = 30 * time.Second
-	// visibleWait is the time between two attempts to find the table in an
-	// image.
+	// visibleWait is the time between two attempts to find the table in an image.
 	visibleWait = 10 * time.Millisecond
 )
 
-// RunVisible puts values into a published table and waits for each in an
-// image, alternating between the image of the primary and that of a
-// secondary. The cluster runs on this machine with at least two nodes, and
-// publishes below publish.DirDefault.
+// RunVisible puts values into a published table and waits for each in an image, alternating between
+// the image of the primary and that of a secondary. The cluster runs on this machine with at least
+// two nodes, and publishes below publish.DirDefault.
 func RunVisible(ctx context.Context, addrs []string, samples int) (*VisibleReport, error) {
 	c, err := client.Open(ctx, client.Config{Addrs: addrs, Insecure: true})
 	if err != nil {
@@ -61,8 +58,7 @@ func RunVisible(ctx context.Context, addrs []string, samples int) (*VisibleRepor
 	var acks []time.Duration
 	seen := make([][]time.Duration, len(w.images))
 	for i := range samples {
-		// The images take turns, so that a slow phase of the machine affects
-		// both.
+		// The images take turns, so that a slow phase of the machine affects both.
 		at := i % len(w.images)
 		ack, visible, err := w.takeSample(ctx, w.images[at], uint64(i)+1)
 		if err != nil {
@@ -74,8 +70,7 @@ func RunVisible(ctx context.Context, addrs []string, samples int) (*VisibleRepor
 	return r, w.close()
 }
 
-// visible is the table that receives the puts, with the images of its primary
-// and of a secondary.
+// visible is the table that receives the puts, with the images of its primary and of a secondary.
 type visible struct {
 	table  *client.Table
 	name   []byte
@@ -95,8 +90,7 @@ func openVisible(ctx context.Context, c *client.Client) (*visible, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The receipt of a first put names the range, and with it the nodes that
-	// publish the table.
+	// The receipt of a first put names the range, and with it the nodes that publish the table.
 	put, err := w.putNumber(ctx, 0)
 	if err != nil {
 		return nil, err
@@ -196,8 +190,8 @@ func (w *visible) takeSample(ctx context.Context, image *reader.Client, n uint64
 	}
 	answered := make(chan answer, 1)
 	start := time.Now()
-	// The put and the reading run concurrently: the image may show a value
-	// before the put is answered.
+	// The put and the reading run concurrently: the image may show a value before the put is
+	// answered.
 	go func() {
 		_, err := w.putNumber(ctx, n)
 		answered <- answer{time.Since(start), err}
@@ -216,9 +210,8 @@ func (w *visible) takeSample(ctx context.Context, image *reader.Client, n uint64
 	}
 }
 
-// visiblePoll is the time between two reads of an image; the figures include
-// half of it on average. Reading without a pause would take a processor from
-// the nodes.
+// visiblePoll is the time between two reads of an image; the figures include half of it on average.
+// Reading without a pause would take a processor from the nodes.
 const visiblePoll = 20 * time.Microsecond
 
 // quantilesOf sorts d and returns its quantiles.

@@ -184,7 +184,8 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 	switch {
 	case found:
 		return nil
-	case isDenial(last):
+	// An overloaded node says when to come back, which counts for all attempts to log in.
+	case isDenial(last), rhumb.KindOf(unwrapAnswer(last)) == rhumb.Overloaded:
 		return rhumb.Wrap(op, unwrapAnswer(last))
 	default:
 		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Msg: "no node answers at any of the addresses", Err: unwrapAnswer(last)}

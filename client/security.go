@@ -135,10 +135,14 @@ func decodeAuthorities(ms []*rhumbpb.AuthorityInfo) (out []Authority) {
 	return out
 }
 
-// Revoke names the certificates to revoke: exactly one field but Why is set.
+// Revoke names the certificates to revoke: exactly one of the names is set.
 // A node, user or operator stands for all its certificates that nodes report.
 type Revoke struct {
 	Serial, Node, User, Operator string
+	// Issuer is the fingerprint of the authority of the certificate with the
+	// serial number, or the first digits of it. It is needed only if several
+	// certificates in use have the number.
+	Issuer string
 	// Why is the reason, for the list of revoked certificates.
 	Why string
 }
@@ -150,7 +154,7 @@ func (c *Client) RevokeCertificate(ctx context.Context, r Revoke) (out []rhumb.R
 	const op rhumb.Op = "client.Client.RevokeCertificate"
 	resp, err := askNearestConn(ctx, c, op, func(ctx context.Context, conn *stream.Conn) (*rhumbpb.RevokeCertificateResponse, error) {
 		return conn.Security().RevokeCertificate(ctx, &rhumbpb.RevokeCertificateRequest{
-			Serial: r.Serial, NodeName: r.Node, UserName: r.User, OperatorName: r.Operator, Why: r.Why,
+			Serial: r.Serial, NodeName: r.Node, UserName: r.User, OperatorName: r.Operator, Why: r.Why, Authority: r.Issuer,
 		})
 	})
 	for _, m := range resp.GetRevoked() {

@@ -269,7 +269,7 @@ func (d *run) welcomeText() string {
 	fmt.Fprintf(&b, "cluster %s: %d nodes in %d regions, data in %s\n", l.ClusterID, len(l.Nodes), len(l.Regions), l.Dir)
 	_, scheme := d.httpClient()
 	if id := l.Identity; id != nil {
-		fmt.Fprintf(&b, "TLS on all ports; the authority is in %s, and commands on this machine use %s\nthe user %s may only read: %s\n", filepath.Join(l.Dir, "authority"), id.Cert, viewerName, filepath.Join(l.Dir, viewerName, "user.crt"))
+		fmt.Fprintf(&b, "TLS on all ports; the authority is in %s, and commands on this machine use %s\n", filepath.Join(l.Dir, "authority"), id.Cert)
 	}
 	for _, n := range l.Nodes {
 		fmt.Fprintf(&b, "  %-4s %-12s %s  pid %-7d admin %s://%s/metrics\n", n.ID, n.Region, n.Addr, n.PID, scheme, n.AdminAddr)
@@ -284,10 +284,24 @@ Try in another terminal:
   %[1]s snapshot ls                        # the same tables in shared memory
   %[1]s ingest --table flights --format controlstream FILE
   kill -9 %[3]d        # a node dies; other nodes take over its ranges
-Ctrl-C stops everything.
+%[4]sCtrl-C stops everything.
 
-`, d.cfg.Program, last, l.Nodes[0].PID)
+`, d.cfg.Program, last, l.Nodes[0].PID, d.secureText())
 	return b.String()
+}
+
+// secureText returns what to try with a secure demo.
+func (d *run) secureText() string {
+	if d.layout.Identity == nil {
+		return ""
+	}
+	file := func(name string) string { return filepath.Join(d.layout.Dir, viewerName, name) }
+	return fmt.Sprintf(`As somebody else, the user %[2]s, who may read and not write:
+  alias as-%[2]s='%[1]s --context demo --cert %[3]s --key %[4]s'
+  as-%[2]s whoami
+  as-%[2]s get flights HELLO1
+  as-%[2]s delete flights HELLO1     # permission denied
+`, d.cfg.Program, viewerName, file("user.crt"), file("user.key"))
 }
 
 // stop stops everything that the demo started, and removes the files that point other commands to

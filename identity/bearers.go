@@ -12,6 +12,9 @@ func (s *Source) Bearers() (peers []Peer) {
 	for _, c := range s.openConns() {
 		if p, ok := c.Peer(); ok && !seen[string(p.Cert.Raw)] {
 			seen[string(p.Cert.Raw)] = true
+			// The certificate is the key and not the name: during a renewal a member has
+			// connections of the old and of the new certificate, and an operator who revokes one
+			// has to see both.
 			peers = append(peers, p)
 		}
 	}
@@ -32,6 +35,8 @@ func (s *Source) IssuerID() string {
 	if err != nil {
 		return ""
 	}
+	// The issuer is taken from a verified chain. The issuer field of the certificate is only a
+	// name, which two authorities may share.
 	p, err := s.Verifier().Verify(chain, Want{Roles: []Role{l.name.Role}}, s.cfg.Wall())
 	if err != nil {
 		return ""

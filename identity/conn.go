@@ -11,6 +11,11 @@ import (
 )
 
 // Conn is an open TLS connection that a Source watches.
+//
+// A TLS certificate is verified once, in the handshake, and connections of nodes stay open for
+// months. Without a list of the open connections, a revoked certificate would keep its access until
+// the process restarts. The Source therefore keeps each Conn with everything that is needed to
+// verify it again.
 type Conn struct {
 	src   *Source
 	raw   net.Conn
@@ -46,6 +51,11 @@ func (c *Conn) Close() {
 }
 
 // tracked is the connection below TLS. It knows the Conn above it once the handshake has succeeded.
+//
+// TLS hides the connection below it from the callers of the handshake. Both directions of the
+// reference are needed: the Source closes the raw connection, and the end of the raw connection,
+// whoever causes it, takes the Conn out of the list. Otherwise the list would grow by one entry for
+// each connection ever made.
 type tracked struct {
 	net.Conn
 	conn atomic.Pointer[Conn]
@@ -64,6 +74,7 @@ func (t *tracked) Close() error {
 
 // watchConn starts the watch over a connection whose handshake succeeds.
 func (s *Source) watchConn(t *tracked, c *Conn) {
+	// All fields are set before the Conn becomes visible to Close and to rechecks.
 	c.src, c.raw, c.done = s, t.Conn, make(chan struct{})
 	t.conn.Store(c)
 	s.mu.Lock()
@@ -119,8 +130,12 @@ func (s *Source) recheck(v *Verifier) {
 // connections; it may be nil.
 func (s *Source) examineConn(c *Conn, v *Verifier, now time.Time, seen map[string]Reason) Reason {
 	if !c.named {
+		// An anonymous client has no certificate that could become invalid. Its session ends by its
+		// own rules.
 		return ReasonNone
 	}
+	// The result depends on the expectation too: the same certificate of a node is valid on the
+	// port of peers and invalid where an operator is expected.
 	key := c.want.String() + string(c.peer.Cert.Raw)
 	if reason, ok := seen[key]; ok {
 		return reason
@@ -141,6 +156,8 @@ func (s *Source) endExpired() {
 		switch {
 		case c.named && now.After(c.peer.NotAfter):
 			s.endConn(c, ReasonExpired)
+		// Only if there is a newer certificate. Without one, closing would gain nothing: the next
+		// connection would present the same expired certificate.
 		case c.own != nil && c.own != leaf && now.After(c.own.NotAfter):
 			s.endConn(c, ReasonReplaced)
 		}
@@ -152,6 +169,9 @@ type connKey struct{}
 
 // HTTPContext is the ConnContext of an http.Server whose listener is a Listener. It makes
 // ConnFromContext and PeerFromContext work in handlers.
+//
+// The context holds the connection below TLS, because net/http calls this function before the
+// handshake, when no Conn exists yet.
 func HTTPContext(ctx context.Context, conn net.Conn) context.Context {
 	if t, ok := conn.(*tls.Conn); ok {
 		if raw, ok := t.NetConn().(*tracked); ok {

@@ -14,7 +14,7 @@
 //
 // A Verifier decides whether a chain of certificates is valid. It trusts the authorities in the CA
 // file and those in the metadata, except authorities that the metadata distrusts, and rejects
-// serial numbers that the metadata revokes. Host names and addresses in certificates are ignored: a
+// certificates that the metadata revokes, by authority and serial number. Host names and addresses in certificates are ignored: a
 // node is identified by its name in the cluster, wherever it runs.
 //
 // # Source

@@ -15,10 +15,13 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// fileSizeMax bounds the size of a certificate, key or CA file in bytes.
+// fileSizeMax bounds the size of a certificate, key or CA file in bytes. The bound keeps a mistyped
+// path, such as that of a disk image, from being read into memory.
 const fileSizeMax = 1 << 20
 
-// authoritiesMax bounds the certificates in a CA file.
+// authoritiesMax bounds the certificates in a CA file. Two are normal and three occur during a
+// rotation; each one costs memory and time in every handshake, so a bundle of all public
+// authorities is refused as the mistake that it is.
 const authoritiesMax = 64
 
 // Files holds the paths of an identity. Cert and Key are both set or both empty; without them, the
@@ -43,8 +46,12 @@ func (p PEM) IsZero() bool { return len(p.Cert) == 0 && len(p.Key) == 0 && len(p
 func ReadSecret(path string) ([]byte, error) {
 	return readFile(path, func(info fs.FileInfo) error {
 		mode := info.Mode().Perm()
+		// Reading is what harms a secret, but a file that others may write or execute was not made
+		// for a secret either, so all bits count.
 		group := fs.FileMode(0o070)
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid == 0 && os.Geteuid() != 0 {
+			// A file of root that the process reads as another user: the group is how the process
+			// is meant to get at the file. Writing stays forbidden to the group.
 			group = 0o030
 		}
 		if mode&(group|0o007) != 0 {
@@ -79,6 +86,7 @@ func readFile(path string, check func(fs.FileInfo) error) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
+	// A pipe or a device would block the reader, or deliver other bytes to the next reload.
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", path)
 	}
@@ -88,6 +96,8 @@ func readFile(path string, check func(fs.FileInfo) error) ([]byte, error) {
 	if err := check(info); err != nil {
 		return nil, err
 	}
+	// One byte more than allowed, so that a file of exactly the maximum is told apart from a longer
+	// one without a second read.
 	b, err := io.ReadAll(io.LimitReader(f, fileSizeMax+1))
 	if err == nil && len(b) > fileSizeMax {
 		err = fmt.Errorf("%s has more than %d bytes", path, fileSizeMax)
@@ -140,6 +150,9 @@ func EncodeKey(key crypto.Signer) ([]byte, error) {
 }
 
 // loaded is one consistent reading of Files: the key belongs to the certificate.
+//
+// Handshakes use one reading as a whole. If certificate and key were loaded apart, a handshake
+// during a renewal could present a certificate whose key it does not have.
 type loaded struct {
 	pair        *tls.Certificate // nil for an anonymous bearer
 	name        Name
@@ -182,6 +195,9 @@ func (p PEM) parse(what Files) (*loaded, error) {
 		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "CA file %s: %v", what.CA, err)
 	}
 	for _, c := range l.authorities {
+		// The standard verification accepts any certificate in the pool of roots as an anchor. A
+		// node's own certificate in the CA file would then be trusted, and its key could sign
+		// others.
 		if !c.IsCA {
 			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "CA file %s: the certificate of %q is not that of an authority; put only authorities there", what.CA, c.Subject)
 		}

@@ -5,6 +5,10 @@ import (
 )
 
 // metrics holds the metrics of a Source.
+//
+// Every way in which an identity fails has a counter, because the causes are on other machines: a
+// node that refuses a certificate cannot ask its bearer, and the bearer learns only that the
+// connection ended.
 type metrics struct {
 	reloads, failures prometheus.Counter
 	// rejected counts failed handshakes of this side as a server, refused those as a client.
@@ -34,6 +38,8 @@ func newMetrics(s *Source) metrics {
 			var first int64
 			v := s.verifier.Load()
 			for _, c := range v.Authorities {
+				// A distrusted authority signs nothing that counts, so its end is no reason for an
+				// alert.
 				if end := c.NotAfter.Unix(); !v.Distrusted[AuthorityOf(c)] && (first == 0 || end < first) {
 					first = end
 				}

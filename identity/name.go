@@ -10,6 +10,10 @@ import (
 )
 
 // Role is the kind of the bearer of a certificate. Roles are never interchangeable.
+//
+// Roles take the place of host names in this package. A server certificate of the web names a host,
+// which is of no use to nodes that move between addresses; here the question is only whether the
+// other side is a node, a client or the authority of this cluster.
 type Role uint8
 
 // The roles.
@@ -147,11 +151,14 @@ func Parse(uri string) (Name, error) {
 	if !ok {
 		return bad("does not begin with " + scheme + "://")
 	}
+	// No URL parser: it would accept escapes, user names, ports and empty segments, and two
+	// spellings of one name could pass different checks.
 	parts := strings.Split(rest, "/")
 	if len(parts) != 3 {
 		return bad("does not have three parts")
 	}
 	cluster, err := rhumb.ParseUUID(parts[0])
+	// ParseUUID accepts upper case and hyphens. The second condition leaves one spelling only.
 	if err != nil || cluster.String() != parts[0] {
 		return bad("has no cluster of 32 hexadecimal digits in lower case")
 	}
@@ -182,6 +189,10 @@ func fromSPIFFE(uri string) (name string, ok bool) {
 }
 
 // FromCertificate returns the name in a certificate. It does not verify the certificate.
+//
+// The common name and the DNS names are ignored. Many authorities let their clients choose these,
+// while a URI takes a rule of the issuer. Exactly one name is allowed, because with two the reader
+// could check one and the writer could mean the other.
 func FromCertificate(cert *x509.Certificate) (Name, error) {
 	var found []string
 	for _, u := range cert.URIs {

@@ -18,6 +18,9 @@ const chainSizeMax = 16 << 10
 
 // Signature is a statement of the bearer of a certificate that can be
 // verified without a connection to the bearer.
+//
+// Nodes sign what other nodes pass on, such as the claim that a request was made by a user. A
+// connection proves only the last hop, so the origin has to be in the message.
 type Signature struct {
 	// Chain is the certificate of the bearer and those between it and its
 	// authority, in DER.
@@ -46,6 +49,8 @@ func (s *Source) Sign(message []byte) (Signature, error) {
 	switch signer.Public().(type) {
 	case ed25519.PublicKey:
 		b, err = signer.Sign(rand.Reader, message, crypto.Hash(0))
+	// PSS and not PKCS #1 v1.5, in which TLS 1.2 handshakes were signed: a signature from there can
+	// never be taken for a statement.
 	case *rsa.PublicKey:
 		sum := sha256.Sum256(message)
 		b, err = signer.Sign(rand.Reader, sum[:], &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash, Hash: crypto.SHA256})
@@ -64,6 +69,8 @@ func (v *Verifier) VerifySigned(message []byte, sig Signature, want Want, now ti
 	}
 	var chain []*x509.Certificate
 	for _, der := range sig.Chain {
+		// Checked before parsing: the bytes come over the network from a peer that is not trusted
+		// yet.
 		if len(der) > chainSizeMax {
 			return Peer{}, rejectf(ReasonMalformed, "a certificate has %d bytes; at most %d are accepted", len(der), chainSizeMax)
 		}

@@ -35,6 +35,9 @@ const (
 )
 
 // SourceConfig configures a Source.
+//
+// Exactly one of Files and PEM is set. Files are watched; PEM is fixed for the life of the Source,
+// for programs that keep their secrets elsewhere.
 type SourceConfig struct {
 	// Files or PEM holds the identity. Without certificate and key the bearer is anonymous, and can
 	// only be a client.
@@ -54,18 +57,27 @@ type SourceConfig struct {
 }
 
 // Trust holds the additions of the metadata of the cluster to the files of a member.
+//
+// Files and metadata complete each other. A node that starts has only its files, because it cannot
+// read the metadata before it trusts somebody; a running cluster changes its mind in the metadata,
+// which reaches all nodes in seconds. What the metadata rejects stays rejected, whatever the files
+// contain.
 type Trust struct {
 	// Authorities are trusted in addition to those in the CA file.
 	Authorities []*x509.Certificate
 	// Distrusted holds authorities, as AuthorityOf identifies them, that are trusted no longer,
 	// wherever they come from.
 	Distrusted []string
-	// Revoked holds serial numbers of certificates, as SerialOf writes them.
-	Revoked []string
+	Revoked    []Revoked
 }
 
 // Source holds the identity of one member and the open connections that rely on it. Its methods may
 // be called from many goroutines.
+//
+// A handshake takes one snapshot of current and one of verifier, without a lock, and both are
+// immutable. Changes are made one at a time under loading; they store the new snapshot and only
+// then walk the list of connections, so that every connection is seen by the walk or verified
+// against the new snapshot (watchConn checks the gap between both).
 type Source struct {
 	cfg      SourceConfig
 	m        metrics
@@ -109,6 +121,7 @@ func OpenSource(cfg SourceConfig) (*Source, error) {
 // Close ends the watch over the files and all connections.
 func (s *Source) Close() {
 	s.cancel()
+	// The watcher ends first. It could otherwise load files or log while the owner is already gone.
 	s.work.Wait()
 	for _, c := range s.openConns() {
 		c.Close()
@@ -155,6 +168,8 @@ func (s *Source) SetTrust(t Trust) {
 		return
 	}
 	s.trust = Trust{slices.Clone(t.Authorities), slices.Clone(t.Distrusted), slices.Clone(t.Revoked)}
+	// In use at once and before the check of the own certificate: a process that is itself revoked
+	// must still stop to serve other revoked ones.
 	s.adoptLocked(s.current.Load())
 	if err := s.checkOwn(s.current.Load(), s.verifier.Load()); err != nil {
 		s.cfg.Logger.Error("the cluster no longer accepts the certificate of this process; issue another one", "err", rhumb.Message(err))
@@ -163,19 +178,21 @@ func (s *Source) SetTrust(t Trust) {
 
 // newVerifierLocked returns the rules of acceptance that follow from a reading of the files.
 func (s *Source) newVerifierLocked(l *loaded) *Verifier {
-	v := &Verifier{Cluster: s.cfg.Cluster, Distrusted: map[string]bool{}, Revoked: map[string]bool{}}
+	v := &Verifier{Cluster: s.cfg.Cluster, Distrusted: map[string]bool{}, Revoked: map[Revoked]bool{}}
 	if v.Cluster.IsZero() && l.pair != nil {
 		v.Cluster = l.name.Cluster
 	}
 	if pinned := s.pinned.Load(); v.Cluster.IsZero() && pinned != nil {
 		v.Cluster = *pinned
 	}
+	// A clone, because append could otherwise write into the array of an earlier Verifier that
+	// handshakes use.
 	v.Authorities = append(slices.Clone(l.authorities), s.trust.Authorities...)
 	for _, id := range s.trust.Distrusted {
 		v.Distrusted[id] = true
 	}
-	for _, serial := range s.trust.Revoked {
-		v.Revoked[serial] = true
+	for _, r := range s.trust.Revoked {
+		v.Revoked[r] = true
 	}
 	return v
 }
@@ -184,6 +201,8 @@ func (s *Source) newVerifierLocked(l *loaded) *Verifier {
 func (s *Source) adoptLocked(l *loaded) {
 	v := s.newVerifierLocked(l)
 	s.current.Store(l)
+	// Stored before the recheck. A connection whose handshake ends in between either sees the new
+	// rules or is in the list by the time the recheck reads it.
 	s.verifier.Store(v)
 	s.recheck(v)
 }
@@ -243,6 +262,8 @@ func (s *Source) loadLocked() (*loaded, error) {
 	if old := s.current.Load(); old != nil && old.pair != nil && old.name != l.name {
 		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "certificate %s names %s now, and this process runs as %s; restart it to change its name", what.Cert, l.name, old.name)
 	}
+	// Against the rules that will follow from this reading, not the current ones: during a rotation
+	// the new certificate and the new authority arrive together.
 	if err := s.checkOwn(l, s.newVerifierLocked(l)); err != nil {
 		return nil, rhumb.Ef(op, rhumb.KindOf(err), "certificate %s: %v", what.Cert, err)
 	}
@@ -277,6 +298,8 @@ func (s *Source) run(ctx context.Context, w watch) {
 			return
 		case <-tick.C:
 		}
+		// In this order: a certificate that was renewed in the last second is loaded before the old
+		// one is called expired.
 		s.pollFiles(&w)
 		s.endExpired()
 		s.warnExpiry(&w)
@@ -308,6 +331,8 @@ func (s *Source) fingerprint() (print string) {
 			print += err.Error()
 			continue
 		}
+		// The inode and its change time find a replacement that keeps the time and size of the old
+		// file, as tools do that preserve timestamps.
 		if st, ok := info.Sys().(*syscall.Stat_t); ok {
 			print += fmt.Sprintf("%d/%d/%d/", st.Dev, st.Ino, st.Ctim.Nano())
 		}

@@ -260,12 +260,12 @@ func TestTrustEndsConnections(t *testing.T) {
 	if n := metric(t, server, "rhumb_identity_connections"); n != 4 {
 		t.Errorf("%v connections are watched, want 4", n)
 	}
-	server.SetTrust(identity.Trust{Revoked: []string{identity.SerialOf(revoked.Cert)}})
+	server.SetTrust(identity.Trust{Revoked: []identity.Revoked{{Serial: identity.SerialOf(revoked.Cert)}}})
 	awaitEnd(t, conns[0])
 	if _, err := dial(revoked.Source(t), addr, wantNode); err == nil {
 		t.Error("a revoked certificate is accepted")
 	}
-	server.SetTrust(identity.Trust{Revoked: []string{identity.SerialOf(revoked.Cert)}, Distrusted: []string{identity.AuthorityOf(b.Cert)}})
+	server.SetTrust(identity.Trust{Revoked: []identity.Revoked{{Serial: identity.SerialOf(revoked.Cert)}}, Distrusted: []string{identity.AuthorityOf(b.Cert)}})
 	awaitEnd(t, conns[1])
 	if _, err := dial(old.Source(t), addr, wantNode); err == nil {
 		t.Error("a distrusted authority is accepted")
@@ -275,7 +275,7 @@ func TestTrustEndsConnections(t *testing.T) {
 			t.Errorf("a connection that is still valid ended: %v", err)
 		}
 	}
-	goodSource.SetTrust(identity.Trust{Revoked: []string{identity.SerialOf(node.Cert)}})
+	goodSource.SetTrust(identity.Trust{Revoked: []identity.Revoked{{Serial: identity.SerialOf(node.Cert)}}})
 	awaitEnd(t, conns[2])
 	eventually(t, "ended connections stay in the list", func() bool { return metric(t, server, "rhumb_identity_connections") == 1 })
 	if n := metric(t, server, "rhumb_identity_closed_total"); n != 2 {

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// handshakeTimeout bounds a TLS handshake.
+	// handshakeTimeout bounds a TLS handshake. A stranger who connects and sends nothing holds a
+	// slot of the connection limit for that long.
 	handshakeTimeout = 5 * time.Second
 	// logInterval is the least time between two log lines about refused handshakes.
 	logInterval = time.Second
@@ -32,6 +33,9 @@ var grpcProtocols = []string{"h2"}
 // baseConfig returns what all configurations share.
 func (s *Source) baseConfig(protocols []string) *tls.Config {
 	return &tls.Config{
+		// TLS 1.3 only: older versions have parameters that would need a policy, they send client
+		// certificates in plain text, and every supported client has 1.3. The curves are Go's
+		// defaults, which include a hybrid against the recording of traffic for later decryption.
 		MinVersion: tls.VersionTLS13,
 		NextProtos: protocols,
 		Time:       s.cfg.Wall,
@@ -48,8 +52,13 @@ func (s *Source) baseConfig(protocols []string) *tls.Config {
 func (s *Source) serverConfig(conn net.Conn, want Want, protocols []string) *tls.Config {
 	cfg, cur := s.baseConfig(protocols), s.current.Load()
 	if cur.pair != nil {
+		// The snapshot of this moment serves the whole handshake; a reload in the meantime concerns
+		// the next connection.
 		cfg.Certificates = []tls.Certificate{*cur.pair}
 	}
+	// "Any" switches the verification of the standard library off, which knows neither roles nor
+	// revoked serial numbers. VerifyConnection replaces it; unlike VerifyPeerCertificate it also
+	// runs for clients that present nothing.
 	cfg.ClientAuth = tls.RequireAnyClientCert
 	if want.Optional {
 		cfg.ClientAuth = tls.RequestClientCert
@@ -90,10 +99,13 @@ func (s *Source) clientConfig(t *tracked, want Want, protocols []string, host st
 	cfg, cur := s.baseConfig(protocols), s.current.Load()
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		if cur.pair == nil {
+			// An empty certificate and not an error: the handshake continues, and the server
+			// decides whether it accepts anonymous clients.
 			return &tls.Certificate{}, nil
 		}
 		return cur.pair, nil
 	}
+	// Sent for proxies that route by name. The server ignores the name.
 	cfg.ServerName = host
 	// A server is identified by its name in the cluster, which VerifyConnection checks together
 	// with the chain, and not by its host name, which the standard verification would check.
@@ -112,6 +124,8 @@ func (s *Source) clientConfig(t *tracked, want Want, protocols []string, host st
 
 // restrict returns the roles of want that may take a side of a connection.
 func restrict(want Want, side func(Role) bool) Want {
+	// Callers pass one Want for both directions of a port. Without this step, a user certificate
+	// whose usages were wrong could serve as a node's.
 	want.Roles = slices.DeleteFunc(slices.Clone(want.Roles), func(r Role) bool { return !side(r) })
 	return want
 }
@@ -140,6 +154,9 @@ func (s *Source) ServerConfig(want Want, protocols ...string) *tls.Config {
 
 // ClientConfig returns the TLS configuration of a client for programs that need one, such as an
 // http.Transport. Its connections are verified when they are made, and not again later.
+//
+// Callers that keep connections for long should use Dial or ClientCredentials, which put the
+// connections under watch.
 func (s *Source) ClientConfig(want Want, protocols ...string) *tls.Config {
 	want = restrict(want, Role.server)
 	cfg := s.baseConfig(protocols)
@@ -229,6 +246,8 @@ func (AuthInfo) AuthType() string { return "tls" }
 
 // ServerHandshake performs the handshake of a server.
 func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	// gRPC calls this function in a goroutine of the connection, so a slow handshake delays nobody
+	// else.
 	conn := c.src.Accept(raw, c.want, grpcProtocols...)
 	info, err := handshake(context.Background(), conn)
 	if err != nil {
@@ -270,6 +289,8 @@ func handshake(ctx context.Context, conn *tls.Conn) (AuthInfo, error) {
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return AuthInfo{}, err
 	}
+	// gRPC demands HTTP/2. A server that speaks another protocol with a valid certificate is
+	// another port of a node, usually the admin port.
 	if conn.ConnectionState().NegotiatedProtocol != grpcProtocols[0] {
 		return AuthInfo{}, errors.New("the other side does not speak HTTP/2 over TLS")
 	}
@@ -293,6 +314,9 @@ func (c *creds) OverrideServerName(string) error { return nil }
 
 // clientConn explains why the server ended the connection. In TLS 1.3 a client learns that the
 // server refused its certificate only when it reads from the connection.
+//
+// The explanation cannot be part of the handshake: it has succeeded from the point of view of the
+// client by the time the server has looked at the certificate.
 type clientConn struct {
 	*tls.Conn
 	src *Source
@@ -313,6 +337,7 @@ func (s *Source) explainAlert(remote net.Addr, err error) error {
 	if name, ok := s.Name(); ok {
 		own = "the certificate of " + name.Short() + " of cluster " + name.Cluster.String() + " (serial " + SerialOf(s.Leaf()) + ")"
 	}
+	// The text, because package tls does not export the numbers of alerts that it receives.
 	switch text := err.Error(); {
 	case strings.Contains(text, "certificate required"):
 		return plainError{rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s wants a certificate, and this client has none; give --cert and --key", remote)}
@@ -350,6 +375,9 @@ func reasonOfHandshake(err error) Reason {
 }
 
 // throttle limits log lines.
+//
+// A counter has all refusals; the log needs one example of what is going wrong, and must not be a
+// way for strangers to fill the disk.
 type throttle struct {
 	mu   sync.Mutex
 	last time.Time

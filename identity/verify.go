@@ -22,9 +22,11 @@ const (
 	rsaBitsMin = 2048
 	ecBitsMin  = 256
 	// clockDoubt is the distance from the validity of a certificate within which a wrong clock is a
-	// likely cause.
+	// likely cause. A certificate of seven days that looks expired by years is no question of the
+	// clock; one that looks expired by an hour very often is.
 	clockDoubt = 48 * time.Hour
-	// chainMax bounds the certificates of one chain.
+	// chainMax bounds the certificates of one chain. The search for a chain takes time that grows
+	// with the number of certificates, and the client chooses how many it sends.
 	chainMax = 8
 )
 
@@ -73,6 +75,8 @@ func (r *rejection) Error() string { return r.text }
 // rejectf returns an error about a certificate. The text names both what was presented and what was
 // wanted.
 func rejectf(reason Reason, format string, args ...any) error {
+	// Another cluster has a kind of its own, because the remedy is another: the address or the
+	// context is wrong, and the certificate is right.
 	kind := rhumb.Unauthenticated
 	if reason == ReasonWrongCluster {
 		kind = rhumb.WrongCluster
@@ -162,8 +166,17 @@ type Verifier struct {
 	// Distrusted holds authorities that are rejected even if they are in Authorities or below one
 	// of them, as AuthorityOf identifies them.
 	Distrusted map[string]bool
-	// Revoked holds the serial numbers of revoked certificates.
-	Revoked map[string]bool
+	// Revoked holds the revoked certificates.
+	Revoked map[Revoked]bool
+}
+
+// Revoked identifies a revoked certificate. Serial numbers are unique per authority only.
+type Revoked struct {
+	// Authority is the issuer, as AuthorityOf identifies it. If it is empty, the serial number is rejected
+	// whoever issued it.
+	Authority string
+	// Serial is the serial number, as SerialOf writes it.
+	Serial string
 }
 
 // Verify checks a chain, whose first certificate is that of the bearer, at a time. The error says
@@ -199,11 +212,13 @@ func (v *Verifier) Verify(chain []*x509.Certificate, want Want, now time.Time) (
 	if err := checkRole(name, leaf, want); err != nil {
 		return Peer{}, err
 	}
-	serial := SerialOf(leaf)
-	if v.Revoked[serial] {
+	// Revocation is looked up last, so that a certificate which is wrong in another way is reported
+	// as that. The order has no influence on what is accepted: all checks must pass.
+	serial, authority := SerialOf(leaf), AuthorityOf(issuer)
+	if v.Revoked[Revoked{authority, serial}] || v.Revoked[Revoked{"", serial}] {
 		return Peer{}, rejectf(ReasonRevoked, "the certificate of %s with serial %s is revoked; issue another one", name.Short(), serial)
 	}
-	return Peer{Name: name, Serial: serial, NotAfter: leaf.NotAfter, Authority: AuthorityOf(issuer), Cert: leaf}, nil
+	return Peer{Name: name, Serial: serial, NotAfter: leaf.NotAfter, Authority: authority, Cert: leaf}, nil
 }
 
 // checkTime checks the validity in time.
@@ -249,11 +264,15 @@ func (v *Verifier) verifyChain(name Name, chain []*x509.Certificate, now time.Ti
 	if leaf.IsCA {
 		return nil, rejectf(ReasonWrongUsage, "the certificate of %s is that of an authority, which must sign only; issue a certificate to %s", name.Short(), name.Short())
 	}
+	// Checked before the search for a chain only for the sake of the message: a self-signed
+	// certificate would fail there too, as one of an unknown authority.
 	if bytesEqual(leaf.RawSubject, leaf.RawIssuer) && leaf.CheckSignature(leaf.SignatureAlgorithm, leaf.RawTBSCertificate, leaf.Signature) == nil {
 		return nil, rejectf(ReasonSelfSigned, "the certificate of %s is signed by its own key; wanted one that is signed by %s", name.Short(), v.describeAuthorities())
 	}
 	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	for _, c := range v.Authorities {
+		// Distrusted authorities are left out here and searched for again in the chains below: the
+		// same key may also be an intermediate below another root, by a cross-signed certificate.
 		if !v.Distrusted[AuthorityOf(c)] {
 			roots.AddCert(c)
 		}
@@ -268,6 +287,9 @@ func (v *Verifier) verifyChain(name Name, chain []*x509.Certificate, now time.Ti
 	if err != nil {
 		return nil, v.explainChain(name, chain, now, err)
 	}
+	// One chain without a distrusted authority is enough. During a rotation there are two: directly
+	// to the new key, and through the cross-signed certificate to the old one, which may be
+	// distrusted by then.
 	distrusted := ""
 	for _, c := range chains {
 		i := slices.IndexFunc(c[1:], func(ca *x509.Certificate) bool { return v.Distrusted[AuthorityOf(ca)] })
@@ -275,6 +297,7 @@ func (v *Verifier) verifyChain(name Name, chain []*x509.Certificate, now time.Ti
 			distrusted = AuthorityOf(c[1+i])
 			continue
 		}
+		// A strong certificate below an authority with a weak key is as weak as that key.
 		for _, ca := range c[1:] {
 			if err = errors.Join(err, checkKey(name, ca)); err != nil {
 				return nil, err
@@ -289,6 +312,7 @@ func (v *Verifier) verifyChain(name Name, chain []*x509.Certificate, now time.Ti
 func (v *Verifier) explainChain(name Name, chain []*x509.Certificate, now time.Time, err error) error {
 	// A chain that would be valid without the list of distrusted authorities gets the true reason.
 	if len(v.Distrusted) > 0 {
+		// The copy distrusts nobody, so the recursion has a depth of one.
 		trusting := Verifier{Authorities: v.Authorities}
 		if _, err := trusting.verifyChain(name, chain, now); err == nil {
 			return rejectf(ReasonDistrusted, "the certificate of %s comes from an authority that the cluster no longer trusts; issue a certificate with a trusted authority", name.Short())
@@ -326,6 +350,8 @@ func (v *Verifier) describeAuthorities() string {
 // expected one. Both are checked: an authority that signs whatever URI it is asked for still
 // decides the usages, and the reverse.
 func checkRole(name Name, cert *x509.Certificate, want Want) error {
+	// Neither more nor fewer usages than the role has. With more, the certificate of a user could
+	// be presented as that of a server, and the user could impersonate a node to clients.
 	server := slices.Contains(cert.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	client := slices.Contains(cert.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
 	anyUse := slices.Contains(cert.ExtKeyUsage, x509.ExtKeyUsageAny)

@@ -23,7 +23,7 @@ func TestVerify(t *testing.T) {
 	revoked := a.Node(t, "eu-1")
 	v := &identity.Verifier{
 		Cluster: a.Cluster, Authorities: []*x509.Certificate{a.Cert, old.Cert},
-		Revoked:    map[string]bool{identity.SerialOf(revoked.Cert): true},
+		Revoked:    map[identity.Revoked]bool{{Serial: identity.SerialOf(revoked.Cert)}: true},
 		Distrusted: map[string]bool{identity.AuthorityOf(old.Cert): true},
 	}
 	uri := func(role, name string) string { return "rhumb://" + a.Cluster.String() + "/" + role + "/" + name }
@@ -174,4 +174,41 @@ func FuzzParsePEM(f *testing.F) {
 			t.Fatal("a certificate was ignored")
 		}
 	})
+}
+
+// TestRevokedByIssuer guards that a revocation means the certificate of one authority: others may use the same serial
+// number. A revocation without an authority, as earlier builds made them, means all of them.
+func TestRevokedByIssuer(t *testing.T) {
+	a := identitytest.New(t)
+	b := identitytest.NewFor(t, a.Cluster)
+	ours, theirs, other := a.Node(t, "eu-1", identitytest.Serial(1)), b.Node(t, "eu-2", identitytest.Serial(1)), b.Node(t, "eu-2", identitytest.Serial(2))
+	below := a.Intermediate(t)
+	deep := below.Node(t, "eu-3", identitytest.Serial(1))
+	for _, tc := range []struct {
+		what                     string
+		revoked                  identity.Revoked
+		ours, theirs, other, sub bool // rejected
+	}{
+		{"of one authority", identity.Revoked{Authority: identity.AuthorityOf(a.Cert), Serial: "1"}, true, false, false, false},
+		{"of the other authority", identity.Revoked{Authority: identity.AuthorityOf(b.Cert), Serial: "1"}, false, true, false, false},
+		{"of an intermediate authority", identity.Revoked{Authority: identity.AuthorityOf(below.Cert), Serial: "1"}, false, false, false, true},
+		{"of an unknown authority", identity.Revoked{Authority: "ab", Serial: "1"}, false, false, false, false},
+		{"of all authorities", identity.Revoked{Serial: "1"}, true, true, false, true},
+	} {
+		v := &identity.Verifier{Cluster: a.Cluster, Authorities: []*x509.Certificate{a.Cert, b.Cert}, Revoked: map[identity.Revoked]bool{tc.revoked: true}}
+		for _, c := range []struct {
+			chain    []*x509.Certificate
+			rejected bool
+		}{
+			{[]*x509.Certificate{ours.Cert}, tc.ours},
+			{[]*x509.Certificate{theirs.Cert}, tc.theirs},
+			{[]*x509.Certificate{other.Cert}, tc.other},
+			{[]*x509.Certificate{deep.Cert, below.Cert}, tc.sub},
+		} {
+			_, err := v.Verify(c.chain, wantNode, time.Now())
+			if (identity.ReasonOf(err) == identity.ReasonRevoked) != c.rejected || !c.rejected && err != nil {
+				t.Errorf("%s: certificate %s of %s: %v, want rejected %v", tc.what, identity.SerialOf(c.chain[0]), c.chain[0].Subject, err, c.rejected)
+			}
+		}
+	}
 }

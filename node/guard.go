@@ -272,6 +272,11 @@ func (n *Node) recordRevocations(s *catalog.Security) {
 	g.revoked = now
 }
 
+// MayRead implements server.Callers.
+func (c callersHTTP) MayRead(who access.Principal, table string) bool {
+	return c.n.policy().Of(who).Allows(access.Read, table, nil)
+}
+
 // record records an administrative request.
 func (n *Node) record(ctx context.Context, e audit.Event) error {
 	e.Policy = n.policy().Revision()

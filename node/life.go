@@ -141,7 +141,10 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(n.ctx, registerTimeout)
 	defer cancel()
-	cmd := n.registerCommand()
+	cmd, err := n.signRegistration(n.registerCommand())
+	if err != nil {
+		return nil, err
+	}
 	resp, err := rhumbpb.NewClusterClient(conn).Join(ctx, &rhumbpb.JoinRequest{
 		Cluster:  api.EncodeUUID(cmd.Cluster),
 		Identity: api.EncodeIdentity(rhumb.NodeIdentity{Node: cmd.Node, Store: cmd.Store, Boot: cmd.Boot}),
@@ -150,6 +153,7 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 			Zone: cmd.Zone, Location: api.EncodePoint(cmd.Location), Addr: cmd.Addr, HeartbeatAddr: cmd.HeartbeatAddr,
 			AdminAddr: cmd.AdminAddr, Binary: cmd.Binary,
 		},
+		Proof: encodeProof(cmd.Proof),
 	})
 	if err != nil {
 		e, _, remote := api.FromStatus(op, err)
@@ -427,7 +431,11 @@ func (n *Node) registerOnce(m *member) error {
 func (n *Node) proposeRegistration(m *member) error {
 	ctx, cancel := context.WithTimeout(n.ctx, registerTimeout)
 	defer cancel()
-	res, err := m.group.Propose(ctx, n.registerCommand())
+	cmd, err := n.signRegistration(n.registerCommand())
+	if err != nil {
+		return err
+	}
+	res, err := m.group.Propose(ctx, cmd)
 	if err == nil {
 		err = res.Err()
 	}

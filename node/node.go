@@ -74,6 +74,8 @@ type Node struct {
 	callers callers
 	// recovered counts ranges whose data loss an operator accepted through this node.
 	recovered prometheus.Counter
+	// unsigned counts registrations that their node did not sign, or not recently.
+	unsigned prometheus.Counter
 	// denied counts calls for which their callers lacked an identity or a right.
 	denied *prometheus.CounterVec
 	// entrant is the member that registers; only its copy of the metadata may be used.
@@ -104,7 +106,7 @@ func Start(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}, recovered: newRecovered(), denied: server.NewDenied()}
+	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}, recovered: newRecovered(), unsigned: newUnsigned(), denied: server.NewDenied()}
 	// SetDefaults cannot set Fatal, because its default logs through n.
 	if n.cfg.Fatal == nil {
 		n.cfg.Fatal = n.exitProcess
@@ -160,7 +162,7 @@ func (n *Node) openNode() (err error) {
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
 	n.metrics.MustRegister(n.cfg.Collectors...)
-	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, n.denied, newWithheld(n.cfg.WAN))
+	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, n.unsigned, n.denied, newWithheld(n.cfg.WAN))
 	if n.cfg.WAN != nil {
 		n.work.Go(func() {
 			n.cfg.WAN.Watch(n.ctx, func(err error) {
@@ -182,12 +184,13 @@ func (n *Node) openNode() (err error) {
 	}
 	n.gossip, err = peer.StartGossip(peer.GossipConfig{
 		Name: n.engine.Identity().Store.String(), Addr: n.cfg.GossipAddr, Advertise: n.gossipAdvertised(), WAN: n.cfg.WAN, From: n.cfg.wanPlace(), Logger: n.cfg.Logger,
-		Encrypted: !n.cfg.Insecure,
+		Encrypted: !n.cfg.Insecure, IsNode: n.isNodeAddr,
 	}, n.gossipLabel())
 	if err != nil {
 		ports.close()
 		return err
 	}
+	n.metrics.MustRegister(n.gossip.Collectors()...)
 	// Handlers use gossip. A client that connects earlier waits until here.
 	n.servePorts(ports)
 	return nil

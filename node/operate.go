@@ -139,6 +139,9 @@ func (n *Node) Join(ctx context.Context, cmd catalog.RegisterNode) (id rhumb.Nod
 	if cmd.Name, err = n.callerName(ctx); err != nil {
 		return id, 0, nil, rhumb.Wrap(op, err)
 	}
+	if err := n.checkRegistration(cmd); err != nil {
+		return id, 0, nil, rhumb.Wrap(op, err)
+	}
 	res, err := m.group.Propose(ctx, cmd)
 	if err == nil {
 		err = res.Err()

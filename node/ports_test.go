@@ -66,7 +66,7 @@ func TestPortsRejectCertificates(t *testing.T) {
 	n := startSecure(t, a, filepath.Join(t.TempDir(), "n1"), "eu-1")
 	now := time.Now()
 	revoked := a.Node(t, "eu-7")
-	n.source.SetTrust(identity.Trust{Revoked: []string{identity.SerialOf(revoked.Cert)}})
+	n.source.SetTrust(identity.Trust{Revoked: []identity.Revoked{{Serial: identity.SerialOf(revoked.Cert)}}})
 	stolen := a.Node(t, "eu-2")
 	stolen.Key = a.Node(t, "eu-3").Key
 	server, client := x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth

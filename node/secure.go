@@ -1,10 +1,12 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -78,10 +80,37 @@ func (n *Node) checkIdentity() error {
 		return rhumb.Ef(op, rhumb.WrongCluster, "certificate %s belongs to cluster %s, and the data in %s to cluster %s; "+
 			"use a certificate of that cluster, or another --dir", n.cfg.Identity.Cert, name.Cluster, n.cfg.Dirs[0], own)
 	}
+	n.hideDirs()
 	if secured {
 		return nil
 	}
 	return n.engine.MarkSecured()
+}
+
+// hideDirs takes the data directories, and the folders in them, from other users of this machine: who reads them needs no
+// login. Directories that an administrator made, or that were used with --insecure, are mostly open to everybody. The
+// group keeps what it has.
+func (n *Node) hideDirs() {
+	for _, dir := range n.cfg.Dirs {
+		paths := []string{dir}
+		entries, err := os.ReadDir(dir)
+		for _, e := range entries {
+			if e.IsDir() {
+				paths = append(paths, filepath.Join(dir, e.Name()))
+			}
+		}
+		for _, path := range paths {
+			info, serr := os.Stat(path)
+			if serr == nil && info.Mode().Perm()&0o007 != 0 {
+				serr = os.Chmod(path, info.Mode()&^0o007)
+			}
+			err = errors.Join(err, serr)
+		}
+		// A volume may belong to root. Its folders belong to the node.
+		if err != nil {
+			n.cfg.Logger.Warn("cannot hide a data directory from other users of this machine; run chmod o= on it", "dir", dir, "err", err)
+		}
+	}
 }
 
 // serverCredentials returns the credentials of a gRPC server.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -69,6 +70,26 @@ func kvAs(t *testing.T, n *Node, src *identity.Source) rhumbpb.KVClient {
 	}
 	t.Cleanup(func() { conn.Close() })
 	return rhumbpb.NewKVClient(conn)
+}
+
+// TestSecureDirectoryIsHidden guards data against other users of the machine: a directory that an administrator made is
+// mostly readable by everybody.
+func TestSecureDirectoryIsHidden(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "n1")
+	// Not by Mkdir, whose mode the umask changes.
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	startSecure(t, identitytest.New(t), dir, "eu-1")
+	for _, path := range []string{dir, filepath.Join(dir, "data")} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm()&0o007 != 0 || info.Mode().Perm()&0o700 != 0o700 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+	}
 }
 
 // TestSecureCluster guards that nodes with certificates form a cluster whose identity is in the

@@ -54,7 +54,7 @@ func (n *Node) applySecurity(s *catalog.Security) {
 		t.Authorities = append(t.Authorities, cert)
 	}
 	for _, r := range s.Revoked {
-		t.Revoked = append(t.Revoked, r.Serial)
+		t.Revoked = append(t.Revoked, identity.Revoked{Authority: r.Authority, Serial: r.Serial})
 	}
 	n.source.SetTrust(t)
 }

@@ -44,6 +44,13 @@ func newRecovered() prometheus.Counter {
 	})
 }
 
+func newUnsigned() prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "rhumb", Subsystem: "node", Name: "unsigned_registrations_total",
+		Help: "Registrations of other nodes that this node refused because their node did not sign them, or not recently.",
+	})
+}
+
 // observeNodes records the nodes of a catalog. The life in which a node is seen first is not
 // counted, because it may have begun long ago.
 func (s *sights) observeNodes(now time.Time, nodes iter.Seq[*rhumb.Node]) {

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/raftmeta/place"
 	"github.com/rhumbdb/rhumb/sched"
 )
@@ -69,6 +70,10 @@ type Config struct {
 	// Hasty lets a simulator break a rule on purpose: the replica takes part before it has asked
 	// about its earlier promises. It is false in every node that serves.
 	Hasty bool
+
+	// CheckRegistration rejects a registration that another node forwarded to this leader, unless the node
+	// that it registers made it. Nil accepts all, as without TLS nobody can tell.
+	CheckRegistration func(catalog.RegisterNode) error
 
 	// Tick is Raft's unit of time and the period of the leader's heartbeats; default 100 ms.
 	// NearTick replaces it, if shorter, while all voters are near; default 60 ms. Multiplied by

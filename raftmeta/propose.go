@@ -224,7 +224,7 @@ func (d *driver) proposeToRaft(p *proposal) {
 	d.nextID++
 	id := proposalID{d.config.Node, d.nextID}
 	// The leader fills in placements and heirs, from its newest state. Replicas only check them.
-	data := encodeProposal(id, place.Complete(d.state, d.chooseHeir(p.command)))
+	data := encodeProposal(id, place.Complete(d.state, d.chooseHeir(catalog.DropProofs(p.command))))
 	if len(data) > CommandSizeMax {
 		p.finish(catalog.Result{}, tooLarge(op, len(data)))
 		return
@@ -294,6 +294,13 @@ func (g *Group) handlePropose(ctx context.Context, from rhumb.NodeID, b []byte) 
 	// The leader proposes its own commands without this function.
 	if err := g.State().MayPropose(from, cmd); err != nil {
 		return catalog.Result{}, err
+	}
+	if check := g.config.CheckRegistration; check != nil {
+		for _, r := range catalog.Registrations(cmd) {
+			if err := check(r); err != nil {
+				return catalog.Result{}, err
+			}
+		}
 	}
 	// A forwarded proposal is not forwarded again: two nodes that take each other for the leader
 	// would pass it on without end.

@@ -2075,7 +2075,9 @@ type JoinRequest struct {
 	// The nonce of the previous life, according to the caller's disk; 0 for none.
 	PreviousNonce uint64 `protobuf:"varint,7,opt,name=previous_nonce,json=previousNonce,proto3" json:"previous_nonce,omitempty"`
 	// The caller knows that its disks lost data that was durable.
-	Short         bool `protobuf:"varint,8,opt,name=short,proto3" json:"short,omitempty"`
+	Short bool `protobuf:"varint,8,opt,name=short,proto3" json:"short,omitempty"`
+	// Absent without TLS.
+	Proof         *RegistrationProof `protobuf:"bytes,50,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2166,6 +2168,78 @@ func (x *JoinRequest) GetShort() bool {
 	return false
 }
 
+func (x *JoinRequest) GetProof() *RegistrationProof {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
+// RegistrationProof proves that the node which a registration names made it. The signature covers all
+// fields of the registration, the cluster, the name of the node and the time (node/registration.go). The
+// members that pass a registration on, and the metadata leader, verify it.
+type RegistrationProof struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The certificate of the node and the certificates between it and its authority, in DER.
+	Chain     [][]byte `protobuf:"bytes,1,rep,name=chain,proto3" json:"chain,omitempty"`
+	Signature []byte   `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
+	// The time of the signature, in nanoseconds since 1970.
+	At            int64 `protobuf:"varint,3,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegistrationProof) Reset() {
+	*x = RegistrationProof{}
+	mi := &file_api_cluster_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegistrationProof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegistrationProof) ProtoMessage() {}
+
+func (x *RegistrationProof) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegistrationProof.ProtoReflect.Descriptor instead.
+func (*RegistrationProof) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *RegistrationProof) GetChain() [][]byte {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+func (x *RegistrationProof) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
+func (x *RegistrationProof) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
 type JoinResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Cluster  []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -2182,7 +2256,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2194,7 +2268,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2207,7 +2281,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{32}
+	return file_api_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -2264,7 +2338,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2276,7 +2350,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2289,7 +2363,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{33}
+	return file_api_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DrainRequest) GetNode() uint32 {
@@ -2323,7 +2397,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2409,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2422,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{34}
+	return file_api_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DrainResponse) GetPrimaries() uint32 {
@@ -2370,7 +2444,7 @@ type DiscardReplicaRequest struct {
 
 func (x *DiscardReplicaRequest) Reset() {
 	*x = DiscardReplicaRequest{}
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2382,7 +2456,7 @@ func (x *DiscardReplicaRequest) String() string {
 func (*DiscardReplicaRequest) ProtoMessage() {}
 
 func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2395,7 +2469,7 @@ func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{35}
+	return file_api_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DiscardReplicaRequest) GetRange() *RangeID {
@@ -2427,7 +2501,7 @@ type DiscardReplicaResponse struct {
 
 func (x *DiscardReplicaResponse) Reset() {
 	*x = DiscardReplicaResponse{}
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2439,7 +2513,7 @@ func (x *DiscardReplicaResponse) String() string {
 func (*DiscardReplicaResponse) ProtoMessage() {}
 
 func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2452,7 +2526,7 @@ func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{36}
+	return file_api_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 type RecoverRangeRequest struct {
@@ -2472,7 +2546,7 @@ type RecoverRangeRequest struct {
 
 func (x *RecoverRangeRequest) Reset() {
 	*x = RecoverRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[37]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +2558,7 @@ func (x *RecoverRangeRequest) String() string {
 func (*RecoverRangeRequest) ProtoMessage() {}
 
 func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[37]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +2571,7 @@ func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{37}
+	return file_api_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RecoverRangeRequest) GetRange() *RangeID {
@@ -2551,7 +2625,7 @@ type RecoverRangeResponse struct {
 
 func (x *RecoverRangeResponse) Reset() {
 	*x = RecoverRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[38]
+	mi := &file_api_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2563,7 +2637,7 @@ func (x *RecoverRangeResponse) String() string {
 func (*RecoverRangeResponse) ProtoMessage() {}
 
 func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[38]
+	mi := &file_api_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2576,7 +2650,7 @@ func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeResponse.ProtoReflect.Descriptor instead.
 func (*RecoverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{38}
+	return file_api_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RecoverRangeResponse) GetRange() *Range {
@@ -2737,7 +2811,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\vInitRequest\"<\n" +
 	"\fInitResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12\x12\n" +
-	"\x04node\x18\x02 \x01(\rR\x04node\"\xa9\x02\n" +
+	"\x04node\x18\x02 \x01(\rR\x04node\"\xdc\x02\n" +
 	"\vJoinRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12.\n" +
 	"\bidentity\x18\x02 \x01(\v2\x12.rhumb.v1.IdentityR\bidentity\x12\x14\n" +
@@ -2747,7 +2821,12 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\x0fregion_location\x18\x05 \x01(\v2\x0f.rhumb.v1.PointR\x0eregionLocation\x12\"\n" +
 	"\x04node\x18\x06 \x01(\v2\x0e.rhumb.v1.NodeR\x04node\x12%\n" +
 	"\x0eprevious_nonce\x18\a \x01(\x04R\rpreviousNonce\x12\x14\n" +
-	"\x05short\x18\b \x01(\bR\x05short\"\xe2\x01\n" +
+	"\x05short\x18\b \x01(\bR\x05short\x121\n" +
+	"\x05proof\x182 \x01(\v2\x1b.rhumb.v1.RegistrationProofR\x05proof\"W\n" +
+	"\x11RegistrationProof\x12\x14\n" +
+	"\x05chain\x18\x01 \x03(\fR\x05chain\x12\x1c\n" +
+	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x0e\n" +
+	"\x02at\x18\x03 \x01(\x03R\x02at\"\xe2\x01\n" +
 	"\fJoinResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12.\n" +
 	"\bidentity\x18\x02 \x01(\v2\x12.rhumb.v1.IdentityR\bidentity\x12\x16\n" +
@@ -2814,7 +2893,7 @@ func file_api_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_api_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_api_cluster_proto_goTypes = []any{
 	(ReplicaTroubleKind)(0),        // 0: rhumb.v1.ReplicaTroubleKind
 	(*RefuseSnapshotRequest)(nil),  // 1: rhumb.v1.RefuseSnapshotRequest
@@ -2849,96 +2928,98 @@ var file_api_cluster_proto_goTypes = []any{
 	(*InitRequest)(nil),            // 30: rhumb.v1.InitRequest
 	(*InitResponse)(nil),           // 31: rhumb.v1.InitResponse
 	(*JoinRequest)(nil),            // 32: rhumb.v1.JoinRequest
-	(*JoinResponse)(nil),           // 33: rhumb.v1.JoinResponse
-	(*DrainRequest)(nil),           // 34: rhumb.v1.DrainRequest
-	(*DrainResponse)(nil),          // 35: rhumb.v1.DrainResponse
-	(*DiscardReplicaRequest)(nil),  // 36: rhumb.v1.DiscardReplicaRequest
-	(*DiscardReplicaResponse)(nil), // 37: rhumb.v1.DiscardReplicaResponse
-	(*RecoverRangeRequest)(nil),    // 38: rhumb.v1.RecoverRangeRequest
-	(*RecoverRangeResponse)(nil),   // 39: rhumb.v1.RecoverRangeResponse
-	nil,                            // 40: rhumb.v1.StatusResponse.TroubleCountsEntry
-	(*Table)(nil),                  // 41: rhumb.v1.Table
-	(*Point)(nil),                  // 42: rhumb.v1.Point
-	(*Region)(nil),                 // 43: rhumb.v1.Region
-	(*Node)(nil),                   // 44: rhumb.v1.Node
-	(*RangeID)(nil),                // 45: rhumb.v1.RangeID
-	(*ClassSettings)(nil),          // 46: rhumb.v1.ClassSettings
-	(*Class)(nil),                  // 47: rhumb.v1.Class
-	(*Range)(nil),                  // 48: rhumb.v1.Range
-	(*Identity)(nil),               // 49: rhumb.v1.Identity
-	(*Metadata)(nil),               // 50: rhumb.v1.Metadata
+	(*RegistrationProof)(nil),      // 33: rhumb.v1.RegistrationProof
+	(*JoinResponse)(nil),           // 34: rhumb.v1.JoinResponse
+	(*DrainRequest)(nil),           // 35: rhumb.v1.DrainRequest
+	(*DrainResponse)(nil),          // 36: rhumb.v1.DrainResponse
+	(*DiscardReplicaRequest)(nil),  // 37: rhumb.v1.DiscardReplicaRequest
+	(*DiscardReplicaResponse)(nil), // 38: rhumb.v1.DiscardReplicaResponse
+	(*RecoverRangeRequest)(nil),    // 39: rhumb.v1.RecoverRangeRequest
+	(*RecoverRangeResponse)(nil),   // 40: rhumb.v1.RecoverRangeResponse
+	nil,                            // 41: rhumb.v1.StatusResponse.TroubleCountsEntry
+	(*Table)(nil),                  // 42: rhumb.v1.Table
+	(*Point)(nil),                  // 43: rhumb.v1.Point
+	(*Region)(nil),                 // 44: rhumb.v1.Region
+	(*Node)(nil),                   // 45: rhumb.v1.Node
+	(*RangeID)(nil),                // 46: rhumb.v1.RangeID
+	(*ClassSettings)(nil),          // 47: rhumb.v1.ClassSettings
+	(*Class)(nil),                  // 48: rhumb.v1.Class
+	(*Range)(nil),                  // 49: rhumb.v1.Range
+	(*Identity)(nil),               // 50: rhumb.v1.Identity
+	(*Metadata)(nil),               // 51: rhumb.v1.Metadata
 }
 var file_api_cluster_proto_depIdxs = []int32{
-	41, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
+	42, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
 	5,  // 1: rhumb.v1.ContactResponse.keys:type_name -> rhumb.v1.GossipKeys
 	6,  // 2: rhumb.v1.GossipKeys.keys:type_name -> rhumb.v1.GossipKey
-	42, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
-	43, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
-	44, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
+	43, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
+	44, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
+	45, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
 	15, // 6: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
 	0,  // 7: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
-	45, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
+	46, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
 	19, // 9: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
-	44, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
+	45, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
 	14, // 11: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
 	16, // 12: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
-	40, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
+	41, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
 	17, // 14: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
 	18, // 15: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
-	46, // 16: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
-	41, // 17: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
-	47, // 18: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
-	41, // 19: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
-	47, // 20: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
-	45, // 21: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
-	48, // 22: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
+	47, // 16: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
+	42, // 17: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
+	48, // 18: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
+	42, // 19: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
+	48, // 20: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
+	46, // 21: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	49, // 22: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
 	28, // 23: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
-	49, // 24: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
-	42, // 25: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
-	44, // 26: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
-	49, // 27: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
-	44, // 28: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
-	50, // 29: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
-	45, // 30: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	45, // 31: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	48, // 32: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
-	11, // 33: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
-	13, // 34: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
-	21, // 35: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
-	22, // 36: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
-	23, // 37: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
-	25, // 38: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
-	27, // 39: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
-	30, // 40: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
-	32, // 41: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
-	34, // 42: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
-	36, // 43: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	38, // 44: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
-	3,  // 45: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
-	7,  // 46: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
-	9,  // 47: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
-	1,  // 48: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
-	12, // 49: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
-	20, // 50: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
-	50, // 51: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
-	50, // 52: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
-	24, // 53: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
-	26, // 54: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
-	29, // 55: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
-	31, // 56: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
-	33, // 57: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
-	35, // 58: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
-	37, // 59: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	39, // 60: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
-	4,  // 61: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
-	8,  // 62: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
-	10, // 63: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
-	2,  // 64: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
-	49, // [49:65] is the sub-list for method output_type
-	33, // [33:49] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	50, // 24: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
+	43, // 25: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
+	45, // 26: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
+	33, // 27: rhumb.v1.JoinRequest.proof:type_name -> rhumb.v1.RegistrationProof
+	50, // 28: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
+	45, // 29: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
+	51, // 30: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
+	46, // 31: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	46, // 32: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	49, // 33: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
+	11, // 34: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
+	13, // 35: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
+	21, // 36: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
+	22, // 37: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
+	23, // 38: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
+	25, // 39: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
+	27, // 40: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
+	30, // 41: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
+	32, // 42: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
+	35, // 43: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
+	37, // 44: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	39, // 45: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
+	3,  // 46: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
+	7,  // 47: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
+	9,  // 48: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
+	1,  // 49: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
+	12, // 50: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
+	20, // 51: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
+	51, // 52: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
+	51, // 53: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
+	24, // 54: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
+	26, // 55: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
+	29, // 56: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
+	31, // 57: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
+	34, // 58: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
+	36, // 59: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
+	38, // 60: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	40, // 61: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
+	4,  // 62: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
+	8,  // 63: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
+	10, // 64: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
+	2,  // 65: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
+	50, // [50:66] is the sub-list for method output_type
+	34, // [34:50] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_api_cluster_proto_init() }
@@ -2953,7 +3034,7 @@ func file_api_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_cluster_proto_rawDesc), len(file_api_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -239,12 +239,15 @@ func (x *AuthorityInfo) GetCertificate() []byte {
 }
 
 type RevocationInfo struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Serial        string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	NotAfter      int64                  `protobuf:"varint,3,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
-	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
-	At            int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Serial   string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
+	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	NotAfter int64                  `protobuf:"varint,3,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	Why      string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	At       int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`
+	// The authority that issued the certificate, as in Certificate. Empty if it is unknown: then certificates
+	// with this serial number are rejected whoever issued them.
+	Authority     string `protobuf:"bytes,6,opt,name=authority,proto3" json:"authority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,6 +315,13 @@ func (x *RevocationInfo) GetAt() int64 {
 		return x.At
 	}
 	return 0
+}
+
+func (x *RevocationInfo) GetAuthority() string {
+	if x != nil {
+		return x.Authority
+	}
+	return ""
 }
 
 // NodeIdentityReport is what one node knows.
@@ -571,11 +581,14 @@ func (x *ListCertificatesResponse) GetRevision() uint64 {
 type RevokeCertificateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one of the following. With a node or user, all certificates of it that nodes report.
-	Serial        string `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
-	NodeName      string `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	UserName      string `protobuf:"bytes,3,opt,name=user_name,json=userName,proto3" json:"user_name,omitempty"`
-	OperatorName  string `protobuf:"bytes,6,opt,name=operator_name,json=operatorName,proto3" json:"operator_name,omitempty"`
-	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	Serial       string `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
+	NodeName     string `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	UserName     string `protobuf:"bytes,3,opt,name=user_name,json=userName,proto3" json:"user_name,omitempty"`
+	OperatorName string `protobuf:"bytes,6,opt,name=operator_name,json=operatorName,proto3" json:"operator_name,omitempty"`
+	Why          string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	// The authority that issued the certificate with the serial number: its fingerprint or the first digits of
+	// it. Needed only if several certificates that nodes report have the number.
+	Authority     string `protobuf:"bytes,7,opt,name=authority,proto3" json:"authority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -641,6 +654,13 @@ func (x *RevokeCertificateRequest) GetOperatorName() string {
 func (x *RevokeCertificateRequest) GetWhy() string {
 	if x != nil {
 		return x.Why
+	}
+	return ""
+}
+
+func (x *RevokeCertificateRequest) GetAuthority() string {
+	if x != nil {
+		return x.Authority
 	}
 	return ""
 }
@@ -1038,13 +1058,14 @@ const file_api_security_proto_rawDesc = "" +
 	"\n" +
 	"distrusted\x18\x06 \x01(\bR\n" +
 	"distrusted\x12 \n" +
-	"\vcertificate\x18\a \x01(\fR\vcertificate\"{\n" +
+	"\vcertificate\x18\a \x01(\fR\vcertificate\"\x99\x01\n" +
 	"\x0eRevocationInfo\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
 	"\tnot_after\x18\x03 \x01(\x03R\bnotAfter\x12\x10\n" +
 	"\x03why\x18\x04 \x01(\tR\x03why\x12\x0e\n" +
-	"\x02at\x18\x05 \x01(\x03R\x02at\"\xd7\x02\n" +
+	"\x02at\x18\x05 \x01(\x03R\x02at\x12\x1c\n" +
+	"\tauthority\x18\x06 \x01(\tR\tauthority\"\xd7\x02\n" +
 	"\x12NodeIdentityReport\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -1062,13 +1083,14 @@ const file_api_security_proto_rawDesc = "" +
 	"\x05nodes\x18\x01 \x03(\v2\x1c.rhumb.v1.NodeIdentityReportR\x05nodes\x129\n" +
 	"\vauthorities\x18\x02 \x03(\v2\x17.rhumb.v1.AuthorityInfoR\vauthorities\x122\n" +
 	"\arevoked\x18\x03 \x03(\v2\x18.rhumb.v1.RevocationInfoR\arevoked\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"\xa3\x01\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"\xc1\x01\n" +
 	"\x18RevokeCertificateRequest\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x1b\n" +
 	"\tnode_name\x18\x02 \x01(\tR\bnodeName\x12\x1b\n" +
 	"\tuser_name\x18\x03 \x01(\tR\buserName\x12#\n" +
 	"\roperator_name\x18\x06 \x01(\tR\foperatorName\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\"k\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\x12\x1c\n" +
+	"\tauthority\x18\a \x01(\tR\tauthority\"k\n" +
 	"\x19RevokeCertificateResponse\x122\n" +
 	"\arevoked\x18\x01 \x03(\v2\x18.rhumb.v1.RevocationInfoR\arevoked\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"Y\n" +

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadCPU returns the processor time of the calling thread. The caller must
-// have locked its goroutine to it.
+// threadCPU returns the processor time of the calling thread. The caller must have locked its
+// goroutine to it.
 func threadCPU() time.Duration { return readClock(unix.CLOCK_THREAD_CPUTIME_ID) }
 
-// monotonicNow returns the monotonic clock, which all processes of the
-// machine share: workers on one machine can compare their times.
+// monotonicNow returns the monotonic clock, which all processes of the machine share: workers on
+// one machine can compare their times.
 func monotonicNow() time.Duration { return readClock(unix.CLOCK_MONOTONIC) }
 
 // readClock reads a clock of the system.

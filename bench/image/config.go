@@ -12,40 +12,36 @@ import (
 type Config struct {
 	// Records is the number of road segments, by default 4,000,000.
 	Records int
-	// Shards is the number of shards of the image, a power of two. If it is
-	// 0, the publisher decides.
+	// Shards is the number of shards of the image, a power of two. If it is 0, the publisher
+	// decides.
 	Shards int
-	// Rounds is the number of turns of each case, by default 5. Ratios are
-	// medians over the rounds.
+	// Rounds is the number of turns of each case, by default 5. Ratios are medians over the rounds.
 	Rounds int
-	// Ops is the greatest number of operations in one turn, by default
-	// 1,000,000. Slower counterparts take smaller turns.
+	// Ops is the greatest number of operations in one turn, by default 1,000,000. Slower
+	// counterparts take smaller turns.
 	Ops int
 	// Seed determines the roads and the orders of keys.
 	Seed uint64
-	// Dir is a directory on a file system in memory. If it is empty, Run
-	// mounts one with huge pages if it may, and otherwise uses /dev/shm.
+	// Dir is a directory on a file system in memory. If it is empty, Run mounts one with huge pages
+	// if it may, and otherwise uses /dev/shm.
 	Dir string
 	// Worker is the C program, built from c/worker.c.
 	Worker string
 	// Self is the command that runs Serve; Run appends the arguments.
 	Self []string
-	// Redis is the Redis server. If it is empty, Run looks for redis-server
-	// and continues without Redis if there is none.
+	// Redis is the Redis server. If it is empty, Run looks for redis-server and continues without
+	// Redis if there is none.
 	Redis string
 	// LMDB is set if Worker was built with LMDB.
 	LMDB bool
-	// Processes is the greatest number of clients for the scale-up, by
-	// default the number of processors.
+	// Processes is the greatest number of clients for the scale-up, by default the number of
+	// processors.
 	Processes int
-	// Pairs is how long pairs are read while a writer changes them, by
-	// default 5 s.
+	// Pairs is how long pairs are read while a writer changes them, by default 5 s.
 	Pairs time.Duration
-	// Samples is the number of changes that are followed to another process,
-	// by default 2000.
+	// Samples is the number of changes that are followed to another process, by default 2000.
 	Samples int
-	// Only names the sections to run (see Sections). If it is empty, all
-	// sections run.
+	// Only names the sections to run (see Sections). If it is empty, all sections run.
 	Only []string
 	// Progress receives a line about each section.
 	Progress func(text string)
@@ -72,9 +68,9 @@ func setDefault[T int | time.Duration](v *T, d T) {
 	}
 }
 
-// bytesPerRecord is the memory of an image per record at the default append
-// ratio, including the index sections and the R-tree, and the additional
-// memory for rolling a shard and for the counterparts.
+// bytesPerRecord is the memory of an image per record at the default append ratio, including the
+// index sections and the R-tree, and the additional memory for rolling a shard and for the
+// counterparts.
 const bytesPerRecord = 210
 
 // checkMemory returns an error if the run does not fit into memory.

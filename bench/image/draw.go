@@ -15,9 +15,8 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Draw draws the results in the form of figures 10 to 14 and table 1 of the
-// TrafficDB paper, as PNG files in a directory. It leaves out figures whose
-// cases were not run.
+// Draw draws the results in the form of figures 10 to 14 and table 1 of the TrafficDB paper, as PNG
+// files in a directory. It leaves out figures whose cases were not run.
 func (r *Report) Draw(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -114,8 +113,7 @@ func (r *Report) drawFigure(f figure, dir string) error {
 	return saveBeside(p, filepath.Join(dir, f.file))
 }
 
-// saveBeside saves the plot with the legend to the right of it, where the
-// legend covers nothing.
+// saveBeside saves the plot with the legend to the right of it, where the legend covers nothing.
 func saveBeside(p *plot.Plot, path string) error {
 	legend := p.Legend
 	p.Legend = plot.NewLegend()
@@ -181,8 +179,7 @@ func shortNumber(v float64) string {
 	return fmt.Sprintf("%.4g", v)
 }
 
-// tableRows are the rows of table 1: the two of the paper, and their variants
-// here.
+// tableRows are the rows of table 1: the two of the paper, and their variants here.
 var tableRows = []struct{ name, sample string }{
 	{"Insertions: load of a table, new memory", "load, new pages"},
 	{"Insertions: load of a table, recycled memory", "load, recycled pages"},
@@ -193,8 +190,7 @@ var tableRows = []struct{ name, sample string }{
 	{"Updates: commits of 1", bulkName(1)},
 }
 
-// drawTable draws table 1 as text: throughput and time of a change, on one
-// processor.
+// drawTable draws table 1 as text: throughput and time of a change, on one processor.
 func (r *Report) drawTable(path string) error {
 	lines := [][3]string{{"Operation", "per second", "time"}}
 	for _, t := range tableRows {

@@ -28,17 +28,16 @@ func (r *run) addMost(number int, name string, bound float64, unit string, got S
 	r.report.Goals = append(r.report.Goals, Goal{Number: number, Name: name, Most: bound, Unit: unit, Spread: got, Reached: got.Median <= bound})
 }
 
-// addFaster adds a goal for how many times as fast the first case is as the
-// second, if both were measured.
+// addFaster adds a goal for how many times as fast the first case is as the second, if both were
+// measured.
 func (r *run) addFaster(number int, name, a, b string, bound float64) {
 	if r.s.has(a, b) {
 		r.addLeast(number, name, bound, "×", r.s.ratioOf(b, a))
 	}
 }
 
-// limitSecond is the limit of the memory with prefetches into the
-// second-level cache, as the readers do. The goals were set against a limit
-// with prefetches into the first-level cache.
+// limitSecond is the limit of the memory with prefetches into the second-level cache, as the
+// readers do. The goals were set against a limit with prefetches into the first-level cache.
 const limitSecond = "limit ×32, into the second cache"
 
 // goalsOfReads adds the goals of reads.
@@ -93,8 +92,8 @@ func (r *run) goalsOfWrites() {
 		r.addMost(11, "1 change visible in another process, p50", 100, "µs", r.s.spreadFor(one))
 		r.addMost(11, "1000 changes visible in another process, p99", 5000, "µs", r.s.spreadFor("visible in another process, 1000 changes, p99"))
 	}
-	// Samples are ns per record; a rate is their inverse, which also swaps
-	// the least and the greatest.
+	// Samples are ns per record; a rate is their inverse, which also swaps the least and the
+	// greatest.
 	rate := func(number int, name, sample string, bound float64) {
 		if r.s.has(sample) {
 			s := r.s.spreadFor(sample)
@@ -123,8 +122,8 @@ func (r *run) goalsOfVersions() {
 		return
 	}
 	for _, what := range []string{"C get", "C multiget ×32", "Go get", "Go multiget ×32"} {
-		// Each view is compared with the limit in the same rounds, which
-		// cancels the drift of the machine.
+		// Each view is compared with the limit in the same rounds, which cancels the drift of the
+		// machine.
 		before, after := r.s.ratioOf("unchanged: "+what, "unchanged: limit ×32"), r.s.ratioOf("changed: "+what, "changed: limit ×32")
 		r.addMost(9, what+": newest view with a fifth changed / without changes, each over the limit", 1.05, "×",
 			Spread{after.Median / before.Median, after.Min / before.Max, after.Max / before.Min})

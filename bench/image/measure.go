@@ -11,13 +11,13 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
-// measureGet compares reads in C and in Go with the physical limit, on huge
-// pages and on small ones.
+// measureGet compares reads in C and in Go with the physical limit, on huge pages and on small
+// ones.
 func (r *run) measureGet(ctx context.Context) error {
 	n := r.turnSize(1)
 	turns := []turn{
-		// The limit fetches records at computed positions, without an index:
-		// no reader can be faster.
+		// The limit fetches records at computed positions, without an index: no reader can be
+		// faster.
 		{"limit, loop", r.c, "limit", 1, n},
 		{"limit ×32", r.c, "limit", 32, n},
 		{limitSecond, r.c, "limit-second", 32, n},
@@ -37,16 +37,14 @@ func (r *run) measureGet(ctx context.Context) error {
 	return r.runRounds(turns)
 }
 
-// measureChain compares with the chained buckets of TrafficDB, built in the C
-// worker.
+// measureChain compares with the chained buckets of TrafficDB, built in the C worker.
 func (r *run) measureChain(context.Context) error {
 	if _, err := r.c.do("chain-build", 0, 0); err != nil {
 		return err
 	}
 	n := r.turnSize(1)
 	err := r.runRounds([]turn{
-		// The image is measured again in the same turns, since ratios need
-		// values of one round.
+		// The image is measured again in the same turns, since ratios need values of one round.
 		{"chain: get", r.c, "chain", 1, n},
 		{"chain: C get", r.c, "get", 0, n},
 		{"chain: multiget ×32", r.c, "chain", 32, n},
@@ -99,8 +97,7 @@ func (r *run) measureLMDB(context.Context) error {
 	if _, err = r.c.do("lmdb-free", 0, 0); err != nil {
 		return err
 	}
-	// The files are on the file system in memory and would count against its
-	// size.
+	// The files are on the file system in memory and would count against its size.
 	for _, name := range []string{"lmdb", "lmdb-lock"} {
 		if err := os.Remove(r.mem.path(name)); err != nil {
 			return err
@@ -158,10 +155,9 @@ var sides = []float64{0.1, 2, 5, 10, 20, 50}
 // kinds are the distributions of tiles (roads.Tiles).
 var kinds = []string{"data", "area"}
 
-// tilesEach is the number of tiles of each kind, enough for a turn of
-// tileTurn with small tiles. A shorter turn would end before the caches hold
-// again the lines that the previous index evicted, and would then compare how
-// fast they fill.
+// tilesEach is the number of tiles of each kind, enough for a turn of tileTurn with small tiles. A
+// shorter turn would end before the caches hold again the lines that the previous index evicted,
+// and would then compare how fast they fill.
 const tilesEach = 1 << 17
 
 // makeTiles writes a file of tiles for each kind and side.
@@ -198,8 +194,8 @@ func (r *run) makeTiles() error {
 // tileName returns the name of a kind of tiles.
 func tileName(kind string, side float64) string { return fmt.Sprintf("%s %g km", kind, side) }
 
-// measureSpatial compares the R-tree with its rivals over all boxes, and
-// measures queries of the whole image.
+// measureSpatial compares the R-tree with its rivals over all boxes, and measures queries of the
+// whole image.
 func (r *run) measureSpatial(context.Context) error {
 	if err := r.makeTiles(); err != nil {
 		return err
@@ -233,8 +229,8 @@ func (r *run) measureTiles(kind string, side float64) error {
 			return err
 		}
 	}
-	// Queries of the image are in degrees, which are rounded outwards: the
-	// image may find more items at the edge of a tile.
+	// Queries of the image are in degrees, which are rounded outwards: the image may find more
+	// items at the edge of a tile.
 	turns := []turn{
 		{"SoA", r.golang, "soa", nil, 0},
 		{"AoS", r.golang, "aos", nil, 0},
@@ -249,12 +245,12 @@ func (r *run) measureTiles(kind string, side float64) error {
 	}
 	n := min(max(int(float64(tileTurn)/max(trial.perOp(), 1)), 10), tilesEach/2)
 	for round := range r.cfg.Rounds {
-		// All indexes must find the same number of boxes. The two readers of
-		// the image must agree with each other, and find at least as many.
+		// All indexes must find the same number of boxes. The two readers of the image must agree
+		// with each other, and find at least as many.
 		found := map[bool]uint64{}
 		for i := range turns {
-			// The order rotates, so that no index always runs in the caches
-			// of the same predecessor.
+			// The order rotates, so that no index always runs in the caches of the same
+			// predecessor.
 			t := turns[(i+round)%len(turns)]
 			got, err := t.worker.do(t.what, n, round*n)
 			if err != nil {

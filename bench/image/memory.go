@@ -14,9 +14,8 @@ type memory struct {
 	mounted bool
 }
 
-// makeMemory mounts a file system in memory that supports huge pages on
-// request. Without the privilege to mount, it creates a directory in parent
-// or in /dev/shm.
+// makeMemory mounts a file system in memory that supports huge pages on request. Without the
+// privilege to mount, it creates a directory in parent or in /dev/shm.
 func makeMemory(parent string) (m memory, err error) {
 	if parent == "" {
 		if m.dir, err = os.MkdirTemp("", "rhumb-image-"); err != nil {

@@ -14,16 +14,14 @@ import (
 // stampValue writes a number to the position where watchers read it.
 func stampValue(value []byte, n uint64) { binary.LittleEndian.PutUint64(value[stampAt:], n) }
 
-// putChange adds a new value of record i to a commit. The box of the record
-// does not change.
+// putChange adds a new value of record i to a commit. The box of the record does not change.
 func (r *run) putChange(c *snapshot.Commit, i uint64, value []byte) error {
 	return c.Put(r.table, snapshot.Record{Key: format.Key{Number: mixKey(i)}, Box: r.boxes[i], HasBox: true, Value: value})
 }
 
-// commitChanges commits n changes of records in shuffled order and returns
-// their processor time. Keys and boxes are computed in advance and compactly:
-// reading them should cost about as much as it costs a node, which has them
-// in its caches from the log.
+// commitChanges commits n changes of records in shuffled order and returns their processor time.
+// Keys and boxes are computed in advance and compactly: reading them should cost about as much as
+// it costs a node, which has them in its caches from the log.
 func (r *run) commitChanges(n int) (time.Duration, error) {
 	type place struct {
 		key uint64
@@ -62,9 +60,9 @@ func (r *run) changeFifth() error {
 	return nil
 }
 
-// measureCommits makes the given number of commits of n changes each, and
-// adds the cost of a change in the median commit to the samples. If a shard
-// was rolled meanwhile it tries again, because rolls are measured separately.
+// measureCommits makes the given number of commits of n changes each, and adds the cost of a change
+// in the median commit to the samples. If a shard was rolled meanwhile it tries again, because
+// rolls are measured separately.
 func (r *run) measureCommits(name string, n, commits int) error {
 	for range 3 {
 		var costs []float64
@@ -97,8 +95,8 @@ func (r *run) rollAll() error {
 	return nil
 }
 
-// relockWorkers makes the workers lock the newest version, so that old
-// generations can be reclaimed.
+// relockWorkers makes the workers lock the newest version, so that old generations can be
+// reclaimed.
 func (r *run) relockWorkers() error {
 	for _, w := range r.workers {
 		if _, err := w.do("lock-new", 0, 0); err != nil {
@@ -117,19 +115,17 @@ func (r *run) measurePublish(ctx context.Context) error {
 	if err := r.relockWorkers(); err != nil {
 		return err
 	}
-	// A commit that exceeds the append areas would roll its shards, so it
-	// fills at most 80 % of them.
+	// A commit that exceeds the append areas would roll its shards, so it fills at most 80 % of
+	// them.
 	r.bulk = int(min(bulkMax, r.appendRatio()*float64(r.cfg.Records)*0.8))
-	// Sizes take turns, because the small ones take less time than a burst of
-	// a neighbour.
+	// Sizes take turns, because the small ones take less time than a burst of a neighbour.
 	for range max(r.cfg.Rounds, 3) {
 		for _, size := range []struct{ changes, times int }{{1, 300}, {1000, 20}, {100_000, 2}} {
 			if err := r.measureCommits(fmt.Sprintf("publish, %d a commit", size.changes), size.changes, size.times); err != nil {
 				return err
 			}
 		}
-		// A bulk commit nearly fills the append areas, so they are emptied
-		// before and after.
+		// A bulk commit nearly fills the append areas, so they are emptied before and after.
 		if err := errors.Join(r.rollAll(), r.measureCommits(bulkName(r.bulk), r.bulk, 1), r.rollAll()); err != nil {
 			return err
 		}
@@ -143,9 +139,9 @@ const bulkMax = 1_000_000
 // bulkName returns the name of the samples of commits of n changes.
 func bulkName(n int) string { return fmt.Sprintf("publish, %d a commit", n) }
 
-// measureSmallBase commits in turn to a table with a tenth of the records,
-// and correspondingly fewer shards, and to the whole table. The cost of a
-// commit must not depend on the size of the base.
+// measureSmallBase commits in turn to a table with a tenth of the records, and correspondingly
+// fewer shards, and to the whole table. The cost of a commit must not depend on the size of the
+// base.
 func (r *run) measureSmallBase(ctx context.Context) error {
 	n := max(r.cfg.Records/10, 1)
 	whole, records := r.table, r.cfg.Records
@@ -153,8 +149,8 @@ func (r *run) measureSmallBase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The helpers use r.table and r.cfg.Records, which are switched for each
-	// turn. Later sections need the whole table again, also after an error.
+	// The helpers use r.table and r.cfg.Records, which are switched for each turn.
+	// Later sections need the whole table again, also after an error.
 	defer func() { r.table, r.cfg.Records = whole, records }()
 	r.table, r.cfg.Records = tenth, n
 	boxes := r.boxes
@@ -177,8 +173,8 @@ func (r *run) measureSmallBase(ctx context.Context) error {
 	return r.pub.DropTable(tenth)
 }
 
-// measureInserts commits new keys, 100,000 at a time, to a separate table
-// without boxes that already holds at least as many.
+// measureInserts commits new keys, 100,000 at a time, to a separate table without boxes that
+// already holds at least as many.
 func (r *run) measureInserts() error {
 	const each = 100_000
 	t, err := r.pub.Table(snapshot.TableSpec{ID: 3, Name: "inserts", Shards: 1})
@@ -206,8 +202,7 @@ func (r *run) measureInserts() error {
 		}
 		spent := threadCPU() - begin
 		from += each
-		// The first commit only fills the table, and a commit that rolls the
-		// shard is not counted.
+		// The first commit only fills the table, and a commit that rolls the shard is not counted.
 		if r.pub.Stats().Rolls == before && from > each {
 			r.s.add("insert, 100000 a commit", "ns", float64(spent)/each)
 		}
@@ -215,8 +210,8 @@ func (r *run) measureInserts() error {
 	return r.pub.DropTable(t)
 }
 
-// measureRoll rolls all shards into recycled files: unchanged, and after a
-// fifth of the records changed in place.
+// measureRoll rolls all shards into recycled files: unchanged, and after a fifth of the records
+// changed in place.
 func (r *run) measureRoll(context.Context) error {
 	// Two rolls leave enough files for recycling.
 	for range 2 {
@@ -225,8 +220,8 @@ func (r *run) measureRoll(context.Context) error {
 		}
 	}
 	for range r.cfg.Rounds {
-		// A roll builds the new shard while readers still use the old one.
-		// This is its extra memory.
+		// A roll builds the new shard while readers still use the old one. This is its extra
+		// memory.
 		before := r.pub.Stats().Bytes
 		if err := r.timeRolls("roll of all shards"); err != nil {
 			return err
@@ -239,8 +234,7 @@ func (r *run) measureRoll(context.Context) error {
 	return nil
 }
 
-// timeRolls rolls all shards and adds the processor time per record to the
-// samples.
+// timeRolls rolls all shards and adds the processor time per record to the samples.
 func (r *run) timeRolls(name string) error {
 	begin := threadCPU()
 	err := r.rollAll()
@@ -248,9 +242,8 @@ func (r *run) timeRolls(name string) error {
 	return err
 }
 
-// measureVersions compares views: the newest of an image without changes, the
-// newest after a fifth of the records changed, and the view from before those
-// changes.
+// measureVersions compares views: the newest of an image without changes, the newest after a fifth
+// of the records changed, and the view from before those changes.
 func (r *run) measureVersions(context.Context) error {
 	if err := errors.Join(r.rollAll(), r.relockWorkers()); err != nil {
 		return err

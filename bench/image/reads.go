@@ -12,12 +12,11 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// valueSize is the length of a value. With box, key and header a record has
-// 128 bytes.
+// valueSize is the length of a value. With box, key and header a record has 128 bytes.
 const valueSize = 84
 
-// consumeValue reads a whole value, since fetching it is what costs; the sum
-// keeps the compiler from removing the reads.
+// consumeValue reads a whole value, since fetching it is what costs; the sum keeps the compiler
+// from removing the reads.
 func (s *server) consumeValue(p []byte) {
 	w := (*[10]uint64)(unsafe.Pointer(unsafe.SliceData(p[:valueSize])))
 	s.sum += w[0] + w[1] + w[2] + w[3] + w[4] + w[5] + w[6] + w[7] + w[8] + w[9]
@@ -32,8 +31,7 @@ func (s *server) lockNew() (err error) {
 	return err
 }
 
-// lockOld locks the newest version as the old view, which stays locked while
-// others move on.
+// lockOld locks the newest version as the old view, which stays locked while others move on.
 func (s *server) lockOld() (err error) {
 	s.old.Unlock()
 	if s.old, err = s.client.Lock(); err == nil {
@@ -90,8 +88,8 @@ func (s *server) multiGet(t *reader.Table, ops int, arg string, r *reply) error 
 			return err
 		}
 		for _, value := range s.values[:n] {
-			// The caller compares Found with the number of keys, so a missing
-			// key is an error there.
+			// The caller compares Found with the number of keys, so a missing key is an error
+			// there.
 			if value != nil {
 				s.consumeValue(value)
 			}
@@ -132,15 +130,13 @@ func (s *server) searchImage(ops int, arg string, r *reply) error {
 	return err
 }
 
-// mapHeap is the simplest layout in Go: a map from key to position, and one
-// slice of values.
+// mapHeap is the simplest layout in Go: a map from key to position, and one slice of values.
 type mapHeap struct {
 	index  map[uint64]uint32
 	values []byte
 }
 
-// buildMap copies the image into a map. Each value takes 128 bytes, as a
-// record does in the image.
+// buildMap copies the image into a map. Each value takes 128 bytes, as a record does in the image.
 func (s *server) buildMap(_ int, _ string, r *reply) error {
 	h := &mapHeap{index: make(map[uint64]uint32, s.records), values: make([]byte, s.records*128)}
 	err := s.current.VisitAll(func(it *reader.Item) bool {

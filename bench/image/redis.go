@@ -16,12 +16,10 @@ import (
 	"time"
 )
 
-// redisMax bounds the records in Redis: fewer records are faster there, so
-// the bound favours Redis.
+// redisMax bounds the records in Redis: fewer records are faster there, so the bound favours Redis.
 const redisMax = 1_000_000
 
-// redis is a server on a Unix socket without persistence, with a connection
-// to it.
+// redis is a server on a Unix socket without persistence, with a connection to it.
 type redis struct {
 	cmd    *exec.Cmd
 	socket string
@@ -65,8 +63,8 @@ func (s *redis) stop() {
 	_ = s.cmd.Wait()
 }
 
-// serverCPU returns the processor time of the server in ns. It reads
-// schedstat, which counts in ns, where stat counts in ticks of 10 ms.
+// serverCPU returns the processor time of the server in ns. It reads schedstat, which counts in ns,
+// where stat counts in ticks of 10 ms.
 func (s *redis) serverCPU() (sum int64) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", s.cmd.Process.Pid))
 	if err != nil {
@@ -83,8 +81,7 @@ func (s *redis) serverCPU() (sum int64) {
 	return sum
 }
 
-// runPipelined sends n commands, depth at a time, and reads the answer to
-// each.
+// runPipelined sends n commands, depth at a time, and reads the answer to each.
 func (s *redis) runPipelined(n, depth int, send func(i int), receive func() error) error {
 	for i := 0; i < n; i += depth {
 		last := min(i+depth, n)
@@ -160,8 +157,8 @@ func (s *redis) getRecords(n, depth int, from, records uint64) error {
 	return s.runPipelined(n, depth, func(i int) { s.writeCommand(get, redisKey(key[:], mixKey(shuffledIndex(from+uint64(i), records, 7)))) }, s.readAnswer)
 }
 
-// measureRedis compares reads by the processor time of the Redis server. The
-// time of its clients is left out, which favours Redis.
+// measureRedis compares reads by the processor time of the Redis server. The time of its clients is
+// left out, which favours Redis.
 func (r *run) measureRedis(ctx context.Context) error {
 	binary := r.cfg.Redis
 	if binary == "" {
@@ -191,8 +188,7 @@ func (r *run) measureRedis(ctx context.Context) error {
 			// A read takes Redis microseconds, so fewer of them fill a turn.
 			gets := min(n, 100_000)
 			if depth == 1 {
-				// Without pipelining every read is a round trip between
-				// processes.
+				// Without pipelining every read is a round trip between processes.
 				gets /= 10
 			}
 			cpu, begin := s.serverCPU(), time.Now()

@@ -24,8 +24,7 @@ func spreadOf(vs []float64) Spread {
 
 // Goal is one measurable promise of the snapshot tier.
 type Goal struct {
-	// Number is the number in the list of goals in docs/benchmarks.md.
-	// Several lines may share one.
+	// Number is the number in the list of goals in docs/benchmarks.md. Several lines may share one.
 	Number int    `json:"number"`
 	Name   string `json:"name"`
 	// Least or Most is the bound. Unit is "×" for ratios.
@@ -101,8 +100,7 @@ func (s *samples) has(names ...string) bool {
 	return true
 }
 
-// ratioOf returns a/b round by round: both values of a round were measured
-// close together.
+// ratioOf returns a/b round by round: both values of a round were measured close together.
 func (s *samples) ratioOf(a, b string) Spread {
 	var out []float64
 	for i := range min(len(s.values[a]), len(s.values[b])) {
@@ -125,8 +123,7 @@ func (s *samples) makeRows() (out []Row) {
 // scaleSpread multiplies a spread by f.
 func scaleSpread(s Spread, f float64) Spread { return Spread{s.Median * f, s.Min * f, s.Max * f} }
 
-// percentileOf returns a percentile of sorted values, in the nearest-rank
-// definition.
+// percentileOf returns a percentile of sorted values, in the nearest-rank definition.
 func percentileOf(sorted []int64, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -40,8 +40,7 @@ type section struct {
 	run  func(*run, context.Context) error
 }
 
-// sections are all sections in the order in which they run, after the image
-// is built.
+// sections are all sections in the order in which they run, after the image is built.
 var sections = []section{
 	{"get", (*run).measureGet},
 	{"chain", (*run).measureChain},
@@ -67,8 +66,7 @@ func Sections() (names []string) {
 	return names
 }
 
-// Run builds an image in memory and measures it. It removes everything that
-// it created.
+// Run builds an image in memory and measures it. It removes everything that it created.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.checkMemory(); err != nil {
@@ -167,8 +165,8 @@ const tableName = "roads"
 // appendsEach is the least number of changes that fit into the append areas.
 const appendsEach = 4_000_000
 
-// appendRatio returns the append area of a shard as a share of its base.
-// Small images get a larger one, so that appendsEach changes fit.
+// appendRatio returns the append area of a shard as a share of its base. Small images get a larger
+// one, so that appendsEach changes fit.
 func (r *run) appendRatio() float64 {
 	return min(max(appendsEach/float64(r.cfg.Records), snapshot.AppendRatioDefault), 8)
 }
@@ -209,15 +207,13 @@ func (r *run) buildImage(ctx context.Context) (err error) {
 	return r.startWorkers(ctx)
 }
 
-// warmMax bounds the records of a table that is loaded again, which needs
-// twice the memory.
+// warmMax bounds the records of a table that is loaded again, which needs twice the memory.
 const warmMax = 8_000_000
 
 // loadAsks is the number of records between two checks of the context.
 const loadAsks = 1 << 16
 
-// loadTable fills the table and adds the processor time per record to the
-// samples.
+// loadTable fills the table and adds the processor time per record to the samples.
 func (r *run) loadTable(ctx context.Context, name string) error {
 	value := newValue()
 	begin := threadCPU()
@@ -251,8 +247,7 @@ func (r *run) startWorkers(ctx context.Context) (err error) {
 	if got.Ops > 0 {
 		r.report.HugeShare = float64(got.Found) / float64(got.Ops)
 	}
-	// On small pages the figures are those of address translation, not of the
-	// image.
+	// On small pages the figures are those of address translation, not of the image.
 	if r.report.HugeShare < 0.9 {
 		r.addNote("only %.0f %% of the reader's memory is on huge pages, so the figures are those of small pages; run as root, or set --memory to a directory on a tmpfs mounted with huge=advise", 100*r.report.HugeShare)
 	}
@@ -268,9 +263,8 @@ type turn struct {
 	ops    int
 }
 
-// runRounds lets turns alternate. Before each round every worker gets other
-// keys, and the order rotates: no case always runs in the caches that another
-// one left.
+// runRounds lets turns alternate. Before each round every worker gets other keys, and the order
+// rotates: no case always runs in the caches that another one left.
 func (r *run) runRounds(turns []turn) error {
 	for round := range r.cfg.Rounds {
 		if err := r.freshKeys(turns); err != nil {
@@ -307,14 +301,13 @@ func (r *run) freshKeys(turns []turn) error {
 		}
 		longest = max(longest, n)
 	}
-	// All workers share one position, so no key repeats within a pass over
-	// the records.
+	// All workers share one position, so no key repeats within a pass over the records.
 	r.next += uint64(longest)
 	return nil
 }
 
-// turnSize returns the number of operations of a turn for an operation that
-// is slower by the given factor.
+// turnSize returns the number of operations of a turn for an operation that is slower by the given
+// factor.
 func (r *run) turnSize(slower int) int { return max(min(r.cfg.Ops, r.cfg.Records)/slower, 1) }
 
 // newValue returns a value in the form that the image stores: opaque bytes.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// measureScale lets 1, 2, … processes do the same work at once and compares
-// the times (Fernandes et al., equation 1). Each process executes N(1)
-// operations in its own order of keys, after a barrier.
+// measureScale lets 1, 2, … processes do the same work at once and compares the times (Fernandes et
+// al., equation 1). Each process executes N(1) operations in its own order of keys, after a
+// barrier.
 func (r *run) measureScale(ctx context.Context) error {
 	if err := r.makeTiles(); err != nil {
 		return err
@@ -53,8 +53,7 @@ func (r *run) scaleOne(clients []*worker, c scaleCase) error {
 	}
 	wall, cpu := map[int][]float64{}, map[int][]float64{}
 	for range r.cfg.Rounds {
-		// The numbers of clients alternate, so that the ratios of a round
-		// stay comparable.
+		// The numbers of clients alternate, so that the ratios of a round stay comparable.
 		for p := 1; p <= len(clients); p++ {
 			if err := r.freshKeysOf(clients[:p], c.ops); err != nil {
 				return err
@@ -63,8 +62,7 @@ func (r *run) scaleOne(clients []*worker, c scaleCase) error {
 			if err != nil {
 				return err
 			}
-			// The clients start together, so the slowest one decides the
-			// elapsed time.
+			// The clients start together, so the slowest one decides the elapsed time.
 			w, u := elapsedTimes(got)
 			wall[p], cpu[p] = append(wall[p], w), append(cpu[p], u)
 		}
@@ -90,8 +88,8 @@ func (r *run) freshKeysOf(clients []*worker, ops int) error {
 	return nil
 }
 
-// elapsedTimes returns the time from the first start to the last end, and the
-// mean processor time of the clients.
+// elapsedTimes returns the time from the first start to the last end, and the mean processor time
+// of the clients.
 func elapsedTimes(got []reply) (wall, cpu float64) {
 	first, last := got[0].Start, got[0].Start+got[0].Wall
 	for _, g := range got {
@@ -101,8 +99,8 @@ func elapsedTimes(got []reply) (wall, cpu float64) {
 	return float64(last - first), cpu / float64(len(got))
 }
 
-// roundRatios returns a/b round by round. As N(P) = P*N(1), that is the
-// scale-up of the paper for the times of one and of P clients.
+// roundRatios returns a/b round by round. As N(P) = P*N(1), that is the scale-up of the paper for
+// the times of one and of P clients.
 func roundRatios(a, b []float64) Spread {
 	out := make([]float64, len(a))
 	for i := range a {

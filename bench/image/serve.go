@@ -13,8 +13,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// WorkerArgs is the number of arguments of Serve: the directory of the image,
-// the table, the number of records and a seed.
+// WorkerArgs is the number of arguments of Serve: the directory of the image, the table, the number
+// of records and a seed.
 const WorkerArgs = 4
 
 // server is a worker in Go.
@@ -37,8 +37,7 @@ type server struct {
 	forest *forest
 }
 
-// Serve is a worker: it attaches to an image and executes the cases in in
-// until it ends.
+// Serve is a worker: it attaches to an image and executes the cases in in until it ends.
 func Serve(args []string, in io.Reader, out io.Writer) error {
 	if len(args) != WorkerArgs {
 		return fmt.Errorf("a worker needs %d arguments, got %d", WorkerArgs, len(args))
@@ -89,8 +88,7 @@ func (s *server) runCase(line string) (r reply) {
 		return reply{Error: "unknown case " + name}
 	}
 	for monotonicNow() < time.Duration(at) {
-		// Spin: all workers must begin at the same moment, and a sleep would
-		// wake late.
+		// Spin: all workers must begin at the same moment, and a sleep would wake late.
 		continue
 	}
 	s.now = monotonicNow()

@@ -13,10 +13,9 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/rtree"
 )
 
-// forest holds one set of boxes under three indexes: the packed R-tree in
-// columns (rtree), the same tree with one box after another, as in flatbush,
-// and an array ordered by cells along the Hilbert curve, as S2 and H3 are
-// used.
+// forest holds one set of boxes under three indexes: the packed R-tree in columns (rtree), the same
+// tree with one box after another, as in flatbush, and an array ordered by cells along the Hilbert
+// curve, as S2 and H3 are used.
 type forest struct {
 	tree   rtree.Tree
 	cursor rtree.Cursor
@@ -34,9 +33,8 @@ type forest struct {
 // flatNode is a node of the flat tree.
 type flatNode struct{ level, first int }
 
-// buildForest recreates the boxes of the image; arg is the seed of the roads.
-// Found is the size of the R-tree in bytes, and Latencies holds the processor
-// time of its build.
+// buildForest recreates the boxes of the image; arg is the seed of the roads. Found is the size of
+// the R-tree in bytes, and Latencies holds the processor time of its build.
 func (s *server) buildForest(_ int, arg string, r *reply) error {
 	seed, err := strconv.ParseUint(arg, 10, 64)
 	if err != nil {
@@ -81,8 +79,8 @@ func (f *forest) buildRivals(boxes []format.Box, order []uint32) {
 		f.halfX = max(f.halfX, (int64(b.MaxX)-int64(b.MinX)+1)/2)
 		f.halfY = max(f.halfY, (int64(b.MaxY)-int64(b.MinY)+1)/2)
 	}
-	// The sorter compares fewer bits than the key has. Boxes that are equal
-	// in those bits are not in order yet.
+	// The sorter compares fewer bits than the key has. Boxes that are equal in those bits are not
+	// in order yet.
 	sort.Sort(&byKey{f.keys, leaves, f.refs})
 	f.levels = append(f.levels, leaves)
 	for below := leaves; len(below) > format.NodeLanes; below = f.levels[len(f.levels)-1] {
@@ -99,9 +97,8 @@ func (f *forest) buildRivals(boxes []format.Box, order []uint32) {
 	}
 }
 
-// useHugePages moves the memory of the indexes to huge pages, as the image is
-// on huge pages. If the kernel refuses, all three indexes are slower to the
-// same degree.
+// useHugePages moves the memory of the indexes to huge pages, as the image is on huge pages. If the
+// kernel refuses, all three indexes are slower to the same degree.
 func (f *forest) useHugePages() {
 	collapsePages(f.nodes)
 	collapsePages(f.refSect)
@@ -142,8 +139,7 @@ func (s *byKey) Swap(i, j int) {
 	s.refs[i], s.refs[j] = s.refs[j], s.refs[i]
 }
 
-// searchTiles queries an index for tiles, starting at the given one, and
-// counts the hits.
+// searchTiles queries an index for tiles, starting at the given one, and counts the hits.
 func (s *server) searchTiles(ops int, arg string, r *reply, find func(f *forest, q format.Box, dst []uint32) []uint32) error {
 	from, err := strconv.Atoi(arg)
 	f := s.forest
@@ -204,15 +200,13 @@ func stepUnit(step uint64, offset int64) int32 {
 	return int32(int64((step<<32+hilbertScale-1)/hilbertScale) - offset)
 }
 
-// searchCells covers the query with at most 4 by 4 cells and tests the boxes
-// in them. The query is grown by the largest half extent, because the array
-// is ordered by centres.
+// searchCells covers the query with at most 4 by 4 cells and tests the boxes in them. The query is
+// grown by the largest half extent, because the array is ordered by centres.
 func (f *forest) searchCells(q format.Box, dst []uint32) []uint32 {
 	x0, x1 := curveStep(int64(q.MinX)-f.halfX, format.LonUnitsMax), curveStep(int64(q.MaxX)+f.halfX, format.LonUnitsMax)
 	y0, y1 := curveStep(int64(q.MinY)-f.halfY, format.LatUnitsMax), curveStep(int64(q.MaxY)+f.halfY, format.LatUnitsMax)
 	shift := 0
-	// Find the smallest cell size at which four by four cells cover the
-	// query.
+	// Find the smallest cell size at which four by four cells cover the query.
 	for x1>>shift-x0>>shift >= cellsMax || y1>>shift-y0>>shift >= cellsMax {
 		shift++
 	}
@@ -221,8 +215,7 @@ func (f *forest) searchCells(q format.Box, dst []uint32) []uint32 {
 	for y := y0 >> shift; y <= y1>>shift; y++ {
 		for x := x0 >> shift; x <= x1>>shift; x++ {
 			px, py := stepUnit(x<<shift, format.LonUnitsMax), stepUnit(y<<shift, format.LatUnitsMax)
-			// The key of any point of a cell, without its low bits, is the
-			// key of the cell.
+			// The key of any point of a cell, without its low bits, is the key of the cell.
 			ranges = append(ranges, rtree.HilbertKey(format.Box{MinX: px, MinY: py, MaxX: px, MaxY: py})>>(2*shift))
 		}
 	}

@@ -9,8 +9,7 @@ import (
 	"github.com/rhumbdb/rhumb/bench/load"
 )
 
-// othersMax is the processor time per second of other processes above which a
-// run reports it.
+// othersMax is the processor time per second of other processes above which a run reports it.
 const othersMax = 0.1
 
 // usage measures how much of the machine other processes use.
@@ -21,8 +20,8 @@ type usage struct {
 
 func newUsage() usage { return usage{start: time.Now(), busy: machineBusy()} }
 
-// othersUsed returns the number of processors that were busy since newUsage,
-// without the given processes.
+// othersUsed returns the number of processors that were busy since newUsage, without the given
+// processes.
 func (u usage) othersUsed(pids []int) float64 {
 	return max((machineBusy()-u.busy-load.CPU(pids)).Seconds()/time.Since(u.start).Seconds(), 0)
 }

@@ -12,8 +12,8 @@ import (
 // pace is the time between two commits that are followed.
 const pace = 500 * time.Microsecond
 
-// measureVisible follows changes to a process that polls for new versions:
-// from before the commit begins until the value was read there.
+// measureVisible follows changes to a process that polls for new versions: from before the commit
+// begins until the value was read there.
 func (r *run) measureVisible(context.Context) error {
 	for _, n := range []int{1, 1000} {
 		if err := r.golang.send("watch", 0, 0, 0); err != nil {
@@ -31,14 +31,12 @@ func (r *run) measureVisible(context.Context) error {
 			if failed = r.commitStamped(n, uint64(begin), value); failed != nil {
 				break
 			}
-			// The watcher must see each version before the next one replaces
-			// it.
+			// The watcher must see each version before the next one replaces it.
 			for monotonicNow() < begin+pace {
 				time.Sleep(pace / 2)
 			}
 		}
-		// The watcher must be stopped even after a failure, or receive would
-		// wait for it.
+		// The watcher must be stopped even after a failure, or receive would wait for it.
 		if err := r.commitStamped(1, stampOver, value); failed == nil {
 			failed = err
 		}
@@ -75,8 +73,8 @@ func (r *run) commitStamped(n int, stamp uint64, value []byte) error {
 	return err
 }
 
-// measurePairs changes pairs of records together, as fast as possible, while
-// a reader compares them.
+// measurePairs changes pairs of records together, as fast as possible, while a reader compares
+// them.
 func (r *run) measurePairs(context.Context) error {
 	value := newValue()
 	// The pairs must be equal before the reader starts.
@@ -125,8 +123,7 @@ func (r *run) pairCommit(value []byte, n uint64) error {
 	return err
 }
 
-// measureRefresh compares reads without a writer with reads while a writer
-// commits continuously.
+// measureRefresh compares reads without a writer with reads while a writer commits continuously.
 func (r *run) measureRefresh(context.Context) error {
 	n := r.turnSize(1)
 	for range r.cfg.Rounds {
@@ -143,8 +140,7 @@ func (r *run) measureRefresh(context.Context) error {
 			}
 			done := make(chan error, 1)
 			var got reply
-			// commitChanges measures this thread, so another goroutine awaits
-			// the answer.
+			// commitChanges measures this thread, so another goroutine awaits the answer.
 			go func() {
 				var err error
 				got, err = r.c.receive("mget")

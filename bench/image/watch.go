@@ -9,8 +9,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// The records that a writer and a watching reader share. The stamp is in the
-// value of record 0; the pairs follow.
+// The records that a writer and a watching reader share. The stamp is in the value of record 0; the
+// pairs follow.
 const (
 	stampAt    = 8 // offset in the value, after the tag of the value
 	pairsCount = 128
@@ -26,8 +26,8 @@ func stampKey() uint64 { return mixKey(0) }
 // pairKey returns the key of record i of the pairs.
 func pairKey(i int) uint64 { return mixKey(uint64(1 + i)) }
 
-// watchStamps polls for new versions and measures the time from the stamp in
-// record 0 until it was readable here. It ends with the stamp stampOver.
+// watchStamps polls for new versions and measures the time from the stamp in record 0 until it was
+// readable here. It ends with the stamp stampOver.
 func (s *server) watchStamps(_ int, _ string, r *reply) error {
 	last := s.view.Version()
 	for monotonicNow()-s.now < watchMax {
@@ -71,9 +71,8 @@ func (s *server) readStamp(v reader.View) (int64, error) {
 	return int64(binary.LittleEndian.Uint64(it.Value[stampAt:])), nil
 }
 
-// watchPairs reads pairs of records that the writer always changes together,
-// so within one view both hold the same number. Found counts the pairs read,
-// Bad the mixed ones.
+// watchPairs reads pairs of records that the writer always changes together, so within one view
+// both hold the same number. Found counts the pairs read, Bad the mixed ones.
 func (s *server) watchPairs(_ int, _ string, r *reply) error {
 	var keys [2 * pairsCount]uint64
 	for i := range keys {

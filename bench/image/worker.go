@@ -23,8 +23,7 @@ type reply struct {
 	// Sum keeps the compiler from removing reads.
 	Sum   uint64 `json:"sum"`
 	Error string `json:"error,omitempty"`
-	// Bad counts wrong reads, Versions the versions seen. Latencies are
-	// sorted samples in ns.
+	// Bad counts wrong reads, Versions the versions seen. Latencies are sorted samples in ns.
 	Bad       uint64  `json:"bad,omitempty"`
 	Versions  uint64  `json:"versions,omitempty"`
 	Latencies []int64 `json:"latencies,omitempty"`
@@ -69,8 +68,8 @@ func (w *worker) stop() {
 	_ = w.cmd.Wait()
 }
 
-// send sends a worker its next case. arg contains no space. at is the start
-// time by CLOCK_MONOTONIC, or 0 to start at once.
+// send sends a worker its next case. arg contains no space. at is the start time by
+// CLOCK_MONOTONIC, or 0 to start at once.
 func (w *worker) send(name string, ops int, arg any, at time.Duration) error {
 	text := fmt.Sprint(arg)
 	// A line always has four fields.
@@ -109,11 +108,9 @@ func (w *worker) do(name string, ops int, arg any) (reply, error) {
 	return w.receive(name)
 }
 
-// runTogether makes workers start the same case at the same moment, and
-// returns their answers.
+// runTogether makes workers start the same case at the same moment, and returns their answers.
 func runTogether(workers []*worker, name string, ops int, arg any) (out []reply, err error) {
-	// 5 ms is enough for all workers to read their line before the common
-	// start.
+	// 5 ms is enough for all workers to read their line before the common start.
 	at := monotonicNow() + 5*time.Millisecond
 	for _, w := range workers {
 		if err := w.send(name, ops, arg, at); err != nil {

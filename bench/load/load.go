@@ -1,7 +1,6 @@
-// Package load drives a key-value store with a fixed number of callers in a
-// closed loop, and measures throughput, latency and the processor time of the
-// server processes. Rhumb and its peers run under the same loop, so that
-// their figures can be compared as ratios within one run.
+// Package load drives a key-value store with a fixed number of callers in a closed loop, and
+// measures throughput, latency and the processor time of the server processes. Rhumb and its peers
+// run under the same loop, so that their figures can be compared as ratios within one run.
 package load
 
 import (
@@ -22,8 +21,8 @@ type Op string
 const (
 	Put Op = "put"
 	Get Op = "get"
-	// Create writes a record under a name that no call has used before,
-	// without a home. Update changes a field of an existing record.
+	// Create writes a record under a name that no call has used before, without a home. Update
+	// changes a field of an existing record.
 	Create Op = "create"
 	Update Op = "update"
 )
@@ -40,11 +39,10 @@ type Case struct {
 	ValueBytes int `json:"value_bytes"`
 	// Batch is the number of keys per call; 0 counts as 1.
 	Batch int `json:"batch,omitempty"`
-	// Keys is the number of keys that each caller uses in turn, a multiple of
-	// Batch. Create ignores it: its key numbers never repeat.
+	// Keys is the number of keys that each caller uses in turn, a multiple of Batch. Create ignores
+	// it: its key numbers never repeat.
 	Keys int `json:"keys"`
-	// Warm is how long the loop runs before the measurement, Measure how long
-	// it is measured.
+	// Warm is how long the loop runs before the measurement, Measure how long it is measured.
 	Warm    time.Duration `json:"warm_ns"`
 	Measure time.Duration `json:"measure_ns"`
 }
@@ -52,8 +50,8 @@ type Case struct {
 // Result is the result of a case.
 type Result struct {
 	Case
-	// Ops is the number of keys of the successful calls that ended during the
-	// measurement, Errors of the failed ones. FirstError is the first error.
+	// Ops is the number of keys of the successful calls that ended during the measurement, Errors
+	// of the failed ones. FirstError is the first error.
 	Ops        int64  `json:"ops"`
 	Errors     int64  `json:"errors"`
 	FirstError string `json:"first_error,omitempty"`
@@ -63,26 +61,23 @@ type Result struct {
 	P50 int64 `json:"p50_us"`
 	P99 int64 `json:"p99_us"`
 	Max int64 `json:"max_us"`
-	// ServerCPU is the processor time of all server processes divided by Ops,
-	// in microseconds. ClientCPU is that of this process.
+	// ServerCPU is the processor time of all server processes divided by Ops, in microseconds.
+	// ClientCPU is that of this process.
 	ServerCPU float64 `json:"server_cpu_us"`
 	ClientCPU float64 `json:"client_cpu_us"`
 }
 
-// Call executes one operation on Case.Batch consecutive keys of a caller,
-// starting at key.
+// Call executes one operation on Case.Batch consecutive keys of a caller, starting at key.
 type Call func(ctx context.Context, op Op, caller, key int, value []byte) error
 
 // latencyMaxUs bounds the histogram. Longer calls count as this long.
 const latencyMaxUs = 60_000_000
 
-// Run executes call as c describes, and measures the processor time of the
-// server processes pids.
+// Run executes call as c describes, and measures the processor time of the server processes pids.
 func Run(ctx context.Context, c Case, pids []int, call Call) Result {
 	c.Batch = max(c.Batch, 1)
 	value := make([]byte, c.ValueBytes)
-	// Random bytes, so that no store gains by compressing them; a fixed seed
-	// keeps runs comparable.
+	// Random bytes, so that no store gains by compressing them; a fixed seed keeps runs comparable.
 	random := rand.NewChaCha8([32]byte{1})
 	_, _ = random.Read(value) // never fails
 	callers := make([]*caller, c.Callers)
@@ -93,8 +88,7 @@ func Run(ctx context.Context, c Case, pids []int, call Call) Result {
 		wait.Go(func() { callers[i].runLoop(ctx, c, value, call, &measuring, &stop) })
 	}
 	sleepFor(ctx, c.Warm)
-	// Processor time and operations must cover the same interval, so both are
-	// taken at its ends.
+	// Processor time and operations must cover the same interval, so both are taken at its ends.
 	self := []int{os.Getpid()}
 	cpu, own := CPU(pids), CPU(self)
 	start := time.Now()
@@ -122,8 +116,8 @@ func sleepFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// caller is one caller with its own histogram, so that callers share nothing
-// while they are measured.
+// caller is one caller with its own histogram, so that callers share nothing while they are
+// measured.
 type caller struct {
 	id     int
 	hist   *hdrhistogram.Histogram
@@ -141,8 +135,8 @@ func (c *caller) runLoop(ctx context.Context, cs Case, value []byte, call Call, 
 			key %= cs.Keys
 		}
 		err := call(ctx, cs.Op, c.id, key, value)
-		// Calls that end during the measurement count: a rule that required
-		// them to begin then would drop all calls as long as the measurement.
+		// Calls that end during the measurement count: a rule that required them to begin then
+		// would drop all calls as long as the measurement.
 		if !measuring.Load() {
 			continue
 		}
@@ -157,8 +151,7 @@ func (c *caller) runLoop(ctx context.Context, cs Case, value []byte, call Call, 
 	}
 }
 
-// summarise merges the callers. Callers count calls, and the result counts
-// keys.
+// summarise merges the callers. Callers count calls, and the result counts keys.
 func summarise(c Case, callers []*caller, took time.Duration) Result {
 	r := Result{Case: c}
 	all := hdrhistogram.New(1, latencyMaxUs, 3)

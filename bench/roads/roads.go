@@ -1,20 +1,16 @@
-// Package roads generates the road segments that the snapshot tier is
-// measured with: any number of them, determined by a seed, without keeping
-// them. In the properties that matter to a spatial index they resemble the
-// segments of a map of the world: clustered in cities of very different
+// Package roads generates the road segments that the snapshot tier is measured with: any number of
+// them, determined by a seed, without keeping them. In the properties that matter to a spatial
+// index they resemble the segments of a map of the world: clustered in cities of very different
 // sizes, connected end to end, short in cities and longer between them.
 //
-// The model has 20,000 cities, uniformly distributed in eight rectangles that
-// represent the populated parts of the continents. The weight of city i is
-// 1/(i+1)^0.9 (Zipf), its radius 1 to 18 km. A street starts at an
-// exponentially distributed distance from the centre and has 20 segments,
-// mostly along the grid of its city, with log-normal lengths. Some of the
-// lines are highways from one city to another within three degrees. The mean
-// length is about 170 m.
+// The model has 20,000 cities, uniformly distributed in eight rectangles that represent the
+// populated parts of the continents. The weight of city i is 1/(i+1)^0.9 (Zipf), its radius 1 to 18
+// km. A street starts at an exponentially distributed distance from the centre and has 20 segments,
+// mostly along the grid of its city, with log-normal lengths. Some of the lines are highways from
+// one city to another within three degrees. The mean length is about 170 m.
 //
-// Coordinates are in 1e-7 degrees, as in an image. A seed produces the same
-// segments on all machines of one architecture: the last bits of sines differ
-// between architectures.
+// Coordinates are in 1e-7 degrees, as in an image. A seed produces the same segments on all
+// machines of one architecture: the last bits of sines differ between architectures.
 package roads
 
 import (
@@ -40,8 +36,8 @@ const Cities = 20_000
 
 const (
 	zipf = 0.9
-	// highwayShare is the share of lines that start as highways. Highways to
-	// cities too far away are dropped.
+	// highwayShare is the share of lines that start as highways. Highways to cities too far away
+	// are dropped.
 	highwayShare = 0.32
 	highwayMax   = 3.0 // degrees
 
@@ -55,8 +51,7 @@ const (
 	bend         = 0.12 // radians, from segment to segment
 )
 
-// continents are the rectangles of the cities, in degrees, with their share
-// of the cities.
+// continents are the rectangles of the cities, in degrees, with their share of the cities.
 var continents = []struct{ west, south, east, north, share float64 }{
 	{-124, 26, -68, 49, 0.25},
 	{-9, 37, 30, 58, 0.30},
@@ -68,8 +63,7 @@ var continents = []struct{ west, south, east, north, share float64 }{
 	{115, -38, 153, -18, 0.03},
 }
 
-// Generator generates segments one after another. It is not safe for
-// concurrent use.
+// Generator generates segments one after another. It is not safe for concurrent use.
 type Generator struct {
 	random *rand.Rand
 	cities []city
@@ -80,8 +74,8 @@ type Generator struct {
 // city has its centre and radius in degrees.
 type city struct{ x, y, radius float64 }
 
-// line is the road in progress: its end so far in degrees, its heading, and
-// the number of remaining segments.
+// line is the road in progress: its end so far in degrees, its heading, and the number of remaining
+// segments.
 type line struct {
 	x, y, heading float64
 	squeeze       float64 // length of a degree of longitude in degrees of latitude
@@ -117,8 +111,7 @@ func (g *Generator) drawSite() (x, y float64) {
 // Next returns the next segment.
 func (g *Generator) Next() Segment {
 	for {
-		// A dropped highway has no segments, so several lines may have to be
-		// drawn.
+		// A dropped highway has no segments, so several lines may have to be drawn.
 		for g.line.left <= 0 {
 			g.beginLine()
 		}
@@ -129,8 +122,7 @@ func (g *Generator) Next() Segment {
 		l.heading += bend * g.random.NormFloat64()
 		sin, cos := math.Sincos(l.heading)
 		x, y := l.x+length*cos/l.squeeze, l.y+length*sin
-		// Near the poles and the antimeridian the flat geometry fails, so the
-		// line ends there.
+		// Near the poles and the antimeridian the flat geometry fails, so the line ends there.
 		if math.Abs(x) > 179 || math.Abs(y) > 85 {
 			l.left = 0
 			continue
@@ -150,8 +142,8 @@ func (g *Generator) Boxes(n int) []format.Box {
 	return boxes
 }
 
-// beginLine draws a city and starts a street or a highway there. A highway
-// that is too long has no segments.
+// beginLine draws a city and starts a street or a highway there. A highway that is too long has no
+// segments.
 func (g *Generator) beginLine() {
 	// A binary search in the cumulative weights draws a city by its weight.
 	i := sort.SearchFloat64s(g.sums, g.random.Float64()*g.sums[len(g.sums)-1])
@@ -163,8 +155,7 @@ func (g *Generator) beginLine() {
 	squeeze := math.Cos(c.y * math.Pi / 180)
 	distance := g.random.ExpFloat64() * c.radius
 	sin, cos := math.Sincos(2 * math.Pi * g.random.Float64())
-	// The grid of a city has a fixed direction, and a street follows one of
-	// its four headings.
+	// The grid of a city has a fixed direction, and a street follows one of its four headings.
 	grid := float64(i%90) * math.Pi / 180
 	g.line = line{
 		x: c.x + distance*cos/squeeze, y: c.y + distance*sin, squeeze: squeeze,
@@ -172,8 +163,8 @@ func (g *Generator) beginLine() {
 	}
 }
 
-// highwayLine returns a highway between two cities, or a line without
-// segments if they are too far apart.
+// highwayLine returns a highway between two cities, or a line without segments if they are too far
+// apart.
 func highwayLine(from, to city) line {
 	dx, dy := to.x-from.x, to.y-from.y
 	length := math.Hypot(dx, dy)

@@ -1,5 +1,4 @@
-// Package benchcmd holds the commands that measure: `rhumb bench` and `rhumb
-// snapshot bench`.
+// Package benchcmd holds the commands that measure: `rhumb bench` and `rhumb snapshot bench`.
 package benchcmd
 
 import (
@@ -11,6 +10,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/cli/connect"
 	"github.com/rhumbdb/rhumb/cli/flags"
 	"github.com/rhumbdb/rhumb/cli/output"
 )
@@ -20,24 +20,26 @@ const op rhumb.Op = "rhumb.bench"
 // commands are the commands of `rhumb bench`.
 type commands struct {
 	*output.Printer
-	dir string // the value of --dir
+	conn *connect.Flags
+	dir  string // the value of --dir
 }
 
-// Command returns `rhumb bench`.
-func Command(p *output.Printer) *cobra.Command {
-	bc := &commands{Printer: p}
+// Command returns `rhumb bench`. conn holds the connection flags, for commands that measure the
+// caller's own cluster.
+func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
+	bc := &commands{Printer: p, conn: conn}
 	c := &cobra.Command{
 		Use: "bench", Short: "Measure clusters on this machine", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	c.AddCommand(bc.kvCommand(), bc.failoverCommand(), bc.overloadCommand(), bc.stallCommand(), bc.stormCommand())
+	c.AddCommand(bc.kvCommand(), bc.failoverCommand(), bc.overloadCommand(), bc.stallCommand(), bc.stormCommand(), bc.rotateCommand())
 	c.PersistentFlags().StringVar(&bc.dir, "dir", "", "where the clusters keep their data")
 	flags.Default(c.PersistentFlags(), "dir", "a directory that is removed at the end")
 	return c
 }
 
-// besideBinary returns the path of a program in the folder of this program,
-// which is where make puts it.
+// besideBinary returns the path of a program in the folder of this program, which is where make
+// puts it.
 func besideBinary(name string) string {
 	exe, err := os.Executable()
 	if err != nil {
@@ -46,15 +48,14 @@ func besideBinary(name string) string {
 	return filepath.Join(filepath.Dir(exe), name)
 }
 
-// benchPlace is what a measurement starts clusters from: this program as the
-// node, and a directory for the data.
+// benchPlace is what a measurement starts clusters from: this program as the node, and a directory
+// for the data.
 type benchPlace struct {
 	binary, dir string
 	temporary   bool // the directory was created for this run
 }
 
-// newBenchPlace uses the given directory, or creates one that removeTemporary
-// removes.
+// newBenchPlace uses the given directory, or creates one that removeTemporary removes.
 func newBenchPlace(dir string) (p benchPlace, err error) {
 	if p.binary, err = os.Executable(); err != nil {
 		return p, err
@@ -75,8 +76,8 @@ func (p benchPlace) removeTemporary() {
 	}
 }
 
-// startBench starts a cluster with a number of nodes in each region. stop
-// ends the cluster and removes its data.
+// startBench starts a cluster with a number of nodes in each region. stop ends the cluster and
+// removes its data.
 func startBench(ctx context.Context, dir string, regions []string, nodes int, flags ...string) (c *bench.Cluster, stop func(), err error) {
 	p, err := newBenchPlace(dir)
 	if err != nil {

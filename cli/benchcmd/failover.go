@@ -45,8 +45,7 @@ start of the first process to the first successful write.`,
 	return c
 }
 
-// measureFailover fails if an acknowledged write is missing, so that a script
-// notices.
+// measureFailover fails if an acknowledged write is missing, so that a script notices.
 func (bc *commands) measureFailover(ctx context.Context, cfg bench.FailoverConfig, clusters kvClusters, dir string) error {
 	cluster, stop, err := startBench(ctx, dir, clusters.regions, clusters.nodes[0])
 	if err != nil {

@@ -31,8 +31,7 @@ type imageCommands struct {
 	in io.Reader
 }
 
-// ImageCommand returns `rhumb snapshot bench`. in is the standard input of
-// its worker.
+// ImageCommand returns `rhumb snapshot bench`. in is the standard input of its worker.
 func ImageCommand(p *output.Printer, in io.Reader) *cobra.Command {
 	bc := &imageCommands{p, in}
 	cfg := image.Config{}
@@ -83,9 +82,8 @@ pages during the run.`,
 	return c
 }
 
-// workerCommand returns the command of the Go part, which runs in processes
-// of its own: `rhumb snapshot bench` starts them and sends requests on
-// standard input.
+// workerCommand returns the command of the Go part, which runs in processes of its own: `rhumb
+// snapshot bench` starts them and sends requests on standard input.
 func (bc *imageCommands) workerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "worker DIR TABLE RECORDS SEED", Short: "Run the Go part of the benchmark", Hidden: true, Args: cobra.ExactArgs(image.WorkerArgs),
@@ -144,8 +142,7 @@ type imageReport struct {
 	Cluster *bench.VisibleReport `json:"cluster,omitempty"`
 }
 
-// measureVisible follows puts through a cluster of three nodes to the images
-// of two nodes.
+// measureVisible follows puts through a cluster of three nodes to the images of two nodes.
 func (bc *imageCommands) measureVisible(ctx context.Context, samples int) (*bench.VisibleReport, error) {
 	bc.Notef("following %d puts through a cluster", samples)
 	c, stop, err := startBench(ctx, "", []string{"singapore"}, 3)

@@ -22,17 +22,20 @@ func (bc *commands) overloadCommand() *cobra.Command {
 	var memory flags.ByteSize
 	var secure bool
 	c := &cobra.Command{
-		Use: "overload", Short: "Find the peak of writes, then run five times as many callers",
+		Use: "overload", Short: "Find the peak of writes, then run a multiple of the callers",
 		Long: `Run three nodes in one region and write large values with growing numbers of callers. Then run a multiple of the callers,
 between two runs with the number of callers that reached the peak, because a shared disk is not equally fast at all times.
 The command shows acknowledged writes per second, the outcomes of the calls and the memory of each node. At the end every
 key with an acknowledged write is read back.`,
 		Example: `  rhumb bench overload
   rhumb bench overload --memory 768MiB
-  rhumb bench overload --secure
+  rhumb bench overload --secure --factor 1,2,5,10 --rounds 1
   rhumb bench overload --callers 100 --value-bytes 1024 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if i := slices.IndexFunc(cfg.Factors, func(f int) bool { return f < 1 }); i >= 0 {
+				return rhumb.Ef(op, rhumb.InvalidArgument, "--factor %d: want 1 or more", cfg.Factors[i])
+			}
 			var flags []string
 			if memory != 0 {
 				flags = []string{"--memory", memory.String()}
@@ -48,15 +51,14 @@ key with an acknowledged write is read back.`,
 	fl.Var(&memory, "memory", "memory of the three nodes together")
 	flags.Default(fl, "memory", "as for rhumb demo")
 	fl.BoolVar(&secure, "secure", false, "run the nodes with TLS, and log in as a user with a password")
-	fl.IntVar(&cfg.Factor, "factor", 5, "factor by which the largest number of callers is multiplied for the overload")
+	fl.IntSliceVar(&cfg.Factors, "factor", []int{5}, "factors by which the largest number of callers is multiplied for the overloads")
 	fl.IntVar(&cfg.Rounds, "rounds", 3, "how often to measure the overload, each time between two peaks")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 64<<10, "size of a value")
 	fl.DurationVar(&cfg.Measure, "measure", 4*time.Second, "how long to measure each number of callers; the overload and the peaks around it take twice as long")
 	return c
 }
 
-// measureOverload fails if an acknowledged key is missing, so that a script
-// notices.
+// measureOverload fails if an acknowledged key is missing, so that a script notices.
 func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfig, dir string, flags ...string) error {
 	cluster, stop, err := startBench(ctx, dir, []string{"singapore"}, 3, flags...)
 	if err != nil {
@@ -80,15 +82,17 @@ func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfi
 	}); err != nil {
 		return err
 	}
-	bc.Notef("goodput under overload %s of the peak; %d new lives; %d of %d acknowledged keys missing", spreadText(r.Goodput), r.NewLives, r.Missing, r.Acked)
+	for _, f := range r.Overloads {
+		bc.Notef("%d times the callers: goodput %s of the peak, at most %d MiB", f.Factor, spreadText(f.Goodput), f.RSS>>20)
+	}
+	bc.Notef("%d new lives; %d of %d acknowledged keys missing", r.NewLives, r.Missing, r.Acked)
 	if r.Missing > 0 {
 		return rhumb.Ef(op, rhumb.Internal, "%d acknowledged keys are missing", r.Missing)
 	}
 	return nil
 }
 
-// outcomesText returns the outcomes of calls with their counts, the most
-// frequent first.
+// outcomesText returns the outcomes of calls with their counts, the most frequent first.
 func outcomesText(counts map[string]int64) string {
 	kinds := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Compare(counts[b], counts[a]) })
 	var parts []string

@@ -16,17 +16,15 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
-// The bounds of `rhumb bench stall`. stallFreshMax follows from the demo,
-// which stops restarting a node that dies more than ten times without a quiet
-// minute in between.
+// The bounds of `rhumb bench stall`. stallFreshMax follows from the demo, which stops restarting a
+// node that dies more than ten times without a quiet minute in between.
 const (
 	stallNodesMin = 3
 	stallNodesMax = 9
 	stallFreshMax = 10
 )
 
-// stallFlags are the flags of `rhumb bench stall` that bench.StallConfig does
-// not have.
+// stallFlags are the flags of `rhumb bench stall` that bench.StallConfig does not have.
 type stallFlags struct {
 	kinds         []string
 	nodes         []int
@@ -87,8 +85,7 @@ A node that keeps leaving the in-sync sets is held off for up to a minute, so a 
 	return c
 }
 
-// checkBounds returns an error for unknown faults and for numbers out of
-// bounds.
+// checkBounds returns an error for unknown faults and for numbers out of bounds.
 func (f *stallFlags) checkBounds() error {
 	for _, name := range f.kinds {
 		if !slices.Contains(bench.FaultKinds(), bench.FaultKind(name)) {
@@ -106,8 +103,7 @@ func (f *stallFlags) checkBounds() error {
 	return nil
 }
 
-// measureStall fails if an acknowledged write is missing, so that a script
-// notices.
+// measureStall fails if an acknowledged write is missing, so that a script notices.
 func (bc *commands) measureStall(ctx context.Context, cfg bench.StallConfig, own stallFlags, dir string) error {
 	place, err := newBenchPlace(dir)
 	if err != nil {
@@ -121,8 +117,7 @@ func (bc *commands) measureStall(ctx context.Context, cfg bench.StallConfig, own
 	all := &StallReport{}
 	failed := all.runClusters(ctx, cfg, own, place.binary, place.dir)
 	finish()
-	// The results so far are printed after a failure or Ctrl-C too, because
-	// each took minutes.
+	// The results so far are printed after a failure or Ctrl-C too, because each took minutes.
 	if len(all.Cells) > 0 {
 		if err := bc.Print(all, func(t table.Writer) { stallTable(t, all) }); err != nil {
 			return err
@@ -141,8 +136,8 @@ func (bc *commands) measureStall(ctx context.Context, cfg bench.StallConfig, own
 	return nil
 }
 
-// runClusters runs all clusters, one after the other. After an error the
-// report holds the results so far.
+// runClusters runs all clusters, one after the other. After an error the report holds the results
+// so far.
 func (r *StallReport) runClusters(ctx context.Context, cfg bench.StallConfig, own stallFlags, binary, dir string) error {
 	for _, n := range own.nodes {
 		for _, kind := range own.kinds {

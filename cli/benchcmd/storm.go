@@ -15,7 +15,7 @@ import (
 
 func (bc *commands) stormCommand() *cobra.Command {
 	var cfg bench.StormConfig
-	var regions []string
+	var clusters kvClusters
 	var nodes int
 	c := &cobra.Command{
 		Use: "storm", Short: "Kill and restart all nodes while many clients reconnect, and count false failovers",
@@ -23,25 +23,27 @@ func (bc *commands) stormCommand() *cobra.Command {
 succeeds. All clients connect to the restarted nodes at the same time. A node that is fenced meanwhile although its process
 lives is a false failover; the command fails if there is one, or if an acknowledged write is missing.`,
 		Example: `  rhumb bench storm
-  rhumb bench storm --clients 300 --regions singapore`,
+  rhumb bench storm --clients 300 --regions singapore
+  rhumb bench storm --secure=false`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return bc.measureStorm(cmd.Context(), cfg, regions, nodes)
+			return bc.measureStorm(cmd.Context(), cfg, clusters, nodes)
 		},
 	}
 	fl := c.Flags()
 	fl.IntVar(&cfg.Clients, "clients", 1000, "number of clients")
 	fl.DurationVar(&cfg.Calm, "calm", 10*time.Second, "how long to observe the cluster after the storm")
-	fl.StringSliceVar(&regions, "regions", []string{"singapore", "frankfurt", "virginia"}, "regions of the cluster, as for demo --regions")
+	fl.StringSliceVar(&clusters.regions, "regions", []string{"singapore", "frankfurt", "virginia"}, "regions of the cluster, as for demo --regions")
 	fl.IntVar(&nodes, "nodes", 3, "nodes per region")
+	fl.BoolVar(&clusters.secure, "secure", true, "TLS and certificates")
 	flags.Positive(fl, "clients", "calm", "nodes")
 	return c
 }
 
 // measureStorm fails if a node was fenced or a write is missing, so that a
 // script notices.
-func (bc *commands) measureStorm(ctx context.Context, cfg bench.StormConfig, regions []string, nodes int) error {
-	cluster, stop, err := startBench(ctx, bc.dir, regions, nodes)
+func (bc *commands) measureStorm(ctx context.Context, cfg bench.StormConfig, clusters kvClusters, nodes int) error {
+	cluster, stop, err := startBench(ctx, bc.dir, clusters.regions, nodes, clusters.demoFlags()...)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}

@@ -66,13 +66,14 @@ func (f Flags) Config() (client.Config, error) {
 
 // findDemo fills in the demo that runs on this machine, unless the flags name
 // another cluster. Who names an authority or an identity does not mean the
-// demo.
+// demo, unless the context says so: --context demo with --cert or --user
+// connects to the demo as somebody else.
 func (f *Flags) findDemo() error {
 	if len(f.Addrs) > 0 {
 		return nil
 	}
 	var layout *demo.Layout
-	if !f.IsSecure() {
+	if !f.IsSecure() || f.Context == contexts.Demo {
 		var err error
 		if layout, err = RunningDemo(); err != nil {
 			return err
@@ -86,7 +87,10 @@ func (f *Flags) findDemo() error {
 		// protect nobody. A secure demo leaves the identity of an operator.
 		f.From, f.Insecure = cmp.Or(f.From, layout.Regions[0].Name), layout.Identity == nil
 		if id := layout.Identity; id != nil {
-			f.CA, f.Cert, f.Key = id.CA, id.Cert, id.Key
+			if f.Cert+f.Key+f.User == "" {
+				f.Cert, f.Key = id.Cert, id.Key
+			}
+			f.CA = cmp.Or(f.CA, id.CA)
 		}
 		f.Addrs = demoAddrs(layout, f.From)
 		f.LatencyFile = cmp.Or(f.LatencyFile, layout.LatencyFile)
@@ -102,8 +106,7 @@ func (f *Flags) findDemo() error {
 	return nil
 }
 
-// demoAddrs returns the addresses of the nodes of a demo, those in region
-// from first.
+// demoAddrs returns the addresses of the nodes of a demo, those in region from first.
 func demoAddrs(layout *demo.Layout, from string) (addrs []string) {
 	for _, here := range []bool{true, false} {
 		for _, n := range layout.Nodes {
@@ -115,8 +118,7 @@ func demoAddrs(layout *demo.Layout, from string) (addrs []string) {
 	return addrs
 }
 
-// RunningDemo returns the layout of the demo that runs on this machine, or
-// nil if none does.
+// RunningDemo returns the layout of the demo that runs on this machine, or nil if none does.
 func RunningDemo() (*demo.Layout, error) {
 	path := demo.ContextPath()
 	layout, err := demo.ReadLayout(path)
@@ -149,8 +151,7 @@ func (f Flags) With(ctx context.Context, fn func(ctx context.Context, c *client.
 	return fn(ctx, c)
 }
 
-// ParseNode parses a node as commands print it, such as n3, or its number
-// alone.
+// ParseNode parses a node as commands print it, such as n3, or its number alone.
 func ParseNode(s string) (rhumb.NodeID, error) {
 	digits := s
 	if len(s) > 1 && s[0] == 'n' {

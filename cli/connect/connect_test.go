@@ -1,6 +1,8 @@
 package connect
 
 import (
+	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,6 +38,47 @@ func TestDemoAddrs(t *testing.T) {
 	layout := &demo.Layout{Nodes: []demo.Node{{Region: "a", Addr: "1"}, {Region: "b", Addr: "2"}, {Region: "a", Addr: "3"}}}
 	if got := demoAddrs(layout, "b"); len(got) != 3 || got[0] != "2" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestDemoAs guards that the demo is used with the identity of its operator, or with another one if the
+// context says that the demo is meant.
+func TestDemoAs(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "demo.json")
+	t.Setenv("RHUMB_DEMO", file)
+	pem := func(name string) string { return filepath.Join(filepath.Dir(file), name) }
+	for _, name := range []string{"ca", "cert", "key", "mine", "mine.key"} {
+		if err := os.WriteFile(pem(name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	layout, err := json.Marshal(demo.Layout{
+		PID: os.Getpid(), Regions: []demo.Region{{Name: "a"}}, Nodes: []demo.Node{{Region: "a", Addr: "127.0.0.1:1"}},
+		Identity: &demo.Identity{CA: pem("ca"), Cert: pem("cert"), Key: pem("key")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, layout, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		flags Flags
+		cert  string // of the connection; "" is an error
+	}{
+		{Flags{}, pem("cert")},
+		{Flags{Context: "demo"}, pem("cert")},
+		{Flags{Context: "demo", Target: target.Target{Cert: pem("mine"), Key: pem("mine.key")}}, pem("mine")},
+		{Flags{Target: target.Target{Cert: pem("mine"), Key: pem("mine.key")}}, ""},
+		{Flags{Context: "demo", Target: target.Target{Cert: pem("gone"), Key: pem("mine.key")}}, ""},
+	} {
+		cfg, err := tt.flags.Config()
+		if (err == nil) != (tt.cert != "") || err == nil && (cfg.TLS.Cert != tt.cert || cfg.TLS.CA != pem("ca") || cfg.Addrs[0] != "127.0.0.1:1") {
+			t.Errorf("%+v: %+v, %v", tt.flags, cfg.TLS, err)
+		}
+		if err != nil && rhumb.KindOf(err) != rhumb.InvalidArgument {
+			t.Errorf("%+v: %v", tt.flags, err)
+		}
 	}
 }
 

@@ -1,6 +1,5 @@
-// Package exit maps errors to exit codes, to documents for programs and to
-// next steps for people. Callers look at the kind of an error and never at
-// its text.
+// Package exit maps errors to exit codes, to documents for programs and to next steps for people.
+// Callers look at the kind of an error and never at its text.
 package exit
 
 import (
@@ -9,8 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Exit codes are part of scripts and must never be renumbered. docs/cli.md
-// lists them.
+// Exit codes are part of scripts and must never be renumbered. docs/cli.md lists them.
 const (
 	OK           = 0
 	Failure      = 1
@@ -36,8 +34,7 @@ func Code(err error) int {
 	case rhumb.Unauthenticated, rhumb.PermissionDenied:
 		return Auth
 	case rhumb.Unknown, rhumb.Expired:
-		// A script must not repeat such a write blindly, so these two have a
-		// code of their own.
+		// A script must not repeat such a write blindly, so these two have a code of their own.
 		return Unknown
 	}
 	return Failure
@@ -46,8 +43,8 @@ func Code(err error) int {
 // OpSnapshot is the operation of errors about images in shared memory.
 const OpSnapshot rhumb.Op = "rhumb.snapshot"
 
-// nextSteps say what to do about an error of a kind. The packages that make
-// the errors do not know the command line.
+// nextSteps say what to do about an error of a kind. The packages that make the errors do not know
+// the command line.
 var nextSteps = map[rhumb.Kind]string{
 	rhumb.Unavailable:      "try again; `rhumb status` shows which nodes answer",
 	rhumb.DeadlineExceeded: "try again with a longer --timeout; `rhumb status` shows which nodes answer",
@@ -59,8 +56,8 @@ var nextSteps = map[rhumb.Kind]string{
 	rhumb.DiskFull:         "`rhumb status` shows which node has no room",
 }
 
-// imageSteps replace nextSteps where an image has no room: neither the disks
-// nor the load of the cluster are to blame.
+// imageSteps replace nextSteps where an image has no room: neither the disks nor the load of the
+// cluster are to blame.
 var imageSteps = map[rhumb.Kind]string{
 	rhumb.Overloaded: "readers keep the last version; docs/runbooks/snapshot.md describes how to make room",
 	rhumb.DiskFull:   "readers keep the last version; docs/runbooks/snapshot.md describes how to make room",
@@ -73,24 +70,23 @@ type Doc struct {
 	Message string `json:"message"`
 	Range   string `json:"range,omitempty"`
 	Node    string `json:"node,omitempty"`
-	// CurrentVersion is the version of the record on which a condition
-	// failed. It is empty if the record does not exist.
+	// CurrentVersion is the version of the record on which a condition failed. It is empty if the
+	// record does not exist.
 	CurrentVersion string `json:"current_version,omitempty"`
 	NextStep       string `json:"next_step,omitempty"`
 	ExitCode       int    `json:"exit_code"`
 }
 
-// Describe returns the document of an error. The message is that of the
-// innermost error that has one: outer errors add the operations that the
-// error passed through, which mean nothing to a person.
+// Describe returns the document of an error. The message is that of the innermost error that has
+// one: outer errors add the operations that the error passed through, which mean nothing to a
+// person.
 func Describe(err error) Doc {
 	doc := Doc{Kind: rhumb.KindOf(err).String(), Message: err.Error(), ExitCode: Code(err), NextStep: nextSteps[rhumb.KindOf(err)]}
 	bare := true // no error so far had a message
 	for e := err; e != nil; e = unwrapFirst(e) {
 		typed, ok := e.(*rhumb.Error)
 		if !ok {
-			// An error of the operating system: leave out the operations
-			// around it.
+			// An error of the operating system: leave out the operations around it.
 			if bare && doc.Op != "" {
 				doc.Message = e.Error()
 			}
@@ -124,8 +120,7 @@ func Describe(err error) Doc {
 	return doc
 }
 
-// unwrapFirst unwraps an error by one level, to the first of several joined
-// errors.
+// unwrapFirst unwraps an error by one level, to the first of several joined errors.
 func unwrapFirst(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
 		return joined.Unwrap()[0]

@@ -7,12 +7,11 @@ import (
 	"strings"
 )
 
-// ByteSize is a number of bytes as the value of a flag, written with a unit:
-// 512MiB, 4GiB. Zero means that the flag is not set.
+// ByteSize is a number of bytes as the value of a flag, written with a unit: 512MiB, 4GiB. Zero
+// means that the flag is not set.
 type ByteSize int64
 
-// byteUnits lists the units of a ByteSize. "B" comes last because it is a
-// suffix of the others.
+// byteUnits lists the units of a ByteSize. "B" comes last because it is a suffix of the others.
 var byteUnits = []struct {
 	name  string
 	shift uint
@@ -38,8 +37,7 @@ func (b *ByteSize) Set(text string) error {
 // Type returns the word for the value in help.
 func (b *ByteSize) Type() string { return "size" }
 
-// String returns the size in the largest unit in which it is a whole number,
-// or "" for zero.
+// String returns the size in the largest unit in which it is a whole number, or "" for zero.
 func (b *ByteSize) String() string {
 	if *b == 0 {
 		return ""

@@ -1,6 +1,5 @@
-// Package flags extends pflag for the commands of rhumb: defaults that a flag
-// only documents, flags that reject zero, sizes in bytes, and places that
-// begin with a minus sign.
+// Package flags extends pflag for the commands of rhumb: defaults that a flag only documents, flags
+// that reject zero, sizes in bytes, and places that begin with a minus sign.
 package flags
 
 import (
@@ -23,10 +22,9 @@ const (
 	annotationPlace    = "takes-a-place" // of a command: its last argument is a point or a box
 )
 
-// Default documents the value that the program uses when a flag is left at
-// its zero value. Many packages treat zero as "use the default", so the flag
-// must not carry the value itself; help and `rhumb config show` take it from
-// here.
+// Default documents the value that the program uses when a flag is left at its zero value. Many
+// packages treat zero as "use the default", so the flag must not carry the value itself; help and
+// `rhumb config show` take it from here.
 func Default(set *pflag.FlagSet, name, value string) {
 	f := set.Lookup(name)
 	must(set.SetAnnotation(name, annotationDefault, []string{value}))
@@ -37,8 +35,7 @@ func Default(set *pflag.FlagSet, name, value string) {
 	f.Usage += " (default" + separator + value + ")"
 }
 
-// DefaultOf returns the default of a flag as text, or "" if the flag has
-// none.
+// DefaultOf returns the default of a flag as text, or "" if the flag has none.
 func DefaultOf(f *pflag.Flag) string {
 	if value := f.Annotations[annotationDefault]; len(value) > 0 {
 		return value[0]
@@ -81,16 +78,15 @@ func Connects(set *pflag.FlagSet) (found bool) {
 	return found
 }
 
-// Positive marks flags that reject zero and less. Zero means the default
-// inside the program, but a person who writes 0 means none.
+// Positive marks flags that reject zero and less. Zero means the default inside the program, but a
+// person who writes 0 means none.
 func Positive(set *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		must(set.SetAnnotation(name, annotationPositive, nil))
 	}
 }
 
-// CheckPositive returns an error if a flag that Positive marked is set to
-// zero or less.
+// CheckPositive returns an error if a flag that Positive marked is set to zero or less.
 func CheckPositive(set *pflag.FlagSet) (err error) {
 	set.Visit(func(f *pflag.Flag) {
 		if _, marked := f.Annotations[annotationPositive]; !marked || err != nil {
@@ -110,12 +106,11 @@ func CheckPositive(set *pflag.FlagSet) (err error) {
 	return err
 }
 
-// southWest matches a point or box whose first number is negative, such as
-// -10.5,35,-9,45.
+// southWest matches a point or box whose first number is negative, such as -10.5,35,-9,45.
 var southWest = regexp.MustCompile(`^-[0-9.]+(,-?[0-9.]+){2,3}$`)
 
-// TakesPlace marks a command whose last argument is a point or a box, which
-// may begin with a minus sign.
+// TakesPlace marks a command whose last argument is a point or a box, which may begin with a minus
+// sign.
 func TakesPlace(c *cobra.Command) *cobra.Command {
 	if c.Annotations == nil {
 		c.Annotations = map[string]string{}
@@ -124,11 +119,10 @@ func TakesPlace(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// PlaceLast moves a point or box that begins with a minus sign to the end of
-// the arguments, after "--", where pflag does not take it for a flag. The
-// place is the last argument of the commands that TakesPlace marked, so the
-// order of the other arguments does not change. Other command lines are
-// returned unchanged: there, the same text may be a key or a value.
+// PlaceLast moves a point or box that begins with a minus sign to the end of the arguments, after
+// "--", where pflag does not take it for a flag. The place is the last argument of the commands
+// that TakesPlace marked, so the order of the other arguments does not change. Other command lines
+// are returned unchanged: there, the same text may be a key or a value.
 func PlaceLast(root *cobra.Command, args []string) []string {
 	if cmd, _, err := root.Find(args); err != nil || cmd.Annotations[annotationPlace] == "" || slices.Contains(args, "--") {
 		return args

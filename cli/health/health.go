@@ -1,10 +1,9 @@
-// Package health judges a cluster: it turns the catalog and the reports of
-// the nodes into problems on which an operator can act.
+// Package health judges a cluster: it turns the catalog and the reports of the nodes into problems
+// on which an operator can act.
 //
-// The catalog alone is not enough, because it may be old and lists no damaged
-// files. The reports of the nodes are not enough either, because a dead node
-// reports nothing. So the verdict combines the catalog with one status per
-// node.
+// The catalog alone is not enough, because it may be old and lists no damaged files. The reports of
+// the nodes are not enough either, because a dead node reports nothing. So the verdict combines the
+// catalog with one status per node.
 package health
 
 import (
@@ -17,8 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// View is the input of a verdict: a catalog, and the status of each of its
-// nodes.
+// View is the input of a verdict: a catalog, and the status of each of its nodes.
 type View struct {
 	Regions []rhumb.Region
 	Nodes   []client.NodeStatus
@@ -37,11 +35,10 @@ type RangeCounts struct {
 	UnderReplicated int `json:"under_replicated"`
 	// Displaced counts ranges whose primary is not the preferred node.
 	Displaced int `json:"displaced"`
-	// Refusing counts ranges with fewer live in-sync copies than their
-	// minimum: they refuse writes.
+	// Refusing counts ranges with fewer live in-sync copies than their minimum: they refuse writes.
 	Refusing int `json:"refusing"`
-	// Lost counts ranges whose in-sync copies are all damaged: they are not
-	// served until an operator accepts the loss.
+	// Lost counts ranges whose in-sync copies are all damaged: they are not served until an
+	// operator accepts the loss.
 	Lost int `json:"lost"`
 	// Quarantined counts damaged copies, not ranges.
 	Quarantined int `json:"quarantined_copies"`
@@ -49,20 +46,20 @@ type RangeCounts struct {
 
 // Verdict is the result of Judge.
 type Verdict struct {
-	// Problems lists faults that need attention. Notes lists facts that are
-	// worth knowing although no action is needed.
+	// Problems lists faults that need attention. Notes lists facts that are worth knowing
+	// although no action is needed.
 	Problems, Notes []string
 	Counts          RangeCounts
-	// CanLose is how many more nodes may fail, whichever they are, before a
-	// range refuses writes or the metadata group has no majority.
+	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or
+	// the metadata group has no majority.
 	CanLose int
 }
 
 const (
 	// loopLives is how many lives of one node within a minute are a loop.
 	loopLives = 4
-	// namedMax bounds the ranges that one problem names. A dead node can
-	// affect hundreds; `rhumb range ls` lists them all.
+	// namedMax bounds the ranges that one problem names. A dead node can affect hundreds; `rhumb
+	// range ls` lists them all.
 	namedMax = 3
 )
 
@@ -85,13 +82,12 @@ type judgement struct {
 	Verdict
 	nodeOf   map[rhumb.NodeID]*client.NodeStatus
 	regionOf map[rhumb.RegionID]string
-	// fenced is how long ago each node was fenced: the maximum over the nodes
-	// that noticed, because one that started later noticed later.
+	// fenced is how long ago each node was fenced: the maximum over the nodes that noticed, because
+	// one that started later noticed later.
 	fenced map[rhumb.NodeID]time.Duration
-	// lives counts the recent lives that a node reports of itself. Each of
-	// them followed a fencing of the live process, while the counts of its
-	// peers also include restarts of the process, which an operator may have
-	// wanted.
+	// lives counts the recent lives that a node reports of itself. Each of them followed a fencing
+	// of the live process, while the counts of its peers also include restarts of the process,
+	// which an operator may have wanted.
 	lives       map[rhumb.NodeID]int
 	suspectedBy map[rhumb.NodeID][]rhumb.NodeID
 	lacking     map[rhumb.NodeID]int  // replicas of a node that are not in sync
@@ -152,18 +148,16 @@ func (j *judgement) addNote(format string, args ...any) {
 	j.Notes = append(j.Notes, fmt.Sprintf(format, args...))
 }
 
-// isAlive reports whether a node answers and may hold a role. A node that the
-// catalog calls live but that does not answer is not alive: the catalog may
-// be old, or nobody may be able to change it.
+// isAlive reports whether a node answers and may hold a role. A node that the catalog calls live
+// but that does not answer is not alive: the catalog may be old, or nobody may be able to change
+// it.
 func (j *judgement) isAlive(id rhumb.NodeID) bool {
-	// A draining node is not ready for clients, but it serves until its
-	// primaries have moved.
+	// A draining node is not ready for clients, but it serves until its primaries have moved.
 	n := j.nodeOf[id]
 	return n != nil && n.Err == "" && n.Node.State != rhumb.NodeFenced && (n.Ready || n.Node.State == rhumb.NodeDraining)
 }
 
-// judgeMetadata judges the metadata group: without a majority of its voters
-// nothing can be decided.
+// judgeMetadata judges the metadata group: without a majority of its voters nothing can be decided.
 func (j *judgement) judgeMetadata() {
 	var leader rhumb.NodeID
 	var dead []rhumb.NodeID
@@ -176,17 +170,16 @@ func (j *judgement) judgeMetadata() {
 			switch {
 			case !j.isAlive(n.Node.ID):
 				dead = append(dead, n.Node.ID)
-			// Rule-voter: a voter that has not proved its log is up but does
-			// not count toward a majority.
+			// Rule-voter: a voter that has not proved its log is up but does not count toward a
+			// majority.
 			case n.Metadata != nil && (n.Metadata.Silent || n.Metadata.Short):
 				silent++
 			}
 		}
 		j.judgeMetadataReplica(n)
 	}
-	// A silent voter may prove its log at any moment, so it counts as up
-	// below. But it cannot replace a voter that fails now, so it does not
-	// count as spare.
+	// A silent voter may prove its log at any moment, so it counts as up below. But it cannot
+	// replace a voter that fails now, so it does not count as spare.
 	majority := voters/2 + 1
 	j.CanLose = max(voters-len(dead)-silent-majority, 0)
 	switch {
@@ -206,8 +199,8 @@ func areDown(ids []rhumb.NodeID) string {
 	return listNodes(ids) + " are"
 }
 
-// judgeMetadataReplica reports what keeps a node's replica of the metadata
-// from voting, and past recoveries by force.
+// judgeMetadataReplica reports what keeps a node's replica of the metadata from voting, and past
+// recoveries by force.
 func (j *judgement) judgeMetadataReplica(n *client.NodeStatus) {
 	m := n.Metadata
 	if m == nil {
@@ -264,30 +257,28 @@ func (j *judgement) judgeRegions() {
 	}
 }
 
-// judgeNode reports what keeps one node from serving, and what its peers and
-// its stores complain about.
+// judgeNode reports what keeps one node from serving, and what its peers and its stores complain
+// about.
 func (j *judgement) judgeNode(n *client.NodeStatus) {
 	id, region := n.Node.ID, cmp.Or(j.regionOf[n.Node.Region], n.Node.Region.String())
 	switch age := j.fenced[id]; {
 	case n.Node.State == rhumb.NodeFenced && age > 0:
-		// A node that was cut off from the others may answer without a
-		// complaint about itself.
+		// A node that was cut off from the others may answer without a complaint about itself.
 		j.addProblem("node %s in %s is not ready: fenced %s ago; %s", id, region, roundAge(age), cmp.Or(n.Err, n.Reason, "it answers here"))
 	case n.Node.State == rhumb.NodeFenced, !n.Ready:
 		j.addProblem("node %s in %s is not ready: %s", id, region, cmp.Or(n.Err, n.Reason, n.Node.State.String()))
 	case n.Reason != "": // for example a wrong clock or a full disk
 		j.addProblem("node %s in %s gives up its primaries: %s", id, region, n.Reason)
 	}
-	// Peers of a fenced node do not hear it either; the line above already
-	// says so.
+	// Peers of a fenced node do not hear it either; the line above already says so.
 	if by := j.suspectedBy[id]; len(by) > 0 && n.Node.State != rhumb.NodeFenced {
 		j.addProblem("node %s in %s is suspected by %s: its heartbeats do not arrive there", id, region, listNodes(by))
 	}
 	if lives := j.lives[id]; lives >= loopLives {
 		j.addProblem("node %s in %s began %d lives within a minute: it is fenced again and again; its log says why", id, region, lives)
 	}
-	// The mark stays until the node's next life, but once all its copies are
-	// in sync nothing is missing.
+	// The mark stays until the node's next life, but once all its copies are in sync nothing is
+	// missing.
 	if n.Node.Short && j.lacking[id] > 0 {
 		j.addProblem("node %s in %s lost data that it had acknowledged (an older copy of its disk, or a damaged one): %s not in sync yet",
 			id, region, counted(j.lacking[id], "copy is", "copies are"))
@@ -301,9 +292,8 @@ func (j *judgement) judgeNode(n *client.NodeStatus) {
 	}
 }
 
-// judgeStore reports damaged files of a store. Old damage is a note:
-// judgeRanges reports what it cost, the files are gone, but the disk that
-// damaged them is still in use.
+// judgeStore reports damaged files of a store. Old damage is a note: judgeRanges reports what it
+// cost, the files are gone, but the disk that damaged them is still in use.
 func (j *judgement) judgeStore(id rhumb.NodeID, s *client.StoreStatus) {
 	if len(s.Damages) == 0 {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// healthyView returns a cluster of two regions: the voters 1, 2 and 3 in
-// singapore, and node 4 in frankfurt.
+// healthyView returns a cluster of two regions: the voters 1, 2 and 3 in singapore, and node 4 in
+// frankfurt.
 func healthyView() View {
 	v := View{
 		Regions:   []rhumb.Region{{ID: 1, Name: "singapore"}, {ID: 2, Name: "frankfurt"}},
@@ -32,8 +32,7 @@ func healthyView() View {
 	return v
 }
 
-// TestJudge breaks one thing in a healthy cluster at a time and checks that
-// the verdict reports it.
+// TestJudge breaks one thing in a healthy cluster at a time and checks that the verdict reports it.
 func TestJudge(t *testing.T) {
 	dies := func(v *View, ids ...rhumb.NodeID) {
 		for _, id := range ids {

@@ -11,8 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// intactCopies counts the members of the in-sync set that are alive and not
-// quarantined.
+// intactCopies counts the members of the in-sync set that are alive and not quarantined.
 func (j *judgement) intactCopies(r *rhumb.Range) (n int) {
 	for _, id := range r.InSync {
 		if j.isAlive(id) && !r.IsQuarantined(id) {
@@ -33,16 +32,15 @@ type rangeGroups struct {
 	displaced                           map[string]int // by the reason
 }
 
-// judgeRanges counts the ranges by their state and reports the states that
-// need attention, the worst first.
+// judgeRanges counts the ranges by their state and reports the states that need attention, the
+// worst first.
 func (j *judgement) judgeRanges() {
 	c := &j.Counts
 	g := rangeGroups{displaced: map[string]int{}}
 	for _, r := range j.Ranges {
 		j.judgeRange(r, &g)
 	}
-	// A lost range refuses writes too, but has a remedy of its own, so it is
-	// counted once.
+	// A lost range refuses writes too, but has a remedy of its own, so it is counted once.
 	c.Lost, c.Refusing = len(g.lost), len(g.refusing)
 	if c.Lost > 0 {
 		j.addProblem("%s (%s): `rhumb unsafe-recover range` shows what is left, and accepts the loss",
@@ -65,8 +63,7 @@ func (j *judgement) judgeRanges() {
 	if len(g.recovered) > 0 {
 		j.addNote("an operator has accepted a loss for %s (%s): `rhumb range describe` shows it", counted(len(g.recovered), "range", "ranges"), listRanges(g.recovered))
 	}
-	// Sorted, so that two runs of `rhumb status` print the same lines in the
-	// same order.
+	// Sorted, so that two runs of `rhumb status` print the same lines in the same order.
 	for _, why := range slices.Sorted(maps.Keys(g.displaced)) {
 		j.addProblem("%s displaced: %s", counted(g.displaced[why], "range is", "ranges are"), why)
 	}
@@ -77,9 +74,8 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 	c := &j.Counts
 	c.Total++
 	c.Quarantined += len(r.Quarantined)
-	// A range needs one copy even if its class has no table, and so no
-	// minimum. Any node may be the next to fail, so the cluster can lose only
-	// as many as its weakest range.
+	// A range needs one copy even if its class has no table, and so no minimum. Any node may be the
+	// next to fail, so the cluster can lose only as many as its weakest range.
 	spare := j.intactCopies(r) - max(j.MinInSync[r.Class], 1)
 	j.CanLose = min(j.CanLose, max(spare, 0))
 	if !j.isServed(r) {
@@ -89,8 +85,7 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 		c.UnderReplicated++
 	}
 	switch {
-	// Lost means damaged, not down: a node that is down may return with a
-	// good copy.
+	// Lost means damaged, not down: a node that is down may return with a good copy.
 	case !slices.ContainsFunc(r.InSync, func(n rhumb.NodeID) bool { return !r.IsQuarantined(n) }):
 		g.lost = append(g.lost, r.ID)
 	case spare < 0:
@@ -108,10 +103,9 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 	}
 }
 
-// isDoubtful reports whether no in-sync copy of a range is known to have kept
-// what was acknowledged: an example is the only copy of a range, on a disk
-// that lost data. A range that is still in its first epoch did not exist when
-// a node lost data, because a start begins another epoch.
+// isDoubtful reports whether no in-sync copy of a range is known to have kept what was acknowledged:
+// an example is the only copy of a range, on a disk that lost data. A range that is still in its
+// first epoch did not exist when a node lost data, because a start begins another epoch.
 func (j *judgement) isDoubtful(r *rhumb.Range) bool {
 	if r.Epoch <= 1 || len(r.InSync) == 0 {
 		return false
@@ -122,9 +116,8 @@ func (j *judgement) isDoubtful(r *rhumb.Range) bool {
 	})
 }
 
-// whyDisplaced returns why a range is served by another node than the
-// preferred one. The reasons are the same for all ranges of a node, so that
-// one line can count them.
+// whyDisplaced returns why a range is served by another node than the preferred one. The reasons
+// are the same for all ranges of a node, so that one line can count them.
 func (j *judgement) whyDisplaced(r *rhumb.Range) string {
 	id := r.Preferred
 	n := j.nodeOf[id]
@@ -147,8 +140,8 @@ func (j *judgement) whyDisplaced(r *rhumb.Range) string {
 	return fmt.Sprintf("preferred node %s is in sync again and takes them back", id)
 }
 
-// troubleFormats are the problems for troubles of replicas: node, number of
-// ranges, their names, reason.
+// troubleFormats are the problems for troubles of replicas: node, number of ranges, their names,
+// reason.
 var troubleFormats = map[client.TroubleKind]string{
 	client.TroubleQuarantined: "node %s has quarantined its copy of %s (%s): %s; once other copies are in sync, `rhumb range discard RANGE --node %[1]s` discards it",
 	client.TroubleWaiting:     "node %s was elected primary of %s (%s) and does not serve yet: %s",
@@ -162,8 +155,8 @@ type troubleGroup struct {
 	reason string
 }
 
-// judgeTroubles reports troubles of replicas, one line for each node, kind
-// and reason: a bad disk can affect every range of a node.
+// judgeTroubles reports troubles of replicas, one line for each node, kind and reason: a bad disk
+// can affect every range of a node.
 func (j *judgement) judgeTroubles() {
 	ranges := map[troubleGroup][]rhumb.RangeID{}
 	var order []troubleGroup // as the nodes reported them
@@ -185,8 +178,8 @@ func (j *judgement) judgeTroubles() {
 			add(troubleGroup{t.Kind, t.Node, commonReason(t)}, t.Range)
 		}
 	}
-	// A node that does not answer reports nothing, and the list of a node is
-	// cut; the catalog has every quarantined copy.
+	// A node that does not answer reports nothing, and the list of a node is cut; the catalog has
+	// every quarantined copy.
 	for _, r := range j.Ranges {
 		for _, n := range r.Quarantined {
 			if !reported[n][r.ID] {
@@ -199,8 +192,8 @@ func (j *judgement) judgeTroubles() {
 	}
 }
 
-// commonReason returns the reason of a trouble without what differs between
-// ranges. The reason of a lost log names a position.
+// commonReason returns the reason of a trouble without what differs between ranges. The reason of a
+// lost log names a position.
 func commonReason(t client.ReplicaTrouble) string {
 	if t.Kind == client.TroubleLogLost {
 		return "the log that it needs is trimmed away; it needs a state transfer"

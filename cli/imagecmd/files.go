@@ -71,8 +71,7 @@ func (ic *commands) verifyImage(ctx context.Context, at place, deep bool) error 
 		records = output.Counted(int(doc.Records), "record version", "record versions")
 	}
 	ic.Notef("checked version %d: %d files, %d bytes, %s", doc.Version, doc.Files, doc.Bytes, records)
-	// The report is printed in full before the error, which only sets the
-	// exit code.
+	// The report is printed in full before the error, which only sets the exit code.
 	if len(doc.Faults) > 0 {
 		return rhumb.Ef(exit.OpSnapshot, rhumb.Corrupt, "%s in %s; docs/runbooks/snapshot.md describes what to do", output.Counted(len(doc.Faults), "fault", "faults"), at.shown)
 	}
@@ -150,8 +149,7 @@ type tableDiffDoc struct {
 	Same    int64  `json:"same"`
 }
 
-// keyDiffDoc is a record that differs: Was is nil if it was added, Is is nil
-// if it was removed.
+// keyDiffDoc is a record that differs: Was is nil if it was added, Is is nil if it was removed.
 type keyDiffDoc struct {
 	Table  string          `json:"table"`
 	Key    string          `json:"key"`
@@ -190,8 +188,8 @@ changed if its value, its box or its expiry has. A and B are images as for the o
 func (ic *commands) diffImages(ctx context.Context, before, after, only string, limit int) error {
 	doc := DiffDoc{Tables: []tableDiffDoc{}, Keys: []keyDiffDoc{}}
 	var failed error
-	// All differences are counted, but only the first ones are kept: two
-	// images may differ in every record.
+	// All differences are counted, but only the first ones are kept: two images may differ in every
+	// record.
 	counts, err := inspect.Diff(ctx, before, after, only, func(d *inspect.Difference) {
 		if len(doc.Keys) < limit && failed == nil {
 			var key keyDiffDoc
@@ -301,8 +299,7 @@ func (ic *commands) printPins(p inspect.Pins, all bool) error {
 		doc.Unreadable = []int{}
 	}
 	for _, pin := range p.List {
-		// Live generations are meant to be mapped, and the publisher releases
-		// its own.
+		// Live generations are meant to be mapped, and the publisher releases its own.
 		if !all && (!pin.Superseded || pin.Publisher) {
 			continue
 		}
@@ -395,12 +392,12 @@ func (ic *commands) publishImage(ctx context.Context, id rhumb.NodeID) error {
 	})
 }
 
-// answerMax bounds the answer of a node, in bytes: whatever listens at that
-// address must not fill the memory.
+// answerMax bounds the answer of a node, in bytes: whatever listens at that address must not fill
+// the memory.
 const answerMax = 1 << 20
 
-// postJSON sends an empty request and decodes the answer. Errors of the node
-// are documents too, so the status does not matter.
+// postJSON sends an empty request and decodes the answer. Errors of the node are documents too, so
+// the status does not matter.
 func postJSON(ctx context.Context, admin *connect.Admin, addr, path string, into any) error {
 	resp, err := admin.Do(ctx, http.MethodPost, addr, path)
 	if err != nil {
@@ -414,8 +411,8 @@ func postJSON(ctx context.Context, admin *connect.Admin, addr, path string, into
 	return rhumb.WrapKind(exit.OpSnapshot, rhumb.Unavailable, err)
 }
 
-// kindNamed returns the kind that a node named. A newer node may have kinds
-// that this program does not know.
+// kindNamed returns the kind that a node named. A newer node may have kinds that this program does
+// not know.
 func kindNamed(name string) rhumb.Kind {
 	for _, k := range rhumb.Kinds() {
 		if k.String() == name {

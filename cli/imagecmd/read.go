@@ -27,8 +27,7 @@ type readFlags struct {
 	dir             string // the directory of the image, set by withTable
 }
 
-// registerAll adds the flags to a command; many is set if it can print
-// several records.
+// registerAll adds the flags to a command; many is set if it can print several records.
 func (f *readFlags) registerAll(c *cobra.Command, many bool) *cobra.Command {
 	c.Flags().BoolVar(&f.geojson, "geojson", false, "print a GeoJSON feature collection")
 	c.Flags().BoolVar(&f.closed, "closed", false, "read the consistent cut across all ranges at the closed timestamp")
@@ -42,8 +41,8 @@ func (f *readFlags) registerAll(c *cobra.Command, many bool) *cobra.Command {
 	return f.register(c)
 }
 
-// withTable runs fn with a view of a table of an image. The view keeps its
-// generation in memory until fn returns.
+// withTable runs fn with a view of a table of an image. The view keeps its generation in memory
+// until fn returns.
 func (f *readFlags) withTable(ctx context.Context, image, name string, fn func(v reader.View, t reader.Table) error) error {
 	return f.withImage(ctx, image, func(at place) error {
 		f.dir = at.dir
@@ -61,8 +60,8 @@ func (f *readFlags) withTable(ctx context.Context, image, name string, fn func(v
 			return err
 		}
 		defer v.Unlock()
-		// The name may be misspelt, so the error lists the tables. The table
-		// of positions is internal, although it can be read by its name.
+		// The name may be misspelt, so the error lists the tables. The table of positions is internal,
+		// although it can be read by its name.
 		t, err := v.Table(name)
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			var names []string
@@ -95,8 +94,7 @@ func (ic *commands) getCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.withTable(cmd.Context(), args[0], args[1], func(v reader.View, t reader.Table) error {
 				it, err := inspect.Get(t, args[2])
-				// That an image lacks a record does not mean that the cluster
-				// does.
+				// That an image lacks a record does not mean that the cluster does.
 				if rhumb.KindOf(err) == rhumb.NotFound {
 					return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "table %s has no record %q in version %d of the image, which contains only the ranges of its node; `rhumb get` asks the whole cluster",
 						args[1], args[2], v.Version())
@@ -135,8 +133,8 @@ func (ic *commands) printImageRecord(doc inspect.Record) error {
 	return err
 }
 
-// recordLine returns the value of a record in one line. Log positions have
-// fields but no stored record.
+// recordLine returns the value of a record in one line. Log positions have fields but no stored
+// record.
 func recordLine(d *inspect.Record) string {
 	if d.Stored == nil && d.Fields != nil { // a log position
 		return fmt.Sprintf("epoch=%v seq=%v hlc=%v", d.Fields["epoch"], d.Fields["seq"], d.Fields["hlc"])
@@ -202,8 +200,8 @@ func (ic *commands) runQuery(ctx context.Context, args []string, f *readFlags, q
 	})
 }
 
-// untilDone ends items with an error when ctx ends. A query over an image
-// makes no system call that a signal could interrupt.
+// untilDone ends items with an error when ctx ends. A query over an image makes no system call that
+// a signal could interrupt.
 func untilDone(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Seq2[reader.Item, error] {
 	return func(yield func(reader.Item, error) bool) {
 		for it, err := range items {
@@ -217,17 +215,16 @@ func untilDone(ctx context.Context, items iter.Seq2[reader.Item, error]) iter.Se
 	}
 }
 
-// printItems prints records as GeoJSON, as one JSON document each, or as
-// tables of output.TableRows records. Notes name missing regions, so that the
-// result does not pass for the answer of the whole cluster.
+// printItems prints records as GeoJSON, as one JSON document each, or as tables of output.TableRows
+// records. Notes name missing regions, so that the result does not pass for the answer of
+// the whole cluster.
 func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, error], f *readFlags, q inspect.Query) error {
 	lacks, _, err := inspect.Lacks(f.dir, t.Info().Name)
 	if err != nil {
 		return err
 	}
 	taken, more := inspect.Take(items, f.limit)
-	// The notes come after the data, where a person still sees them after a
-	// long result.
+	// The notes come after the data, where a person still sees them after a long result.
 	defer func() {
 		if len(lacks) > 0 {
 			ic.Notef("the image lacks all or some records of %s, because its node does not hold them; read the image of a node there, or ask the whole cluster: rhumb scan %s",

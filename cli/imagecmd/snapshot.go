@@ -1,5 +1,5 @@
-// Package imagecmd holds the commands of `rhumb snapshot`, which read, check,
-// copy and compare images of published tables.
+// Package imagecmd holds the commands of `rhumb snapshot`, which read, check, copy and compare
+// images of published tables.
 package imagecmd
 
 import (
@@ -44,8 +44,8 @@ type commands struct {
 	conn *connect.Flags
 }
 
-// Command returns `rhumb snapshot`. conn holds the flags of the subcommands
-// that connect to a cluster.
+// Command returns `rhumb snapshot`. conn holds the flags of the subcommands that connect to a
+// cluster.
 func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
 	ic := &commands{p, conn}
 	c := &cobra.Command{
@@ -57,8 +57,8 @@ func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
 	return c
 }
 
-// imageRoot returns the folder of the images, and the cluster of the demo
-// that runs here, or "" if none does.
+// imageRoot returns the folder of the images, and the cluster of the demo that runs here, or "" if
+// none does.
 func (f *imageFlags) imageRoot() (dir, cluster string, err error) {
 	if f.dir != "" {
 		info, err := os.Stat(f.dir)
@@ -84,8 +84,7 @@ type place struct {
 	shown string // the name for people: the directory, or the saved file that was unpacked into it
 }
 
-// withImage runs fn with the place of an image. A saved file is unpacked
-// until fn returns.
+// withImage runs fn with the place of an image. A saved file is unpacked until fn returns.
 func (f *imageFlags) withImage(ctx context.Context, image string, fn func(at place) error) error {
 	// A name that is neither a path nor an existing file can only be a node.
 	if _, err := os.Stat(image); err != nil && filepath.Base(image) == image {
@@ -103,9 +102,8 @@ func (f *imageFlags) withImage(ctx context.Context, image string, fn func(at pla
 	return fn(place{dir, image})
 }
 
-// findImage returns the directory of the image of a node. If several clusters
-// have a node of that name, the demo that runs here wins, then the only one
-// that is alive.
+// findImage returns the directory of the image of a node. If several clusters have a node of that
+// name, the demo that runs here wins, then the only one that is alive.
 func (f *imageFlags) findImage(node string) (string, error) {
 	root, cluster, err := f.imageRoot()
 	if err != nil {
@@ -138,8 +136,7 @@ func (f *imageFlags) findImage(node string) (string, error) {
 	return "", rhumb.Ef(exit.OpSnapshot, rhumb.InvalidArgument, "several clusters have a node %s; use the path of its image, one of %s", node, strings.Join(all, ", "))
 }
 
-// ImageDoc is an image as `rhumb snapshot ls` prints it. Unknown times are
-// null.
+// ImageDoc is an image as `rhumb snapshot ls` prints it. Unknown times are null.
 type ImageDoc struct {
 	Path             string   `json:"path"`
 	Cluster          string   `json:"cluster"`
@@ -156,8 +153,8 @@ type ImageDoc struct {
 	Error            string   `json:"error,omitempty"`
 }
 
-// secondsOf returns a duration in seconds, or nil if it is negative: package
-// inspect uses that for unknown.
+// secondsOf returns a duration in seconds, or nil if it is negative: package inspect uses that for
+// unknown.
 func secondsOf(d time.Duration) *float64 {
 	if d < 0 {
 		return nil
@@ -185,8 +182,8 @@ func agoText(d time.Duration) string {
 	return ageText(d) + " ago"
 }
 
-// publisherState returns the word for the process that publishes an image. A
-// publisher that is gone but did not mark the image as stopping has died.
+// publisherState returns the word for the process that publishes an image. A publisher that is gone
+// but did not mark the image as stopping has died.
 func publisherState(p inspect.Publisher) string {
 	switch {
 	case p.Alive:
@@ -230,8 +227,8 @@ func (ic *commands) listCommand() *cobra.Command {
 	})
 }
 
-// printImages prints a list of images. One that cannot be read shows why in
-// place of the state of its publisher.
+// printImages prints a list of images. One that cannot be read shows why in place of the state of
+// its publisher.
 func (ic *commands) printImages(images []inspect.Listed) error {
 	docs := []ImageDoc{}
 	for _, l := range images {
@@ -288,8 +285,7 @@ type imageTable struct {
 	Bytes         int64  `json:"bytes"`
 }
 
-// shardDoc is how full one shard is. A shard is rolled when one of its areas
-// is full.
+// shardDoc is how full one shard is. A shard is rolled when one of its areas is full.
 type shardDoc struct {
 	Table       string  `json:"table"`
 	Shard       int     `json:"shard"`
@@ -375,8 +371,8 @@ func (ic *commands) printImage(at place, tables []string) error {
 			u.TreeLevels, u.TreeItems, u.Delta, u.DeltaMax, u.OrderUsed, u.OrderMax, timestampText(u.Closed),
 		})
 	}
-	// The positions are a table of the image, so a damaged image may not have
-	// them; its faults are what matters.
+	// The positions are a table of the image, so a damaged image may not have them; its faults are
+	// what matters.
 	if doc.Positions, err = imagePositions(at.dir); err != nil && len(doc.Faults) == 0 {
 		return err
 	}
@@ -432,8 +428,7 @@ func describeFaults(faults []inspect.Fault) []output.Fault {
 	return docs
 }
 
-// imagePositions returns how far an image follows the log of each range,
-// sorted by range.
+// imagePositions returns how far an image follows the log of each range, sorted by range.
 func imagePositions(dir string) ([]positionDoc, error) {
 	docs := []positionDoc{}
 	c, err := inspect.Attach(dir)
@@ -460,8 +455,7 @@ func imagePositions(dir string) ([]positionDoc, error) {
 			return docs, err
 		}
 		if p, ok := format.DecodePosition(it.Value); ok {
-			// The key of a position is the range: region in the upper half,
-			// slot in the lower.
+			// The key of a position is the range: region in the upper half, slot in the lower.
 			id := rhumb.RangeID{Region: rhumb.RegionID(it.Number >> 32), Slot: rhumb.Slot(uint32(it.Number))}
 			all = append(all, position{it.Number, positionDoc{id.String(), uint64(p.Epoch), p.Seq, p.HLC.String()}})
 		}

@@ -11,21 +11,19 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 )
 
-// Stored bytes may contain sequences that control a terminal: colors, titles,
-// even simulated key presses. Tables, notes and errors escape such characters
-// wherever they are written, because output is often paged or pasted later.
-// JSON escapes them by its own rules. `rhumb get --raw` is the only way to
-// get them unescaped.
+// Stored bytes may contain sequences that control a terminal: colors, titles, even simulated key
+// presses. Tables, notes and errors escape such characters wherever they are written, because
+// output is often paged or pasted later. JSON escapes them by its own rules. `rhumb get --raw` is
+// the only way to get them unescaped.
 
-// controlsTerminal reports whether a terminal may interpret a character as a
-// command, or reorder the text around it.
+// controlsTerminal reports whether a terminal may interpret a character as a command, or reorder
+// the text around it.
 func controlsTerminal(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// Escape returns s with every character that a terminal may interpret escaped
-// as in a quoted Go string: \n, \x1b, \u202e. Bytes that are not UTF-8 become
-// \xff.
+// Escape returns s with every character that a terminal may interpret escaped as in a quoted Go
+// string: \n, \x1b, \u202e. Bytes that are not UTF-8 become \xff.
 func Escape(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, controlsTerminal) {
 		return s
@@ -56,9 +54,8 @@ func EscapeLines(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// escapedTable escapes the text of every cell. A writer that escaped the
-// rendered table would also escape the line breaks and colors of the table
-// itself.
+// escapedTable escapes the text of every cell. A writer that escaped the rendered table would also
+// escape the line breaks and colors of the table itself.
 type escapedTable struct{ table.Writer }
 
 // AppendHeader adds a row of titles.
@@ -86,13 +83,11 @@ func escapeRow(row table.Row) table.Row {
 	return out
 }
 
-// escapedJSON escapes characters that encoding/json leaves as they are but
-// that a terminal may interpret, such as the C1 controls. The document keeps
-// its meaning.
+// escapedJSON escapes characters that encoding/json leaves as they are but that a terminal may
+// interpret, such as the C1 controls. The document keeps its meaning.
 type escapedJSON struct{ io.Writer }
 
-// Write writes whole documents: a rune that is split between two calls would
-// be lost.
+// Write writes whole documents: a rune that is split between two calls would be lost.
 func (w escapedJSON) Write(p []byte) (int, error) {
 	if !bytes.ContainsFunc(p, hiddenInJSON) {
 		return w.Writer.Write(p)
@@ -111,6 +106,6 @@ func (w escapedJSON) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hiddenInJSON excludes the line break, which separates documents. Line
-// breaks within a document are already escaped.
+// hiddenInJSON excludes the line break, which separates documents. Line breaks within a document
+// are already escaped.
 func hiddenInJSON(r rune) bool { return r != '\n' && controlsTerminal(r) }

@@ -48,8 +48,8 @@ func (p *Printer) Print(doc any, asTable func(t table.Writer)) error {
 	return rhumb.Wrap(opPrint, err)
 }
 
-// PrintTitled is like Print with a line above the table. The line is not a
-// row of the table because the width of the columns must not break it.
+// PrintTitled is like Print with a line above the table. The line is not a row of the table because
+// the width of the columns must not break it.
 func (p *Printer) PrintTitled(doc any, title string, asTable func(t table.Writer)) error {
 	if !p.ForPrograms() {
 		fmt.Fprintln(p.Out, Escape(title))
@@ -57,8 +57,7 @@ func (p *Printer) PrintTitled(doc any, title string, asTable func(t table.Writer
 	return p.Print(doc, asTable)
 }
 
-// PrintSections prints several tables, separated by empty lines. It is for
-// people only.
+// PrintSections prints several tables, separated by empty lines. It is for people only.
 func (p *Printer) PrintSections(sections ...func(t table.Writer)) error {
 	for i, section := range sections {
 		if i > 0 {
@@ -71,8 +70,7 @@ func (p *Printer) PrintSections(sections ...func(t table.Writer)) error {
 	return nil
 }
 
-// Notef writes a message to standard error: something a person should know
-// that is not data.
+// Notef writes a message to standard error: something a person should know that is not data.
 func (p *Printer) Notef(format string, args ...any) {
 	fmt.Fprintln(p.Err, EscapeLines(fmt.Sprintf(format, args...)))
 }
@@ -97,8 +95,8 @@ func (p *Printer) PrintError(err error, asked string) {
 	}
 }
 
-// allowsColor reports whether a stream may be colored: only a terminal, and
-// only if neither --no-color nor NO_COLOR is set.
+// allowsColor reports whether a stream may be colored: only a terminal, and only if neither
+// --no-color nor NO_COLOR is set.
 func (p *Printer) allowsColor(stream io.Writer) bool {
 	return !p.NoColor && os.Getenv("NO_COLOR") == "" && IsTerminal(stream)
 }
@@ -117,9 +115,9 @@ func Counted(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// TableRows is how many records a scan lays out as one table. The columns of
-// a table are as wide as its widest cell, so a table can be printed only when
-// its last row is known; a scan without end must not wait for that.
+// TableRows is how many records a scan lays out as one table. The columns of a table are as wide as
+// its widest cell, so a table can be printed only when its last row is known; a scan without end
+// must not wait for that.
 const TableRows = 500
 
 // lineMax bounds the text of one value in a table, in characters.

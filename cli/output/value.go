@@ -11,8 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// Value is a stored value as -o json prints it: the fields of a record, text,
-// or bytes as 0x and hexadecimal digits.
+// Value is a stored value as -o json prints it: the fields of a record, text, or bytes as 0x and
+// hexadecimal digits.
 type Value struct {
 	Fields map[string]any `json:"fields,omitempty"`
 	Text   *string        `json:"text,omitempty"`
@@ -55,16 +55,15 @@ func (v Value) Line() string {
 	return b.String()
 }
 
-// Fault is one thing that is damaged, as -o json prints it. Offset is -1 if
-// the whole file is meant.
+// Fault is one thing that is damaged, as -o json prints it. Offset is -1 if the whole file is
+// meant.
 type Fault struct {
 	File   string `json:"file"`
 	Offset int64  `json:"offset"`
 	What   string `json:"what"`
 }
 
-// AppendFaults adds one row for each fault to a table, or a row that says
-// that there is none.
+// AppendFaults adds one row for each fault to a table, or a row that says that there is none.
 func AppendFaults(t table.Writer, faults []Fault) {
 	if len(faults) == 0 {
 		t.AppendRow(table.Row{"nothing is damaged"})

@@ -5,6 +5,7 @@ package secret
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -61,7 +62,7 @@ func FromFile(path string) (string, error) {
 func Ask(question string) (string, error) {
 	tty, err := os.OpenFile(terminal, os.O_RDWR, 0)
 	if err != nil {
-		return "", rhumb.E(op, rhumb.Unauthenticated, "the password is missing: there is no terminal to ask on; name a file with --password-file, or set RHUMB_PASSWORD_FILE")
+		return "", errNoTerminal
 	}
 	defer tty.Close()
 	if _, err := io.WriteString(tty, question); err != nil {
@@ -75,9 +76,16 @@ func Ask(question string) (string, error) {
 	return check(text, "the terminal")
 }
 
+// errNoTerminal is the error of Ask in a process without a terminal.
+var errNoTerminal = rhumb.E(op, rhumb.Unauthenticated, "the password is missing: there is no terminal to ask on; name a file with --password-file, or set RHUMB_PASSWORD_FILE")
+
 // AskTwice asks for a new password and then for the same again.
 func AskTwice(user string) (string, error) {
 	first, err := Ask(fmt.Sprintf("New password of %s: ", user))
+	if errors.Is(err, errNoTerminal) {
+		// --password-file holds the password with which the command logs in.
+		return "", rhumb.Ef(op, rhumb.InvalidArgument, "the new password of %s is missing: there is no terminal to ask on; name a file with --new-password-file, or choose --no-password", user)
+	}
 	if err != nil {
 		return "", err
 	}

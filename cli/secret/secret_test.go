@@ -56,4 +56,8 @@ func TestNoTerminal(t *testing.T) {
 	if _, err := Ask("?"); rhumb.KindOf(err) != rhumb.Unauthenticated || !strings.Contains(err.Error(), "RHUMB_PASSWORD_FILE") {
 		t.Errorf("%v", err)
 	}
+	// --password-file is the password of the command itself, not the new one.
+	if _, err := AskTwice("ann"); rhumb.KindOf(err) != rhumb.InvalidArgument || !strings.Contains(err.Error(), "--new-password-file") {
+		t.Errorf("%v", err)
+	}
 }

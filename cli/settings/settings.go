@@ -24,12 +24,11 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
-// FileDefault is read if it exists and neither --config nor RHUMB_CONFIG
-// names another file.
+// FileDefault is read if it exists and neither --config nor RHUMB_CONFIG names another file.
 const FileDefault = "/etc/rhumb/rhumb.yaml"
 
-// Setting is a flag that the configuration file can set under its name with
-// '_' for '-', and the environment as RHUMB_ and that name in capitals.
+// Setting is a flag that the configuration file can set under its name with '_' for '-', and the
+// environment as RHUMB_ and that name in capitals.
 type Setting struct {
 	Key   string
 	About string
@@ -47,17 +46,21 @@ var All = []Setting{
 	{"cache_size", "start: block cache in MiB"},
 	{"cert", "certificate of the user; for `start`, of the node"},
 	{"cluster", "ID of the cluster; a command refuses nodes of another"},
+	{"connection_bytes", "start: maximum bytes per second of one connection"},
+	{"connection_requests", "start: maximum requests per second of one connection"},
 	{"dir", "start: data directories, one per disk"},
 	{"drain_timeout", "start: how long a stop waits for primaries to move away"},
 	{"from", "region in which a command runs"},
 	{"gossip_addr", "start: address for gossip"},
 	{"heartbeat_addr", "start: address for heartbeats"},
 	{"insecure", "connect without TLS, to loopback addresses only"},
-	{"join", "start: gossip addresses of other nodes"},
+	{"join", "start: addresses of other nodes, HOST or HOST:PORT as in their addr"},
 	{"key", "key of the certificate"},
 	{"latency_file", "round trips to imitate between regions"},
 	{"location", "start: LAT,LON of the node"},
 	{"log_level", "start: debug, info, warn or error"},
+	{"max_connections", "start: maximum connections of clients on each port"},
+	{"max_unauthenticated", "start: maximum connections on each port whose caller is not identified yet"},
 	{"memory", "start: maximum memory of the node, such as 4GiB"},
 	{"no_color", "print without colors"},
 	{"output", "how to print data"},
@@ -66,6 +69,7 @@ var All = []Setting{
 	{"snapshot_budget", "start: maximum size of the image of published tables, in MiB"},
 	{"snapshot_count", "start: number of log entries that make a version of the image before its interval is over"},
 	{"snapshot_dir", "folder for images of published tables"},
+	{"snapshot_group", "start: group whose members can read the image"},
 	{"snapshot_group_readable", "start: only the owner and the group of the files can read the image"},
 	{"snapshot_huge_pages", "start: ask for huge pages"},
 	{"snapshot_interval", "start: minimum time between two versions of the image"},
@@ -73,8 +77,10 @@ var All = []Setting{
 	{"snapshot_on_demand", "start: make versions only when asked"},
 	{"snapshot_overdue", "start: maximum size of overdue files of the image, in MiB, in addition to its budget"},
 	{"timeout", "how long a command waits for the cluster"},
-	{"user", "user to log in as, with a password"},
 	{"token", "start: file with a one-time token, for the first start of a node"},
+	{"user", "user to log in as, with a password"},
+	{"user_bytes", "start: maximum bytes per second of one user"},
+	{"user_requests", "start: maximum requests per second of one user"},
 	{"zone", "start: failure domain of the node within its region"},
 }
 
@@ -291,9 +297,8 @@ func (s *Settings) Apply(set *pflag.FlagSet) error {
 	return nil
 }
 
-// setFlag sets a flag to a configured value. The flag counts as changed from
-// then on, as if it were on the command line, so that required flags and
-// checks of flags treat both alike.
+// setFlag sets a flag to a configured value. The flag counts as changed from then on, as if it were
+// on the command line, so that required flags and checks of flags treat both alike.
 func setFlag(f *pflag.Flag, value any) error {
 	text := fmt.Sprint(value)
 	if list, ok := value.([]any); ok {
@@ -344,10 +349,9 @@ func (s *Settings) loadFile() error {
 	return rhumb.Wrap(op, s.file.values.Merge(read))
 }
 
-// loadEnv reads the variables that name settings. Variables with the prefix
-// that name none are no error, because other programs set some: for a service
-// named rhumb, Kubernetes sets RHUMB_PORT. Only `rhumb config check` reports
-// them.
+// loadEnv reads the variables that name settings. Variables with the prefix that name none are no
+// error, because other programs set some: for a service named rhumb, Kubernetes sets RHUMB_PORT.
+// Only `rhumb config check` reports them.
 func (s *Settings) loadEnv() error {
 	provider := env.Provider(".", env.Opt{
 		Prefix: prefix,
@@ -366,8 +370,7 @@ func (s *Settings) loadEnv() error {
 	return rhumb.Wrap(op, s.env.values.Load(provider, nil))
 }
 
-// Unknown describes the environment variables that look like settings but are
-// not.
+// Unknown describes the environment variables that look like settings but are not.
 func (s *Settings) Unknown() []string { return s.unknown }
 
 // Shown returns the value of a key and its origin, for a person: for settings

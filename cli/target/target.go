@@ -4,7 +4,10 @@
 package target
 
 import (
+	"errors"
+	"io/fs"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -50,7 +53,7 @@ func (t *Target) Register(set *pflag.FlagSet) {
 	set.StringVar(&t.Cert, "cert", "", "file with the certificate to connect with")
 	set.StringVar(&t.Key, "key", "", "file with the key of the certificate")
 	set.StringVar(&t.User, "user", "", "user to log in as; the password is asked for")
-	set.StringVar(&t.PasswordFile, "password-file", "", "file that holds the password of the user")
+	set.StringVar(&t.PasswordFile, "password-file", "", "file that holds the password of --user")
 	set.StringVar(&t.Cluster, "cluster", "", "ID of the cluster; nodes of another are refused")
 	flags.Connection(set, "addr", "from", "insecure", "ca", "cert", "key", "user", "password-file", "cluster")
 }
@@ -88,8 +91,8 @@ func (t *Target) Validate() error {
 // other machines.
 func (t *Target) checkAddrs() error {
 	for _, addr := range t.Addrs {
-		host, _, err := net.SplitHostPort(addr)
-		if err != nil {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil || port == "" {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "--addr %q is not host:port", addr)
 		}
 		if !t.Insecure {
@@ -104,10 +107,28 @@ func (t *Target) checkAddrs() error {
 	return nil
 }
 
+// checkExist rejects files that do not exist, by the name of their flag. Nobody
+// must take a missing file for a record that does not exist, so this is wrong
+// usage.
+func (t *Target) checkExist() error {
+	for _, f := range []struct{ flag, path string }{{"ca", t.CA}, {"cert", t.Cert}, {"key", t.Key}, {"password-file", t.PasswordFile}} {
+		if f.path == "" {
+			continue
+		}
+		if _, err := os.Stat(f.path); errors.Is(err, fs.ErrNotExist) {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "--%s: there is no file %s; `rhumb config show` says where the setting is from", f.flag, f.path)
+		}
+	}
+	return nil
+}
+
 // CheckFiles rejects files that cannot be used: missing ones, keys and
 // passwords that others can read, keys of other certificates, certificates that
 // have expired or that the authorities have not issued.
 func (t *Target) CheckFiles() error {
+	if err := t.checkExist(); err != nil {
+		return err
+	}
 	if t.PasswordFile != "" {
 		if _, err := secret.FromFile(t.PasswordFile); err != nil {
 			return err
@@ -139,6 +160,9 @@ func (t *Target) Config() (client.Config, error) {
 	if t.CA == "" {
 		return cfg, rhumb.Ef(op, rhumb.InvalidArgument, "nothing says whom to trust at %s: name the cluster's authority with --ca FILE and yourself with --cert and --key or with --user (`rhumb context add` keeps them), or add --insecure for nodes of this machine that run without TLS",
 			strings.Join(t.Addrs, ", "))
+	}
+	if err := t.checkExist(); err != nil {
+		return cfg, err
 	}
 	// Validate has parsed it. Zero is the cluster of the certificate or,
 	// without one, of the first node that answers.

@@ -132,7 +132,11 @@ func (c *conn) login(ctx context.Context, cc *grpc.ClientConn) (*session, error)
 	s, err := exchange(ctx, cc, client)
 	if err != nil {
 		e, _, remote := api.FromStatus(op, err)
-		err = e
+		// A node that cannot be reached is reported like that by any other call: the caller knows the
+		// address, and looks at the status.
+		if remote || status.Code(err) != codes.Unavailable {
+			err = e
+		}
 		// Only the word of a node counts. A connection that broke says nothing about the password.
 		if remote && e.Kind == rhumb.Unauthenticated {
 			c.account.ended(client, err, time.Now())

@@ -25,13 +25,12 @@ type streams struct {
 	out, err io.Writer
 }
 
-// app is one run of the program: the session that its command uses, and the
-// settings that were applied to the flags.
+// app is one run of the program: the session that its command uses, and the settings that were
+// applied to the flags.
 type app struct {
 	*session
 	settings settings.Settings
-	// entered is set when a command begins. Errors before that are errors of
-	// usage.
+	// entered is set when a command begins. Errors before that are errors of usage.
 	entered bool
 }
 
@@ -54,8 +53,8 @@ func run(ctx context.Context, args []string, s streams) int {
 	if !a.entered {
 		err = usageError(cmd, err)
 	}
-	// A signal ends ctx. What fails for that reason fails with whatever error
-	// the interrupted call returns.
+	// A signal ends ctx. What fails for that reason fails with whatever error the interrupted call
+	// returns.
 	if ctx.Err() != nil && rhumb.KindOf(err) == rhumb.Other {
 		err = rhumb.Ef("rhumb.run", rhumb.Canceled, "interrupted before it was done: %s", rhumb.Message(err))
 	}
@@ -99,8 +98,7 @@ and keeps working when nodes die. This program is the node, its tools and a demo
 
 // prepare applies the settings and checks the flags before a command begins.
 func (a *app) prepare(cmd *cobra.Command) error {
-	// The settings come first: they may set flags that the checks below look
-	// at.
+	// The settings come first: they may set flags that the checks below look at.
 	if err := a.settings.Load(); err != nil {
 		return err
 	}
@@ -114,8 +112,8 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	if !slices.Contains(output.Formats, a.Format) {
 		return rhumb.Ef("rhumb.flags", rhumb.InvalidArgument, "-o %q is none of %s", a.Format, strings.Join(output.Formats, ", "))
 	}
-	// Cobra checks these only after PersistentPreRunE; here their errors
-	// still count as errors of usage.
+	// Cobra checks these only after PersistentPreRunE; here their errors still count as errors of
+	// usage.
 	if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 		return err
 	}
@@ -147,7 +145,7 @@ func (a *app) commands() []*cobra.Command {
 	images := imagecmd.Command(s.Printer, &s.conn)
 	images.AddCommand(benchcmd.ImageCommand(s.Printer, s.in))
 	return slices.Concat(
-		grouped(groupRun, demoCommand(s), startCommand(s), cluster.initCommand(authorities), ingestCommand(s), benchcmd.Command(s.Printer)),
+		grouped(groupRun, demoCommand(s), startCommand(s), cluster.initCommand(authorities), ingestCommand(s), benchcmd.Command(s.Printer, &s.conn)),
 		grouped(groupData, read.getCommand(), write.putCommand(), write.insertCommand(), write.patchCommand(), write.deleteCommand(),
 			write.batchCommand(), read.scanCommand(), images),
 		grouped(groupCluster,

@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -29,13 +31,13 @@ func auditCommand(s *session) *cobra.Command {
 	verify := &cobra.Command{
 		Use:   "verify DIR",
 		Short: "Check that an audit log is complete and unchanged",
-		Long: `Read the audit log of a node and check its chain of hashes. The log is in the folder audit of the node's first directory;
+		Long: `Read the audit log of a node and check its chain of hashes. DIR is the node's first directory, or the folder audit in it;
 the node may be running. The first break is named by file and offset, and the exit code is 1.
 
 The chain alone cannot show that entries were cut off its end. The command prints the newest entry as SEQ:HASH. Keep that
 text on another machine and pass it as --head the next time.`,
-		Example: `  rhumb audit verify /var/lib/rhumb/audit
-  rhumb audit verify /var/lib/rhumb/audit --head 17:cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34`,
+		Example: `  rhumb audit verify /var/lib/rhumb
+  rhumb audit verify /var/lib/rhumb --head 17:cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return verifyAudit(s, args[0], head) },
 	}
@@ -45,10 +47,10 @@ text on another machine and pass it as --head the next time.`,
 	ls := &cobra.Command{
 		Use:   "ls DIR",
 		Short: "List the entries of an audit log",
-		Long: `List who administered a node and who logged in, oldest first. The log is in the folder audit of the node's first directory;
+		Long: `List who administered a node and who logged in, oldest first. DIR is the node's first directory, or the folder audit in it;
 each node records what was done through it. Check the log with rhumb audit verify before you rely on it.`,
-		Example: `  rhumb audit ls /var/lib/rhumb/audit --since 24h
-  rhumb audit ls /var/lib/rhumb/audit --kind login_failed --caller 'user app' -o json`,
+		Example: `  rhumb audit ls /var/lib/rhumb --since 24h
+  rhumb audit ls /var/lib/rhumb --kind login_failed --caller 'user app' -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return listAudit(s, args[0], f) },
 	}
@@ -76,7 +78,17 @@ type auditDoc struct {
 	Faults     []output.Fault `json:"faults"`
 }
 
+// auditDir returns the directory of a log. People name the directory of the node, too.
+func auditDir(dir string) string {
+	inner := filepath.Join(dir, "audit")
+	if info, err := os.Stat(inner); err == nil && info.IsDir() {
+		return inner
+	}
+	return dir
+}
+
 func verifyAudit(s *session, dir, head string) error {
+	dir = auditDir(dir)
 	// Parsed before the log is read, which may take seconds.
 	var want audit.Head
 	if head != "" {
@@ -122,7 +134,10 @@ func verifyAudit(s *session, dir, head string) error {
 func listAudit(s *session, dir string, f auditFilter) error {
 	docs := []audit.Entry{}
 	var failed error
-	for e, err := range audit.All(dir) {
+	for e, err := range audit.All(auditDir(dir)) {
+		if rhumb.KindOf(err) == rhumb.NotFound {
+			return err
+		}
 		if err != nil {
 			failed = err
 			break

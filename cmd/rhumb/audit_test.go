@@ -41,6 +41,20 @@ func TestAudit(t *testing.T) {
 	if got := ok(t, "audit", "ls", dir, "--kind", "login_failed,start", "--last", "1", "-o", "json"); !strings.Contains(got, `"seq":3`) || strings.Contains(got, `"seq":1`) {
 		t.Errorf("the newest of two entries: %s", got)
 	}
+	// The directory of a node is taken for that of its log, and one without a log is an error.
+	node := t.TempDir()
+	for _, verb := range []string{"ls", "verify"} {
+		if _, stderr, code := runIn(t.Context(), "", "audit", verb, node); code != exit.NotFound || !strings.Contains(stderr, "first directory") {
+			t.Errorf("audit %s without a log: exit %d, %s", verb, code, stderr)
+		}
+	}
+	if err := os.Symlink(dir, filepath.Join(node, "audit")); err != nil {
+		t.Fatal(err)
+	}
+	if got := ok(t, "audit", "ls", node); !strings.Contains(got, "operator anna") {
+		t.Errorf("the directory of the node: %s", got)
+	}
+	ok(t, "audit", "verify", node, "--head", head)
 	file := filepath.Join(dir, "00000000000000000001.audit")
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -292,7 +293,7 @@ the metadata. Everyday administration is for users: rhumb user create.`,
 // issueFlags adds the flags of commands that make a certificate.
 func (ac *authorityCommands) issueFlags(c *cobra.Command, out *string, life *time.Duration) {
 	c.Flags().StringVar(out, "out", "", "folder for certificate, key and ca.crt")
-	c.Flags().DurationVar(life, "ttl", authority.HandLifeDefault, "lifetime of the certificate, at most "+authority.HandLifeMax.String())
+	c.Flags().DurationVar(life, "ttl", authority.HandLifeDefault, fmt.Sprintf("lifetime of the certificate, at most %d days", authority.HandLifeMax/(24*time.Hour)))
 	must(c.MarkFlagRequired("out"))
 }
 

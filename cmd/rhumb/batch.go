@@ -120,8 +120,8 @@ func parseBatch(text []byte) (lines []batchLine, err error) {
 	return lines, nil
 }
 
-// batchMutations turns lines into mutations. Errors name the line, which is
-// all that the user knows of a mutation.
+// batchMutations turns lines into mutations. Errors name the line, which is all that the user knows
+// of a mutation.
 func batchMutations(ctx context.Context, c *client.Client, lines []batchLine) (mutations []rhumb.Mutation, err error) {
 	tables := map[string]rhumb.TableID{} // each table is looked up once
 	for i, l := range lines {
@@ -141,8 +141,8 @@ func batchMutations(ctx context.Context, c *client.Client, lines []batchLine) (m
 	return mutations, nil
 }
 
-// mutation returns the mutation of a line. It validates it here because the
-// cluster would reject the batch without naming a line.
+// mutation returns the mutation of a line. It validates it here because the cluster would reject
+// the batch without naming a line.
 func (l batchLine) mutation(table rhumb.TableID) (m rhumb.Mutation, err error) {
 	m.Table = table
 	kinds := map[string]rhumb.MutationKind{"put": rhumb.Put, "patch": rhumb.Patch, "delete": rhumb.Delete, "insert": rhumb.Insert}
@@ -186,9 +186,8 @@ func (l batchLine) value() ([]byte, error) {
 	return nil, nil
 }
 
-// condition returns the condition of a line. Members that belong to another
-// condition are ignored, but members without "if" are an error: the write
-// would apply unconditionally.
+// condition returns the condition of a line. Members that belong to another condition are ignored,
+// but members without "if" are an error: the write would apply unconditionally.
 func (l batchLine) condition() (rhumb.Condition, error) {
 	f := conditionFlags{version: l.Version, newer: l.By}
 	switch l.If {

@@ -123,8 +123,7 @@ func (cc *clusterCommands) forgetNode(ctx context.Context, node string) error {
 	})
 }
 
-// describeTroubles summarizes the problems with the copies and disks of a
-// node in a few words.
+// describeTroubles summarizes the problems with the copies and disks of a node in a few words.
 func (d *nodeDoc) describeTroubles() string {
 	var words []string
 	if d.Short {

@@ -42,9 +42,8 @@ func (a *app) configCommand() *cobra.Command {
 	return commandGroup("config", "Show and check the configuration", show, check)
 }
 
-// settingFlags returns the flags of single commands that settings can set:
-// those of `start`, which are the node's, then those that connect a command
-// to a cluster.
+// settingFlags returns the flags of single commands that settings can set: those of `start`, which
+// are the node's, then those that connect a command to a cluster.
 func settingFlags(root *cobra.Command) []*pflag.FlagSet {
 	var sets []*pflag.FlagSet
 	for _, name := range []string{"start", "status"} {
@@ -80,8 +79,8 @@ func (a *app) showConfig(sets []*pflag.FlagSet) error {
 	})
 }
 
-// defaultOf returns the default of the first flag with a name: --addr of
-// `start` comes before --addr of other commands.
+// defaultOf returns the default of the first flag with a name: --addr of `start` comes before
+// --addr of other commands.
 func defaultOf(sets []*pflag.FlagSet, name string) string {
 	for _, set := range sets {
 		if f := set.Lookup(name); f != nil {
@@ -91,8 +90,7 @@ func defaultOf(sets []*pflag.FlagSet, name string) string {
 	return ""
 }
 
-// memoryParts returns how a node that starts with these settings divides its
-// memory.
+// memoryParts returns how a node that starts with these settings divides its memory.
 func (a *app) memoryParts() ([]settingDoc, error) {
 	var total flags.ByteSize
 	origin := "memory"
@@ -133,8 +131,8 @@ func (a *app) memoryParts() ([]settingDoc, error) {
 	return docs, nil
 }
 
-// checkConfig reads the settings as a command would, and tries each value on
-// the flags that it can set.
+// checkConfig reads the settings as a command would, and tries each value on the flags that it can
+// set.
 func (a *app) checkConfig(sets []*pflag.FlagSet, args []string) error {
 	s := settings.Settings{File: a.settings.File}
 	if len(args) == 1 {

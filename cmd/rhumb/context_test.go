@@ -27,7 +27,7 @@ func TestContexts(t *testing.T) {
 	must(os.Rename(identitytest.New(t).User(t, "ada").Files(t, t.TempDir()).CA, "ca.crt"))
 	ok(t, "context", "add", "local", "--addr", "127.0.0.1:7600,127.0.0.1:7610", "--insecure", "--from", "bern")
 	add := []string{"context", "add", "prod", "--addr", "eu-1.example.net:7600", "--ca", "ca.crt", "--user", "ada", "--password-file", "pw"}
-	fails(t, exit.NotFound, add...) // there is no password file
+	fails(t, exit.Usage, add...) // there is no password file
 	must(os.WriteFile("pw", []byte("secret"), 0o600))
 	ok(t, add...)
 	if text, err := os.ReadFile(file); err != nil || strings.Contains(string(text), "secret") {

@@ -12,13 +12,13 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
-// The types of this file are the documents that -o json prints. Their field
-// names are stable: programs depend on them. New fields may be added.
+// The types of this file are the documents that -o json prints. Their field names are stable:
+// programs depend on them. New fields may be added.
 
 // receiptDoc is a receipt: which node answered, and how it was found.
 type receiptDoc struct {
-	// Region is the name of the region that answered, or its number if the
-	// client does not know the name.
+	// Region is the name of the region that answered, or its number if the client does not know the
+	// name.
 	Region   string  `json:"region"`
 	Node     string  `json:"node"`
 	Range    string  `json:"range"`
@@ -67,8 +67,7 @@ func regionNames(c *client.Client) names {
 	return n
 }
 
-// nameOf returns the name of a region, its number if the name is unknown, and
-// "" for no region.
+// nameOf returns the name of a region, its number if the name is unknown, and "" for no region.
 func (n names) nameOf(id rhumb.RegionID) string {
 	if id == rhumb.LocalRegion {
 		return ""
@@ -146,14 +145,11 @@ type nodeDoc struct {
 	UptimeSeconds float64  `json:"uptime_seconds"`
 	RoundTripMs   float64  `json:"round_trip_ms"`
 	Suspected     []string `json:"suspected,omitempty"`
-	// Short is true if the disk had lost acknowledged data when the present
-	// life of the node began.
+	// Short is true if the disk had lost acknowledged data when the present life of the node began.
 	Short bool `json:"short,omitempty"`
-	// Metadata is the state of the node's replica of the metadata, omitted
-	// while it is healthy.
+	// Metadata is the state of the node's replica of the metadata, omitted while it is healthy.
 	Metadata *client.MetadataReplica `json:"metadata,omitempty"`
-	// Troubles counts the troubles of replicas on the node, and of the
-	// replicas that they send to.
+	// Troubles counts the troubles of replicas on the node, and of the replicas that they send to.
 	Troubles map[client.TroubleKind]int `json:"troubles,omitempty"`
 	Stores   []storeDoc                 `json:"stores,omitempty"`
 	Location inspect.Place              `json:"location"`
@@ -167,8 +163,8 @@ type storeDoc struct {
 	FreeBytes uint64 `json:"free_bytes"`
 	Ranges    int    `json:"ranges"`
 	Refuses   string `json:"refuses,omitempty"`
-	// Damages lists the damage that the store has found. DamagedRanges counts
-	// the ranges that it affects.
+	// Damages lists the damage that the store has found. DamagedRanges counts the ranges that it
+	// affects.
 	Damages       []client.StoreDamage `json:"damages,omitempty"`
 	DamagedRanges int                  `json:"damaged_ranges,omitempty"`
 }
@@ -190,8 +186,8 @@ type rangeDoc struct {
 	Recovery *recoveryDoc `json:"recovery,omitempty"`
 }
 
-// recoveryDoc is a loss that an operator accepted: the copy from which the
-// range continued, and the state that the copies reported then.
+// recoveryDoc is a loss that an operator accepted: the copy from which the range continued, and the
+// state that the copies reported then.
 type recoveryDoc struct {
 	Epoch   uint64   `json:"epoch"`
 	Node    string   `json:"node"`
@@ -259,8 +255,7 @@ func (n names) describeRange(r *rhumb.Range) rangeDoc {
 	return doc
 }
 
-// nodeName returns the name of a node, and "" for no node: some answers
-// involve none.
+// nodeName returns the name of a node, and "" for no node: some answers involve none.
 func nodeName(id rhumb.NodeID) string {
 	if id == rhumb.NoNode {
 		return ""
@@ -276,8 +271,7 @@ func rangeName(id rhumb.RangeID) string {
 	return id.String()
 }
 
-// nodeNames returns a list that is never nil, so that -o json prints [] and
-// not null.
+// nodeNames returns a list that is never nil, so that -o json prints [] and not null.
 func nodeNames(ids []rhumb.NodeID) []string {
 	out := []string{}
 	for _, id := range ids {
@@ -286,8 +280,8 @@ func nodeNames(ids []rhumb.NodeID) []string {
 	return out
 }
 
-// shardKey returns the sixteen bytes of a server-named key as hexadecimal
-// digits, which `rhumb key explain` accepts. It returns "" for other keys.
+// shardKey returns the sixteen bytes of a server-named key as hexadecimal digits, which `rhumb key
+// explain` accepts. It returns "" for other keys.
 func shardKey(k rhumb.Key) string {
 	if len(k.Name) != rhumb.SequenceNameSize {
 		return ""

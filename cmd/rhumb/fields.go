@@ -16,9 +16,9 @@ import (
 
 const opFields rhumb.Op = "rhumb.fields"
 
-// parseAssignments parses FIELD=VALUE and FIELD:TYPE=VALUE. Without a type,
-// the location field of the table is a point or a box, numbers, true and
-// false are numbers and bools, and everything else is text.
+// parseAssignments parses FIELD=VALUE and FIELD:TYPE=VALUE. Without a type, the location field of
+// the table is a point or a box, numbers, true and false are numbers and bools, and everything else
+// is text.
 func parseAssignments(args []string, locationField string) (rhumb.Record, error) {
 	var fields []rhumb.Field
 	for _, arg := range args {
@@ -27,8 +27,7 @@ func parseAssignments(args []string, locationField string) (rhumb.Record, error)
 		if !ok || name == "" {
 			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%q is neither FIELD=VALUE nor FIELD:TYPE=VALUE", arg)
 		}
-		// In JSON the name would become another one, and two such names could
-		// become one.
+		// In JSON the name would become another one, and two such names could become one.
 		if !utf8.ValidString(name) {
 			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "the name of field %q is not UTF-8", name)
 		}
@@ -41,8 +40,7 @@ func parseAssignments(args []string, locationField string) (rhumb.Record, error)
 	return rhumb.NewRecord(fields...)
 }
 
-// cutType cuts NAME:TYPE at its last colon. A name with colons is possible if
-// its type follows.
+// cutType cuts NAME:TYPE at its last colon. A name with colons is possible if its type follows.
 func cutType(s string) (name, typ string, typed bool) {
 	if i := strings.LastIndexByte(s, ':'); i >= 0 {
 		return s[:i], s[i+1:], true
@@ -50,8 +48,8 @@ func cutType(s string) (name, typ string, typed bool) {
 	return s, "", false
 }
 
-// parseValue parses the text of a field. A number is a number in the sense of
-// JSON, so text such as 007 or NaN stays text.
+// parseValue parses the text of a field. A number is a number in the sense of JSON, so text such as
+// 007 or NaN stays text.
 func parseValue(name, typ string, typed bool, text, locationField string) (rhumb.FieldValue, error) {
 	switch {
 	case typ == rhumb.FieldNull.String():
@@ -74,8 +72,8 @@ func parseValue(name, typ string, typed bool, text, locationField string) (rhumb
 	return rhumb.StringField(text), nil
 }
 
-// numberOrText parses text that is valid JSON: a number if it is one, and an
-// int64 if it has neither fraction nor exponent.
+// numberOrText parses text that is valid JSON: a number if it is one, and an int64 if it has
+// neither fraction nor exponent.
 func numberOrText(text string) rhumb.FieldValue {
 	if v, err := rhumb.ParseField(rhumb.FieldInt64, text); err == nil {
 		return v
@@ -86,10 +84,9 @@ func numberOrText(text string) rhumb.FieldValue {
 	return rhumb.StringField(text)
 }
 
-// parseFieldsJSON parses fields as -o json prints them, each with its
-// original type (see inspect.Fields): {"lat","lon"} is a point, {"min","max"}
-// is a box, and a number with a fraction or an exponent is a float64. Times
-// and bytes are strings in JSON, so their key is FIELD:TYPE.
+// parseFieldsJSON parses fields as -o json prints them, each with its original type (see
+// inspect.Fields): {"lat","lon"} is a point, {"min","max"} is a box, and a number with a fraction
+// or an exponent is a float64. Times and bytes are strings in JSON, so their key is FIELD:TYPE.
 func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 	var members map[string]json.RawMessage
 	if err := decodeStrict(text, &members); err != nil {
@@ -107,8 +104,7 @@ func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 	return rhumb.NewRecord(fields...)
 }
 
-// parseJSONValue parses one field. raw is valid JSON, so its first byte
-// determines the type.
+// parseJSONValue parses one field. raw is valid JSON, so its first byte determines the type.
 func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldValue, error) {
 	text := string(raw)
 	if raw[0] == '"' {
@@ -136,8 +132,8 @@ func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldVal
 	return numberOrText(text), nil
 }
 
-// parseJSONTyped parses an object under FIELD:TYPE: a point, a box, or
-// {"bytes":"0x…"} for a string that is not valid UTF-8.
+// parseJSONTyped parses an object under FIELD:TYPE: a point, a box, or {"bytes":"0x…"} for a string
+// that is not valid UTF-8.
 func parseJSONTyped(raw json.RawMessage, typ string) (rhumb.FieldValue, error) {
 	var text struct{ Bytes *string }
 	if typ == rhumb.FieldString.String() && decodeStrict(raw, &text) == nil && text.Bytes != nil {
@@ -166,8 +162,8 @@ func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
 	return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, `an object has to be a point, {"lat","lon"}, or a box, {"min":{…},"max":{…}}`)
 }
 
-// decodeStrict decodes exactly one JSON document and rejects unknown members,
-// so that a misspelt one is not ignored.
+// decodeStrict decodes exactly one JSON document and rejects unknown members, so that a misspelt
+// one is not ignored.
 func decodeStrict(text []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -180,8 +176,8 @@ func decodeStrict(text []byte, into any) error {
 	return nil
 }
 
-// valueFlags select the value that a put, insert or patch writes, if it is
-// not FIELD=VALUE arguments.
+// valueFlags select the value that a put, insert or patch writes, if it is not FIELD=VALUE
+// arguments.
 type valueFlags struct {
 	json, text, file string
 }

@@ -99,15 +99,13 @@ func (ic *ingestion) printMapping(name string) error {
 	return rhumb.Wrap(opIngest, err)
 }
 
-// readMapping returns the mapping that the flags select, and the format of
-// the input.
+// readMapping returns the mapping that the flags select, and the format of the input.
 func (ic *ingestion) readMapping(f ingestFlags, file string) (*ingest.Mapping, ingest.Format, error) {
 	name := cmp.Or(f.mapping, f.table)
 	if name == "" {
 		return nil, "", rhumb.E(opIngest, rhumb.InvalidArgument, "nothing says what a line means: add --table NAME or --mapping FILE")
 	}
-	// A built-in mapping wins over a file of its name. The name of a table is
-	// never taken for a file.
+	// A built-in mapping wins over a file of its name. The name of a table is never taken for a file.
 	text, ok := ingest.BuiltinMapping(name)
 	if !ok && f.mapping == "" {
 		return nil, "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "there is no built-in mapping %q, only %s; describe the lines with --mapping FILE",
@@ -130,8 +128,8 @@ func (ic *ingestion) readMapping(f ingestFlags, file string) (*ingest.Mapping, i
 	return m, format, err
 }
 
-// formatOf returns the format: --format wins over the mapping, which wins
-// over the name of the file.
+// formatOf returns the format: --format wins over the mapping, which wins over the name of the
+// file.
 func formatOf(f ingestFlags, m *ingest.Mapping, file string) (ingest.Format, error) {
 	if f.format != "" {
 		return ingest.ParseFormat(f.format)
@@ -168,8 +166,7 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 		if err != nil {
 			return err
 		}
-		// Opened only now, so that an ingest which cannot start leaves no
-		// empty files.
+		// Opened only now, so that an ingest which cannot start leaves no empty files.
 		rejects, err := openRejects(ic.Printer, f.reject)
 		if err != nil {
 			return err
@@ -186,8 +183,7 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 		stop := ic.showProgress(r, counted, size)
 		counts, err := r.Run(ctx)
 		stop()
-		// The counts are printed even if the run failed: a rerun continues
-		// from there.
+		// The counts are printed even if the run failed: a rerun continues from there.
 		if closeErr := rejects.close(); err == nil {
 			err = closeErr
 		}
@@ -198,8 +194,8 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 	})
 }
 
-// ingestTables returns the tables of the rows of a mapping, and creates
-// missing ones if the flags say so.
+// ingestTables returns the tables of the rows of a mapping, and creates missing ones if the flags
+// say so.
 func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, f *ingestFlags) (tables []rhumb.Table, err error) {
 	for _, name := range m.Tables() {
 		t, err := c.Table(ctx, name)
@@ -216,8 +212,8 @@ func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, f *i
 	return tables, nil
 }
 
-// missingTable creates a table with the options that the mapping needs, or
-// explains how to create it.
+// missingTable creates a table with the options that the mapping needs, or explains how to create
+// it.
 func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name string, f *ingestFlags) (*client.Table, error) {
 	o := client.TableOptions{Settings: rhumb.ClassSettings{Replicas: f.replicas}}
 	hint := "rhumb table create " + name
@@ -226,8 +222,7 @@ func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name
 		hint += " --location-field " + m.Location.Field
 	}
 	if len(m.Rows) > 1 {
-		// The rows of a line are one atomic batch, so their tables have to
-		// share ranges.
+		// The rows of a line are one atomic batch, so their tables have to share ranges.
 		o.Colocate = '/'
 		hint += " --colocate /"
 	}
@@ -247,10 +242,9 @@ type ingestWriter struct {
 	options client.BatchOptions
 }
 
-// newIngestWriter returns a writer that creates records in a region, or where
-// their location is if region is empty. A patch finds its record in whichever
-// region it is, so the region matters only for new records; a put does not
-// search, so it needs a home.
+// newIngestWriter returns a writer that creates records in a region, or where their location is if
+// region is empty. A patch finds its record in whichever region it is, so the region matters only
+// for new records; a put does not search, so it needs a home.
 func newIngestWriter(c *client.Client, region string, m *ingest.Mapping) (*ingestWriter, error) {
 	w := &ingestWriter{c: c}
 	if region == "" {
@@ -306,8 +300,8 @@ func (ic *ingestion) printIngest(c ingest.Counts, bytes int64, took time.Duratio
 	})
 }
 
-// filesRead returns the files that an ingest reads: its input, unless that is
-// a pipe, and its mapping.
+// filesRead returns the files that an ingest reads: its input, unless that is a pipe, and its
+// mapping.
 func filesRead(src io.Reader, mapping string) (files []fs.FileInfo) {
 	if f, ok := src.(interface{ Stat() (fs.FileInfo, error) }); ok {
 		if info, err := f.Stat(); err == nil {

@@ -21,23 +21,21 @@ import (
 )
 
 const (
-	// lineInterval is how often progress is printed as a line if standard
-	// error is not a terminal.
+	// lineInterval is how often progress is printed as a line if standard error is not a terminal.
 	lineInterval = 10 * time.Second
-	// rejectsShown bounds the malformed lines that are reported on standard
-	// error. --reject keeps them all.
+	// rejectsShown bounds the malformed lines that are reported on standard error. --reject keeps
+	// them all.
 	rejectsShown = 100
 )
 
-// countingReader counts the bytes that are read from an input, before they
-// are decompressed: only these compare with the size of the file.
+// countingReader counts the bytes that are read from an input, before they are decompressed: only
+// these compare with the size of the file.
 type countingReader struct {
 	src  io.Reader
 	read atomic.Int64
 }
 
-// Seek lets a run read a file twice, which it does to check gzip. The count
-// follows the position.
+// Seek lets a run read a file twice, which it does to check gzip. The count follows the position.
 func (r *countingReader) Seek(offset int64, whence int) (int64, error) {
 	s, ok := r.src.(io.Seeker)
 	if !ok {
@@ -56,14 +54,13 @@ func (r *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// showProgress shows the progress of a run on standard error until stop is
-// called.
+// showProgress shows the progress of a run on standard error until stop is called.
 func (ic *ingestion) showProgress(r *ingest.Run, input *countingReader, size int64) (stop func()) {
 	interval, show := lineInterval, func() { ic.Notef("%s", progressLine(r.Counts(), input.read.Load(), size)) }
 	finish := func() {}
 	if bar := ic.Bar(size, progressbar.OptionShowBytes(true), progressbar.OptionThrottle(output.BarInterval/2)); bar != nil {
-		// The bar shows bytes, which say when the run ends; events per second
-		// say how fast the cluster is.
+		// The bar shows bytes, which say when the run ends; events per second say how fast the
+		// cluster is.
 		last, lastTime := int64(0), time.Now()
 		interval, show = output.BarInterval, func() {
 			done := doneLines(r.Counts())
@@ -105,8 +102,8 @@ func progressLine(c ingest.Counts, read, size int64) string {
 	return fmt.Sprintf("ingest: %d events%s: %d applied, %d already there, %d rejected", doneLines(c), part, c.Applied, c.AlreadyThere, c.Rejected)
 }
 
-// rejects writes malformed lines to the files of --reject and reports the
-// first of them on standard error.
+// rejects writes malformed lines to the files of --reject and reports the first of them on standard
+// error.
 type rejects struct {
 	notes          *output.Printer
 	lines, reasons *os.File
@@ -120,9 +117,9 @@ const opReject rhumb.Op = "rhumb.reject"
 // reasonsFile returns the name of the file for the reasons of rejected lines.
 func reasonsFile(path string) string { return path + ".reasons" }
 
-// checkRejects returns an error if a file for rejected lines is also an
-// input, under whatever name, or if lines and reasons would go to the same
-// file. An input that grows by its own malformed lines might never end.
+// checkRejects returns an error if a file for rejected lines is also an input, under whatever name,
+// or if lines and reasons would go to the same file. An input that grows by its own malformed lines
+// might never end.
 func checkRejects(path string, inputs []fs.FileInfo) error {
 	if path == "" {
 		return nil
@@ -144,9 +141,8 @@ func checkRejects(path string, inputs []fs.FileInfo) error {
 	return nil
 }
 
-// openRejects opens the files for rejected lines and their reasons. It
-// appends, because an ingest that is run again must not lose the lines that
-// the first run rejected.
+// openRejects opens the files for rejected lines and their reasons. It appends, because an ingest
+// that is run again must not lose the lines that the first run rejected.
 func openRejects(notes *output.Printer, path string) (r *rejects, err error) {
 	r = &rejects{notes: notes}
 	if path == "" {

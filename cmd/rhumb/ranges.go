@@ -86,8 +86,7 @@ func regionNamed(c *client.Client, name string) (rhumb.Region, error) {
 
 // parseRange parses REGION/SLOT with the number or the name of the region.
 func parseRange(c *client.Client, s string) (rhumb.RangeID, error) {
-	// A region named 1 would win over the region with the number 1: names are
-	// what people see.
+	// A region named 1 would win over the region with the number 1: names are what people see.
 	name, slot, ok := strings.Cut(s, "/")
 	if r, err := regionNamed(c, name); ok && err == nil {
 		s = r.ID.String() + "/" + slot
@@ -141,8 +140,8 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 	})
 }
 
-// printRangeStatus prints the replicas of a range as a table. What concerns
-// the whole range is its title.
+// printRangeStatus prints the replicas of a range as a table. What concerns the whole range is its
+// title.
 func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	title := fmt.Sprintf("range %s of %s: epoch %d, primary %s (preferred %s), about %d bytes",
 		doc.ID, doc.Region, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes)

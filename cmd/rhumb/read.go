@@ -54,8 +54,8 @@ or --file, and nothing else.`,
 	return rc.connected(c)
 }
 
-// writeRaw writes an opaque value exactly as it was put. It is the only
-// output that is not escaped: its bytes belong to the user.
+// writeRaw writes an opaque value exactly as it was put. It is the only output that is not escaped:
+// its bytes belong to the user.
 func (rc *readCommands) writeRaw(stored []byte) error {
 	const op rhumb.Op = "rhumb.get"
 	payload, ok := rhumb.DecodeOpaque(stored)
@@ -125,9 +125,8 @@ record per line. If --limit cuts the result short, a note shows the --after that
 	return rc.connected(c)
 }
 
-// printScan prints at most limit records, and a note if more follow. It never
-// holds more than one table's rows, because a scan may return more than fits
-// in memory.
+// printScan prints at most limit records, and a note if more follow. It never holds more than one
+// table's rows, because a scan may return more than fits in memory.
 func (rc *readCommands) printScan(n names, tableName string, records iter.Seq2[rhumb.Item, error], limit int) error {
 	var docs []recordDoc
 	count, after := 0, ""
@@ -136,8 +135,7 @@ func (rc *readCommands) printScan(n names, tableName string, records iter.Seq2[r
 			return err
 		}
 		if limit > 0 && count == limit {
-			// The note comes after the data, where a person still sees it
-			// after a long result.
+			// The note comes after the data, where a person still sees it after a long result.
 			defer rc.Notef("more records follow: continue with --after %s, or use --limit 0", after)
 			break
 		}

@@ -86,10 +86,9 @@ are given up: if such a node returns, its copy is quarantined. "rhumb range desc
 	return c
 }
 
-// recoverRange describes the loss, asks for confirmation and makes node n
-// primary. The request carries the version of the record and the described
-// state: the metadata rejects the request if the record has changed, and
-// records the state.
+// recoverRange describes the loss, asks for confirmation and makes node n primary. The request carries
+// the version of the record and the described state: the metadata rejects the request if the record
+// has changed, and records the state.
 func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID, yes bool) error {
 	const op rhumb.Op = "rhumb.unsafe-recover"
 	s, err := c.DescribeRange(ctx, id)
@@ -107,16 +106,14 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 	if i := slices.IndexFunc(s.Replicas, func(x client.ReplicaStatus) bool { return x.Node == n }); s.Replicas[i].State == "" {
 		return rhumb.Ef(op, rhumb.Unavailable, "nothing was changed: node %s does not report the state of its copy of range %s: %s", n, id, s.Replicas[i].Reason)
 	}
-	// The description goes to standard error also with --yes, so that the log
-	// of a script has it.
+	// The description goes to standard error also with --yes, so that the log of a script has it.
 	seen := knownLoss(s, n)
 	fmt.Fprint(rc.Err, output.EscapeLines(describeLoss(s, seen, nodes)))
 	if !yes && !strings.EqualFold(rc.askFor("Accept this loss? [yes/no] "), "yes") {
 		return rhumb.E(op, rhumb.ConditionFailed, "nothing was changed: the loss was not accepted; --yes accepts it without asking")
 	}
-	// A damaged copy cannot become primary, so its node starts an empty one,
-	// which fills from the longest of the others. That changes the record,
-	// whose version the recovery has to name.
+	// A damaged copy cannot become primary, so its node starts an empty one, which fills from the
+	// longest of the others. That changes the record, whose version the recovery has to name.
 	if r.IsQuarantined(n) {
 		if err := c.DiscardReplica(ctx, id, n, true); err != nil {
 			return err
@@ -137,9 +134,8 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 	})
 }
 
-// whyNotRecover returns why no loss has to be accepted for the copy on node
-// n, or "". It spares the operator a question that the metadata would answer
-// with a refusal; the metadata decides.
+// whyNotRecover returns why no loss has to be accepted for the copy on node n, or "". It spares the
+// operator a question that the metadata would answer with a refusal; the metadata decides.
 func whyNotRecover(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) string {
 	live := func(id rhumb.NodeID) bool {
 		return slices.ContainsFunc(nodes, func(v client.NodeStatus) bool {
@@ -157,13 +153,12 @@ func whyNotRecover(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) st
 	return ""
 }
 
-// knownLoss returns the end of the copy on node n, and the highest position
-// that any copy knows as committed.
+// knownLoss returns the end of the copy on node n, and the highest position that any copy knows as
+// committed.
 func knownLoss(s client.RangeStatus, n rhumb.NodeID) rhumb.Recovery {
 	seen := rhumb.Recovery{Node: n}
 	for _, r := range s.Replicas {
-		// A position counts as committed if any copy knows it, even one that
-		// cannot be used.
+		// A position counts as committed if any copy knows it, even one that cannot be used.
 		seen.Known = max(seen.Known, r.Commit)
 		if r.Node == n && !s.Range.IsQuarantined(n) {
 			seen.End, seen.EndTime = r.End, r.EndTime
@@ -172,8 +167,8 @@ func knownLoss(s client.RangeStatus, n rhumb.NodeID) rhumb.Recovery {
 	return seen
 }
 
-// describeLoss describes each copy of a range, the damage, and the writes
-// that may be lost, for the operator who has to accept it.
+// describeLoss describes each copy of a range, the damage, and the writes that may be lost, for the
+// operator who has to accept it.
 func describeLoss(s client.RangeStatus, seen rhumb.Recovery, nodes []client.NodeStatus) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Range %s, epoch %d, in sync: %s.\n", s.Range.ID, s.Range.Epoch, strings.Join(nodeNames(s.Range.InSync), ", "))
@@ -201,9 +196,8 @@ func describeLoss(s client.RangeStatus, seen rhumb.Recovery, nodes []client.Node
 	switch {
 	case s.Range.IsQuarantined(seen.Node):
 		fmt.Fprintf(&b, "Node %s discards its damaged copy: everything that no other live, undamaged copy holds is lost.\n", seen.Node)
-	// The end of this copy is a lower bound for what survives: the new
-	// primary continues from the longest live copy, whose end may have moved
-	// since.
+	// The end of this copy is a lower bound for what survives: the new primary continues from the
+	// longest live copy, whose end may have moved since.
 	case seen.Known > seen.End:
 		fmt.Fprintf(&b, "The copy on %s ends at %d, but position %d is known to be committed: unless another live, undamaged copy holds them, %d positions of acknowledged writes are certainly lost, and possibly more.\n",
 			seen.Node, seen.End, seen.Known, seen.Known-seen.End)

@@ -22,8 +22,8 @@ func unsafeRecoverCommand(s *session) *cobra.Command {
 		s.connected((&rangeCommands{s}).recoverRangeCommand()), (&metadataRecovery{s}).recoverMetadataCommand())
 }
 
-// metadataRecovery is `rhumb unsafe-recover metadata`, which works on the
-// directories of a stopped node.
+// metadataRecovery is `rhumb unsafe-recover metadata`, which works on the directories of a stopped
+// node.
 type metadataRecovery struct{ *session }
 
 func (mr *metadataRecovery) recoverMetadataCommand() *cobra.Command {
@@ -69,8 +69,7 @@ type recoverDoc struct {
 
 func (mr *metadataRecovery) recoverMetadata(dirs []string, yes, show bool) error {
 	const op rhumb.Op = "rhumb.recover"
-	// Opening a directory creates a store in it, so a misspelt one has to be
-	// caught first.
+	// Opening a directory creates a store in it, so a misspelt one has to be caught first.
 	for _, dir := range dirs {
 		if _, err := os.Stat(filepath.Join(dir, "STORE")); err != nil {
 			return rhumb.Ef(op, rhumb.NotFound, "%s is not the data directory of a node: %v", dir, err)
@@ -83,8 +82,7 @@ func (mr *metadataRecovery) recoverMetadata(dirs []string, yes, show bool) error
 	if show {
 		return mr.printSurvivor(recoverDoc{Survivor: s})
 	}
-	// With --yes the survivor is printed afterwards, as the one document of
-	// the command.
+	// With --yes the survivor is printed afterwards, as the one document of the command.
 	if !yes {
 		if err := mr.printSurvivor(recoverDoc{Survivor: s}); err != nil {
 			return err
@@ -103,8 +101,8 @@ func (mr *metadataRecovery) recoverMetadata(dirs []string, yes, show bool) error
 	return nil
 }
 
-// confirmRecovery asks for the name of the node rather than for "yes", so
-// that nobody confirms by habit.
+// confirmRecovery asks for the name of the node rather than for "yes", so that nobody confirms by
+// habit.
 func (mr *metadataRecovery) confirmRecovery(s raftmeta.Survivor) bool {
 	mr.Notef("The voters %s are given up for good. What only they had cannot be restored.", namesOf(otherVoters(s)))
 	return mr.askFor(fmt.Sprintf("Type %s to make it the only voter: ", s.Node)) == s.Node.String()

@@ -18,8 +18,7 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// session holds the state that the commands share: output, input and
-// connection.
+// session holds the state that the commands share: output, input and connection.
 type session struct {
 	*output.Printer
 	inputs
@@ -32,8 +31,8 @@ func (s *session) connected(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// withTable runs fn with a client, the table that args[0] names, and the
-// record name in args[1], if there is one.
+// withTable runs fn with a client, the table that args[0] names, and the record name in args[1], if
+// there is one.
 func (s *session) withTable(ctx context.Context, args []string, fn func(context.Context, *client.Client, *client.Table, []byte) error) error {
 	// A name that cannot exist fails before the command waits for a cluster.
 	var name []byte
@@ -52,8 +51,7 @@ func (s *session) withTable(ctx context.Context, args []string, fn func(context.
 	})
 }
 
-// askFor prints a question and returns the line that a person types, or "" if
-// nobody answers.
+// askFor prints a question and returns the line that a person types, or "" if nobody answers.
 func (s *session) askFor(question string) string {
 	fmt.Fprint(s.Err, question)
 	line, _ := bufio.NewReader(s.in).ReadString('\n') // at the end of input the answer is ""
@@ -63,8 +61,8 @@ func (s *session) askFor(question string) string {
 // inputs opens the files that a command reads; "-" is standard input.
 type inputs struct{ in io.Reader }
 
-// standardInput is a file too if it is redirected. It keeps the methods of a
-// file, such as Seek, but stays open.
+// standardInput is a file too if it is redirected. It keeps the methods of a file, such as Seek,
+// but stays open.
 type standardInput struct{ *os.File }
 
 // Close does nothing.
@@ -89,8 +87,7 @@ func (i inputs) openFile(name string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// openSized opens a file and returns its size in bytes, or -1 if it is not a
-// regular file.
+// openSized opens a file and returns its size in bytes, or -1 if it is not a regular file.
 func (i inputs) openSized(name string) (io.ReadCloser, int64, error) {
 	src, err := i.openFile(name)
 	if err != nil {
@@ -112,8 +109,7 @@ func (i inputs) readFile(name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer src.Close()
-	// One byte more than the limit shows that the file is too large without
-	// reading it all.
+	// One byte more than the limit shows that the file is too large without reading it all.
 	content, err := io.ReadAll(io.LimitReader(src, limit+1))
 	if err != nil {
 		return nil, rhumb.Ef(op, rhumb.Other, "%s: %v", name, err)

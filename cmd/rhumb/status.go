@@ -24,13 +24,13 @@ type statusDoc struct {
 	Problems []string `json:"problems"`
 	// Notes lists facts that are worth knowing although no action is needed.
 	Notes []string `json:"notes,omitempty"`
-	// CanLose is how many more nodes may fail, whichever they are, before a
-	// range refuses writes or the metadata group has no majority.
+	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or
+	// the metadata group has no majority.
 	CanLose        int    `json:"can_lose"`
 	MetadataLeader string `json:"metadata_leader,omitempty"`
 	Revision       uint64 `json:"revision"`
-	// LocalCopy is true if no node knows a leader: the document then shows
-	// the copy of one node, which may be old.
+	// LocalCopy is true if no node knows a leader: the document then shows the copy of one node,
+	// which may be old.
 	LocalCopy bool               `json:"local_copy,omitempty"`
 	Ranges    health.RangeCounts `json:"ranges"`
 	Tables    int                `json:"tables"`

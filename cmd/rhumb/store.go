@@ -47,8 +47,7 @@ func verifyStore(s *session, dir string) error {
 		return err
 	}
 	s.Notef("checked %d files, %d bytes, %d keys of %d ranges", doc.Files, doc.Bytes, doc.Keys, doc.Ranges)
-	// The report is printed in full before the error, which only sets the
-	// exit code.
+	// The report is printed in full before the error, which only sets the exit code.
 	if len(doc.Faults) > 0 {
 		return rhumb.Ef(op, rhumb.Corrupt, "%s in %s; do not start the node on it", output.Counted(len(doc.Faults), "fault", "faults"), dir)
 	}

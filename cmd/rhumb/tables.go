@@ -42,8 +42,7 @@ record; plain has none of these. --snapshot=never refuses publication for good.`
   rhumb table create cars --snapshot                  # also in shared memory, with a spatial index
   rhumb table create roads --snapshot=spatial,ordered # also with scans by prefix`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			// The value of --snapshot is optional, so pflag takes a separate
-			// word for an argument.
+			// The value of --snapshot is optional, so pflag takes a separate word for an argument.
 			if len(args) == 2 && cmd.Flags().Changed("snapshot") {
 				return fmt.Errorf("write --snapshot=%s, with an equals sign", args[1])
 			}

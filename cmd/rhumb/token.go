@@ -72,7 +72,7 @@ One node of a new cluster gets a token with --founder: this node creates the clu
 	fl.StringSliceVar(&f.nodes, "node", nil, "name of the node, such as eu-1; repeat the flag for more tokens")
 	fl.BoolVar(&f.founder, "founder", false, "the (first) node creates the cluster")
 	fl.BoolVar(&f.force, "force", false, "with --founder: although the cluster may exist already")
-	fl.DurationVar(&f.life, "ttl", authority.TokenLifeDefault, "how long the token can be used, at most "+authority.TokenLifeMax.String())
+	fl.DurationVar(&f.life, "ttl", authority.TokenLifeDefault, fmt.Sprintf("how long the token can be used, at most %d days", authority.TokenLifeMax/(24*time.Hour)))
 	fl.StringVar(&f.out, "out", "", "write the token to this file, which only the owner can read")
 	fl.StringVar(&f.outDir, "out-dir", "", "write each token to NAME.token in this folder")
 	must(c.MarkFlagRequired("node"))

@@ -174,6 +174,7 @@ certificate from the authority; to keep a user out, use rhumb user disable.`,
 	// --user is the user that connects.
 	c.Flags().StringVar(&r.User, "user-name", "", "name of a user")
 	c.Flags().StringVar(&r.Operator, "operator", "", "name of an operator")
+	c.Flags().StringVar(&r.Issuer, "issuer", "", "fingerprint of the authority that issued SERIAL, or its first digits, if several certificates have the number")
 	c.Flags().StringVar(&r.Why, "why", "", "reason, for rhumb cert ls")
 	return tc.connected(c)
 }

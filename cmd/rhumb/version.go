@@ -10,8 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// version is the version of the release. The Makefile sets it with -ldflags
-// "-X main.version=…".
+// version is the version of the release. The Makefile sets it with -ldflags "-X main.version=…".
 var version = "dev"
 
 // versionDoc is what `rhumb version` prints.
@@ -24,8 +23,7 @@ type versionDoc struct {
 	System  string `json:"system"`
 }
 
-// describeVersion returns the version and the build information of the Go
-// toolchain.
+// describeVersion returns the version and the build information of the Go toolchain.
 func describeVersion() versionDoc {
 	doc := versionDoc{Version: version, Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

@@ -23,8 +23,7 @@ type placeFlags struct {
 	local bool
 }
 
-// register adds the flags to a command. fallback describes where the command
-// goes without --home.
+// register adds the flags to a command. fallback describes where the command goes without --home.
 func (p *placeFlags) register(c *cobra.Command, fallback string) {
 	c.Flags().StringVar(&p.home, "home", "", "home of the record: a region, or REGION/SLOT as commands print it")
 	flags.Default(c.Flags(), "home", fallback)
@@ -144,8 +143,7 @@ func (wc *writeCommands) runWrite(ctx context.Context, args []string, kind rhumb
 	return wc.withTable(ctx, args, func(ctx context.Context, c *client.Client, t *client.Table, name []byte) error {
 		m := rhumb.Mutation{Kind: kind, Table: t.Info().ID, Name: name, Cond: cond}
 		if kind != rhumb.Delete {
-			// What FIELD=VALUE means depends on the table: its location field
-			// is a point.
+			// What FIELD=VALUE means depends on the table: its location field is a point.
 			if m.Value, err = value.encode(wc.inputs, args[2:], t.Info().LocationField); err != nil {
 				return err
 			}
@@ -154,9 +152,8 @@ func (wc *writeCommands) runWrite(ctx context.Context, args []string, kind rhumb
 		if err != nil {
 			return err
 		}
-		// Put, patch and delete differ only in their mutation, so all three
-		// go as a batch of one. Its receipt has the home that the search
-		// found.
+		// Put, patch and delete differ only in their mutation, so all three go as a batch of one.
+		// Its receipt has the home that the search found.
 		r := client.Result{
 			Key:     rhumb.Key{Table: m.Table, Home: out.Receipt.Range, Name: name},
 			Applied: out.Applied, Version: out.Version, Existed: len(out.Existed) > 0 && out.Existed[0], Receipt: out.Receipt,
@@ -209,8 +206,7 @@ func (wc *writeCommands) insertRecord(ctx context.Context, args []string, region
 		}
 		o := client.InsertOptions{Region: region}
 		var r client.Result
-		// InsertRecord takes the region from the location field, which only
-		// records have.
+		// InsertRecord takes the region from the location field, which only records have.
 		if payload, opaque := rhumb.DecodeOpaque(stored); opaque {
 			r, err = t.Insert(ctx, payload, o)
 		} else {

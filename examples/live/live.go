@@ -1,5 +1,5 @@
-// Package live finds the running `rhumb demo` for the example programs: the
-// addresses of its nodes, and the image in shared memory that holds a table.
+// Package live finds the running `rhumb demo` for the example programs: the addresses of its nodes,
+// and the image in shared memory that holds a table.
 package live
 
 import (
@@ -36,9 +36,8 @@ func Addrs(l *demo.Layout) (addrs []string) {
 	return addrs
 }
 
-// Image returns the directory of the image with the most records of a table,
-// among the images of all nodes of a demo. Each node publishes only the
-// ranges that it replicates.
+// Image returns the directory of the image with the most records of a table, among the images of
+// all nodes of a demo. Each node publishes only the ranges that it replicates.
 func Image(l *demo.Layout, table string) (string, error) {
 	cluster := filepath.Join(l.SnapshotDir, l.ClusterID)
 	nodes, err := os.ReadDir(cluster)

@@ -9,8 +9,8 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// graph is the part of the roads that does not change: their geometry. It is
-// read once, while speeds are read during each search.
+// graph is the part of the roads that does not change: their geometry. It is read once, while
+// speeds are read during each search.
 type graph struct {
 	nodes []rhumb.Point
 	edges []edge
@@ -20,8 +20,8 @@ type graph struct {
 	named map[string]int32
 }
 
-// edge is a road segment. The direction of traffic is ignored: every segment
-// can be driven both ways.
+// edge is a road segment. The direction of traffic is ignored: every segment can be driven both
+// ways.
 type edge struct {
 	name   []byte
 	ends   [2]int32
@@ -29,16 +29,16 @@ type edge struct {
 	kmh    float64 // assumed speed without a live one
 }
 
-// usualSpeeds are the assumed speeds by kind of road, in km/h. Cars do not
-// use kinds without an entry.
+// usualSpeeds are the assumed speeds by kind of road, in km/h. Cars do not use kinds without an
+// entry.
 var usualSpeeds = map[string]float64{
 	"motorway": 100, "motorway_link": 60, "trunk": 80, "trunk_link": 50, "primary": 45, "primary_link": 40, "secondary": 40,
 	"secondary_link": 35, "tertiary": 35, "tertiary_link": 30, "unclassified": 25, "road": 25, "residential": 20,
 	"living_street": 10, "service": 10,
 }
 
-// fastest bounds every speed, in km/h. The estimate of the search uses it,
-// and must never exceed the true cost.
+// fastest bounds every speed, in km/h. The estimate of the search uses it, and must never exceed
+// the true cost.
 const fastest = 130.0
 
 // loadGraph reads all road segments that cars can use from a view.
@@ -97,8 +97,8 @@ func (g *graph) addSegment(name, value []byte) error {
 	return nil
 }
 
-// nodeAt returns the node at a position. Segments that meet have exactly
-// equal coordinates, down to the last digit, so the text is the key.
+// nodeAt returns the node at a position. Segments that meet have exactly equal coordinates, down to
+// the last digit, so the text is the key.
 func (g *graph) nodeAt(lat, lon string) (int32, error) {
 	key := [2]string{lat, lon}
 	if n, ok := g.at[key]; ok {
@@ -118,9 +118,8 @@ func (g *graph) nodeAt(lat, lon string) (int32, error) {
 	return n, nil
 }
 
-// keepLargest keeps the edges of the largest connected part of the graph and
-// links them to its nodes, so that there is a route between any two of them.
-// Parts are found by union-find.
+// keepLargest keeps the edges of the largest connected part of the graph and links them to its
+// nodes, so that there is a route between any two of them. Parts are found by union-find.
 func (g *graph) keepLargest() {
 	part := make([]int32, len(g.nodes))
 	for i := range part {
@@ -163,8 +162,8 @@ func (g *graph) keepLargest() {
 	g.edges = kept
 }
 
-// nearestNode returns the node nearest to a position, among the ends of the
-// nearest segment in the image that cars can use.
+// nearestNode returns the node nearest to a position, among the ends of the nearest segment in the
+// image that cars can use.
 func (g *graph) nearestNode(roads *reader.Table, p rhumb.Point) (int32, error) {
 	const among = 200
 	best, distance := int32(-1), 0.0
@@ -175,8 +174,7 @@ func (g *graph) nearestNode(roads *reader.Table, p rhumb.Point) (int32, error) {
 			return true
 		}
 		for _, end := range g.edges[n].ends {
-			// Routes run from node to node, so the nearer end of the segment
-			// counts.
+			// Routes run from node to node, so the nearer end of the segment counts.
 			if d := geo.Distance(p, g.nodes[end]); best < 0 || d < distance {
 				best, distance = end, d
 			}

@@ -1,6 +1,6 @@
-// Command router finds the fastest route through a town over road segments in
-// Rhumb. Speeds are live: every step of the search reads them, once from the
-// image in shared memory and once through the client, for comparison.
+// Command router finds the fastest route through a town over road segments in Rhumb. Speeds are
+// live: every step of the search reads them, once from the image in shared memory and once through
+// the client, for comparison.
 package main
 
 import (
@@ -49,11 +49,9 @@ func main() {
 	}
 }
 
-// findDemo fills the missing image from the running demo and returns the
-// addresses of the nodes.
+// findDemo fills the missing image from the running demo and returns the addresses of the nodes.
 func (cfg *config) findDemo() (addrs []string, err error) {
-	// Flags take precedence over a running demo, which may be another
-	// cluster.
+	// Flags take precedence over a running demo, which may be another cluster.
 	if cfg.image != "" && cfg.addr != "" {
 		return []string{cfg.addr}, nil
 	}
@@ -165,8 +163,7 @@ func (r *router) loadRoads(from, to string) error {
 	})
 }
 
-// overImage finds the route in a view of this moment: all speeds of one
-// search are consistent.
+// overImage finds the route in a view of this moment: all speeds of one search are consistent.
 func (r *router) overImage() (best *route, took time.Duration, err error) {
 	err = r.withView(func(v reader.View, roads *reader.Table) error {
 		start := time.Now()
@@ -177,8 +174,8 @@ func (r *router) overImage() (best *route, took time.Duration, err error) {
 	return best, took, err
 }
 
-// compareSources finds the same route through the image and through the
-// network, and prints both times.
+// compareSources finds the same route through the image and through the network, and prints both
+// times.
 func (r *router) compareSources(ctx context.Context, repeat int) (best *route, err error) {
 	var times []time.Duration
 	for range max(repeat, 1) {
@@ -197,8 +194,7 @@ func (r *router) compareSources(ctx context.Context, repeat int) (best *route, e
 		return nil, err
 	}
 	network := time.Since(start)
-	// Both searches read the same speeds, unless a write changes them in
-	// between.
+	// Both searches read the same speeds, unless a write changes them in between.
 	if !slices.Equal(best.edges, other.edges) {
 		return nil, fmt.Errorf("the routes differ: %d segments over the image, %d over the network; if speeds are changing, try again", len(best.edges), len(other.edges))
 	}
@@ -209,9 +205,8 @@ func (r *router) compareSources(ctx context.Context, repeat int) (best *route, e
 	return best, nil
 }
 
-// driveJams blocks the middle of the route, waits until the image shows that,
-// and finds another route, the given number of times. At the end it removes
-// the live speeds.
+// driveJams blocks the middle of the route, waits until the image shows that, and finds another
+// route, the given number of times. At the end it removes the live speeds.
 func (r *router) driveJams(ctx context.Context, best *route, times int) error {
 	var jams []int32
 	// The cleanup must also run after an interrupt.
@@ -242,9 +237,8 @@ func (r *router) driveJams(ctx context.Context, best *route, times int) error {
 	return nil
 }
 
-// simulateRush stores slow usual speeds from 7 to 9 o'clock on each day for
-// the middle of the route, and finds tomorrow's route at night and in the
-// morning. At the end it removes them.
+// simulateRush stores slow usual speeds from 7 to 9 o'clock on each day for the middle of the
+// route, and finds tomorrow's route at night and in the morning. At the end it removes them.
 func (r *router) simulateRush(ctx context.Context, best *route) error {
 	profile := make([]byte, hoursOfWeek)
 	for h := range profile {
@@ -258,8 +252,7 @@ func (r *router) simulateRush(ctx context.Context, best *route) error {
 	if err := r.setField(ctx, slow, profileField, rhumb.BytesField(profile)); err != nil {
 		return err
 	}
-	// Segments are written one after another, so the last one is the last to
-	// appear.
+	// Segments are written one after another, so the last one is the last to appear.
 	if err := r.awaitField(ctx, slow[len(slow)-1], profileField, rhumb.BytesField(profile)); err != nil {
 		return err
 	}
@@ -278,8 +271,7 @@ func (r *router) simulateRush(ctx context.Context, best *route) error {
 	return nil
 }
 
-// countShared returns the number of segments of a route that are in another
-// one too.
+// countShared returns the number of segments of a route that are in another one too.
 func countShared(of, with *route) (n int) {
 	for _, e := range of.edges {
 		if slices.Contains(with.edges, e) {
@@ -289,8 +281,7 @@ func countShared(of, with *route) (n int) {
 	return n
 }
 
-// setField sets a field of segments through the cluster. The zero value
-// removes the field.
+// setField sets a field of segments through the cluster. The zero value removes the field.
 func (r *router) setField(ctx context.Context, edges []int32, field string, value rhumb.FieldValue) error {
 	patch, err := rhumb.NewRecord(rhumb.Field{Name: field, Value: value})
 	if err != nil {

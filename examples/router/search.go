@@ -9,9 +9,8 @@ import (
 
 // speeds provides the present speeds on edges.
 type speeds interface {
-	// edgeSpeeds fills out with the speeds in km/h on edges that are reached
-	// the given number of seconds after the departure. A search calls it once
-	// per node, for all edges of that node.
+	// edgeSpeeds fills out with the speeds in km/h on edges that are reached the given number of
+	// seconds after the departure. A search calls it once per node, for all edges of that node.
 	edgeSpeeds(edges []int32, after float64, out []float64) error
 }
 
@@ -21,15 +20,13 @@ type route struct {
 	nodes   []int32 // one more than edges
 	seconds float64
 	metres  float64
-	// settled is the number of nodes whose edges were read, reads the number
-	// of those edges.
+	// settled is the number of nodes whose edges were read, reads the number of those edges.
 	settled, reads int
 }
 
-// findRoute finds the fastest route by A* (Hart, Nilsson, Raphael, 1968). The
-// estimate of the remaining cost is the straight line at the greatest speed,
-// which never exceeds the true cost, so the first route to reach the end is
-// optimal.
+// findRoute finds the fastest route by A* (Hart, Nilsson, Raphael, 1968). The estimate of the
+// remaining cost is the straight line at the greatest speed, which never exceeds the true cost, so
+// the first route to reach the end is optimal.
 func (g *graph) findRoute(from, to int32, live speeds) (*route, error) {
 	const unseen = -1
 	best := make([]float64, len(g.nodes))
@@ -44,13 +41,12 @@ func (g *graph) findRoute(from, to int32, live speeds) (*route, error) {
 	var kmh []float64
 	for open.Len() > 0 {
 		n := heap.Pop(open).(candidate).node
-		// The estimate never exceeds the true cost, so the first arrival is
-		// the fastest.
+		// The estimate never exceeds the true cost, so the first arrival is the fastest.
 		if n == to {
 			return g.walkBack(r, best, via, from, to), nil
 		}
-		// A node may be in the queue several times, with decreasing costs;
-		// the first one settles it.
+		// A node may be in the queue several times, with decreasing costs; the first one settles
+		// it.
 		if done[n] {
 			continue
 		}
@@ -65,8 +61,7 @@ func (g *graph) findRoute(from, to int32, live speeds) (*route, error) {
 		r.reads += len(out)
 		for i, e := range out {
 			next := g.edges[e].otherEnd(n)
-			// At least 1 km/h, so that a standstill is expensive but not
-			// infinite.
+			// At least 1 km/h, so that a standstill is expensive but not infinite.
 			cost := best[n] + g.edges[e].metres/(min(max(kmh[i], 1), fastest)/3.6)
 			// The old candidate stays in the queue; done drops it later.
 			if best[next] == unseen || cost < best[next] {
@@ -78,8 +73,8 @@ func (g *graph) findRoute(from, to int32, live speeds) (*route, error) {
 	return nil, errors.New("found no route between the two positions")
 }
 
-// otherEnd returns the other end of the edge. It needs no comparison, because
-// the sum of both ends is known.
+// otherEnd returns the other end of the edge. It needs no comparison, because the sum of both ends
+// is known.
 func (e *edge) otherEnd(n int32) int32 { return e.ends[0] + e.ends[1] - n }
 
 // walkBack collects the route from the end to the start and reverses it.
@@ -102,15 +97,14 @@ func (g *graph) walkBack(r *route, best []float64, via []int32, from, to int32) 
 	return r
 }
 
-// candidate is a reachable node with a lower bound of the cost of a route
-// through it.
+// candidate is a reachable node with a lower bound of the cost of a route through it.
 type candidate struct {
 	node int32
 	cost float64
 }
 
-// frontier is the queue of candidates, the cheapest first. Ties are broken by
-// the number of the node, so that a search is deterministic.
+// frontier is the queue of candidates, the cheapest first. Ties are broken by the number of the
+// node, so that a search is deterministic.
 type frontier []candidate
 
 func (f frontier) Len() int { return len(f) }

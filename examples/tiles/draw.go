@@ -12,8 +12,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/reader"
 )
 
-// margin is the distance from a tile, in pixels, within which symbols may
-// reach into the tile.
+// margin is the distance from a tile, in pixels, within which symbols may reach into the tile.
 const margin = 12
 
 var (
@@ -27,8 +26,8 @@ var (
 	jammed   = color.RGBA{0xd0, 0x3a, 0x2a, 0xff}
 )
 
-// layers are drawn one over another. A layer starts at a zoom level; at lower
-// ones a town is a speck.
+// layers are drawn one over another. A layer starts at a zoom level; at lower ones a town is a
+// speck.
 var layers = []struct {
 	table string
 	from  int
@@ -49,15 +48,13 @@ func newCanvas(t tile) *canvas {
 	return c
 }
 
-// fillPath draws the shapes that were added to the path, and starts a new
-// path.
+// fillPath draws the shapes that were added to the path, and starts a new path.
 func (c *canvas) fillPath(with color.Color) {
 	c.r.Draw(c.img, c.img.Bounds(), image.NewUniform(with), image.Point{})
 	c.r.Reset(tileSize, tileSize)
 }
 
-// addLine adds a straight line with round ends, which close the gaps between
-// consecutive segments.
+// addLine adds a straight line with round ends, which close the gaps between consecutive segments.
 func (c *canvas) addLine(x0, y0, x1, y1, width float32) {
 	dx, dy := x1-x0, y1-y0
 	length := float32(math.Hypot(float64(dx), float64(dy)))
@@ -70,9 +67,8 @@ func (c *canvas) addLine(x0, y0, x1, y1, width float32) {
 	c.addDisc(x1, y1, width/2)
 }
 
-// addPolygon adds a polygon with corners given as alternating x and y. The
-// orientation is normalised: overlapping shapes of opposite orientation would
-// cancel each other.
+// addPolygon adds a polygon with corners given as alternating x and y. The orientation is
+// normalised: overlapping shapes of opposite orientation would cancel each other.
 func (c *canvas) addPolygon(xy ...float32) {
 	var area float32
 	n := len(xy)
@@ -93,8 +89,7 @@ func (c *canvas) addPolygon(xy ...float32) {
 	c.r.ClosePath()
 }
 
-// addDisc adds a circle with twelve corners, which is enough for a few
-// pixels.
+// addDisc adds a circle with twelve corners, which is enough for a few pixels.
 func (c *canvas) addDisc(x, y, radius float32) {
 	var xy [24]float32
 	for i := range 12 {
@@ -111,8 +106,8 @@ type road struct {
 	fill           color.RGBA
 }
 
-// drawRoads draws all casings and then all roads, wider ones over narrower
-// ones, so that crossings have no casings.
+// drawRoads draws all casings and then all roads, wider ones over narrower ones, so that crossings
+// have no casings.
 func drawRoads(c *canvas, t *reader.Table) error {
 	var roads []road
 	err := t.VisitBBox(c.tile.boxWithMargin(margin), func(it *reader.Item) bool {
@@ -211,8 +206,7 @@ func drawFlights(c *canvas, t *reader.Table) error {
 	return err
 }
 
-// addArrow adds an arrow head at a position, with a heading in degrees from
-// north.
+// addArrow adds an arrow head at a position, with a heading in degrees from north.
 func (c *canvas) addArrow(x, y float32, heading float64, size float32) {
 	sin, cos := math.Sincos(heading * math.Pi / 180)
 	at := func(right, ahead float32) (float32, float32) {

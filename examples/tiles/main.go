@@ -1,7 +1,6 @@
-// Command tiles serves a map of the present data in Rhumb: roads, airports
-// and flights. A front end distributes requests to worker processes, which
-// all read the same image in shared memory: the data is in memory once,
-// however many workers there are.
+// Command tiles serves a map of the present data in Rhumb: roads, airports and flights. A front end
+// distributes requests to worker processes, which all read the same image in shared memory: the
+// data is in memory once, however many workers there are.
 package main
 
 import (
@@ -76,8 +75,7 @@ func serveMap(ctx context.Context, cfg config, w io.Writer) error {
 	}
 	var workers []*worker
 	defer func() {
-		// Workers end when their standard input closes, also after an error
-		// here.
+		// Workers end when their standard input closes, also after an error here.
 		for _, w := range workers {
 			w.stop()
 		}
@@ -106,8 +104,7 @@ func serveMap(ctx context.Context, cfg config, w io.Writer) error {
 	return nil
 }
 
-// newFrontEnd returns a handler for the page, and for tiles through the
-// workers.
+// newFrontEnd returns a handler for the page, and for tiles through the workers.
 func newFrontEnd(workers []*worker) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -118,8 +115,7 @@ func newFrontEnd(workers []*worker) http.Handler {
 	var next atomic.Uint64
 	mux.HandleFunc("GET /tiles/", func(w http.ResponseWriter, r *http.Request) {
 		k := workers[next.Add(1)%uint64(len(workers))]
-		// Every worker has the same image, so turns are as good as any other
-		// distribution.
+		// Every worker has the same image, so turns are as good as any other distribution.
 		k.served.Add(1)
 		k.proxy.ServeHTTP(w, r)
 	})
@@ -152,8 +148,7 @@ func startWorker(image string) (*worker, error) {
 	if err := k.cmd.Start(); err != nil {
 		return nil, err
 	}
-	// The first line is the address, and proves that the worker accepts
-	// connections.
+	// The first line is the address, and proves that the worker accepts connections.
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		k.stop()
@@ -175,8 +170,8 @@ func (k *worker) stop() {
 	_ = k.cmd.Wait()
 }
 
-// reportMemory prints, at each interval, the tiles and the memory of each
-// worker: its own and the shared part.
+// reportMemory prints, at each interval, the tiles and the memory of each worker: its own and the
+// shared part.
 func reportMemory(ctx context.Context, w io.Writer, workers []*worker, every time.Duration) {
 	for tick := time.NewTicker(every); ; {
 		select {
@@ -198,8 +193,7 @@ func reportMemory(ctx context.Context, w io.Writer, workers []*worker, every tim
 // toMiB converts bytes to MiB.
 func toMiB(n int64) float64 { return float64(n) / (1 << 20) }
 
-// readMemory returns the resident memory of a process from /proc: its own and
-// the shared part.
+// readMemory returns the resident memory of a process from /proc: its own and the shared part.
 func readMemory(pid int) (own, shared int64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -207,8 +201,7 @@ func readMemory(pid int) (own, shared int64, err error) {
 	}
 	for line := range strings.Lines(string(text)) {
 		var kib int64
-		// Shared memory is RssShmem: it counts once per machine, however many
-		// processes map it.
+		// Shared memory is RssShmem: it counts once per machine, however many processes map it.
 		if n, _ := fmt.Sscanf(line, "RssAnon: %d", &kib); n == 1 {
 			own = kib << 10
 		} else if n, _ := fmt.Sscanf(line, "RssShmem: %d", &kib); n == 1 {

@@ -14,8 +14,8 @@ const (
 // tile is one of the 2^z by 2^z tiles of the web Mercator map.
 type tile struct{ z, x, y int }
 
-// boxWithMargin returns the bounds of a tile with a margin in pixels, so that
-// lines and symbols that reach into the tile are found.
+// boxWithMargin returns the bounds of a tile with a margin in pixels, so that lines and symbols
+// that reach into the tile are found.
 func (t tile) boxWithMargin(margin float64) rhumb.Box {
 	return rhumb.Box{
 		Min: t.pointAt(-margin, tileSize+margin),
@@ -38,8 +38,7 @@ func (t tile) pointAt(px, py float64) rhumb.Point {
 // pixelOf returns the pixel of a position.
 func (t tile) pixelOf(p rhumb.Point) (px, py float32) {
 	n := math.Exp2(float64(t.z))
-	// The web Mercator map ends at this latitude, where its height equals its
-	// width.
+	// The web Mercator map ends at this latitude, where its height equals its width.
 	lat := min(max(p.Lat, -85.05112878), 85.05112878) * math.Pi / 180
 	x := (p.Lon + 180) / 360 * n
 	y := (1 - math.Asinh(math.Tan(lat))/math.Pi) / 2 * n

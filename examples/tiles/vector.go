@@ -50,9 +50,8 @@ func serveMVT(w http.ResponseWriter, v reader.View, name string, t tile) error {
 	return err
 }
 
-// vectorLayer returns the features of a table in a tile and its margin,
-// clipped there, in the grid of the tile (mvt.DefaultExtent units). It leaves
-// out lines and areas smaller than one unit.
+// vectorLayer returns the features of a table in a tile and its margin, clipped there, in the grid
+// of the tile (mvt.DefaultExtent units). It leaves out lines and areas smaller than one unit.
 func vectorLayer(table *reader.Table, name string, t tile) (*mvt.Layer, error) {
 	features := geojson.NewFeatureCollection()
 	var failed error
@@ -68,15 +67,14 @@ func vectorLayer(table *reader.Table, name string, t tile) (*mvt.Layer, error) {
 	l := mvt.NewLayer(name, features)
 	l.Version = mvtVersion
 	l.ProjectToTile(maptile.New(uint32(t.x), uint32(t.y), maptile.Zoom(t.z)))
-	// Clipping at the margin keeps lines and symbols of neighbouring tiles
-	// continuous.
+	// Clipping at the margin keeps lines and symbols of neighbouring tiles continuous.
 	l.Clip(orb.Bound{Max: orb.Point{mvt.DefaultExtent, mvt.DefaultExtent}}.Pad(margin * mvt.DefaultExtent / tileSize))
 	l.RemoveEmpty(1, 1)
 	return l, nil
 }
 
-// vectorFeature returns a record as a feature. A numeric key is the ID of the
-// feature, any other name a property.
+// vectorFeature returns a record as a feature. A numeric key is the ID of the feature, any other
+// name a property.
 func vectorFeature(it *reader.Item) (*geojson.Feature, error) {
 	rec, err := rhumb.DecodeRecord(it.Value)
 	if err != nil {
@@ -100,8 +98,7 @@ func vectorFeature(it *reader.Item) (*geojson.Feature, error) {
 	return f, nil
 }
 
-// shapeOf returns the geometry of a record: the line of a road, or the point
-// or box of the record.
+// shapeOf returns the geometry of a record: the line of a road, or the point or box of the record.
 func shapeOf(rec rhumb.Record, it *reader.Item) orb.Geometry {
 	if a, b, ok := roadEnds(rec); ok {
 		return orb.LineString{{a.Lon, a.Lat}, {b.Lon, b.Lat}}

@@ -44,15 +44,13 @@ func runWorker(ctx context.Context, cfg config, w io.Writer) error {
 	return nil
 }
 
-// tileHandler serves tiles of all layers, or of one table, in the format of
-// the suffix.
+// tileHandler serves tiles of all layers, or of one table, in the format of the suffix.
 func tileHandler(image *reader.Client) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, forms map[string]form) {
 		mux.HandleFunc("GET "+pattern, func(w http.ResponseWriter, r *http.Request) {
 			suffix := path.Ext(r.PathValue("y"))
-			// The suffix is part of the last path element, which patterns of
-			// ServeMux cannot split.
+			// The suffix is part of the last path element, which patterns of ServeMux cannot split.
 			answer, ok := forms[suffix]
 			t, err := parseTile(r, suffix)
 			switch {
@@ -85,14 +83,12 @@ func parseTile(r *http.Request, suffix string) (t tile, err error) {
 	return tile{z: z, x: x, y: n}, nil
 }
 
-// serveView answers a request from one view, so that all layers of a tile
-// show the same moment.
+// serveView answers a request from one view, so that all layers of a tile show the same moment.
 func serveView(w http.ResponseWriter, image *reader.Client, answer func(v reader.View) error) {
 	v, err := image.Lock()
 	if err == nil {
 		defer v.Unlock()
-		// The version lets a test compare tiles; caching would hide new
-		// versions.
+		// The version lets a test compare tiles; caching would hide new versions.
 		w.Header().Set("Rhumb-Version", strconv.FormatUint(v.Version(), 10))
 		w.Header().Set("Cache-Control", "no-store")
 		err = answer(v)
@@ -125,8 +121,7 @@ func servePNG(w http.ResponseWriter, v reader.View, _ string, t tile) error {
 		}
 	}
 	w.Header().Set("Content-Type", "image/png")
-	// A tile is drawn per request and never cached, so speed matters more
-	// than size.
+	// A tile is drawn per request and never cached, so speed matters more than size.
 	return (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(w, c.img)
 }
 

@@ -25,6 +25,9 @@ import (
 )
 
 // Authority issues certificates of one cluster.
+//
+// Package authority could issue most of these certificates too, but it is above this package, and
+// it refuses to issue the bad ones that tests of verification need.
 type Authority struct {
 	Cluster rhumb.ClusterID
 	Cert    *x509.Certificate
@@ -58,6 +61,8 @@ func NewFor(t testing.TB, cluster rhumb.ClusterID) *Authority {
 	serial := serials.Add(1)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "test authority " + big.NewInt(serial).String()},
+		// Two days back, so that tests can issue certificates that expired yesterday and still fail
+		// for that reason alone, and not because the authority was not valid yet.
 		NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().Add(10 * 365 * 24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
@@ -72,6 +77,7 @@ func (a *Authority) Intermediate(t testing.TB) *Authority {
 	template := *a.Cert
 	template.SerialNumber = big.NewInt(serials.Add(1))
 	template.Subject = pkix.Name{CommonName: "intermediate authority " + template.SerialNumber.String()}
+	// The identifiers of the parent would make the chain builder look for the wrong key.
 	template.SubjectKeyId, template.AuthorityKeyId = nil, nil
 	out.Cert = a.sign(t, &template, out.key.Public(), a.Cert)
 	return out
@@ -133,6 +139,11 @@ func URIs(t testing.TB, uris ...string) Option {
 	}
 }
 
+// Serial sets the serial number.
+func Serial(n int64) Option {
+	return func(i *issue) { i.template.SerialNumber = big.NewInt(n) }
+}
+
 // SelfSigned signs the certificate with its own key.
 func SelfSigned() Option { return func(i *issue) { i.selfSigned = true } }
 
@@ -140,6 +151,8 @@ func SelfSigned() Option { return func(i *issue) { i.selfSigned = true } }
 func RSA(t testing.TB, bits int) Option {
 	return func(i *issue) {
 		if bits < 1024 {
+			// The standard library refuses to generate such keys, but other programs do, and
+			// verification has to reject them.
 			t.Setenv("GODEBUG", "rsa1024min=0")
 		}
 		key, err := rsa.GenerateKey(rand.Reader, bits)

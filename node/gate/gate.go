@@ -25,8 +25,8 @@ const (
 	// patience is how long a connection stays early at least, even if another one needs its place.
 	// Handshakes of well-behaved callers take a fraction of it.
 	patience = time.Second
-	// earlyBytesMax bounds what an early connection may send: the largest chain of certificates that
-	// is accepted, a login and the first bytes of a request.
+	// earlyBytesMax is the default of Config.EarlyBytes: the largest chain of certificates that is
+	// accepted, a login and the first bytes of a request.
 	earlyBytesMax = 128 << 10
 	// waitingMax bounds the connections that wait for a place. They take a file descriptor each.
 	waitingMax = 1_024
@@ -45,6 +45,8 @@ type Config struct {
 	Connections, Early int
 	// EarlyTimeout is how long a connection may be early.
 	EarlyTimeout time.Duration
+	// EarlyBytes is what an early connection may send.
+	EarlyBytes int64
 	// IsNode reports whether an address is that of a node of the cluster. It must not block. Nil means
 	// that none is known.
 	IsNode func(netip.Addr) bool
@@ -103,6 +105,9 @@ func New(l net.Listener, cfg Config) *Gate {
 	}
 	if cfg.EarlyTimeout == 0 {
 		cfg.EarlyTimeout = EarlyTimeout
+	}
+	if cfg.EarlyBytes == 0 {
+		cfg.EarlyBytes = earlyBytesMax
 	}
 	g := &Gate{cfg: cfg, l: l, ready: make(chan *Conn), done: make(chan struct{}), conns: map[pair]*Conn{}, refused: map[string]prometheus.Counter{}}
 	g.clients.from, g.nodes.from = map[netip.Addr]int{}, map[netip.Addr]int{}
@@ -434,7 +439,7 @@ func (c *Conn) From() netip.Addr { return c.from }
 // Read implements net.Conn. It fails if an early connection sends too much.
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 && !c.known.Load() && c.read.Add(int64(n)) > earlyBytesMax && !c.known.Load() {
+	if n > 0 && !c.known.Load() && c.read.Add(int64(n)) > c.g.cfg.EarlyBytes && !c.known.Load() {
 		c.g.mu.Lock()
 		c.g.refuseLocked(c, refusedTalker)
 		c.g.mu.Unlock()

@@ -299,7 +299,7 @@ func TestRevokedNodeIsCutOff(t *testing.T) {
 	if err := one.network.checkProof(proofRaft, proof, 2, 0, []byte("m")); err != nil {
 		t.Fatal(err)
 	}
-	one.source.SetTrust(identity.Trust{Revoked: []string{identity.SerialOf(lost.Cert)}})
+	one.source.SetTrust(identity.Trust{Revoked: []identity.Revoked{{Serial: identity.SerialOf(lost.Cert)}}})
 	start := time.Now()
 	two.await(t, "cut off", func() bool { return !two.connected[1] })
 	t.Logf("cut off after %v", time.Since(start))

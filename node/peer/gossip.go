@@ -8,11 +8,13 @@ import (
 	"log"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/wan"
@@ -58,15 +60,19 @@ type GossipConfig struct {
 	// Encrypted encrypts gossip with AES-256-GCM and rejects everything else. The keys arrive later, by
 	// Gossip.SetKeys; until then the node hears nobody.
 	Encrypted bool
+	// IsNode reports whether an address is that of a node of the cluster. Streams of strangers take no place from
+	// those of nodes. Nil means that none is known.
+	IsNode func(netip.Addr) bool
 	// Logger receives the messages of memberlist, at debug level.
 	Logger *slog.Logger
 }
 
 // Gossip finds other nodes with memberlist.
 type Gossip struct {
-	list    *memberlist.Memberlist
-	labels  *labels
-	members *members
+	list      *memberlist.Memberlist
+	labels    *labels
+	members   *members
+	transport *delayedTransport
 	// addr is where the node listens, advertised where others connect to.
 	addr, advertised string
 
@@ -110,13 +116,14 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 			return nil, err
 		}
 	}
-	c.Transport = newDelayedTransport(inner, cfg.WAN, cfg.From)
+	transport := newDelayedTransport(inner, cfg.WAN, cfg.From, cfg.IsNode)
+	c.Transport = transport
 	c.Delegate = l
 	known := &members{byName: map[string]Member{}}
 	c.Events = known
 	c.Logger = logger
 	c.GossipInterval = 200 * time.Millisecond
-	g := &Gossip{labels: l, members: known, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}
+	g := &Gossip{labels: l, members: known, transport: transport, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}
 	g.advertised = g.addr
 	if cfg.Advertise != "" {
 		g.advertised = net.JoinHostPort(c.AdvertiseAddr, strconv.Itoa(c.AdvertisePort))
@@ -127,7 +134,7 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 	}
 	list, err := memberlist.Create(c)
 	if err != nil {
-		_ = inner.Shutdown()
+		_ = transport.Shutdown()
 		return nil, rhumb.Wrap(op, err)
 	}
 	g.list = list
@@ -162,6 +169,9 @@ func resolveAdvertised(addr string, bound int) (ip string, port int, err error) 
 	}
 	return ips[0].String(), port, nil
 }
+
+// Collectors returns the metrics of gossip.
+func (g *Gossip) Collectors() []prometheus.Collector { return g.transport.collectors() }
 
 // Addr returns the bound "host:port".
 func (g *Gossip) Addr() string { return g.addr }

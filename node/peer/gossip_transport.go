@@ -4,13 +4,16 @@ import (
 	"context"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/rhumbdb/rhumb/node/gate"
 	"github.com/rhumbdb/rhumb/wan"
 )
 
@@ -76,26 +79,93 @@ func (m *members) list() []Member {
 	return slices.Collect(maps.Values(m.byName))
 }
 
-// delayedTransport is memberlist's transport with the latency of a wan.Network. It overrides every
-// method that sends; a method of the embedded transport would bypass the latency.
+// Bounds of the streams that others open to gossip. memberlist reads up to 20 MiB of a stream into memory before it
+// can tell whether the sender has a key.
+const (
+	// gossipStreams bounds the streams of clients at once, and those from addresses of nodes. They last for a
+	// fraction of a second.
+	gossipStreams = 16
+	// gossipStreamBytes bounds a stream. The state of rhumb.NodesMax nodes takes about a third of it.
+	gossipStreamBytes = 1 << 20
+)
+
+// streamListener passes on the streams that a NetTransport accepted.
+type streamListener struct {
+	streams <-chan net.Conn
+	addr    net.Addr
+	done    chan struct{}
+	end     sync.Once
+}
+
+// Accept implements net.Listener.
+func (l *streamListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.streams:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. The NetTransport closes its own listener.
+func (l *streamListener) Close() error {
+	l.end.Do(func() { close(l.done) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *streamListener) Addr() net.Addr { return l.addr }
+
+// delayedTransport is memberlist's transport with the latency of a wan.Network and bounds for the streams that
+// others open. It overrides every method that sends; a method of the embedded transport would bypass the latency.
 type delayedTransport struct {
 	*memberlist.NetTransport
 	dial    wan.DialFunc
 	packets *wan.Packets
+	gate    *gate.Gate
+	door    *streamListener
+	streams chan net.Conn
+	work    sync.WaitGroup
 }
 
 var _ memberlist.NodeAwareTransport = (*delayedTransport)(nil)
 
-// newDelayedTransport returns a transport that sends from a place in the network w.
-func newDelayedTransport(inner *memberlist.NetTransport, w *wan.Network, from string) *delayedTransport {
+// newDelayedTransport returns a transport that sends from a place in the network w. isNode may be nil.
+func newDelayedTransport(inner *memberlist.NetTransport, w *wan.Network, from string, isNode func(netip.Addr) bool) *delayedTransport {
 	send := func(b []byte, addr string) error {
 		_, err := inner.WriteTo(b, addr)
 		return err
 	}
 	// Packets have latency but no connection, hence a queue of their own; streams are dialed
 	// through the network.
-	return &delayedTransport{NetTransport: inner, dial: w.Dialer(from), packets: w.Packets(from, send)}
+	t := &delayedTransport{NetTransport: inner, dial: w.Dialer(from), packets: w.Packets(from, send), streams: make(chan net.Conn)}
+	t.door = &streamListener{streams: inner.StreamCh(), addr: &net.TCPAddr{Port: inner.GetAutoBindPort()}, done: make(chan struct{})}
+	// Nobody is ever authenticated here, so all bounds of early connections hold.
+	t.gate = gate.New(t.door, gate.Config{Port: "gossip", Early: gossipStreams, EarlyBytes: gossipStreamBytes, IsNode: isNode})
+	t.work.Go(t.passStreams)
+	return t
 }
+
+// passStreams passes admitted streams to memberlist until the transport is shut down.
+func (t *delayedTransport) passStreams() {
+	for {
+		c, err := t.gate.Accept()
+		if err != nil {
+			return
+		}
+		select {
+		case t.streams <- c:
+		case <-t.door.done:
+			_ = c.Close()
+		}
+	}
+}
+
+// StreamCh returns the streams that others opened.
+func (t *delayedTransport) StreamCh() <-chan net.Conn { return t.streams }
+
+// collectors returns the metrics of the gate.
+func (t *delayedTransport) collectors() []prometheus.Collector { return t.gate.Collectors() }
 
 func (t *delayedTransport) WriteTo(b []byte, addr string) (time.Time, error) {
 	return time.Now(), t.packets.Send(b, addr)
@@ -117,5 +187,9 @@ func (t *delayedTransport) DialAddressTimeout(a memberlist.Address, timeout time
 
 func (t *delayedTransport) Shutdown() error {
 	t.packets.Close()
-	return t.NetTransport.Shutdown()
+	// First, because it waits until its last stream was taken.
+	err := t.NetTransport.Shutdown()
+	_ = t.gate.Close()
+	t.work.Wait()
+	return err
 }

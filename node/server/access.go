@@ -97,6 +97,25 @@ func (a *Access) CreateUser(ctx context.Context, q *rhumbpb.CreateUserRequest) (
 	return a.change(ctx, catalog.CreateUser{Name: q.Name, Verifier: v, Roles: q.Roles})
 }
 
+// mayAlterUser returns an error unless the caller may change a user.
+func mayAlterUser(ctx context.Context, st *catalog.State, q *rhumbpb.AlterUserRequest) error {
+	const op rhumb.Op = "server.Access.AlterUser"
+	who, subject := caller(ctx, st)
+	if subject.AllowsCluster(access.Admin) {
+		return nil
+	}
+	if who != (access.Principal{Kind: access.KindUser, Name: q.Name}) {
+		return rhumb.Ef(op, rhumb.PermissionDenied, "%s may not change other users; that needs the right to administer the cluster", who)
+	}
+	// A password that the admin did not want for this user would be a way
+	// around its certificate.
+	u, ok := st.User(q.Name)
+	if !ok || q.Disable || q.Enable || q.Verifier == nil || u.Verifier.IsZero() {
+		return rhumb.Ef(op, rhumb.PermissionDenied, "%s may replace its own password, and nothing else; ask a cluster admin", who)
+	}
+	return nil
+}
+
 // AlterUser changes a user. A user may replace its own password, and nothing else.
 func (a *Access) AlterUser(ctx context.Context, q *rhumbpb.AlterUserRequest) (*rhumbpb.AccessResponse, error) {
 	const op rhumb.Op = "server.Access.AlterUser"
@@ -119,17 +138,8 @@ func (a *Access) AlterUser(ctx context.Context, q *rhumbpb.AlterUserRequest) (*r
 	if err != nil {
 		return nil, statusError(err)
 	}
-	who, subject := caller(ctx, st)
-	if !subject.AllowsCluster(access.Admin) {
-		if who != (access.Principal{Kind: access.KindUser, Name: q.Name}) {
-			return nil, statusError(rhumb.Ef(op, rhumb.PermissionDenied, "%s may not change other users; that needs the right to administer the cluster", who))
-		}
-		// A password that the admin did not want for this user would be a way
-		// around its certificate.
-		u, ok := st.User(q.Name)
-		if !ok || cmd.Disabled != nil || q.Verifier == nil || u.Verifier.IsZero() {
-			return nil, statusError(rhumb.Ef(op, rhumb.PermissionDenied, "%s may replace its own password, and nothing else; ask a cluster admin", who))
-		}
+	if err := mayAlterUser(ctx, st, q); err != nil {
+		return nil, statusError(err)
 	}
 	return a.change(ctx, cmd)
 }

@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -16,6 +18,7 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/audit"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 // administers lists the administrative requests of the Cluster service. Its other requests only show something.
@@ -27,6 +30,7 @@ var administers = map[string]bool{
 	rhumbpb.Cluster_RecoverRange_FullMethodName:   true,
 	rhumbpb.Cluster_AddRegion_FullMethodName:      true,
 	rhumbpb.Cluster_ForgetNode_FullMethodName:     true,
+	rhumbpb.Cluster_RefuseSnapshot_FullMethodName: true,
 }
 
 // adminServices are the services all of whose requests are administrative, except those that list or describe.
@@ -117,7 +121,13 @@ func outcomeOf(err error) string {
 
 // described lists the fields of requests that say what a request is about. No other field is recorded: requests
 // carry verifiers of passwords and certificates too.
-var described = []protoreflect.Name{"name", "table", "user", "role", "node", "serial", "undo", "disabled", "cluster", "prefix", "rights", "accept_loss", "remove_password", "disable", "enable", "add", "remove"}
+var described = []protoreflect.Name{
+	"name", "table", "user", "role", "roles", "node", "serial", "node_name", "user_name", "operator_name", "why", "undo", "disabled", "cluster", "prefix", "rights",
+	"accept_loss", "remove_password", "disable", "enable", "add", "remove", "cascade", "trust", "distrust", "force",
+}
+
+// describedMax bounds the elements of a list that are described.
+const describedMax = 16
 
 // describeRequest returns the fields of a request that say what it is about.
 func describeRequest(m proto.Message) string {
@@ -139,11 +149,17 @@ func collectFields(m protoreflect.Message, depth int, add func(protoreflect.Name
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
-		if !m.Has(f) || f.IsList() || f.IsMap() {
+		if !m.Has(f) || f.IsMap() || f.IsList() && f.Message() != nil {
 			continue
 		}
 		v := m.Get(f)
 		switch {
+		case f.IsList():
+			if slices.Contains(described, f.Name()) {
+				for j := range min(v.List().Len(), describedMax) {
+					add(f.Name(), fieldText(f, v.List().Get(j)))
+				}
+			}
 		case f.Message() != nil && f.Message().Name() == "RangeID":
 			id := v.Message().Interface().(*rhumbpb.RangeID)
 			add("range", fmt.Sprintf("%d/%d", id.Region, id.Slot))
@@ -151,20 +167,29 @@ func collectFields(m protoreflect.Message, depth int, add func(protoreflect.Name
 			add("password", "changed")
 		case f.Message() != nil:
 			collectFields(v.Message(), depth+1, add)
-		default:
-			for _, name := range described {
-				if f.Name() == name {
-					add(name, fieldText(f, v))
-				}
-			}
+		case slices.Contains(described, f.Name()):
+			add(f.Name(), fieldText(f, v))
 		}
 	}
 }
 
 // fieldText returns the value of a field.
 func fieldText(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
-	if f.Kind() == protoreflect.BytesKind {
+	switch {
+	// The bytes of a certificate say nothing to people; its authority is listed by this number.
+	case f.Kind() == protoreflect.BytesKind && f.Name() == "trust":
+		cert, err := x509.ParseCertificate(v.Bytes())
+		if err != nil {
+			return "no certificate"
+		}
+		return identity.AuthorityOf(cert)
+	case f.Kind() == protoreflect.BytesKind:
 		return rhumb.NameString(v.Bytes())
+	// The rights of a grant.
+	case f.Kind() == protoreflect.Uint32Kind && (f.Name() == "add" || f.Name() == "remove"):
+		if r, err := api.DecodeRights(uint32(v.Uint())); err == nil {
+			return r.String()
+		}
 	}
 	return fmt.Sprint(v.Interface())
 }

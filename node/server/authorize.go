@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"fmt"
+	"path"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -107,13 +109,7 @@ func NewDenied() *prometheus.CounterVec {
 // one.
 func Authorize(state func() *catalog.State, denied *prometheus.CounterVec) []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			if err := authorizeCall(ctx, state, info.FullMethod); err != nil {
-				denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
-				return nil, statusError(err)
-			}
-			return handle(ctx, q)
-		}),
+		grpc.ChainUnaryInterceptor(authorizeUnary(state, denied)),
 		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 			if err := authorizeCall(s.Context(), state, info.FullMethod); err != nil {
 				denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
@@ -121,6 +117,21 @@ func Authorize(state func() *catalog.State, denied *prometheus.CounterVec) []grp
 			}
 			return handle(srv, s)
 		}),
+	}
+}
+
+// authorizeUnary is the part of Authorize for calls that are not streams.
+func authorizeUnary(state func() *catalog.State, denied *prometheus.CounterVec) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		err := authorizeCall(ctx, state, info.FullMethod)
+		if err == nil {
+			err = authorizeRequest(ctx, state(), q)
+		}
+		if err != nil {
+			denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
+			return nil, statusError(err)
+		}
+		return handle(ctx, q)
 	}
 }
 
@@ -156,6 +167,25 @@ func authorizeCall(ctx context.Context, state func() *catalog.State, method stri
 	return errCallDenied(op, who, method, wanted)
 }
 
+// authorizeRequest returns an error if the caller may not send an administrative request whose right depends on
+// what the request is about. The methods check again, by their own copy of the catalog. It is checked here as well because
+// Audit comes afterwards and writes two entries for each request that it lets in: a caller without rights could
+// otherwise push the entries of others out of the log, which is bounded.
+func authorizeRequest(ctx context.Context, st *catalog.State, q any) error {
+	if st == nil || st.Cluster().IsZero() {
+		return nil
+	}
+	switch q := q.(type) {
+	case *rhumbpb.CreateTableRequest:
+		return mayCreateTable(ctx, st, q)
+	case *rhumbpb.RefuseSnapshotRequest:
+		return mayRefuseSnapshot(ctx, st, q)
+	case *rhumbpb.AlterUserRequest:
+		return mayAlterUser(ctx, st, q)
+	}
+	return nil
+}
+
 // errUnknownCaller rejects a caller that is not identified, or that the catalog
 // does not know.
 func errUnknownCaller(op rhumb.Op, who access.Principal, st *catalog.State) error {
@@ -171,12 +201,13 @@ func errUnknownCaller(op rhumb.Op, who access.Principal, st *catalog.State) erro
 
 // errCallDenied rejects a caller that lacks a right to the cluster.
 func errCallDenied(op rhumb.Op, who access.Principal, method string, wanted need) error {
-	what := rhumb.Ef(op, rhumb.PermissionDenied, "%s may not call %s", who, method)
+	// The name of the method is for clients of the API; people know commands.
+	what := rhumb.Ef(op, rhumb.PermissionDenied, "%s may not call %s", who, path.Base(method))
 	switch wanted {
 	case needRead:
-		what.Msg += "; it needs the right to read the cluster: `rhumb grant ROLE --cluster-wide --rights read`"
+		what.Msg = fmt.Sprintf("%s may not read the state of the cluster (%s); a cluster admin can run `rhumb grant ROLE --cluster-wide --rights read` for one of its roles", who, path.Base(method))
 	case needAdmin:
-		what.Msg += "; it needs the right to administer the cluster: `rhumb grant ROLE --cluster-wide --rights admin`, or the certificate of an operator"
+		what.Msg = fmt.Sprintf("%s may not administer the cluster (%s); it takes the certificate of an operator, or a role with `rhumb grant ROLE --cluster-wide --rights admin`", who, path.Base(method))
 	case needNode:
 		what.Msg += ", which only nodes of the cluster call"
 	}

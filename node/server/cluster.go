@@ -360,6 +360,15 @@ func changedMetadata(st *catalog.State, ch catalog.Changes) *api.Metadata {
 	return m
 }
 
+// mayCreateTable returns an error unless the caller may create a table.
+func mayCreateTable(ctx context.Context, st *catalog.State, q *rhumbpb.CreateTableRequest) error {
+	if who, subject := caller(ctx, st); !subject.Allows(access.Admin, q.Name, nil) {
+		return rhumb.Ef("server.Cluster.CreateTable", rhumb.PermissionDenied,
+			"%s may not create table %q; it needs the right admin for the table: `rhumb grant ROLE --table NAME --rights admin`", who, q.Name)
+	}
+	return nil
+}
+
 // CreateTable creates a table.
 func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest) (*rhumbpb.CreateTableResponse, error) {
 	// Checked before the name is looked at: whether the table exists is none of the caller's business without
@@ -368,9 +377,8 @@ func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest
 	if err != nil {
 		return nil, statusError(err)
 	}
-	if who, subject := caller(ctx, st); !subject.Allows(access.Admin, q.Name, nil) {
-		return nil, statusError(rhumb.Ef("server.Cluster.CreateTable", rhumb.PermissionDenied,
-			"%s may not create table %q; it needs the right admin for the table: `rhumb grant ROLE --table NAME --rights admin`", who, q.Name))
+	if err := mayCreateTable(ctx, st, q); err != nil {
+		return nil, statusError(err)
 	}
 	options, err := api.DecodeTableOptions(q)
 	if err != nil {
@@ -389,20 +397,27 @@ func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest
 	return &rhumbpb.CreateTableResponse{Table: api.EncodeTable(*t), Class: api.EncodeClass(*class), Revision: st.Revision()}, nil
 }
 
+// mayRefuseSnapshot returns an error unless the caller may change a table.
+func mayRefuseSnapshot(ctx context.Context, st *catalog.State, q *rhumbpb.RefuseSnapshotRequest) error {
+	const op rhumb.Op = "server.Cluster.RefuseSnapshot"
+	who, subject := caller(ctx, st)
+	switch {
+	case subject.Allows(access.Admin, q.Table, nil):
+		return nil
+	case !subject.AllowsTable(q.Table):
+		return errTableHidden(op, who, q.Table)
+	}
+	return rhumb.Ef(op, rhumb.PermissionDenied, "%s may not change table %q; it needs the right admin for the table: `rhumb grant ROLE --table NAME --rights admin`", who, q.Table)
+}
+
 // RefuseSnapshot takes a table out of shared memory for good.
 func (c *Cluster) RefuseSnapshot(ctx context.Context, q *rhumbpb.RefuseSnapshotRequest) (*rhumbpb.RefuseSnapshotResponse, error) {
-	const op rhumb.Op = "server.Cluster.RefuseSnapshot"
 	st, err := c.currentState()
 	if err != nil {
 		return nil, statusError(err)
 	}
-	who, subject := caller(ctx, st)
-	switch {
-	case subject.Allows(access.Admin, q.Table, nil):
-	case !subject.AllowsTable(q.Table):
-		return nil, statusError(errTableHidden(op, who, q.Table))
-	default:
-		return nil, statusError(rhumb.Ef(op, rhumb.PermissionDenied, "%s may not change table %q; it needs the right admin for the table: `rhumb grant ROLE --table NAME --rights admin`", who, q.Table))
+	if err := mayRefuseSnapshot(ctx, st, q); err != nil {
+		return nil, statusError(err)
 	}
 	st, err = c.node.ChangeAccess(ctx, catalog.RefuseSnapshot{Table: q.Table})
 	if err != nil {
@@ -560,10 +575,15 @@ func decodeRegistration(q *rhumbpb.JoinRequest) (catalog.RegisterNode, error) {
 		return catalog.RegisterNode{}, err
 	}
 	n := q.GetNode()
+	var proof *catalog.RegistrationProof
+	if p := q.GetProof(); p != nil {
+		proof = &catalog.RegistrationProof{At: p.At, Chain: p.Chain, Signature: p.Signature}
+	}
 	return catalog.RegisterNode{
 		Cluster: cluster, Node: id.Node, Store: id.Store, Boot: id.Boot, Nonce: q.Nonce, Previous: q.PreviousNonce, Short: q.Short,
 		Region: q.RegionName, Zone: n.GetZone(), Location: api.DecodePoint(n.GetLocation()), HasLocation: n.GetLocation() != nil,
 		Addr: n.GetAddr(), HeartbeatAddr: n.GetHeartbeatAddr(), AdminAddr: n.GetAdminAddr(), Binary: n.GetBinary(),
+		Proof: proof,
 	}, nil
 }
 

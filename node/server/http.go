@@ -31,14 +31,16 @@ type Callers interface {
 	Identify(r *http.Request) (access.Principal, error)
 	// Allows reports whether a caller has a right to the cluster.
 	Allows(who access.Principal, right access.Rights) bool
+	// MayRead reports whether a caller may read all records of a table.
+	MayRead(who access.Principal, table string) bool
 	// Record records an administrative request before it is carried out.
 	Record(ctx context.Context, e audit.Event) error
 }
 
 // AdminHandler returns the HTTP interface for operators and their tools: /livez, /readyz, /metrics,
 // /debug/pprof and, for the node's image in shared memory, /v1/snapshot/. Everybody gets a bare status code
-// from /livez and /readyz. Everything else needs the right to read the cluster, and what shows records or
-// memory, or changes something, the right to administer it.
+// from /livez and /readyz. Everything else needs the right to read the cluster, and what shows memory or changes
+// something, the right to administer it. Records of an image need the right to read their table as well.
 func AdminHandler(h Health, metrics prometheus.Gatherer, image Image, callers Callers) http.Handler {
 	mux := http.NewServeMux()
 	read := func(pattern string, next http.Handler) {
@@ -57,16 +59,46 @@ func AdminHandler(h Health, metrics prometheus.Gatherer, image Image, callers Ca
 	admin("GET /debug/pprof/profile", pprof.Profile)
 	admin("GET /debug/pprof/symbol", pprof.Symbol)
 	admin("GET /debug/pprof/trace", pprof.Trace)
-	handleSnapshot(admin, image)
+	handleSnapshot(admin, image, callers)
 	// A stranger must not learn which other paths exist.
 	admin("/", http.NotFound)
-	return mux
+	return &strangers{callers, mux}
+}
+
+// strangers lets only callers who may read the cluster pass to paths other than those for probes. The mux itself
+// redirects some paths, which would tell strangers that they exist.
+type strangers struct {
+	callers Callers
+	next    http.Handler
+}
+
+// ServeHTTP implements http.Handler.
+func (s *strangers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// These identify their callers themselves, and answer everybody.
+	if (r.URL.Path == "/livez" || r.URL.Path == "/readyz") && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		s.next.ServeHTTP(w, r)
+		return
+	}
+	who, err := s.callers.Identify(r)
+	if err == nil && !s.callers.Allows(who, access.Read) {
+		err = errHTTPDenied(who, access.Read)
+	}
+	if err != nil {
+		refuseHTTP(w, err)
+		return
+	}
+	s.next.ServeHTTP(w, r.WithContext(access.WithPrincipal(r.Context(), who)))
+}
+
+// errHTTPDenied rejects a caller that lacks a right to the cluster.
+func errHTTPDenied(who access.Principal, right access.Rights) error {
+	return rhumb.Ef("server.AdminHandler", rhumb.PermissionDenied, "%s lacks the right %s to the cluster; an administrator grants it with rhumb grant ROLE --cluster-wide --rights %s", who, right, right)
 }
 
 // bodyMax bounds the body of a request; none has one.
 const bodyMax = 64 << 10
 
-// guarded lets callers with a right to the cluster pass.
+// guarded lets callers with a right to the cluster pass. It is behind strangers, which identifies them.
 type guarded struct {
 	callers Callers
 	right   access.Rights
@@ -75,12 +107,9 @@ type guarded struct {
 
 // ServeHTTP implements http.Handler.
 func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	who, err := g.callers.Identify(r)
-	if err == nil && !g.callers.Allows(who, g.right) {
-		err = rhumb.Ef("server.AdminHandler", rhumb.PermissionDenied, "%s lacks the right %s to the cluster; an administrator grants it with rhumb grant ROLE --cluster-wide --rights %s", who, g.right, g.right)
-	}
-	if err != nil {
-		refuseHTTP(w, err)
+	who, _ := access.FromContext(r.Context())
+	if !g.callers.Allows(who, g.right) {
+		refuseHTTP(w, errHTTPDenied(who, g.right))
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, bodyMax)

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/x509"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -71,15 +72,16 @@ func (s *Security) listCertificates(ctx context.Context) (*rhumbpb.ListCertifica
 		return nil, err
 	}
 	security := st.Security()
-	revoked := map[string]bool{}
+	revoked := map[identity.Revoked]bool{}
 	for _, r := range security.Revoked {
-		revoked[r.Serial] = true
+		revoked[identity.Revoked{Authority: r.Authority, Serial: r.Serial}] = true
 		resp.Revoked = append(resp.Revoked, api.EncodeRevocation(r))
 	}
 	for _, r := range resp.Nodes {
 		for _, c := range append(slices.Clone(r.Clients), r.Certificate) {
 			if c != nil {
-				c.Revoked, c.Distrusted = revoked[c.Serial], slices.Contains(security.Distrusted, c.Authority)
+				c.Revoked = revoked[identity.Revoked{Serial: c.Serial}] || revoked[identity.Revoked{Authority: c.Authority, Serial: c.Serial}]
+				c.Distrusted = slices.Contains(security.Distrusted, c.Authority)
 			}
 		}
 	}
@@ -167,19 +169,31 @@ func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCert
 	if named != 1 {
 		return nil, rhumb.E(op, rhumb.InvalidArgument, "name one serial number, node, user or operator")
 	}
-	if role == "" {
+	authority := q.Authority
+	switch {
+	case role == "":
 		if name, err = identity.ParseSerial(q.Serial); err != nil {
+			return nil, err
+		}
+	case authority != "":
+		return nil, rhumb.E(op, rhumb.InvalidArgument, "an issuer goes with a serial number only; all certificates of a name are revoked")
+	}
+	if authority != "" {
+		// A complete one may be unknown: nothing that it issued is in use.
+		if authority, err = completeFingerprint(authority, listed.Authorities); err != nil {
 			return nil, err
 		}
 	}
 	// A user may be connected to several nodes, which then all report the
 	// certificate.
 	add := func(c *rhumbpb.Certificate) {
-		if c == nil || slices.ContainsFunc(out, func(r rhumb.Revocation) bool { return r.Serial == c.Serial }) {
+		if c == nil || slices.ContainsFunc(out, func(r rhumb.Revocation) bool { return r.Serial == c.Serial && r.Authority == c.Authority }) {
 			return
 		}
-		if role == "" && c.Serial == name || role != "" && c.Role == role && c.Name == name {
-			out = append(out, rhumb.Revocation{Serial: c.Serial, Name: c.Role + " " + c.Name, NotAfter: api.DecodeSeconds(c.NotAfter), Why: q.Why, At: now})
+		if role == "" && c.Serial == name && (authority == "" || c.Authority == authority) || role != "" && c.Role == role && c.Name == name {
+			out = append(out, rhumb.Revocation{
+				Serial: c.Serial, Authority: c.Authority, Name: c.Role + " " + c.Name, NotAfter: api.DecodeSeconds(c.NotAfter), Why: q.Why, At: now,
+			})
 		}
 	}
 	for _, r := range listed.Nodes {
@@ -189,11 +203,14 @@ func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCert
 		}
 	}
 	switch {
+	// Authorities number their certificates independently.
+	case role == "" && len(out) > 1:
+		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "%s have the serial number %s; say which authority issued the one to revoke with --issuer, or name its bearer", describeRevocations(out), name)
 	case len(out) > 0:
 		return out, nil
 	case role == "":
 		// Nobody uses it at the moment, so its expiry is unknown.
-		return []rhumb.Revocation{{Serial: name, Why: q.Why, At: now}}, nil
+		return []rhumb.Revocation{{Serial: name, Authority: authority, Why: q.Why, At: now}}, nil
 	}
 	return nil, rhumb.Ef(op, rhumb.NotFound, "no node uses or has seen a certificate of %s %s lately; revoke it by its serial number, which `rhumb cert show FILE` prints", role, name)
 }
@@ -244,7 +261,7 @@ func chooseTrust(q *rhumbpb.SetTrustRequest, listed *rhumbpb.ListCertificatesRes
 		}
 		for _, r := range listed.Nodes {
 			if r.Certificate.GetAuthority() == f && !q.Force {
-				return cmd, rhumb.Ef(op, rhumb.Conflict, "node %s works with a certificate of the authority %.16s, so the other nodes would refuse it; renew its certificate with another authority first", rhumb.NodeID(r.Node), f)
+				return cmd, rhumb.Ef(op, rhumb.InvalidArgument, "node %s works with a certificate of the authority %.16s, so the other nodes would refuse it; renew its certificate with another authority first, or cut it off with --force", rhumb.NodeID(r.Node), f)
 			}
 			// A node that did not answer may rely on it as well.
 			if r.Error != "" && !q.Force {
@@ -258,7 +275,7 @@ func chooseTrust(q *rhumbpb.SetTrustRequest, listed *rhumbpb.ListCertificatesRes
 
 // completeFingerprint returns the fingerprint that begins with some digits.
 func completeFingerprint(prefix string, known []*rhumbpb.AuthorityInfo) (full string, err error) {
-	const op rhumb.Op = "server.Security.SetTrust"
+	const op rhumb.Op = "server.Security"
 	prefix = strings.ToLower(prefix)
 	if len(prefix) == 64 {
 		return prefix, nil
@@ -311,4 +328,13 @@ func (s *Security) ListGossipKeys(ctx context.Context, _ *rhumbpb.ListGossipKeys
 		})
 	}
 	return resp, nil
+}
+
+// describeRevocations names certificates and their issuers.
+func describeRevocations(rs []rhumb.Revocation) string {
+	var words []string
+	for _, r := range rs {
+		words = append(words, fmt.Sprintf("%s (issuer %.16s)", r.Name, r.Authority))
+	}
+	return strings.Join(words, " and ")
 }

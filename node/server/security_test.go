@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -21,10 +22,21 @@ func TestChooseRevoked(t *testing.T) {
 		{Node: 2, Certificate: cert("node", "eu-2", "a2"), Clients: []*rhumbpb.Certificate{cert("user", "tower", "b1"), cert("user", "tower", "b3")}},
 		{Node: 3, Error: "away"},
 	}}
+	// Two authorities that count from one.
+	aa, bb := strings.Repeat("a", 64), strings.Repeat("b", 64)
+	issued := func(authority, role, name, serial string) *rhumbpb.Certificate {
+		c := cert(role, name, serial)
+		c.Authority = authority
+		return c
+	}
+	listed.Authorities = []*rhumbpb.AuthorityInfo{{Fingerprint: aa}, {Fingerprint: bb}}
+	listed.Nodes = append(listed.Nodes, &rhumbpb.NodeIdentityReport{
+		Node: 4, Certificate: issued(aa, "node", "eu-4", "1"), Clients: []*rhumbpb.Certificate{issued(bb, "user", "ship", "1"), issued(bb, "user", "ship", "2")},
+	})
 	for _, tt := range []struct {
 		what string
 		q    *rhumbpb.RevokeCertificateRequest
-		want string // serial numbers
+		want string // serial numbers, with their issuers if they have one
 		kind rhumb.Kind
 	}{
 		{"a serial number", &rhumbpb.RevokeCertificateRequest{Serial: "A2"}, "a2", 0},
@@ -32,6 +44,15 @@ func TestChooseRevoked(t *testing.T) {
 		{"a node, not the user of that name", &rhumbpb.RevokeCertificateRequest{NodeName: "eu-1"}, "a1", 0},
 		{"a user with two certificates", &rhumbpb.RevokeCertificateRequest{UserName: "tower"}, "b1 b3", 0},
 		{"an operator that nobody saw", &rhumbpb.RevokeCertificateRequest{OperatorName: "ann"}, "", rhumb.NotFound},
+		{"a number that two authorities use", &rhumbpb.RevokeCertificateRequest{Serial: "1"}, "", rhumb.InvalidArgument},
+		{"the same of one authority", &rhumbpb.RevokeCertificateRequest{Serial: "1", Authority: "BBBBBBBBBB"}, "1/bb", 0},
+		{"a number that one authority uses", &rhumbpb.RevokeCertificateRequest{Serial: "2"}, "2/bb", 0},
+		{"an unused number of an authority", &rhumbpb.RevokeCertificateRequest{Serial: "9", Authority: "aaaaaaaa"}, "9/aa", 0},
+		{"an unused number of an unknown authority", &rhumbpb.RevokeCertificateRequest{Serial: "9", Authority: strings.Repeat("c", 64)}, "9/cc", 0},
+		{"digits of no authority", &rhumbpb.RevokeCertificateRequest{Serial: "9", Authority: "cccccccc"}, "", rhumb.NotFound},
+		{"too few digits", &rhumbpb.RevokeCertificateRequest{Serial: "9", Authority: "a"}, "", rhumb.InvalidArgument},
+		{"the certificates of a name, each with its issuer", &rhumbpb.RevokeCertificateRequest{UserName: "ship"}, "1/bb 2/bb", 0},
+		{"an issuer with a name", &rhumbpb.RevokeCertificateRequest{UserName: "ship", Authority: bb}, "", rhumb.InvalidArgument},
 		{"nothing", &rhumbpb.RevokeCertificateRequest{}, "", rhumb.InvalidArgument},
 		{"two things", &rhumbpb.RevokeCertificateRequest{Serial: "a1", NodeName: "eu-1"}, "", rhumb.InvalidArgument},
 		{"no number", &rhumbpb.RevokeCertificateRequest{Serial: "xyz"}, "", rhumb.InvalidArgument},
@@ -39,6 +60,9 @@ func TestChooseRevoked(t *testing.T) {
 		got, err := chooseRevoked(tt.q, listed, time.Unix(5, 0))
 		var serials []string
 		for _, r := range got {
+			if r.Authority != "" {
+				r.Serial += fmt.Sprintf("/%.2s", r.Authority)
+			}
 			serials = append(serials, r.Serial)
 		}
 		if strings.Join(serials, " ") != tt.want || rhumb.KindOf(err) != tt.kind {
@@ -68,7 +92,7 @@ func TestChooseTrust(t *testing.T) {
 		{"no certificate", &rhumbpb.SetTrustRequest{Trust: [][]byte{{1, 2}}}, listed, rhumb.InvalidArgument},
 		{"nothing", &rhumbpb.SetTrustRequest{}, listed, rhumb.InvalidArgument},
 		{"distrust of an unused one", &rhumbpb.SetTrustRequest{Distrust: []string{unused[:8]}}, listed, 0},
-		{"distrust of one in use", &rhumbpb.SetTrustRequest{Distrust: []string{inUse}}, listed, rhumb.Conflict},
+		{"distrust of one in use", &rhumbpb.SetTrustRequest{Distrust: []string{inUse}}, listed, rhumb.InvalidArgument},
 		{"distrust of one in use, by force", &rhumbpb.SetTrustRequest{Distrust: []string{inUse}, Force: true}, listed, 0},
 		{"distrust while a node is silent", &rhumbpb.SetTrustRequest{Distrust: []string{unused}}, silent, rhumb.Unavailable},
 		{"too few digits", &rhumbpb.SetTrustRequest{Distrust: []string{unused[:4]}}, listed, rhumb.InvalidArgument},

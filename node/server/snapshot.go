@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/snapshot/format"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 	"github.com/rhumbdb/rhumb/snapshot/reader"
@@ -35,7 +36,10 @@ const opSnapshot rhumb.Op = "server.snapshot"
 // handleSnapshot registers the handlers that show the image to people who look for a fault. Each
 // request attaches to the image as any reader process does, so it shows what readers see, and keeps
 // no memory between requests. Nothing can be changed; publish only makes committed data visible.
-func handleSnapshot(handle func(pattern string, next http.HandlerFunc), image Image) {
+//
+// Whoever administers the cluster may not read its records for that reason, so records need the right to read their
+// whole table too: an image has no part of a table for a part of its names.
+func handleSnapshot(handle func(pattern string, next http.HandlerFunc), image Image, callers Callers) {
 	show := func(f func(v *shownImage, r *http.Request) (contentType string, body []byte, err error)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			contentType, body, err := withImage(image, w.Header(), r, f)
@@ -43,8 +47,19 @@ func handleSnapshot(handle func(pattern string, next http.HandlerFunc), image Im
 		}
 	}
 	handle("GET /v1/snapshot/{$}", show((*shownImage).listTables))
-	handle("GET /v1/snapshot/{table}", show((*shownImage).queryTable))
-	handle("GET /v1/snapshot/{table}/{key...}", show((*shownImage).getRecord))
+	records := func(f func(v *shownImage, r *http.Request) (string, []byte, error)) http.HandlerFunc {
+		shown := show(f)
+		return func(w http.ResponseWriter, r *http.Request) {
+			who, _ := access.FromContext(r.Context())
+			if table := r.PathValue("table"); !callers.MayRead(who, table) {
+				writeAnswer(w, "", nil, rhumb.Ef(opSnapshot, rhumb.PermissionDenied, "%s may not read all of table %q, or it does not exist; ask a cluster admin for `rhumb grant ROLE --table NAME --rights read`", who, table))
+				return
+			}
+			shown(w, r)
+		}
+	}
+	handle("GET /v1/snapshot/{table}", records((*shownImage).queryTable))
+	handle("GET /v1/snapshot/{table}/{key...}", records((*shownImage).getRecord))
 	handle("POST /v1/snapshot/publish", func(w http.ResponseWriter, r *http.Request) {
 		version, err := image.Publish(r.Context())
 		body, _ := json.Marshal(map[string]uint64{"version": version}) // a number always encodes

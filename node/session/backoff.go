@@ -92,7 +92,13 @@ func (b *backoff) check(t try, now time.Time) time.Duration {
 	// The limits over all addresses, and over all users, protect against guesses that are spread. They would
 	// also delay the right user, so addresses that have proved themselves are exempt.
 	if _, ok := b.known.Get(t); !ok {
-		for _, l := range []*rate.Limiter{limiterOf(b.users, t.user, userBurst), limiterOf(b.sources, t.from, addressBurst)} {
+		// Looked up and not created: names that somebody merely mentions must not push the records of others out.
+		byUser, _ := b.users.Get(t.user)
+		bySource, _ := b.sources.Get(t.from)
+		for _, l := range []*rate.Limiter{byUser, bySource} {
+			if l == nil {
+				continue
+			}
 			// Only failures take tokens, so that a correct password does not slow others down.
 			if missing := 1 - l.TokensAt(now); missing > 0 {
 				wait = max(wait, time.Duration(missing/userFailures*float64(time.Second)))

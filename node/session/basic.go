@@ -90,12 +90,17 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 		m.m.logins.WithLabelValues(loginDelayed).Inc()
 		return access.Principal{}, tooEarly(wait)
 	}
-	if err := m.basics.verify(ctx, user, password, v); err != nil || a.user == nil {
-		if rhumb.KindOf(err) == rhumb.Overloaded {
-			m.m.logins.WithLabelValues(loginBusy).Inc()
-			return access.Principal{}, err
-		}
-		m.back.failed(a.try, time.Now())
+	matches, err := m.basics.verify(ctx, user, password, v, func() time.Duration { return m.back.check(a.try, time.Now()) })
+	if rhumb.KindOf(err) == rhumb.Overloaded {
+		m.m.logins.WithLabelValues(loginBusy).Inc()
+		return access.Principal{}, err
+	}
+	wait, right := m.judge(a.try, func() bool { return matches && a.user != nil })
+	switch {
+	case wait > 0:
+		m.m.logins.WithLabelValues(loginDelayed).Inc()
+		return access.Principal{}, tooEarly(wait)
+	case !right:
 		m.m.logins.WithLabelValues(loginWrong).Inc()
 		m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + a.try.user, Address: remote, Action: "http", Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(errWrong)})
 		return access.Principal{}, errWrong
@@ -110,8 +115,9 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 	return access.Principal{Kind: access.KindUser, Name: user}, checkUser(p, user, 0)
 }
 
-// verify computes the keys of a password and compares them with a verifier.
-func (b *basicCache) verify(ctx context.Context, user, password string, v access.Verifier) error {
+// verify computes the keys of a password and compares them with a verifier. wait returns how long the attempt has to wait
+// because others failed while it waited for its turn.
+func (b *basicCache) verify(ctx context.Context, user, password string, v access.Verifier, wait func() time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, basicTimeout)
 	defer cancel()
 	// The computation is what a stranger could exhaust, so few run at once.
@@ -119,17 +125,14 @@ func (b *basicCache) verify(ctx context.Context, user, password string, v access
 	case b.turns <- struct{}{}:
 		defer func() { <-b.turns }()
 	case <-ctx.Done():
-		return &rhumb.Error{Op: "session.Basic", Kind: rhumb.Overloaded, RetryAfter: retryFull, Msg: "too many passwords are being verified; retry later, or use a certificate"}
+		return false, &rhumb.Error{Op: "session.Basic", Kind: rhumb.Overloaded, RetryAfter: retryFull, Msg: "too many passwords are being verified; retry later, or use a certificate"}
+	}
+	if d := wait(); d > 0 {
+		return false, tooEarly(d)
 	}
 	if len(password) > login.PasswordSizeMax {
-		return errWrong
+		return false, nil
 	}
 	got, err := login.Keys(user, password, v)
-	if err != nil {
-		return errWrong
-	}
-	if subtle.ConstantTimeCompare(got.StoredKey, v.StoredKey) != 1 {
-		return errWrong
-	}
-	return nil
+	return err == nil && subtle.ConstantTimeCompare(got.StoredKey, v.StoredKey) == 1, nil
 }

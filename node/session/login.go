@@ -127,9 +127,7 @@ func (m *Manager) logIn(stream loginStream, c *connState) error {
 	switch {
 	// Before the other errors: while an attempt has to wait, not even its form is examined.
 	case a.wait > 0:
-		m.m.logins.WithLabelValues(loginDelayed).Inc()
-		m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + a.try.user, Address: c.gate.RemoteAddr().String(), Outcome: rhumb.Overloaded.String(), Detail: "refused after earlier failures"})
-		return tooEarly(a.wait)
+		return m.refuseEarly(a.try, c, a.wait)
 	case err != nil:
 		m.m.logins.WithLabelValues(loginBroken).Inc()
 		return rhumb.Ef("session.login", rhumb.InvalidArgument, "the first message of the login is invalid: %v; logins need SCRAM-SHA-256 with the channel binding tls-exporter", err)
@@ -143,22 +141,51 @@ func (m *Manager) logIn(stream loginStream, c *connState) error {
 		m.m.logins.WithLabelValues(loginBroken).Inc()
 		return err
 	}
-	signature, err := conv.Step(final)
-	// A user without a verifier has a mock one, which no proof matches; a.user is checked all the same.
-	if err != nil || !conv.Valid() || a.user == nil {
+	signature, wait, right := "", time.Duration(0), false
+	wait, right = m.judge(a.try, func() bool {
+		signature, err = conv.Step(final)
+		// A user without a verifier has a mock one, which no proof matches; a.user is checked all the same.
+		return err == nil && conv.Valid() && a.user != nil
+	})
+	switch {
+	case wait > 0:
+		return m.refuseEarly(a.try, c, wait)
+	case !right:
 		return m.refuse(a.try, c, errWrong)
 	}
 	// Only who knows the password learns that the user is disabled. The policy may have changed.
 	if err := checkUser(m.cfg.Policy(), a.user.Name, a.user.Credentials); err != nil {
+		m.back.failed(a.try, time.Now())
 		return m.refuse(a.try, c, err)
 	}
 	return m.accept(stream, c, &a, signature, start)
 }
 
-// refuse records a failed login.
+// judge examines a password and counts a wrong one, unless the try has to wait. Many attempts may have passed the first
+// check before any of them failed; here they are examined one after the other, so that those after the first few wait.
+// examine must not block. The failure counts before the answer, so that nobody can try again before that.
+func (m *Manager) judge(t try, examine func() bool) (wait time.Duration, right bool) {
+	m.examining.Lock()
+	defer m.examining.Unlock()
+	now := time.Now()
+	if wait = m.back.check(t, now); wait > 0 {
+		return wait, false
+	}
+	if right = examine(); !right {
+		m.back.failed(t, now)
+	}
+	return 0, right
+}
+
+// refuseEarly records an attempt that was not examined.
+func (m *Manager) refuseEarly(t try, c *connState, wait time.Duration) error {
+	m.m.logins.WithLabelValues(loginDelayed).Inc()
+	m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + t.user, Address: c.gate.RemoteAddr().String(), Outcome: rhumb.Overloaded.String(), Detail: "refused after earlier failures"})
+	return tooEarly(wait)
+}
+
+// refuse records a failed login in the metrics and the audit log.
 func (m *Manager) refuse(t try, c *connState, why error) error {
-	// Recorded before the answer, so that an attacker cannot try again before it counts.
-	m.back.failed(t, time.Now())
 	m.m.logins.WithLabelValues(loginWrong).Inc()
 	m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + t.user, Address: c.gate.RemoteAddr().String(), Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(why)})
 	return why

@@ -66,6 +66,8 @@ type Manager struct {
 	mock   [32]byte // of a node without Config.Secret
 	basics *basicCache
 	logins chan struct{}
+	// examining is held while a password is compared and a wrong one is counted.
+	examining sync.Mutex
 
 	mu    sync.Mutex
 	conns map[*connState]struct{}
@@ -190,8 +192,8 @@ func (m *Manager) stateOf(g *gate.Conn) *connState {
 // errUnknown rejects a token that is not, or no longer, valid on its connection.
 var errUnknown = rhumb.E("session.Identify", rhumb.Unauthenticated, "the session has ended, or belongs to another connection; log in again")
 
-// authenticate returns the user of a token.
-func (c *connState) authenticate(token string, now time.Time) (access.Principal, error) {
+// authenticate returns the user of a token, and the revision of the password that the user logged in with.
+func (c *connState) authenticate(token string, now time.Time) (who access.Principal, credentials uint64, err error) {
 	// Hashed, so that the comparison takes the same time for every wrong token.
 	// The lock is held for two comparisons only.
 	sum := sha256.Sum256([]byte(token))
@@ -200,14 +202,14 @@ func (c *connState) authenticate(token string, now time.Time) (access.Principal,
 	s := c.session
 	// The answer is the same for a missing, wrong and expired token.
 	if s == nil {
-		return access.Principal{}, errUnknown
+		return access.Principal{}, 0, errUnknown
 	}
 	valid := subtle.ConstantTimeCompare(sum[:], s.token[:]) == 1 && now.Before(s.until)
 	former := subtle.ConstantTimeCompare(sum[:], s.former[:]) == 1 && now.Before(s.formerUntil)
 	if !valid && !former {
-		return access.Principal{}, errUnknown
+		return access.Principal{}, 0, errUnknown
 	}
-	return access.Principal{Kind: access.KindUser, Name: s.user}, nil
+	return access.Principal{Kind: access.KindUser, Name: s.user}, s.credentials, nil
 }
 
 // begin starts or renews a session and returns its token.
@@ -291,8 +293,9 @@ func (m *Manager) identify(ctx context.Context, authorization string, c *connSta
 	}
 	// A token comes first: a program with the certificate of its host may act for a user. A call with a token that is
 	// not valid never falls back to the certificate, which may have more rights.
+	credentials := uint64(0)
 	if token, ok := strings.CutPrefix(authorization, "Bearer "); ok && c != nil {
-		who, err = c.authenticate(token, time.Now())
+		who, credentials, err = c.authenticate(token, time.Now())
 		login = true
 	} else if p, ok := identity.PeerFromContext(ctx); ok {
 		who = PrincipalOf(p)
@@ -309,7 +312,9 @@ func (m *Manager) identify(ctx context.Context, authorization string, c *connSta
 	if p == nil {
 		return who, login, errNoUsers
 	}
-	return who, login, checkUser(p, who.Name, 0)
+	// With the password: recheck ends the session too, a moment later, but not one that began from older metadata than
+	// recheck has seen.
+	return who, login, checkUser(p, who.Name, credentials)
 }
 
 // errNoUsers rejects users while the node does not know them.

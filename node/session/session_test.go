@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/rhumbdb/rhumb"
@@ -521,6 +522,116 @@ func TestBackoff(t *testing.T) {
 	time.Sleep(waitMin * 2)
 	if _, err := w.ping(w.dial(src, account(password))); err != nil {
 		t.Errorf("the right password after the wait: %v", err)
+	}
+}
+
+// TestBackoffOfConcurrentGuesses guards the number of guesses of somebody who begins many logins before the first of them
+// fails.
+func TestBackoffOfConcurrentGuesses(t *testing.T) {
+	const guesses = 24
+	w := newWorld(t, nil)
+	src := w.source(0, "")
+	guesser, err := scram.SHA256.NewClient("app", "wrong horse", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	finish := make([]func() error, guesses)
+	for i := range finish {
+		s, err := rhumbpb.NewSessionClient(w.dial(src, nil)).Authenticate(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, _ := peer.FromContext(s.Context())
+		info := p.AuthInfo.(identity.AuthInfo)
+		binding, err := scram.NewTLSExporterBinding(&info.State)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conv := guesser.NewConversationWithChannelBinding(binding)
+		first, err := conv.Step("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Send(&rhumbpb.AuthenticateRequest{Message: []byte(first)}); err != nil {
+			t.Fatal(err)
+		}
+		m, err := s.Recv()
+		if err != nil {
+			t.Fatalf("challenge %d: %v", i, err)
+		}
+		proof, err := conv.Step(string(m.Message))
+		if err != nil {
+			t.Fatal(err)
+		}
+		finish[i] = func() error {
+			_ = s.Send(&rhumbpb.AuthenticateRequest{Message: []byte(proof)})
+			_, err := s.Recv()
+			return err
+		}
+	}
+	var wait sync.WaitGroup
+	var examined, delayed atomic.Int64
+	for _, f := range finish {
+		wait.Go(func() {
+			switch status.Code(f()) {
+			case codes.Unauthenticated:
+				examined.Add(1)
+			case codes.ResourceExhausted:
+				delayed.Add(1)
+			}
+		})
+	}
+	wait.Wait()
+	if n := examined.Load(); n > freeFailures+1 || n+delayed.Load() != guesses {
+		t.Errorf("%d guesses were examined and %d refused; want at most %d examined", n, delayed.Load(), freeFailures+1)
+	}
+}
+
+// TestBackoffOfConcurrentBasics is the same for HTTP basic authentication, whose guesses wait for a turn.
+func TestBackoffOfConcurrentBasics(t *testing.T) {
+	w := newWorld(t, nil)
+	var wait sync.WaitGroup
+	var examined atomic.Int64
+	for i := range 24 {
+		wait.Go(func() {
+			_, err := w.m.Basic(t.Context(), "app", fmt.Sprint("wrong horse ", i), netip.MustParseAddr("10.0.0.1"), "10.0.0.1:1")
+			if rhumb.KindOf(err) == rhumb.Unauthenticated {
+				examined.Add(1)
+			}
+		})
+	}
+	wait.Wait()
+	if n := examined.Load(); n > freeFailures+1 {
+		t.Errorf("%d guesses were examined; want at most %d", n, freeFailures+1)
+	}
+}
+
+// TestMentionedUsersKeepNoRecord guards the records of failures against names that are only mentioned: an attempt that
+// is given up after the challenge costs nothing.
+func TestMentionedUsersKeepNoRecord(t *testing.T) {
+	b := newBackoff()
+	now := time.Unix(1e9, 0)
+	for i := range 2 * recordsMax {
+		b.check(try{fmt.Sprint("user", i), netip.MustParseAddr("10.0.0.1")}, now)
+	}
+	if n := b.size(); n != 0 {
+		t.Errorf("%d records of attempts that did not fail", n)
+	}
+}
+
+// TestSessionOfOldPassword guards against a session that begins while the password changes, after recheck has seen
+// the change.
+func TestSessionOfOldPassword(t *testing.T) {
+	w := newWorld(t, nil)
+	w.setUsers(&access.User{Name: "app", Verifier: verifierOf(), Credentials: 7})
+	time.Sleep(2 * recheckInterval)
+	c := &connState{m: w.m, calls: map[*call]struct{}{}}
+	token, err := c.begin(&access.User{Name: "app", Credentials: 5}, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.m.identify(t.Context(), "Bearer "+token, c); rhumb.KindOf(err) != rhumb.Unauthenticated {
+		t.Errorf("a session of the former password: %v", err)
 	}
 }
 

@@ -52,6 +52,7 @@ type wireCommand struct {
 	Revoked       *wireRevocation `cbor:"53,keyasint,omitempty"`
 	GossipKeys    []wireGossipKey `cbor:"54,keyasint,omitempty"`
 	GossipVersion uint64          `cbor:"55,keyasint,omitempty"`
+	Proof         *wireProof      `cbor:"56,keyasint,omitempty"`
 }
 
 // EncodeCommand returns the stored form of a command.
@@ -91,6 +92,9 @@ func (c RegisterNode) fillWire(w *wireCommand) {
 	w.Name, w.Zone, w.Addr, w.HeartbeatAddr, w.AdminAddr, w.Binary = c.Region, c.Zone, c.Addr, c.HeartbeatAddr, c.AdminAddr, c.Binary
 	if c.HasLocation {
 		w.Location = toWirePoint(c.Location)
+	}
+	if p := c.Proof; p != nil {
+		w.Proof = &wireProof{p.At, p.Chain, p.Signature}
 	}
 }
 
@@ -269,12 +273,16 @@ func (w *wireCommand) toBatch() (Command, error) {
 }
 
 func (w *wireCommand) toRegisterNode() RegisterNode {
-	return RegisterNode{
+	c := RegisterNode{
 		Cluster: toUUID(w.Cluster), Node: w.Node, Store: toUUID(w.Store), Boot: w.Boot, Nonce: w.Nonce, Previous: w.Previous, Short: w.Short,
 		Region: w.Name, Zone: w.Zone, Location: w.Location.toPoint(), HasLocation: w.Location != nil,
 		Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr, Binary: w.Binary,
 		Name: w.NodeName,
 	}
+	if w.Proof != nil {
+		c.Proof = &RegistrationProof{w.Proof.At, w.Proof.Chain, w.Proof.Signature}
+	}
+	return c
 }
 
 // fromUUID returns the bytes of a UUID, or nil for the zero UUID, which is then left out.

@@ -32,6 +32,15 @@ type wireRevocation struct {
 	NotAfter int64  `cbor:"3,keyasint,omitempty"`
 	Why      string `cbor:"4,keyasint,omitempty"`
 	At       int64  `cbor:"5,keyasint,omitempty"`
+	// Authority is absent in revocations of earlier builds.
+	Authority string `cbor:"6,keyasint,omitempty"`
+}
+
+// wireProof is on its way to the metadata leader only; the log has none.
+type wireProof struct {
+	At        int64    `cbor:"1,keyasint"`
+	Chain     [][]byte `cbor:"2,keyasint"`
+	Signature []byte   `cbor:"3,keyasint"`
 }
 
 type wireGossipKey struct {
@@ -84,14 +93,14 @@ func fromWireAuthorities(ws []wireAuthority) (out []rhumb.Authority) {
 }
 
 func toWireRevocation(r *rhumb.Revocation) *wireRevocation {
-	return &wireRevocation{Serial: r.Serial, Name: r.Name, NotAfter: fromTime(r.NotAfter), Why: r.Why, At: fromTime(r.At)}
+	return &wireRevocation{Serial: r.Serial, Name: r.Name, NotAfter: fromTime(r.NotAfter), Why: r.Why, At: fromTime(r.At), Authority: r.Authority}
 }
 
 func (w *wireRevocation) toRevocation() rhumb.Revocation {
 	if w == nil {
 		return rhumb.Revocation{}
 	}
-	return rhumb.Revocation{Serial: w.Serial, Name: w.Name, NotAfter: toTime(w.NotAfter), Why: w.Why, At: toTime(w.At)}
+	return rhumb.Revocation{Serial: w.Serial, Name: w.Name, NotAfter: toTime(w.NotAfter), Why: w.Why, At: toTime(w.At), Authority: w.Authority}
 }
 
 // fromTime returns seconds since 1970, or 0 for the zero time.

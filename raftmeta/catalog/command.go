@@ -121,6 +121,50 @@ type RegisterNode struct {
 	// node. The first registration with a name binds the name to the node, also if earlier lives of the
 	// node had none.
 	Name string
+	// Proof shows that the node itself made the registration. It is nil for an insecure node, and in the log:
+	// the metadata leader verifies it before the command enters the log (docs/replication.md#rule-speaker).
+	Proof *RegistrationProof
+}
+
+// RegistrationProof is the signature of a node under its registration. Package node makes and verifies it.
+type RegistrationProof struct {
+	// At is the time of the signature, in nanoseconds since 1970.
+	At int64
+	// Chain is the certificate of the node and those between it and its authority, in DER.
+	Chain     [][]byte
+	Signature []byte
+}
+
+// Registrations returns the registrations in a command.
+func Registrations(cmd Command) (out []RegisterNode) {
+	switch c := cmd.(type) {
+	case RegisterNode:
+		return []RegisterNode{c}
+	case Batch:
+		for _, item := range c.Commands {
+			out = append(out, Registrations(item)...)
+		}
+	}
+	return out
+}
+
+// DropProofs returns a command without the proofs of its registrations, which replicas do not need.
+func DropProofs(cmd Command) Command {
+	switch c := cmd.(type) {
+	case RegisterNode:
+		c.Proof = nil
+		return c
+	case Batch:
+		if len(Registrations(c)) == 0 {
+			return c
+		}
+		items := make([]Command, len(c.Commands))
+		for i, item := range c.Commands {
+			items[i] = DropProofs(item)
+		}
+		return Batch{items}
+	}
+	return cmd
 }
 
 // Placement lists the nodes that hold the ranges of one block of hash slots: for each slot its

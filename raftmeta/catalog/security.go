@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -19,7 +20,8 @@ type Security struct {
 	// Distrusted are the fingerprints of authorities that are rejected
 	// wherever they are listed, sorted.
 	Distrusted []string
-	// Revoked are ordered by serial number.
+	// Revoked are ordered by serial number, and those of one number by
+	// authority.
 	Revoked []rhumb.Revocation
 	Gossip  rhumb.GossipKeys
 }
@@ -159,7 +161,7 @@ func (c RevokeCertificate) applyTo(t *tx) Result {
 		return refuseErr(op, err)
 	}
 	next := *t.Security()
-	i, found := findSerial(next.Revoked, r.Serial)
+	i, found := findRevocation(next.Revoked, r)
 	// A repetition, or a second operator.
 	if found {
 		return Result{}
@@ -168,7 +170,7 @@ func (c RevokeCertificate) applyTo(t *tx) Result {
 	// The new entry stays in any case: the operator may know better than the
 	// expiry.
 	next.Revoked = slices.DeleteFunc(next.Revoked, func(x rhumb.Revocation) bool {
-		return x.Serial != r.Serial && !x.NotAfter.IsZero() && r.At.Sub(x.NotAfter) > rhumb.RevokedKeep
+		return compareRevocations(x, r) != 0 && !x.NotAfter.IsZero() && r.At.Sub(x.NotAfter) > rhumb.RevokedKeep
 	})
 	if len(next.Revoked) > rhumb.RevokedMax {
 		return refuse(op, rhumb.TooLarge, "%d certificates are revoked, which is the limit; distrust the authority that issued them with `rhumb cert distrust`", rhumb.RevokedMax)
@@ -201,9 +203,14 @@ func findFingerprint(as []rhumb.Authority, fingerprint string) (int, bool) {
 	return slices.BinarySearchFunc(as, fingerprint, func(a rhumb.Authority, f string) int { return strings.Compare(a.Fingerprint, f) })
 }
 
-// findSerial returns the position of a revocation, or where to insert it.
-func findSerial(rs []rhumb.Revocation, serial string) (int, bool) {
-	return slices.BinarySearchFunc(rs, serial, func(r rhumb.Revocation, s string) int { return strings.Compare(r.Serial, s) })
+// compareRevocations orders revocations by what they reject.
+func compareRevocations(a, b rhumb.Revocation) int {
+	return cmp.Or(strings.Compare(a.Serial, b.Serial), strings.Compare(a.Authority, b.Authority))
+}
+
+// findRevocation returns the position of a revocation, or where to insert it.
+func findRevocation(rs []rhumb.Revocation, r rhumb.Revocation) (int, bool) {
+	return slices.BinarySearchFunc(rs, r, compareRevocations)
 }
 
 // checkAuthority returns an error if an authority has the wrong form. The
@@ -226,6 +233,8 @@ func checkRevocation(r rhumb.Revocation) error {
 	switch {
 	case r.Serial == "" || len(r.Serial) > rhumb.SerialSizeMax || !isLowerHex(r.Serial) || r.Serial[0] == '0' && r.Serial != "0":
 		return rhumb.Ef(op, rhumb.InvalidArgument, "serial number %.50q: want 1 to %d hexadecimal digits without leading zeros", r.Serial, rhumb.SerialSizeMax)
+	case r.Authority != "" && !isFingerprint(r.Authority):
+		return rhumb.Ef(op, rhumb.InvalidArgument, "authority %.70q is not 64 hexadecimal digits", r.Authority)
 	case len(r.Name) > rhumb.RevocationTextMax || len(r.Why) > rhumb.RevocationTextMax:
 		return rhumb.Ef(op, rhumb.TooLarge, "the name or reason has %d bytes; the limit is %d", max(len(r.Name), len(r.Why)), rhumb.RevocationTextMax)
 	}
@@ -293,7 +302,7 @@ func (s *State) checkSecurity() error {
 		}
 	}
 	for i, r := range x.Revoked {
-		if checkRevocation(r) != nil || i > 0 && x.Revoked[i-1].Serial >= r.Serial {
+		if checkRevocation(r) != nil || i > 0 && compareRevocations(x.Revoked[i-1], r) >= 0 {
 			return brokenInvariant("revocation %d (%.40q) has the wrong form or order", i, r.Serial)
 		}
 	}
@@ -350,8 +359,8 @@ func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
 			return denied("to readmit a replica of %s", c.Node)
 		}
 	case RegisterNode:
-		// A member registers nodes that joined through it, after it has
-		// verified their certificates.
+		// A member passes on registrations of nodes that joined through it.
+		// Their signatures are verified elsewhere.
 		if n, ok := s.Node(from); c.Name != "" && (!ok || n.Name == "" && c.Node != from) {
 			return denied("to register %q", c.Name)
 		}

@@ -253,7 +253,7 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 			return at
 		}
 		return RevokeCertificate{rhumb.Revocation{
-			Serial: a.values["serial"], Name: a.values["name"], Why: a.values["why"], NotAfter: day("expires"), At: day("day"),
+			Serial: a.values["serial"], Authority: strings.Join(a.fingerprints("issuer"), ""), Name: a.values["name"], Why: a.values["why"], NotAfter: day("expires"), At: day("day"),
 		}}
 	case "set-gossip-keys":
 		return SetGossipKeys{Version: a.num("version"), Keys: a.gossipKeys()}
@@ -394,6 +394,9 @@ func writeSecurity(out *strings.Builder, x *Security) {
 	}
 	for _, r := range x.Revoked {
 		fmt.Fprintf(out, " revoked=%s", r.Serial)
+		if r.Authority != "" {
+			fmt.Fprintf(out, "/%.2s", r.Authority)
+		}
 	}
 	fmt.Fprintf(out, " gossip=%d", x.Gossip.Version)
 	for _, k := range x.Gossip.Keys {

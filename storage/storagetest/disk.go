@@ -13,15 +13,13 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// Disk is a file system in memory on which a simulator decides which writes
-// to log files become durable. A sync of a log file returns at once, and
-// Crash takes back as much of the newest log file as the simulator chooses.
-// The simulator also chooses the content of the SYNCED file, because a store
-// makes that file durable by the real clock. Other files are durable once
-// they are synced.
+// Disk is a file system in memory on which a simulator decides which writes to log files become
+// durable. A sync of a log file returns at once, and Crash takes back as much of the newest log
+// file as the simulator chooses. The simulator also chooses the content of the SYNCED file,
+// because a store makes that file durable by the real clock. Other files are durable once they are synced.
 //
-// Only the newest log file may lose bytes: a store closes a log, with a sync,
-// before a later one gets its first record.
+// Only the newest log file may lose bytes: a store closes a log, with a sync, before a later one
+// gets its first record.
 type Disk struct {
 	vfs.FS
 	mem *vfs.MemFS
@@ -30,14 +28,13 @@ type Disk struct {
 	log     string     // the newest log file
 	written int64      // its length
 	synced  bool       // whether a log was synced since the last call of Log
-	// lengths is the SYNCED file as of its opening, and slots are the writes
-	// to it since.
+	// lengths is the SYNCED file as of its opening, and slots are the writes to it since.
 	lengths []byte
 	slots   []slotWrite
 }
 
-// slotWrite is a write of a slot of the SYNCED file, which records that
-// length bytes of log file number are synced.
+// slotWrite is a write of a slot of the SYNCED file, which records that length bytes of log file
+// number are synced.
 type slotWrite struct {
 	at     int64
 	bytes  []byte
@@ -45,18 +42,15 @@ type slotWrite struct {
 	length int64
 }
 
-// Remains describes a disk after a power loss, and damage before the next
-// start.
+// Remains describes a disk after a power loss, and damage before the next start.
 type Remains struct {
 	// Keep is the length in bytes that remains of the newest log file.
 	Keep int64
-	// Known is the greatest length of that file that the SYNCED file may
-	// record. With Known below Keep the SYNCED file is older than the log, as
-	// after a power loss. With Keep below Known the log has lost bytes that
-	// were synced.
+	// Known is the greatest length of that file that the SYNCED file may record. With Known below
+	// Keep the SYNCED file is older than the log, as after a power loss. With Keep below Known the
+	// log has lost bytes that were synced.
 	Known int64
-	// Flipped is set if bit Flip of the newest log file, counted from its
-	// start, is flipped.
+	// Flipped is set if bit Flip of the newest log file, counted from its start, is flipped.
 	Flipped bool
 	Flip    int64
 }
@@ -67,17 +61,16 @@ func NewDisk() *Disk { return newDisk(vfs.NewCrashableMem()) }
 // newDisk returns a disk with the given content.
 func newDisk(mem *vfs.MemFS) *Disk { return &Disk{FS: mem, mem: mem} }
 
-// OpenEngine opens the engine on the disk. Compactions run at any time. That
-// does not make a simulation less deterministic, because no result of an
-// engine depends on them.
+// OpenEngine opens the engine on the disk. Compactions run at any time. That does not make a
+// simulation less deterministic, because no result of an engine depends on them.
 func (d *Disk) OpenEngine(cfg storage.Config) (*storage.Engine, error) {
 	cfg.FS = d
 	return storage.OpenEngine([]string{Dir}, cfg)
 }
 
-// Log returns the name of the newest log file, its length, and whether a log
-// was synced since the last call. Everything that the engine wrote before a
-// sync is part of the length; writes that follow it may or may not be.
+// Log returns the name of the newest log file, its length, and whether a log was synced since the
+// last call. Everything that the engine wrote before a sync is part of the length; writes that
+// follow it may or may not be.
 func (d *Disk) Log() (name string, length int64, synced bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,16 +78,15 @@ func (d *Disk) Log() (name string, length int64, synced bool) {
 	return d.log, d.written, synced
 }
 
-// Crash returns the disk after a power loss. The engine continues on the old
-// disk until it is closed.
+// Crash returns the disk after a power loss. The engine continues on the old disk until it is
+// closed.
 //
-// Steps: clone the durable bytes, then replace the logs and the SYNCED file,
-// whose durability the simulator decides. Older logs are copied whole,
-// because a sync of theirs has been reported.
+// Steps: clone the durable bytes, then replace the logs and the SYNCED file, whose durability the
+// simulator decides. Older logs are copied whole, because a sync of theirs has been reported.
 func (d *Disk) Crash(r Remains) (*Disk, error) {
 	newest, _, _ := d.Log()
-	// CrashClone with no unsynced data keeps exactly the synced bytes. Syncs
-	// of logs are not passed on, so the clone has the logs empty.
+	// CrashClone with no unsynced data keeps exactly the synced bytes. Syncs of logs are not passed
+	// on, so the clone has the logs empty.
 	after := newDisk(d.mem.CrashClone(vfs.CrashCloneCfg{}))
 	data := path.Join(Dir, "data")
 	names, err := after.mem.List(data)
@@ -141,9 +133,8 @@ func syncDir(fs vfs.FS, name string) error {
 // Copy returns a copy of a disk that no engine has open.
 func (d *Disk) Copy() *Disk { return newDisk(d.mem.CrashClone(vfs.CrashCloneCfg{})) }
 
-// syncedFile returns the newest content of the SYNCED file that records at
-// most known bytes of the newest log file, or nil if the file was never
-// opened for writing.
+// syncedFile returns the newest content of the SYNCED file that records at most known bytes of the
+// newest log file, or nil if the file was never opened for writing.
 func (d *Disk) syncedFile(newest string, known int64) []byte {
 	number, err := strconv.ParseUint(strings.TrimSuffix(path.Base(newest), logExt), 10, 64)
 	d.mu.Lock()
@@ -151,12 +142,10 @@ func (d *Disk) syncedFile(newest string, known int64) []byte {
 	if err != nil || d.lengths == nil {
 		return nil
 	}
-	// Before the first slot of this start is written, the file has the
-	// content of the start before.
+	// Before the first slot of this start is written, the file has the content of the start before.
 	b := slices.Clone(d.lengths)
-	// Slots are applied in the order of their writes. Those that record too
-	// much are left out, as if the disk had not written them before the power
-	// loss.
+	// Slots are applied in the order of their writes. Those that record too much are left out, as
+	// if the disk had not written them before the power loss.
 	for _, w := range d.slots {
 		if w.number < number || w.number == number && w.length <= known {
 			copy(b[w.at:], w.bytes)
@@ -185,15 +174,14 @@ const (
 	syncedFileName = "SYNCED"
 )
 
-// Create implements vfs.FS. The disk decides about the durability of log
-// files.
+// Create implements vfs.FS. The disk decides about the durability of log files.
 func (d *Disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := d.FS.Create(name, c)
 	return d.watchLog(name, f, err)
 }
 
-// ReuseForWrite implements vfs.FS. It creates a new file, so that a log holds
-// only the bytes that were written since.
+// ReuseForWrite implements vfs.FS. It creates a new file, so that a log holds only the bytes that
+// were written since.
 func (d *Disk) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := d.FS.Remove(oldname); err != nil {
 		return nil, err
@@ -210,8 +198,7 @@ func (d *Disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.O
 	b, err := ReadFile(d.mem, name)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// The writes of an earlier engine on this disk are part of the content
-	// now.
+	// The writes of an earlier engine on this disk are part of the content now.
 	d.lengths, d.slots = b, nil
 	return &diskSynced{f, d}, err
 }
@@ -249,8 +236,7 @@ func (f *diskLog) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Sync implements vfs.File. It does not sync the file: Crash decides which
-// bytes are durable.
+// Sync implements vfs.File. It does not sync the file: Crash decides which bytes are durable.
 func (f *diskLog) Sync() error {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()

@@ -11,25 +11,23 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// Log is the model of one range: every entry that was written and not undone,
-// with its values. The model determines every answer of a store about the
-// range, up to the lower bounds that a store may report.
+// Log is the model of one range: every entry that was written and not undone, with its values. The
+// model determines every answer of a store about the range, up to the lower bounds that a store may
+// report.
 type Log struct {
 	ID       rhumb.RangeID
 	Entries  []*entry.Entry // Entries[i] has Seq i+1
 	Promised rhumb.Epoch
 	Commit   rhumb.Seq
 	Trim     rhumb.Seq
-	// Expired is the timestamp up to which request results may have been
-	// collected.
+	// Expired is the timestamp up to which request results may have been collected.
 	Expired rhumb.Timestamp
-	// HLC is the greatest timestamp ever used, including those of undone
-	// entries. A timestamp is never used twice.
+	// HLC is the greatest timestamp ever used, including those of undone entries. A timestamp is
+	// never used twice.
 	HLC rhumb.Timestamp
 }
 
-// Clone returns a copy of the model. Entries are immutable, so the copy
-// shares them.
+// Clone returns a copy of the model. Entries are immutable, so the copy shares them.
 func (l *Log) Clone() *Log {
 	c := *l
 	c.Entries = slices.Clone(l.Entries)
@@ -55,9 +53,8 @@ func (l *Log) At(seq rhumb.Seq) rhumb.Timestamp {
 // CommitPos returns the commit position in the form that a store takes.
 func (l *Log) CommitPos() storage.Commit { return storage.Commit{Seq: l.Commit, HLC: l.At(l.Commit)} }
 
-// Add appends an entry with the given requests to the model and returns it.
-// Each request gets the next timestamp. Without requests the entry starts an
-// epoch.
+// Add appends an entry with the given requests to the model and returns it. Each request gets the
+// next timestamp. Without requests the entry starts an epoch.
 func (l *Log) Add(epoch rhumb.Epoch, node rhumb.NodeID, reqs ...entry.Request) *entry.Entry {
 	last, _ := l.Last()
 	e := &entry.Entry{Epoch: epoch, Node: node, Seq: last.Seq + 1, Prev: last.Hash, Requests: reqs}
@@ -99,8 +96,7 @@ type tableName struct {
 	name  string
 }
 
-// stateAt returns the newest version of every key at a timestamp, including
-// tombstones.
+// stateAt returns the newest version of every key at a timestamp, including tombstones.
 func (l *Log) stateAt(at rhumb.Timestamp) map[tableName]storage.Found {
 	out := map[tableName]storage.Found{}
 	for _, e := range l.Entries {
@@ -111,8 +107,7 @@ func (l *Log) stateAt(at rhumb.Timestamp) map[tableName]storage.Found {
 				return out
 			}
 			for _, w := range r.Writes {
-				// Later writes replace earlier ones, so the map ends with the
-				// newest versions.
+				// Later writes replace earlier ones, so the map ends with the newest versions.
 				f := storage.Found{Version: e.Version(r), Tombstone: rhumb.IsTombstone(w.Value)}
 				if !f.Tombstone {
 					f.Value = w.Value
@@ -124,8 +119,8 @@ func (l *Log) stateAt(at rhumb.Timestamp) map[tableName]storage.Found {
 	return out
 }
 
-// Check compares every answer of a store about a range with the model and
-// returns the first difference.
+// Check compares every answer of a store about a range with the model and returns the first
+// difference.
 func (l *Log) Check(s *storage.Store) error {
 	if err := l.checkState(s); err != nil {
 		return err
@@ -137,8 +132,8 @@ func (l *Log) Check(s *storage.Store) error {
 		return err
 	}
 	_, last := l.Last()
-	// Reads at the commit position see the versions that collection must
-	// keep. Reads at the end also see uncommitted ones.
+	// Reads at the commit position see the versions that collection must keep. Reads at the end
+	// also see uncommitted ones.
 	for _, at := range []rhumb.Timestamp{l.At(l.Commit), last, storage.Newest} {
 		if err := l.checkData(s, at); err != nil {
 			return fmt.Errorf("at %d: %w", uint64(at), err)
@@ -160,8 +155,8 @@ func (l *Log) checkState(s *storage.Store) error {
 			want.Lineage = append(want.Lineage, storage.EpochStart{Epoch: e.Epoch, First: e.Seq})
 		}
 	}
-	// Commit positions are lower bounds on disk, so after a crash the store
-	// may report an older one. It must not be below the trim position.
+	// Commit positions are lower bounds on disk, so after a crash the store may report an older
+	// one. It must not be below the trim position.
 	if got.Commit < want.Commit && got.Commit >= want.Trim {
 		want.Commit, want.CommitHLC = got.Commit, l.At(got.Commit)
 	}
@@ -175,8 +170,7 @@ func (l *Log) checkState(s *storage.Store) error {
 	return nil
 }
 
-// checkEntries compares the entries after the trim position, their positions
-// and their marks.
+// checkEntries compares the entries after the trim position, their positions and their marks.
 func (l *Log) checkEntries(s *storage.Store) error {
 	end := rhumb.Seq(len(l.Entries))
 	got, err := s.Entries(l.ID, l.Trim+1, end, 1<<30)
@@ -192,8 +186,8 @@ func (l *Log) checkEntries(s *storage.Store) error {
 			return fmt.Errorf("range %s: entry %d differs", l.ID, want[i].Seq)
 		}
 	}
-	// Entries before the trim position must not be returned, whether
-	// collection has removed them or not: their versions may be gone.
+	// Entries before the trim position must not be returned, whether collection has removed them or
+	// not: their versions may be gone.
 	if l.Trim > 1 {
 		if old, err := s.Entries(l.ID, l.Trim-1, end, 0); err != nil || len(old) != 0 {
 			return fmt.Errorf("range %s: %d entries from before the trim position %d, %v", l.ID, len(old), l.Trim, err)
@@ -218,9 +212,9 @@ func (l *Log) checkEntries(s *storage.Store) error {
 	return nil
 }
 
-// checkResults looks up the result of every request. The result must exist
-// while its entry may be sent again. It may be missing once it has expired,
-// and then the client's floor must cover it. If it exists, it must be right.
+// checkResults looks up the result of every request. The result must exist while its entry may be
+// sent again. It may be missing once it has expired, and then the client's floor must cover it. If
+// it exists, it must be right.
 func (l *Log) checkResults(s *storage.Store) error {
 	last := map[rhumb.UUID]uint64{}
 	for _, e := range l.Entries {
@@ -253,8 +247,7 @@ func (l *Log) checkResults(s *storage.Store) error {
 		}
 	}
 	for client, want := range last {
-		// The floor keeps the last number even when every result is
-		// collected.
+		// The floor keeps the last number even when every result is collected.
 		if got, err := s.LastRequest(l.ID, client); err != nil || got != want {
 			return fmt.Errorf("range %s: the last request of client %s is %d, want %d: %v", l.ID, client, got, want, err)
 		}
@@ -262,8 +255,7 @@ func (l *Log) checkResults(s *storage.Store) error {
 	return nil
 }
 
-// checkData compares all keys at a timestamp, by lookups, existence and
-// scans.
+// checkData compares all keys at a timestamp, by lookups, existence and scans.
 func (l *Log) checkData(s *storage.Store, at rhumb.Timestamp) error {
 	state := l.stateAt(at)
 	tables := map[rhumb.TableID][]rhumb.Item{}
@@ -303,8 +295,7 @@ func compareNames(a, b tableName) int {
 	return bytes.Compare([]byte(a.name), []byte(b.name))
 }
 
-// checkScan scans a table whole, in pages of two, and by the first byte of
-// every name.
+// checkScan scans a table whole, in pages of two, and by the first byte of every name.
 func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb.Timestamp, want []rhumb.Item) error {
 	all, err := scanTable(s, id, table, nil, nil, at, 0)
 	if err != nil {
@@ -314,8 +305,7 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 		return fmt.Errorf("scan of table %s returns\n%v, want\n%v", table, all, want)
 	}
 	var paged []rhumb.Item
-	// Pages of two names make the scan resume within every table of more than
-	// one name.
+	// Pages of two names make the scan resume within every table of more than one name.
 	for after := []byte(nil); ; {
 		page, err := scanTable(s, id, table, nil, after, at, 2)
 		if err != nil {
@@ -355,8 +345,7 @@ func scanTable(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, prefix, 
 	return items, nil
 }
 
-// equalItems reports whether two lists have equal items. It ignores unset
-// fields of keys.
+// equalItems reports whether two lists have equal items. It ignores unset fields of keys.
 func equalItems(a, b []rhumb.Item) bool {
 	return slices.EqualFunc(a, b, func(a, b rhumb.Item) bool {
 		return a.Key.Table == b.Key.Table && a.Key.Home == b.Key.Home && bytes.Equal(a.Key.Name, b.Key.Name) && a.Version == b.Version && bytes.Equal(a.Value, b.Value)

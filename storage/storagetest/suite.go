@@ -10,23 +10,21 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// Case is one promise of a store. Do brings the store into a state and syncs
-// every batch. The logs that Do returns, and Check if it is set, must hold
-// then and after every restart.
+// Case is one promise of a store. Do brings the store into a state and syncs every batch. The logs
+// that Do returns, and Check if it is set, must hold then and after every restart.
 type Case struct {
 	Name  string
 	Do    func(w *World) []*Log
 	Check func(w *World)
 }
 
-// Run runs the conformance suite: each case once for each way in which a
-// store may continue after it.
+// Run runs the conformance suite: each case once for each way in which a store may continue after
+// it.
 func Run(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
-			// What happens between Do and the checks. Since every batch is
-			// synced, nothing may be lost, whatever share of the unsynced
-			// bytes a crash keeps.
+			// What happens between Do and the checks. Since every batch is synced, nothing may be
+			// lost, whatever share of the unsynced bytes a crash keeps.
 			ends := map[string]func(w *World){
 				"at once":        func(*World) {},
 				"restarted":      (*World).Restart,
@@ -55,8 +53,7 @@ func Run(t *testing.T) {
 					w.Crash(80)
 				},
 			}
-			// Each way gets a store of its own, because a crash affects
-			// everything that follows.
+			// Each way gets a store of its own, because a crash affects everything that follows.
 			for name, end := range ends {
 				t.Run(name, func(t *testing.T) {
 					w := NewWorld(t, Seed(t, 1)).Start()
@@ -128,8 +125,7 @@ func (w *World) Collect(l *Log, lim storage.CollectLimits) (sum storage.Collecte
 	}
 }
 
-// commitAndTrim raises the commit and the trim position to the end of the
-// log.
+// commitAndTrim raises the commit and the trim position to the end of the log.
 func (w *World) commitAndTrim(l *Log) {
 	w.Helper()
 	l.Commit = rhumb.Seq(len(l.Entries))
@@ -143,8 +139,8 @@ func (w *World) commitAndTrim(l *Log) {
 // everything is the limit of a collection while no read is in progress.
 var everything = storage.CollectLimits{Before: storage.Newest}
 
-// cases are the promises of a store, from appends to collection and dropping.
-// Each case names the promise; a comment says why a store could break it.
+// cases are the promises of a store, from appends to collection and dropping. Each case names the
+// promise; a comment says why a store could break it.
 var cases = []Case{
 	{Name: "empty range", Do: func(w *World) []*Log { return []*Log{w.Create(R)} }},
 	{Name: "append", Do: func(w *World) []*Log {
@@ -156,8 +152,7 @@ var cases = []Case{
 	{Name: "one entry of several requests writes a key twice", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Batch(func(b *storage.Batch) {
-			// One batch holds three versions of one key, under three
-			// timestamps.
+			// One batch holds three versions of one key, under three timestamps.
 			b.Append(R, l.Add(1, 1, Put("k", "first"), Del("k"), Put("k", "third")), l.CommitPos())
 		})
 		return []*Log{l}
@@ -175,15 +170,14 @@ var cases = []Case{
 		})
 		return []*Log{a, b}
 	}},
-	// A crash may lose a commit position that has a key of its own, but not
-	// one that a synced record carries.
+	// A crash may lose a commit position that has a key of its own, but not one that a synced
+	// record carries.
 	{Name: "records carry the commit position, a lower bound", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"))
 		l.Commit = 2
 		w.Append(l, Put("a", "3"))
-		// A position below the recorded one must be ignored: commit positions
-		// never go back.
+		// A position below the recorded one must be ignored: commit positions never go back.
 		w.Batch(func(b *storage.Batch) { b.SetCommit(R, storage.Commit{Seq: 1, HLC: l.At(1)}) })
 		return []*Log{l}
 	}, Check: func(w *World) {
@@ -197,21 +191,19 @@ var cases = []Case{
 		w.Batch(func(b *storage.Batch) {
 			b.SetPromised(R, 7)
 			b.SetPromised(R, 5) // ignored
-			// Entries without requests start an epoch. The lineage must list
-			// both epochs.
+			// Entries without requests start an epoch. The lineage must list both epochs.
 			b.Append(R, l.Add(3, 1), storage.Commit{})
 			b.Append(R, l.Add(7, 2), storage.Commit{})
 			b.Append(R, l.Add(7, 2, Put("a", "1")), storage.Commit{})
 		})
 		return []*Log{l}
 	}},
-	// Undo deletes versions and does not write old values back, so the older
-	// versions must still exist.
+	// Undo deletes versions and does not write old values back, so the older versions must still
+	// exist.
 	{Name: "undo makes older versions the newest again", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "old"), Put("b", "old"))
-		// The undone entries overwrite, delete and create a key, and one of
-		// them has a request id.
+		// The undone entries overwrite, delete and create a key, and one of them has a request id.
 		w.Append(l, Put("a", "new"), Del("b"), withID(Put("c", "new"), 1))
 		w.Batch(func(b *storage.Batch) { mustUndo(w, b, R, 2) })
 		l.Undo(2)
@@ -221,8 +213,7 @@ var cases = []Case{
 			w.Errorf("the result of an undone request exists: %v %v", found, err)
 		}
 	}},
-	// A version is set, deleted and set again before SINGLEDEL deletes it
-	// (ruling 3).
+	// A version is set, deleted and set again before SINGLEDEL deletes it (ruling 3).
 	{Name: "undo, then append the same entries again", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"))
@@ -237,8 +228,7 @@ var cases = []Case{
 		w.Collect(l, everything)
 		return []*Log{l}
 	}},
-	// Such entries are not in the database yet, so undo must find them in the
-	// batch.
+	// Such entries are not in the database yet, so undo must find them in the batch.
 	{Name: "undo of what the same batch appended", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"))
@@ -254,8 +244,7 @@ var cases = []Case{
 		})
 		return []*Log{l}
 	}},
-	// The record that carried the commit position is deleted, so the position
-	// needs its own key.
+	// The record that carried the commit position is deleted, so the position needs its own key.
 	{Name: "undo keeps the commit position of undone records", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"))
@@ -269,14 +258,14 @@ var cases = []Case{
 			w.Errorf("commit is %d, want 2", st.Commit)
 		}
 	}},
-	// The end of the log becomes the entry at the trim position, so
-	// collection must have kept its record.
+	// The end of the log becomes the entry at the trim position, so collection must have kept its
+	// record.
 	{Name: "undo right above the trim position after collection", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"), Put("a", "3"))
 		w.commitAndTrim(l)
-		// Collection has removed the records before the trim position. The
-		// one at it is the new end of the log.
+		// Collection has removed the records before the trim position. The one at it is the new end
+		// of the log.
 		w.Append(l, Put("a", "4"), Del("a"))
 		w.Collect(l, everything)
 		w.Batch(func(b *storage.Batch) { mustUndo(w, b, R, 3) })
@@ -310,8 +299,7 @@ var cases = []Case{
 		}
 		return []*Log{l}
 	}, Check: func(w *World) {
-		// a: 20 versions, one left; k0: 7, one left; k1: 7 and a tombstone,
-		// none left; k2: 6, one left and one beyond trim.
+		// a: 20 versions, one left; k0: 7, one left; k1: 7 and a tombstone, none left; k2: 6, one left and one beyond trim.
 		if n := countVersions(w); n != 5 {
 			w.Errorf("%d versions are left, want 5", n)
 		}
@@ -334,8 +322,7 @@ var cases = []Case{
 			w.Errorf("Exists below the floor returns %v, want unavailable", err)
 		}
 	}},
-	// Each piece collects whole entries. The next piece must not find
-	// versions without a record.
+	// Each piece collects whole entries. The next piece must not find versions without a record.
 	{Name: "collection in small pieces", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		for i := range 50 {
@@ -370,8 +357,8 @@ var cases = []Case{
 	{Name: "results of requests", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		insert := withID(Put("\x00\x00\x00\x00\x00\x00\x00\x01", "x"), 1)
-		// A result with a name from the server, one of a request that changed
-		// nothing, and one whose bits fill more than two bytes.
+		// A result with a name from the server, one of a request that changed nothing, and one
+		// whose bits fill more than two bytes.
 		insert.Names = [][]byte{insert.Writes[0].Name, {}}
 		noop := withID(entry.Request{Noop: true, Existed: []bool{true}}, 2)
 		many := withID(Put("m", "x"), 3)
@@ -380,8 +367,8 @@ var cases = []Case{
 		w.Append(l, insert, noop, many)
 		return []*Log{l}
 	}},
-	// A result must outlive its entry in the log: the entry may be sent
-	// again, and a repetition of the request must not be applied again.
+	// A result must outlive its entry in the log: the entry may be sent again, and a repetition of
+	// the request must not be applied again.
 	{Name: "results expire by log time, once their entry is trimmed", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, withID(Put("a", "old, trimmed"), 1))
@@ -462,8 +449,7 @@ var cases = []Case{
 			w.Error("the dropped range still exists")
 		}
 	}},
-	// The range deletion of the drop must not cover writes of the new
-	// replica.
+	// The range deletion of the drop must not cover writes of the new replica.
 	{Name: "drop and create again", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), withID(Put("b", "2"), 1))
@@ -472,8 +458,7 @@ var cases = []Case{
 		w.Append(l, Put("a", "3"))
 		return []*Log{l}
 	}},
-	// No record exists at the base, so its position, timestamp and totals are
-	// in the state keys.
+	// No record exists at the base, so its position, timestamp and totals are in the state keys.
 	{Name: "a range that begins in the middle of a log", Do: func(w *World) []*Log {
 		full := &Log{ID: R}
 		for i := range 5 {
@@ -564,8 +549,7 @@ func mustCommit(w *World, b *storage.LocalBatch) {
 	}
 }
 
-// countVersions collects all ranges, which a crash may have undone, and
-// counts the versions that are left in the store.
+// countVersions collects all ranges, which a crash may have undone, and counts the versions that are left in the store.
 func countVersions(w *World) int64 {
 	w.Helper()
 	states, err := w.Store.Ranges()

@@ -18,16 +18,14 @@ import (
 // Dir is the directory of a World's store.
 const Dir = "/disk/store"
 
-// World is a store on a file system in memory that can crash. It fails the
-// test if an operation of the store fails, and at its end if Pebble reported
-// a broken invariant of SINGLEDEL.
+// World is a store on a file system in memory that can crash. It fails the test if an operation of
+// the store fails, and at its end if Pebble reported a broken invariant of SINGLEDEL.
 type World struct {
 	testing.TB
 	Rand  *rand.Rand
 	Mem   *vfs.MemFS
 	Store *storage.Store
-	// Wrap, if set, wraps the file system for each Open, for example to
-	// inject faults.
+	// Wrap, if set, wraps the file system for each Open, for example to inject faults.
 	Wrap func(vfs.FS) vfs.FS
 	// Config, if set, changes the configuration of each Open.
 	Config func(*storage.Config)
@@ -38,8 +36,8 @@ type World struct {
 	expected bool // whether the files were damaged on purpose, so that errors are no failures
 }
 
-// Seed returns the seed of a test: RHUMB_SEED if that is set, and fixed
-// otherwise. It is logged if the test fails.
+// Seed returns the seed of a test: RHUMB_SEED if that is set, and fixed otherwise. It is logged if
+// the test fails.
 func Seed(t testing.TB, fixed int64) int64 {
 	seed := fixed
 	// One variable for all tests: a failure logs the seed of its test.
@@ -58,8 +56,8 @@ func Seed(t testing.TB, fixed int64) int64 {
 	return seed
 }
 
-// NewWorld returns a world with an empty disk and no open store. The store
-// that the test opens is closed at the end of the test.
+// NewWorld returns a world with an empty disk and no open store. The store that the test opens is
+// closed at the end of the test.
 func NewWorld(t testing.TB, seed int64) *World {
 	w := &World{TB: t, Rand: rand.New(rand.NewPCG(uint64(seed), 0)), Mem: vfs.NewCrashableMem()}
 	t.Cleanup(w.closeStore)
@@ -95,8 +93,7 @@ func (w *World) Open() error {
 	if w.Wrap != nil {
 		fs = w.Wrap(fs)
 	}
-	// Memtables and cache are small, so that tests flush and read from disk.
-	// The disk is half full.
+	// Memtables and cache are small, so that tests flush and read from disk. The disk is half full.
 	cfg := storage.Config{
 		Dir: Dir, FS: fs, MemTableBytes: 1 << 20, CacheBytes: 1 << 20,
 		DiskFree:     func(string) (uint64, uint64, error) { return 50, 100, nil },
@@ -117,8 +114,7 @@ func (w *World) Open() error {
 func (w *World) noteMisuse(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// Pebble names the key in the message, and a key's text begins with its
-	// range.
+	// Pebble names the key in the message, and a key's text begins with its range.
 	for _, id := range w.dropped {
 		if strings.Contains(what, " of "+id.String()+" ") {
 			return
@@ -127,9 +123,9 @@ func (w *World) noteMisuse(what string) {
 	w.misuses = append(w.misuses, what)
 }
 
-// Dropped announces that a range is dropped. From then on Pebble may report
-// correct SINGLEDELs in it: a compaction of the range deletion may remove the
-// value that an older SINGLEDEL was for (see pebble.IneffectualSingleDelete).
+// Dropped announces that a range is dropped. From then on Pebble may report correct SINGLEDELs in
+// it: a compaction of the range deletion may remove the value that an older SINGLEDEL was for (see
+// pebble.IneffectualSingleDelete).
 func (w *World) Dropped(id rhumb.RangeID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -152,16 +148,13 @@ func (w *World) Stop() {
 	w.Store = nil
 }
 
-// Cut replaces the disk by its state after a crash at this moment: everything
-// that was synced, and each unsynced block with the given probability. The
-// store is gone afterwards.
+// Cut replaces the disk by its state after a crash at this moment: everything that was synced, and
+// each unsynced block with the given probability. The store is gone afterwards.
 func (w *World) Cut(unsyncedPercent int) {
 	w.Helper()
-	// The clone is taken before the store is closed, so that the files are
-	// those of this moment.
+	// The clone is taken before the store is closed, so that the files are those of this moment.
 	after := w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: unsyncedPercent, RNG: w.Rand})
-	// The store finishes its work on the old disk. None of that reaches the
-	// clone.
+	// The store finishes its work on the old disk. None of that reaches the clone.
 	if err := w.Store.Close(); err != nil {
 		w.Fatalf("close after the crash: %v", err)
 	}
@@ -176,8 +169,7 @@ func (w *World) Crash(unsyncedPercent int) {
 	w.Start()
 }
 
-// Verify runs storage.Verify, which needs the store closed, and opens the
-// store again.
+// Verify runs storage.Verify, which needs the store closed, and opens the store again.
 func (w *World) Verify() {
 	w.Helper()
 	w.Stop()
@@ -206,8 +198,8 @@ func (w *World) Files() (paths []string) {
 	return paths
 }
 
-// Damage replaces the content of a file by the result of change. From then on
-// errors of the store do not fail the test.
+// Damage replaces the content of a file by the result of change. From then on errors of the store
+// do not fail the test.
 func (w *World) Damage(path string, change func([]byte) []byte) {
 	w.Helper()
 	w.mu.Lock()
