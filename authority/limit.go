@@ -7,8 +7,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Bounds of failed attempts. A token has 128 secret bits, so the bound
-// protects the log and the disk rather than the secret.
+// Bounds of failed attempts. A token has 128 secret bits, so the bound protects the log and the
+// disk rather than the secret.
 const (
 	failuresBurst  = 20
 	failuresRefill = 10 * time.Second // one attempt is forgiven per interval
@@ -16,15 +16,17 @@ const (
 )
 
 // failureLimit bounds the rate of failed requests of each address.
+//
+// A table and not a list of blocked addresses: failures are forgiven at a steady rate, so a node
+// with a typing error in its token is served again without an operator.
 type failureLimit struct {
 	mu sync.Mutex
-	// addrs holds the addresses that failed recently. An attacker with
-	// many addresses pushes out others, and gains their attempts only.
+	// addrs holds the addresses that failed recently. An attacker with many addresses pushes out
+	// others, and gains their attempts only.
 	addrs map[string]*failureCount
 }
 
-// failureCount counts the failures of one address that are not forgiven
-// yet.
+// failureCount counts the failures of one address that are not forgiven yet.
 type failureCount struct {
 	n    int
 	last time.Time // when n was last reduced
@@ -73,12 +75,13 @@ func (c *failureCount) forgive(now time.Time) {
 	c.n, c.last = max(0, c.n-steps), c.last.Add(time.Duration(steps)*failuresRefill)
 }
 
-// makeRoom forgets addresses that were forgiven, or an arbitrary one if
-// there are none.
+// makeRoom forgets addresses that were forgiven, or an arbitrary one if there are none.
 func (l *failureLimit) makeRoom(now time.Time) {
 	if len(l.addrs) < failuresAddrs {
 		return
 	}
+	// The whole table is walked, which is bounded and happens only when it is full. Addresses that
+	// have been forgiven are the first to leave.
 	any := ""
 	for addr, c := range l.addrs {
 		any = addr

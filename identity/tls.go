@@ -376,7 +376,7 @@ func reasonOfHandshake(err error) Reason {
 
 // throttle limits log lines.
 //
-// A counter has all refusals; the log needs one example of what is going wrong, and must not be a
+// A counter has all refusals; the log needs one example of the fault, and must not be a
 // way for strangers to fill the disk.
 type throttle struct {
 	mu   sync.Mutex

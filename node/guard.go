@@ -46,6 +46,10 @@ func (c *LimitsConfig) validate(fault func(bad bool, format string, args ...any)
 }
 
 // guard holds what stands between a node and its callers.
+//
+// Everything in it is between the listener and the handlers, in this order: a gate admits the
+// connection, TLS identifies a certificate, sessions identify the caller, the authorization in
+// package server decides about the call, the audit log records it, and the limiter counts it.
 type guard struct {
 	audit    *audit.Log
 	sessions *session.Manager
@@ -112,6 +116,7 @@ func (n *Node) openGuard() (err error) {
 // closeGuard ends the sessions and the audit log. The servers have stopped.
 func (n *Node) closeGuard() {
 	g := &n.guard
+	// A start that failed half-way closes what exists.
 	if g.sessions != nil {
 		g.sessions.Close()
 	}
@@ -188,6 +193,9 @@ func (n *Node) newGate(port string, l net.Listener) *gate.Gate {
 
 // isNodeAddr reports whether an address is that of a node of the cluster. Names of hosts are not resolved: their
 // nodes connect like clients.
+//
+// An address is no proof, and nothing is granted by it but a place in another queue. Whoever sends
+// from the address of a node can take places of nodes, and then still needs a certificate.
 func (n *Node) isNodeAddr(a netip.Addr) bool {
 	known := n.guard.nodes.Load()
 	if now := time.Now(); known == nil || now.Sub(known.at) >= nodeAddrsFor {

@@ -1,6 +1,5 @@
-// Package doctor judges a machine, a node on it and the cluster around it.
-// Each check is a pure function over gathered facts; a finding that is not
-// good comes with its remedy.
+// Package doctor judges a machine, a node on it and the cluster around it. Each check is a pure
+// function over gathered facts; a finding that is not good comes with its remedy.
 package doctor
 
 // Level is the weight of a finding.
@@ -19,6 +18,9 @@ const (
 )
 
 // Finding is the result of a check.
+//
+// The texts are for the person who has to act: What has the measured value in it, so that the
+// reader can disagree with the limit, and Remedy is a command wherever there is one.
 type Finding struct {
 	Area  string `json:"area"`
 	Check string `json:"check"`
@@ -51,6 +53,9 @@ var checks = []func(*Facts) []Finding{
 }
 
 // Judge runs all checks.
+//
+// A check without facts returns nothing, so one list serves a machine without a node, a node
+// without a cluster, and a command on a laptop.
 func Judge(f *Facts) []Finding {
 	findings := []Finding{}
 	for _, check := range checks {

@@ -19,6 +19,10 @@ import (
 
 // sandbox describes the confinement that the launcher sets up before it becomes the service. The launcher reads it as JSON from its
 // arguments, so it holds plain data only: the host's first process has resolved names to numbers.
+//
+// Only settings that the units of this repository use are imitated. Every other one is refused when
+// the unit is planned, since a setting without an effect would make a test pass that fails under
+// systemd.
 type sandbox struct {
 	// WorkingDirectory=, which the user of the service must be able to enter.
 	Dir string
@@ -58,7 +62,7 @@ func (r *resolver) identity() {
 	name := s.last("User", "root")
 	u, err := user.Lookup(name)
 	if err != nil {
-		r.fail(fmt.Errorf("User=%s: %w; install the package or add the user", name, err))
+		r.fail(fmt.Errorf("the setting User=%s: %w; install the package or add the user", name, err))
 		return
 	}
 	box.UID, err = strconv.Atoi(u.Uid)

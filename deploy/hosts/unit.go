@@ -176,8 +176,8 @@ type plan struct {
 	notifyFromAll bool
 	runtimeDir    []string
 	// Folders to make and to hand to the user. Those in runtimeDir are removed at the end.
-	ownedDirs         []ownedDir
-	environment, pass []string
+	ownedDirs   []ownedDir
+	environment []string
 }
 
 // command is one line of Exec*=.
@@ -241,7 +241,7 @@ func (r *resolver) commands() {
 	// Types that fork or use the bus would need more of systemd than a stand-in should have.
 	r.p.kind = s.last("Type", "simple")
 	if !slices.Contains([]string{"simple", "exec", "notify", "oneshot"}, r.p.kind) {
-		r.fail(fmt.Errorf("Type=%s is not known here", r.p.kind))
+		r.fail(fmt.Errorf("the setting Type=%s is not known here", r.p.kind))
 	}
 	if len(s["ExecStart"]) != 1 {
 		r.fail(fmt.Errorf("%d ExecStart=, want one", len(s["ExecStart"])))
@@ -256,7 +256,7 @@ func (r *resolver) commands() {
 	}
 	r.p.restart = s.last("Restart", "no")
 	if !slices.Contains([]string{"no", "on-failure", "always", "on-abnormal"}, r.p.restart) {
-		r.fail(fmt.Errorf("Restart=%s is not known here", r.p.restart))
+		r.fail(fmt.Errorf("the setting Restart=%s is not known here", r.p.restart))
 	}
 	r.p.restartAfter = r.duration("RestartSec", 100*time.Millisecond)
 	r.p.startsWithin = r.durationOf(r.u.unit, "StartLimitIntervalSec", 10*time.Second)

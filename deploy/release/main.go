@@ -82,6 +82,7 @@ func describe(info *debug.BuildInfo, version, sum string) *cdx.BOM {
 			BOMRef: m.Path + "@" + m.Version, Type: cdx.ComponentTypeLibrary, Name: m.Path, Version: m.Version,
 			PackageURL: packageURL(m.Path, m.Version), Scope: cdx.ScopeRequired,
 		}
+		// A replaced module of this repository has no checksum, and is listed without one.
 		if digest, err := moduleHash(m.Sum); err == nil {
 			c.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: digest}}
 		}

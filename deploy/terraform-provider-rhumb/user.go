@@ -21,8 +21,8 @@ import (
 // userResource is rhumb_user.
 type userResource struct{ managed }
 
-// userModel is the state of a user. The password is write-only: Terraform
-// keeps it neither in the plan nor in the state.
+// userModel is the state of a user. The password is write-only: Terraform keeps it neither in the
+// plan nor in the state.
 type userModel struct {
 	Name            types.String `tfsdk:"name"`
 	Roles           types.Set    `tfsdk:"roles"`
@@ -39,8 +39,8 @@ func (*userResource) Metadata(_ context.Context, _ resource.MetadataRequest, res
 	resp.TypeName = "rhumb_user"
 }
 
-// Schema implements resource.Resource. Write-only attributes are never
-// computed and never in the state, so a version says when they change.
+// Schema implements resource.Resource. Write-only attributes are never computed and never in the
+// state, so a version says when they change.
 func (*userResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
 	resp.Schema = schema.Schema{
 		MarkdownDescription: "A user. Without a password it logs in with a certificate of its name.",
@@ -65,8 +65,8 @@ func (*userResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *r
 	}
 }
 
-// ValidateConfig implements resource.ResourceWithValidateConfig. It rejects a
-// password without a version: the first change of it would be lost silently.
+// ValidateConfig implements resource.ResourceWithValidateConfig. It rejects a password without a
+// version: the first change of it would be lost silently.
 func (*userResource) ValidateConfig(ctx context.Context, req resource.ValidateConfigRequest, resp *resource.ValidateConfigResponse) {
 	var m userModel
 	if resp.Diagnostics.Append(req.Config.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -87,8 +87,8 @@ func (r *userResource) Configure(_ context.Context, req resource.ConfigureReques
 	r.configure(req.ProviderData, &resp.Diagnostics)
 }
 
-// verifier returns the verifier of the configured password, or zero without
-// one. The password itself never leaves this process.
+// verifier returns the verifier of the configured password, or zero without one. The password
+// itself never leaves this process.
 func verifier(m *userModel) (access.Verifier, error) {
 	if m.Password.IsNull() {
 		return access.Verifier{}, nil
@@ -96,8 +96,8 @@ func verifier(m *userModel) (access.Verifier, error) {
 	return login.NewVerifier(m.Name.ValueString(), m.Password.ValueString())
 }
 
-// roleNames returns the roles of a set in alphabetical order, so that requests
-// and messages do not depend on chance.
+// roleNames returns the roles of a set in alphabetical order, so that requests and messages do not
+// depend on chance.
 func roleNames(ctx context.Context, set types.Set, diags *diag.Diagnostics) []string {
 	names := []string{}
 	diags.Append(set.ElementsAs(ctx, &names, false)...)
@@ -105,9 +105,9 @@ func roleNames(ctx context.Context, set types.Set, diags *diag.Diagnostics) []st
 	return names
 }
 
-// Create implements resource.Resource. The user and its password are made in one
-// request. A user that starts disabled is disabled in a second one, for which
-// the state is written twice: if it fails, Terraform knows the user.
+// Create implements resource.Resource. The user and its password are made in one request. A user
+// that starts disabled is disabled in a second one, for which the state is written twice: if it
+// fails, Terraform knows the user.
 func (r *userResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var m, config userModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...)
@@ -141,9 +141,8 @@ func (r *userResource) Create(ctx context.Context, req resource.CreateRequest, r
 	})
 }
 
-// Read implements resource.Resource. The cluster does not disclose verifiers,
-// so a password that was changed by hand is not noticed; that it was removed
-// is.
+// Read implements resource.Resource. The cluster does not disclose verifiers, so a password that
+// was changed by hand is not noticed; that it was removed is.
 func (r *userResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var m userModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -189,8 +188,8 @@ func (m *userModel) set(ctx context.Context, u *client.UserInfo) (diags diag.Dia
 	return diags
 }
 
-// Update implements resource.Resource. Each part that changed is a request of
-// its own. If one fails, the next refresh shows which were made.
+// Update implements resource.Resource. Each part that changed is a request of its own. If one
+// fails, the next refresh shows which were made.
 func (r *userResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
 	var m, before, config userModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...)
@@ -202,8 +201,8 @@ func (r *userResource) Update(ctx context.Context, req resource.UpdateRequest, r
 	}
 	r.with(ctx, &resp.Diagnostics, "change the user", func(c *client.Client) error {
 		name := m.Name.ValueString()
-		// A user is disabled first and enabled last, so that it never has
-		// more rights than before and after.
+		// A user is disabled first and enabled last, so that it never has more rights than before
+		// and after.
 		if m.Disabled.ValueBool() && !before.Disabled.ValueBool() {
 			if err := c.EnableUser(ctx, name, false); err != nil {
 				return err

@@ -10,17 +10,17 @@ import (
 	"github.com/rhumbdb/rhumb/access"
 )
 
-// accessBook holds the users and roles of a State, sorted by name, with the policy
-// compiled from them. It is immutable. Both lists are bounded and change seldom, so
-// a change copies a list of pointers.
+// accessBook holds the users and roles of a State, sorted by name, with the policy compiled from
+// them. It is immutable. Both lists are bounded and change seldom, so a change copies a list of
+// pointers.
 type accessBook struct {
 	users  []*access.User
 	roles  []*access.Role
 	policy *access.Policy
 }
 
-// Access returns what callers may do. The policy of a cluster without users is nil,
-// which denies users everything.
+// Access returns what callers may do. The policy of a cluster without users is nil, which denies
+// users everything.
 func (s *State) Access() *access.Policy {
 	if s == nil || s.access == nil {
 		return nil
@@ -28,12 +28,10 @@ func (s *State) Access() *access.Policy {
 	return s.access.policy
 }
 
-// Users yields all users, ordered by name. The records are shared and must not be
-// modified.
+// Users yields all users, ordered by name. The records are shared and must not be modified.
 func (s *State) Users() iter.Seq[*access.User] { return slices.Values(s.book().users) }
 
-// Roles yields all roles, ordered by name. The records are shared and must not be
-// modified.
+// Roles yields all roles, ordered by name. The records are shared and must not be modified.
 func (s *State) Roles() iter.Seq[*access.Role] { return slices.Values(s.book().roles) }
 
 // User returns the user with the given name.
@@ -70,8 +68,8 @@ func findRole(roles []*access.Role, name string) (int, bool) {
 	return slices.BinarySearchFunc(roles, name, func(r *access.Role, name string) int { return strings.Compare(r.Name, name) })
 }
 
-// editBook returns a copy of the users and roles that the transaction may change,
-// and notes the change. The policy is compiled at the end of the transaction.
+// editBook returns a copy of the users and roles that the transaction may change, and notes the
+// change. The policy is compiled at the end of the transaction.
 func (t *tx) editBook() *accessBook {
 	b := *t.book()
 	b.users, b.roles = slices.Clone(b.users), slices.Clone(b.roles)
@@ -100,8 +98,8 @@ func (t *tx) putRole(r *access.Role) {
 	}
 }
 
-// compilePolicy compiles the policy if a command changed users or roles. revision
-// is that of the new state.
+// compilePolicy compiles the policy if a command changed users or roles. revision is that of the
+// new state.
 func (t *tx) compilePolicy(revision uint64) {
 	if !t.changes.Access {
 		return
@@ -181,8 +179,7 @@ func (c SetUser) applyTo(t *tx) Result {
 		if err := validateVerifier(*c.Verifier); err != nil {
 			return refuseErr(op, err)
 		}
-		// The same verifier again is a repetition and must not end the sessions
-		// that began since.
+		// The same verifier again is a repetition and must not end the sessions that began since.
 		if !sameVerifier(u.Verifier, *c.Verifier) {
 			next.Verifier, next.Credentials = *c.Verifier, t.nextRevision()
 		}
@@ -362,8 +359,8 @@ func (b *accessBook) size() (grants, prefixBytes int) {
 	return grants, prefixBytes
 }
 
-// checkAccess checks users and roles: sorted by name, valid, within the bounds, and
-// each role of a user exists.
+// checkAccess checks users and roles: sorted by name, valid, within the bounds, and each role of a
+// user exists.
 func (s *State) checkAccess() error {
 	b := s.book()
 	grants, prefixes := b.size()
