@@ -36,6 +36,7 @@ const (
 // applySecurity makes this node trust and reject as the metadata demands, and gossip with its keys.
 func (n *Node) applySecurity(s *catalog.Security) {
 	n.installGossipKeys(s.Gossip)
+	n.recordRevocations(s)
 	if n.source == nil {
 		return
 	}
