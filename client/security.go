@@ -133,6 +133,9 @@ func decodeAuthorities(ms []*rhumbpb.AuthorityInfo) (out []Authority) {
 
 // Revoke names the certificates to revoke: exactly one of the names is set.
 // A node, user or operator stands for all its certificates that nodes report.
+//
+// A name is a request about the present: certificates that the bearer gets later are valid. To keep
+// somebody out, disable the user, or revoke at the authority too.
 type Revoke struct {
 	Serial, Node, User, Operator string
 	// Issuer is the fingerprint of the authority of the certificate with the

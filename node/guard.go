@@ -144,6 +144,9 @@ func (n *Node) auditName() string {
 }
 
 // policy returns the users and grants of the cluster, or nil before the node knows them.
+//
+// Every decision of the node reads it anew. Copies that sessions or streams kept would be rights
+// that outlive their revocation.
 func (n *Node) policy() *access.Policy {
 	m := n.currentMember()
 	if m == nil {
@@ -165,6 +168,10 @@ var noUsers = access.Compile(nil, 0, nil, nil)
 
 // mockSecret returns bytes that all nodes know and clients do not: the verifiers of the users. They change when a
 // user does, and then the challenges for users that do not exist change too.
+//
+// A secret of its own in the metadata was rejected: it would have to be created, distributed and
+// rotated, and the verifiers are secrets that all nodes have anyway. The hash keeps a challenge
+// from revealing anything about the verifier.
 func (n *Node) mockSecret() []byte {
 	m := n.currentMember()
 	if m == nil {

@@ -1,5 +1,13 @@
 // Package probe gathers facts about this machine and about the ports of nodes, for package doctor
 // to judge. Facts that the operating system does not report are left empty.
+//
+// Every question has a bound in time, because the answer may be a firewall that drops packets or a
+// disk that hangs, and a doctor that hangs is of no use. Nothing is changed on the machine or the
+// cluster but for small files in the data directories, which are removed.
+//
+// The questions are asked as the user who runs the command. A node usually runs as another user, so
+// the permissions of folders are judged by the mode of the folders too, and not by the success of
+// this process alone.
 package probe
 
 import (

@@ -162,6 +162,8 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 }
 
 // try checks the files of a context, and with --check connects and reports the nodes that it found.
+//
+// Without --check only files are read: a context may be made before its cluster exists.
 func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	conn := connect.Flags{Target: target.Target{
 		Addrs: n.Addr, CA: n.CA, Cert: n.Cert, Key: n.Key, User: n.User, PasswordFile: n.PasswordFile, Cluster: n.Cluster,
