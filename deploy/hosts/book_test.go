@@ -101,7 +101,7 @@ func runPage(t *testing.T, f *Fleet, laptop *Host, page string) {
 		}
 		return
 	}
-	if log, err := laptop.Command(ctx, "cat", "/root/book/writes.log").Output(); err == nil && page == "upgrade" {
+	if log, err := laptop.Command(ctx, "tail", "-n", "1", "/root/book/writes.log").Output(); err == nil && page == "upgrade" {
 		t.Logf("writes during the upgrade: %s", log)
 	}
 	t.Logf("%d blocks in %v", len(blocks), time.Since(begin).Round(10*time.Millisecond))
