@@ -9,35 +9,30 @@ import (
 const (
 	// NodeNameSizeMax is the largest size of the name of a node, in bytes.
 	NodeNameSizeMax = 63
-	// AuthoritiesMax bounds the authorities in the metadata, and the
-	// distrusted ones.
+	// AuthoritiesMax bounds the authorities in the metadata, and the distrusted ones.
 	AuthoritiesMax = 32
-	// CertificateSizeMax is the largest size of the certificate of an
-	// authority, in bytes.
+	// CertificateSizeMax is the largest size of the certificate of an authority, in bytes.
 	CertificateSizeMax = 16 << 10
-	// RevokedMax bounds the revoked certificates in the metadata. A cluster
-	// that needs more retires the authority that issued them.
+	// RevokedMax bounds the revoked certificates in the metadata. A cluster that needs more retires
+	// the authority that issued them.
 	RevokedMax = 4_096
-	// RevokedKeep is the time for which the metadata keeps a revoked
-	// certificate after its expiry. It exceeds every error of a clock that a
-	// node in the cluster may have.
+	// RevokedKeep is the time for which the metadata keeps a revoked certificate after its expiry.
+	// It exceeds every error of a clock that a node in the cluster may have.
 	RevokedKeep = 7 * 24 * time.Hour
-	// RevocationTextMax bounds the name and the reason of a revocation, in
-	// bytes.
+	// RevocationTextMax bounds the name and the reason of a revocation, in bytes.
 	RevocationTextMax = 256
-	// SerialSizeMax bounds the serial number of a certificate, in hexadecimal
-	// digits (RFC 5280, section 4.1.2.2: 20 octets).
+	// SerialSizeMax bounds the serial number of a certificate, in hexadecimal digits (RFC 5280,
+	// section 4.1.2.2: 20 octets).
 	SerialSizeMax = 40
-	// GossipKeysMax bounds the keys of gossip: a rotation has two, and one
-	// more leaves room for repair by hand.
+	// GossipKeysMax bounds the keys of gossip: a rotation has two, and one more leaves room for
+	// repair by hand.
 	GossipKeysMax = 3
 	// GossipSecretSize is the size of a key of gossip in bytes: AES-256.
 	GossipSecretSize = 32
 )
 
-// ValidateNodeName returns an error unless name may be the name of a node in
-// its certificate: 1 to 63 lower-case letters, digits and '-', beginning with
-// a letter.
+// ValidateNodeName returns an error unless name may be the name of a node in its certificate: 1 to
+// 63 lower-case letters, digits and '-', beginning with a letter.
 func ValidateNodeName(name string) error {
 	const op Op = "rhumb.ValidateNodeName"
 	if name == "" || len(name) > NodeNameSizeMax {
@@ -52,21 +47,17 @@ func ValidateNodeName(name string) error {
 	return nil
 }
 
-// Authority is a certificate authority whose certificates the nodes of a
-// cluster accept.
+// Authority is a certificate authority whose certificates the nodes of a cluster accept.
 type Authority struct {
-	// Fingerprint is the SHA-256 of the authority's public key (its SPKI), in
-	// hexadecimal digits.
+	// Fingerprint is the SHA-256 of the authority's public key (its SPKI), in hexadecimal digits.
 	Fingerprint string
 	// Cert is the certificate of the authority, in DER.
 	Cert []byte
 }
 
-// Revocation is a certificate that the nodes of a cluster reject before it
-// expires.
+// Revocation is a certificate that the nodes of a cluster reject before it expires.
 type Revocation struct {
-	// Serial is the serial number in lower-case hexadecimal digits, without
-	// leading zeros.
+	// Serial is the serial number in lower-case hexadecimal digits, without leading zeros.
 	Serial string `json:"serial"`
 	// Authority is the fingerprint of the authority that issued the
 	// certificate. If it is empty, certificates with this serial number are
@@ -75,9 +66,8 @@ type Revocation struct {
 	// Name is whose certificate it was, as far as known: the URI in the
 	// certificate.
 	Name string `json:"name,omitempty"`
-	// NotAfter is the expiry of the certificate, or zero if it is unknown.
-	// The metadata forgets the entry RevokedKeep later, and never if NotAfter
-	// is zero.
+	// NotAfter is the expiry of the certificate, or zero if it is unknown. The metadata forgets the
+	// entry RevokedKeep later, and never if NotAfter is zero.
 	NotAfter time.Time `json:"not_after,omitzero"`
 	// Why is the operator's reason, and At the time of the revocation.
 	Why string    `json:"why,omitempty"`
@@ -98,16 +88,18 @@ func (GossipSecret) LogValue() slog.Value { return slog.StringValue("(secret)") 
 // MarshalText keeps the secret out of documents.
 func (GossipSecret) MarshalText() ([]byte, error) { return []byte("(secret)"), nil }
 
-// GossipKey is a key of gossip with its number. Numbers grow with each new
-// key.
+// GossipKey is a key of gossip with its number. Numbers grow with each new key.
 type GossipKey struct {
 	ID     uint32
 	Secret GossipSecret
 }
 
-// GossipKeys are the keys of gossip at a version. The first key encrypts what
-// a node sends; a node accepts what any of them encrypted. Version 0 means
-// that gossip is not encrypted.
+// GossipKeys are the keys of gossip at a version. The first key encrypts what a node sends; a node
+// accepts what any of them encrypted. Version 0 means that gossip is not encrypted.
+//
+// Gossip has keys of its own and not TLS: its packets are UDP datagrams between nodes that have
+// never met, each of which must be readable by all members alike. News by gossip are hints and are
+// confirmed over TLS.
 type GossipKeys struct {
 	Version uint64
 	Keys    []GossipKey

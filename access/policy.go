@@ -6,21 +6,24 @@ import (
 	"slices"
 )
 
-// Policy is the compiled form of all users, roles and grants at one revision. It is
-// immutable. A nil policy has no users.
+// Policy is the compiled form of all users, roles and grants at one revision. It is immutable. A
+// nil policy has no users.
+//
+// The compiled form is a table of what each user may do, made once per change of the catalog. The
+// alternative, evaluating grants per request, costs time in proportion to all grants of a user, on
+// the path of every read.
 type Policy struct {
 	revision uint64
 	users    map[string]*Subject
 	roles    map[string]*compiledRole
 }
 
-// Subject answers questions about one principal. It is immutable and belongs to one
-// Policy, so a request must not keep it for longer than a moment.
+// Subject answers questions about one principal. It is immutable and belongs to one Policy, so a
+// request must not keep it for longer than a moment.
 type Subject struct {
 	source  *User
 	cluster Rights
-	// everywhere holds rights to all names of all tables, visible that all tables
-	// may be seen.
+	// everywhere holds rights to all names of all tables, visible that all tables may be seen.
 	everywhere Rights
 	visible    bool
 	roles      []*compiledRole
@@ -43,23 +46,26 @@ type nameRights struct {
 
 // Subjects of principals whose rights do not depend on the catalog.
 var (
-	nothing    = &Subject{}
+	nothing = &Subject{}
+	// Pointers, so that IsUnlimited is one comparison.
 	everything = &Subject{cluster: ClusterRights, everywhere: TableRights, visible: true}
 	otherNode  = &Subject{visible: true}
 )
 
-// Compile returns the policy of the given users and roles. Records that previous,
-// which may be nil, was compiled from are not compiled again, so that a change
-// costs little more than the records that changed. The records must be valid, and
-// must not be modified afterwards.
+// Compile returns the policy of the given users and roles. Records that previous, which may be nil,
+// was compiled from are not compiled again, so that a change costs little more than the records
+// that changed. The records must be valid, and must not be modified afterwards.
 func Compile(previous *Policy, revision uint64, users []*User, roles []*Role) *Policy {
 	p := &Policy{revision: revision, users: make(map[string]*Subject, len(users)), roles: make(map[string]*compiledRole, len(roles))}
 	if previous == nil {
 		previous = &Policy{}
 	}
+	// A dropped role changes the users who had it, although no record of a remaining role is new.
 	changed := len(roles) != len(previous.roles)
 	for _, r := range roles {
 		c := previous.roles[r.Name]
+		// Records are compared by address: the catalog replaces a record when it changes and never
+		// modifies it.
 		if c == nil || c.source != r {
 			c, changed = compileRole(r), true
 		}
@@ -67,8 +73,7 @@ func Compile(previous *Policy, revision uint64, users []*User, roles []*Role) *P
 	}
 	for _, u := range users {
 		s := previous.users[u.Name]
-		// A subject points to compiled roles, so it lives only as long as all of
-		// these.
+		// A subject points to compiled roles, so it lives only as long as all of these.
 		if s == nil || s.source != u || changed {
 			s = p.compileUser(u)
 		}
@@ -91,6 +96,8 @@ func (p *Policy) compileUser(u *User) *Subject {
 		s.cluster |= r.cluster
 		s.roles = append(s.roles, r)
 	}
+	// Admin of the cluster implies Admin of every table, but no right to records (see the package
+	// comment).
 	if s.cluster.Has(Admin) {
 		s.cluster, s.everywhere = ClusterRights, Admin
 	}
@@ -135,6 +142,7 @@ func (n *nameRights) add(g Grant) {
 		n.whole |= g.Rights
 		return
 	}
+	// Each iteration clears the lowest bit, so the loop runs once per right.
 	for r := g.Rights; r != 0; r &= r - 1 {
 		i := bits.TrailingZeros8(uint8(r))
 		n.prefixed[i] = append(n.prefixed[i], g.Scope.Prefix)
@@ -158,6 +166,8 @@ func (n *nameRights) allowAny(rights Rights, name []byte) bool {
 	if n.whole&rights != 0 {
 		return true
 	}
+	// any spares the searches for rights that no grant of this table has, which is the common
+	// refusal.
 	for r := rights & n.any; r != 0; r &= r - 1 {
 		if hasPrefixOf(n.prefixed[bits.TrailingZeros8(uint8(r))], name) {
 			return true
@@ -166,8 +176,7 @@ func (n *nameRights) allowAny(rights Rights, name []byte) bool {
 	return false
 }
 
-// Revision returns the revision of the metadata that last changed a user, role or
-// grant.
+// Revision returns the revision of the metadata that last changed a user, role or grant.
 func (p *Policy) Revision() uint64 {
 	if p == nil {
 		return 0
@@ -188,6 +197,9 @@ func (p *Policy) User(name string) (*User, bool) {
 }
 
 // Of returns the subject of a principal. It is never nil.
+//
+// An unknown kind, from a newer version for example, falls through to nothing. A node may be
+// anything in the metadata's eyes but never a user: KindNode does not look at the name.
 func (p *Policy) Of(who Principal) *Subject {
 	switch who.Kind {
 	case KindUser:
@@ -204,8 +216,7 @@ func (p *Policy) Of(who Principal) *Subject {
 	return nothing
 }
 
-// Allows reports whether a principal has a right, or all of several, to a name of a
-// table.
+// Allows reports whether a principal has a right, or all of several, to a name of a table.
 func (p *Policy) Allows(who Principal, right Rights, table string, name []byte) bool {
 	return p.Of(who).Allows(right, table, name)
 }
@@ -213,18 +224,17 @@ func (p *Policy) Allows(who Principal, right Rights, table string, name []byte) 
 // AllowsTable reports whether a principal may see that a table exists.
 func (p *Policy) AllowsTable(who Principal, table string) bool { return p.Of(who).AllowsTable(table) }
 
-// AllowsCluster reports whether a principal has a right, or all of several, to the
-// cluster.
+// AllowsCluster reports whether a principal has a right, or all of several, to the cluster.
 func (p *Policy) AllowsCluster(who Principal, right Rights) bool {
 	return p.Of(who).AllowsCluster(right)
 }
 
-// Allows reports whether the subject has all of the rights to a name of a table.
-// The table is given by name; the name of a table that does not exist is "", which
-// only grants for all tables cover. The name of a record that the server has yet to
-// assign is empty, which only grants for whole tables cover.
+// Allows reports whether the subject has all of the rights to a name of a table. The table is given
+// by name; the name of a table that does not exist is "", which only grants for all tables cover.
+// The name of a record that the server has yet to assign is empty, which only grants for whole
+// tables cover.
 func (s *Subject) Allows(rights Rights, table string, name []byte) bool {
-	// Several rights may have several grants, so each is asked for by itself.
+	// Several rights may have several grants, so each is asked for separately.
 	for r := rights; r != 0; r &= r - 1 {
 		if !s.AllowsAny(r&-r, table, name) {
 			return false
@@ -267,12 +277,12 @@ func (s *Subject) SeesAllTables() bool {
 	return s.visible || slices.ContainsFunc(s.roles, func(r *compiledRole) bool { return r.all != nil })
 }
 
-// IsUnlimited reports whether the subject may do everything. Callers need not ask
-// about each name then.
+// IsUnlimited reports whether the subject may do everything. Callers need not ask about each name
+// then.
 func (s *Subject) IsUnlimited() bool { return s == everything }
 
-// IsKnown reports whether the subject may be answered at all. It returns false
-// without an identity, and for a user that does not exist or is disabled.
+// IsKnown reports whether the subject may be answered at all. It returns false without an identity,
+// and for a user that does not exist or is disabled.
 func (s *Subject) IsKnown() bool {
 	return s == everything || s == otherNode || s.source != nil && !s.source.Disabled
 }
@@ -294,6 +304,7 @@ func (s *Subject) Filter(right Rights, table string) Filter {
 		return whole
 	}
 	for _, r := range s.roles {
+		// Whole beats prefixes, so the other roles need not be looked at.
 		if add(r.all) || add(r.tables[table]) {
 			return Filter{all: true}
 		}

@@ -7,8 +7,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Kind is how a caller was identified. Kinds cross the wire between nodes: append
-// only.
+// Kind is how a caller was identified. Kinds cross the wire between nodes: append only.
 type Kind uint8
 
 // The kinds of principals. The package comment describes their rights.
@@ -32,12 +31,15 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind_%d", uint8(k))
 }
 
-// Principal is an identified caller. The zero value is a caller without an
-// identity, who may do nothing. The type is comparable on purpose.
+// Principal is an identified caller. The zero value is a caller without an identity, who may do
+// nothing. The type is comparable on purpose.
+//
+// It holds a name and no rights. Rights are looked up at the moment of use in the policy of the
+// node that decides, so that a principal which is stored, queued or forwarded cannot outlive a
+// revocation.
 type Principal struct {
 	Kind Kind
-	// Name is the name of the node, operator or user, as in its certificate or
-	// login.
+	// Name is the name of the node, operator or user, as in its certificate or login.
 	Name string
 }
 
@@ -52,11 +54,11 @@ func (p Principal) String() string {
 	return p.Kind.String() + " " + p.Name
 }
 
-// CanBeForwarded reports whether a node may send a request of the principal to
-// another node. Nodes have no requests of their own as clients, and nobody has no
-// rights anywhere.
+// CanBeForwarded reports whether a node may send a request of the principal to another node. Nodes
+// have no requests of their own as clients, and nobody has no rights anywhere.
 func (p Principal) CanBeForwarded() bool {
 	switch p.Kind {
+	// An insecure node knows nobody, so a name would be an invention of the sender.
 	case KindInsecure:
 		return p.Name == ""
 	case KindOperator, KindUser:
@@ -73,8 +75,8 @@ func WithPrincipal(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, contextKey{}, p)
 }
 
-// FromContext returns the principal that a context carries. Without one, it returns
-// the zero Principal, who may do nothing, and false.
+// FromContext returns the principal that a context carries. Without one, it returns the zero
+// Principal, who may do nothing, and false.
 func FromContext(ctx context.Context) (Principal, bool) {
 	p, ok := ctx.Value(contextKey{}).(Principal)
 	return p, ok

@@ -9,13 +9,14 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Rights is a set of rights, as bits. They are stored on disk and cross the wire:
-// append only.
+// Rights is a set of rights, as bits. They are stored on disk and cross the wire: append only.
 type Rights uint8
 
-// The rights. Within a table they concern the names of a grant's prefix; for the
-// cluster only Read and Admin exist.
+// The rights. Within a table they concern the names of a grant's prefix; for the cluster only Read
+// and Admin exist.
 const (
+	// Each value is a bit that is written out, so that a new right cannot shift the meaning of
+	// stored ones as iota would.
 	Read   Rights = 1
 	Write  Rights = 2
 	Delete Rights = 4
@@ -71,6 +72,9 @@ func ParseRights(s string) (r Rights, err error) {
 const AllTables = "*"
 
 // Scope is what a grant is about. The type is comparable on purpose.
+//
+// Prefixes rather than patterns: a prefix is an interval of the sorted names, which a scan can skip
+// to. A pattern such as "*/private" would have to be asked about every name.
 type Scope struct {
 	// Cluster selects the cluster; then Table and Prefix are empty.
 	Cluster bool

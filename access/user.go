@@ -6,26 +6,22 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Bounds of the users and roles of a cluster. Every node holds all of them in
-// memory.
+// Bounds of the users and roles of a cluster. Every node holds all of them in memory.
 const (
 	// NameSizeMax is the largest size of the name of a user or a role, in bytes.
 	NameSizeMax = 63
-	// UsersMax, RolesMax and GrantsMax bound a cluster. GrantsMax counts the
-	// grants of all roles.
+	// UsersMax, RolesMax and GrantsMax bound a cluster. GrantsMax counts the grants of all roles.
 	UsersMax  = 10_000
 	RolesMax  = 1_000
 	GrantsMax = 10_000
-	// UserRolesMax is the largest number of roles of a user. Each role costs a
-	// lookup per request.
+	// UserRolesMax is the largest number of roles of a user. Each role costs a lookup per request.
 	UserRolesMax = 16
-	// PrefixBytesMax is the largest total size of the prefixes of all grants, in
-	// bytes.
+	// PrefixBytesMax is the largest total size of the prefixes of all grants, in bytes.
 	PrefixBytesMax = 4 << 20
 )
 
-// Bounds of a verifier. IterationsMin is the minimum of RFC 7677. Each login costs
-// IterationsMax hashes on the client, and a client refuses to compute more.
+// Bounds of a verifier. IterationsMin is the minimum of RFC 7677. Each login costs IterationsMax
+// hashes on the client, and a client refuses to compute more.
 const (
 	IterationsMin = 4_096
 	IterationsMax = 1_000_000
@@ -36,9 +32,11 @@ const (
 	KeySize = 32
 )
 
-// Verifier verifies a password by SCRAM-SHA-256 (RFC 5802) without containing it.
-// Whoever reads a verifier can try passwords against it offline, so it is never
-// sent to clients, printed or logged.
+// Verifier verifies a password by SCRAM-SHA-256 (RFC 5802) without containing it. Whoever reads a
+// verifier can try passwords against it offline, so it is never sent to clients, printed or logged.
+//
+// Four methods hide the contents, one per way in which Go prints a value. The type has no method
+// that reveals them: the code that needs the fields reads them, and reviewers can search for that.
 type Verifier struct {
 	Iterations int
 	Salt       []byte
@@ -83,19 +81,20 @@ func (v Verifier) Validate() error {
 }
 
 // User is a user of the database. A record that is shared must not be modified.
+//
+// Neither the password nor sessions are part of the record. A session is a fact of one connection at one
+// node, and Credentials is what connects it to this record.
 type User struct {
 	Name string
-	// Verifier verifies the password. A user without one logs in by certificate
-	// only.
+	// Verifier verifies the password. A user without one logs in by certificate only.
 	Verifier Verifier
 	// Disabled takes all rights away, and ends all sessions.
 	Disabled bool
 	// Roles lists the names of the user's roles, sorted and distinct.
 	Roles []string
-	// Credentials is the revision of the metadata that created the user or last
-	// changed the password. A session that began under another value has ended.
-	// Revisions are never reused, so this holds as well for a user that was
-	// dropped and created again.
+	// Credentials is the revision of the metadata that created the user or last changed the
+	// password. A session that began under another value has ended. Revisions are never reused, so
+	// this holds as well for a user that was dropped and created again.
 	Credentials uint64
 }
 
@@ -106,10 +105,9 @@ type Role struct {
 	Grants []Grant
 }
 
-// ValidateName rejects a name of a user, operator or role that is not 1 to
-// NameSizeMax letters, digits, '-', '_', '.' and '@', or begins with '-' or '.'.
-// Names in certificates have the same alphabet. what is the word for the thing in
-// the message.
+// ValidateName rejects a name of a user, operator or role that is not 1 to NameSizeMax letters,
+// digits, '-', '_', '.' and '@', or begins with '-' or '.'. Names in certificates have the same
+// alphabet. The parameter what names the thing in the message.
 func ValidateName(what, name string) error {
 	const op rhumb.Op = "access.Name"
 	if name == "" || len(name) > NameSizeMax {

@@ -11,8 +11,8 @@ func EncodePrincipal(p access.Principal) *rhumbpb.Principal {
 	return &rhumbpb.Principal{Kind: rhumbpb.PrincipalKind(p.Kind), Name: p.Name}
 }
 
-// DecodePrincipal returns the principal of a message. A principal on whose behalf
-// no node may forward a request becomes the zero Principal, who may do nothing.
+// DecodePrincipal returns the principal of a message. A principal on whose behalf no node may
+// forward a request becomes the zero Principal, who may do nothing.
 func DecodePrincipal(m *rhumbpb.Principal) access.Principal {
 	p := access.Principal{Kind: access.Kind(clampToByte(int64(m.GetKind()))), Name: m.GetName()}
 	if !p.CanBeForwarded() {
@@ -29,8 +29,7 @@ func EncodeVerifier(v access.Verifier) *rhumbpb.Verifier {
 	return &rhumbpb.Verifier{Iterations: uint32(v.Iterations), Salt: v.Salt, StoredKey: v.StoredKey, ServerKey: v.ServerKey}
 }
 
-// DecodeVerifier returns and validates the verifier of a message. nil is the zero
-// verifier.
+// DecodeVerifier returns and validates the verifier of a message. nil is the zero verifier.
 func DecodeVerifier(m *rhumbpb.Verifier) (access.Verifier, error) {
 	if m == nil {
 		return access.Verifier{}, nil
@@ -57,8 +56,8 @@ func EncodeGrants(grants []access.Grant) []*rhumbpb.Grant {
 	})
 }
 
-// DecodeGrants returns the grants of messages. They are shown to people, so they
-// are not validated: a newer node may know rights that this binary does not.
+// DecodeGrants returns the grants of messages. They are shown to people, so they are not validated:
+// a newer node may know rights that this binary does not.
 func DecodeGrants(ms []*rhumbpb.Grant) []access.Grant {
 	return mapSlice(ms, func(m *rhumbpb.Grant) access.Grant {
 		s, _ := DecodeScope(m.GetScope())
@@ -66,8 +65,8 @@ func DecodeGrants(ms []*rhumbpb.Grant) []access.Grant {
 	})
 }
 
-// DecodeRights returns the rights of a message. Rights that this binary does not
-// know are an error: a change must not do less than its caller asked for.
+// DecodeRights returns the rights of a message. Rights that this binary does not know are an error:
+// a change must not do less than its caller asked for.
 func DecodeRights(bits uint32) (access.Rights, error) {
 	if bits > uint32(access.TableRights) {
 		return 0, rhumb.Ef("api.DecodeRights", rhumb.InvalidArgument, "rights %#x are unknown; the sender may be newer than this node", bits)

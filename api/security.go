@@ -7,8 +7,8 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// EncodeGossipKeys returns the message for keys of gossip, or nil without
-// keys. Only nodes may receive it.
+// EncodeGossipKeys returns the message for keys of gossip, or nil without keys. Only nodes may
+// receive it.
 func EncodeGossipKeys(k rhumb.GossipKeys) *rhumbpb.GossipKeys {
 	if len(k.Keys) == 0 {
 		return nil
@@ -18,8 +18,7 @@ func EncodeGossipKeys(k rhumb.GossipKeys) *rhumbpb.GossipKeys {
 	})}
 }
 
-// DecodeGossipKeys returns keys of gossip. Keys beyond rhumb.GossipKeysMax
-// are left out.
+// DecodeGossipKeys returns keys of gossip. Keys beyond rhumb.GossipKeysMax are left out.
 func DecodeGossipKeys(m *rhumbpb.GossipKeys) rhumb.GossipKeys {
 	keys := m.GetKeys()
 	return rhumb.GossipKeys{Version: m.GetVersion(), Keys: mapSlice(keys[:min(len(keys), rhumb.GossipKeysMax)], func(g *rhumbpb.GossipKey) rhumb.GossipKey {

@@ -45,6 +45,9 @@ const (
 )
 
 // Event is what happened. Fields without a value are omitted from the file.
+//
+// Texts and not identifiers: the log is read after users and tables were dropped, when nothing
+// could resolve an identifier.
 type Event struct {
 	// Kind is one of the constants above.
 	Kind string `json:"kind"`
@@ -76,6 +79,8 @@ type Entry struct {
 // Hash is the SHA-256 of an entry and of all entries before it.
 type Hash [sha256.Size]byte
 
+// String returns 64 lower-case hexadecimal digits. ParseHead accepts no others, so that a hash has
+// one text.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
 // Head is the newest entry of a chain. Its text form is "SEQ:HASH".
@@ -126,6 +131,9 @@ func sumOf(prev Hash, body []byte) (h Hash) {
 }
 
 // appendEntry appends the line of an entry, "HASH JSON\n", and returns the hash.
+//
+// The hash covers the JSON as written and not the fields. A reader then needs no canonical form,
+// which would have to be the same in all versions of all encoders.
 func appendEntry(dst []byte, prev Hash, e *Entry) ([]byte, Hash, error) {
 	for _, s := range []*string{&e.Caller, &e.Address, &e.Action, &e.Object, &e.Outcome, &e.Detail, &e.Node} {
 		*s = cutText(*s)

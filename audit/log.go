@@ -23,7 +23,8 @@ const (
 	segmentBytesDefault = 16 << 20
 	segmentsDefault     = 16
 	// waitingMax bounds the entries that wait for the next write. Notes beyond it are counted as
-	// lost; callers of Append wait for room.
+	// lost; callers of Append wait for room. That is the largest batch too. An event has at most a
+	// few kilobytes, so a full queue takes a few megabytes.
 	waitingMax = 1_024
 )
 
@@ -52,6 +53,10 @@ type Config struct {
 }
 
 // Log appends entries. Its methods may be called concurrently.
+//
+// One goroutine writes, and callers hand it events through a channel. The chain needs an order, and
+// the disk needs few syncs; both follow from the queue. With a lock around each write instead, a
+// hundred concurrent logins would cost a hundred syncs in a row.
 type Log struct {
 	cfg Config
 	m   logMetrics
@@ -155,6 +160,7 @@ func (l *Log) Head() Head {
 // be recorded, and the caller must not do what the event describes.
 func (l *Log) Append(ctx context.Context, e Event) error {
 	const op rhumb.Op = "audit.Append"
+	// Buffered: the writer must not wait for a caller that has given up.
 	p := &pending{e, make(chan error, 1)}
 	select {
 	// Waits while the queue is full. That is the pace of the disk.
@@ -282,6 +288,8 @@ func (l *Log) write(events []Event) (err error) {
 			return err
 		}
 	}
+	// Checked before the write, so a batch is never split between two segments; segments exceed the
+	// bound by one batch at most.
 	if l.size >= l.cfg.SegmentBytes {
 		if err := l.beginSegment(); err != nil {
 			return err
@@ -306,6 +314,8 @@ func (l *Log) writeHere(op rhumb.Op, events []Event) error {
 	if err := l.writeBytes(lines); err != nil {
 		return diskError(op, l.segs[len(l.segs)-1].path, err)
 	}
+	// After the sync. A head that is shown to an operator must never be one that a crash can take
+	// back.
 	l.setHead(head)
 	l.m.entries.Add(float64(len(events)))
 	return nil
@@ -402,7 +412,7 @@ func (l *Log) replaceSegment(s segment, bad *flaw) error {
 }
 
 // continueAfter leaves a damaged segment as evidence and continues in a new one after its last valid
-// entry. The number of the new segment leaves the rest of the damaged one out.
+// entry. The number of the new segment leaves out the remainder of the damaged one.
 func (l *Log) continueAfter(s segment, head Head, bad *flaw) error {
 	l.cfg.Logger.Error("the audit log is damaged; it continues in a new file", "file", s.path, "offset", bad.offset, "err", bad.err)
 	l.setHead(head)
@@ -460,6 +470,8 @@ func (l *Log) dropOldest() error {
 	const op rhumb.Op = "audit.dropOldest"
 	// A loop, because the bound may be lower than in the former life.
 	for len(l.segs) > l.cfg.Segments {
+		// Drop and remove, in this order: a crash in between leaves a segment that the log says is
+		// gone, which Verify accepts; the reverse would look like a theft.
 		oldest := l.segs[0]
 		next, err := readHeader(l.segs[1])
 		if err != nil {

@@ -21,6 +21,9 @@ import (
 const suffix = ".audit"
 
 // segment is a file of the log. Its name is the number of its first entry.
+//
+// The name sorts as the number does, up to the largest number, so a directory listing is the order
+// of the log.
 type segment struct {
 	path  string
 	first uint64

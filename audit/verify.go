@@ -41,6 +41,10 @@ func (e *BreakError) Unwrap() error { return e.Err }
 // Verify checks the chain of a directory. With a head other than zero it also checks that the chain
 // contains that entry, so that a cut end or a chain that was written again is found. It returns a
 // *BreakError for the first break.
+//
+// It reads without a lock, also while the node writes. The node only appends, so the worst that a
+// reader can see is an unfinished last line, and a segment that was removed in between is reported
+// as missing; the caller repeats the check then.
 func Verify(dir string, want Head) (Report, error) {
 	const op rhumb.Op = "audit.Verify"
 	segs, err := existingSegments(dir)

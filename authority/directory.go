@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -38,25 +37,34 @@ const PortDefault = 7605
 
 // Lifetimes.
 const (
-	// NodeLife is the lifetime of the certificates that nodes get by enrolment
-	// and renewal.
+	// NodeLife is the lifetime of the certificates that nodes get by enrolment and renewal. A
+	// stolen key of a node is worth at most that long without any revocation, and a node renews
+	// after four to five days, so the authority may be down for two.
 	NodeLife = 7 * 24 * time.Hour
-	// HandLifeDefault and HandLifeMax are the lifetimes of certificates that
-	// are made by hand.
+	// HandLifeDefault and HandLifeMax are the lifetimes of certificates that are made by hand.
+	// Nobody renews them automatically, so they live longer; a year is the most for which a
+	// forgotten certificate should keep its access.
 	HandLifeDefault = 90 * 24 * time.Hour
 	HandLifeMax     = 366 * 24 * time.Hour
-	// caLife is the lifetime of the certificate of the authority itself.
+	// caLife is the lifetime of the certificate of the authority itself. Its end would stop the
+	// whole cluster at once, so it is far away, and operators rotate the key for other reasons
+	// before.
 	caLife = 10 * 366 * 24 * time.Hour
-	// backdate is how far a certificate's validity begins before its issue,
-	// for clocks that are slow.
+	// backdate is how far a certificate's validity begins before its issue, for clocks that are
+	// slow. Without it, the first handshake of a new certificate would fail wherever the clock is a
+	// second late.
 	backdate = time.Hour
-	// lateRenewal is how long after its expiry a node may still renew its
-	// newest certificate.
+	// lateRenewal is how long after its expiry a node may still renew its newest certificate. Long
+	// enough for a machine that was switched off over a holiday; short enough that a stolen old
+	// backup is soon worthless.
 	lateRenewal = 30 * 24 * time.Hour
 )
 
-// Authority is an open authority. It is safe for concurrent use, also by
-// several processes.
+// Authority is an open authority. It is safe for concurrent use, also by several processes.
+//
+// The directory is the truth, and an Authority is a view of it. Nothing is cached that another
+// process might change without a check: the ledger is read up to its end under its lock, and the
+// keys are compared with the state of their files.
 type Authority struct {
 	dir     string
 	cluster rhumb.ClusterID
@@ -69,16 +77,17 @@ type Authority struct {
 	seen string // states of the files of keys when they were read
 }
 
-// keys holds the keys and certificates of an authority as the files have
-// them.
+// keys holds the keys and certificates of an authority as the files have them.
+//
+// A set is immutable once it is loaded. An operation that began with one set finishes with it, also
+// if a rotation replaces the files in the middle: the certificate is then signed by the former key,
+// which stays trusted.
 type keys struct {
 	signer crypto.Signer
-	// current is the certificate of signer; roots holds all trusted ones,
-	// current first.
+	// current is the certificate of signer; roots holds all trusted ones, current first.
 	current *x509.Certificate
 	roots   []*x509.Certificate
-	// cross holds certificates of newer keys signed by older roots, the newest
-	// first.
+	// cross holds certificates of newer keys signed by older roots, the newest first.
 	cross     []*x509.Certificate
 	addresses []string
 }
@@ -89,13 +98,12 @@ type Config struct {
 	Wall func() time.Time
 	// Logger receives events. Default slog.Default().
 	Logger *slog.Logger
-	// Adopt says, for Create, that the cluster exists already. No token
-	// then allows a node to create it.
+	// Adopt says, for Create, that the cluster exists already. No token then allows a node to
+	// create it.
 	Adopt bool
 }
 
-// setDefaults sets the fields that have no value: the clock of the machine
-// and the default logger.
+// setDefaults sets the fields that have no value: the clock of the machine and the default logger.
 func (c *Config) setDefaults() {
 	if c.Wall == nil {
 		c.Wall = time.Now
@@ -105,8 +113,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Create creates the authority of a cluster in a directory, which must be
-// absent or empty. It contacts nobody.
+// Create creates the authority of a cluster in a directory, which must be absent or empty. It
+// contacts nobody.
 func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config) error {
 	const op rhumb.Op = "authority.Create"
 	cfg.setDefaults()
@@ -119,16 +127,19 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
+	// An authority is never created over another one: its key would be lost, and with it every
+	// certificate of a running cluster.
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
-	// The cluster file is written last: a directory without it is an attempt
-	// that was interrupted.
+	// The cluster file is written last: a directory without it is an attempt that was interrupted.
 	if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == clusterFile }) {
 		return rhumb.Ef(op, rhumb.AlreadyExists, "%s holds an authority already; `rhumb authority ls --authority %s` shows what it issued", dir, dir)
 	}
 	for _, e := range entries {
+		// Only remains of this function are removed. A directory with other files was most likely
+		// named by mistake.
 		if !ours(e.Name()) {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "%s is not empty (it holds %s); choose another directory", dir, e.Name())
 		}
@@ -136,14 +147,14 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 			return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 		}
 	}
+	// MkdirAll keeps the mode of an existing directory.
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
 	return rhumb.Wrap(op, writeAuthority(dir, cluster, addresses, cfg))
 }
 
-// ours reports whether a file of the name may be left from an interrupted
-// Create.
+// ours reports whether a file of the name may be left from an interrupted Create.
 func ours(name string) bool {
 	return slices.Contains([]string{keyFile, caFile, addressesFile, ledger.FileName, "mark", "lock"}, name) ||
 		strings.HasPrefix(name, "."+keyFile) || strings.HasPrefix(name, "."+caFile) || strings.HasPrefix(name, "."+addressesFile) ||
@@ -156,6 +167,8 @@ func writeAuthority(dir string, cluster rhumb.ClusterID, addresses []string, cfg
 	if err != nil {
 		return err
 	}
+	// The order does not matter until the last file, which makes the directory an authority (see
+	// Create).
 	if err := writeKey(dir, signer); err != nil {
 		return err
 	}
@@ -171,9 +184,8 @@ func writeAuthority(dir string, cluster rhumb.ClusterID, addresses []string, cfg
 	return ledger.WriteFile(filepath.Join(dir, clusterFile), []byte(cluster.String()+"\n"), 0o644)
 }
 
-// writeKey replaces the private key. The file is synced before writeKey
-// returns, because certificates that are signed with a lost key can be
-// neither renewed nor retired in order.
+// writeKey replaces the private key. The file is synced before writeKey returns, because
+// certificates that are signed with a lost key can be neither renewed nor retired in order.
 func writeKey(dir string, signer crypto.Signer) error {
 	text, err := identity.EncodeKey(signer)
 	if err != nil {
@@ -182,14 +194,13 @@ func writeKey(dir string, signer crypto.Signer) error {
 	return ledger.WriteFile(filepath.Join(dir, keyFile), text, 0o600)
 }
 
-// writeAddresses replaces the list of addresses under which nodes reach
-// the server.
+// writeAddresses replaces the list of addresses under which nodes reach the server.
 func writeAddresses(dir string, addresses []string) error {
 	return ledger.WriteFile(filepath.Join(dir, addressesFile), []byte(strings.Join(addresses, "\n")+"\n"), 0o644)
 }
 
-// validateAddresses checks a list of addresses before it is stored,
-// because tokens copy the list and cannot be corrected afterwards.
+// validateAddresses checks a list of addresses before it is stored, because tokens copy the list
+// and cannot be corrected afterwards.
 func validateAddresses(addresses []string) error {
 	if len(addresses) == 0 || len(addresses) > token.AddressesMax {
 		return rhumb.Ef("authority.validateAddresses", rhumb.InvalidArgument, "%d addresses of the authority, want 1 to %d; give --advertise", len(addresses), token.AddressesMax)
@@ -202,8 +213,7 @@ func validateAddresses(addresses []string) error {
 	return nil
 }
 
-// newKey generates a key and the certificate of the authority that it
-// signs for itself.
+// newKey generates a key and the certificate of the authority that it signs for itself.
 func newKey(cluster rhumb.ClusterID, now time.Time) (crypto.Signer, *x509.Certificate, error) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -231,15 +241,19 @@ func Open(dir string, cfg Config) (*Authority, error) {
 	if _, err := a.load(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
+	// The ledger is last: opening it may append a record, which a process that cannot read the key
+	// should not cause.
 	if a.ledger, err = ledger.Open(dir, a.cluster, cfg.Wall, cfg.Logger.Warn); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
 	return a, nil
 }
 
-// Repair makes the authority in a directory usable again after damage to
-// its ledger. It returns the name of the copy of the damaged file, or ""
-// if there was no damage.
+// Repair makes the authority in a directory usable again after damage to its ledger. It returns the
+// name of the copy of the damaged file, or "" if there was no damage.
+//
+// It works without the key. An operator may have to repair the ledger on a copy of the directory
+// from which the key was removed.
 func Repair(dir string, cfg Config) (aside string, err error) {
 	cfg.setDefaults()
 	text, err := os.ReadFile(filepath.Join(dir, clusterFile))
@@ -271,8 +285,7 @@ func (a *Authority) Addresses() ([]string, error) {
 	return k.addresses, nil
 }
 
-// SetAddresses replaces where nodes reach the server. Nodes learn it with
-// their next check.
+// SetAddresses replaces where nodes reach the server. Nodes learn it with their next check.
 func (a *Authority) SetAddresses(addresses []string) error {
 	if err := validateAddresses(addresses); err != nil {
 		return err
@@ -289,8 +302,7 @@ func (a *Authority) CA() ([]byte, error) {
 	return identity.EncodeCertificates(k.roots...), nil
 }
 
-// load returns the keys, and reads the files again if another process
-// changed them.
+// load returns the keys, and reads the files again if another process changed them.
 func (a *Authority) load() (*keys, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -306,12 +318,13 @@ func (a *Authority) load() (*keys, error) {
 	return k, nil
 }
 
-// fileStates returns a text that changes when a file of the keys is
-// replaced.
+// fileStates returns a text that changes when a file of the keys is replaced.
 func (a *Authority) fileStates() string {
 	var b strings.Builder
 	for _, name := range []string{keyFile, caFile, crossFile, addressesFile} {
 		if info, err := os.Stat(filepath.Join(a.dir, name)); err == nil {
+			// Files are replaced by renaming, so the inode changes even if two writes have the same
+			// time.
 			b.WriteString(info.ModTime().Format(time.RFC3339Nano) + "/" + inodeOf(info) + "\n")
 		}
 	}
@@ -327,7 +340,7 @@ func readKeys(dir string) (*keys, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.signer, err = parseKey(text); err != nil {
+	if k.signer, err = identity.ParseKey(text); err != nil {
 		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: %v; restore it from a backup", path, err)
 	}
 	if k.roots, err = readCertificates(filepath.Join(dir, caFile)); err != nil {
@@ -336,8 +349,8 @@ func readKeys(dir string) (*keys, error) {
 	if k.cross, err = readCertificates(filepath.Join(dir, crossFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	// A rotation writes the certificates before the key. If it was interrupted
-	// in between, the first certificate belongs to a key that does not exist.
+	// A rotation writes the certificates before the key. If it was interrupted in between, the
+	// first certificate belongs to a key that does not exist.
 	for i, c := range k.roots {
 		if pub, ok := c.PublicKey.(interface{ Equal(crypto.PublicKey) bool }); ok && pub.Equal(k.signer.Public()) {
 			k.current = c
@@ -359,9 +372,8 @@ func readKeys(dir string) (*keys, error) {
 	return k, nil
 }
 
-// readCertificates reads the certificates in a file. Damage is reported
-// with the name of the file, because an operator restores single files
-// from a backup.
+// readCertificates reads the certificates in a file. Damage is reported with the name of the file,
+// because an operator restores single files from a backup.
 func readCertificates(path string) ([]*x509.Certificate, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -374,25 +386,8 @@ func readCertificates(path string) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// parseKey parses a private key in PEM.
-func parseKey(text []byte) (crypto.Signer, error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errors.New("there is no key in PEM form")
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		return nil, errors.New("the key cannot sign")
-	}
-	return signer, nil
-}
-
-// PinOf returns the pin of a certificate of an authority, as tokens hold
-// it.
+// PinOf returns the pin of a certificate of an authority, as tokens hold it. The pin is of the key
+// and not of the certificate, which may be signed again, so a token outlives that.
 func PinOf(cert *x509.Certificate) [sha256.Size]byte {
 	return sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 }

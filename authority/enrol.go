@@ -10,9 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// Enrol exchanges a token for a certificate. The same token is answered
-// again only for the same key, so that a node whose answer was lost can
-// ask again and nobody else can.
+// Enrol exchanges a token for a certificate. The same token is answered again only for the same
+// key, so that a node whose answer was lost can ask again and nobody else can.
 func (a *Authority) Enrol(req EnrolRequest) (*Grant, error) {
 	const op rhumb.Op = "authority.Enrol"
 	tok, err := token.Parse(req.Token)
@@ -23,6 +22,8 @@ func (a *Authority) Enrol(req EnrolRequest) (*Grant, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Everything about the request that needs no state is checked before the ledger is locked:
+	// strangers must not be able to make the processes of the authority wait for each other.
 	keyHash, err := hashKey(pub)
 	if err != nil {
 		return nil, err
@@ -38,12 +39,13 @@ func (a *Authority) Enrol(req EnrolRequest) (*Grant, error) {
 	var founder bool
 	err = a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
 		now := s.Now(a.wall())
+		// Check and use are one operation under the lock of the ledger. Two nodes that present one
+		// token at the same moment are ordered by it, and the second is refused.
 		records, err := redeem(s, &tok, keyHash, now)
 		if err != nil {
 			return records, err
 		}
-		// The claims of the token about node and founder are not signed; the
-		// ledger decides.
+		// The claims of the token about node and founder are not signed; the ledger decides.
 		t := s.Tokens[tok.ID.String()]
 		founder = t.Founder
 		name := identity.Name{Cluster: a.cluster, Role: identity.RoleNode, Name: t.Node}
@@ -52,6 +54,8 @@ func (a *Authority) Enrol(req EnrolRequest) (*Grant, error) {
 		if err != nil {
 			return nil, err
 		}
+		// Both records in one write: a token that is used without a certificate, or the reverse,
+		// cannot be on disk.
 		return append(records, r), nil
 	})
 	if err != nil {
@@ -60,9 +64,8 @@ func (a *Authority) Enrol(req EnrolRequest) (*Grant, error) {
 	return a.grant(k, chain, founder)
 }
 
-// redeem checks that a token may be used with a key, and returns the
-// record of its use. Records that accompany an error are to be appended
-// too.
+// redeem checks that a token may be used with a key, and returns the record of its use. Records
+// that accompany an error are to be appended too.
 func redeem(s *ledger.State, tok *token.Token, keyHash string, now time.Time) ([]ledger.Record, error) {
 	const op rhumb.Op = "authority.redeem"
 	refuse := func(format string, args ...any) error {
@@ -81,11 +84,15 @@ func redeem(s *ledger.State, tok *token.Token, keyHash string, now time.Time) ([
 		return nil, refuse("token %s of node %s is void, because the authority lost a part of its ledger after the token was made; make a new one with rhumb token create", t.ID, t.Node)
 	case "expired":
 		var late []ledger.Record
+		// Recorded once, for the operator who looks for the node that never came. Further attempts
+		// add nothing, so that a retrying node does not fill the ledger.
 		if !t.Late {
 			late = []ledger.Record{{Kind: ledger.Expired, Token: t.ID}}
 		}
 		return late, refuse("token %s of node %s expired at %s, and the time of the authority is %s; make a new one with rhumb token create", t.ID, t.Node, stamp(t.Expires), stamp(now))
 	case "used":
+		// The one case in which the honest node learns that somebody was faster. The message says
+		// what to do, because this is a theft and not a fault.
 		if t.Key != keyHash {
 			return nil, refuse("token %s of node %s was already used at %s with another key; if that was not this node, revoke the certificate of %s at once; otherwise make a new token", t.ID, t.Node, stamp(t.Used), t.Node)
 		}
@@ -98,8 +105,11 @@ func redeem(s *ledger.State, tok *token.Token, keyHash string, now time.Time) ([
 	return []ledger.Record{{Kind: ledger.Used, Token: t.ID, Key: keyHash}}, nil
 }
 
-// Renew issues another certificate to the node that presents a chain. The
-// name stays the same.
+// Renew issues another certificate to the node that presents a chain. The name stays the same.
+//
+// The name is taken from the presented certificate, whose signature was verified, and never from
+// the request. The key must be new in neither sense: a node that repeats a request whose answer was
+// lost gets a second certificate for the same key, which harms nobody.
 func (a *Authority) Renew(chain []*x509.Certificate, req RenewRequest) (*Grant, error) {
 	const op rhumb.Op = "authority.Renew"
 	k, err := a.load()
@@ -137,16 +147,19 @@ func (a *Authority) Renew(chain []*x509.Certificate, req RenewRequest) (*Grant, 
 	return a.grant(k, fresh, false)
 }
 
-// mayRenew refuses revoked certificates, and expired ones unless they are
-// the newest of the node.
+// mayRenew refuses revoked certificates, and expired ones unless they are the newest of the node.
 func mayRenew(s *ledger.State, peer identity.Peer, now time.Time) error {
 	const op rhumb.Op = "authority.mayRenew"
+	// The time of issue is computed from the certificate, because the record of the certificate may
+	// be among those that the ledger lost.
 	if s.IsRevoked(peer.Serial, peer.Role.String(), peer.Name.Name, peer.Cert.NotBefore.Add(backdate)) {
 		return rhumb.Ef(op, rhumb.PermissionDenied, "the certificate %s of node %s is revoked and is not renewed", peer.Serial, peer.Name.Name)
 	}
 	if !now.After(peer.NotAfter) {
 		return nil
 	}
+	// Only the newest: an older expired certificate is in some backup, and its key may be in the
+	// hands of whoever has the backup.
 	newest, ok := s.Newest(peer.Role.String(), peer.Name.Name)
 	if !ok || newest.Serial != peer.Serial || now.After(peer.NotAfter.Add(lateRenewal)) {
 		return rhumb.Ef(op, rhumb.Unauthenticated, "the certificate %s of node %s expired at %s and is too old to be renewed; enrol the node again with a new token",
@@ -155,11 +168,13 @@ func mayRenew(s *ledger.State, peer identity.Peer, now time.Time) error {
 	return nil
 }
 
-// verifyNode verifies the certificate of a node. One that has expired is
-// accepted as of its last moment; mayRenew decides about it.
+// verifyNode verifies the certificate of a node. One that has expired is accepted as of its last
+// moment; mayRenew decides about it.
 func (a *Authority) verifyNode(k *keys, chain []*x509.Certificate) (identity.Peer, error) {
 	at := a.wall()
 	if len(chain) > 0 && at.After(chain[0].NotAfter) && !at.After(chain[0].NotAfter.Add(lateRenewal)) {
+		// The signatures are judged as of that moment too. The certificate of a retired authority
+		// fails all the same, since the roots no longer include it.
 		at = chain[0].NotAfter
 	}
 	v := identity.Verifier{Cluster: a.cluster, Authorities: k.roots}
@@ -183,6 +198,8 @@ func (a *Authority) Check(chain []*x509.Certificate, req CheckRequest) (*Standin
 	if err != nil {
 		return nil, err
 	}
+	// Nodes leave an old key before their certificates end, so that an operator can retire it
+	// within minutes of a rotation.
 	out.Renew = peer.Authority != identity.AuthorityOf(k.current)
 	return out, nil
 }
@@ -196,10 +213,9 @@ func (a *Authority) grant(k *keys, chain []*x509.Certificate, founder bool) (*Gr
 	return &Grant{Certificate: string(identity.EncodeCertificates(chain...)), Founder: founder, Standing: *s}, nil
 }
 
-// standing returns the part of an answer that all nodes receive: trusted
-// certificates, addresses and the signed head of the ledger. It reads the
-// head after the records of the request were appended, so that the node
-// can witness its own enrolment.
+// standing returns the part of an answer that all nodes receive: trusted certificates, addresses
+// and the signed head of the ledger. It reads the head after the records of the request were
+// appended, so that the node can witness its own enrolment.
 func (a *Authority) standing(k *keys) (*Standing, error) {
 	head, err := a.signHead(k)
 	if err != nil {

@@ -28,7 +28,10 @@ import (
 // csrSizeMax bounds a certificate request.
 const csrSizeMax = 16 << 10
 
-// newSerial returns a random positive number of 127 bits.
+// newSerial returns a random positive number of 127 bits. RFC 5280 allows 20 bytes and wants a
+// positive number. The number is random, and so cannot be guessed or collide with that of another
+// authority of the same cluster; the ledger and the list of revoked certificates identify
+// certificates by it.
 func newSerial() *big.Int {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -47,21 +50,23 @@ func hashKey(pub crypto.PublicKey) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// signAuthority signs the certificate of an authority's key: with that key
-// if parent is nil, else with an older key.
+// signAuthority signs the certificate of an authority's key: with that key if parent is nil, else
+// with an older key.
 func signAuthority(cluster rhumb.ClusterID, pub crypto.PublicKey, parent *x509.Certificate, signer crypto.Signer, now time.Time) (*x509.Certificate, error) {
 	hash, err := hashKey(pub)
 	if err != nil {
 		return nil, err
 	}
 	end := now.Add(caLife)
+	// A chain is only valid while all its certificates are. A later end would be a promise that the
+	// parent cannot keep.
 	if parent != nil && end.After(parent.NotAfter) {
 		end = parent.NotAfter
 	}
 	t := &x509.Certificate{
 		SerialNumber: newSerial(),
-		// The name contains the key, so that chains through a cross-signed
-		// certificate find their way by name.
+		// The name contains the key, so that chains through a cross-signed certificate find their
+		// way by name.
 		Subject:   pkix.Name{CommonName: "Rhumb authority " + hash[:16], Organization: []string{"cluster " + cluster.String()}},
 		NotBefore: now.Add(-backdate).UTC(), NotAfter: end.UTC(),
 		IsCA: true, BasicConstraintsValid: true,
@@ -84,32 +89,34 @@ type order struct {
 	pub  crypto.PublicKey
 	// life is shortened to the end of the signing key's certificate.
 	life time.Duration
-	// hosts are names and addresses for software that looks at them; Rhumb
-	// does not.
+	// hosts are names and addresses for software that looks at them; Rhumb does not.
 	hosts []string
 	// why is the occasion, for the ledger.
 	why string
 }
 
-// sign signs a certificate and returns its chain, without the root, and
-// the record of it.
+// sign signs a certificate and returns its chain, without the root, and the record of it.
 func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger.Record, err error) {
 	const op rhumb.Op = "authority.sign"
 	if err := o.name.Validate(); err != nil {
 		return nil, r, err
 	}
+	// Checked here too although parseCSR has done so: keys also arrive from callers within the
+	// process.
 	keyHash, err := checkPublicKey(o.pub)
 	if err != nil {
 		return nil, r, err
 	}
+	// Shortened for the same reason as that of authorities: the certificate would outlive its
+	// issuer on paper only.
 	if now.Add(o.life).After(k.current.NotAfter) {
 		o.life = k.current.NotAfter.Sub(now)
 	}
 	if o.life <= 0 {
 		return nil, r, rhumb.Ef(op, rhumb.Unavailable, "the key of the authority expired at %s; run rhumb authority rotate", k.current.NotAfter.Format(time.RFC3339))
 	}
-	// The subject is for people who look at the certificate with other
-	// tools; names are compared by URI only.
+	// The subject is for people who look at the certificate with other tools; names are compared by
+	// URI only.
 	t := &x509.Certificate{
 		SerialNumber: newSerial(),
 		Subject:      pkix.Name{CommonName: o.name.Short()},
@@ -144,11 +151,12 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 		Kind: ledger.Issued, Serial: identity.SerialOf(leaf), Role: o.name.Role.String(), Name: o.name.Name, Key: keyHash,
 		Expires: leaf.NotAfter, Authority: identity.AuthorityOf(k.current), Why: o.why,
 	}
+	// The cross-signed certificates travel in every chain. A node that trusts only the old key can
+	// then verify a certificate of the new one without having heard of the rotation.
 	return append([]*x509.Certificate{leaf}, k.cross...), r, nil
 }
 
-// checkPublicKey rejects keys that Rhumb does not accept, and returns the
-// hash of the key.
+// checkPublicKey rejects keys that Rhumb does not accept, and returns the hash of the key.
 func checkPublicKey(pub crypto.PublicKey) (string, error) {
 	const op rhumb.Op = "authority.checkPublicKey"
 	switch key := pub.(type) {
@@ -158,6 +166,8 @@ func checkPublicKey(pub crypto.PublicKey) (string, error) {
 		}
 	case ed25519.PublicKey:
 	case *rsa.PublicKey:
+		// The bounds are those of package identity, whose verification would refuse the
+		// certificate. The refusal belongs here, where somebody can still choose another key.
 		if key.N.BitLen() < 2048 {
 			return "", rhumb.Ef(op, rhumb.InvalidArgument, "the RSA key has %d bits; use 2048 or more, or ECDSA P-256", key.N.BitLen())
 		}
@@ -167,8 +177,8 @@ func checkPublicKey(pub crypto.PublicKey) (string, error) {
 	return hashKey(pub)
 }
 
-// parseCSR returns the public key of a certificate request. The request
-// proves that its sender has the private key.
+// parseCSR returns the public key of a certificate request. The request proves that its sender has
+// the private key.
 func parseCSR(text string) (crypto.PublicKey, error) {
 	const op rhumb.Op = "authority.parseCSR"
 	if len(text) > csrSizeMax {
@@ -197,8 +207,7 @@ type Order struct {
 	Name string
 	// Life is how long the certificate is valid; default HandLifeDefault.
 	Life time.Duration
-	// Hosts are names and addresses to put into the certificate, for software
-	// that checks them.
+	// Hosts are names and addresses to put into the certificate, for software that checks them.
 	Hosts []string
 	// CSR is a certificate request in PEM. Without it, a key is made.
 	CSR string
@@ -206,14 +215,13 @@ type Order struct {
 
 // Issued is a certificate that was made by hand.
 type Issued struct {
-	// Certificate, Key and CA are in PEM. Key is empty if the order had a
-	// certificate request.
+	// Certificate, Key and CA are in PEM. Key is empty if the order had a certificate request.
 	Certificate, Key, CA []byte
 	Leaf                 *x509.Certificate
 }
 
-// Save writes the files of a certificate into a folder, named after its
-// role: node.crt, node.key and ca.crt. It replaces files of these names.
+// Save writes the files of a certificate into a folder, named after its role: node.crt, node.key
+// and ca.crt. It replaces files of these names.
 func (i *Issued) Save(dir string) (paths []string, err error) {
 	const op rhumb.Op = "authority.Save"
 	name, err := identity.FromCertificate(i.Leaf)
@@ -243,6 +251,8 @@ func (i *Issued) Save(dir string) (paths []string, err error) {
 // Issue makes a certificate for a node, user or operator.
 func (a *Authority) Issue(o Order) (*Issued, error) {
 	const op rhumb.Op = "authority.Issue"
+	// Whoever has such a certificate can take tokens from nodes that enrol, so none is ever in a
+	// file.
 	if o.Role == identity.RoleAuthority {
 		return nil, rhumb.E(op, rhumb.InvalidArgument, "the server of an authority makes its certificate itself")
 	}

@@ -15,18 +15,20 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// keysMax bounds the keys that are trusted at the same time.
+// keysMax bounds the keys that are trusted at the same time. Each one lengthens every chain by a
+// certificate and the verification of every handshake.
 const keysMax = 4
 
-// Rotate makes a new key. Certificates are signed with it from then on;
-// certificates of the old keys stay valid until Retire. It returns the
-// hash of the new key.
+// Rotate makes a new key. Certificates are signed with it from then on; certificates of the old
+// keys stay valid until Retire. It returns the hash of the new key.
 func (a *Authority) Rotate() (string, error) {
 	const op rhumb.Op = "authority.Rotate"
 	k, err := a.load()
 	if err != nil {
 		return "", err
 	}
+	// Refused rather than retired automatically: dropping trust cuts off whoever has not renewed,
+	// which is the decision of an operator.
 	if len(k.roots) >= keysMax {
 		return "", rhumb.Ef(op, rhumb.Overloaded, "%d keys are trusted, which is the maximum; retire an old one first: rhumb authority rotate --retire %.16s", len(k.roots), identity.AuthorityOf(k.roots[len(k.roots)-1]))
 	}
@@ -35,14 +37,14 @@ func (a *Authority) Rotate() (string, error) {
 	if err != nil {
 		return "", rhumb.Wrap(op, err)
 	}
-	// The old key signs the new one. The older cross-signed certificates
-	// continue the chain down to the oldest trusted key.
+	// The old key signs the new one. The older cross-signed certificates continue the chain down to
+	// the oldest trusted key.
 	cross, err := signAuthority(a.cluster, signer.Public(), k.current, k.signer, now)
 	if err != nil {
 		return "", rhumb.Wrap(op, err)
 	}
-	// Certificates before the key: readKeys copes with a certificate without a
-	// key, but not with a key without a certificate.
+	// Certificates before the key: readKeys copes with a certificate without a key, but not with a
+	// key without a certificate.
 	err = a.writeTrust(append([]*x509.Certificate{cert}, k.roots...), append([]*x509.Certificate{cross}, k.cross...))
 	if err == nil {
 		err = writeKey(a.dir, signer)
@@ -50,6 +52,8 @@ func (a *Authority) Rotate() (string, error) {
 	if err != nil {
 		return "", rhumb.WrapKind(op, rhumb.Unavailable, err)
 	}
+	// The record is last and has no effect on trust; it is history. A process that dies before it
+	// has rotated all the same.
 	hash := identity.AuthorityOf(cert)
 	err = a.ledger.Update(func(*ledger.State) ([]ledger.Record, error) {
 		return []ledger.Record{{Kind: ledger.Rotated, Authority: hash}}, nil
@@ -70,9 +74,8 @@ func (a *Authority) writeTrust(roots, cross []*x509.Certificate) error {
 	return ledger.WriteFile(filepath.Join(a.dir, caFile), identity.EncodeCertificates(roots...), 0o644)
 }
 
-// Retire ends the trust in an old key, which is named by the first digits
-// of its hash. Unless force is set, it refuses while nodes, users or
-// operators have valid certificates of that key.
+// Retire ends the trust in an old key, which is named by the first digits of its hash. Unless force
+// is set, it refuses while nodes, users or operators have valid certificates of that key.
 func (a *Authority) Retire(prefix string, force bool) (string, error) {
 	const op rhumb.Op = "authority.Retire"
 	k, err := a.load()
@@ -83,6 +86,8 @@ func (a *Authority) Retire(prefix string, force bool) (string, error) {
 		return strings.HasPrefix(identity.AuthorityOf(c), strings.ToLower(prefix))
 	})
 	switch {
+	// Eight digits, as in the output of other commands. A shorter prefix may select a key by
+	// accident.
 	case len(prefix) < 8 || i < 0:
 		return "", rhumb.Ef(op, rhumb.NotFound, "the authority trusts no key %q; `rhumb authority ls` lists the keys, and 8 digits are enough", prefix)
 	case k.roots[i] == k.current:
@@ -90,6 +95,8 @@ func (a *Authority) Retire(prefix string, force bool) (string, error) {
 	}
 	old := k.roots[i]
 	hash := identity.AuthorityOf(old)
+	// Checked without the lock of the later write. A certificate that is signed in between is
+	// signed by the current key, which is not the one that is retired.
 	if users, err := a.usersOf(hash); err != nil || len(users) > 0 && !force {
 		if err != nil {
 			return "", err
@@ -98,8 +105,7 @@ func (a *Authority) Retire(prefix string, force bool) (string, error) {
 			hash, strings.Join(users, ", "))
 	}
 	roots := slices.DeleteFunc(slices.Clone(k.roots), func(c *x509.Certificate) bool { return c == old })
-	// Without the old key, neither its signatures nor the chain to it have a
-	// use.
+	// Without the old key, neither its signatures nor the chain to it have a use.
 	cross := slices.DeleteFunc(slices.Clone(k.cross), func(c *x509.Certificate) bool {
 		return c.CheckSignatureFrom(old) == nil || identity.AuthorityOf(c) == hash
 	})
@@ -111,8 +117,8 @@ func (a *Authority) Retire(prefix string, force bool) (string, error) {
 	}))
 }
 
-// usersOf returns who would be cut off without a key: the bearers of valid
-// certificates that have no newer certificate of another key.
+// usersOf returns who would be cut off without a key: the bearers of valid certificates that have
+// no newer certificate of another key.
 func (a *Authority) usersOf(hash string) (users []string, err error) {
 	err = a.ledger.View(func(s *ledger.State) {
 		now := s.Now(a.wall())

@@ -20,34 +20,40 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/node/gate"
 )
 
 // Bounds of the server.
 const (
-	bodySizeMax      = 64 << 10
-	headerSizeMax    = 8 << 10
+	bodySizeMax   = 64 << 10
+	headerSizeMax = 8 << 10
+	// connsMax bounds the connections whose node was answered, and again those of strangers, of which one address
+	// may hold half. Nodes close a connection after each request, so few are open at a time.
 	connsMax         = 256
-	connsPerAddrMax  = 32
-	handshakeTimeout = 5 * time.Second // also for the header of a request
+	handshakeTimeout = gate.HandshakeTimeout // also for the header of a request
 	requestTimeout   = 15 * time.Second
 	idleTimeout      = 30 * time.Second
 	stopTimeout      = 5 * time.Second
 )
 
-// serverName is the name in the certificates of servers.
+// serverName is the name in the certificates of servers. All servers of one authority share it:
+// they are interchangeable, and nodes check only the role.
 const serverName = "server"
 
 // Server answers requests of nodes over HTTPS.
+//
+// The server is the part of the authority that strangers can reach, and so it is kept small: it
+// decodes a document, calls one method of Authority and encodes the result. All decisions are made
+// in Authority, with the ledger locked, so the command line and the server cannot reach different
+// ones.
 type Server struct {
 	a    *Authority
 	http *http.Server
-	// failures bounds guesses. It is consulted before the body of a
-	// request is read.
+	// failures bounds guesses. It is consulted before the body of a request is read.
 	failures *failureLimit
-	// requests counts answers, refused counts connections over a bound,
-	// and issues counts failures to make a certificate for the server.
+	// requests counts answers, and issues counts failures to make a certificate for the server. The
+	// gate counts refused connections.
 	requests *prometheus.CounterVec
-	refused  *prometheus.CounterVec
 	issues   prometheus.Counter
 	registry *prometheus.Registry
 
@@ -63,16 +69,13 @@ func NewServer(a *Authority) (*Server, error) {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rhumb_authority_requests_total", Help: "Requests by path and by the kind of the error, ok without one.",
 		}, []string{"path", "result"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rhumb_authority_refused_connections_total", Help: "Connections that were closed at once, by bound.",
-		}, []string{"bound"}),
 		issues: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rhumb_authority_certificate_failures_total", Help: "Failed attempts of the server to make its own certificate.",
 		}),
 	}
-	s.registry.MustRegister(s.requests, s.refused, s.issues)
-	// Patterns with a method: other methods and paths are refused by the
-	// mux without reaching code of this package.
+	s.registry.MustRegister(s.requests, s.issues)
+	// Patterns with a method: other methods and paths are refused by the mux without reaching code
+	// of this package.
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+PathLive, s.serveLive)
 	mux.HandleFunc("POST "+PathEnrol, s.handle(PathEnrol, s.enrol))
@@ -90,6 +93,13 @@ func NewServer(a *Authority) (*Server, error) {
 			GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate() },
 		},
 	}
+	// The handlers tell the gate who was identified.
+	s.http.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if secured, ok := c.(*tls.Conn); ok {
+			c = secured.NetConn()
+		}
+		return context.WithValue(ctx, gateKey{}, c)
+	}
 	// HTTP/1 only: a connection then carries one request at a time.
 	s.http.Protocols.SetHTTP1(true)
 	// A failure shows at the start and not with the first node.
@@ -99,13 +109,11 @@ func NewServer(a *Authority) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers requests until ctx ends, and then finishes those in
-// progress.
+// Serve answers requests until ctx ends, and then finishes those in progress.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	const op rhumb.Op = "authority.Serve"
-	// Requests in progress are finished: the record of a certificate is
-	// on disk before its answer is sent, and a node would have to ask
-	// again.
+	// Requests in progress are finished: the record of a certificate is on disk before its answer
+	// is sent, and a node would have to ask again.
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -115,7 +123,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			_ = s.http.Close()
 		}
 	})
-	err := s.http.ServeTLS(newLimitListener(l, s.refused), "", "")
+	// The bounds are below TLS, because a handshake is a computation that a stranger can cause at the server. A stranger's
+	// connection has ten seconds and 128 KiB, more than any request needs, and makes room for another one after a second. So
+	// idle and slow connections delay a node that enrols, and do not keep it out.
+	g := gate.New(l, gate.Config{Port: "authority", Connections: connsMax, Early: connsMax})
+	for _, c := range g.Collectors() {
+		s.registry.MustRegister(c)
+		defer s.registry.Unregister(c)
+	}
+	err := s.http.ServeTLS(g, "", "")
+	_ = g.Close() // the server has closed it, unless it failed
 	if !stop() {
 		<-stopped
 	}
@@ -125,8 +142,20 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return rhumb.WrapKind(op, rhumb.Unavailable, err)
 }
 
-// quiet is a handler that demotes the messages of net/http: failed
-// handshakes of strangers are no news.
+// gateKey is the key of the connection in the context of a request.
+type gateKey struct{}
+
+// admit says that the caller of a request proved who it is, so that its connection is not taken for a stranger's any more. If
+// there are too many such connections, the answer is the last one on this connection.
+func admit(w http.ResponseWriter, r *http.Request) {
+	// Tests call handlers without a connection.
+	if c, ok := r.Context().Value(gateKey{}).(*gate.Conn); ok && !c.Authenticated() {
+		w.Header().Set("Connection", "close")
+	}
+}
+
+// quiet is a handler that demotes the messages of net/http: failed handshakes of strangers are no
+// news.
 type quiet struct{ slog.Handler }
 
 // Enabled reports whether debug messages are wanted.
@@ -134,14 +163,15 @@ func (q quiet) Enabled(ctx context.Context, _ slog.Level) bool {
 	return q.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
-// certificate returns the certificate of the server, and makes another one
-// at two thirds of its life or after a rotation.
+// certificate returns the certificate of the server, and makes another one at two thirds of its
+// life or after a rotation.
 func (s *Server) certificate() (*tls.Certificate, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, err := s.a.load()
 	now := s.a.wall()
 	if err == nil {
+		// Pointers are compared: load returns the same set until a file has changed.
 		if s.pair != nil && s.keys == k && now.Before(renewalTime(s.pair.Leaf.NotBefore, s.pair.Leaf.NotAfter)) {
 			return s.pair, nil
 		}
@@ -160,15 +190,13 @@ func (s *Server) certificate() (*tls.Certificate, error) {
 	return nil, err
 }
 
-// renewalTime returns when a certificate is to be renewed: after two
-// thirds of its life.
+// renewalTime returns when a certificate is to be renewed: after two thirds of its life.
 func renewalTime(from, to time.Time) time.Time { return from.Add(to.Sub(from) * 2 / 3) }
 
-// newPair makes a key and a certificate of the server. The key exists only
-// in memory.
+// newPair makes a key and a certificate of the server. The key exists only in memory.
 func (s *Server) newPair(k *keys) (*tls.Certificate, error) {
-	// The key is never stored. A copy of the directory therefore does not
-	// contain the means to play the server with an old certificate.
+	// The key is never stored. A copy of the directory therefore does not contain the means to play
+	// the server with an old certificate.
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -187,26 +215,26 @@ func (s *Server) newPair(k *keys) (*tls.Certificate, error) {
 	for _, c := range chain {
 		pair.Certificate = append(pair.Certificate, c.Raw)
 	}
-	// The roots too: a node that enrols has only the hash of a key, and needs
-	// its certificate.
+	// The roots too: a node that enrols has only the hash of a key, and needs its certificate.
 	for _, c := range k.roots {
 		pair.Certificate = append(pair.Certificate, c.Raw)
 	}
 	return pair, nil
 }
 
-// dated sets the Date of all answers to the time of the authority, with
-// which nodes compare their clocks.
+// dated sets the Date of all answers to the time of the authority, with which nodes compare their
+// clocks.
 func (s *Server) dated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Set here so that net/http does not: its Date is the clock of the machine, and tests and
+		// the ledger use another one.
 		w.Header().Set("Date", s.a.wall().UTC().Format(http.TimeFormat))
 		w.Header().Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
 	})
 }
 
-// serveLive answers everybody. The Date of the answer is compared with the
-// clock of the node.
+// serveLive answers everybody. The Date of the answer is compared with the clock of the node.
 func (s *Server) serveLive(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 
 // serveMetrics answers operators and this machine only.
@@ -221,13 +249,13 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 			s.writeError(w, err)
 			return
 		}
+		admit(w, r)
 	}
 	promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
-// isLoopback reports whether a request was sent from this machine.
-// Forwarded headers are not considered: the server is not meant to run
-// with a proxy in front.
+// isLoopback reports whether a request was sent from this machine. Forwarded headers are not
+// considered: the server is not meant to run with a proxy in front.
 func isLoopback(remote string) bool {
 	host, _, err := net.SplitHostPort(remote)
 	ip := net.ParseIP(host)
@@ -237,10 +265,11 @@ func isLoopback(remote string) bool {
 // handle wraps a request: bounds, errors and metrics.
 func (s *Server) handle(path string, f func(r *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		// Before anything reads: a body without a bound could be as long as the connection lives.
 		r.Body = http.MaxBytesReader(w, r.Body, bodySizeMax)
 		who, _, _ := net.SplitHostPort(r.RemoteAddr)
-		// Only failures count, so that many nodes with one address, such
-		// as the exit of a private network, can enrol together.
+		// Only failures count, so that many nodes with one address, such as the exit of a private
+		// network, can enrol together.
 		doc, err := any(nil), s.failures.check(who, s.a.wall())
 		if err == nil {
 			doc, err = f(r)
@@ -255,11 +284,15 @@ func (s *Server) handle(path string, f func(r *http.Request) (any, error)) http.
 			return
 		}
 		s.requests.WithLabelValues(path, "ok").Inc()
+		admit(w, r)
 		s.writeJSON(w, http.StatusOK, doc)
 	}
 }
 
 // isSuspicious reports whether an error may be an attempt to guess.
+//
+// A full disk or a locked ledger is the fault of this side. Counting it would lock out honest nodes
+// when the authority recovers.
 func isSuspicious(err error) bool {
 	switch rhumb.KindOf(err) {
 	case rhumb.Unauthenticated, rhumb.PermissionDenied, rhumb.WrongCluster, rhumb.InvalidArgument:
@@ -281,8 +314,8 @@ func (s *Server) enrol(r *http.Request) (any, error) {
 	return grant, err
 }
 
-// renew answers a node that presents its certificate. The certificate may
-// have expired; Authority.Renew decides.
+// renew answers a node that presents its certificate. The certificate may have expired;
+// Authority.Renew decides.
 func (s *Server) renew(r *http.Request) (any, error) {
 	var req RenewRequest
 	if err := decodeBody(r.Body, &req); err != nil {
@@ -324,8 +357,8 @@ var statuses = map[rhumb.Kind]int{
 	rhumb.Overloaded: http.StatusTooManyRequests, rhumb.Unavailable: http.StatusServiceUnavailable, rhumb.Incompatible: http.StatusBadRequest,
 }
 
-// writeError writes an error as JSON with the kind, so that nodes decide
-// by the kind whether to ask again. An unknown kind is an internal error.
+// writeError writes an error as JSON with the kind, so that nodes decide by the kind whether to ask
+// again. An unknown kind is an internal error.
 func (s *Server) writeError(w http.ResponseWriter, err error) {
 	status, ok := statuses[rhumb.KindOf(err)]
 	if !ok {
@@ -339,8 +372,8 @@ func (s *Server) writeError(w http.ResponseWriter, err error) {
 	s.writeJSON(w, status, doc)
 }
 
-// writeJSON writes a document. An error while writing has no one to be
-// reported to, because the client has gone.
+// writeJSON writes a document. An error while writing has no one to be reported to, because the
+// client has gone.
 func (s *Server) writeJSON(w http.ResponseWriter, status int, doc any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

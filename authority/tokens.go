@@ -15,6 +15,8 @@ import (
 
 // Lifetimes and number of tokens.
 const (
+	// A token is a secret on its way between two machines. An hour is enough to start a node by
+	// hand or by a tool; a week covers machines that are delivered first.
 	TokenLifeDefault = time.Hour
 	TokenLifeMax     = 7 * 24 * time.Hour
 	// openTokensMax bounds the tokens that wait for their use.
@@ -27,8 +29,8 @@ type TokenRequest struct {
 	Node string
 	// Founder allows the node to create the cluster.
 	Founder bool
-	// Force allows a founder although the cluster may exist already: the
-	// authority adopted its ID, or the ledger has lost records.
+	// Force allows a founder although the cluster may exist already: the authority adopted its ID,
+	// or the ledger has lost records.
 	Force bool
 	// Life is how long the token can be used; default TokenLifeDefault.
 	Life time.Duration
@@ -50,6 +52,8 @@ func (a *Authority) CreateToken(req TokenRequest) (token.Token, error) {
 	if err != nil {
 		return token.Token{}, err
 	}
+	// The pin is that of the current key. A rotation before the use of the token does no harm: the
+	// server's chain still contains the old key, cross-signed or as a root, until it is retired.
 	t := token.Token{Cluster: a.cluster, Pin: PinOf(k.current), Founder: req.Founder, Node: req.Node, Addresses: k.addresses}
 	_, _ = rand.Read(t.ID[:]) // never fails
 	_, _ = rand.Read(t.Secret[:])
@@ -81,9 +85,11 @@ func (a *Authority) CreateToken(req TokenRequest) (token.Token, error) {
 	return t, nil
 }
 
-// checkFounder refuses a second founder: two nodes that each create the
-// cluster would make two clusters with one id, and neither would know of
-// the other.
+// checkFounder refuses a second founder: two nodes that each create the cluster would make two
+// clusters with one id, and neither would know of the other.
+//
+// The ledger is the only place that can prevent it. The nodes themselves cannot, because the second
+// founder may be out of reach of the first one when it starts.
 func checkFounder(s *ledger.State, req TokenRequest, now time.Time) error {
 	const op rhumb.Op = "authority.checkFounder"
 	first := s.Founder(now)
@@ -102,8 +108,8 @@ func checkFounder(s *ledger.State, req TokenRequest, now time.Time) error {
 		first.ID, first.Node, first.State(now), first.ID)
 }
 
-// RemoveToken makes a token unusable. A token that was used stays so;
-// removing the token of the founder allows another founder.
+// RemoveToken makes a token unusable. A token that was used stays so; removing the token of the
+// founder allows another founder.
 func (a *Authority) RemoveToken(id token.ID) error {
 	const op rhumb.Op = "authority.RemoveToken"
 	return rhumb.Wrap(op, a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
@@ -123,8 +129,7 @@ func unknownToken(op rhumb.Op, id string) error {
 	return rhumb.Ef(op, rhumb.NotFound, "the authority knows no token %s; `rhumb token ls` lists the tokens", id)
 }
 
-// Tokens returns all tokens, oldest first, and the time at which their
-// states hold.
+// Tokens returns all tokens, oldest first, and the time at which their states hold.
 func (a *Authority) Tokens() (tokens []ledger.Token, now time.Time, err error) {
 	err = a.ledger.View(func(s *ledger.State) {
 		now = s.Now(a.wall())
@@ -141,11 +146,10 @@ type Summary struct {
 	Addresses []string
 	// Keys are the hashes of the trusted keys, the current one first.
 	Keys []string
-	// KeyExpires is the end of the current key. Certificates that are
-	// issued within their lifetime of this end are shorter.
+	// KeyExpires is the end of the current key. Certificates that are issued within their lifetime
+	// of this end are shorter.
 	KeyExpires time.Time
-	// Records counts the records of the ledger, Gaps the losses that were
-	// noticed.
+	// Records counts the records of the ledger, Gaps the losses that were noticed.
 	Records, Gaps int
 	// Certificates holds all issued certificates, oldest first.
 	Certificates []ledger.Certificate
@@ -172,9 +176,11 @@ func (a *Authority) Summarize() (*Summary, error) {
 	return out, err
 }
 
-// Revoke makes the authority refuse to renew the certificate with a
-// serial, or all certificates that a node has now. It does not end their
-// validity: the metadata of the cluster does that.
+// Revoke makes the authority refuse to renew the certificate with a serial, or all certificates
+// that a node has now. It does not end their validity: the metadata of the cluster does that.
+//
+// A name is revoked up to now and not forever, so that the node can be enrolled again with a new
+// token under the same name.
 func (a *Authority) Revoke(serial, node, why string) error {
 	const op rhumb.Op = "authority.Revoke"
 	return rhumb.Wrap(op, a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
@@ -191,8 +197,7 @@ func (a *Authority) Revoke(serial, node, why string) error {
 	}))
 }
 
-// checkSecret compares a secret with the hash in the ledger in constant
-// time.
+// checkSecret compares a secret with the hash in the ledger in constant time.
 func checkSecret(secret token.Secret, stored string) bool {
 	want, err := hex.DecodeString(stored)
 	hash := secret.Hash()

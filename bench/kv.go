@@ -30,11 +30,13 @@ type target interface {
 
 // Rhumb is a running cluster to measure.
 type Rhumb struct {
+	// Name is the name of the cluster in the report. The default names its size.
+	Name string
 	// Client configures the callers.
 	Client client.Config
 	// PIDs are the processes of the nodes.
 	PIDs []int
-	// Replicas is the replication factor: the number of nodes of a region.
+	// Replicas is the replication factor of the table, unless the table exists.
 	Replicas int
 	// Regions is the number of regions; 0 counts as 1.
 	Regions int
@@ -44,6 +46,9 @@ type Rhumb struct {
 }
 
 func (r *Rhumb) name() string {
+	if r.Name != "" {
+		return r.Name
+	}
 	name := fmt.Sprintf("rhumb-%d", r.Replicas)
 	if r.Regions > 1 {
 		name = fmt.Sprintf("rhumb-%dx%d", r.Regions, r.Replicas)
@@ -86,9 +91,12 @@ func openRhumb(ctx context.Context, r Rhumb) (*rhumbTarget, error) {
 	settings.Replicas = r.Replicas
 	// One node has one replica, fewer than the default number of in-sync members.
 	settings.MinInSync = min(settings.MinInSync, r.Replicas)
-	t, err := c.CreateTable(ctx, "bench", client.TableOptions{Settings: settings})
-	if rhumb.KindOf(err) == rhumb.AlreadyExists {
-		t, err = c.Table(ctx, "bench")
+	// A user who may write to the table of a cluster need not be allowed to create it.
+	t, err := c.Table(ctx, "bench")
+	if err != nil {
+		if t, err = c.CreateTable(ctx, "bench", client.TableOptions{Settings: settings}); rhumb.KindOf(err) == rhumb.AlreadyExists {
+			t, err = c.Table(ctx, "bench")
+		}
 	}
 	if err != nil {
 		c.Close()

@@ -12,16 +12,18 @@ import (
 )
 
 // StormConfig configures RunStorm.
+//
+// The storm is the worst moment of a cluster with logins: after a power cut everything connects at
+// once, and handshakes compete with heartbeats for the processors.
 type StormConfig struct {
 	Cluster *Cluster
-	// Clients is the number of clients, each with connections of its own. The
-	// default is 1,000.
+	// Clients is the number of clients, each with connections of its own. The default is 1,000.
 	Clients int
-	// Opening bounds the clients that are opened at the same time, before the
-	// restart. The default is 16.
+	// Opening bounds the clients that are opened at the same time, before the restart. The default
+	// is 16.
 	Opening int
-	// Calm is how long the cluster is observed after every client has written
-	// again. The default is 10 s.
+	// Calm is how long the cluster is observed after every client has written again. The default is
+	// 10 s.
 	Calm time.Duration
 	// Progress receives a line about each step. It may be nil.
 	Progress func(text string)
@@ -30,27 +32,24 @@ type StormConfig struct {
 // StormReport is the result of RunStorm.
 type StormReport struct {
 	Clients int `json:"clients"`
-	// Open is how long all clients together took to connect before the
-	// restart.
+	// Open is how long all clients together took to connect before the restart.
 	Open time.Duration `json:"open_ns"`
-	// P50, P90 and Max are over the clients: the time from the start of the
-	// first process to the first write of the client.
+	// P50, P90 and Max are over the clients: the time from the start of the first process to the
+	// first write of the client.
 	P50 time.Duration `json:"p50_ns"`
 	P90 time.Duration `json:"p90_ns"`
 	Max time.Duration `json:"max_ns"`
-	// Settled is the time from the start of the first process until all nodes
-	// were live and all replicas in sync.
+	// Settled is the time from the start of the first process until all nodes were live and all
+	// replicas in sync.
 	Settled time.Duration `json:"settled_ns"`
-	// FalseLives counts lives beyond the one that each restarted process
-	// begins. A live node begins one if the others fenced it.
+	// FalseLives counts lives beyond the one that each restarted process begins. A live node begins
+	// one if the others fenced it.
 	FalseLives int `json:"false_lives"`
 	// FalseFailovers counts changes of primary in the calm time.
 	FalseFailovers int `json:"false_failovers"`
-	// Failed counts calls that ended with an error although their client
-	// retried until the timeout.
+	// Failed counts calls that ended with an error although their client retried until the timeout.
 	Failed int64 `json:"failed_calls"`
-	// Lost counts clients whose last acknowledged write is missing at the
-	// end.
+	// Lost counts clients whose last acknowledged write is missing at the end.
 	Lost int `json:"lost"`
 }
 
@@ -64,10 +63,9 @@ const (
 	stormMax = 5 * time.Minute
 )
 
-// RunStorm opens many clients, kills all nodes at once, and measures how the
-// restarted nodes cope with all clients that connect, handshake and log in at
-// the same time. A node that is fenced meanwhile, although its process lives,
-// is a false failover.
+// RunStorm opens many clients, kills all nodes at once, and measures how the restarted nodes cope
+// with all clients that connect, handshake and log in at the same time. A node that is fenced
+// meanwhile, although its process lives, is a false failover.
 func RunStorm(ctx context.Context, cfg StormConfig) (*StormReport, error) {
 	if cfg.Clients == 0 {
 		cfg.Clients = 1_000
@@ -127,8 +125,7 @@ func (s *storm) closeClients() {
 	work.Wait()
 }
 
-// openClients opens all clients. Each writes its key once, so that it has an
-// open stream.
+// openClients opens all clients. Each writes its key once, so that it has an open stream.
 func (s *storm) openClients(ctx context.Context) error {
 	start := time.Now()
 	s.clients = make([]*stormClient, s.cfg.Clients)
@@ -160,8 +157,8 @@ func (s *storm) openClients(ctx context.Context) error {
 	return nil
 }
 
-// open connects the client to the cluster, beginning with node number i
-// modulo the nodes, so that the clients spread over the nodes.
+// open connects the client to the cluster, beginning with node number i modulo the nodes, so that
+// the clients spread over the nodes.
 func (sc *stormClient) open(ctx context.Context, cluster *Cluster, i int) (err error) {
 	// Clients with a certificate, because each client that logs in derives keys from its password.
 	// That takes 20 ms of this machine, and here a thousand clients share it.
@@ -194,8 +191,8 @@ func (s *storm) sumBoots() (sum int) {
 	return sum
 }
 
-// restart kills all nodes, lets all clients write until each has succeeded,
-// and observes the cluster.
+// restart kills all nodes, lets all clients write until each has succeeded, and observes the
+// cluster.
 func (s *storm) restart(ctx context.Context) error {
 	s.cfg.Progress("killing all nodes")
 	boots := s.sumBoots()
@@ -209,6 +206,7 @@ func (s *storm) restart(ctx context.Context) error {
 	var writing sync.WaitGroup
 	for _, sc := range s.clients {
 		writing.Go(func() {
+			// Clients retry as programs do. The first success of each is what the report measures.
 			for ctx.Err() == nil {
 				if sc.put(ctx) == nil {
 					sc.written = time.Now()

@@ -11,6 +11,9 @@ import (
 )
 
 // UserInfo describes a user. Its password is not part of it.
+//
+// Whether there is a password is shown and its verifier never, not even to an administrator: it
+// would be a gift to whoever reads the output.
 type UserInfo struct {
 	Name        string   `json:"name"`
 	Roles       []string `json:"roles"`
@@ -32,12 +35,10 @@ type Caller struct {
 	Cluster rhumb.ClusterID
 	// User is the record of a user, nil for other principals.
 	User *UserInfo
-	// Grants are those of all roles of the user. Unlimited allows everything
-	// without any.
+	// Grants are those of all roles of the user. Unlimited allows everything without any.
 	Grants    []access.Grant
 	Unlimited bool
-	// PolicyRevision is the revision of the metadata that last changed a user,
-	// role or grant.
+	// PolicyRevision is the revision of the metadata that last changed a user, role or grant.
 	PolicyRevision uint64
 }
 
@@ -72,9 +73,12 @@ func askAccess[T any](ctx context.Context, c *Client, op rhumb.Op, call func(con
 	return out, rhumb.Wrap(op, err)
 }
 
-// changeAccess sends a change of a user, role or grant. done is the kind with which
-// a node refuses a change that was made already. It is success if an earlier
-// attempt may have made it.
+// changeAccess sends a change of a user, role or grant. done is the kind with which a node refuses
+// a change that was made already. It is success if an earlier attempt may have made it.
+//
+// Changes carry no request ID as writes of records do. They are idempotent instead: repeating one
+// leaves the same state, except that a second drop fails, and that failure is the success of the
+// earlier attempt.
 func (c *Client) changeAccess(ctx context.Context, op rhumb.Op, done rhumb.Kind, call func(context.Context, rhumbpb.AccessClient) (*rhumbpb.AccessResponse, error)) error {
 	// Counts the nodes that were asked, not retries of one.
 	tries := 0
@@ -89,9 +93,8 @@ func (c *Client) changeAccess(ctx context.Context, op rhumb.Op, done rhumb.Kind,
 	return err
 }
 
-// CreateUser creates a user. The zero verifier creates a user without a password,
-// who logs in by certificate. Package client/login computes verifiers from
-// passwords.
+// CreateUser creates a user. The zero verifier creates a user without a password, who logs in by
+// certificate. Package client/login computes verifiers from passwords.
 func (c *Client) CreateUser(ctx context.Context, name string, v access.Verifier, roles ...string) error {
 	const op rhumb.Op = "client.Client.CreateUser"
 	if err := access.ValidateName("user", name); err != nil {
@@ -103,16 +106,15 @@ func (c *Client) CreateUser(ctx context.Context, name string, v access.Verifier,
 	})
 }
 
-// SetPassword replaces the password of a user. The zero verifier removes it. The
-// sessions that began with the former password end.
+// SetPassword replaces the password of a user. The zero verifier removes it. The sessions that
+// began with the former password end.
 func (c *Client) SetPassword(ctx context.Context, name string, v access.Verifier) error {
 	return c.changeAccess(ctx, "client.Client.SetPassword", rhumb.Other, func(ctx context.Context, a rhumbpb.AccessClient) (*rhumbpb.AccessResponse, error) {
 		return a.AlterUser(ctx, &rhumbpb.AlterUserRequest{Name: name, Verifier: api.EncodeVerifier(v), RemovePassword: v.IsZero()})
 	})
 }
 
-// EnableUser enables or disables a user. A disabled user has no rights, and its
-// sessions end.
+// EnableUser enables or disables a user. A disabled user has no rights, and its sessions end.
 func (c *Client) EnableUser(ctx context.Context, name string, enabled bool) error {
 	return c.changeAccess(ctx, "client.Client.EnableUser", rhumb.Other, func(ctx context.Context, a rhumbpb.AccessClient) (*rhumbpb.AccessResponse, error) {
 		return a.AlterUser(ctx, &rhumbpb.AlterUserRequest{Name: name, Enable: enabled, Disable: !enabled})
@@ -126,8 +128,8 @@ func (c *Client) DropUser(ctx context.Context, name string) error {
 	})
 }
 
-// Users returns the users that the caller may see, sorted by name: all for a
-// cluster admin, and the caller itself otherwise.
+// Users returns the users that the caller may see, sorted by name: all for a cluster admin, and the
+// caller itself otherwise.
 func (c *Client) Users(ctx context.Context) ([]UserInfo, error) {
 	resp, err := askAccess(ctx, c, "client.Client.Users", func(ctx context.Context, a rhumbpb.AccessClient) (*rhumbpb.ListUsersResponse, error) {
 		return a.ListUsers(ctx, &rhumbpb.ListUsersRequest{})
@@ -147,8 +149,8 @@ func userInfo(u *rhumbpb.UserInfo) UserInfo {
 	return UserInfo{Name: u.Name, Roles: u.Roles, Disabled: u.Disabled, HasPassword: u.HasPassword}
 }
 
-// RefuseSnapshot takes a table out of the images in shared memory, for good. It
-// takes the right admin of the table.
+// RefuseSnapshot takes a table out of the images in shared memory, for good. It takes the right
+// admin of the table.
 func (c *Client) RefuseSnapshot(ctx context.Context, table string) error {
 	const op rhumb.Op = "client.Client.RefuseSnapshot"
 	_, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.RefuseSnapshotResponse, error) {
@@ -168,16 +170,16 @@ func (c *Client) CreateRole(ctx context.Context, name string) error {
 	})
 }
 
-// DropRole removes a role with its grants. If users have the role, it fails with
-// Conflict, or takes the role from them if force is set.
+// DropRole removes a role with its grants. If users have the role, it fails with Conflict, or takes
+// the role from them if force is set.
 func (c *Client) DropRole(ctx context.Context, name string, force bool) error {
 	return c.changeAccess(ctx, "client.Client.DropRole", rhumb.NotFound, func(ctx context.Context, a rhumbpb.AccessClient) (*rhumbpb.AccessResponse, error) {
 		return a.DropRole(ctx, &rhumbpb.DropRoleRequest{Name: name, Cascade: force})
 	})
 }
 
-// Roles returns the roles that the caller may see, sorted by name: all for a
-// cluster admin, and those of the caller otherwise.
+// Roles returns the roles that the caller may see, sorted by name: all for a cluster admin, and
+// those of the caller otherwise.
 func (c *Client) Roles(ctx context.Context) ([]RoleInfo, error) {
 	resp, err := askAccess(ctx, c, "client.Client.Roles", func(ctx context.Context, a rhumbpb.AccessClient) (*rhumbpb.ListRolesResponse, error) {
 		return a.ListRoles(ctx, &rhumbpb.ListRolesRequest{})
@@ -197,8 +199,7 @@ func (c *Client) AssignRole(ctx context.Context, user, role string) error {
 	return c.assignRole(ctx, "client.Client.AssignRole", user, role, false)
 }
 
-// UnassignRole takes a role from a user. It changes nothing if the user does not
-// have the role.
+// UnassignRole takes a role from a user. It changes nothing if the user does not have the role.
 func (c *Client) UnassignRole(ctx context.Context, user, role string) error {
 	return c.assignRole(ctx, "client.Client.UnassignRole", user, role, true)
 }
@@ -209,8 +210,8 @@ func (c *Client) assignRole(ctx context.Context, op rhumb.Op, user, role string,
 	})
 }
 
-// Grant adds rights to a role in a scope. Revoke takes them away; a grant without
-// rights is removed.
+// Grant adds rights to a role in a scope. Revoke takes them away; a grant without rights is
+// removed.
 func (c *Client) Grant(ctx context.Context, role string, s access.Scope, r access.Rights) error {
 	return c.alterGrant(ctx, "client.Client.Grant", role, s, r, 0)
 }
@@ -220,8 +221,7 @@ func (c *Client) Revoke(ctx context.Context, role string, s access.Scope, r acce
 	return c.alterGrant(ctx, "client.Client.Revoke", role, s, 0, r)
 }
 
-// SetGrant makes the rights of a role in a scope exactly those given; none removes
-// the grant.
+// SetGrant makes the rights of a role in a scope exactly those given; none removes the grant.
 func (c *Client) SetGrant(ctx context.Context, role string, s access.Scope, r access.Rights) error {
 	// One command, so that no moment has other rights than before and after.
 	return c.alterGrant(ctx, "client.Client.SetGrant", role, s, r, s.Rights()&^r)

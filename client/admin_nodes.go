@@ -8,9 +8,9 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// AddRegion creates a region without nodes, so that tables can be placed
-// before its nodes start. A region of that name at the same location is the
-// result; the error kind AlreadyExists means that it is elsewhere.
+// AddRegion creates a region without nodes, so that tables can be placed before its nodes start. A
+// region of that name at the same location is the result; the error kind AlreadyExists means that
+// it is elsewhere.
 func (c *Client) AddRegion(ctx context.Context, name string, at rhumb.Point) (rhumb.Region, error) {
 	const op rhumb.Op = "client.Client.AddRegion"
 	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.AddRegionResponse, error) {
@@ -22,9 +22,8 @@ func (c *Client) AddRegion(ctx context.Context, name string, at rhumb.Point) (rh
 	return api.DecodeRegion(resp.GetRegion()), nil
 }
 
-// ForgetNode removes a fenced node for good: it cannot return, and another
-// disk may register with its name. The error kind Conflict means that the
-// node is not fenced.
+// ForgetNode removes a fenced node for good: it cannot return, and another disk may register with
+// its name. The error kind Conflict means that the node is not fenced.
 func (c *Client) ForgetNode(ctx context.Context, node rhumb.NodeID) (rhumb.Node, error) {
 	const op rhumb.Op = "client.Client.ForgetNode"
 	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.ForgetNodeResponse, error) {

@@ -12,8 +12,7 @@ import (
 // Pong is the answer of a node to a ping.
 type Pong struct {
 	Addr string
-	// Err says why there was no answer. If it is set, the fields below are
-	// empty.
+	// Err says why there was no answer. If it is set, the fields below are empty.
 	Err error
 	// Node, Region and Cluster are empty before the node is in a cluster.
 	Node    rhumb.NodeID
@@ -21,15 +20,15 @@ type Pong struct {
 	Cluster rhumb.ClusterID
 	// Ready is set if the node serves.
 	Ready bool
-	// Ahead is how far the clock of the node is ahead of the clock of this
-	// process; the true value differs by at most Uncertainty. The clock of a
-	// node is hybrid: if another node is ahead, all nodes are.
+	// Ahead is how far the clock of the node is ahead of the clock of this process; the true value
+	// differs by at most Uncertainty. The clock of a node is hybrid: if another node is ahead, all
+	// nodes are.
 	Ahead, Uncertainty time.Duration
 	RoundTrip          time.Duration
 }
 
-// Ping asks the node at each address of cfg who it is and what time it has.
-// The nodes need not be in a cluster yet.
+// Ping asks the node at each address of cfg who it is and what time it has. The nodes need not be
+// in a cluster yet.
 func Ping(ctx context.Context, cfg Config) ([]Pong, error) {
 	const op rhumb.Op = "client.Ping"
 	c, err := newClient(cfg)
@@ -46,9 +45,8 @@ func Ping(ctx context.Context, cfg Config) ([]Pong, error) {
 	return pongs, nil
 }
 
-// pingOften returns the fastest of several answers. The first includes the
-// time to connect, and the error of the other clock is half the round
-// trip.
+// pingOften returns the fastest of several answers. The first includes the time to connect, and the
+// error of the other clock is half the round trip.
 func (c *Client) pingOften(ctx context.Context, addr string) (best Pong) {
 	for i := range pingsPerRound {
 		start := time.Now()
@@ -60,6 +58,8 @@ func (c *Client) pingOften(ctx context.Context, addr string) (best Pong) {
 			}
 			return best
 		}
+		// The fastest exchange has the least queueing in it, and half of its round trip bounds the
+		// error. An average would mix in the delays of the slow ones.
 		if i > 0 && took >= best.RoundTrip {
 			continue
 		}

@@ -20,12 +20,10 @@ type Certificate struct {
 	NotAfter  time.Time `json:"not_after"`
 	// Authority identifies the issuer by the hash of its key.
 	Authority string `json:"authority"`
-	// Revoked and Distrusted say that the nodes reject the certificate, or
-	// its issuer.
+	// Revoked and Distrusted say that the nodes reject the certificate, or its issuer.
 	Revoked    bool `json:"revoked,omitempty"`
 	Distrusted bool `json:"distrusted,omitempty"`
-	// Nodes are the nodes that use the certificate, or on which its bearer
-	// has a connection.
+	// Nodes are the nodes that use the certificate, or on which its bearer has a connection.
 	Nodes []rhumb.NodeID `json:"nodes"`
 }
 
@@ -47,16 +45,15 @@ type NodeIdentity struct {
 	Name string       `json:"name,omitempty"`
 	// Secure is false for a node that runs with --insecure.
 	Secure bool `json:"secure"`
-	// GossipVersion and GossipKeys are the version of the installed keys of
-	// gossip and their numbers, the encrypting one first.
+	// GossipVersion and GossipKeys are the version of the installed keys of gossip and their
+	// numbers, the encrypting one first.
 	GossipVersion uint64   `json:"gossip_version"`
 	GossipKeys    []uint32 `json:"gossip_keys,omitempty"`
 	// Err is why the node said nothing.
 	Err string `json:"error,omitempty"`
 }
 
-// Certificates are all certificates that the nodes report, and what the
-// metadata says about them.
+// Certificates are all certificates that the nodes report, and what the metadata says about them.
 type Certificates struct {
 	Certificates []Certificate      `json:"certificates"`
 	Authorities  []Authority        `json:"authorities"`
@@ -64,8 +61,8 @@ type Certificates struct {
 	Nodes        []NodeIdentity     `json:"nodes"`
 }
 
-// Certificates asks all nodes which certificates they use and see, so that an
-// operator learns what expires when.
+// Certificates asks all nodes which certificates they use and see, so that an operator learns what
+// expires when.
 func (c *Client) Certificates(ctx context.Context) (Certificates, error) {
 	const op rhumb.Op = "client.Client.Certificates"
 	resp, err := askNearestConn(ctx, c, op, func(ctx context.Context, conn *stream.Conn) (*rhumbpb.ListCertificatesResponse, error) {
@@ -78,6 +75,7 @@ func (c *Client) Certificates(ctx context.Context) (Certificates, error) {
 	// A user who is connected to three nodes is one line.
 	bySerial := map[string]int{}
 	add := func(m *rhumbpb.Certificate) {
+		// Serial numbers are unique per authority only.
 		key := m.GetAuthority() + "/" + m.GetSerial()
 		i, ok := bySerial[key]
 		if !ok {
@@ -114,17 +112,15 @@ func decodeCertificate(m *rhumbpb.Certificate) Certificate {
 	}
 }
 
-// decodeReport decodes what a node says about itself. Its certificates are
-// listed elsewhere.
+// decodeReport decodes what a node says about itself. Its certificates are listed elsewhere.
 func decodeReport(m *rhumbpb.NodeIdentityReport) NodeIdentity {
 	return NodeIdentity{
 		Node: rhumb.NodeID(m.GetNode()), Name: m.GetName(), Secure: m.GetSecure(), GossipVersion: m.GetGossipVersion(), GossipKeys: m.GetGossipKeys(), Err: m.GetError(),
 	}
 }
 
-// decodeAuthorities decodes authorities. The certificates are left out:
-// commands identify an authority by its fingerprint, and a node that lacks a
-// certificate cannot send it.
+// decodeAuthorities decodes authorities. The certificates are left out: commands identify an
+// authority by its fingerprint, and a node that lacks a certificate cannot send it.
 func decodeAuthorities(ms []*rhumbpb.AuthorityInfo) (out []Authority) {
 	for _, m := range ms {
 		out = append(out, Authority{
@@ -137,6 +133,9 @@ func decodeAuthorities(ms []*rhumbpb.AuthorityInfo) (out []Authority) {
 
 // Revoke names the certificates to revoke: exactly one of the names is set.
 // A node, user or operator stands for all its certificates that nodes report.
+//
+// A name is a request about the present: certificates that the bearer gets later are valid. To keep
+// somebody out, disable the user, or revoke at the authority too.
 type Revoke struct {
 	Serial, Node, User, Operator string
 	// Issuer is the fingerprint of the authority of the certificate with the
@@ -147,9 +146,8 @@ type Revoke struct {
 	Why string
 }
 
-// RevokeCertificate makes all nodes reject certificates, and end connections
-// that rely on them. It returns what it revoked. A node that is cut off
-// rejects them when it is back.
+// RevokeCertificate makes all nodes reject certificates, and end connections that rely on them. It
+// returns what it revoked. A node that is cut off rejects them when it is back.
 func (c *Client) RevokeCertificate(ctx context.Context, r Revoke) (out []rhumb.Revocation, err error) {
 	const op rhumb.Op = "client.Client.RevokeCertificate"
 	resp, err := askNearestConn(ctx, c, op, func(ctx context.Context, conn *stream.Conn) (*rhumbpb.RevokeCertificateResponse, error) {
@@ -163,10 +161,10 @@ func (c *Client) RevokeCertificate(ctx context.Context, r Revoke) (out []rhumb.R
 	return out, rhumb.Wrap(op, err)
 }
 
-// SetTrust makes all nodes accept authorities besides those in their files,
-// and reject others. trust holds certificates in DER, distrust fingerprints
-// or the first digits of them. Without force, an authority that issued the
-// certificate of a node is not rejected. It returns all authorities.
+// SetTrust makes all nodes accept authorities besides those in their files, and reject others.
+// trust holds certificates in DER, distrust fingerprints or the first digits of them. Without
+// force, an authority that issued the certificate of a node is not rejected. It returns all
+// authorities.
 func (c *Client) SetTrust(ctx context.Context, trust [][]byte, distrust []string, force bool) ([]Authority, error) {
 	const op rhumb.Op = "client.Client.SetTrust"
 	resp, err := askNearestConn(ctx, c, op, func(ctx context.Context, conn *stream.Conn) (*rhumbpb.SetTrustResponse, error) {
@@ -177,17 +175,15 @@ func (c *Client) SetTrust(ctx context.Context, trust [][]byte, distrust []string
 
 // GossipRotation is the result of a rotation of the keys of gossip.
 type GossipRotation struct {
-	// Version is that of the keys, and Key the number of the only one that is
-	// left.
+	// Version is that of the keys, and Key the number of the only one that is left.
 	Version uint64 `json:"version"`
 	Key     uint32 `json:"key"`
 	// Away are fenced nodes. They learn the key when they return.
 	Away []rhumb.NodeID `json:"away,omitempty"`
 }
 
-// RotateGossipKeys replaces the key of gossip. It takes as long as the
-// slowest node that is not fenced. After an error it may be repeated, and
-// continues where it stopped.
+// RotateGossipKeys replaces the key of gossip. It takes as long as the slowest node that is not
+// fenced. After an error it may be repeated, and continues where it stopped.
 func (c *Client) RotateGossipKeys(ctx context.Context) (GossipRotation, error) {
 	const op rhumb.Op = "client.Client.RotateGossipKeys"
 	resp, err := askNearestConn(ctx, c, op, func(ctx context.Context, conn *stream.Conn) (*rhumbpb.RotateGossipKeysResponse, error) {
@@ -196,8 +192,8 @@ func (c *Client) RotateGossipKeys(ctx context.Context) (GossipRotation, error) {
 	return GossipRotation{Version: resp.GetVersion(), Key: resp.GetKey(), Away: nodeIDs(resp.GetAway())}, rhumb.Wrap(op, err)
 }
 
-// GossipKeys returns the version of the keys of gossip, the numbers of the
-// keys, and what each node uses. The keys themselves never leave the nodes.
+// GossipKeys returns the version of the keys of gossip, the numbers of the keys, and what each node
+// uses. The keys themselves never leave the nodes.
 func (c *Client) GossipKeys(ctx context.Context) (version uint64, keys []uint32, nodes []NodeIdentity, err error) {
 	const op rhumb.Op = "client.Client.GossipKeys"
 	resp, err := askNearestConn(ctx, c, op, func(ctx context.Context, conn *stream.Conn) (*rhumbpb.ListGossipKeysResponse, error) {

@@ -19,16 +19,19 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// Identity names the files with which commands on this machine connect to a
-// demo that was started with --secure. They are those of an operator.
+// Identity names the files with which commands on this machine connect to a demo that was started
+// with --secure. They are those of an operator.
 type Identity struct {
 	CA   string `json:"ca"`
 	Cert string `json:"cert"`
 	Key  string `json:"key"`
 }
 
-// security is the authority of a secure demo, which the process of the demo
-// serves itself, and the identity with which the demo uses its own cluster.
+// security is the authority of a secure demo, which the process of the demo serves itself, and the
+// identity with which the demo uses its own cluster.
+//
+// The authority of a demo is on the machine of the nodes, which the documents advise against. A
+// demo protects nothing; it shows how the parts work together.
 type security struct {
 	authority *authority.Authority
 	log       *os.File
@@ -37,9 +40,8 @@ type security struct {
 	source    *identity.Source
 }
 
-// openSecurity makes or continues the authority of a secure demo, serves
-// it, and makes a certificate of an operator. It does nothing for a demo
-// without TLS.
+// openSecurity makes or continues the authority of a secure demo, serves it, and makes a
+// certificate of an operator. It does nothing for a demo without TLS.
 func (d *run) openSecurity() (err error) {
 	if !d.cfg.Secure {
 		return nil
@@ -83,9 +85,8 @@ func (d *run) serveAuthority() error {
 	return nil
 }
 
-// openOperator makes the certificate of an operator for this demo and for
-// commands on this machine. Each start makes another one, because a demo may
-// be continued after months.
+// openOperator makes the certificate of an operator for this demo and for commands on this machine.
+// Each start makes another one, because a demo may be continued after months.
 func (d *run) openOperator() error {
 	made, err := d.security.authority.Issue(authority.Order{Role: identity.RoleOperator, Name: "demo"})
 	if err != nil {
@@ -102,6 +103,9 @@ func (d *run) openOperator() error {
 }
 
 // closeSecurity stops the authority.
+//
+// The authority outlives the nodes, which are stopped before: a node that renews while it drains
+// still gets an answer.
 func (d *run) closeSecurity() {
 	s := d.security
 	if s == nil {
@@ -124,8 +128,8 @@ func (d *run) closeSecurity() {
 	}
 }
 
-// makeTokens makes a token for each node that has no certificate yet. The
-// first node creates the cluster.
+// makeTokens makes a token for each node that has no certificate yet. The first node creates the
+// cluster.
 func (d *run) makeTokens() error {
 	if d.security == nil {
 		return nil
@@ -139,6 +143,8 @@ func (d *run) makeTokens() error {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return rhumb.Wrap(opRun, err)
 		}
+		// A node that has no certificate may have been killed while it enrolled. Its old token
+		// would still work, but only until it expires, so a new one is made.
 		tok, err := d.makeToken(filepath.Base(n.Dir), i == 0)
 		if err != nil {
 			return err
@@ -150,8 +156,8 @@ func (d *run) makeTokens() error {
 	return nil
 }
 
-// makeToken makes one token. The founder of a demo that was stopped before
-// it had its certificate has founded nothing, so its old token is replaced.
+// makeToken makes one token. The founder of a demo that was stopped before it had its certificate
+// has founded nothing, so its old token is replaced.
 func (d *run) makeToken(name string, founder bool) (token.Token, error) {
 	a := d.security.authority
 	if founder {
@@ -172,8 +178,8 @@ func (d *run) makeToken(name string, founder bool) (token.Token, error) {
 	return a.CreateToken(authority.TokenRequest{Node: name, Founder: founder})
 }
 
-// tokenFile returns the file with the token of a node. It is next to the
-// directory of the node, which must be empty at its first start.
+// tokenFile returns the file with the token of a node. It is next to the directory of the node,
+// which must be empty at its first start.
 func tokenFile(n *Node) string { return n.Dir + ".token" }
 
 // removeTokens removes the files of tokens once all nodes have used them.
@@ -191,8 +197,7 @@ func (d *run) securityArgs(n *Node) []string {
 	return []string{"--token", tokenFile(n)}
 }
 
-// clientConfig returns the part of a client's configuration that does not
-// depend on the region.
+// clientConfig returns the part of a client's configuration that does not depend on the region.
 func (d *run) clientConfig() client.Config {
 	id := d.layout.Identity
 	if id == nil {
@@ -201,22 +206,22 @@ func (d *run) clientConfig() client.Config {
 	return client.Config{TLS: &client.TLS{CA: id.CA, Cert: id.Cert, Key: id.Key}}
 }
 
-// httpClient returns a client for the admin ports of the nodes, and the
-// scheme of their URLs.
+// httpClient returns a client for the admin ports of the nodes, and the scheme of their URLs.
 func (d *run) httpClient() (c *http.Client, scheme string) {
 	if d.security == nil {
 		return http.DefaultClient, "http"
 	}
+	// Connections are not kept: a node that is restarted by the demo presents another certificate.
 	cfg := d.security.source.ClientConfig(identity.Want{Roles: []identity.Role{identity.RoleNode}})
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}}, "https"
 }
 
-// viewerName is the user of a secure demo who may read all tables and
-// change nothing, and the name of the user's role.
+// viewerName is the user of a secure demo who may read all tables and change nothing, and the name
+// of the user's role.
 const viewerName = "viewer"
 
-// createViewer creates the viewer, to show what a user without rights to
-// write gets. The files are in the folder viewer of the demo.
+// createViewer creates the viewer, to show what a user without rights to write gets. The files are
+// in the folder viewer of the demo.
 func (d *run) createViewer(ctx context.Context) error {
 	if d.security == nil {
 		return nil
@@ -235,8 +240,7 @@ func (d *run) createViewer(ctx context.Context) error {
 			func() error { return c.Grant(ctx, viewerName, access.Scope{Table: "*"}, access.Read) },
 			func() error { return c.CreateUser(ctx, viewerName, access.Verifier{}, viewerName) },
 		} {
-			// From an earlier demo in the same directory, or from an attempt
-			// whose answer was lost.
+			// From an earlier demo in the same directory, or from an attempt whose answer was lost.
 			if err := step(); err != nil && rhumb.KindOf(err) != rhumb.AlreadyExists {
 				return err
 			}

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Bearers returns the verified bearers at the other side of open connections,
-// each certificate once, ordered by name and serial number.
+// Bearers returns the verified bearers at the other side of open connections, each certificate
+// once, ordered by name and serial number.
 func (s *Source) Bearers() (peers []Peer) {
 	seen := map[string]bool{}
 	for _, c := range s.openConns() {
@@ -24,8 +24,8 @@ func (s *Source) Bearers() (peers []Peer) {
 	return peers
 }
 
-// IssuerID identifies the authority that issued the own certificate, as
-// AuthorityOf does, or returns "" if no trusted authority did.
+// IssuerID identifies the authority that issued the own certificate, as AuthorityOf does, or
+// returns "" if no trusted authority did.
 func (s *Source) IssuerID() string {
 	l := s.current.Load()
 	if l.pair == nil {

@@ -43,6 +43,8 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 // Close ends the connection at once.
 func (c *Conn) Close() {
 	c.end.Do(func() {
+		// Out of the list first, so that a recheck that runs now does not end and count this
+		// connection again.
 		c.src.forget(c)
 		close(c.done)
 	})

@@ -96,7 +96,7 @@ func readFile(path string, check func(fs.FileInfo) error) ([]byte, error) {
 	if err := check(info); err != nil {
 		return nil, err
 	}
-	// One byte more than allowed, so that a file of exactly the maximum is told apart from a longer
+	// One byte more than allowed, so that a file of exactly the maximum is distinguished from a longer
 	// one without a second read.
 	b, err := io.ReadAll(io.LimitReader(f, fileSizeMax+1))
 	if err == nil && len(b) > fileSizeMax {
@@ -147,6 +147,24 @@ func EncodeKey(key crypto.Signer) ([]byte, error) {
 		return nil, rhumb.WrapKind("identity.EncodeKey", rhumb.InvalidArgument, err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+// ParseKey parses the format of EncodeKey. It accepts keys of all kinds that can sign, although
+// Rhumb itself creates ECDSA keys only: an operator may have brought another one.
+func ParseKey(text []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("there is no key in PEM form")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, errors.New("the key cannot sign")
+	}
+	return signer, nil
 }
 
 // loaded is one consistent reading of Files: the key belongs to the certificate.

@@ -38,7 +38,7 @@ func newMetrics(s *Source) metrics {
 			var first int64
 			v := s.verifier.Load()
 			for _, c := range v.Authorities {
-				// A distrusted authority signs nothing that counts, so its end is no reason for an
+				// A distrusted authority signs nothing that counts, so its end does not justify an
 				// alert.
 				if end := c.NotAfter.Unix(); !v.Distrusted[AuthorityOf(c)] && (first == 0 || end < first) {
 					first = end

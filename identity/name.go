@@ -158,7 +158,7 @@ func Parse(uri string) (Name, error) {
 		return bad("does not have three parts")
 	}
 	cluster, err := rhumb.ParseUUID(parts[0])
-	// ParseUUID accepts upper case and hyphens. The second condition leaves one spelling only.
+	// ParseUUID accepts upper case. The second condition leaves one spelling only.
 	if err != nil || cluster.String() != parts[0] {
 		return bad("has no cluster of 32 hexadecimal digits in lower case")
 	}

@@ -16,23 +16,22 @@ import (
 // chainSizeMax bounds the bytes of one certificate of a Signature.
 const chainSizeMax = 16 << 10
 
-// Signature is a statement of the bearer of a certificate that can be
-// verified without a connection to the bearer.
+// Signature is a statement of the bearer of a certificate that can be verified without a connection
+// to the bearer.
 //
 // Nodes sign what other nodes pass on, such as the claim that a request was made by a user. A
 // connection proves only the last hop, so the origin has to be in the message.
 type Signature struct {
-	// Chain is the certificate of the bearer and those between it and its
-	// authority, in DER.
+	// Chain is the certificate of the bearer and those between it and its authority, in DER.
 	Chain [][]byte
-	// Bytes is the signature: ECDSA or RSA-PSS over the SHA-256 of the
-	// message, or Ed25519 over the message.
+	// Bytes is the signature: ECDSA or RSA-PSS over the SHA-256 of the message, or Ed25519 over the
+	// message.
 	Bytes []byte
 }
 
-// Sign signs a message with the key of the own certificate. The message must
-// begin with a text that names the kind of statement, so that no signature
-// means two things: a TLS handshake signs with the same key.
+// Sign signs a message with the key of the own certificate. The message must begin with a text that
+// names the kind of statement, so that no signature means two things: a TLS handshake signs with
+// the same key.
 func (s *Source) Sign(message []byte) (Signature, error) {
 	const op rhumb.Op = "identity.Sign"
 	l := s.current.Load()
@@ -61,8 +60,7 @@ func (s *Source) Sign(message []byte) (Signature, error) {
 	return Signature{Chain: l.pair.Certificate, Bytes: b}, rhumb.WrapKind(op, rhumb.Internal, err)
 }
 
-// VerifySigned verifies a signature and its certificate, and returns the
-// bearer.
+// VerifySigned verifies a signature and its certificate, and returns the bearer.
 func (v *Verifier) VerifySigned(message []byte, sig Signature, want Want, now time.Time) (Peer, error) {
 	if len(sig.Chain) > chainMax {
 		return Peer{}, rejectf(ReasonMalformed, "the chain has %d certificates; at most %d are accepted", len(sig.Chain), chainMax)
@@ -80,8 +78,7 @@ func (v *Verifier) VerifySigned(message []byte, sig Signature, want Want, now ti
 		}
 		chain = append(chain, cert)
 	}
-	// The certificate comes first: a signature of a key that nobody vouches
-	// for means nothing.
+	// The certificate comes first: a signature of a key that nobody vouches for means nothing.
 	p, err := v.Verify(chain, want, now)
 	if err != nil {
 		return Peer{}, err

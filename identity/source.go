@@ -36,8 +36,8 @@ const (
 
 // SourceConfig configures a Source.
 //
-// Exactly one of Files and PEM is set. Files are watched; PEM is fixed for the life of the Source,
-// for programs that keep their secrets elsewhere.
+// Files are watched. PEM takes precedence and is fixed for the life of the Source, for programs that
+// keep their secrets elsewhere.
 type SourceConfig struct {
 	// Files or PEM holds the identity. Without certificate and key the bearer is anonymous, and can
 	// only be a client.
@@ -66,7 +66,7 @@ type Trust struct {
 	// Authorities are trusted in addition to those in the CA file.
 	Authorities []*x509.Certificate
 	// Distrusted holds authorities, as AuthorityOf identifies them, that are trusted no longer,
-	// wherever they come from.
+	// whatever their origin.
 	Distrusted []string
 	Revoked    []Revoked
 }
@@ -169,7 +169,7 @@ func (s *Source) SetTrust(t Trust) {
 	}
 	s.trust = Trust{slices.Clone(t.Authorities), slices.Clone(t.Distrusted), slices.Clone(t.Revoked)}
 	// In use at once and before the check of the own certificate: a process that is itself revoked
-	// must still stop to serve other revoked ones.
+	// must still stop serving other revoked ones.
 	s.adoptLocked(s.current.Load())
 	if err := s.checkOwn(s.current.Load(), s.verifier.Load()); err != nil {
 		s.cfg.Logger.Error("the cluster no longer accepts the certificate of this process; issue another one", "err", rhumb.Message(err))

@@ -203,6 +203,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 // ErrorLog returns the logger of an http.Server whose listener is a Listener. It counts failed
 // handshakes, which the server reports there only, and passes lines on at debug level: anybody can
 // cause them.
+//
+// The text is the only interface: net/http reports a failed handshake to nobody else.
 func (s *Source) ErrorLog() *log.Logger { return log.New(&errorLog{s}, "", 0) }
 
 type errorLog struct{ src *Source }
@@ -430,7 +432,7 @@ func reasonOfHandshake(err error) Reason {
 
 // throttle limits log lines.
 //
-// A counter has all refusals; the log needs one example of what is going wrong, and must not be a
+// A counter has all refusals; the log needs one example of the fault, and must not be a
 // way for strangers to fill the disk.
 type throttle struct {
 	mu   sync.Mutex

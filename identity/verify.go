@@ -22,7 +22,7 @@ const (
 	rsaBitsMin = 2048
 	ecBitsMin  = 256
 	// clockDoubt is the distance from the validity of a certificate within which a wrong clock is a
-	// likely cause. A certificate of seven days that looks expired by years is no question of the
+	// likely cause. A certificate of seven days that looks expired by years is not a question of the
 	// clock; one that looks expired by an hour very often is.
 	clockDoubt = 48 * time.Hour
 	// chainMax bounds the certificates of one chain. The search for a chain takes time that grows

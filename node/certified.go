@@ -15,8 +15,7 @@ func (n *Node) connectAny(addr string) (*grpc.ClientConn, error) {
 	return api.Connect(addr, n.cfg.peerDialer(), n.peerCredentials(""))
 }
 
-// certificateCluster returns the cluster in the node's certificate, or zero
-// without TLS.
+// certificateCluster returns the cluster in the node's certificate, or zero without TLS.
 func (n *Node) certificateCluster() rhumb.ClusterID {
 	if n.source == nil {
 		return rhumb.ClusterID{}
@@ -24,8 +23,7 @@ func (n *Node) certificateCluster() rhumb.ClusterID {
 	return n.source.Cluster()
 }
 
-// requireNodeCaller rejects a request that does not come from a node. Without
-// TLS nobody can tell.
+// requireNodeCaller rejects a request that does not come from a node. Without TLS nobody can tell.
 func (n *Node) requireNodeCaller(ctx context.Context) error {
 	if n.source == nil {
 		return nil

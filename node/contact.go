@@ -17,17 +17,22 @@ import (
 const (
 	// contactTimeout bounds the question to one node where it gossips.
 	contactTimeout = time.Second
-	// callersMax bounds the addresses of callers that a node without a
-	// cluster remembers.
+	// callersMax bounds the addresses of callers that a node without a cluster remembers. The
+	// addresses are claims of the callers. The bound keeps a node that lies from filling the memory
+	// of one that has no cluster yet.
 	callersMax = 16
-	// mendInterval is the interval at which a member looks for nodes that
-	// gossip has lost.
+	// mendInterval is the interval at which a member looks for nodes that gossip has lost. Fast
+	// enough that a node returns to gossip before anybody looks for it, and slow enough that a
+	// cluster with a dead node costs one connection attempt in that time.
 	mendInterval = 5 * time.Second
 	// mendMax bounds the lost nodes that it contacts at once.
 	mendMax = 4
 )
 
 // contact is the answer of a node that was asked where it gossips.
+//
+// It is what a node needs to gossip, and nothing about ranges or records: those follow membership,
+// after the metadata has accepted the node.
 type contact struct {
 	addr    string // where it was asked
 	cluster rhumb.ClusterID
@@ -36,9 +41,9 @@ type contact struct {
 	keys    rhumb.GossipKeys
 }
 
-// callers holds the addresses of nodes that contacted this one while it had
-// no cluster. One of them may get a cluster first: gossip cannot help,
-// because it is encrypted with keys that only a cluster has.
+// callers holds the addresses of nodes that contacted this one while it had no cluster. One of them
+// may get a cluster first: gossip cannot help, because it is encrypted with keys that only a
+// cluster has.
 type callers struct {
 	mu    sync.Mutex // guards addrs
 	addrs []string   // oldest first
@@ -78,9 +83,8 @@ func joinAddr(addr string) string {
 	return net.JoinHostPort(host, strconv.Itoa(DefaultPort))
 }
 
-// contactAddrs returns the addresses at which other nodes may be asked for
-// their gossip: those of --join, of callers, and of the nodes in the copy of
-// the metadata.
+// contactAddrs returns the addresses at which other nodes may be asked for their gossip: those of
+// --join, of callers, and of the nodes in the copy of the metadata.
 func (n *Node) contactAddrs() (addrs []string) {
 	addrs = append(slices.Clone(n.cfg.Join), n.callers.list()...)
 	if m := n.currentMember(); m != nil {
@@ -97,6 +101,7 @@ func (n *Node) contactAddrs() (addrs []string) {
 // contactNode asks one node where it gossips.
 func (n *Node) contactNode(ctx context.Context, addr string) (c contact, err error) {
 	const op rhumb.Op = "node.contactNode"
+	// Any node of the cluster is accepted: the address is all that is known about who runs there.
 	conn, err := n.connectAny(addr)
 	if err != nil {
 		return c, err
@@ -117,25 +122,22 @@ func (n *Node) contactNode(ctx context.Context, addr string) (c contact, err err
 	return c, err
 }
 
-// A node finds others by asking on their main ports, where TLS says who is
-// asked and who asks. Gossip comes second: its keys, and its address, are in
-// the answer. The order was the reverse while gossip was open to everybody,
-// and --join named gossip addresses.
+// A node finds others by asking on their main ports, where TLS says who is asked and who asks.
+// Gossip comes second: its keys, and its address, are in the answer. The order was the reverse
+// while gossip was open to everybody, and --join named gossip addresses.
 //
-// A node without a cluster has nothing to offer but its address. Two such
-// nodes that know each other by --join in one direction only would never
-// learn that one of them has got a cluster, if the other one is the one that
-// asks. So a node remembers who asked it, and asks back (callers).
+// A node without a cluster has nothing to offer but its address. Two such nodes that know each
+// other by --join in one direction only would never learn that one of them has got a cluster, if
+// the other one is the one that asks. So a node remembers who asked it, and asks back (callers).
 
-// meetNodes asks nodes where they gossip, all at once, installs newer keys,
-// and joins their gossip. It returns the answers, and an error if there is
-// none although nodes were asked.
+// meetNodes asks nodes where they gossip, all at once, installs newer keys, and joins their gossip.
+// It returns the answers, and an error if there is none although nodes were asked.
 func (n *Node) meetNodes(ctx context.Context, addrs []string) (met []contact, err error) {
 	if len(addrs) == 0 {
 		return nil, nil
 	}
-	// All at once: with many addresses, some of machines that are down, one
-	// after another would take as long as all their timeouts.
+	// All at once: with many addresses, some of machines that are down, one after another would
+	// take as long as all their timeouts.
 	answers, errs := make([]contact, len(addrs)), make([]error, len(addrs))
 	var wait sync.WaitGroup
 	for i, addr := range addrs {
@@ -149,8 +151,8 @@ func (n *Node) meetNodes(ctx context.Context, addrs []string) (met []contact, er
 			continue
 		}
 		met = append(met, c)
-		// A node of another cluster is listed, so that the caller can say so,
-		// but its keys are not used.
+		// A node of another cluster is listed, so that the caller can say so, but its keys are not
+		// used.
 		if own.IsZero() || c.cluster == own {
 			n.installGossipKeys(c.keys)
 		}
@@ -171,8 +173,8 @@ func (n *Node) meetNodes(ctx context.Context, addrs []string) (met []contact, er
 	return met, nil
 }
 
-// ownCluster returns the cluster that this node belongs to or may belong to,
-// or zero if any will do.
+// ownCluster returns the cluster that this node belongs to or may belong to, or zero if any will
+// do.
 func (n *Node) ownCluster() rhumb.ClusterID {
 	if id := n.engine.Identity(); !id.Cluster.IsZero() {
 		return id.Cluster
@@ -194,22 +196,22 @@ func (n *Node) installGossipKeys(keys rhumb.GossipKeys) {
 
 // Contact answers another node that asks where this one gossips.
 func (n *Node) Contact(ctx context.Context, addr string) (server.ContactInfo, error) {
+	// The answer holds the keys of gossip, so a user must never get it.
 	if err := n.requireNodeCaller(ctx); err != nil {
 		return server.ContactInfo{}, err
 	}
 	id := n.engine.Identity()
 	info := server.ContactInfo{Cluster: id.Cluster, Node: id.Node, Gossip: n.gossip.Advertised(), Keys: n.gossip.Keys()}
-	// Only a node that looks for a cluster has use for the address, and
-	// --insecure stays on this machine.
+	// Only a node that looks for a cluster has use for the address, and --insecure stays on this
+	// machine.
 	if id.Cluster.IsZero() && addr != "" && (!n.cfg.Insecure || checkLoopback(addr) == nil) {
 		n.callers.add(addr)
 	}
 	return info, nil
 }
 
-// mendGossip contacts nodes of the cluster that gossip has lost, for example
-// because the keys changed while this node was cut off. memberlist itself
-// forgets nodes that stay away.
+// mendGossip contacts nodes of the cluster that gossip has lost, for example because the keys
+// changed while this node was cut off. memberlist itself forgets nodes that stay away.
 func (m *member) mendGossip() {
 	tick := time.NewTicker(mendInterval)
 	defer tick.Stop()
@@ -226,11 +228,11 @@ func (m *member) mendGossip() {
 	}
 }
 
-// lostByGossip returns addresses of nodes that are not fenced and that gossip
-// does not know.
+// lostByGossip returns addresses of nodes that are not fenced and that gossip does not know.
 func (m *member) lostByGossip() (addrs []string) {
 	known := map[rhumb.NodeID]bool{}
 	for _, g := range m.n.gossip.Members() {
+		// A node of another cluster that shares the network does not count as known.
 		if g.Cluster == m.cluster {
 			known[g.Node] = true
 		}

@@ -7,35 +7,32 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// A founder is a node that was enrolled with the token of a founder, so that
-// a cluster begins without an operator who runs `rhumb init`. Two things keep
-// it from creating a second cluster next to an existing one: it asks the
-// nodes of --join first, and it does so only while its own disk knows no
-// cluster. If its disk is lost and all other nodes are out of reach for
-// founderPatience, it does create a second one, with the same cluster id. The
-// nodes of the first one notice: their stores and numbers differ, and the
-// founder's name belongs to another store there, so the two never mix. Enrol
-// a replacement without --founder.
+// A founder is a node that was enrolled with the token of a founder, so that a cluster begins
+// without an operator who runs `rhumb init`. Two things keep it from creating a second cluster next
+// to an existing one: it asks the nodes of --join first, and it does so only while its own disk
+// knows no cluster. If its disk is lost and all other nodes are out of reach for founderPatience,
+// it does create a second one, with the same cluster id. The nodes of the first one notice: their
+// stores and numbers differ, and the founder's name belongs to another store there, so the two
+// never mix. Enrol a replacement without --founder.
 
-// foundCluster creates the cluster of a founder that has looked for it for a
-// while. The caller holds n.entering.
+// foundCluster creates the cluster of a founder that has looked for it for a while. The caller
+// holds n.entering.
 func (n *Node) foundCluster(sought time.Duration) {
 	if !n.cfg.Founder || !n.engine.Identity().Cluster.IsZero() {
 		return
 	}
-	// Usually all nodes start at the same time. Once all of them have
-	// answered that they have no cluster, there is nothing to wait for.
+	// Usually all nodes start at the same time. Once all of them have answered that they have no
+	// cluster, there is nothing to wait for.
 	met, _ := n.meetNodes(n.ctx, n.contactAddrs())
 	silent := slices.ContainsFunc(n.cfg.Join, func(addr string) bool {
 		return addr != n.outside.addr && !slices.ContainsFunc(met, func(c contact) bool { return c.addr == addr })
 	})
-	// The others may be slow to answer that the cluster exists, and a second
-	// cluster with the same name would look the same.
+	// The others may be slow to answer that the cluster exists, and a second cluster with the same
+	// name would look the same.
 	if silent && sought < founderPatience {
 		return
 	}
-	// createCluster asks them once more, and refuses if one of them has the
-	// cluster.
+	// createCluster asks them once more, and refuses if one of them has the cluster.
 	if _, _, err := n.createCluster(n.ctx); err != nil {
 		n.setObstacle(rhumb.Message(err))
 		return

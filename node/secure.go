@@ -42,6 +42,8 @@ func (n *Node) openIdentity() (err error) {
 	if n.cfg.Insecure {
 		return nil
 	}
+	// RoleNode alone: a node that runs with the certificate of an operator would be refused by
+	// every other node, so it is refused here, where the operator sees why.
 	n.source, err = identity.OpenSource(identity.SourceConfig{
 		Files: n.cfg.Identity, Roles: wantNode.Roles, Wall: n.cfg.Wall, Logger: n.cfg.Logger,
 	})
@@ -84,6 +86,7 @@ func (n *Node) checkIdentity() error {
 	if secured {
 		return nil
 	}
+	// After all checks, so that a start with the wrong certificate does not make the store secure.
 	return n.engine.MarkSecured()
 }
 

@@ -21,23 +21,22 @@ const (
 	reportTimeout = 2 * time.Second
 	// clientsMax bounds the certificates of clients in one report.
 	clientsMax = 256
-	// rotatePoll is the interval at which a rotation asks whether all nodes
-	// have installed a version.
+	// rotatePoll is the interval at which a rotation asks whether all nodes have installed a
+	// version.
 	rotatePoll = 100 * time.Millisecond
 )
 
-// The metadata is the only way in which revocation and trust reach the nodes.
-// Each node applies them from its own copy, as soon as that copy has them,
-// and at its start from the copy on its disk. So a node that was cut off, or
-// down, while a certificate was revoked rejects it before it serves again:
-// its copy has to catch up before it registers its new life. Only a node that
-// is cut off and does not know it accepts the certificate meanwhile, for as
-// long as its leases and its copy allow it to serve at all.
+// The metadata is the only way in which revocation and trust reach the nodes. Each node applies
+// them from its own copy, as soon as that copy has them, and at its start from the copy on its
+// disk. So a node that was cut off, or down, while a certificate was revoked rejects it before it
+// serves again: its copy has to catch up before it registers its new life. Only a node that is cut
+// off and does not know it accepts the certificate meanwhile, for as long as its leases and its
+// copy allow it to serve at all.
 
-// applySecurity makes this node trust and reject as the metadata demands, and
-// gossip with its keys.
+// applySecurity makes this node trust and reject as the metadata demands, and gossip with its keys.
 func (n *Node) applySecurity(s *catalog.Security) {
 	n.installGossipKeys(s.Gossip)
+	n.recordRevocations(s)
 	if n.source == nil {
 		return
 	}
@@ -45,8 +44,7 @@ func (n *Node) applySecurity(s *catalog.Security) {
 	for _, a := range s.Authorities {
 		cert, err := x509.ParseCertificate(a.Cert)
 		if err != nil {
-			// Whoever proposed it parsed it, so this is another build. The
-			// others stay trusted.
+			// Whoever proposed it parsed it, so this is another build. The others stay trusted.
 			n.cfg.Logger.Error("cannot parse the certificate of an authority in the metadata; this node does not trust it", "authority", a.Fingerprint, "err", err)
 			continue
 		}
@@ -58,8 +56,7 @@ func (n *Node) applySecurity(s *catalog.Security) {
 	n.source.SetTrust(t)
 }
 
-// ownName returns the name in the certificate of this node, or "" without
-// TLS.
+// ownName returns the name in the certificate of this node, or "" without TLS.
 func (n *Node) ownName() string {
 	if n.source == nil {
 		return ""
@@ -68,8 +65,8 @@ func (n *Node) ownName() string {
 	return name.Name
 }
 
-// callerName returns the name in the certificate of the node that sent a
-// request, or "" without TLS.
+// callerName returns the name in the certificate of the node that sent a request, or "" without
+// TLS.
 func (n *Node) callerName(ctx context.Context) (string, error) {
 	if n.source == nil {
 		return "", nil
@@ -81,8 +78,8 @@ func (n *Node) callerName(ctx context.Context) (string, error) {
 	return p.Name.Name, nil
 }
 
-// requireOperator rejects a request over TLS whose caller is not an operator.
-// Calls within the process have no connection and pass.
+// requireOperator rejects a request over TLS whose caller is not an operator. Calls within the
+// process have no connection and pass.
 func (n *Node) requireOperator(ctx context.Context) error {
 	if _, remote := identity.ConnFromContext(ctx); n.source == nil || !remote {
 		return nil
@@ -93,8 +90,7 @@ func (n *Node) requireOperator(ctx context.Context) error {
 	return nil
 }
 
-// DescribeIdentity lists the certificates and the keys of gossip that this
-// node knows.
+// DescribeIdentity lists the certificates and the keys of gossip that this node knows.
 func (m *member) DescribeIdentity() *rhumbpb.NodeIdentityReport {
 	keys := m.n.gossip.Keys()
 	r := &rhumbpb.NodeIdentityReport{Node: uint32(m.self.Node), Name: m.n.ownName(), Secure: m.n.source != nil, GossipVersion: keys.Version}
@@ -109,6 +105,8 @@ func (m *member) DescribeIdentity() *rhumbpb.NodeIdentityReport {
 		r.Certificate = m.describeCertificate(name, leaf, m.n.source.IssuerID())
 	}
 	for _, p := range m.n.source.Bearers() {
+		// Other nodes report themselves. Reports of each about all others would make the report of
+		// a cluster grow with the square of its nodes.
 		if p.Role != identity.RoleNode && len(r.Clients) < clientsMax {
 			r.Clients = append(r.Clients, m.describeCertificate(p.Name, p.Cert, p.Authority))
 		}
@@ -135,8 +133,8 @@ func describeAuthority(cert *x509.Certificate) *rhumbpb.AuthorityInfo {
 	}
 }
 
-// DescribeIdentities asks every node that is not fenced. A node that does not
-// answer has a report with the reason.
+// DescribeIdentities asks every node that is not fenced. A node that does not answer has a report
+// with the reason.
 func (n *Node) DescribeIdentities(ctx context.Context) ([]*rhumbpb.NodeIdentityReport, error) {
 	m, err := n.requireMember()
 	if err != nil {
@@ -170,29 +168,30 @@ func (m *member) describeIdentityOf(ctx context.Context, d *rhumb.Node) *rhumbpb
 	if err != nil {
 		r = &rhumbpb.NodeIdentityReport{Error: rhumb.Message(err)}
 	}
-	// The question decides who answers: the certificate of the connection is
-	// that of this node.
+	// The question decides who answers: the certificate of the connection is that of this node.
 	r.Node, r.Name = uint32(d.ID), d.Name
 	return r
 }
 
-// nextGossipKeys returns the keys after one step of a rotation, and whether
-// that is its last step. A rotation adds a key that encrypts nothing yet,
-// makes it the first, and drops the others. The numbers of the keys say which
-// step comes next, so that anybody can continue an interrupted rotation.
+// nextGossipKeys returns the keys after one step of a rotation, and whether that is its last step.
+// A rotation adds a key that encrypts nothing yet, makes it the first, and drops the others. The
+// numbers of the keys say which step comes next, so that anybody can continue an interrupted
+// rotation.
+//
+// It is pure, and the metadata is its only input, so that the tests try an interruption after every
+// step.
 func nextGossipKeys(now []rhumb.GossipKey) (next []rhumb.GossipKey, last bool) {
 	newest := slices.MaxFunc(append([]rhumb.GossipKey{{}}, now...), func(a, b rhumb.GossipKey) int { return int(a.ID) - int(b.ID) })
 	switch {
-	// A cluster that began with --insecure has no key. Its nodes do not
-	// gossip until all have this one.
+	// A cluster that began with --insecure has no key. Its nodes do not gossip until all have this
+	// one.
 	case len(now) == 0:
 		return []rhumb.GossipKey{newGossipKey(1)}, true
 	// Nodes that have the new key read what others send with it later.
 	case len(now) == 1:
 		return []rhumb.GossipKey{now[0], newGossipKey(newest.ID + 1)}, false
-	// Every node can read the new key now, so it may encrypt. The old one
-	// stays for messages under way and for nodes that have not taken this
-	// step yet.
+	// Every node can read the new key now, so it may encrypt. The old one stays for messages under
+	// way and for nodes that have not taken this step yet.
 	case now[0].ID != newest.ID:
 		rest := slices.DeleteFunc(slices.Clone(now), func(k rhumb.GossipKey) bool { return k.ID == newest.ID })
 		return append([]rhumb.GossipKey{newest}, rest...), false
@@ -201,10 +200,9 @@ func nextGossipKeys(now []rhumb.GossipKey) (next []rhumb.GossipKey, last bool) {
 	return now[:1:1], true
 }
 
-// RotateGossipKeys replaces the key of gossip step by step. Between two steps
-// it waits until every node that is not fenced has installed the keys: a node
-// that lacked a key could not read what others send. It returns the keys and
-// the fenced nodes, which learn the keys when they return.
+// RotateGossipKeys replaces the key of gossip step by step. Between two steps it waits until every
+// node that is not fenced has installed the keys: a node that lacked a key could not read what
+// others send. It returns the keys and the fenced nodes, which learn the keys when they return.
 func (n *Node) RotateGossipKeys(ctx context.Context) (keys rhumb.GossipKeys, away []rhumb.NodeID, err error) {
 	const op rhumb.Op = "node.RotateGossipKeys"
 	if !n.gossip.Encrypted() {
@@ -216,15 +214,13 @@ func (n *Node) RotateGossipKeys(ctx context.Context) (keys rhumb.GossipKeys, awa
 			return keys, nil, rhumb.Wrap(op, err)
 		}
 		keys = st.Security().Gossip
-		// Also before the first step: an interrupted rotation may have missed
-		// nodes.
+		// Also before the first step: an interrupted rotation may have missed nodes.
 		if err := n.awaitGossipKeys(ctx, keys.Version); err != nil {
 			return keys, nil, err
 		}
 		next, last := nextGossipKeys(keys.Keys)
-		// Somebody else who rotates at the same time makes this a Conflict.
-		// Two rotations that alternate would both be right about each step
-		// and end with a key that neither reports.
+		// Somebody else who rotates at the same time makes this a Conflict. Two rotations that
+		// alternate would both be right about each step and end with a key that neither reports.
 		if _, st, err = n.Propose(ctx, catalog.SetGossipKeys{Version: keys.Version, Keys: next}); err != nil {
 			return keys, nil, rhumb.Wrap(op, err)
 		}
@@ -243,14 +239,12 @@ func (n *Node) RotateGossipKeys(ctx context.Context) (keys rhumb.GossipKeys, awa
 	return keys, away, nil
 }
 
-// awaitGossipKeys waits until every node that is not fenced has installed a
-// version of the keys.
+// awaitGossipKeys waits until every node that is not fenced has installed a version of the keys.
 func (n *Node) awaitGossipKeys(ctx context.Context, version uint64) error {
-	// Asked rather than watched: a node installs the keys after its copy of
-	// the metadata has them, and may fail to.
+	// Asked rather than watched: a node installs the keys after its copy of the metadata has them,
+	// and may fail to.
 	for {
-		// Each round lists the nodes again. One that is fenced meanwhile is
-		// not waited for.
+		// Each round lists the nodes again. One that is fenced meanwhile is not waited for.
 		reports, err := n.DescribeIdentities(ctx)
 		if err != nil {
 			return err
@@ -273,8 +267,8 @@ func (n *Node) awaitGossipKeys(ctx context.Context, version uint64) error {
 	}
 }
 
-// proposeFirstKeys proposes the first key of gossip, if it has none: it began
-// with --insecure. Only the leader does, so that nodes do not compete.
+// proposeFirstKeys proposes the first key of gossip, if it has none: it began with --insecure. Only
+// the leader does, so that nodes do not compete.
 func (m *member) proposeFirstKeys() {
 	if !m.n.gossip.Encrypted() || m.group.State().Security().Gossip.Version > 0 || !m.group.IsLeader() {
 		return

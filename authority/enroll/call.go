@@ -22,19 +22,27 @@ const (
 	dialTimeout    = 5 * time.Second
 	requestTimeout = 15 * time.Second
 	answerSizeMax  = 1 << 20
-	// clockDifferenceMax is the difference to the authority's clock at which a
-	// node does not enrol.
+	// clockDifferenceMax is the difference to the authority's clock at which a node does not enrol.
+	// Certificates are backdated by an hour, so smaller differences harm nothing; larger ones would
+	// break the hybrid clock of the cluster next.
 	clockDifferenceMax = 5 * time.Minute
 )
 
 // trust decides whether a chain is that of the authority's server.
+//
+// The time is a parameter, because the check of the clock has to look at a certificate before this
+// host knows what time it is.
 type trust func(chain []*x509.Certificate, at time.Time) error
 
 // trustPin trusts the server whose chain leads to a key with the hash.
 func trustPin(cluster rhumb.ClusterID, pin [32]byte) trust {
 	return func(chain []*x509.Certificate, at time.Time) error {
+		// Not the first one: the leaf is the server's own key, and a token never pins that.
 		for _, c := range chain[1:] {
 			if c.IsCA && authority.PinOf(c) == pin {
+				// The pinned certificate is the only root. The hash alone proves nothing: anybody
+				// can copy the certificate of an authority into a chain, but only its key can have
+				// signed the rest.
 				return verifyServer(cluster, []*x509.Certificate{c}, chain, at)
 			}
 		}
@@ -43,15 +51,14 @@ func trustPin(cluster rhumb.ClusterID, pin [32]byte) trust {
 	}
 }
 
-// trustRoots trusts the server whose chain leads to one of the
-// certificates.
+// trustRoots trusts the server whose chain leads to one of the certificates.
 func trustRoots(cluster rhumb.ClusterID, roots []*x509.Certificate) trust {
 	return func(chain []*x509.Certificate, at time.Time) error { return verifyServer(cluster, roots, chain, at) }
 }
 
-// verifyServer checks that a chain belongs to the server of the authority
-// of a cluster. The certificate of a node is refused, so that a node that
-// is broken into cannot play the authority for others.
+// verifyServer checks that a chain belongs to the server of the authority of a cluster. The
+// certificate of a node is refused, so that a node that is broken into cannot play the authority
+// for others.
 func verifyServer(cluster rhumb.ClusterID, roots, chain []*x509.Certificate, at time.Time) error {
 	v := identity.Verifier{Cluster: cluster, Authorities: roots}
 	_, err := v.Verify(chain, identity.Want{Roles: []identity.Role{identity.RoleAuthority}}, at)
@@ -64,24 +71,23 @@ type caller struct {
 	wall func() time.Time
 	// trust decides whether the server is the authority.
 	trust trust
-	// http makes a connection for each request: requests are minutes
-	// apart, and a new connection shows a certificate that was renewed.
+	// http makes a connection for each request: requests are minutes apart, and a new connection
+	// shows a certificate that was renewed.
 	http *http.Client
-	// anyTime accepts a server whose certificate is valid at another time than
-	// that of this host. Nothing secret may be sent then.
+	// anyTime accepts a server whose certificate is valid at another time than that of this host.
+	// Nothing secret may be sent then.
 	anyTime bool
 }
 
-// newCaller returns a caller that presents a certificate, if pair is not
-// nil.
+// newCaller returns a caller that presents a certificate, if pair is not nil.
 func newCaller(addr string, wall func() time.Time, t trust, pair *tls.Certificate) *caller {
 	c := &caller{addr: addr, wall: wall, trust: t}
-	// The name in the address is not sent either, so that the server has
-	// one certificate for all its addresses.
+	// The name in the address is not sent either, so that the server has one certificate for all
+	// its addresses.
 	cfg := &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// VerifyConnection replaces the verification by host name: the authority
-		// is identified by its key, wherever it runs.
+		// VerifyConnection replaces the verification by host name: the authority is identified by
+		// its key, wherever it runs.
 		InsecureSkipVerify: true, //nolint:gosec
 		VerifyConnection:   c.verify,
 	}
@@ -91,16 +97,19 @@ func newCaller(addr string, wall func() time.Time, t trust, pair *tls.Certificat
 	c.http = &http.Client{
 		Timeout: requestTimeout,
 		Transport: &http.Transport{
+			// No proxy from the environment: it would see addresses of the cluster, and TLS would
+			// fail with a message about the proxy.
 			TLSClientConfig: cfg, TLSHandshakeTimeout: dialTimeout, MaxResponseHeaderBytes: 16 << 10, DisableKeepAlives: true,
 		},
+		// An authority never redirects. Following one would send the token to an address that
+		// nobody configured.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c
 }
 
-// verify is the verification of the TLS connection. It runs before any
-// request is written, so that no token and no certificate request reaches
-// another server.
+// verify is the verification of the TLS connection. It runs before any request is written, so that
+// no token and no certificate request reaches another server.
 func (c *caller) verify(state tls.ConnectionState) error {
 	chain := state.PeerCertificates
 	if len(chain) == 0 {
@@ -114,9 +123,11 @@ func (c *caller) verify(state tls.ConnectionState) error {
 	return err
 }
 
-// checkClock compares the clock of this host with that of the authority.
-// It runs before a token is sent, and its connection carries nothing
-// secret.
+// checkClock compares the clock of this host with that of the authority. It runs before a token is
+// sent, and its connection carries nothing secret.
+//
+// A connection of its own, and not the error of the handshake: the handshake fails with "expired"
+// or "not yet valid", which says that one of two clocks is wrong but not which and by how much.
 func (c *caller) checkClock(ctx context.Context) error {
 	const op rhumb.Op = "enroll.checkClock"
 	c.anyTime = true
@@ -198,8 +209,7 @@ func (c *caller) decodeError(resp *http.Response, text []byte) error {
 	return e
 }
 
-// describe turns an error of net/http into one for people. A failed
-// verification keeps its kind.
+// describe turns an error of net/http into one for people. A failed verification keeps its kind.
 func (c *caller) describe(err error) error {
 	const op rhumb.Op = "enroll.call"
 	if e, ok := errors.AsType[*rhumb.Error](err); ok {
@@ -213,7 +223,9 @@ func (c *caller) describe(err error) error {
 	return rhumb.Ef(op, rhumb.Unavailable, "the authority at %s does not answer: %s", c.addr, text)
 }
 
-// isDefinite reports whether asking again cannot help.
+// isDefinite reports whether asking again cannot help. Unknown kinds are retried. The retries of an
+// enrolment end with the token, and a refusal that is retried costs less than a failure that is
+// not.
 func isDefinite(err error) bool {
 	switch rhumb.KindOf(err) {
 	case rhumb.Unavailable, rhumb.Overloaded, rhumb.DeadlineExceeded, rhumb.Internal, rhumb.Other, rhumb.Corrupt, rhumb.DiskFull:

@@ -22,8 +22,8 @@ import (
 const (
 	pauseFirst = 250 * time.Millisecond
 	pauseMost  = 15 * time.Second
-	// lateRenewalWait bounds the attempts of a starting node whose certificate
-	// has expired.
+	// lateRenewalWait bounds the attempts of a starting node whose certificate has expired. The
+	// node does not serve meanwhile, and its supervisor should learn soon that it cannot start.
 	lateRenewalWait = 20 * time.Second
 )
 
@@ -37,8 +37,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// setDefaults sets the fields that have no value: the clock of the machine
-// and the default logger.
+// setDefaults sets the fields that have no value: the clock of the machine and the default logger.
 func (c *Config) setDefaults() {
 	if c.Wall == nil {
 		c.Wall = time.Now
@@ -61,10 +60,9 @@ func ReadToken(path string) (token.Token, error) {
 	return t, nil
 }
 
-// Ensure makes sure that a node has an identity that is valid now. A node
-// without one enrols with the token in tokenFile; an expired certificate
-// is renewed. The token is not read if it is not needed, so that a node
-// restarts after its token was used and deleted.
+// Ensure makes sure that a node has an identity that is valid now. A node without one enrols with
+// the token in tokenFile; an expired certificate is renewed. The token is not read if it is not
+// needed, so that a node restarts after its token was used and deleted.
 func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 	const op rhumb.Op = "enroll.Ensure"
 	cfg.setDefaults()
@@ -72,11 +70,15 @@ func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 	if _, err := os.Stat(cfg.Dir); errors.Is(err, fs.ErrNotExist) && tokenFile == "" {
 		return missing(cfg.Dir)
 	}
+	// The lock covers the decision too. A second process that started at the same time would
+	// otherwise read the same missing files and use the token with another key.
 	unlock, err := lockDir(cfg.Dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	// First, because every other step reads the files that an interrupted installation has not
+	// moved yet.
 	if err := finishInstall(cfg.Dir); err != nil {
 		return err
 	}
@@ -100,6 +102,8 @@ func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 		return nil
 	}
 	if tokenFile != "" {
+		// A token that cannot be read must not hide the cause of the failed renewal:
+		// operators delete used tokens.
 		if _, err := ReadToken(tokenFile); err == nil {
 			return enrolWithFile(ctx, cfg, tokenFile)
 		}
@@ -109,15 +113,15 @@ func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 		filepath.Join(cfg.Dir, certFile), leaf.NotAfter.UTC().Format(time.RFC3339), cfg.Wall().UTC().Format(time.RFC3339), errRenew)
 }
 
-// missing returns the error of a node that has neither an identity nor a
-// token. The message names the three ways to start it.
+// missing returns the error of a node that has neither an identity nor a token. The message names
+// the three ways to start it.
 func missing(dir string) error {
 	return rhumb.Ef("enroll.Ensure", rhumb.InvalidArgument,
 		"the node has no identity in %s; start it once with --token FILE (rhumb token create makes the token), or give --cert, --key and --ca of another authority, or --insecure on loopback addresses", dir)
 }
 
-// enrolWithFile reads the token and enrols. The file is read only now, so
-// that nodes that need no token start without the file.
+// enrolWithFile reads the token and enrols. The file is read only now, so that nodes that need no
+// token start without the file.
 func enrolWithFile(ctx context.Context, cfg Config, tokenFile string) error {
 	tok, err := ReadToken(tokenFile)
 	if err != nil {
@@ -126,8 +130,7 @@ func enrolWithFile(ctx context.Context, cfg Config, tokenFile string) error {
 	return enrolNode(ctx, cfg, tok)
 }
 
-// enrolNode exchanges a token for a certificate. It retries until the
-// token expires or ctx ends.
+// enrolNode exchanges a token for a certificate. It retries until the token expires or ctx ends.
 func enrolNode(ctx context.Context, cfg Config, tok token.Token) error {
 	const op rhumb.Op = "enroll.Enrol"
 	key, err := pendingKey(cfg.Dir)
@@ -138,6 +141,8 @@ func enrolNode(ctx context.Context, cfg Config, tok token.Token) error {
 	if err != nil {
 		return err
 	}
+	// The same request for every attempt. The authority may have processed an attempt whose answer
+	// was lost, and it repeats its answer only for the same key.
 	req := authority.EnrolRequest{Token: tok.Encode(), CSR: csr}
 	var grant authority.Grant
 	cfg.Logger.Info("enrolling", "node", tok.Node, "cluster", tok.Cluster, "authority", tok.Addresses)
@@ -165,8 +170,7 @@ func enrolNode(ctx context.Context, cfg Config, tok token.Token) error {
 	return nil
 }
 
-// retryUntil calls f until it succeeds, fails for good, or time is up. A
-// reason is logged once.
+// retryUntil calls f until it succeeds, fails for good, or time is up. A reason is logged once.
 func retryUntil(ctx context.Context, cfg Config, end time.Time, f func(context.Context) error) error {
 	last := ""
 	for pause := pauseFirst; ; pause = min(2*pause, pauseMost) {
@@ -192,10 +196,11 @@ func retryUntil(ctx context.Context, cfg Config, end time.Time, f func(context.C
 	}
 }
 
-// tryAddresses calls f with each address until one succeeds. A refusal by
-// the authority itself ends it: all addresses are those of one authority.
-// Of several errors, it returns the most definite.
+// tryAddresses calls f with each address until one succeeds. A refusal by the authority itself ends
+// it: all addresses are those of one authority. Of several errors, it returns the most definite.
 func tryAddresses(addrs []string, f func(addr string) error) (err error) {
+	// One after the other: a token must not be used at two addresses at the same time, although the
+	// ledger would order them.
 	for _, addr := range addrs {
 		e := f(addr)
 		if e == nil {
@@ -208,8 +213,7 @@ func tryAddresses(addrs []string, f func(addr string) error) (err error) {
 	return err
 }
 
-// adopt checks the answer of the authority and makes it the identity of
-// the node.
+// adopt checks the answer of the authority and makes it the identity of the node.
 func adopt(cfg Config, key crypto.Signer, name identity.Name, founder bool, grant *authority.Grant) error {
 	const op rhumb.Op = "enroll.adopt"
 	bad := func(err error) error {
@@ -224,6 +228,8 @@ func adopt(cfg Config, key crypto.Signer, name identity.Name, founder bool, gran
 		return bad(err)
 	}
 	v := identity.Verifier{Cluster: name.Cluster, Authorities: roots}
+	// The answer is checked before any file changes. An identity that other nodes would refuse must
+	// not replace one that works.
 	if _, err := v.Verify(chain, identity.Want{Roles: []identity.Role{name.Role}, Name: name.Name}, cfg.Wall()); err != nil {
 		return bad(err)
 	}
@@ -234,15 +240,16 @@ func adopt(cfg Config, key crypto.Signer, name identity.Name, founder bool, gran
 	if err != nil {
 		return err
 	}
+	// The state is written together with the certificate: a head without its certificate would
+	// accuse the authority of a loss.
 	state := State{Cluster: name.Cluster.String(), Node: name.Name, Founder: founder, Addresses: grant.Addresses, Head: &grant.Head}
 	return install(cfg.Dir, map[string][]byte{
 		certFile: []byte(grant.Certificate), caFile: []byte(grant.CA), keyFile: text, stateFile: state.encode(),
 	})
 }
 
-// renewalTime returns when a certificate is to be renewed: at two thirds
-// of its life, and up to a fifteenth earlier, so that nodes that enrolled
-// together renew at different times.
+// renewalTime returns when a certificate is to be renewed: at two thirds of its life, and up to a
+// fifteenth earlier, so that nodes that enrolled together renew at different times.
 func renewalTime(leaf *x509.Certificate, spread float64) time.Time {
 	life := leaf.NotAfter.Sub(leaf.NotBefore)
 	return leaf.NotAfter.Add(-life / 3).Add(-time.Duration(spread * float64(life/15)))

@@ -38,8 +38,7 @@ func Files(dir string) identity.Files {
 	return identity.Files{Cert: filepath.Join(dir, certFile), Key: filepath.Join(dir, keyFile), CA: filepath.Join(dir, caFile)}
 }
 
-// DirIn returns the folder of the identity of a node, by its first data
-// directory.
+// DirIn returns the folder of the identity of a node, by its first data directory.
 func DirIn(dataDir string) string { return filepath.Join(dataDir, "identity") }
 
 // State is a node's memory of its authority.
@@ -53,8 +52,8 @@ type State struct {
 	Head      *authority.SignedHead `json:"head,omitempty"`
 }
 
-// ReadState reads the memory of a node about its authority. The error is
-// fs.ErrNotExist if the identity came from elsewhere.
+// ReadState reads the memory of a node about its authority. The error is fs.ErrNotExist if the
+// identity came from elsewhere.
 func ReadState(dir string) (*State, error) {
 	path := filepath.Join(dir, stateFile)
 	text, err := os.ReadFile(path)
@@ -68,8 +67,8 @@ func ReadState(dir string) (*State, error) {
 	return s, nil
 }
 
-// encode returns the text of the state file, indented for people who look
-// into the folder of a node.
+// encode returns the text of the state file, indented for people who look into the folder of a
+// node.
 func (s *State) encode() []byte {
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -78,12 +77,14 @@ func (s *State) encode() []byte {
 	return append(text, '\n')
 }
 
-// stepHook is called between the steps of an enrolment. Tests kill the
-// process there.
+// stepHook is called between the steps of an enrolment. Tests kill the process there.
 var stepHook = func(string) {}
 
-// pendingKey returns the key of an enrolment, and makes it if there is
-// none. It is on disk when pendingKey returns.
+// pendingKey returns the key of an enrolment, and makes it if there is none. It is on disk when
+// pendingKey returns.
+//
+// If the key were only in memory, a node that died after its request had used the token would come
+// back with another key and be refused for good.
 func pendingKey(dir string) (crypto.Signer, error) {
 	const op rhumb.Op = "enroll.pendingKey"
 	path := filepath.Join(dir, pendingFile)
@@ -105,33 +106,15 @@ func pendingKey(dir string) (crypto.Signer, error) {
 	case err != nil:
 		return nil, err
 	}
-	key, err := decodeKey(text)
+	key, err := identity.ParseKey(text)
 	if err != nil {
 		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: %v; remove the file and use a new token", path, err)
 	}
 	return key, nil
 }
 
-// decodeKey decodes a private key in PEM. Keys of all kinds that can sign
-// are accepted, although this package creates ECDSA keys only.
-func decodeKey(text []byte) (crypto.Signer, error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errors.New("there is no key in PEM form")
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		return nil, errors.New("the key cannot sign")
-	}
-	return signer, nil
-}
-
-// encodeCSR returns a certificate request for a key. It holds nothing but
-// the key: the authority decides on the name.
+// encodeCSR returns a certificate request for a key. It holds nothing but the key: the authority
+// decides on the name.
 func encodeCSR(key crypto.Signer) (string, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
@@ -140,12 +123,15 @@ func encodeCSR(key crypto.Signer) (string, error) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})), nil
 }
 
-// order is the order in which new files are moved into place. The
-// certificate follows its key, so that a reader that sees the new
-// certificate finds the new key.
+// order is the order in which new files are moved into place. The certificate follows its key, so
+// that a reader that sees the new certificate finds the new key.
 var order = []string{caFile, stateFile, keyFile, certFile}
 
 // install replaces the files of an identity.
+//
+// A rename replaces one file, and an identity has four. The folder "next" is the commit: before its
+// rename the old set counts and after it the new one, and finishInstall only carries out the
+// decision.
 func install(dir string, files map[string][]byte) error {
 	const op rhumb.Op = "enroll.install"
 	part := filepath.Join(dir, partDir)
@@ -173,8 +159,8 @@ func install(dir string, files map[string][]byte) error {
 	return finishInstall(dir)
 }
 
-// finishInstall moves a complete set of files into place. It continues
-// where a process that died stopped.
+// finishInstall moves a complete set of files into place. It continues where a process that died
+// stopped.
 func finishInstall(dir string) error {
 	const op rhumb.Op = "enroll.finishInstall"
 	next := filepath.Join(dir, nextDir)
@@ -182,6 +168,7 @@ func finishInstall(dir string) error {
 		return nil
 	}
 	for _, name := range order {
+		// A file that does not exist was moved before the process died.
 		err := os.Rename(filepath.Join(next, name), filepath.Join(dir, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return rhumb.WrapKind(op, rhumb.Unavailable, err)
@@ -190,6 +177,8 @@ func finishInstall(dir string) error {
 	}
 	err := ledger.SyncDir(dir)
 	if err == nil {
+		// The folder goes before the pending key. If it remained, the next start would move files
+		// again; if the key remained alone, nothing would use it.
 		err = os.Remove(next)
 	}
 	if err == nil {
@@ -201,8 +190,7 @@ func finishInstall(dir string) error {
 	return rhumb.WrapKind(op, rhumb.Unavailable, err)
 }
 
-// lockDir creates the folder of an identity and keeps other processes from
-// enrolling in it.
+// lockDir creates the folder of an identity and keeps other processes from enrolling in it.
 func lockDir(dir string) (unlock func(), err error) {
 	const op rhumb.Op = "enroll.lockDir"
 	if err := os.MkdirAll(dir, 0o700); err != nil {

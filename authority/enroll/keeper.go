@@ -22,24 +22,27 @@ import (
 
 // Intervals of a Keeper.
 const (
-	// checkInterval is the interval at which a node asks its authority what to
-	// trust.
+	// checkInterval is the interval at which a node asks its authority what to trust. It bounds how
+	// long a rotation takes to reach all nodes, and so how long an operator waits before retiring a
+	// key.
 	checkInterval = 5 * time.Minute
 	// retryFirst and retryMost are the pauses after failures.
 	retryFirst = 10 * time.Second
 	retryMost  = 10 * time.Minute
 )
 
-// Keeper renews the certificate of a node and updates the trusted
-// authorities. The absence of the authority harms nobody before the
-// certificate expires.
+// Keeper renews the certificate of a node and updates the trusted authorities. The absence of the
+// authority harms nobody before the certificate expires.
+//
+// The keeper never stops the node. Everything it fails to do is repeated, and the certificate that
+// it could not renew is still valid for days; only its end stops the traffic, and that is reported
+// by package identity.
 type Keeper struct {
 	cfg    Config
 	spread float64 // of the renewal time, 0 to 1
 
-	// renewals and checks count attempts by result. An operator watches
-	// renewals: their failure becomes an outage when the certificate
-	// expires.
+	// renewals and checks count attempts by result. An operator watches renewals: their failure
+	// becomes an outage when the certificate expires.
 	renewals *prometheus.CounterVec
 	checks   *prometheus.CounterVec
 
@@ -48,15 +51,15 @@ type Keeper struct {
 
 	// Only the goroutine of Run uses the fields below.
 	failures int
-	// nextCheck is when the authority is asked again. It is zero at the
-	// start, so that a restart fetches the newest authorities.
+	// nextCheck is when the authority is asked again. It is zero at the start, so that a restart
+	// fetches the newest authorities.
 	nextCheck time.Time
 	// renewNow is set if the authority asked for a renewal before time.
 	renewNow bool
 }
 
-// NewKeeper returns the keeper of an identity that Ensure made. It returns
-// nil if the issuer of the identity is no authority of Rhumb.
+// NewKeeper returns the keeper of an identity that Ensure made. It returns nil if the issuer of the
+// identity is not an authority of Rhumb.
 func NewKeeper(cfg Config) *Keeper {
 	cfg.setDefaults()
 	if _, err := os.Stat(filepath.Join(cfg.Dir, stateFile)); err != nil {
@@ -77,8 +80,8 @@ func (k *Keeper) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{k.renewals, k.checks}
 }
 
-// CheckNow makes Run ask the authority at once instead of in a few
-// minutes. An operator wants that after a rotation.
+// CheckNow makes Run ask the authority at once instead of in a few minutes. An operator wants that
+// after a rotation.
 func (k *Keeper) CheckNow() {
 	select {
 	case k.wake <- struct{}{}:
@@ -102,6 +105,8 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // step performs the next due action and returns how long to wait.
 func (k *Keeper) step(ctx context.Context) time.Duration {
+	// Read again at each step, because an operator or another tool may replace the files at any
+	// time.
 	leaf, err := readLeaf(k.cfg.Dir)
 	if err != nil || leaf == nil {
 		k.cfg.Logger.Error("the certificate of the node cannot be read", "dir", k.cfg.Dir, "err", err)
@@ -117,8 +122,7 @@ func (k *Keeper) step(ctx context.Context) time.Duration {
 	renew, err := checkOnce(ctx, k.cfg)
 	k.checks.WithLabelValues(resultOf(err)).Inc()
 	if err != nil {
-		// No news: the authority may be away for a day. A failed renewal is
-		// logged.
+		// No news: the authority may be away for a day. A failed renewal is logged.
 		k.cfg.Logger.Debug("the authority does not answer", "err", rhumb.Message(err))
 	}
 	k.renewNow = renew
@@ -129,8 +133,7 @@ func (k *Keeper) step(ctx context.Context) time.Duration {
 	return k.untilNext(leaf, now)
 }
 
-// untilNext returns the time until the next check or the renewal,
-// whichever is first.
+// untilNext returns the time until the next check or the renewal, whichever is first.
 func (k *Keeper) untilNext(leaf *x509.Certificate, now time.Time) time.Duration {
 	next := k.nextCheck
 	if renewAt := renewalTime(leaf, k.spread); renewAt.Before(next) {
@@ -154,6 +157,7 @@ func (k *Keeper) renew(ctx context.Context, leaf *x509.Certificate) time.Duratio
 	if ctx.Err() != nil {
 		return 0
 	}
+	// The shift is bounded, because failures may count for a month.
 	pause := min(retryFirst<<min(k.failures, 10), retryMost)
 	k.failures++
 	k.cfg.Logger.Warn("the certificate cannot be renewed; the node keeps trying", "expires", leaf.NotAfter, "retry_in", pause, "err", rhumb.Message(err))
@@ -178,9 +182,11 @@ type own struct {
 	pair  *tls.Certificate
 }
 
-// readOwn reads the identity of a node and the authorities that it trusts.
-// Every renewal reads the files again, because an operator may have
-// replaced them.
+// readOwn reads the identity of a node and the authorities that it trusts. Every renewal reads the
+// files again, because an operator may have replaced them.
+//
+// No attempt is made to read the files as one set. If another process replaces them at this moment,
+// the key does not belong to the certificate, the error is reported, and the next attempt succeeds.
 func readOwn(dir string) (*own, error) {
 	const op rhumb.Op = "enroll.readOwn"
 	var o own
@@ -211,8 +217,7 @@ func renewOnce(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	// A new key each time: a key that was stolen is of no use once its
-	// certificate has expired.
+	// A new key each time: a key that was stolen is of no use once its certificate has expired.
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return rhumb.Wrap(op, err)
@@ -253,12 +258,13 @@ func checkOnce(ctx context.Context, cfg Config) (renew bool, err error) {
 	if err != nil || len(standing.Addresses) == 0 {
 		return false, rhumb.Ef(op, rhumb.Unavailable, "the answer of the authority holds no certificates or no addresses: %v", err)
 	}
-	// The own certificate has to stay valid: a bundle without its authority
-	// arrives with Renew, and the renewal then brings the bundle.
+	// The own certificate has to stay valid: a bundle without its authority arrives with Renew, and
+	// the renewal then brings the bundle.
 	v := identity.Verifier{Cluster: o.name.Cluster, Authorities: roots}
 	if _, err := v.Verify(chainOf(o.pair), identity.Want{Roles: []identity.Role{o.name.Role}}, cfg.Wall()); err != nil {
 		return true, nil
 	}
+	// Written only if it differs: every write makes the node load its identity again.
 	if old, err := os.ReadFile(filepath.Join(cfg.Dir, caFile)); err != nil || string(old) != standing.CA {
 		if err := ledger.WriteFile(filepath.Join(cfg.Dir, caFile), []byte(standing.CA), 0o600); err != nil {
 			return false, rhumb.WrapKind(op, rhumb.Unavailable, err)

@@ -24,20 +24,22 @@ const (
 	lockName = "lock"
 )
 
-// sizeMax bounds the file. A node causes about 80 records of 400 bytes a
-// year.
+// sizeMax bounds the file. A node causes about 80 records of 400 bytes a year.
 const sizeMax = 1 << 30
 
-// lockWait bounds the wait for another process that uses the ledger;
-// lockPoll is how often it looks.
+// lockWait bounds the wait for another process that uses the ledger; lockPoll is how often it
+// looks.
 const (
 	lockWait = 10 * time.Second
 	lockPoll = 5 * time.Millisecond
 )
 
-// Ledger is an open ledger. Several processes may have it open: each
-// operation locks the file and reads the records of the others. It is safe
-// for concurrent use.
+// Ledger is an open ledger. Several processes may have it open: each operation locks the file and
+// reads the records of the others. It is safe for concurrent use.
+//
+// The file is a log in the sense of databases: records are appended and never changed, and the
+// state is the sum of them. A database of its own was rejected, because an operator must be able to
+// read the history of an authority with less and grep, years later and on another machine.
 type Ledger struct {
 	dir  string
 	wall func() time.Time
@@ -76,17 +78,21 @@ func Create(dir string, cluster rhumb.ClusterID, adopted bool, wall func() time.
 		if adopted {
 			made.Why = WhyAdopted
 		}
+		// The first record also creates the mark, without which every later operation would report
+		// a loss.
 		return l.append([]Record{made})
 	})
 }
 
-// Open opens the ledger of a cluster and reads it. warn receives events
-// that an operator should know.
+// Open opens the ledger of a cluster and reads it. warn receives events that an operator should
+// know.
 func Open(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn func(msg string, args ...any)) (*Ledger, error) {
 	l, err := openLock(dir, wall, warn)
 	if err != nil {
 		return nil, err
 	}
+	// Reading once at the start shows damage to the operator who starts the server, not to the
+	// first node that needs it.
 	err = l.View(func(*State) {})
 	if err == nil && l.state.Cluster != "" && l.state.Cluster != cluster.String() {
 		err = rhumb.Ef(opLedger, rhumb.WrongCluster, "%s is the ledger of cluster %s, and the authority is that of %s", l.path(), l.state.Cluster, cluster)
@@ -98,9 +104,8 @@ func Open(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn func(
 	return l, nil
 }
 
-// openLock opens the lock file, which every process that uses the ledger
-// has open. The lock file is never removed: two processes could then hold
-// locks on two files of one name.
+// openLock opens the lock file, which every process that uses the ledger has open. The lock file is
+// never removed: two processes could then hold locks on two files of one name.
 func openLock(dir string, wall func() time.Time, warn func(string, ...any)) (*Ledger, error) {
 	if warn == nil {
 		warn = func(string, ...any) {}
@@ -122,8 +127,7 @@ func (l *Ledger) Close() error {
 	return l.lock.Close()
 }
 
-// path returns the name of the file with the records, for errors and
-// events.
+// path returns the name of the file with the records, for errors and events.
 func (l *Ledger) path() string { return filepath.Join(l.dir, FileName) }
 
 // markPath returns the name of the file with the last acknowledged head.
@@ -142,10 +146,9 @@ func (l *Ledger) View(f func(s *State)) error {
 	})
 }
 
-// Update calls f with the current state and appends the records that f
-// returns. It returns once they are on disk. If f returns an error, the
-// records are appended and the error is returned: a refusal may have to be
-// recorded.
+// Update calls f with the current state and appends the records that f returns. It returns once
+// they are on disk. If f returns an error, the records are appended and the error is returned: a
+// refusal may have to be recorded.
 func (l *Ledger) Update(f func(s *State) ([]Record, error)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,17 +164,21 @@ func (l *Ledger) Update(f func(s *State) ([]Record, error)) error {
 	})
 }
 
-// Witness compares the ledger with a head that it had at a time. If the
-// ledger does not contain that head, records were lost; then Witness
-// appends a gap and returns true. A head from before the newest gap is not
-// new evidence: that gap has voided all tokens of its time.
+// Witness compares the ledger with a head that it had at a time. If the ledger does not contain
+// that head, records were lost; then Witness appends a gap and returns true. A head from before the
+// newest gap is not new evidence: that gap has voided all tokens of its time.
 func (l *Ledger) Witness(h Head, at time.Time, who string) (lost bool, err error) {
 	err = l.Update(func(s *State) ([]Record, error) {
+		// Every node that was there before the loss brings back such a head. The first one voids
+		// the tokens; without the second condition, each of the others would void the tokens that
+		// were made since.
 		if s.Holds(h) || s.Gaps > 0 && !at.After(s.LastGap) {
 			return nil, nil
 		}
 		lost = true
 		why := fmt.Sprintf("%s has seen record %d of %s, which this ledger does not hold", who, h.Seq, at.UTC().Format(time.RFC3339))
+		// Numbers continue above everything that ever existed. If lost numbers were used again, a
+		// head from before the loss could look valid again.
 		return []Record{{Kind: Gap, Seq: max(h.Seq, s.head.Seq) + 1, Why: why}}, nil
 	})
 	if lost && err == nil {
@@ -180,11 +187,12 @@ func (l *Ledger) Witness(h Head, at time.Time, who string) (lost bool, err error
 	return lost, err
 }
 
-// locked runs f while no other process uses the ledger. The caller holds
-// l.mu.
+// locked runs f while no other process uses the ledger. The caller holds l.mu.
 func (l *Ledger) locked(f func() error) error {
 	deadline := time.Now().Add(lockWait)
 	for {
+		// Polled rather than waited for in the kernel, where a deadline is impossible. The lock
+		// ends with the process, so a crash leaves none.
 		err := unix.Flock(int(l.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			break
@@ -218,10 +226,12 @@ func (l *Ledger) refresh() error {
 	if info.Size() > sizeMax {
 		return rhumb.Ef(opLedger, rhumb.TooLarge, "%s has %d bytes, more than %d; move the authority to a new directory and rotate its key", l.path(), info.Size(), sizeMax)
 	}
+	// The mark is read before the ledger. The other way round, a process that appends in between
+	// without this lock, such as a backup program that restores files, could make an intact ledger
+	// look old.
 	mark, errMark := l.readMark()
-	// Another file, or a shorter one, was not read by this process before.
-	// Then the whole file is read again and has to contain everything that
-	// this process knows.
+	// Another file, or a shorter one, was not read by this process before. Then the whole file is
+	// read again and has to contain everything that this process knows.
 	if l.state == nil || !os.SameFile(info, l.file) || info.Size() < l.size {
 		l.state, l.size = newState(), 0
 	}
@@ -232,6 +242,8 @@ func (l *Ledger) refresh() error {
 			return err
 		}
 	}
+	// Two witnesses of different strength: the mark survives a restart, and the memory of this
+	// process survives a mark that was restored together with the ledger.
 	for _, h := range []Head{mark, known} {
 		if h.Seq != 0 && !l.state.Holds(h) {
 			return l.refill(fmt.Sprintf("it does not hold record %d, which was on disk", h.Seq), known)
@@ -247,8 +259,10 @@ func (l *Ledger) refresh() error {
 	return nil
 }
 
-// refill appends a gap after a loss of records that the files themselves
-// show.
+// refill appends a gap after a loss of records that the files themselves show.
+//
+// The loss is repaired at once and not only reported. An authority that refused to work after a
+// restore could not be used to recover a cluster; with all tokens void, working is safe.
 func (l *Ledger) refill(why string, known Head) error {
 	mark, _ := l.readMark() // unreadable: the gap follows the records that are left
 	l.warn("the ledger has lost records; all tokens are void, make new ones", "file", l.path(), "why", why)
@@ -256,12 +270,10 @@ func (l *Ledger) refill(why string, known Head) error {
 	return l.append([]Record{{Kind: Gap, Seq: seq, Why: why}})
 }
 
-// batchMax is the greatest number of records of one Update, and so of a
-// torn end.
+// batchMax is the greatest number of records of one Update, and so of a torn end.
 const batchMax = 4
 
-// readTail reads the file from l.size. A torn end that no mark covers is
-// cut off.
+// readTail reads the file from l.size. A torn end that no mark covers is cut off.
 func (l *Ledger) readTail(marked uint64, hasMark bool) error {
 	f, err := os.OpenFile(l.path(), os.O_RDWR, 0)
 	if err != nil {
@@ -289,8 +301,8 @@ func (l *Ledger) readTail(marked uint64, hasMark bool) error {
 		if rhumb.KindOf(err) == rhumb.Incompatible {
 			return err
 		}
-		// Only the newest records can be torn, and only if nobody got an answer
-		// that relies on them.
+		// Only the newest records can be torn, and only if nobody got an answer that relies on
+		// them.
 		if hasMark && bytes.Count(rest, []byte("\n")) < batchMax && l.state.head.Seq >= marked {
 			l.warn("the last write to the ledger was not finished; it is cut off", "file", l.path(), "offset", l.size)
 			if err := f.Truncate(l.size); err != nil {
@@ -351,6 +363,8 @@ func (l *Ledger) append(records []Record) error {
 		}
 	}
 	l.size += int64(len(lines))
+	// The mark follows the record and precedes the answer. A crash before it loses nothing that
+	// anybody relies on; a crash after it leaves a mark that proves the record.
 	if err := l.writeMark(); err != nil {
 		l.state = nil
 		return rhumb.Ef(opLedger, rhumb.Unavailable, "cannot write %s: %v", l.markPath(), err)
@@ -364,8 +378,7 @@ func (l *Ledger) write(lines []byte) error {
 	if err != nil {
 		return err
 	}
-	// At l.size and not at the end: an earlier failed write may have left a
-	// part of a line.
+	// At l.size and not at the end: an earlier failed write may have left a part of a line.
 	_, err = f.WriteAt(lines, l.size)
 	if err == nil {
 		err = f.Truncate(l.size + int64(len(lines)))
@@ -394,8 +407,8 @@ func (l *Ledger) writeMark() error {
 	return WriteFile(l.markPath(), sealLine(text), 0o600)
 }
 
-// readMark reads the mark. A missing or damaged mark is an error: without
-// it, a loss would not show.
+// readMark reads the mark. A missing or damaged mark is an error: without it, a loss would not
+// show.
 func (l *Ledger) readMark() (h Head, err error) {
 	data, err := os.ReadFile(l.markPath())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -411,8 +424,8 @@ func (l *Ledger) readMark() (h Head, err error) {
 	return h, nil
 }
 
-// decodeMark decodes the content of a mark. It accepts a missing line
-// feed, because nothing follows the only line.
+// decodeMark decodes the content of a mark. It accepts a missing line feed, because nothing follows
+// the only line.
 func decodeMark(data []byte) (h Head, err error) {
 	var doc markDoc
 	text, err := openLine(bytes.TrimSuffix(data, []byte("\n")))
@@ -429,9 +442,8 @@ func decodeMark(data []byte) (h Head, err error) {
 	return Head{doc.Seq, hash}, nil
 }
 
-// Repair sets a damaged ledger aside and begins a new one with the records
-// before the damage and a gap. It returns the name of the copy, or "" if
-// nothing was damaged.
+// Repair sets a damaged ledger aside and begins a new one with the records before the damage and a
+// gap. It returns the name of the copy, or "" if nothing was damaged.
 func Repair(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn func(string, ...any)) (aside string, err error) {
 	l, err := openLock(dir, wall, warn)
 	if err != nil {
@@ -442,6 +454,8 @@ func Repair(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn fun
 	defer l.mu.Unlock()
 	return aside, l.locked(func() error {
 		err := l.refresh()
+		// No damage, or damage of another kind, such as a full disk: truncating would then destroy
+		// intact records.
 		if rhumb.KindOf(err) != rhumb.Corrupt {
 			return err
 		}
@@ -455,6 +469,8 @@ func Repair(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn fun
 		}
 		// Reading stopped at the damage: l.size is its offset.
 		intact := l.size
+		// The copy is on disk by now. The cut part may be needed to find out who had which
+		// token.
 		if err := os.Truncate(l.path(), intact); err != nil {
 			return rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
 		}
@@ -464,8 +480,12 @@ func Repair(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn fun
 	})
 }
 
-// WriteFile replaces a file as a whole: written under another name,
-// synced, renamed, directory synced.
+// WriteFile replaces a file as a whole: written under another name, synced, renamed, directory
+// synced.
+//
+// Readers without the lock, such as nodes that read a CA file, see the old or the new content and
+// nothing between. After a loss of power the same holds, which takes both syncs: without the first
+// the new name may have an empty file, without the second the old name may be back.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
@@ -491,9 +511,8 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// handOver gives a file that root made to the owner of its folder. Root
-// runs commands on the folder of a service, and the service has to read
-// the files afterwards.
+// handOver changes the owner of a file that root made to the owner of its folder. Root runs
+// commands on the folder of a service, and the service has to read the files afterwards.
 func handOver(f *os.File) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -502,8 +521,7 @@ func handOver(f *os.File) error {
 	if err := unix.Stat(filepath.Dir(f.Name()), &st); err != nil {
 		return err
 	}
-	// A folder that everybody may write to, such as /tmp, has no owner in
-	// this sense.
+	// A folder that everybody may write to, such as /tmp, has no owner in this sense.
 	if st.Mode&0o022 != 0 {
 		return nil
 	}

@@ -21,12 +21,16 @@ type Token struct {
 	// Used is the time of its use, Key the hash of the key that used it.
 	Used time.Time
 	Key  string
-	// Removed is set once an operator removed it, Late once it expired without
-	// use, Void if the ledger lost records while the token existed.
+	// Removed is set once an operator removed it, Late once it expired without use, Void if the
+	// ledger lost records while the token existed.
 	Removed, Late, Void bool
 }
 
 // State names the state of a token at a time.
+//
+// The order of the cases is the order of authority: decisions of operators come before acts of
+// nodes, and both before the passing of time. A used token stays used after a gap, so that its node
+// may repeat the request.
 func (t *Token) State(now time.Time) string {
 	switch {
 	case t.Removed:
@@ -55,38 +59,35 @@ type Certificate struct {
 	Revoked bool
 }
 
-// State is the sum of the records of a ledger. Callers of Update and View
-// must not keep or change it.
+// State is the sum of the records of a ledger. Callers of Update and View must not keep or change
+// it.
+//
+// The state is in memory as a whole. At the maximal size of the file that is a few gigabytes, but a
+// cluster of a hundred nodes reaches ten megabytes after three years.
 type State struct {
-	// Cluster is the cluster of the ledger; empty if the first record was
-	// lost.
+	// Cluster is the cluster of the ledger; empty if the first record was lost.
 	Cluster string
 	// Adopted is set if the cluster is older than the authority.
 	Adopted bool
 	// head identifies the newest record, and last is its time.
 	head Head
 	last time.Time
-	// Records counts the records, Gaps those of kind gap. LastGap is the
-	// time of the newest gap.
+	// Records counts the records, Gaps those of kind gap. LastGap is the time of the newest gap.
 	Records, Gaps int
 	LastGap       time.Time
-	// Tokens holds all tokens by ID, and tokenOrder the same tokens,
-	// oldest first. Tokens are never forgotten: their number is bounded
-	// by the size of the file.
+	// Tokens holds all tokens by ID, and tokenOrder the same tokens, oldest first. Tokens are never
+	// forgotten: their number is bounded by the size of the file.
 	Tokens     map[string]*Token
 	tokenOrder []*Token
 	// Certificates holds all certificates in the order of their records.
 	Certificates []*Certificate
-	// bySerial and newest find certificates; the key of newest is the
-	// role and the name.
+	// bySerial and newest find certificates; the key of newest is the role and the name.
 	bySerial map[string]*Certificate
 	newest   map[string]*Certificate
-	// revoked holds, by role and name, the time up to which issued
-	// certificates are not renewed. Certificates whose record was lost
-	// are covered too.
+	// revoked holds, by role and name, the time up to which issued certificates are not renewed.
+	// Certificates whose record was lost are covered too.
 	revoked map[string]time.Time
-	// hashes holds the head after each record, to compare with the heads
-	// that nodes bring back.
+	// hashes holds the head after each record, to compare with the heads that nodes bring back.
 	hashes map[uint64]Hash
 	// Rotations counts the changes of the key.
 	Rotations int
@@ -103,9 +104,8 @@ func newState() *State {
 // Head returns the head of the ledger.
 func (s *State) Head() Head { return s.head }
 
-// Now returns the time of the ledger: the wall clock, but never before the
-// newest record. A clock that was set back makes no expired token valid
-// again.
+// Now returns the time of the ledger: the wall clock, but never before the newest record. A clock
+// that was set back makes no expired token valid again.
 func (s *State) Now(wall time.Time) time.Time {
 	if wall.Before(s.last) {
 		return s.last
@@ -116,8 +116,7 @@ func (s *State) Now(wall time.Time) time.Time {
 // TokensInOrder returns all tokens, oldest first.
 func (s *State) TokensInOrder() []*Token { return s.tokenOrder }
 
-// Founder returns the token that allows, or allowed, a node to create the
-// cluster, or nil.
+// Founder returns the token that allows, or allowed, a node to create the cluster, or nil.
 func (s *State) Founder(now time.Time) *Token {
 	for i := len(s.tokenOrder) - 1; i >= 0; i-- {
 		t := s.tokenOrder[i]
@@ -140,9 +139,8 @@ func (s *State) Newest(role, name string) (*Certificate, bool) {
 	return c, ok
 }
 
-// IsRevoked reports whether a certificate must not be renewed. A
-// certificate whose record was lost has the issue time that its holder
-// presents.
+// IsRevoked reports whether a certificate must not be renewed. A certificate whose record was lost
+// has the issue time that its holder presents.
 func (s *State) IsRevoked(serial, role, name string, issued time.Time) bool {
 	if c, ok := s.bySerial[serial]; ok && c.Revoked {
 		return true
@@ -158,10 +156,14 @@ func (s *State) Holds(h Head) bool {
 }
 
 // apply adds a record whose text is on disk or will be.
+//
+// It checks before it changes anything, so that a refused record leaves the state as it was and the
+// caller can report the offset.
 func (s *State) apply(r Record, text []byte) error {
 	switch {
 	case s.head.Seq == 0 && (r.Kind != Made && r.Kind != Gap):
 		return fmt.Errorf("the first record has the kind %q, want %q", r.Kind, Made)
+	// A missing number is a removed line. Only a gap may skip numbers, because it admits the loss.
 	case r.Kind == Gap && r.Seq <= s.head.Seq, r.Kind != Gap && r.Seq != s.head.Seq+1:
 		return fmt.Errorf("record %d follows record %d", r.Seq, s.head.Seq)
 	case r.Time.Before(s.last):
@@ -177,9 +179,8 @@ func (s *State) apply(r Record, text []byte) error {
 	return nil
 }
 
-// applyKind applies the part of a record that depends on its kind. It
-// returns an error for records that contradict the earlier ones: the file
-// is then damaged, even if all checksums fit.
+// applyKind applies the part of a record that depends on its kind. It returns an error for records
+// that contradict the earlier ones: the file is then damaged, even if all checksums fit.
 func (s *State) applyKind(r *Record) error {
 	t := s.Tokens[r.Token]
 	switch r.Kind {

@@ -1,8 +1,6 @@
-// Package token encodes the one-time tokens with which a node gets its
-// first certificate.
+// Package token encodes the one-time tokens with which a node gets its first certificate.
 //
-// A token is one line of text, "rhumb1." and base64url without padding.
-// The bytes are
+// A token is one line of text, "rhumb1." and base64url without padding. The bytes are
 //
 //	16  cluster
 //	32  pin: SHA-256 of the public key (SubjectPublicKeyInfo) of the authority
@@ -15,16 +13,14 @@
 //	bytes    each address, "host:port"
 //	 4  CRC-32C of everything before, big endian
 //
-// where bytes is a uvarint length followed by that number of bytes. The
-// checksum finds tokens that were cut or mistyped before anything is sent;
-// it protects against nobody. The pin protects the secret: a client sends
-// it only to a server whose certificate chains to the pinned key.
+// where bytes is a uvarint length followed by that number of bytes. The checksum finds tokens that
+// were cut or mistyped before anything is sent; it protects against nobody. The pin protects the
+// secret: a client sends it only to a server whose certificate chains to the pinned key.
 //
-// The format has one encoding for each token: base64 is decoded strictly,
-// numbers have their shortest form, and unused bits are zero. A token that
-// is accepted is therefore equal, as text, to the token that was created.
-// Older versions refuse a token with another prefix as incompatible, and
-// the prefix changes whenever the format does.
+// The format has one encoding for each token: base64 is decoded strictly, numbers have their
+// shortest form, and unused bits are zero. A token that is accepted is therefore equal, as text, to
+// the token that was created. Older versions refuse a token with another prefix as incompatible,
+// and the prefix changes whenever the format does.
 package token
 
 import (
@@ -71,8 +67,8 @@ func ParseID(s string) (id ID, err error) {
 // Secret proves that the holder of a token got it from the authority.
 type Secret [16]byte
 
-// Hash returns the hash that the ledger stores in place of the secret. The
-// secret is random, so a plain hash cannot be searched.
+// Hash returns the hash that the ledger stores in place of the secret. The secret is random, so a
+// plain hash cannot be searched.
 func (s Secret) Hash() [sha256.Size]byte { return sha256.Sum256(s[:]) }
 
 // String hides the secret from formatted text.
@@ -130,8 +126,8 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// Parse decodes the text of a token, which may be surrounded by white
-// space. No error contains any part of the token.
+// Parse decodes the text of a token, which may be surrounded by white space. No error contains any
+// part of the token.
 func Parse(text string) (t Token, err error) {
 	const op rhumb.Op = "token.Parse"
 	text = strings.TrimSpace(text)
@@ -139,6 +135,7 @@ func Parse(text string) (t Token, err error) {
 	switch {
 	case text == "":
 		return t, rhumb.E(op, rhumb.InvalidArgument, "the token is empty; `rhumb token create` makes one")
+	// Before the general refusal: a token of a later version deserves the advice to upgrade.
 	case !ok && strings.HasPrefix(text, "rhumb"):
 		return t, rhumb.E(op, rhumb.Incompatible, "the token has a format that this version does not know; upgrade this node, or make the token with the same version of rhumb")
 	case !ok:
@@ -146,6 +143,8 @@ func Parse(text string) (t Token, err error) {
 	case len(text) > SizeMax:
 		return t, rhumb.Ef(op, rhumb.InvalidArgument, "the token has %d characters; tokens have at most %d", len(text), SizeMax)
 	}
+	// One error for everything up to the checksum. People copy tokens by hand, and the remedy is
+	// the same wherever the damage is.
 	garbled := rhumb.E(op, rhumb.InvalidArgument, "the token is garbled: it was cut or changed on its way (its checksum does not fit); copy the whole line again, or make a new token")
 	// Strict, so that no two texts are the same token.
 	b, err := base64.RawURLEncoding.Strict().DecodeString(coded)
@@ -174,6 +173,8 @@ func Parse(text string) (t Token, err error) {
 		}
 		t.Addresses = append(t.Addresses, r.text(addressSizeMax))
 	}
+	// The bound of the expiry keeps time.Unix and the later formatting in years that have four
+	// digits or a few more.
 	if r.bad || len(r.rest) > 0 || flags[0]&^flagFounder != 0 || expires > 1<<40 {
 		return Token{}, rhumb.E(op, rhumb.InvalidArgument, "the token has a valid checksum but cannot be decoded; make it with the same version of rhumb")
 	}
@@ -207,6 +208,9 @@ func (t *Token) Validate() error {
 }
 
 // ValidateAddress checks an address of an authority, "host:port".
+//
+// The alphabet is narrow, because the address is printed in messages and put into certificates as a
+// host name.
 func ValidateAddress(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	n, errPort := strconv.ParseUint(port, 10, 16)
@@ -221,8 +225,7 @@ func notInHost(c rune) bool {
 	return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-._:%", c))
 }
 
-// reader decodes the body of a token. After a fault, bad is set and
-// everything is zero.
+// reader decodes the body of a token. After a fault, bad is set and everything is zero.
 type reader struct {
 	rest []byte
 	bad  bool
@@ -242,8 +245,7 @@ func (r *reader) take(n int) []byte {
 // uvarint returns the next number, or zero after a fault.
 func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.rest)
-	// A number in more bytes than it needs is refused, so that a token has one
-	// encoding.
+	// A number in more bytes than it needs is refused, so that a token has one encoding.
 	if n <= 0 || n > 1 && r.rest[n-1] == 0 {
 		r.bad, r.rest = true, nil
 		return 0
@@ -252,9 +254,8 @@ func (r *reader) uvarint() uint64 {
 	return v
 }
 
-// text returns the next text, which has at most the given number of bytes,
-// or an empty text after a fault. The bound is checked before anything is
-// allocated.
+// text returns the next text, which has at most the given number of bytes, or an empty text after a
+// fault. The bound is checked before anything is allocated.
 func (r *reader) text(most int) string {
 	n := r.uvarint()
 	if n > uint64(most) {

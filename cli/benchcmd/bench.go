@@ -10,6 +10,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
+	"github.com/rhumbdb/rhumb/cli/connect"
 	"github.com/rhumbdb/rhumb/cli/flags"
 	"github.com/rhumbdb/rhumb/cli/output"
 )
@@ -19,12 +20,14 @@ const op rhumb.Op = "rhumb.bench"
 // commands are the commands of `rhumb bench`.
 type commands struct {
 	*output.Printer
-	dir string // the value of --dir
+	conn *connect.Flags
+	dir  string // the value of --dir
 }
 
-// Command returns `rhumb bench`.
-func Command(p *output.Printer) *cobra.Command {
-	bc := &commands{Printer: p}
+// Command returns `rhumb bench`. conn holds the connection flags, for commands that measure the
+// caller's own cluster.
+func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
+	bc := &commands{Printer: p, conn: conn}
 	c := &cobra.Command{
 		Use: "bench", Short: "Measure clusters on this machine", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

@@ -21,7 +21,8 @@ func (bc *commands) kvCommand() *cobra.Command {
 	var clusters kvClusters
 	var peers string
 	var ops []string
-	var alone bool
+	var alone, own bool
+	var replicas int
 	c := &cobra.Command{
 		Use: "kv", Short: "Compare put and get with embedded etcd in one interleaved run",
 		Long: `Measure put and get through the default client on one node and on three, and embedded etcd under the same load, in turn, on
@@ -29,10 +30,14 @@ the same machine. The result is the median of the ratios of each round, because 
 little. make bench-kv builds the program that runs etcd.
 
 create patches names that exist in no region, and update patches existing names, both without naming a home; etcd has no
-equivalent. With several --regions the callers are in the first one, and clusters run without etcd.`,
+equivalent. With several --regions the callers are in the first one, and clusters run without etcd.
+
+With --own the command starts nothing and measures a running cluster from here, with the identity of the connection flags or
+the context. It writes to the table bench, which it creates if it may.`,
 		Example: `  make bench-kv
   rhumb bench kv --alone --rounds 1 --callers 64
   rhumb bench kv --alone --secure --nodes 3 --rounds 3
+  rhumb bench kv --own --context prod --rounds 1 --callers 64
   rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 256
   rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 64 --batch 64
   rhumb bench kv --op create --regions singapore,frankfurt,virginia --nodes 3 --callers 256 --latency real`,
@@ -41,12 +46,15 @@ equivalent. With several --regions the callers are in the first one, and cluster
 			if cfg.Batch < 1 || cfg.Batch > rhumb.BatchOpsMax {
 				return rhumb.Ef(op, rhumb.InvalidArgument, "--batch %d: want 1 to %d", cfg.Batch, rhumb.BatchOpsMax)
 			}
-			if !alone && len(clusters.regions) == 1 && cfg.Batch == 1 {
+			if !own && !alone && len(clusters.regions) == 1 && cfg.Batch == 1 {
 				cfg.PeerBinary = peers
 			}
 			var err error
 			if cfg.Ops, err = parseOps(ops); err != nil {
 				return err
+			}
+			if own {
+				return bc.measureOwn(cmd.Context(), cfg, replicas)
 			}
 			return bc.measureKV(cmd.Context(), cfg, clusters, bc.dir)
 		},
@@ -64,6 +72,9 @@ equivalent. With several --regions the callers are in the first one, and cluster
 	fl.StringVar(&peers, "peers", besideBinary("peers"), "program that runs etcd")
 	fl.BoolVar(&clusters.secure, "secure", false, "also measure each cluster with TLS and users, in ratio to the one without")
 	fl.BoolVar(&alone, "alone", false, "measure only Rhumb")
+	fl.BoolVar(&own, "own", false, "measure the cluster that --addr or the context names, as its user, in its table bench")
+	fl.IntVar(&replicas, "replicas", rhumb.ReplicasDefault, "with --own: copies of each range, if the table does not exist yet")
+	bc.conn.Register(fl)
 	return c
 }
 
@@ -122,6 +133,22 @@ func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters 
 			cfg.Clusters = append(cfg.Clusters, target)
 		}
 	}
+	return bc.printKV(ctx, cfg)
+}
+
+// measureOwn measures a cluster that the command did not start.
+func (bc *commands) measureOwn(ctx context.Context, cfg bench.KVConfig, replicas int) error {
+	own, err := bc.conn.Config()
+	if err != nil {
+		return err
+	}
+	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	cfg.Clusters = []bench.Rhumb{{Name: "own", Client: own, Replicas: replicas}}
+	return bc.printKV(ctx, cfg)
+}
+
+// printKV measures and prints the result.
+func (bc *commands) printKV(ctx context.Context, cfg bench.KVConfig) error {
 	r, err := bench.RunKV(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)

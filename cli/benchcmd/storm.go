@@ -40,8 +40,7 @@ lives is a false failover; the command fails if there is one, or if an acknowled
 	return c
 }
 
-// measureStorm fails if a node was fenced or a write is missing, so that a
-// script notices.
+// measureStorm fails if a node was fenced or a write is missing, so that a script notices.
 func (bc *commands) measureStorm(ctx context.Context, cfg bench.StormConfig, clusters kvClusters, nodes int) error {
 	cluster, stop, err := startBench(ctx, bc.dir, clusters.regions, nodes, clusters.demoFlags()...)
 	if err != nil {

@@ -9,9 +9,11 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// Admin sends requests to the admin ports of nodes, with the same identity as
-// a client: the certificate, or the user and the password as HTTP's basic
-// authentication.
+// Admin sends requests to the admin ports of nodes, with the same identity as a client: the
+// certificate, or the user and the password as HTTP's basic authentication.
+//
+// It is not an http.Client of its own for each command, because the rules of identity are the same
+// as those of package client, and an exception for one port would be the one that is exploited.
 type Admin struct {
 	http     *http.Client
 	source   *identity.Source // nil without TLS
@@ -19,9 +21,10 @@ type Admin struct {
 	password func() (string, error)
 }
 
-// OpenAdmin returns an Admin that identifies itself as a client with cfg does.
-// A password that was asked for is not asked for again.
+// OpenAdmin returns an Admin that identifies itself as a client with cfg does. A password that was
+// asked for is not asked for again.
 func OpenAdmin(cfg client.Config) (*Admin, error) {
+	// Insecure nodes listen on loopback addresses only.
 	if cfg.TLS == nil {
 		return &Admin{http: &http.Client{}}, nil
 	}
@@ -31,8 +34,8 @@ func OpenAdmin(cfg client.Config) (*Admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Only nodes have an admin port, so another certificate of the cluster is
-	// refused: a user must not be able to collect the passwords of others.
+	// Only nodes have an admin port, so another certificate of the cluster is refused: a user must
+	// not be able to collect the passwords of others.
 	transport := &http.Transport{TLSClientConfig: src.ClientConfig(identity.Want{Roles: []identity.Role{identity.RoleNode}})}
 	return &Admin{http: &http.Client{Transport: transport}, source: src, user: cfg.User, password: cfg.Password}, nil
 }
@@ -45,8 +48,8 @@ func (a *Admin) Close() {
 	}
 }
 
-// Do sends a request without a body to the admin port at an address. The
-// caller closes the body of the answer.
+// Do sends a request without a body to the admin port at an address. The caller closes the body of
+// the answer.
 func (a *Admin) Do(ctx context.Context, method, addr, path string) (*http.Response, error) {
 	scheme := "http"
 	if a.source != nil {

@@ -1,6 +1,24 @@
-// Package contexts keeps named connections: the addresses of a cluster and
-// the identity with which a person uses it, in one file of the user. The file
-// holds the names of secret files and never a secret.
+// Package contexts keeps named connections: the addresses of a cluster and the identity with which
+// a person uses it, in one file of the user. The file holds the names of secret files and never a
+// secret.
+//
+// One file serves all commands of a person, on purpose: a context per folder, as some tools have,
+// makes it a matter of chance which cluster a command changes. The demo on this machine has a name
+// but no entry, since it may stop at any time.
+//
+// # File
+//
+// The file is YAML, because people edit it. It is replaced as a whole under a lock, so a reader
+// never sees half of a change, and an editor that saves at the same moment wins or loses as a
+// whole. Nobody but its owner may write it: whoever does decides which authority a command trusts,
+// and so to whom it proves a password.
+//
+// # Precedence
+//
+// A context is stronger than the configuration file of the machine and weaker than the environment
+// and the command line; package settings applies them. Settings that exclude each other, such as a
+// certificate and a user, are replaced together, so that no command ever connects with half of two
+// identities.
 package contexts
 
 import (
@@ -26,22 +44,26 @@ import (
 
 const op rhumb.Op = "rhumb.context"
 
-// Demo is the context that stands for the demo on this machine. The file
-// cannot hold a context of that name.
+// Demo is the context that stands for the demo on this machine. The file cannot hold a context of
+// that name.
 const Demo = "demo"
 
 const (
 	// fileMax bounds the file, in bytes.
 	fileMax = 1 << 20
-	// contextsMax bounds the number of contexts.
+	// contextsMax bounds the number of contexts. Nobody has that many; the bound keeps a program
+	// that adds one per run from making every command slow.
 	contextsMax = 1_000
-	// lockWait bounds the wait for another process that changes the file, and
-	// lockPause is the pause between two attempts.
+	// lockWait bounds the wait for another process that changes the file, and lockPause is the
+	// pause between two attempts.
 	lockWait  = 5 * time.Second
 	lockPause = 20 * time.Millisecond
 )
 
 // Context is one connection. Its fields are settings of the same names.
+//
+// No field holds a password or a key itself. People copy this file between machines and show
+// it to colleagues who ask for help.
 type Context struct {
 	Addr         []string `yaml:"addr,flow,omitempty" json:"addr"`
 	CA           string   `yaml:"ca,omitempty" json:"ca,omitempty"`
@@ -61,12 +83,11 @@ type File struct {
 	Contexts map[string]Context `yaml:"contexts,omitempty"`
 }
 
-// nameRE describes names. They are typed after flags and in shells, so they
-// need no quotes and do not look like flags.
+// nameRE describes names. They are typed after flags and in shells, so they need no quotes and do
+// not look like flags.
 var nameRE = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
 
-// Path returns the path of the file: rhumb/contexts.yaml in XDG_CONFIG_HOME
-// or ~/.config.
+// Path returns the path of the file: rhumb/contexts.yaml in XDG_CONFIG_HOME or ~/.config.
 func Path() (string, error) {
 	dir := os.Getenv("XDG_CONFIG_HOME")
 	if dir == "" {
@@ -101,6 +122,7 @@ func Load(path string) (File, error) {
 	if err != nil {
 		return File{}, rhumb.Ef(op, rhumb.Other, "%s: %v", path, err)
 	}
+	// Before decoding: YAML can describe more than it contains.
 	if len(text) > fileMax {
 		return File{}, rhumb.Ef(op, rhumb.TooLarge, "%s has more than %d bytes", path, fileMax)
 	}
@@ -111,8 +133,8 @@ func Load(path string) (File, error) {
 	return file, nil
 }
 
-// Decode decodes and checks the content of a file. An unknown key is an
-// error: a misspelt identity would silently not be used.
+// Decode decodes and checks the content of a file. An unknown key is an error: a misspelt identity
+// would silently not be used.
 func Decode(text []byte) (File, error) {
 	var file File
 	dec := yaml.NewDecoder(bytes.NewReader(text))
@@ -157,6 +179,9 @@ func CheckName(name string) error {
 }
 
 // Validate returns an error that names the missing or contradictory settings.
+//
+// The rules are those of package target and are checked when the context is made, so that a mistake
+// shows to the person who makes it and not to the one who uses it in an incident.
 func (c *Context) Validate() error {
 	fault := func(text string) error { return rhumb.E(op, rhumb.InvalidArgument, text) }
 	if len(c.Addr) == 0 {
@@ -229,9 +254,11 @@ func (c *Context) Values() map[string]any {
 	return values
 }
 
-// Update changes the file. Processes that change the file at the same time
-// wait for each other, and a process that reads it sees the old or the new
-// content, also after a loss of power.
+// Update changes the file. Processes that change the file at the same time wait for each other, and
+// a process that reads it sees the old or the new content, also after a loss of power.
+//
+// The lock spans reading and writing. Without it, two commands that add a context at the same time
+// would each write a file without the other's.
 func Update(path string, change func(f *File) error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return rhumb.Ef(op, rhumb.Other, "%v", err)
@@ -261,8 +288,8 @@ func Update(path string, change func(f *File) error) error {
 	return rhumb.Wrap(op, replaceFile(path, text))
 }
 
-// lock locks a file next to the one that changes, which is replaced and so
-// cannot carry the lock. The lock ends with the process.
+// lock locks a file next to the one that changes, which is replaced and so cannot carry the lock.
+// The lock ends with the process.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -2,8 +2,8 @@ package doctor
 
 import "time"
 
-// Facts describes a machine, a node on it and the cluster
-// around it. A part that was not looked at is nil or empty.
+// Facts describes a machine, a node on it and the cluster around it. A part that was not looked at
+// is nil or empty.
 type Facts struct {
 	Now     time.Time
 	Machine *Machine
@@ -26,16 +26,15 @@ type Facts struct {
 type Machine struct {
 	// FilesSoft and FilesHard limit the open files of a process.
 	FilesSoft, FilesHard uint64
-	// MemoryLimit is the memory of the machine or of the control group, named
-	// in LimitFrom; MemoryAsked is the memory of the node, ImageBudget the
-	// size of its image in shared memory.
+	// MemoryLimit is the memory of the machine or of the control group, named in LimitFrom;
+	// MemoryAsked is the memory of the node, ImageBudget the size of its image in shared memory.
 	MemoryLimit, MemoryAvailable, MemoryAsked, ImageBudget int64
 	LimitFrom                                              string
 	SwapTotal                                              int64
 	// Overcommit is vm.overcommit_memory.
 	Overcommit int
-	// HugePages is the setting of transparent huge pages, HugePagesShm that
-	// of shared memory: the word in brackets.
+	// HugePages is the setting of transparent huge pages, HugePagesShm that of shared memory: the
+	// word in brackets.
 	HugePages, HugePagesShm string
 	// WantsHugePages is set if the node asks for huge pages.
 	WantsHugePages bool
@@ -117,12 +116,10 @@ type Identity struct {
 	Name, Cluster string
 	NotBefore     time.Time
 	NotAfter      time.Time
-	// WarnBefore is how long before its end a certificate should have been
-	// renewed.
+	// WarnBefore is how long before its end a certificate should have been renewed.
 	WarnBefore time.Duration
-	// Err says why the identity cannot be used: a file that is missing or too
-	// open, a key that does not match, an authority that did not issue it, a
-	// name or a time that is wrong.
+	// Err says why the identity cannot be used: a file that is missing or too open, a key that does
+	// not match, an authority that did not issue it, a name or a time that is wrong.
 	Err string
 }
 

@@ -8,20 +8,17 @@ import (
 )
 
 const (
-	// filesMin is the fewest open files with which a node can serve,
-	// filesWanted what it should have: two for each table file of Pebble and
-	// one for each connection.
+	// filesMin is the fewest open files with which a node can serve, filesWanted what it should
+	// have: two for each table file of Pebble and one for each connection.
 	filesMin    = 4_096
 	filesWanted = 65_536
-	// freeMin is the least room on a disk, in bytes, and freeShareWanted the
-	// wanted percentage.
+	// freeMin is the least room on a disk, in bytes, and freeShareWanted the wanted percentage.
 	freeMin         = 1 << 30
 	freeShareWanted = 10
 	// filesFreeMin is the fewest new files that a disk must be able to hold.
 	filesFreeMin = 10_000
-	// syncWanted is the wanted median time to make a write durable, syncMax
-	// the greatest with which writes are of use, and syncLie less than any
-	// disk takes.
+	// syncWanted is the wanted median time to make a write durable, syncMax the greatest with which
+	// writes are of use, and syncLie less than any disk takes.
 	syncWanted = 10 * time.Millisecond
 	syncMax    = 200 * time.Millisecond
 	syncLie    = 5 * time.Microsecond
@@ -29,10 +26,9 @@ const (
 
 const machine = area(AreaMachine)
 
-// checkOpenFiles looks at the hard limit. Every store keeps up to a thousand
-// table files open, every client and peer is a connection, and a node that
-// cannot open a file stops: the shells and containers of many distributions
-// allow only 1,024.
+// checkOpenFiles looks at the hard limit. Every store keeps up to a thousand table files open,
+// every client and peer is a connection, and a node that cannot open a file stops: the shells and
+// containers of many distributions allow only 1,024.
 func checkOpenFiles(f *Facts) []Finding {
 	if f.Machine == nil {
 		return nil
@@ -50,10 +46,9 @@ func checkOpenFiles(f *Facts) []Finding {
 	}
 }
 
-// checkMemory compares what the node and its image may use with what there
-// is. The image is shared memory, which counts for the control group but not
-// for --memory. Memory that is in use now is only a warning, because the node
-// itself may be what uses it.
+// checkMemory compares what the node and its image may use with what there is. The image is shared
+// memory, which counts for the control group but not for --memory. Memory that is in use now is
+// only a warning, because the node itself may be what uses it.
 func checkMemory(f *Facts) []Finding {
 	m := f.Machine
 	if m == nil || m.MemoryLimit == 0 {
@@ -71,9 +66,8 @@ func checkMemory(f *Facts) []Finding {
 	return one(machine.good(check, what))
 }
 
-// checkSwap warns of any swap. A node whose pages are on disk answers
-// heartbeats late, and the other nodes take its primaries away although
-// nothing has failed.
+// checkSwap warns of any swap. A node whose pages are on disk answers heartbeats late, and the
+// other nodes take its primaries away although nothing has failed.
 func checkSwap(f *Facts) []Finding {
 	if f.Machine == nil {
 		return nil
@@ -84,9 +78,8 @@ func checkSwap(f *Facts) []Finding {
 	return one(machine.good("swap", "no swap"))
 }
 
-// checkOvercommit warns of strict accounting. The Go runtime reserves address
-// space that it never touches, which counts as used there, so a node fails to
-// allocate while most memory is free.
+// checkOvercommit warns of strict accounting. The Go runtime reserves address space that it never
+// touches, which counts as used there, so a node fails to allocate while most memory is free.
 func checkOvercommit(f *Facts) []Finding {
 	if f.Machine == nil {
 		return nil
@@ -97,10 +90,9 @@ func checkOvercommit(f *Facts) []Finding {
 	return one(machine.good("overcommit", fmt.Sprintf("vm.overcommit_memory is %d", f.Machine.Overcommit)))
 }
 
-// checkHugePages looks at transparent huge pages for the memory of the node
-// and, if the node asks for them, for its image. The setting for all memory
-// makes the kernel copy pages together in the middle of requests. Images have
-// their own setting, an option of the mount.
+// checkHugePages looks at transparent huge pages for the memory of the node and, if the node asks
+// for them, for its image. The setting for all memory makes the kernel copy pages together in the
+// middle of requests. Images have their own setting, an option of the mount.
 func checkHugePages(f *Facts) []Finding {
 	m := f.Machine
 	if m == nil {
@@ -128,8 +120,8 @@ func checkHugePages(f *Facts) []Finding {
 	return append(out, machine.good("huge pages of images", "the mount allows huge pages"))
 }
 
-// checkShm looks at the folder for images. An image has to fit next to the
-// version that readers still hold; its budget covers both.
+// checkShm looks at the folder for images. An image has to fit next to the version that readers
+// still hold; its budget covers both.
 func checkShm(f *Facts) []Finding {
 	s := f.Shm
 	if s == nil {
@@ -150,10 +142,13 @@ func checkShm(f *Facts) []Finding {
 	if slices.Contains(s.Mount.Options, "ro") {
 		add(shm.wrong("mount", s.Mount.At+" is mounted read-only", "run `mount -o remount,rw "+s.Mount.At+"`; in a container, mount a writable tmpfs there"))
 	}
+	// With the sticky bit, as on /dev/shm itself, others may add files there but not replace those
+	// of the node.
 	if s.Exists && s.Mode&0o022 != 0 && s.Mode&0o1000 == 0 {
 		add(shm.wrong("permissions", fmt.Sprintf("others may write %s (mode %04o) and could replace an image", s.Dir, s.Mode), "run `chmod 755 "+s.Dir+"`"))
 	}
 	switch what := fmt.Sprintf("%s of %s are free; an image may have %s", size(s.Free), size(s.Size), size(s.ImageBudget)); {
+	// The size of the file system is unknown, so nothing can be judged.
 	case s.Size == 0:
 	case s.Size < s.ImageBudget:
 		add(shm.wrong("size", what, fmt.Sprintf("run `mount -o remount,size=%d %s`, or lower --snapshot-budget", 2*s.ImageBudget, s.Mount.At)))
@@ -167,8 +162,8 @@ func checkShm(f *Facts) []Finding {
 
 const disk = area(AreaDisk)
 
-// checkDisks looks at each data directory. A directory that does not exist is
-// created by the node, so only the place where it will be has to be usable.
+// checkDisks looks at each data directory. A directory that does not exist is created by the node,
+// so only the place where it will be has to be usable.
 func checkDisks(f *Facts) []Finding {
 	out := []Finding{}
 	for i := range f.Disks {
@@ -188,9 +183,8 @@ func checkDisks(f *Facts) []Finding {
 // localKinds are file systems whose syncs are known to reach the disk.
 var localKinds = []string{"ext4", "ext3", "ext2", "xfs", "btrfs", "zfs", "f2fs", "apfs"}
 
-// checkFileSystem judges where the data will be. Rhumb acknowledges a write
-// when a sync has returned, so the file system has to keep that promise, and
-// to keep the data at all.
+// checkFileSystem judges where the data will be. Rhumb acknowledges a write when a sync has
+// returned, so the file system has to keep that promise, and to keep the data at all.
 func checkFileSystem(d *Disk) Finding {
 	const check = "file system"
 	what := fmt.Sprintf("%s is on %s (%s)", d.Dir, d.Mount.At, d.Mount.Kind)
@@ -199,6 +193,8 @@ func checkFileSystem(d *Disk) Finding {
 		return disk.wrong(check, what+", which is mounted read-only", "run `mount -o remount,rw "+d.Mount.At+"`, after `dmesg` has said why it is read-only")
 	case d.Mount.Kind == "tmpfs" || d.Mount.Kind == "ramfs":
 		return disk.wrong(check, what+": it forgets everything when the machine restarts", "choose a --dir on a disk")
+	// Warned of and not refused: some of these keep their promises, and it is the operator who
+	// knows.
 	case strings.HasPrefix(d.Mount.Kind, "nfs") || slices.Contains([]string{"cifs", "smb3", "9p", "ceph", "glusterfs"}, d.Mount.Kind) || strings.HasPrefix(d.Mount.Kind, "fuse"):
 		return disk.warning(check, what+", which another machine provides: a node stalls whenever that one does", "choose a --dir on a disk of this machine")
 	case d.Mount.Kind == "overlay":
@@ -209,14 +205,15 @@ func checkFileSystem(d *Disk) Finding {
 	return disk.good(check, what)
 }
 
-// checkRoom warns long before a node refuses writes, because new table files
-// are written before the old ones are removed.
+// checkRoom warns long before a node refuses writes, because new table files are written before the
+// old ones are removed.
 func checkRoom(d *Disk) Finding {
 	const check, remedy = "room", "make room or choose a larger disk: a node refuses writes before its disk is full"
 	what := fmt.Sprintf("%s has %s of %s free", d.Dir, size(d.Free), size(d.Size))
 	switch {
 	case d.Free < freeMin:
 		return disk.wrong(check, what, remedy)
+	// File systems without a table of inodes report zero, which is not a lack.
 	case d.FilesFree > 0 && d.FilesFree < filesFreeMin:
 		return disk.wrong(check, fmt.Sprintf("%s can hold %d more files", d.Dir, d.FilesFree), "remove files, or make a file system with more inodes")
 	case d.Size > 0 && d.Free < d.Size/100*freeShareWanted:
@@ -225,9 +222,8 @@ func checkRoom(d *Disk) Finding {
 	return disk.good(check, what)
 }
 
-// checkSync judges how long a write takes to become durable. All writes wait
-// for it, and a primary waits for the slowest of its in-sync secondaries, so
-// the slowest sync counts too.
+// checkSync judges how long a write takes to become durable. All writes wait for it, and a primary
+// waits for the slowest of its in-sync secondaries, so the slowest sync counts too.
 func checkSync(d *Disk) Finding {
 	const check = "sync"
 	if d.SyncMedian == 0 {
@@ -249,6 +245,7 @@ func checkSync(d *Disk) Finding {
 func checkSharedDisks(f *Facts) []Finding {
 	out := []Finding{}
 	for i := range f.Disks {
+		// Each pair once.
 		for j := range i {
 			a, b := &f.Disks[j], &f.Disks[i]
 			if a.Err == "" && b.Err == "" && a.Device == b.Device && a.Device != 0 {

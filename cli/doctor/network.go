@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// offsetWanted is the wanted agreement of clocks. A node that is more
-	// than offsetMax off loses its primaries (docs/runbooks/clock.md).
+	// offsetWanted is the wanted agreement of clocks. A node that is more than offsetMax off loses
+	// its primaries (docs/runbooks/clock.md).
 	offsetWanted = 500 * time.Millisecond
 	offsetMax    = 8 * time.Second
 	// errorWanted is the wanted bound of the kernel for its clock.
@@ -19,9 +19,9 @@ const (
 
 const clock = area(AreaClock)
 
-// checkClock looks at the kernel's opinion of its own clock. Time services
-// inform the kernel when they have synchronized it. In a container, the service
-// runs on the host and its state is seen here.
+// checkClock looks at the kernel's opinion of its own clock. Time services inform the kernel when
+// they have synchronized it. In a container, the service runs on the host and its state is seen
+// here.
 func checkClock(f *Facts) []Finding {
 	const check, remedy = "synchronized", "run chrony or systemd-timesyncd, on the host if this is a container"
 	switch c := f.Clock; {
@@ -38,9 +38,8 @@ func checkClock(f *Facts) []Finding {
 	}
 }
 
-// checkOffsets compares clocks. The uncertainty of a measurement counts in
-// favour of the clock: half of a round trip around the world is not a fault
-// of a clock.
+// checkOffsets compares clocks. The uncertainty of a measurement counts in favour of the clock:
+// half of a round trip around the world is not a fault of a clock.
 func checkOffsets(f *Facts) []Finding {
 	out := []Finding{}
 	for _, o := range f.Offsets {
@@ -50,6 +49,7 @@ func checkOffsets(f *Facts) []Finding {
 		}
 		what := fmt.Sprintf("the clock of %s is %v %s that of this machine (to %v)", o.Of, round(far), direction, round(o.Uncertainty))
 		const remedy = "run `chronyc makestep` on the machine whose clock is wrong; docs/runbooks/clock.md has more"
+		// Only the part of the difference that is certain counts.
 		switch far -= o.Uncertainty; {
 		case far > offsetMax:
 			out = append(out, clock.wrong("offset", what+fmt.Sprintf("; with more than %v, a node takes no primaries", offsetMax), remedy))
@@ -64,8 +64,8 @@ func checkOffsets(f *Facts) []Finding {
 
 const ports = area(AreaPorts)
 
-// checkBinds looks at the ports on which the node will listen. A port that is
-// in use is free for the node that runs there, which a ping has named.
+// checkBinds looks at the ports on which the node will listen. A port that is in use is free for
+// the node that runs there, which a ping has named.
 func checkBinds(f *Facts) []Finding {
 	out := []Finding{}
 	for _, b := range f.Binds {
@@ -84,8 +84,7 @@ func checkBinds(f *Facts) []Finding {
 	return out
 }
 
-// checkReaches names every port that is closed, and counts the others of each
-// region.
+// checkReaches names every port that is closed, and counts the others of each region.
 func checkReaches(f *Facts) []Finding {
 	open := map[string]int{}
 	slowest := map[string]time.Duration{}
@@ -107,10 +106,9 @@ func checkReaches(f *Facts) []Finding {
 
 const certificates = area(AreaCertificates)
 
-// checkIdentities judges certificates. Whether one can be used at all was
-// decided when it was loaded, by the rules of the nodes; what remains is how
-// long it lasts. A certificate of a node that is past two thirds of its life
-// should have been renewed already.
+// checkIdentities judges certificates. Whether one can be used at all was decided when it was
+// loaded, by the rules of the nodes; what remains is how long it lasts. A certificate of a node
+// that is past two thirds of its life should have been renewed already.
 func checkIdentities(f *Facts) []Finding {
 	out := []Finding{}
 	for _, id := range f.Identities {
@@ -118,6 +116,7 @@ func checkIdentities(f *Facts) []Finding {
 		switch what := fmt.Sprintf("%s: %s is %s of cluster %s, until %s", id.Of, id.Cert, id.Name, id.Cluster, id.NotAfter.UTC().Format(time.RFC3339)); {
 		case id.Err != "":
 			out = append(out, certificates.wrong("usable", id.Of+": "+id.Err, "`rhumb cert show "+id.Cert+"` shows the certificate; `rhumb cert create` or an enrolment with a new token makes another"))
+		// A caller who logs in by password has authorities and no certificate.
 		case id.Cert == "":
 			out = append(out, certificates.good("usable", id.Of+" trusts the authorities in "+id.CA))
 		case left < id.WarnBefore:
@@ -131,9 +130,9 @@ func checkIdentities(f *Facts) []Finding {
 
 const cluster = area(AreaCluster)
 
-// checkMembers lists the nodes of the cluster. A node that is fenced and
-// silent was noticed by the cluster, which has replaced it where it could, so
-// it weighs less than one that is silent only here.
+// checkMembers lists the nodes of the cluster. A node that is fenced and silent was noticed by the
+// cluster, which has replaced it where it could, so it weighs less than one that is silent only
+// here.
 func checkMembers(f *Facts) []Finding {
 	if f.ClusterErr != "" {
 		return one(cluster.wrong("answers", "the cluster does not answer: "+f.ClusterErr, "start a node, or name others with --addr; add --local to look at this machine only"))
@@ -160,9 +159,8 @@ func checkMembers(f *Facts) []Finding {
 	return out
 }
 
-// checkVersions compares the programs. Two versions at once are normal during
-// an upgrade and nowhere else; a command of another version may lack what the
-// nodes can do.
+// checkVersions compares the programs. Two versions at once are normal during an upgrade and
+// nowhere else; a command of another version may lack what the nodes can do.
 func checkVersions(f *Facts) []Finding {
 	by := map[string][]string{}
 	for _, m := range f.Members {
@@ -181,6 +179,7 @@ func checkVersions(f *Facts) []Finding {
 	if len(by) > 1 {
 		return one(cluster.warning("versions", what, "finish the upgrade: restart the nodes with the old version one after the other"))
 	}
+	// Only if no node has the version of this program: during an upgrade it is that of one half.
 	if len(by[f.Version]) == 0 && f.Version != "" {
 		return one(cluster.warning("versions", what+"; this program is "+f.Version, "use the program of the nodes' version"))
 	}

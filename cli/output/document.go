@@ -24,24 +24,22 @@ const (
 	JSON = "json"
 	// JSONL is like JSON, except that a list is one line for each element.
 	JSONL = "jsonl"
-	// YAML has the keys of JSON. Several documents of one command are
-	// separated by lines of three hyphens.
+	// YAML has the keys of JSON. Several documents of one command are separated by lines of three
+	// hyphens.
 	YAML = "yaml"
 )
 
 // Formats lists the values of --output.
 var Formats = []string{Table, JSON, YAML, JSONL}
 
-// IsDocument reports whether a form is one for programs: everything but a
-// table.
+// IsDocument reports whether a form is one for programs: everything but a table.
 func IsDocument(format string) bool { return format != Table && slices.Contains(Formats, format) }
 
 // ForPrograms reports whether data is printed as documents and not as tables.
 func (p *Printer) ForPrograms() bool { return IsDocument(p.Format) }
 
-// PrintDocument writes one document in the selected form, which is JSON if a
-// table was asked for. A command that prints many records calls it once for
-// each, so that its memory is bounded.
+// PrintDocument writes one document in the selected form, which is JSON if a table was asked for. A
+// command that prints many records calls it once for each, so that its memory is bounded.
 func (p *Printer) PrintDocument(doc any) error {
 	switch p.Format {
 	case YAML:
@@ -52,8 +50,7 @@ func (p *Printer) PrintDocument(doc any) error {
 	return writeJSON(p.Out, doc)
 }
 
-// printLines writes one line for each element of a list, and one line for
-// anything else.
+// printLines writes one line for each element of a list, and one line for anything else.
 func (p *Printer) printLines(doc any) error {
 	list := reflect.ValueOf(doc)
 	if list.Kind() != reflect.Slice {
@@ -67,8 +64,7 @@ func (p *Printer) printLines(doc any) error {
 	return nil
 }
 
-// printYAML writes a document, and a separator before it unless it is the
-// first.
+// printYAML writes a document, and a separator before it unless it is the first.
 func (p *Printer) printYAML(doc any) error {
 	text, err := encodeYAML(doc)
 	if err != nil {
@@ -81,9 +77,11 @@ func (p *Printer) printYAML(doc any) error {
 	return rhumb.Wrap(opPrint, err)
 }
 
-// Lines returns a writer that takes lines of JSON and prints each in the
-// selected form. Packages that print lines of JSON do not know the other
-// forms.
+// Lines returns a writer that takes lines of JSON and prints each in the selected form. Packages
+// that print lines of JSON do not know the other forms.
+//
+// Such packages predate the other forms and must stay usable without a Printer, for example in
+// tests.
 func (p *Printer) Lines() io.Writer {
 	if p.Format != YAML {
 		return escapedJSON{p.Out}
@@ -119,16 +117,16 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writeJSON writes one document on one line. Escapes for HTML would make
-// paths and comparisons unreadable, and no browser reads this output.
+// writeJSON writes one document on one line. Escapes for HTML would make paths and comparisons
+// unreadable, and no browser reads this output.
 func writeJSON(w io.Writer, doc any) error {
 	enc := json.NewEncoder(escapedJSON{w})
 	enc.SetEscapeHTML(false)
 	return rhumb.Wrap(opPrint, enc.Encode(doc))
 }
 
-// encodeYAML encodes a document with the keys, the order and the numbers of
-// its JSON, so that the two forms cannot differ.
+// encodeYAML encodes a document with the keys, the order and the numbers of its JSON, so that the
+// two forms cannot differ.
 func encodeYAML(doc any) ([]byte, error) {
 	text, err := json.Marshal(doc)
 	if err != nil {
@@ -151,8 +149,7 @@ func encodeYAML(doc any) ([]byte, error) {
 	return escaped.Bytes(), err
 }
 
-// yamlNode decodes one JSON value. Decoding into a map would lose the order
-// of the keys.
+// yamlNode decodes one JSON value. Decoding into a map would lose the order of the keys.
 func yamlNode(dec *json.Decoder) (*yaml.Node, error) {
 	token, err := dec.Token()
 	if err != nil {
@@ -171,8 +168,7 @@ func yamlNode(dec *json.Decoder) (*yaml.Node, error) {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: fmt.Sprint(token)}, nil
 }
 
-// yamlCollection decodes the elements of an object or a list, whose keys are
-// elements too.
+// yamlCollection decodes the elements of an object or a list, whose keys are elements too.
 func yamlCollection(dec *json.Decoder, open json.Delim) (*yaml.Node, error) {
 	node := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
 	if open == '{' {
@@ -192,25 +188,24 @@ func yamlCollection(dec *json.Decoder, open json.Delim) (*yaml.Node, error) {
 	return node, err
 }
 
-// plainRE matches text that needs no quotes in any version of YAML, except
-// for plainWords.
+// plainRE matches text that needs no quotes in any version of YAML, except for plainWords.
 var plainRE = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./()+-]*( [A-Za-z0-9_./()+-]+)*$`)
 
 // plainWords mean something other than text to some readers of YAML.
 var plainWords = []string{"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
-// yamlString quotes all text that a reader could take for something else.
-// Control characters are escaped only within double quotes, see escapedJSON.
+// yamlString quotes all text that a reader could take for something else. Control characters are
+// escaped only within double quotes, see escapedJSON.
 func yamlString(s string) *yaml.Node {
 	node := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
 	if !plainRE.MatchString(s) || slices.Contains(plainWords, strings.ToLower(s)) {
+		// Double quotes are the only style of YAML in which every text can be written.
 		node.Style = yaml.DoubleQuotedStyle
 	}
 	return node
 }
 
-// yamlNumber keeps the digits. Readers of YAML 1.1 take 1e+21 for text; they
-// want a fraction.
+// yamlNumber keeps the digits. Readers of YAML 1.1 take 1e+21 for text; they want a fraction.
 func yamlNumber(digits string) *yaml.Node {
 	// Without a tag: an integer of more than 64 bits is a float to YAML.
 	node := &yaml.Node{Kind: yaml.ScalarNode, Value: digits}

@@ -29,8 +29,8 @@ func memInfo(text string) map[string]int64 {
 	return fields
 }
 
-// bracketed returns the selected word of a setting of the kernel, such as
-// madvise in "always [madvise] never".
+// bracketed returns the selected word of a setting of the kernel, such as madvise in "always
+// [madvise] never".
 func bracketed(text string) string {
 	_, text, _ = strings.Cut(text, "[")
 	word, _, found := strings.Cut(text, "]")
@@ -40,13 +40,11 @@ func bracketed(text string) string {
 	return word
 }
 
-// parseMounts parses /proc/self/mountinfo. Later mounts hide earlier ones at
-// the same place.
+// parseMounts parses /proc/self/mountinfo. Later mounts hide earlier ones at the same place.
 func parseMounts(text string) []doctor.Mount {
 	var mounts []doctor.Mount
 	for line := range strings.Lines(text) {
-		// 36 35 98:0 /root /mnt rw,noatime master:1 - ext4 /dev/sda
-		// rw,errors=continue
+		// 36 35 98:0 /root /mnt rw,noatime master:1 - ext4 /dev/sda rw,errors=continue
 		before, after, found := strings.Cut(line, " - ")
 		left, right := strings.Fields(before), strings.Fields(after)
 		if !found || len(left) < 6 || len(right) < 1 {
@@ -83,7 +81,9 @@ func mountOf(path string, mounts []doctor.Mount) (best doctor.Mount) {
 		path = real
 	}
 	for _, m := range mounts {
+		// Compared by whole components: /data2 is not inside /data.
 		inside := m.At == "/" || path == m.At || strings.HasPrefix(path, m.At+"/")
+		// The longest mount point wins, and of equal ones the later, which hides the earlier.
 		if inside && len(m.At) >= len(best.At) {
 			best = m
 		}

@@ -1,6 +1,13 @@
-// Package probe gathers facts about this machine and about the ports of
-// nodes, for package doctor to judge. What the operating system does not tell
-// is left empty.
+// Package probe gathers facts about this machine and about the ports of nodes, for package doctor
+// to judge. Facts that the operating system does not report are left empty.
+//
+// Every question has a bound in time, because the answer may be a firewall that drops packets or a
+// disk that hangs, and a doctor that hangs is of no use. Nothing is changed on the machine or the
+// cluster but for small files in the data directories, which are removed.
+//
+// The questions are asked as the user who runs the command. A node usually runs as another user, so
+// the permissions of folders are judged by the mode of the folders too, and not by the success of
+// this process alone.
 package probe
 
 import (
@@ -26,26 +33,27 @@ import (
 )
 
 const (
-	// syncs is how many writes measure a disk, and syncsFor bounds the time
-	// for them.
+	// syncs is how many writes measure a disk, and syncsFor bounds the time for them. An odd number
+	// has a median that was measured, and 21 of them take a tenth of a second on a good disk.
 	syncs    = 21
 	syncsFor = 3 * time.Second
 	// syncBytes is the size of such a write.
 	syncBytes = 4 << 10
-	// dialTimeout bounds an attempt to connect, and udpWait the wait for a
-	// refusal: a gossip port does not answer strangers.
+	// dialTimeout bounds an attempt to connect, and udpWait the wait for a refusal: a gossip port
+	// does not answer strangers.
 	dialTimeout = 3 * time.Second
 	udpWait     = 300 * time.Millisecond
 	// dialsAtOnce bounds the connections that are attempted at the same time.
 	dialsAtOnce = 64
 )
 
-// Machine describes the limits and the memory of this machine, for a node
-// with this much memory.
+// Machine describes the limits and the memory of this machine, for a node with this much memory.
 func Machine(asked, imageBudget int64, wantsHugePages bool) *doctor.Machine {
 	m := &doctor.Machine{MemoryAsked: asked, ImageBudget: imageBudget, WantsHugePages: wantsHugePages}
 	limit, from := memory.Limit()
 	m.MemoryLimit, m.LimitFrom = limit, string(from)
+	// The default of a node, computed by the same function, so that the doctor judges what the node
+	// will do.
 	if m.MemoryAsked == 0 {
 		m.MemoryAsked = memory.Default(1)
 	}
@@ -58,8 +66,8 @@ func Machine(asked, imageBudget int64, wantsHugePages bool) *doctor.Machine {
 	return m
 }
 
-// Shm describes the folder for images. The folder itself may not exist: the
-// first node of the machine creates it.
+// Shm describes the folder for images. The folder itself may not exist: the first node of the
+// machine creates it.
 func Shm(dir string, imageBudget int64) *doctor.Shm {
 	s := &doctor.Shm{Dir: dir, ImageBudget: imageBudget}
 	at, err := existing(dir)
@@ -80,9 +88,8 @@ func Shm(dir string, imageBudget int64) *doctor.Shm {
 	return s
 }
 
-// Disk describes a data directory and measures how long a sync takes there. A
-// directory that does not exist is judged by the folder in which it will be
-// created.
+// Disk describes a data directory and measures how long a sync takes there. A directory that does
+// not exist is judged by the folder in which it will be created.
 func Disk(dir string) doctor.Disk {
 	d := doctor.Disk{Dir: dir}
 	at, err := existing(dir)
@@ -111,8 +118,8 @@ func Disk(dir string) doctor.Disk {
 	return d
 }
 
-// existing returns the nearest folder of a path that exists. It is where a
-// node that is not installed yet will create its directories.
+// existing returns the nearest folder of a path that exists. It is where a node that is not
+// installed yet will create its directories.
 func existing(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -130,9 +137,9 @@ func existing(path string) (string, error) {
 	}
 }
 
-// writable returns an error if this user cannot create files in a folder.
-// Permissions alone are no proof: the file system may be read-only, and the
-// user may be root without the right to write there, as in a container.
+// writable returns an error if this user cannot create files in a folder. Permissions alone are no
+// proof: the file system may be read-only, and the user may be root without the right to write
+// there, as in a container.
 func writable(dir string) error {
 	f, err := os.CreateTemp(dir, ".rhumb-doctor-*")
 	if err != nil {
@@ -151,6 +158,8 @@ func syncTimes(dir string) (median, slowest time.Duration, err error) {
 	var times []time.Duration
 	for begin := time.Now(); len(times) < syncs && time.Since(begin) < syncsFor; {
 		start := time.Now()
+		// Each write extends the file, as that of a log does, so the sync includes the metadata of
+		// the file system.
 		if _, err := f.Write(make([]byte, syncBytes)); err != nil {
 			return 0, 0, err
 		}
@@ -163,8 +172,8 @@ func syncTimes(dir string) (median, slowest time.Duration, err error) {
 	return times[len(times)/2], times[len(times)-1], nil
 }
 
-// Bind tries to listen on an address and releases it again at once. A port that
-// is in use is not an error: a node may run there.
+// Bind tries to listen on an address and releases it again at once. A port that is in use is not an
+// error: a node may run there.
 func Bind(use, network, addr string) doctor.Bind {
 	b := doctor.Bind{Use: use, Network: network, Addr: addr}
 	var err error
@@ -179,6 +188,8 @@ func Bind(use, network, addr string) doctor.Bind {
 			err = l.Close()
 		}
 	}
+	// Kept apart because the answer depends on who asks: for a new node it is a fault, for a
+	// machine that runs one it is the normal state.
 	if errors.Is(err, syscall.EADDRINUSE) {
 		b.InUse = true
 	} else if err != nil {
@@ -187,13 +198,15 @@ func Bind(use, network, addr string) doctor.Bind {
 	return b
 }
 
-// Dial tries to connect to each port, many at once, and fills in what came of
-// it. A firewall that drops packets costs the full timeout, so the ports of a
-// cluster cannot be tried one after the other.
+// Dial tries to connect to each port, many at once, and fills in what came of it. A firewall that
+// drops packets costs the full timeout, so the ports of a cluster cannot be tried one after the
+// other.
 func Dial(ctx context.Context, reaches []doctor.Reach) {
 	slots := make(chan struct{}, dialsAtOnce)
 	var work sync.WaitGroup
 	for i := range reaches {
+		// Taken before the goroutine is made, so that a list of thousands of ports does not become
+		// thousands of goroutines.
 		slots <- struct{}{}
 		work.Go(func() {
 			dial(ctx, &reaches[i])
@@ -203,11 +216,11 @@ func Dial(ctx context.Context, reaches []doctor.Reach) {
 	work.Wait()
 }
 
-// dial tries one port. The connection is closed unused, which each
-// server has to bear from anybody.
+// dial tries one port. The connection is closed unused, which each server has to bear from anybody.
 func dial(ctx context.Context, r *doctor.Reach) {
 	start := time.Now()
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, r.Network, r.Addr)
+	// Dialling UDP sends nothing and so proves nothing.
 	if err == nil && r.Network == "udp" {
 		err = refusal(conn)
 	}
@@ -220,8 +233,8 @@ func dial(ctx context.Context, r *doctor.Reach) {
 	}
 }
 
-// refusal sends a datagram and returns an error if the machine says that
-// nobody listens. Silence counts as an open port.
+// refusal sends a datagram and returns an error if the machine says that nobody listens. Silence
+// counts as an open port.
 func refusal(conn net.Conn) error {
 	if _, err := conn.Write([]byte{0}); err != nil {
 		return err
@@ -236,10 +249,10 @@ func refusal(conn net.Conn) error {
 	return err
 }
 
-// Identity loads a certificate with its key and authorities as a node or a
-// client would.
+// Identity loads a certificate with its key and authorities as a node or a client would.
 func Identity(of string, files identity.Files) doctor.Identity {
 	id := doctor.Identity{Of: of, Cert: files.Cert, CA: files.CA}
+	// The same code as in a node: the doctor must not accept files that a node refuses.
 	src, err := identity.OpenSource(identity.SourceConfig{Files: files})
 	if err != nil {
 		id.Err = rhumb.Message(err)
@@ -274,8 +287,8 @@ func readText(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// modeOf returns the permissions of a file as chmod writes them, with the
-// sticky bit, which makes a folder that everybody may write safe.
+// modeOf returns the permissions of a file as chmod writes them, with the sticky bit, which makes a
+// folder that everybody may write safe.
 func modeOf(info os.FileInfo) uint32 {
 	mode := uint32(info.Mode().Perm())
 	if info.Mode()&os.ModeSticky != 0 {
@@ -284,10 +297,9 @@ func modeOf(info os.FileInfo) uint32 {
 	return mode
 }
 
-// AuthorityClock compares the clock of the authority with that of this
-// machine. HTTP dates have seconds, which is enough: certificates are valid a
-// while before they are issued. With the authorities in caFile the server has
-// to prove that it is one of them.
+// AuthorityClock compares the clock of the authority with that of this machine. HTTP dates have
+// seconds, which is enough: certificates are valid a while before they are issued. With the
+// authorities in caFile the server has to prove that it is one of them.
 func AuthorityClock(ctx context.Context, addr, caFile string) (doctor.Offset, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // nothing but the date is used
 	if caFile != "" {

@@ -22,8 +22,8 @@ func roomOf(path string) (room, error) {
 	return room{int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize, st.Ffree}, nil
 }
 
-// openFiles returns the limits of open files. The soft one is that of the
-// shell: this program has raised its own.
+// openFiles returns the limits of open files. The soft one is that of the shell: this program has
+// raised its own.
 func openFiles() (soft, hard uint64) {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {

@@ -1,6 +1,9 @@
-// Package secret reads passwords of people: from a file that only its owner
-// can read, or from the terminal without showing them. Passwords never come
-// from a flag or from the environment, where other processes see them.
+// Package secret reads passwords of people: from a file that only its owner can read, or from the
+// terminal without showing them. Passwords are never in a flag or in the environment, where
+// other processes see them.
+//
+// The terminal is opened by its own name instead of the standard input, so that a command that
+// reads records from a pipe can still ask for a password.
 package secret
 
 import (
@@ -23,14 +26,12 @@ const op rhumb.Op = "rhumb.password"
 // passwordMax bounds a password in bytes.
 const passwordMax = 1 << 10
 
-// terminal is the terminal of the process, whatever its standard input is.
-// Tests replace it.
+// terminal is the terminal of the process, whatever its standard input is. Tests replace it.
 var terminal = "/dev/tty"
 
-// Password returns a function that reads the password of a user: from a file,
-// or, without one, from the terminal. A client calls it before each login. The
-// file is read each time, because the password may have been changed; a person
-// is asked once.
+// Password returns a function that reads the password of a user: from a file, or, without one, from
+// the terminal. A client calls it before each login. The file is read each time, because the
+// password may have been changed; a person is asked once.
 func Password(file, user string) func() (string, error) {
 	if file != "" {
 		return func() (string, error) { return FromFile(file) }
@@ -42,12 +43,11 @@ func Password(file, user string) func() (string, error) {
 	return first.(func() (string, error))
 }
 
-// asked holds, for each user, the function that asks for the password. A
-// command may open several connections, and asks once for all of them.
+// asked holds, for each user, the function that asks for the password. A command may open several
+// connections, and asks once for all of them.
 var asked sync.Map
 
-// FromFile reads a password from a file. One line break at the end does not
-// belong to the password.
+// FromFile reads a password from a file. One line break at the end does not belong to the password.
 func FromFile(path string) (string, error) {
 	text, err := identity.ReadSecret(path)
 	if err != nil {
@@ -57,8 +57,7 @@ func FromFile(path string) (string, error) {
 	return check(text, path)
 }
 
-// Ask prints a question on the terminal and reads a line that the terminal
-// does not show.
+// Ask prints a question on the terminal and reads a line that the terminal does not show.
 func Ask(question string) (string, error) {
 	tty, err := os.OpenFile(terminal, os.O_RDWR, 0)
 	if err != nil {
@@ -96,9 +95,8 @@ func AskTwice(user string) (string, error) {
 	return first, err
 }
 
-// check rejects what cannot be a password. A file with several lines is most
-// likely not the file that was meant; its first line must not become a
-// password silently. Errors never show the text.
+// check rejects what cannot be a password. A file with several lines is most likely not the file
+// that was meant; its first line must not become a password silently. Errors never show the text.
 func check(text []byte, from string) (string, error) {
 	fault := ""
 	switch {

@@ -1,6 +1,9 @@
-// Package target says which cluster a program uses, and as whom. The command
-// line and other programs of operators fill a Target from the same settings,
-// so that all of them take identities the same way.
+// Package target says which cluster a program uses, and as whom. The command line and other
+// programs of operators fill a Target from the same settings, so that all of them take identities
+// the same way.
+//
+// It is apart from package connect, which also finds a demo and imitates distances: the provider
+// for Terraform links this package and neither of those.
 package target
 
 import (
@@ -25,19 +28,23 @@ const TimeoutDefault = 10 * time.Second
 
 const op rhumb.Op = "rhumb.connect"
 
-// Target is a cluster, the identity with which a program connects to it, and
-// the region from which it does.
+// Target is a cluster, the identity with which a program connects to it, and the region from which
+// it does.
+//
+// It is a value without behaviour until Config turns it into a configuration, so that flags,
+// contexts, files and the Terraform provider can fill it each in their own way and share every
+// rule.
 type Target struct {
 	Addrs    []string
 	From     string
 	Timeout  time.Duration
 	Insecure bool
 
-	// CA, Cert and Key name files. CA says whom to trust and is needed by
-	// everybody who uses TLS; Cert and Key prove who the caller is.
+	// CA, Cert and Key name files. CA says whom to trust and is needed by everybody who uses TLS;
+	// Cert and Key prove who the caller is.
 	CA, Cert, Key string
-	// User logs in with a password: the one in PasswordFile, or one that is
-	// asked for on the terminal.
+	// User logs in with a password: the one in PasswordFile, or one that is asked for on the
+	// terminal.
 	User, PasswordFile string
 	// Cluster is the only cluster to accept, or "" for any.
 	Cluster string
@@ -63,8 +70,7 @@ func (t *Target) IsSecure() bool {
 	return t.CA+t.Cert+t.Key+t.User+t.PasswordFile != ""
 }
 
-// Validate rejects settings that contradict each other, and names the
-// missing ones.
+// Validate rejects settings that contradict each other, and names the missing ones.
 func (t *Target) Validate() error {
 	fault := func(format string, args ...any) error { return rhumb.Ef(op, rhumb.InvalidArgument, format, args...) }
 	if t.Cluster != "" {
@@ -81,14 +87,15 @@ func (t *Target) Validate() error {
 		return fault("--cert and --user are two identities; choose one")
 	case t.PasswordFile != "" && t.User == "":
 		return fault("--password-file needs --user NAME")
+	// The CA of the operating system is never used: its hundreds of authorities have no say about
+	// who is a node of this cluster.
 	case t.IsSecure() && t.CA == "":
 		return fault("--ca is missing: the file with the certificates of the cluster's authorities says whom to trust")
 	}
 	return t.checkAddrs()
 }
 
-// checkAddrs rejects addresses without a port and, without TLS, addresses of
-// other machines.
+// checkAddrs rejects addresses without a port and, without TLS, addresses of other machines.
 func (t *Target) checkAddrs() error {
 	for _, addr := range t.Addrs {
 		host, port, err := net.SplitHostPort(addr)
@@ -98,8 +105,8 @@ func (t *Target) checkAddrs() error {
 		if !t.Insecure {
 			continue
 		}
-		// Names other than localhost are rejected without resolving them: the
-		// address may change before the connection is made.
+		// Names other than localhost are rejected without resolving them: the address may change
+		// before the connection is made.
 		if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "--addr %q is not a loopback address; without TLS, nothing is sent to other machines", addr)
 		}

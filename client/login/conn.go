@@ -22,10 +22,13 @@ import (
 )
 
 const (
-	// loginTimeout bounds one login. Nodes close connections on which a login takes longer.
+	// loginTimeout bounds one login. Nodes close connections on which a login takes longer. It is
+	// shorter than the time for which nodes tolerate an unauthenticated connection, so that the
+	// error is that of the login and not that of a closed connection.
 	loginTimeout = 8 * time.Second
 	// opensMax is how often a stream is opened again because the connection was replaced after the
-	// login.
+	// login. A connection that is replaced more often is broken, and the error of the last attempt
+	// is the best description of it.
 	opensMax = 3
 )
 
@@ -39,6 +42,9 @@ func (a *Account) Options() []grpc.DialOption {
 }
 
 // session is a login on one connection.
+//
+// The token is worth nothing elsewhere: a node accepts it on this connection only. So it is kept in
+// memory without further protection, and closing the connection is the only log-out.
 type session struct {
 	token string
 	// over identifies the TLS connection: gRPC replaces a broken connection on its own.
@@ -47,6 +53,9 @@ type session struct {
 }
 
 // conn logs one gRPC connection in.
+//
+// Interceptors do the work and not credentials of gRPC (PerRPCCredentials): a login is a call
+// itself, and credentials are asked for a token while a call is being sent.
 type conn struct {
 	account *Account
 
@@ -56,6 +65,8 @@ type conn struct {
 }
 
 // flight is a login that several calls wait for.
+//
+// The fields are written before done is closed and only read afterwards, so they need no lock.
 type flight struct {
 	done    chan struct{}
 	session *session
@@ -107,7 +118,7 @@ func (c *conn) run(cc *grpc.ClientConn, f *flight) {
 		c.current = nil
 	case c.current != nil:
 		// The renewal failed for a reason that may pass. Not at every call, though.
-		c.current.renew = time.Now().Add(c.current.until.Sub(time.Now()) / 4)
+		c.current.renew = time.Now().Add(time.Until(c.current.until) / 4)
 	}
 	c.mu.Unlock()
 	close(f.done)
@@ -131,6 +142,8 @@ func (c *conn) login(ctx context.Context, cc *grpc.ClientConn) (*session, error)
 	}
 	s, err := exchange(ctx, cc, client)
 	if err != nil {
+		// The origin of the error decides. A local error of the kind Unauthenticated, such as a
+		// rejected certificate of the node, must not mark the password as wrong.
 		e, _, remote := api.FromStatus(op, err)
 		// A node that cannot be reached is reported like that by any other call: the caller knows the
 		// address, and looks at the status.
@@ -152,6 +165,8 @@ func exchange(ctx context.Context, cc *grpc.ClientConn, client *scram.Client) (*
 	// The stream ends with this function.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// Opened before the conversation, because the channel binding needs the connection that gRPC
+	// chooses for the stream.
 	stream, err := rhumbpb.NewSessionClient(cc).Authenticate(ctx)
 	if err != nil {
 		return nil, err
@@ -179,12 +194,16 @@ func exchange(ctx context.Context, cc *grpc.ClientConn, client *scram.Client) (*
 			return nil, err
 		}
 		challenge = string(m.Message)
+		// The message with the token is the last one of the node; the loop then verifies its
+		// signature before the session counts.
 		if m.Token == "" {
 			if err := checkChallenge(challenge); err != nil {
 				return nil, err
 			}
 			continue
 		}
+		// Renewed at two thirds of its life, as certificates are, which leaves room for a few
+		// failed attempts.
 		now, life := time.Now(), time.Duration(m.LifetimeSeconds)*time.Second
 		s.token, s.renew, s.until = "Bearer "+m.Token, now.Add(life*2/3), now.Add(life)
 	}
@@ -243,6 +262,9 @@ func (c *conn) unary(ctx context.Context, method string, req, reply any, cc *grp
 }
 
 // stream opens a stream with a session of the connection that the stream is on.
+//
+// A stream is not sent again after messages were exchanged, unlike a unary call: only the layer
+// above knows which requests were answered.
 func (c *conn) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if isLogin(method) {
 		return open(ctx, desc, cc, method, opts...)
@@ -252,6 +274,8 @@ func (c *conn) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Clien
 		if err != nil {
 			return nil, err
 		}
+		// A context of its own for each attempt, so that an abandoned stream is released at once
+		// and not with the caller's context.
 		inner, cancel := context.WithCancel(s.withToken(ctx))
 		cs, err := open(inner, desc, cc, method, opts...)
 		if err != nil {

@@ -68,6 +68,9 @@ func Keys(user, password string, like access.Verifier) (access.Verifier, error) 
 }
 
 // newScram prepares a name and a password as RFC 4013 wants it.
+//
+// SASLprep makes two ways to type one character equal. Verifiers are made with it, so logins must
+// use it too, or people with accents in their password could not log in from every keyboard.
 func newScram(user, password string) (*scram.Client, error) {
 	c, err := scram.SHA256.NewClient(user, password, "")
 	if err != nil {
@@ -78,6 +81,9 @@ func newScram(user, password string) (*scram.Client, error) {
 }
 
 // Account is a user with its password. Its methods may be called concurrently.
+//
+// One Account serves all connections of a client. The expensive part of a login, the derivation of
+// the keys, depends on password and salt only, and the SCRAM client remembers it.
 type Account struct {
 	user     string
 	password func() (string, error)

@@ -18,6 +18,10 @@ import (
 const opAccess rhumb.Op = "rhumb.access"
 
 // accessCommands are the commands about users, roles and grants.
+//
+// They work through any node, which forwards a change to the leader of the metadata. When a command
+// returns, the change is durable; each node enforces it as soon as its copy of the metadata has it,
+// usually within milliseconds.
 type accessCommands struct{ *session }
 
 // accessDone is the document of a change.
@@ -89,16 +93,16 @@ func (ac *accessCommands) printDone(doc accessDone) error {
 	return nil
 }
 
-// newPassword says where the new password of a user is from. The flags of the
-// connection name the password with which the command itself logs in, so this one
-// has a name of its own.
+// newPassword says where the new password of a user is from. The flags of the connection name the
+// password with which the command itself logs in, so this one has a name of its own.
+//
+// A password in a flag would be in the history of the shell and in the list of processes.
 type newPassword struct {
 	file string
 	none bool
 }
 
-// verifier reads the new password and returns its verifier. The password itself
-// goes nowhere.
+// verifier reads the new password and returns its verifier. The password itself goes nowhere.
 func (p *newPassword) verifier(user string) (access.Verifier, error) {
 	if p.none {
 		return access.Verifier{}, nil
@@ -202,6 +206,8 @@ func (ac *accessCommands) changePassword(ctx context.Context, args []string, p *
 		if len(args) > 0 {
 			name = args[0]
 		} else {
+			// Asked before the password is typed: a verifier is computed for a name, and nobody
+			// should type a password twice to learn that there is nothing to change.
 			me, err := c.WhoAmI(ctx)
 			if err != nil {
 				return err
@@ -329,8 +335,7 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 		return ac.Print(docs, func(t table.Writer) {
 			t.AppendHeader(table.Row{"ROLE", "GRANTS", "USERS"})
 			for _, d := range docs {
-				// A role may have thousands of users; rhumb role ls -o json
-				// lists them.
+				// A role may have thousands of users; rhumb role ls -o json lists them.
 				t.AppendRow(table.Row{d.Name, len(d.Grants), output.Shorten(strings.Join(d.Users, ", "))})
 			}
 		})
@@ -338,6 +343,9 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 }
 
 // grantFlags select what a grant is about.
+//
+// The flag of the cluster is --cluster-wide and not --cluster, which names the cluster to connect
+// to in every command.
 type grantFlags struct {
 	table, prefix, rights string
 	cluster               bool
@@ -447,6 +455,7 @@ func (ac *accessCommands) listGrants(ctx context.Context, only []string) error {
 		// A role without grants exists all the same.
 		docs, found := []grantDoc{}, false
 		for _, r := range roles {
+			// Selected here and not by the node: all roles of a cluster fit into one answer.
 			if len(only) > 0 && r.Name != only[0] {
 				continue
 			}
@@ -512,8 +521,7 @@ func (ac *accessCommands) printCaller(me *client.Caller) error {
 		doc.Grants = append(doc.Grants, describeGrant("", g))
 	}
 	return ac.Print(doc, func(t table.Writer) {
-		// Principal.String names the kind, so that a user is not taken for an
-		// operator.
+		// Principal.String names the kind, so that a user is not taken for an operator.
 		t.AppendRow(table.Row{"you are", me.Principal.String()})
 		t.AppendRow(table.Row{"cluster", doc.Cluster})
 		if doc.Unlimited {

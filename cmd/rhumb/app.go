@@ -145,7 +145,7 @@ func (a *app) commands() []*cobra.Command {
 	images := imagecmd.Command(s.Printer, &s.conn)
 	images.AddCommand(benchcmd.ImageCommand(s.Printer, s.in))
 	return slices.Concat(
-		grouped(groupRun, demoCommand(s), startCommand(s), cluster.initCommand(authorities), ingestCommand(s), benchcmd.Command(s.Printer)),
+		grouped(groupRun, demoCommand(s), startCommand(s), cluster.initCommand(authorities), ingestCommand(s), benchcmd.Command(s.Printer, &s.conn)),
 		grouped(groupData, read.getCommand(), write.putCommand(), write.insertCommand(), write.patchCommand(), write.deleteCommand(),
 			write.batchCommand(), read.scanCommand(), images),
 		grouped(groupCluster,

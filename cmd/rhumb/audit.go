@@ -26,6 +26,9 @@ type auditFilter struct {
 	last                    int
 }
 
+// auditCommand returns the group of commands for audit logs. None of them collects the logs of all
+// nodes: each log proves something only together with a head that was kept elsewhere, and a
+// collection made by the cluster would be as trustworthy as the node that assembled it.
 func auditCommand(s *session) *cobra.Command {
 	var head string
 	verify := &cobra.Command{

@@ -20,14 +20,12 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// authorityCommands are `rhumb authority`, `rhumb token`, `rhumb cert
-// create` and the offline part of `rhumb init`. They work on the directory
-// of an authority.
+// authorityCommands are `rhumb authority`, `rhumb token`, `rhumb cert create` and the offline part
+// of `rhumb init`. They work on the directory of an authority.
 type authorityCommands struct {
 	*session
-	// dir is the directory, from the flag --authority of the command
-	// that runs. Only one command runs in a process, so all of them
-	// share the field.
+	// dir is the directory, from the flag --authority of the command that runs. Only one command
+	// runs in a process, so all of them share the field.
 	dir string
 }
 
@@ -43,19 +41,22 @@ func (ac *authorityCommands) open(level slog.Level) (*authority.Authority, error
 	return authority.Open(ac.dir, authority.Config{Logger: newLogger(ac.Err, level), Wall: wallClock})
 }
 
-// authorityCommand returns the group of commands for the directory of an
-// authority. None of them contacts the cluster.
+// authorityCommand returns the group of commands for the directory of an authority. None of them
+// contacts the cluster.
 func (ac *authorityCommands) authorityCommand() *cobra.Command {
 	return commandGroup("authority", "Run and administer the authority of a secure cluster",
 		ac.serveCommand(), ac.listCommand(), ac.rotateCommand(), ac.operatorCommand(), ac.revokeCommand(), ac.advertiseCommand(), ac.repairCommand())
 }
 
 // makeAuthority runs `rhumb init --authority`.
+//
+// It needs no network, so an authority can be made on a machine that never has one, and its
+// certificates carried to the nodes as files.
 func (ac *authorityCommands) makeAuthority(cluster string, advertise []string) error {
 	var id rhumb.ClusterID
 	var err error
-	// The authority chooses the ID of the cluster, because certificates
-	// contain it before the cluster exists.
+	// The authority chooses the ID of the cluster, because certificates contain it before the
+	// cluster exists.
 	if cluster == "" {
 		_, _ = rand.Read(id[:]) // never fails
 	} else if id, err = rhumb.ParseUUID(cluster); err != nil {
@@ -108,8 +109,8 @@ func authorityAddresses(hosts []string) (out []string, err error) {
 	return out, nil
 }
 
-// serveCommand returns the command that runs the server. It is the only
-// one of the group that has to keep running.
+// serveCommand returns the command that runs the server. It is the only one of the group that has
+// to keep running.
 func (ac *authorityCommands) serveCommand() *cobra.Command {
 	var listen, logLevel string
 	c := &cobra.Command{
@@ -131,9 +132,8 @@ The cluster runs without this server until certificates expire, so it may be awa
 	return ac.withAuthority(c)
 }
 
-// serve runs the server of the authority until ctx ends. The directory is
-// opened before the port, so that a damaged authority never appears to be
-// alive.
+// serve runs the server of the authority until ctx ends. The directory is opened before the port,
+// so that a damaged authority never appears to be alive.
 func (ac *authorityCommands) serve(ctx context.Context, listen string, level slog.Level) error {
 	a, err := ac.open(level)
 	if err != nil {
@@ -193,8 +193,8 @@ type issuedDoc struct {
 	Revoked bool `json:"revoked,omitempty"`
 }
 
-// printSummary prints the certificates. Without all, it omits expired
-// ones: the server alone adds one a week.
+// printSummary prints the certificates. Without all, it omits expired ones: the server alone adds
+// one a week.
 func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) error {
 	docs := []issuedDoc{}
 	for _, c := range sum.Certificates {
@@ -225,13 +225,12 @@ func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) erro
 	})
 }
 
-// stamp formats a time for a table. All times are in UTC, because the
-// machines of a cluster are in several time zones.
+// stamp formats a time for a table. All times are in UTC, because the machines of a cluster are in
+// several time zones.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
-// rotateCommand returns the command for both steps of a rotation. They are
-// one command, because the second step needs the hash that the first one
-// prints.
+// rotateCommand returns the command for both steps of a rotation. They are one command, because the
+// second step needs the hash that the first one prints.
 func (ac *authorityCommands) rotateCommand() *cobra.Command {
 	var retire string
 	var force bool
@@ -248,8 +247,8 @@ who still has one of the old key. Then retire the old key with --retire.`,
 				return err
 			}
 			defer a.Close()
-			// An empty --retire must not rotate the key: a script whose
-			// variable is empty would do so unintentionally.
+			// An empty --retire must not rotate the key: a script whose variable is empty would do
+			// so unintentionally.
 			doc := map[string]string{}
 			if cmd.Flags().Changed("retire") {
 				doc["retired"], err = a.Retire(retire, force)
@@ -271,8 +270,7 @@ who still has one of the old key. Then retire the old key with --retire.`,
 	return ac.withAuthority(c)
 }
 
-// operatorCommand returns the command that creates the certificate of an
-// operator.
+// operatorCommand returns the command that creates the certificate of an operator.
 func (ac *authorityCommands) operatorCommand() *cobra.Command {
 	var out string
 	var life time.Duration
@@ -301,6 +299,8 @@ func (ac *authorityCommands) issueFlags(c *cobra.Command, out *string, life *tim
 func (ac *authorityCommands) issue(o authority.Order, out string) error {
 	const op rhumb.Op = "rhumb.cert"
 	base := filepath.Join(out, o.Role.String())
+	// Before the certificate is signed: an existing key would be overwritten, and somebody may be
+	// using it.
 	for _, p := range []string{base + ".crt", base + ".key"} {
 		if _, err := os.Lstat(p); err == nil {
 			return rhumb.Ef(op, rhumb.AlreadyExists, "%s exists; choose another --out, or remove it", p)
@@ -316,17 +316,16 @@ func (ac *authorityCommands) issue(o authority.Order, out string) error {
 		return err
 	}
 	doc := describeCertificate(made.Leaf)
-	// The certificate is issued by now. If a file cannot be written, the
-	// certificate is in the ledger and nobody has its key.
+	// The certificate is issued by now. If a file cannot be written, the certificate is in the
+	// ledger and nobody has its key.
 	if doc.Files, err = made.Save(out); err != nil {
 		return err
 	}
 	return ac.printCertificate(doc)
 }
 
-// revokeCommand returns the command that ends renewals. The cluster itself
-// refuses a certificate by the list in its metadata, which this command
-// cannot reach.
+// revokeCommand returns the command that ends renewals. The cluster itself refuses a certificate by
+// the list in its metadata, which this command cannot reach.
 func (ac *authorityCommands) revokeCommand() *cobra.Command {
 	var node, why string
 	c := &cobra.Command{
@@ -336,6 +335,7 @@ expires: rhumb cert revoke makes the cluster refuse it at once. Run both if a ke
 		Example: "  rhumb authority revoke --node eu-1 --authority ./authority\n  rhumb authority revoke 5f2a90c1d7 --authority ./authority --why 'laptop lost'",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			// Exactly one of them.
 			if (len(args) == 1) == (node != "") {
 				return rhumb.E("rhumb.authority", rhumb.InvalidArgument, "name a serial number or --node, not both")
 			}
@@ -362,8 +362,7 @@ expires: rhumb cert revoke makes the cluster refuse it at once. Run both if a ke
 	return ac.withAuthority(c)
 }
 
-// advertiseCommand returns the command that replaces the addresses of the
-// authority.
+// advertiseCommand returns the command that replaces the addresses of the authority.
 func (ac *authorityCommands) advertiseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "advertise HOST[:PORT]... --authority DIR", Short: "Set where nodes reach the authority",
@@ -386,9 +385,8 @@ func (ac *authorityCommands) advertiseCommand() *cobra.Command {
 	return ac.withAuthority(c)
 }
 
-// repairCommand returns the command that sets a damaged ledger aside. It
-// is never run implicitly, because it voids tokens that somebody may be
-// waiting to use.
+// repairCommand returns the command that sets a damaged ledger aside. It is never run implicitly,
+// because it voids tokens that somebody may be waiting to use.
 func (ac *authorityCommands) repairCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "repair --authority DIR", Short: "Make an authority usable whose ledger is damaged",

@@ -17,14 +17,13 @@ import (
 // certSizeMax bounds the files with certificates that commands read.
 const certSizeMax = 1 << 20
 
-// certCommand returns the group of commands for certificates: those for
-// files, and those that ask a cluster.
+// certCommand returns the group of commands for certificates: those for files, and those that ask a
+// cluster.
 func (ac *authorityCommands) certCommand(online ...*cobra.Command) *cobra.Command {
 	return commandGroup("cert", "Make, show, list and revoke certificates", append([]*cobra.Command{ac.certCreateCommand(), ac.certShowCommand()}, online...)...)
 }
 
-// certCreateCommand returns the command that creates a certificate as
-// files.
+// certCreateCommand returns the command that creates a certificate as files.
 func (ac *authorityCommands) certCreateCommand() *cobra.Command {
 	var out, csr string
 	var life time.Duration
@@ -59,11 +58,13 @@ With --csr, the key stays where the certificate request was made.`,
 	return ac.withAuthority(c)
 }
 
-// certificateDoc is a certificate as `cert show` and `cert create` print
-// it.
+// certificateDoc is a certificate as `cert show` and `cert create` print it.
+//
+// It says everything that Rhumb looks at, in the words that Rhumb uses. For the other fields of a
+// certificate there are other tools, such as openssl.
 type certificateDoc struct {
-	// URI is the name as the certificate contains it. URI and Cluster are
-	// empty for authorities, whose Role is "ca".
+	// URI is the name as the certificate contains it. URI and Cluster are empty for authorities,
+	// whose Role is "ca".
 	URI     string `json:"uri,omitempty"`
 	Cluster string `json:"cluster_id,omitempty"`
 	Role    string `json:"role"`
@@ -74,8 +75,7 @@ type certificateDoc struct {
 	NotAfter  time.Time `json:"not_after"`
 	// Key is the kind of the public key.
 	Key string `json:"key"`
-	// Authority is the hash of the key of an authority, by which
-	// commands name it.
+	// Authority is the hash of the key of an authority, by which commands name it.
 	Authority string `json:"authority,omitempty"`
 	Issuer    string `json:"issuer"`
 	// Hosts are names and addresses for other software.
@@ -86,8 +86,8 @@ type certificateDoc struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// certShowCommand returns the command that prints the certificates in a
-// file. It needs no authority and no cluster.
+// certShowCommand returns the command that prints the certificates in a file. It needs no authority
+// and no cluster.
 func (ac *authorityCommands) certShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show FILE", Short: "Show the certificates in a file", Args: cobra.ExactArgs(1),
@@ -116,8 +116,7 @@ func (ac *authorityCommands) certShowCommand() *cobra.Command {
 	}
 }
 
-// describeCertificate describes a certificate, and what Rhumb would reject
-// about it.
+// describeCertificate describes a certificate, and what Rhumb would reject about it.
 func describeCertificate(c *x509.Certificate) certificateDoc {
 	doc := certificateDoc{
 		Serial: identity.SerialOf(c), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(), Key: c.PublicKeyAlgorithm.String(), Issuer: c.Issuer.String(),

@@ -52,8 +52,8 @@ type newContext struct {
 // contextCommands are `rhumb context`.
 type contextCommands struct{ *session }
 
-// contextCommand returns `rhumb context`. Its commands change one file of the
-// user and, except for `add --check`, connect to nothing.
+// contextCommand returns `rhumb context`. Its commands change one file of the user and, except for
+// `add --check`, connect to nothing.
 func contextCommand(s *session) *cobra.Command {
 	cc := &contextCommands{s}
 	ls := &cobra.Command{
@@ -87,9 +87,8 @@ is selected: commands then connect to a demo, if one runs.`,
 	return commandGroup("context", "Keep connections to clusters under names", cc.addCommand(), use, ls, show, rm)
 }
 
-// addCommand returns `rhumb context add`. Its flags have the names of the
-// settings that they store. They are literal: the environment says how to run
-// this command, not what the context holds.
+// addCommand returns `rhumb context add`. Its flags have the names of the settings that they store.
+// They are literal: the environment says how to run this command, not what the context holds.
 func (cc *contextCommands) addCommand() *cobra.Command {
 	var n newContext
 	c := &cobra.Command{
@@ -122,8 +121,7 @@ from --password-file). The file holds the names of files and never a password.`,
 	f.BoolVar(&n.use, "use", false, "make it the current context")
 	f.BoolVar(&n.replace, "replace", false, "replace a context of this name")
 	f.DurationVar(&n.timeout, "timeout", target.TimeoutDefault, "how long --check waits for the cluster")
-	// They describe the new context; the environment concerns this
-	// command.
+	// They describe the new context; the environment concerns this command.
 	flags.Literal(f, "addr", "ca", "cert", "key", "user", "password-file", "cluster", "from", "insecure")
 	return c
 }
@@ -137,6 +135,8 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 		if *path == "" {
 			continue
 		}
+		// The paths are relative to the folder in which they are typed; commands that use the
+		// context run elsewhere.
 		abs, err := filepath.Abs(*path)
 		if err != nil {
 			return rhumb.Wrap(opContext, err)
@@ -161,8 +161,9 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 	})
 }
 
-// try checks the files of a context, and with --check connects and reports
-// the nodes that it found.
+// try checks the files of a context, and with --check connects and reports the nodes that it found.
+//
+// Without --check only files are read: a context may be made before its cluster exists.
 func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	conn := connect.Flags{Target: target.Target{
 		Addrs: n.Addr, CA: n.CA, Cert: n.Cert, Key: n.Key, User: n.User, PasswordFile: n.PasswordFile, Cluster: n.Cluster,
@@ -181,8 +182,8 @@ func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	})
 }
 
-// list prints all contexts. The demo is not among them, because it is no
-// entry of the file; a note says so if it is the current one.
+// list prints all contexts. The demo is not among them, because it is no entry of the file; a note
+// says so if it is the current one.
 func (cc *contextCommands) list() error {
 	file, _, err := cc.load()
 	if err != nil {
@@ -207,8 +208,7 @@ func (cc *contextCommands) list() error {
 	})
 }
 
-// show prints one context with the file that holds it. Paths are printed and
-// never their content.
+// show prints one context with the file that holds it. Paths are printed and never their content.
 func (cc *contextCommands) show(args []string) error {
 	file, path, err := cc.load()
 	if err != nil {
@@ -247,8 +247,8 @@ func (cc *contextCommands) show(args []string) error {
 	})
 }
 
-// use selects the current context. Selecting none is a flag and not an empty
-// name, which a script with an unset variable would pass by accident.
+// use selects the current context. Selecting none is a flag and not an empty name, which a script
+// with an unset variable would pass by accident.
 func (cc *contextCommands) use(args []string, none bool) error {
 	if (len(args) == 0) != none {
 		return rhumb.E(opContext, rhumb.InvalidArgument, "name a context, or add --none to select none")
@@ -272,9 +272,8 @@ func (cc *contextCommands) use(args []string, none bool) error {
 	return cc.Print(map[string]string{"current": name}, func(t table.Writer) { t.AppendRow(table.Row{"current", cmp.Or(name, "none")}) })
 }
 
-// remove removes a context. If it was the current one, no other takes its
-// place: commands then fail or find a demo, instead of going to a cluster
-// that nobody chose.
+// remove removes a context. If it was the current one, no other takes its place: commands then fail
+// or find a demo, instead of going to a cluster that nobody chose.
 func (cc *contextCommands) remove(name string) error {
 	wasCurrent := false
 	err := cc.update(func(f *contexts.File) error {

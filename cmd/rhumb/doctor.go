@@ -47,9 +47,9 @@ type doctorFlags struct {
 	authority                                    string
 }
 
-// doctorCommand returns `rhumb doctor`. It has the flags of a connection and
-// those flags of `rhumb start` that matter to the machine. The address of the
-// node is --listen, because --addr names the cluster to connect to.
+// doctorCommand returns `rhumb doctor`. It has the flags of a connection and those flags of `rhumb
+// start` that matter to the machine. The address of the node is --listen, because --addr names the
+// cluster to connect to.
 func doctorCommand(s *session) *cobra.Command {
 	var f doctorFlags
 	c := &cobra.Command{
@@ -97,9 +97,9 @@ func (f *doctorFlags) register(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.local, "local", false, "check this machine only")
 }
 
-// examine gathers the facts, judges them and prints the findings. The exit code
-// says only whether something is wrong, so that a script can use it before a
-// node is started; warnings are for people.
+// examine gathers the facts, judges them and prints the findings. The exit code says only whether
+// something is wrong, so that a script can use it before a node is started; warnings are for
+// people.
 func examine(ctx context.Context, s *session, f doctorFlags) error {
 	facts := f.gather(ctx, s)
 	findings := doctor.Judge(facts)
@@ -124,8 +124,7 @@ func examine(ctx context.Context, s *session, f doctorFlags) error {
 	return err
 }
 
-// gather collects the facts about the machine and, unless --local is set,
-// about the cluster.
+// gather collects the facts about the machine and, unless --local is set, about the cluster.
 func (f *doctorFlags) gather(ctx context.Context, s *session) *doctor.Facts {
 	budget := cmp.Or(f.imageMiB<<20, snapshot.BudgetDefault)
 	facts := &doctor.Facts{
@@ -147,12 +146,14 @@ func (f *doctorFlags) gather(ctx context.Context, s *session) *doctor.Facts {
 		f.gatherAuthority(ctx, s, facts)
 		probe.Dial(ctx, facts.Reaches)
 	}
+	// Last, because a ping of the ports on this machine names the nodes that use them, and the node
+	// may have been started meanwhile.
 	f.gatherBinds(ctx, s, facts)
 	return facts
 }
 
-// identityIn returns the files of a node's identity in its first data
-// directory, where enrolment puts them. ok is false before the enrolment.
+// identityIn returns the files of a node's identity in its first data directory, where enrolment
+// puts them. ok is false before the enrolment.
 func identityIn(dir string) (identity.Files, bool) {
 	at := filepath.Join(dir, "identity")
 	files := identity.Files{Cert: filepath.Join(at, "node.crt"), Key: filepath.Join(at, "node.key"), CA: filepath.Join(at, "ca.crt")}
@@ -160,8 +161,8 @@ func identityIn(dir string) (identity.Files, bool) {
 	return files, err == nil
 }
 
-// gatherBinds tries the ports of the node. A port that is in use is free for
-// the node that runs there.
+// gatherBinds tries the ports of the node. A port that is in use is free for the node that runs
+// there.
 func (f *doctorFlags) gatherBinds(ctx context.Context, s *session, facts *doctor.Facts) {
 	var defaults node.Config
 	defaults.SetDefaults()
@@ -177,6 +178,8 @@ func (f *doctorFlags) gatherBinds(ctx context.Context, s *session, facts *doctor
 	if !facts.Binds[0].InUse {
 		return
 	}
+	// The node on this port is asked who it is with the identity of the caller. Without one, the
+	// connection is insecure, which works only for a node that is too.
 	here := s.conn
 	here.Addrs, here.LatencyFile = []string{listen}, ""
 	if s.conn.CA == "" {
@@ -191,9 +194,8 @@ func (f *doctorFlags) gatherBinds(ctx context.Context, s *session, facts *doctor
 	}
 }
 
-// pingNodes pings the nodes that flags name. It returns nothing if the flags
-// cannot be used: the faults are reported by the checks of the
-// certificates and of the cluster.
+// pingNodes pings the nodes that flags name. It returns nothing if the flags cannot be used: the
+// faults are reported by the checks of the certificates and of the cluster.
 func pingNodes(ctx context.Context, conn connect.Flags) []client.Pong {
 	cfg, err := conn.Config()
 	if err != nil {
@@ -214,8 +216,8 @@ func nameOfPong(p client.Pong) string {
 	return "node " + p.Node.String()
 }
 
-// gatherCluster asks the cluster for its nodes, and the nodes for their
-// state. Without an address and without a demo there is no cluster to ask.
+// gatherCluster asks the cluster for its nodes, and the nodes for their state. Without an address
+// and without a demo there is no cluster to ask.
 func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doctor.Facts) {
 	if len(s.conn.Addrs) == 0 && s.conn.Context == "" {
 		if layout, err := connect.RunningDemo(); err != nil || layout == nil {
@@ -239,8 +241,7 @@ func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doct
 		if err != nil {
 			return err
 		}
-		// The distance of a demo is imitated, so the clocks are asked without
-		// it.
+		// The distance of a demo is imitated, so the clocks are asked without it.
 		cfg.Addrs, cfg.Dial = conn.Addrs, nil
 		pongs, err := client.Ping(ctx, cfg)
 		facts.Offsets = append(facts.Offsets, offsetsOf(pongs)...)
@@ -287,8 +288,8 @@ func describeMember(st client.NodeStatus, region string) doctor.Member {
 	return m
 }
 
-// offsetsOf returns what pings say about clocks. The clock of a node that is in
-// no cluster has not been compared with others, so it says nothing.
+// offsetsOf returns what pings say about clocks. The clock of a node that is in no cluster has not
+// been compared with others, so it says nothing.
 func offsetsOf(pongs []client.Pong) (offsets []doctor.Offset) {
 	for _, p := range pongs {
 		if p.Err == nil && p.Node != rhumb.NoNode {
@@ -298,9 +299,9 @@ func offsetsOf(pongs []client.Pong) (offsets []doctor.Offset) {
 	return offsets
 }
 
-// portsOf returns the ports of a node that this machine must reach. The
-// metadata does not hold the address for gossip, so it is looked for only
-// where the ports follow each other as the default ones do.
+// portsOf returns the ports of a node that this machine must reach. The metadata does not hold the
+// address for gossip, so it is looked for only where the ports follow each other as the default
+// ones do.
 func portsOf(id, region, addr, heartbeatAddr, adminAddr string) []doctor.Reach {
 	reaches := []doctor.Reach{
 		{Node: id, Region: region, Use: "clients", Network: "tcp", Addr: addr},
@@ -319,16 +320,16 @@ func portsOf(id, region, addr, heartbeatAddr, adminAddr string) []doctor.Reach {
 	return reaches
 }
 
-// splitPort splits an address. The port is 0 if there is none, so that no
-// rule about neighbouring ports applies.
+// splitPort splits an address. The port is 0 if there is none, so that no rule about neighbouring
+// ports applies.
 func splitPort(addr string) (host string, port int) {
 	host, text, _ := net.SplitHostPort(addr)
 	port, _ = strconv.Atoi(text)
 	return host, port
 }
 
-// gatherPeers looks at the nodes that --join names. The node may not be in
-// the cluster yet, so only their main port is known; the others follow it.
+// gatherPeers looks at the nodes that --join names. The node may not be in the cluster yet, so only
+// their main port is known; the others follow it.
 func (f *doctorFlags) gatherPeers(ctx context.Context, s *session, facts *doctor.Facts) {
 	for _, peer := range f.join {
 		addr := withPort(peer, node.DefaultPort)
@@ -355,8 +356,8 @@ func withPort(addr string, port int) string {
 // authorityPort is the default port of the authority.
 const authorityPort = 7605
 
-// gatherAuthority looks at the authority: a node whose clock differs from its
-// clock gets certificates that are not valid yet.
+// gatherAuthority looks at the authority: a node whose clock differs from its clock gets
+// certificates that are not valid yet.
 func (f *doctorFlags) gatherAuthority(ctx context.Context, s *session, facts *doctor.Facts) {
 	if f.authority == "" {
 		return

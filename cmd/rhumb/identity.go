@@ -14,12 +14,11 @@ import (
 	"github.com/rhumbdb/rhumb/node"
 )
 
-// ensureIdentity gives a node a certificate from the authority of the
-// cluster, unless the node has one, has files of another authority, or runs
-// without TLS. It runs before the stores are opened, because a node that is
-// refused must leave nothing else in its directories. The result starts the
-// renewal of the certificate, and then returns the function that stops it.
-// SIGHUP makes the node ask the authority at once.
+// ensureIdentity gives a node a certificate from the authority of the cluster, unless the node has
+// one, has files of another authority, or runs without TLS. It runs before the stores are opened,
+// because a node that is refused must leave nothing else in its directories. The result starts the
+// renewal of the certificate, and then returns the function that stops it. SIGHUP makes the node
+// ask the authority at once.
 func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (keep func() (stop func()), err error) {
 	const op rhumb.Op = "rhumb.start"
 	nothing := func() func() { return func() {} }
@@ -39,8 +38,8 @@ func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (ke
 	if err := enroll.Ensure(ctx, ec, tokenFile); err != nil {
 		return nil, err
 	}
-	// Without the memory of an authority, somebody copied files into the
-	// folder and replaces them too.
+	// Without the memory of an authority, somebody copied files into the folder and replaces them
+	// too.
 	keeper := enroll.NewKeeper(ec)
 	if keeper == nil {
 		return nothing, nil
@@ -52,6 +51,8 @@ func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (ke
 	cfg.Founder = state.Founder
 	cfg.Collectors = append(cfg.Collectors, keeper.Collectors()...)
 	return func() func() {
+		// The renewal outlives the signal that stops the node: a node that drains for minutes still
+		// needs its certificate.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		var work sync.WaitGroup
 		work.Go(func() { keeper.Run(ctx) })

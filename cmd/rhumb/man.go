@@ -23,8 +23,8 @@ type manDoc struct {
 	Pages int    `json:"pages"`
 }
 
-// manCommand returns `rhumb man`. The pages are made from the help of the
-// commands, so the two never differ.
+// manCommand returns `rhumb man`. The pages are made from the help of the commands, so the two
+// never differ.
 func manCommand(s *session) *cobra.Command {
 	var dir string
 	c := &cobra.Command{
@@ -45,9 +45,8 @@ func manCommand(s *session) *cobra.Command {
 	return c
 }
 
-// writeManual writes the pages of all commands that users see, and returns
-// their number. Their date is that of the source, so that the same source
-// makes the same pages.
+// writeManual writes the pages of all commands that users see, and returns their number. Their date
+// is that of the source, so that the same source makes the same pages.
 func writeManual(root *cobra.Command, dir string) (int, error) {
 	const op rhumb.Op = "rhumb.man"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -76,6 +75,7 @@ func writePages(c *cobra.Command, dir string, page func(*cobra.Command) (string,
 	if err != nil {
 		return 0, rhumb.Wrap(op, err)
 	}
+	// man(1) itself joins the words of a command by hyphens: `man rhumb put` shows this page.
 	name := strings.ReplaceAll(c.CommandPath(), " ", "-") + "." + manSection
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 		return 0, rhumb.Ef(op, rhumb.InvalidArgument, "--dir: %v", err)
@@ -102,9 +102,8 @@ var (
 	manBlank = regexp.MustCompile(`\n{2,}`)
 )
 
-// polishPage makes the options of a page a list of tagged paragraphs, leaves
-// out defaults that mean none, and writes the date in a form that all readers
-// know.
+// polishPage makes the options of a page a list of tagged paragraphs, leaves out defaults that mean
+// none, and writes the date in a form that all readers know.
 func polishPage(page string, date time.Time) string {
 	page = manDate.ReplaceAllString(page, `$1 "`+date.Format(time.DateOnly)+`"`)
 	page = manFlag.ReplaceAllString(page, ".TP\n$1\n")

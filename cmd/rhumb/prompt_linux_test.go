@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPrompt guards that a command asks for the password on its terminal, even
-// if its standard input is something else, and does not show what is typed.
+// TestPrompt guards that a command asks for the password on its terminal, even if its standard
+// input is something else, and does not show what is typed.
 func TestPrompt(t *testing.T) {
 	c := startSecureCluster(t, "frankfurt")
 	ownConfig(t)

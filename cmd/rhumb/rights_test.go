@@ -84,7 +84,7 @@ func (s *securedCluster) identify(t *testing.T, who string) []string {
 var everybody = strings.Fields("nobody stranger plain reader writer tabadm monitor admin operator")
 
 // commandRights lists for each command line who may run it. {c} is the name of the caller, so that each changes
-// objects of its own.
+// objects of its own. {file} is the certificate of an authority that issued nothing.
 var commandRights = []struct{ line, may string }{
 	{"get flights a/1", "reader operator"},
 	{"get flights b/1", "reader operator"},
@@ -134,13 +134,19 @@ var commandRights = []struct{ line, may string }{
 	{"revoke r-{c} --table x --rights read", "admin operator"},
 	{"role rm r-{c}", "admin operator"},
 	{"whoami", "plain reader writer tabadm monitor admin operator"},
+	{"cert ls", "monitor admin operator"},
+	{"cert revoke 1234abcd", "admin operator"},
+	{"cert trust {file}", "admin operator"},
+	{"cert distrust {file}", "admin operator"},
+	{"gossip ls", "monitor admin operator"},
+	{"gossip rotate", "admin operator"},
 	{"init", "operator"},
 	{"ingest --table roads --create-tables --replicas 1 -", "admin operator"},
 }
 
 // notOfTheCluster lists commands with the flags of a connection that need no right of their own: they
 // run other commands' requests, or read files of this machine.
-var notOfTheCluster = []string{"context add", "doctor", "snapshot publish"}
+var notOfTheCluster = []string{"bench kv", "context add", "doctor", "snapshot publish"}
 
 // TestRightsOfCommands runs every command that asks a cluster, as each kind of caller, against a secured process. A
 // caller without the right gets exit code 6 and no word about tables that it may not see.
@@ -169,10 +175,11 @@ func TestRightsOfCommands(t *testing.T) {
 	for _, who := range everybody {
 		flags[who] = s.identify(t, who)
 	}
+	foreign := identitytest.New(t).Node(t, "unused").Files(t, filepath.Join(s.dir, "foreign")).CA
 	cases := 0
 	for _, c := range commandRights {
 		for _, who := range everybody {
-			line := strings.ReplaceAll(c.line, "{c}", who)
+			line := strings.NewReplacer("{c}", who, "{file}", foreign).Replace(c.line)
 			input := ""
 			switch {
 			case strings.HasPrefix(line, "batch"):

@@ -11,9 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb/cli/exit"
 )
 
-// TestSecureContext guards that one context is enough to administer and use a
-// secured cluster: data, ingest, the state of nodes, the admin ports and the
-// doctor all take the same identity.
+// TestSecureContext guards that one context is enough to administer and use a secured cluster:
+// data, ingest, the state of nodes, the admin ports and the doctor all take the same identity.
 func TestSecureContext(t *testing.T) {
 	c := startSecureCluster(t, "frankfurt")
 	ownConfig(t)

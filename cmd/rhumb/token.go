@@ -26,8 +26,7 @@ type tokenDoc struct {
 	Founder bool `json:"founder"`
 	// Expires is the end of the token by the clock of the authority.
 	Expires time.Time `json:"expires"`
-	// Token is in the output of `token create` only, unless the token is in
-	// File.
+	// Token is in the output of `token create` only, unless the token is in File.
 	Token string `json:"token,omitempty"`
 	File  string `json:"file,omitempty"`
 	// State is open, used, expired, removed or void.
@@ -47,8 +46,8 @@ type tokenFlags struct {
 	founder bool
 	force   bool
 	life    time.Duration
-	// out is a file for one token, outDir a folder for any number. With
-	// neither, tokens are printed.
+	// out is a file for one token, outDir a folder for any number. With neither, tokens are
+	// printed.
 	out, outDir string
 }
 
@@ -80,8 +79,11 @@ One node of a new cluster gets a token with --founder: this node creates the clu
 	return ac.withAuthority(c)
 }
 
-// createTokens creates a token for each node. Tokens that were created
-// before an error stay valid; `rhumb token ls` lists them.
+// createTokens creates a token for each node. Tokens that were created before an error stay valid;
+// `rhumb token ls` lists them.
+//
+// Tokens for several nodes are made in one call because the authority may be on a machine that an
+// operator has to unlock first.
 func (ac *authorityCommands) createTokens(f tokenFlags) error {
 	const op rhumb.Op = "rhumb.token"
 	if f.out != "" && len(f.nodes) > 1 {
@@ -103,8 +105,8 @@ func (ac *authorityCommands) createTokens(f tokenFlags) error {
 		if err != nil {
 			return err
 		}
-		// A token that is written to a file is not printed too, so that it
-		// does not stay in the scroll-back of a terminal or in a log.
+		// A token that is written to a file is not printed too, so that it does not stay in the
+		// scroll-back of a terminal or in a log.
 		doc := tokenDoc{ID: t.ID.String(), Node: t.Node, Founder: t.Founder, Expires: t.Expires.UTC()}
 		switch {
 		case f.out != "":
@@ -135,8 +137,8 @@ func (ac *authorityCommands) createTokens(f tokenFlags) error {
 	})
 }
 
-// tokenListCommand returns the command that lists tokens. It cannot print
-// a secret, because the ledger has only hashes.
+// tokenListCommand returns the command that lists tokens. It cannot print a secret, because the
+// ledger has only hashes.
 func (ac *authorityCommands) tokenListCommand() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
@@ -154,8 +156,8 @@ func (ac *authorityCommands) tokenListCommand() *cobra.Command {
 			}
 			docs := []tokenDoc{}
 			for _, t := range tokens {
-				// Used tokens are listed because they say which node
-				// founded the cluster and who was enrolled.
+				// Used tokens are listed because they say which node founded the cluster and who
+				// was enrolled.
 				if state := t.State(now); all || state == "open" || state == "used" {
 					docs = append(docs, tokenDoc{ID: t.ID, Node: t.Node, Founder: t.Founder, Expires: t.Expires, State: state, Used: t.Used})
 				}

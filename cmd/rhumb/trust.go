@@ -16,20 +16,18 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// trustCommands are the commands of `rhumb cert` and `rhumb gossip` that ask
-// a cluster. Those that work on files are in cert.go.
+// trustCommands are the commands of `rhumb cert` and `rhumb gossip` that ask a cluster. Those that
+// work on files are in cert.go.
 type trustCommands struct{ *session }
 
-// certCommands returns the commands that `rhumb cert` has besides those for
-// files.
+// certCommands returns the commands that `rhumb cert` has besides those for files.
 func (tc *trustCommands) certCommands() []*cobra.Command {
 	return []*cobra.Command{tc.listCommand(), tc.revokeCommand(), tc.trustCommand(), tc.distrustCommand()}
 }
 
-// listCommand returns the command that shows which certificates expire when.
-// It asks the nodes rather than the authority: an authority knows what it
-// issued, and only the nodes know what is in use. Authorities that are not
-// Rhumb's have no list that Rhumb could read.
+// listCommand returns the command that shows which certificates expire when. It asks the nodes
+// rather than the authority: an authority knows what it issued, and only the nodes know what is in
+// use. Authorities that are not Rhumb's have no list that Rhumb could read.
 func (tc *trustCommands) listCommand() *cobra.Command {
 	return tc.connected(&cobra.Command{
 		Use: "ls", Short: "List the certificates in use and when they expire", Args: cobra.NoArgs,
@@ -56,9 +54,9 @@ func clock() time.Time {
 	return time.Now()
 }
 
-// timeLeft describes the time until a certificate expires. Certificates of
-// nodes usually last seven days, so the last two days are shown to the
-// minute: renewal at two thirds of the lifetime has failed by then.
+// timeLeft describes the time until a certificate expires. Certificates of nodes usually last seven
+// days, so the last two days are shown to the minute: renewal at two thirds of the lifetime has
+// failed by then.
 func timeLeft(notAfter time.Time) string {
 	switch left := notAfter.Sub(clock()); {
 	case notAfter.IsZero():
@@ -81,10 +79,9 @@ func describeNodeIDs(ids []rhumb.NodeID) string {
 	return strings.Join(words, " ")
 }
 
-// printCertificates prints three tables: certificates, authorities and
-// revoked certificates. Programs get them as one document. Nodes that did not
-// answer are lines of the first table, because their certificates are missing
-// there and may be those that expire next.
+// printCertificates prints three tables: certificates, authorities and revoked certificates.
+// Programs get them as one document. Nodes that did not answer are lines of the first table,
+// because their certificates are missing there and may be those that expire next.
 func (tc *trustCommands) printCertificates(all client.Certificates) error {
 	if tc.ForPrograms() {
 		return tc.Print(all, nil)
@@ -113,9 +110,8 @@ func (tc *trustCommands) printCertificates(all client.Certificates) error {
 	return tc.PrintSections(sections...)
 }
 
-// authoritySection returns the table of authorities. Sixteen digits identify
-// an authority among those of one cluster, and `rhumb cert distrust` accepts
-// them.
+// authoritySection returns the table of authorities. Sixteen digits identify an authority among
+// those of one cluster, and `rhumb cert distrust` accepts them.
 func authoritySection(as []client.Authority) func(table.Writer) {
 	return func(t table.Writer) {
 		t.AppendHeader(table.Row{"AUTHORITY", "SUBJECT", "LEFT", "FROM", "STATE"})
@@ -132,9 +128,8 @@ func authoritySection(as []client.Authority) func(table.Writer) {
 	}
 }
 
-// revokedSection returns the table of revoked certificates. The time left is
-// that of the certificate: a week after it expired, the metadata may forget
-// the entry.
+// revokedSection returns the table of revoked certificates. The time left is that of the
+// certificate: a week after it expired, the metadata may forget the entry.
 func revokedSection(rs []rhumb.Revocation) func(table.Writer) {
 	return func(t table.Writer) {
 		t.AppendHeader(table.Row{"REVOKED", "NAME", "LEFT", "AT", "WHY"})
@@ -144,10 +139,9 @@ func revokedSection(rs []rhumb.Revocation) func(table.Writer) {
 	}
 }
 
-// revokeCommand returns the command that revokes certificates. It takes a
-// serial number or a name, because an operator who has lost a machine knows
-// its name, and one who has found a strange line in `rhumb cert ls` has the
-// number.
+// revokeCommand returns the command that revokes certificates. It takes a serial number or a name,
+// because an operator who has lost a machine knows its name, and one who has found a strange line
+// in `rhumb cert ls` has the number.
 func (tc *trustCommands) revokeCommand() *cobra.Command {
 	var r client.Revoke
 	ac := &authorityCommands{session: tc.session}
@@ -283,9 +277,8 @@ func (tc *trustCommands) noteRenewal(r client.Revoke, revoked []rhumb.Revocation
 		"because a certificate that was issued in between is valid; an external authority has its own way", what)
 }
 
-// trustCommand returns the command that adds an authority. The file holds
-// certificates, as ca.crt of a node does. A file with a key in it is refused:
-// it should not be on this machine.
+// trustCommand returns the command that adds an authority. The file holds certificates, as ca.crt
+// of a node does. A file with a key in it is refused: it should not be on this machine.
 func (tc *trustCommands) trustCommand() *cobra.Command {
 	return tc.connected(&cobra.Command{
 		Use: "trust FILE", Short: "Make all nodes accept another authority",
@@ -311,10 +304,9 @@ authority; rhumb cert ls shows when no node needs the old one any more.`,
 	})
 }
 
-// distrustCommand returns the command that rejects an authority. It takes the
-// file of the authority or its fingerprint. A name that consists of
-// hexadecimal digits only is a fingerprint, so a file of such a name needs a
-// path: ./abcdef12.
+// distrustCommand returns the command that rejects an authority. It takes the file of the authority
+// or its fingerprint. A name that consists of hexadecimal digits only is a fingerprint, so a file
+// of such a name needs a path: ./abcdef12.
 func (tc *trustCommands) distrustCommand() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
@@ -336,6 +328,7 @@ which cuts that node off.`,
 				if err != nil {
 					return rhumb.Ef("rhumb.cert", rhumb.InvalidArgument, "%s: %s", args[0], rhumb.Message(err))
 				}
+				// A file may hold several authorities, and all of them are meant.
 				names = nil
 				for _, c := range certs {
 					names = append(names, identity.AuthorityOf(c))
@@ -348,8 +341,8 @@ which cuts that node off.`,
 	return tc.connected(c)
 }
 
-// setTrust changes the trusted authorities and prints all of them, so that
-// the operator sees what is left.
+// setTrust changes the trusted authorities and prints all of them, so that the operator sees what
+// is left.
 func (tc *trustCommands) setTrust(ctx context.Context, trust [][]byte, distrust []string, force bool) error {
 	return tc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		all, err := c.SetTrust(ctx, trust, distrust, force)
@@ -360,9 +353,8 @@ func (tc *trustCommands) setTrust(ctx context.Context, trust [][]byte, distrust 
 	})
 }
 
-// gossipCommand returns the group of commands for the keys of gossip. There
-// is no command that sets a key: nodes draw keys at random, and nobody ever
-// has to know one.
+// gossipCommand returns the group of commands for the keys of gossip. There is no command that sets
+// a key: nodes draw keys at random, and nobody ever has to know one.
 func (tc *trustCommands) gossipCommand() *cobra.Command {
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the versions of the keys of gossip", Args: cobra.NoArgs,

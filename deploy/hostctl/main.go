@@ -2,6 +2,10 @@
 
 // Command hostctl brings up hosts as network namespaces on this machine, runs commands on them and removes them. Package
 // deploy/hosts describes a host; deploy/hosts/README.md has examples.
+//
+// The command is a thin layer over the package: each subcommand opens the fleet, calls one method
+// and prints the result. Scripts and the local layer of Terraform use it; tests in Go call the
+// package.
 package main
 
 import (
@@ -55,6 +59,9 @@ func main() {
 }
 
 // cli holds the flags of all commands.
+//
+// Every command opens the fleet from its directory, so the program has no daemon, and hosts survive
+// the end of the command that started them.
 type cli struct{ state string }
 
 // with opens the fleet for f. Commands that take long or only read release the lock before they run.
@@ -68,6 +75,9 @@ func (c *cli) with(f func(fleet *hosts.Fleet) error) error {
 }
 
 // host returns a host and has released the lock.
+//
+// A command on a host may run for hours, and other commands must be able to use the fleet
+// meanwhile.
 func (c *cli) host(name string) (h *hosts.Host, err error) {
 	err = c.with(func(fleet *hosts.Fleet) error {
 		h, err = fleet.Host(name)

@@ -30,12 +30,18 @@ const (
 )
 
 // Fleet is a set of hosts that share a bridge and a state directory.
+//
+// A fleet is the process that opened it plus the record on disk; there is no daemon. Whoever opens
+// the directory next, after a crash too, sees everything that was made and can remove it.
 type Fleet struct {
 	dir string
 	rec record
 }
 
 // record is what state.json holds. Everything outside the state directory is named in it before it is made.
+//
+// The record runs ahead of the machine: a name in it may not exist yet, but nothing exists without
+// its name. The reverse order would leave bridges and namespaces that nobody knows to be ours.
 type record struct {
 	Network netip.Prefix // of the bridge; its second octet is part of all names
 	Boot    string       // the boot of the machine in which the hosts were started
@@ -79,6 +85,9 @@ func Supported() error {
 
 // Open returns the fleet that is recorded in dir, or an empty one. The caller must Close it. Processes that open the same
 // directory take turns.
+//
+// The lock is that of a file and not of a process ID in a file, so a crashed process leaves nothing
+// to clean up.
 func Open(dir string) (*Fleet, func(), error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

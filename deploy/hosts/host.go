@@ -22,6 +22,9 @@ import (
 )
 
 // Host is one host of a fleet.
+//
+// It is a view of the record and holds no state of its own, so two values of one host cannot
+// disagree.
 type Host struct {
 	fleet *Fleet
 	rec   *hostRecord
@@ -43,6 +46,9 @@ func (h *Host) dir() string { return h.fleet.path("hosts", h.rec.Name) }
 func (h *Host) layer() string { return h.fleet.path("roots", h.rec.Name) }
 
 // Up reports whether the host's first process runs.
+//
+// The start time is compared because the kernel reuses process IDs: without it, a foreign process
+// could be taken for the host, and killed.
 func (h *Host) Up() bool { return h.rec.PID != 0 && startOf(h.rec.PID) == h.rec.Start }
 
 // Start starts the host: its first process, which starts the enabled units.
@@ -115,6 +121,10 @@ func (h *Host) awaitReady(ready *os.File) error {
 }
 
 // startInNetwork starts a command in a network namespace.
+//
+// A namespace of the network belongs to a thread and not to the process, and Go moves goroutines
+// between threads. The thread is never unlocked: the runtime then ends it together with the
+// goroutine instead of reusing it.
 func startInNetwork(c *exec.Cmd, namespace string) error {
 	errs := make(chan error)
 	go func() {
@@ -137,6 +147,10 @@ func startInNetwork(c *exec.Cmd, namespace string) error {
 func (h *Host) firstUID() int { return 100000 + int(h.fleet.octet())*1024 + h.rec.Seq*8 }
 
 // Kill ends all processes of the host at once, as a power cut does. Files stay.
+//
+// It is the closest imitation of a power cut that processes allow. Data that was written and not
+// synced survives it, though, because it is in the page cache of the machine; tests of disks use
+// other means.
 func (h *Host) Kill() error {
 	if h.Up() {
 		// A process that has died already is what Kill wants.

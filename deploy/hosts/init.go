@@ -25,6 +25,9 @@ const (
 
 // TakeRole runs the program as the first process of a host, as the launcher of a service, or as the `systemctl` or `journalctl` of
 // a host, if it was started as one of them; then it does not return. Programs that use this package call it first of all.
+//
+// One binary instead of four: tests build it as the test program itself, so the stand-in that runs
+// is always the one of the source under test.
 func TakeRole() {
 	var err error
 	switch name := filepath.Base(os.Args[0]); {
@@ -45,6 +48,9 @@ func TakeRole() {
 }
 
 // runInit is the first process of a host.
+//
+// It is a small imitation of systemd and not systemd, which refuses to run in most containers and
+// needs control groups that the machines of tests do not delegate.
 func runInit(args []string) error {
 	ready := os.NewFile(3, "ready")
 	syscall.CloseOnExec(3)
@@ -109,6 +115,8 @@ func prepareHost(args []string) (*manager, *listener, error) {
 }
 
 // rootMaker makes the root file system of a host, in the mount namespace of its first process.
+//
+// Its methods do nothing after the first error, so that the order of the mounts reads as a list.
 type rootMaker struct {
 	fleet, name string
 	err         error

@@ -21,6 +21,9 @@ import (
 const controlSocket = "/run/rhumb-hosts.sock"
 
 // order is one request to the first process of a host; answer is its answer.
+//
+// JSON over a socket of the host's root: the caller is the same program in another role, so the
+// protocol has one version.
 type order struct {
 	Verb   string // start, stop, restart, reload, kill, show
 	Unit   string
@@ -45,6 +48,9 @@ type unitState struct {
 }
 
 // manager is the part of a host's first process that runs services.
+//
+// The locks are taken in this order: mu of the manager, then mu of a service. acting of a service
+// is held for the whole of a start or reload and is never taken while either mu is held.
 type manager struct {
 	// mu protects the map. A service has locks of its own, taken after this one.
 	mu sync.Mutex
@@ -78,6 +84,10 @@ func (m *manager) spawn(argv []string, attr *os.ProcAttr) (int, <-chan syscall.W
 }
 
 // reap takes the status of every child that has ended, orphans of services included.
+//
+// The first process of a PID namespace inherits every orphan, and os/exec cannot share Wait4(-1)
+// with a reaper. All children of this process are therefore started by spawn, which knows where
+// their status has to go.
 func (m *manager) reap() {
 	for {
 		m.spawning.Lock()

@@ -26,6 +26,9 @@ const (
 const claimLock = "/run/lock/rhumb-hosts.lock"
 
 // claim chooses the network of the fleet, records it and makes its bridge.
+//
+// Networks differ between fleets so that tests run at the same time, and so that a forgotten fleet
+// of yesterday does not break the one of today.
 func (f *Fleet) claim(want netip.Prefix) error {
 	if f.rec.Network.IsValid() {
 		if want.IsValid() && want != f.rec.Network {
@@ -193,6 +196,9 @@ func ip(args ...string) error {
 }
 
 // Rule admits traffic to a host. What no rule admits is dropped, except answers, pings and traffic of the host with itself.
+//
+// The fields are those of the core module for Terraform, whose output is given to hosts unchanged:
+// a test of the rules on hosts is then a test of the rules for clouds.
 type Rule struct {
 	Name     string   `json:"name,omitempty"`
 	Protocol string   `json:"protocol"` // tcp or udp

@@ -19,6 +19,10 @@ import (
 
 // sandbox describes the confinement that the launcher sets up before it becomes the service. The launcher reads it as JSON from its
 // arguments, so it holds plain data only: the host's first process has resolved names to numbers.
+//
+// A setting of a unit is obeyed, or listed in passedOver, or refused when the unit is read: an
+// unknown setting could be a restriction, and a test that passes without it would fail under
+// systemd.
 type sandbox struct {
 	// WorkingDirectory=, which the user of the service must be able to enter.
 	Dir string
@@ -58,7 +62,7 @@ func (r *resolver) identity() {
 	name := s.last("User", "root")
 	u, err := user.Lookup(name)
 	if err != nil {
-		r.fail(fmt.Errorf("User=%s: %w; install the package or add the user", name, err))
+		r.fail(fmt.Errorf("the setting User=%s: %w; install the package or add the user", name, err))
 		return
 	}
 	box.UID, err = strconv.Atoi(u.Uid)

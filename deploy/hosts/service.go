@@ -20,6 +20,9 @@ import (
 )
 
 // service runs one unit.
+//
+// The states are those of systemd. A run goes from activating over active to inactive or failed; a
+// restart goes back to activating, and over closes only when none follows.
 type service struct {
 	m    *manager
 	name string
@@ -124,6 +127,9 @@ func (s *service) fail(why string) {
 }
 
 // run runs the service until it has ended for good.
+//
+// The plan is that of the start. A restart after a crash uses it again even if the files have
+// changed, as with systemd before a daemon-reload.
 func (s *service) run(p *plan, ready chan<- error, over chan struct{}) {
 	defer close(over)
 	for {
@@ -194,6 +200,10 @@ func statusError(w syscall.WaitStatus) error {
 }
 
 // once runs the service once.
+//
+// The order of the steps is part of the imitation: folders exist before ExecStartPre=, which runs
+// before the socket for messages is open, and the runtime folder is removed only after the group
+// was killed.
 func (s *service) once(p *plan, ready chan<- error) error {
 	if err := p.makeFolders(); err != nil {
 		return err
@@ -339,6 +349,9 @@ func (s *service) logf(format string, args ...any) {
 }
 
 // stop ends the service: a signal to its first process, and SIGKILL to all if it takes too long.
+//
+// It does not take acting: a stop must be possible while a start waits for a service that never
+// becomes ready.
 func (s *service) stop() {
 	s.mu.Lock()
 	s.stopping = true
@@ -439,6 +452,9 @@ func (p *plan) removeRuntime() {
 }
 
 // notify is the socket on which a service says that it is ready.
+//
+// A file in /run rather than an abstract socket: services with a network namespace of their own
+// would not reach an abstract one.
 type notify struct {
 	path string
 	conn *net.UnixConn

@@ -64,6 +64,9 @@ func newSyscallFilter(lines []string, errorNumber string) (*syscallFilter, error
 }
 
 // callGroups returns the groups of calls that systemd knows, such as @system-service. The calls in them may be groups again.
+//
+// The groups are asked of systemd's own tool and not copied: they change with the version, and the
+// filter has to be the one that the package will have on real machines of this distribution.
 func callGroups() (map[string][]string, error) {
 	out, err := exec.Command("systemd-analyze", "syscall-filter", "--no-pager").CombinedOutput()
 	if err != nil {

@@ -62,6 +62,9 @@ func systemctl(args []string, out, errs io.Writer) int {
 }
 
 // systemctlCall is one call of systemctl.
+//
+// Packages call systemctl in their maintainer scripts and people copy commands from documents, so
+// the exit codes and the words are those of the original; the layout of the output is not.
 type systemctlCall struct {
 	out        io.Writer
 	verb       string

@@ -67,6 +67,9 @@ func (s settings) words(key string) (words []string) {
 }
 
 // unitFile holds the settings of a unit and its drop-ins.
+//
+// It holds texts and no values. Names of users and variables of environment files can be resolved
+// only at the start, since the package or an administrator may change them until then.
 type unitFile struct {
 	name, path    string
 	unit, service settings
@@ -154,6 +157,9 @@ func (u *unitFile) read(path string) error {
 }
 
 // plan holds the resolved settings of a unit, with IDs and paths of this host.
+//
+// A plan is complete: nothing of the unit is looked up while the service runs. So a service that
+// runs can be stopped and restarted after its files were removed or broken.
 type plan struct {
 	// Each field is named for the setting that it resolves. Times have the defaults of systemd.
 	// Type=, and the commands of Exec*=.
@@ -176,8 +182,8 @@ type plan struct {
 	notifyFromAll bool
 	runtimeDir    []string
 	// Folders to make and to hand to the user. Those in runtimeDir are removed at the end.
-	ownedDirs         []ownedDir
-	environment, pass []string
+	ownedDirs   []ownedDir
+	environment []string
 }
 
 // command is one line of Exec*=.
@@ -241,7 +247,7 @@ func (r *resolver) commands() {
 	// Types that fork or use the bus would need more of systemd than a stand-in should have.
 	r.p.kind = s.last("Type", "simple")
 	if !slices.Contains([]string{"simple", "exec", "notify", "oneshot"}, r.p.kind) {
-		r.fail(fmt.Errorf("Type=%s is not known here", r.p.kind))
+		r.fail(fmt.Errorf("the setting Type=%s is not known here", r.p.kind))
 	}
 	if len(s["ExecStart"]) != 1 {
 		r.fail(fmt.Errorf("%d ExecStart=, want one", len(s["ExecStart"])))
@@ -256,7 +262,7 @@ func (r *resolver) commands() {
 	}
 	r.p.restart = s.last("Restart", "no")
 	if !slices.Contains([]string{"no", "on-failure", "always", "on-abnormal"}, r.p.restart) {
-		r.fail(fmt.Errorf("Restart=%s is not known here", r.p.restart))
+		r.fail(fmt.Errorf("the setting Restart=%s is not known here", r.p.restart))
 	}
 	r.p.restartAfter = r.duration("RestartSec", 100*time.Millisecond)
 	r.p.startsWithin = r.durationOf(r.u.unit, "StartLimitIntervalSec", 10*time.Second)

@@ -1,5 +1,9 @@
 // Command release writes the bill of materials of a program that Go has built: every module in it, with version and checksum, as
 // the linker recorded them. The format is CycloneDX in JSON. deploy/release/build.sh calls the command for each release.
+//
+// The list is taken from the program and not from the module file, so that it describes what is
+// shipped: modules that only tests or other platforms use are not in it, and replaced modules are
+// named by their replacement.
 package main
 
 import (
@@ -82,6 +86,7 @@ func describe(info *debug.BuildInfo, version, sum string) *cdx.BOM {
 			BOMRef: m.Path + "@" + m.Version, Type: cdx.ComponentTypeLibrary, Name: m.Path, Version: m.Version,
 			PackageURL: packageURL(m.Path, m.Version), Scope: cdx.ScopeRequired,
 		}
+		// A replaced module of this repository has no checksum, and is listed without one.
 		if digest, err := moduleHash(m.Sum); err == nil {
 			c.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: digest}}
 		}

@@ -21,6 +21,9 @@ import (
 )
 
 // cluster is the connection that all resources of one configuration share.
+//
+// One client serves all resources: Terraform works on ten at the same time, and ten connections
+// with ten logins would delay the same user by its own limits.
 type cluster struct {
 	target target.Target
 
@@ -28,8 +31,8 @@ type cluster struct {
 	client *client.Client
 }
 
-// open returns the client, and connects at the first call. A failure is not
-// remembered: the cluster may be starting.
+// open returns the client, and connects at the first call. A failure is not remembered: the cluster
+// may be starting.
 func (k *cluster) open(ctx context.Context) (*client.Client, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -48,11 +51,13 @@ func (k *cluster) open(ctx context.Context) (*client.Client, error) {
 }
 
 // managed is what all resources and data sources have in common.
+//
+// The pointer is nil until configure, so methods that run before, such as those for schemas, must
+// not use it.
 type managed struct{ *cluster }
 
-// configure keeps the connection that the provider made. Terraform also calls
-// it before the provider is configured, to validate a configuration; no
-// connection is needed then.
+// configure keeps the connection that the provider made. Terraform also calls it before the
+// provider is configured, to validate a configuration; no connection is needed then.
 func (m *managed) configure(data any, diags *diag.Diagnostics) {
 	if data == nil {
 		return
@@ -65,8 +70,8 @@ func (m *managed) configure(data any, diags *diag.Diagnostics) {
 	m.cluster = k
 }
 
-// with runs fn with the client and reports its error. doing completes the
-// sentence "Cannot ...", which is all that Terraform shows in bold.
+// with runs fn with the client and reports its error. doing completes the sentence "Cannot ...",
+// which is all that Terraform shows in bold.
 func (m *managed) with(ctx context.Context, diags *diag.Diagnostics, doing string, fn func(c *client.Client) error) {
 	c, err := m.open(ctx)
 	if err == nil {
@@ -77,9 +82,8 @@ func (m *managed) with(ctx context.Context, diags *diag.Diagnostics, doing strin
 	}
 }
 
-// addError adds an error as the command line prints it: the message of the
-// database, and what to do next. The kind and the operation are for programs,
-// and Terraform has no place for them.
+// addError adds an error as the command line prints it: the message of the database, and what to do
+// next. The kind and the operation are for programs, and Terraform has no place for them.
 func addError(diags *diag.Diagnostics, summary string, err error) {
 	doc := exit.Describe(err)
 	text := doc.Message
@@ -89,8 +93,8 @@ func addError(diags *diag.Diagnostics, summary string, err error) {
 	diags.AddError(summary, text)
 }
 
-// flagText returns a value as a flag takes it, so that one parser checks what
-// is typed here and on the command line.
+// flagText returns a value as a flag takes it, so that one parser checks what is typed here and on
+// the command line.
 func flagText(ctx context.Context, value attr.Value) (string, diag.Diagnostics) {
 	switch v := value.(type) {
 	case types.String:
@@ -114,10 +118,10 @@ const (
 // deletionText describes deletion_policy.
 const deletionText = "What `terraform destroy` does, because the cluster cannot remove a %s: `refuse` (the default) fails, `forget` only removes it from the state."
 
-// checkDestroy fails the plan of a destruction that would be refused, so that
-// nothing else of the plan is carried out. The policy is that of the state: to
-// destroy, one first has to apply that the object may be forgotten, so a
-// resource that is deleted from a file by mistake is not lost from sight.
+// checkDestroy fails the plan of a destruction that would be refused, so that nothing else of the
+// plan is carried out. The policy is that of the state: to destroy, one first has to apply that the
+// object may be forgotten, so a resource that is deleted from a file by mistake is not lost from
+// sight.
 func checkDestroy(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse, what string) {
 	if !req.Plan.Raw.IsNull() {
 		return
@@ -131,8 +135,8 @@ func checkDestroy(ctx context.Context, req resource.ModifyPlanRequest, resp *res
 	}
 }
 
-// fixed is a plan modifier for attributes that cannot change once the object
-// exists. Replacing the object is impossible, because it cannot be removed.
+// fixed is a plan modifier for attributes that cannot change once the object exists. Replacing the
+// object is impossible, because it cannot be removed.
 type fixed struct{ what string }
 
 const fixedText = "Cannot be changed later."
@@ -143,9 +147,9 @@ func (fixed) Description(context.Context) string { return fixedText }
 // MarkdownDescription implements planmodifier.Describer.
 func (fixed) MarkdownDescription(context.Context) string { return fixedText }
 
-// check keeps the value in the state where the configuration has none, and
-// rejects another value. Terraform would otherwise offer to replace the
-// object, and only fail halfway, after the user has approved it.
+// check keeps the value in the state where the configuration has none, and rejects another value.
+// Terraform would otherwise offer to replace the object, and only fail halfway, after the user has
+// approved it.
 func (f fixed) check(at path.Path, state, config, plan attr.Value, diags *diag.Diagnostics) (keep bool) {
 	if state == nil || state.IsNull() {
 		return false // the object is being created
@@ -160,8 +164,7 @@ func (f fixed) check(at path.Path, state, config, plan attr.Value, diags *diag.D
 	return false
 }
 
-// sameDuration reports whether two texts are the same duration, such as 24h
-// and 1440m.
+// sameDuration reports whether two texts are the same duration, such as 24h and 1440m.
 func sameDuration(a, b attr.Value) bool {
 	x, ok := a.(types.String)
 	y, ok2 := b.(types.String)
@@ -173,8 +176,8 @@ func sameDuration(a, b attr.Value) bool {
 	return err == nil && err2 == nil && d == e
 }
 
-// PlanModifyString implements planmodifier.String. Names of fields, bytes and
-// durations are strings.
+// PlanModifyString implements planmodifier.String. Names of fields, bytes and durations are
+// strings.
 func (f fixed) PlanModifyString(_ context.Context, req planmodifier.StringRequest, resp *planmodifier.StringResponse) {
 	if f.check(req.Path, req.StateValue, req.ConfigValue, req.PlanValue, &resp.Diagnostics) {
 		resp.PlanValue = req.StateValue

@@ -17,12 +17,11 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// The acceptance tests run a secured cluster of real processes: an authority
-// and one node in each of two regions, built from this repository.
+// The acceptance tests run a secured cluster of real processes: an authority and one node in each
+// of two regions, built from this repository.
 
 const (
-	// buildWait bounds the build of the program, bootWait the start of the
-	// cluster.
+	// buildWait bounds the build of the program, bootWait the start of the cluster.
 	buildWait = 10 * time.Minute
 	bootWait  = time.Minute
 )

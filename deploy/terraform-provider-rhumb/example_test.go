@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestExample guards that the example is formatted and valid, and that an
-// installed build of the provider plans it against a cluster.
+// TestExample guards that the example is formatted and valid, and that an installed build of the
+// provider plans it against a cluster.
 func TestExample(t *testing.T) {
 	c := sharedCluster(t)
 	if err := c.run("context", "add", "example", "--addr", c.addrs[0], "--ca", c.ca, "--cert", c.crt, "--key", c.key, "--replace"); err != nil {

@@ -19,6 +19,9 @@ import (
 )
 
 // grantResource is rhumb_grant: the rights of one role in one scope.
+//
+// One resource per scope and not one per role with a list: several configurations can then grant to
+// one role, each owning its part, and a plan shows a changed right as one line.
 type grantResource struct{ managed }
 
 // grantModel is the state of a grant.
@@ -38,8 +41,8 @@ func (*grantResource) Metadata(_ context.Context, _ resource.MetadataRequest, re
 	resp.TypeName = "rhumb_grant"
 }
 
-// Schema implements resource.Resource. Role and scope identify a grant, so a
-// change of them makes another one; only the rights are updated in place.
+// Schema implements resource.Resource. Role and scope identify a grant, so a change of them makes
+// another one; only the rights are updated in place.
 func (*grantResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
 	replace := []planmodifier.String{stringplanmodifier.RequiresReplace()}
 	resp.Schema = schema.Schema{
@@ -66,9 +69,8 @@ func (r *grantResource) Configure(_ context.Context, req resource.ConfigureReque
 	r.configure(req.ProviderData, &resp.Diagnostics)
 }
 
-// ValidateConfig implements resource.ResourceWithValidateConfig. Scope and rights
-// are checked together, by the rules of the database: the cluster has other
-// rights than a table.
+// ValidateConfig implements resource.ResourceWithValidateConfig. Scope and rights are checked
+// together, by the rules of the database: the cluster has other rights than a table.
 func (*grantResource) ValidateConfig(ctx context.Context, req resource.ValidateConfigRequest, resp *resource.ValidateConfigResponse) {
 	var m grantModel
 	if resp.Diagnostics.Append(req.Config.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -123,8 +125,8 @@ func idOf(role string, s access.Scope) string {
 	return role + "/table/" + s.Table + "/" + s.Prefix
 }
 
-// parseID parses what idOf returned. Neither roles nor tables contain a slash, so
-// what follows the third is the prefix, whatever it contains.
+// parseID parses what idOf returned. Neither roles nor tables contain a slash, so what follows the
+// third is the prefix, whatever it contains.
 func parseID(id string) (role string, s access.Scope, err error) {
 	parts := strings.SplitN(id, "/", 4)
 	switch {
@@ -140,8 +142,8 @@ func parseID(id string) (role string, s access.Scope, err error) {
 	return "", s, rhumb.Ef("rhumb.grant", rhumb.InvalidArgument, "%q is none of ROLE/cluster, ROLE/table/TABLE and ROLE/table/TABLE/PREFIX", id)
 }
 
-// put makes the rights in the scope exactly those of the plan, and calls done
-// once the cluster has them. Rights that somebody added by hand are taken away.
+// put makes the rights in the scope exactly those of the plan, and calls done once the cluster has
+// them. Rights that somebody added by hand are taken away.
 func (r *grantResource) put(ctx context.Context, m *grantModel, diags *diag.Diagnostics, done func()) {
 	g, faults := m.grant(ctx)
 	if diags.Append(faults...); diags.HasError() {
@@ -157,8 +159,8 @@ func (r *grantResource) put(ctx context.Context, m *grantModel, diags *diag.Diag
 	})
 }
 
-// Create implements resource.Resource. Rights that the role has in the scope
-// already are replaced, as by an update.
+// Create implements resource.Resource. Rights that the role has in the scope already are replaced,
+// as by an update.
 func (r *grantResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var m grantModel
 	if resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -176,9 +178,8 @@ func (r *grantResource) Update(ctx context.Context, req resource.UpdateRequest, 
 	r.put(ctx, &m, &resp.Diagnostics, func() { resp.Diagnostics.Append(resp.State.Set(ctx, &m)...) })
 }
 
-// Read implements resource.Resource. A grant without rights does not exist, so
-// it leaves the state. Rights that were added or taken by hand show as a
-// difference.
+// Read implements resource.Resource. A grant without rights does not exist, so it leaves the state.
+// Rights that were added or taken by hand show as a difference.
 func (r *grantResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var m grantModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -210,8 +211,8 @@ func (r *grantResource) Read(ctx context.Context, req resource.ReadRequest, resp
 	})
 }
 
-// Delete implements resource.Resource. All rights of the scope are taken away,
-// not only those in the state: the resource owns its scope.
+// Delete implements resource.Resource. All rights of the scope are taken away, not only those in
+// the state: the resource owns its scope.
 func (r *grantResource) Delete(ctx context.Context, req resource.DeleteRequest, resp *resource.DeleteResponse) {
 	var m grantModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -223,8 +224,8 @@ func (r *grantResource) Delete(ctx context.Context, req resource.DeleteRequest, 
 	})
 }
 
-// ImportState implements resource.ResourceWithImportState. The ID holds role and
-// scope; the rights are read from the cluster.
+// ImportState implements resource.ResourceWithImportState. The ID holds role and scope; the rights
+// are read from the cluster.
 func (*grantResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {
 	role, scope, err := parseID(req.ID)
 	if err != nil {

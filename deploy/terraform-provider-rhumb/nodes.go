@@ -13,6 +13,9 @@ import (
 )
 
 // nodeModel is a node.
+//
+// Fields are texts as the command line prints them, so that a configuration can be compared with
+// `rhumb node ls`.
 type nodeModel struct {
 	ID        types.String `tfsdk:"id"`
 	Name      types.String `tfsdk:"name"`
@@ -45,9 +48,9 @@ func nodeAttributes() map[string]schema.Attribute {
 	}
 }
 
-// describeNodes returns all nodes with their answers about themselves. A node
-// that does not answer is listed from the metadata and is not ready: a data
-// source that failed then could not be used to find out which node is down.
+// describeNodes returns all nodes with their answers about themselves. A node that does not answer
+// is listed from the metadata and is not ready: a data source that failed then could not be used to
+// find out which node is down.
 func describeNodes(ctx context.Context, c *client.Client) (nodes []nodeModel) {
 	regions := map[rhumb.RegionID]string{}
 	for _, r := range c.Regions() {
@@ -96,8 +99,8 @@ func (d *nodesSource) Configure(_ context.Context, req datasource.ConfigureReque
 	d.configure(req.ProviderData, &resp.Diagnostics)
 }
 
-// Read implements datasource.DataSource. A region without nodes, or one that does
-// not exist, has an empty list.
+// Read implements datasource.DataSource. A region without nodes, or one that does not exist, has an
+// empty list.
 func (d *nodesSource) Read(ctx context.Context, req datasource.ReadRequest, resp *datasource.ReadResponse) {
 	var m nodesModel
 	if resp.Diagnostics.Append(req.Config.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -125,8 +128,8 @@ func (*nodeSource) Metadata(_ context.Context, _ datasource.MetadataRequest, res
 	resp.TypeName = "rhumb_node"
 }
 
-// Schema implements datasource.DataSource. It is that of a node in rhumb_nodes,
-// with the two attributes by which a node can be named.
+// Schema implements datasource.DataSource. It is that of a node in rhumb_nodes, with the two
+// attributes by which a node can be named.
 func (*nodeSource) Schema(_ context.Context, _ datasource.SchemaRequest, resp *datasource.SchemaResponse) {
 	attributes := maps.Clone(nodeAttributes())
 	attributes["id"] = schema.StringAttribute{Optional: true, Computed: true, MarkdownDescription: "ID of the node, such as `n3`. Set `id` or `name`."}
@@ -139,8 +142,8 @@ func (d *nodeSource) Configure(_ context.Context, req datasource.ConfigureReques
 	d.configure(req.ProviderData, &resp.Diagnostics)
 }
 
-// Read implements datasource.DataSource. A node that does not exist is an error,
-// unlike an empty list: the configuration names this very node.
+// Read implements datasource.DataSource. A node that does not exist is an error, unlike an empty
+// list: the configuration names this very node.
 func (d *nodeSource) Read(ctx context.Context, req datasource.ReadRequest, resp *datasource.ReadResponse) {
 	var m nodeModel
 	if resp.Diagnostics.Append(req.Config.Get(ctx, &m)...); resp.Diagnostics.HasError() {

@@ -19,8 +19,8 @@ import (
 // rhumbProvider is the provider.
 type rhumbProvider struct{}
 
-// providerModel is the configuration of the provider: the settings of the
-// command line, under the same names.
+// providerModel is the configuration of the provider: the settings of the command line, under the
+// same names.
 type providerModel struct {
 	Context      types.String `tfsdk:"context"`
 	Addr         types.List   `tfsdk:"addr"`
@@ -34,15 +34,14 @@ type providerModel struct {
 	Timeout      types.String `tfsdk:"timeout"`
 }
 
-// Metadata implements provider.Provider. The type name begins the names of all
-// resources.
+// Metadata implements provider.Provider. The type name begins the names of all resources.
 func (*rhumbProvider) Metadata(_ context.Context, _ provider.MetadataRequest, resp *provider.MetadataResponse) {
 	resp.TypeName, resp.Version = "rhumb", version
 }
 
-// Schema implements provider.Provider. All attributes are optional, because
-// everything can have the sources of the command line; an empty block in
-// a shared configuration then works for everybody who has a context.
+// Schema implements provider.Provider. All attributes are optional, because everything can have the
+// sources of the command line; an empty block in a shared configuration then works for everybody
+// who has a context.
 func (*rhumbProvider) Schema(_ context.Context, _ provider.SchemaRequest, resp *provider.SchemaResponse) {
 	text := func(about string) schema.StringAttribute {
 		return schema.StringAttribute{Optional: true, MarkdownDescription: about}
@@ -64,8 +63,8 @@ func (*rhumbProvider) Schema(_ context.Context, _ provider.SchemaRequest, resp *
 	}
 }
 
-// Configure implements provider.Provider. It connects to nothing: a plan may
-// be made before the cluster exists.
+// Configure implements provider.Provider. It connects to nothing: a plan may be made before the
+// cluster exists.
 func (*rhumbProvider) Configure(ctx context.Context, req provider.ConfigureRequest, resp *provider.ConfigureResponse) {
 	var m providerModel
 	if resp.Diagnostics.Append(req.Config.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -73,6 +72,8 @@ func (*rhumbProvider) Configure(ctx context.Context, req provider.ConfigureReque
 	}
 	k := &cluster{}
 	set := pflag.NewFlagSet("provider", pflag.ContinueOnError)
+	// The flags of the command line are the parser. A setting that they learn later has one place
+	// to be added here.
 	k.target.Register(set)
 	given := map[string]attr.Value{
 		"ca": m.CA, "cert": m.Cert, "key": m.Key, "user": m.User, "password-file": m.PasswordFile, "cluster": m.Cluster, "timeout": m.Timeout, "addr": m.Addr,
@@ -80,6 +81,8 @@ func (*rhumbProvider) Configure(ctx context.Context, req provider.ConfigureReque
 	}
 	for name, value := range given {
 		key := strings.ReplaceAll(name, "-", "_")
+		// An unknown value is the output of a resource that does not exist yet. Waiting for it is
+		// impossible: Terraform configures the provider before it makes anything.
 		if value.IsUnknown() {
 			resp.Diagnostics.AddAttributeError(path.Root(key), "Value is not known yet",
 				"The provider needs "+key+" before anything is made. Make the hosts in a configuration of their own, or apply them first with -target.")
@@ -113,14 +116,14 @@ func (*rhumbProvider) Configure(ctx context.Context, req provider.ConfigureReque
 	resp.ResourceData, resp.DataSourceData = k, k
 }
 
-// Resources implements provider.Provider. Placement has no resource of its own:
-// a cluster places the ranges of tables, so it belongs to rhumb_table.
+// Resources implements provider.Provider. Placement has no resource of its own: a cluster places
+// the ranges of tables, so it belongs to rhumb_table.
 func (*rhumbProvider) Resources(context.Context) []func() resource.Resource {
 	return []func() resource.Resource{newRegion, newTable, newUser, newRole, newGrant}
 }
 
-// DataSources implements provider.Provider. Nodes are only read: a node makes
-// itself a member when it starts.
+// DataSources implements provider.Provider. Nodes are only read: a node makes itself a member when
+// it starts.
 func (*rhumbProvider) DataSources(context.Context) []func() datasource.DataSource {
 	return []func() datasource.DataSource{newNode, newNodes}
 }

@@ -51,8 +51,8 @@ func test(t *testing.T, steps ...resource.TestStep) {
 	resource.Test(t, resource.TestCase{ProtoV6ProviderFactories: factories, Steps: steps})
 }
 
-// TestRegion guards that regions are made and adopted, that they cannot move,
-// and that a destruction is refused at the plan or forgets.
+// TestRegion guards that regions are made and adopted, that they cannot move, and that a
+// destruction is refused at the plan or forgets.
 func TestRegion(t *testing.T) {
 	c := sharedCluster(t)
 	c.rhumb(t, "region", "add", "zurich", "--location", "47.4,8.5")
@@ -101,8 +101,8 @@ resource "rhumb_region" "tokyo" {
 	}
 }
 
-// TestTable guards that a table has the settings of its configuration, keeps
-// them, and is imported with them.
+// TestTable guards that a table has the settings of its configuration, keeps them, and is imported
+// with them.
 func TestTable(t *testing.T) {
 	c := sharedCluster(t)
 	config := `
@@ -190,8 +190,8 @@ resource "rhumb_user" "batch" {
   disabled = true
 }`
 
-// TestAccess guards users, roles and grants: created, changed by Terraform,
-// changed behind its back and put right again, imported, removed.
+// TestAccess guards users, roles and grants: created, changed by Terraform, changed behind its back
+// and put right again, imported, removed.
 func TestAccess(t *testing.T) {
 	c := sharedCluster(t)
 	changed := strings.NewReplacer(`rights = ["read", "write"]`, `rights = ["read", "write", "delete"]`,
@@ -334,8 +334,8 @@ data "rhumb_node" "second" { name = "singapore-1" }`,
 	)
 }
 
-// TestIdentity guards that the provider takes an identity as the command line
-// does: from its block, from a context, and never without one.
+// TestIdentity guards that the provider takes an identity as the command line does: from its block,
+// from a context, and never without one.
 func TestIdentity(t *testing.T) {
 	c := sharedCluster(t)
 	for _, name := range []string{"RHUMB_ADDR", "RHUMB_CA", "RHUMB_CERT", "RHUMB_KEY"} {

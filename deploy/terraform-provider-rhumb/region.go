@@ -37,8 +37,8 @@ func (*regionResource) Metadata(_ context.Context, _ resource.MetadataRequest, r
 	resp.TypeName = "rhumb_region"
 }
 
-// Schema implements resource.Resource. The location is computed for well-known
-// regions, so that a configuration names it only where it has to.
+// Schema implements resource.Resource. The location is computed for well-known regions, so that a
+// configuration names it only where it has to.
 func (*regionResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
 	place := func(about string) schema.Float64Attribute {
 		return schema.Float64Attribute{
@@ -77,14 +77,14 @@ func (r *regionResource) Configure(_ context.Context, req resource.ConfigureRequ
 	r.configure(req.ProviderData, &resp.Diagnostics)
 }
 
-// ModifyPlan implements resource.ResourceWithModifyPlan. A region cannot be
-// removed while its number may be part of a key.
+// ModifyPlan implements resource.ResourceWithModifyPlan. A region cannot be removed while its
+// number may be part of a key.
 func (*regionResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
 	checkDestroy(ctx, req, resp, "region")
 }
 
-// Create implements resource.Resource. A region that exists at the same place
-// is taken over: its first node may have been faster than Terraform.
+// Create implements resource.Resource. A region that exists at the same place is taken over: its
+// first node may have been faster than Terraform.
 func (r *regionResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var m regionModel
 	if resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -108,6 +108,7 @@ func (r *regionResource) Create(ctx context.Context, req resource.CreateRequest,
 // location returns where the region is: as configured, or as known.
 func (m *regionModel) location() (rhumb.Point, error) {
 	const op rhumb.Op = "rhumb.region"
+	// Unknown during a creation means left out: both attributes are computed then.
 	lat, lon := !m.Latitude.IsNull() && !m.Latitude.IsUnknown(), !m.Longitude.IsNull() && !m.Longitude.IsUnknown()
 	switch {
 	case lat != lon:
@@ -128,8 +129,8 @@ func (m *regionModel) set(r rhumb.Region) {
 	m.Latitude, m.Longitude = types.Float64Value(r.Location.Lat), types.Float64Value(r.Location.Lon)
 }
 
-// Read implements resource.Resource. The metadata that the client watches has
-// all regions, so nothing is asked for.
+// Read implements resource.Resource. The metadata that the client watches has all regions, so
+// nothing is asked for.
 func (r *regionResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var m regionModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -152,16 +153,16 @@ func (r *regionResource) Read(ctx context.Context, req resource.ReadRequest, res
 	})
 }
 
-// Update implements resource.Resource. Only deletion_policy can change, which
-// is the provider's own.
+// Update implements resource.Resource. Only deletion_policy can change, which is the provider's
+// own.
 func (*regionResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
 	var m regionModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...)
 	resp.Diagnostics.Append(resp.State.Set(ctx, &m)...)
 }
 
-// Delete implements resource.Resource. ModifyPlan has refused it unless the
-// region is to be forgotten.
+// Delete implements resource.Resource. ModifyPlan has refused it unless the region is to be
+// forgotten.
 func (*regionResource) Delete(context.Context, resource.DeleteRequest, *resource.DeleteResponse) {}
 
 // ImportState implements resource.ResourceWithImportState.

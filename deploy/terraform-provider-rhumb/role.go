@@ -52,8 +52,7 @@ func (r *roleResource) Configure(_ context.Context, req resource.ConfigureReques
 	r.configure(req.ProviderData, &resp.Diagnostics)
 }
 
-// Create implements resource.Resource. The role has no rights until a
-// grant adds some.
+// Create implements resource.Resource. The role has no rights until a grant adds some.
 func (r *roleResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var m roleModel
 	if resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -68,8 +67,8 @@ func (r *roleResource) Create(ctx context.Context, req resource.CreateRequest, r
 	})
 }
 
-// Read implements resource.Resource. A role has no attribute that could differ,
-// so only its existence is checked.
+// Read implements resource.Resource. A role has no attribute that could differ, so only its
+// existence is checked.
 func (r *roleResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var m roleModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -84,8 +83,8 @@ func (r *roleResource) Read(ctx context.Context, req resource.ReadRequest, resp 
 	})
 }
 
-// findRole returns a role, or nil if there is none of that name. Only cluster
-// admins see roles that they do not have themselves.
+// findRole returns a role, or nil if there is none of that name. Only cluster admins see roles that
+// they do not have themselves.
 func findRole(ctx context.Context, c *client.Client, name string) (*client.RoleInfo, error) {
 	roles, err := c.Roles(ctx)
 	if err != nil {
@@ -102,9 +101,8 @@ func findRole(ctx context.Context, c *client.Client, name string) (*client.RoleI
 // Update implements resource.Resource. Every change makes another role.
 func (*roleResource) Update(context.Context, resource.UpdateRequest, *resource.UpdateResponse) {}
 
-// Delete implements resource.Resource. The cluster refuses to remove a role that
-// a user still has. Terraform removes its own users first; somebody else's user
-// must not lose rights by surprise.
+// Delete implements resource.Resource. The cluster refuses to remove a role that a user still has.
+// Terraform removes its own users first; somebody else's user must not lose rights by surprise.
 func (r *roleResource) Delete(ctx context.Context, req resource.DeleteRequest, resp *resource.DeleteResponse) {
 	var m roleModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {

@@ -48,9 +48,9 @@ func (*tableResource) Metadata(_ context.Context, _ resource.MetadataRequest, re
 	resp.TypeName = "rhumb_table"
 }
 
-// Schema implements resource.Resource. Everything but the name is computed if
-// it is left out, from the defaults of the cluster: the state then shows the
-// actual settings of a table, also after the defaults of a newer version have changed.
+// Schema implements resource.Resource. Everything but the name is computed if it is left out, from
+// the defaults of the cluster: the state then shows the actual settings of a table, also after the
+// defaults of a newer version have changed.
 func (*tableResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
 	text := func(about string) schema.StringAttribute {
 		return schema.StringAttribute{
@@ -108,14 +108,13 @@ func (r *tableResource) Configure(_ context.Context, req resource.ConfigureReque
 	r.configure(req.ProviderData, &resp.Diagnostics)
 }
 
-// ModifyPlan implements resource.ResourceWithModifyPlan. A table holds records
-// that no configuration can bring back.
+// ModifyPlan implements resource.ResourceWithModifyPlan. A table holds records that no
+// configuration can bring back.
 func (*tableResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
 	checkDestroy(ctx, req, resp, "table")
 }
 
-// options returns the options of the table to create. Zero values take the
-// defaults of the cluster.
+// options returns the options of the table to create. Zero values take the defaults of the cluster.
 func (m *tableModel) options(ctx context.Context) (o client.TableOptions, diags diag.Diagnostics) {
 	o.LocationField = m.LocationField.ValueString()
 	if s := m.Colocate.ValueString(); s != "" {
@@ -176,8 +175,8 @@ func shortDuration(d time.Duration) string {
 	return s
 }
 
-// Create implements resource.Resource. A table that exists is not taken over,
-// because its settings may be others; the error proposes an import.
+// Create implements resource.Resource. A table that exists is not taken over, because its settings
+// may be others; the error proposes an import.
 func (r *tableResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var m tableModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...)
@@ -199,8 +198,8 @@ func (r *tableResource) Create(ctx context.Context, req resource.CreateRequest, 
 	})
 }
 
-// Read implements resource.Resource. A table that is gone, for example from a
-// cluster that was made again, leaves the state and is created again.
+// Read implements resource.Resource. A table that is gone, for example from a cluster that was made
+// again, leaves the state and is created again.
 func (r *tableResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var m tableModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -229,8 +228,8 @@ func (*tableResource) Update(ctx context.Context, req resource.UpdateRequest, re
 	resp.Diagnostics.Append(resp.State.Set(ctx, &m)...)
 }
 
-// Delete implements resource.Resource. ModifyPlan has refused it unless the
-// table is to be forgotten.
+// Delete implements resource.Resource. ModifyPlan has refused it unless the table is to be
+// forgotten.
 func (*tableResource) Delete(context.Context, resource.DeleteRequest, *resource.DeleteResponse) {}
 
 // ImportState implements resource.ResourceWithImportState.

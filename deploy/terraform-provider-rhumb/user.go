@@ -21,8 +21,11 @@ import (
 // userResource is rhumb_user.
 type userResource struct{ managed }
 
-// userModel is the state of a user. The password is write-only: Terraform
-// keeps it neither in the plan nor in the state.
+// userModel is the state of a user. The password is write-only: Terraform keeps it neither in the
+// plan nor in the state.
+//
+// States of Terraform are kept in files and buckets that many people read, so a password or
+// verifier in them would be the weakest place of the cluster.
 type userModel struct {
 	Name            types.String `tfsdk:"name"`
 	Roles           types.Set    `tfsdk:"roles"`
@@ -39,8 +42,8 @@ func (*userResource) Metadata(_ context.Context, _ resource.MetadataRequest, res
 	resp.TypeName = "rhumb_user"
 }
 
-// Schema implements resource.Resource. Write-only attributes are never
-// computed and never in the state, so a version says when they change.
+// Schema implements resource.Resource. Write-only attributes are never computed and never in the
+// state, so a version says when they change.
 func (*userResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *resource.SchemaResponse) {
 	resp.Schema = schema.Schema{
 		MarkdownDescription: "A user. Without a password it logs in with a certificate of its name.",
@@ -65,8 +68,8 @@ func (*userResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *r
 	}
 }
 
-// ValidateConfig implements resource.ResourceWithValidateConfig. It rejects a
-// password without a version: the first change of it would be lost silently.
+// ValidateConfig implements resource.ResourceWithValidateConfig. It rejects a password without a
+// version: the first change of it would be lost silently.
 func (*userResource) ValidateConfig(ctx context.Context, req resource.ValidateConfigRequest, resp *resource.ValidateConfigResponse) {
 	var m userModel
 	if resp.Diagnostics.Append(req.Config.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -87,8 +90,8 @@ func (r *userResource) Configure(_ context.Context, req resource.ConfigureReques
 	r.configure(req.ProviderData, &resp.Diagnostics)
 }
 
-// verifier returns the verifier of the configured password, or zero without
-// one. The password itself never leaves this process.
+// verifier returns the verifier of the configured password, or zero without one. The password
+// itself never leaves this process.
 func verifier(m *userModel) (access.Verifier, error) {
 	if m.Password.IsNull() {
 		return access.Verifier{}, nil
@@ -96,8 +99,8 @@ func verifier(m *userModel) (access.Verifier, error) {
 	return login.NewVerifier(m.Name.ValueString(), m.Password.ValueString())
 }
 
-// roleNames returns the roles of a set in alphabetical order, so that requests
-// and messages do not depend on chance.
+// roleNames returns the roles of a set in alphabetical order, so that requests and messages do not
+// depend on chance.
 func roleNames(ctx context.Context, set types.Set, diags *diag.Diagnostics) []string {
 	names := []string{}
 	diags.Append(set.ElementsAs(ctx, &names, false)...)
@@ -105,9 +108,9 @@ func roleNames(ctx context.Context, set types.Set, diags *diag.Diagnostics) []st
 	return names
 }
 
-// Create implements resource.Resource. The user and its password are made in one
-// request. A user that starts disabled is disabled in a second one, for which
-// the state is written twice: if it fails, Terraform knows the user.
+// Create implements resource.Resource. The user and its password are made in one request. A user
+// that starts disabled is disabled in a second one, for which the state is written twice: if it
+// fails, Terraform knows the user.
 func (r *userResource) Create(ctx context.Context, req resource.CreateRequest, resp *resource.CreateResponse) {
 	var m, config userModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...)
@@ -141,9 +144,8 @@ func (r *userResource) Create(ctx context.Context, req resource.CreateRequest, r
 	})
 }
 
-// Read implements resource.Resource. The cluster does not disclose verifiers,
-// so a password that was changed by hand is not noticed; that it was removed
-// is.
+// Read implements resource.Resource. The cluster does not disclose verifiers, so a password that
+// was changed by hand is not noticed; that it was removed is.
 func (r *userResource) Read(ctx context.Context, req resource.ReadRequest, resp *resource.ReadResponse) {
 	var m userModel
 	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() {
@@ -189,8 +191,8 @@ func (m *userModel) set(ctx context.Context, u *client.UserInfo) (diags diag.Dia
 	return diags
 }
 
-// Update implements resource.Resource. Each part that changed is a request of
-// its own. If one fails, the next refresh shows which were made.
+// Update implements resource.Resource. Each part that changed is a request of its own. If one
+// fails, the next refresh shows which were made.
 func (r *userResource) Update(ctx context.Context, req resource.UpdateRequest, resp *resource.UpdateResponse) {
 	var m, before, config userModel
 	resp.Diagnostics.Append(req.Plan.Get(ctx, &m)...)
@@ -202,8 +204,8 @@ func (r *userResource) Update(ctx context.Context, req resource.UpdateRequest, r
 	}
 	r.with(ctx, &resp.Diagnostics, "change the user", func(c *client.Client) error {
 		name := m.Name.ValueString()
-		// A user is disabled first and enabled last, so that it never has
-		// more rights than before and after.
+		// A user is disabled first and enabled last, so that it never has more rights than before
+		// and after.
 		if m.Disabled.ValueBool() && !before.Disabled.ValueBool() {
 			if err := c.EnableUser(ctx, name, false); err != nil {
 				return err
@@ -241,6 +243,7 @@ func (r *userResource) Update(ctx context.Context, req resource.UpdateRequest, r
 
 // changeRoles removes roles before it adds others.
 func changeRoles(ctx context.Context, c *client.Client, user string, had, wanted []string) error {
+	// In this order the user never has more than UserRolesMax roles on the way.
 	for _, role := range had {
 		if !slices.Contains(wanted, role) {
 			if err := ignoreGone(c.UnassignRole(ctx, user, role)); err != nil {

@@ -24,8 +24,8 @@ func (r textRule) Description(context.Context) string { return r.about }
 // MarkdownDescription implements validator.Describer.
 func (r textRule) MarkdownDescription(context.Context) string { return r.about }
 
-// ValidateString implements validator.String. Values that are not known yet
-// are checked by the cluster when they are.
+// ValidateString implements validator.String. Values that are not known yet are checked by the
+// cluster when they are.
 func (r textRule) ValidateString(_ context.Context, req validator.StringRequest, resp *validator.StringResponse) {
 	if req.ConfigValue.IsNull() || req.ConfigValue.IsUnknown() {
 		return
@@ -35,8 +35,7 @@ func (r textRule) ValidateString(_ context.Context, req validator.StringRequest,
 	}
 }
 
-// oneOf allows the listed words. They are the stable names that the database
-// prints.
+// oneOf allows the listed words. They are the stable names that the database prints.
 func oneOf(words ...string) []validator.String {
 	about := "one of " + strings.Join(words, ", ")
 	return []validator.String{textRule{about, func(s string) error {
@@ -47,8 +46,8 @@ func oneOf(words ...string) []validator.String {
 	}}}
 }
 
-// checked applies a rule of the database. The rules are not
-// repeated here, so a plan fails for the reasons for which an apply would.
+// checked applies a rule of the database. The rules are not repeated here, so a plan fails for the
+// reasons for which an apply would.
 func checked(about string, check func(s string) error) []validator.String {
 	return []validator.String{textRule{about, check}}
 }

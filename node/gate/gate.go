@@ -31,8 +31,12 @@ const (
 	// waitingMax bounds the connections that wait for a place. They take a file descriptor each.
 	waitingMax = 1_024
 	// sweepInterval is the interval at which late connections are closed and waiting ones admitted.
+	// A waiting connection is thus admitted at most that much later than a place is free, without a
+	// channel from every end of a connection to every waiter.
 	sweepInterval = 100 * time.Millisecond
 	// addressShare is the share of the early places that connections from one address may take.
+	// Half, so that the callers of one address, which may all be behind one proxy, have many
+	// places, and strangers at another address still find some.
 	addressShare = 2
 )
 
@@ -53,6 +57,9 @@ type Config struct {
 }
 
 // Gate is a listener that bounds its connections.
+//
+// A gate looks at connections and not at their contents. TLS, HTTP/2 and logins are above it and
+// report to it by Conn.Authenticated; so the same gate serves the gRPC ports and the HTTP port.
 type Gate struct {
 	cfg Config
 	l   net.Listener
@@ -76,6 +83,9 @@ type Gate struct {
 }
 
 // pair identifies an open connection.
+//
+// Layers above see only the addresses of a connection, because TLS and gRPC wrap it. Two open
+// connections of one listener never share both addresses.
 type pair struct{ remote, local string }
 
 // earlyList holds early connections, oldest first, with their number for each address.
@@ -222,7 +232,7 @@ func (g *Gate) deliver(c *Conn) {
 	}
 }
 
-// admitLocked gives a new connection a place among the early ones, if there is one.
+// admitLocked puts a new connection among the early ones, if there is one.
 func (g *Gate) admitLocked(c *Conn) bool {
 	now := time.Now()
 	l := &g.clients
@@ -240,6 +250,8 @@ func (g *Gate) admitLocked(c *Conn) bool {
 	} else if l.Len() >= g.cfg.Early {
 		g.displaceLocked(l, now, func(*Conn) bool { return true })
 	}
+	// No place was taken: all early connections are younger than a handshake takes, and closing
+	// those would let an attacker keep honest callers out by connecting quickly.
 	if l.from[c.from] >= most || l.Len() >= g.cfg.Early {
 		return false
 	}
@@ -267,6 +279,7 @@ func (g *Gate) displaceLocked(l *earlyList, now time.Time, match func(*Conn) boo
 // parkLocked makes a connection wait for a place, or refuses it if too many wait. It reports whether the
 // connection waits.
 func (g *Gate) parkLocked(c *Conn) bool {
+	// A longer queue would hold callers whose time is over before their turn.
 	if g.waiting.Len() >= waitingMax {
 		g.refuseLocked(c, refusedEarly)
 		return false
@@ -277,6 +290,9 @@ func (g *Gate) parkLocked(c *Conn) bool {
 }
 
 // refuseLocked closes a connection for a reason.
+//
+// Without a farewell. A message would have to be sent on a connection whose other side may not
+// read, and TLS has not begun.
 func (g *Gate) refuseLocked(c *Conn, reason string) {
 	g.refused[reason].Inc()
 	g.forgetLocked(c)
@@ -291,6 +307,8 @@ func (g *Gate) forgetLocked(c *Conn) {
 		g.open--
 		c.counted = false
 	}
+	// The addresses may already belong to a new connection: the kernel reuses them as soon as this
+	// one is closed.
 	if g.conns[c.key] == c {
 		delete(g.conns, c.key)
 		if c.above != nil {
@@ -400,6 +418,10 @@ type Attachment interface {
 
 // Attach returns the attachment of the connection, which create makes if there is none. It returns nil if
 // the connection is closed.
+//
+// create runs with the lock held and must not call the gate. Attaching under the lock makes sure
+// that ConnClosed is called for every attachment: a connection that ends at this moment either is
+// closed already, or finds the attachment.
 func (c *Conn) Attach(create func() Attachment) Attachment {
 	c.g.mu.Lock()
 	defer c.g.mu.Unlock()

@@ -13,6 +13,9 @@ import (
 )
 
 // Rates bound the requests of one user or one connection. Zero means no bound.
+//
+// Rates are per node. A user who spreads over all nodes gets their sum, as the work does; a limit
+// for the cluster would need a message per request.
 type Rates struct {
 	// Requests and Bytes are per second. A burst of one second is allowed; Bytes counts requests and
 	// answers.
@@ -86,6 +89,9 @@ func (b *Bucket) init(r Rates) {
 
 // Account is what the requests of one caller on one connection are counted in. The zero value has no
 // bounds.
+//
+// The context of a call carries the Account and not the name of the user, so that the code that
+// handles requests needs no lookup and cannot count for somebody else.
 type Account struct {
 	l    *Limiter
 	user *Bucket // nil if only the connection is bounded
@@ -194,6 +200,10 @@ func (b *Bucket) release(size int64) {
 }
 
 // acquire counts a request in one bucket.
+//
+// Three bounds are taken in order, and a refusal returns those that were taken. The caller retries
+// after the recommended wait; if refused requests cost tokens, retries alone could keep the caller
+// at its limit.
 func (l *Limiter) acquire(of string, b *Bucket, r Rates, size int64) error {
 	const op rhumb.Op = "gate.Acquire"
 	if b == nil {

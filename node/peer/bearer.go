@@ -12,20 +12,17 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 )
 
-// With TLS, every stream and call between nodes is checked twice: TLS
-// verifies the certificate, and the functions of this file verify that its
-// bearer may act as the node that the messages name. Without that, each node
-// could speak for every other one.
+// With TLS, every stream and call between nodes is checked twice: TLS verifies the certificate, and
+// the functions of this file verify that its bearer may act as the node that the messages name.
+// Without that, each node could speak for every other one.
 
-// proofAgeMax is the greatest distance between the time of a proof and the
-// clock of its verifier. It covers the delay of a relay and clocks that
-// differ by more than nodes in a cluster may (rule "Clocks"). Within it a
-// relay may repeat relayed messages, which Raft and the commands of the
+// proofAgeMax is the greatest distance between the time of a proof and the clock of its verifier.
+// It covers the delay of a relay and clocks that differ by more than nodes in a cluster may (rule
+// "Clocks"). Within it a relay may repeat relayed messages, which Raft and the commands of the
 // catalog tolerate from any network.
 const proofAgeMax = 30 * time.Second
 
-// The statements that a proof makes. They begin with a text that nothing else
-// signs.
+// The statements that a proof makes. They begin with a text that nothing else signs.
 const (
 	proofRaft     = "rhumb relay 1: raft\x00"
 	proofRequest  = "rhumb relay 1: request\x00"
@@ -48,8 +45,7 @@ func (n *Network) reject(reason string, err error) error {
 	return err
 }
 
-// bearerOf returns the name in the certificate of the caller, which must be
-// that of a node.
+// bearerOf returns the name in the certificate of the caller, which must be that of a node.
 func (n *Network) bearerOf(ctx context.Context) (string, error) {
 	p, ok := identity.PeerFromContext(ctx)
 	if !ok || p.Role != identity.RoleNode {
@@ -58,8 +54,8 @@ func (n *Network) bearerOf(ctx context.Context) (string, error) {
 	return p.Name.Name, nil
 }
 
-// checkBearer returns an error unless the caller may act as a node. With
-// joining, the node may be one that the catalog here does not show yet.
+// checkBearer returns an error unless the caller may act as a node. With joining, the node may be
+// one that the catalog here does not show yet.
 func (n *Network) checkBearer(ctx context.Context, id rhumb.NodeID, joining bool) error {
 	if n.cfg.Identity == nil {
 		return nil
@@ -71,13 +67,14 @@ func (n *Network) checkBearer(ctx context.Context, id rhumb.NodeID, joining bool
 	return n.checkSpeaker(name, id, joining)
 }
 
-// checkSpeaker returns an error unless the bearer of a name may act as a
-// node.
+// checkSpeaker returns an error unless the bearer of a name may act as a node.
+//
+// The catalog binds each name to one node. A certificate that was stolen from eu-1 can thus speak
+// for eu-1, until it is revoked, and for no other node.
 func (n *Network) checkSpeaker(name string, id rhumb.NodeID, joining bool) error {
 	err := n.cfg.Handler.MaySpeak(name, id, joining)
 	if rhumb.KindOf(err) == rhumb.PermissionDenied {
-		// A node that lags is no intruder, so only this kind is counted and
-		// logged.
+		// A node that lags is no intruder, so only this kind is counted and logged.
 		n.cfg.Logger.Warn("rejected a node that speaks for another", "certificate", name, "claims", id, "err", rhumb.Message(err))
 		return n.reject(rejectedSpeaker, err)
 	}
@@ -99,8 +96,12 @@ func (n *Network) checkMember(ctx context.Context) error {
 	return nil
 }
 
-// proofText returns the text that a proof signs. The contents are hashed with
-// their sizes, so that no byte moves from one to the next.
+// proofText returns the text that a proof signs. The contents are hashed with their sizes, so that
+// no byte moves from one to the next.
+//
+// The text names the receiver, so that a relay cannot deliver the message to another node, and the
+// life of the sender (Boot), so that messages of a former life, whose disk may have been lost, are
+// not taken for those of the present one.
 func (n *Network) proofText(statement string, origin, to rhumb.NodeID, p *rhumbpb.OriginProof, group uint32, contents [][]byte) []byte {
 	sum := sha256.New()
 	var size [8]byte
@@ -118,8 +119,10 @@ func (n *Network) proofText(statement string, origin, to rhumb.NodeID, p *rhumbp
 	return sum.Sum(b)
 }
 
-// signProof signs a statement of this node for another node, or returns nil
-// without TLS.
+// signProof signs a statement of this node for another node, or returns nil without TLS.
+//
+// Only relayed messages are signed. On a direct connection TLS proves the sender already, and a
+// signature per message would cost more than the message.
 func (n *Network) signProof(statement string, to rhumb.NodeID, group uint32, contents ...[]byte) (*rhumbpb.OriginProof, error) {
 	if n.cfg.Identity == nil {
 		return nil, nil
@@ -134,13 +137,15 @@ func (n *Network) signProof(statement string, to rhumb.NodeID, group uint32, con
 	return p, nil
 }
 
-// checkProof returns an error unless a node made a statement for this node
-// recently. Without TLS nothing is checked.
+// checkProof returns an error unless a node made a statement for this node recently. Without TLS
+// nothing is checked.
 func (n *Network) checkProof(statement string, p *rhumbpb.OriginProof, origin rhumb.NodeID, group uint32, contents ...[]byte) error {
 	const op rhumb.Op = "peer.checkProof"
 	if n.cfg.Identity == nil {
 		return nil
 	}
+	// Missing is not the same as insecure: without this case, a relay could drop the proof and be
+	// believed.
 	if p == nil {
 		return n.reject(rejectedProof, rhumb.Ef(op, rhumb.Unauthenticated, "a relayed message of %s is not signed", origin))
 	}
@@ -175,8 +180,7 @@ func (n *Network) DescribeIdentity(ctx context.Context, to rhumb.NodeID) (*rhumb
 	return resp, nil
 }
 
-// DescribeIdentity lists the certificates and the keys of gossip that this
-// node knows.
+// DescribeIdentity lists the certificates and the keys of gossip that this node knows.
 func (s *Service) DescribeIdentity(ctx context.Context, _ *rhumbpb.DescribeIdentityRequest) (*rhumbpb.NodeIdentityReport, error) {
 	n, err := s.requireMember(ctx)
 	if err != nil {

@@ -11,12 +11,11 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// gossipKeys are the keys that gossip uses, and their version in the
-// metadata.
+// gossipKeys are the keys that gossip uses, and their version in the metadata.
 //
-// memberlist encrypts only with a key at hand. So a node that has not learned
-// the keys of its cluster begins with a random key that nobody else has: it
-// sends nothing readable and rejects everything.
+// memberlist encrypts only with a key at hand. So a node that has not learned the keys of its
+// cluster begins with a random key that nobody else has: it sends nothing readable and rejects
+// everything.
 type gossipKeys struct {
 	ring *memberlist.Keyring
 
@@ -35,9 +34,9 @@ func newGossipKeys() *gossipKeys {
 	return &gossipKeys{ring: ring}
 }
 
-// SetKeys replaces the keys of gossip: the first one encrypts, and all of
-// them decrypt. Keys of the installed version or of an older one are ignored,
-// since they may arrive late. Without encryption SetKeys does nothing.
+// SetKeys replaces the keys of gossip: the first one encrypts, and all of them decrypt. Keys of the
+// installed version or of an older one are ignored, since they may arrive late. Without encryption
+// SetKeys does nothing.
 func (g *Gossip) SetKeys(keys rhumb.GossipKeys) error {
 	const op rhumb.Op = "peer.Gossip.SetKeys"
 	k := g.keys
@@ -49,8 +48,8 @@ func (g *Gossip) SetKeys(keys rhumb.GossipKeys) error {
 	if keys.Version <= k.current.Version {
 		return nil
 	}
-	// New keys are added before the first one changes, and old keys go last:
-	// in between, the node reads what every other node may send.
+	// New keys are added before the first one changes, and old keys go last: in between, the node
+	// reads what every other node may send.
 	for _, key := range keys.Keys {
 		if err := k.ring.AddKey(key.Secret); err != nil {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "key %d of gossip: %v", key.ID, err)
@@ -59,6 +58,7 @@ func (g *Gossip) SetKeys(keys rhumb.GossipKeys) error {
 	if err := k.ring.UseKey(keys.Keys[0].Secret); err != nil {
 		return rhumb.WrapKind(op, rhumb.Internal, err)
 	}
+	// The random key of the beginning leaves the ring here too.
 	for _, old := range k.ring.GetKeys() {
 		if !slices.ContainsFunc(keys.Keys, func(key rhumb.GossipKey) bool { return bytes.Equal(key.Secret, old) }) {
 			if err := k.ring.RemoveKey(old); err != nil {
@@ -70,8 +70,8 @@ func (g *Gossip) SetKeys(keys rhumb.GossipKeys) error {
 	return nil
 }
 
-// Keys returns the installed keys. The version is 0 before the first SetKeys,
-// and without encryption.
+// Keys returns the installed keys. The version is 0 before the first SetKeys, and without
+// encryption.
 func (g *Gossip) Keys() rhumb.GossipKeys {
 	if g.keys == nil {
 		return rhumb.GossipKeys{}

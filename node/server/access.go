@@ -17,13 +17,16 @@ import (
 type AccessNode interface {
 	// State returns the newest catalog of this node, or nil before there is one.
 	State() *catalog.State
-	// ChangeAccess proposes a command about users, roles or grants, and returns a
-	// catalog that includes it.
+	// ChangeAccess proposes a command about users, roles or grants, and returns a catalog that
+	// includes it.
 	ChangeAccess(ctx context.Context, cmd catalog.Command) (*catalog.State, error)
 }
 
-// Access is the service for users, roles and grants. Authorize has checked the
-// right to each call; the methods check only what depends on the request.
+// Access is the service for users, roles and grants. Authorize has checked the right to each call;
+// the methods check only what depends on the request.
+//
+// Its methods never see a password: clients compute verifiers. A node that is broken into thus
+// learns verifiers, which it has anyway, and no password that the user may have used elsewhere too.
 type Access struct {
 	rhumbpb.UnimplementedAccessServer
 	node AccessNode
@@ -35,8 +38,7 @@ func NewAccess(n AccessNode) *Access { return &Access{node: n} }
 // Register registers the service.
 func (a *Access) Register(s grpc.ServiceRegistrar) { rhumbpb.RegisterAccessServer(s, a) }
 
-// clusterState returns the catalog, or an error of kind Unavailable before there is
-// one.
+// clusterState returns the catalog, or an error of kind Unavailable before there is one.
 func (a *Access) clusterState() (*catalog.State, error) {
 	if st := a.node.State(); st != nil && !st.Cluster().IsZero() {
 		return st, nil
@@ -89,8 +91,8 @@ func (a *Access) CreateUser(ctx context.Context, q *rhumbpb.CreateUserRequest) (
 	if err != nil {
 		return nil, statusError(err)
 	}
-	// The catalog checks everything. The length alone is checked here as well,
-	// before the command enters the log.
+	// The catalog checks everything. The length alone is checked here as well, before the command
+	// enters the log.
 	if len(q.Roles) > access.UserRolesMax {
 		return nil, statusError(rhumb.Ef("server.Access.CreateUser", rhumb.TooLarge, "the user would have %d roles; the limit is %d", len(q.Roles), access.UserRolesMax))
 	}
@@ -157,8 +159,8 @@ func (a *Access) ListUsers(ctx context.Context, _ *rhumbpb.ListUsersRequest) (*r
 	}
 	who, subject := caller(ctx, st)
 	resp := &rhumbpb.ListUsersResponse{PolicyRevision: st.Access().Revision()}
-	// A user that is no admin learns only about itself: names of users are worth a
-	// guess at their passwords.
+	// A user that is no admin learns only about itself: names of users are worth a guess at their
+	// passwords.
 	for u := range st.Users() {
 		if subject.AllowsCluster(access.Admin) || who == (access.Principal{Kind: access.KindUser, Name: u.Name}) {
 			resp.Users = append(resp.Users, encodeUser(u))
@@ -182,8 +184,7 @@ func (a *Access) DropRole(ctx context.Context, q *rhumbpb.DropRoleRequest) (*rhu
 	return a.change(ctx, catalog.DropRole{Name: q.Name, Cascade: q.Cascade})
 }
 
-// ListRoles lists the roles that the caller may see. Only cluster admins see who
-// has them.
+// ListRoles lists the roles that the caller may see. Only cluster admins see who has them.
 func (a *Access) ListRoles(ctx context.Context, _ *rhumbpb.ListRolesRequest) (*rhumbpb.ListRolesResponse, error) {
 	st, err := a.clusterState()
 	if err != nil {

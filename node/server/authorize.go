@@ -14,7 +14,8 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// need is what a caller needs for an RPC.
+// need is what a caller needs for an RPC. The zero value denies, so an RPC that somebody forgets to
+// list is closed and not open.
 type need uint8
 
 const (
@@ -22,8 +23,8 @@ const (
 	nobodyMay need = iota
 	// needNothing lets callers in before they are identified.
 	needNothing
-	// needIdentity lets in everybody with an identity that the cluster knows. The
-	// method decides what it shows, or which names it touches.
+	// needIdentity lets in everybody with an identity that the cluster knows. The method decides
+	// what it shows, or which names it touches.
 	needIdentity
 	// needRead and needAdmin are rights to the cluster.
 	needRead
@@ -32,11 +33,10 @@ const (
 	needNode
 )
 
-// callNeeds lists every RPC with its need. It is the only place that decides this;
-// a test checks that no RPC is missing.
+// callNeeds lists every RPC with its need. It is the only place that decides this; a test checks
+// that no RPC is missing.
 var callNeeds = map[string]need{
-	// Each request of a client names tables and records, and is checked by itself
-	// (permit).
+	// Each request of a client names tables and records, and is checked by itself (permit).
 	rhumbpb.KV_Stream_FullMethodName: needIdentity,
 	rhumbpb.KV_Do_FullMethodName:     needIdentity,
 	rhumbpb.KV_Scan_FullMethodName:   needIdentity,
@@ -91,8 +91,8 @@ var callNeeds = map[string]need{
 	rhumbpb.Peer_DescribeIdentity_FullMethodName: needNode,
 }
 
-// NewDenied returns the metric of calls that Authorize denied. Requests for records within a stream are
-// counted by rhumb_server_failed_total.
+// NewDenied returns the metric of calls that Authorize denied. Requests for records within a stream
+// are counted by rhumb_server_failed_total.
 func NewDenied() *prometheus.CounterVec {
 	m := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "rhumb", Subsystem: "server", Name: "denied_calls_total", Help: "Calls that were denied for want of an identity or a right, by kind of error.",
@@ -104,9 +104,11 @@ func NewDenied() *prometheus.CounterVec {
 	return m
 }
 
-// Authorize returns options that reject calls whose callers lack what callNeeds
-// demands. state returns the newest catalog of the node, or nil before there is
-// one.
+// Authorize returns options that reject calls whose callers lack what callNeeds demands. state
+// returns the newest catalog of the node, or nil before there is one.
+//
+// The catalog is read for each call and not for each connection: a revoked right ends with the next
+// call, however long the connection has been open.
 func Authorize(state func() *catalog.State, denied *prometheus.CounterVec) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(authorizeUnary(state, denied)),
@@ -157,8 +159,8 @@ func authorizeCall(ctx context.Context, state func() *catalog.State, method stri
 	case needAdmin:
 		allowed = subject.AllowsCluster(access.Admin)
 	case needNode:
-		// An operator may do everything that clients can ask for, but is no node:
-		// it cannot speak for one.
+		// An operator may do everything that clients can ask for, but is no node: it cannot speak
+		// for one.
 		allowed = who.Kind == access.KindNode || who.Kind == access.KindInsecure
 	}
 	if allowed {
@@ -214,16 +216,15 @@ func errCallDenied(op rhumb.Op, who access.Principal, method string, wanted need
 	return what
 }
 
-// caller returns the principal of a call to the Cluster or Access service with the
-// subject in a catalog, which may be nil.
+// caller returns the principal of a call to the Cluster or Access service with the subject in a
+// catalog, which may be nil.
 func caller(ctx context.Context, st *catalog.State) (access.Principal, *access.Subject) {
 	who, _ := access.FromContext(ctx)
 	return who, st.Access().Of(who)
 }
 
-// errTableHidden rejects a request about a table that the caller may not see. Its
-// text is the same for a table that does not exist, so that nobody learns the names
-// of tables by asking.
+// errTableHidden rejects a request about a table that the caller may not see. Its text is the same
+// for a table that does not exist, so that nobody learns the names of tables by asking.
 func errTableHidden(op rhumb.Op, who access.Principal, name string) error {
 	return rhumb.Ef(op, rhumb.PermissionDenied, "%s has no right to a table %q, or it does not exist; list the tables that you may use with `rhumb table ls`", who, name)
 }

@@ -388,6 +388,35 @@ func TestNewRightIsAwaited(t *testing.T) {
 	}
 }
 
+// TestFewDeniedRequestsWait guards a node against callers without rights that claim newer metadata: each request that
+// waits looks at the metadata again and again.
+func TestFewDeniedRequestsWait(t *testing.T) {
+	w := newWorld()
+	st := peopled(t)
+	kv := NewKV(Config{Cluster: cluster, Self: self, Region: here, Routes: w, Ranges: w, Peers: w, Inserts: w, Logger: slog.New(slog.DiscardHandler), State: func() *catalog.State { return st }})
+	ctx := access.WithPrincipal(t.Context(), access.Principal{Kind: access.KindUser, Name: "ann"})
+	answers := make(chan *rhumbpb.Response, 4*catchingUpMax)
+	for range cap(answers) {
+		q := writeReq(rhumb.Put, 2, "a/1")
+		q.Revision = 1 << 62
+		kv.serve(ctx, q, func(resp *rhumbpb.Response) { answers <- resp })
+	}
+	// The others are answered at once.
+	if n := kv.catchingUp.Load(); n > catchingUpMax {
+		t.Errorf("%d requests wait", n)
+	}
+	kinds := map[rhumb.Kind]int{}
+	for range cap(answers) {
+		kinds[rhumb.Kind((<-answers).GetError().GetKind())]++
+	}
+	if kinds[rhumb.Overloaded] < 2*catchingUpMax || kinds[rhumb.PermissionDenied] < catchingUpMax || len(kinds) != 2 {
+		t.Errorf("answers %v", kinds)
+	}
+	if n := kv.catchingUp.Load(); n != 0 {
+		t.Errorf("%d requests wait for ever", n)
+	}
+}
+
 // TestScanShowsPermittedNames guards scans: their pages contain exactly the readable records of the range, in order,
 // whatever the size of the pages.
 func TestScanShowsPermittedNames(t *testing.T) {

@@ -9,8 +9,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// Contact says where this node gossips. It answers before the node belongs to
-// a cluster.
+// Contact says where this node gossips. It answers before the node belongs to a cluster.
 func (c *Cluster) Contact(ctx context.Context, q *rhumbpb.ContactRequest) (*rhumbpb.ContactResponse, error) {
 	i, err := c.node.Contact(ctx, q.Addr)
 	if err != nil {

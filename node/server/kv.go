@@ -51,6 +51,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -142,6 +143,8 @@ type KV struct {
 	cfg     Config
 	metrics kvMetrics
 	closed  chan struct{}
+	// catchingUp counts the denied requests that wait for newer metadata.
+	catchingUp atomic.Int64
 }
 
 // NewKV returns a KV.
@@ -184,7 +187,6 @@ func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 // serve answers one request by calling done exactly once. It may do so before it returns, and does
 // not wait for slow work. The caller must call Drive after its last request.
 func (k *KV) serve(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Response)) {
-	const op rhumb.Op = "server.KV"
 	// First, so that a rejected request costs nothing.
 	answer, err := k.admitRequest(ctx, q, done)
 	if err != nil {

@@ -25,8 +25,7 @@ type SecurityNode interface {
 	Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, *catalog.State, error)
 	// DescribeIdentities asks every node that is not fenced.
 	DescribeIdentities(ctx context.Context) ([]*rhumbpb.NodeIdentityReport, error)
-	// RotateGossipKeys replaces the key of gossip. away are nodes that learn
-	// it when they return.
+	// RotateGossipKeys replaces the key of gossip. away are nodes that learn it when they return.
 	RotateGossipKeys(ctx context.Context) (keys rhumb.GossipKeys, away []rhumb.NodeID, err error)
 }
 
@@ -35,16 +34,13 @@ const fingerprintMin = 8
 
 // Security is the service for certificates, authorities and keys of gossip.
 //
-// It decides on what nodes report now, and the metadata decides again. A
-// report may be a moment old, so two operators who act at once can revoke the
-// same certificate twice, which is harmless, or distrust two authorities of
-// which one should have stayed. The second case needs nodes that have
-// certificates of both, and is repaired with `rhumb cert trust` by an
-// operator whose certificate a third one issued, or with the files of the
-// nodes.
+// It decides on what nodes report now, and the metadata decides again. A report may be a moment
+// old, so two operators who act at once can revoke the same certificate twice, which is harmless,
+// or distrust two authorities of which one should have stayed. The second case needs nodes that
+// have certificates of both, and is repaired with `rhumb cert trust` by an operator whose
+// certificate a third one issued, or with the files of the nodes.
 //
-// Nothing here returns a private key or a key of gossip. Reports name keys of
-// gossip by number.
+// Nothing here returns a private key or a key of gossip. Reports name keys of gossip by number.
 type Security struct {
 	rhumbpb.UnimplementedSecurityServer
 	node SecurityNode
@@ -89,8 +85,8 @@ func (s *Security) listCertificates(ctx context.Context) (*rhumbpb.ListCertifica
 	return resp, nil
 }
 
-// listAuthorities merges the authorities in files of nodes with those in the
-// metadata, by fingerprint.
+// listAuthorities merges the authorities in files of nodes with those in the metadata, by
+// fingerprint.
 func listAuthorities(reports []*rhumbpb.NodeIdentityReport, security *catalog.Security) []*rhumbpb.AuthorityInfo {
 	known := map[string]*rhumbpb.AuthorityInfo{}
 	at := func(fingerprint string) *rhumbpb.AuthorityInfo {
@@ -100,14 +96,13 @@ func listAuthorities(reports []*rhumbpb.NodeIdentityReport, security *catalog.Se
 		return known[fingerprint]
 	}
 	for _, r := range reports {
-		// All nodes usually report the same few authorities. One with the
-		// same key and another validity counts as the same: trust goes by the
-		// key.
+		// All nodes usually report the same few authorities. One with the same key and another
+		// validity counts as the same: trust goes by the key.
 		for _, a := range r.Authorities {
 			known[a.Fingerprint] = a
 		}
-		// The authority that a file holds may have issued another one, which
-		// issued the certificate.
+		// The authority that a file holds may have issued another one, which issued the
+		// certificate.
 		if a := r.Certificate.GetAuthority(); a != "" {
 			at(a)
 		}
@@ -132,8 +127,7 @@ func listAuthorities(reports []*rhumbpb.NodeIdentityReport, security *catalog.Se
 	return out
 }
 
-// RevokeCertificate revokes one certificate, or all of a node, user or
-// operator.
+// RevokeCertificate revokes one certificate, or all of a node, user or operator.
 func (s *Security) RevokeCertificate(ctx context.Context, q *rhumbpb.RevokeCertificateRequest) (*rhumbpb.RevokeCertificateResponse, error) {
 	listed, err := s.listCertificates(ctx)
 	if err != nil {
@@ -144,8 +138,8 @@ func (s *Security) RevokeCertificate(ctx context.Context, q *rhumbpb.RevokeCerti
 		return nil, statusError(err)
 	}
 	resp := &rhumbpb.RevokeCertificateResponse{}
-	// One command each: the second certificate of a node must be revoked also
-	// if the metadata refuses one.
+	// One command each: the second certificate of a node must be revoked also if the metadata
+	// refuses one.
 	for _, r := range revoke {
 		_, st, err := s.node.Propose(ctx, catalog.RevokeCertificate{Revocation: r})
 		if err != nil {
@@ -184,8 +178,7 @@ func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCert
 			return nil, err
 		}
 	}
-	// A user may be connected to several nodes, which then all report the
-	// certificate.
+	// A user may be connected to several nodes, which then all report the certificate.
 	add := func(c *rhumbpb.Certificate) {
 		if c == nil || slices.ContainsFunc(out, func(r rhumb.Revocation) bool { return r.Serial == c.Serial && r.Authority == c.Authority }) {
 			return
@@ -212,6 +205,8 @@ func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCert
 		// Nobody uses it at the moment, so its expiry is unknown.
 		return []rhumb.Revocation{{Serial: name, Authority: authority, Why: q.Why, At: now}}, nil
 	}
+	// An error rather than success without effect: the operator believes that the certificate is
+	// dead, and it may be used again tomorrow.
 	return nil, rhumb.Ef(op, rhumb.NotFound, "no node uses or has seen a certificate of %s %s lately; revoke it by its serial number, which `rhumb cert show FILE` prints", role, name)
 }
 
@@ -247,8 +242,7 @@ func chooseTrust(q *rhumbpb.SetTrustRequest, listed *rhumbpb.ListCertificatesRes
 		if err != nil {
 			return cmd, rhumb.Ef(op, rhumb.InvalidArgument, "the certificate of the authority cannot be parsed: %v", err)
 		}
-		// Whoever holds the key of a certificate in this list decides who
-		// everybody is.
+		// Whoever holds the key of a certificate in this list decides who everybody is.
 		if !cert.IsCA {
 			return cmd, rhumb.Ef(op, rhumb.InvalidArgument, "the certificate of %q is not that of an authority", cert.Subject)
 		}

@@ -8,13 +8,15 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// view is what one caller may see of the catalog: all regions and nodes, the tables
-// that it has any right to, and the classes, blocks and ranges of these tables,
-// which requests need to find their way.
+// view is what one caller may see of the catalog: all regions and nodes, the tables that it has any
+// right to, and the classes, blocks and ranges of these tables, which requests need to find their
+// way.
+//
+// Clients cache the metadata, so hiding a table later is not enough. The view guarantees that a
+// client never receives anything about a table while it has no right to it.
 type view struct {
 	who access.Principal
-	// policy and shown are those of the last update, shown the classes that it
-	// contained.
+	// policy and shown are those of the last update, shown the classes that it contained.
 	policy *access.Policy
 	shown  map[rhumb.ClassID]bool
 }
@@ -29,9 +31,8 @@ func (v *view) full(st *catalog.State) *api.Metadata {
 	return m
 }
 
-// update returns the part of an update of a watch that the caller may see. If the
-// rights of the caller changed, or a table brings a class into view, that is
-// everything.
+// update returns the part of an update of a watch that the caller may see. If the rights of the
+// caller changed, or a table brings a class into view, that is everything.
 func (v *view) update(u raftmeta.Update) *api.Metadata {
 	st := u.State
 	subject := st.Access().Of(v.who)
@@ -42,8 +43,8 @@ func (v *view) update(u raftmeta.Update) *api.Metadata {
 	if v.policy != st.Access() && !subject.IsUnlimited() {
 		return v.full(st)
 	}
-	// The class of a new table may have been hidden until now, and with it records
-	// that did not change.
+	// The class of a new table may have been hidden until now, and with it records that did not
+	// change.
 	for _, id := range u.Changes.Tables {
 		if t, ok := st.Table(id); ok && !v.shown[t.Class] && subject.AllowsTable(t.Name) {
 			return v.full(st)
@@ -67,8 +68,7 @@ func visibleClasses(st *catalog.State, subject *access.Subject) map[rhumb.ClassI
 
 // filter removes from m what the subject may not see.
 func (v *view) filter(m *api.Metadata, subject *access.Subject) {
-	// Whoever may see all tables may see everything, also classes that have no
-	// table yet.
+	// Whoever may see all tables may see everything, also classes that have no table yet.
 	if subject.SeesAllTables() {
 		return
 	}

@@ -45,6 +45,14 @@ type failures struct {
 }
 
 // backoff delays attempts after failures. It has no clock.
+//
+// Nothing here locks a user out. A lock-out after some failures is a weapon: whoever knows a name
+// could keep its owner out. The wait concerns one user at one address; the limits over all
+// addresses only slow guessing down, and addresses that have logged in before are exempt.
+//
+// The records are LRU lists, so an attacker who invents names or addresses pushes out old records
+// and forgets its own with them; the limiter of its address remains, because each attempt refreshes
+// it.
 type backoff struct {
 	mu      sync.Mutex
 	tries   *simplelru.LRU[try, *failures]
@@ -85,7 +93,7 @@ func (b *backoff) check(t try, now time.Time) time.Duration {
 	defer b.mu.Unlock()
 	var wait time.Duration
 	// Attempts before the end of the wait are not counted: a client with an old password in its configuration
-	// would otherwise extend the wait for ever.
+	// would otherwise extend the wait forever.
 	if f, ok := b.tries.Get(t); ok && now.Sub(f.last) < forgetAfter {
 		wait = f.until.Sub(now)
 	}

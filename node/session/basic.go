@@ -30,6 +30,10 @@ const (
 )
 
 // basicCache remembers verified passwords as salted hashes in memory.
+//
+// Tools poll metrics every few seconds with a password in each request, and the keys of a password
+// cost tens of milliseconds. The hash in the cache is salted with bytes that exist only in this
+// process, so a memory dump of it does not hold a hash that can be compared with others.
 type basicCache struct {
 	turns chan struct{}
 	salt  [32]byte
@@ -59,6 +63,7 @@ func newBasicCache() *basicCache {
 func (b *basicCache) sumOf(user, password string) [sha256.Size]byte {
 	h := sha256.New()
 	h.Write(b.salt[:])
+	// The zero byte separates: names cannot contain one, so no two pairs have the same text.
 	h.Write([]byte(user + "\x00" + password))
 	return [sha256.Size]byte(h.Sum(nil))
 }
@@ -67,6 +72,8 @@ func (b *basicCache) sumOf(user, password string) [sha256.Size]byte {
 func (b *basicCache) contains(u *access.User, sum [sha256.Size]byte, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// The revision of the credentials is part of the entry. A changed password therefore makes its
+	// entry useless at once, without anything that removes it.
 	e, ok := b.verified.Get(u.Name)
 	return ok && e.credentials == u.Credentials && now.Before(e.until) && subtle.ConstantTimeCompare(e.sum[:], sum[:]) == 1
 }

@@ -21,6 +21,9 @@ import (
 type callKey struct{}
 
 // call is a call of an identified caller.
+//
+// It exists from the tap to the end of the handler. Two goroutines end it: that of the handler, and
+// that of the manager when the user changes. The channel lets the first reason win.
 type call struct {
 	who   access.Principal
 	login bool // identified by a token
@@ -42,6 +45,9 @@ func (k *call) end(why error) {
 
 // Tap returns a function that identifies the caller of each call before the node reads a message of it, so that
 // strangers cost the node nothing. g is the gate of the port. Then next, which may be nil, decides too.
+//
+// An interceptor would be too late: gRPC has then read headers and may have buffered the first
+// message of the stream.
 func (m *Manager) Tap(g *gate.Gate, next tap.ServerInHandle) tap.ServerInHandle {
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		ctx, err := m.admit(ctx, g, info)
@@ -62,6 +68,8 @@ func (m *Manager) admit(ctx context.Context, g *gate.Gate, info *tap.Info) (cont
 	if p, ok := peer.FromContext(ctx); ok {
 		gc = g.Find(p.Addr, p.LocalAddr)
 	}
+	// Found by the addresses of the connection, since the tap gets only the context of the
+	// transport.
 	c := m.stateOf(gc)
 	// The connection may have ended meanwhile.
 	if c == nil {
@@ -124,6 +132,7 @@ func (m *Manager) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamSer
 	k.known = k.lostUser(m.cfg.Policy()) == nil
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
+	// Buffered, because this function may return before the handler does.
 	done := make(chan error, 1)
 	// The handler may wait for a client that does not read. Only the end of this function ends such a
 	// wait, so the handler runs on a goroutine of its own.

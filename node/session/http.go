@@ -8,7 +8,9 @@ import (
 	"github.com/rhumbdb/rhumb/node/gate"
 )
 
-// HTTP identifies the caller of an HTTP request: by certificate, or by a password over TLS. g is the gate of the port.
+// HTTP identifies the caller of an HTTP request: by certificate, or by a password over TLS. g is
+// the gate of the port. There are no sessions and no cookies: each request is identified anew, so
+// nothing has to be ended when a user changes.
 func (m *Manager) HTTP(g *gate.Gate, r *http.Request) (access.Principal, error) {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(interface{ String() string })
 	if local == nil {

@@ -20,6 +20,7 @@ import (
 
 const (
 	// messageMax bounds a message of a client in bytes. A name takes up to three times its size.
+	// Names may contain escaped commas and equal signs.
 	messageMax = 1 << 10
 	// retryBusy and retryFull are the recommended waits if too many logins are in progress, or too many
 	// connections open.
@@ -100,6 +101,9 @@ func (c *connState) clearBusy() {
 }
 
 // attempt is the state of one login.
+//
+// The SCRAM library asks for a user by a callback and takes only a verifier. The attempt passes the
+// findings of the callback to the code that decides.
 type attempt struct {
 	try
 	user *access.User // nil if the login cannot succeed
@@ -269,6 +273,10 @@ func (m *Manager) lookUp(p *access.Policy, name string, a *attempt) access.Verif
 
 // mockVerifier returns the verifier of a user that does not exist. It is the same each time, and the same on all
 // nodes that know the secret of the cluster, as that of a user is.
+//
+// An answer "no such user" would let anybody list the users. A random salt would too: asking twice
+// would show whether the salt changes. And a salt that differs between nodes would, for whoever
+// asks two of them.
 func (m *Manager) mockVerifier(name string) access.Verifier {
 	key := m.mock[:]
 	if m.cfg.Secret != nil {

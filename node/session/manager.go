@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/peer"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/access"
@@ -22,14 +21,18 @@ import (
 )
 
 const (
-	// lifetimeDefault is the time for which a token is valid.
+	// lifetimeDefault is the time for which a token is valid. The lifetime bounds nothing that
+	// revocation does not end sooner; it makes a client that nobody watches prove its password now
+	// and then.
 	lifetimeDefault = time.Hour
 	// graceTime is how long a token is accepted after another one has replaced it: calls with the former
 	// one may be on their way.
 	graceTime = 30 * time.Second
-	// recheckInterval is how often sessions are compared with the metadata.
+	// recheckInterval is how often sessions are compared with the metadata. Polling costs one
+	// comparison of pointers while the policy stays the same.
 	recheckInterval = 200 * time.Millisecond
-	// loginsMax bounds the logins in progress on a port.
+	// loginsMax bounds the logins in progress on a port. Each one has a goroutine and a few
+	// kilobytes.
 	loginsMax = 256
 	// loginTimeout bounds one login.
 	loginTimeout = 8 * time.Second
@@ -59,6 +62,9 @@ type Config struct {
 }
 
 // Manager identifies the callers of all ports of a node.
+//
+// One manager serves all ports, so that the back-off counts failures of one attacker together,
+// whichever port it tries.
 type Manager struct {
 	cfg    Config
 	m      metrics
@@ -155,6 +161,9 @@ type connState struct {
 }
 
 // session is a login.
+//
+// Only hashes of tokens are kept. A dump of the memory of a node, or a log of this structure, holds
+// nothing that opens a session.
 type session struct {
 	user string
 	// credentials is the revision of the user's password.
@@ -321,6 +330,9 @@ func (m *Manager) identify(ctx context.Context, authorization string, c *connSta
 var errNoUsers = rhumb.E("session.Identify", rhumb.Unavailable, "the node does not know the users of the cluster yet, because it has not joined; retry, or use another node")
 
 // PrincipalOf returns the caller that a certificate identifies. It is nobody for a certificate of an authority.
+//
+// The mapping is here and not in package identity, which knows certificates and no rights, nor in
+// package access, which knows rights and no certificates.
 func PrincipalOf(p identity.Peer) access.Principal {
 	switch p.Role {
 	case identity.RoleNode:
@@ -333,15 +345,10 @@ func PrincipalOf(p identity.Peer) access.Principal {
 	return access.Principal{}
 }
 
-// remoteOf returns the remote address of a call, for messages.
-func remoteOf(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
-		return p.Addr.String()
-	}
-	return ""
-}
-
 // tally sums up failures that the audit log does not list.
+//
+// Without it, an attacker who guesses at full speed would rotate the audit log and push out the
+// entries about its earlier acts.
 type tally struct {
 	listed int    // entries since the last report
 	count  uint64 // failures without an entry

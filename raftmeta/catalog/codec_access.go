@@ -5,8 +5,8 @@ import (
 	"github.com/rhumbdb/rhumb/access"
 )
 
-// commandAccess holds the fields of wireCommand that only commands about users,
-// roles and grants have.
+// commandAccess holds the fields of wireCommand that only commands about users, roles and grants
+// have.
 type commandAccess struct {
 	Verifier    *wireVerifier `cbor:"60,keyasint,omitempty"`
 	Roles       []string      `cbor:"61,keyasint,omitempty"`

@@ -20,10 +20,10 @@ type wireAuthority struct {
 	Cert        []byte `cbor:"2,keyasint"`
 }
 
-// The wire types of this file are maps with numbers as keys, so that a later
-// build can add fields. Their lists keep the order of the catalog, which
-// makes the encoding deterministic. Secrets are plain bytes here: the log and
-// the states of the metadata group hold them, and both stay within nodes.
+// The wire types of this file are maps with numbers as keys, so that a later build can add fields.
+// Their lists keep the order of the catalog, which makes the encoding deterministic. Secrets are
+// plain bytes here: the log and the states of the metadata group hold them, and both stay within
+// nodes.
 
 // wireRevocation holds times as seconds since 1970; 0 is the zero time.
 type wireRevocation struct {
@@ -48,8 +48,8 @@ type wireGossipKey struct {
 	Secret []byte `cbor:"2,keyasint"`
 }
 
-// toWireSecurity returns the stored form, or nil if there is nothing to
-// store: then the bytes of a state are those that earlier binaries wrote.
+// toWireSecurity returns the stored form, or nil if there is nothing to store: then the bytes of a
+// state are those that earlier binaries wrote.
 func toWireSecurity(s *Security) *wireSecurity {
 	if len(s.Authorities)+len(s.Distrusted)+len(s.Revoked) == 0 && s.Gossip.Version == 0 {
 		return nil
@@ -111,8 +111,8 @@ func fromTime(t time.Time) int64 {
 	return t.Unix()
 }
 
-// toTime is the inverse of fromTime. UTC, so that the text of a time does not
-// depend on the machine.
+// toTime is the inverse of fromTime. UTC, so that the text of a time does not depend on the
+// machine.
 func toTime(seconds int64) time.Time {
 	if seconds == 0 {
 		return time.Time{}

@@ -16,23 +16,24 @@ const (
 	codeRefuseSnapshot commandCode = 47
 )
 
-// CreateUser creates a user. A user of that name with the same verifier and roles,
-// as a repetition finds it, is the result; another one is AlreadyExists. A role
-// that does not exist is NotFound.
+// CreateUser creates a user. A user of that name with the same verifier and roles, as a repetition
+// finds it, is the result; another one is AlreadyExists. A role that does not exist is NotFound.
+//
+// Commands carry verifiers and never passwords: the log of the metadata group is on the disks of
+// all voters, and is kept for a while.
 type CreateUser struct {
 	Name string
-	// Verifier is zero for a user that logs in by certificate only. The catalog
-	// does not look into it.
+	// Verifier is zero for a user that logs in by certificate only. The catalog does not look into
+	// it.
 	Verifier access.Verifier
 	Roles    []string
 }
 
-// SetUser changes the password of a user, or disables or enables the user. A user
-// that does not exist is NotFound.
+// SetUser changes the password of a user, or disables or enables the user. A user that does not
+// exist is NotFound.
 type SetUser struct {
 	Name string
-	// Verifier replaces the verifier unless it is nil. The zero verifier removes
-	// the password.
+	// Verifier replaces the verifier unless it is nil. The zero verifier removes the password.
 	Verifier *access.Verifier
 	// Disabled disables or enables the user unless it is nil.
 	Disabled *bool
@@ -41,37 +42,38 @@ type SetUser struct {
 // DropUser removes a user. A user that does not exist is NotFound.
 type DropUser struct{ Name string }
 
-// CreateRole creates a role without grants. A role of that name without grants is
-// the result; a role with grants is AlreadyExists.
+// CreateRole creates a role without grants. A role of that name without grants is the result; a
+// role with grants is AlreadyExists.
 type CreateRole struct{ Name string }
 
-// DropRole removes a role with its grants. It is a Conflict if users have the role,
-// unless Cascade takes the role from them. A role that does not exist is NotFound.
+// DropRole removes a role with its grants. It is a Conflict if users have the role, unless Cascade
+// takes the role from them. A role that does not exist is NotFound.
 type DropRole struct {
 	Name    string
 	Cascade bool
 }
 
-// AssignRole assigns a role to a user, or takes it away with Remove. It changes
-// nothing if that is done already. A user or a role that does not exist is
-// NotFound.
+// AssignRole assigns a role to a user, or takes it away with Remove. It changes nothing if that is
+// done already. A user or a role that does not exist is NotFound.
 type AssignRole struct {
 	User, Role string
 	Remove     bool
 }
 
-// AlterGrant adds rights to the grant of a role in one scope and removes others
-// from it. A grant that has no rights left is removed. Adding all but the removed
-// rights sets a grant exactly. A role that does not exist is NotFound; the table of
-// a scope need not exist.
+// AlterGrant adds rights to the grant of a role in one scope and removes others from it. A grant
+// that has no rights left is removed. Adding all but the removed rights sets a grant exactly. A
+// role that does not exist is NotFound; the table of a scope need not exist.
+//
+// A command that sets all grants of a role at once was rejected: with two administrators, the later
+// one would silently undo the earlier one.
 type AlterGrant struct {
 	Role        string
 	Scope       access.Scope
 	Add, Remove access.Rights
 }
 
-// RefuseSnapshot takes a table out of the images in shared memory for good. It
-// changes nothing if that is done already. A table that does not exist is NotFound.
+// RefuseSnapshot takes a table out of the images in shared memory for good. It changes nothing if
+// that is done already. A table that does not exist is NotFound.
 type RefuseSnapshot struct{ Table string }
 
 func (RefuseSnapshot) wireCode() commandCode { return codeRefuseSnapshot }

@@ -8,17 +8,20 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Security holds the catalog's part of identities: whom the nodes trust
-// besides the authorities in their own files, whom they reject, and the keys
-// of gossip. It is immutable.
+// Security holds the catalog's part of identities: whom the nodes trust besides the authorities in
+// their own files, whom they reject, and the keys of gossip. It is immutable.
 //
-// The keys of gossip are secrets. Nodes receive them as members of the
-// metadata group, and no service for clients returns them.
+// The keys of gossip are secrets. Nodes receive them as members of the metadata group, and no
+// service for clients returns them.
+//
+// It is part of the catalog and not of files, because a revocation must reach all nodes in the
+// order of the other changes: a node that has applied the command which makes a user an
+// administrator has also applied the revocation before it.
 type Security struct {
 	// Authorities are ordered by fingerprint.
 	Authorities []rhumb.Authority
-	// Distrusted are the fingerprints of authorities that are rejected
-	// wherever they are listed, sorted.
+	// Distrusted are the fingerprints of authorities that are rejected wherever they are listed,
+	// sorted.
 	Distrusted []string
 	// Revoked are ordered by serial number, and those of one number by
 	// authority.
@@ -29,8 +32,7 @@ type Security struct {
 // noSecurity is the security of a cluster that has never set any.
 var noSecurity = &Security{}
 
-// Security returns the security of the cluster. It is shared and must not be
-// modified.
+// Security returns the security of the cluster. It is shared and must not be modified.
 func (s *State) Security() *Security {
 	if s.security == nil {
 		return noSecurity
@@ -38,8 +40,10 @@ func (s *State) Security() *Security {
 	return s.security
 }
 
-// NodeByName returns the node to which a name is bound. A forgotten node has
-// no name any more.
+// NodeByName returns the node to which a name is bound. A forgotten node has no name any more.
+//
+// A search and not an index: clusters have hundreds of nodes at most, and names are looked up when
+// connections begin and not for each message.
 func (s *State) NodeByName(name string) (*rhumb.Node, bool) {
 	if name == "" {
 		return nil, false
@@ -58,22 +62,21 @@ func (t *tx) putSecurity(s *Security) {
 	t.changes.Security = true
 }
 
-// checkNameFree refuses a registration whose name is bound to another node
-// than self.
+// checkNameFree refuses a registration whose name is bound to another node than self.
 func (c RegisterNode) checkNameFree(t *tx, self rhumb.NodeID) (res Result, ok bool) {
 	other, bound := t.NodeByName(c.Name)
 	if !bound || other.ID == self {
 		return Result{}, true
 	}
-	// Two nodes with one name could speak for each other, so a name belongs
-	// to one store until an operator forgets the node.
+	// Two nodes with one name could speak for each other, so a name belongs to one store until an
+	// operator forgets the node.
 	return refuse("catalog.RegisterNode", rhumb.AlreadyExists, "node name %q is bound to %s, whose disk is another one (store %s); if that disk is lost for good, "+
 		"run `rhumb node forget %s` once the node is fenced, else enrol this node under another name", c.Name, other.ID, other.Store, other.ID), false
 }
 
-// checkBoundName refuses a known node whose certificate does not carry the
-// name that is bound to it. A node without a bound name may bind one: a
-// cluster that began with --insecure is secured this way.
+// checkBoundName refuses a known node whose certificate does not carry the name that is bound to
+// it. A node without a bound name may bind one: a cluster that began with --insecure is secured
+// this way.
 func (c RegisterNode) checkBoundName(t *tx, old *node) (res Result, ok bool) {
 	const op rhumb.Op = "catalog.RegisterNode"
 	switch {
@@ -98,11 +101,14 @@ func (c ForgetNode) applyTo(t *tx) Result {
 		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Node)
 	case n.Forgotten:
 		return Result{Node: c.Node}
+	// The operator has decided about a life of the node. If it has come back since, the decision
+	// was about somebody else.
 	case n.Boot != c.Boot:
 		return refuse(op, rhumb.Conflict, "%s was seen in life %d, but is in life %d now", c.Node, c.Boot, n.Boot)
 	case n.State != rhumb.NodeFenced:
 		return refuse(op, rhumb.Conflict, "%s is %s; only a fenced node can be forgotten: stop it and wait until `rhumb node ls` shows it as fenced", c.Node, n.State)
 	}
+	// States are immutable, so the node is copied and replaced.
 	next := *n
 	next.Forgotten = true
 	t.putNode(&next)
@@ -154,8 +160,8 @@ func (c SetTrust) applyTo(t *tx) Result {
 func (c RevokeCertificate) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.RevokeCertificate"
 	r := c.Revocation
-	// The stored form has whole seconds, and a replica that restarts
-	// continues with the stored form.
+	// The stored form has whole seconds, and a replica that restarts continues with the stored
+	// form.
 	r.NotAfter, r.At = toTime(fromTime(r.NotAfter)), toTime(fromTime(r.At))
 	if err := checkRevocation(r); err != nil {
 		return refuseErr(op, err)
@@ -167,8 +173,7 @@ func (c RevokeCertificate) applyTo(t *tx) Result {
 		return Result{}
 	}
 	next.Revoked = slices.Insert(slices.Clone(next.Revoked), i, r)
-	// The new entry stays in any case: the operator may know better than the
-	// expiry.
+	// The new entry stays in any case: the operator may know better than the expiry.
 	next.Revoked = slices.DeleteFunc(next.Revoked, func(x rhumb.Revocation) bool {
 		return compareRevocations(x, r) != 0 && !x.NotAfter.IsZero() && r.At.Sub(x.NotAfter) > rhumb.RevokedKeep
 	})
@@ -189,6 +194,7 @@ func (c SetGossipKeys) applyTo(t *tx) Result {
 		return refuseErr(op, err)
 	}
 	next := *t.Security()
+	// Compare and set: each step of a rotation depends on the step before.
 	if next.Gossip.Version != c.Version {
 		return refuse(op, rhumb.Conflict, "the keys of gossip have version %d, not %d; somebody else rotates them", next.Gossip.Version, c.Version)
 	}
@@ -197,8 +203,7 @@ func (c SetGossipKeys) applyTo(t *tx) Result {
 	return Result{}
 }
 
-// findFingerprint returns the position of an authority, or where to insert
-// it.
+// findFingerprint returns the position of an authority, or where to insert it.
 func findFingerprint(as []rhumb.Authority, fingerprint string) (int, bool) {
 	return slices.BinarySearchFunc(as, fingerprint, func(a rhumb.Authority, f string) int { return strings.Compare(a.Fingerprint, f) })
 }
@@ -213,9 +218,8 @@ func findRevocation(rs []rhumb.Revocation, r rhumb.Revocation) (int, bool) {
 	return slices.BinarySearchFunc(rs, r, compareRevocations)
 }
 
-// checkAuthority returns an error if an authority has the wrong form. The
-// certificate itself is not parsed: whoever proposes it does that, and what a
-// parser accepts may differ between builds.
+// checkAuthority returns an error if an authority has the wrong form. The certificate itself is not
+// parsed: whoever proposes it does that, and what a parser accepts may differ between builds.
 func checkAuthority(a rhumb.Authority) error {
 	const op rhumb.Op = "catalog.checkAuthority"
 	switch {
@@ -241,8 +245,8 @@ func checkRevocation(r rhumb.Revocation) error {
 	return nil
 }
 
-// checkGossipKeys returns an error if keys of gossip have the wrong form. The
-// error does not show them.
+// checkGossipKeys returns an error if keys of gossip have the wrong form. The error does not show
+// them.
 func checkGossipKeys(keys []rhumb.GossipKey) error {
 	const op rhumb.Op = "catalog.checkGossipKeys"
 	if len(keys) == 0 || len(keys) > rhumb.GossipKeysMax {
@@ -258,15 +262,13 @@ func checkGossipKeys(keys []rhumb.GossipKey) error {
 	return nil
 }
 
-// isFingerprint reports whether s is a SHA-256 in lower-case hexadecimal
-// digits.
+// isFingerprint reports whether s is a SHA-256 in lower-case hexadecimal digits.
 func isFingerprint(s string) bool { return len(s) == 64 && isLowerHex(s) }
 
 // isLowerHex reports whether s consists of lower-case hexadecimal digits.
 func isLowerHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 
-// checkNames checks that names are valid and that no two nodes have the same
-// one.
+// checkNames checks that names are valid and that no two nodes have the same one.
 func (s *State) checkNames() error {
 	names := map[string]bool{}
 	for n := range s.Nodes() {
@@ -312,11 +314,10 @@ func (s *State) checkSecurity() error {
 	return nil
 }
 
-// MaySpeak returns an error unless the bearer of a node certificate with a
-// name may act as a node. With joining, the node may also be one that is not
-// registered with this name yet, as long as neither the node nor the name
-// belongs to somebody else: a node takes part in the metadata group before
-// this copy of the metadata shows its registration.
+// MaySpeak returns an error unless the bearer of a node certificate with a name may act as a node.
+// With joining, the node may also be one that is not registered with this name yet, as long as
+// neither the node nor the name belongs to somebody else: a node takes part in the metadata group
+// before this copy of the metadata shows its registration.
 func (s *State) MaySpeak(name string, id rhumb.NodeID, joining bool) error {
 	const op rhumb.Op = "catalog.MaySpeak"
 	n, known := s.Node(id)
@@ -335,11 +336,10 @@ func (s *State) MaySpeak(name string, id rhumb.NodeID, joining bool) error {
 	return nil
 }
 
-// MayPropose returns an error unless a node may ask the metadata leader for a
-// command. It protects the roles of other nodes: a command that a node
-// proposes about itself or its ranges is refused from anybody else, and those
-// that need the evidence of the leader are refused from all. Commands of
-// operators, sent through any node are not restricted here.
+// MayPropose returns an error unless a node may ask the metadata leader for a command. It protects
+// the roles of other nodes: a command that a node proposes about itself or its ranges is refused
+// from anybody else, and those that need the evidence of the leader are refused from all. Commands
+// of operators, sent through any node are not restricted here.
 func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
 	const op rhumb.Op = "catalog.MayPropose"
 	denied := func(format string, args ...any) error {
