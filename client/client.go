@@ -293,7 +293,7 @@ func askConn[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, ca
 	case remote:
 		// The node itself answered, so its kind can be trusted.
 		return out, &answeredError{e}
-	// Certificates decided, so trying again is no remedy.
+	// Another attempt would be refused for the same certificate.
 	case refused:
 		return out, rhumb.Ef(op, refusal.Kind, "node at %s cannot be reached: %s", addr, c.explainDial(rhumb.Message(e)))
 	case unreachable:

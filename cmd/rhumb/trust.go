@@ -217,7 +217,7 @@ func (ac *authorityCommands) refuseRenewal(r client.Revoke) (more []client.Revok
 		}
 		return nil, err == nil, err
 	}
-	// Also for a node of which the ledger shows no certificate: its record may
+	// Also for a node without a certificate in the ledger: its record may
 	// have been lost.
 	if r.Node != "" {
 		if err := a.Revoke("", r.Node, r.Why); err != nil {
@@ -241,7 +241,7 @@ func (ac *authorityCommands) refuseRenewal(r client.Revoke) (more []client.Revok
 	return more, true, nil
 }
 
-// revokeAll revokes in the cluster. A name that no node reports is no error
+// revokeAll revokes in the cluster. A name that no node reports is not an error
 // if the authority knows its certificates.
 func revokeAll(ctx context.Context, c *client.Client, r client.Revoke, more []client.Revoke) ([]rhumb.Revocation, error) {
 	revoked, err := c.RevokeCertificate(ctx, r)
@@ -261,7 +261,7 @@ func revokeAll(ctx context.Context, c *client.Client, r client.Revoke, more []cl
 	return revoked, nil
 }
 
-// noteRenewal says what is left to do at the authority. Only nodes renew their
+// noteRenewal prints the step that remains at the authority. Only nodes renew their
 // certificates. Nobody knows whose a serial number is that no node reported.
 func (tc *trustCommands) noteRenewal(r client.Revoke, revoked []rhumb.Revocation) {
 	what := ""
