@@ -201,6 +201,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 // ErrorLog returns the logger of an http.Server whose listener is a Listener. It counts failed
 // handshakes, which the server reports there only, and passes lines on at debug level: anybody can
 // cause them.
+//
+// The text is the only interface: net/http reports a failed handshake to nobody else.
 func (s *Source) ErrorLog() *log.Logger { return log.New(&errorLog{s}, "", 0) }
 
 type errorLog struct{ src *Source }

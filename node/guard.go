@@ -144,6 +144,9 @@ func (n *Node) auditName() string {
 }
 
 // policy returns the users and grants of the cluster, or nil before the node knows them.
+//
+// Every decision of the node reads it again. Copies that sessions or streams kept would be rights
+// that outlive their revocation.
 func (n *Node) policy() *access.Policy {
 	m := n.currentMember()
 	if m == nil {
@@ -165,6 +168,10 @@ var noUsers = access.Compile(nil, 0, nil, nil)
 
 // mockSecret returns bytes that all nodes know and clients do not: the verifiers of the users. They change when a
 // user does, and then the challenges for users that do not exist change too.
+//
+// A secret of its own in the metadata was rejected: it would have to be created, distributed and
+// rotated, and the verifiers are secrets that all nodes have anyway. The hash keeps a challenge
+// from revealing anything about the verifier.
 func (n *Node) mockSecret() []byte {
 	m := n.currentMember()
 	if m == nil {
@@ -262,7 +269,8 @@ func (n *Node) admitAdministration(ctx context.Context) error {
 func (n *Node) recordRevocations(s *catalog.Security) {
 	g := &n.guard
 	first := g.revoked == nil
-	// Built anew, so that what the metadata forgets after the certificate has expired is forgotten here too.
+	// Built from scratch, so that what the metadata forgets after the certificate has expired is
+	// forgotten here too.
 	now := make(map[string]bool, len(s.Revoked)+len(s.Distrusted))
 	note := func(key string, e audit.Event) {
 		now[key] = true
