@@ -353,8 +353,8 @@ func (tc *trustCommands) setTrust(ctx context.Context, trust [][]byte, distrust 
 	})
 }
 
-// gossipCommand returns the group of commands for the keys of gossip. There is no command that sets
-// a key: nodes draw keys at random, and nobody ever has to know one.
+// gossipCommand returns the group of commands for the keys of gossip. No command sets a key: nodes
+// draw keys at random, and nobody ever has to know one.
 func (tc *trustCommands) gossipCommand() *cobra.Command {
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the versions of the keys of gossip", Args: cobra.NoArgs,
