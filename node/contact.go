@@ -31,8 +31,8 @@ const (
 
 // contact is the answer of a node that was asked where it gossips.
 //
-// It is what a node needs to gossip, and nothing about ranges or records: those follow membership,
-// after the metadata has accepted the node.
+// It has everything that a node needs to gossip, and nothing about ranges or records: those follow
+// membership, after the metadata has accepted the node.
 type contact struct {
 	addr    string // where it was asked
 	cluster rhumb.ClusterID

@@ -145,7 +145,7 @@ func (n *Node) auditName() string {
 
 // policy returns the users and grants of the cluster, or nil before the node knows them.
 //
-// Every decision of the node reads it anew. Copies that sessions or streams kept would be rights
+// Every decision of the node reads it again. Copies that sessions or streams kept would be rights
 // that outlive their revocation.
 func (n *Node) policy() *access.Policy {
 	m := n.currentMember()
@@ -269,7 +269,8 @@ func (n *Node) admitAdministration(ctx context.Context) error {
 func (n *Node) recordRevocations(s *catalog.Security) {
 	g := &n.guard
 	first := g.revoked == nil
-	// Built anew, so that what the metadata forgets after the certificate has expired is forgotten here too.
+	// Built from scratch, so that what the metadata forgets after the certificate has expired is
+	// forgotten here too.
 	now := make(map[string]bool, len(s.Revoked)+len(s.Distrusted))
 	note := func(key string, e audit.Event) {
 		now[key] = true

@@ -52,8 +52,8 @@ func Machine(asked, imageBudget int64, wantsHugePages bool) *doctor.Machine {
 	m := &doctor.Machine{MemoryAsked: asked, ImageBudget: imageBudget, WantsHugePages: wantsHugePages}
 	limit, from := memory.Limit()
 	m.MemoryLimit, m.LimitFrom = limit, string(from)
-	// The default of a node, computed by the same function, so that the doctor judges what the node
-	// will do.
+	// The default of a node, computed by the same function, so that the doctor judges the value
+	// that the node will use.
 	if m.MemoryAsked == 0 {
 		m.MemoryAsked = memory.Default(1)
 	}

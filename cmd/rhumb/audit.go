@@ -121,7 +121,7 @@ func verifyAudit(s *session, dir, head string) error {
 	}); err != nil {
 		return err
 	}
-	// A running node writes all the time, so this is no fault.
+	// A running node writes all the time, so this is not a fault.
 	if doc.Unfinished {
 		s.Notef("the last file ends within an entry: the node is writing it, or was killed while it wrote")
 	}

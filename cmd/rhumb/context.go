@@ -182,8 +182,8 @@ func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	})
 }
 
-// list prints all contexts. The demo is not among them, because it is no entry of the file; a note
-// says so if it is the current one.
+// list prints all contexts. The demo is not among them, because the file has no entry for it; a
+// note says so if it is the current one.
 func (cc *contextCommands) list() error {
 	file, _, err := cc.load()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 // tokenDoc is a token as `token create` and `token ls` print it.
 type tokenDoc struct {
-	// ID identifies the token for `token rm`; it is no secret.
+	// ID identifies the token for `token rm`; it is not secret.
 	ID string `json:"id"`
 	// Node is the name that the certificate will have.
 	Node string `json:"node"`

@@ -35,7 +35,7 @@ func (p *Pace) Take(caller string, now time.Time) time.Duration {
 		p.callers[caller] = l
 	}
 	p.mu.Unlock()
-	// A refusal takes nothing, so whoever waits as told gets the whole rate.
+	// A refusal takes nothing, so whoever waits as recommended gets the whole rate.
 	_, wait := takeNow(l, now, 1)
 	if wait > 0 {
 		p.refused.Inc()

@@ -98,7 +98,8 @@ func errHTTPDenied(who access.Principal, right access.Rights) error {
 // bodyMax bounds the body of a request; none has one.
 const bodyMax = 64 << 10
 
-// guarded lets callers with a right to the cluster pass. It is behind strangers, which identifies them.
+// guarded lets callers with a right to the cluster pass. The handler strangers identifies them
+// before.
 type guarded struct {
 	callers Callers
 	right   access.Rights
