@@ -96,6 +96,10 @@ type GossipKey struct {
 
 // GossipKeys are the keys of gossip at a version. The first key encrypts what a node sends; a node
 // accepts what any of them encrypted. Version 0 means that gossip is not encrypted.
+//
+// Gossip has keys of its own and not TLS: its packets are UDP datagrams between nodes that have
+// never met, each of which must be readable by all members alike. News by gossip are hints and are
+// confirmed over TLS.
 type GossipKeys struct {
 	Version uint64
 	Keys    []GossipKey

@@ -22,11 +22,11 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"identity", "authority/token"},
+	{"identity", "authority/token", "node/gate"},
 	{"identity/identitytest", "authority/ledger"},
 	{"deploy/hosts"},
 	{"cli/contexts", "cli/secret", "authority"},
-	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/doctor", "cli/exit", "cli/flags", "node/closed", "node/gate", "node/memory", "snapshot/format", "snapshot/shm"},
+	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/doctor", "cli/exit", "cli/flags", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"cli/settings", "authority/enroll"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "storage/storagetest", "client/login", "client/stream", "snapshot/segment", "snapshot/reader"},

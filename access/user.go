@@ -44,7 +44,7 @@ type Verifier struct {
 	ServerKey  []byte
 }
 
-// IsZero reports whether there is no verifier: the user has no password.
+// IsZero reports whether the verifier is absent: the user has no password.
 func (v Verifier) IsZero() bool {
 	return v.Iterations == 0 && len(v.Salt)+len(v.StoredKey)+len(v.ServerKey) == 0
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 // Hint is additional information for the client of a failed request.
@@ -112,7 +113,7 @@ func Status(err error, h Hint) error {
 
 // quoted holds the phrases after which gRPC quotes the error of a dialer, of a TLS handshake, and of a
 // connection that the server ended at once.
-var quoted = []string{"Error while dialing: ", "authentication handshake failed: ", "error reading server preface: "}
+var quoted = []string{"Error while dialing: ", "authentication handshake failed: ", "error reading server preface: ", "failed to write client preface: "}
 
 // unquote returns the error that gRPC quotes in the text of a failed connection.
 func unquote(text string) string {
@@ -143,11 +144,23 @@ func FromStatus(op rhumb.Op, err error) (e *rhumb.Error, h Hint, remote bool) {
 			return e, h, true
 		}
 	}
-	msg := unquote(s.Message())
+	_, msg, _ := identity.ParseRefusal(unquote(s.Message()))
 	// These two codes say no more than their message; the others distinguish, for example, a
 	// refused connection from a reset stream.
 	if c := s.Code(); c != codes.Canceled && c != codes.DeadlineExceeded {
 		msg = c.String() + ": " + msg
 	}
 	return &rhumb.Error{Op: op, Kind: KindOfCode(s.Code()), Msg: msg}, Hint{}, false
+}
+
+// RefusalOf returns why no connection could be made for a failed gRPC call, if the cause is a certificate or the
+// lack of one and so does not pass by waiting. ok is false for every other error. FromStatus returns Unavailable for
+// both: the request was certainly not handled, and another node may accept the caller.
+func RefusalOf(err error) (r identity.Refusal, ok bool) {
+	s, isStatus := status.FromError(err)
+	if err == nil || !isStatus || s.Code() != codes.Unavailable || len(s.Details()) > 0 {
+		return identity.Refusal{}, false
+	}
+	r, _, ok = identity.ParseRefusal(unquote(s.Message()))
+	return r, ok
 }

@@ -140,7 +140,7 @@ func isTorn(line []byte, rest *bufio.Reader) bool {
 		if err == nil && looksComplete(line) {
 			return false
 		}
-		// A part of a long line is no entry; the loop goes on after it.
+		// A part of a long line is not an entry; the loop continues after it.
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			return true
 		}

@@ -1,11 +1,8 @@
 package authority
 
 import (
-	"net"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -95,80 +92,4 @@ func (l *failureLimit) makeRoom(now time.Time) {
 	if len(l.addrs) >= failuresAddrs {
 		delete(l.addrs, any)
 	}
-}
-
-// limitListener bounds the open connections, in total and of each address. A connection over the
-// bound is closed at once, before its handshake.
-//
-// The bound of each address keeps one machine from taking all places; the bound in total keeps many
-// machines from taking all file descriptors, which the ledger needs too.
-type limitListener struct {
-	net.Listener
-	refused *prometheus.CounterVec
-
-	mu sync.Mutex
-	// total and addrs count the open connections, in all and by address.
-	total int
-	addrs map[string]int
-}
-
-// newLimitListener returns a listener that accepts the connections of l within the bounds and
-// counts the others by the bound that they exceed.
-func newLimitListener(l net.Listener, refused *prometheus.CounterVec) *limitListener {
-	return &limitListener{Listener: l, refused: refused, addrs: map[string]int{}}
-}
-
-// Accept returns the next connection within the bounds.
-func (l *limitListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
-		if bound := l.enter(host); bound != "" {
-			l.refused.WithLabelValues(bound).Inc()
-			_ = conn.Close()
-			continue
-		}
-		return &limitedConn{Conn: conn, leave: sync.OnceFunc(func() { l.exit(host) })}, nil
-	}
-}
-
-// enter counts a connection, or names the bound that it would exceed.
-func (l *limitListener) enter(host string) (bound string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.total >= connsMax:
-		return "total"
-	case l.addrs[host] >= connsPerAddrMax:
-		return "address"
-	}
-	l.total++
-	l.addrs[host]++
-	return ""
-}
-
-// exit forgets a connection that was closed.
-func (l *limitListener) exit(host string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.total--
-	if l.addrs[host]--; l.addrs[host] == 0 {
-		delete(l.addrs, host)
-	}
-}
-
-// limitedConn is a connection that counts against the bounds until it is closed. Its leave function
-// has an effect once, because net/http may close a connection twice.
-type limitedConn struct {
-	net.Conn
-	leave func()
-}
-
-// Close closes the connection and makes room for another one.
-func (c *limitedConn) Close() error {
-	c.leave()
-	return c.Conn.Close()
 }

@@ -20,15 +20,17 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/node/gate"
 )
 
 // Bounds of the server.
 const (
-	bodySizeMax      = 64 << 10
-	headerSizeMax    = 8 << 10
+	bodySizeMax   = 64 << 10
+	headerSizeMax = 8 << 10
+	// connsMax bounds the connections whose node was answered, and again those of strangers, of which one address
+	// may hold half. Nodes close a connection after each request, so few are open at a time.
 	connsMax         = 256
-	connsPerAddrMax  = 32
-	handshakeTimeout = 5 * time.Second // also for the header of a request
+	handshakeTimeout = gate.HandshakeTimeout // also for the header of a request
 	requestTimeout   = 15 * time.Second
 	idleTimeout      = 30 * time.Second
 	stopTimeout      = 5 * time.Second
@@ -49,10 +51,9 @@ type Server struct {
 	http *http.Server
 	// failures bounds guesses. It is consulted before the body of a request is read.
 	failures *failureLimit
-	// requests counts answers, refused counts connections over a bound, and issues counts failures
-	// to make a certificate for the server.
+	// requests counts answers, and issues counts failures to make a certificate for the server. The
+	// gate counts refused connections.
 	requests *prometheus.CounterVec
-	refused  *prometheus.CounterVec
 	issues   prometheus.Counter
 	registry *prometheus.Registry
 
@@ -68,14 +69,11 @@ func NewServer(a *Authority) (*Server, error) {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rhumb_authority_requests_total", Help: "Requests by path and by the kind of the error, ok without one.",
 		}, []string{"path", "result"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rhumb_authority_refused_connections_total", Help: "Connections that were closed at once, by bound.",
-		}, []string{"bound"}),
 		issues: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rhumb_authority_certificate_failures_total", Help: "Failed attempts of the server to make its own certificate.",
 		}),
 	}
-	s.registry.MustRegister(s.requests, s.refused, s.issues)
+	s.registry.MustRegister(s.requests, s.issues)
 	// Patterns with a method: other methods and paths are refused by the mux without reaching code
 	// of this package.
 	mux := http.NewServeMux()
@@ -94,6 +92,13 @@ func NewServer(a *Authority) (*Server, error) {
 			SessionTicketsDisabled: true,
 			GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate() },
 		},
+	}
+	// The handlers tell the gate who was identified.
+	s.http.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if secured, ok := c.(*tls.Conn); ok {
+			c = secured.NetConn()
+		}
+		return context.WithValue(ctx, gateKey{}, c)
 	}
 	// HTTP/1 only: a connection then carries one request at a time.
 	s.http.Protocols.SetHTTP1(true)
@@ -118,8 +123,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			_ = s.http.Close()
 		}
 	})
-	// The bounds are below TLS, because a handshake is a computation that a stranger can cause at the server.
-	err := s.http.ServeTLS(newLimitListener(l, s.refused), "", "")
+	// The bounds are below TLS, because a handshake is a computation that a stranger can cause at the server. A stranger's
+	// connection has ten seconds and 128 KiB, more than any request needs, and makes room for another one after a second. So
+	// idle and slow connections delay a node that enrols, and do not keep it out.
+	g := gate.New(l, gate.Config{Port: "authority", Connections: connsMax, Early: connsMax})
+	for _, c := range g.Collectors() {
+		s.registry.MustRegister(c)
+		defer s.registry.Unregister(c)
+	}
+	err := s.http.ServeTLS(g, "", "")
+	_ = g.Close() // the server has closed it, unless it failed
 	if !stop() {
 		<-stopped
 	}
@@ -127,6 +140,18 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return nil
 	}
 	return rhumb.WrapKind(op, rhumb.Unavailable, err)
+}
+
+// gateKey is the key of the connection in the context of a request.
+type gateKey struct{}
+
+// admit says that the caller of a request proved who it is, so that its connection is not taken for a stranger's any more. If
+// there are too many such connections, the answer is the last one on this connection.
+func admit(w http.ResponseWriter, r *http.Request) {
+	// Tests call handlers without a connection.
+	if c, ok := r.Context().Value(gateKey{}).(*gate.Conn); ok && !c.Authenticated() {
+		w.Header().Set("Connection", "close")
+	}
 }
 
 // quiet is a handler that demotes the messages of net/http: failed handshakes of strangers are no
@@ -224,6 +249,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 			s.writeError(w, err)
 			return
 		}
+		admit(w, r)
 	}
 	promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
@@ -258,6 +284,7 @@ func (s *Server) handle(path string, f func(r *http.Request) (any, error)) http.
 			return
 		}
 		s.requests.WithLabelValues(path, "ok").Inc()
+		admit(w, r)
 		s.writeJSON(w, http.StatusOK, doc)
 	}
 }

@@ -182,7 +182,7 @@ func TestBadConnections(t *testing.T) {
 	}
 	// Idle connections of one address are bounded, and leave room when they close.
 	var idle []net.Conn
-	for range 2 * connsPerAddrMax {
+	for range connsMax {
 		conn, err := net.Dial("tcp", addr)
 		must(t, err)
 		idle = append(idle, conn)

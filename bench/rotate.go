@@ -116,6 +116,10 @@ func RunRotate(ctx context.Context, cfg RotateConfig) (*RotateReport, error) {
 }
 
 // rotation is a run of RunRotate.
+//
+// Two clients: the one of the load logs in with a password, as most programs do, and must notice
+// nothing; the operator's works with a certificate of the authority under change, which is the
+// harder case.
 type rotation struct {
 	*hold
 	cfg      RotateConfig

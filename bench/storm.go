@@ -206,7 +206,7 @@ func (s *storm) restart(ctx context.Context) error {
 	var writing sync.WaitGroup
 	for _, sc := range s.clients {
 		writing.Go(func() {
-			// Clients retry as programs do. The first success of each is what the report measures.
+			// Clients retry as programs do. The report measures the first success of each.
 			for ctx.Err() == nil {
 				if sc.put(ctx) == nil {
 					sc.written = time.Now()

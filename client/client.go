@@ -287,11 +287,15 @@ func askConn[T any](ctx context.Context, c *Client, op rhumb.Op, addr string, ca
 	// Taken from gRPC's error, before FromStatus turns it into a kind that a node could have
 	// answered with, too.
 	unreachable := status.Code(err) == codes.Unavailable
+	refusal, refused := api.RefusalOf(err)
 	e, _, remote := api.FromStatus(op, err)
 	switch {
 	case remote:
 		// The node itself answered, so its kind can be trusted.
 		return out, &answeredError{e}
+	// Another attempt would be refused for the same certificate.
+	case refused:
+		return out, rhumb.Ef(op, refusal.Kind, "node at %s cannot be reached: %s", addr, c.explainDial(rhumb.Message(e)))
 	case unreachable:
 		return out, rhumb.Ef(op, rhumb.Unavailable, "node at %s cannot be reached: %s", addr, c.explainDial(rhumb.Message(e)))
 	}

@@ -196,7 +196,7 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 // would answer so.
 func isDenial(err error) bool {
 	k := rhumb.KindOf(unwrapAnswer(err))
-	return k == rhumb.Unauthenticated || k == rhumb.PermissionDenied
+	return k == rhumb.Unauthenticated || k == rhumb.PermissionDenied || k == rhumb.WrongCluster
 }
 
 // outsiderError returns an error with the reason why a node does not belong to a cluster, in the

@@ -49,7 +49,7 @@ type NodeIdentity struct {
 	// numbers, the encrypting one first.
 	GossipVersion uint64   `json:"gossip_version"`
 	GossipKeys    []uint32 `json:"gossip_keys,omitempty"`
-	// Err is why the node said nothing.
+	// Err is why the node did not answer.
 	Err string `json:"error,omitempty"`
 }
 
@@ -112,7 +112,7 @@ func decodeCertificate(m *rhumbpb.Certificate) Certificate {
 	}
 }
 
-// decodeReport decodes what a node says about itself. Its certificates are listed elsewhere.
+// decodeReport decodes the report of a node about itself. Its certificates are listed elsewhere.
 func decodeReport(m *rhumbpb.NodeIdentityReport) NodeIdentity {
 	return NodeIdentity{
 		Node: rhumb.NodeID(m.GetNode()), Name: m.GetName(), Secure: m.GetSecure(), GossipVersion: m.GetGossipVersion(), GossipKeys: m.GetGossipKeys(), Err: m.GetError(),
@@ -133,6 +133,9 @@ func decodeAuthorities(ms []*rhumbpb.AuthorityInfo) (out []Authority) {
 
 // Revoke names the certificates to revoke: exactly one of the names is set.
 // A node, user or operator stands for all its certificates that nodes report.
+//
+// A name is a request about the present: certificates that the bearer gets later are valid. To keep
+// somebody out, disable the user, or revoke at the authority too.
 type Revoke struct {
 	Serial, Node, User, Operator string
 	// Issuer is the fingerprint of the authority of the certificate with the

@@ -103,6 +103,9 @@ func (d *run) openOperator() error {
 }
 
 // closeSecurity stops the authority.
+//
+// The authority outlives the nodes, which are stopped before: a node that renews while it drains
+// still gets an answer.
 func (d *run) closeSecurity() {
 	s := d.security
 	if s == nil {

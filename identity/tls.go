@@ -23,6 +23,8 @@ const (
 	// handshakeTimeout bounds a TLS handshake. A stranger who connects and sends nothing holds a
 	// slot of the connection limit for that long.
 	handshakeTimeout = 5 * time.Second
+	// alertWait bounds the wait for the alert of a server that has closed the connection.
+	alertWait = 100 * time.Millisecond
 	// logInterval is the least time between two log lines about refused handshakes.
 	logInterval = time.Second
 )
@@ -201,6 +203,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 // ErrorLog returns the logger of an http.Server whose listener is a Listener. It counts failed
 // handshakes, which the server reports there only, and passes lines on at debug level: anybody can
 // cause them.
+//
+// The text is the only interface: net/http reports a failed handshake to nobody else.
 func (s *Source) ErrorLog() *log.Logger { return log.New(&errorLog{s}, "", 0) }
 
 type errorLog struct{ src *Source }
@@ -331,6 +335,22 @@ func (c *clientConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Write implements net.Conn. If the server has closed the connection, the alert that says why is still to be
+// read: this side may write before it reads.
+func (c *clientConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err == nil {
+		return n, nil
+	}
+	_ = c.SetReadDeadline(time.Now().Add(alertWait))
+	if _, alert := c.Conn.Read(make([]byte, 1)); alert != nil {
+		if said := c.src.explainAlert(c.RemoteAddr(), alert); said != alert {
+			err = said
+		}
+	}
+	return n, err
+}
+
 // explainAlert explains an alert of the server about the certificate of this client.
 func (s *Source) explainAlert(remote net.Addr, err error) error {
 	own := "no certificate"
@@ -340,30 +360,66 @@ func (s *Source) explainAlert(remote net.Addr, err error) error {
 	// The text, because package tls does not export the numbers of alerts that it receives.
 	switch text := err.Error(); {
 	case strings.Contains(text, "certificate required"):
-		return plainError{rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s wants a certificate, and this client has none; give --cert and --key", remote)}
+		return plainError{rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s wants a certificate, and this client has none; give --cert and --key", remote), markOwn}
 	case strings.Contains(text, "remote error: tls: bad certificate"):
-		return plainError{rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s refused %s; its log says why", remote, own)}
+		return plainError{rhumb.Ef("identity.Read", rhumb.Unauthenticated, "%s refused %s; its log says why", remote, own), markOwn}
 	}
 	return err
 }
 
-// plainError is an error for people, in which the operation and the kind do not show: gRPC passes the
-// text of an error on, and nothing else.
-type plainError struct{ err *rhumb.Error }
+// plainError is an error for people, in which the operation does not show. gRPC passes the text of an error
+// on, and nothing else, so a mark at its beginning carries what ParseRefusal returns.
+type plainError struct {
+	err  *rhumb.Error
+	mark string
+}
 
-func (e plainError) Error() string { return rhumb.Message(e.err) }
+func (e plainError) Error() string { return e.mark + rhumb.Message(e.err) }
 func (e plainError) Unwrap() error { return e.err }
+
+// The marks of refusals.
+const (
+	markOwn     = "(certificate refused) "
+	markOther   = "(certificate not accepted) "
+	markCluster = "(wrong cluster) "
+)
+
+// Refusal says why a connection was refused for good: waiting does not help.
+type Refusal struct {
+	// Kind is Unauthenticated or WrongCluster.
+	Kind rhumb.Kind
+	// Own is set if the server refused the certificate of this side, or the lack of one. Other servers of the
+	// cluster would do so too.
+	Own bool
+}
+
+// ParseRefusal returns the refusal that the text of a failed connection begins with, and the text for people. ok is
+// false for all other texts.
+func ParseRefusal(text string) (r Refusal, rest string, ok bool) {
+	for mark, r := range map[string]Refusal{
+		markOwn: {rhumb.Unauthenticated, true}, markOther: {rhumb.Unauthenticated, false}, markCluster: {rhumb.WrongCluster, false},
+	} {
+		if rest, ok := strings.CutPrefix(text, mark); ok {
+			return r, rest, true
+		}
+	}
+	return Refusal{}, text, false
+}
 
 // explainHandshake explains a handshake that failed at the client.
 func explainHandshake(remote net.Addr, err error) error {
 	const op rhumb.Op = "identity.ClientHandshake"
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return plainError{rhumb.Ef(op, rhumb.Unauthenticated, "%s does not speak TLS; a node that was started with --insecure is reached with --insecure, on the same machine only", remote)}
+		return plainError{rhumb.Ef(op, rhumb.Unauthenticated, "%s does not speak TLS; a node that was started with --insecure is reached with --insecure, on the same machine only", remote), markOther}
 	}
 	if ReasonOf(err) != ReasonNone {
-		return plainError{&rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Err: err}}
+		mark := markOther
+		if rhumb.KindOf(err) == rhumb.WrongCluster {
+			mark = markCluster
+		}
+		return plainError{&rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Err: err}, mark}
 	}
-	return plainError{rhumb.Ef(op, rhumb.Unavailable, "TLS with %s failed: %v", remote, err)}
+	return plainError{rhumb.Ef(op, rhumb.Unavailable, "TLS with %s failed: %v", remote, err), ""}
 }
 
 // reasonOfHandshake classifies a failed handshake.

@@ -30,6 +30,9 @@ const (
 )
 
 // contact is the answer of a node that was asked where it gossips.
+//
+// It has everything that a node needs to gossip, and nothing about ranges or records: those follow
+// membership, after the metadata has accepted the node.
 type contact struct {
 	addr    string // where it was asked
 	cluster rhumb.ClusterID

@@ -7,14 +7,19 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/audit"
 	"github.com/rhumbdb/rhumb/node/gate"
 	"github.com/rhumbdb/rhumb/node/server"
 	"github.com/rhumbdb/rhumb/node/session"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
 // AuditDir is the folder of the audit log in the first data directory.
@@ -49,6 +54,10 @@ type guard struct {
 	audit    *audit.Log
 	sessions *session.Manager
 	limiter  *gate.Limiter
+	// recorded bounds the entries of the audit log that users can cause who do not administer the cluster.
+	recorded *gate.Pace
+	// revoked holds what the audit log has of the revocations in the metadata; only applySecurity uses it.
+	revoked map[string]bool
 	// main, beats and admin are the gates of the ports, so that connections of clients take nothing from
 	// heartbeats.
 	main, beats, admin *gate.Gate
@@ -84,6 +93,9 @@ func (n *Node) openGuard() (err error) {
 			r.InFlight = n.budgets.parts.Requests / 64 * inFlightOf64
 		}
 	}
+	g.recorded = gate.NewPace(recordedEvery, recordedBurst, prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "rhumb", Subsystem: "audit", Name: "paced_total", Help: "Requests that were refused because their user, who does not administer the cluster, fills the audit log.",
+	}))
 	g.limiter = gate.NewLimiter(gate.LimiterConfig{User: l.User, Conn: l.Connection})
 	g.sessions = session.New(session.Config{
 		Insecure: n.cfg.Insecure, Policy: n.policy, Limiter: g.limiter, Record: g.audit.Note, Secret: n.mockSecret, Logger: n.cfg.Logger,
@@ -97,6 +109,7 @@ func (n *Node) openGuard() (err error) {
 	n.metrics.MustRegister(g.audit.Collectors()...)
 	n.metrics.MustRegister(g.sessions.Collectors()...)
 	n.metrics.MustRegister(g.limiter.Collectors()...)
+	n.metrics.MustRegister(g.recorded.Collectors()...)
 	return nil
 }
 
@@ -131,6 +144,9 @@ func (n *Node) auditName() string {
 }
 
 // policy returns the users and grants of the cluster, or nil before the node knows them.
+//
+// Every decision of the node reads it again. Copies that sessions or streams kept would be rights
+// that outlive their revocation.
 func (n *Node) policy() *access.Policy {
 	m := n.currentMember()
 	if m == nil {
@@ -152,6 +168,10 @@ var noUsers = access.Compile(nil, 0, nil, nil)
 
 // mockSecret returns bytes that all nodes know and clients do not: the verifiers of the users. They change when a
 // user does, and then the challenges for users that do not exist change too.
+//
+// A secret of its own in the metadata was rejected: it would have to be created, distributed and
+// rotated, and the verifiers are secrets that all nodes have anyway. The hash keeps a challenge
+// from revealing anything about the verifier.
 func (n *Node) mockSecret() []byte {
 	m := n.currentMember()
 	if m == nil {
@@ -217,6 +237,55 @@ func (c callersHTTP) Identify(r *http.Request) (access.Principal, error) {
 // Allows implements server.Callers.
 func (c callersHTTP) Allows(who access.Principal, right access.Rights) bool {
 	return c.n.policy().AllowsCluster(who, right)
+}
+
+// Administration by a user who does not administer the cluster, such as creating a table or changing the own password. Each
+// request has two entries of about 300 bytes, so one user needs fifty days to fill the 256 MiB of the log and push older
+// entries out.
+const (
+	recordedEvery = 10 * time.Second
+	recordedBurst = 60
+)
+
+// admitAdministration bounds how often a user may do what the audit log records. Whoever administers the cluster can
+// do worse than fill the log, and provisioning must not wait.
+func (n *Node) admitAdministration(ctx context.Context) error {
+	who, _ := access.FromContext(ctx)
+	if who.Kind != access.KindUser || n.policy().AllowsCluster(who, access.Admin) {
+		return nil
+	}
+	wait := n.guard.recorded.Take(who.String(), time.Now())
+	if wait == 0 {
+		return nil
+	}
+	err := rhumb.Ef("node.admitAdministration", rhumb.Overloaded, "%s sends many administrative requests, each of which the audit log keeps; the next one is accepted in %v. "+
+		"The right to administer the cluster lifts this limit", who, wait.Round(time.Second))
+	err.RetryAfter = wait
+	return err
+}
+
+// recordRevocations records what the metadata has revoked or distrusted since the last call. The first call of a life records nothing:
+// the copy on the disk of the node is old news, and the former life recorded it.
+func (n *Node) recordRevocations(s *catalog.Security) {
+	g := &n.guard
+	first := g.revoked == nil
+	// Built from scratch, so that what the metadata forgets after the certificate has expired is
+	// forgotten here too.
+	now := make(map[string]bool, len(s.Revoked)+len(s.Distrusted))
+	note := func(key string, e audit.Event) {
+		now[key] = true
+		if !first && !g.revoked[key] {
+			e.Kind = audit.Revoke
+			g.audit.Note(e)
+		}
+	}
+	for _, r := range s.Revoked {
+		note("certificate "+r.Serial, audit.Event{Action: "certificate", Object: strings.TrimSpace("serial " + r.Serial + " " + r.Name), Detail: r.Why})
+	}
+	for _, fingerprint := range s.Distrusted {
+		note("authority "+fingerprint, audit.Event{Action: "authority", Object: "authority " + fingerprint})
+	}
+	g.revoked = now
 }
 
 // MayRead implements server.Callers.

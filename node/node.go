@@ -247,7 +247,7 @@ func (n *Node) servePorts(p ports) {
 			grpc.InTapHandle(g.sessions.Tap(door, streams)), grpc.ChainStreamInterceptor(g.sessions.Stream),
 			grpc.ChainUnaryInterceptor(server.AuditRefusals(g.sessions.RecordFailure)))
 		options = append(options, server.Authorize(n.State, n.denied)...)
-		return append(options, grpc.ChainUnaryInterceptor(server.Audit(n.record)))
+		return append(options, grpc.ChainUnaryInterceptor(server.Audit(n.admitAdministration, n.record)))
 	}
 	all := grpc.NewServer(options(wantClient, g.main, server.LimitStreams(n.budgets.streams))...)
 	only := grpc.NewServer(options(wantNode, g.beats, nil)...)

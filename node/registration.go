@@ -49,7 +49,7 @@ func registrationText(cluster rhumb.ClusterID, c catalog.RegisterNode, at int64)
 }
 
 // signRegistration signs a registration of this node. Without TLS it returns
-// the registration as it is.
+// the registration unchanged.
 func (n *Node) signRegistration(c catalog.RegisterNode) (catalog.RegisterNode, error) {
 	if n.source == nil {
 		return c, nil

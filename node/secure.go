@@ -69,7 +69,7 @@ func (n *Node) checkIdentity() error {
 		return err
 	}
 	if n.source == nil {
-		// Without TLS there is no authorisation either, so a forgotten flag would serve all data to
+		// Without TLS nothing is authorised either, so a forgotten flag would serve all data to
 		// everybody on this machine.
 		if secured {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "%s has been served with TLS, and --insecure would serve its data to every process on this machine without a login; "+

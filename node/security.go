@@ -36,6 +36,7 @@ const (
 // applySecurity makes this node trust and reject as the metadata demands, and gossip with its keys.
 func (n *Node) applySecurity(s *catalog.Security) {
 	n.installGossipKeys(s.Gossip)
+	n.recordRevocations(s)
 	if n.source == nil {
 		return
 	}
@@ -176,6 +177,9 @@ func (m *member) describeIdentityOf(ctx context.Context, d *rhumb.Node) *rhumbpb
 // A rotation adds a key that encrypts nothing yet, makes it the first, and drops the others. The
 // numbers of the keys say which step comes next, so that anybody can continue an interrupted
 // rotation.
+//
+// It is pure, and the metadata is its only input, so that the tests try an interruption after every
+// step.
 func nextGossipKeys(now []rhumb.GossipKey) (next []rhumb.GossipKey, last bool) {
 	newest := slices.MaxFunc(append([]rhumb.GossipKey{{}}, now...), func(a, b rhumb.GossipKey) int { return int(a.ID) - int(b.ID) })
 	switch {

@@ -11,6 +11,9 @@ import (
 
 // Admin sends requests to the admin ports of nodes, with the same identity as a client: the
 // certificate, or the user and the password as HTTP's basic authentication.
+//
+// It is not an http.Client of its own for each command, because the rules of identity are the same
+// as those of package client, and an exception for one port would be the one that is exploited.
 type Admin struct {
 	http     *http.Client
 	source   *identity.Source // nil without TLS
@@ -21,6 +24,7 @@ type Admin struct {
 // OpenAdmin returns an Admin that identifies itself as a client with cfg does. A password that was
 // asked for is not asked for again.
 func OpenAdmin(cfg client.Config) (*Admin, error) {
+	// Insecure nodes listen on loopback addresses only.
 	if cfg.TLS == nil {
 		return &Admin{http: &http.Client{}}, nil
 	}

@@ -87,11 +87,15 @@ func (f *Flags) findDemo() error {
 		// protect nobody. A secure demo leaves the identity of an operator.
 		f.From, f.Insecure = cmp.Or(f.From, layout.Regions[0].Name), layout.Identity == nil
 		if id := layout.Identity; id != nil {
+			// Who names an identity is somebody else than the operator; only the authority of the
+			// demo is filled in then.
 			if f.Cert+f.Key+f.User == "" {
 				f.Cert, f.Key = id.Cert, id.Key
 			}
 			f.CA = cmp.Or(f.CA, id.CA)
 		}
+		// All nodes and not only those of the region, so that a command works while a region of the
+		// demo is down.
 		f.Addrs = demoAddrs(layout, f.From)
 		f.LatencyFile = cmp.Or(f.LatencyFile, layout.LatencyFile)
 		return nil

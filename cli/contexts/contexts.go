@@ -1,6 +1,24 @@
 // Package contexts keeps named connections: the addresses of a cluster and the identity with which
 // a person uses it, in one file of the user. The file holds the names of secret files and never a
 // secret.
+//
+// One file serves all commands of a person, on purpose: a context per folder, as some tools have,
+// makes it a matter of chance which cluster a command changes. The demo on this machine has a name
+// but no entry, since it may stop at any time.
+//
+// # File
+//
+// The file is YAML, because people edit it. It is replaced as a whole under a lock, so a reader
+// never sees half of a change, and an editor that saves at the same moment wins or loses as a
+// whole. Nobody but its owner may write it: whoever does decides which authority a command trusts,
+// and so to whom it proves a password.
+//
+// # Precedence
+//
+// A context is stronger than the configuration file of the machine and weaker than the environment
+// and the command line; package settings applies them. Settings that exclude each other, such as a
+// certificate and a user, are replaced together, so that no command ever connects with half of two
+// identities.
 package contexts
 
 import (

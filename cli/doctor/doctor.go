@@ -1,5 +1,17 @@
 // Package doctor judges a machine, a node on it and the cluster around it. Each check is a pure
 // function over gathered facts; a finding that is not good comes with its remedy.
+//
+// Package probe gathers the facts. The separation keeps this package without I/O: each rule has a
+// table of facts and findings as its test, and a machine that is broken in a rare way is a literal
+// of a struct.
+//
+// # A new check
+//
+// A check is a function in the list checks. It returns nothing if its facts were not gathered, a
+// good finding if there is nothing to do, and otherwise the fact, measured, and the remedy as a
+// command to type. A finding is wrong if a node would fail or lose data, and a warning if the node
+// would only be slower or less safe: scripts stop at the first and not at the second. Limits are
+// named constants with the reason in their comment.
 package doctor
 
 // Level is the weight of a finding.

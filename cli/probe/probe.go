@@ -1,5 +1,13 @@
 // Package probe gathers facts about this machine and about the ports of nodes, for package doctor
 // to judge. Facts that the operating system does not report are left empty.
+//
+// Every question has a bound in time, because the answer may be a firewall that drops packets or a
+// disk that hangs, and a doctor that hangs is of no use. Nothing is changed on the machine or the
+// cluster but for small files in the data directories, which are removed.
+//
+// The questions are asked as the user who runs the command. A node usually runs as another user, so
+// the permissions of folders are judged by the mode of the folders too, and not by the success of
+// this process alone.
 package probe
 
 import (
@@ -44,8 +52,8 @@ func Machine(asked, imageBudget int64, wantsHugePages bool) *doctor.Machine {
 	m := &doctor.Machine{MemoryAsked: asked, ImageBudget: imageBudget, WantsHugePages: wantsHugePages}
 	limit, from := memory.Limit()
 	m.MemoryLimit, m.LimitFrom = limit, string(from)
-	// The default of a node, computed by the same function, so that the doctor judges what the node
-	// will do.
+	// The default of a node, computed by the same function, so that the doctor judges the value
+	// that the node will use.
 	if m.MemoryAsked == 0 {
 		m.MemoryAsked = memory.Default(1)
 	}

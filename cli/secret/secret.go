@@ -1,6 +1,9 @@
 // Package secret reads passwords of people: from a file that only its owner can read, or from the
 // terminal without showing them. Passwords are never in a flag or in the environment, where
 // other processes see them.
+//
+// The terminal is opened by its own name instead of the standard input, so that a command that
+// reads records from a pipe can still ask for a password.
 package secret
 
 import (

@@ -105,6 +105,9 @@ type Settings struct {
 }
 
 // source holds the values of one source, and where each is from.
+//
+// The origin of each value is kept for messages and for `rhumb config show`: with four sources,
+// "wrong --ca" alone would send people to the wrong file.
 type source struct {
 	values  *koanf.Koanf
 	origins map[string]string
@@ -210,6 +213,8 @@ func (s *Settings) onlyDemo() bool { return s.name == contexts.Demo }
 // find returns the strongest source of a key. connects selects the meaning of
 // settings that a node has too, such as addr.
 func (s *Settings) find(key string, connects bool) (rank, *source) {
+	// The context demo means the demo and nothing else: an address in the environment must not send
+	// its commands to another cluster.
 	if connects && s.onlyDemo() && key != "from" && slices.Contains(connection, key) {
 		return unset, nil
 	}
@@ -231,6 +236,8 @@ func (s *Settings) find(key string, connects bool) (rank, *source) {
 func (s *Settings) defeated(connects bool, given func(key string) (value string, ok bool)) []string {
 	strength := func(key string) rank {
 		if value, ok := given(key); ok {
+			// `--insecure=false` on the command line takes part in no rivalry: it asks for the
+			// absence of the setting.
 			if value == "false" {
 				return unset
 			}

@@ -1,6 +1,9 @@
 // Package target says which cluster a program uses, and as whom. The command line and other
 // programs of operators fill a Target from the same settings, so that all of them take identities
 // the same way.
+//
+// It is apart from package connect, which also finds a demo and imitates distances: the provider
+// for Terraform links this package and neither of those.
 package target
 
 import (

@@ -125,7 +125,7 @@ func (a *Account) scram(now time.Time) (*scram.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another password begins anew, and its keys are computed at the next login.
+	// Another password starts without failures, and its keys are computed at the next login.
 	a.text, a.client, a.rejected = text, c, nil
 	return c, nil
 }

@@ -153,6 +153,13 @@ func (c *Conn) openStreamLocked() {
 	if late {
 		msg += " within " + c.cfg.ConnectTimeout.String()
 	}
+	// A node that refuses the certificate of this process, or the lack of one, decides as all others would. A
+	// certificate that this process refuses is a fault of that node only.
+	if refusal, ok := api.RefusalOf(err); ok && refusal.Own && !late {
+		e, _, _ := api.FromStatus(opConn, err)
+		c.failQueueLocked(&Error{Rejected: true, Err: rhumb.Ef(opConn, refusal.Kind, "%s: %s", msg, rhumb.Message(e))})
+		return
+	}
 	c.failQueueLocked(&Error{Err: &rhumb.Error{Op: opConn, Kind: rhumb.Unavailable, Msg: msg, Err: err}})
 }
 

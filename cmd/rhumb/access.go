@@ -18,6 +18,10 @@ import (
 const opAccess rhumb.Op = "rhumb.access"
 
 // accessCommands are the commands about users, roles and grants.
+//
+// They work through any node, which forwards a change to the leader of the metadata. When a command
+// returns, the change is durable; each node enforces it as soon as its copy of the metadata has it,
+// usually within milliseconds.
 type accessCommands struct{ *session }
 
 // accessDone is the document of a change.
@@ -202,6 +206,8 @@ func (ac *accessCommands) changePassword(ctx context.Context, args []string, p *
 		if len(args) > 0 {
 			name = args[0]
 		} else {
+			// Asked before the password is typed: a verifier is computed for a name, and nobody
+			// should type a password twice to learn that there is nothing to change.
 			me, err := c.WhoAmI(ctx)
 			if err != nil {
 				return err
@@ -449,6 +455,7 @@ func (ac *accessCommands) listGrants(ctx context.Context, only []string) error {
 		// A role without grants exists all the same.
 		docs, found := []grantDoc{}, false
 		for _, r := range roles {
+			// Selected here and not by the node: all roles of a cluster fit into one answer.
 			if len(only) > 0 && r.Name != only[0] {
 				continue
 			}

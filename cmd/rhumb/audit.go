@@ -26,6 +26,9 @@ type auditFilter struct {
 	last                    int
 }
 
+// auditCommand returns the group of commands for audit logs. None of them collects the logs of all
+// nodes: each log proves something only together with a head that was kept elsewhere, and a
+// collection made by the cluster would be as trustworthy as the node that assembled it.
 func auditCommand(s *session) *cobra.Command {
 	var head string
 	verify := &cobra.Command{
@@ -118,7 +121,7 @@ func verifyAudit(s *session, dir, head string) error {
 	}); err != nil {
 		return err
 	}
-	// A running node writes all the time, so this is no fault.
+	// A running node writes all the time, so this is not a fault.
 	if doc.Unfinished {
 		s.Notef("the last file ends within an entry: the node is writing it, or was killed while it wrote")
 	}

@@ -49,6 +49,9 @@ func (ac *authorityCommands) authorityCommand() *cobra.Command {
 }
 
 // makeAuthority runs `rhumb init --authority`.
+//
+// It needs no network, so an authority can be made on a machine that never has one, and its
+// certificates carried to the nodes as files.
 func (ac *authorityCommands) makeAuthority(cluster string, advertise []string) error {
 	var id rhumb.ClusterID
 	var err error

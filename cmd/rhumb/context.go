@@ -162,6 +162,8 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 }
 
 // try checks the files of a context, and with --check connects and reports the nodes that it found.
+//
+// Without --check only files are read: a context may be made before its cluster exists.
 func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	conn := connect.Flags{Target: target.Target{
 		Addrs: n.Addr, CA: n.CA, Cert: n.Cert, Key: n.Key, User: n.User, PasswordFile: n.PasswordFile, Cluster: n.Cluster,
@@ -180,8 +182,8 @@ func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	})
 }
 
-// list prints all contexts. The demo is not among them, because it is no entry of the file; a note
-// says so if it is the current one.
+// list prints all contexts. The demo is not among them, because the file has no entry for it; a
+// note says so if it is the current one.
 func (cc *contextCommands) list() error {
 	file, _, err := cc.load()
 	if err != nil {

@@ -146,6 +146,8 @@ func (f *doctorFlags) gather(ctx context.Context, s *session) *doctor.Facts {
 		f.gatherAuthority(ctx, s, facts)
 		probe.Dial(ctx, facts.Reaches)
 	}
+	// Last, because a ping of the ports on this machine names the nodes that use them, and the node
+	// may have been started meanwhile.
 	f.gatherBinds(ctx, s, facts)
 	return facts
 }

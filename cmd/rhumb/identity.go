@@ -14,11 +14,11 @@ import (
 	"github.com/rhumbdb/rhumb/node"
 )
 
-// ensureIdentity gives a node a certificate from the authority of the cluster, unless the node has
-// one, has files of another authority, or runs without TLS. It runs before the stores are opened,
-// because a node that is refused must leave nothing else in its directories. The result starts the
-// renewal of the certificate, and then returns the function that stops it. SIGHUP makes the node
-// ask the authority at once.
+// ensureIdentity obtains a certificate for a node from the authority of the cluster, unless the
+// node has one, has files of another authority, or runs without TLS. It runs before the stores are
+// opened, because a node that is refused must leave nothing else in its directories. The result
+// starts the renewal of the certificate, and then returns the function that stops it. SIGHUP makes
+// the node ask the authority at once.
 func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (keep func() (stop func()), err error) {
 	const op rhumb.Op = "rhumb.start"
 	nothing := func() func() { return func() {} }

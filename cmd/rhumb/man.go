@@ -75,6 +75,7 @@ func writePages(c *cobra.Command, dir string, page func(*cobra.Command) (string,
 	if err != nil {
 		return 0, rhumb.Wrap(op, err)
 	}
+	// man(1) itself joins the words of a command by hyphens: `man rhumb put` shows this page.
 	name := strings.ReplaceAll(c.CommandPath(), " ", "-") + "." + manSection
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 		return 0, rhumb.Ef(op, rhumb.InvalidArgument, "--dir: %v", err)

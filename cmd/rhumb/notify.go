@@ -3,12 +3,16 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/node"
 )
 
 // notifyEvery is how often the node looks whether systemd must hear of a change of its readiness.
@@ -53,4 +57,18 @@ func readiness(err error) string {
 	}
 	// A line ends the value.
 	return "STATUS=not ready: " + strings.ReplaceAll(exit.Describe(err).Message, "\n", " ")
+}
+
+// surviveHangups keeps SIGHUP from ending a node that a service manager runs or that has TLS, because `systemctl reload` sends it. Nodes
+// with an authority act on it (ensureIdentity); files of other authorities are looked at each second anyway. An insecure node
+// in a terminal ends with the terminal, as people who try Rhumb expect. The result undoes it.
+func surviveHangups(cfg *node.Config) (undo func()) {
+	if cfg.Insecure && os.Getenv("NOTIFY_SOCKET") == "" {
+		return func() {}
+	}
+	// The channel is never read: what is sent to a full channel is dropped. signal.Ignore would also take the signal from the
+	// channel of ensureIdentity.
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, syscall.SIGHUP)
+	return func() { signal.Stop(ignored) }
 }

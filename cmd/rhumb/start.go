@@ -192,6 +192,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 		return err
 	}
 	defer keep()()
+	defer surviveHangups(&cfg)()
 	manager{cfg.Logger}.follow(ctx, n.Ready)
 	s.Notef("rhumb: stopping; primaries move to other nodes first, a second signal ends the node at once")
 	// ctx has ended, so draining needs a context of its own.

@@ -18,7 +18,7 @@ import (
 
 // tokenDoc is a token as `token create` and `token ls` print it.
 type tokenDoc struct {
-	// ID identifies the token for `token rm`; it is no secret.
+	// ID identifies the token for `token rm`; it is not secret.
 	ID string `json:"id"`
 	// Node is the name that the certificate will have.
 	Node string `json:"node"`
@@ -81,6 +81,9 @@ One node of a new cluster gets a token with --founder: this node creates the clu
 
 // createTokens creates a token for each node. Tokens that were created before an error stay valid;
 // `rhumb token ls` lists them.
+//
+// Tokens for several nodes are made in one call because the authority may be on a machine that an
+// operator has to unlock first.
 func (ac *authorityCommands) createTokens(f tokenFlags) error {
 	const op rhumb.Op = "rhumb.token"
 	if f.out != "" && len(f.nodes) > 1 {

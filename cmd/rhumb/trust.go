@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -142,28 +144,40 @@ func revokedSection(rs []rhumb.Revocation) func(table.Writer) {
 // in `rhumb cert ls` has the number.
 func (tc *trustCommands) revokeCommand() *cobra.Command {
 	var r client.Revoke
+	ac := &authorityCommands{session: tc.session}
 	c := &cobra.Command{
 		Use: "revoke [SERIAL] [--node NAME | --user-name NAME | --operator NAME]", Short: "Make all nodes reject a certificate",
 		Long: `Make all nodes reject a certificate at once and end the connections that rely on it. A node that is cut off or down rejects it
 when it is back. With a name, all certificates of it that nodes use or see at the moment are revoked. The bearer may get another
-certificate from the authority; to keep a user out, use rhumb user disable.`,
+certificate from the authority; to keep a user out, use rhumb user disable.
+
+The authority does not read the metadata and would renew the certificate of a node. Where its directory is at hand, --authority DIR
+makes it refuse first, and then revokes every valid certificate of the name that it has issued, in use or not.`,
 		Example: `  rhumb cert revoke 4d2a9c --why stolen
-  rhumb cert revoke --node eu-1 --why sold
+  rhumb cert revoke --node eu-1 --why sold --authority ./authority
   rhumb cert revoke --user-name tower`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				r.Serial = args[0]
 			}
+			more, refused, err := ac.refuseRenewal(r)
+			if err != nil {
+				return err
+			}
 			return tc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				revoked, err := c.RevokeCertificate(ctx, r)
+				revoked, err := revokeAll(ctx, c, r, more)
 				if err != nil {
 					return err
+				}
+				if !refused {
+					tc.noteRenewal(r, revoked)
 				}
 				return tc.Print(revoked, revokedSection(revoked))
 			})
 		},
 	}
+	c.Flags().StringVar(&ac.dir, "authority", "", "directory of the authority, which then renews the certificates no more")
 	c.Flags().StringVar(&r.Node, "node", "", "name of a node")
 	// --user is the user that connects.
 	c.Flags().StringVar(&r.User, "user-name", "", "name of a user")
@@ -171,6 +185,96 @@ certificate from the authority; to keep a user out, use rhumb user disable.`,
 	c.Flags().StringVar(&r.Issuer, "issuer", "", "fingerprint of the authority that issued SERIAL, or its first digits, if several certificates have the number")
 	c.Flags().StringVar(&r.Why, "why", "", "reason, for rhumb cert ls")
 	return tc.connected(c)
+}
+
+// refuseRenewal makes the authority in the directory of --authority, if the
+// flag is given, renew certificates no more, and returns other revocations
+// that follow: the valid certificates that it has issued to the name. The
+// authority comes before the cluster, or it could issue one more certificate
+// between the two steps. refused reports whether it knows the certificate.
+func (ac *authorityCommands) refuseRenewal(r client.Revoke) (more []client.Revoke, refused bool, err error) {
+	if ac.dir == "" {
+		return nil, false, nil
+	}
+	// The cluster would refuse such a request, after the authority has obeyed.
+	if given := slices.DeleteFunc([]string{r.Serial, r.Node, r.User, r.Operator}, func(s string) bool { return s == "" }); len(given) != 1 {
+		return nil, false, rhumb.E("rhumb.cert", rhumb.InvalidArgument, "name one serial number, node, user or operator")
+	}
+	a, err := ac.open(slog.LevelWarn)
+	if err != nil {
+		return nil, false, err
+	}
+	defer a.Close()
+	if r.Serial != "" {
+		serial, err := identity.ParseSerial(r.Serial)
+		if err != nil {
+			return nil, false, err
+		}
+		err = a.Revoke(serial, "", r.Why)
+		if rhumb.KindOf(err) == rhumb.NotFound {
+			ac.Notef("the authority in %s issued no certificate with the serial number %s", ac.dir, serial)
+			return nil, false, nil
+		}
+		return nil, err == nil, err
+	}
+	// Also for a node without a certificate in the ledger: its record may
+	// have been lost.
+	if r.Node != "" {
+		if err := a.Revoke("", r.Node, r.Why); err != nil {
+			return nil, false, err
+		}
+	}
+	issued, err := a.Summarize()
+	if err != nil {
+		return nil, false, err
+	}
+	names := map[string]string{identity.RoleNode.String(): r.Node, identity.RoleUser.String(): r.User, identity.RoleOperator.String(): r.Operator}
+	for _, c := range issued.Certificates {
+		if c.Name == "" || names[c.Role] != c.Name || !c.Expires.After(issued.Now) {
+			continue
+		}
+		if err := a.Revoke(c.Serial, "", r.Why); err != nil {
+			return nil, false, err
+		}
+		more = append(more, client.Revoke{Serial: c.Serial, Issuer: c.Authority, Why: r.Why})
+	}
+	return more, true, nil
+}
+
+// revokeAll revokes in the cluster. A name that no node reports is not an error
+// if the authority knows its certificates.
+func revokeAll(ctx context.Context, c *client.Client, r client.Revoke, more []client.Revoke) ([]rhumb.Revocation, error) {
+	revoked, err := c.RevokeCertificate(ctx, r)
+	if err != nil && (len(more) == 0 || rhumb.KindOf(err) != rhumb.NotFound) {
+		return nil, err
+	}
+	for _, m := range more {
+		if slices.ContainsFunc(revoked, func(x rhumb.Revocation) bool { return x.Serial == m.Serial && x.Authority == m.Issuer }) {
+			continue
+		}
+		also, err := c.RevokeCertificate(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		revoked = append(revoked, also...)
+	}
+	return revoked, nil
+}
+
+// noteRenewal prints the step that remains at the authority. Only nodes renew their
+// certificates. Nobody knows whose a serial number is that no node reported.
+func (tc *trustCommands) noteRenewal(r client.Revoke, revoked []rhumb.Revocation) {
+	what := ""
+	switch {
+	case r.Node != "":
+		what = "--node " + r.Node
+	case r.Serial != "" && len(revoked) > 0 && (revoked[0].Name == "" || strings.HasPrefix(revoked[0].Name, identity.RoleNode.String()+" ")):
+		what = revoked[0].Serial
+	default:
+		return
+	}
+	tc.Notef("the authority still renews it: run `rhumb authority revoke %s --authority DIR` where the authority is, and then this command once more, "+
+		"because a certificate that was issued in between is valid; an external authority has its own way", what)
 }
 
 // trustCommand returns the command that adds an authority. The file holds certificates, as ca.crt
@@ -249,8 +353,8 @@ func (tc *trustCommands) setTrust(ctx context.Context, trust [][]byte, distrust 
 	})
 }
 
-// gossipCommand returns the group of commands for the keys of gossip. There is no command that sets
-// a key: nodes draw keys at random, and nobody ever has to know one.
+// gossipCommand returns the group of commands for the keys of gossip. No command sets a key: nodes
+// draw keys at random, and nobody ever has to know one.
 func (tc *trustCommands) gossipCommand() *cobra.Command {
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the versions of the keys of gossip", Args: cobra.NoArgs,

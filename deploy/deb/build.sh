@@ -8,7 +8,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath "$1") out=$(mkdir -p "$3" && realpath "$3")
 # A version of Debian begins with a digit and has no '-' of ours: v1.2-3-gabc becomes 1.2+3.gabc.
 version=$(echo "${2#v}" | sed -E 's/-/+/; s/-/./g')
-[[ $version =~ ^[0-9] ]] || version=0+$version
+# Without a tag the version is a hash. Half of all hashes begin with a digit, and dpkg would take 9f3... for release 9, newer
+# than any real one. Only a tag has a 'v' before a digit, or a dot.
+[[ $2 =~ ^(v[0-9]|[0-9]+\.) ]] || version=0+$version
 arch=$(dpkg --print-architecture)
 # Without a repository, as in a source archive, the time is that of the program file.
 epoch=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/dev/null || stat -c %Y "$binary")}

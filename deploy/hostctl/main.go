@@ -2,6 +2,10 @@
 
 // Command hostctl brings up hosts as network namespaces on this machine, runs commands on them and removes them. Package
 // deploy/hosts describes a host; deploy/hosts/README.md has examples.
+//
+// The command is a thin layer over the package: each subcommand opens the fleet, calls one method
+// and prints the result. Scripts and the local layer of Terraform use it; tests in Go call the
+// package.
 package main
 
 import (

@@ -18,7 +18,7 @@ import (
 var book = flag.Bool("book", false, "run the commands of docs/operations on nine hosts")
 
 // bookPages lists the pages in the order in which a reader follows them.
-var bookPages = []string{"install", "size", "secure", "first-cluster", "join", "rotate", "upgrade"}
+var bookPages = []string{"install", "size", "secure", "first-cluster", "users", "join", "rotate", "upgrade"}
 
 var shellRE = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
@@ -100,6 +100,9 @@ func runPage(t *testing.T, f *Fleet, laptop *Host, page string) {
 			}
 		}
 		return
+	}
+	if log, err := laptop.Command(ctx, "tail", "-n", "1", "/root/book/writes.log").Output(); err == nil && page == "upgrade" {
+		t.Logf("writes during the upgrade: %s", log)
 	}
 	t.Logf("%d blocks in %v", len(blocks), time.Since(begin).Round(10*time.Millisecond))
 	if testing.Verbose() {

@@ -31,7 +31,7 @@ const (
 
 // Fleet is a set of hosts that share a bridge and a state directory.
 //
-// A fleet is the process that opened it plus the record on disk; there is no daemon. Whoever opens
+// A fleet is the process that opened it plus the record on disk; no daemon exists. Whoever opens
 // the directory next, after a crash too, sees everything that was made and can remove it.
 type Fleet struct {
 	dir string

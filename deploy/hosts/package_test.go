@@ -58,6 +58,46 @@ func buildPackage(t *testing.T, version string) string {
 	return files[0]
 }
 
+// TestPackageVersion guards that each version of the program becomes one that dpkg accepts, and that a build without a tag is older
+// than every release, whatever its hash begins with.
+func TestPackageVersion(t *testing.T) {
+	for _, tool := range []string{"dpkg-deb", "objdump"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s", tool)
+		}
+	}
+	// The script asks the program for its manual pages and completions. Their text does not matter here, and the real
+	// program takes a minute to build.
+	program := filepath.Join(t.TempDir(), "rhumb")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n[ \"$1\" != man ] || echo .TH >\"$3/rhumb.1\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for version, want := range map[string]string{
+		"v1.2.3": "1.2.3", "1.2.3": "1.2.3", "v1.2.3-4-gabc1234": "1.2.3+4.gabc1234", "v1.2.3-dirty": "1.2.3+dirty", "v2": "2",
+		"f119d15": "0+f119d15", "9f3c2ab": "0+9f3c2ab", "1234567": "0+1234567", "9f3c2ab-dirty": "0+9f3c2ab+dirty", "dev": "0+dev",
+	} {
+		out := t.TempDir()
+		c := exec.Command("../deb/build.sh", program, version, out)
+		c.Env = append(os.Environ(), "COMPRESSION=none", "SOURCE_DATE_EPOCH=1700000000")
+		if text, err := c.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", version, err, text)
+			continue
+		}
+		files, _ := filepath.Glob(filepath.Join(out, "*.deb"))
+		if len(files) != 1 {
+			t.Errorf("%s: files %q", version, files)
+			continue
+		}
+		got, err := exec.Command("dpkg-deb", "-f", files[0], "Version").Output()
+		if v := strings.TrimSpace(string(got)); err != nil || v != want {
+			t.Errorf("%s becomes %s, want %s (%v)", version, v, want, err)
+		}
+		if strings.HasPrefix(want, "0+") && exec.Command("dpkg", "--compare-versions", want, "lt", "0.1").Run() != nil {
+			t.Errorf("%s is not older than a release", want)
+		}
+	}
+}
+
 // TestPackage guards that the package builds the same bytes from the same input, installs, upgrades, and goes without the data.
 func TestPackage(t *testing.T) {
 	f := newFleet(t, Spec{"eu-1", "eu"})

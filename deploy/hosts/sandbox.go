@@ -20,8 +20,8 @@ import (
 // sandbox describes the confinement that the launcher sets up before it becomes the service. The launcher reads it as JSON from its
 // arguments, so it holds plain data only: the host's first process has resolved names to numbers.
 //
-// Only settings that the units of this repository use are imitated. Every other one is refused when
-// the unit is planned, since a setting without an effect would make a test pass that fails under
+// A setting of a unit is obeyed, or listed in passedOver, or refused when the unit is read: an
+// unknown setting could be a restriction, and a test that passes without it would fail under
 // systemd.
 type sandbox struct {
 	// WorkingDirectory=, which the user of the service must be able to enter.

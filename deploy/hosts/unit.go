@@ -67,6 +67,9 @@ func (s settings) words(key string) (words []string) {
 }
 
 // unitFile holds the settings of a unit and its drop-ins.
+//
+// It holds texts and no values. Names of users and variables of environment files can be resolved
+// only at the start, since the package or an administrator may change them until then.
 type unitFile struct {
 	name, path    string
 	unit, service settings
@@ -154,6 +157,9 @@ func (u *unitFile) read(path string) error {
 }
 
 // plan holds the resolved settings of a unit, with IDs and paths of this host.
+//
+// A plan is complete: nothing of the unit is looked up while the service runs. So a service that
+// runs can be stopped and restarted after its files were removed or broken.
 type plan struct {
 	// Each field is named for the setting that it resolves. Times have the defaults of systemd.
 	// Type=, and the commands of Exec*=.

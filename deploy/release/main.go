@@ -1,5 +1,9 @@
 // Command release writes the bill of materials of a program that Go has built: every module in it, with version and checksum, as
 // the linker recorded them. The format is CycloneDX in JSON. deploy/release/build.sh calls the command for each release.
+//
+// The list is taken from the program and not from the module file, so that it describes what is
+// shipped: modules that only tests or other platforms use are not in it, and replaced modules are
+// named by their replacement.
 package main
 
 import (

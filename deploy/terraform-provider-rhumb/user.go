@@ -23,6 +23,9 @@ type userResource struct{ managed }
 
 // userModel is the state of a user. The password is write-only: Terraform keeps it neither in the
 // plan nor in the state.
+//
+// States of Terraform are kept in files and buckets that many people read, so a password or
+// verifier in them would be the weakest place of the cluster.
 type userModel struct {
 	Name            types.String `tfsdk:"name"`
 	Roles           types.Set    `tfsdk:"roles"`
@@ -240,6 +243,7 @@ func (r *userResource) Update(ctx context.Context, req resource.UpdateRequest, r
 
 // changeRoles removes roles before it adds others.
 func changeRoles(ctx context.Context, c *client.Client, user string, had, wanted []string) error {
+	// In this order the user never has more than UserRolesMax roles on the way.
 	for _, role := range had {
 		if !slices.Contains(wanted, role) {
 			if err := ignoreGone(c.UnassignRole(ctx, user, role)); err != nil {

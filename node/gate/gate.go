@@ -35,8 +35,8 @@ const (
 	// channel from every end of a connection to every waiter.
 	sweepInterval = 100 * time.Millisecond
 	// addressShare is the share of the early places that connections from one address may take.
-	// Half, so that the callers of one address, which may all be behind one proxy, have many
-	// places, and strangers at another address still find some.
+	// Half, so that the callers of one address, perhaps all clients of one proxy, have many places,
+	// and strangers at another address still find some.
 	addressShare = 2
 )
 
@@ -320,7 +320,7 @@ func (g *Gate) forgetLocked(c *Conn) {
 
 // leaveLocked removes a connection from the lists of early and waiting ones.
 func (g *Gate) leaveLocked(c *Conn) {
-	// Counts by address are removed at zero, so that the map is no larger than the list.
+	// Counts by address are removed at zero, so that the map never exceeds the list.
 	if c.early != nil {
 		c.list.Remove(c.early)
 		if c.list.from[c.from]--; c.list.from[c.from] == 0 {
@@ -523,9 +523,9 @@ func (c *Conn) Anonymous() {
 	}
 	c.read.Store(0)
 	c.known.Store(false)
-	// Its client is told to log in again and knows the password or does not.
-	// Among the early ones, whatever their number: refusing it a place would cut it off before it could
-	// log in again.
+	// Its client learns that it has to log in again, and knows the password or does not. Among the
+	// early ones, whatever their number: refusing it a place would cut it off before it could log
+	// in again.
 	l := &g.clients
 	c.began, c.list = time.Now(), l
 	c.early = l.PushBack(c)

@@ -120,6 +120,8 @@ type networkMetrics struct {
 	relayed  prometheus.Counter
 	sent     prometheus.Counter
 	frames   prometheus.Counter
+	// gaps has the times between two heartbeats of a peer as they arrive. A lease ends when the gap is too large.
+	gaps prometheus.Histogram
 }
 
 // NewNetwork returns a network without peers.
@@ -144,6 +146,10 @@ func NewNetwork(cfg Config) *Network {
 			redials: counter("redials_total", "Streams to peers that broke. They are opened again."),
 			sent:    counter("messages_total", "Replication messages sent."),
 			frames:  counter("frames_total", "Frames in which replication messages were sent."),
+			gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
+				Namespace: "rhumb", Subsystem: "peer", Name: "heartbeat_gap_seconds", Help: "Time between two heartbeats of a peer as they arrive.",
+				Buckets: []float64{.05, .1, .16, .2, .26, .3, .4, .5, .6, .8, 1, 1.5, 2, 5},
+			}),
 		},
 	}
 	// A counter with labels appears in the metrics only once it has a value, and alerts need a
@@ -159,7 +165,7 @@ func NewNetwork(cfg Config) *Network {
 
 // Collectors returns the metrics of the network.
 func (n *Network) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames}
+	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames, n.m.gaps}
 }
 
 // SetPeers replaces the set of peers. A peer whose address or life changed is connected to again.

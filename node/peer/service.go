@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -128,6 +129,7 @@ func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFra
 	if err != nil {
 		return err
 	}
+	var last time.Time // of a heartbeat on this stream
 	for {
 		p, err := stream.Recv()
 		if err == nil {
@@ -135,6 +137,13 @@ func (s *Service) Heartbeat(stream grpc.BidiStreamingServer[rhumbpb.HeartbeatFra
 		}
 		if err != nil {
 			return err
+		}
+		// Replies come when this node asks, so their gaps say nothing about the peer.
+		if now := time.Now(); !p.Reply {
+			if !last.IsZero() {
+				n.m.gaps.Observe(now.Sub(last).Seconds())
+			}
+			last = now
 		}
 		// The frame is passed on at once. Its arrival starts the time that this node owes for a
 		// grant (rule L).

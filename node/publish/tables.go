@@ -1,10 +1,13 @@
 package publish
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
@@ -65,6 +68,13 @@ func (d *Driver) applyCatalog(st *catalog.State) error {
 func (d *Driver) openImage() error {
 	cfg := d.cfg.Image
 	cfg.Dir, cfg.Logger, cfg.Registerer = ImageDir(d.cfg.Root, d.cfg.Cluster, d.cfg.Node), d.cfg.Logger, d.cfg.Registerer
+	// Created before it is checked, so that nobody else creates it in between.
+	if err := os.MkdirAll(d.cfg.Root, 0o755); err != nil {
+		return rhumb.Wrap("publish.openImage", err)
+	}
+	if err := checkFolders(d.cfg.Root, filepath.Dir(cfg.Dir), cfg.Dir); err != nil {
+		return err
+	}
 	// The folder of the cluster holds only names. It stays passable, since readers of the group may not be
 	// in the group of the node's user.
 	if cfg.Group != 0 {
@@ -82,6 +92,35 @@ func (d *Driver) openImage() error {
 	d.following.Store(true)
 	d.nudge()
 	d.cfg.Logger.Info("image opened", "version", p.Version(), "ranges", len(d.at))
+	return nil
+}
+
+// checkFolders rejects folders of another user: everybody may create folders in /dev/shm, and the owner of a folder could
+// replace the image in it, or lead the node elsewhere by a link. Folders that do not exist yet are fine. The root may be a
+// link, and belongs to the administrator or to the node.
+func checkFolders(root string, below ...string) error {
+	const op rhumb.Op = "publish.checkFolders"
+	for i, dir := range append([]string{root}, below...) {
+		look := os.Lstat
+		if i == 0 {
+			look = os.Stat
+		}
+		info, err := look(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			// The next one is in it.
+			return nil
+		}
+		if err != nil {
+			return rhumb.Wrap(op, err)
+		}
+		if !info.IsDir() {
+			return rhumb.Ef(op, rhumb.PermissionDenied, "%s is no folder, but the image of this node belongs there; find out who made it, and remove it", dir)
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+			return rhumb.Ef(op, rhumb.PermissionDenied, "%s belongs to user %d, who could replace the image of this node; remove it, or give it to the user of the node (%d)", dir, st.Uid, os.Geteuid())
+		}
+	}
 	return nil
 }
 

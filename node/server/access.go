@@ -159,8 +159,8 @@ func (a *Access) ListUsers(ctx context.Context, _ *rhumbpb.ListUsersRequest) (*r
 	}
 	who, subject := caller(ctx, st)
 	resp := &rhumbpb.ListUsersResponse{PolicyRevision: st.Access().Revision()}
-	// A user that is no admin learns only about itself: names of users are worth a guess at their
-	// passwords.
+	// A user without the right admin learns only about itself: names of users are worth a guess at
+	// their passwords.
 	for u := range st.Users() {
 		if subject.AllowsCluster(access.Admin) || who == (access.Principal{Kind: access.KindUser, Name: u.Name}) {
 			resp.Users = append(resp.Users, encodeUser(u))

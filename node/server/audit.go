@@ -47,14 +47,18 @@ func isAdministrative(method string) bool {
 }
 
 // Audit returns an interceptor that records administrative requests: before they are carried out, and with
-// their outcome before they are answered. If the first record fails, the request is refused.
+// their outcome before they are answered. If the first record fails, the request is refused. admit is asked before and
+// bounds how much a caller can make the log grow.
 //
 // Two entries and not one: with one before, a failed request would look carried out; with one
 // after, a node that dies in the middle would leave a change without a trace.
-func Audit(record func(context.Context, audit.Event) error) grpc.UnaryServerInterceptor {
+func Audit(admit func(context.Context) error, record func(context.Context, audit.Event) error) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		if !isAdministrative(info.FullMethod) {
 			return handle(ctx, q)
+		}
+		if err := admit(ctx); err != nil {
+			return nil, api.Status(err, api.Hint{})
 		}
 		e := eventOf(ctx, q, info.FullMethod)
 		e.Outcome = audit.OutcomeBegun

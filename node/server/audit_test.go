@@ -60,7 +60,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	st := peopled(t)
 	state := func() *catalog.State { return st }
 	recorded := 0
-	record := Audit(func(context.Context, audit.Event) error { recorded++; return nil })
+	record := Audit(func(context.Context) error { return nil }, func(context.Context, audit.Event) error { recorded++; return nil })
 	for _, c := range []struct {
 		user string
 		q    any

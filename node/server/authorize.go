@@ -36,7 +36,7 @@ const (
 // callNeeds lists every RPC with its need. It is the only place that decides this; a test checks
 // that no RPC is missing.
 var callNeeds = map[string]need{
-	// Each request of a client names tables and records, and is checked by itself (permit).
+	// Each request of a client names tables and records, and is checked separately (permit).
 	rhumbpb.KV_Stream_FullMethodName: needIdentity,
 	rhumbpb.KV_Do_FullMethodName:     needIdentity,
 	rhumbpb.KV_Scan_FullMethodName:   needIdentity,
@@ -159,8 +159,8 @@ func authorizeCall(ctx context.Context, state func() *catalog.State, method stri
 	case needAdmin:
 		allowed = subject.AllowsCluster(access.Admin)
 	case needNode:
-		// An operator may do everything that clients can ask for, but is no node: it cannot speak
-		// for one.
+		// An operator may do everything that clients can ask for, but is not a node: it cannot
+		// speak for one.
 		allowed = who.Kind == access.KindNode || who.Kind == access.KindInsecure
 	}
 	if allowed {
@@ -191,7 +191,7 @@ func authorizeRequest(ctx context.Context, st *catalog.State, q any) error {
 // errUnknownCaller rejects a caller that is not identified, or that the catalog
 // does not know.
 func errUnknownCaller(op rhumb.Op, who access.Principal, st *catalog.State) error {
-	// Operators and nodes are known without a catalog, so the rest is about users.
+	// Operators and nodes are known without a catalog, so the other cases are about users.
 	switch {
 	case who.Kind == access.KindNobody:
 		return access.ErrAnonymous

@@ -98,7 +98,8 @@ func errHTTPDenied(who access.Principal, right access.Rights) error {
 // bodyMax bounds the body of a request; none has one.
 const bodyMax = 64 << 10
 
-// guarded lets callers with a right to the cluster pass. It is behind strangers, which identifies them.
+// guarded lets callers with a right to the cluster pass. The handler strangers identifies them
+// before.
 type guarded struct {
 	callers Callers
 	right   access.Rights
@@ -119,8 +120,42 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			refuseHTTP(w, err)
 			return
 		}
+		answer := &answered{ResponseWriter: w, code: http.StatusOK}
+		w = answer
+		// Deferred: a handler that panics has not failed silently. The request was carried out, so its outcome is recorded even if the
+		// caller has left; if that fails, the log has the beginning.
+		defer func() {
+			if e.Outcome = audit.OutcomeOK; answer.code >= http.StatusBadRequest {
+				e.Outcome = answer.outcome()
+			}
+			_ = g.callers.Record(context.WithoutCancel(r.Context()), e)
+		}()
 	}
 	g.next.ServeHTTP(w, r)
+}
+
+// answered remembers the status and the kind of error of an answer for the audit log.
+type answered struct {
+	http.ResponseWriter
+	code int
+	kind rhumb.Kind // set by writeAnswer, 0 otherwise
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *answered) WriteHeader(code int) {
+	a.code = code
+	a.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap lets http.ResponseController find the connection.
+func (a *answered) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// outcome returns the kind of the error, or the status of an answer that is not from writeAnswer, such as 404.
+func (a *answered) outcome() string {
+	if a.kind != 0 {
+		return a.kind.String()
+	}
+	return "status " + strconv.Itoa(a.code)
 }
 
 // refuseHTTP answers a request that is not allowed.

@@ -109,6 +109,10 @@ func withImage(image Image, header http.Header, r *http.Request, f func(*shownIm
 func writeAnswer(w http.ResponseWriter, contentType string, body []byte, err error) {
 	if err != nil {
 		kind := rhumb.KindOf(err)
+		// The status alone stands for several kinds.
+		if a, ok := w.(*answered); ok {
+			a.kind = kind
+		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(statusOf(kind))
 		// Text always encodes, and a failed write means that the client has gone.

@@ -13,6 +13,9 @@ import (
 // accessBook holds the users and roles of a State, sorted by name, with the policy compiled from
 // them. It is immutable. Both lists are bounded and change seldom, so a change copies a list of
 // pointers.
+//
+// The compiled policy is derived and never stored: every replica compiles it from the same records,
+// and a later version may compile them in another way without a change of the format.
 type accessBook struct {
 	users  []*access.User
 	roles  []*access.Role
@@ -100,6 +103,9 @@ func (t *tx) putRole(r *access.Role) {
 
 // compilePolicy compiles the policy if a command changed users or roles. revision is that of the
 // new state.
+//
+// Once per command and not once per record: a role that is taken from a thousand users is one
+// compilation.
 func (t *tx) compilePolicy(revision uint64) {
 	if !t.changes.Access {
 		return
@@ -110,6 +116,9 @@ func (t *tx) compilePolicy(revision uint64) {
 // nextRevision returns the revision that the command creates.
 func (t *tx) nextRevision() uint64 { return t.revision + 1 }
 
+// applyTo creates the user. The number of a user is its name: grants of a dropped user do not
+// exist, since roles carry them, so a new user of the name inherits nothing but the certificates
+// that still name it.
 func (c CreateUser) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateUser"
 	roles := slices.Clone(c.Roles)
@@ -168,6 +177,8 @@ func refuseRole(op rhumb.Op, name string) Result {
 	return refuse(op, rhumb.NotFound, "role %q does not exist; list roles with `rhumb role ls`, or create it with `rhumb role create`", name)
 }
 
+// applyTo changes the user. A changed verifier has new credentials, by which nodes recognize
+// sessions that began with the former password.
 func (c SetUser) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetUser"
 	u, ok := t.User(c.Name)
@@ -193,6 +204,7 @@ func (c SetUser) applyTo(t *tx) Result {
 	return Result{}
 }
 
+// applyTo removes the user. Its sessions end at each node when the change arrives there.
 func (c DropUser) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.DropUser"
 	i, ok := findUser(t.book().users, c.Name)
@@ -204,6 +216,8 @@ func (c DropUser) applyTo(t *tx) Result {
 	return Result{}
 }
 
+// applyTo creates the role. A role of the name without grants may be the work of an earlier
+// attempt, and is success; one with grants has meaning to somebody, and is not.
 func (c CreateRole) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateRole"
 	if r, ok := t.Role(c.Name); ok {
@@ -222,6 +236,8 @@ func (c CreateRole) applyTo(t *tx) Result {
 	return Result{}
 }
 
+// applyTo removes the role. Without Cascade a role in use stays, because its users would lose
+// rights that the caller may not have thought of.
 func (c DropRole) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.DropRole"
 	i, ok := findRole(t.book().roles, c.Name)
@@ -255,6 +271,8 @@ func withoutRole(u *access.User, role string) *access.User {
 	return &next
 }
 
+// applyTo changes one role of the user. Roles are assigned one by one, so that two administrators
+// who change different roles at the same time do not undo each other's work.
 func (c AssignRole) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AssignRole"
 	u, ok := t.User(c.User)
@@ -281,6 +299,8 @@ func (c AssignRole) applyTo(t *tx) Result {
 	return Result{}
 }
 
+// applyTo changes one grant. Added and removed rights are two sets, so that `grant` and `revoke` of
+// different rights commute.
 func (c AlterGrant) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AlterGrant"
 	r, ok := t.Role(c.Role)
@@ -295,6 +315,7 @@ func (c AlterGrant) applyTo(t *tx) Result {
 	if has {
 		old = r.Grants[i].Rights
 	}
+	// Removing wins over adding within one command, so a contradiction denies.
 	rights := (old | c.Add) &^ c.Remove
 	if rights == old {
 		return Result{}
@@ -320,6 +341,8 @@ func (c AlterGrant) applyTo(t *tx) Result {
 	return Result{}
 }
 
+// applyTo marks the table. It is final, because readers of shared memory cannot be told about a
+// right that ends: whoever has opened an image keeps it.
 func (c RefuseSnapshot) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.RefuseSnapshot"
 	table, ok := t.TableByName(c.Table)
@@ -336,6 +359,9 @@ func (c RefuseSnapshot) applyTo(t *tx) Result {
 }
 
 // checkNewGrant returns an error if the cluster has no room for another grant.
+//
+// The bounds are those of memory at every node, and of the time in which a policy is compiled while
+// the metadata group waits.
 func (t *tx) checkNewGrant(s access.Scope) error {
 	const op rhumb.Op = "catalog.Grant"
 	grants, prefixes := t.book().size()
@@ -361,6 +387,10 @@ func (b *accessBook) size() (grants, prefixBytes int) {
 
 // checkAccess checks users and roles: sorted by name, valid, within the bounds, and each role of a
 // user exists.
+//
+// It runs on states that are read from disk or from another node. A state that breaks an invariant
+// must not become the base of decisions about rights, so the node refuses it and does not repair
+// it.
 func (s *State) checkAccess() error {
 	b := s.book()
 	grants, prefixes := b.size()

@@ -18,6 +18,9 @@ const (
 
 // CreateUser creates a user. A user of that name with the same verifier and roles, as a repetition
 // finds it, is the result; another one is AlreadyExists. A role that does not exist is NotFound.
+//
+// Commands carry verifiers and never passwords: the log of the metadata group is on the disks of
+// all voters, and is kept for a while.
 type CreateUser struct {
 	Name string
 	// Verifier is zero for a user that logs in by certificate only. The catalog does not look into
@@ -60,6 +63,9 @@ type AssignRole struct {
 // AlterGrant adds rights to the grant of a role in one scope and removes others from it. A grant
 // that has no rights left is removed. Adding all but the removed rights sets a grant exactly. A
 // role that does not exist is NotFound; the table of a scope need not exist.
+//
+// A command that sets all grants of a role at once was rejected: with two administrators, the later
+// one would silently undo the earlier one.
 type AlterGrant struct {
 	Role        string
 	Scope       access.Scope

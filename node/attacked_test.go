@@ -1,0 +1,121 @@
+package node
+
+import (
+	"context"
+	"flag"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/identity/identitytest"
+)
+
+var attack = flag.Bool("attack", false, "measure heartbeats while the main ports are attacked")
+
+// attackTime is how long the main port is attacked, and watched before.
+const attackTime = 6 * time.Second
+
+// TestHeartbeatsUnderAttack measures the gaps between heartbeats of three nodes before and while strangers attack the main port of
+// each, and guards that no node is fenced.
+func TestHeartbeatsUnderAttack(t *testing.T) {
+	if !*attack {
+		t.Skip("the attackers share the cores with the nodes, so a busy machine decides the result; run with -attack on an idle one")
+	}
+	a := identitytest.New(t)
+	nodes := startSecureRegion(t, a)
+	watch := func(name string, d time.Duration) {
+		before := heartbeatGaps(t, nodes)
+		time.Sleep(d)
+		after := heartbeatGaps(t, nodes)
+		count, sum := after.GetSampleCount()-before.GetSampleCount(), after.GetSampleSum()-before.GetSampleSum()
+		if count == 0 {
+			t.Fatalf("%s: no heartbeats", name)
+		}
+		// Bounds of the histogram: the 99th of a hundred gaps and the longest one are at most these.
+		var most, p99 float64
+		for i, b := range after.Bucket {
+			n := b.GetCumulativeCount() - before.Bucket[i].GetCumulativeCount()
+			if most = b.GetUpperBound(); p99 == 0 && n*100 >= count*99 {
+				p99 = most
+			}
+			if n == count {
+				break
+			}
+		}
+		t.Logf("%s: %d heartbeats, mean gap %.0f ms, 99 %% within %.0f ms, all within %.0f ms", name, count, sum/float64(count)*1e3, p99*1e3, most*1e3)
+	}
+	lives := map[rhumb.NodeID]rhumb.BootSeq{}
+	for _, n := range nodes {
+		lives[n.Identity().Node] = n.Identity().Boot
+	}
+	watch("at rest", attackTime)
+
+	ctx, stop := context.WithTimeout(t.Context(), attackTime)
+	defer stop()
+	var wait sync.WaitGroup
+	for _, n := range nodes {
+		h := &hostile{t: t, n: n, a: a, ports: map[string]string{"main": n.Addr()}}
+		// Handshakes cost the node most; idle connections fill its gate.
+		for range 8 {
+			wait.Go(func() {
+				for ctx.Err() == nil {
+					if c, err := h.secure("main", "h2"); err == nil {
+						_, _ = c.Write(make([]byte, 4<<10))
+						_ = c.Close()
+					}
+				}
+			})
+		}
+		wait.Go(func() {
+			var held []net.Conn
+			for len(held) < hostileIdle/len(nodes) && ctx.Err() == nil {
+				if c, err := h.dial("main"); err == nil {
+					held = append(held, c)
+				}
+			}
+			<-ctx.Done()
+			for _, c := range held {
+				_ = c.Close()
+			}
+		})
+	}
+	watch("while the main ports are attacked", attackTime)
+	wait.Wait()
+	for d := range nodes[0].State().Nodes() {
+		if d.State == rhumb.NodeFenced || d.Boot != lives[d.ID] {
+			t.Errorf("%s was fenced during the attack: state %v, life %v, before %v", d.Name, d.State, d.Boot, lives[d.ID])
+		}
+	}
+}
+
+// heartbeatGaps returns the sum of the histograms of all nodes.
+func heartbeatGaps(t *testing.T, nodes []*Node) *dto.Histogram {
+	t.Helper()
+	var sum *dto.Histogram
+	for _, n := range nodes {
+		families, err := n.metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() != "rhumb_peer_heartbeat_gap_seconds" {
+				continue
+			}
+			h := f.Metric[0].Histogram
+			if sum == nil {
+				sum = h
+				continue
+			}
+			*sum.SampleCount += h.GetSampleCount()
+			*sum.SampleSum += h.GetSampleSum()
+			for i, b := range h.Bucket {
+				*sum.Bucket[i].CumulativeCount += b.GetCumulativeCount()
+			}
+		}
+	}
+	return sum
+}
