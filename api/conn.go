@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
@@ -21,6 +22,9 @@ const (
 	// is probeFactor times the usual time.
 	probeTimeout = time.Second
 	probeFactor  = 6
+	// patienceMax bounds how often the time of a probe doubles while no connection is established.
+	// The longest time then exceeds that of a handshake (package identity).
+	patienceMax = 3
 )
 
 // Conn is a connection to a node. When the node stops answering, the connection is replaced, and
@@ -32,10 +36,14 @@ type Conn struct {
 	// login returns the options that log one gRPC connection in, nil without a login.
 	login func() []grpc.DialOption
 
-	mu     sync.Mutex // guards cc, usual and closed
-	cc     *grpc.ClientConn
-	usual  time.Duration // smoothed time of an answer
-	closed bool
+	mu    sync.Mutex // guards cc, usual, replaced and closed
+	cc    *grpc.ClientConn
+	usual time.Duration // smoothed time of an answer
+	// replaced counts the replacements since the last answer. Each doubles the time of a probe: when a
+	// thousand clients return to a node at once, handshakes take longer than a probe, and clients that
+	// all give up and begin again would keep the node busy with handshakes that nobody finishes.
+	replaced int
+	closed   bool
 }
 
 // NewConn returns a connection to "host:port". The connection is established by the first call. login returns the options
@@ -95,7 +103,11 @@ func (c *Conn) Watch(ctx context.Context, inUse func() bool, renewed func()) {
 // an answer too.
 func (c *Conn) probeNode(ctx context.Context) bool {
 	c.mu.Lock()
-	cc, most := c.cc, max(probeTimeout, probeFactor*c.usual)
+	cc, most := c.cc, max(probeTimeout, probeFactor*c.usual)<<min(c.replaced, patienceMax)
+	// An established connection is not given more time: its node was not busy with its handshake.
+	if cc.GetState() == connectivity.Ready {
+		most = max(probeTimeout, probeFactor*c.usual)
+	}
 	c.mu.Unlock()
 	// The lock is released during the probe: calls need it to get the connection.
 	probing, cancel := context.WithTimeout(ctx, most)
@@ -110,6 +122,10 @@ func (c *Conn) probeNode(ctx context.Context) bool {
 	defer c.mu.Unlock()
 	// The same smoothing as that of TCP for its round-trip time: one slow answer changes little.
 	c.usual += (time.Since(start) - c.usual) / 8
+	// An error while connecting is no sign that the node has time.
+	if cc.GetState() == connectivity.Ready {
+		c.replaced = 0
+	}
 	return true
 }
 
@@ -130,6 +146,7 @@ func (c *Conn) replaceConn() bool {
 	// until their deadlines.
 	old := c.cc
 	c.cc = cc
+	c.replaced++
 	_ = old.Close()
 	return true
 }

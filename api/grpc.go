@@ -30,6 +30,10 @@ const (
 	// reconnectMax bounds the pause between attempts to connect. gRPC's default is two minutes, for
 	// which a node that restarted would look dead.
 	reconnectMax = time.Second
+	// dialTimeout bounds an attempt to connect without TLS, and connectTimeout the whole attempt: with
+	// TLS, it includes a handshake and the pause after one that a busy node refused.
+	dialTimeout    = 2 * time.Second
+	connectTimeout = 12 * time.Second
 	// streamsMax bounds the streams of one connection, HeaderBytesMax the headers of one request, and
 	// handshakeTimeout the handshakes of TLS and HTTP/2.
 	streamsMax       = 1_000
@@ -52,25 +56,27 @@ func PlainText() Credentials { return insecure.NewCredentials() }
 // DialOptions returns the options of connections to a Rhumb server. dial may be nil, for plain TCP. creds must not be nil: gRPC
 // refuses to connect without credentials.
 func DialOptions(dial DialFunc, creds Credentials) []grpc.DialOption {
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
 	opts := []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(rhumb.MessageSizeMax), grpc.MaxCallSendMsgSize(rhumb.MessageSizeMax)),
 		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
-			MinConnectTimeout: 2 * time.Second,
+			MinConnectTimeout: connectTimeout,
 		}),
 		grpc.WithDisableServiceConfig(),
 	}
 	if creds != nil {
 		opts = append(opts, grpc.WithTransportCredentials(creds))
 	}
-	if dial != nil {
-		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return dial(ctx, "tcp", addr)
-		}))
-	}
-	return opts
+	return append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		return dial(ctx, "tcp", addr)
+	}))
 }
 
 // Connect returns a connection to "host:port". The connection is established by the first call.

@@ -89,6 +89,10 @@ type Source struct {
 	loading sync.Mutex // guards trust, and makes changes of current and verifier one at a time
 	trust   Trust
 
+	// holds counts, for each address, the handshakes that failed since the last success; see holdOff.
+	// It has as many entries as the process has servers.
+	holds sync.Map
+
 	mu    sync.Mutex // guards conns
 	conns map[*Conn]struct{}
 

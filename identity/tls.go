@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -25,6 +26,11 @@ const (
 	handshakeTimeout = 5 * time.Second
 	// alertWait bounds the wait for the alert of a server that has closed the connection.
 	alertWait = 100 * time.Millisecond
+	// holdMin and holdMax bound the pause after a handshake that failed for lack of a place or of time.
+	// It doubles at most holdDoublings times.
+	holdMin       = 100 * time.Millisecond
+	holdMax       = 5 * time.Second
+	holdDoublings = 6
 	// logInterval is the least time between two log lines about refused handshakes.
 	logInterval = time.Second
 )
@@ -281,9 +287,34 @@ func (c *creds) ClientHandshake(ctx context.Context, authority string, raw net.C
 	if err != nil {
 		c.src.m.refused.WithLabelValues(string(reasonOfHandshake(err))).Inc()
 		_ = conn.Close()
+		c.src.holdOff(ctx, authority, err)
 		return nil, nil, explainHandshake(raw.RemoteAddr(), err)
 	}
+	c.src.holds.Delete(authority)
 	return &clientConn{conn, c.src}, info, nil
+}
+
+// holdOff waits before a failed handshake is reported, since gRPC tries again soon after the report.
+//
+// A node that has no place for another handshake closes the connection. After a restart of a cluster
+// all clients connect at once, and each attempt costs both sides a part of a handshake. Without growing
+// pauses, the attempts that are refused leave no time for those that are accepted. A certificate that
+// was refused is reported at once: another attempt would not help.
+func (s *Source) holdOff(ctx context.Context, authority string, err error) {
+	if ReasonOf(err) != ReasonNone {
+		return
+	}
+	before, _ := s.holds.Load(authority)
+	n, _ := before.(int)
+	s.holds.Store(authority, n+1)
+	most := min(holdMin<<min(n, holdDoublings), holdMax)
+	// Half of the pause is random, or the clients would return together.
+	timer := time.NewTimer(most/2 + rand.N(most/2))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }
 
 // handshake completes a handshake in bounded time.

@@ -22,8 +22,10 @@ const (
 )
 
 const (
-	// patience is how long a connection stays early at least, even if another one needs its place.
-	// Handshakes of well-behaved callers take a fraction of it.
+	// patience is how long a silent connection stays early at least, even if another one needs its
+	// place. A connection that has begun its handshake keeps its place for HandshakeTimeout: when a
+	// thousand clients return at once, handshakes take seconds, and to displace those in progress would
+	// let nobody finish.
 	patience = time.Second
 	// earlyBytesMax is the default of Config.EarlyBytes: the largest chain of certificates that is
 	// accepted, a login and the first bytes of a request.
@@ -262,14 +264,16 @@ func (g *Gate) admitLocked(c *Conn) bool {
 	return true
 }
 
-// displaceLocked closes the oldest early connection that matches, if it has been early for long.
+// displaceLocked closes the oldest early connection that matches, if it has been early for longer than its
+// handshake may take.
 func (g *Gate) displaceLocked(l *earlyList, now time.Time, match func(*Conn) bool) {
 	for e := l.Front(); e != nil; e = e.Next() {
 		c := e.Value.(*Conn)
 		if now.Sub(c.began) < patience {
 			return // all others are younger
 		}
-		if match(c) {
+		busy := c.read.Load() > 0 && now.Sub(c.began) < HandshakeTimeout
+		if !busy && match(c) {
 			g.refuseLocked(c, refusedTaken)
 			return
 		}
