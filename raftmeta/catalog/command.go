@@ -329,8 +329,10 @@ type SetRegionDead struct {
 }
 
 // SetTrust changes which authorities the nodes accept, besides those in their own files. An authority in
-// Trust is added and no longer distrusted. An authority whose fingerprint is in Distrust is removed, and
-// nodes reject it even if it is in their files. Repeating the command changes nothing.
+// Trust is added; nodes accept it if its proof convinces them. An authority that is there already
+// gets another certificate and proof. An authority whose fingerprint is in Distrust is removed, and
+// nodes reject it even if it is in their files. This is final: anybody could otherwise repeat the proof of
+// an authority whose key was stolen. Repeating the command changes nothing.
 type SetTrust struct {
 	Trust    []rhumb.Authority
 	Distrust []string
