@@ -86,6 +86,21 @@ func (n *Node) CheckTrust(cert *x509.Certificate, proof []byte) error {
 	return n.source.CheckTrust(cert, proof)
 }
 
+// revocationAheadMax is how far the time of a revocation that another node proposes may be ahead of the
+// clock here.
+const revocationAheadMax = time.Hour
+
+// checkRevocation refuses a revocation from the future, which would make the metadata forget revocations
+// of certificates that are still valid.
+func (n *Node) checkRevocation(r rhumb.Revocation) error {
+	now := n.wall()
+	if r.At.Sub(now) <= revocationAheadMax {
+		return nil
+	}
+	return rhumb.Ef("node.checkRevocation", rhumb.InvalidArgument, "the revocation is of %s, and the clock here shows %s; set the clocks of both machines, for example with chrony",
+		r.At.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+}
+
 // ownName returns the name in the certificate of this node, or "" without TLS.
 func (n *Node) ownName() string {
 	if n.source == nil {

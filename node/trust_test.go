@@ -127,6 +127,14 @@ func TestTrustTakesAnOperator(t *testing.T) {
 		}
 	}
 
+	// A revocation from the future would make the metadata forget the others.
+	ahead := rhumb.Revocation{Serial: "1f", At: ann.Cert.NotAfter.Add(2 * rhumb.RevokedKeep)}
+	for _, cmd := range []catalog.Command{catalog.RevokeCertificate{Revocation: ahead}, catalog.Batch{Commands: []catalog.Command{catalog.RevokeCertificate{Revocation: ahead}}}} {
+		if _, err := broken.propose(cmd); rhumb.KindOf(err) != rhumb.InvalidArgument {
+			t.Errorf("a revocation from the future: %v", err)
+		}
+	}
+
 	// The stranger can repeat what the operator signed, and it changes nothing.
 	distrust := catalog.SetTrust{Distrust: []string{identity.AuthorityOf(heir.Cert)}}
 	if _, err := broken.propose(distrust); err != nil {

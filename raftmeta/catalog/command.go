@@ -148,6 +148,19 @@ func Registrations(cmd Command) (out []RegisterNode) {
 	return out
 }
 
+// Revocations returns the revocations in a command.
+func Revocations(cmd Command) (out []rhumb.Revocation) {
+	switch c := cmd.(type) {
+	case RevokeCertificate:
+		return []rhumb.Revocation{c.Revocation}
+	case Batch:
+		for _, item := range c.Commands {
+			out = append(out, Revocations(item)...)
+		}
+	}
+	return out
+}
+
 // DropProofs returns a command without the proofs of its registrations, which replicas do not need.
 func DropProofs(cmd Command) Command {
 	switch c := cmd.(type) {
@@ -339,7 +352,8 @@ type SetTrust struct {
 }
 
 // RevokeCertificate makes the nodes reject a certificate. Entries that expired rhumb.RevokedKeep before
-// Revocation.At are forgotten at the same time. Revoking a revoked certificate keeps the first reason.
+// Revocation.At are forgotten at the same time. Entries about operators are never forgotten.
+// Revoking a revoked certificate keeps the first reason and the later expiry.
 type RevokeCertificate struct {
 	Revocation rhumb.Revocation
 }

@@ -188,14 +188,30 @@ func (c RevokeCertificate) applyTo(t *tx) Result {
 	}
 	next := *t.Security()
 	i, found := findRevocation(next.Revoked, r)
-	// A repetition, or a second operator.
+	// A repetition, or a second operator. The entry is kept as long as the stricter of both demands: a node
+	// that was broken into could otherwise have one forgotten by being first.
 	if found {
+		old := next.Revoked[i]
+		merged := old
+		if isOperator(r.Name) {
+			merged.Name = r.Name
+		}
+		if r.NotAfter.IsZero() || !old.NotAfter.IsZero() && r.NotAfter.After(old.NotAfter) {
+			merged.NotAfter = r.NotAfter
+		}
+		if merged != old {
+			next.Revoked = slices.Clone(next.Revoked)
+			next.Revoked[i] = merged
+			t.putSecurity(&next)
+		}
 		return Result{}
 	}
 	next.Revoked = slices.Insert(slices.Clone(next.Revoked), i, r)
 	// The new entry stays in any case: the operator may know better than the expiry.
 	next.Revoked = slices.DeleteFunc(next.Revoked, func(x rhumb.Revocation) bool {
-		return compareRevocations(x, r) != 0 && !x.NotAfter.IsZero() && r.At.Sub(x.NotAfter) > rhumb.RevokedKeep
+		// A revoked operator may have signed for authorities, which the nodes judge for as long as
+		// the cluster lives.
+		return compareRevocations(x, r) != 0 && !isOperator(x.Name) && !x.NotAfter.IsZero() && r.At.Sub(x.NotAfter) > rhumb.RevokedKeep
 	})
 	if len(next.Revoked) > rhumb.RevokedMax {
 		return refuse(op, rhumb.TooLarge, "%d certificates are revoked, which is the limit; distrust the authority that issued them with `rhumb cert distrust`", rhumb.RevokedMax)
@@ -203,6 +219,9 @@ func (c RevokeCertificate) applyTo(t *tx) Result {
 	t.putSecurity(&next)
 	return Result{}
 }
+
+// isOperator reports whether the name in a revocation is that of an operator.
+func isOperator(name string) bool { return strings.HasPrefix(name, "operator ") }
 
 // applyTo replaces the keys of gossip.
 func (c SetGossipKeys) applyTo(t *tx) Result {

@@ -253,7 +253,7 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 			return at
 		}
 		return RevokeCertificate{rhumb.Revocation{
-			Serial: a.values["serial"], Authority: strings.Join(a.fingerprints("issuer"), ""), Name: a.values["name"], Why: a.values["why"], NotAfter: day("expires"), At: day("day"),
+			Serial: a.values["serial"], Authority: strings.Join(a.fingerprints("issuer"), ""), Name: strings.ReplaceAll(a.values["name"], ".", " "), Why: a.values["why"], NotAfter: day("expires"), At: day("day"),
 		}}
 	case "set-gossip-keys":
 		return SetGossipKeys{Version: a.num("version"), Keys: a.gossipKeys()}
