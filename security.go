@@ -77,7 +77,7 @@ type Revocation struct {
 	// certificate.
 	Name string `json:"name,omitempty"`
 	// NotAfter is the expiry of the certificate, or zero if it is unknown. The metadata forgets the
-	// entry RevokedKeep later, and never if NotAfter is zero.
+	// entry RevokedKeep later, and never if NotAfter is zero or Name that of an operator.
 	NotAfter time.Time `json:"not_after,omitzero"`
 	// Why is the operator's reason, and At the time of the revocation.
 	Why string    `json:"why,omitempty"`
