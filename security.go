@@ -13,6 +13,9 @@ const (
 	AuthoritiesMax = 32
 	// CertificateSizeMax is the largest size of the certificate of an authority, in bytes.
 	CertificateSizeMax = 16 << 10
+	// TrustProofSizeMax is the largest size of the proof that goes with an authority, in bytes. It
+	// holds a signature and one or a few certificates.
+	TrustProofSizeMax = 16 << 10
 	// RevokedMax bounds the revoked certificates in the metadata. A cluster that needs more retires
 	// the authority that issued them.
 	RevokedMax = 4_096
@@ -53,6 +56,13 @@ type Authority struct {
 	Fingerprint string
 	// Cert is the certificate of the authority, in DER.
 	Cert []byte
+	// Proof is the signature of the operator who added the authority, as package identity makes and
+	// verifies it. The metadata does not read it: each node verifies it before it trusts the
+	// authority. It is empty in metadata of earlier builds.
+	Proof []byte
+	// Revision is that of the metadata with which the authority was added. The metadata sets it.
+	// Revocations before it count against the operator, later ones do not.
+	Revision uint64
 }
 
 // Revocation is a certificate that the nodes of a cluster reject before it expires.
@@ -67,11 +77,13 @@ type Revocation struct {
 	// certificate.
 	Name string `json:"name,omitempty"`
 	// NotAfter is the expiry of the certificate, or zero if it is unknown. The metadata forgets the
-	// entry RevokedKeep later, and never if NotAfter is zero.
+	// entry RevokedKeep later, and never if NotAfter is zero or Name that of an operator.
 	NotAfter time.Time `json:"not_after,omitzero"`
 	// Why is the operator's reason, and At the time of the revocation.
 	Why string    `json:"why,omitempty"`
 	At  time.Time `json:"at"`
+	// Revision is that of the metadata with which the entry was made. The metadata sets it.
+	Revision uint64 `json:"-"`
 }
 
 // GossipSecret is a key that encrypts gossip. No text form shows it.

@@ -2,12 +2,14 @@ package client
 
 import (
 	"context"
+	"crypto/x509"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/client/stream"
+	"github.com/rhumbdb/rhumb/identity"
 )
 
 // Certificate is a certificate that a node uses, or that a node has seen.
@@ -37,6 +39,9 @@ type Authority struct {
 	// InMetadata is false for an authority that only files of nodes name.
 	InMetadata bool `json:"in_metadata"`
 	Distrusted bool `json:"distrusted,omitempty"`
+	// IgnoredBy are the nodes that do not trust it although the metadata names it, because no
+	// operator whom they trust has signed for it.
+	IgnoredBy []rhumb.NodeID `json:"ignored_by,omitempty"`
 }
 
 // NodeIdentity is the report of one node about its identity.
@@ -125,7 +130,7 @@ func decodeAuthorities(ms []*rhumbpb.AuthorityInfo) (out []Authority) {
 	for _, m := range ms {
 		out = append(out, Authority{
 			Fingerprint: m.GetFingerprint(), Subject: m.GetSubject(), NotBefore: api.DecodeSeconds(m.GetNotBefore()), NotAfter: api.DecodeSeconds(m.GetNotAfter()),
-			InMetadata: m.GetInMetadata(), Distrusted: m.GetDistrusted(),
+			InMetadata: m.GetInMetadata(), Distrusted: m.GetDistrusted(), IgnoredBy: nodeIDs(m.GetIgnoredBy()),
 		})
 	}
 	return out
@@ -165,12 +170,42 @@ func (c *Client) RevokeCertificate(ctx context.Context, r Revoke) (out []rhumb.R
 // trust holds certificates in DER, distrust fingerprints or the first digits of them. Without
 // force, an authority that issued the certificate of a node is not rejected. It returns all
 // authorities.
+//
+// Only an operator can add an authority: the client signs for it with the key of its certificate, and
+// each node verifies the signature.
 func (c *Client) SetTrust(ctx context.Context, trust [][]byte, distrust []string, force bool) ([]Authority, error) {
 	const op rhumb.Op = "client.Client.SetTrust"
+	proofs, err := c.signTrust(trust)
+	if err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
 	resp, err := askNearestConn(ctx, c, op, func(ctx context.Context, conn *stream.Conn) (*rhumbpb.SetTrustResponse, error) {
-		return conn.Security().SetTrust(ctx, &rhumbpb.SetTrustRequest{Trust: trust, Distrust: distrust, Force: force})
+		return conn.Security().SetTrust(ctx, &rhumbpb.SetTrustRequest{Trust: trust, Distrust: distrust, Force: force, Proofs: proofs})
 	})
 	return decodeAuthorities(resp.GetAuthorities()), rhumb.Wrap(op, err)
+}
+
+// signTrust signs for authorities. Only operators have a signature that counts; the node refuses
+// others with an error that says whom it knows.
+func (c *Client) signTrust(trust [][]byte) (proofs [][]byte, err error) {
+	if c.source == nil {
+		return nil, nil
+	}
+	if name, ok := c.source.Name(); !ok || name.Role != identity.RoleOperator {
+		return nil, nil
+	}
+	for i, der := range trust {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, rhumb.Ef("client.signTrust", rhumb.InvalidArgument, "certificate %d cannot be parsed: %v", i+1, err)
+		}
+		proof, err := c.source.SignTrust(cert)
+		if err != nil {
+			return nil, err
+		}
+		proofs = append(proofs, proof)
+	}
+	return proofs, nil
 }
 
 // GossipRotation is the result of a rotation of the keys of gossip.

@@ -14,7 +14,8 @@ type metrics struct {
 	// rejected counts failed handshakes of this side as a server, refused those as a client.
 	rejected, refused, closed *prometheus.CounterVec
 	expiry, trust             prometheus.GaugeFunc
-	open                      prometheus.GaugeFunc
+	open, ignored             prometheus.GaugeFunc
+	unproven                  prometheus.Counter
 }
 
 // newMetrics returns the metrics of a Source.
@@ -51,6 +52,10 @@ func newMetrics(s *Source) metrics {
 			defer s.mu.Unlock()
 			return float64(len(s.conns))
 		}),
+		ignored: prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts("ignored_authorities", "Authorities in the metadata that are not trusted, because no operator has signed for them.")), func() float64 {
+			return float64(len(s.Ignored()))
+		}),
+		unproven: prometheus.NewCounter(prometheus.CounterOpts(opts("unproven_authorities_total", "Times that the metadata named another authority for which no operator has signed."))),
 	}
 	// Alerts need a value of 0 before the first event.
 	for _, r := range Reasons() {
@@ -63,5 +68,5 @@ func newMetrics(s *Source) metrics {
 
 // Collectors returns the metrics of the Source.
 func (s *Source) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{s.m.reloads, s.m.failures, s.m.rejected, s.m.refused, s.m.closed, s.m.expiry, s.m.trust, s.m.open}
+	return []prometheus.Collector{s.m.reloads, s.m.failures, s.m.rejected, s.m.refused, s.m.closed, s.m.expiry, s.m.trust, s.m.open, s.m.ignored, s.m.unproven}
 }

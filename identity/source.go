@@ -63,8 +63,8 @@ type SourceConfig struct {
 // which reaches all nodes in seconds. What the metadata rejects stays rejected, whatever the files
 // contain.
 type Trust struct {
-	// Authorities are trusted in addition to those in the CA file.
-	Authorities []*x509.Certificate
+	// Authorities are trusted in addition to those in the CA file, if their proofs are valid.
+	Authorities []Vouched
 	// Distrusted holds authorities, as AuthorityOf identifies them, that are trusted no longer,
 	// whatever their origin.
 	Distrusted []string
@@ -85,6 +85,9 @@ type Source struct {
 	verifier atomic.Pointer[Verifier]
 	// pinned is the cluster of an anonymous client after its first connection; nil before.
 	pinned atomic.Pointer[rhumb.ClusterID]
+
+	// ignored are the authorities in trust whose proofs are not valid; nil before the first.
+	ignored atomic.Pointer[[]Ignored]
 
 	loading sync.Mutex // guards trust, and makes changes of current and verifier one at a time
 	trust   Trust
@@ -167,7 +170,7 @@ func (s *Source) SetTrust(t Trust) {
 	defer s.loading.Unlock()
 	// The metadata changes often for other reasons.
 	same := slices.Equal(t.Distrusted, s.trust.Distrusted) && slices.Equal(t.Revoked, s.trust.Revoked) &&
-		slices.EqualFunc(t.Authorities, s.trust.Authorities, (*x509.Certificate).Equal)
+		slices.EqualFunc(t.Authorities, s.trust.Authorities, Vouched.equal)
 	if same {
 		return
 	}
@@ -182,6 +185,13 @@ func (s *Source) SetTrust(t Trust) {
 
 // newVerifierLocked returns the rules of acceptance that follow from a reading of the files.
 func (s *Source) newVerifierLocked(l *loaded) *Verifier {
+	v, _ := s.judgeLocked(l)
+	return v
+}
+
+// judgeLocked returns the rules of acceptance that follow from a reading of the files, and the
+// authorities in the metadata that do not count.
+func (s *Source) judgeLocked(l *loaded) (*Verifier, []Ignored) {
 	v := &Verifier{Cluster: s.cfg.Cluster, Distrusted: map[string]bool{}, Revoked: map[Revoked]bool{}}
 	if v.Cluster.IsZero() && l.pair != nil {
 		v.Cluster = l.name.Cluster
@@ -189,21 +199,23 @@ func (s *Source) newVerifierLocked(l *loaded) *Verifier {
 	if pinned := s.pinned.Load(); v.Cluster.IsZero() && pinned != nil {
 		v.Cluster = *pinned
 	}
+	accepted, ignored := acceptAuthorities(v.Cluster, l.authorities, s.trust.Authorities)
 	// A clone, because append could otherwise write into the array of an earlier Verifier that
 	// handshakes use.
-	v.Authorities = append(slices.Clone(l.authorities), s.trust.Authorities...)
+	v.Authorities = append(slices.Clone(l.authorities), accepted...)
 	for _, id := range s.trust.Distrusted {
 		v.Distrusted[id] = true
 	}
 	for _, r := range s.trust.Revoked {
 		v.Revoked[r] = true
 	}
-	return v
+	return v, ignored
 }
 
 // adoptLocked puts a reading of the files into use.
 func (s *Source) adoptLocked(l *loaded) {
-	v := s.newVerifierLocked(l)
+	v, ignored := s.judgeLocked(l)
+	s.noteIgnoredLocked(ignored)
 	s.current.Store(l)
 	// Stored before the recheck. A connection whose handshake ends in between either sees the new
 	// rules or is in the list by the time the recheck reads it.

@@ -287,7 +287,7 @@ func TestTrustEndsConnections(t *testing.T) {
 	if _, err := dial(ours.Source(t), addr, wantNode); err == nil {
 		t.Error("an authority that only the client knows is accepted")
 	}
-	server.SetTrust(identity.Trust{Authorities: []*x509.Certificate{c.Cert}})
+	server.SetTrust(identity.Trust{Authorities: []identity.Vouched{{Cert: c.Cert, Proof: signTrust(t, a.Operator(t, "ann"), c.Cert)}}})
 	conn, err := dial(ours.Source(t), addr, wantNode)
 	if err != nil {
 		t.Errorf("an authority of the metadata is not accepted: %v", err)

@@ -86,7 +86,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	// Restarted makes a replica with an empty log ask the others for its promises: its disk
 	// may have lost the log (docs/decisions/0020).
 	c.Logger, c.Short, c.Restarted, c.RTT = n.cfg.Logger, n.engine.Stores()[0].Short(), id.Boot > 1, m.measuredRTT
-	c.CheckRegistration = n.checkRegistration
+	c.CheckRegistration, c.CheckRevocation = n.checkRegistration, n.checkRevocation
 	// A registry for this life only: the metrics of the group disappear with it.
 	registry := prometheus.NewRegistry()
 	c.Registerer = registry

@@ -41,19 +41,64 @@ func (n *Node) applySecurity(s *catalog.Security) {
 		return
 	}
 	t := identity.Trust{Distrusted: s.Distrusted}
-	for _, a := range s.Authorities {
+	for i, a := range slices.Concat(s.Authorities, s.Retired) {
 		cert, err := x509.ParseCertificate(a.Cert)
+		if err == nil && identity.AuthorityOf(cert) != a.Fingerprint {
+			err = rhumb.E("node.applySecurity", rhumb.InvalidArgument, "the certificate has another key")
+		}
 		if err != nil {
-			// Whoever proposed it parsed it, so this is another build. The others stay trusted.
-			n.cfg.Logger.Error("cannot parse the certificate of an authority in the metadata; this node does not trust it", "authority", a.Fingerprint, "err", err)
+			// Another build proposed it, or a node that was broken into. The others stay trusted.
+			n.cfg.Logger.Error("cannot use the certificate of an authority in the metadata; this node does not trust it", "authority", a.Fingerprint, "err", err)
 			continue
 		}
-		t.Authorities = append(t.Authorities, cert)
+		v := identity.Vouched{Cert: cert, Proof: a.Proof, Retired: i >= len(s.Authorities)}
+		v.Distrusted, v.Revoked = rejectedBefore(s, a.Revision)
+		t.Authorities = append(t.Authorities, v)
 	}
 	for _, r := range s.Revoked {
 		t.Revoked = append(t.Revoked, identity.Revoked{Authority: r.Authority, Serial: r.Serial})
 	}
 	n.source.SetTrust(t)
+}
+
+// rejectedBefore returns what the metadata rejected before a revision.
+func rejectedBefore(s *catalog.Security, revision uint64) (distrusted map[string]bool, revoked map[identity.Revoked]bool) {
+	distrusted, revoked = map[string]bool{}, map[identity.Revoked]bool{}
+	for i, f := range s.Distrusted {
+		if s.DistrustedAt[i] < revision {
+			distrusted[f] = true
+		}
+	}
+	for _, r := range s.Revoked {
+		if r.Revision < revision {
+			revoked[identity.Revoked{Authority: r.Authority, Serial: r.Serial}] = true
+		}
+	}
+	return distrusted, revoked
+}
+
+// CheckTrust returns an error unless an operator whom this node trusts has just signed that an authority
+// is to be trusted. Other nodes do not rely on it: each verifies the proof that the metadata has.
+func (n *Node) CheckTrust(cert *x509.Certificate, proof []byte) error {
+	if n.source == nil {
+		return rhumb.E("node.CheckTrust", rhumb.InvalidArgument, "this cluster runs with --insecure, so its nodes trust no authorities")
+	}
+	return n.source.CheckTrust(cert, proof)
+}
+
+// revocationAheadMax is how far the time of a revocation that another node proposes may be ahead of the
+// clock here.
+const revocationAheadMax = time.Hour
+
+// checkRevocation refuses a revocation from the future, which would make the metadata forget revocations
+// of certificates that are still valid.
+func (n *Node) checkRevocation(r rhumb.Revocation) error {
+	now := n.wall()
+	if r.At.Sub(now) <= revocationAheadMax {
+		return nil
+	}
+	return rhumb.Ef("node.checkRevocation", rhumb.InvalidArgument, "the revocation is of %s, and the clock here shows %s; set the clocks of both machines, for example with chrony",
+		r.At.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 }
 
 // ownName returns the name in the certificate of this node, or "" without TLS.
@@ -113,6 +158,9 @@ func (m *member) DescribeIdentity() *rhumbpb.NodeIdentityReport {
 	}
 	for _, cert := range m.n.source.Authorities() {
 		r.Authorities = append(r.Authorities, describeAuthority(cert))
+	}
+	for _, i := range m.n.source.Ignored() {
+		r.Ignored = append(r.Ignored, i.Authority)
 	}
 	return r
 }

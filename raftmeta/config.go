@@ -74,6 +74,9 @@ type Config struct {
 	// CheckRegistration rejects a registration that another node forwarded to this leader, unless the node
 	// that it registers made it. Nil accepts all, as without TLS nobody can tell.
 	CheckRegistration func(catalog.RegisterNode) error
+	// CheckRevocation rejects a revocation that another node forwarded to this leader. The metadata forgets
+	// old revocations by the time of a new one, so a time that is ahead would end others. Nil accepts all.
+	CheckRevocation func(rhumb.Revocation) error
 
 	// Tick is Raft's unit of time and the period of the leader's heartbeats; default 100 ms.
 	// NearTick replaces it, if shorter, while all voters are near; default 60 ms. Multiplied by

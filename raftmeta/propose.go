@@ -302,6 +302,13 @@ func (g *Group) handlePropose(ctx context.Context, from rhumb.NodeID, b []byte) 
 			}
 		}
 	}
+	if check := g.config.CheckRevocation; check != nil {
+		for _, r := range catalog.Revocations(cmd) {
+			if err := check(r); err != nil {
+				return catalog.Result{}, err
+			}
+		}
+	}
 	// A forwarded proposal is not forwarded again: two nodes that take each other for the leader
 	// would pass it on without end.
 	return g.proposeHere(ctx, cmd)

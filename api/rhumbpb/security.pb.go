@@ -154,7 +154,10 @@ type AuthorityInfo struct {
 	InMetadata bool `protobuf:"varint,5,opt,name=in_metadata,json=inMetadata,proto3" json:"in_metadata,omitempty"`
 	Distrusted bool `protobuf:"varint,6,opt,name=distrusted,proto3" json:"distrusted,omitempty"`
 	// The certificate in DER; empty if unknown.
-	Certificate   []byte `protobuf:"bytes,7,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Certificate []byte `protobuf:"bytes,7,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// The nodes that do not trust it, although the metadata names it, because no operator whom they trust has
+	// signed for it.
+	IgnoredBy     []uint32 `protobuf:"varint,8,rep,packed,name=ignored_by,json=ignoredBy,proto3" json:"ignored_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -234,6 +237,13 @@ func (x *AuthorityInfo) GetDistrusted() bool {
 func (x *AuthorityInfo) GetCertificate() []byte {
 	if x != nil {
 		return x.Certificate
+	}
+	return nil
+}
+
+func (x *AuthorityInfo) GetIgnoredBy() []uint32 {
+	if x != nil {
+		return x.IgnoredBy
 	}
 	return nil
 }
@@ -340,7 +350,9 @@ type NodeIdentityReport struct {
 	Clients     []*Certificate   `protobuf:"bytes,7,rep,name=clients,proto3" json:"clients,omitempty"`
 	Authorities []*AuthorityInfo `protobuf:"bytes,8,rep,name=authorities,proto3" json:"authorities,omitempty"`
 	// Why nothing else is known.
-	Error         string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	// The authorities in the metadata that the node does not trust, by fingerprint.
+	Ignored       []string `protobuf:"bytes,10,rep,name=ignored,proto3" json:"ignored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -436,6 +448,13 @@ func (x *NodeIdentityReport) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *NodeIdentityReport) GetIgnored() []string {
+	if x != nil {
+		return x.Ignored
+	}
+	return nil
 }
 
 type DescribeIdentityRequest struct {
@@ -724,7 +743,9 @@ type SetTrustRequest struct {
 	// Fingerprints, or unambiguous beginnings of fingerprints, of authorities.
 	Distrust []string `protobuf:"bytes,2,rep,name=distrust,proto3" json:"distrust,omitempty"`
 	// Distrust an authority although nodes work with its certificates.
-	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	// For each of trust the signature of an operator, in DER. Nodes trust no authority without one.
+	Proofs        [][]byte `protobuf:"bytes,4,rep,name=proofs,proto3" json:"proofs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -778,6 +799,13 @@ func (x *SetTrustRequest) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *SetTrustRequest) GetProofs() [][]byte {
+	if x != nil {
+		return x.Proofs
+	}
+	return nil
 }
 
 type SetTrustResponse struct {
@@ -1046,7 +1074,7 @@ const file_api_security_proto_rawDesc = "" +
 	"distrusted\x12\x12\n" +
 	"\x04node\x18\t \x01(\rR\x04node\x12\x12\n" +
 	"\x04seen\x18\n" +
-	" \x01(\x03R\x04seen\"\xea\x01\n" +
+	" \x01(\x03R\x04seen\"\x89\x02\n" +
 	"\rAuthorityInfo\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x1d\n" +
@@ -1058,14 +1086,16 @@ const file_api_security_proto_rawDesc = "" +
 	"\n" +
 	"distrusted\x18\x06 \x01(\bR\n" +
 	"distrusted\x12 \n" +
-	"\vcertificate\x18\a \x01(\fR\vcertificate\"\x99\x01\n" +
+	"\vcertificate\x18\a \x01(\fR\vcertificate\x12\x1d\n" +
+	"\n" +
+	"ignored_by\x18\b \x03(\rR\tignoredBy\"\x99\x01\n" +
 	"\x0eRevocationInfo\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
 	"\tnot_after\x18\x03 \x01(\x03R\bnotAfter\x12\x10\n" +
 	"\x03why\x18\x04 \x01(\tR\x03why\x12\x0e\n" +
 	"\x02at\x18\x05 \x01(\x03R\x02at\x12\x1c\n" +
-	"\tauthority\x18\x06 \x01(\tR\tauthority\"\xd7\x02\n" +
+	"\tauthority\x18\x06 \x01(\tR\tauthority\"\xf1\x02\n" +
 	"\x12NodeIdentityReport\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -1076,7 +1106,9 @@ const file_api_security_proto_rawDesc = "" +
 	"\vcertificate\x18\x06 \x01(\v2\x15.rhumb.v1.CertificateR\vcertificate\x12/\n" +
 	"\aclients\x18\a \x03(\v2\x15.rhumb.v1.CertificateR\aclients\x129\n" +
 	"\vauthorities\x18\b \x03(\v2\x17.rhumb.v1.AuthorityInfoR\vauthorities\x12\x14\n" +
-	"\x05error\x18\t \x01(\tR\x05error\"\x19\n" +
+	"\x05error\x18\t \x01(\tR\x05error\x12\x18\n" +
+	"\aignored\x18\n" +
+	" \x03(\tR\aignored\"\x19\n" +
 	"\x17DescribeIdentityRequest\"\x19\n" +
 	"\x17ListCertificatesRequest\"\xd9\x01\n" +
 	"\x18ListCertificatesResponse\x122\n" +
@@ -1093,11 +1125,12 @@ const file_api_security_proto_rawDesc = "" +
 	"\tauthority\x18\a \x01(\tR\tauthority\"k\n" +
 	"\x19RevokeCertificateResponse\x122\n" +
 	"\arevoked\x18\x01 \x03(\v2\x18.rhumb.v1.RevocationInfoR\arevoked\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"Y\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"q\n" +
 	"\x0fSetTrustRequest\x12\x14\n" +
 	"\x05trust\x18\x01 \x03(\fR\x05trust\x12\x1a\n" +
 	"\bdistrust\x18\x02 \x03(\tR\bdistrust\x12\x14\n" +
-	"\x05force\x18\x03 \x01(\bR\x05force\"i\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\x12\x16\n" +
+	"\x06proofs\x18\x04 \x03(\fR\x06proofs\"i\n" +
 	"\x10SetTrustResponse\x129\n" +
 	"\vauthorities\x18\x01 \x03(\v2\x17.rhumb.v1.AuthorityInfoR\vauthorities\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"\x19\n" +

@@ -136,7 +136,7 @@ var commandRights = []struct{ line, may string }{
 	{"whoami", "plain reader writer tabadm monitor admin operator"},
 	{"cert ls", "monitor admin operator"},
 	{"cert revoke 1234abcd", "admin operator"},
-	{"cert trust {file}", "admin operator"},
+	{"cert trust {file}", "operator"},
 	{"cert distrust {file}", "admin operator"},
 	{"gossip ls", "monitor admin operator"},
 	{"gossip rotate", "admin operator"},

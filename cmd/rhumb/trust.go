@@ -120,8 +120,11 @@ func authoritySection(as []client.Authority) func(table.Writer) {
 			if a.InMetadata {
 				from = "metadata"
 			}
-			if a.Distrusted {
+			switch {
+			case a.Distrusted:
 				state = "distrusted"
+			case len(a.IgnoredBy) > 0:
+				state = "not accepted by " + describeNodeIDs(a.IgnoredBy)
 			}
 			t.AppendRow(table.Row{fmt.Sprintf("%.16s", a.Fingerprint), a.Subject, timeLeft(a.NotAfter), from, state})
 		}
@@ -283,7 +286,10 @@ func (tc *trustCommands) trustCommand() *cobra.Command {
 	return tc.connected(&cobra.Command{
 		Use: "trust FILE", Short: "Make all nodes accept another authority",
 		Long: `Make all nodes accept the authorities in a file, besides those in their own files. This is the first step of a change of the
-authority; rhumb cert ls shows when no node needs the old one any more.`,
+authority; rhumb cert ls shows when no node needs the old one any more.
+
+It takes the certificate of an operator (rhumb authority operator), with which the command signs for the authorities. Each node
+verifies the signature, by the authorities in its own files. rhumb cert ls shows which nodes do not accept an authority.`,
 		Example: "  rhumb cert trust new-ca.crt",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -312,7 +318,7 @@ func (tc *trustCommands) distrustCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "distrust FILE|FINGERPRINT", Short: "Make all nodes reject an authority",
 		Long: `Make all nodes reject an authority and every certificate from it, also if it is in their files. This is the last step of a change
-of the authority, and the answer to a stolen key. An authority that issued the certificate of a node is refused without --force,
+of the authority, and the answer to a stolen key. It is final: an authority with the same key is never trusted again. An authority that issued the certificate of a node is refused without --force,
 which cuts that node off.`,
 		Example: "  rhumb cert distrust old-ca.crt\n  rhumb cert distrust 3f9a0c2be1774d10",
 		Args:    cobra.ExactArgs(1),

@@ -122,6 +122,9 @@ func testGossipCommands(t *testing.T, c *secureCluster) {
 func testNewAuthority(t *testing.T, c *secureCluster) {
 	next := c.secondAuthority(t, "heir")
 	c.ok(t, "cert", "trust", filepath.Join(next, "ca.crt"))
+	if text := c.ok(t, "cert", "ls"); strings.Contains(text, "not accepted") {
+		t.Errorf("cert ls: %s", text)
+	}
 	// Clients have the metadata's authorities from nobody: their files get the new one before the nodes do.
 	caOld := mustRead(t, filepath.Join(c.operator, "ca.crt"))
 	both := append(mustRead(t, filepath.Join(next, "ca.crt")), caOld...)
@@ -161,6 +164,7 @@ func testNewAuthority(t *testing.T, c *secureCluster) {
 	c.ok(t, "cert", "distrust", old)
 	c.ok(t, "get", "flights", "SWR8")
 	fails(t, exit.Auth, before...)
+	fails(t, exit.Usage, c.as("cert", "trust", filepath.Join(c.authorityDir, "ca.crt"))...)
 	if text := c.ok(t, "cert", "ls"); !strings.Contains(text, "distrusted") {
 		t.Errorf("cert ls: %s", text)
 	}

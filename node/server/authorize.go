@@ -78,8 +78,9 @@ var callNeeds = map[string]need{
 	rhumbpb.Security_ListCertificates_FullMethodName:  needRead,
 	rhumbpb.Security_ListGossipKeys_FullMethodName:    needRead,
 	rhumbpb.Security_RevokeCertificate_FullMethodName: needAdmin,
-	rhumbpb.Security_SetTrust_FullMethodName:          needAdmin,
-	rhumbpb.Security_RotateGossipKeys_FullMethodName:  needAdmin,
+	// Adding an authority takes an operator besides (mayTrust), and its signature.
+	rhumbpb.Security_SetTrust_FullMethodName:         needAdmin,
+	rhumbpb.Security_RotateGossipKeys_FullMethodName: needAdmin,
 
 	rhumbpb.Peer_Replicate_FullMethodName:        needNode,
 	rhumbpb.Peer_Heartbeat_FullMethodName:        needNode,
@@ -184,6 +185,8 @@ func authorizeRequest(ctx context.Context, st *catalog.State, q any) error {
 		return mayRefuseSnapshot(ctx, st, q)
 	case *rhumbpb.AlterUserRequest:
 		return mayAlterUser(ctx, st, q)
+	case *rhumbpb.SetTrustRequest:
+		return mayTrust(ctx, st, q)
 	}
 	return nil
 }

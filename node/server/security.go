@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/identity"
@@ -27,6 +28,8 @@ type SecurityNode interface {
 	DescribeIdentities(ctx context.Context) ([]*rhumbpb.NodeIdentityReport, error)
 	// RotateGossipKeys replaces the key of gossip. away are nodes that learn it when they return.
 	RotateGossipKeys(ctx context.Context) (keys rhumb.GossipKeys, away []rhumb.NodeID, err error)
+	// CheckTrust returns an error unless an operator has just signed that an authority is to be trusted.
+	CheckTrust(cert *x509.Certificate, proof []byte) error
 }
 
 // fingerprintMin is the least number of digits of an abbreviated fingerprint.
@@ -37,8 +40,7 @@ const fingerprintMin = 8
 // It decides on what nodes report now, and the metadata decides again. A report may be a moment
 // old, so two operators who act at once can revoke the same certificate twice, which is harmless,
 // or distrust two authorities of which one should have stayed. The second case needs nodes that
-// have certificates of both, and is repaired with `rhumb cert trust` by an operator whose
-// certificate a third one issued, or with the files of the nodes.
+// have certificates of both, and is repaired with the files of the nodes and a third authority.
 //
 // Nothing here returns a private key or a key of gossip. Reports name keys of gossip by number.
 type Security struct {
@@ -110,6 +112,12 @@ func listAuthorities(reports []*rhumbpb.NodeIdentityReport, security *catalog.Se
 	}
 	for _, a := range security.Authorities {
 		info := at(a.Fingerprint)
+		// Only what the metadata names: a node may report an authority that it has read about since.
+		for _, r := range reports {
+			if slices.Contains(r.Ignored, a.Fingerprint) {
+				info.IgnoredBy = append(info.IgnoredBy, r.Node)
+			}
+		}
 		info.InMetadata = true
 		if cert, err := x509.ParseCertificate(a.Cert); err == nil {
 			info.Subject, info.Certificate = cert.Subject.String(), a.Cert
@@ -217,7 +225,7 @@ func (s *Security) SetTrust(ctx context.Context, q *rhumbpb.SetTrustRequest) (*r
 	if err != nil {
 		return nil, statusError(err)
 	}
-	cmd, err := chooseTrust(q, listed)
+	cmd, err := chooseTrust(q, listed, s.node.CheckTrust)
 	if err != nil {
 		return nil, statusError(err)
 	}
@@ -231,13 +239,23 @@ func (s *Security) SetTrust(ctx context.Context, q *rhumbpb.SetTrustRequest) (*r
 	return &rhumbpb.SetTrustResponse{Authorities: listed.Authorities, Revision: st.Revision()}, nil
 }
 
-// chooseTrust checks a request against the certificates in use.
-func chooseTrust(q *rhumbpb.SetTrustRequest, listed *rhumbpb.ListCertificatesResponse) (cmd catalog.SetTrust, err error) {
+// mayTrust refuses to add authorities for anybody but operators. The proofs in the request decide
+// again; this one spares others an entry in the audit log.
+func mayTrust(ctx context.Context, st *catalog.State, q *rhumbpb.SetTrustRequest) error {
+	who, _ := caller(ctx, st)
+	if len(q.Trust) == 0 || who.Kind == access.KindOperator || who.Kind == access.KindInsecure {
+		return nil
+	}
+	return rhumb.Ef("server.Security.SetTrust", rhumb.PermissionDenied, "only an operator can make nodes trust an authority, not %s; use the certificate that `rhumb authority operator` made", who)
+}
+
+// chooseTrust checks a request against the certificates in use. check verifies the proof of an authority.
+func chooseTrust(q *rhumbpb.SetTrustRequest, listed *rhumbpb.ListCertificatesResponse, check func(*x509.Certificate, []byte) error) (cmd catalog.SetTrust, err error) {
 	const op rhumb.Op = "server.Security.SetTrust"
 	if len(q.Trust)+len(q.Distrust) == 0 {
 		return cmd, rhumb.E(op, rhumb.InvalidArgument, "name an authority to trust or to distrust")
 	}
-	for _, der := range q.Trust {
+	for i, der := range q.Trust {
 		cert, err := x509.ParseCertificate(der)
 		if err != nil {
 			return cmd, rhumb.Ef(op, rhumb.InvalidArgument, "the certificate of the authority cannot be parsed: %v", err)
@@ -246,7 +264,15 @@ func chooseTrust(q *rhumbpb.SetTrustRequest, listed *rhumbpb.ListCertificatesRes
 		if !cert.IsCA {
 			return cmd, rhumb.Ef(op, rhumb.InvalidArgument, "the certificate of %q is not that of an authority", cert.Subject)
 		}
-		cmd.Trust = append(cmd.Trust, rhumb.Authority{Fingerprint: identity.AuthorityOf(cert), Cert: der})
+		// Earlier clients send none.
+		var proof []byte
+		if i < len(q.Proofs) {
+			proof = q.Proofs[i]
+		}
+		if err := check(cert, proof); err != nil {
+			return cmd, rhumb.Wrap(op, err)
+		}
+		cmd.Trust = append(cmd.Trust, rhumb.Authority{Fingerprint: identity.AuthorityOf(cert), Cert: der, Proof: proof})
 	}
 	for _, prefix := range q.Distrust {
 		f, err := completeFingerprint(prefix, listed.Authorities)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/x509"
 	"fmt"
 	"strings"
 	"testing"
@@ -81,13 +82,27 @@ func TestChooseTrust(t *testing.T) {
 		Authorities: []*rhumbpb.AuthorityInfo{{Fingerprint: inUse}, {Fingerprint: unused}},
 	}
 	silent := &rhumbpb.ListCertificatesResponse{Nodes: []*rhumbpb.NodeIdentityReport{{Node: 2, Error: "away"}}, Authorities: listed.Authorities}
+	operator := old.Operator(t, "ann").Source(t)
+	server := old.Node(t, "eu-1").Source(t)
+	sign := func(src *identity.Source, cert *x509.Certificate) [][]byte {
+		proof, err := src.SignTrust(cert)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return [][]byte{proof}
+	}
+	good := sign(operator, next.Cert)
 	for _, tt := range []struct {
 		what string
 		q    *rhumbpb.SetTrustRequest
 		in   *rhumbpb.ListCertificatesResponse
 		kind rhumb.Kind
 	}{
-		{"an authority", &rhumbpb.SetTrustRequest{Trust: [][]byte{next.Cert.Raw}}, listed, 0},
+		{"an authority", &rhumbpb.SetTrustRequest{Trust: [][]byte{next.Cert.Raw}, Proofs: good}, listed, 0},
+		{"an authority without a proof", &rhumbpb.SetTrustRequest{Trust: [][]byte{next.Cert.Raw}}, listed, rhumb.PermissionDenied},
+		{"a proof for another", &rhumbpb.SetTrustRequest{Trust: [][]byte{identitytest.New(t).Cert.Raw}, Proofs: good}, listed, rhumb.PermissionDenied},
+		{"two authorities, one proof", &rhumbpb.SetTrustRequest{Trust: [][]byte{next.Cert.Raw, identitytest.New(t).Cert.Raw}, Proofs: good}, listed, rhumb.PermissionDenied},
+		{"a proof of another cluster", &rhumbpb.SetTrustRequest{Trust: [][]byte{next.Cert.Raw}, Proofs: sign(next.Operator(t, "eve").Source(t), next.Cert)}, listed, rhumb.PermissionDenied},
 		{"a certificate of a node", &rhumbpb.SetTrustRequest{Trust: [][]byte{next.Node(t, "eu-1").Cert.Raw}}, listed, rhumb.InvalidArgument},
 		{"no certificate", &rhumbpb.SetTrustRequest{Trust: [][]byte{{1, 2}}}, listed, rhumb.InvalidArgument},
 		{"nothing", &rhumbpb.SetTrustRequest{}, listed, rhumb.InvalidArgument},
@@ -98,7 +113,7 @@ func TestChooseTrust(t *testing.T) {
 		{"too few digits", &rhumbpb.SetTrustRequest{Distrust: []string{unused[:4]}}, listed, rhumb.InvalidArgument},
 		{"an unknown one", &rhumbpb.SetTrustRequest{Distrust: []string{"0123456789"}}, listed, rhumb.NotFound},
 	} {
-		if _, err := chooseTrust(tt.q, tt.in); rhumb.KindOf(err) != tt.kind || err == nil != (tt.kind == 0) {
+		if _, err := chooseTrust(tt.q, tt.in, server.CheckTrust); rhumb.KindOf(err) != tt.kind || err == nil != (tt.kind == 0) {
 			t.Errorf("%s: %v, want %s", tt.what, err, tt.kind)
 		}
 	}

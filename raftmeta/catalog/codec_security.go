@@ -13,11 +13,16 @@ type wireSecurity struct {
 	Revoked       []wireRevocation `cbor:"3,keyasint,omitempty"`
 	GossipVersion uint64           `cbor:"4,keyasint,omitempty"`
 	GossipKeys    []wireGossipKey  `cbor:"5,keyasint,omitempty"`
+	// DistrustedAt is absent in states of earlier builds, and so are the retired authorities.
+	DistrustedAt []uint64        `cbor:"6,keyasint,omitempty"`
+	Retired      []wireAuthority `cbor:"7,keyasint,omitempty"`
 }
 
 type wireAuthority struct {
 	Fingerprint string `cbor:"1,keyasint"`
 	Cert        []byte `cbor:"2,keyasint"`
+	Proof       []byte `cbor:"3,keyasint,omitempty"`
+	Revision    uint64 `cbor:"4,keyasint,omitempty"`
 }
 
 // The wire types of this file are maps with numbers as keys, so that a later build can add fields.
@@ -34,6 +39,7 @@ type wireRevocation struct {
 	At       int64  `cbor:"5,keyasint,omitempty"`
 	// Authority is absent in revocations of earlier builds.
 	Authority string `cbor:"6,keyasint,omitempty"`
+	Revision  uint64 `cbor:"7,keyasint,omitempty"`
 }
 
 // wireProof is on its way to the metadata leader only; the log has none.
@@ -55,7 +61,7 @@ func toWireSecurity(s *Security) *wireSecurity {
 		return nil
 	}
 	w := &wireSecurity{
-		Authorities: toWireAuthorities(s.Authorities), Distrusted: s.Distrusted,
+		Authorities: toWireAuthorities(s.Authorities), Distrusted: s.Distrusted, DistrustedAt: s.DistrustedAt, Retired: toWireAuthorities(s.Retired),
 		GossipVersion: s.Gossip.Version, GossipKeys: toWireGossipKeys(s.Gossip.Keys),
 	}
 	for i := range s.Revoked {
@@ -69,8 +75,13 @@ func (w *wireSecurity) toSecurity() *Security {
 		return nil
 	}
 	s := &Security{
-		Authorities: fromWireAuthorities(w.Authorities), Distrusted: w.Distrusted,
+		Authorities: fromWireAuthorities(w.Authorities), Distrusted: w.Distrusted, DistrustedAt: w.DistrustedAt, Retired: fromWireAuthorities(w.Retired),
 		Gossip: rhumb.GossipKeys{Version: w.GossipVersion, Keys: fromWireGossipKeys(w.GossipKeys)},
+	}
+	// Earlier builds stored no revisions. Zero precedes every authority, so that what they
+	// distrusted vouches for none.
+	if len(s.DistrustedAt) == 0 && len(s.Distrusted) > 0 {
+		s.DistrustedAt = make([]uint64, len(s.Distrusted))
 	}
 	for i := range w.Revoked {
 		s.Revoked = append(s.Revoked, w.Revoked[i].toRevocation())
@@ -93,14 +104,14 @@ func fromWireAuthorities(ws []wireAuthority) (out []rhumb.Authority) {
 }
 
 func toWireRevocation(r *rhumb.Revocation) *wireRevocation {
-	return &wireRevocation{Serial: r.Serial, Name: r.Name, NotAfter: fromTime(r.NotAfter), Why: r.Why, At: fromTime(r.At), Authority: r.Authority}
+	return &wireRevocation{Serial: r.Serial, Name: r.Name, NotAfter: fromTime(r.NotAfter), Why: r.Why, At: fromTime(r.At), Authority: r.Authority, Revision: r.Revision}
 }
 
 func (w *wireRevocation) toRevocation() rhumb.Revocation {
 	if w == nil {
 		return rhumb.Revocation{}
 	}
-	return rhumb.Revocation{Serial: w.Serial, Name: w.Name, NotAfter: toTime(w.NotAfter), Why: w.Why, At: toTime(w.At), Authority: w.Authority}
+	return rhumb.Revocation{Serial: w.Serial, Name: w.Name, NotAfter: toTime(w.NotAfter), Why: w.Why, At: toTime(w.At), Authority: w.Authority, Revision: w.Revision}
 }
 
 // fromTime returns seconds since 1970, or 0 for the zero time.

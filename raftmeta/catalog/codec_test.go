@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,7 @@ func goldenCommands() []Command {
 		AlterGrant{Role: "ops", Scope: access.Scope{Cluster: true}, Add: access.Admin},
 		RefuseSnapshot{Table: "flights"},
 		SetTrust{Trust: []rhumb.Authority{{Fingerprint: fingerprint, Cert: []byte{1, 2}}}, Distrust: []string{fingerprint}},
+		SetTrust{Trust: []rhumb.Authority{{Fingerprint: fingerprint, Cert: []byte{1, 2}, Proof: []byte{3, 4}}}},
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Name: "rhumb://c/node/eu-1", NotAfter: time.Unix(9, 0).UTC(), Why: "lost", At: time.Unix(8, 0).UTC()}},
 		SetGossipKeys{Version: 3, Keys: keys},
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Authority: fingerprint, At: time.Unix(8, 0).UTC()}},
@@ -82,7 +84,8 @@ func goldenState(t testing.TB) *State {
 	s := plainState(t)
 	for _, cmd := range []Command{
 		RegisterNode{Node: 2, Store: rhumb.UUID{2}, Boot: 5, Nonce: 11, Previous: 9, Region: "fra", Zone: "b", Name: "eu-2"},
-		SetTrust{Trust: []rhumb.Authority{{Fingerprint: strings.Repeat("ab", 32), Cert: []byte{1, 2}}}, Distrust: []string{strings.Repeat("cd", 32)}},
+		SetTrust{Trust: []rhumb.Authority{{Fingerprint: strings.Repeat("ab", 32), Cert: []byte{1, 2}, Proof: []byte{3}}, {Fingerprint: strings.Repeat("ef", 32), Cert: []byte{4}}}},
+		SetTrust{Distrust: []string{strings.Repeat("cd", 32), strings.Repeat("ef", 32)}},
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Name: "rhumb://c/node/eu-1", NotAfter: time.Unix(9, 0), Why: "lost", At: time.Unix(8, 0)}},
 		SetGossipKeys{Keys: []rhumb.GossipKey{{ID: 1, Secret: bytes.Repeat([]byte{7}, rhumb.GossipSecretSize)}}},
 		FenceNode{Node: 2, Boot: 5},
@@ -168,6 +171,24 @@ func TestCommandRoundTrip(t *testing.T) {
 	}
 }
 
+// TestDecodeEarlierTrust guards that a state of an earlier build, without proofs and revisions of authorities, is read,
+// and that what it distrusts vouches for nobody.
+func TestDecodeEarlierTrust(t *testing.T) {
+	var w wireState
+	if err := decMode.Unmarshal(goldenState(t).Encode(), &w); err != nil {
+		t.Fatal(err)
+	}
+	w.Security.DistrustedAt, w.Security.Retired = nil, nil
+	w.Security.Authorities[0].Proof, w.Security.Authorities[0].Revision = nil, 0
+	s, err := Decode(must(encMode.Marshal(w)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := s.Security(); !slices.Equal(x.DistrustedAt, []uint64{0, 0}) || len(x.Authorities) != 1 || s.Check() != nil {
+		t.Errorf("%+v, %v", x, s.Check())
+	}
+}
+
 // TestDecodeRefuses checks that bytes of a newer binary and damaged bytes have different kinds of
 // errors.
 func TestDecodeRefuses(t *testing.T) {
@@ -240,6 +261,9 @@ func TestDecodeChecks(t *testing.T) {
 		{"trusted and distrusted", func(w *wireState) { w.Security.Distrusted[0] = w.Security.Authorities[0].Fingerprint }},
 		{"bad fingerprint", func(w *wireState) { w.Security.Authorities[0].Fingerprint = "AB" }},
 		{"authority without a certificate", func(w *wireState) { w.Security.Authorities[0].Cert = nil }},
+		{"authority with a proof that is too large", func(w *wireState) { w.Security.Authorities[0].Proof = make([]byte, rhumb.TrustProofSizeMax+1) }},
+		{"distrusted at no revision", func(w *wireState) { w.Security.DistrustedAt = w.Security.DistrustedAt[:1] }},
+		{"retired and not distrusted", func(w *wireState) { w.Security.Retired[0].Fingerprint = strings.Repeat("aa", 32) }},
 		{"revoked twice", func(w *wireState) { w.Security.Revoked = append(w.Security.Revoked, w.Security.Revoked[0]) }},
 		{"bad serial", func(w *wireState) { w.Security.Revoked[0].Serial = "0f" }},
 		{"short key", func(w *wireState) { w.Security.GossipKeys[0].Secret = []byte{1} }},

@@ -148,6 +148,19 @@ func Registrations(cmd Command) (out []RegisterNode) {
 	return out
 }
 
+// Revocations returns the revocations in a command.
+func Revocations(cmd Command) (out []rhumb.Revocation) {
+	switch c := cmd.(type) {
+	case RevokeCertificate:
+		return []rhumb.Revocation{c.Revocation}
+	case Batch:
+		for _, item := range c.Commands {
+			out = append(out, Revocations(item)...)
+		}
+	}
+	return out
+}
+
 // DropProofs returns a command without the proofs of its registrations, which replicas do not need.
 func DropProofs(cmd Command) Command {
 	switch c := cmd.(type) {
@@ -329,15 +342,18 @@ type SetRegionDead struct {
 }
 
 // SetTrust changes which authorities the nodes accept, besides those in their own files. An authority in
-// Trust is added and no longer distrusted. An authority whose fingerprint is in Distrust is removed, and
-// nodes reject it even if it is in their files. Repeating the command changes nothing.
+// Trust is added; nodes accept it if its proof convinces them. An authority that is there already
+// gets another certificate and proof. An authority whose fingerprint is in Distrust is removed, and
+// nodes reject it even if it is in their files. This is final: anybody could otherwise repeat the proof of
+// an authority whose key was stolen. Repeating the command changes nothing.
 type SetTrust struct {
 	Trust    []rhumb.Authority
 	Distrust []string
 }
 
 // RevokeCertificate makes the nodes reject a certificate. Entries that expired rhumb.RevokedKeep before
-// Revocation.At are forgotten at the same time. Revoking a revoked certificate keeps the first reason.
+// Revocation.At are forgotten at the same time. Entries about operators are never forgotten.
+// Revoking a revoked certificate keeps the first reason and the later expiry.
 type RevokeCertificate struct {
 	Revocation rhumb.Revocation
 }

@@ -218,7 +218,7 @@ func (g gen) fingerprints(label string) (out []string) {
 func (g gen) setTrust() Command {
 	c := SetTrust{Distrust: g.fingerprints("distrust")}
 	for _, f := range g.fingerprints("trust") {
-		c.Trust = append(c.Trust, rhumb.Authority{Fingerprint: f, Cert: []byte{1}})
+		c.Trust = append(c.Trust, rhumb.Authority{Fingerprint: f, Cert: []byte{1}, Proof: []byte{byte(rapid.IntRange(0, 1).Draw(g.t, "proof"))}})
 	}
 	return c
 }

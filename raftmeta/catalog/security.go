@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"strings"
@@ -20,9 +21,16 @@ import (
 type Security struct {
 	// Authorities are ordered by fingerprint.
 	Authorities []rhumb.Authority
+	// Retired are the authorities that were in Authorities before they were distrusted, ordered by
+	// fingerprint. What operators signed with certificates of a retired authority, before it was
+	// distrusted, counts.
+	Retired []rhumb.Authority
 	// Distrusted are the fingerprints of authorities that are rejected wherever they are listed,
 	// sorted.
 	Distrusted []string
+	// DistrustedAt holds for each of Distrusted the revision of the metadata with which it was
+	// distrusted.
+	DistrustedAt []uint64
 	// Revoked are ordered by serial number, and those of one number by
 	// authority.
 	Revoked []rhumb.Revocation
@@ -120,7 +128,8 @@ func (c SetTrust) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetTrust"
 	next := *t.Security()
 	// The old State shares the slices.
-	next.Authorities, next.Distrusted = slices.Clone(next.Authorities), slices.Clone(next.Distrusted)
+	next.Authorities, next.Retired = slices.Clone(next.Authorities), slices.Clone(next.Retired)
+	next.Distrusted, next.DistrustedAt = slices.Clone(next.Distrusted), slices.Clone(next.DistrustedAt)
 	changed := false
 	for _, a := range c.Trust {
 		if err := checkAuthority(a); err != nil {
@@ -129,11 +138,17 @@ func (c SetTrust) applyTo(t *tx) Result {
 		if slices.Contains(c.Distrust, a.Fingerprint) {
 			return refuse(op, rhumb.InvalidArgument, "authority %.16s… is to be trusted and distrusted at once", a.Fingerprint)
 		}
-		if i, found := findFingerprint(next.Authorities, a.Fingerprint); !found {
-			next.Authorities, changed = slices.Insert(next.Authorities, i, a), true
+		// The catalog cannot tell a proof from a copy of an old one, so nothing ends a distrust.
+		if _, found := slices.BinarySearch(next.Distrusted, a.Fingerprint); found {
+			return refuse(op, rhumb.InvalidArgument, "authority %.16s… is distrusted, which is final; make an authority with another key and trust that one", a.Fingerprint)
 		}
-		if i, found := slices.BinarySearch(next.Distrusted, a.Fingerprint); found {
-			next.Distrusted, changed = slices.Delete(next.Distrusted, i, i+1), true
+		a.Revision = t.nextRevision()
+		switch i, found := findFingerprint(next.Authorities, a.Fingerprint); {
+		case !found:
+			next.Authorities, changed = slices.Insert(next.Authorities, i, a), true
+		// Replaced and not kept: a proof that convinces nobody must not keep a good one out.
+		case !bytes.Equal(next.Authorities[i].Cert, a.Cert) || !bytes.Equal(next.Authorities[i].Proof, a.Proof):
+			next.Authorities[i], changed = a, true
 		}
 	}
 	for _, f := range c.Distrust {
@@ -141,10 +156,14 @@ func (c SetTrust) applyTo(t *tx) Result {
 			return refuse(op, rhumb.InvalidArgument, "fingerprint %.70q is not 64 hexadecimal digits", f)
 		}
 		if i, found := findFingerprint(next.Authorities, f); found {
+			retired := next.Authorities[i]
 			next.Authorities, changed = slices.Delete(next.Authorities, i, i+1), true
+			at, _ := findFingerprint(next.Retired, f)
+			next.Retired = slices.Insert(next.Retired, at, retired)
 		}
 		if i, found := slices.BinarySearch(next.Distrusted, f); !found {
 			next.Distrusted, changed = slices.Insert(next.Distrusted, i, f), true
+			next.DistrustedAt = slices.Insert(next.DistrustedAt, i, t.nextRevision())
 		}
 	}
 	if max(len(next.Authorities), len(next.Distrusted)) > rhumb.AuthoritiesMax {
@@ -163,19 +182,36 @@ func (c RevokeCertificate) applyTo(t *tx) Result {
 	// The stored form has whole seconds, and a replica that restarts continues with the stored
 	// form.
 	r.NotAfter, r.At = toTime(fromTime(r.NotAfter)), toTime(fromTime(r.At))
+	r.Revision = t.nextRevision()
 	if err := checkRevocation(r); err != nil {
 		return refuseErr(op, err)
 	}
 	next := *t.Security()
 	i, found := findRevocation(next.Revoked, r)
-	// A repetition, or a second operator.
+	// A repetition, or a second operator. The entry is kept as long as the stricter of both demands: a node
+	// that was broken into could otherwise have one forgotten by being first.
 	if found {
+		old := next.Revoked[i]
+		merged := old
+		if isOperator(r.Name) {
+			merged.Name = r.Name
+		}
+		if r.NotAfter.IsZero() || !old.NotAfter.IsZero() && r.NotAfter.After(old.NotAfter) {
+			merged.NotAfter = r.NotAfter
+		}
+		if merged != old {
+			next.Revoked = slices.Clone(next.Revoked)
+			next.Revoked[i] = merged
+			t.putSecurity(&next)
+		}
 		return Result{}
 	}
 	next.Revoked = slices.Insert(slices.Clone(next.Revoked), i, r)
 	// The new entry stays in any case: the operator may know better than the expiry.
 	next.Revoked = slices.DeleteFunc(next.Revoked, func(x rhumb.Revocation) bool {
-		return compareRevocations(x, r) != 0 && !x.NotAfter.IsZero() && r.At.Sub(x.NotAfter) > rhumb.RevokedKeep
+		// A revoked operator may have signed for authorities, which the nodes judge for as long as
+		// the cluster lives.
+		return compareRevocations(x, r) != 0 && !isOperator(x.Name) && !x.NotAfter.IsZero() && r.At.Sub(x.NotAfter) > rhumb.RevokedKeep
 	})
 	if len(next.Revoked) > rhumb.RevokedMax {
 		return refuse(op, rhumb.TooLarge, "%d certificates are revoked, which is the limit; distrust the authority that issued them with `rhumb cert distrust`", rhumb.RevokedMax)
@@ -183,6 +219,9 @@ func (c RevokeCertificate) applyTo(t *tx) Result {
 	t.putSecurity(&next)
 	return Result{}
 }
+
+// isOperator reports whether the name in a revocation is that of an operator.
+func isOperator(name string) bool { return strings.HasPrefix(name, "operator ") }
 
 // applyTo replaces the keys of gossip.
 func (c SetGossipKeys) applyTo(t *tx) Result {
@@ -227,6 +266,8 @@ func checkAuthority(a rhumb.Authority) error {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "fingerprint %.70q is not 64 hexadecimal digits", a.Fingerprint)
 	case len(a.Cert) == 0 || len(a.Cert) > rhumb.CertificateSizeMax:
 		return rhumb.Ef(op, rhumb.TooLarge, "the certificate of authority %.16s… has %d bytes; want 1 to %d", a.Fingerprint, len(a.Cert), rhumb.CertificateSizeMax)
+	case len(a.Proof) > rhumb.TrustProofSizeMax:
+		return rhumb.Ef(op, rhumb.TooLarge, "the proof of authority %.16s… has %d bytes; the limit is %d", a.Fingerprint, len(a.Proof), rhumb.TrustProofSizeMax)
 	}
 	return nil
 }
@@ -296,6 +337,15 @@ func (s *State) checkSecurity() error {
 		_, distrusted := slices.BinarySearch(x.Distrusted, a.Fingerprint)
 		if checkAuthority(a) != nil || distrusted || i > 0 && x.Authorities[i-1].Fingerprint >= a.Fingerprint {
 			return brokenInvariant("authority %d (%.16s…) has the wrong form or order, or is distrusted", i, a.Fingerprint)
+		}
+	}
+	if len(x.DistrustedAt) != len(x.Distrusted) || len(x.Retired) > len(x.Distrusted) {
+		return brokenInvariant("%d distrusted authorities have %d revisions and %d certificates", len(x.Distrusted), len(x.DistrustedAt), len(x.Retired))
+	}
+	for i, a := range x.Retired {
+		_, distrusted := slices.BinarySearch(x.Distrusted, a.Fingerprint)
+		if checkAuthority(a) != nil || !distrusted || i > 0 && x.Retired[i-1].Fingerprint >= a.Fingerprint {
+			return brokenInvariant("retired authority %d (%.16s…) has the wrong form or order, or is not distrusted", i, a.Fingerprint)
 		}
 	}
 	for i, f := range x.Distrusted {

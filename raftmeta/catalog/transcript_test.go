@@ -97,7 +97,7 @@ func (a args) fingerprints(key string) (out []string) {
 
 func (a args) authorities(key string) (out []rhumb.Authority) {
 	for _, f := range a.fingerprints(key) {
-		out = append(out, rhumb.Authority{Fingerprint: f, Cert: []byte(f[:2])})
+		out = append(out, rhumb.Authority{Fingerprint: f, Cert: []byte(f[:2]), Proof: []byte(a.values["proof"])})
 	}
 	return out
 }
@@ -253,7 +253,7 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 			return at
 		}
 		return RevokeCertificate{rhumb.Revocation{
-			Serial: a.values["serial"], Authority: strings.Join(a.fingerprints("issuer"), ""), Name: a.values["name"], Why: a.values["why"], NotAfter: day("expires"), At: day("day"),
+			Serial: a.values["serial"], Authority: strings.Join(a.fingerprints("issuer"), ""), Name: strings.ReplaceAll(a.values["name"], ".", " "), Why: a.values["why"], NotAfter: day("expires"), At: day("day"),
 		}}
 	case "set-gossip-keys":
 		return SetGossipKeys{Version: a.num("version"), Keys: a.gossipKeys()}
@@ -387,10 +387,13 @@ func writeAccess(out *strings.Builder, s *State) {
 func writeSecurity(out *strings.Builder, x *Security) {
 	out.WriteString("  security")
 	for _, a := range x.Authorities {
-		fmt.Fprintf(out, " trusts=%.2s", a.Fingerprint)
+		fmt.Fprintf(out, " trusts=%.2s@%d", a.Fingerprint, a.Revision)
 	}
-	for _, f := range x.Distrusted {
-		fmt.Fprintf(out, " distrusts=%.2s", f)
+	for i, f := range x.Distrusted {
+		fmt.Fprintf(out, " distrusts=%.2s@%d", f, x.DistrustedAt[i])
+	}
+	for _, a := range x.Retired {
+		fmt.Fprintf(out, " retired=%.2s@%d", a.Fingerprint, a.Revision)
 	}
 	for _, r := range x.Revoked {
 		fmt.Fprintf(out, " revoked=%s", r.Serial)
