@@ -203,6 +203,10 @@ func TestServicesBetweenNodes(t *testing.T) {
 		for name, call := range calls {
 			err, _, _ := api.FromStatus("test", call(t.Context()))
 			refused := rhumb.KindOf(err) == rhumb.Unauthenticated || rhumb.KindOf(err) == rhumb.PermissionDenied
+			// A node may ask to join, and then its registration is checked, which nobody signed here.
+			if name == "Join" && strings.Contains(rhumb.Message(err), "is not signed by its node") {
+				refused = false
+			}
 			if tc.want != rhumb.Other && rhumb.KindOf(err) != tc.want || tc.want == rhumb.Other && refused {
 				t.Errorf("%s by %s: %v", name, tc.name, err)
 			}

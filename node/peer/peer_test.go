@@ -181,6 +181,7 @@ type side struct {
 	load      NodeLoad
 	raft      int
 	raftFrom  rhumb.NodeID
+	raftLast  []byte // the last message of the last frame
 	via       map[rhumb.NodeID]rhumb.NodeID
 	connected map[rhumb.NodeID]bool
 	forwarded func() // if set, called before a forwarded request is answered
@@ -221,6 +222,7 @@ func (s *side) Raft(from rhumb.NodeID, _ uint32, msgs [][]byte) {
 	defer s.mu.Unlock()
 	s.raft += len(msgs)
 	s.raftFrom = from
+	s.raftLast = msgs[len(msgs)-1]
 }
 
 func (s *side) Metadata(_ context.Context, from rhumb.NodeID, _ uint32, request []byte) ([]byte, error) {
