@@ -347,3 +347,25 @@ func TestAnswersCount(t *testing.T) {
 	}
 	none.Release(1)
 }
+
+// TestHandshakesInProgressStay guards that a connection that has begun its handshake is not displaced
+// before HandshakeTimeout. Once every connection was displaced after a second, and of a thousand
+// clients that returned at the same time none finished a handshake.
+func TestHandshakesInProgressStay(t *testing.T) {
+	w := newWorld(t, Config{Port: "test"})
+	w.dial(t, "127.0.0.1")
+	c := w.next(t)
+	c.read.Store(1) // its first byte has arrived
+	displaced := func(age time.Duration) bool {
+		c.g.mu.Lock()
+		defer c.g.mu.Unlock()
+		c.g.displaceLocked(c.list, c.began.Add(age), func(*Conn) bool { return true })
+		return c.ended.Load()
+	}
+	if displaced(2 * patience) {
+		t.Fatal("a handshake in progress was displaced")
+	}
+	if !displaced(HandshakeTimeout) {
+		t.Error("a handshake that takes longer than it may keeps its place")
+	}
+}
