@@ -346,7 +346,7 @@ func changedMetadata(st *catalog.State, ch catalog.Changes) *api.Metadata {
 		}
 	}
 	for _, id := range ch.Blocks {
-		if b, ok := st.BlockOf(id); ok {
+		if b, ok := st.BlockOf(id); ok && b.First == id.Slot {
 			m.Blocks = append(m.Blocks, *b)
 		}
 	}

@@ -19,6 +19,8 @@ type wireResult struct {
 	Life        rhumb.BootSeq  `cbor:"11,keyasint,omitempty"`
 	Lives       []wireMember   `cbor:"12,keyasint,omitempty"`
 	Recovery    *wireRecovery  `cbor:"13,keyasint,omitempty"`
+	Last        rhumb.Slot     `cbor:"60,keyasint,omitempty"`
+	Birth       rhumb.Epoch    `cbor:"61,keyasint,omitempty"`
 }
 
 // wireFailure holds the part of a rhumb.Error that crosses the wire. The cause does not; Msg
@@ -57,6 +59,7 @@ func toWireResult(r Result) wireResult {
 	if r.Range != nil {
 		w.Quarantined, w.Lives = r.Range.Quarantined, toWireLives(r.Range.Lives)
 		w.Recovery = toWireRecovery(r.Range.ID, r.Range.Recovery)
+		w.Last, w.Birth = r.Range.Last, r.Range.Birth
 	}
 	if f := r.Failure; f != nil {
 		w.Failure = &wireFailure{Op: f.Op, Kind: f.Kind, Msg: f.Msg}
@@ -77,6 +80,7 @@ func (w *wireResult) toResult() Result {
 	}
 	if r.Range != nil {
 		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.toRecovery()
+		r.Range.Last, r.Range.Birth = w.Last, w.Birth
 	}
 	if f := w.Failure; f != nil {
 		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.toRangeID()}
