@@ -32,6 +32,9 @@ type wireState struct {
 
 	stateAccess               // 60 to 62
 	Security    *wireSecurity `cbor:"50,keyasint,omitempty"`
+
+	// ClusterVersion is missing from states of rhumb.VersionBase, whose programs do not know the field.
+	ClusterVersion rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
 }
 
 // wireSpan holds the last slot and the birth of a range that has several slots or is reserved.
@@ -175,6 +178,8 @@ func (s *State) Encode() []byte {
 		LastRegion: s.lastRegion, LastNode: s.lastNode, LastTable: s.lastTable, LastClass: s.lastClass,
 		stateAccess: toStateAccess(s.access),
 		Security:    toWireSecurity(s.Security()),
+
+		ClusterVersion: s.version,
 	}
 	// Trees iterate in the order of their keys, which makes the encoding deterministic.
 	for _, r := range s.regions.all() {
@@ -245,6 +250,9 @@ func Decode(b []byte) (*State, error) {
 	if err := checkVersion(op, w.Version, stateVersion); err != nil {
 		return nil, err
 	}
+	if err := checkKnown(op, w.ClusterVersion); err != nil {
+		return nil, err
+	}
 	s, err := w.toState()
 	if err != nil {
 		return nil, err
@@ -267,7 +275,7 @@ func (w *wireState) toState() (*State, error) {
 	t := tx{owner: new(owner), State: State{
 		cluster: toUUID(w.Cluster), revision: w.Revision,
 		lastRegion: w.LastRegion, lastNode: w.LastNode, lastTable: w.LastTable, lastClass: w.LastClass,
-		security: w.Security.toSecurity(),
+		security: w.Security.toSecurity(), version: w.ClusterVersion,
 	}}
 	for _, r := range w.Regions {
 		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.toPoint(), Dead: r.Dead}})
