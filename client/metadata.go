@@ -27,7 +27,7 @@ type metadata struct {
 	tables  map[rhumb.TableID]rhumb.Table
 	byName  map[string]rhumb.TableID
 	hash    map[blockOwner]rhumb.Block // the hash block of a class in a region
-	inserts []rhumb.Block             // the blocks that belong to nodes
+	inserts []rhumb.Block              // the blocks that belong to nodes
 	ranges  map[rhumb.RangeID]*rhumb.Range
 	wide    []rhumb.RangeID                 // the ranges of several slots, sorted
 	active  map[rhumb.RangeID]rhumb.RangeID // the newest range in a node's block, by the first slot of the block

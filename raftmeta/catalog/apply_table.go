@@ -21,7 +21,7 @@ func (s *State) NewSettings(c rhumb.ClassSettings) rhumb.ClassSettings {
 }
 
 // hasWideRanges reports whether all builds of the cluster know ranges of several slots.
-func (s *State) hasWideRanges() bool { return true }
+func (s *State) hasWideRanges() bool { return s.Version().Has(rhumb.FeatureSplit) }
 
 func (c CreateClass) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateClass"
