@@ -71,6 +71,7 @@ func goldenCommands() []Command {
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Authority: fingerprint, At: time.Unix(8, 0).UTC()}},
 		RegisterNode{Store: rhumb.UUID{2}, Boot: 5, Name: "eu-2", Proof: &RegistrationProof{At: 7, Chain: [][]byte{{1}, {2}}, Signature: []byte{3}}},
 		ForgetNode{Node: 2, Boot: 6},
+		SetClusterVersion{Version: 2, Previous: 1, Without: []rhumb.NodeID{3}},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
 }
@@ -99,6 +100,8 @@ func goldenState(t testing.TB) *State {
 		CreateUser{"ann", someVerifier(3), []string{"writer", "reader"}},
 		CreateUser{Name: "bob"},
 		SetUser{Name: "bob", Disabled: new(true)},
+		RegisterNode{Binary: testBinary, Node: 1, Store: rhumb.UUID{1}, Boot: 9, Nonce: 12, Region: "fra", Zone: "z"},
+		SetClusterVersion{Version: 2, Previous: 1},
 	} {
 		var res Result
 		if s, res, _ = s.Apply(cmd); res.Failure != nil {
@@ -110,7 +113,7 @@ func goldenState(t testing.TB) *State {
 
 // plainState returns a state without names and security, as binaries before them wrote it.
 func plainState(t testing.TB) *State {
-	s := founded()
+	s := foundedBy("")
 	c := rhumb.DefaultClassSettings()
 	c.Replicas, c.HashSlots = 2, 1
 	for _, next := range []func() Command{

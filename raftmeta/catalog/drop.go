@@ -39,6 +39,9 @@ type RemoveClass struct{ Class rhumb.ClassID }
 func (DropTable) wireCode() commandCode   { return codeDropTable }
 func (RemoveClass) wireCode() commandCode { return codeRemoveClass }
 
+func (DropTable) needs() rhumb.Feature   { return rhumb.FeatureSurviveRegion }
+func (RemoveClass) needs() rhumb.Feature { return rhumb.FeatureSurviveRegion }
+
 func (c DropTable) fillWire(w *wireCommand)   { w.Name, w.Table = c.Name, c.Table }
 func (c RemoveClass) fillWire(w *wireCommand) { w.Class = c.Class }
 

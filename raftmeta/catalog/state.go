@@ -10,6 +10,8 @@ import (
 type State struct {
 	cluster  rhumb.ClusterID
 	revision uint64
+	// version is the active cluster version, or 0 for rhumb.VersionBase.
+	version rhumb.ClusterVersion
 
 	// The highest ids allocated so far. Ids are never reused.
 	lastRegion rhumb.RegionID
