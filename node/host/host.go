@@ -117,6 +117,9 @@ type Config struct {
 	// HomeIn returns the home of a key that belongs, or belonged before a split, to a range. If HomeIn is
 	// nil, the range is the home of all its keys.
 	HomeIn func(id rhumb.RangeID, table rhumb.TableID, name []byte) rhumb.RangeID
+	// Dropped reports whether a table existed once and was dropped, so that its records can go. If it is
+	// nil, no table is ever dropped.
+	Dropped func(rhumb.TableID) bool
 	// Committed, if set, is called whenever more of a range's log is committed on this node, in any
 	// role. It must not block.
 	Committed func(Committed)
@@ -222,6 +225,9 @@ type Host struct {
 	// abandoned is set if the host closes while the disk is full. The decisions of the last pass
 	// are lost, as in a crash.
 	abandoned bool
+
+	// hasDrops is true once a table is known to have been dropped, which then is looked for.
+	hasDrops bool
 
 	// allSlots holds every slot in the order of creation, so that passes over it are deterministic.
 	allSlots []*slot
