@@ -69,6 +69,16 @@ func goldenCommands() []Command {
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Authority: fingerprint, At: time.Unix(8, 0).UTC()}},
 		RegisterNode{Store: rhumb.UUID{2}, Boot: 5, Name: "eu-2", Proof: &RegistrationProof{At: 7, Chain: [][]byte{{1}, {2}}, Signature: []byte{3}}},
 		ForgetNode{Node: 2, Boot: 6},
+		ForgetNode{Node: 2, Boot: 6, Empty: true},
+		StartOperation{Kind: rhumb.OperationMove, Node: 2, Target: 3, Range: id, By: "ann", At: time.Unix(8, 9).UTC()},
+		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, By: "ann", At: time.Unix(8, 9).UTC()},
+		UpdateOperation{
+			ID: 4, Version: 5, State: rhumb.OperationRunning, Steps: []rhumb.OperationStep{{Name: "copy", State: rhumb.OperationDone}},
+			Progress: rhumb.Progress{Done: 1, Total: 2, DoneBytes: 3, TotalBytes: 4}, Waits: "w", Error: "e", At: time.Unix(8, 9).UTC(),
+		},
+		ControlOperation{ID: 4, Action: PauseOperation, At: time.Unix(8, 9).UTC()},
+		SetLeaving{Range: id, Version: 8, Leaving: []rhumb.NodeID{2}},
+		SetSetting{Name: "replace_after", Value: "5m"},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
 }
@@ -101,6 +111,29 @@ func goldenState(t testing.TB) *State {
 		var res Result
 		if s, res, _ = s.Apply(cmd); res.Failure != nil {
 			t.Fatal(res.Failure)
+		}
+	}
+	return s
+}
+
+// movingState returns a state with operations, settings, and ranges that lose replicas.
+func movingState(t testing.TB) *State {
+	s := plainState(t)
+	id := rhumb.RangeID{Region: 1}
+	r, _ := s.Range(id)
+	for i, cmd := range []Command{
+		RegisterNode{Store: rhumb.UUID{3}, Boot: 1, Nonce: 21, Region: "fra", Zone: "c"},
+		SetReplicas{Range: id, Version: r.Version, Replicas: []rhumb.NodeID{1, 2, 3}},
+		StartOperation{Kind: rhumb.OperationDecommission, Node: 3, By: "ann", At: time.Unix(9, 0)},
+		SetLeaving{Range: id, Version: r.Version + 1, Leaving: []rhumb.NodeID{3}},
+		ControlOperation{ID: 1, Action: PauseOperation, At: time.Unix(11, 0)},
+		StartOperation{Kind: rhumb.OperationMove, Node: 2, Target: 3, Range: rhumb.RangeID{Region: 1, Slot: 1024}, By: "ann", At: time.Unix(9, 0)},
+		SetSetting{Name: "replace_after", Value: "5m"},
+	} {
+		var res Result
+		// The move is refused: its target is leaving.
+		if s, res, _ = s.Apply(cmd); (res.Failure != nil) != (i == 5) {
+			t.Fatalf("%T: %v", cmd, res.Failure)
 		}
 	}
 	return s
@@ -152,6 +185,8 @@ func TestGolden(t *testing.T) {
 			}
 		case "plain-state":
 			fmt.Fprintln(&out, hex.EncodeToString(plainState(t).Encode()))
+		case "moving-state":
+			fmt.Fprintln(&out, hex.EncodeToString(movingState(t).Encode()))
 		case "state":
 			fmt.Fprintln(&out, hex.EncodeToString(goldenState(t).Encode()))
 		default:
@@ -351,4 +386,20 @@ func FuzzDecodeResult(f *testing.F) {
 			t.Fatalf("%+v does not survive: %+v, %v", r, again, err)
 		}
 	})
+}
+
+// TestMovingStateRoundTrip guards that operations, settings and leaving replicas survive a state transfer.
+func TestMovingStateRoundTrip(t *testing.T) {
+	want := movingState(t)
+	got, err := Decode(want.Encode())
+	if err != nil || !reflect.DeepEqual(got.Encode(), want.Encode()) {
+		t.Fatal(err)
+	}
+	o, _ := got.Operation(1)
+	if was, _ := want.Operation(1); !reflect.DeepEqual(o, was) || got.Setting("replace_after") != "5m" {
+		t.Errorf("got %+v, want %+v", o, was)
+	}
+	if r, _ := got.Range(rhumb.RangeID{Region: 1}); !r.IsLeaving(3) {
+		t.Errorf("%+v", r)
+	}
 }
