@@ -42,7 +42,7 @@ type OperationsClient interface {
 	ControlOperation(ctx context.Context, in *ControlOperationRequest, opts ...grpc.CallOption) (*ControlOperationResponse, error)
 	// DescribeNodes returns what each node still has, and why it cannot be removed.
 	DescribeNodes(ctx context.Context, in *DescribeNodesRequest, opts ...grpc.CallOption) (*DescribeNodesResponse, error)
-	// RemoveNode removes a node for good. The error is CONFLICT if the node has copies or a vote.
+	// RemoveNode gives up a node for good. The error is CONFLICT if the node has copies or a vote.
 	RemoveNode(ctx context.Context, in *RemoveNodeRequest, opts ...grpc.CallOption) (*RemoveNodeResponse, error)
 	// ListSettings returns the settings of the cluster that differ from their defaults.
 	ListSettings(ctx context.Context, in *ListSettingsRequest, opts ...grpc.CallOption) (*ListSettingsResponse, error)
@@ -143,7 +143,7 @@ type OperationsServer interface {
 	ControlOperation(context.Context, *ControlOperationRequest) (*ControlOperationResponse, error)
 	// DescribeNodes returns what each node still has, and why it cannot be removed.
 	DescribeNodes(context.Context, *DescribeNodesRequest) (*DescribeNodesResponse, error)
-	// RemoveNode removes a node for good. The error is CONFLICT if the node has copies or a vote.
+	// RemoveNode gives up a node for good. The error is CONFLICT if the node has copies or a vote.
 	RemoveNode(context.Context, *RemoveNodeRequest) (*RemoveNodeResponse, error)
 	// ListSettings returns the settings of the cluster that differ from their defaults.
 	ListSettings(context.Context, *ListSettingsRequest) (*ListSettingsResponse, error)

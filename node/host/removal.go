@@ -12,11 +12,11 @@ const opRemove rhumb.Op = "host.Host.remove"
 // any more (docs/replication.md#rule-removal).
 type removedEvent struct{ s *slot }
 
-// removeEvent continues to remove a copy whose replica has stepped down.
-type removeEvent struct{ s *slot }
+// stepDownEvent continues to remove a copy whose replica has stepped down.
+type stepDownEvent struct{ s *slot }
 
 // applyTo removes the copy, unless a newer record has placed it here again.
-func (ev removeEvent) applyTo(h *Host) {
+func (ev stepDownEvent) applyTo(h *Host) {
 	if d := ev.s.desc.Load(); !d.IsReplica(h.cfg.Self.Node) {
 		h.removeCopy(ev.s, d)
 	}
@@ -37,7 +37,7 @@ func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
 	if st := s.r.State(); st == replica.Primary || st == replica.Activating {
 		s.r.Describe(d)
 		h.markDirty(s)
-		h.enqueue(removeEvent{s})
+		h.enqueue(stepDownEvent{s})
 		return
 	}
 	h.floors[s.id] = max(h.floors[s.id], s.r.Epoch(), d.Epoch)

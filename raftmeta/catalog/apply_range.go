@@ -192,6 +192,12 @@ func (c SetReplicas) applyTo(t *tx) Result {
 	// A quarantine belongs to a copy. If the node gets a replica again, that is a new copy.
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
 	next.Leaving = dropNodes(next.Leaving, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
+	// Earlier builds do not record the removal, and all replicas of the catalog must hold the same.
+	if !t.Has(rhumb.FeatureOperations) {
+		next.Version++
+		t.putRange(next)
+		return Result{Range: next}
+	}
 	next.Removed = slices.Sorted(slices.Values(append(next.Removed, dropNodes(r.Replicas, func(n rhumb.NodeID) bool { return slices.Contains(set, n) })...)))
 	// The node dropped its copy of this epoch, and may have acknowledged entries before. Those
 	// acknowledgements must not count for the new, empty copy, so they are put into an earlier epoch

@@ -85,6 +85,20 @@ func (ControlOperation) wireCode() commandCode { return codeControlOperation }
 func (SetLeaving) wireCode() commandCode       { return codeSetLeaving }
 func (SetSetting) wireCode() commandCode       { return codeSetSetting }
 
+func (StartOperation) needs() rhumb.Feature   { return rhumb.FeatureOperations }
+func (UpdateOperation) needs() rhumb.Feature  { return rhumb.FeatureOperations }
+func (ControlOperation) needs() rhumb.Feature { return rhumb.FeatureOperations }
+func (SetLeaving) needs() rhumb.Feature       { return rhumb.FeatureOperations }
+func (SetSetting) needs() rhumb.Feature       { return rhumb.FeatureOperations }
+
+// needs returns the feature of Empty. Builds before it decode the command without it.
+func (c ForgetNode) needs() rhumb.Feature {
+	if c.Empty {
+		return rhumb.FeatureOperations
+	}
+	return rhumb.NoFeature
+}
+
 // Operation returns the operation with the given id. The record is shared and must not be modified.
 func (s *State) Operation(id rhumb.OperationID) (*rhumb.Operation, bool) {
 	return s.operations.get(uint64(id))
@@ -261,20 +275,16 @@ func (t *tx) trimOperations() {
 			over++
 		}
 	}
-	if over <= rhumb.OperationsKept {
-		return
-	}
-	// The trees of the catalog only grow. Operations are few, so the tree is built again without the oldest.
-	var kept tree[*rhumb.Operation]
 	for o := range t.freezeState().Operations() {
-		if over > rhumb.OperationsKept && o.State.IsOver() {
-			over--
-			t.changes.Operations = append(t.changes.Operations, o.ID)
-			continue
+		if over <= rhumb.OperationsKept {
+			return
 		}
-		kept.set(t.owner, uint64(o.ID), o)
+		if o.State.IsOver() {
+			over--
+			t.operations.delete(t.owner, uint64(o.ID))
+			t.changes.Operations = append(t.changes.Operations, o.ID)
+		}
 	}
-	t.operations = kept
 }
 
 // applyTo pauses, resumes or cancels.

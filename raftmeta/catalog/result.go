@@ -56,9 +56,11 @@ type Changes struct {
 	Operations []rhumb.OperationID
 	// Settings reports that a setting changed.
 	Settings bool
+	// Version reports that the active cluster version changed (State.Version).
+	Version bool
 }
 
-// Len returns the number of records. Users, roles and grants count as one, and so does the security.
+// Len returns the number of records. Users, roles and grants count as one, and so do the security and the version.
 func (c Changes) Len() int {
 	n := len(c.Regions) + len(c.Nodes) + len(c.Classes) + len(c.Tables) + len(c.Ranges) + len(c.Blocks) + len(c.Operations)
 	if c.Access {
@@ -68,6 +70,9 @@ func (c Changes) Len() int {
 		n++
 	}
 	if c.Settings {
+		n++
+	}
+	if c.Version {
 		n++
 	}
 	return n
@@ -88,6 +93,7 @@ func (c Changes) Merge(o Changes) Changes {
 
 		Operations: union(c.Operations, o.Operations, cmp.Compare),
 		Settings:   c.Settings || o.Settings,
+		Version:    c.Version || o.Version,
 	}
 }
 

@@ -160,6 +160,9 @@ func (s *State) WhyNotForget(n *rhumb.Node) string {
 // The address counts besides the name: another machine with a copy of the certificate must not take the place of a node that
 // merely restarts.
 func (c RegisterNode) replaced(t *tx, self rhumb.NodeID) (out []*node, res Result, ok bool) {
+	if !t.Has(rhumb.FeatureOperations) {
+		return nil, Result{}, true
+	}
 	for _, n := range t.nodes.all() {
 		if n.ID == self || n.Forgotten || n.ReplacedBy != rhumb.NoNode || n.Name != c.Name || n.Addr != c.Addr || c.Addr == "" {
 			continue

@@ -37,6 +37,10 @@ const (
 //  4. the copy is marked as leaving, and the primary takes it out of the in-sync set;
 //  5. the replica is removed, and its node drops the data.
 func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State, sizes func(rhumb.RangeID) int64) []catalog.Command {
+	// Earlier builds know no operations.
+	if !s.Has(rhumb.FeatureOperations) {
+		return nil
+	}
 	m := &mover{p: p, now: now, wall: wall, s: s, sizes: sizes, regions: make(map[rhumb.RegionID][]*rhumb.Node)}
 	m.startRepairs()
 	for o := range s.Operations() {

@@ -99,7 +99,7 @@ func grow(t *testing.T, n int) *world {
 	s := build(t, nodes...)
 	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: settings(3, 6)})))
 	for i := 3; i < n; i++ {
-		w.do(catalog.RegisterNode{Store: rhumb.UUID{byte(i + 1)}, Boot: 1, Region: "fra", Zone: "d"})
+		w.do(catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{byte(i + 1)}, Boot: 1, Region: "fra", Zone: "d"})
 	}
 	w.pass(sec)
 	return w
@@ -242,10 +242,10 @@ func TestMove(t *testing.T) {
 // wait for a dead node, and gives the old identity up.
 func TestEmptyDisk(t *testing.T) {
 	s := build(t, three()[:2]...)
-	s = apply(t, s, catalog.RegisterNode{Store: rhumb.UUID{3}, Boot: 1, Region: "fra", Zone: "c", Addr: "h3"})
+	s = apply(t, s, catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{3}, Boot: 1, Region: "fra", Zone: "c", Addr: "h3"})
 	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: settings(3, 6)})))
 	w.fence(3)
-	w.do(catalog.RegisterNode{Store: rhumb.UUID{4}, Boot: 1, Region: "fra", Zone: "c", Addr: "h3"})
+	w.do(catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{4}, Boot: 1, Region: "fra", Zone: "c", Addr: "h3"})
 	w.pass(sec)
 	for range 10 {
 		w.plan()

@@ -22,6 +22,10 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 		}
 		// Every range has a class: the catalog creates ranges only in the blocks of classes.
 		class, _ := s.Class(r.Class)
+		// A range that is about to be removed needs no more copies.
+		if class.Dropping {
+			continue
+		}
 		lacks := class.Settings.Replicas - p.countUsable(now, after, r)
 		if slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return paused[id] }) {
 			continue
