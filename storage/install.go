@@ -38,6 +38,8 @@ type Install struct {
 	dir string
 	// next is the first chunk that is missing.
 	next int
+	// installed is set once the database has the new copy.
+	installed bool
 	// file is open for writing chunks of the file with index at.
 	file     vfs.File
 	at       int
@@ -131,6 +133,15 @@ func (in *Install) findChunks(op rhumb.Op) error {
 
 // Next returns the first chunk that is missing. It equals Chunks when all were received.
 func (in *Install) Next() int { return in.next }
+
+// BytesBefore returns the size of the chunks before one.
+func (in *Install) BytesBefore(chunk int) (n int64) {
+	for c := range chunk {
+		_, _, size, _, _ := in.chunkAt(c)
+		n += int64(size)
+	}
+	return n
+}
 
 // path returns the path of a file of the set.
 func (in *Install) path(file int) string { return in.s.fs.PathJoin(in.dir, fileName(file)) }
@@ -303,7 +314,7 @@ func tableEnds(fsys vfs.FS, path string) (first, last []byte, err error) {
 // promises no less. least is a position up to which the present copy may hold what others count on:
 // a set that is not committed up to there is rejected with Conflict.
 //
-// After an error the old copy is unchanged, or the store must be opened again.
+// After an error the old copy is unchanged, unless Installed reports true.
 func (in *Install) Finish(promised rhumb.Epoch, least rhumb.Seq) (RangeState, error) {
 	const op rhumb.Op = "storage.Install.Finish"
 	s, id := in.s, in.ID.Range
@@ -330,12 +341,20 @@ func (in *Install) Finish(promised rhumb.Epoch, least rhumb.Seq) (RangeState, er
 	if _, err := s.db.IngestAndExcise(context.Background(), paths, nil, nil, pebble.KeyRange{Start: span.Lower, End: span.Upper}); err != nil {
 		return RangeState{}, s.dbError(op, err)
 	}
+	in.installed = true
 	st, err := s.adoptInstalled(op, id, old)
 	if err != nil {
 		return st, err
 	}
-	return st, s.dropInstall(id)
+	if err := s.dropInstall(id); err != nil {
+		s.log.Warn("the mark of a finished install was not removed; the next start removes it", "store", s.cfg.Dir, "range", id, "err", err)
+	}
+	return st, nil
 }
+
+// Installed reports whether the database has the new copy. If Finish fails after that, the store must
+// be opened again.
+func (in *Install) Installed() bool { return in.installed }
 
 // adoptInstalled makes the state in memory that of the installed copy.
 func (s *Store) adoptInstalled(op rhumb.Op, id rhumb.RangeID, old *rangeState) (RangeState, error) {

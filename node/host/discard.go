@@ -168,6 +168,15 @@ func (ev dropEvent) applyTo(h *Host) {
 	})
 }
 
+// removeSlot forgets a slot whose place another one has taken.
+func (h *Host) removeSlot(old *slot) {
+	h.allSlots = slices.DeleteFunc(h.allSlots, func(s *slot) bool { return s == old })
+	if old.quarantined {
+		h.m.quarantined.Dec()
+	}
+	h.releaseWeight(old)
+}
+
 // dropRange removes a range from its store and returns the applied batches, which must be synced.
 // If the state of the range could not be read, the store does not know the range: creating it first
 // deletes its remains.
@@ -200,12 +209,8 @@ func (ev discardedEvent) applyTo(h *Host) {
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return
 	}
-	h.allSlots = slices.DeleteFunc(h.allSlots, func(s *slot) bool { return s == ev.s })
-	if ev.s.quarantined {
-		h.m.quarantined.Dec()
-	}
+	h.removeSlot(ev.s)
 	h.m.discarded.Inc()
-	h.releaseWeight(ev.s)
 	// The new slot's promise holds for grants too.
 	h.leases.excludeRange(fresh.id, ev.floor, rhumb.NoNode)
 	if d := ev.s.desc.Load(); d != nil {

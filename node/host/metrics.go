@@ -26,6 +26,7 @@ type metrics struct {
 	logsShortened   prometheus.Counter
 	quarantined     prometheus.Gauge
 	discarded       prometheus.Counter
+	installed       prometheus.Counter
 	unfit           prometheus.Gauge
 	clockAhead      prometheus.Gauge
 }
@@ -54,6 +55,7 @@ func newMetrics() metrics {
 		fetchFailed:     counter("fetch_failed_total", "Log reads for lagging peers that failed."),
 		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
 		discarded:       counter("discarded_replicas_total", "Damaged copies of ranges that operators discarded."),
+		installed:       counter("installed_replicas_total", "Replicas that were replaced by a copy from another node, because their log was trimmed."),
 		unfit: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "unfit", Help: "1 while this node yields its primaries because its clock is wrong or its disk is full.",
 		}),
@@ -73,7 +75,7 @@ func (h *Host) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
-		m.unfit, m.clockAhead, m.discarded,
+		m.unfit, m.clockAhead, m.discarded, m.installed,
 		troubleCollector{h},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are admitted and not answered.",

@@ -169,7 +169,7 @@ func (r *Replica) whyNotJoin(p *progress) string {
 	case slices.Contains(r.desc.Quarantined, p.node):
 		return "it is quarantined"
 	case p.flow == flowLost:
-		return fmt.Sprintf("log trimmed: it needs entries up to %d, which its primary has dropped", r.log.trim)
+		return r.whyLost(p)
 	case p.flow == flowQuarantined:
 		return "it is quarantined"
 	case !p.connected:
