@@ -36,6 +36,11 @@ type slot struct {
 	// installing is true while it is replaced, which may fail.
 	gone, installing bool
 
+	// sweep is the running search for records of dropped tables, or nil. unswept is true if some had to
+	// stay until the log is trimmed further.
+	sweep   *sweep
+	unswept bool
+
 	// weight is the slot's share of the host's budgets.
 	weight weight
 	// logKeep is the bound that boundLogs last set for the replica's log.
