@@ -51,7 +51,7 @@ type Export struct {
 // Export writes a set of a range that the store holds. The range may be written and collected at the
 // same time.
 //
-// Everything is checked as it is read: Pebble verifies the checksum of each block, and the entries
+// Everything is checked while it is read: Pebble verifies the checksum of each block, and the entries
 // that are still in the log are compared with their hashes. If something is damaged, Export fails
 // with Corrupt, so that a damaged copy is never a source.
 func (s *Store) Export(ctx context.Context, id rhumb.RangeID, o ExportOptions) (_ *Export, err error) {

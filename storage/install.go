@@ -202,10 +202,10 @@ func (in *Install) closeFile(op rhumb.Op) error {
 	return ioError(op, in.path(in.at), errors.Join(f.Sync(), f.Close()))
 }
 
-// Pause keeps what was received and releases the files. A later BeginInstall continues.
+// Pause keeps the received chunks and releases the files. A later BeginInstall continues.
 func (in *Install) Pause() error { return in.closeFile("storage.Install.Pause") }
 
-// Abort gives the install up: it removes what was received, and then the mark.
+// Abort ends the install: it removes the received chunks, and then the mark.
 func (in *Install) Abort() error {
 	return errors.Join(in.closeFile("storage.Install.Abort"), in.s.dropInstall(in.ID.Range))
 }

@@ -65,7 +65,7 @@ func (h *Host) CopiesWanted() (out []transfer.Want) {
 }
 
 // SetCopying makes the primary of a range keep its log from a position on, because a copy that this
-// node receives will continue there; 0 ends that.
+// node receives continues there; 0 ends that.
 func (h *Host) SetCopying(id rhumb.RangeID, at rhumb.Seq) {
 	h.postAsync(peersEvent{func(h *Host) {
 		if s, ok := h.findSlot(id); ok && !s.gone {
@@ -88,7 +88,7 @@ func (h *Host) ask(op rhumb.Op, ctx context.Context, query func(h *Host)) error 
 }
 
 // MayDonate returns the commit position of a replica that other nodes may copy. A replica outside of
-// the in-sync set would be as safe, but it may be far behind.
+// the in-sync set would be as safe, but it may lack much.
 func (h *Host) MayDonate(id rhumb.RangeID) (c storage.Commit, err error) {
 	const op rhumb.Op = "host.Host.MayDonate"
 	refused := func(why string) error {
@@ -174,8 +174,8 @@ func (h *Host) checkInstall(s *slot, in *storage.Install) error {
 	return nil
 }
 
-// applyTo leaves the work to the end of the pass: what the replica has decided before, answers of
-// callers among it, is carried out first.
+// applyTo leaves the work to the end of the pass: earlier decisions of the replica, such as answers
+// to callers, are carried out first.
 func (ev installEvent) applyTo(h *Host) { h.installs = append(h.installs, ev) }
 
 // begin takes the replica out of service and installs the copy outside of the pass. The pass calls it

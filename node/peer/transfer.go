@@ -120,7 +120,7 @@ func (n *Network) Read(ctx context.Context, to rhumb.NodeID, id storage.SetID, f
 	}
 }
 
-// Release tells a donor that a set is not needed any more.
+// Release reports to a donor that a set is not needed any more.
 func (n *Network) Release(ctx context.Context, to rhumb.NodeID, id storage.SetID) {
 	const op rhumb.Op = "peer.Network.ReleaseTransfer"
 	c, err := n.bulk(op, to)

@@ -16,19 +16,19 @@ import (
 //   - Nack, the answer when the replica has got the entries: the primary compares the logs again.
 //
 // The copy itself is made by package transfer. It replaces the whole log, by one that is committed at
-// least up to the end of the old log. So it has the effect of Appends that undo what is not committed
-// and append what is, and of no other messages.
+// least up to the end of the old log. So its effect is that of Appends which undo
+// uncommitted entries and append committed ones.
 const (
 	behindEvery = time.Second
 	keepFor     = 5 * behindEvery
 )
 
-// Behind describes a replica that needs a copy of the range.
+// Behind is the state of a replica that needs a copy of the range.
 type Behind struct {
 	// Trim is the position up to which the primary has trimmed its log.
 	Trim rhumb.Seq
 	// Least is the position that a copy must be committed up to, so that nothing is lost that this
-	// replica holds: its acknowledgements count as long as it is in the in-sync set.
+	// replica holds: its acknowledgements count while it is in the in-sync set.
 	Least rhumb.Seq
 }
 
@@ -118,7 +118,7 @@ func (r *Replica) keptForCopies() (at rhumb.Seq, ok bool) {
 }
 
 // trimLimit returns how far the log may be trimmed although peers need more of it: up to the bound
-// of the log, but not beyond what a copy will continue from, within a larger bound.
+// of the log, but not beyond the position at which a copy will continue, within a larger bound.
 func (r *Replica) trimLimit() rhumb.Seq {
 	to := r.log.bytes.pointAfter(r.cfg.LogKeepBytes).seq
 	if at, ok := r.keptForCopies(); ok {

@@ -115,7 +115,7 @@ type Manager struct {
 	errors  map[rhumb.RangeID]string
 	opening int
 	number  uint64
-	// inRate and outRate limit what is received and sent, makeRate what is read to make sets.
+	// inRate and outRate limit received and sent chunks, makeRate the reading for new sets.
 	inRate, outRate, makeRate bucket
 	closed                    bool
 	// busy counts the calls that use the engine.
@@ -161,7 +161,7 @@ func New(cfg Config) *Manager {
 	return m
 }
 
-// Close ends all transfers and waits until none uses the engine. What was received is kept for the
+// Close ends all transfers and waits until none uses the engine. Received chunks are kept for the
 // next start; sets for others are removed by it.
 func (m *Manager) Close() {
 	m.mu.Lock()
