@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 

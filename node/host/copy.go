@@ -18,26 +18,26 @@ var _ transfer.Host = (*Host)(nil)
 // distanceUnknown orders donors without a measured round trip after all others.
 const distanceUnknown = time.Hour
 
-// noteBehind keeps the list of replicas that need a copy of their range. The pass calls it.
-func (h *Host) noteBehind(s *slot) {
-	b, ok := s.r.Behind()
-	h.behindMu.Lock()
-	defer h.behindMu.Unlock()
+// noteLag keeps the list of replicas that need a copy of their range. The pass calls it.
+func (h *Host) noteLag(s *slot) {
+	b, ok := s.r.NeedsCopy()
+	h.lagsMu.Lock()
+	defer h.lagsMu.Unlock()
 	if ok && !s.gone {
-		h.behind[s.id] = b
+		h.lags[s.id] = b
 	} else {
-		delete(h.behind, s.id)
+		delete(h.lags, s.id)
 	}
 }
 
 // CopiesWanted returns the replicas that need a copy of their range. Any goroutine may call it.
 func (h *Host) CopiesWanted() (out []transfer.Want) {
-	h.behindMu.Lock()
-	wants := make(map[rhumb.RangeID]replica.Behind, len(h.behind))
-	for id, b := range h.behind {
+	h.lagsMu.Lock()
+	wants := make(map[rhumb.RangeID]replica.Lag, len(h.lags))
+	for id, b := range h.lags {
 		wants[id] = b
 	}
-	h.behindMu.Unlock()
+	h.lagsMu.Unlock()
 	for id, b := range wants {
 		s, ok := h.findSlot(id)
 		if !ok {
@@ -241,7 +241,7 @@ func (h *Host) replaceSlot(old *slot, st storage.RangeState) error {
 	if d := old.desc.Load(); d != nil {
 		h.setRecord(fresh, d)
 	}
-	h.noteBehind(fresh)
+	h.noteLag(fresh)
 	// The image of the node learns of the new position. Its log does not lead there, so it reads the
 	// range as a whole.
 	at, seq, _ := fresh.r.Readable()

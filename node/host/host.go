@@ -256,9 +256,9 @@ type Host struct {
 	// slots maps rhumb.RangeID to *slot. Only the pass writes it.
 	slots     sync.Map
 	collector *collector
-	// behindMu guards behind, the replicas that need a copy of their range.
-	behindMu sync.Mutex
-	behind   map[rhumb.RangeID]replica.Behind
+	// lagsMu guards lags, the replicas that need a copy of their range.
+	lagsMu sync.Mutex
+	lags   map[rhumb.RangeID]replica.Lag
 	// changes counts the proposals to the metadata group in flight.
 	changes atomic.Int32
 	// known is Config.Known by range, during New only.
@@ -296,7 +296,7 @@ func New(cfg Config) (*Host, error) {
 	cfg.LogKeepStore = cmp.Or(cfg.LogKeepStore, rhumb.LogKeepStore)
 	cfg.Budgets.Requests = cmp.Or(cfg.Budgets.Requests, waitingBytesMax)
 	h := &Host{
-		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{}, logsShort: map[*storage.Store]bool{}, behind: map[rhumb.RangeID]replica.Behind{},
+		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{}, logsShort: map[*storage.Store]bool{}, lags: map[rhumb.RangeID]replica.Lag{},
 		admission: admission{clock: cfg.Runtime.Now, pace: newPace(cfg.Budgets.Requests)},
 		ctx:       ctx, cancel: cancel,
 	}

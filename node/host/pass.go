@@ -251,7 +251,7 @@ func (h *Host) pass() []*commit {
 				commits = h.carryOut(s, s.r.Ready(), commits)
 			}
 			h.updateWeight(s)
-			h.noteBehind(s)
+			h.noteLag(s)
 			// The election is over, won or lost, and the held proposals take their turn: a replica
 			// that lost rejects them with the primary's name.
 			if len(s.held) > 0 && s.r.State() != replica.Activating {
@@ -380,7 +380,7 @@ func (ev persistedEvent) applyTo(h *Host) {
 	for i := range ev.commit.parts {
 		p := &ev.commit.parts[i]
 		// The copy was dropped while its commit was being synced. A copy that is being replaced may
-		// return to service, and must know what is durable then.
+		// return to service, and must know its durable entries then.
 		if p.s.gone {
 			if p.s.installing && p.mustSync {
 				p.s.r.Persisted(p.number)

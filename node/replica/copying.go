@@ -23,8 +23,8 @@ const (
 	keepFor     = 5 * behindEvery
 )
 
-// Behind is the state of a replica that needs a copy of the range.
-type Behind struct {
+// Lag describes a replica that needs a copy of the range.
+type Lag struct {
 	// Trim is the position up to which the primary has trimmed its log.
 	Trim rhumb.Seq
 	// Least is the position that a copy must be committed up to, so that nothing is lost that this
@@ -32,13 +32,13 @@ type Behind struct {
 	Least rhumb.Seq
 }
 
-// Behind reports whether the replica needs a copy of the range, according to the last message of
+// NeedsCopy reports whether the replica needs a copy of the range, according to the last message of
 // its primary or of the holder of the best log.
-func (r *Replica) Behind() (b Behind, ok bool) {
+func (r *Replica) NeedsCopy() (b Lag, ok bool) {
 	if r.behindTrim == 0 || r.commit >= r.behindTrim || r.role == primary || r.role == quarantined || r.notice.kind == Readmit {
-		return Behind{}, false
+		return Lag{}, false
 	}
-	return Behind{r.behindTrim, max(r.Least(), r.behindTrim)}, true
+	return Lag{r.behindTrim, max(r.Least(), r.behindTrim)}, true
 }
 
 // Least returns the position that a copy must be committed up to if it is to replace this log.

@@ -28,7 +28,7 @@ const (
 	Fetch MessageKind = 6
 	// Suffix answers Fetch with entries, or with the position up to which the logs may agree.
 	Suffix MessageKind = 7
-	// LogTrimmed tells a replica that the primary's log no longer has the entries that it needs.
+	// LogTrimmed reports that the log of the primary lacks the entries that the replica needs.
 	LogTrimmed MessageKind = 20
 	// Copying answers LogTrimmed: the sender copies the range up to Match from another replica; with
 	// Match 0 it has not begun.

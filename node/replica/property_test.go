@@ -531,7 +531,7 @@ func (w *world) heal() {
 		w.c.now += 300 * time.Millisecond
 		w.c.stabilize(w.c.nodes)
 		for _, n := range w.c.nodes {
-			if _, ok := n.r.Behind(); ok {
+			if _, ok := n.r.NeedsCopy(); ok {
 				w.transfer(n, w.c.node(w.c.record.Primary))
 			}
 		}
