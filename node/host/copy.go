@@ -234,7 +234,7 @@ func (h *Host) replaceSlot(old *slot, st storage.RangeState) error {
 	if err != nil {
 		return err
 	}
-	h.removeSlot(old)
+	h.forgetSlot(old)
 	h.m.installed.Inc()
 	// The promise of the new slot holds for grants too.
 	h.leases.excludeRange(fresh.id, fresh.r.Epoch(), rhumb.NoNode)

@@ -136,6 +136,10 @@ func (ev dropEvent) applyTo(h *Host) {
 	if err := checkDiscard(h.cfg.Self.Node, s.r.State(), d, ev.acceptLoss); err != nil {
 		s.gone = false
 		ev.answer <- err
+		// The metadata may have removed the replica altogether meanwhile.
+		if d != nil && !d.IsReplica(h.cfg.Self.Node) {
+			h.removeCopy(s, d)
+		}
 		return
 	}
 	// The empty copy must not act in an epoch that the dropped copy had promised to leave.
@@ -166,15 +170,6 @@ func (ev dropEvent) applyTo(h *Host) {
 			ev.answer <- errStopping(opDiscard)
 		}
 	})
-}
-
-// removeSlot forgets a slot whose place another one has taken.
-func (h *Host) removeSlot(old *slot) {
-	h.allSlots = slices.DeleteFunc(h.allSlots, func(s *slot) bool { return s == old })
-	if old.quarantined {
-		h.m.quarantined.Dec()
-	}
-	h.releaseWeight(old)
 }
 
 // dropRange removes a range from its store and returns the applied batches, which must be synced.
@@ -209,12 +204,16 @@ func (ev discardedEvent) applyTo(h *Host) {
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return
 	}
-	h.removeSlot(ev.s)
 	h.m.discarded.Inc()
+	h.forgetSlot(ev.s)
 	// The new slot's promise holds for grants too.
 	h.leases.excludeRange(fresh.id, ev.floor, rhumb.NoNode)
 	if d := ev.s.desc.Load(); d != nil {
 		h.setRecord(fresh, d)
 	}
 	ev.answer <- nil
+	// The metadata may have removed the replica meanwhile.
+	if d := ev.s.desc.Load(); d != nil && !d.IsReplica(h.cfg.Self.Node) {
+		h.removeCopy(fresh, d)
+	}
 }
