@@ -185,6 +185,9 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	if !cfg.Insecure {
+		manager{cfg.Logger}.send("STATUS=looking for the certificate of the node; without one, waiting for the authority")
+	}
 	keep, err := ensureIdentity(ctx, &cfg, f.token)
 	if err != nil {
 		return err
