@@ -1,0 +1,97 @@
+package api
+
+import (
+	"context"
+	"net"
+	"runtime"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+const (
+	// openingsLeast and openingsPerCPU bound the TLS connections that the clients of a process open at the same
+	// time. A process with one client has that many nodes only in a large cluster.
+	openingsLeast  = 16
+	openingsPerCPU = 4
+	// openingTime is how long an opening counts at most. Connections to nodes that do not answer must not keep
+	// those to others waiting.
+	openingTime = 500 * time.Millisecond
+	// openingWait bounds the wait for a place. What is left of connectTimeout is enough for the dial and the
+	// handshake: one that began later could not be finished.
+	openingWait = connectTimeout - dialTimeout - handshakeTimeout
+)
+
+// openings holds a value for each connection that a client of this process is opening.
+//
+// A process may have a thousand clients, each with connections to all nodes. When a cluster returns, they
+// would all begin their handshakes at once, each would take seconds of its own and of its node's, and they
+// would be given up half done. A few at a time take milliseconds each, and the same time in total. The
+// bound is that of the process and not of a client, because it shares out the processors. A channel serves
+// those who wait in their order.
+var openings = make(chan struct{}, max(openingsLeast, openingsPerCPU*runtime.GOMAXPROCS(0)))
+
+// beginOpening waits for a place among the openings, and returns the function that ends the opening. It may be
+// called more than once.
+func beginOpening(ctx context.Context) (end func(), err error) {
+	waiting, cancel := context.WithTimeout(ctx, openingWait)
+	defer cancel()
+	select {
+	case openings <- struct{}{}:
+	case <-waiting.Done():
+		return nil, waiting.Err()
+	}
+	leave := sync.OnceFunc(func() { <-openings })
+	late := time.AfterFunc(openingTime, leave)
+	return func() {
+		late.Stop()
+		leave()
+	}, nil
+}
+
+// paced are credentials that end the opening of a connection with its handshake.
+type paced struct {
+	credentials.TransportCredentials
+	// ends holds the function that ends the opening of each net.Conn before its handshake.
+	//
+	// The connection is not wrapped instead: gRPC sets options of TCP connections, which it would not recognize.
+	ends *sync.Map
+}
+
+// Paced returns credentials for the clients of a process. A connection with them waits, before it is dialled,
+// until few others are being opened. Without TLS, connections cost little, and creds is returned.
+func Paced(creds Credentials) Credentials {
+	if creds.Info().SecurityProtocol != "tls" {
+		return creds
+	}
+	return &paced{creds, new(sync.Map)}
+}
+
+// dial dials when the connection has a place.
+func (p *paced) dial(ctx context.Context, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+	end, err := beginOpening(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dial(ctx)
+	if err != nil {
+		end()
+		return nil, err
+	}
+	p.ends.Store(conn, end)
+	return conn, nil
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (p *paced) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if end, ok := p.ends.LoadAndDelete(raw); ok {
+		defer end.(func())()
+	}
+	return p.TransportCredentials.ClientHandshake(ctx, authority, raw)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (p *paced) Clone() credentials.TransportCredentials {
+	return &paced{p.TransportCredentials.Clone(), p.ends}
+}
