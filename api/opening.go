@@ -23,36 +23,43 @@ const (
 	openingWait = connectTimeout - dialTimeout - handshakeTimeout
 )
 
-// openings holds a value for each connection that a client of this process is opening.
+// openings bounds the connections that the clients of this process open at the same time.
 //
 // A process may have a thousand clients, each with connections to all nodes. When a cluster returns, they
 // would all begin their handshakes at once, each would take seconds of its own and of its node's, and they
 // would be given up half done. A few at a time take milliseconds each, and the same time in total. The
-// bound is that of the process and not of a client, because it shares out the processors. A channel serves
-// those who wait in their order.
-var openings = make(chan struct{}, max(openingsLeast, openingsPerCPU*runtime.GOMAXPROCS(0)))
+// bound is that of the process and not of a client, because it shares out the processors.
+var openings = newPlaces(max(openingsLeast, openingsPerCPU*runtime.GOMAXPROCS(0)), openingTime)
 
-// beginOpening waits for a place among the openings, and returns the function that ends the opening. It may be
-// called more than once.
-func beginOpening(ctx context.Context) (end func(), err error) {
-	waiting, cancel := context.WithTimeout(ctx, openingWait)
+// places bounds how many things happen at the same time.
+type places struct {
+	taken chan struct{} // a value for each; it serves those who wait in their order
+	most  time.Duration // how long a place is kept
+}
+
+func newPlaces(n int, most time.Duration) *places { return &places{make(chan struct{}, n), most} }
+
+// take waits for a place and returns the function that gives it back, which may be called more than once.
+func (p *places) take(ctx context.Context) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, openingWait)
 	defer cancel()
 	select {
-	case openings <- struct{}{}:
-	case <-waiting.Done():
-		return nil, waiting.Err()
+	case p.taken <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	leave := sync.OnceFunc(func() { <-openings })
-	late := time.AfterFunc(openingTime, leave)
+	once := sync.OnceFunc(func() { <-p.taken })
+	late := time.AfterFunc(p.most, once)
 	return func() {
 		late.Stop()
-		leave()
+		once()
 	}, nil
 }
 
 // paced are credentials that end the opening of a connection with its handshake.
 type paced struct {
 	credentials.TransportCredentials
+	places *places
 	// ends holds the function that ends the opening of each net.Conn before its handshake.
 	//
 	// The connection is not wrapped instead: gRPC sets options of TCP connections, which it would not recognize.
@@ -65,12 +72,12 @@ func Paced(creds Credentials) Credentials {
 	if creds.Info().SecurityProtocol != "tls" {
 		return creds
 	}
-	return &paced{creds, new(sync.Map)}
+	return &paced{creds, openings, new(sync.Map)}
 }
 
 // dial dials when the connection has a place.
 func (p *paced) dial(ctx context.Context, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
-	end, err := beginOpening(ctx)
+	end, err := p.places.take(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -93,5 +100,5 @@ func (p *paced) ClientHandshake(ctx context.Context, authority string, raw net.C
 
 // Clone implements credentials.TransportCredentials.
 func (p *paced) Clone() credentials.TransportCredentials {
-	return &paced{p.TransportCredentials.Clone(), p.ends}
+	return &paced{p.TransportCredentials.Clone(), p.places, p.ends}
 }

@@ -36,13 +36,15 @@ func (c *counted) ClientHandshake(_ context.Context, _ string, raw net.Conn) (ne
 // TestOpeningsAreBounded guards that the clients of a process open few TLS connections at a time, that all of them
 // are opened in the end, and that a connection that fails gives its place back.
 func TestOpeningsAreBounded(t *testing.T) {
-	const clients = 100
+	const clients, most = 100, 7
+	all := newPlaces(most, time.Hour)
 	creds := &counted{TransportCredentials: PlainText(), begun: make(chan struct{}, clients), release: make(chan struct{})}
 	refuse := errorDial{}
 	var work sync.WaitGroup
 	for range clients {
 		// Each client has credentials of its own.
 		p := Paced(creds).(*paced)
+		p.places = all
 		work.Go(func() {
 			if _, err := p.dial(t.Context(), refuse.dial); err == nil {
 				t.Error("a refused connection was opened")
@@ -57,15 +59,21 @@ func TestOpeningsAreBounded(t *testing.T) {
 			}
 		})
 	}
-	for range clients {
+	for range most {
 		<-creds.begun
-		creds.release <- struct{}{}
 	}
+	// None of these has ended, so nobody else may begin.
+	select {
+	case <-creds.begun:
+		t.Errorf("%d handshakes at the same time, want at most %d", most+1, most)
+	case <-time.After(openingTime / 5):
+	}
+	close(creds.release)
 	work.Wait()
-	if most := int(creds.most.Load()); most > cap(openings) {
-		t.Errorf("%d handshakes at the same time, want at most %d", most, cap(openings))
+	if n := int(creds.most.Load()); n > most {
+		t.Errorf("%d handshakes at the same time, want at most %d", n, most)
 	}
-	if n := len(openings); n != 0 {
+	if n := len(all.taken); n != 0 {
 		t.Errorf("%d places are still taken", n)
 	}
 }
@@ -77,20 +85,36 @@ func (errorDial) dial(context.Context) (net.Conn, error) { return nil, net.ErrCl
 // TestSilentNodesKeepNoPlaces guards that handshakes which do not end keep other connections waiting for a bounded
 // time only.
 func TestSilentNodesKeepNoPlaces(t *testing.T) {
-	for range cap(openings) {
-		end, err := beginOpening(t.Context())
+	all := newPlaces(3, openingTime)
+	for range cap(all.taken) {
+		end, err := all.take(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer end()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*openingTime)
-	defer cancel()
-	start := time.Now()
-	end, err := beginOpening(ctx)
+	end, err := all.take(t.Context())
 	if err != nil {
-		t.Fatalf("after %v: %v", time.Since(start), err)
+		t.Fatal(err)
 	}
 	end()
-	end() // a second call gives no place of another back
+}
+
+// TestPlaceIsGivenBackOnce guards that a second call gives no place of another one back.
+func TestPlaceIsGivenBackOnce(t *testing.T) {
+	all := newPlaces(1, time.Hour)
+	first, err := all.take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first()
+	second, err := all.take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first()
+	if n := len(all.taken); n != 1 {
+		t.Errorf("%d places are taken, want 1", n)
+	}
+	second()
 }
