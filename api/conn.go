@@ -103,14 +103,14 @@ func (u Use) interval() time.Duration {
 // ctx ends. Unless renewed is nil, Watch calls it after each replacement.
 //
 // begun, with room for one value, receives one when the use may have become greater. It spares the timers
-// of unused connections, of which a process may have thousands.
+// of unused connections: a process may have thousands.
 func (c *Conn) Watch(ctx context.Context, begun <-chan struct{}, use func() Use, renewed func()) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		every := use().interval()
 		wake := begun
-		// Otherwise a caller that makes one call after the other would put the probe off for ever.
+		// Otherwise a caller that makes one call after the other would postpone the probe forever.
 		if every == probeEvery {
 			wake = nil
 		}
@@ -136,7 +136,7 @@ func (c *Conn) Watch(ctx context.Context, begun <-chan struct{}, use func() Use,
 //
 // A connection that is not established is left alone: gRPC bounds each attempt to connect. When a
 // thousand clients return to a node at once, handshakes take longer than a probe, and clients that
-// gave up and began again would keep the node busy with handshakes that nobody finishes.
+// abandoned them and began again would keep the node busy with handshakes that nobody finishes.
 func (c *Conn) probeNode(ctx context.Context) bool {
 	c.mu.Lock()
 	cc, most := c.cc, max(probeTimeout, probeFactor*c.usual)

@@ -18,7 +18,7 @@ const (
 	// openingTime is how long an opening counts at most. Connections to nodes that do not answer must not keep
 	// those to others waiting.
 	openingTime = 500 * time.Millisecond
-	// openingWait bounds the wait for a place. What is left of connectTimeout is enough for the dial and the
+	// openingWait bounds the wait for a place. The rest of connectTimeout is enough for the dial and the
 	// handshake: one that began later could not be finished.
 	openingWait = connectTimeout - dialTimeout - handshakeTimeout
 )
@@ -27,7 +27,7 @@ const (
 //
 // A process may have a thousand clients, each with connections to all nodes. When a cluster returns, they
 // would all begin their handshakes at once, each would take seconds of its own and of its node's, and they
-// would be given up half done. A few at a time take milliseconds each, and the same time in total. The
+// would be abandoned half done. A few at a time take milliseconds each, and the same time in total. The
 // bound is that of the process and not of a client, because it shares out the processors.
 var openings = newPlaces(max(openingsLeast, openingsPerCPU*runtime.GOMAXPROCS(0)), openingTime)
 
@@ -39,7 +39,7 @@ type places struct {
 
 func newPlaces(n int, most time.Duration) *places { return &places{make(chan struct{}, n), most} }
 
-// take waits for a place and returns the function that gives it back, which may be called more than once.
+// take waits for a place and returns the function that frees it, which may be called more than once.
 func (p *places) take(ctx context.Context) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, openingWait)
 	defer cancel()

@@ -372,7 +372,7 @@ func (g *Gate) sweep(now time.Time) (admitted []*Conn) {
 	}
 	late(&g.clients.List, g.cfg.EarlyTimeout)
 	late(&g.nodes.List, g.cfg.EarlyTimeout)
-	// Callers give up handshakes that take longer than HandshakeTimeout.
+	// Callers abandon handshakes that take longer than HandshakeTimeout.
 	late(&g.waiting, min(g.cfg.EarlyTimeout, HandshakeTimeout))
 	// All of them, not only the first: it may be from an address that has its share. The youngest is
 	// first, because its caller is still there (see nextTurn).
@@ -481,8 +481,8 @@ func AddressOf(a net.Addr) netip.Addr {
 // From returns the source of the connection, as AddressOf describes.
 func (c *Conn) From() netip.Addr { return c.from }
 
-// Read implements net.Conn. It fails if an early connection sends too much. What an early connection has
-// sent is returned when the connection has a turn to compute.
+// Read implements net.Conn. It fails if an early connection sends too much. Bytes of an early connection
+// are returned once the connection has a turn to compute.
 func (c *Conn) Read(b []byte) (int, error) {
 	if c.known.Load() {
 		return c.Conn.Read(b)
@@ -502,7 +502,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. An early connection gives up its turn: its caller computes next, and a caller
+// Write implements net.Conn. An early connection ends its turn: its caller computes next, and a caller
 // who does not read must not keep a turn.
 func (c *Conn) Write(b []byte) (int, error) {
 	if !c.known.Load() {

@@ -12,8 +12,8 @@ const turnShare = 2
 // turns bounds how many early connections of a gate compute at the same time.
 //
 // The bound on early connections is not enough. With hundreds of handshakes in progress on a few
-// processors each takes seconds, callers give up handshakes that are half done and begin others, and
-// nobody finishes; heartbeats wait behind all of them. With few at a time, each handshake that gets a
+// processors each takes seconds, callers abandon handshakes that are half done and begin others, and
+// nobody finishes; heartbeats wait for all of them. With few at a time, each handshake that gets a
 // turn is finished in milliseconds.
 //
 // A connection holds a turn from the arrival of data until it reads or writes again, so it holds none
@@ -30,7 +30,7 @@ func newTurns() turns { return turns{free: max(runtime.GOMAXPROCS(0)/turnShare, 
 // authenticated.
 func (t *turns) take(c *Conn) {
 	t.mu.Lock()
-	// A connection that was closed or authenticated meanwhile would never give its turn back.
+	// A connection that was closed or authenticated meanwhile would keep its turn.
 	if c.turn || c.given != nil || c.ended.Load() || c.known.Load() {
 		t.mu.Unlock()
 		return
@@ -48,7 +48,7 @@ func (t *turns) take(c *Conn) {
 	<-given
 }
 
-// yield ends the turn of a connection, or its wait for one, and gives the turn to the next.
+// yield ends the turn of a connection, or its wait for one, and passes the turn to the next connection.
 func (t *turns) yield(c *Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,9 +88,9 @@ func (t *turns) count() int {
 // nextTurn returns which of the waiting connections has the next turn, or -1 if none waits.
 //
 // Nodes come first, because replication waits for them. Then come handshakes that were answered
-// already: they need one more turn, and what was done for them would be lost. Of the others the
-// youngest is first. Its caller is certainly still there, while the oldest is about to give up: in the
-// order of arrival, a node that is once behind would serve only callers that have left.
+// already: they need one more turn, or the work on them is lost. Of the others the
+// youngest is first. Its caller is certainly still there, while that of the oldest is about to leave: in
+// the order of arrival, a node with a backlog would serve only callers that have left.
 func nextTurn(waiting []*Conn) int {
 	best := -1
 	for i, c := range waiting {

@@ -9,15 +9,15 @@ import (
 	"github.com/rhumbdb/rhumb/node/gate"
 )
 
-// certified are credentials of a server behind a gate.
+// certified are credentials of a server whose listener is a gate.
 type certified struct {
 	credentials.TransportCredentials
 }
 
-// Certified returns credentials that tell the gate of a bearer of a certificate after the handshake, and not with the
-// first call.
+// Certified returns credentials that report the bearer of a certificate to the gate after the handshake, and not with
+// the first call.
 //
-// A client that connects and makes no call, because the caller gave up meanwhile, would be closed as a stranger and
+// A client that connects and makes no call, because the caller has left, would be closed as a stranger and
 // connect again. After a restart of a cluster, when connections take longer than calls wait, most handshakes would be
 // in vain.
 func Certified(creds credentials.TransportCredentials) credentials.TransportCredentials {
@@ -32,7 +32,7 @@ func (c certified) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	}
 	if gc, ok := raw.(*gate.Conn); ok {
 		// A client without a certificate has yet to log in. If the node has too many connections, the
-		// first call is told so.
+		// first call is refused.
 		if a, ok := info.(identity.AuthInfo); ok {
 			if _, named := a.Conn.Peer(); named {
 				_ = gc.Authenticated()
