@@ -104,6 +104,8 @@ var commandRights = []struct{ line, may string }{
 	{"node ls", "monitor admin operator"},
 	{"node drain n1 --undo", "admin operator"},
 	{"node forget n1", "admin operator"},
+	{"upgrade status", "monitor admin operator"},
+	{"upgrade finalize --yes", "monitor admin operator"},
 	{"region ls", "plain reader writer tabadm monitor admin operator"},
 	{"region add {c} --location 1,1", "admin operator"},
 	{"range ls", "plain reader writer tabadm monitor admin operator"},
