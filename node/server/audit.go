@@ -32,6 +32,7 @@ var administers = map[string]bool{
 	rhumbpb.Cluster_ForgetNode_FullMethodName:      true,
 	rhumbpb.Cluster_FinalizeUpgrade_FullMethodName: true,
 	rhumbpb.Cluster_RefuseSnapshot_FullMethodName:  true,
+	rhumbpb.Cluster_DropTable_FullMethodName:       true,
 }
 
 // adminServices are the services all of whose requests are administrative, except those that list or describe.

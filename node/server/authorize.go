@@ -63,6 +63,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Cluster_FinalizeUpgrade_FullMethodName: needAdmin,
 	rhumbpb.Cluster_Join_FullMethodName:            needNode,
 	rhumbpb.Cluster_Contact_FullMethodName:         needNode,
+	rhumbpb.Cluster_DropTable_FullMethodName:       needIdentity,
 
 	// A caller may ask about itself and change its own password.
 	rhumbpb.Access_WhoAmI_FullMethodName:     needIdentity,
@@ -183,7 +184,9 @@ func authorizeRequest(ctx context.Context, st *catalog.State, q any) error {
 	case *rhumbpb.CreateTableRequest:
 		return mayCreateTable(ctx, st, q)
 	case *rhumbpb.RefuseSnapshotRequest:
-		return mayRefuseSnapshot(ctx, st, q)
+		return mayChangeTable(ctx, st, "server.Cluster.RefuseSnapshot", q.Table)
+	case *rhumbpb.DropTableRequest:
+		return mayChangeTable(ctx, st, "server.Cluster.DropTable", q.Table)
 	case *rhumbpb.AlterUserRequest:
 		return mayAlterUser(ctx, st, q)
 	case *rhumbpb.SetTrustRequest:

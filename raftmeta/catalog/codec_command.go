@@ -53,6 +53,7 @@ type wireCommand struct {
 	GossipKeys    []wireGossipKey `cbor:"54,keyasint,omitempty"`
 	GossipVersion uint64          `cbor:"55,keyasint,omitempty"`
 	Proof         *wireProof      `cbor:"56,keyasint,omitempty"`
+	Table         rhumb.TableID   `cbor:"70,keyasint,omitempty"`
 
 	ClusterVersion  rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
 	PreviousVersion rhumb.ClusterVersion `cbor:"91,keyasint,omitempty"`
@@ -247,6 +248,9 @@ func (w *wireCommand) toCommand() (Command, error) {
 	take, ok := commandDecoders[w.Code]
 	if !ok {
 		take, ok = accessDecoders[w.Code]
+	}
+	if !ok {
+		take, ok = dropDecoders[w.Code]
 	}
 	if !ok {
 		return nil, rhumb.Ef(op, rhumb.Incompatible, "command %d is unknown to this binary; use a newer one", w.Code)

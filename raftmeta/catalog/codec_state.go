@@ -124,6 +124,7 @@ type wireNode struct {
 type wireClass struct {
 	ID       rhumb.ClassID `cbor:"1,keyasint"`
 	Settings wireSettings  `cbor:"2,keyasint"`
+	Dropping bool          `cbor:"70,keyasint,omitempty"`
 }
 
 type wireTable struct {
@@ -169,7 +170,7 @@ func (s *State) Encode() []byte {
 		w.Nodes = append(w.Nodes, toWireNode(n))
 	}
 	for c := range s.Classes() {
-		w.Classes = append(w.Classes, wireClass{ID: c.ID, Settings: *toWireSettings(c.Settings)})
+		w.Classes = append(w.Classes, wireClass{ID: c.ID, Settings: *toWireSettings(c.Settings), Dropping: c.Dropping})
 	}
 	for t := range s.Tables() {
 		w.Tables = append(w.Tables, wireTable{t.ID, t.Name, t.Class, stateOptions(t.TableOptions)})
@@ -258,7 +259,7 @@ func (w *wireState) toState() (*State, error) {
 		t.putNode(w.Nodes[i].toNode())
 	}
 	for _, c := range w.Classes {
-		t.putClass(&rhumb.Class{ID: c.ID, Settings: c.Settings.toSettings()})
+		t.putClass(&rhumb.Class{ID: c.ID, Settings: c.Settings.toSettings(), Dropping: c.Dropping})
 	}
 	for _, table := range w.Tables {
 		t.putTable(&rhumb.Table{ID: table.ID, Name: table.Name, Class: table.Class, TableOptions: rhumb.TableOptions(table.stateOptions)})

@@ -55,6 +55,14 @@ func genCommand(t *rapid.T, s *State) Command {
 			}
 			return c
 		},
+		"drop-table": func() Command {
+			c := DropTable{Name: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "dropped")}
+			if rapid.Bool().Draw(t, "exact") {
+				c.Table = rhumb.TableID(rapid.IntRange(1, 4).Draw(t, "number"))
+			}
+			return c
+		},
+		"remove-class":    func() Command { return RemoveClass{rhumb.ClassID(rapid.IntRange(1, 4).Draw(t, "removed"))} },
 		"drop-user":       func() Command { return DropUser{g.user()} },
 		"create-role":     func() Command { return CreateRole{g.role()} },
 		"drop-role":       func() Command { return DropRole{g.role(), rapid.Bool().Draw(t, "cascade")} },
@@ -78,6 +86,7 @@ func genCommand(t *rapid.T, s *State) Command {
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
 		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
 		"create-user", "set-user", "drop-user", "create-role", "refuse-snapshot", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
+		"drop-table", "remove-class",
 	}
 	return kinds[rapid.SampledFrom(names).Draw(t, "command")]()
 }

@@ -293,6 +293,10 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return AssignRole{a.values["user"], a.values["role"], false}
 	case "unassign":
 		return AssignRole{a.values["user"], a.values["role"], true}
+	case "drop-table":
+		return DropTable{Name: a.values["name"], Table: rhumb.TableID(a.num("table"))}
+	case "remove-class":
+		return RemoveClass{rhumb.ClassID(a.num("class"))}
 	case "refuse-snapshot":
 		return RefuseSnapshot{a.values["table"]}
 	case "grant", "ungrant":
@@ -363,19 +367,39 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		out.WriteByte('\n')
 	}
 	for _, id := range c.Classes {
-		class, _ := s.Class(id)
+		class, ok := s.Class(id)
+		if !ok {
+			fmt.Fprintf(out, "  class %s removed\n", id)
+			continue
+		}
+		if class.Dropping {
+			fmt.Fprintf(out, "  class %s is being removed\n", id)
+			continue
+		}
 		fmt.Fprintf(out, "  class %s replicas=%d min=%d slots=%d\n", id, class.Settings.Replicas, class.Settings.MinInSync, class.Settings.HashSlots)
 	}
 	for _, id := range c.Tables {
-		table, _ := s.Table(id)
+		table, ok := s.Table(id)
+		if !ok {
+			fmt.Fprintf(out, "  table %s removed\n", id)
+			continue
+		}
 		fmt.Fprintf(out, "  table %s %s class=%s colocate=%d location=%s\n", id, table.Name, table.Class, table.Colocate, table.LocationField)
 	}
 	for _, id := range c.Blocks {
-		b, _ := s.BlockOf(id)
+		b, ok := s.BlockOf(id)
+		if !ok {
+			fmt.Fprintf(out, "  block %s removed\n", id)
+			continue
+		}
 		fmt.Fprintf(out, "  block %s class=%s node=%s\n", id, b.Class, b.Node)
 	}
 	for _, id := range c.Ranges {
-		r, _ := s.Range(id)
+		r, ok := s.Range(id)
+		if !ok {
+			fmt.Fprintf(out, "  range %s removed\n", id)
+			continue
+		}
 		fmt.Fprintf(out, "  range %s\n", rangeString(r))
 	}
 	if c.Access {
