@@ -486,7 +486,7 @@ func (c *Conn) Close() error {
 }
 
 // Authenticated says that the caller of the connection is known. It reports false if there are too many
-// connections already; then the caller must refuse what it was about to do. It is cheap after the
+// connections already; then the caller must refuse its request. It is cheap after the
 // first time.
 func (c *Conn) Authenticated() bool {
 	if c.known.Load() {
