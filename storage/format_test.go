@@ -500,6 +500,8 @@ func TestRaiseFormat(t *testing.T) {
 	}
 	expect(e, pebbleNewest)
 	closeEngine(e)
+}
+
 // FuzzDecodeSet: the decoder of descriptions of sets never panics, and accepts only what it encodes
 // again without a change.
 func FuzzDecodeSet(f *testing.F) {
