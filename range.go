@@ -105,6 +105,15 @@ type Range struct {
 	Lives []MemberLife `json:"lives,omitempty"`
 	// Recovery is the last loss that an operator accepted, nil when there was none.
 	Recovery *Recovery `json:"recovery,omitempty"`
+	// Prepared is a handover that the primary is to carry out, nil if there is none. Its target is in sync, is not the
+	// primary, and is not quarantined.
+	Prepared *Handover `json:"prepared,omitempty"`
+}
+
+// Handover is an epoch that is reserved for a node, which the primary makes its successor without an election.
+type Handover struct {
+	Epoch  Epoch  `json:"epoch"`
+	Target NodeID `json:"target"`
 }
 
 // Recovery records that an operator let a range go on from one copy, without what the others held.
@@ -157,6 +166,10 @@ func (r *Range) Clone() *Range {
 		recovery := *r.Recovery
 		recovery.Gone = slices.Clone(recovery.Gone)
 		c.Recovery = &recovery
+	}
+	if r.Prepared != nil {
+		prepared := *r.Prepared
+		c.Prepared = &prepared
 	}
 	return &c
 }

@@ -362,6 +362,10 @@ func (t *tx) relieveNode(id rhumb.NodeID) {
 // shrinkInSync stores r with a smaller in-sync set under the same epoch.
 func (t *tx) shrinkInSync(r *rhumb.Range, inSync []rhumb.NodeID) {
 	if len(inSync) == len(r.InSync) {
+		// A node that stays in the set although it is not live must not take over all the same.
+		if h := r.Prepared; h != nil && !t.IsLive(h.Target) {
+			t.cancelHandover(r)
+		}
 		return
 	}
 	next := r.Clone()

@@ -167,6 +167,16 @@ func (c ForgetNode) fillWire(w *wireCommand) { w.Node, w.Boot = c.Node, c.Boot }
 
 func (c SetVoters) fillWire(w *wireCommand) { w.Nodes = c.Voters }
 
+func (c PrepareHandover) fillWire(w *wireCommand) {
+	w.Range, w.RangeVersion, w.Node = toWireRangeID(c.Range), c.Version, c.Target
+}
+
+func (c AdoptHandover) fillWire(w *wireCommand) { w.Range, w.Epoch = toWireRangeID(c.Range), c.Epoch }
+
+func (c CancelHandover) fillWire(w *wireCommand) {
+	w.Range, w.RangeVersion = toWireRangeID(c.Range), c.Version
+}
+
 func (c Batch) fillWire(w *wireCommand) {
 	// The version of the batch covers its items.
 	w.Items = make([]wireCommand, len(c.Commands))
@@ -226,6 +236,11 @@ var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 	},
 	codeForgetNode: func(w *wireCommand) Command { return ForgetNode{w.Node, w.Boot} },
 	codeSetVoters:  func(w *wireCommand) Command { return SetVoters{w.Nodes} },
+	codePrepareHandover: func(w *wireCommand) Command {
+		return PrepareHandover{w.Range.toRangeID(), w.RangeVersion, w.Node}
+	},
+	codeAdoptHandover:  func(w *wireCommand) Command { return AdoptHandover{w.Range.toRangeID(), w.Epoch} },
+	codeCancelHandover: func(w *wireCommand) Command { return CancelHandover{w.Range.toRangeID(), w.RangeVersion} },
 }
 
 // toCommand returns the command that w holds.

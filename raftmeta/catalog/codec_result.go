@@ -13,12 +13,13 @@ type wireResult struct {
 	Table    rhumb.TableID  `cbor:"7,keyasint,omitempty"`
 	Range    *wireRange     `cbor:"8,keyasint,omitempty"`
 	Items    []wireResult   `cbor:"9,keyasint,omitempty"`
-	// Quarantined, Lives and Recovery belong to Range. wireRange is an array and has no room for
+	// Quarantined, Lives, Recovery and Prepared belong to Range. wireRange is an array and has no room for
 	// them.
 	Quarantined []rhumb.NodeID `cbor:"10,keyasint,omitempty"`
 	Life        rhumb.BootSeq  `cbor:"11,keyasint,omitempty"`
 	Lives       []wireMember   `cbor:"12,keyasint,omitempty"`
 	Recovery    *wireRecovery  `cbor:"13,keyasint,omitempty"`
+	Prepared    *wireHandover  `cbor:"40,keyasint,omitempty"`
 }
 
 // wireFailure holds the part of a rhumb.Error that crosses the wire. The cause does not; Msg
@@ -57,6 +58,7 @@ func toWireResult(r Result) wireResult {
 	if r.Range != nil {
 		w.Quarantined, w.Lives = r.Range.Quarantined, toWireLives(r.Range.Lives)
 		w.Recovery = toWireRecovery(r.Range.ID, r.Range.Recovery)
+		w.Prepared = toWireHandover(r.Range.ID, r.Range.Prepared)
 	}
 	if f := r.Failure; f != nil {
 		w.Failure = &wireFailure{Op: f.Op, Kind: f.Kind, Msg: f.Msg}
@@ -77,6 +79,7 @@ func (w *wireResult) toResult() Result {
 	}
 	if r.Range != nil {
 		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.toRecovery()
+		r.Range.Prepared = w.Prepared.toHandover()
 	}
 	if f := w.Failure; f != nil {
 		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.toRangeID()}

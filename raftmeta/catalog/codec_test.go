@@ -69,6 +69,9 @@ func goldenCommands() []Command {
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Authority: fingerprint, At: time.Unix(8, 0).UTC()}},
 		RegisterNode{Store: rhumb.UUID{2}, Boot: 5, Name: "eu-2", Proof: &RegistrationProof{At: 7, Chain: [][]byte{{1}, {2}}, Signature: []byte{3}}},
 		ForgetNode{Node: 2, Boot: 6},
+		PrepareHandover{Range: id, Version: 8, Target: 2},
+		AdoptHandover{Range: id, Epoch: 9},
+		CancelHandover{Range: id, Version: 8},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
 }

@@ -45,6 +45,11 @@ const (
 	codeRevokeCertificate commandCode = 31
 	codeSetGossipKeys     commandCode = 32
 	codeForgetNode        commandCode = 33
+
+	// Above 140, because command_access.go has the codes from 40 on.
+	codePrepareHandover commandCode = 140
+	codeAdoptHandover   commandCode = 141
+	codeCancelHandover  commandCode = 142
 )
 
 // BatchMax bounds the commands of one Batch.
@@ -373,6 +378,30 @@ type ForgetNode struct {
 	Boot rhumb.BootSeq
 }
 
+// PrepareHandover reserves an epoch for an in-sync node, to which the primary then hands over the range
+// (docs/replication.md#handover). The primary serves on meanwhile. Preparing what is prepared already changes
+// nothing; a handover to another node is a Conflict until it is cancelled.
+type PrepareHandover struct {
+	Range   rhumb.RangeID
+	Version uint64
+	Target  rhumb.NodeID
+}
+
+// AdoptHandover makes the target of the prepared handover the primary of the reserved epoch. The target proposes
+// it once it has begun the epoch. A repetition changes nothing. It names no version: the epoch is allocated once, and
+// changes of the record that leave the handover prepared do not matter.
+type AdoptHandover struct {
+	Range rhumb.RangeID
+	Epoch rhumb.Epoch
+}
+
+// CancelHandover withdraws a prepared handover. The reserved epoch is never allocated again. If the primary has
+// stopped already, it notices and asks for an election.
+type CancelHandover struct {
+	Range   rhumb.RangeID
+	Version uint64
+}
+
 // SetVoters records the voters of the metadata group. The driver of the group applies it with each
 // change of membership.
 type SetVoters struct {
@@ -406,4 +435,7 @@ func (RevokeCertificate) wireCode() commandCode  { return codeRevokeCertificate 
 func (SetGossipKeys) wireCode() commandCode      { return codeSetGossipKeys }
 func (ForgetNode) wireCode() commandCode         { return codeForgetNode }
 func (SetVoters) wireCode() commandCode          { return codeSetVoters }
+func (PrepareHandover) wireCode() commandCode    { return codePrepareHandover }
+func (AdoptHandover) wireCode() commandCode      { return codeAdoptHandover }
+func (CancelHandover) wireCode() commandCode     { return codeCancelHandover }
 func (Batch) wireCode() commandCode              { return codeBatch }
