@@ -887,9 +887,12 @@ type Range struct {
 	// Replicas with damaged data. They serve nothing and are not elected.
 	Quarantined []uint32 `protobuf:"varint,11,rep,packed,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// The last loss that an operator accepted. Absent if there was none.
-	Recovery      *RangeRecovery `protobuf:"bytes,12,opt,name=recovery,proto3" json:"recovery,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Recovery *RangeRecovery `protobuf:"bytes,12,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	// The prepared handover: the reserved epoch, 0 if there is none, and the node that is to take over.
+	PreparedEpoch  uint64 `protobuf:"varint,40,opt,name=prepared_epoch,json=preparedEpoch,proto3" json:"prepared_epoch,omitempty"`
+	PreparedTarget uint32 `protobuf:"varint,41,opt,name=prepared_target,json=preparedTarget,proto3" json:"prepared_target,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Range) Reset() {
@@ -1004,6 +1007,20 @@ func (x *Range) GetRecovery() *RangeRecovery {
 		return x.Recovery
 	}
 	return nil
+}
+
+func (x *Range) GetPreparedEpoch() uint64 {
+	if x != nil {
+		return x.PreparedEpoch
+	}
+	return 0
+}
+
+func (x *Range) GetPreparedTarget() uint32 {
+	if x != nil {
+		return x.PreparedTarget
+	}
+	return 0
 }
 
 // RangeRecovery records that an operator made a range available again from one copy, without the
@@ -1305,7 +1322,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05class\x18\x02 \x01(\rR\x05class\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x14\n" +
-	"\x05first\x18\x04 \x01(\rR\x05first\"\xdb\x02\n" +
+	"\x05first\x18\x04 \x01(\rR\x05first\"\xab\x03\n" +
 	"\x05Range\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
@@ -1319,7 +1336,9 @@ const file_api_meta_proto_rawDesc = "" +
 	"\breplicas\x18\n" +
 	" \x03(\rR\breplicas\x12 \n" +
 	"\vquarantined\x18\v \x03(\rR\vquarantined\x123\n" +
-	"\brecovery\x18\f \x01(\v2\x17.rhumb.v1.RangeRecoveryR\brecovery\"\x90\x01\n" +
+	"\brecovery\x18\f \x01(\v2\x17.rhumb.v1.RangeRecoveryR\brecovery\x12%\n" +
+	"\x0eprepared_epoch\x18( \x01(\x04R\rpreparedEpoch\x12'\n" +
+	"\x0fprepared_target\x18) \x01(\rR\x0epreparedTarget\"\x90\x01\n" +
 	"\rRangeRecovery\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +

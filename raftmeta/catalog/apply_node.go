@@ -261,6 +261,11 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 func (t *tx) reelectRanges(id rhumb.NodeID) {
 	load := t.countPrimaries()
 	for r := range t.freezeState().Ranges() {
+		// The earlier life may have begun the reserved epoch, so this life must not. The old primary sees
+		// that the handover has failed.
+		if h := r.Prepared; h != nil && h.Target == id {
+			t.cancelHandover(r)
+		}
 		if r.Primary != id {
 			continue
 		}

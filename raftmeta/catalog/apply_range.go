@@ -196,6 +196,10 @@ func (c AdoptHandover) applyTo(t *tx) Result {
 	case r.Prepared == nil || r.Prepared.Epoch != c.Epoch:
 		return refuseRange(op, rhumb.Conflict, r, "no handover in epoch %d is prepared; the range is in epoch %d", c.Epoch, r.Epoch)
 	}
+	// Its disk may have forgotten that it began the epoch.
+	if n, _ := t.Node(r.Prepared.Target); n.Boot != c.Boot {
+		return refuseRange(op, rhumb.Conflict, r, "%s began epoch %d in life %d, but is in life %d now", n.ID, c.Epoch, c.Boot, n.Boot)
+	}
 	next := r.Clone()
 	next.Epoch, next.Primary, next.Prepared = r.Prepared.Epoch, r.Prepared.Target, nil
 	if !t.IsLive(r.Primary) && len(next.InSync) > t.minInSync(r) {

@@ -171,7 +171,9 @@ func (c PrepareHandover) fillWire(w *wireCommand) {
 	w.Range, w.RangeVersion, w.Node = toWireRangeID(c.Range), c.Version, c.Target
 }
 
-func (c AdoptHandover) fillWire(w *wireCommand) { w.Range, w.Epoch = toWireRangeID(c.Range), c.Epoch }
+func (c AdoptHandover) fillWire(w *wireCommand) {
+	w.Range, w.Epoch, w.Boot = toWireRangeID(c.Range), c.Epoch, c.Boot
+}
 
 func (c CancelHandover) fillWire(w *wireCommand) {
 	w.Range, w.RangeVersion = toWireRangeID(c.Range), c.Version
@@ -239,7 +241,7 @@ var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 	codePrepareHandover: func(w *wireCommand) Command {
 		return PrepareHandover{w.Range.toRangeID(), w.RangeVersion, w.Node}
 	},
-	codeAdoptHandover:  func(w *wireCommand) Command { return AdoptHandover{w.Range.toRangeID(), w.Epoch} },
+	codeAdoptHandover:  func(w *wireCommand) Command { return AdoptHandover{w.Range.toRangeID(), w.Epoch, w.Boot} },
 	codeCancelHandover: func(w *wireCommand) Command { return CancelHandover{w.Range.toRangeID(), w.RangeVersion} },
 }
 

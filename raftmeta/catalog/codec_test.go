@@ -70,7 +70,7 @@ func goldenCommands() []Command {
 		RegisterNode{Store: rhumb.UUID{2}, Boot: 5, Name: "eu-2", Proof: &RegistrationProof{At: 7, Chain: [][]byte{{1}, {2}}, Signature: []byte{3}}},
 		ForgetNode{Node: 2, Boot: 6},
 		PrepareHandover{Range: id, Version: 8, Target: 2},
-		AdoptHandover{Range: id, Epoch: 9},
+		AdoptHandover{Range: id, Epoch: 9, Boot: 4},
 		CancelHandover{Range: id, Version: 8},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}

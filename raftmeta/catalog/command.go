@@ -389,10 +389,12 @@ type PrepareHandover struct {
 
 // AdoptHandover makes the target of the prepared handover the primary of the reserved epoch. The target proposes
 // it once it has begun the epoch. A repetition changes nothing. It names no version: the epoch is allocated once, and
-// changes of the record that leave the handover prepared do not matter.
+// changes of the record that leave the handover prepared do not matter. Boot must be the registered life of the target,
+// else Conflict: a later life that found itself primary of the epoch would begin it a second time.
 type AdoptHandover struct {
 	Range rhumb.RangeID
 	Epoch rhumb.Epoch
+	Boot  rhumb.BootSeq
 }
 
 // CancelHandover withdraws a prepared handover. The reserved epoch is never allocated again. If the primary has

@@ -28,6 +28,7 @@ func TestHandoverRefusals(t *testing.T) {
 	expectRefusal(t, "of no range", s, PrepareHandover{Target: 3}, rhumb.NotFound, "0/0")
 	expectRefusal(t, "adopted in another epoch", s, AdoptHandover{Range: id, Epoch: 3}, rhumb.Conflict, "epoch 3", "epoch 1")
 	expectRefusal(t, "adopted of no range", s, AdoptHandover{Epoch: 3}, rhumb.NotFound, "0/0")
+	expectRefusal(t, "adopted by another life", s, AdoptHandover{Range: id, Epoch: 2, Boot: 7}, rhumb.Conflict, "life 7", "life 1")
 	expectRefusal(t, "cancelled late", s, CancelHandover{Range: id, Version: 1}, rhumb.Conflict, "version 1", "version 2")
 	expectRefusal(t, "cancelled of no range", s, CancelHandover{}, rhumb.NotFound, "0/0")
 	drained, _, _ := s.Apply(Batch{[]Command{CancelHandover{Range: id, Version: 2}, SetNodeState{Node: 3, Boot: 1, State: rhumb.NodeDraining}}})
@@ -45,6 +46,7 @@ func TestHandoverEndsWithItsTarget(t *testing.T) {
 		"quarantined":   QuarantineReplica{Range: rhumb.RangeID{Region: 1}, Node: 2},
 		"elected":       Elect{Range: rhumb.RangeID{Region: 1}, Version: 2, Node: 3},
 		"out of sync":   AlterISR{Range: rhumb.RangeID{Region: 1}, Epoch: 1, Version: 2, Members: []Member{{1, 1, true}, {3, 1, true}}},
+		"restarted":     RegisterNode{Node: 2, Store: registration(2, 1).Store, Boot: 2, Nonce: 99, Region: "r", Zone: registration(2, 1).Zone},
 		"primary fell":  FenceNode{Node: 1, Boot: 1},
 		"in a set of 2": Batch{[]Command{FenceNode{Node: 3, Boot: 1}, FenceNode{Node: 2, Boot: 1}}},
 	} {

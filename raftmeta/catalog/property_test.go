@@ -43,7 +43,7 @@ func genCommand(t *rapid.T, s *State) Command {
 		},
 		"adopt": func() Command {
 			r, _ := g.record()
-			return AdoptHandover{r.ID, r.Allocated - rhumb.Epoch(rapid.IntRange(0, 1).Draw(t, "reserved before"))}
+			return AdoptHandover{r.ID, r.Allocated - rhumb.Epoch(rapid.IntRange(0, 1).Draw(t, "reserved before")), g.boot(g.node())}
 		},
 		"cancel":          func() Command { r, v := g.record(); return CancelHandover{r.ID, v} },
 		"fence":           func() Command { n := g.node(); return FenceNode{n, g.boot(n)} },

@@ -231,7 +231,7 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 	case "prepare":
 		return PrepareHandover{Range: a.rangeID(), Version: a.num("version"), Target: node}
 	case "adopt":
-		return AdoptHandover{Range: a.rangeID(), Epoch: rhumb.Epoch(a.num("epoch"))}
+		return AdoptHandover{Range: a.rangeID(), Epoch: rhumb.Epoch(a.num("epoch")), Boot: max(boot, 1)}
 	case "cancel":
 		return CancelHandover{Range: a.rangeID(), Version: a.num("version")}
 	case "recover":
