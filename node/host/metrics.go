@@ -28,6 +28,9 @@ type metrics struct {
 	discarded       prometheus.Counter
 	unfit           prometheus.Gauge
 	clockAhead      prometheus.Gauge
+
+	handedOver       prometheus.Counter
+	handoverTimeouts prometheus.Counter
 }
 
 func newMetrics() metrics {
@@ -60,7 +63,9 @@ func newMetrics() metrics {
 		clockAhead: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "clock_ahead_seconds", Help: "How far the wall clock is ahead of the median of the nodes in contact; negative if it is behind.",
 		}),
-		logsShortened: counter("logs_shortened_total", "Times that the log of a range was trimmed because its store kept too much log for lagging replicas."),
+		handedOver:       counter("handovers_total", "Ranges that this node handed over to another node."),
+		handoverTimeouts: counter("handover_timeouts_total", "Requests that waited in vain for a range that was being handed over to this node."),
+		logsShortened:    counter("logs_shortened_total", "Times that the log of a range was trimmed because its store kept too much log for lagging replicas."),
 		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "quarantined_replicas", Help: "Replicas that serve nothing because their data contradicts the protocol.",
 		}),
