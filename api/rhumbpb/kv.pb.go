@@ -408,7 +408,7 @@ type Request struct {
 	// has caught up, within a bound: the table, or the right to it, may be new.
 	Revision uint64 `protobuf:"varint,61,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The epoch that the sender, until then the primary, handed over to the receiver, whose metadata need not show it yet.
-	// The receiver waits for the handover, within a bound. Set by Peer.Forward only; ignored in requests of clients.
+	// The receiver waits for the handover, within a bound. In a request of a client it only makes the request wait.
 	Handed        uint64 `protobuf:"varint,40,opt,name=handed,proto3" json:"handed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

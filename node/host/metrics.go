@@ -78,7 +78,7 @@ func (h *Host) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
-		m.unfit, m.clockAhead, m.discarded,
+		m.unfit, m.clockAhead, m.discarded, m.handedOver, m.handoverTimeouts,
 		troubleCollector{h},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are admitted and not answered.",

@@ -22,7 +22,7 @@ func TestHandedOverRequestsAreForwarded(t *testing.T) {
 		return &rhumbpb.Response{Id: 99, Receipt: &rhumbpb.Receipt{Node: uint32(n)}}, nil
 	}
 	write := putReq(7, rhumb.RangeID{}, "a1", "v")
-	write.Write.Resolve, write.Write.Seq = true, 5
+	write.Write.Resolve, write.Write.ClientLow, write.Write.Seq = true, 3, 5
 	for name, q := range map[string]*rhumbpb.Request{
 		"write": write, "read": getReq(8, home, "a1"),
 		"scan": {Id: 9, Scan: &rhumbpb.ScanRequest{Table: uint32(table), Region: uint32(home.Region), Slot: uint32(home.Slot)}},
