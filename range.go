@@ -65,12 +65,16 @@ type Node struct {
 	// Voter reports whether the node votes in the metadata group. All other nodes are learners with
 	// a local copy.
 	Voter bool `json:"voter"`
-	// Binary is the version of the node's program.
+	// Binary is the text of the node's Build: the version of the program, and the cluster versions that it
+	// supports.
 	Binary string `json:"binary,omitempty"`
 	// Forgotten reports that an operator gave the node up for good: it never registers again, and its name
 	// is free.
 	Forgotten bool `json:"forgotten,omitempty"`
 }
+
+// Build returns the program of the node's present life.
+func (n Node) Build() Build { return ParseBuild(n.Binary) }
 
 // Identity returns the life of the node that metadata has registered.
 func (n Node) Identity() NodeIdentity { return NodeIdentity{n.ID, n.Store, n.Boot} }

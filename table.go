@@ -107,6 +107,8 @@ func (c ClassSettings) Validate() error {
 type Class struct {
 	ID       ClassID       `json:"id"`
 	Settings ClassSettings `json:"settings"`
+	// Dropping reports that the last table of the class was dropped and its ranges are being removed.
+	Dropping bool `json:"dropping,omitempty"`
 }
 
 // TableNameSizeMax is the largest size of a table's name, in bytes.

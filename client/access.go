@@ -159,6 +159,21 @@ func (c *Client) RefuseSnapshot(ctx context.Context, table string) error {
 	return rhumb.Wrap(op, err)
 }
 
+// DropTable removes a table with all its records, for good. The nodes give its space back in the
+// background. id is the number of the table that the caller looked at, or 0 for whatever has the name;
+// with a number, repeating the call is harmless. It takes the right admin of the table.
+func (c *Client) DropTable(ctx context.Context, name string, id rhumb.TableID) error {
+	const op rhumb.Op = "client.Client.DropTable"
+	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.DropTableResponse, error) {
+		return cc.DropTable(ctx, &rhumbpb.DropTableRequest{Table: name, Id: uint32(id)})
+	})
+	if err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	c.meta.forgetTable(rhumb.TableID(resp.Id))
+	return nil
+}
+
 // CreateRole creates a role without grants.
 func (c *Client) CreateRole(ctx context.Context, name string) error {
 	const op rhumb.Op = "client.Client.CreateRole"

@@ -125,12 +125,28 @@ func (m *metadata) mergeLocked(u *api.Metadata) {
 		delete(m.nodes, id)
 	}
 	for _, id := range u.RemovedTables {
-		delete(m.byName, m.tables[id].Name)
-		delete(m.tables, id)
+		m.forgetTableLocked(id)
 	}
 	for _, id := range u.RemovedRanges {
 		delete(m.ranges, id)
 	}
+}
+
+// forgetTable removes a table that this client has dropped, before the watch says so: its next call must
+// not find the table.
+func (m *metadata) forgetTable(id rhumb.TableID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forgetTableLocked(id)
+	m.announceLocked()
+}
+
+func (m *metadata) forgetTableLocked(id rhumb.TableID) {
+	// The name may belong to a later table by now.
+	if name := m.tables[id].Name; m.byName[name] == id {
+		delete(m.byName, name)
+	}
+	delete(m.tables, id)
 }
 
 // putRangeLocked stores a descriptor unless the present one is as new, and reports whether it did.

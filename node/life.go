@@ -187,7 +187,7 @@ func (n *Node) registerCommand() catalog.RegisterNode {
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
 		Nonce: n.life.Nonce, Previous: n.life.Previous, Short: n.engine.Short(),
 		Region: n.cfg.Region, Zone: n.cfg.Zone, Location: n.cfg.Location, HasLocation: true,
-		Addr: n.outside.addr, HeartbeatAddr: n.outside.heartbeat, AdminAddr: n.outside.admin, Binary: n.cfg.Version,
+		Addr: n.outside.addr, HeartbeatAddr: n.outside.heartbeat, AdminAddr: n.outside.admin, Binary: rhumb.ThisBuild(n.cfg.Version).String(),
 		Name: n.ownName(),
 	}
 }

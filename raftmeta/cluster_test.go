@@ -16,6 +16,9 @@ import (
 	"github.com/rhumbdb/rhumb/sched"
 )
 
+// testBinary is the build of the nodes in these tests: the newest one, so that new clusters have every feature.
+var testBinary = rhumb.ThisBuild("test").String()
+
 // cluster is several nodes of one group in one process.
 type cluster struct {
 	t      testing.TB
@@ -40,7 +43,7 @@ func region(id rhumb.NodeID) string { return string(rune('a' + (id-1)/3)) }
 
 func registration(id rhumb.NodeID, boot rhumb.BootSeq) catalog.RegisterNode {
 	return catalog.RegisterNode{
-		Store: rhumb.UUID{byte(id)}, Boot: boot, Nonce: uint64(boot), Region: region(id), Zone: fmt.Sprintf("z%d", id%3),
+		Binary: testBinary, Store: rhumb.UUID{byte(id)}, Boot: boot, Nonce: uint64(boot), Region: region(id), Zone: fmt.Sprintf("z%d", id%3),
 		Location: rhumb.Point{Lat: float64((id - 1) / 3), Lon: 1}, HasLocation: true,
 	}
 }

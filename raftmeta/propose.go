@@ -77,6 +77,10 @@ func decodeProposal(b []byte) (proposalID, catalog.Command, error) {
 // repeats.
 func (g *Group) Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, error) {
 	const op rhumb.Op = "raftmeta.Propose"
+	// The leader may be an earlier build, which would take the command for damage.
+	if err := g.State().Admits(cmd); err != nil {
+		return catalog.Result{}, rhumb.Wrap(op, err)
+	}
 	pause := &backoff.ExponentialBackOff{
 		InitialInterval: 10 * time.Millisecond, Multiplier: 2, MaxInterval: 500 * time.Millisecond,
 	}
@@ -221,6 +225,11 @@ func (d *driver) proposeToRaft(p *proposal) {
 		p.finish(catalog.Result{}, rhumb.Ef(op, rhumb.Overloaded, "%d metadata proposals already wait, which is the limit; try again later", PendingMax))
 		return
 	}
+	// A member of an earlier build would stop at the entry and stay stopped until it is upgraded.
+	if err := d.state.Admits(p.command); err != nil {
+		p.finish(catalog.Result{}, rhumb.Wrap(op, err))
+		return
+	}
 	d.nextID++
 	id := proposalID{d.config.Node, d.nextID}
 	// The leader fills in placements and heirs, from its newest state. Replicas only check them.
@@ -295,8 +304,11 @@ func (g *Group) handlePropose(ctx context.Context, from rhumb.NodeID, b []byte) 
 	if err := g.State().MayPropose(from, cmd); err != nil {
 		return catalog.Result{}, err
 	}
-	if check := g.config.CheckRegistration; check != nil {
-		for _, r := range catalog.Registrations(cmd) {
+	for _, r := range catalog.Registrations(cmd) {
+		if err := g.State().CheckBuild(r); err != nil {
+			return catalog.Result{}, err
+		}
+		if check := g.config.CheckRegistration; check != nil {
 			if err := check(r); err != nil {
 				return catalog.Result{}, err
 			}

@@ -75,6 +75,113 @@ func (ReplicaTroubleKind) EnumDescriptor() ([]byte, []int) {
 	return file_api_cluster_proto_rawDescGZIP(), []int{0}
 }
 
+type DropTableRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the table.
+	Table string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	// The number of the table that the caller looked at, or 0 for whatever has the name.
+	Id            uint32 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropTableRequest) Reset() {
+	*x = DropTableRequest{}
+	mi := &file_api_cluster_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropTableRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropTableRequest) ProtoMessage() {}
+
+func (x *DropTableRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropTableRequest.ProtoReflect.Descriptor instead.
+func (*DropTableRequest) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *DropTableRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *DropTableRequest) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+type DropTableResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The revision at which no node serves the table any more.
+	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropTableResponse) Reset() {
+	*x = DropTableResponse{}
+	mi := &file_api_cluster_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropTableResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropTableResponse) ProtoMessage() {}
+
+func (x *DropTableResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropTableResponse.ProtoReflect.Descriptor instead.
+func (*DropTableResponse) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DropTableResponse) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *DropTableResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type RefuseSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of the table.
@@ -85,7 +192,7 @@ type RefuseSnapshotRequest struct {
 
 func (x *RefuseSnapshotRequest) Reset() {
 	*x = RefuseSnapshotRequest{}
-	mi := &file_api_cluster_proto_msgTypes[0]
+	mi := &file_api_cluster_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -97,7 +204,7 @@ func (x *RefuseSnapshotRequest) String() string {
 func (*RefuseSnapshotRequest) ProtoMessage() {}
 
 func (x *RefuseSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[0]
+	mi := &file_api_cluster_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -110,7 +217,7 @@ func (x *RefuseSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefuseSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*RefuseSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{0}
+	return file_api_cluster_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RefuseSnapshotRequest) GetTable() string {
@@ -131,7 +238,7 @@ type RefuseSnapshotResponse struct {
 
 func (x *RefuseSnapshotResponse) Reset() {
 	*x = RefuseSnapshotResponse{}
-	mi := &file_api_cluster_proto_msgTypes[1]
+	mi := &file_api_cluster_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -143,7 +250,7 @@ func (x *RefuseSnapshotResponse) String() string {
 func (*RefuseSnapshotResponse) ProtoMessage() {}
 
 func (x *RefuseSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[1]
+	mi := &file_api_cluster_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -156,7 +263,7 @@ func (x *RefuseSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefuseSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*RefuseSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{1}
+	return file_api_cluster_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RefuseSnapshotResponse) GetTable() *Table {
@@ -183,7 +290,7 @@ type ContactRequest struct {
 
 func (x *ContactRequest) Reset() {
 	*x = ContactRequest{}
-	mi := &file_api_cluster_proto_msgTypes[2]
+	mi := &file_api_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -195,7 +302,7 @@ func (x *ContactRequest) String() string {
 func (*ContactRequest) ProtoMessage() {}
 
 func (x *ContactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[2]
+	mi := &file_api_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -208,7 +315,7 @@ func (x *ContactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContactRequest.ProtoReflect.Descriptor instead.
 func (*ContactRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{2}
+	return file_api_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ContactRequest) GetAddr() string {
@@ -233,7 +340,7 @@ type ContactResponse struct {
 
 func (x *ContactResponse) Reset() {
 	*x = ContactResponse{}
-	mi := &file_api_cluster_proto_msgTypes[3]
+	mi := &file_api_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -245,7 +352,7 @@ func (x *ContactResponse) String() string {
 func (*ContactResponse) ProtoMessage() {}
 
 func (x *ContactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[3]
+	mi := &file_api_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -258,7 +365,7 @@ func (x *ContactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContactResponse.ProtoReflect.Descriptor instead.
 func (*ContactResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{3}
+	return file_api_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ContactResponse) GetCluster() []byte {
@@ -301,7 +408,7 @@ type GossipKeys struct {
 
 func (x *GossipKeys) Reset() {
 	*x = GossipKeys{}
-	mi := &file_api_cluster_proto_msgTypes[4]
+	mi := &file_api_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -313,7 +420,7 @@ func (x *GossipKeys) String() string {
 func (*GossipKeys) ProtoMessage() {}
 
 func (x *GossipKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[4]
+	mi := &file_api_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -326,7 +433,7 @@ func (x *GossipKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GossipKeys.ProtoReflect.Descriptor instead.
 func (*GossipKeys) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{4}
+	return file_api_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GossipKeys) GetVersion() uint64 {
@@ -354,7 +461,7 @@ type GossipKey struct {
 
 func (x *GossipKey) Reset() {
 	*x = GossipKey{}
-	mi := &file_api_cluster_proto_msgTypes[5]
+	mi := &file_api_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -366,7 +473,7 @@ func (x *GossipKey) String() string {
 func (*GossipKey) ProtoMessage() {}
 
 func (x *GossipKey) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[5]
+	mi := &file_api_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -379,7 +486,7 @@ func (x *GossipKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GossipKey.ProtoReflect.Descriptor instead.
 func (*GossipKey) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{5}
+	return file_api_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GossipKey) GetId() uint32 {
@@ -406,7 +513,7 @@ type AddRegionRequest struct {
 
 func (x *AddRegionRequest) Reset() {
 	*x = AddRegionRequest{}
-	mi := &file_api_cluster_proto_msgTypes[6]
+	mi := &file_api_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -418,7 +525,7 @@ func (x *AddRegionRequest) String() string {
 func (*AddRegionRequest) ProtoMessage() {}
 
 func (x *AddRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[6]
+	mi := &file_api_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -431,7 +538,7 @@ func (x *AddRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRegionRequest.ProtoReflect.Descriptor instead.
 func (*AddRegionRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{6}
+	return file_api_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AddRegionRequest) GetName() string {
@@ -459,7 +566,7 @@ type AddRegionResponse struct {
 
 func (x *AddRegionResponse) Reset() {
 	*x = AddRegionResponse{}
-	mi := &file_api_cluster_proto_msgTypes[7]
+	mi := &file_api_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -471,7 +578,7 @@ func (x *AddRegionResponse) String() string {
 func (*AddRegionResponse) ProtoMessage() {}
 
 func (x *AddRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[7]
+	mi := &file_api_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -484,7 +591,7 @@ func (x *AddRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddRegionResponse.ProtoReflect.Descriptor instead.
 func (*AddRegionResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{7}
+	return file_api_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AddRegionResponse) GetRegion() *Region {
@@ -510,7 +617,7 @@ type ForgetNodeRequest struct {
 
 func (x *ForgetNodeRequest) Reset() {
 	*x = ForgetNodeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[8]
+	mi := &file_api_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -522,7 +629,7 @@ func (x *ForgetNodeRequest) String() string {
 func (*ForgetNodeRequest) ProtoMessage() {}
 
 func (x *ForgetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[8]
+	mi := &file_api_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -535,7 +642,7 @@ func (x *ForgetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetNodeRequest.ProtoReflect.Descriptor instead.
 func (*ForgetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{8}
+	return file_api_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ForgetNodeRequest) GetNode() uint32 {
@@ -555,7 +662,7 @@ type ForgetNodeResponse struct {
 
 func (x *ForgetNodeResponse) Reset() {
 	*x = ForgetNodeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[9]
+	mi := &file_api_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +674,7 @@ func (x *ForgetNodeResponse) String() string {
 func (*ForgetNodeResponse) ProtoMessage() {}
 
 func (x *ForgetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[9]
+	mi := &file_api_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +687,7 @@ func (x *ForgetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetNodeResponse.ProtoReflect.Descriptor instead.
 func (*ForgetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{9}
+	return file_api_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ForgetNodeResponse) GetNode() *Node {
@@ -605,7 +712,7 @@ type PingRequest struct {
 
 func (x *PingRequest) Reset() {
 	*x = PingRequest{}
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +724,7 @@ func (x *PingRequest) String() string {
 func (*PingRequest) ProtoMessage() {}
 
 func (x *PingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +737,7 @@ func (x *PingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingRequest.ProtoReflect.Descriptor instead.
 func (*PingRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{10}
+	return file_api_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 type PingResponse struct {
@@ -654,7 +761,7 @@ type PingResponse struct {
 
 func (x *PingResponse) Reset() {
 	*x = PingResponse{}
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +773,7 @@ func (x *PingResponse) String() string {
 func (*PingResponse) ProtoMessage() {}
 
 func (x *PingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +786,7 @@ func (x *PingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingResponse.ProtoReflect.Descriptor instead.
 func (*PingResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{11}
+	return file_api_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PingResponse) GetCluster() []byte {
@@ -746,7 +853,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +865,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +878,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{12}
+	return file_api_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 type StoreStatus struct {
@@ -793,7 +900,7 @@ type StoreStatus struct {
 
 func (x *StoreStatus) Reset() {
 	*x = StoreStatus{}
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +912,7 @@ func (x *StoreStatus) String() string {
 func (*StoreStatus) ProtoMessage() {}
 
 func (x *StoreStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +925,7 @@ func (x *StoreStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
 func (*StoreStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{13}
+	return file_api_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StoreStatus) GetDir() string {
@@ -891,7 +998,7 @@ type StoreDamage struct {
 
 func (x *StoreDamage) Reset() {
 	*x = StoreDamage{}
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1010,7 @@ func (x *StoreDamage) String() string {
 func (*StoreDamage) ProtoMessage() {}
 
 func (x *StoreDamage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1023,7 @@ func (x *StoreDamage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreDamage.ProtoReflect.Descriptor instead.
 func (*StoreDamage) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{14}
+	return file_api_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StoreDamage) GetFile() string {
@@ -961,7 +1068,7 @@ type ReplicaTrouble struct {
 
 func (x *ReplicaTrouble) Reset() {
 	*x = ReplicaTrouble{}
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -973,7 +1080,7 @@ func (x *ReplicaTrouble) String() string {
 func (*ReplicaTrouble) ProtoMessage() {}
 
 func (x *ReplicaTrouble) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -986,7 +1093,7 @@ func (x *ReplicaTrouble) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaTrouble.ProtoReflect.Descriptor instead.
 func (*ReplicaTrouble) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{15}
+	return file_api_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReplicaTrouble) GetKind() ReplicaTroubleKind {
@@ -1031,7 +1138,7 @@ type NodeSight struct {
 
 func (x *NodeSight) Reset() {
 	*x = NodeSight{}
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1043,7 +1150,7 @@ func (x *NodeSight) String() string {
 func (*NodeSight) ProtoMessage() {}
 
 func (x *NodeSight) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1056,7 +1163,7 @@ func (x *NodeSight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSight.ProtoReflect.Descriptor instead.
 func (*NodeSight) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{16}
+	return file_api_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *NodeSight) GetNode() uint32 {
@@ -1099,7 +1206,7 @@ type MetadataReplica struct {
 
 func (x *MetadataReplica) Reset() {
 	*x = MetadataReplica{}
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1218,7 @@ func (x *MetadataReplica) String() string {
 func (*MetadataReplica) ProtoMessage() {}
 
 func (x *MetadataReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1231,7 @@ func (x *MetadataReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataReplica.ProtoReflect.Descriptor instead.
 func (*MetadataReplica) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{17}
+	return file_api_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MetadataReplica) GetSilent() bool {
@@ -1178,7 +1285,7 @@ type MetadataRecovery struct {
 
 func (x *MetadataRecovery) Reset() {
 	*x = MetadataRecovery{}
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1297,7 @@ func (x *MetadataRecovery) String() string {
 func (*MetadataRecovery) ProtoMessage() {}
 
 func (x *MetadataRecovery) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1310,7 @@ func (x *MetadataRecovery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataRecovery.ProtoReflect.Descriptor instead.
 func (*MetadataRecovery) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{18}
+	return file_api_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MetadataRecovery) GetAtNs() int64 {
@@ -1264,7 +1371,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1383,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1396,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{19}
+	return file_api_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StatusResponse) GetCluster() []byte {
@@ -1414,7 +1521,7 @@ type GetMetadataRequest struct {
 
 func (x *GetMetadataRequest) Reset() {
 	*x = GetMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[20]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1533,7 @@ func (x *GetMetadataRequest) String() string {
 func (*GetMetadataRequest) ProtoMessage() {}
 
 func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[20]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1546,7 @@ func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetadataRequest.ProtoReflect.Descriptor instead.
 func (*GetMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{20}
+	return file_api_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetMetadataRequest) GetRevisionMin() uint64 {
@@ -1457,7 +1564,7 @@ type WatchMetadataRequest struct {
 
 func (x *WatchMetadataRequest) Reset() {
 	*x = WatchMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[21]
+	mi := &file_api_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1576,7 @@ func (x *WatchMetadataRequest) String() string {
 func (*WatchMetadataRequest) ProtoMessage() {}
 
 func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[21]
+	mi := &file_api_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1589,7 @@ func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMetadataRequest.ProtoReflect.Descriptor instead.
 func (*WatchMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{21}
+	return file_api_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 type CreateTableRequest struct {
@@ -1502,7 +1609,7 @@ type CreateTableRequest struct {
 
 func (x *CreateTableRequest) Reset() {
 	*x = CreateTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[22]
+	mi := &file_api_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1621,7 @@ func (x *CreateTableRequest) String() string {
 func (*CreateTableRequest) ProtoMessage() {}
 
 func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[22]
+	mi := &file_api_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1634,7 @@ func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableRequest.ProtoReflect.Descriptor instead.
 func (*CreateTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{22}
+	return file_api_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CreateTableRequest) GetName() string {
@@ -1584,7 +1691,7 @@ type CreateTableResponse struct {
 
 func (x *CreateTableResponse) Reset() {
 	*x = CreateTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[23]
+	mi := &file_api_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1703,7 @@ func (x *CreateTableResponse) String() string {
 func (*CreateTableResponse) ProtoMessage() {}
 
 func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[23]
+	mi := &file_api_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1716,7 @@ func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableResponse.ProtoReflect.Descriptor instead.
 func (*CreateTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{23}
+	return file_api_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CreateTableResponse) GetTable() *Table {
@@ -1642,7 +1749,7 @@ type DescribeTableRequest struct {
 
 func (x *DescribeTableRequest) Reset() {
 	*x = DescribeTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1761,7 @@ func (x *DescribeTableRequest) String() string {
 func (*DescribeTableRequest) ProtoMessage() {}
 
 func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1774,7 @@ func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableRequest.ProtoReflect.Descriptor instead.
 func (*DescribeTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{24}
+	return file_api_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DescribeTableRequest) GetName() string {
@@ -1690,7 +1797,7 @@ type DescribeTableResponse struct {
 
 func (x *DescribeTableResponse) Reset() {
 	*x = DescribeTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1702,7 +1809,7 @@ func (x *DescribeTableResponse) String() string {
 func (*DescribeTableResponse) ProtoMessage() {}
 
 func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1715,7 +1822,7 @@ func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableResponse.ProtoReflect.Descriptor instead.
 func (*DescribeTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{25}
+	return file_api_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DescribeTableResponse) GetTable() *Table {
@@ -1755,7 +1862,7 @@ type DescribeRangeRequest struct {
 
 func (x *DescribeRangeRequest) Reset() {
 	*x = DescribeRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +1874,7 @@ func (x *DescribeRangeRequest) String() string {
 func (*DescribeRangeRequest) ProtoMessage() {}
 
 func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +1887,7 @@ func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{26}
+	return file_api_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DescribeRangeRequest) GetRange() *RangeID {
@@ -1813,7 +1920,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_api_cluster_proto_msgTypes[27]
+	mi := &file_api_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1825,7 +1932,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[27]
+	mi := &file_api_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1838,7 +1945,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{27}
+	return file_api_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReplicaStatus) GetNode() uint32 {
@@ -1923,7 +2030,7 @@ type DescribeRangeResponse struct {
 
 func (x *DescribeRangeResponse) Reset() {
 	*x = DescribeRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[28]
+	mi := &file_api_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1935,7 +2042,7 @@ func (x *DescribeRangeResponse) String() string {
 func (*DescribeRangeResponse) ProtoMessage() {}
 
 func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[28]
+	mi := &file_api_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1948,7 +2055,7 @@ func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{28}
+	return file_api_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DescribeRangeResponse) GetRange() *Range {
@@ -1980,7 +2087,7 @@ type InitRequest struct {
 
 func (x *InitRequest) Reset() {
 	*x = InitRequest{}
-	mi := &file_api_cluster_proto_msgTypes[29]
+	mi := &file_api_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1992,7 +2099,7 @@ func (x *InitRequest) String() string {
 func (*InitRequest) ProtoMessage() {}
 
 func (x *InitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[29]
+	mi := &file_api_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2005,7 +2112,7 @@ func (x *InitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
 func (*InitRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{29}
+	return file_api_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 type InitResponse struct {
@@ -2018,7 +2125,7 @@ type InitResponse struct {
 
 func (x *InitResponse) Reset() {
 	*x = InitResponse{}
-	mi := &file_api_cluster_proto_msgTypes[30]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2137,7 @@ func (x *InitResponse) String() string {
 func (*InitResponse) ProtoMessage() {}
 
 func (x *InitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[30]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2150,7 @@ func (x *InitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitResponse.ProtoReflect.Descriptor instead.
 func (*InitResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{30}
+	return file_api_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *InitResponse) GetCluster() []byte {
@@ -2084,7 +2191,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_api_cluster_proto_msgTypes[31]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2203,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[31]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2109,7 +2216,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{31}
+	return file_api_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *JoinRequest) GetCluster() []byte {
@@ -2191,7 +2298,7 @@ type RegistrationProof struct {
 
 func (x *RegistrationProof) Reset() {
 	*x = RegistrationProof{}
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2310,7 @@ func (x *RegistrationProof) String() string {
 func (*RegistrationProof) ProtoMessage() {}
 
 func (x *RegistrationProof) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2323,7 @@ func (x *RegistrationProof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistrationProof.ProtoReflect.Descriptor instead.
 func (*RegistrationProof) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{32}
+	return file_api_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RegistrationProof) GetChain() [][]byte {
@@ -2256,7 +2363,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2375,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2388,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{33}
+	return file_api_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -2338,7 +2445,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2350,7 +2457,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2363,7 +2470,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{34}
+	return file_api_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DrainRequest) GetNode() uint32 {
@@ -2397,7 +2504,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2516,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2529,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{35}
+	return file_api_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DrainResponse) GetPrimaries() uint32 {
@@ -2444,7 +2551,7 @@ type DiscardReplicaRequest struct {
 
 func (x *DiscardReplicaRequest) Reset() {
 	*x = DiscardReplicaRequest{}
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2456,7 +2563,7 @@ func (x *DiscardReplicaRequest) String() string {
 func (*DiscardReplicaRequest) ProtoMessage() {}
 
 func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2469,7 +2576,7 @@ func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{36}
+	return file_api_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DiscardReplicaRequest) GetRange() *RangeID {
@@ -2501,7 +2608,7 @@ type DiscardReplicaResponse struct {
 
 func (x *DiscardReplicaResponse) Reset() {
 	*x = DiscardReplicaResponse{}
-	mi := &file_api_cluster_proto_msgTypes[37]
+	mi := &file_api_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2620,7 @@ func (x *DiscardReplicaResponse) String() string {
 func (*DiscardReplicaResponse) ProtoMessage() {}
 
 func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[37]
+	mi := &file_api_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2633,7 @@ func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{37}
+	return file_api_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 type RecoverRangeRequest struct {
@@ -2546,7 +2653,7 @@ type RecoverRangeRequest struct {
 
 func (x *RecoverRangeRequest) Reset() {
 	*x = RecoverRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[38]
+	mi := &file_api_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2558,7 +2665,7 @@ func (x *RecoverRangeRequest) String() string {
 func (*RecoverRangeRequest) ProtoMessage() {}
 
 func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[38]
+	mi := &file_api_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2571,7 +2678,7 @@ func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{38}
+	return file_api_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RecoverRangeRequest) GetRange() *RangeID {
@@ -2625,7 +2732,7 @@ type RecoverRangeResponse struct {
 
 func (x *RecoverRangeResponse) Reset() {
 	*x = RecoverRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[39]
+	mi := &file_api_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2637,7 +2744,7 @@ func (x *RecoverRangeResponse) String() string {
 func (*RecoverRangeResponse) ProtoMessage() {}
 
 func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[39]
+	mi := &file_api_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2650,7 +2757,7 @@ func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeResponse.ProtoReflect.Descriptor instead.
 func (*RecoverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{39}
+	return file_api_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RecoverRangeResponse) GetRange() *Range {
@@ -2664,7 +2771,13 @@ var File_api_cluster_proto protoreflect.FileDescriptor
 
 const file_api_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x11api/cluster.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"-\n" +
+	"\x11api/cluster.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"8\n" +
+	"\x10DropTableRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\rR\x02id\"?\n" +
+	"\x11DropTableResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"-\n" +
 	"\x15RefuseSnapshotRequest\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\"[\n" +
 	"\x16RefuseSnapshotResponse\x12%\n" +
@@ -2860,7 +2973,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	" REPLICA_TROUBLE_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" REPLICA_TROUBLE_KIND_QUARANTINED\x10\x01\x12 \n" +
 	"\x1cREPLICA_TROUBLE_KIND_WAITING\x10\x02\x12!\n" +
-	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\xe5\b\n" +
+	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\xab\t\n" +
 	"\aCluster\x125\n" +
 	"\x04Ping\x12\x15.rhumb.v1.PingRequest\x1a\x16.rhumb.v1.PingResponse\x12;\n" +
 	"\x06Status\x12\x17.rhumb.v1.StatusRequest\x1a\x18.rhumb.v1.StatusResponse\x12?\n" +
@@ -2878,7 +2991,8 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\tAddRegion\x12\x1a.rhumb.v1.AddRegionRequest\x1a\x1b.rhumb.v1.AddRegionResponse\x12G\n" +
 	"\n" +
 	"ForgetNode\x12\x1b.rhumb.v1.ForgetNodeRequest\x1a\x1c.rhumb.v1.ForgetNodeResponse\x12S\n" +
-	"\x0eRefuseSnapshot\x12\x1f.rhumb.v1.RefuseSnapshotRequest\x1a .rhumb.v1.RefuseSnapshotResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\x0eRefuseSnapshot\x12\x1f.rhumb.v1.RefuseSnapshotRequest\x1a .rhumb.v1.RefuseSnapshotResponse\x12D\n" +
+	"\tDropTable\x12\x1a.rhumb.v1.DropTableRequest\x1a\x1b.rhumb.v1.DropTableResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_cluster_proto_rawDescOnce sync.Once
@@ -2893,130 +3007,134 @@ func file_api_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_api_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_api_cluster_proto_goTypes = []any{
 	(ReplicaTroubleKind)(0),        // 0: rhumb.v1.ReplicaTroubleKind
-	(*RefuseSnapshotRequest)(nil),  // 1: rhumb.v1.RefuseSnapshotRequest
-	(*RefuseSnapshotResponse)(nil), // 2: rhumb.v1.RefuseSnapshotResponse
-	(*ContactRequest)(nil),         // 3: rhumb.v1.ContactRequest
-	(*ContactResponse)(nil),        // 4: rhumb.v1.ContactResponse
-	(*GossipKeys)(nil),             // 5: rhumb.v1.GossipKeys
-	(*GossipKey)(nil),              // 6: rhumb.v1.GossipKey
-	(*AddRegionRequest)(nil),       // 7: rhumb.v1.AddRegionRequest
-	(*AddRegionResponse)(nil),      // 8: rhumb.v1.AddRegionResponse
-	(*ForgetNodeRequest)(nil),      // 9: rhumb.v1.ForgetNodeRequest
-	(*ForgetNodeResponse)(nil),     // 10: rhumb.v1.ForgetNodeResponse
-	(*PingRequest)(nil),            // 11: rhumb.v1.PingRequest
-	(*PingResponse)(nil),           // 12: rhumb.v1.PingResponse
-	(*StatusRequest)(nil),          // 13: rhumb.v1.StatusRequest
-	(*StoreStatus)(nil),            // 14: rhumb.v1.StoreStatus
-	(*StoreDamage)(nil),            // 15: rhumb.v1.StoreDamage
-	(*ReplicaTrouble)(nil),         // 16: rhumb.v1.ReplicaTrouble
-	(*NodeSight)(nil),              // 17: rhumb.v1.NodeSight
-	(*MetadataReplica)(nil),        // 18: rhumb.v1.MetadataReplica
-	(*MetadataRecovery)(nil),       // 19: rhumb.v1.MetadataRecovery
-	(*StatusResponse)(nil),         // 20: rhumb.v1.StatusResponse
-	(*GetMetadataRequest)(nil),     // 21: rhumb.v1.GetMetadataRequest
-	(*WatchMetadataRequest)(nil),   // 22: rhumb.v1.WatchMetadataRequest
-	(*CreateTableRequest)(nil),     // 23: rhumb.v1.CreateTableRequest
-	(*CreateTableResponse)(nil),    // 24: rhumb.v1.CreateTableResponse
-	(*DescribeTableRequest)(nil),   // 25: rhumb.v1.DescribeTableRequest
-	(*DescribeTableResponse)(nil),  // 26: rhumb.v1.DescribeTableResponse
-	(*DescribeRangeRequest)(nil),   // 27: rhumb.v1.DescribeRangeRequest
-	(*ReplicaStatus)(nil),          // 28: rhumb.v1.ReplicaStatus
-	(*DescribeRangeResponse)(nil),  // 29: rhumb.v1.DescribeRangeResponse
-	(*InitRequest)(nil),            // 30: rhumb.v1.InitRequest
-	(*InitResponse)(nil),           // 31: rhumb.v1.InitResponse
-	(*JoinRequest)(nil),            // 32: rhumb.v1.JoinRequest
-	(*RegistrationProof)(nil),      // 33: rhumb.v1.RegistrationProof
-	(*JoinResponse)(nil),           // 34: rhumb.v1.JoinResponse
-	(*DrainRequest)(nil),           // 35: rhumb.v1.DrainRequest
-	(*DrainResponse)(nil),          // 36: rhumb.v1.DrainResponse
-	(*DiscardReplicaRequest)(nil),  // 37: rhumb.v1.DiscardReplicaRequest
-	(*DiscardReplicaResponse)(nil), // 38: rhumb.v1.DiscardReplicaResponse
-	(*RecoverRangeRequest)(nil),    // 39: rhumb.v1.RecoverRangeRequest
-	(*RecoverRangeResponse)(nil),   // 40: rhumb.v1.RecoverRangeResponse
-	nil,                            // 41: rhumb.v1.StatusResponse.TroubleCountsEntry
-	(*Table)(nil),                  // 42: rhumb.v1.Table
-	(*Point)(nil),                  // 43: rhumb.v1.Point
-	(*Region)(nil),                 // 44: rhumb.v1.Region
-	(*Node)(nil),                   // 45: rhumb.v1.Node
-	(*RangeID)(nil),                // 46: rhumb.v1.RangeID
-	(*ClassSettings)(nil),          // 47: rhumb.v1.ClassSettings
-	(*Class)(nil),                  // 48: rhumb.v1.Class
-	(*Range)(nil),                  // 49: rhumb.v1.Range
-	(*Identity)(nil),               // 50: rhumb.v1.Identity
-	(*Metadata)(nil),               // 51: rhumb.v1.Metadata
+	(*DropTableRequest)(nil),       // 1: rhumb.v1.DropTableRequest
+	(*DropTableResponse)(nil),      // 2: rhumb.v1.DropTableResponse
+	(*RefuseSnapshotRequest)(nil),  // 3: rhumb.v1.RefuseSnapshotRequest
+	(*RefuseSnapshotResponse)(nil), // 4: rhumb.v1.RefuseSnapshotResponse
+	(*ContactRequest)(nil),         // 5: rhumb.v1.ContactRequest
+	(*ContactResponse)(nil),        // 6: rhumb.v1.ContactResponse
+	(*GossipKeys)(nil),             // 7: rhumb.v1.GossipKeys
+	(*GossipKey)(nil),              // 8: rhumb.v1.GossipKey
+	(*AddRegionRequest)(nil),       // 9: rhumb.v1.AddRegionRequest
+	(*AddRegionResponse)(nil),      // 10: rhumb.v1.AddRegionResponse
+	(*ForgetNodeRequest)(nil),      // 11: rhumb.v1.ForgetNodeRequest
+	(*ForgetNodeResponse)(nil),     // 12: rhumb.v1.ForgetNodeResponse
+	(*PingRequest)(nil),            // 13: rhumb.v1.PingRequest
+	(*PingResponse)(nil),           // 14: rhumb.v1.PingResponse
+	(*StatusRequest)(nil),          // 15: rhumb.v1.StatusRequest
+	(*StoreStatus)(nil),            // 16: rhumb.v1.StoreStatus
+	(*StoreDamage)(nil),            // 17: rhumb.v1.StoreDamage
+	(*ReplicaTrouble)(nil),         // 18: rhumb.v1.ReplicaTrouble
+	(*NodeSight)(nil),              // 19: rhumb.v1.NodeSight
+	(*MetadataReplica)(nil),        // 20: rhumb.v1.MetadataReplica
+	(*MetadataRecovery)(nil),       // 21: rhumb.v1.MetadataRecovery
+	(*StatusResponse)(nil),         // 22: rhumb.v1.StatusResponse
+	(*GetMetadataRequest)(nil),     // 23: rhumb.v1.GetMetadataRequest
+	(*WatchMetadataRequest)(nil),   // 24: rhumb.v1.WatchMetadataRequest
+	(*CreateTableRequest)(nil),     // 25: rhumb.v1.CreateTableRequest
+	(*CreateTableResponse)(nil),    // 26: rhumb.v1.CreateTableResponse
+	(*DescribeTableRequest)(nil),   // 27: rhumb.v1.DescribeTableRequest
+	(*DescribeTableResponse)(nil),  // 28: rhumb.v1.DescribeTableResponse
+	(*DescribeRangeRequest)(nil),   // 29: rhumb.v1.DescribeRangeRequest
+	(*ReplicaStatus)(nil),          // 30: rhumb.v1.ReplicaStatus
+	(*DescribeRangeResponse)(nil),  // 31: rhumb.v1.DescribeRangeResponse
+	(*InitRequest)(nil),            // 32: rhumb.v1.InitRequest
+	(*InitResponse)(nil),           // 33: rhumb.v1.InitResponse
+	(*JoinRequest)(nil),            // 34: rhumb.v1.JoinRequest
+	(*RegistrationProof)(nil),      // 35: rhumb.v1.RegistrationProof
+	(*JoinResponse)(nil),           // 36: rhumb.v1.JoinResponse
+	(*DrainRequest)(nil),           // 37: rhumb.v1.DrainRequest
+	(*DrainResponse)(nil),          // 38: rhumb.v1.DrainResponse
+	(*DiscardReplicaRequest)(nil),  // 39: rhumb.v1.DiscardReplicaRequest
+	(*DiscardReplicaResponse)(nil), // 40: rhumb.v1.DiscardReplicaResponse
+	(*RecoverRangeRequest)(nil),    // 41: rhumb.v1.RecoverRangeRequest
+	(*RecoverRangeResponse)(nil),   // 42: rhumb.v1.RecoverRangeResponse
+	nil,                            // 43: rhumb.v1.StatusResponse.TroubleCountsEntry
+	(*Table)(nil),                  // 44: rhumb.v1.Table
+	(*Point)(nil),                  // 45: rhumb.v1.Point
+	(*Region)(nil),                 // 46: rhumb.v1.Region
+	(*Node)(nil),                   // 47: rhumb.v1.Node
+	(*RangeID)(nil),                // 48: rhumb.v1.RangeID
+	(*ClassSettings)(nil),          // 49: rhumb.v1.ClassSettings
+	(*Class)(nil),                  // 50: rhumb.v1.Class
+	(*Range)(nil),                  // 51: rhumb.v1.Range
+	(*Identity)(nil),               // 52: rhumb.v1.Identity
+	(*Metadata)(nil),               // 53: rhumb.v1.Metadata
 }
 var file_api_cluster_proto_depIdxs = []int32{
-	42, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
-	5,  // 1: rhumb.v1.ContactResponse.keys:type_name -> rhumb.v1.GossipKeys
-	6,  // 2: rhumb.v1.GossipKeys.keys:type_name -> rhumb.v1.GossipKey
-	43, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
-	44, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
-	45, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
-	15, // 6: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
+	44, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
+	7,  // 1: rhumb.v1.ContactResponse.keys:type_name -> rhumb.v1.GossipKeys
+	8,  // 2: rhumb.v1.GossipKeys.keys:type_name -> rhumb.v1.GossipKey
+	45, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
+	46, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
+	47, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
+	17, // 6: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
 	0,  // 7: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
-	46, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
-	19, // 9: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
-	45, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
-	14, // 11: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
-	16, // 12: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
-	41, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
-	17, // 14: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
-	18, // 15: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
-	47, // 16: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
-	42, // 17: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
-	48, // 18: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
-	42, // 19: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
-	48, // 20: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
-	46, // 21: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
-	49, // 22: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
-	28, // 23: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
-	50, // 24: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
-	43, // 25: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
-	45, // 26: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
-	33, // 27: rhumb.v1.JoinRequest.proof:type_name -> rhumb.v1.RegistrationProof
-	50, // 28: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
-	45, // 29: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
-	51, // 30: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
-	46, // 31: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	46, // 32: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	49, // 33: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
-	11, // 34: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
-	13, // 35: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
-	21, // 36: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
-	22, // 37: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
-	23, // 38: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
-	25, // 39: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
-	27, // 40: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
-	30, // 41: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
-	32, // 42: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
-	35, // 43: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
-	37, // 44: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	39, // 45: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
-	3,  // 46: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
-	7,  // 47: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
-	9,  // 48: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
-	1,  // 49: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
-	12, // 50: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
-	20, // 51: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
-	51, // 52: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
-	51, // 53: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
-	24, // 54: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
-	26, // 55: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
-	29, // 56: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
-	31, // 57: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
-	34, // 58: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
-	36, // 59: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
-	38, // 60: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	40, // 61: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
-	4,  // 62: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
-	8,  // 63: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
-	10, // 64: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
-	2,  // 65: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
-	50, // [50:66] is the sub-list for method output_type
-	34, // [34:50] is the sub-list for method input_type
+	48, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
+	21, // 9: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
+	47, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
+	16, // 11: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
+	18, // 12: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
+	43, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
+	19, // 14: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
+	20, // 15: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
+	49, // 16: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
+	44, // 17: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
+	50, // 18: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
+	44, // 19: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
+	50, // 20: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
+	48, // 21: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	51, // 22: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
+	30, // 23: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
+	52, // 24: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
+	45, // 25: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
+	47, // 26: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
+	35, // 27: rhumb.v1.JoinRequest.proof:type_name -> rhumb.v1.RegistrationProof
+	52, // 28: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
+	47, // 29: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
+	53, // 30: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
+	48, // 31: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	48, // 32: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	51, // 33: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
+	13, // 34: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
+	15, // 35: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
+	23, // 36: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
+	24, // 37: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
+	25, // 38: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
+	27, // 39: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
+	29, // 40: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
+	32, // 41: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
+	34, // 42: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
+	37, // 43: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
+	39, // 44: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	41, // 45: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
+	5,  // 46: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
+	9,  // 47: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
+	11, // 48: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
+	3,  // 49: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
+	1,  // 50: rhumb.v1.Cluster.DropTable:input_type -> rhumb.v1.DropTableRequest
+	14, // 51: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
+	22, // 52: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
+	53, // 53: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
+	53, // 54: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
+	26, // 55: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
+	28, // 56: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
+	31, // 57: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
+	33, // 58: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
+	36, // 59: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
+	38, // 60: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
+	40, // 61: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	42, // 62: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
+	6,  // 63: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
+	10, // 64: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
+	12, // 65: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
+	4,  // 66: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
+	2,  // 67: rhumb.v1.Cluster.DropTable:output_type -> rhumb.v1.DropTableResponse
+	51, // [51:68] is the sub-list for method output_type
+	34, // [34:51] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
 	34, // [34:34] is the sub-list for extension extendee
 	0,  // [0:34] is the sub-list for field type_name
@@ -3034,7 +3152,7 @@ func file_api_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_cluster_proto_rawDesc), len(file_api_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   41,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

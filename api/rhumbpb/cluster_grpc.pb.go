@@ -34,6 +34,7 @@ const (
 	Cluster_AddRegion_FullMethodName      = "/rhumb.v1.Cluster/AddRegion"
 	Cluster_ForgetNode_FullMethodName     = "/rhumb.v1.Cluster/ForgetNode"
 	Cluster_RefuseSnapshot_FullMethodName = "/rhumb.v1.Cluster/RefuseSnapshot"
+	Cluster_DropTable_FullMethodName      = "/rhumb.v1.Cluster/DropTable"
 )
 
 // ClusterClient is the client API for Cluster service.
@@ -86,6 +87,9 @@ type ClusterClient interface {
 	ForgetNode(ctx context.Context, in *ForgetNodeRequest, opts ...grpc.CallOption) (*ForgetNodeResponse, error)
 	// RefuseSnapshot takes a table out of the images in shared memory for good. It is idempotent.
 	RefuseSnapshot(ctx context.Context, in *RefuseSnapshotRequest, opts ...grpc.CallOption) (*RefuseSnapshotResponse, error)
+	// DropTable removes a table with all its records, for good. Repeating the request is harmless. The error
+	// is CONFLICT if the name belongs to another table than the request says.
+	DropTable(ctx context.Context, in *DropTableRequest, opts ...grpc.CallOption) (*DropTableResponse, error)
 }
 
 type clusterClient struct {
@@ -265,6 +269,16 @@ func (c *clusterClient) RefuseSnapshot(ctx context.Context, in *RefuseSnapshotRe
 	return out, nil
 }
 
+func (c *clusterClient) DropTable(ctx context.Context, in *DropTableRequest, opts ...grpc.CallOption) (*DropTableResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DropTableResponse)
+	err := c.cc.Invoke(ctx, Cluster_DropTable_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServer is the server API for Cluster service.
 // All implementations must embed UnimplementedClusterServer
 // for forward compatibility.
@@ -315,6 +329,9 @@ type ClusterServer interface {
 	ForgetNode(context.Context, *ForgetNodeRequest) (*ForgetNodeResponse, error)
 	// RefuseSnapshot takes a table out of the images in shared memory for good. It is idempotent.
 	RefuseSnapshot(context.Context, *RefuseSnapshotRequest) (*RefuseSnapshotResponse, error)
+	// DropTable removes a table with all its records, for good. Repeating the request is harmless. The error
+	// is CONFLICT if the name belongs to another table than the request says.
+	DropTable(context.Context, *DropTableRequest) (*DropTableResponse, error)
 	mustEmbedUnimplementedClusterServer()
 }
 
@@ -372,6 +389,9 @@ func (UnimplementedClusterServer) ForgetNode(context.Context, *ForgetNodeRequest
 }
 func (UnimplementedClusterServer) RefuseSnapshot(context.Context, *RefuseSnapshotRequest) (*RefuseSnapshotResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RefuseSnapshot not implemented")
+}
+func (UnimplementedClusterServer) DropTable(context.Context, *DropTableRequest) (*DropTableResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DropTable not implemented")
 }
 func (UnimplementedClusterServer) mustEmbedUnimplementedClusterServer() {}
 func (UnimplementedClusterServer) testEmbeddedByValue()                 {}
@@ -675,6 +695,24 @@ func _Cluster_RefuseSnapshot_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_DropTable_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DropTableRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).DropTable(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_DropTable_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).DropTable(ctx, req.(*DropTableRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Cluster_ServiceDesc is the grpc.ServiceDesc for Cluster service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -741,6 +779,10 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RefuseSnapshot",
 			Handler:    _Cluster_RefuseSnapshot_Handler,
+		},
+		{
+			MethodName: "DropTable",
+			Handler:    _Cluster_DropTable_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -99,7 +99,7 @@ whoever may read images need not be the same people. The records stay in the dat
 			})
 		},
 	}
-	return commandGroup("table", "Create, list and describe tables", tc.connected(create), tc.connected(ls), tc.connected(describe), tc.connected(unpublish))
+	return commandGroup("table", "Create, list, describe and drop tables", tc.connected(create), tc.connected(ls), tc.connected(describe), tc.connected(unpublish), tc.connected(tc.dropCommand()))
 }
 
 func (tc *tableCommands) createTable(ctx context.Context, name string, f tableFlags) error {

@@ -137,7 +137,7 @@ resource "rhumb_table" "plain" {
 		fails(bad(`snapshot = ["plain", "spatial"]`), "none of the other features"),
 		fails(bad(`replicas = 99`), "replicas is 99"),
 		fails(bad("replicas = 1\nmin_in_sync = 3"), "min_in_sync is 3"),
-		fails(bad(`deletion_policy = "drop"`), "one of refuse, forget"),
+		fails(bad(`deletion_policy = "drop"`), "one of refuse, forget, delete"),
 		resource.TestStep{
 			Config: keep,
 			Check: resource.ComposeAggregateTestCheckFunc(
@@ -150,13 +150,27 @@ resource "rhumb_table" "plain" {
 		unchanged(strings.Replace(keep, `"24h"`, `"24h"`, 1)),
 		fails(strings.Replace(keep, "hash_slots      = 4", "hash_slots      = 8", 1), "The table cannot be changed"),
 		fails(strings.Replace(keep, `"ordered"`, `"summed"`, 1), "The table cannot be changed"),
-		resource.TestStep{Config: keep, Destroy: true, ExpectError: regexp.MustCompile("cannot be removed")},
+		resource.TestStep{Config: keep, Destroy: true, ExpectError: regexp.MustCompile("is protected")},
 		resource.TestStep{ResourceName: "rhumb_table.flights", ImportState: true, ImportStateId: "tf_flights", ImportStateVerify: true, ImportStateVerifyIdentifierAttribute: "name"},
 		resource.TestStep{ResourceName: "rhumb_table.flights", ImportState: true, ImportStateId: "no_such_table", ExpectError: regexp.MustCompile("(?i)non-existent")},
 		resource.TestStep{Config: fmt.Sprintf(config, "forget")},
 	)
 	if !slices.ContainsFunc(c.open(t).Tables(), func(s client.TableStatus) bool { return s.Name == "tf_flights" && s.History == 24*time.Hour }) {
 		t.Error("the table is gone")
+	}
+}
+
+// TestTableIsDeleted destroys a table with the policy to drop it: the cluster has it no more.
+func TestTableIsDeleted(t *testing.T) {
+	c := sharedCluster(t)
+	const config = `resource "rhumb_table" "gone" {
+  name            = "tf_gone"
+  replicas        = 1
+  deletion_policy = "delete"
+}`
+	test(t, resource.TestStep{Config: config, Check: is("rhumb_table.gone", "deletion_policy", "delete")})
+	if slices.ContainsFunc(c.open(t).Tables(), func(s client.TableStatus) bool { return s.Name == "tf_gone" }) {
+		t.Error("the table is still there")
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema/int64planmodifier"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema/planmodifier"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema/setplanmodifier"
+	"github.com/hashicorp/terraform-plugin-framework/resource/schema/stringdefault"
 	"github.com/hashicorp/terraform-plugin-framework/resource/schema/stringplanmodifier"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
@@ -98,7 +100,10 @@ func (*tableResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *
 				Computed: true, MarkdownDescription: "Placement class; tables with equal settings share one.",
 				PlanModifiers: []planmodifier.String{stringplanmodifier.UseStateForUnknown()},
 			},
-			"deletion_policy": deletionPolicy("table"),
+			"deletion_policy": schema.StringAttribute{
+				Optional: true, Computed: true, Default: stringdefault.StaticString(refuse), Validators: oneOf(refuse, forget, drop),
+				MarkdownDescription: "What a destroy does: `refuse` (the default) fails, `forget` leaves the table in the cluster, and `delete` drops it with all its records and the grants on it, for good. Apply the change of the policy before the destroy.",
+			},
 		},
 	}
 }
@@ -108,10 +113,22 @@ func (r *tableResource) Configure(_ context.Context, req resource.ConfigureReque
 	r.configure(req.ProviderData, &resp.Diagnostics)
 }
 
+// drop is the deletion policy that removes the object from the cluster.
+const drop = "delete"
+
 // ModifyPlan implements resource.ResourceWithModifyPlan. A table holds records that no
-// configuration can bring back.
+// configuration can bring back, so a destroy needs a policy that says what becomes of them.
 func (*tableResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
-	checkDestroy(ctx, req, resp, "table")
+	if !req.Plan.Raw.IsNull() {
+		return
+	}
+	var name, policy types.String
+	resp.Diagnostics.Append(req.State.GetAttribute(ctx, path.Root("name"), &name)...)
+	resp.Diagnostics.Append(req.State.GetAttribute(ctx, path.Root("deletion_policy"), &policy)...)
+	if p := policy.ValueString(); p != forget && p != drop {
+		resp.Diagnostics.AddError("The table is protected",
+			fmt.Sprintf("Destroying table %s would lose its records. Set deletion_policy = %q to drop it with them, or %q to leave it in the cluster, and apply that first. `terraform state rm` forgets it too.", name.ValueString(), drop, forget))
+	}
 }
 
 // options returns the options of the table to create. Zero values take the defaults of the cluster.
@@ -228,9 +245,22 @@ func (*tableResource) Update(ctx context.Context, req resource.UpdateRequest, re
 	resp.Diagnostics.Append(resp.State.Set(ctx, &m)...)
 }
 
-// Delete implements resource.Resource. ModifyPlan has refused it unless the table is to be
-// forgotten.
-func (*tableResource) Delete(context.Context, resource.DeleteRequest, *resource.DeleteResponse) {}
+// Delete implements resource.Resource. ModifyPlan has refused it unless the policy says what becomes of the
+// records. The number keeps a later table of the name from being dropped in its place.
+func (r *tableResource) Delete(ctx context.Context, req resource.DeleteRequest, resp *resource.DeleteResponse) {
+	var m tableModel
+	if resp.Diagnostics.Append(req.State.Get(ctx, &m)...); resp.Diagnostics.HasError() || m.DeletionPolicy.ValueString() != drop {
+		return
+	}
+	r.with(ctx, &resp.Diagnostics, "drop the table", func(c *client.Client) error {
+		err := c.DropTable(ctx, m.Name.ValueString(), rhumb.TableID(m.ID.ValueInt64()))
+		// A cluster that was made again does not have it.
+		if rhumb.KindOf(err) == rhumb.NotFound {
+			return nil
+		}
+		return err
+	})
+}
 
 // ImportState implements resource.ResourceWithImportState.
 func (*tableResource) ImportState(ctx context.Context, req resource.ImportStateRequest, resp *resource.ImportStateResponse) {

@@ -11,6 +11,9 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
+// testBinary is the build of the nodes in these tests: the newest one, so that new clusters have every feature.
+var testBinary = rhumb.ThisBuild("test").String()
+
 // meta is a metadata group of one. It applies commands at once.
 type meta struct {
 	t  *testing.T
@@ -75,7 +78,7 @@ func start(t *testing.T) (*meta, *Admin, rhumb.ClassID) {
 	m := &meta{t: t, st: catalog.New(), sizes: map[rhumb.RangeID]int64{}}
 	for i := range byte(3) {
 		n := catalog.RegisterNode{
-			Store: rhumb.UUID{i + 1}, Boot: 1, Nonce: uint64(i + 1), Region: "singapore", Zone: string('a' + rune(i)), HasLocation: true,
+			Binary: testBinary, Store: rhumb.UUID{i + 1}, Boot: 1, Nonce: uint64(i + 1), Region: "singapore", Zone: string('a' + rune(i)), HasLocation: true,
 			Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
 		}
 		if i == 0 {
@@ -230,7 +233,7 @@ func TestInsertsGoToLeastLoaded(t *testing.T) {
 			for i, region := range []string{"frankfurt", "singapore"} {
 				id := byte(4 + i)
 				m.apply(catalog.RegisterNode{
-					Store: rhumb.UUID{id}, Boot: 1, Nonce: uint64(id), Region: region, Zone: "z", HasLocation: true,
+					Binary: testBinary, Store: rhumb.UUID{id}, Boot: 1, Nonce: uint64(id), Region: region, Zone: "z", HasLocation: true,
 					Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
 				})
 			}

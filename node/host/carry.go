@@ -86,6 +86,7 @@ func (h *Host) stageWrites(s *slot, rd *replica.Ready, commits []*commit) []*com
 	// knows.
 	at, seq, _ := s.r.Readable()
 	commit := storage.Commit{Seq: seq, HLC: at}
+	h.noteAppended(s, rd.Append)
 	for _, e := range rd.Append {
 		c.batch.Append(s.id, e, commit)
 	}
@@ -149,6 +150,9 @@ func (h *Host) applyCommit(c *commit) {
 			for i := range c.parts {
 				if p := &c.parts[i]; p.collect != 0 {
 					h.collector.addRange(p.s, p.collect)
+					if p.s.unswept {
+						h.beginSweep(p.s)
+					}
 				}
 			}
 			return

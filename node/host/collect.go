@@ -2,6 +2,7 @@ package host
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,8 @@ type collector struct {
 	queue []*slot
 	// waits holds, per waiting range, the newest timestamp below which no read begins any more.
 	waits map[*slot]rhumb.Timestamp
+	// sweeps are searches for dropped tables that wait. A range has at most one that is not out of date.
+	sweeps []pendingSweep
 
 	worker sched.Worker
 }
@@ -35,6 +38,37 @@ func (c *collector) addRange(s *slot, before rhumb.Timestamp) {
 	c.waits[s] = max(c.waits[s], before)
 	c.mu.Unlock()
 	c.worker.Wake()
+}
+
+// pendingSweep is a search of a range for dropped tables.
+type pendingSweep struct {
+	s *slot
+	w *sweep
+}
+
+// addSweep queues a search of a range for dropped tables. It takes the place of an earlier one.
+func (c *collector) addSweep(s *slot, w *sweep) {
+	c.mu.Lock()
+	i := slices.IndexFunc(c.sweeps, func(p pendingSweep) bool { return p.s == s })
+	if i >= 0 {
+		c.sweeps[i].w = w
+	} else {
+		c.sweeps = append(c.sweeps, pendingSweep{s, w})
+	}
+	c.mu.Unlock()
+	c.worker.Wake()
+}
+
+// takeSweep returns the search that waits longest.
+func (c *collector) takeSweep() (p pendingSweep, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.sweeps) == 0 {
+		return p, false
+	}
+	p = c.sweeps[0]
+	c.sweeps = c.sweeps[1:]
+	return p, true
 }
 
 // takeRange returns the range that waits longest.
@@ -55,9 +89,18 @@ func (c *collector) takeRange() (*slot, rhumb.Timestamp, bool) {
 // runCollector works until no range waits or the host closes.
 func (h *Host) runCollector() {
 	for h.ctx.Err() == nil {
+		// Collection comes first: it keeps ranges in use small, and nobody waits for a sweep.
 		s, before, ok := h.collector.takeRange()
 		if !ok {
-			return
+			p, ok := h.collector.takeSweep()
+			if !ok {
+				return
+			}
+			if err := h.sweepRange(p.s, p.w); err != nil {
+				h.m.clearFailed.Inc()
+				h.log.Warn("searching a range for dropped tables failed", "range", p.s.id.String(), "err", err)
+			}
+			continue
 		}
 		more, err := h.collectRange(s, before)
 		if err != nil {

@@ -114,6 +114,9 @@ type Config struct {
 	// metadata does not know the table; such a table keeps all versions. If History is nil, no
 	// table keeps any.
 	History func(rhumb.TableID) (keep time.Duration, ok bool)
+	// Dropped reports whether a table existed once and was dropped, so that its records can go. If it is
+	// nil, no table is ever dropped.
+	Dropped func(rhumb.TableID) bool
 	// Committed, if set, is called whenever more of a range's log is committed on this node, in any
 	// role. It must not block.
 	Committed func(Committed)
@@ -219,6 +222,9 @@ type Host struct {
 	// abandoned is set if the host closes while the disk is full. The decisions of the last pass
 	// are lost, as in a crash.
 	abandoned bool
+
+	// hasDrops is true once a table is known to have been dropped, which then is looked for.
+	hasDrops bool
 
 	// allSlots holds every slot in the order of creation, so that passes over it are deterministic.
 	allSlots []*slot

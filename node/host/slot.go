@@ -35,6 +35,11 @@ type slot struct {
 	// gone is true once the copy is being discarded; another slot takes its place.
 	gone bool
 
+	// sweep is the running search for records of dropped tables, or nil. unswept is true if some had to
+	// stay until the log is trimmed further.
+	sweep   *sweep
+	unswept bool
+
 	// weight is the slot's share of the host's budgets.
 	weight weight
 	// logKeep is the bound that boundLogs last set for the replica's log.

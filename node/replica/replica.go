@@ -47,6 +47,8 @@ type Replica struct {
 	// commitAtTick is the commit position at the last tick. If it has not moved since, no further
 	// entry carries it, so the peers need an explicit message.
 	commitAtTick rhumb.Seq
+	// tidy is set by Tidy. It outlives epochs, as the reason for it does.
+	tidy bool
 	// knownCommit is a position that an earlier life knew as committed and that the log no longer
 	// reaches, because the disk lost the end of the log; otherwise 0.
 	knownCommit rhumb.Seq
@@ -505,6 +507,9 @@ func (r *Replica) Ready() Ready {
 		r.overlay.nextGeneration()
 		r.sealGroups()
 		r.reconfigure()
+		if r.tidy {
+			r.tidyLog()
+		}
 		r.sendAll()
 		r.trimLog()
 		if last := r.log.last().Seq; last > r.handedOut {

@@ -410,6 +410,30 @@ func (r *Replica) trimLog() {
 	r.trimTo(to, r.cfg.LogKeepBytes)
 }
 
+// Tidy makes a primary trim its log as far as every copy has it, however little that is, and tell the
+// other replicas at once, until it is switched off. Dropped tables give their space back only where the
+// log is trimmed.
+func (r *Replica) Tidy(on bool) { r.tidy, r.dirty = on, r.dirty || on }
+
+// tidyLog carries out Tidy. A peer that lags holds it up.
+func (r *Replica) tidyLog() {
+	if r.commit < r.start {
+		return
+	}
+	have := r.commit - 1
+	for _, p := range r.peers {
+		have = min(have, p.match)
+	}
+	if have <= r.log.trim {
+		return
+	}
+	r.setTrim(have)
+	for _, p := range r.peers {
+		// An empty message carries the position.
+		p.commitDue = p.commitDue || !p.hasUnacked()
+	}
+}
+
 // trimTo moves the trim position to a point below the commit position if at least 1 MiB, or a
 // sixteenth of the kept log, can go. Small steps would leave storage many deletions to remember.
 func (r *Replica) trimTo(to bytePoint, keep int64) bool {

@@ -73,6 +73,9 @@ func (r Router) Class(table rhumb.TableID) (*rhumb.Class, error) {
 // tableOf returns a table and its class.
 func tableOf(op rhumb.Op, st *catalog.State, id rhumb.TableID) (*rhumb.Table, *rhumb.Class, error) {
 	t, ok := st.Table(id)
+	if !ok && st.IsTableDropped(id) {
+		return nil, nil, rhumb.Ef(op, rhumb.NotFound, "table %s was dropped", id)
+	}
 	if !ok {
 		// The revision shows an operator whether this node lags.
 		return nil, nil, rhumb.Ef(op, rhumb.NotFound, "table %s does not exist on this node, whose catalog has revision %d; create the table, or retry if it is new", id, st.Revision())

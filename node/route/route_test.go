@@ -12,6 +12,9 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
+// testBinary is the build of the nodes in these tests: the newest one, so that new clusters have every feature.
+var testBinary = rhumb.ThisBuild("test").String()
+
 // build returns a catalog with two regions, of two nodes and of one, and tables of one and of two
 // replicas. flights and crews share a class and a colocate byte.
 func build(t *testing.T) *catalog.State {
@@ -27,7 +30,7 @@ func build(t *testing.T) *catalog.State {
 	}
 	node := func(i byte, region string) catalog.RegisterNode {
 		return catalog.RegisterNode{
-			Store: rhumb.UUID{i}, Boot: 1, Nonce: uint64(i), Region: region, Zone: string('a' + rune(i)), HasLocation: true,
+			Binary: testBinary, Store: rhumb.UUID{i}, Boot: 1, Nonce: uint64(i), Region: region, Zone: string('a' + rune(i)), HasLocation: true,
 			Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
 		}
 	}

@@ -31,6 +31,7 @@ var administers = map[string]bool{
 	rhumbpb.Cluster_AddRegion_FullMethodName:      true,
 	rhumbpb.Cluster_ForgetNode_FullMethodName:     true,
 	rhumbpb.Cluster_RefuseSnapshot_FullMethodName: true,
+	rhumbpb.Cluster_DropTable_FullMethodName:      true,
 }
 
 // adminServices are the services all of whose requests are administrative, except those that list or describe.

@@ -52,6 +52,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Cluster_CreateTable_FullMethodName:    needIdentity,
 	rhumbpb.Cluster_DescribeTable_FullMethodName:  needIdentity,
 	rhumbpb.Cluster_RefuseSnapshot_FullMethodName: needIdentity,
+	rhumbpb.Cluster_DropTable_FullMethodName:      needIdentity,
 	rhumbpb.Cluster_Status_FullMethodName:         needRead,
 	rhumbpb.Cluster_DescribeRange_FullMethodName:  needRead,
 	rhumbpb.Cluster_Init_FullMethodName:           needAdmin,
@@ -182,7 +183,9 @@ func authorizeRequest(ctx context.Context, st *catalog.State, q any) error {
 	case *rhumbpb.CreateTableRequest:
 		return mayCreateTable(ctx, st, q)
 	case *rhumbpb.RefuseSnapshotRequest:
-		return mayRefuseSnapshot(ctx, st, q)
+		return mayChangeTable(ctx, st, "server.Cluster.RefuseSnapshot", q.Table)
+	case *rhumbpb.DropTableRequest:
+		return mayChangeTable(ctx, st, "server.Cluster.DropTable", q.Table)
 	case *rhumbpb.AlterUserRequest:
 		return mayAlterUser(ctx, st, q)
 	case *rhumbpb.SetTrustRequest:

@@ -318,7 +318,8 @@ func wholeMetadata(st *catalog.State) *api.Metadata {
 }
 
 // changedMetadata returns the objects that changed, as they are in the catalog. An object that is
-// not there any more was removed. Regions, classes and blocks are never removed.
+// not there any more was removed. Clients are not told of removed classes and blocks: nothing refers to
+// them once their tables and ranges are gone, and their numbers are never used again.
 func changedMetadata(st *catalog.State, ch catalog.Changes) *api.Metadata {
 	m := &api.Metadata{Revision: st.Revision(), Cluster: st.Cluster()}
 	for _, id := range ch.Regions {
@@ -397,17 +398,33 @@ func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest
 	return &rhumbpb.CreateTableResponse{Table: api.EncodeTable(*t), Class: api.EncodeClass(*class), Revision: st.Revision()}, nil
 }
 
-// mayRefuseSnapshot returns an error unless the caller may change a table.
-func mayRefuseSnapshot(ctx context.Context, st *catalog.State, q *rhumbpb.RefuseSnapshotRequest) error {
-	const op rhumb.Op = "server.Cluster.RefuseSnapshot"
+// mayChangeTable returns an error unless the caller may change or drop a table.
+func mayChangeTable(ctx context.Context, st *catalog.State, op rhumb.Op, table string) error {
 	who, subject := caller(ctx, st)
 	switch {
-	case subject.Allows(access.Admin, q.Table, nil):
+	case subject.Allows(access.Admin, table, nil):
 		return nil
-	case !subject.AllowsTable(q.Table):
-		return errTableHidden(op, who, q.Table)
+	case !subject.AllowsTable(table):
+		return errTableHidden(op, who, table)
 	}
-	return rhumb.Ef(op, rhumb.PermissionDenied, "%s may not change table %q; it needs the right admin for the table: `rhumb grant ROLE --table NAME --rights admin`", who, q.Table)
+	return rhumb.Ef(op, rhumb.PermissionDenied, "%s may not change table %q; it needs the right admin for the table: `rhumb grant ROLE --table NAME --rights admin`", who, table)
+}
+
+// DropTable removes a table with all its records.
+func (c *Cluster) DropTable(ctx context.Context, q *rhumbpb.DropTableRequest) (*rhumbpb.DropTableResponse, error) {
+	st, err := c.currentState()
+	if err != nil {
+		return nil, statusError(err)
+	}
+	if err := mayChangeTable(ctx, st, "server.Cluster.DropTable", q.Table); err != nil {
+		return nil, statusError(err)
+	}
+	// The state contains the drop, so this node answers nothing about the table any more.
+	res, st, err := c.node.Propose(ctx, catalog.DropTable{Name: q.Table, Table: rhumb.TableID(q.Id)})
+	if err != nil {
+		return nil, statusError(err)
+	}
+	return &rhumbpb.DropTableResponse{Id: uint32(res.Table), Revision: st.Revision()}, nil
 }
 
 // RefuseSnapshot takes a table out of shared memory for good.
@@ -416,15 +433,17 @@ func (c *Cluster) RefuseSnapshot(ctx context.Context, q *rhumbpb.RefuseSnapshotR
 	if err != nil {
 		return nil, statusError(err)
 	}
-	if err := mayRefuseSnapshot(ctx, st, q); err != nil {
+	if err := mayChangeTable(ctx, st, "server.Cluster.RefuseSnapshot", q.Table); err != nil {
 		return nil, statusError(err)
 	}
 	st, err = c.node.ChangeAccess(ctx, catalog.RefuseSnapshot{Table: q.Table})
 	if err != nil {
 		return nil, statusError(err)
 	}
-	// Tables are never dropped, so the table is still there.
-	t, _ := st.TableByName(q.Table)
+	t, ok := st.TableByName(q.Table)
+	if !ok {
+		return nil, statusError(rhumb.Ef("server.Cluster.RefuseSnapshot", rhumb.NotFound, "table %q was dropped meanwhile", q.Table))
+	}
 	return &rhumbpb.RefuseSnapshotResponse{Table: api.EncodeTable(*t), Revision: st.Revision()}, nil
 }
 

@@ -16,6 +16,9 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
+// testBinary is the build of the nodes in these tests: the newest one, so that new clusters have every feature.
+var testBinary = rhumb.ThisBuild("test").String()
+
 // node is a node whose catalog changes at once. It records the requests that it gets.
 type node struct {
 	Node
@@ -127,7 +130,7 @@ func (n *node) Init(context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
 
 func register(i byte) catalog.RegisterNode {
 	return catalog.RegisterNode{
-		Store: rhumb.UUID{i}, Boot: 1, Nonce: uint64(i), Region: "singapore", Zone: string('a' + rune(i)), HasLocation: true,
+		Binary: testBinary, Store: rhumb.UUID{i}, Boot: 1, Nonce: uint64(i), Region: "singapore", Zone: string('a' + rune(i)), HasLocation: true,
 		Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
 	}
 }
@@ -209,7 +212,7 @@ func TestClusterHandlers(t *testing.T) {
 		cmd := register(byte(i + 2))
 		resp, err := c.Join(t.Context(), &rhumbpb.JoinRequest{
 			Cluster: cluster[:], Identity: api.EncodeIdentity(rhumb.NodeIdentity{Store: cmd.Store, Boot: 1}), Nonce: cmd.Nonce, RegionName: cmd.Region,
-			Node: &rhumbpb.Node{Zone: cmd.Zone, Location: &rhumbpb.Point{}, Addr: cmd.Addr, HeartbeatAddr: cmd.HeartbeatAddr, AdminAddr: cmd.AdminAddr},
+			Node: &rhumbpb.Node{Zone: cmd.Zone, Location: &rhumbpb.Point{}, Addr: cmd.Addr, HeartbeatAddr: cmd.HeartbeatAddr, AdminAddr: cmd.AdminAddr, Binary: cmd.Binary},
 		})
 		if err != nil || resp.Identity.Node != i+2 || len(resp.Nodes) != int(i)+2 || string(resp.Cluster) != string(cluster[:]) {
 			t.Fatalf("join: %v, %v", resp, err)

@@ -28,7 +28,7 @@ type tx struct {
 func (s *State) Apply(cmd Command) (*State, Result, Changes) {
 	// The copy is shallow: a State is a few words and the roots of its trees.
 	t := &tx{State: *s, owner: new(owner)}
-	res := cmd.applyTo(t)
+	res := t.applyAdmitted(cmd)
 	// Callers compare pointers to see whether anything changed: the driver publishes a state and
 	// wakes watchers only then.
 	if t.changes.Len() == 0 && t.cluster == s.cluster {
@@ -94,7 +94,7 @@ func (c Batch) applyTo(t *tx) Result {
 	// so the others continue without a rollback.
 	items := make([]Result, len(c.Commands))
 	for i, cmd := range c.Commands {
-		items[i] = cmd.applyTo(t)
+		items[i] = t.applyAdmitted(cmd)
 	}
 	return Result{Items: items}
 }

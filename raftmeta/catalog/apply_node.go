@@ -41,6 +41,8 @@ func (c Init) applyTo(t *tx) Result {
 	if len(c.Gossip) > 0 {
 		t.putSecurity(&Security{Gossip: rhumb.GossipKeys{Version: 1, Keys: c.Gossip}})
 	}
+	// A new cluster has nobody to wait for. A founder of an earlier build names no version.
+	t.raiseVersion(rhumb.ParseBuild(c.First.Binary).Max)
 	return res
 }
 
@@ -106,6 +108,9 @@ func (c RegisterNode) applyTo(t *tx) Result {
 		return refuse(op, rhumb.WrongCluster, "the node belongs to cluster %s, but this is cluster %s; check its --join", c.Cluster, t.cluster)
 	}
 	if err := c.validateArgs(); err != nil {
+		return refuseErr(op, err)
+	}
+	if err := t.checkBuild(c); err != nil {
 		return refuseErr(op, err)
 	}
 	// A known node never becomes a second record: its ranges, epochs and lives depend on its id.

@@ -188,8 +188,8 @@ func (t *tx) addHashBlock(class rhumb.ClassID, p Placement) {
 func (c EnsureRegionBlocks) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.EnsureRegionBlocks"
 	class, ok := t.Class(c.Class)
-	if !ok {
-		return refuse(op, rhumb.NotFound, "class %s does not exist", c.Class)
+	if !ok || class.Dropping {
+		return refuse(op, rhumb.NotFound, "class %s does not exist, or its last table was dropped", c.Class)
 	}
 	// Regions that got their slots in the meantime are skipped, so a repeated command is done
 	// already.
@@ -214,8 +214,8 @@ func (c OpenSlot) applyTo(t *tx) Result {
 		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Node)
 	}
 	class, ok := t.Class(c.Class)
-	if !ok {
-		return refuse(op, rhumb.NotFound, "class %s does not exist", c.Class)
+	if !ok || class.Dropping {
+		return refuse(op, rhumb.NotFound, "class %s does not exist, or its last table was dropped", c.Class)
 	}
 	// Opened makes the command a compare-and-set: a repetition finds more open slots than it
 	// expects and gets the newest one instead of opening another.

@@ -10,7 +10,7 @@ import (
 func manyRanges(b *testing.B, n int) *State {
 	s := founded()
 	for i := range 5 {
-		s, _, _ = s.Apply(RegisterNode{Store: rhumb.UUID{byte(2 + i)}, Boot: 1, Region: "fra", Zone: "z"})
+		s, _, _ = s.Apply(RegisterNode{Binary: testBinary, Store: rhumb.UUID{byte(2 + i)}, Boot: 1, Region: "fra", Zone: "z"})
 	}
 	c := rhumb.DefaultClassSettings()
 	c.HashSlots = rhumb.BlockSlots

@@ -53,6 +53,10 @@ type wireCommand struct {
 	GossipKeys    []wireGossipKey `cbor:"54,keyasint,omitempty"`
 	GossipVersion uint64          `cbor:"55,keyasint,omitempty"`
 	Proof         *wireProof      `cbor:"56,keyasint,omitempty"`
+	Table         rhumb.TableID   `cbor:"70,keyasint,omitempty"`
+
+	ClusterVersion  rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
+	PreviousVersion rhumb.ClusterVersion `cbor:"91,keyasint,omitempty"`
 }
 
 // EncodeCommand returns the stored form of a command.
@@ -165,6 +169,10 @@ func (c SetGossipKeys) fillWire(w *wireCommand) {
 
 func (c ForgetNode) fillWire(w *wireCommand) { w.Node, w.Boot = c.Node, c.Boot }
 
+func (c SetClusterVersion) fillWire(w *wireCommand) {
+	w.ClusterVersion, w.PreviousVersion, w.Nodes = c.Version, c.Previous, c.Without
+}
+
 func (c SetVoters) fillWire(w *wireCommand) { w.Nodes = c.Voters }
 
 func (c PrepareHandover) fillWire(w *wireCommand) {
@@ -243,6 +251,9 @@ var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 	},
 	codeAdoptHandover:  func(w *wireCommand) Command { return AdoptHandover{w.Range.toRangeID(), w.Epoch, w.Boot} },
 	codeCancelHandover: func(w *wireCommand) Command { return CancelHandover{w.Range.toRangeID(), w.RangeVersion} },
+	codeSetClusterVersion: func(w *wireCommand) Command {
+		return SetClusterVersion{w.ClusterVersion, w.PreviousVersion, w.Nodes}
+	},
 }
 
 // toCommand returns the command that w holds.
@@ -256,6 +267,9 @@ func (w *wireCommand) toCommand() (Command, error) {
 		take, ok = accessDecoders[w.Code]
 	}
 	if !ok {
+		take, ok = dropDecoders[w.Code]
+	}
+	if !ok {
 		return nil, rhumb.Ef(op, rhumb.Incompatible, "command %d is unknown to this binary; use a newer one", w.Code)
 	}
 	// toUUID copies whatever fits, so a wrong length has to be found here.
@@ -265,7 +279,8 @@ func (w *wireCommand) toCommand() (Command, error) {
 	if n := len(w.Store); n != 0 && n != len(rhumb.UUID{}) {
 		return nil, rhumb.Ef(op, rhumb.Corrupt, "the store id has %d bytes instead of %d", n, len(rhumb.UUID{}))
 	}
-	return take(w), nil
+	cmd := take(w)
+	return cmd, checkRaise(cmd)
 }
 
 func (w *wireCommand) toBatch() (Command, error) {

@@ -30,6 +30,9 @@ type wireState struct {
 
 	stateAccess               // 60 to 62
 	Security    *wireSecurity `cbor:"50,keyasint,omitempty"`
+
+	// ClusterVersion is missing from states of rhumb.VersionBase, whose programs do not know the field.
+	ClusterVersion rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
 }
 
 // wireRecovery is the loss that an operator accepted for a range.
@@ -145,6 +148,7 @@ type wireNode struct {
 type wireClass struct {
 	ID       rhumb.ClassID `cbor:"1,keyasint"`
 	Settings wireSettings  `cbor:"2,keyasint"`
+	Dropping bool          `cbor:"70,keyasint,omitempty"`
 }
 
 type wireTable struct {
@@ -179,6 +183,8 @@ func (s *State) Encode() []byte {
 		LastRegion: s.lastRegion, LastNode: s.lastNode, LastTable: s.lastTable, LastClass: s.lastClass,
 		stateAccess: toStateAccess(s.access),
 		Security:    toWireSecurity(s.Security()),
+
+		ClusterVersion: s.version,
 	}
 	// Trees iterate in the order of their keys, which makes the encoding deterministic.
 	for _, r := range s.regions.all() {
@@ -188,7 +194,7 @@ func (s *State) Encode() []byte {
 		w.Nodes = append(w.Nodes, toWireNode(n))
 	}
 	for c := range s.Classes() {
-		w.Classes = append(w.Classes, wireClass{ID: c.ID, Settings: *toWireSettings(c.Settings)})
+		w.Classes = append(w.Classes, wireClass{ID: c.ID, Settings: *toWireSettings(c.Settings), Dropping: c.Dropping})
 	}
 	for t := range s.Tables() {
 		w.Tables = append(w.Tables, wireTable{t.ID, t.Name, t.Class, stateOptions(t.TableOptions)})
@@ -246,6 +252,9 @@ func Decode(b []byte) (*State, error) {
 	if err := checkVersion(op, w.Version, stateVersion); err != nil {
 		return nil, err
 	}
+	if err := checkKnown(op, w.ClusterVersion); err != nil {
+		return nil, err
+	}
 	s, err := w.toState()
 	if err != nil {
 		return nil, err
@@ -268,7 +277,7 @@ func (w *wireState) toState() (*State, error) {
 	t := tx{owner: new(owner), State: State{
 		cluster: toUUID(w.Cluster), revision: w.Revision,
 		lastRegion: w.LastRegion, lastNode: w.LastNode, lastTable: w.LastTable, lastClass: w.LastClass,
-		security: w.Security.toSecurity(),
+		security: w.Security.toSecurity(), version: w.ClusterVersion,
 	}}
 	for _, r := range w.Regions {
 		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.toPoint(), Dead: r.Dead}})
@@ -277,7 +286,7 @@ func (w *wireState) toState() (*State, error) {
 		t.putNode(w.Nodes[i].toNode())
 	}
 	for _, c := range w.Classes {
-		t.putClass(&rhumb.Class{ID: c.ID, Settings: c.Settings.toSettings()})
+		t.putClass(&rhumb.Class{ID: c.ID, Settings: c.Settings.toSettings(), Dropping: c.Dropping})
 	}
 	for _, table := range w.Tables {
 		t.putTable(&rhumb.Table{ID: table.ID, Name: table.Name, Class: table.Class, TableOptions: rhumb.TableOptions(table.stateOptions)})

@@ -62,6 +62,8 @@ func goldenCommands() []Command {
 		AlterGrant{Role: "reader", Scope: access.Scope{Table: "t", Prefix: "a\xff"}, Add: access.Read | access.Watch, Remove: access.Write},
 		AlterGrant{Role: "ops", Scope: access.Scope{Cluster: true}, Add: access.Admin},
 		RefuseSnapshot{Table: "flights"},
+		DropTable{Name: "flights", Table: 4},
+		RemoveClass{Class: 2},
 		SetTrust{Trust: []rhumb.Authority{{Fingerprint: fingerprint, Cert: []byte{1, 2}}}, Distrust: []string{fingerprint}},
 		SetTrust{Trust: []rhumb.Authority{{Fingerprint: fingerprint, Cert: []byte{1, 2}, Proof: []byte{3, 4}}}},
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Name: "rhumb://c/node/eu-1", NotAfter: time.Unix(9, 0).UTC(), Why: "lost", At: time.Unix(8, 0).UTC()}},
@@ -72,6 +74,7 @@ func goldenCommands() []Command {
 		PrepareHandover{Range: id, Version: 8, Target: 2},
 		AdoptHandover{Range: id, Epoch: 9, Boot: 4},
 		CancelHandover{Range: id, Version: 8},
+		SetClusterVersion{Version: 2, Previous: 1, Without: []rhumb.NodeID{3}},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
 }
@@ -100,6 +103,8 @@ func goldenState(t testing.TB) *State {
 		CreateUser{"ann", someVerifier(3), []string{"writer", "reader"}},
 		CreateUser{Name: "bob"},
 		SetUser{Name: "bob", Disabled: new(true)},
+		RegisterNode{Binary: testBinary, Node: 1, Store: rhumb.UUID{1}, Boot: 9, Nonce: 12, Region: "fra", Zone: "z"},
+		SetClusterVersion{Version: 2, Previous: 1},
 	} {
 		var res Result
 		if s, res, _ = s.Apply(cmd); res.Failure != nil {
@@ -111,7 +116,7 @@ func goldenState(t testing.TB) *State {
 
 // plainState returns a state without names and security, as binaries before them wrote it.
 func plainState(t testing.TB) *State {
-	s := founded()
+	s := foundedBy("")
 	c := rhumb.DefaultClassSettings()
 	c.Replicas, c.HashSlots = 2, 1
 	for _, next := range []func() Command{
@@ -252,7 +257,6 @@ func TestDecodeChecks(t *testing.T) {
 		{"store of another", func(w *wireState) { w.Nodes[0].Store = w.Nodes[1].Store }},
 		{"class of nobody", func(w *wireState) { w.Tables[0].Class = 9 }},
 		{"bad settings", func(w *wireState) { w.Classes[0].Settings.Replicas = 99 }},
-		{"block count", func(w *wireState) { w.Regions[0].Blocks++ }},
 		{"crooked block", func(w *wireState) { w.Blocks[0].First++ }},
 		{"active block of another", func(w *wireState) { w.Active[0].Node = 2 }},
 		{"active block of nobody", func(w *wireState) { w.Active[0].Node = 9 }},

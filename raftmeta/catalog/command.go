@@ -47,9 +47,10 @@ const (
 	codeForgetNode        commandCode = 33
 
 	// Above 140, because command_access.go has the codes from 40 on.
-	codePrepareHandover commandCode = 140
-	codeAdoptHandover   commandCode = 141
-	codeCancelHandover  commandCode = 142
+	codePrepareHandover   commandCode = 140
+	codeAdoptHandover     commandCode = 141
+	codeCancelHandover    commandCode = 142
+	codeSetClusterVersion commandCode = 90
 )
 
 // BatchMax bounds the commands of one Batch.
@@ -120,7 +121,7 @@ type RegisterNode struct {
 	HasLocation bool
 	// Addr, HeartbeatAddr and AdminAddr are "host:port".
 	Addr, HeartbeatAddr, AdminAddr string
-	// Binary is the version of the node's program.
+	// Binary is the text of the node's rhumb.Build. In Init it decides the version of the new cluster.
 	Binary string
 	// Name is the name in the node's certificate, which the proposer has verified; "" for an insecure
 	// node. The first registration with a name binds the name to the node, also if earlier lives of the
@@ -410,6 +411,16 @@ type SetVoters struct {
 	Voters []rhumb.NodeID
 }
 
+// SetClusterVersion raises the active cluster version by one (docs/replication.md#versions). Previous is the
+// version on which the decision was made; if another one is active, the command is Conflict. It is refused
+// as long as a registered node runs a program that does not support Version. Nodes that an operator forgot do
+// not count, and neither do the fenced nodes in Without: these cannot register again until they run a
+// program that supports the version.
+type SetClusterVersion struct {
+	Version, Previous rhumb.ClusterVersion
+	Without           []rhumb.NodeID
+}
+
 // Batch applies commands in order, in one step. Each has its own result in Result.Items, and a
 // refused command does not stop the others. Batches do not nest.
 type Batch struct {
@@ -440,4 +451,10 @@ func (SetVoters) wireCode() commandCode          { return codeSetVoters }
 func (PrepareHandover) wireCode() commandCode    { return codePrepareHandover }
 func (AdoptHandover) wireCode() commandCode      { return codeAdoptHandover }
 func (CancelHandover) wireCode() commandCode     { return codeCancelHandover }
-func (Batch) wireCode() commandCode              { return codeBatch }
+
+func (PrepareHandover) needs() rhumb.Feature { return rhumb.FeatureHandover }
+func (AdoptHandover) needs() rhumb.Feature   { return rhumb.FeatureHandover }
+func (CancelHandover) needs() rhumb.Feature  { return rhumb.FeatureHandover }
+
+func (SetClusterVersion) wireCode() commandCode { return codeSetClusterVersion }
+func (Batch) wireCode() commandCode             { return codeBatch }

@@ -40,13 +40,15 @@ func TestHandoverRefusals(t *testing.T) {
 // TestHandoverEndsWithItsTarget checks that nothing leaves a handover prepared to a node that must not take over, and
 // that elections end it.
 func TestHandoverEndsWithItsTarget(t *testing.T) {
+	restarted := registration(2, 2)
+	restarted.Node = 2
 	for name, cmd := range map[string]Command{
 		"fenced":        FenceNode{Node: 2, Boot: 1},
 		"draining":      SetNodeState{Node: 2, Boot: 1, State: rhumb.NodeDraining},
 		"quarantined":   QuarantineReplica{Range: rhumb.RangeID{Region: 1}, Node: 2},
 		"elected":       Elect{Range: rhumb.RangeID{Region: 1}, Version: 2, Node: 3},
 		"out of sync":   AlterISR{Range: rhumb.RangeID{Region: 1}, Epoch: 1, Version: 2, Members: []Member{{1, 1, true}, {3, 1, true}}},
-		"restarted":     RegisterNode{Node: 2, Store: registration(2, 1).Store, Boot: 2, Nonce: 99, Region: "r", Zone: registration(2, 1).Zone},
+		"restarted":     restarted,
 		"primary fell":  FenceNode{Node: 1, Boot: 1},
 		"in a set of 2": Batch{[]Command{FenceNode{Node: 3, Boot: 1}, FenceNode{Node: 2, Boot: 1}}},
 	} {

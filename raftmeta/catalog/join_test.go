@@ -9,7 +9,7 @@ import (
 // registration returns the registration of a life of the node whose store has the given number.
 func registration(store byte, boot rhumb.BootSeq) RegisterNode {
 	return RegisterNode{
-		Store: rhumb.UUID{store}, Boot: boot, Nonce: uint64(store)<<8 | uint64(boot), Region: "r", Zone: "a", HasLocation: true,
+		Binary: testBinary, Store: rhumb.UUID{store}, Boot: boot, Nonce: uint64(store)<<8 | uint64(boot), Region: "r", Zone: "a", HasLocation: true,
 		Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
 	}
 }

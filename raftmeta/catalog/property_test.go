@@ -64,6 +64,14 @@ func genCommand(t *rapid.T, s *State) Command {
 			}
 			return c
 		},
+		"drop-table": func() Command {
+			c := DropTable{Name: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "dropped")}
+			if rapid.Bool().Draw(t, "exact") {
+				c.Table = rhumb.TableID(rapid.IntRange(1, 4).Draw(t, "number"))
+			}
+			return c
+		},
+		"remove-class":    func() Command { return RemoveClass{rhumb.ClassID(rapid.IntRange(1, 4).Draw(t, "removed"))} },
 		"drop-user":       func() Command { return DropUser{g.user()} },
 		"create-role":     func() Command { return CreateRole{g.role()} },
 		"drop-role":       func() Command { return DropRole{g.role(), rapid.Bool().Draw(t, "cascade")} },
@@ -74,6 +82,10 @@ func genCommand(t *rapid.T, s *State) Command {
 			c.Add, c.Remove = access.Rights(rapid.IntRange(0, 31).Draw(t, "add")), access.Rights(rapid.IntRange(0, 31).Draw(t, "drop"))
 			return c
 		},
+		"set-version": func() Command {
+			v := rhumb.ClusterVersion(rapid.IntRange(1, int(rhumb.VersionNewest)).Draw(t, "version"))
+			return SetClusterVersion{v, rhumb.ClusterVersion(rapid.IntRange(1, int(rhumb.VersionNewest)).Draw(t, "previous")), g.nodes(2)}
+		},
 		"forget":          func() Command { n := g.node(); return ForgetNode{n, g.boot(n)} },
 		"set-trust":       g.setTrust,
 		"revoke":          g.revoke,
@@ -82,8 +94,9 @@ func genCommand(t *rapid.T, s *State) Command {
 	names := []string{
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
 		"prepare", "prepare", "adopt", "adopt", "cancel",
-		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "forget", "set-trust", "revoke", "set-gossip-keys",
+		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
 		"create-user", "set-user", "drop-user", "create-role", "refuse-snapshot", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
+		"drop-table", "remove-class",
 	}
 	return kinds[rapid.SampledFrom(names).Draw(t, "command")]()
 }
@@ -151,7 +164,9 @@ func (g gen) settings() rhumb.ClassSettings {
 // registration draws a new node, a restart or a repeated registration.
 func (g gen) registration() RegisterNode {
 	id := g.node()
-	r := RegisterNode{Region: g.region(), Zone: "z", Location: g.point(), HasLocation: true, Nonce: rapid.Uint64Range(0, 3).Draw(g.t, "nonce")}
+	// Nodes of a build that supports only the base version are refused unless that one is active.
+	binary := rapid.SampledFrom([]string{testBinary, testBinary, testBinary, "old", "newer cluster/2-3"}).Draw(g.t, "build")
+	r := RegisterNode{Binary: binary, Region: g.region(), Zone: "z", Location: g.point(), HasLocation: true, Nonce: rapid.Uint64Range(0, 3).Draw(g.t, "nonce")}
 	// Names collide often: "" is an insecure node, "a" and "b" are names of several nodes.
 	r.Name = rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(g.t, "name")
 	n, ok := g.s.Node(id)
@@ -259,9 +274,16 @@ func (g gen) setReplicas() Command {
 	return SetReplicas{Range: r.ID, Version: v, Replicas: slices.Compact(set), Preferred: rapid.SampledFrom(append(set, 0)).Draw(g.t, "preferred")}
 }
 
-func founded() *State {
+// testBinary is the build of the nodes in these tests: the newest one, so that new clusters have every feature.
+var testBinary = rhumb.ThisBuild("test").String()
+
+// founded returns a cluster of one node at the newest version.
+func founded() *State { return foundedBy(testBinary) }
+
+// foundedBy returns a cluster whose founder runs the given build.
+func foundedBy(binary string) *State {
 	s, _, _ := New().Apply(Init{Cluster: rhumb.UUID{7}, First: RegisterNode{
-		Store: rhumb.UUID{1}, Boot: 1, Region: "fra", Zone: "z", HasLocation: true,
+		Binary: binary, Store: rhumb.UUID{1}, Boot: 1, Region: "fra", Zone: "z", HasLocation: true,
 	}})
 	return s
 }
@@ -270,7 +292,8 @@ func founded() *State {
 // the step, and that a decoded copy reaches the same state.
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := founded()
+		// A cluster of the earlier build may be raised on the way.
+		s := foundedBy(rapid.SampledFrom([]string{testBinary, ""}).Draw(t, "founder"))
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			cmd := genCommand(t, s)
 			if rapid.IntRange(0, 4).Draw(t, "batch") == 0 {
@@ -413,7 +436,7 @@ func TestBlocks(t *testing.T) {
 func TestHeirsShareEqually(t *testing.T) {
 	s := founded()
 	for i := range 3 {
-		s, _, _ = s.Apply(RegisterNode{Store: rhumb.UUID{byte(2 + i)}, Boot: 1, Region: "fra", Zone: "z"})
+		s, _, _ = s.Apply(RegisterNode{Binary: testBinary, Store: rhumb.UUID{byte(2 + i)}, Boot: 1, Region: "fra", Zone: "z"})
 	}
 	c := rhumb.DefaultClassSettings()
 	c.Replicas, c.HashSlots = 4, 64

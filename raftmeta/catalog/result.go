@@ -50,15 +50,20 @@ type Changes struct {
 	Access bool
 	// Security reports that the security of the cluster changed (State.Security).
 	Security bool
+	// Version reports that the active cluster version changed (State.Version).
+	Version bool
 }
 
-// Len returns the number of records. Users, roles and grants count as one, and so does the security.
+// Len returns the number of records. Users, roles and grants count as one, and so do the security and the version.
 func (c Changes) Len() int {
 	n := len(c.Regions) + len(c.Nodes) + len(c.Classes) + len(c.Tables) + len(c.Ranges) + len(c.Blocks)
 	if c.Access {
 		n++
 	}
 	if c.Security {
+		n++
+	}
+	if c.Version {
 		n++
 	}
 	return n
@@ -76,6 +81,7 @@ func (c Changes) Merge(o Changes) Changes {
 
 		Access:   c.Access || o.Access,
 		Security: c.Security || o.Security,
+		Version:  c.Version || o.Version,
 	}
 }
 

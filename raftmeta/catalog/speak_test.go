@@ -10,10 +10,10 @@ import (
 func speakState(t *testing.T) *State {
 	s := founded()
 	for _, cmd := range []Command{
-		RegisterNode{Node: 1, Store: rhumb.UUID{1}, Boot: 2, Nonce: 20, Region: "fra", Zone: "z", Name: "eu-1"},
-		RegisterNode{Store: rhumb.UUID{2}, Boot: 2, Nonce: 1, Region: "fra", Zone: "z", Name: "eu-2"},
-		RegisterNode{Store: rhumb.UUID{3}, Boot: 1, Nonce: 1, Region: "fra", Zone: "z"},
-		RegisterNode{Store: rhumb.UUID{4}, Boot: 1, Nonce: 1, Region: "fra", Zone: "z", Name: "old"},
+		RegisterNode{Binary: testBinary, Node: 1, Store: rhumb.UUID{1}, Boot: 2, Nonce: 20, Region: "fra", Zone: "z", Name: "eu-1"},
+		RegisterNode{Binary: testBinary, Store: rhumb.UUID{2}, Boot: 2, Nonce: 1, Region: "fra", Zone: "z", Name: "eu-2"},
+		RegisterNode{Binary: testBinary, Store: rhumb.UUID{3}, Boot: 1, Nonce: 1, Region: "fra", Zone: "z"},
+		RegisterNode{Binary: testBinary, Store: rhumb.UUID{4}, Boot: 1, Nonce: 1, Region: "fra", Zone: "z", Name: "old"},
 		FenceNode{4, 1},
 		ForgetNode{4, 1},
 	} {

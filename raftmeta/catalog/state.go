@@ -10,6 +10,8 @@ import (
 type State struct {
 	cluster  rhumb.ClusterID
 	revision uint64
+	// version is the active cluster version, or 0 for rhumb.VersionBase.
+	version rhumb.ClusterVersion
 
 	// The highest ids allocated so far. Ids are never reused.
 	lastRegion rhumb.RegionID
@@ -153,10 +155,11 @@ func (s *State) IsLive(id rhumb.NodeID) bool {
 // Class returns the class with the given id.
 func (s *State) Class(id rhumb.ClassID) (*rhumb.Class, bool) { return s.classes.get(uint64(id)) }
 
-// ClassBySettings returns the class with the given settings. No two classes have equal settings.
+// ClassBySettings returns the class with the given settings. No two classes have equal settings, except
+// for classes whose ranges are being removed, which it does not return.
 func (s *State) ClassBySettings(settings rhumb.ClassSettings) (*rhumb.Class, bool) {
 	for c := range s.Classes() {
-		if c.Settings == settings {
+		if c.Settings == settings && !c.Dropping {
 			return c, true
 		}
 	}

@@ -22,6 +22,10 @@ func TestTranscripts(t *testing.T) {
 		s := New()
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			var out strings.Builder
+			// The directive reset begins with another cluster.
+			if d.Cmd == "reset" {
+				s = New()
+			}
 			for line := range strings.Lines(d.Input) {
 				words := strings.Fields(line)
 				if len(words) == 0 {
@@ -152,9 +156,16 @@ func (a args) settings() rhumb.ClassSettings {
 
 func (a args) registration() RegisterNode {
 	r := RegisterNode{
-		Node: rhumb.NodeID(a.num("node")), Boot: rhumb.BootSeq(max(a.num("boot"), 1)), Nonce: a.num("nonce"), Previous: a.num("previous"),
+		Binary: testBinary, Node: rhumb.NodeID(a.num("node")), Boot: rhumb.BootSeq(max(a.num("boot"), 1)), Nonce: a.num("nonce"), Previous: a.num("previous"),
 		Region: a.values["region"], Zone: "z" + strconv.FormatUint(a.num("zone"), 10), Location: a.point(), HasLocation: a.has("at"),
 		Name: a.values["name"],
+	}
+	// build=0.14/1-2 is a build that supports two versions, build=0.13 an older one.
+	if program, versions, ok := strings.Cut(a.values["build"], "/"); a.has("build") {
+		r.Binary = program
+		if ok {
+			r.Binary += " cluster/" + versions
+		}
 	}
 	if a.has("store") {
 		r.Store = rhumb.UUID{15: byte(a.num("store"))}
@@ -242,6 +253,8 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return ReadmitReplica{Range: a.rangeID(), Node: rhumb.NodeID(a.num("node"))}
 	case "fence":
 		return FenceNode{Node: node, Boot: boot}
+	case "set-version":
+		return SetClusterVersion{rhumb.ClusterVersion(a.num("version")), rhumb.ClusterVersion(a.num("previous")), a.nodes("without")}
 	case "set-state":
 		state := map[string]rhumb.NodeState{"live": rhumb.NodeLive, "draining": rhumb.NodeDraining, "fenced": rhumb.NodeFenced}[a.values["state"]]
 		return SetNodeState{Node: node, Boot: boot, State: state}
@@ -286,6 +299,10 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return AssignRole{a.values["user"], a.values["role"], false}
 	case "unassign":
 		return AssignRole{a.values["user"], a.values["role"], true}
+	case "drop-table":
+		return DropTable{Name: a.values["name"], Table: rhumb.TableID(a.num("table"))}
+	case "remove-class":
+		return RemoveClass{rhumb.ClassID(a.num("class"))}
 	case "refuse-snapshot":
 		return RefuseSnapshot{a.values["table"]}
 	case "grant", "ungrant":
@@ -331,6 +348,9 @@ func writeResult(out *strings.Builder, res Result) {
 }
 
 func writeChanges(out *strings.Builder, s *State, c Changes) {
+	if c.Version {
+		fmt.Fprintf(out, "  version %d\n", s.Version())
+	}
 	for _, id := range c.Regions {
 		r, _ := s.Region(id)
 		fmt.Fprintf(out, "  region %s %s at %v\n", id, r.Name, r.Location)
@@ -353,19 +373,39 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		out.WriteByte('\n')
 	}
 	for _, id := range c.Classes {
-		class, _ := s.Class(id)
+		class, ok := s.Class(id)
+		if !ok {
+			fmt.Fprintf(out, "  class %s removed\n", id)
+			continue
+		}
+		if class.Dropping {
+			fmt.Fprintf(out, "  class %s is being removed\n", id)
+			continue
+		}
 		fmt.Fprintf(out, "  class %s replicas=%d min=%d slots=%d\n", id, class.Settings.Replicas, class.Settings.MinInSync, class.Settings.HashSlots)
 	}
 	for _, id := range c.Tables {
-		table, _ := s.Table(id)
+		table, ok := s.Table(id)
+		if !ok {
+			fmt.Fprintf(out, "  table %s removed\n", id)
+			continue
+		}
 		fmt.Fprintf(out, "  table %s %s class=%s colocate=%d location=%s\n", id, table.Name, table.Class, table.Colocate, table.LocationField)
 	}
 	for _, id := range c.Blocks {
-		b, _ := s.BlockOf(id)
+		b, ok := s.BlockOf(id)
+		if !ok {
+			fmt.Fprintf(out, "  block %s removed\n", id)
+			continue
+		}
 		fmt.Fprintf(out, "  block %s class=%s node=%s\n", id, b.Class, b.Node)
 	}
 	for _, id := range c.Ranges {
-		r, _ := s.Range(id)
+		r, ok := s.Range(id)
+		if !ok {
+			fmt.Fprintf(out, "  range %s removed\n", id)
+			continue
+		}
 		fmt.Fprintf(out, "  range %s\n", rangeString(r))
 	}
 	if c.Access {

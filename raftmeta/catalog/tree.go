@@ -16,16 +16,18 @@ type owner struct{ _ byte }
 
 // tree is a persistent B-tree from 64-bit keys to values, with path copying (P. L. Krijnen, L. G.
 // L. T. Meertens, Making B-Trees Work for B, 1983). A tree is a value. Its set method changes it in
-// place but never modifies a tree node that another tree can reach. Keys are never removed, because
-// ids and slots are permanent, so nodes never have to be merged.
+// place but never modifies a tree node that another tree can reach. The same holds for delete.
 type tree[V any] struct {
 	root *treeNode[V]
 	size int
 }
 
+// treeKeysMin is the minimum number of keys in a tree node other than the root: half of a full node
+// that was split. Two such nodes and the key between them fit into one node, which is how nodes merge.
+const treeKeysMin = treeKeysMax / 2
+
 // treeNode holds sorted keys and their values. A leaf has no kids; any other node has one more
-// child than keys. Every node but the root has at least treeKeysMax/2 keys, since nodes are created
-// only by splitting.
+// child than keys. Every node but the root has at least treeKeysMin keys.
 type treeNode[V any] struct {
 	owner *owner
 	keys  []uint64
@@ -94,6 +96,121 @@ func (n *treeNode[V]) set(o *owner, key uint64, v V) bool {
 	// The child is made writable before the descent, so every call owns its node.
 	n.kids[i] = n.kids[i].makeWritable(o)
 	return n.kids[i].set(o, key, v)
+}
+
+// delete removes key and reports whether it was there. It copies the nodes on the path that o does
+// not own.
+func (t *tree[V]) delete(o *owner, key uint64) bool {
+	// Nodes are copied and merged on the way down, so the key must be known to exist beforehand.
+	if _, ok := t.get(key); !ok {
+		return false
+	}
+	t.root = t.root.makeWritable(o)
+	t.root.delete(o, key)
+	t.size--
+	// The last two children of the root have merged, or the last key of all is gone.
+	if len(t.root.keys) == 0 {
+		if t.root.kids == nil {
+			t.root = nil
+		} else {
+			t.root = t.root.kids[0]
+		}
+	}
+	return true
+}
+
+// delete removes a key that is in the subtree of n. o owns n, and n can spare a key unless it is the
+// root.
+func (n *treeNode[V]) delete(o *owner, key uint64) {
+	for {
+		i, found := n.find(key)
+		if n.kids == nil {
+			n.keys = slices.Delete(n.keys, i, i+1)
+			n.vals = slices.Delete(n.vals, i, i+1)
+			return
+		}
+		// A child that gives a key away must have one to spare. Filling it may move key, so the search begins
+		// again; it fills at most once per level, since a filled child is above the minimum.
+		if len(n.kids[i].keys) <= treeKeysMin {
+			n.fill(o, i)
+			continue
+		}
+		n.kids[i] = n.kids[i].makeWritable(o)
+		if found {
+			// The greatest key of the left subtree takes the place of the deleted one.
+			n.keys[i], n.vals[i] = n.kids[i].popMax(o)
+		} else {
+			n.kids[i].delete(o, key)
+		}
+		return
+	}
+}
+
+// popMax removes and returns the greatest key of the subtree of n, which o owns and which can spare a
+// key.
+func (n *treeNode[V]) popMax(o *owner) (key uint64, v V) {
+	last := len(n.keys) - 1
+	if n.kids == nil {
+		key, v = n.keys[last], n.vals[last]
+		clear(n.vals[last:])
+		n.keys, n.vals = n.keys[:last], n.vals[:last]
+		return key, v
+	}
+	if len(n.kids[last+1].keys) <= treeKeysMin {
+		n.fill(o, last+1)
+	}
+	// Filling may have merged the last two children.
+	last = len(n.kids) - 1
+	n.kids[last] = n.kids[last].makeWritable(o)
+	return n.kids[last].popMax(o)
+}
+
+// fill gives child i of n, which is at the minimum, a key more: from the left neighbour, from the right
+// one, or by merging it with one of them. o owns n.
+func (n *treeNode[V]) fill(o *owner, i int) {
+	switch {
+	case i > 0 && len(n.kids[i-1].keys) > treeKeysMin:
+		left, child := n.kids[i-1].makeWritable(o), n.kids[i].makeWritable(o)
+		last := len(left.keys) - 1
+		// The key between the two moves down, and the neighbour's outermost key takes its place.
+		child.keys = slices.Insert(child.keys, 0, n.keys[i-1])
+		child.vals = slices.Insert(child.vals, 0, n.vals[i-1])
+		n.keys[i-1], n.vals[i-1] = left.keys[last], left.vals[last]
+		clear(left.vals[last:])
+		left.keys, left.vals = left.keys[:last], left.vals[:last]
+		if left.kids != nil {
+			child.kids = slices.Insert(child.kids, 0, left.kids[last+1])
+			clear(left.kids[last+1:])
+			left.kids = left.kids[:last+1]
+		}
+		n.kids[i-1], n.kids[i] = left, child
+	case i < len(n.keys) && len(n.kids[i+1].keys) > treeKeysMin:
+		right, child := n.kids[i+1].makeWritable(o), n.kids[i].makeWritable(o)
+		child.keys, child.vals = append(child.keys, n.keys[i]), append(child.vals, n.vals[i])
+		n.keys[i], n.vals[i] = right.keys[0], right.vals[0]
+		right.keys, right.vals = slices.Delete(right.keys, 0, 1), slices.Delete(right.vals, 0, 1)
+		if right.kids != nil {
+			child.kids = append(child.kids, right.kids[0])
+			right.kids = slices.Delete(right.kids, 0, 1)
+		}
+		n.kids[i], n.kids[i+1] = child, right
+	case i > 0:
+		n.merge(o, i-1)
+	default:
+		n.merge(o, i)
+	}
+}
+
+// merge joins child i of n, the key after it and child i+1. Both children are at the minimum.
+func (n *treeNode[V]) merge(o *owner, i int) {
+	left, right := n.kids[i].makeWritable(o), n.kids[i+1]
+	left.keys = append(append(left.keys, n.keys[i]), right.keys...)
+	left.vals = append(append(left.vals, n.vals[i]), right.vals...)
+	left.kids = append(left.kids, right.kids...)
+	n.kids[i] = left
+	n.keys = slices.Delete(n.keys, i, i+1)
+	n.vals = slices.Delete(n.vals, i, i+1)
+	n.kids = slices.Delete(n.kids, i+1, i+2)
 }
 
 // split halves the full child i of n and moves its middle key up into n.

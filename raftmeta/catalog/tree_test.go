@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -21,8 +22,18 @@ func TestTreeAgainstMap(t *testing.T) {
 			base := versions[rapid.IntRange(0, len(versions)-1).Draw(t, "base")]
 			next := version{base.tree, maps.Clone(base.want)}
 			o := new(owner)
+			// Some applies mostly delete, so that nodes merge down to an empty tree as well.
+			deletes := rapid.IntRange(0, 10).Draw(t, "deletes")
 			for range rapid.IntRange(0, 200).Draw(t, "sets") {
 				key, v := rapid.Uint64Range(0, 400).Draw(t, "key"), rapid.Int().Draw(t, "v")
+				if rapid.IntRange(0, 9).Draw(t, "what") < deletes {
+					_, had := next.want[key]
+					delete(next.want, key)
+					if next.tree.delete(o, key) != had {
+						t.Fatalf("delete %d: had %v", key, had)
+					}
+					continue
+				}
 				next.tree.set(o, key, v)
 				next.want[key] = v
 			}
@@ -53,6 +64,46 @@ func checkTree(t *rapid.T, got *tree[int], want map[uint64]int) {
 	i, _ := slices.BinarySearch(all, first)
 	if !slices.Equal(keys, all[i:]) {
 		t.Fatalf("from %d gives %v, want %v", first, keys, all[i:])
+	}
+}
+
+// TestTreeShrinks fills a tree of three levels and deletes every key in a random order: each node stays
+// within its bounds, and an older version keeps its keys.
+func TestTreeShrinks(t *testing.T) {
+	const size = 20_000
+	var full tree[int]
+	o := new(owner)
+	for i := range size {
+		full.set(o, uint64(i), i)
+	}
+	rest := full
+	rnd := rand.New(rand.NewPCG(1, 2))
+	o = new(owner)
+	for n, i := range rnd.Perm(size) {
+		if !rest.delete(o, uint64(i)) || rest.size != size-n-1 {
+			t.Fatalf("deleting %d left %d keys after %d deletions", i, rest.size, n+1)
+		}
+		if n%1_000 == 0 {
+			checkBounds(t, rest.root, true)
+			o = new(owner)
+		}
+	}
+	if rest.root != nil {
+		t.Fatal("an empty tree has a node")
+	}
+	for i := range size {
+		if v, ok := full.get(uint64(i)); !ok || v != i {
+			t.Fatalf("the older version lost %d", i)
+		}
+	}
+}
+
+func checkBounds(t *testing.T, n *treeNode[int], root bool) {
+	if len(n.keys) > treeKeysMax || !root && len(n.keys) < treeKeysMin || n.kids != nil && len(n.kids) != len(n.keys)+1 {
+		t.Fatalf("a node has %d keys and %d children", len(n.keys), len(n.kids))
+	}
+	for _, k := range n.kids {
+		checkBounds(t, k, false)
 	}
 }
 

@@ -141,11 +141,11 @@ func TestReportsPass(t *testing.T) {
 		t.Error("a report that was taken back counts")
 	}
 	e.Add(0, report(3, 1, 1))
-	again := apply(t, s, catalog.RegisterNode{Node: 1, Store: rhumb.UUID{1}, Boot: 2, Region: "fra", Zone: "a"})
+	again := apply(t, s, catalog.RegisterNode{Binary: testBinary, Node: 1, Store: rhumb.UUID{1}, Boot: 2, Region: "fra", Zone: "a"})
 	if guilty(0, again) {
 		t.Error("a report about an earlier life counts")
 	}
-	reporter := apply(t, s, catalog.RegisterNode{Node: 2, Store: rhumb.UUID{2}, Boot: 2, Region: "fra", Zone: "b"})
+	reporter := apply(t, s, catalog.RegisterNode{Binary: testBinary, Node: 2, Store: rhumb.UUID{2}, Boot: 2, Region: "fra", Zone: "b"})
 	if guilty(0, reporter) {
 		t.Error("a report from an earlier life counts")
 	}

@@ -11,6 +11,9 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
+// testBinary is the build of the nodes in these tests: the newest one, so that new clusters have every feature.
+var testBinary = rhumb.ThisBuild("test").String()
+
 // spec is one node of a test topology.
 type spec struct {
 	region, zone string
@@ -23,7 +26,7 @@ func build(t testing.TB, nodes ...spec) *catalog.State {
 	s := catalog.New()
 	for i, n := range nodes {
 		r := catalog.RegisterNode{
-			Store: rhumb.UUID{byte(i + 1)}, Boot: 1, Region: n.region, Zone: n.zone, Location: rhumb.Point{Lat: n.lat}, HasLocation: true,
+			Binary: testBinary, Store: rhumb.UUID{byte(i + 1)}, Boot: 1, Region: n.region, Zone: n.zone, Location: rhumb.Point{Lat: n.lat}, HasLocation: true,
 		}
 		var cmd catalog.Command = r
 		if i == 0 {
@@ -177,7 +180,7 @@ func TestMissingBlocks(t *testing.T) {
 	if got := MissingBlocks(s); got != nil {
 		t.Fatalf("with two nodes in iad: %+v", got)
 	}
-	s = apply(t, s, catalog.RegisterNode{Store: rhumb.UUID{99}, Boot: 1, Region: "iad", Zone: "c"})
+	s = apply(t, s, catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{99}, Boot: 1, Region: "iad", Zone: "c"})
 	for _, cmd := range MissingBlocks(s) {
 		s = apply(t, s, cmd)
 	}

@@ -47,7 +47,7 @@ func (w *world) fence(id rhumb.NodeID) { w.do(catalog.FenceNode{Node: id, Boot: 
 func (w *world) revive(id rhumb.NodeID) {
 	n, _ := w.s.Node(id)
 	region, _ := w.s.Region(n.Region)
-	w.do(catalog.RegisterNode{Node: id, Store: n.Store, Boot: n.Boot + 1, Region: region.Name, Zone: n.Zone})
+	w.do(catalog.RegisterNode{Binary: testBinary, Node: id, Store: n.Store, Boot: n.Boot + 1, Region: region.Name, Zone: n.Zone})
 	for _, r := range slices.Collect(w.s.Ranges()) {
 		if !r.IsReplica(id) || r.IsInSync(id) {
 			continue
@@ -102,7 +102,7 @@ func TestFailbackNeedsSync(t *testing.T) {
 	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateClass{Settings: settings(3, 6)})))
 	w.fence(1)
 	n, _ := w.s.Node(1)
-	w.do(catalog.RegisterNode{Node: 1, Store: n.Store, Boot: 2, Region: "fra", Zone: "a"})
+	w.do(catalog.RegisterNode{Binary: testBinary, Node: 1, Store: n.Store, Boot: 2, Region: "fra", Zone: "a"})
 	w.pass(1000 * sec)
 	if got := w.p.Failback(w.now, w.s, always); got != nil {
 		t.Errorf("a learner gets %d ranges", len(got))
@@ -128,7 +128,7 @@ func TestRepair(t *testing.T) {
 	if got := w.p.Repair(w.now, w.s); got != nil {
 		t.Errorf("with no node left: %+v", got)
 	}
-	w.do(catalog.RegisterNode{Store: rhumb.UUID{4}, Boot: 1, Region: "fra", Zone: "a"})
+	w.do(catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{4}, Boot: 1, Region: "fra", Zone: "a"})
 	got := w.p.Repair(w.now, w.s)
 	if len(got) != 6 {
 		t.Fatalf("%d ranges get a new replica, want 6", len(got))

@@ -21,6 +21,10 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 		}
 		// Every range has a class: the catalog creates ranges only in the blocks of classes.
 		class, _ := s.Class(r.Class)
+		// A range that is about to be removed needs no more copies.
+		if class.Dropping {
+			continue
+		}
 		lacks := class.Settings.Replicas - p.countUsable(now, r)
 		if lacks <= 0 {
 			if cmd, ok := p.dropGone(now, s, r, class.Settings.Replicas); ok {

@@ -53,8 +53,22 @@ func Complete(s *catalog.State, cmd catalog.Command) catalog.Command {
 func MissingBlocks(s *catalog.State) []catalog.Command {
 	var out []catalog.Command
 	for class := range s.Classes() {
+		if class.Dropping {
+			continue
+		}
 		if ps := placeHashSlots(s, class.Settings, class); len(ps) > 0 {
 			out = append(out, catalog.EnsureRegionBlocks{Class: class.ID, Placements: ps})
+		}
+	}
+	return out
+}
+
+// RemoveClasses returns, for each class whose last table was dropped, the next step of its removal.
+func RemoveClasses(s *catalog.State) []catalog.Command {
+	var out []catalog.Command
+	for class := range s.Classes() {
+		if class.Dropping {
+			out = append(out, catalog.RemoveClass{Class: class.ID})
 		}
 	}
 	return out

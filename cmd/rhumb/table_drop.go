@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// dropDoc is what `rhumb table drop` prints.
+type dropDoc struct {
+	Table   string `json:"table"`
+	ID      uint32 `json:"id"`
+	Dropped bool   `json:"dropped"`
+	// Shared are the tables that use the same ranges and keep them.
+	Shared []string `json:"shared_ranges_with"`
+	Ranges int      `json:"ranges"`
+}
+
+func (tc *tableCommands) dropCommand() *cobra.Command {
+	var yes, ifExists bool
+	c := &cobra.Command{
+		Use: "drop NAME", Short: "Remove a table with all its records, for good",
+		Long: `Remove a table with all its records, for good. Nothing brings them back. The table and the grants on it disappear at once,
+and requests for it fail. The nodes then give its space back in the background: ranges that no other table uses are removed
+whole, and from shared ranges its records are deleted as soon as every replica has the end of the log. A node that is down
+does so when it returns. A later table of the same name is another table. It takes the right admin of the table.`,
+		Example: "  rhumb table drop flights\n  rhumb table drop flights --yes -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return tc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return tc.dropTable(ctx, c, args[0], yes, ifExists)
+			})
+		},
+	}
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for the name")
+	c.Flags().BoolVar(&ifExists, "if-exists", false, "succeed if the table does not exist")
+	return c
+}
+
+// dropTable shows what is about to go, asks for the name and drops the table under the number that was shown.
+func (tc *tableCommands) dropTable(ctx context.Context, c *client.Client, name string, yes, ifExists bool) error {
+	const op rhumb.Op = "rhumb.table"
+	t, err := c.Table(ctx, name)
+	if rhumb.KindOf(err) == rhumb.NotFound && ifExists {
+		return tc.printDrop(dropDoc{Table: name, Shared: []string{}})
+	}
+	if err != nil {
+		return err
+	}
+	doc := dropDoc{Table: name, ID: uint32(t.Info().ID), Shared: []string{}}
+	for _, o := range c.Tables() {
+		switch {
+		case o.ID == t.Info().ID:
+			doc.Ranges = o.Ranges
+		case o.Class == t.Info().Class:
+			doc.Shared = append(doc.Shared, o.Name)
+		}
+	}
+	slices.Sort(doc.Shared)
+	if !yes {
+		tc.Notef("table %s and all its records will be removed for good; %s", name, doc.explainRanges())
+		if tc.askFor(fmt.Sprintf("Type %s to drop it: ", name)) != name {
+			return rhumb.E(op, rhumb.ConditionFailed, "nothing was changed: the name was not confirmed; --yes drops the table without asking")
+		}
+	}
+	if err := c.DropTable(ctx, name, t.Info().ID); err != nil {
+		return err
+	}
+	doc.Dropped = true
+	return tc.printDrop(doc)
+}
+
+// explainRanges says what becomes of the ranges.
+func (d dropDoc) explainRanges() string {
+	if len(d.Shared) == 0 {
+		return fmt.Sprintf("its %d ranges go with it", d.Ranges)
+	}
+	return fmt.Sprintf("it shares %d ranges with %s, which keep them", d.Ranges, strings.Join(d.Shared, ", "))
+}
+
+func (tc *tableCommands) printDrop(doc dropDoc) error {
+	return tc.Print(doc, func(t table.Writer) {
+		t.AppendRow(table.Row{"table", doc.Table})
+		if !doc.Dropped {
+			t.AppendRow(table.Row{"dropped", "it did not exist"})
+			return
+		}
+		t.AppendRow(table.Row{"dropped", "the nodes give its space back in the background"})
+		t.AppendRow(table.Row{"ranges", doc.explainRanges()})
+	})
+}
+
