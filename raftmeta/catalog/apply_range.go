@@ -79,10 +79,12 @@ func (t *tx) checkMembers(op rhumb.Op, r *rhumb.Range, members []Member) Result 
 		// at its minimum, the primary cannot drop the dead one before the learner is in.
 		case n.Boot != m.Boot:
 			return refuseRange(op, rhumb.Conflict, r, "%s was seen in life %d, but is in life %d now", m.Node, m.Boot, n.Boot)
-		case n.State != rhumb.NodeLive:
+		case !n.State.Serves():
 			return refuseRange(op, rhumb.Conflict, r, "%s is %s and cannot join the in-sync set", m.Node, n.State)
 		case r.IsQuarantined(m.Node):
 			return refuseRange(op, rhumb.Conflict, r, "the replica on %s is quarantined and cannot join the in-sync set", m.Node)
+		case r.IsLeaving(m.Node):
+			return refuseRange(op, rhumb.Conflict, r, "the replica on %s is leaving and cannot join the in-sync set", m.Node)
 		}
 	}
 	return Result{}
@@ -136,6 +138,8 @@ func (t *tx) electPrimary(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID)
 	// begins it.
 	next.Allocated++
 	next.Epoch = next.Allocated
+	// Acknowledgements of removed copies name an earlier epoch from now on.
+	next.Removed = nil
 	next.Primary = n
 	// A handover belongs to the epoch in which it was prepared. Its reserved epoch is below the new one.
 	next.Prepared = nil
@@ -164,6 +168,8 @@ func (c PrepareHandover) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Target)
 	case r.IsQuarantined(c.Target):
 		return refuseRange(op, rhumb.Conflict, r, "the replica on %s is quarantined and cannot be primary", c.Target)
+	case r.IsLeaving(c.Target):
+		return refuseRange(op, rhumb.Conflict, r, "the replica on %s is to be removed and cannot become primary", c.Target)
 	// The primary may have carried it out already.
 	case r.Prepared != nil:
 		return refuseRange(op, rhumb.Conflict, r, "a handover to %s is prepared; cancel it first", r.Prepared.Target)
@@ -179,7 +185,7 @@ func (c PrepareHandover) applyTo(t *tx) Result {
 
 // canTakeOver reports whether a node may be the target of a handover, as far as the record tells.
 func canTakeOver(r *rhumb.Range, n rhumb.NodeID) bool {
-	return n != r.Primary && r.IsInSync(n) && !r.IsQuarantined(n)
+	return n != r.Primary && r.IsInSync(n) && !r.IsQuarantined(n) && !r.IsLeaving(n)
 }
 
 // applyTo records that the target is primary of the reserved epoch. A node that hands over because it is to stop also
@@ -201,7 +207,7 @@ func (c AdoptHandover) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.Conflict, r, "%s began epoch %d in life %d, but is in life %d now", n.ID, c.Epoch, c.Boot, n.Boot)
 	}
 	next := r.Clone()
-	next.Epoch, next.Primary, next.Prepared = r.Prepared.Epoch, r.Prepared.Target, nil
+	next.Epoch, next.Primary, next.Prepared, next.Removed = r.Prepared.Epoch, r.Prepared.Target, nil, nil
 	if !t.IsLive(r.Primary) && len(next.InSync) > t.minInSync(r) {
 		next.InSync = slices.DeleteFunc(next.InSync, func(n rhumb.NodeID) bool { return n == r.Primary })
 	}
@@ -265,6 +271,9 @@ func (c SetReplicas) applyTo(t *tx) Result {
 		if !r.IsReplica(id) && (!known || n.State == rhumb.NodeFenced) {
 			return refuseRange(op, rhumb.Conflict, r, "%s is unknown or fenced and cannot hold a new replica", id)
 		}
+		if !r.IsReplica(id) && n.Leaving {
+			return refuseRange(op, rhumb.Conflict, r, "%s is %s and cannot hold a new replica", id, n.State)
+		}
 	}
 	// Nothing changes, so the version stays and proposals of the primary that name it remain valid.
 	if preferred == r.Preferred && slices.Equal(set, r.Replicas) {
@@ -274,9 +283,32 @@ func (c SetReplicas) applyTo(t *tx) Result {
 	next.Replicas, next.Preferred = set, preferred
 	// A quarantine belongs to a copy. If the node gets a replica again, that is a new copy.
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
+	next.Leaving = dropNodes(next.Leaving, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
+	// Earlier builds do not record the removal, and all replicas of the catalog must hold the same.
+	if !t.Has(rhumb.FeatureOperations) {
+		next.Version++
+		t.putRange(next)
+		return Result{Range: next}
+	}
+	next.Removed = slices.Sorted(slices.Values(append(next.Removed, dropNodes(r.Replicas, func(n rhumb.NodeID) bool { return slices.Contains(set, n) })...)))
+	// The node dropped its copy of this epoch, and may have acknowledged entries before. Those
+	// acknowledgements must not count for the new, empty copy, so they are put into an earlier epoch
+	// (docs/replication.md#rule-removal-again).
+	if slices.ContainsFunc(next.Removed, func(n rhumb.NodeID) bool { return slices.Contains(set, n) }) {
+		return Result{Range: t.electPrimary(next, next.Primary, next.InSync)}
+	}
 	next.Version++
 	t.putRange(next)
 	return Result{Range: next}
+}
+
+// dropNodes returns the nodes without those that drop names, and nil for none.
+func dropNodes(nodes []rhumb.NodeID, drop func(rhumb.NodeID) bool) []rhumb.NodeID {
+	left := slices.DeleteFunc(slices.Clone(nodes), drop)
+	if len(left) == 0 {
+		return nil
+	}
+	return left
 }
 
 // applyTo records the quarantine, drops the replica from an in-sync set that stays at its minimum

@@ -28,8 +28,9 @@ type wireState struct {
 	Recoveries  []wireRecovery   `cbor:"17,keyasint,omitempty"`
 	Handovers   []wireHandover   `cbor:"40,keyasint,omitempty"` // prepared ones
 
-	stateAccess               // 60 to 62
-	Security    *wireSecurity `cbor:"50,keyasint,omitempty"`
+	stateAccess                   // 60 to 62
+	stateOperations               // 150 to 153
+	Security        *wireSecurity `cbor:"50,keyasint,omitempty"`
 
 	// ClusterVersion is missing from states of rhumb.VersionBase, whose programs do not know the field.
 	ClusterVersion rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
@@ -143,6 +144,8 @@ type wireNode struct {
 	Past          []uint64        `cbor:"15,keyasint,omitempty"` // nonces of earlier lives, oldest first
 	Name          string          `cbor:"50,keyasint,omitempty"`
 	Forgotten     bool            `cbor:"51,keyasint,omitempty"`
+	Leaving       bool            `cbor:"150,keyasint,omitempty"`
+	ReplacedBy    rhumb.NodeID    `cbor:"151,keyasint,omitempty"`
 }
 
 type wireClass struct {
@@ -184,7 +187,8 @@ func (s *State) Encode() []byte {
 		stateAccess: toStateAccess(s.access),
 		Security:    toWireSecurity(s.Security()),
 
-		ClusterVersion: s.version,
+		ClusterVersion:  s.version,
+		stateOperations: toStateOperations(s),
 	}
 	// Trees iterate in the order of their keys, which makes the encoding deterministic.
 	for _, r := range s.regions.all() {
@@ -230,6 +234,7 @@ func toWireNode(n *node) wireNode {
 		ID: n.ID, Region: n.Region, Zone: n.Zone, Addr: n.Addr, HeartbeatAddr: n.HeartbeatAddr, AdminAddr: n.AdminAddr,
 		Location: *toWirePoint(n.Location), Store: n.Store[:], Boot: n.Boot, State: n.State, Voter: n.Voter,
 		Binary: n.Binary, Nonce: n.nonce, Short: n.Short, Past: n.past, Name: n.Name, Forgotten: n.Forgotten,
+		Leaving: n.Leaving, ReplacedBy: n.ReplacedBy,
 	}
 }
 
@@ -237,7 +242,7 @@ func (w *wireNode) toNode() *node {
 	return &node{nonce: w.Nonce, past: w.Past, Node: rhumb.Node{
 		ID: w.ID, Region: w.Region, Zone: w.Zone, Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr,
 		Location: w.Location.toPoint(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
-		Short: w.Short, Name: w.Name, Forgotten: w.Forgotten,
+		Short: w.Short, Name: w.Name, Forgotten: w.Forgotten, Leaving: w.Leaving, ReplacedBy: w.ReplacedBy,
 	}}
 }
 
@@ -319,6 +324,7 @@ func (w *wireState) toState() (*State, error) {
 		}
 		t.active.set(t.owner, pairKey(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
 	}
+	w.addOperations(&t)
 	book, err := w.toBook()
 	if err != nil {
 		return nil, err
@@ -346,6 +352,11 @@ func (w *wireState) amendRanges(t *tx) error {
 			return err
 		}
 	}
+	for _, x := range w.Removals {
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Leaving, r.Removed = x.Leaving, x.Removed }); err != nil {
+			return err
+		}
+	}
 	for i := range w.Recoveries {
 		x := &w.Recoveries[i]
 		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Recovery = x.toRecovery() }); err != nil {
@@ -370,5 +381,5 @@ func (w *wireState) amendRanges(t *tx) error {
 func (w *wireState) hasDistinctKeys(s *State) bool {
 	return len(w.Regions) == s.regions.size && len(w.Nodes) == s.nodes.size && len(w.Classes) == s.classes.size &&
 		len(w.Tables) == s.tables.size && len(w.Blocks) == s.blocks.size && len(w.Active) == s.active.size &&
-		len(w.Ranges) == s.ranges.size
+		len(w.Ranges) == s.ranges.size && len(w.Operations) == s.operations.size && len(w.Settings) == len(s.settings)
 }

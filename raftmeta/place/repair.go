@@ -14,6 +14,7 @@ import (
 func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command {
 	var out []catalog.Command
 	var l *load
+	after, paused := p.replaceAfter(s), pausedRepairs(s)
 	regions := make(map[rhumb.RegionID][]*rhumb.Node)
 	for r := range s.Ranges() {
 		if len(out) == PlanMax {
@@ -25,9 +26,12 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 		if class.Dropping {
 			continue
 		}
-		lacks := class.Settings.Replicas - p.countUsable(now, r)
+		lacks := class.Settings.Replicas - p.countUsable(now, after, r)
+		if slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return paused[id] }) {
+			continue
+		}
 		if lacks <= 0 {
-			if cmd, ok := p.dropGone(now, s, r, class.Settings.Replicas); ok {
+			if cmd, ok := p.dropGone(now, after, s, r, class.Settings.Replicas); ok {
 				out = append(out, cmd)
 			}
 			continue
@@ -48,11 +52,32 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 	return out
 }
 
+// pausedRepairs returns the dead nodes whose repair an operator has paused.
+func pausedRepairs(s *catalog.State) map[rhumb.NodeID]bool {
+	out := make(map[rhumb.NodeID]bool)
+	for o := range s.Operations() {
+		if o.Kind == rhumb.OperationRepair && o.State == rhumb.OperationPaused {
+			out[o.Node] = true
+		}
+	}
+	return out
+}
+
+// countStaying returns the number of in-sync members whose nodes are not leaving.
+func countStaying(s *catalog.State, r *rhumb.Range) (count int) {
+	for _, id := range r.InSync {
+		if n, ok := s.Node(id); ok && !n.Leaving {
+			count++
+		}
+	}
+	return count
+}
+
 // countUsable returns the number of replicas on nodes that are not gone.
-func (p *Planner) countUsable(now time.Duration, r *rhumb.Range) int {
+func (p *Planner) countUsable(now, after time.Duration, r *rhumb.Range) int {
 	n := 0
 	for _, id := range r.Replicas {
-		if !p.isGone(now, id, p.config.ReplaceAfter) {
+		if !p.isGone(now, id, after) {
 			n++
 		}
 	}
@@ -85,13 +110,13 @@ func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, nodes []*rhumb.Node
 
 // dropGone returns a command that removes replicas on nodes that are gone, if enough other replicas are
 // in sync.
-func (p *Planner) dropGone(now time.Duration, s *catalog.State, r *rhumb.Range, wanted int) (catalog.Command, bool) {
-	if len(r.Replicas) <= wanted || len(r.InSync) < wanted {
+func (p *Planner) dropGone(now, after time.Duration, s *catalog.State, r *rhumb.Range, wanted int) (catalog.Command, bool) {
+	if len(r.Replicas) <= wanted || countStaying(s, r) < wanted {
 		return nil, false
 	}
 	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool {
 		// A member of the in-sync set cannot be removed here: it leaves the set first.
-		return !r.IsInSync(id) && p.isGone(now, id, p.config.ReplaceAfter)
+		return !r.IsInSync(id) && p.isGone(now, id, after)
 	})
 	if len(keep) == len(r.Replicas) {
 		return nil, false
@@ -121,12 +146,12 @@ func (p *Planner) Balance(s *catalog.State) []catalog.Command {
 		if len(out) == PlanMax {
 			break
 		}
-		if !s.IsLive(r.Preferred) {
+		if !s.TakesCopies(r.Preferred) {
 			continue
 		}
 		to := r.Preferred
 		for _, id := range r.Replicas {
-			if s.IsLive(id) && count[id] < count[to] {
+			if s.TakesCopies(id) && !r.IsLeaving(id) && count[id] < count[to] {
 				to = id
 			}
 		}

@@ -120,7 +120,7 @@ func slotReplicas(s *catalog.State, id rhumb.NodeID, class rhumb.ClassID) []rhum
 func liveNodes(s *catalog.State, in rhumb.RegionID) []*rhumb.Node {
 	var out []*rhumb.Node
 	for n := range s.Nodes() {
-		if n.Region == in && n.State == rhumb.NodeLive {
+		if n.Region == in && s.TakesCopies(n.ID) {
 			out = append(out, n)
 		}
 	}
