@@ -300,7 +300,7 @@ func (w *world) prepareHandover() string {
 		what = "slow target"
 		target.disk.stallUntil = w.now + soon + w.drawDuration(time.Millisecond, time.Second)
 	}
-	// The controller gives up a handover that does not come to an end.
+	// The controller cancels a handover that takes too long.
 	w.after(handoverGivenUp, func() { w.cancelHandover(r.ID) })
 	return fmt.Sprintf("range %s from %s to %s, %s", r.ID, old.id, target.id, what)
 }

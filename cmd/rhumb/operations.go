@@ -354,19 +354,18 @@ With --force a dead node is given up although ranges still count on it; they get
 
 // moveCommand is `rhumb range move`.
 func (oc *operationCommands) moveCommand() *cobra.Command {
-	var from, to string
 	move := &cobra.Command{
-		Use: "move REGION/SLOT", Short: "Move one copy of a range to another node",
+		Use: "move REGION/SLOT FROM TO", Short: "Move one copy of a range to another node",
 		Long: `Move the copy of a range from one node to another node of its region, with the role of primary if the copy has it. The new copy is
 in sync before the old one goes.`,
-		Example: "  rhumb range move frankfurt/12 --from n1 --to n4",
-		Args:    cobra.ExactArgs(1),
+		Example: "  rhumb range move frankfurt/12 n1 n4",
+		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			source, err := connect.ParseNode(from)
+			source, err := connect.ParseNode(args[1])
 			if err != nil {
 				return err
 			}
-			target, err := connect.ParseNode(to)
+			target, err := connect.ParseNode(args[2])
 			if err != nil {
 				return err
 			}
@@ -379,10 +378,6 @@ in sync before the old one goes.`,
 			})
 		},
 	}
-	move.Flags().StringVar(&from, "from", "", "node that has the copy")
-	move.Flags().StringVar(&to, "to", "", "node that gets it")
-	must(move.MarkFlagRequired("from"))
-	must(move.MarkFlagRequired("to"))
 	return oc.addNoWait(move)
 }
 

@@ -49,6 +49,10 @@ func (r *Replica) Step(m Message) error {
 		r.stepSuffix(&m)
 	case Handover:
 		r.stepHandover(&m)
+	case LogTrimmed:
+		r.stepBehind(&m)
+	case Copying:
+		r.stepCopying(&m)
 	default:
 		return rhumb.Ef(op, rhumb.Incompatible, "message kind %d is not known", m.Kind)
 	}

@@ -17,7 +17,7 @@ import (
 // If the target does not answer, the old primary asks for an election, which takes a later epoch. Nothing undoes a
 // promise: once it is made, this replica never serves in its old epoch again.
 
-// handed is what a replica remembers after it handed over its range; the zero value if it did not, or if metadata
+// handed is the memory of a replica after it handed over its range; the zero value if it did not, or if metadata
 // has recorded it.
 type handed struct {
 	epoch  rhumb.Epoch
@@ -37,7 +37,7 @@ type handed struct {
 const handoverResend = 50 * time.Millisecond
 
 // mayHandOver returns the member that is to take over now, or nil. Metadata must have prepared the handover in this
-// epoch, and everything must be settled except for what one message to the target can carry.
+// epoch, and everything must be settled except for the content of one message to the target.
 func (r *Replica) mayHandOver() *progress {
 	if r.role != primary || r.desc.Prepared == nil || r.desc.Epoch != r.promised || r.commit < r.start {
 		return nil
@@ -183,7 +183,7 @@ func (r *Replica) noteTaker(m *Message) {
 	}
 }
 
-// tickHanded repeats HANDOVER until the target speaks, and asks for an election if the handover does not come to an
+// tickHanded repeats HANDOVER until the target speaks, and asks for an election if the handover does not reach its
 // end: if the target is silent, or if metadata will not record it any more (docs/replication.md#handover).
 func (r *Replica) tickHanded(step time.Duration) {
 	h := &r.handed
@@ -193,7 +193,7 @@ func (r *Replica) tickHanded(step time.Duration) {
 	if !h.begun && r.promisedDurable >= h.epoch && h.resend.due(r.now, handoverResend) {
 		r.send(h.message)
 	}
-	// What was prepared is gone from the record: cancelled, or the target must not take over any more.
+	// The handover is no longer in the record: cancelled, or the target must not take over any more.
 	void := r.desc.Prepared == nil || r.desc.Prepared.Epoch != h.epoch
 	link := r.links[h.target]
 	h.lost.add(step, h.begun && !void && link.connected && !link.suspect)
@@ -219,7 +219,7 @@ func (r *Replica) isOrphaned() bool {
 	return r.role == following && r.handed.epoch == 0 && r.desc != nil && r.desc.Primary == r.cfg.Self && r.desc.Epoch < r.promised
 }
 
-// tickOrphaned asks for an election if the record stays behind for ChangeRetry.
+// tickOrphaned asks for an election if the record stays old for ChangeRetry.
 func (r *Replica) tickOrphaned(step time.Duration) {
 	r.orphaned.add(step, !r.isOrphaned())
 	if r.orphaned.lasted >= r.cfg.ChangeRetry {
@@ -229,7 +229,7 @@ func (r *Replica) tickOrphaned(step time.Duration) {
 	}
 }
 
-// tickWaiting gives up the answers that a replica kept when it handed over, if it learns of no commit for as long as
+// tickWaiting drops the answers that a replica kept when it handed over, if it learns of no commit for as long as
 // a primary would wait for one.
 func (r *Replica) tickWaiting(step time.Duration) {
 	r.kept.add(step, r.waiters.len() == 0)

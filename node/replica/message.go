@@ -31,11 +31,18 @@ const (
 	// Handover makes the receiver primary of an epoch that metadata reserved for it. The primary of the
 	// epoch before has stopped.
 	Handover MessageKind = 8
+	// LogTrimmed reports that the log of the primary lacks the entries that the replica needs.
+	LogTrimmed MessageKind = 20
+	// Copying answers LogTrimmed: the sender copies the range up to Match from another replica; with
+	// Match 0 it has not begun.
+	Copying MessageKind = 21
 )
 
 // fromPrimary reports whether the sender of such a message is, or is about to be, the primary of
 // its epoch.
-func (k MessageKind) fromPrimary() bool { return k == Append || k == Prepare || k == Fetch }
+func (k MessageKind) fromPrimary() bool {
+	return k == Append || k == Prepare || k == Fetch || k == LogTrimmed
+}
 
 // String returns the stable name of the kind.
 func (k MessageKind) String() string {
@@ -56,6 +63,10 @@ func (k MessageKind) String() string {
 		return "suffix"
 	case Handover:
 		return "handover"
+	case LogTrimmed:
+		return "log_trimmed"
+	case Copying:
+		return "copying"
 	}
 	return fmt.Sprintf("message_%d", uint8(k))
 }
@@ -78,7 +89,8 @@ type Message struct {
 	// may be empty. They are immutable and shared.
 	Prev    entry.Position
 	Entries []*entry.Entry
-	// Trim is the position up to which the receiver may drop its log (Append).
+	// Trim is the position up to which the receiver may drop its log (Append), or up to which the
+	// sender has dropped its own (LogTrimmed).
 	Trim rhumb.Seq
 
 	// Commit is the sender's commit position (all kinds). In a Promise it is the greatest position
@@ -90,7 +102,7 @@ type Message struct {
 	// (Promise; the driver sets it), or that the sender assigned or closed (Handover).
 	Clock rhumb.Timestamp
 	// Match is the last position of the Append that is acknowledged, never the end of the sender's log
-	// (Ack).
+	// (Ack), or the commit position of the copy that the sender receives (Copying).
 	Match rhumb.Seq
 
 	// Reject is Prev.Seq of the refused message (Nack, Suffix without entries).

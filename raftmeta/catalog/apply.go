@@ -147,7 +147,7 @@ func (t *tx) putBlock(b *rhumb.Block) {
 	t.changes.Blocks = append(t.changes.Blocks, rhumb.RangeID{Region: b.Region, Slot: b.First})
 }
 
-// putRange stores a range after dropping what the record must not keep: a prepared handover to a node that
+// putRange stores a range after dropping outdated parts: a prepared handover to a node that
 // cannot take over any more, and the recorded lives of nodes that are quarantined or no longer in sync. A quarantined replica may discard its copy within its life, so its life is no
 // proof of its contents (docs/replication.md#rule-one-answer).
 func (t *tx) putRange(r *rhumb.Range) {

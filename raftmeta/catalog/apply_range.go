@@ -183,7 +183,7 @@ func (c PrepareHandover) applyTo(t *tx) Result {
 	return Result{Range: next}
 }
 
-// canTakeOver reports whether a node may be the target of a handover, as far as the record tells.
+// canTakeOver reports whether a node may be the target of a handover, as far as the record shows.
 func canTakeOver(r *rhumb.Range, n rhumb.NodeID) bool {
 	return n != r.Primary && r.IsInSync(n) && !r.IsQuarantined(n) && !r.IsLeaving(n)
 }

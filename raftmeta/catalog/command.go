@@ -45,6 +45,7 @@ const (
 	codeRevokeCertificate commandCode = 31
 	codeSetGossipKeys     commandCode = 32
 	codeForgetNode        commandCode = 33
+	codeRevokeBearer      commandCode = 34
 
 	// Above 140, because command_access.go has the codes from 40 on.
 	codePrepareHandover   commandCode = 140
@@ -163,6 +164,8 @@ func Registrations(cmd Command) (out []RegisterNode) {
 func Revocations(cmd Command) (out []rhumb.Revocation) {
 	switch c := cmd.(type) {
 	case RevokeCertificate:
+		return []rhumb.Revocation{c.Revocation}
+	case RevokeBearer:
 		return []rhumb.Revocation{c.Revocation}
 	case Batch:
 		for _, item := range c.Commands {
@@ -369,6 +372,16 @@ type RevokeCertificate struct {
 	Revocation rhumb.Revocation
 }
 
+// RevokeBearer makes the nodes reject every certificate of a user or operator (Revocation.Name) that was
+// issued before Revocation.At. No node has to know the certificates. A later revocation of a user replaces
+// an earlier one; those of operators all stay, because the order of the metadata decides which of an
+// operator's signatures count.
+//
+// It has a code of its own: a build that does not know it stops, and never applies it as something else.
+type RevokeBearer struct {
+	Revocation rhumb.Revocation
+}
+
 // SetGossipKeys replaces the keys of gossip. Version is the version that the proposer saw, else Conflict;
 // the new keys get the next one.
 type SetGossipKeys struct {
@@ -389,7 +402,7 @@ type ForgetNode struct {
 }
 
 // PrepareHandover reserves an epoch for an in-sync node, to which the primary then hands over the range
-// (docs/replication.md#handover). The primary serves on meanwhile. Preparing what is prepared already changes
+// (docs/replication.md#handover). The primary serves on meanwhile. Preparing the same handover again changes
 // nothing; a handover to another node is a Conflict until it is cancelled.
 type PrepareHandover struct {
 	Range   rhumb.RangeID
@@ -454,6 +467,7 @@ func (ReadmitReplica) wireCode() commandCode     { return codeReadmitReplica }
 func (RecoverRange) wireCode() commandCode       { return codeRecoverRange }
 func (SetTrust) wireCode() commandCode           { return codeSetTrust }
 func (RevokeCertificate) wireCode() commandCode  { return codeRevokeCertificate }
+func (RevokeBearer) wireCode() commandCode       { return codeRevokeBearer }
 func (SetGossipKeys) wireCode() commandCode      { return codeSetGossipKeys }
 func (ForgetNode) wireCode() commandCode         { return codeForgetNode }
 func (SetVoters) wireCode() commandCode          { return codeSetVoters }
