@@ -175,3 +175,45 @@ func TestLostWideRange(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkScanWide reads pages of names in order from a range of several slots, beside one of one slot.
+func BenchmarkScanWide(b *testing.B) {
+	for _, c := range []struct{ slots, limit int }{{1, 1_024}, {64, 1_024}, {1_024, 1_024}, {1, 10}, {64, 10}, {1_024, 10}} {
+		b.Run(fmt.Sprintf("slots=%d/limit=%d", c.slots, c.limit), func(b *testing.B) {
+			s := benchStore(b)
+			id := rhumb.RangeID{Region: 1, Slot: 1}
+			batch := s.NewBatch()
+			batch.CreateRange(RangeState{Range: id, LastSlot: id.Slot + rhumb.Slot(c.slots-1)})
+			f := &feed{id: id}
+			for range 100 {
+				e := f.next(200, 1_000)
+				for i := range e.Requests {
+					w := &e.Requests[i].Writes[0]
+					w.Slot = id.Slot + keys.HashSlot(w.Name, 0, c.slots)
+				}
+				e.Seal(nil)
+				f.pos = e.Position()
+				batch.Append(id, e, Commit{})
+			}
+			if err := batch.Apply(); err != nil {
+				b.Fatal(err)
+			}
+			if err := s.Flush(); err != nil {
+				b.Fatal(err)
+			}
+			n := 0
+			for b.Loop() {
+				n = 0
+				for _, err := range s.Scan(id, 1, nil, []byte("key005000"), Newest, c.limit) {
+					if err != nil {
+						b.Fatal(err)
+					}
+					n++
+				}
+			}
+			if n != c.limit {
+				b.Fatalf("%d records", n)
+			}
+		})
+	}
+}
