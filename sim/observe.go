@@ -88,7 +88,7 @@ func (n *node) observeReplicas() {
 			// A node reports each epoch once, when it begins to act as primary.
 			if e := r.Epoch(); n.seen.primary[i] != e {
 				n.seen.primary[i] = e
-				w.judge(w.monitor.Primary(id, e, n.id))
+				w.judge(w.monitor.Primary(id, e, n.id, n.identity().Boot))
 			}
 			if look {
 				n.probeServing(id, r)
