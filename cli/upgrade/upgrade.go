@@ -51,7 +51,7 @@ type Report struct {
 func Judge(nodes []client.NodeStatus) Report {
 	r := Report{Version: rhumb.VersionBase, Nodes: []Node{}}
 	for _, n := range nodes {
-		// A node may lag behind the metadata, but no node is ahead of it.
+		// A node may have older metadata, but no node is ahead of it.
 		r.Version = max(r.Version, n.ClusterVersion)
 	}
 	newest := rhumb.ClusterVersion(0)
@@ -128,7 +128,7 @@ func (r *Report) Waiting(v rhumb.ClusterVersion) (ids []string) {
 	return ids
 }
 
-// nextStep says what an operator does next.
+// nextStep returns the next step of an operator.
 func (r *Report) nextStep() string {
 	var running, fenced []string
 	for _, n := range r.Held(nil) {
