@@ -73,9 +73,9 @@ type Config struct {
 
 // Counters count the events of Conns.
 type Counters struct {
-	// Frames counts the frames sent, Broken the streams that ended, and Silent the connections that
-	// were replaced because the node stopped answering.
-	Frames, Broken, Silent atomic.Uint64
+	// Frames counts the frames sent, Sent the requests in them, Broken the streams that ended, and
+	// Silent the connections that were replaced because the node stopped answering.
+	Frames, Sent, Broken, Silent atomic.Uint64
 }
 
 // Conn is a connection to one node. It holds at most one stream, which it opens when the first
