@@ -11,7 +11,8 @@
 // Frames therefore grow with the load, and no request waits for others to arrive.
 //
 // A flow bounds the bytes that the node has been sent and has not answered. Requests above the
-// bound wait in this process, where giving up is known to have had no effect
+// bound wait in this process, each in its place, until they can no longer be answered before their
+// deadline. There giving up is known to have had no effect
 // (docs/decisions/0022-overload.md).
 package stream
 
