@@ -153,7 +153,7 @@ func (c *Conn) submitCall(r *call) (flight time.Duration, err error) {
 		err := rhumb.Ef(opConn, rhumb.Overloaded,
 			"%d requests (%d bytes) already wait to be sent to %s; at most %d requests or %d bytes may; retry later or send less",
 			len(c.queue), c.queueBytes, c.cfg.Addr, queueRequestsMax, queueBytesMax)
-		err.RetryAfter = c.flow.fullRetry()
+		err.RetryAfter = c.flow.fullRetry(c.queueBytes)
 		return 0, err
 	default:
 		flight = c.flow.flight(r.Timeout)

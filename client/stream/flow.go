@@ -85,10 +85,11 @@ func (f *flow) turn(now time.Time, timeout, left time.Duration) time.Duration {
 	return max(min(timeout-flight, left-flight), 0)
 }
 
-// fullRetry returns after what time a full queue probably has room: the time in which the node
-// answers what it was sent.
-func (f *flow) fullRetry() time.Duration {
-	return min(max(f.fastest+f.wait, fullRetryMin), fullRetryMax)
+// fullRetry returns after what time a full queue of so many bytes probably has room for many
+// requests: the time in which the node answers half of it, at a window per usual answer.
+func (f *flow) fullRetry(queued int) time.Duration {
+	answers := float64(queued) / 2 / float64(f.window)
+	return min(max(time.Duration(answers*float64(f.fastest+f.wait)), fullRetryMin), fullRetryMax)
 }
 
 // onAnswer records an answer, other than a refusal as Overloaded, to a request of size bytes. The

@@ -131,16 +131,16 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// TestFullRetry guards that a full queue asks for a pause about as long as an answer takes, within
-// its bounds.
+// TestFullRetry guards that a full queue asks for the pause in which the node answers half of it,
+// within the bounds.
 func TestFullRetry(t *testing.T) {
 	now := time.Unix(1_000, 0)
 	for took, want := range map[time.Duration]time.Duration{
-		time.Millisecond: fullRetryMin, 300 * time.Millisecond: 300 * time.Millisecond, 5 * time.Second: fullRetryMax,
+		time.Millisecond: fullRetryMin, 10 * time.Millisecond: 160 * time.Millisecond, 5 * time.Second: fullRetryMax,
 	} {
 		f := newFlow()
 		f.onAnswer(now, took, 1)
-		if got := f.fullRetry(); got != want {
+		if got := f.fullRetry(32 * f.window); got != want {
 			t.Errorf("a pause of %v while answers take %v, want %v", got, took, want)
 		}
 	}
