@@ -23,7 +23,7 @@ func slowly(pause time.Duration) func(*rhumbpb.Request) fault {
 
 // TestOverloadCostsOneAttempt guards that a call waits for its turn at a node that has more work than
 // it can do, in one attempt: repeated attempts would cost the processor time that the node needs,
-// and each would queue behind everything that came later. All writes can be answered before their
+// and each would queue after everything that came later. All writes can be answered before their
 // deadline here, but not within the time of one attempt, so all of them must succeed.
 func TestOverloadCostsOneAttempt(t *testing.T) {
 	w := newWorld(t, 1, 1)

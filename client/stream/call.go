@@ -207,7 +207,7 @@ func (c *Conn) abandonCall(r *call, cause error) (*rhumbpb.Response, error) {
 		// The node works, so it was not the network that held the request back.
 		err := rhumb.Ef(opConn, rhumb.Overloaded, "%s has more requests than it answers in time; this one waited for its turn and was not sent", c.cfg.Addr)
 		if flight := c.flow.flight(r.Timeout); !r.Deadline.IsZero() && r.Deadline.Sub(now) <= flight {
-			err.RetryAfter = flight // another attempt before the deadline would only queue behind all others
+			err.RetryAfter = flight // another attempt before the deadline would only queue after all others
 		}
 		cause = err
 	}

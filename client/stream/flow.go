@@ -74,7 +74,7 @@ func (f *flow) flight(timeout time.Duration) time.Duration {
 // the node does not answer, so that another attempt may do better. The time that is left includes
 // the flight.
 //
-// A request keeps its place while the node works. To queue it again would put it behind everything
+// A request keeps its place while the node works. To queue it again would put it after everything
 // that came later, and would cost as much processor time as a refusal by the node
 // (docs/decisions/0022-overload.md).
 func (f *flow) turn(now time.Time, timeout, left time.Duration) time.Duration {
