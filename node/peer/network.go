@@ -415,7 +415,7 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 		n.work.Go(func() {
 			// A stopped process still acknowledges TCP, and gRPC's keepalive would notice it only
 			// after 10 s (docs/decisions/0017). The connection counts as in use at all times.
-			c.Watch(p.ctx, func() bool { return true }, n.m.silent.Inc)
+			c.Watch(p.ctx, nil, func() api.Use { return api.Awaited }, n.m.silent.Inc)
 			c.Close()
 		})
 	}
