@@ -207,7 +207,7 @@ func (m *member) close() {
 	m.cancel()
 	if m.host != nil {
 		m.kv.Close()
-		// Before the host, which installs what was received.
+		// Before the host, which installs the received sets.
 		if m.transfers != nil {
 			m.transfers.Close()
 		}

@@ -131,7 +131,7 @@ type incoming struct {
 	start
 	set        *storage.Set
 	done       int64
-	resumed    int64 // of done, what an earlier attempt received
+	resumed    int64 // of done, received by an earlier attempt
 	began      time.Duration
 	installing bool
 }
