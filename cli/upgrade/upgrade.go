@@ -2,7 +2,7 @@
 // programs of the nodes support, what keeps the next one from being finalized, and what to do next
 // (docs/operations/upgrade.md).
 //
-// It is pure: it judges the descriptors of the nodes, which come from the metadata and name each program, and
+// It is pure: it judges the descriptors of the nodes, which are those of the metadata and name each program, and
 // what each node reports of itself. The metadata decides again when a version is finalized.
 package upgrade
 
@@ -51,7 +51,11 @@ type Report struct {
 func Judge(nodes []client.NodeStatus) Report {
 	r := Report{Version: rhumb.VersionBase, Nodes: []Node{}}
 	for _, n := range nodes {
+<<<<<<< HEAD
 		// A node may have older metadata, but no node is ahead of it.
+=======
+		// A node may lag, but no node is ahead of the metadata.
+>>>>>>> main
 		r.Version = max(r.Version, n.ClusterVersion)
 	}
 	newest := rhumb.ClusterVersion(0)
