@@ -246,6 +246,8 @@ func (m *Manager) copyRange(s start) {
 		return
 	}
 	m.m.completed.Inc()
+	// The place is free at once: a node may have thousands of small ranges to copy.
+	defer m.look()
 	m.log.Info("copied a range", "range", id.String(), "from", donor, "bytes", bytes, "took", took)
 }
 
