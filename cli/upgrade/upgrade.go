@@ -51,11 +51,7 @@ type Report struct {
 func Judge(nodes []client.NodeStatus) Report {
 	r := Report{Version: rhumb.VersionBase, Nodes: []Node{}}
 	for _, n := range nodes {
-<<<<<<< HEAD
 		// A node may have older metadata, but no node is ahead of it.
-=======
-		// A node may lag, but no node is ahead of the metadata.
->>>>>>> main
 		r.Version = max(r.Version, n.ClusterVersion)
 	}
 	newest := rhumb.ClusterVersion(0)
