@@ -578,7 +578,9 @@ type ClassSettings struct {
 	Survival  Survival               `protobuf:"varint,4,opt,name=survival,proto3,enum=rhumb.v1.Survival" json:"survival,omitempty"`
 	HashSlots uint32                 `protobuf:"varint,5,opt,name=hash_slots,json=hashSlots,proto3" json:"hash_slots,omitempty"`
 	// In bytes.
-	ShardSize     int64 `protobuf:"varint,6,opt,name=shard_size,json=shardSize,proto3" json:"shard_size,omitempty"`
+	ShardSize int64 `protobuf:"varint,6,opt,name=shard_size,json=shardSize,proto3" json:"shard_size,omitempty"`
+	// The names of the regions to which the tables are confined; none allows every region.
+	Regions       []string `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -653,6 +655,13 @@ func (x *ClassSettings) GetShardSize() int64 {
 		return x.ShardSize
 	}
 	return 0
+}
+
+func (x *ClassSettings) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
 }
 
 type Class struct {
@@ -1279,7 +1288,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x06binary\x18\f \x01(\tR\x06binary\x12\x14\n" +
 	"\x05short\x18\r \x01(\bR\x05short\x12\x12\n" +
 	"\x04name\x182 \x01(\tR\x04name\x12\x1c\n" +
-	"\tforgotten\x183 \x01(\bR\tforgotten\"\xdd\x01\n" +
+	"\tforgotten\x183 \x01(\bR\tforgotten\"\xf7\x01\n" +
 	"\rClassSettings\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.rhumb.v1.ModeR\x04mode\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\rR\breplicas\x12\x1e\n" +
@@ -1288,7 +1297,8 @@ const file_api_meta_proto_rawDesc = "" +
 	"\n" +
 	"hash_slots\x18\x05 \x01(\rR\thashSlots\x12\x1d\n" +
 	"\n" +
-	"shard_size\x18\x06 \x01(\x03R\tshardSize\"L\n" +
+	"shard_size\x18\x06 \x01(\x03R\tshardSize\x12\x18\n" +
+	"\aregions\x18\a \x03(\tR\aregions\"L\n" +
 	"\x05Class\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x123\n" +
 	"\bsettings\x18\x02 \x01(\v2\x17.rhumb.v1.ClassSettingsR\bsettings\"\xbf\x01\n" +

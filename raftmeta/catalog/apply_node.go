@@ -346,8 +346,8 @@ func (t *tx) relieveNode(id rhumb.NodeID) {
 		inSync := r.InSync
 		// At the minimum the node stays in the set. The range cannot commit, but no acknowledged
 		// write is given up.
-		if len(inSync) > t.minInSync(r) {
-			inSync = slices.DeleteFunc(slices.Clone(inSync), func(n rhumb.NodeID) bool { return n == id })
+		if less := slices.DeleteFunc(slices.Clone(inSync), func(n rhumb.NodeID) bool { return n == id }); t.mayShrink(r, less) {
+			inSync = less
 		}
 		// Dropping a secondary needs no new epoch, because the primary stays.
 		if r.Primary != id {
@@ -389,7 +389,7 @@ func (t *tx) countPrimaries() map[rhumb.NodeID]int {
 // fewest primaries, then the lowest id. Every replica of the catalog must reach the same decision,
 // so nothing else may influence it.
 func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
-	best, bestMetres := rhumb.NoNode, int64(0)
+	best, nearest := rhumb.NoNode, span{}
 	for _, id := range r.InSync {
 		// A quarantined member may lack what it acknowledged, and a member that is not live cannot
 		// serve.
@@ -397,9 +397,9 @@ func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]
 			continue
 		}
 		// InSync is sorted, so the strict comparisons below leave ties to the lowest id.
-		m := t.distanceMetres(of, id)
-		if best == rhumb.NoNode || m < bestMetres || m == bestMetres && load[id] < load[best] {
-			best, bestMetres = id, m
+		d := t.spanBetween(of, id)
+		if best == rhumb.NoNode || d.less(nearest) || d == nearest && load[id] < load[best] {
+			best, nearest = id, d
 		}
 	}
 	return best

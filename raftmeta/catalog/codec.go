@@ -92,6 +92,8 @@ type wireSettings struct {
 	Survival  rhumb.Survival `cbor:"4,keyasint"`
 	HashSlots int            `cbor:"5,keyasint"`
 	ShardSize int64          `cbor:"6,keyasint"`
+
+	Regions rhumb.RegionSet `cbor:"7,keyasint,omitempty"`
 }
 
 type wirePlacement struct {

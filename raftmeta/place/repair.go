@@ -14,7 +14,7 @@ import (
 func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command {
 	var out []catalog.Command
 	var l *load
-	regions := make(map[rhumb.RegionID][]*rhumb.Node)
+	pools := make(map[poolKey]*pool)
 	for r := range s.Ranges() {
 		if len(out) == PlanMax {
 			break
@@ -32,16 +32,15 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 			}
 			continue
 		}
-		nodes, ok := regions[r.ID.Region]
-		if !ok {
-			nodes = liveNodes(s, r.ID.Region)
-			regions[r.ID.Region] = nodes
+		key := poolKey{r.ID.Region, r.Class}
+		if pools[key] == nil {
+			pools[key] = newPool(s, r.ID.Region, class.Settings)
 		}
 		// Measuring walks all ranges, so it is done only if there is something to repair.
 		if l == nil {
 			l = measureLoad(s)
 		}
-		if cmd, ok := l.addReplicas(s, r, nodes, lacks); ok {
+		if cmd, ok := l.addReplicas(s, r, pools[key], lacks); ok {
 			out = append(out, cmd)
 		}
 	}
@@ -59,17 +58,25 @@ func (p *Planner) countUsable(now time.Duration, r *rhumb.Range) int {
 	return n
 }
 
+// poolKey identifies the pool of a class in a home region.
+type poolKey struct {
+	region rhumb.RegionID
+	class  rhumb.ClassID
+}
+
 // addReplicas returns a command that adds up to lacks replicas on nodes that hold none.
-func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, nodes []*rhumb.Node, lacks int) (catalog.Command, bool) {
+func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, p *pool, lacks int) (catalog.Command, bool) {
 	var chosen []*rhumb.Node
 	for _, id := range r.Replicas {
-		n, _ := s.Node(id)
-		chosen = append(chosen, n)
+		// A replica on a node that is gone takes no place of its region: another one replaces it there.
+		if n, _ := s.Node(id); p.settings.Survival != rhumb.SurviveRegion || n.State != rhumb.NodeFenced {
+			chosen = append(chosen, n)
+		}
 	}
 	replicas := slices.Clone(r.Replicas)
 	for ; lacks > 0 && len(replicas) < rhumb.ReplicasMax; lacks-- {
-		n := l.nextNode(chosen, nodes)
-		if n == nil {
+		n := l.nextNode(chosen, p)
+		if n == nil || slices.Contains(replicas, n.ID) {
 			break
 		}
 		chosen = append(chosen, n)
