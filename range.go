@@ -33,7 +33,12 @@ const (
 	NodeFenced NodeState = 2
 	// NodeDraining hands over its primaries and accepts no new role.
 	NodeDraining NodeState = 3
+	// NodeDecommissioning serves as a live node does, gets no new copies, and loses those that it has.
+	NodeDecommissioning NodeState = 4
 )
+
+// Serves reports whether a node in this state may hold roles.
+func (s NodeState) Serves() bool { return s == NodeLive || s == NodeDecommissioning }
 
 // String returns the stable name of the state.
 func (s NodeState) String() string {
@@ -44,6 +49,8 @@ func (s NodeState) String() string {
 		return "fenced"
 	case NodeDraining:
 		return "draining"
+	case NodeDecommissioning:
+		return "decommissioning"
 	}
 	return fmt.Sprintf("state_%d", uint8(s))
 }
@@ -78,6 +85,12 @@ type Node struct {
 	// Forgotten reports that an operator gave the node up for good: it never registers again, and its name
 	// is free.
 	Forgotten bool `json:"forgotten,omitempty"`
+	// Leaving reports that the node is to hold nothing any more: an operator decommissions or replaces it. The node keeps it
+	// over restarts and fencings.
+	Leaving bool `json:"leaving,omitempty"`
+	// ReplacedBy is the node that returned in the place of this one with an empty disk: under its name, or at its address in
+	// an insecure cluster.
+	ReplacedBy NodeID `json:"replaced_by,omitempty"`
 }
 
 // Build returns the program of the node's present life.
@@ -116,6 +129,11 @@ type Range struct {
 	Lives []MemberLife `json:"lives,omitempty"`
 	// Recovery is the last loss that an operator accepted, nil when there was none.
 	Recovery *Recovery `json:"recovery,omitempty"`
+	// Leaving lists the replicas whose copies are to go, in ascending order. The primary takes them out of the in-sync set.
+	Leaving []NodeID `json:"leaving,omitempty"`
+	// Removed lists the nodes whose replicas were removed in this epoch, in ascending order. Such a node gets a new copy only
+	// in a new epoch: a late acknowledgement of the old copy must not count for the new one.
+	Removed []NodeID `json:"removed,omitempty"`
 }
 
 // Recovery records that an operator let a range go on from one copy, without what the others held.
@@ -147,6 +165,9 @@ func (r *Range) IsReplica(n NodeID) bool { return slices.Contains(r.Replicas, n)
 // IsQuarantined reports whether n's copy is damaged.
 func (r *Range) IsQuarantined(n NodeID) bool { return slices.Contains(r.Quarantined, n) }
 
+// IsLeaving reports whether n's copy is to go.
+func (r *Range) IsLeaving(n NodeID) bool { return slices.Contains(r.Leaving, n) }
+
 // LifeOf returns the recorded life of a member, or 0 if the record has none.
 func (r *Range) LifeOf(n NodeID) BootSeq {
 	for _, m := range r.Lives {
@@ -164,6 +185,7 @@ func (r *Range) Clone() *Range {
 	c.Replicas = slices.Clone(r.Replicas)
 	c.Quarantined = slices.Clone(r.Quarantined)
 	c.Lives = slices.Clone(r.Lives)
+	c.Leaving, c.Removed = slices.Clone(r.Leaving), slices.Clone(r.Removed)
 	if r.Recovery != nil {
 		recovery := *r.Recovery
 		recovery.Gone = slices.Clone(recovery.Gone)

@@ -71,7 +71,7 @@ func EncodeNode(n rhumb.Node) *rhumbpb.Node {
 		Addr: n.Addr, HeartbeatAddr: n.HeartbeatAddr, AdminAddr: n.AdminAddr,
 		Location: EncodePoint(n.Location), Store: EncodeUUID(n.Store), Boot: uint64(n.Boot),
 		State: rhumbpb.NodeState(n.State), Voter: n.Voter, Binary: n.Binary, Short: n.Short,
-		Name: n.Name, Forgotten: n.Forgotten,
+		Name: n.Name, Forgotten: n.Forgotten, Leaving: n.Leaving, ReplacedBy: uint32(n.ReplacedBy),
 	}
 }
 
@@ -84,13 +84,13 @@ func DecodeNode(m *rhumbpb.Node) (rhumb.Node, error) {
 		Addr: m.GetAddr(), HeartbeatAddr: m.GetHeartbeatAddr(), AdminAddr: m.GetAdminAddr(),
 		Location: DecodePoint(m.GetLocation()), Store: store, Boot: rhumb.BootSeq(m.GetBoot()),
 		Voter: m.GetVoter(), Binary: m.GetBinary(), Short: m.GetShort(),
-		Name: m.GetName(), Forgotten: m.GetForgotten(),
+		Name: m.GetName(), Forgotten: m.GetForgotten(), Leaving: m.GetLeaving(), ReplacedBy: rhumb.NodeID(m.GetReplacedBy()),
 	}
 	// 0 is not on the wire and means that the sender left the state to the receiver, as in a
 	// JoinRequest.
 	switch s := m.GetState(); {
 	case s == 0:
-	case s > 0 && s <= rhumbpb.NodeState_NODE_STATE_DRAINING:
+	case s > 0 && s <= rhumbpb.NodeState_NODE_STATE_DECOMMISSIONING:
 		n.State = rhumb.NodeState(s)
 	default:
 		n.State = rhumb.NodeFenced
@@ -193,7 +193,7 @@ func EncodeRange(r *rhumb.Range) *rhumbpb.Range {
 		Epoch: uint64(r.Epoch), Allocated: uint64(r.Allocated), Version: r.Version,
 		Primary: uint32(r.Primary), Preferred: uint32(r.Preferred),
 		InSync: encodeNodes(r.InSync), Replicas: encodeNodes(r.Replicas), Quarantined: encodeNodes(r.Quarantined),
-		Recovery: encodeRecovery(r.Recovery),
+		Recovery: encodeRecovery(r.Recovery), Leaving: encodeNodes(r.Leaving),
 	}
 }
 
@@ -225,7 +225,7 @@ func DecodeRange(m *rhumbpb.Range) *rhumb.Range {
 		Class: rhumb.ClassID(m.GetClass()), Epoch: rhumb.Epoch(m.GetEpoch()), Allocated: rhumb.Epoch(m.GetAllocated()),
 		Version: m.GetVersion(), Primary: rhumb.NodeID(m.GetPrimary()), Preferred: rhumb.NodeID(m.GetPreferred()),
 		InSync: decodeNodes(m.GetInSync()), Replicas: decodeNodes(m.GetReplicas()), Quarantined: decodeNodes(m.GetQuarantined()),
-		Recovery: decodeRecovery(m.GetRecovery()),
+		Recovery: decodeRecovery(m.GetRecovery()), Leaving: decodeNodes(m.GetLeaving()),
 	}
 }
 

@@ -222,7 +222,7 @@ func (c *Client) closeUnknown() {
 func (c *Client) nearestFirst() []string {
 	var out []string
 	for _, n := range c.meta.sortedNodes() {
-		if n.State == rhumb.NodeLive {
+		if n.State.Serves() {
 			out = append(out, n.Addr)
 		}
 	}

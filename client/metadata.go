@@ -299,7 +299,7 @@ func (m *metadata) insertRanges(region rhumb.RegionID, class rhumb.ClassID) (nod
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, n := range m.nodes {
-		if n.Region == region && n.State == rhumb.NodeLive {
+		if n.Region == region && n.State.Serves() {
 			nodes = append(nodes, n)
 		}
 	}

@@ -254,7 +254,7 @@ func (c *Client) nodesToMeasure() []string {
 	var out []string
 	count := map[rhumb.RegionID]int{}
 	for _, n := range c.meta.sortedNodes() {
-		if n.State != rhumb.NodeLive || count[n.Region] >= samplesMax && n.Region != c.here.ID {
+		if !n.State.Serves() || count[n.Region] >= samplesMax && n.Region != c.here.ID {
 			continue
 		}
 		count[n.Region]++

@@ -342,7 +342,8 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 func (m *member) leasePeers(st *catalog.State) []lease.PeerInfo {
 	var out []lease.PeerInfo
 	for d := range st.Nodes() {
-		if d.ID == m.self.Node {
+		// A removed node never returns, and was primary of nothing.
+		if d.ID == m.self.Node || d.Forgotten {
 			continue
 		}
 		// A fenced node gets no heartbeats, but it stays in the list: it may hold grants of an

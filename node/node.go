@@ -260,6 +260,7 @@ func (n *Node) servePorts(p ports) {
 	g.sessions.Register(all)
 	server.NewCluster(n).Register(all)
 	server.NewSecurity(n).Register(all)
+	server.NewOperations(n).Register(all)
 	server.NewAccess(n).Register(all)
 	n.servers = []*grpc.Server{all, only}
 	n.admin = &http.Server{

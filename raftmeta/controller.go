@@ -106,6 +106,14 @@ func (c *controller) runRound(ctx context.Context, l *leadership) {
 	}
 }
 
+// wallClock returns the time for records of operations.
+func (c *controller) wallClock() time.Time {
+	if c.config.WallClock == nil {
+		return time.Now()
+	}
+	return c.config.WallClock()
+}
+
 // canServe reports whether a node may get a range back.
 func (c *controller) canServe(r *rhumb.Range, id rhumb.NodeID) bool {
 	c.evidence.mu.Lock()
@@ -159,6 +167,7 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 	for _, commands := range []func() []catalog.Command{
 		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
 		func() []catalog.Command { return place.MissingBlocks(c.State()) },
+		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.config.Sizes) },
 		func() []catalog.Command { return place.RemoveClasses(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
 		func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) },
@@ -213,6 +222,9 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 		d.config.logger().Warn("a replica of the metadata lost entries; removing and readmitting it", "replica", id)
 		return d.proposeMembers(memberChange(raftpb.ConfChangeRemoveNode, id))
 	}
+	if id := d.removedMember(); id != 0 {
+		return d.proposeMembers(memberChange(raftpb.ConfChangeRemoveNode, id))
+	}
 	if id := d.missingLearner(); id != 0 {
 		return d.proposeMembers(memberChange(raftpb.ConfChangeAddLearnerNode, id))
 	}
@@ -261,10 +273,24 @@ func (d *driver) proposeMembers(changes ...*raftpb.ConfChangeSingle) bool {
 	return true
 }
 
+// removedMember returns a member without a vote whose node was removed from the cluster, or 0. A removed node that still has a
+// vote loses the vote first (place.Planner.Voters).
+func (d *driver) removedMember() uint64 {
+	for _, id := range d.conf.GetLearners() {
+		if n, ok := d.state.Node(rhumb.NodeID(id)); ok && n.Forgotten {
+			return id
+		}
+	}
+	return 0
+}
+
 // missingLearner returns a registered node that is not a member yet, or 0.
 func (d *driver) missingLearner() uint64 {
 	for n := range d.state.Nodes() {
 		id := uint64(n.ID)
+		if n.Forgotten {
+			continue
+		}
 		// LearnersNext are voters that become learners when the joint configuration ends.
 		if !slices.Contains(d.conf.GetVoters(), id) && !slices.Contains(d.conf.GetLearners(), id) && !slices.Contains(d.conf.GetLearnersNext(), id) {
 			return id

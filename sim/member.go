@@ -186,7 +186,7 @@ func (m *member) leasePeers(st *catalog.State) (out []lease.PeerInfo) {
 	net := m.n.w.net
 	for d := range st.Nodes() {
 		switch {
-		case d.ID == m.self.Node:
+		case d.ID == m.self.Node || d.Forgotten:
 		case d.State == rhumb.NodeFenced:
 			// A fenced node may still hold a grant, so it stays in the list
 			// (docs/replication.md#rule-s).

@@ -23,10 +23,11 @@ const (
 type NodeState int32
 
 const (
-	NodeState_NODE_STATE_UNSPECIFIED NodeState = 0
-	NodeState_NODE_STATE_LIVE        NodeState = 1
-	NodeState_NODE_STATE_FENCED      NodeState = 2
-	NodeState_NODE_STATE_DRAINING    NodeState = 3
+	NodeState_NODE_STATE_UNSPECIFIED     NodeState = 0
+	NodeState_NODE_STATE_LIVE            NodeState = 1
+	NodeState_NODE_STATE_FENCED          NodeState = 2
+	NodeState_NODE_STATE_DRAINING        NodeState = 3
+	NodeState_NODE_STATE_DECOMMISSIONING NodeState = 4
 )
 
 // Enum value maps for NodeState.
@@ -36,12 +37,14 @@ var (
 		1: "NODE_STATE_LIVE",
 		2: "NODE_STATE_FENCED",
 		3: "NODE_STATE_DRAINING",
+		4: "NODE_STATE_DECOMMISSIONING",
 	}
 	NodeState_value = map[string]int32{
-		"NODE_STATE_UNSPECIFIED": 0,
-		"NODE_STATE_LIVE":        1,
-		"NODE_STATE_FENCED":      2,
-		"NODE_STATE_DRAINING":    3,
+		"NODE_STATE_UNSPECIFIED":     0,
+		"NODE_STATE_LIVE":            1,
+		"NODE_STATE_FENCED":          2,
+		"NODE_STATE_DRAINING":        3,
+		"NODE_STATE_DECOMMISSIONING": 4,
 	}
 )
 
@@ -429,7 +432,11 @@ type Node struct {
 	// JoinRequest: there the certificate of the connection names the node.
 	Name string `protobuf:"bytes,50,opt,name=name,proto3" json:"name,omitempty"`
 	// An operator gave the node up for good.
-	Forgotten     bool `protobuf:"varint,51,opt,name=forgotten,proto3" json:"forgotten,omitempty"`
+	Forgotten bool `protobuf:"varint,51,opt,name=forgotten,proto3" json:"forgotten,omitempty"`
+	// The node is to hold nothing any more.
+	Leaving bool `protobuf:"varint,52,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// The node that returned in its place with an empty disk.
+	ReplacedBy    uint32 `protobuf:"varint,53,opt,name=replaced_by,json=replacedBy,proto3" json:"replaced_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -567,6 +574,20 @@ func (x *Node) GetForgotten() bool {
 		return x.Forgotten
 	}
 	return false
+}
+
+func (x *Node) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
+}
+
+func (x *Node) GetReplacedBy() uint32 {
+	if x != nil {
+		return x.ReplacedBy
+	}
+	return 0
 }
 
 // ClassSettings hold how the ranges of a class are replicated.
@@ -896,7 +917,9 @@ type Range struct {
 	// Replicas with damaged data. They serve nothing and are not elected.
 	Quarantined []uint32 `protobuf:"varint,11,rep,packed,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// The last loss that an operator accepted. Absent if there was none.
-	Recovery      *RangeRecovery `protobuf:"bytes,12,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	Recovery *RangeRecovery `protobuf:"bytes,12,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	// Replicas whose copies are to go.
+	Leaving       []uint32 `protobuf:"varint,50,rep,packed,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1011,6 +1034,13 @@ func (x *Range) GetQuarantined() []uint32 {
 func (x *Range) GetRecovery() *RangeRecovery {
 	if x != nil {
 		return x.Recovery
+	}
+	return nil
+}
+
+func (x *Range) GetLeaving() []uint32 {
+	if x != nil {
+		return x.Leaving
 	}
 	return nil
 }
@@ -1270,7 +1300,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
 	"\blocation\x18\x03 \x01(\v2\x0f.rhumb.v1.PointR\blocation\x12\x12\n" +
-	"\x04dead\x18( \x01(\bR\x04dead\"\x94\x03\n" +
+	"\x04dead\x18( \x01(\bR\x04dead\"\xcf\x03\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1288,7 +1318,10 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x06binary\x18\f \x01(\tR\x06binary\x12\x14\n" +
 	"\x05short\x18\r \x01(\bR\x05short\x12\x12\n" +
 	"\x04name\x182 \x01(\tR\x04name\x12\x1c\n" +
-	"\tforgotten\x183 \x01(\bR\tforgotten\"\xf7\x01\n" +
+	"\tforgotten\x183 \x01(\bR\tforgotten\x12\x18\n" +
+	"\aleaving\x184 \x01(\bR\aleaving\x12\x1f\n" +
+	"\vreplaced_by\x185 \x01(\rR\n" +
+	"replacedBy\"\xf7\x01\n" +
 	"\rClassSettings\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.rhumb.v1.ModeR\x04mode\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\rR\breplicas\x12\x1e\n" +
@@ -1315,7 +1348,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05class\x18\x02 \x01(\rR\x05class\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x14\n" +
-	"\x05first\x18\x04 \x01(\rR\x05first\"\xdb\x02\n" +
+	"\x05first\x18\x04 \x01(\rR\x05first\"\xf5\x02\n" +
 	"\x05Range\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
@@ -1329,7 +1362,8 @@ const file_api_meta_proto_rawDesc = "" +
 	"\breplicas\x18\n" +
 	" \x03(\rR\breplicas\x12 \n" +
 	"\vquarantined\x18\v \x03(\rR\vquarantined\x123\n" +
-	"\brecovery\x18\f \x01(\v2\x17.rhumb.v1.RangeRecoveryR\brecovery\"\x90\x01\n" +
+	"\brecovery\x18\f \x01(\v2\x17.rhumb.v1.RangeRecoveryR\brecovery\x12\x18\n" +
+	"\aleaving\x182 \x03(\rR\aleaving\"\x90\x01\n" +
 	"\rRangeRecovery\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +
@@ -1351,12 +1385,13 @@ const file_api_meta_proto_rawDesc = "" +
 	" \x03(\rR\fremovedNodes\x12%\n" +
 	"\x0eremoved_tables\x18\v \x03(\rR\rremovedTables\x128\n" +
 	"\x0eremoved_ranges\x18\f \x03(\v2\x11.rhumb.v1.RangeIDR\rremovedRanges\x12\x12\n" +
-	"\x04more\x18\r \x01(\bR\x04more*l\n" +
+	"\x04more\x18\r \x01(\bR\x04more*\x8c\x01\n" +
 	"\tNodeState\x12\x1a\n" +
 	"\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fNODE_STATE_LIVE\x10\x01\x12\x15\n" +
 	"\x11NODE_STATE_FENCED\x10\x02\x12\x17\n" +
-	"\x13NODE_STATE_DRAINING\x10\x03*A\n" +
+	"\x13NODE_STATE_DRAINING\x10\x03\x12\x1e\n" +
+	"\x1aNODE_STATE_DECOMMISSIONING\x10\x04*A\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vMODE_STRONG\x10\x01\x12\x12\n" +

@@ -142,6 +142,12 @@ func (c *Conn) Cluster() rhumbpb.ClusterClient { return rhumbpb.NewClusterClient
 // keep it, as for Cluster.
 func (c *Conn) Security() rhumbpb.SecurityClient { return rhumbpb.NewSecurityClient(c.conn.Client()) }
 
+// Operations returns a client of the node's Operations service on the same connection. The caller must not
+// keep it, as for Cluster.
+func (c *Conn) Operations() rhumbpb.OperationsClient {
+	return rhumbpb.NewOperationsClient(c.conn.Client())
+}
+
 // Access returns a client of the node's Access service on the same connection. The caller must not keep
 // it, as for Cluster.
 func (c *Conn) Access() rhumbpb.AccessClient { return rhumbpb.NewAccessClient(c.conn.Client()) }

@@ -154,6 +154,8 @@ func (a *app) commands() []*cobra.Command {
 			cluster.nodeCommand(),
 			cluster.regionCommand(),
 			ranges.rangeCommand(),
+			(&operationCommands{session: s}).operationCommand(),
+			(&operationCommands{session: s}).settingCommand(),
 			(&tableCommands{s}).tableCommand(),
 			authorities.authorityCommand(),
 			authorities.tokenCommand(),

@@ -69,7 +69,12 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 				if err := deniedStatus(nodes); err != nil {
 					return err
 				}
-				return cc.printNodes(describeNodes(c, nodes))
+				// The list is of use without this part, for example while no node answers.
+				holdings, err := c.Holdings(ctx)
+				if err != nil {
+					cc.Notef("what the nodes hold is not known: %s", rhumb.Message(err))
+				}
+				return cc.printNodes(addHoldings(describeNodes(c, nodes), holdings))
 			})
 		},
 	}
@@ -91,7 +96,8 @@ empty disk may register with a certificate of that name.`,
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.forgetNode(cmd.Context(), args[0]) },
 	}
-	return commandGroup("node", "List, drain and forget nodes", cc.connected(ls), cc.connected(drain), cc.connected(forget))
+	more := (&operationCommands{session: cc.session}).nodeCommands()
+	return commandGroup("node", "List, drain, decommission, replace and remove nodes", append([]*cobra.Command{cc.connected(ls), cc.connected(drain), cc.connected(forget)}, more...)...)
 }
 
 // deniedStatus returns an error if the caller may not see the status of the
@@ -148,6 +154,36 @@ func (d *nodeDoc) describeTroubles() string {
 	return strings.Join(words, ", ")
 }
 
+// addHoldings adds to nodes their copies according to the metadata.
+func addHoldings(docs []nodeDoc, holdings []client.NodeHoldings) []nodeDoc {
+	for i := range docs {
+		for _, h := range holdings {
+			if docs[i].ID == h.Node.String() {
+				docs[i].Copies, docs[i].Stays = &h.Copies, h.Stays
+				if h.Operation != 0 {
+					docs[i].Operation = h.Operation.String()
+				}
+			}
+		}
+	}
+	return docs
+}
+
+// holds returns the copies of a node for people, and why a node that leaves or is dead cannot be removed yet.
+func (d *nodeDoc) holds() string {
+	switch {
+	case d.Copies == nil:
+		return ""
+	case d.Removed:
+		return "removed"
+	case d.Stays == "" && (d.State == "decommissioning" || d.State == "fenced"):
+		return "nothing: `rhumb node rm " + d.ID + "` removes it"
+	case d.State == "decommissioning" || d.State == "fenced":
+		return strings.TrimSpace(d.Stays + " " + d.Operation)
+	}
+	return fmt.Sprint(*d.Copies)
+}
+
 func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 	return cc.Print(docs, func(t table.Writer) {
 		// Only nodes with certificates have names.
@@ -158,7 +194,7 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			}
 			return append(table.Row{id}, rest...)
 		}
-		t.AppendHeader(row("NODE", "NAME", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "TROUBLE", "MS"))
+		t.AppendHeader(row("NODE", "NAME", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "USED", "HOLDS", "TROUBLE", "MS"))
 		for _, d := range docs {
 			meta := ""
 			switch {
@@ -167,7 +203,7 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			case d.Voter:
 				meta = "voter"
 			}
-			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.State, d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.describeTroubles(), fmt.Sprintf("%.1f", d.RoundTripMs)))
+			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.State, d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), d.holds(), d.describeTroubles(), fmt.Sprintf("%.1f", d.RoundTripMs)))
 		}
 	})
 }

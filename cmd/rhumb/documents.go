@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -153,6 +154,26 @@ type nodeDoc struct {
 	Troubles map[client.TroubleKind]int `json:"troubles,omitempty"`
 	Stores   []storeDoc                 `json:"stores,omitempty"`
 	Location inspect.Place              `json:"location"`
+	// Copies counts the node's copies of ranges according to the metadata. Stays is why it cannot be removed for
+	// good, Operation what moves its copies away.
+	Copies    *int   `json:"copies,omitempty"`
+	Stays     string `json:"stays,omitempty"`
+	Operation string `json:"operation,omitempty"`
+	// Removed reports that the node was given up for good, ReplacedBy the node that returned in its place.
+	Removed    bool   `json:"removed,omitempty"`
+	ReplacedBy string `json:"replaced_by,omitempty"`
+}
+
+// used returns the bytes on the disks of the node, for people.
+func (d *nodeDoc) used() string {
+	if len(d.Stores) == 0 {
+		return ""
+	}
+	var sum uint64
+	for _, s := range d.Stores {
+		sum += s.UsedBytes
+	}
+	return fmt.Sprintf("%.1f MiB", float64(sum)/(1<<20))
 }
 
 // storeDoc is a store of a node.

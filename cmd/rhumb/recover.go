@@ -139,7 +139,7 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 func whyNotRecover(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) string {
 	live := func(id rhumb.NodeID) bool {
 		return slices.ContainsFunc(nodes, func(v client.NodeStatus) bool {
-			return v.Node.ID == id && v.Err == "" && v.Node.State == rhumb.NodeLive
+			return v.Node.ID == id && v.Err == "" && v.Node.State.Serves()
 		})
 	}
 	if !live(n) {

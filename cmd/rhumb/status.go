@@ -146,7 +146,7 @@ func describeRegions(c *client.Client) (docs []regionDoc) {
 		for _, n := range nodes {
 			if n.Region == r.ID {
 				doc.Nodes++
-				if n.State == rhumb.NodeLive {
+				if n.State.Serves() {
 					doc.NodesLive++
 				}
 			}
@@ -185,6 +185,7 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 			doc.Suspected = append(doc.Suspected, id.String())
 		}
 		doc.Short, doc.Troubles = s.Node.Short, s.TroubleCounts
+		doc.Removed, doc.ReplacedBy = s.Node.Forgotten, nodeName(s.Node.ReplacedBy)
 		if m := s.Metadata; m != nil && (m.Silent || m.Short || len(m.Readmits) > 0 || m.Recovered != nil) {
 			doc.Metadata = m
 		}

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"math"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
@@ -90,18 +91,23 @@ func (a *Admin) lighterNode(class rhumb.ClassID) (least rhumb.NodeID, ok bool) {
 	if a.cfg.Loads == nil || !there || !here {
 		return least, false
 	}
+	// A node that drains or leaves opens no slots of its own, whatever it holds.
+	leaves := !st.TakesCopies(a.cfg.Self)
 	own, known := a.cfg.Loads.Load(a.cfg.Self, class)
-	if !known || own <= awayFactor*c.Settings.ShardSize {
+	if !leaves && (!known || own <= awayFactor*c.Settings.ShardSize) {
 		return least, false
 	}
 	// The difference of a whole shard keeps two nodes from sending inserts back and forth.
 	most := own - c.Settings.ShardSize
+	if leaves {
+		most = math.MaxInt64
+	}
 	for n := range st.Nodes() {
-		if n.ID == a.cfg.Self || n.Region != self.Region || n.State != rhumb.NodeLive {
+		if n.ID == a.cfg.Self || n.Region != self.Region || !st.TakesCopies(n.ID) {
 			continue
 		}
 		// The condition on ok admits a node with exactly one shard less; afterwards only lighter ones win.
-		if load, known := a.cfg.Loads.Load(n.ID, class); known && (load < most || !ok && load == most) {
+		if load, known := a.cfg.Loads.Load(n.ID, class); (known || leaves) && (load < most || !ok && load == most) {
 			least, most, ok = n.ID, load, true
 		}
 	}

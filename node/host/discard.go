@@ -136,6 +136,10 @@ func (ev dropEvent) applyTo(h *Host) {
 	if err := checkDiscard(h.cfg.Self.Node, s.r.State(), d, ev.acceptLoss); err != nil {
 		s.gone = false
 		ev.answer <- err
+		// The metadata may have removed the replica altogether meanwhile.
+		if d != nil && !d.IsReplica(h.cfg.Self.Node) {
+			h.removeCopy(s, d)
+		}
 		return
 	}
 	// The empty copy must not act in an epoch that the dropped copy had promised to leave.
@@ -200,16 +204,16 @@ func (ev discardedEvent) applyTo(h *Host) {
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return
 	}
-	h.allSlots = slices.DeleteFunc(h.allSlots, func(s *slot) bool { return s == ev.s })
-	if ev.s.quarantined {
-		h.m.quarantined.Dec()
-	}
 	h.m.discarded.Inc()
-	h.releaseWeight(ev.s)
+	h.forgetSlot(ev.s)
 	// The new slot's promise holds for grants too.
 	h.leases.excludeRange(fresh.id, ev.floor, rhumb.NoNode)
 	if d := ev.s.desc.Load(); d != nil {
 		h.setRecord(fresh, d)
 	}
 	ev.answer <- nil
+	// The metadata may have removed the replica meanwhile.
+	if d := ev.s.desc.Load(); d != nil && !d.IsReplica(h.cfg.Self.Node) {
+		h.removeCopy(fresh, d)
+	}
 }

@@ -253,7 +253,10 @@ type Host struct {
 
 	fit atomic.Pointer[fitness]
 	// slots maps rhumb.RangeID to *slot. Only the pass writes it.
-	slots     sync.Map
+	slots sync.Map
+	// floors holds, for ranges whose copy was removed in this life, the greatest epoch that the copy had promised. The pass
+	// owns it. It grows with the ranges that this node has held.
+	floors    map[rhumb.RangeID]rhumb.Epoch
 	collector *collector
 	// changes counts the proposals to the metadata group in flight.
 	changes atomic.Int32
@@ -296,6 +299,7 @@ func New(cfg Config) (*Host, error) {
 		admission: admission{clock: cfg.Runtime.Now, pace: newPace(cfg.Budgets.Requests)},
 		ctx:       ctx, cancel: cancel,
 	}
+	h.floors = make(map[rhumb.RangeID]rhumb.Epoch)
 	h.known = make(map[rhumb.RangeID]*rhumb.Range, len(cfg.Known))
 	for _, d := range cfg.Known {
 		h.known[d.ID] = d

@@ -254,14 +254,21 @@ func (h *Host) SetPeers(peers []lease.PeerInfo) { h.leases.setPeers(peers) }
 func (h *Host) updateRanges(ranges []*rhumb.Range) {
 	for _, d := range ranges {
 		s, ok := h.findSlot(d.ID)
+		placed := d.IsReplica(h.cfg.Self.Node)
 		switch {
-		case !ok && !d.IsReplica(h.cfg.Self.Node):
+		case !ok && !placed:
+			continue
+		case ok && !placed:
+			// News may arrive out of order: only a record that the replica does not know yet removes it.
+			if old := s.desc.Load(); old == nil || old.Version < d.Version {
+				h.removeCopy(s, d)
+			}
 			continue
 		case !ok:
 			// This node never held the range. The first commit of the range creates its stored
 			// state. A crash before that leaves no trace, and metadata announces the range again.
 			// Nothing is read here, so nothing fails.
-			s, _ = h.addSlot(storage.RangeState{Range: d.ID}, false)
+			s = h.addCopy(d.ID)
 		}
 		h.setRecord(s, d)
 	}
@@ -274,6 +281,10 @@ func (h *Host) setRecord(s *slot, d *rhumb.Range) {
 		return
 	}
 	s.desc.Store(d)
+	// A copy that is being dropped takes no part any more. What replaces it gets the record.
+	if s.gone {
+		return
+	}
 	s.r.Describe(d)
 	now := h.rt.Now()
 	for _, n := range d.Replicas {

@@ -66,11 +66,12 @@ func (r *Replica) reconfigure() {
 func (r *Replica) advanceJoin() {
 	p := r.peer(r.change.node)
 	fit := p.connected && p.isFit()
+	leaves := r.desc.IsLeaving(p.node)
 	switch {
 	case r.change.retracted:
 	// Nobody else knows of the change, so it can be dropped. It also yields to a removal, since
 	// commits wait for the member that should leave.
-	case r.change.unsent && (!fit || r.memberToRemove() != nil):
+	case r.change.unsent && (!fit || leaves || r.memberToRemove() != nil):
 		if !fit {
 			// A node that fails while it joins holds up commits like a member that fails.
 			r.noteDeparture(p.node)
@@ -147,6 +148,12 @@ func (r *Replica) memberToRemove() *progress {
 			return p
 		}
 	}
+	// Then those whose copies are to go (docs/replication.md#rule-removal), as long as enough fit members stay.
+	for _, p := range r.peers {
+		if p.inSync && r.desc.IsLeaving(p.node) && r.fitMembers() > r.cfg.MinInSync {
+			return p
+		}
+	}
 	return nil
 }
 
@@ -168,6 +175,8 @@ func (r *Replica) whyNotJoin(p *progress) string {
 		return "the record does not list it as a replica of the range"
 	case slices.Contains(r.desc.Quarantined, p.node):
 		return "it is quarantined"
+	case r.desc.IsLeaving(p.node):
+		return "its copy is being removed"
 	case p.flow == flowLost:
 		return fmt.Sprintf("log trimmed: it needs entries up to %d, which its primary has dropped", r.log.trim)
 	case p.flow == flowQuarantined:

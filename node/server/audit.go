@@ -35,7 +35,7 @@ var administers = map[string]bool{
 }
 
 // adminServices are the services all of whose requests are administrative, except those that list or describe.
-var adminServices = []string{"/rhumb.v1.Access/", "/rhumb.v1.Security/"}
+var adminServices = []string{"/rhumb.v1.Access/", "/rhumb.v1.Security/", "/rhumb.v1.Operations/"}
 
 // isAdministrative reports whether a request changes the cluster.
 func isAdministrative(method string) bool {
@@ -128,6 +128,7 @@ func outcomeOf(err error) string {
 var described = []protoreflect.Name{
 	"name", "table", "user", "role", "roles", "node", "serial", "node_name", "user_name", "operator_name", "why", "undo", "disabled", "cluster", "prefix", "rights",
 	"accept_loss", "remove_password", "disable", "enable", "add", "remove", "cascade", "trust", "distrust", "force",
+	"kind", "target", "operation", "action", "value",
 }
 
 // describedMax bounds the elements of a list that are described.

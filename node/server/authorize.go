@@ -83,6 +83,14 @@ var callNeeds = map[string]need{
 	rhumbpb.Security_SetTrust_FullMethodName:         needAdmin,
 	rhumbpb.Security_RotateGossipKeys_FullMethodName: needAdmin,
 
+	rhumbpb.Operations_ListOperations_FullMethodName:   needRead,
+	rhumbpb.Operations_DescribeNodes_FullMethodName:    needRead,
+	rhumbpb.Operations_ListSettings_FullMethodName:     needRead,
+	rhumbpb.Operations_StartOperation_FullMethodName:   needAdmin,
+	rhumbpb.Operations_ControlOperation_FullMethodName: needAdmin,
+	rhumbpb.Operations_RemoveNode_FullMethodName:       needAdmin,
+	rhumbpb.Operations_AlterSetting_FullMethodName:     needAdmin,
+
 	rhumbpb.Peer_Replicate_FullMethodName:        needNode,
 	rhumbpb.Peer_Heartbeat_FullMethodName:        needNode,
 	rhumbpb.Peer_Raft_FullMethodName:             needNode,

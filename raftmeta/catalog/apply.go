@@ -156,6 +156,9 @@ func (t *tx) putRange(r *rhumb.Range) {
 	if len(r.Lives) == 0 {
 		r.Lives = nil
 	}
+	if len(r.Removed) == 0 {
+		r.Removed = nil
+	}
 	t.ranges.set(t.owner, rangeKey(r.ID), r)
 	t.changes.Ranges = append(t.changes.Ranges, r.ID)
 }

@@ -172,7 +172,12 @@ func (c RegisterNode) joinCluster(t *tx) Result {
 	if t.nodes.size >= rhumb.NodesMax {
 		return refuse(op, rhumb.TooLarge, "the node was not added: the cluster has %d nodes, which is the limit", t.nodes.size)
 	}
-	if res, ok := c.checkNameFree(t, rhumb.NoNode); !ok {
+	old, res, ok := c.replaced(t, rhumb.NoNode)
+	if !ok {
+		return res
+	}
+	// A node that is replaced by this one loses its name.
+	if res, ok := c.checkNameFree(t, rhumb.NoNode); !ok && len(old) == 0 {
 		return res
 	}
 	at, found := t.RegionByName(c.Region)
@@ -189,6 +194,7 @@ func (c RegisterNode) joinCluster(t *tx) Result {
 	// Ids are assigned here and never reused, so an id names one node forever.
 	t.lastNode++
 	n := c.newRecord(t.lastNode, at)
+	t.replaceNodes(old, n.ID)
 	t.putNode(n)
 	// Registering a live node ends the death of its region; the invariant in checkNodes depends on
 	// it.
@@ -239,7 +245,20 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	if at.Name != c.Region {
 		return refuse(op, rhumb.InvalidArgument, "%s is registered in region %q and cannot move to %q; add a new node there instead", old.ID, at.Name, c.Region)
 	}
+	// The disk of a replaced node is back. It takes its place again if the other one has stopped.
+	if by, replaced := t.nodes.get(uint64(old.ReplacedBy)); replaced {
+		if by.State != rhumb.NodeFenced {
+			return refuse(op, rhumb.Conflict, "%s runs in the place of %s; stop it first if this disk is to come back, or start this node with an empty directory", by.ID, old.ID)
+		}
+		if !by.Forgotten {
+			t.replaceNodes([]*node{by}, old.ID)
+		}
+	}
 	n := c.newRecord(old.ID, at)
+	// The decision of an operator about the node outlives its restarts.
+	if n.Leaving = old.Leaving; n.Leaving {
+		n.State = rhumb.NodeDecommissioning
+	}
 	// The driver of the metadata group sets Voter when the membership changes, not the node.
 	n.Voter = old.Voter
 	// The catalog counts lives. The node's own count may be lower if its disk is an older copy, and
@@ -315,7 +334,12 @@ func (c SetNodeState) applyTo(t *tx) Result {
 	// Only a registration ends a fencing, because it begins a new life.
 	case n.State == rhumb.NodeFenced:
 		return refuse(op, rhumb.Conflict, "%s is fenced until it registers again", c.Node)
-	case n.State == c.State:
+	}
+	// The end of a drain does not end a decommissioning.
+	if c.State == rhumb.NodeLive && n.Leaving {
+		c.State = rhumb.NodeDecommissioning
+	}
+	if n.State == c.State {
 		return Result{Node: c.Node}
 	}
 	t.setNodeState(n, c.State)
@@ -389,7 +413,7 @@ func (t *tx) countPrimaries() map[rhumb.NodeID]int {
 // fewest primaries, then the lowest id. Every replica of the catalog must reach the same decision,
 // so nothing else may influence it.
 func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
-	best, nearest := rhumb.NoNode, span{}
+	best, nearest, bestLeaves := rhumb.NoNode, span{}, false
 	for _, id := range r.InSync {
 		// A quarantined member may lack what it acknowledged, and a member that is not live cannot
 		// serve.
@@ -397,12 +421,20 @@ func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]
 			continue
 		}
 		// InSync is sorted, so the strict comparisons below leave ties to the lowest id.
-		d := t.spanBetween(of, id)
-		if best == rhumb.NoNode || d.less(nearest) || d == nearest && load[id] < load[best] {
-			best, nearest = id, d
+		d, leaves := t.spanBetween(of, id), t.isLeaving(r, id)
+		// A member that leaves would have to hand over again. It is better than none.
+		better := leaves == bestLeaves && (d.less(nearest) || d == nearest && load[id] < load[best])
+		if best == rhumb.NoNode || bestLeaves && !leaves || better {
+			best, nearest, bestLeaves = id, d, leaves
 		}
 	}
 	return best
+}
+
+// isLeaving reports whether a replica is to go, or its node.
+func (s *State) isLeaving(r *rhumb.Range, id rhumb.NodeID) bool {
+	n, ok := s.Node(id)
+	return r.IsLeaving(id) || ok && n.Leaving
 }
 
 func (c SetRegionDead) applyTo(t *tx) Result {

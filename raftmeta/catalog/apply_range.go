@@ -82,10 +82,12 @@ func (t *tx) checkMembers(op rhumb.Op, r *rhumb.Range, members []Member) Result 
 		// at its minimum, the primary cannot drop the dead one before the learner is in.
 		case n.Boot != m.Boot:
 			return refuseRange(op, rhumb.Conflict, r, "%s was seen in life %d, but is in life %d now", m.Node, m.Boot, n.Boot)
-		case n.State != rhumb.NodeLive:
+		case !n.State.Serves():
 			return refuseRange(op, rhumb.Conflict, r, "%s is %s and cannot join the in-sync set", m.Node, n.State)
 		case r.IsQuarantined(m.Node):
 			return refuseRange(op, rhumb.Conflict, r, "the replica on %s is quarantined and cannot join the in-sync set", m.Node)
+		case r.IsLeaving(m.Node):
+			return refuseRange(op, rhumb.Conflict, r, "the replica on %s is leaving and cannot join the in-sync set", m.Node)
 		}
 	}
 	return Result{}
@@ -141,6 +143,8 @@ func (t *tx) electPrimary(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID)
 	// begins it.
 	next.Allocated++
 	next.Epoch = next.Allocated
+	// Acknowledgements of removed copies name an earlier epoch from now on.
+	next.Removed = nil
 	next.Primary = n
 	next.InSync = slices.Clone(inSync)
 	next.Version++
@@ -180,6 +184,9 @@ func (c SetReplicas) applyTo(t *tx) Result {
 		if !r.IsReplica(id) && (!known || n.State == rhumb.NodeFenced) {
 			return refuseRange(op, rhumb.Conflict, r, "%s is unknown or fenced and cannot hold a new replica", id)
 		}
+		if !r.IsReplica(id) && n.Leaving {
+			return refuseRange(op, rhumb.Conflict, r, "%s is %s and cannot hold a new replica", id, n.State)
+		}
 	}
 	// A replica that is there already may stay, so that a range which has one too many can be repaired. One more
 	// than the goal allows is what a move needs, between the new copy and the end of the old one.
@@ -198,9 +205,32 @@ func (c SetReplicas) applyTo(t *tx) Result {
 	next.Replicas, next.Preferred = set, preferred
 	// A quarantine belongs to a copy. If the node gets a replica again, that is a new copy.
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
+	next.Leaving = dropNodes(next.Leaving, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
+	// Earlier builds do not record the removal, and all replicas of the catalog must hold the same.
+	if !t.Has(rhumb.FeatureOperations) {
+		next.Version++
+		t.putRange(next)
+		return Result{Range: next}
+	}
+	next.Removed = slices.Sorted(slices.Values(append(next.Removed, dropNodes(r.Replicas, func(n rhumb.NodeID) bool { return slices.Contains(set, n) })...)))
+	// The node dropped its copy of this epoch, and may have acknowledged entries before. Those
+	// acknowledgements must not count for the new, empty copy, so they are put into an earlier epoch
+	// (docs/replication.md#rule-removal-again).
+	if slices.ContainsFunc(next.Removed, func(n rhumb.NodeID) bool { return slices.Contains(set, n) }) {
+		return Result{Range: t.electPrimary(next, next.Primary, next.InSync)}
+	}
 	next.Version++
 	t.putRange(next)
 	return Result{Range: next}
+}
+
+// dropNodes returns the nodes without those that drop names, and nil for none.
+func dropNodes(nodes []rhumb.NodeID, drop func(rhumb.NodeID) bool) []rhumb.NodeID {
+	left := slices.DeleteFunc(slices.Clone(nodes), drop)
+	if len(left) == 0 {
+		return nil
+	}
+	return left
 }
 
 // applyTo records the quarantine, drops the replica from an in-sync set that stays at its minimum

@@ -85,7 +85,7 @@ func (t *tx) checkNewClass(settings rhumb.ClassSettings, placements []Placement)
 	// The leader places slots in every region with enough live nodes. No placement means that no
 	// region has them.
 	if len(placements) == 0 && (settings.Survival == rhumb.SurviveRegion || settings.Regions != "") {
-		return rhumb.E(op, rhumb.InvalidArgument, t.explainSpread(settings))
+		return rhumb.E(op, rhumb.InvalidArgument, t.ExplainSpread(settings))
 	}
 	if len(placements) == 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, t.explainShortage(settings.Replicas))

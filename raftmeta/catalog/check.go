@@ -13,7 +13,7 @@ func (s *State) Check() error {
 		return brokenInvariant("a cluster without an id has records")
 	}
 	// The order matters: each check relies on the references that the ones before it have checked.
-	for _, check := range []func() error{s.checkNodes, s.checkNames, s.checkSecurity, s.checkTables, s.checkBlocks, s.checkRanges, s.checkAccess} {
+	for _, check := range []func() error{s.checkNodes, s.checkNames, s.checkSecurity, s.checkTables, s.checkBlocks, s.checkRanges, s.checkAccess, s.checkOperations} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -52,13 +52,19 @@ func (s *State) checkNodes() error {
 		if id == 0 || n.ID > s.lastNode || !ok || stores[n.Store] || n.Boot == 0 || n.Location.Validate() != nil {
 			return brokenInvariant("node %d has an id that was never allocated, no region, an invalid location, no boot number or the store of another node", id)
 		}
-		if n.State < rhumb.NodeLive || n.State > rhumb.NodeDraining {
+		if n.State < rhumb.NodeLive || n.State > rhumb.NodeDecommissioning {
 			return brokenInvariant("node %d is in state %s", id, n.State)
 		}
 		// Names are created without asking a dead region, so a node that serves in one could hold
 		// the same name.
-		if n.State == rhumb.NodeLive && !s.RegionServes(n.Region) {
+		if n.State.Serves() && !s.RegionServes(n.Region) {
 			return brokenInvariant("node %d is live in region %s, which is marked dead", id, n.Region)
+		}
+		if n.State == rhumb.NodeDecommissioning && !n.Leaving {
+			return brokenInvariant("node %d is decommissioning although nobody asked for it", id)
+		}
+		if by := n.ReplacedBy; by != rhumb.NoNode && (by == n.ID || n.State != rhumb.NodeFenced || by > s.lastNode) {
+			return brokenInvariant("node %d is replaced by %s, but is %s", id, by, n.State)
 		}
 		stores[n.Store] = true
 	}
@@ -144,6 +150,10 @@ func (s *State) checkRange(r *rhumb.Range) error {
 	switch {
 	case !isSortedSet(r.Quarantined) || !isSubset(r.Quarantined, r.Replicas):
 		return brokenInvariant("range %s: quarantined replicas %v are not a sorted subset of replicas %v", r.ID, r.Quarantined, r.Replicas)
+	case !isSortedSet(r.Leaving) || !isSubset(r.Leaving, r.Replicas):
+		return brokenInvariant("range %s: leaving replicas %v are not a sorted subset of replicas %v", r.ID, r.Leaving, r.Replicas)
+	case !isSortedSet(r.Removed) || slices.ContainsFunc(r.Removed, r.IsReplica):
+		return brokenInvariant("range %s: nodes %v were removed in this epoch, but are not sorted or hold a replica", r.ID, r.Removed)
 	case !isSortedSet(r.InSync) || !isSortedSet(r.Replicas) || len(r.Replicas) > rhumb.ReplicasMax:
 		return brokenInvariant("range %s: in-sync set %v or replicas %v are not sorted, or are too many", r.ID, r.InSync, r.Replicas)
 	case !r.IsInSync(r.Primary):

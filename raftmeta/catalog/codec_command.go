@@ -45,16 +45,17 @@ type wireCommand struct {
 	EndTime        rhumb.Timestamp `cbor:"43,keyasint,omitempty"`
 	Known          rhumb.Seq       `cbor:"44,keyasint,omitempty"`
 
-	commandAccess                 // 60 to 69
-	NodeName      string          `cbor:"50,keyasint,omitempty"` // in the certificate of the node
-	Trust         []wireAuthority `cbor:"51,keyasint,omitempty"`
-	Distrust      []string        `cbor:"52,keyasint,omitempty"`
-	Revoked       *wireRevocation `cbor:"53,keyasint,omitempty"`
-	GossipKeys    []wireGossipKey `cbor:"54,keyasint,omitempty"`
-	GossipVersion uint64          `cbor:"55,keyasint,omitempty"`
-	Proof         *wireProof      `cbor:"56,keyasint,omitempty"`
-	Table         rhumb.TableID   `cbor:"70,keyasint,omitempty"`
-	Distances     []wireDistance  `cbor:"71,keyasint,omitempty"`
+	commandAccess                    // 60 to 69
+	commandOperation                 // 150 to 169
+	NodeName         string          `cbor:"50,keyasint,omitempty"` // in the certificate of the node
+	Trust            []wireAuthority `cbor:"51,keyasint,omitempty"`
+	Distrust         []string        `cbor:"52,keyasint,omitempty"`
+	Revoked          *wireRevocation `cbor:"53,keyasint,omitempty"`
+	GossipKeys       []wireGossipKey `cbor:"54,keyasint,omitempty"`
+	GossipVersion    uint64          `cbor:"55,keyasint,omitempty"`
+	Proof            *wireProof      `cbor:"56,keyasint,omitempty"`
+	Table            rhumb.TableID   `cbor:"70,keyasint,omitempty"`
+	Distances        []wireDistance  `cbor:"71,keyasint,omitempty"`
 
 	ClusterVersion  rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
 	PreviousVersion rhumb.ClusterVersion `cbor:"91,keyasint,omitempty"`
@@ -168,7 +169,7 @@ func (c SetGossipKeys) fillWire(w *wireCommand) {
 	w.GossipVersion, w.GossipKeys = c.Version, toWireGossipKeys(c.Keys)
 }
 
-func (c ForgetNode) fillWire(w *wireCommand) { w.Node, w.Boot = c.Node, c.Boot }
+func (c ForgetNode) fillWire(w *wireCommand) { w.Node, w.Boot, w.Empty = c.Node, c.Boot, c.Empty }
 
 func (c SetClusterVersion) fillWire(w *wireCommand) {
 	w.ClusterVersion, w.PreviousVersion, w.Nodes = c.Version, c.Previous, c.Without
@@ -233,7 +234,7 @@ var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 	codeSetGossipKeys: func(w *wireCommand) Command {
 		return SetGossipKeys{Version: w.GossipVersion, Keys: fromWireGossipKeys(w.GossipKeys)}
 	},
-	codeForgetNode: func(w *wireCommand) Command { return ForgetNode{w.Node, w.Boot} },
+	codeForgetNode: func(w *wireCommand) Command { return ForgetNode{w.Node, w.Boot, w.Empty} },
 	codeSetVoters:  func(w *wireCommand) Command { return SetVoters{w.Nodes} },
 	codeSetClusterVersion: func(w *wireCommand) Command {
 		return SetClusterVersion{w.ClusterVersion, w.PreviousVersion, w.Nodes}
@@ -249,6 +250,9 @@ func (w *wireCommand) toCommand() (Command, error) {
 	take, ok := commandDecoders[w.Code]
 	if !ok {
 		take, ok = accessDecoders[w.Code]
+	}
+	if !ok {
+		take, ok = operationDecoders[w.Code]
 	}
 	if !ok {
 		take, ok = dropDecoders[w.Code]

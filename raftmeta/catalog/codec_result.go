@@ -19,6 +19,10 @@ type wireResult struct {
 	Life        rhumb.BootSeq  `cbor:"11,keyasint,omitempty"`
 	Lives       []wireMember   `cbor:"12,keyasint,omitempty"`
 	Recovery    *wireRecovery  `cbor:"13,keyasint,omitempty"`
+
+	Operation rhumb.OperationID `cbor:"50,keyasint,omitempty"`
+	Leaving   []rhumb.NodeID    `cbor:"51,keyasint,omitempty"` // of Range, like the next one
+	Removed   []rhumb.NodeID    `cbor:"52,keyasint,omitempty"`
 }
 
 // wireFailure holds the part of a rhumb.Error that crosses the wire. The cause does not; Msg
@@ -53,10 +57,12 @@ func DecodeResult(b []byte) (Result, error) {
 func toWireResult(r Result) wireResult {
 	w := wireResult{
 		Revision: r.Revision, Region: r.Region, Node: r.Node, Life: r.Life, Class: r.Class, Table: r.Table, Range: toWireRange(r.Range),
+		Operation: r.Operation,
 	}
 	if r.Range != nil {
 		w.Quarantined, w.Lives = r.Range.Quarantined, toWireLives(r.Range.Lives)
 		w.Recovery = toWireRecovery(r.Range.ID, r.Range.Recovery)
+		w.Leaving, w.Removed = r.Range.Leaving, r.Range.Removed
 	}
 	if f := r.Failure; f != nil {
 		w.Failure = &wireFailure{Op: f.Op, Kind: f.Kind, Msg: f.Msg}
@@ -74,9 +80,11 @@ func toWireResult(r Result) wireResult {
 func (w *wireResult) toResult() Result {
 	r := Result{
 		Revision: w.Revision, Region: w.Region, Node: w.Node, Life: w.Life, Class: w.Class, Table: w.Table, Range: w.Range.toRange(),
+		Operation: w.Operation,
 	}
 	if r.Range != nil {
 		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.toRecovery()
+		r.Range.Leaving, r.Range.Removed = w.Leaving, w.Removed
 	}
 	if f := w.Failure; f != nil {
 		r.Failure = &rhumb.Error{Op: f.Op, Kind: f.Kind, Msg: f.Msg, Range: f.Range.toRangeID()}

@@ -28,8 +28,9 @@ type wireState struct {
 	Recoveries  []wireRecovery   `cbor:"17,keyasint,omitempty"`
 	Distances   []wireDistance   `cbor:"70,keyasint,omitempty"`
 
-	stateAccess               // 60 to 62
-	Security    *wireSecurity `cbor:"50,keyasint,omitempty"`
+	stateAccess                   // 60 to 62
+	stateOperations               // 150 to 153
+	Security        *wireSecurity `cbor:"50,keyasint,omitempty"`
 
 	// ClusterVersion is missing from states of rhumb.VersionBase, whose programs do not know the field.
 	ClusterVersion rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
@@ -120,6 +121,8 @@ type wireNode struct {
 	Past          []uint64        `cbor:"15,keyasint,omitempty"` // nonces of earlier lives, oldest first
 	Name          string          `cbor:"50,keyasint,omitempty"`
 	Forgotten     bool            `cbor:"51,keyasint,omitempty"`
+	Leaving       bool            `cbor:"150,keyasint,omitempty"`
+	ReplacedBy    rhumb.NodeID    `cbor:"151,keyasint,omitempty"`
 }
 
 type wireClass struct {
@@ -161,7 +164,8 @@ func (s *State) Encode() []byte {
 		stateAccess: toStateAccess(s.access),
 		Security:    toWireSecurity(s.Security()),
 
-		ClusterVersion: s.version,
+		ClusterVersion:  s.version,
+		stateOperations: toStateOperations(s),
 	}
 	// Trees iterate in the order of their keys, which makes the encoding deterministic.
 	for _, r := range s.regions.all() {
@@ -207,6 +211,7 @@ func toWireNode(n *node) wireNode {
 		ID: n.ID, Region: n.Region, Zone: n.Zone, Addr: n.Addr, HeartbeatAddr: n.HeartbeatAddr, AdminAddr: n.AdminAddr,
 		Location: *toWirePoint(n.Location), Store: n.Store[:], Boot: n.Boot, State: n.State, Voter: n.Voter,
 		Binary: n.Binary, Nonce: n.nonce, Short: n.Short, Past: n.past, Name: n.Name, Forgotten: n.Forgotten,
+		Leaving: n.Leaving, ReplacedBy: n.ReplacedBy,
 	}
 }
 
@@ -214,7 +219,7 @@ func (w *wireNode) toNode() *node {
 	return &node{nonce: w.Nonce, past: w.Past, Node: rhumb.Node{
 		ID: w.ID, Region: w.Region, Zone: w.Zone, Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr,
 		Location: w.Location.toPoint(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
-		Short: w.Short, Name: w.Name, Forgotten: w.Forgotten,
+		Short: w.Short, Name: w.Name, Forgotten: w.Forgotten, Leaving: w.Leaving, ReplacedBy: w.ReplacedBy,
 	}}
 }
 
@@ -299,6 +304,7 @@ func (w *wireState) toState() (*State, error) {
 	for _, d := range w.Distances {
 		t.distances.set(t.owner, pairKey(d.A, d.B), d.Micros)
 	}
+	w.addOperations(&t)
 	book, err := w.toBook()
 	if err != nil {
 		return nil, err
@@ -326,6 +332,11 @@ func (w *wireState) amendRanges(t *tx) error {
 			return err
 		}
 	}
+	for _, x := range w.Removals {
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Leaving, r.Removed = x.Leaving, x.Removed }); err != nil {
+			return err
+		}
+	}
 	for i := range w.Recoveries {
 		x := &w.Recoveries[i]
 		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Recovery = x.toRecovery() }); err != nil {
@@ -344,5 +355,6 @@ func (w *wireState) amendRanges(t *tx) error {
 func (w *wireState) hasDistinctKeys(s *State) bool {
 	return len(w.Regions) == s.regions.size && len(w.Nodes) == s.nodes.size && len(w.Classes) == s.classes.size &&
 		len(w.Tables) == s.tables.size && len(w.Blocks) == s.blocks.size && len(w.Active) == s.active.size &&
-		len(w.Ranges) == s.ranges.size && len(w.Distances) == s.distances.size
+		len(w.Ranges) == s.ranges.size && len(w.Operations) == s.operations.size && len(w.Settings) == len(s.settings) &&
+		len(w.Distances) == s.distances.size
 }

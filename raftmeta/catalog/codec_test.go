@@ -71,6 +71,16 @@ func goldenCommands() []Command {
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Authority: fingerprint, At: time.Unix(8, 0).UTC()}},
 		RegisterNode{Store: rhumb.UUID{2}, Boot: 5, Name: "eu-2", Proof: &RegistrationProof{At: 7, Chain: [][]byte{{1}, {2}}, Signature: []byte{3}}},
 		ForgetNode{Node: 2, Boot: 6},
+		ForgetNode{Node: 2, Boot: 6, Empty: true},
+		StartOperation{Kind: rhumb.OperationMove, Node: 2, Target: 3, Range: id, By: "ann", At: time.Unix(8, 9).UTC()},
+		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, By: "ann", At: time.Unix(8, 9).UTC()},
+		UpdateOperation{
+			ID: 4, Version: 5, State: rhumb.OperationRunning, Steps: []rhumb.OperationStep{{Name: "copy", State: rhumb.OperationDone}},
+			Progress: rhumb.Progress{Done: 1, Total: 2, DoneBytes: 3, TotalBytes: 4}, Waits: "w", Error: "e", At: time.Unix(8, 9).UTC(),
+		},
+		ControlOperation{ID: 4, Action: PauseOperation, At: time.Unix(8, 9).UTC()},
+		SetLeaving{Range: id, Version: 8, Leaving: []rhumb.NodeID{2}},
+		SetSetting{Name: "replace_after", Value: "5m"},
 		SetClusterVersion{Version: 2, Previous: 1, Without: []rhumb.NodeID{3}},
 		Batch{Commands: []Command{FenceNode{Node: 2, Boot: 6}, SetVoters{Voters: []rhumb.NodeID{1}}}},
 	}
@@ -106,6 +116,32 @@ func goldenState(t testing.TB) *State {
 		var res Result
 		if s, res, _ = s.Apply(cmd); res.Failure != nil {
 			t.Fatal(res.Failure)
+		}
+	}
+	return s
+}
+
+// movingState returns a state with operations, settings, and ranges that lose replicas.
+func movingState(t testing.TB) *State {
+	s := founded()
+	id := rhumb.RangeID{Region: 1}
+	settings := rhumb.DefaultClassSettings()
+	settings.Replicas, settings.HashSlots = 2, 1
+	join := func(store byte) RegisterNode {
+		return RegisterNode{Binary: testBinary, Store: rhumb.UUID{store}, Boot: 1, Nonce: uint64(store), Region: "fra", Zone: "b"}
+	}
+	for i, cmd := range []Command{
+		join(2), CreateTable{Name: "t", Settings: settings, Placements: []Placement{{Region: 1, Replicas: [][]rhumb.NodeID{{1, 2}}}}}, join(3), join(4),
+		SetReplicas{Range: id, Version: 1, Replicas: []rhumb.NodeID{1, 2, 3, 4}},
+		SetReplicas{Range: id, Version: 2, Replicas: []rhumb.NodeID{1, 2, 3}},
+		StartOperation{Kind: rhumb.OperationDecommission, Node: 3, By: "ann", At: time.Unix(9, 0)},
+		SetLeaving{Range: id, Version: 3, Leaving: []rhumb.NodeID{3}},
+		ControlOperation{ID: 1, Action: PauseOperation, At: time.Unix(11, 0)},
+		SetSetting{Name: "replace_after", Value: "5m"},
+	} {
+		var res Result
+		if s, res, _ = s.Apply(cmd); res.Failure != nil {
+			t.Fatalf("%d %T: %v", i, cmd, res.Failure)
 		}
 	}
 	return s
@@ -157,6 +193,8 @@ func TestGolden(t *testing.T) {
 			}
 		case "plain-state":
 			fmt.Fprintln(&out, hex.EncodeToString(plainState(t).Encode()))
+		case "moving-state":
+			fmt.Fprintln(&out, hex.EncodeToString(movingState(t).Encode()))
 		case "state":
 			fmt.Fprintln(&out, hex.EncodeToString(goldenState(t).Encode()))
 		default:
@@ -355,4 +393,20 @@ func FuzzDecodeResult(f *testing.F) {
 			t.Fatalf("%+v does not survive: %+v, %v", r, again, err)
 		}
 	})
+}
+
+// TestMovingStateRoundTrip guards that operations, settings and leaving replicas survive a state transfer.
+func TestMovingStateRoundTrip(t *testing.T) {
+	want := movingState(t)
+	got, err := Decode(want.Encode())
+	if err != nil || !reflect.DeepEqual(got.Encode(), want.Encode()) {
+		t.Fatal(err)
+	}
+	o, _ := got.Operation(1)
+	if was, _ := want.Operation(1); !reflect.DeepEqual(o, was) || got.Setting("replace_after") != "5m" {
+		t.Errorf("got %+v, want %+v", o, was)
+	}
+	if r, _ := got.Range(rhumb.RangeID{Region: 1}); !r.IsLeaving(3) || len(r.Removed) != 1 {
+		t.Errorf("%+v", r)
+	}
 }

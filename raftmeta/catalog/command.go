@@ -5,7 +5,7 @@ import (
 )
 
 // Command is a change of the catalog. The types in this file and in
-// command_access.go are the only commands.
+// command_access.go and operation.go are the only commands.
 type Command interface {
 	// wireCode returns the number of the command in stored bytes.
 	wireCode() commandCode
@@ -46,6 +46,11 @@ const (
 	codeSetGossipKeys     commandCode = 32
 	codeForgetNode        commandCode = 33
 
+	codeStartOperation    commandCode = 50
+	codeUpdateOperation   commandCode = 51
+	codeControlOperation  commandCode = 52
+	codeSetLeaving        commandCode = 53
+	codeSetSetting        commandCode = 54
 	codeSetClusterVersion commandCode = 90
 )
 
@@ -370,9 +375,13 @@ type SetGossipKeys struct {
 // ForgetNode removes a fenced node for good: it cannot register again, and another store may register
 // with its name. Forgetting a forgotten node changes nothing. Boot must be the registered one, else
 // Conflict.
+//
+// With Empty, the node must hold no copy and no vote, and may be decommissioning instead of fenced: it is
+// fenced in the same step. Commands of earlier builds lack Empty.
 type ForgetNode struct {
-	Node rhumb.NodeID
-	Boot rhumb.BootSeq
+	Node  rhumb.NodeID
+	Boot  rhumb.BootSeq
+	Empty bool
 }
 
 // SetVoters records the voters of the metadata group. The driver of the group applies it with each

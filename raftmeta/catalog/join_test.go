@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
@@ -10,7 +11,7 @@ import (
 func registration(store byte, boot rhumb.BootSeq) RegisterNode {
 	return RegisterNode{
 		Binary: testBinary, Store: rhumb.UUID{store}, Boot: boot, Nonce: uint64(store)<<8 | uint64(boot), Region: "r", Zone: "a", HasLocation: true,
-		Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
+		Addr: fmt.Sprintf("127.0.0.1:%d", store), HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
 	}
 }
 

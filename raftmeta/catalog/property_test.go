@@ -73,17 +73,41 @@ func genCommand(t *rapid.T, s *State) Command {
 			c.Add, c.Remove = access.Rights(rapid.IntRange(0, 31).Draw(t, "add")), access.Rights(rapid.IntRange(0, 31).Draw(t, "drop"))
 			return c
 		},
+		"forget": func() Command { n := g.node(); return ForgetNode{n, g.boot(n), rapid.Bool().Draw(t, "empty")} },
+		"start-operation": func() Command {
+			return StartOperation{Kind: rhumb.OperationKind(rapid.IntRange(0, 5).Draw(t, "kind")), Node: g.node(), Target: g.node(), Region: 1, Range: rhumb.RangeID{Region: 1}, By: "ann"}
+		},
+		"control-operation": func() Command {
+			return ControlOperation{ID: rhumb.OperationID(rapid.IntRange(1, 4).Draw(t, "operation")), Action: OperationAction(rapid.IntRange(0, 4).Draw(t, "action"))}
+		},
+		"update-operation": func() Command {
+			c := UpdateOperation{ID: rhumb.OperationID(rapid.IntRange(1, 4).Draw(t, "operation")), State: rhumb.OperationState(rapid.IntRange(1, 5).Draw(t, "to"))}
+			if o, ok := s.Operation(c.ID); ok {
+				c.Version, c.Steps = o.Version, o.Steps
+			}
+			return c
+		},
+		"set-leaving": func() Command {
+			c := SetLeaving{Range: rhumb.RangeID{Region: 1, Slot: rhumb.Slot(rapid.IntRange(0, 1).Draw(t, "slot"))}, Leaving: g.nodes(2)}
+			if r, ok := s.Range(c.Range); ok {
+				c.Version = r.Version
+			}
+			return c
+		},
+		"set-setting": func() Command {
+			return SetSetting{rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "setting"), rapid.SampledFrom([]string{"1", ""}).Draw(t, "value")}
+		},
 		"set-version": func() Command {
 			v := rhumb.ClusterVersion(rapid.IntRange(1, int(rhumb.VersionNewest)).Draw(t, "version"))
 			return SetClusterVersion{v, rhumb.ClusterVersion(rapid.IntRange(1, int(rhumb.VersionNewest)).Draw(t, "previous")), g.nodes(2)}
 		},
-		"forget":          func() Command { n := g.node(); return ForgetNode{n, g.boot(n)} },
 		"set-trust":       g.setTrust,
 		"revoke":          g.revoke,
 		"set-gossip-keys": g.setGossipKeys,
 	}
 	names := []string{
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
+		"set-replicas", "add-region", "create-class", "start-operation", "control-operation", "update-operation", "set-leaving", "set-setting", "ensure", "set-voters", "forget", "set-trust", "revoke", "set-gossip-keys",
 		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
 		"create-user", "set-user", "drop-user", "create-role", "refuse-snapshot", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
 		"drop-table", "remove-class",

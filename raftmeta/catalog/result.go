@@ -20,6 +20,8 @@ type Result struct {
 	Life  rhumb.BootSeq
 	Class rhumb.ClassID
 	Table rhumb.TableID
+	// Operation is the id of the operation that was started or controlled.
+	Operation rhumb.OperationID
 	// Range is the present record of the range that the command is about: the new one, or after a
 	// Conflict the one that the command did not expect. It is shared and must not be modified.
 	Range *rhumb.Range
@@ -50,17 +52,24 @@ type Changes struct {
 	Access bool
 	// Security reports that the security of the cluster changed (State.Security).
 	Security bool
+	// Operations were started, changed or trimmed.
+	Operations []rhumb.OperationID
+	// Settings reports that a setting changed.
+	Settings bool
 	// Version reports that the active cluster version changed (State.Version).
 	Version bool
 }
 
 // Len returns the number of records. Users, roles and grants count as one, and so do the security and the version.
 func (c Changes) Len() int {
-	n := len(c.Regions) + len(c.Nodes) + len(c.Classes) + len(c.Tables) + len(c.Ranges) + len(c.Blocks)
+	n := len(c.Regions) + len(c.Nodes) + len(c.Classes) + len(c.Tables) + len(c.Ranges) + len(c.Blocks) + len(c.Operations)
 	if c.Access {
 		n++
 	}
 	if c.Security {
+		n++
+	}
+	if c.Settings {
 		n++
 	}
 	if c.Version {
@@ -81,7 +90,10 @@ func (c Changes) Merge(o Changes) Changes {
 
 		Access:   c.Access || o.Access,
 		Security: c.Security || o.Security,
-		Version:  c.Version || o.Version,
+
+		Operations: union(c.Operations, o.Operations, cmp.Compare),
+		Settings:   c.Settings || o.Settings,
+		Version:    c.Version || o.Version,
 	}
 }
 

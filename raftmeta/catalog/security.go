@@ -3,6 +3,7 @@ package catalog
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -48,7 +49,8 @@ func (s *State) Security() *Security {
 	return s.security
 }
 
-// NodeByName returns the node to which a name is bound. A forgotten node has no name any more.
+// NodeByName returns the node to which a name is bound. A forgotten node has no name any more, and the
+// name of a replaced node belongs to the one in its place.
 //
 // A search and not an index: clusters have hundreds of nodes at most, and names are looked up when
 // connections begin and not for each message.
@@ -57,7 +59,7 @@ func (s *State) NodeByName(name string) (*rhumb.Node, bool) {
 		return nil, false
 	}
 	for n := range s.Nodes() {
-		if n.Name == name && !n.Forgotten {
+		if n.Name == name && !n.Forgotten && n.ReplacedBy == rhumb.NoNode {
 			return n, true
 		}
 	}
@@ -89,7 +91,7 @@ func (c RegisterNode) checkBoundName(t *tx, old *node) (res Result, ok bool) {
 	const op rhumb.Op = "catalog.RegisterNode"
 	switch {
 	case old.Forgotten:
-		return refuse(op, rhumb.InvalidArgument, "%s was given up with `rhumb node forget`; start it with an empty directory to join as a new node", old.ID), false
+		return refuse(op, rhumb.InvalidArgument, "%s was removed from the cluster; start it with an empty directory to join as a new node", old.ID), false
 	case old.Name == "":
 		return c.checkNameFree(t, old.ID)
 	case c.Name == "":
@@ -113,14 +115,74 @@ func (c ForgetNode) applyTo(t *tx) Result {
 	// was about somebody else.
 	case n.Boot != c.Boot:
 		return refuse(op, rhumb.Conflict, "%s was seen in life %d, but is in life %d now", c.Node, c.Boot, n.Boot)
+	case c.Empty:
+		if reason := t.WhyNotForget(&n.Node); reason != "" {
+			return refuse(op, rhumb.Conflict, "%s cannot be removed: %s", c.Node, reason)
+		}
 	case n.State != rhumb.NodeFenced:
 		return refuse(op, rhumb.Conflict, "%s is %s; only a fenced node can be forgotten: stop it and wait until `rhumb node ls` shows it as fenced", c.Node, n.State)
 	}
 	// States are immutable, so the node is copied and replaced.
 	next := *n
-	next.Forgotten = true
+	next.Forgotten, next.Leaving, next.State = true, false, rhumb.NodeFenced
 	t.putNode(&next)
 	return Result{Node: c.Node}
+}
+
+// WhyNotForget returns why a node may not be removed for good yet, or "". It must hold no copy and no vote, and must be
+// decommissioning or fenced.
+func (s *State) WhyNotForget(n *rhumb.Node) string {
+	copies := 0
+	for r := range s.Ranges() {
+		if r.IsReplica(n.ID) {
+			copies++
+		}
+	}
+	switch {
+	case copies > 0 && n.Leaving:
+		return fmt.Sprintf("it still has the copies of %d ranges, which are being moved; `rhumb operation ls` shows the progress", copies)
+	case copies > 0 && n.State == rhumb.NodeFenced:
+		return fmt.Sprintf("it still counts as a copy of %d ranges, which are not replicated again yet; add a node if the region has too few, or run `rhumb node decommission %s`", copies, n.ID)
+	case copies > 0:
+		return fmt.Sprintf("it is %s and has the copies of %d ranges; run `rhumb node decommission %s` first", n.State, copies, n.ID)
+	case n.State != rhumb.NodeFenced && n.State != rhumb.NodeDecommissioning:
+		return fmt.Sprintf("it is %s; run `rhumb node decommission %s` first", n.State, n.ID)
+	case n.Voter:
+		return "it still votes in the metadata group; another node gets its vote within seconds"
+	}
+	return ""
+}
+
+// replaced returns the nodes whose place a registering node takes: fenced ones with its name and address. In an insecure
+// cluster the address alone decides, because only one process can listen there. ok is false if such a node is not fenced
+// yet: then res says so, and the node asks again.
+//
+// The address counts besides the name: another machine with a copy of the certificate must not take the place of a node that
+// merely restarts.
+func (c RegisterNode) replaced(t *tx, self rhumb.NodeID) (out []*node, res Result, ok bool) {
+	if !t.Has(rhumb.FeatureOperations) {
+		return nil, Result{}, true
+	}
+	for _, n := range t.nodes.all() {
+		if n.ID == self || n.Forgotten || n.ReplacedBy != rhumb.NoNode || n.Name != c.Name || n.Addr != c.Addr || c.Addr == "" {
+			continue
+		}
+		if n.State != rhumb.NodeFenced {
+			return nil, refuse("catalog.RegisterNode", rhumb.Unavailable, "%s at %s is registered with another disk (store %s) and is %s; this node takes its place once %s is fenced, which takes seconds if it has stopped",
+				n.ID, n.Addr, n.Store, n.State, n.ID), false
+		}
+		out = append(out, n)
+	}
+	return out, Result{}, true
+}
+
+// replaceNodes records who took the place of the nodes.
+func (t *tx) replaceNodes(old []*node, by rhumb.NodeID) {
+	for _, n := range old {
+		next := *n
+		next.ReplacedBy = by
+		t.putNode(&next)
+	}
 }
 
 // applyTo adds and removes authorities.
@@ -316,7 +378,7 @@ func (s *State) checkNames() error {
 		if n.Forgotten && n.State != rhumb.NodeFenced {
 			return brokenInvariant("node %s is forgotten and %s", n.ID, n.State)
 		}
-		if n.Name == "" || n.Forgotten {
+		if n.Name == "" || n.Forgotten || n.ReplacedBy != rhumb.NoNode {
 			continue
 		}
 		if names[n.Name] || rhumb.ValidateNodeName(n.Name) != nil {
@@ -377,7 +439,7 @@ func (s *State) MaySpeak(name string, id rhumb.NodeID, joining bool) error {
 	case held && holder.ID != id:
 		return rhumb.Ef(op, rhumb.PermissionDenied, "the certificate names %q, which is %s; it cannot speak for %s", name, holder.ID, id)
 	case known && n.Forgotten:
-		return rhumb.Ef(op, rhumb.PermissionDenied, "%s was given up with `rhumb node forget`", id)
+		return rhumb.Ef(op, rhumb.PermissionDenied, "%s was removed from the cluster", id)
 	case known && !held && n.Name != "":
 		return rhumb.Ef(op, rhumb.PermissionDenied, "%s is registered as %q; a certificate that names %q cannot speak for it", id, n.Name, name)
 	case !held && !joining:
@@ -414,7 +476,7 @@ func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
 		if n, ok := s.Node(from); c.Name != "" && (!ok || n.Name == "" && c.Node != from) {
 			return denied("to register %q", c.Name)
 		}
-	case FenceNode, SetRegionDead, SetVoters, Init:
+	case FenceNode, SetRegionDead, SetVoters, Init, UpdateOperation, SetLeaving:
 		return denied("a command of the metadata leader")
 	case Batch:
 		for _, item := range c.Commands {

@@ -15,7 +15,7 @@ func speakState(t *testing.T) *State {
 		RegisterNode{Binary: testBinary, Store: rhumb.UUID{3}, Boot: 1, Nonce: 1, Region: "fra", Zone: "z"},
 		RegisterNode{Binary: testBinary, Store: rhumb.UUID{4}, Boot: 1, Nonce: 1, Region: "fra", Zone: "z", Name: "old"},
 		FenceNode{4, 1},
-		ForgetNode{4, 1},
+		ForgetNode{4, 1, false},
 	} {
 		var res Result
 		if s, res, _ = s.Apply(cmd); res.Failure != nil {

@@ -189,9 +189,9 @@ func (t *tx) checkSpread(settings rhumb.ClassSettings, replicas []rhumb.NodeID, 
 	return nil
 }
 
-// explainSpread returns why no region can be home to ranges of a class with survival goal region or with
+// ExplainSpread returns why no region can be home to ranges of a class with survival goal region or with
 // residency.
-func (s *State) explainSpread(settings rhumb.ClassSettings) string {
+func (s *State) ExplainSpread(settings rhumb.ClassSettings) string {
 	var unknown, parts []string
 	for _, name := range settings.Regions.Names() {
 		if _, ok := s.RegionByName(name); !ok {

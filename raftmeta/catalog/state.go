@@ -35,6 +35,11 @@ type State struct {
 	access *accessBook // nil before the first user or role
 	// security is nil while it is empty.
 	security *Security
+
+	lastOperation rhumb.OperationID
+	operations    tree[*rhumb.Operation] // by id
+	// settings holds the settings that differ from their defaults, by name; nil while there are none.
+	settings map[string]string
 }
 
 // region is a region with the number of blocks that were allocated from its slots.
@@ -151,7 +156,13 @@ func (s *State) NodeCount() int { return s.nodes.size }
 // IsLive reports whether the node exists and may hold roles.
 func (s *State) IsLive(id rhumb.NodeID) bool {
 	n, ok := s.nodes.get(uint64(id))
-	return ok && n.State == rhumb.NodeLive
+	return ok && n.State.Serves()
+}
+
+// TakesCopies reports whether the node exists and may get new copies.
+func (s *State) TakesCopies(id rhumb.NodeID) bool {
+	n, ok := s.nodes.get(uint64(id))
+	return ok && n.State == rhumb.NodeLive && !n.Leaving
 }
 
 // Class returns the class with the given id.

@@ -156,7 +156,7 @@ func (a args) settings() rhumb.ClassSettings {
 
 func (a args) registration() RegisterNode {
 	r := RegisterNode{
-		Binary: testBinary, Node: rhumb.NodeID(a.num("node")), Boot: rhumb.BootSeq(max(a.num("boot"), 1)), Nonce: a.num("nonce"), Previous: a.num("previous"),
+		Binary: testBinary, Addr: a.values["addr"], Node: rhumb.NodeID(a.num("node")), Boot: rhumb.BootSeq(max(a.num("boot"), 1)), Nonce: a.num("nonce"), Previous: a.num("previous"),
 		Region: a.values["region"], Zone: "z" + strconv.FormatUint(a.num("zone"), 10), Location: a.point(), HasLocation: a.has("at"),
 		Name: a.values["name"],
 	}
@@ -255,7 +255,27 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 	case "set-replicas":
 		return SetReplicas{Range: a.rangeID(), Version: a.num("version"), Replicas: a.nodes("replicas"), Preferred: rhumb.NodeID(a.num("preferred"))}
 	case "forget":
-		return ForgetNode{Node: node, Boot: boot}
+		return ForgetNode{Node: node, Boot: boot, Empty: a.has("empty")}
+	case "start":
+		kinds := map[string]rhumb.OperationKind{"decommission": 1, "replace": 2, "move": 3, "repair": 4, "remove-region": 5}
+		c := StartOperation{Kind: kinds[a.values["kind"]], Node: node, Target: rhumb.NodeID(a.num("target")), By: "ann", At: time.Unix(int64(a.num("at")), 0)}
+		if a.has("range") {
+			c.Range = a.rangeID()
+		}
+		return c
+	case "update":
+		o, _ := s.Operation(rhumb.OperationID(a.num("op")))
+		state := map[string]rhumb.OperationState{"": rhumb.OperationRunning, "done": rhumb.OperationDone, "failed": rhumb.OperationFailed}[a.values["state"]]
+		c := UpdateOperation{ID: o.ID, Version: a.num("version"), State: state, Steps: o.Steps, At: time.Unix(int64(a.num("at")), 0), Waits: a.values["waits"]}
+		c.Progress = rhumb.Progress{Done: a.num("done"), Total: a.num("total")}
+		return c
+	case "pause", "resume", "cancel":
+		action := map[string]OperationAction{"pause": PauseOperation, "resume": ResumeOperation, "cancel": CancelOperation}[name]
+		return ControlOperation{ID: rhumb.OperationID(a.num("op")), Action: action, At: time.Unix(int64(a.num("at")), 0)}
+	case "set-leaving":
+		return SetLeaving{Range: a.rangeID(), Version: a.num("version"), Leaving: a.nodes("leaving")}
+	case "set-setting":
+		return SetSetting{a.values["name"], a.values["value"]}
 	case "set-trust":
 		return SetTrust{Trust: a.authorities("trust"), Distrust: a.fingerprints("distrust")}
 	case "revoke":
@@ -338,6 +358,9 @@ func writeResult(out *strings.Builder, res Result) {
 	if res.Range != nil {
 		fmt.Fprintf(out, " range=%s", res.Range.ID)
 	}
+	if res.Operation != 0 {
+		fmt.Fprintf(out, " operation=%s", res.Operation)
+	}
 	out.WriteByte('\n')
 }
 
@@ -363,6 +386,12 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		}
 		if n.Forgotten {
 			out.WriteString(" forgotten")
+		}
+		if n.Leaving {
+			out.WriteString(" leaving")
+		}
+		if n.ReplacedBy != 0 {
+			fmt.Fprintf(out, " replaced-by=%s", n.ReplacedBy)
 		}
 		out.WriteByte('\n')
 	}
@@ -401,6 +430,18 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 			continue
 		}
 		fmt.Fprintf(out, "  range %s\n", rangeString(r))
+	}
+	for _, id := range c.Operations {
+		if o, ok := s.Operation(id); ok {
+			now := o.Started.Add(time.Minute)
+			fmt.Fprintf(out, "  operation %s %s %s version=%d node=%s target=%s by=%s done=%d/%d ran=%v waits=%s\n",
+				id, o.Kind, o.State, o.Version, o.Node, o.Target, o.By, o.Progress.Done, o.Progress.Total, o.Running(now), o.Waits)
+		} else {
+			fmt.Fprintf(out, "  operation %s trimmed\n", id)
+		}
+	}
+	if c.Settings {
+		fmt.Fprintf(out, "  settings %v\n", s.settings)
 	}
 	if c.Access {
 		writeAccess(out, s)
@@ -454,6 +495,12 @@ func rangeString(r *rhumb.Range) string {
 		r.ID, r.Class, r.Epoch, r.Allocated, r.Version, r.Primary, r.Preferred, r.InSync, r.Replicas)
 	if len(r.Quarantined) > 0 {
 		s += fmt.Sprintf(" quarantined=%v", r.Quarantined)
+	}
+	if len(r.Leaving) > 0 {
+		s += fmt.Sprintf(" leaving=%v", r.Leaving)
+	}
+	if len(r.Removed) > 0 {
+		s += fmt.Sprintf(" removed=%v", r.Removed)
 	}
 	return s
 }

@@ -165,7 +165,7 @@ func (e *Evidence) collectAccusers(now time.Duration, s *catalog.State) map[rhum
 		}
 		// A fenced node may be cut off itself, so its accusations do not count. Its report stays until it
 		// expires because the catalog of this node may lag behind the restart of the reporter.
-		if n.State != rhumb.NodeLive || n.Boot != r.Boot {
+		if !n.State.Serves() || n.Boot != r.Boot {
 			continue
 		}
 		for _, x := range r.Suspects {

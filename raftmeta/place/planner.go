@@ -64,6 +64,8 @@ type Planner struct {
 type health struct {
 	boot  rhumb.BootSeq
 	state rhumb.NodeState
+	// lost reports that the node cannot return: another one runs in its place, or it was removed.
+	lost bool
 	// since is the time of the first observation of this state and life.
 	since time.Duration
 	// relapses counts how often the node left the live state, or restarted, shortly after it became
@@ -84,13 +86,14 @@ func (p *Planner) Observe(now time.Duration, s *catalog.State) {
 	for n := range s.Nodes() {
 		h, ok := p.health[n.ID]
 		if !ok {
-			p.health[n.ID] = &health{boot: n.Boot, state: n.State, since: now, wait: p.config.FailbackAfter}
-			continue
+			h = &health{boot: n.Boot, state: n.State, since: now, wait: p.config.FailbackAfter}
+			p.health[n.ID] = h
 		}
+		h.lost = n.Forgotten || n.ReplacedBy != rhumb.NoNode
 		if h.boot == n.Boot && h.state == n.State {
 			continue
 		}
-		if h.state == rhumb.NodeLive {
+		if h.state.Serves() {
 			h.noteRelapse(now, p.config)
 		}
 		h.boot, h.state, h.since = n.Boot, n.State, now
@@ -110,13 +113,13 @@ func (h *health) noteRelapse(now time.Duration, c Config) {
 // isHealthy reports whether the node has been live for long enough to take its ranges back.
 func (p *Planner) isHealthy(now time.Duration, id rhumb.NodeID) bool {
 	h, ok := p.health[id]
-	return ok && h.state == rhumb.NodeLive && now-h.since >= h.wait
+	return ok && h.state.Serves() && now-h.since >= h.wait
 }
 
-// isGone reports whether the node has been fenced for at least d.
+// isGone reports whether the node has been fenced for at least d, or cannot return at all.
 func (p *Planner) isGone(now time.Duration, id rhumb.NodeID, d time.Duration) bool {
 	h, ok := p.health[id]
-	return ok && h.state == rhumb.NodeFenced && now-h.since >= d
+	return ok && h.state == rhumb.NodeFenced && (h.lost || now-h.since >= d)
 }
 
 // DeadRegions returns a SetRegionDead for each region whose nodes have all been gone for
@@ -155,7 +158,7 @@ func (p *Planner) Failback(now time.Duration, s *catalog.State, canServe func(*r
 			break
 		}
 		// The version makes the command fail if the range changed meanwhile.
-		if r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.IsLive(r.Preferred) && p.isHealthy(now, r.Preferred) && canServe(r, r.Preferred) {
+		if r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.TakesCopies(r.Preferred) && !r.IsLeaving(r.Preferred) && p.isHealthy(now, r.Preferred) && canServe(r, r.Preferred) {
 			out = append(out, catalog.Elect{Range: r.ID, Version: r.Version, Node: r.Preferred})
 		}
 	}

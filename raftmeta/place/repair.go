@@ -14,7 +14,8 @@ import (
 func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command {
 	var out []catalog.Command
 	var l *load
-	pools := make(map[poolKey]*pool)
+	after, paused := p.replaceAfter(s), pausedRepairs(s)
+	pools := make(pools)
 	for r := range s.Ranges() {
 		if len(out) == PlanMax {
 			break
@@ -25,43 +26,57 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 		if class.Dropping {
 			continue
 		}
-		lacks := class.Settings.Replicas - p.countUsable(now, r)
+		lacks := class.Settings.Replicas - p.countUsable(now, after, r)
+		if slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return paused[id] }) {
+			continue
+		}
 		if lacks <= 0 {
-			if cmd, ok := p.dropGone(now, s, r, class.Settings.Replicas); ok {
+			if cmd, ok := p.dropGone(now, after, s, r, class.Settings.Replicas); ok {
 				out = append(out, cmd)
 			}
 			continue
-		}
-		key := poolKey{r.ID.Region, r.Class}
-		if pools[key] == nil {
-			pools[key] = newPool(s, r.ID.Region, class.Settings)
 		}
 		// Measuring walks all ranges, so it is done only if there is something to repair.
 		if l == nil {
 			l = measureLoad(s)
 		}
-		if cmd, ok := l.addReplicas(s, r, pools[key], lacks); ok {
+		if cmd, ok := l.addReplicas(s, r, pools.of(s, r, class), lacks); ok {
 			out = append(out, cmd)
 		}
 	}
 	return out
 }
 
+// pausedRepairs returns the dead nodes whose repair an operator has paused.
+func pausedRepairs(s *catalog.State) map[rhumb.NodeID]bool {
+	out := make(map[rhumb.NodeID]bool)
+	for o := range s.Operations() {
+		if o.Kind == rhumb.OperationRepair && o.State == rhumb.OperationPaused {
+			out[o.Node] = true
+		}
+	}
+	return out
+}
+
+// countStaying returns the number of in-sync members whose nodes are not leaving.
+func countStaying(s *catalog.State, r *rhumb.Range) (count int) {
+	for _, id := range r.InSync {
+		if n, ok := s.Node(id); ok && !n.Leaving {
+			count++
+		}
+	}
+	return count
+}
+
 // countUsable returns the number of replicas on nodes that are not gone.
-func (p *Planner) countUsable(now time.Duration, r *rhumb.Range) int {
+func (p *Planner) countUsable(now, after time.Duration, r *rhumb.Range) int {
 	n := 0
 	for _, id := range r.Replicas {
-		if !p.isGone(now, id, p.config.ReplaceAfter) {
+		if !p.isGone(now, id, after) {
 			n++
 		}
 	}
 	return n
-}
-
-// poolKey identifies the pool of a class in a home region.
-type poolKey struct {
-	region rhumb.RegionID
-	class  rhumb.ClassID
 }
 
 // addReplicas returns a command that adds up to lacks replicas on nodes that hold none.
@@ -75,8 +90,8 @@ func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, p *pool, lacks int)
 	}
 	replicas := slices.Clone(r.Replicas)
 	for ; lacks > 0 && len(replicas) < rhumb.ReplicasMax; lacks-- {
-		n := l.nextNode(chosen, p)
-		if n == nil || slices.Contains(replicas, n.ID) {
+		n := l.nextNode(chosen, p, replicas...)
+		if n == nil {
 			break
 		}
 		chosen = append(chosen, n)
@@ -92,13 +107,13 @@ func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, p *pool, lacks int)
 
 // dropGone returns a command that removes replicas on nodes that are gone, if enough other replicas are
 // in sync.
-func (p *Planner) dropGone(now time.Duration, s *catalog.State, r *rhumb.Range, wanted int) (catalog.Command, bool) {
-	if len(r.Replicas) <= wanted || len(r.InSync) < wanted {
+func (p *Planner) dropGone(now, after time.Duration, s *catalog.State, r *rhumb.Range, wanted int) (catalog.Command, bool) {
+	if len(r.Replicas) <= wanted || countStaying(s, r) < wanted {
 		return nil, false
 	}
 	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool {
 		// A member of the in-sync set cannot be removed here: it leaves the set first.
-		return !r.IsInSync(id) && p.isGone(now, id, p.config.ReplaceAfter)
+		return !r.IsInSync(id) && p.isGone(now, id, after)
 	})
 	if len(keep) == len(r.Replicas) {
 		return nil, false
@@ -128,12 +143,12 @@ func (p *Planner) Balance(s *catalog.State) []catalog.Command {
 		if len(out) == PlanMax {
 			break
 		}
-		if !s.IsLive(r.Preferred) {
+		if !s.TakesCopies(r.Preferred) {
 			continue
 		}
 		to := r.Preferred
 		for _, id := range r.Replicas {
-			if s.IsLive(id) && count[id] < count[to] {
+			if s.TakesCopies(id) && !r.IsLeaving(id) && count[id] < count[to] {
 				to = id
 			}
 		}

@@ -175,8 +175,8 @@ func (l *load) spreadReplicas(primary *rhumb.Node, p *pool) []rhumb.NodeID {
 // nextNode returns the best node of a pool to add to chosen. With survival goal region it takes the nearest
 // region that may hold one more replica, beginning with the home. Within a region it prefers the least used
 // zone, then the fewest replicas, then the nearest to the first chosen one, then the lowest id. It returns
-// nil if no node is left.
-func (l *load) nextNode(chosen []*rhumb.Node, p *pool) *rhumb.Node {
+// nil if no node is left. Nodes in without are not considered.
+func (l *load) nextNode(chosen []*rhumb.Node, p *pool, without ...rhumb.NodeID) *rhumb.Node {
 	type zone struct {
 		region rhumb.RegionID
 		name   string
@@ -188,7 +188,7 @@ func (l *load) nextNode(chosen []*rhumb.Node, p *pool) *rhumb.Node {
 		regions[c.Region]++
 	}
 	free := slices.DeleteFunc(slices.Clone(p.nodes), func(n *rhumb.Node) bool {
-		return regions[n.Region] >= p.settings.RegionReplicasMax() || slices.ContainsFunc(chosen, func(c *rhumb.Node) bool { return c.ID == n.ID })
+		return regions[n.Region] >= p.settings.RegionReplicasMax() || slices.Contains(without, n.ID) || slices.ContainsFunc(chosen, func(c *rhumb.Node) bool { return c.ID == n.ID })
 	})
 	if len(free) == 0 {
 		return nil
@@ -215,6 +215,30 @@ type pool struct {
 	micros map[rhumb.RegionID]int64
 }
 
+// pools caches pools by home region and class.
+type pools map[poolKey]*pool
+
+type poolKey struct {
+	region rhumb.RegionID
+	class  rhumb.ClassID
+}
+
+// of returns the pool for a range of a class.
+func (p pools) of(s *catalog.State, r *rhumb.Range, class *rhumb.Class) *pool {
+	key := poolKey{r.ID.Region, class.ID}
+	if p[key] == nil {
+		p[key] = newPool(s, r.ID.Region, class.Settings)
+	}
+	return p[key]
+}
+
+// without returns the pool without a node.
+func (p *pool) without(id rhumb.NodeID) *pool {
+	next := *p
+	next.nodes = slices.DeleteFunc(slices.Clone(p.nodes), func(n *rhumb.Node) bool { return n.ID == id })
+	return &next
+}
+
 // newPool returns the pool of a class in a home region. It is empty if the class is confined to other regions.
 func newPool(s *catalog.State, home rhumb.RegionID, settings rhumb.ClassSettings) *pool {
 	p := &pool{region: home, settings: settings, micros: make(map[rhumb.RegionID]int64)}
@@ -228,7 +252,7 @@ func newPool(s *catalog.State, home rhumb.RegionID, settings rhumb.ClassSettings
 		p.micros[r.ID] = s.RegionMicros(home, r.ID)
 	}
 	for n := range s.Nodes() {
-		if n.State == rhumb.NodeLive && settings.MayHold(at.Name, names[n.Region]) {
+		if s.TakesCopies(n.ID) && settings.MayHold(at.Name, names[n.Region]) {
 			p.nodes = append(p.nodes, n)
 		}
 	}
@@ -240,8 +264,11 @@ func (p *pool) home() []*rhumb.Node {
 	return slices.DeleteFunc(slices.Clone(p.nodes), func(n *rhumb.Node) bool { return n.Region != p.region })
 }
 
-// suffices reports whether the pool has room for all replicas of a range, one of them at home.
-func (p *pool) suffices() bool {
+// suffices reports whether the pool has room for all replicas of a new range, one of them at home.
+func (p *pool) suffices() bool { return p.hasRoom() && len(p.home()) > 0 }
+
+// hasRoom reports whether the pool has room for all replicas of a range.
+func (p *pool) hasRoom() bool {
 	count := make(map[rhumb.RegionID]int)
 	room := 0
 	for _, n := range p.nodes {
@@ -249,7 +276,7 @@ func (p *pool) suffices() bool {
 			room++
 		}
 	}
-	return room >= p.settings.Replicas && count[p.region] > 0
+	return room >= p.settings.Replicas
 }
 
 // metresTo returns the distance of a node from the first chosen one.

@@ -30,11 +30,26 @@ func VoterCount(nodes, regions int) int {
 // while nodes are down.
 func (p *Planner) Voters(now time.Duration, s *catalog.State, current []rhumb.NodeID, isReady func(rhumb.NodeID) bool) []rhumb.NodeID {
 	pool, regions := p.voterPool(now, s, current, isReady)
+	// Voters that are to leave for good lose their votes, even if nobody takes them: two nodes of which one leaves have one
+	// vote afterwards.
+	staying, late := 0, false
+	for n := range s.Nodes() {
+		// A node that catches up takes a vote soon. Until then the group does not shrink.
+		late = late || n.State == rhumb.NodeLive && !slices.Contains(current, n.ID) && !isReady(n.ID)
+	}
+	for _, id := range current {
+		if n, ok := s.Node(id); ok && !mayNotVote(n) {
+			staying++
+		}
+	}
 	// With too few candidates any change could lose the majority, so the group stays as it is.
-	if len(pool) < len(current) || len(pool) == 0 {
+	if len(pool) < staying || len(pool) == 0 || len(pool) < len(current) && late {
 		return slices.Sorted(slices.Values(current))
 	}
-	want := max(VoterCount(len(pool), regions), len(current))
+	want := VoterCount(len(pool), regions)
+	if want < len(current) && len(pool) >= len(current) {
+		want = len(current)
+	}
 	var chosen []*rhumb.Node
 	for len(chosen) < want {
 		chosen = append(chosen, nextVoter(chosen, pool, current))
@@ -47,12 +62,20 @@ func (p *Planner) Voters(now time.Duration, s *catalog.State, current []rhumb.No
 	return out
 }
 
+// mayNotVote reports whether a node is to have no vote: it leaves, or another one runs in its place.
+func mayNotVote(n *rhumb.Node) bool {
+	return n.Leaving || n.Forgotten || n.ReplacedBy != rhumb.NoNode
+}
+
 // voterPool returns the nodes that may vote, and the number of their regions.
 func (p *Planner) voterPool(now time.Duration, s *catalog.State, current []rhumb.NodeID, isReady func(rhumb.NodeID) bool) ([]*rhumb.Node, int) {
 	var pool []*rhumb.Node
 	regions := make(map[rhumb.RegionID]bool)
 	for n := range s.Nodes() {
 		voter := slices.Contains(current, n.ID)
+		if mayNotVote(n) {
+			continue
+		}
 		stays := voter && !p.isGone(now, n.ID, p.config.VoterReplaceAfter)
 		joins := !voter && n.State == rhumb.NodeLive && isReady(n.ID)
 		if stays || joins {

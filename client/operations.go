@@ -1,0 +1,136 @@
+package client
+
+import (
+	"context"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/client/stream"
+)
+
+// NodeHoldings counts the copies of a node according to the metadata, and explains why it cannot be removed.
+type NodeHoldings struct {
+	Node rhumb.NodeID `json:"node"`
+	// Copies and Primaries count the node's copies of ranges, and the ranges that have it as primary.
+	Copies    int  `json:"copies"`
+	Primaries int  `json:"primaries"`
+	Voter     bool `json:"voter"`
+	// Stays is why the node cannot be removed for good now, "" if it can.
+	Stays string `json:"stays,omitempty"`
+	// Operation moves its copies away; 0 if nothing does.
+	Operation rhumb.OperationID `json:"operation,omitempty"`
+}
+
+// The actions of ControlOperation, as the catalog numbers them.
+const (
+	PauseOperation  = 1
+	ResumeOperation = 2
+	CancelOperation = 3
+)
+
+// askOperations is askNearest for the service of operations.
+func askOperations[T any](ctx context.Context, c *Client, op rhumb.Op, call func(context.Context, rhumbpb.OperationsClient) (T, error)) (T, error) {
+	out, err := askNearestConn(ctx, c, op, func(ctx context.Context, conn *stream.Conn) (T, error) { return call(ctx, conn.Operations()) })
+	return out, rhumb.Wrap(op, err)
+}
+
+// Operations returns the long operations of the cluster that are not over, and the newest that are, ordered by id.
+func (c *Client) Operations(ctx context.Context) ([]*rhumb.Operation, error) {
+	resp, err := askOperations(ctx, c, "client.Client.Operations", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.ListOperationsResponse, error) {
+		return oc.ListOperations(ctx, &rhumbpb.ListOperationsRequest{})
+	})
+	var out []*rhumb.Operation
+	for _, o := range resp.GetOperations() {
+		out = append(out, api.DecodeOperation(o))
+	}
+	return out, err
+}
+
+// Operation returns one operation. The error kind NotFound means that there is none, or that it ended long ago.
+func (c *Client) Operation(ctx context.Context, id rhumb.OperationID) (*rhumb.Operation, error) {
+	all, err := c.Operations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range all {
+		if o.ID == id {
+			return o, nil
+		}
+	}
+	return nil, rhumb.Ef("client.Client.Operation", rhumb.NotFound, "there is no operation %s; `rhumb operation ls` lists those that run and the newest that ended", id)
+}
+
+// StartOperation starts an operation: Kind, Node, Target, Region and Range of o define it. An equal operation that is not
+// over is the result. The error kind Conflict means that it cannot be done now; the message says why and what would fit.
+func (c *Client) StartOperation(ctx context.Context, o rhumb.Operation) (*rhumb.Operation, error) {
+	q := &rhumbpb.StartOperationRequest{Kind: uint32(o.Kind), Node: uint32(o.Node), Target: uint32(o.Target), Region: uint32(o.Region)}
+	if !o.Range.IsZero() {
+		q.Range = api.EncodeRangeID(o.Range)
+	}
+	resp, err := askOperations(ctx, c, "client.Client.StartOperation", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.StartOperationResponse, error) {
+		return oc.StartOperation(ctx, q)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return api.DecodeOperation(resp.GetOperation()), nil
+}
+
+// ControlOperation pauses, resumes or cancels an operation.
+func (c *Client) ControlOperation(ctx context.Context, id rhumb.OperationID, action uint32) (*rhumb.Operation, error) {
+	resp, err := askOperations(ctx, c, "client.Client.ControlOperation", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.ControlOperationResponse, error) {
+		return oc.ControlOperation(ctx, &rhumbpb.ControlOperationRequest{Operation: uint64(id), Action: action})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return api.DecodeOperation(resp.GetOperation()), nil
+}
+
+// Holdings returns what each node has, ordered by node. Nodes of builds without this request are missing.
+func (c *Client) Holdings(ctx context.Context) ([]NodeHoldings, error) {
+	resp, err := askOperations(ctx, c, "client.Client.Holdings", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.DescribeNodesResponse, error) {
+		return oc.DescribeNodes(ctx, &rhumbpb.DescribeNodesRequest{})
+	})
+	var out []NodeHoldings
+	for _, n := range resp.GetNodes() {
+		out = append(out, NodeHoldings{
+			Node: rhumb.NodeID(n.GetNode()), Copies: int(n.GetCopies()), Primaries: int(n.GetPrimaries()), Voter: n.GetVoter(), Stays: n.GetStays(),
+			Operation: rhumb.OperationID(n.GetOperation()),
+		})
+	}
+	return out, err
+}
+
+// RemoveNode removes a node for good. Without force the node must hold neither a copy nor a vote; with force it must be fenced.
+// The message of the error kind Conflict names its copies and its vote.
+func (c *Client) RemoveNode(ctx context.Context, node rhumb.NodeID, force bool) (rhumb.Node, error) {
+	resp, err := askOperations(ctx, c, "client.Client.RemoveNode", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.RemoveNodeResponse, error) {
+		return oc.RemoveNode(ctx, &rhumbpb.RemoveNodeRequest{Node: uint32(node), Force: force})
+	})
+	if err != nil {
+		return rhumb.Node{}, err
+	}
+	return api.DecodeNode(resp.GetNode())
+}
+
+// Settings returns the values of the settings that differ from their defaults.
+func (c *Client) Settings(ctx context.Context) (map[string]string, error) {
+	resp, err := askOperations(ctx, c, "client.Client.Settings", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.ListSettingsResponse, error) {
+		return oc.ListSettings(ctx, &rhumbpb.ListSettingsRequest{})
+	})
+	out := make(map[string]string)
+	for _, s := range resp.GetSettings() {
+		out[s.GetName()] = s.GetValue()
+	}
+	return out, err
+}
+
+// SetSetting changes a setting of the cluster; an empty value resets it to its default.
+func (c *Client) SetSetting(ctx context.Context, name, value string) error {
+	_, err := askOperations(ctx, c, "client.Client.SetSetting", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.AlterSettingResponse, error) {
+		return oc.AlterSetting(ctx, &rhumbpb.AlterSettingRequest{Name: name, Value: value})
+	})
+	return err
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/demo"
+)
+
+// The tests of this file change who takes part in a cluster of real processes under load. No write may fail, and no
+// acknowledged one may be missing afterwards.
+
+// holdsNothing reports whether no range has a copy on a node.
+func (h *holder) holdsNothing(id rhumb.NodeID) bool {
+	for _, r := range h.c.Ranges() {
+		if r.IsReplica(id) {
+			return false
+		}
+	}
+	return true
+}
+
+// awaitWhole waits until every range has three copies in sync.
+func (h *holder) awaitWhole(most time.Duration) {
+	h.t.Helper()
+	await(h.t, "three copies of every range", most, func() bool {
+		for _, r := range h.c.Ranges() {
+			if len(r.InSync) != 3 || len(r.Replicas) != 3 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// nodeOf returns a node of a demo.
+func nodeOf(l *demo.Layout, id rhumb.NodeID) demo.Node {
+	return l.Nodes[slices.IndexFunc(l.Nodes, func(n demo.Node) bool { return n.ID == id })]
+}
+
+// dirBytes returns the size of the files in a directory.
+func dirBytes(dir string) (n int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			if i, err := d.Info(); err == nil {
+				n += i.Size()
+			}
+		}
+		return nil
+	})
+	return n
+}
+
+// TestDecommissionUnderLoad removes the metadata leader's node, one of four, under load: everything moves away, the operation
+// is visible, and the node can be removed and its process ends.
+func TestDecommissionUnderLoad(t *testing.T) {
+	l, _ := startDemo(t, "--regions", "singapore", "--nodes-per-region", "4", "--latency", "none", "--load", "none", "--no-restart")
+	h := holdLoad(t, l, 16)
+	h.awaitProgress()
+	var nodes []nodeDoc
+	okJSON(t, &nodes, "node", "ls", "-o", "json")
+	at := slices.IndexFunc(nodes, func(n nodeDoc) bool { return n.Leader })
+	if at < 0 {
+		t.Fatalf("no node leads the metadata: %+v", nodes)
+	}
+	victim := nodes[at]
+	fails(t, exit.Precondition, "node", "rm", victim.ID)
+	begin := time.Now()
+	ok(t, "node", "decommission", victim.ID)
+	t.Logf("%s was decommissioned within %v", victim.ID, time.Since(begin).Round(time.Millisecond))
+	id := nodeID(t, victim.ID)
+	if !h.holdsNothing(id) {
+		t.Errorf("%s still has copies", victim.ID)
+	}
+	h.awaitProgress()
+	var ops []operationDoc
+	okJSON(t, &ops, "operation", "ls", "-o", "json")
+	if len(ops) != 1 || ops[0].Kind != "decommission" || ops[0].State != "done" || ops[0].Done != ops[0].Total || ops[0].Total == 0 {
+		t.Errorf("operations: %+v", ops)
+	}
+	ok(t, "node", "rm", victim.ID)
+	process := nodeOf(l, id)
+	await(t, "the removed node to stop", settleWait, func() bool { return gone(process.PID) })
+	h.awaitProgress()
+	h.end()
+	h.awaitWhole(settleWait)
+	h.audit()
+	// A region of three nodes cannot lose another one.
+	other := nodes[(at+1)%len(nodes)].ID
+	fails(t, exit.Precondition, "node", "decommission", other)
+}
+
+// nodeID parses the name of a node.
+func nodeID(t *testing.T, s string) (id rhumb.NodeID) {
+	t.Helper()
+	if _, err := fmt.Sscanf(s, "n%d", &id); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// TestReplaceDeadNode kills a node for good and replaces it by a new one, under load.
+func TestReplaceDeadNode(t *testing.T) {
+	l, _ := startDemo(t, "--regions", "singapore", "--nodes-per-region", "4", "--latency", "none", "--load", "none", "--no-restart")
+	h := holdLoad(t, l, 16)
+	h.awaitProgress()
+	dead := l.Nodes[1]
+	if err := syscall.Kill(dead.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the node to be fenced", settleWait, func() bool {
+		return slices.ContainsFunc(h.c.Nodes(), func(n rhumb.Node) bool { return n.ID == dead.ID && n.State == rhumb.NodeFenced })
+	})
+	begin := time.Now()
+	ok(t, "node", "decommission", dead.ID.String())
+	t.Logf("the copies of %s were created elsewhere within %v", dead.ID, time.Since(begin).Round(time.Millisecond))
+	ok(t, "node", "rm", dead.ID.String())
+	h.awaitProgress()
+	h.end()
+	h.awaitWhole(settleWait)
+	h.audit()
+}
+
+// TestEmptyDiskIsRefilled kills one of three nodes, empties its disk and starts it again: within two minutes it holds all copies
+// again, without a command.
+func TestEmptyDiskIsRefilled(t *testing.T) {
+	l, _ := startDemo(t, "--regions", "singapore", "--nodes-per-region", "3", "--latency", "none", "--load", "none", "--no-restart")
+	h := holdLoad(t, l, 16)
+	h.awaitProgress()
+	dead := l.Nodes[1]
+	args := commandLine(t, dead.PID)
+	if err := syscall.Kill(dead.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the node to be gone", settleWait, func() bool { return gone(dead.PID) })
+	if err := os.RemoveAll(dead.Dir); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	startProcess(t, nil, withJoin(args, l.Nodes[0].Addr)...)
+	await(t, "the old identity to be given up", 2*time.Minute, func() bool {
+		return slices.ContainsFunc(h.c.Nodes(), func(n rhumb.Node) bool { return n.ID == dead.ID && n.Forgotten })
+	})
+	h.awaitWhole(2*time.Minute - time.Since(begin))
+	t.Logf("refilled within %v", time.Since(begin).Round(time.Millisecond))
+	h.awaitProgress()
+	h.end()
+	h.audit()
+}
+
+// commandLine returns the arguments of a running process.
+func commandLine(t *testing.T, pid int) []string {
+	t.Helper()
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")[1:]
+}
+
+// withJoin adds the address of a node to join.
+func withJoin(args []string, addr string) []string {
+	return append(slices.Clone(args), "--join", addr)
+}

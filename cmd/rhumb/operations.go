@@ -1,0 +1,443 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/connect"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// operationCommands are `rhumb operation` and `rhumb setting`, and the commands that start long operations.
+type operationCommands struct {
+	*session
+	noWait bool
+}
+
+// operationPoll is how often a waiting command asks how far an operation is.
+const operationPoll = 500 * time.Millisecond
+
+// operationDoc is an operation. Times that have not come are omitted.
+type operationDoc struct {
+	ID         string           `json:"id"`
+	Kind       string           `json:"kind"`
+	About      string           `json:"about"`
+	State      string           `json:"state"`
+	By         string           `json:"by"`
+	Percent    float64          `json:"percent"`
+	Done       uint64           `json:"done"`
+	Total      uint64           `json:"total"`
+	DoneBytes  uint64           `json:"done_bytes"`
+	TotalBytes uint64           `json:"total_bytes"`
+	RanSeconds float64          `json:"ran_seconds"`
+	ETASeconds *float64         `json:"eta_seconds,omitempty"`
+	Waits      string           `json:"waits_for,omitempty"`
+	Error      string           `json:"error,omitempty"`
+	Started    time.Time        `json:"started"`
+	Ended      *time.Time       `json:"ended,omitempty"`
+	Steps      []operationsStep `json:"steps"`
+}
+
+type operationsStep struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+}
+
+// aboutOperation returns the object of an operation, such as "n3 -> n5".
+func aboutOperation(o *rhumb.Operation, n names) string {
+	var words []string
+	if !o.Range.IsZero() {
+		words = append(words, "range "+o.Range.String())
+	}
+	if o.Region != rhumb.LocalRegion {
+		words = append(words, n.nameOf(o.Region))
+	}
+	if o.Node != rhumb.NoNode {
+		words = append(words, o.Node.String())
+	}
+	if o.Target != rhumb.NoNode {
+		words = append(words, "-> "+o.Target.String())
+	}
+	return strings.Join(words, " ")
+}
+
+func (n names) describeOperation(o *rhumb.Operation, now time.Time) operationDoc {
+	doc := operationDoc{
+		ID: o.ID.String(), Kind: o.Kind.String(), About: aboutOperation(o, n), State: o.State.String(), By: o.By, Percent: 100 * o.Progress.Share(),
+		Done: o.Progress.Done, Total: o.Progress.Total, DoneBytes: o.Progress.DoneBytes, TotalBytes: o.Progress.TotalBytes,
+		RanSeconds: o.Running(now).Seconds(), Waits: o.Waits, Error: o.Error, Started: o.Started, Steps: []operationsStep{},
+	}
+	if o.State == rhumb.OperationDone {
+		doc.Percent = 100
+	}
+	if eta, ok := o.ETA(now); ok {
+		seconds := eta.Seconds()
+		doc.ETASeconds = &seconds
+	}
+	if !o.Ended.IsZero() {
+		doc.Ended = &o.Ended
+	}
+	for _, s := range o.Steps {
+		doc.Steps = append(doc.Steps, operationsStep{s.Name, s.State.String()})
+	}
+	return doc
+}
+
+// etaText returns the estimated time left for an operation, for people.
+func (d *operationDoc) etaText() string {
+	if d.ETASeconds == nil {
+		return ""
+	}
+	return (time.Duration(*d.ETASeconds * float64(time.Second))).Round(time.Second).String()
+}
+
+func (oc *operationCommands) operationCommand() *cobra.Command {
+	var all bool
+	ls := &cobra.Command{
+		Use: "ls", Short: "List the long operations that are not over, and the newest that are", Args: cobra.NoArgs,
+		Example: "  rhumb operation ls\n  rhumb operation ls --all -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error { return oc.listOperations(ctx, c, all) })
+		},
+	}
+	ls.Flags().BoolVar(&all, "all", false, "all that the cluster remembers, not only the newest ten that are over")
+	describe := &cobra.Command{
+		Use: "describe OPERATION", Short: "Show an operation with its steps", Args: cobra.ExactArgs(1), Example: "  rhumb operation describe op12",
+		RunE: oc.onOperation(func(ctx context.Context, c *client.Client, id rhumb.OperationID) error {
+			o, err := c.Operation(ctx, id)
+			if err != nil {
+				return err
+			}
+			return oc.printOperation(c, o)
+		}),
+	}
+	control := func(use, short string, action uint32) *cobra.Command {
+		return &cobra.Command{
+			Use: use + " OPERATION", Short: short, Args: cobra.ExactArgs(1), Example: "  rhumb operation " + use + " op12",
+			RunE: oc.onOperation(func(ctx context.Context, c *client.Client, id rhumb.OperationID) error {
+				o, err := c.ControlOperation(ctx, id, action)
+				if err != nil {
+					return err
+				}
+				return oc.printOperation(c, o)
+			}),
+		}
+	}
+	wait := &cobra.Command{
+		Use: "wait OPERATION", Short: "Wait until an operation is over, and show its progress", Args: cobra.ExactArgs(1),
+		Long: `Wait until an operation is over. The operation goes on if this command ends. The command fails if the operation fails or is
+cancelled.`,
+		Example: "  rhumb operation wait op12",
+		RunE: oc.onOperation(func(ctx context.Context, c *client.Client, id rhumb.OperationID) error {
+			return oc.await(ctx, c, id)
+		}),
+	}
+	group := commandGroup("operation", "List, pause, resume and cancel long operations of the cluster", oc.connected(ls), oc.connected(describe),
+		oc.connected(control("pause", "Pause an operation: it moves nothing until it is resumed", client.PauseOperation)),
+		oc.connected(control("resume", "Resume a paused operation", client.ResumeOperation)),
+		oc.connected(control("cancel", "Cancel an operation; what it has moved stays where it is", client.CancelOperation)), oc.connected(wait))
+	return group
+}
+
+// onOperation runs a command for the operation that its argument names.
+func (oc *operationCommands) onOperation(fn func(context.Context, *client.Client, rhumb.OperationID) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		id, err := rhumb.ParseOperationID(args[0])
+		if err != nil {
+			return err
+		}
+		return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error { return fn(ctx, c, id) })
+	}
+}
+
+// operationsOverShown is how many operations that are over `operation ls` shows without --all.
+const operationsOverShown = 10
+
+func (oc *operationCommands) listOperations(ctx context.Context, c *client.Client, all bool) error {
+	list, err := c.Operations(ctx)
+	if err != nil {
+		return err
+	}
+	over := 0
+	for _, o := range list {
+		if o.State.IsOver() {
+			over++
+		}
+	}
+	n, docs := regionNames(c), []operationDoc{}
+	for _, o := range list {
+		if o.State.IsOver() && !all && over > operationsOverShown {
+			over--
+			continue
+		}
+		docs = append(docs, n.describeOperation(o, time.Now()))
+	}
+	return oc.Print(docs, func(t table.Writer) {
+		t.AppendHeader(table.Row{"OPERATION", "KIND", "ABOUT", "STATE", "DONE", "RAN", "ETA", "BY", "WAITS FOR"})
+		for _, d := range docs {
+			t.AppendRow(table.Row{d.ID, d.Kind, d.About, d.State, d.progress(), ran(d.RanSeconds), d.etaText(), d.By, d.Waits + d.Error})
+		}
+	})
+}
+
+// progress returns the progress for people.
+func (d *operationDoc) progress() string {
+	return fmt.Sprintf("%.0f%% (%d of %d)", d.Percent, d.Done, d.Total)
+}
+
+func ran(seconds float64) string {
+	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
+}
+
+func (oc *operationCommands) printOperation(c *client.Client, o *rhumb.Operation) error {
+	doc := regionNames(c).describeOperation(o, time.Now())
+	title := fmt.Sprintf("%s: %s %s, %s, %s done in %s, started by %s", doc.ID, doc.Kind, doc.About, doc.State, doc.progress(), ran(doc.RanSeconds), doc.By)
+	if eta := doc.etaText(); eta != "" {
+		title += ", about " + eta + " left"
+	}
+	if doc.Waits != "" {
+		title += "; waits: " + doc.Waits
+	}
+	if doc.Error != "" {
+		title += "; error: " + doc.Error
+	}
+	return oc.PrintTitled(doc, title, func(t table.Writer) {
+		t.AppendHeader(table.Row{"STEP", "STATE"})
+		for _, s := range doc.Steps {
+			t.AppendRow(table.Row{s.Name, s.State})
+		}
+	})
+}
+
+// addNoWait adds --no-wait to a command that starts an operation.
+func (oc *operationCommands) addNoWait(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVar(&oc.noWait, "no-wait", false, "return once the operation has begun")
+	return oc.connected(c)
+}
+
+// start starts an operation and waits for it unless --no-wait is given.
+func (oc *operationCommands) start(ctx context.Context, c *client.Client, o rhumb.Operation) error {
+	begun, err := c.StartOperation(ctx, o)
+	if err != nil {
+		return err
+	}
+	if oc.noWait {
+		return oc.printOperation(c, begun)
+	}
+	return oc.await(ctx, c, begun.ID)
+}
+
+// await shows the progress of an operation until it is over. The operation does not depend on this process.
+func (oc *operationCommands) await(ctx context.Context, c *client.Client, id rhumb.OperationID) error {
+	bar := oc.Bar(100)
+	last := ""
+	for {
+		o, err := c.Operation(ctx, id)
+		// The operation continues without an answer, for example while it stops the node that was asked.
+		if err != nil && (ctx.Err() != nil || rhumb.KindOf(err) == rhumb.NotFound || rhumb.KindOf(err) == rhumb.PermissionDenied) {
+			return err
+		}
+		if err == nil {
+			doc := regionNames(c).describeOperation(o, time.Now())
+			text := fmt.Sprintf("%s %s: %s", doc.ID, doc.State, doc.progress())
+			if doc.Waits != "" {
+				text += ", " + doc.Waits
+			}
+			if bar != nil {
+				bar.Describe(doc.ID + " " + doc.Kind + " " + doc.About)
+				_ = bar.Set64(int64(doc.Percent)) // a failure to draw must not fail the work
+			} else if text != last {
+				oc.Notef("%s", text)
+			}
+			last = text
+			if o.State.IsOver() {
+				if bar != nil {
+					_ = bar.Finish()
+				}
+				return oc.finish(c, o)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return rhumb.Ef("rhumb.operation", rhumb.Canceled, "%s goes on; `rhumb operation wait %s` waits again, `rhumb operation cancel %s` ends it", id, id, id)
+		case <-time.After(operationPoll):
+		}
+	}
+}
+
+// finish prints an operation that is over, and fails if it did not reach its end.
+func (oc *operationCommands) finish(c *client.Client, o *rhumb.Operation) error {
+	if err := oc.printOperation(c, o); err != nil {
+		return err
+	}
+	if o.State != rhumb.OperationDone {
+		return rhumb.Ef("rhumb.operation", rhumb.Conflict, "operation %s is %s %s", o.ID, o.State, o.Error)
+	}
+	return nil
+}
+
+// nodeCommands are the commands of `rhumb node` that change who takes part in the cluster.
+func (oc *operationCommands) nodeCommands() []*cobra.Command {
+	decommission := &cobra.Command{
+		Use: "decommission NODE", Short: "Move everything away from a node, for good",
+		Long: `Move all copies, all primaries and the vote away from a node, live or dead, under load and without refused writes. The node serves
+meanwhile and gets no new copies. No range has fewer copies at any time. The command is refused, with what would fit, if the
+other nodes of the region cannot hold all copies. It waits until the node holds nothing; the operation goes on if the command
+ends. Afterwards rhumb node rm removes the node, and its process can be stopped.`,
+		Example: "  rhumb node decommission n3\n  rhumb node decommission n3 --no-wait",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := connect.ParseNode(args[0])
+			if err != nil {
+				return err
+			}
+			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationDecommission, Node: id})
+			})
+		},
+	}
+	replace := &cobra.Command{
+		Use: "replace OLD NEW", Short: "Move everything from a node, live or dead, to a new one",
+		Long: `Move all copies of a node to another node of the region, usually a new and empty one, and then remove the old node for good. The
+old node may be dead. No range has fewer copies at any time.`,
+		Example: "  rhumb node replace n3 n7",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, err := connect.ParseNode(args[0])
+			if err != nil {
+				return err
+			}
+			to, err := connect.ParseNode(args[1])
+			if err != nil {
+				return err
+			}
+			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationReplace, Node: from, Target: to})
+			})
+		},
+	}
+	var force bool
+	rm := &cobra.Command{
+		Use: "rm NODE", Short: "Remove a node for good",
+		Long: `Remove a node for good: a decommissioned one, or a dead one whose copies have been created elsewhere. It can never return, and
+its name is free. A node that still counts as a copy of a range, or votes in the metadata group, is refused with the reason.
+With --force a dead node is given up although ranges still count on it; they get other copies when the region has nodes for them.`,
+		Example: "  rhumb node rm n3\n  rhumb node rm n3 --force",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := connect.ParseNode(args[0])
+			if err != nil {
+				return err
+			}
+			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				n, err := c.RemoveNode(ctx, id, force)
+				if err != nil {
+					return err
+				}
+				doc := map[string]any{"node": n.ID.String(), "name": n.Name, "removed": n.Forgotten}
+				return oc.Print(doc, func(t table.Writer) {
+					t.AppendHeader(table.Row{"NODE", "NAME", "REMOVED"})
+					t.AppendRow(table.Row{n.ID, n.Name, n.Forgotten})
+				})
+			})
+		},
+	}
+	rm.Flags().BoolVar(&force, "force", false, "give up a dead node that ranges still count on")
+	return []*cobra.Command{oc.addNoWait(decommission), oc.addNoWait(replace), oc.connected(rm)}
+}
+
+// moveCommand is `rhumb range move`.
+func (oc *operationCommands) moveCommand() *cobra.Command {
+	move := &cobra.Command{
+		Use: "move REGION/SLOT FROM TO", Short: "Move one copy of a range to another node",
+		Long: `Move the copy of a range from one node to another node of its region, with the role of primary if the copy has it. The new copy is
+in sync before the old one goes.`,
+		Example: "  rhumb range move frankfurt/12 n1 n4",
+		Args:    cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			source, err := connect.ParseNode(args[1])
+			if err != nil {
+				return err
+			}
+			target, err := connect.ParseNode(args[2])
+			if err != nil {
+				return err
+			}
+			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				id, err := parseRange(c, args[0])
+				if err != nil {
+					return err
+				}
+				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationMove, Range: id, Node: source, Target: target})
+			})
+		},
+	}
+	return oc.addNoWait(move)
+}
+
+// clusterSettingDoc is a setting of the cluster.
+type clusterSettingDoc struct {
+	Name    string `json:"name"`
+	Value   string `json:"value"`
+	Default string `json:"default"`
+	Help    string `json:"help"`
+}
+
+// settingCommand is `rhumb setting`.
+func (oc *operationCommands) settingCommand() *cobra.Command {
+	ls := &cobra.Command{
+		Use: "ls", Short: "List the settings of the cluster", Args: cobra.NoArgs, Example: "  rhumb setting ls",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return oc.conn.With(cmd.Context(), oc.listSettings)
+		},
+	}
+	change := func(ctx context.Context, name, value string) error {
+		return oc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+			if err := c.SetSetting(ctx, name, value); err != nil {
+				return err
+			}
+			return oc.listSettings(ctx, c)
+		})
+	}
+	set := &cobra.Command{
+		Use: "set NAME VALUE", Short: "Change a setting of the cluster", Args: cobra.ExactArgs(2), Example: "  rhumb setting set replace_after 5m",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[1] == "" {
+				return rhumb.E("rhumb.setting", rhumb.InvalidArgument, "the value is empty; `rhumb setting reset NAME` restores the default")
+			}
+			return change(cmd.Context(), args[0], args[1])
+		},
+	}
+	reset := &cobra.Command{
+		Use: "reset NAME", Short: "Restore the default of a setting", Args: cobra.ExactArgs(1), Example: "  rhumb setting reset replace_after",
+		RunE: func(cmd *cobra.Command, args []string) error { return change(cmd.Context(), args[0], "") },
+	}
+	return commandGroup("setting", "List and change settings of the cluster", oc.connected(ls), oc.connected(set), oc.connected(reset))
+}
+
+func (oc *operationCommands) listSettings(ctx context.Context, c *client.Client) error {
+	values, err := c.Settings(ctx)
+	if err != nil {
+		return err
+	}
+	docs := []clusterSettingDoc{}
+	for _, s := range rhumb.Settings() {
+		doc := clusterSettingDoc{Name: s.Name, Value: s.Default, Default: s.Default, Help: s.Help}
+		if v, ok := values[s.Name]; ok {
+			doc.Value = v
+		}
+		docs = append(docs, doc)
+	}
+	return oc.Print(docs, func(t table.Writer) {
+		t.AppendHeader(table.Row{"SETTING", "VALUE", "DEFAULT", "MEANING"})
+		for _, d := range docs {
+			t.AppendRow(table.Row{d.Name, d.Value, d.Default, d.Help})
+		}
+	})
+}

@@ -1,0 +1,112 @@
+package host
+
+import (
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+const opRemove rhumb.Op = "host.Host.remove"
+
+// removedEvent forgets a slot whose copy has been dropped durably, because the record does not list this node as a replica
+// any more (docs/replication.md#rule-removal).
+type removedEvent struct{ s *slot }
+
+// stepDownEvent continues to remove a copy whose replica has stepped down.
+type stepDownEvent struct{ s *slot }
+
+// applyTo removes the copy, unless a newer record has placed it here again.
+func (ev stepDownEvent) applyTo(h *Host) {
+	if d := ev.s.desc.Load(); !d.IsReplica(h.cfg.Self.Node) {
+		h.removeCopy(ev.s, d)
+	}
+}
+
+// removeCopy drops the copy of a range that the record d no longer places here. The record is newer than every record of the
+// slot. An in-sync set only has replicas, so nobody counts this copy, and no election asks for it.
+//
+// The promise of the copy is kept in memory: if the node gets a new copy in this life, that copy must not act in an epoch that
+// the old one had promised to leave. In a later life the node relearns its promises from the metadata (ruling 16a).
+func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
+	s.desc.Store(d)
+	// A copy that is being discarded, or is removed already, finds the new record when that is done.
+	if s.gone {
+		return
+	}
+	// A primary that was deposed while it was cut off may learn both at once. Its callers get their answers first.
+	if st := s.r.State(); st == replica.Primary || st == replica.Activating {
+		s.r.Describe(d)
+		h.markDirty(s)
+		h.enqueue(stepDownEvent{s})
+		return
+	}
+	h.floors[s.id] = max(h.floors[s.id], s.r.Epoch(), d.Epoch)
+	batches, err := h.dropRange(s)
+	if err != nil {
+		h.log.Warn("removing a copy failed; it is tried again with the next record", "range", s.id.String(), "err", err)
+		return
+	}
+	h.log.Info("removing the copy of a range: the metadata places it elsewhere", "range", s.id.String(), "version", d.Version, "replicas", d.Replicas)
+	s.gone = true
+	s.read.Store(nil)
+	for _, ev := range h.takeHeld(s) {
+		ev.answer(rhumb.Outcome{}, &rhumb.Error{
+			Op: "host.Host.Propose", Kind: rhumb.NotPrimary, Range: s.id, Node: d.Primary, Msg: "the node has no copy of the range any more",
+		})
+	}
+	// The count keeps the engine open until the disk is done.
+	h.reads.Add(1)
+	h.rt.Disk(true, func() {
+		for _, b := range batches {
+			if err := b.Sync(); err != nil {
+				h.cfg.Fatal(rhumb.Wrap(opRemove, err))
+			}
+		}
+		// The drop hides the data. Cutting the span out deletes its files, which frees the space at once instead of
+		// after compactions.
+		if err := s.store.CutOut(s.id); err != nil {
+			h.log.Warn("the space of a removed copy is given back by compactions only", "range", s.id.String(), "err", err)
+		}
+	}, func() {
+		h.reads.Add(-1)
+		h.post(removedEvent{s})
+	})
+}
+
+// applyTo forgets the slot, or starts a new, empty copy if the metadata has placed one here meanwhile.
+func (ev removedEvent) applyTo(h *Host) {
+	h.forgetSlot(ev.s)
+	h.m.removed.Inc()
+	if d := ev.s.desc.Load(); d != nil && d.IsReplica(h.cfg.Self.Node) {
+		h.updateRanges([]*rhumb.Range{d})
+	}
+}
+
+// forgetSlot takes a slot whose copy is gone out of the host.
+func (h *Host) forgetSlot(s *slot) {
+	if current, ok := h.findSlot(s.id); ok && current == s {
+		h.slots.Delete(s.id)
+	}
+	for i, other := range h.allSlots {
+		if other == s {
+			h.allSlots = append(h.allSlots[:i:i], h.allSlots[i+1:]...)
+			break
+		}
+	}
+	if s.quarantined {
+		h.m.quarantined.Dec()
+	}
+	h.releaseWeight(s)
+}
+
+// addCopy starts the empty replica of a range that the metadata has placed on this node.
+func (h *Host) addCopy(id rhumb.RangeID) *slot {
+	floor := h.floors[id]
+	// Nothing is read, so nothing fails.
+	s, _ := h.addSlot(storage.RangeState{Range: id, Promised: floor}, false)
+	if floor > 0 {
+		// The promise of the copy that was here before holds for grants too.
+		h.leases.excludeRange(id, floor, rhumb.NoNode)
+	}
+	return s
+}

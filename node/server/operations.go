@@ -1,0 +1,176 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/access"
+	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
+)
+
+// OperationsNode is the part of a node that the service for operations uses.
+type OperationsNode interface {
+	State() *catalog.State
+	Linearize(ctx context.Context) (*catalog.State, error)
+	Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, *catalog.State, error)
+}
+
+// Operations is the service for long operations, for nodes that come and go, and for settings of the cluster.
+//
+// It checks what can be checked beforehand against a linearized catalog, so that an operation which cannot work is refused
+// with the reason. The catalog decides again when the command is applied.
+type Operations struct {
+	rhumbpb.UnimplementedOperationsServer
+	node OperationsNode
+}
+
+// NewOperations returns the service.
+func NewOperations(n OperationsNode) *Operations { return &Operations{node: n} }
+
+// Register registers the service.
+func (s *Operations) Register(r grpc.ServiceRegistrar) { rhumbpb.RegisterOperationsServer(r, s) }
+
+// ListOperations returns all operations that the catalog keeps.
+func (s *Operations) ListOperations(ctx context.Context, _ *rhumbpb.ListOperationsRequest) (*rhumbpb.ListOperationsResponse, error) {
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	out := &rhumbpb.ListOperationsResponse{}
+	for o := range st.Operations() {
+		out.Operations = append(out.Operations, api.EncodeOperation(o))
+	}
+	return out, nil
+}
+
+// StartOperation starts an operation.
+func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperationRequest) (*rhumbpb.StartOperationResponse, error) {
+	const op rhumb.Op = "server.Operations.StartOperation"
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	who, _ := access.FromContext(ctx)
+	cmd := catalog.StartOperation{
+		Kind: rhumb.OperationKind(q.GetKind()), Node: rhumb.NodeID(q.GetNode()), Target: rhumb.NodeID(q.GetTarget()),
+		Region: rhumb.RegionID(q.GetRegion()), By: who.String(), At: time.Now(),
+	}
+	if q.GetRange() != nil {
+		cmd.Range = api.DecodeRangeID(q.GetRange())
+	}
+	switch cmd.Kind {
+	case rhumb.OperationDecommission:
+		if n, ok := st.Node(cmd.Node); ok && !n.Forgotten {
+			if why := place.WhyNotLeave(st, cmd.Node); why != "" {
+				return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "%s cannot be decommissioned: %s", cmd.Node, why))
+			}
+		}
+	case rhumb.OperationReplace, rhumb.OperationMove:
+	default:
+		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "operations of kind %s are not started by this request", cmd.Kind))
+	}
+	res, st, err := s.node.Propose(ctx, cmd)
+	if err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	o, ok := st.Operation(res.Operation)
+	if !ok {
+		return nil, statusError(rhumb.Ef(op, rhumb.Internal, "operation %s was started but is missing from the catalog; report this", res.Operation))
+	}
+	return &rhumbpb.StartOperationResponse{Operation: api.EncodeOperation(o)}, nil
+}
+
+// ControlOperation pauses, resumes or cancels an operation.
+func (s *Operations) ControlOperation(ctx context.Context, q *rhumbpb.ControlOperationRequest) (*rhumbpb.ControlOperationResponse, error) {
+	const op rhumb.Op = "server.Operations.ControlOperation"
+	res, st, err := s.node.Propose(ctx, catalog.ControlOperation{
+		ID: rhumb.OperationID(q.GetOperation()), Action: catalog.OperationAction(q.GetAction()), At: time.Now(),
+	})
+	if err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	o, ok := st.Operation(res.Operation)
+	if !ok {
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "operation %s was trimmed meanwhile", res.Operation))
+	}
+	return &rhumbpb.ControlOperationResponse{Operation: api.EncodeOperation(o)}, nil
+}
+
+// DescribeNodes returns what each node has. It reads this node's copy of the catalog, so that it answers without a leader.
+func (s *Operations) DescribeNodes(context.Context, *rhumbpb.DescribeNodesRequest) (*rhumbpb.DescribeNodesResponse, error) {
+	st := s.node.State()
+	out := &rhumbpb.DescribeNodesResponse{}
+	if st == nil {
+		return out, nil
+	}
+	copies, primaries := make(map[rhumb.NodeID]uint32), make(map[rhumb.NodeID]uint32)
+	for r := range st.Ranges() {
+		primaries[r.Primary]++
+		for _, id := range r.Replicas {
+			copies[id]++
+		}
+	}
+	moves := make(map[rhumb.NodeID]rhumb.OperationID)
+	for o := range st.Operations() {
+		if !o.State.IsOver() && o.Kind != rhumb.OperationMove {
+			moves[o.Node] = o.ID
+		}
+	}
+	for n := range st.Nodes() {
+		out.Nodes = append(out.Nodes, &rhumbpb.NodeHoldings{
+			Node: uint32(n.ID), Copies: copies[n.ID], Primaries: primaries[n.ID], Voter: n.Voter, Stays: st.WhyNotForget(n), Operation: uint64(moves[n.ID]),
+		})
+	}
+	return out, nil
+}
+
+// RemoveNode removes a node for good.
+func (s *Operations) RemoveNode(ctx context.Context, q *rhumbpb.RemoveNodeRequest) (*rhumbpb.RemoveNodeResponse, error) {
+	const op rhumb.Op = "server.Operations.RemoveNode"
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	n, ok := st.Node(rhumb.NodeID(q.GetNode()))
+	if !ok {
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "node %s does not exist; list nodes with `rhumb node ls`", rhumb.NodeID(q.GetNode())))
+	}
+	if _, st, err = s.node.Propose(ctx, catalog.ForgetNode{Node: n.ID, Boot: n.Boot, Empty: !q.GetForce()}); err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	n, _ = st.Node(n.ID)
+	return &rhumbpb.RemoveNodeResponse{Node: api.EncodeNode(*n)}, nil
+}
+
+// ListSettings returns the settings that differ from their defaults.
+func (s *Operations) ListSettings(ctx context.Context, _ *rhumbpb.ListSettingsRequest) (*rhumbpb.ListSettingsResponse, error) {
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	out := &rhumbpb.ListSettingsResponse{}
+	for _, x := range rhumb.Settings() {
+		if v := st.Setting(x.Name); v != "" {
+			out.Settings = append(out.Settings, &rhumbpb.Setting{Name: x.Name, Value: v})
+		}
+	}
+	return out, nil
+}
+
+// AlterSetting changes a setting.
+func (s *Operations) AlterSetting(ctx context.Context, q *rhumbpb.AlterSettingRequest) (*rhumbpb.AlterSettingResponse, error) {
+	const op rhumb.Op = "server.Operations.AlterSetting"
+	if err := rhumb.CheckSetting(q.GetName(), q.GetValue()); err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	if _, _, err := s.node.Propose(ctx, catalog.SetSetting{Name: q.GetName(), Value: q.GetValue()}); err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	return &rhumbpb.AlterSettingResponse{}, nil
+}

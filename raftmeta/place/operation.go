@@ -1,0 +1,439 @@
+package place
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// movesMax bounds the ranges that one operation moves at the same time, so that a node that leaves does not occupy the disks
+// and links of the others with all its copies at once.
+const movesMax = 16
+
+// phase is how far the move of one copy is.
+type phase uint8
+
+const (
+	phaseCopy   phase = iota // a new copy is missing, or is not in sync yet
+	phaseHand                // the copy is in sync, and the one that leaves is still primary
+	phaseRemove              // the copy that leaves is still a replica
+	phaseGone                // it was removed from the replicas
+)
+
+// Operations returns the commands that advance the operations of the cluster by one step, and the records of how far they
+// are. All of it follows from the state: a leader that takes over continues where the last one stopped. wall is the wall
+// clock, for the records; sizes returns the size of a range's copy in bytes, 0 if it is not known.
+//
+// A copy moves in this order, one change of its range at a time (docs/replication.md#rule-removal):
+//
+//  1. another node gets a copy, as a learner;
+//  2. it joins the in-sync set, so that the set without the copy that leaves is as large as the class demands;
+//  3. another in-sync node becomes primary;
+//  4. the copy is marked as leaving, and the primary takes it out of the in-sync set;
+//  5. the replica is removed, and its node drops the data.
+func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State, sizes func(rhumb.RangeID) int64) []catalog.Command {
+	// Earlier builds know no operations.
+	if !s.Has(rhumb.FeatureOperations) {
+		return nil
+	}
+	m := &mover{p: p, now: now, wall: wall, s: s, sizes: sizes, pools: make(pools)}
+	m.startRepairs()
+	for o := range s.Operations() {
+		if o.State == rhumb.OperationRunning && len(m.out) < PlanMax {
+			m.advance(o)
+		}
+	}
+	m.unmark()
+	m.forgetReplaced()
+	return m.out
+}
+
+// mover is one call of Operations.
+type mover struct {
+	p     *Planner
+	now   time.Duration
+	wall  time.Time
+	s     *catalog.State
+	sizes func(rhumb.RangeID) int64
+	load  *load
+	pools pools
+	out   []catalog.Command
+}
+
+// tally counts the remaining work of an operation.
+type tally struct {
+	left, bytes uint64
+	// moving counts the copies in progress. waits names the obstacle of one of them.
+	moving int
+	waits  string
+}
+
+// advance plans one operation.
+func (m *mover) advance(o *rhumb.Operation) {
+	switch o.Kind {
+	case rhumb.OperationDecommission, rhumb.OperationReplace:
+		m.advanceNode(o)
+	case rhumb.OperationMove:
+		m.advanceMove(o)
+	case rhumb.OperationRepair:
+		m.advanceRepair(o)
+	}
+}
+
+// advanceNode moves the copies of a node away, then its vote, and removes a replaced node.
+func (m *mover) advanceNode(o *rhumb.Operation) {
+	n, ok := m.s.Node(o.Node)
+	if !ok || n.Forgotten {
+		m.record(o, rhumb.OperationDone, tally{}, 3)
+		return
+	}
+	t := m.moveAll(o.Node, o.Target)
+	step := 0
+	state := rhumb.OperationRunning
+	switch {
+	case t.left > 0:
+	case n.Voter:
+		step, t.waits = 1, "another node is to get its vote in the metadata group"
+	case o.Kind == rhumb.OperationReplace:
+		step = 2
+		m.out = append(m.out, catalog.ForgetNode{Node: n.ID, Boot: n.Boot, Empty: true})
+	default:
+		step, state = 2, rhumb.OperationDone
+	}
+	m.record(o, state, t, step)
+}
+
+// moveAll advances the moves of all copies on a node, movesMax at a time.
+func (m *mover) moveAll(from, to rhumb.NodeID) tally {
+	var t tally
+	for r := range m.s.Ranges() {
+		if !r.IsReplica(from) {
+			continue
+		}
+		t.left++
+		t.bytes += uint64(m.size(r.ID))
+		if t.moving < movesMax && len(m.out) < PlanMax {
+			ph, waits := m.move(r, from, to)
+			t.note(ph, waits, r)
+		}
+	}
+	return t
+}
+
+// note counts a move that is in progress.
+func (t *tally) note(ph phase, waits string, r *rhumb.Range) {
+	if t.moving++; t.waits == "" && waits != "" {
+		t.waits = fmt.Sprintf("range %s: %s", r.ID, waits)
+	}
+}
+
+// size returns the size of a range, 0 if nobody knows it.
+func (m *mover) size(id rhumb.RangeID) int64 {
+	if m.sizes == nil {
+		return 0
+	}
+	return max(0, m.sizes(id))
+}
+
+// stays reports whether a replica counts as one that remains: its node is not leaving and not gone, and its data is intact.
+func (m *mover) stays(r *rhumb.Range, id rhumb.NodeID) bool {
+	n, ok := m.s.Node(id)
+	return ok && !n.Leaving && !n.Forgotten && !r.IsLeaving(id) && !r.IsQuarantined(id) && !m.p.isGone(m.now, id, m.p.replaceAfter(m.s))
+}
+
+// move plans the next step of moving a copy, to a given node or to the best one, and returns its phase and its
+// obstacle.
+func (m *mover) move(r *rhumb.Range, from, to rhumb.NodeID) (phase, string) {
+	if !r.IsReplica(from) {
+		return phaseGone, ""
+	}
+	class, _ := m.s.Class(r.Class)
+	wanted := class.Settings.Replicas
+	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == from || !m.stays(r, id) })
+	inSync := slices.DeleteFunc(slices.Clone(keep), func(id rhumb.NodeID) bool { return !r.IsInSync(id) || !m.s.IsLive(id) })
+	if waits, added := m.addCopy(r, keep, to, wanted); added || waits != "" {
+		return phaseCopy, waits
+	}
+	if to != rhumb.NoNode && !r.IsInSync(to) {
+		return phaseCopy, fmt.Sprintf("the copy on %s is not in sync yet", to)
+	}
+	// Nobody leaves before as many others are in sync as the class demands: a move must not make data less safe.
+	if len(inSync) < wanted {
+		return phaseCopy, fmt.Sprintf("%d of %d copies elsewhere are in sync", len(inSync), wanted)
+	}
+	if r.Primary == from || r.Preferred == from {
+		heir := m.heir(r, inSync, to)
+		version := r.Version
+		if r.Preferred == from {
+			m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: version, Replicas: r.Replicas, Preferred: heir})
+			version++
+		}
+		if r.Primary == from {
+			m.out = append(m.out, catalog.Elect{Range: r.ID, Version: version, Node: heir})
+		}
+		return phaseHand, fmt.Sprintf("%s takes over from %s", heir, from)
+	}
+	if r.IsInSync(from) {
+		if !r.IsLeaving(from) {
+			m.out = append(m.out, catalog.SetLeaving{Range: r.ID, Version: r.Version, Leaving: append(slices.Clone(r.Leaving), from)})
+		}
+		return phaseRemove, fmt.Sprintf("the primary %s is to take %s out of the in-sync set", r.Primary, from)
+	}
+	left := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == from })
+	m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: left})
+	return phaseRemove, ""
+}
+
+// addCopy adds the copy that a range lacks without those that leave.
+func (m *mover) addCopy(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, wanted int) (waits string, added bool) {
+	if to != rhumb.NoNode {
+		if r.IsReplica(to) {
+			return "", false
+		}
+		if !m.s.TakesCopies(to) {
+			return fmt.Sprintf("%s takes no copies at the moment", to), false
+		}
+		m.setReplicas(r, to)
+		return "", true
+	}
+	if len(keep) >= wanted {
+		return "", false
+	}
+	if m.load == nil {
+		m.load = measureLoad(m.s)
+	}
+	// Every range has a class.
+	class, _ := m.s.Class(r.Class)
+	var chosen []*rhumb.Node
+	for _, id := range keep {
+		n, _ := m.s.Node(id)
+		chosen = append(chosen, n)
+	}
+	// The zones of the copies that stay count, not those of the ones that leave.
+	n := m.load.nextNode(chosen, m.pools.of(m.s, r, class), r.Replicas...)
+	if n == nil || len(r.Replicas) >= rhumb.ReplicasMax {
+		return fmt.Sprintf("no other node can take a copy: %d of %d copies would be left", len(keep), wanted), false
+	}
+	m.load.replicas[n.ID]++
+	m.setReplicas(r, n.ID)
+	return "", true
+}
+
+// setReplicas adds a replica.
+func (m *mover) setReplicas(r *rhumb.Range, add rhumb.NodeID) {
+	m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: append(slices.Clone(r.Replicas), add)})
+}
+
+// heir returns who becomes primary: the node that takes the copy, else the one with the fewest primaries.
+func (m *mover) heir(r *rhumb.Range, inSync []rhumb.NodeID, to rhumb.NodeID) rhumb.NodeID {
+	if slices.Contains(inSync, to) {
+		return to
+	}
+	if m.load == nil {
+		m.load = measureLoad(m.s)
+	}
+	heir := slices.MinFunc(inSync, func(a, b rhumb.NodeID) int {
+		return cmp.Or(cmp.Compare(m.load.primaries[a], m.load.primaries[b]), cmp.Compare(a, b))
+	})
+	m.load.primaries[heir]++
+	return heir
+}
+
+// advanceMove moves one copy of one range.
+func (m *mover) advanceMove(o *rhumb.Operation) {
+	r, ok := m.s.Range(o.Range)
+	if !ok {
+		m.fail(o, "the range does not exist any more")
+		return
+	}
+	ph, waits := m.move(r, o.Node, o.Target)
+	t := tally{left: 1, bytes: uint64(m.size(r.ID)), waits: waits}
+	state := rhumb.OperationRunning
+	switch {
+	case ph == phaseGone && r.IsReplica(o.Target):
+		t, state = tally{}, rhumb.OperationDone
+	case ph == phaseGone:
+		m.fail(o, fmt.Sprintf("%s lost its copy before %s had one", o.Node, o.Target))
+		return
+	}
+	m.record(o, state, t, int(ph))
+}
+
+// startRepairs starts a visible operation for each node that is gone for good and still counts as a copy of ranges. Repair
+// creates the copies whether or not there is such an operation, unless it is paused.
+func (m *mover) startRepairs() {
+	busy := make(map[rhumb.NodeID]bool)
+	for o := range m.s.Operations() {
+		if !o.State.IsOver() && o.Node != rhumb.NoNode {
+			busy[o.Node] = true
+		}
+	}
+	for n := range m.s.Nodes() {
+		if busy[n.ID] || n.Forgotten || !m.p.isGone(m.now, n.ID, m.p.replaceAfter(m.s)) || !m.canRepair(n) {
+			continue
+		}
+		m.out = append(m.out, catalog.StartOperation{Kind: rhumb.OperationRepair, Node: n.ID, By: "cluster", At: m.wall})
+	}
+}
+
+// canRepair reports whether the region has enough other nodes for a copy of the node.
+func (m *mover) canRepair(n *rhumb.Node) bool {
+	for r := range m.s.Ranges() {
+		if class, ok := m.s.Class(r.Class); ok && r.IsReplica(n.ID) && m.pools.of(m.s, r, class).hasRoom() {
+			return true
+		}
+	}
+	return false
+}
+
+// advanceRepair records how far the repair of a dead node is. Planner.Repair makes the copies.
+func (m *mover) advanceRepair(o *rhumb.Operation) {
+	n, ok := m.s.Node(o.Node)
+	if ok && n.State != rhumb.NodeFenced {
+		m.record(o, rhumb.OperationCancelled, tally{}, 0)
+		return
+	}
+	var t tally
+	for r := range m.s.Ranges() {
+		if r.IsReplica(o.Node) {
+			t.left++
+			t.bytes += uint64(m.size(r.ID))
+			if t.waits == "" {
+				t.waits = fmt.Sprintf("range %s: its replicas are %v, in sync are %v", r.ID, r.Replicas, r.InSync)
+			}
+		}
+	}
+	if t.left == 0 {
+		m.record(o, rhumb.OperationDone, t, 1)
+		return
+	}
+	m.record(o, rhumb.OperationRunning, t, 0)
+}
+
+// fail ends an operation with an error.
+func (m *mover) fail(o *rhumb.Operation, why string) {
+	m.out = append(m.out, catalog.UpdateOperation{
+		ID: o.ID, Version: o.Version, State: rhumb.OperationFailed, Steps: o.Steps, Progress: o.Progress, Error: clip(why), At: m.wall,
+	})
+}
+
+// record adds the update of an operation, if something has changed. done is the number of steps that are done.
+func (m *mover) record(o *rhumb.Operation, state rhumb.OperationState, t tally, done int) {
+	next := catalog.UpdateOperation{ID: o.ID, Version: o.Version, State: state, Steps: slices.Clone(o.Steps), Progress: o.Progress, Waits: clip(t.waits), Error: o.Error, At: m.wall}
+	p := &next.Progress
+	p.Total, p.TotalBytes = max(p.Total, t.left), max(p.TotalBytes, t.bytes)
+	p.Done, p.DoneBytes = p.Total-t.left, p.TotalBytes-t.bytes
+	for i := range next.Steps {
+		switch {
+		case i < done || state == rhumb.OperationDone:
+			next.Steps[i].State = rhumb.OperationDone
+		case i == done:
+			next.Steps[i].State = state
+		}
+	}
+	if next.State != o.State || next.Waits != o.Waits || next.Progress != o.Progress || !slices.Equal(next.Steps, o.Steps) {
+		m.out = append(m.out, next)
+	}
+}
+
+// clip bounds a text of a record.
+func clip(s string) string { return s[:min(len(s), rhumb.OperationTextSizeMax)] }
+
+// unmark takes back the marks of replicas whose operation was cancelled.
+func (m *mover) unmark() {
+	moved := make(map[rhumb.RangeID][]rhumb.NodeID)
+	for o := range m.s.Operations() {
+		if !o.State.IsOver() && o.Kind == rhumb.OperationMove {
+			moved[o.Range] = append(moved[o.Range], o.Node)
+		}
+	}
+	for r := range m.s.Ranges() {
+		if len(r.Leaving) == 0 || len(m.out) >= PlanMax {
+			continue
+		}
+		leaving := slices.DeleteFunc(slices.Clone(r.Leaving), func(id rhumb.NodeID) bool {
+			n, ok := m.s.Node(id)
+			return ok && !n.Leaving && !slices.Contains(moved[r.ID], id)
+		})
+		if len(leaving) < len(r.Leaving) {
+			m.out = append(m.out, catalog.SetLeaving{Range: r.ID, Version: r.Version, Leaving: leaving})
+		}
+	}
+}
+
+// forgetReplaced removes nodes that returned with an empty disk as other nodes, once nothing depends on them.
+func (m *mover) forgetReplaced() {
+	for n := range m.s.Nodes() {
+		if n.ReplacedBy != rhumb.NoNode && !n.Forgotten && m.s.WhyNotForget(n) == "" {
+			m.out = append(m.out, catalog.ForgetNode{Node: n.ID, Boot: n.Boot, Empty: true})
+		}
+	}
+}
+
+// replaceAfter returns how long a node must be fenced before its copies are created elsewhere.
+func (p *Planner) replaceAfter(s *catalog.State) time.Duration {
+	if d, err := time.ParseDuration(s.Setting(rhumb.SettingReplaceAfter)); err == nil && d > 0 {
+		return d
+	}
+	return p.config.ReplaceAfter
+}
+
+// WhyNotLeave returns why the copies of a node cannot be moved away, with what would fit, or "". It judges the nodes that are
+// live and not leaving.
+func WhyNotLeave(s *catalog.State, id rhumb.NodeID) string {
+	n, ok := s.Node(id)
+	if !ok {
+		return fmt.Sprintf("node %s does not exist", id)
+	}
+	left := 0
+	for other := range s.Nodes() {
+		if other.Region == n.Region && other.ID != id && s.TakesCopies(other.ID) {
+			left++
+		}
+	}
+	// With survival goal region the copies of the node may move to other regions, within the bounds of the goal.
+	for class := range s.Classes() {
+		if class.Settings.Survival != rhumb.SurviveRegion {
+			continue
+		}
+		for home := range s.Regions() {
+			if _, has := s.HashBlock(home.ID, class.ID); has && holdsClass(s, id, class.ID) && !newPool(s, home.ID, class.Settings).without(id).hasRoom() {
+				return fmt.Sprintf("without %s, the copies of tables that survive the loss of a region do not fit: %s", id, s.ExplainSpread(class.Settings))
+			}
+		}
+	}
+	region, _ := s.Region(n.Region)
+	most := 0
+	var tables []string
+	for class := range s.Classes() {
+		if class.Settings.Survival == rhumb.SurviveRegion || class.Settings.Replicas <= left || !holdsClass(s, id, class.ID) {
+			continue
+		}
+		most = max(most, class.Settings.Replicas)
+		for t := range s.Tables() {
+			if t.Class == class.ID {
+				tables = append(tables, fmt.Sprintf("%s (%d)", t.Name, class.Settings.Replicas))
+			}
+		}
+	}
+	if most == 0 {
+		return ""
+	}
+	return fmt.Sprintf("region %s would have %d live nodes without %s, but these tables keep more copies: %s; add %d nodes to the region first, or replace %s by a new node (rhumb node replace)",
+		region.Name, left, id, strings.Join(tables, ", "), most-left, id)
+}
+
+// holdsClass reports whether a node has a copy of a range of the class.
+func holdsClass(s *catalog.State, id rhumb.NodeID, class rhumb.ClassID) bool {
+	for r := range s.Ranges() {
+		if r.Class == class && r.IsReplica(id) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,305 @@
+package place
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// plan applies one round of the planner, as the controller does, and returns the number of commands.
+func (w *world) plan() int {
+	w.t.Helper()
+	count := 0
+	for _, plan := range []func() []catalog.Command{
+		func() []catalog.Command {
+			return w.p.Operations(w.now, time.Unix(0, 0).Add(w.now), w.s, func(rhumb.RangeID) int64 { return 10 })
+		},
+		func() []catalog.Command { return w.p.Repair(w.now, w.s) },
+	} {
+		for _, cmd := range plan() {
+			next, _, _ := w.s.Apply(cmd) // refusals are conflicts of plans of one round
+			w.s = next
+			if err := w.s.Check(); err != nil {
+				w.t.Fatalf("%+v: %v", cmd, err)
+			}
+			count++
+		}
+	}
+	return count
+}
+
+// follow does what primaries do: learners on live nodes join, and leaving members leave. slow holds up some learners.
+func (w *world) follow(slow func(rhumb.NodeID) bool) {
+	w.t.Helper()
+	for _, r := range slices.Collect(w.s.Ranges()) {
+		if !w.s.IsLive(r.Primary) {
+			continue
+		}
+		set := slices.Clone(r.InSync)
+		for _, id := range r.Replicas {
+			if !r.IsInSync(id) && !r.IsLeaving(id) && w.s.IsLive(id) && !slow(id) {
+				set = append(set, id)
+				break // one change at a time
+			}
+		}
+		class, _ := w.s.Class(r.Class)
+		for _, id := range r.InSync {
+			if len(set) == len(r.InSync) && r.IsLeaving(id) && id != r.Primary && len(set) > class.Settings.MinInSync {
+				set = slices.DeleteFunc(set, func(n rhumb.NodeID) bool { return n == id })
+			}
+		}
+		if len(set) == len(r.InSync) {
+			continue
+		}
+		c := catalog.AlterISR{Range: r.ID, Epoch: r.Epoch, Version: r.Version}
+		for _, id := range set {
+			c.Members = append(c.Members, catalog.Member{Node: id, Boot: w.boot(id)})
+		}
+		w.do(c)
+	}
+}
+
+// safe checks what no move may break: every range has as many intact copies in sync as its class has replicas.
+func (w *world) safe(gone ...rhumb.NodeID) {
+	w.t.Helper()
+	for r := range w.s.Ranges() {
+		class, _ := w.s.Class(r.Class)
+		if len(r.InSync) < class.Settings.Replicas-len(gone) {
+			w.t.Fatalf("range %s has %v in sync of %v", r.ID, r.InSync, r.Replicas)
+		}
+	}
+}
+
+func (w *world) operation(id rhumb.OperationID) *rhumb.Operation {
+	o, ok := w.s.Operation(id)
+	if !ok {
+		w.t.Fatalf("operation %s does not exist", id)
+	}
+	return o
+}
+
+func holds(s *catalog.State, id rhumb.NodeID) (n int) {
+	for r := range s.Ranges() {
+		if r.IsReplica(id) || r.Primary == id || r.Preferred == id {
+			n++
+		}
+	}
+	return n
+}
+
+func never(rhumb.NodeID) bool { return false }
+
+// grow returns a region of n nodes whose first three hold six ranges.
+func grow(t *testing.T, n int) *world {
+	nodes := three()[:3]
+	s := build(t, nodes...)
+	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: settings(3, 6)})))
+	for i := 3; i < n; i++ {
+		w.do(catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{byte(i + 1)}, Boot: 1, Region: "fra", Zone: "d"})
+	}
+	w.pass(sec)
+	return w
+}
+
+// run plans until an operation is over.
+func (w *world) run(id rhumb.OperationID, gone ...rhumb.NodeID) *rhumb.Operation {
+	w.t.Helper()
+	for range 100 {
+		if w.operation(id).State.IsOver() {
+			return w.operation(id)
+		}
+		w.plan()
+		w.follow(never)
+		w.safe(gone...)
+		w.pass(sec)
+	}
+	w.t.Fatalf("the operation does not end: %+v", w.operation(id))
+	return nil
+}
+
+// TestDecommission moves everything away from one of four nodes, keeps all copies meanwhile, and then lets the node go.
+func TestDecommission(t *testing.T) {
+	w := grow(t, 4)
+	if why := WhyNotLeave(w.s, 1); why != "" {
+		t.Fatal(why)
+	}
+	w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1, By: "ann", At: time.Unix(0, 0)})
+	n, _ := w.s.Node(1)
+	if why := w.s.WhyNotForget(n); !strings.Contains(why, "copies of 6 ranges") {
+		t.Errorf("with copies: %q", why)
+	}
+	w.plan()
+	if o := w.operation(1); o.Progress != (rhumb.Progress{Total: 6, TotalBytes: 60}) || o.Steps[0].State != rhumb.OperationRunning {
+		t.Errorf("at the start: %+v", o)
+	}
+	o := w.run(1)
+	if o.State != rhumb.OperationDone || o.Progress.Done != 6 || holds(w.s, 1) != 0 {
+		t.Errorf("%+v, n1 holds %d", o, holds(w.s, 1))
+	}
+	n, _ = w.s.Node(1)
+	if why := w.s.WhyNotForget(n); why != "" {
+		t.Errorf("afterwards: %s", why)
+	}
+	if got := w.plan(); got != 0 {
+		t.Errorf("%d commands afterwards", got)
+	}
+}
+
+// TestDecommissionWaits keeps every copy while the new ones are behind, pauses, goes on under a new leader, and undoes the
+// marks when it is cancelled.
+func TestDecommissionWaits(t *testing.T) {
+	w := grow(t, 4)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1, At: time.Unix(0, 0)})
+	for range 5 {
+		w.plan()
+		w.follow(func(id rhumb.NodeID) bool { return id == 4 })
+		w.safe()
+	}
+	if o := w.operation(1); holds(w.s, 1) != 6 || o.Progress.Done != 0 || !strings.Contains(o.Waits, "2 of 3 copies elsewhere are in sync") {
+		t.Errorf("n1 holds %d, %+v", holds(w.s, 1), o)
+	}
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.PauseOperation})
+	w.follow(never)
+	if got := w.plan(); got != 0 {
+		t.Errorf("%d commands while it is paused", got)
+	}
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.ResumeOperation})
+	// A new leader knows the state only.
+	w.p = NewPlanner(DefaultConfig())
+	w.pass(sec)
+	w.plan()
+	w.plan()
+	marked := 0
+	for r := range w.s.Ranges() {
+		marked += len(r.Leaving)
+	}
+	if marked == 0 {
+		t.Error("nothing is leaving although all copies are in sync")
+	}
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.CancelOperation})
+	w.plan()
+	for r := range w.s.Ranges() {
+		if len(r.Leaving) > 0 {
+			t.Errorf("range %s: %v is leaving after the cancellation", r.ID, r.Leaving)
+		}
+	}
+	if !w.s.TakesCopies(1) {
+		t.Error("n1 takes no copies after the cancellation")
+	}
+}
+
+// TestWhyNotLeave names the tables that keep more copies than nodes would be left.
+func TestWhyNotLeave(t *testing.T) {
+	w := grow(t, 3)
+	if why := WhyNotLeave(w.s, 1); !strings.Contains(why, "2 live nodes without n1") || !strings.Contains(why, "t (3); add 1 nodes") {
+		t.Errorf("%q", why)
+	}
+}
+
+// TestReplace moves the copies of a live and of a dead node to a given one, and gives the old one up.
+func TestReplace(t *testing.T) {
+	for _, dead := range []bool{false, true} {
+		w := grow(t, 5)
+		var gone []rhumb.NodeID
+		if dead {
+			w.fence(1)
+			gone = []rhumb.NodeID{1}
+			w.pass(sec)
+		}
+		w.do(catalog.StartOperation{Kind: rhumb.OperationReplace, Node: 1, Target: 5, At: time.Unix(0, 0)})
+		o := w.run(1, gone...)
+		n, _ := w.s.Node(1)
+		if o.State != rhumb.OperationDone || holds(w.s, 1) != 0 || !n.Forgotten {
+			t.Errorf("dead %v: %+v, %+v", dead, o, n)
+		}
+		for r := range w.s.Ranges() {
+			if !r.IsReplica(5) || r.IsReplica(4) || len(r.Replicas) != 3 {
+				t.Errorf("dead %v: range %s is on %v", dead, r.ID, r.Replicas)
+			}
+		}
+	}
+}
+
+// TestMove moves the primary copy of one range and nothing else.
+func TestMove(t *testing.T) {
+	w := grow(t, 4)
+	first := slices.Collect(w.s.Ranges())[0]
+	from := first.Primary
+	w.do(catalog.StartOperation{Kind: rhumb.OperationMove, Range: first.ID, Node: from, Target: 4, At: time.Unix(0, 0)})
+	o := w.run(1)
+	for r := range w.s.Ranges() {
+		if moved := r.IsReplica(4); moved != (r.ID == first.ID) || moved && (r.Primary != 4 || r.Preferred != 4 || r.IsReplica(from)) {
+			t.Errorf("range %+v after %+v", r, o)
+		}
+	}
+}
+
+// TestEmptyDisk is the node that returns with an empty disk at its old address: the cluster refills it by itself, without the
+// wait for a dead node, and gives the old identity up.
+func TestEmptyDisk(t *testing.T) {
+	s := build(t, three()[:2]...)
+	s = apply(t, s, catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{3}, Boot: 1, Region: "fra", Zone: "c", Addr: "h3"})
+	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: settings(3, 6)})))
+	w.fence(3)
+	w.do(catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{4}, Boot: 1, Region: "fra", Zone: "c", Addr: "h3"})
+	w.pass(sec)
+	for range 10 {
+		w.plan()
+		w.follow(never)
+		w.safe(3)
+	}
+	old, _ := w.s.Node(3)
+	if holds(w.s, 3) != 0 || !old.Forgotten {
+		t.Errorf("n3 holds %d, %+v", holds(w.s, 3), old)
+	}
+	for r := range w.s.Ranges() {
+		if !slices.Equal(r.InSync, []rhumb.NodeID{1, 2, 4}) {
+			t.Errorf("range %s: in sync %v of %v", r.ID, r.InSync, r.Replicas)
+		}
+	}
+	found := false
+	for o := range w.s.Operations() {
+		found = found || o.Kind == rhumb.OperationRepair && o.Node == 3 && o.State == rhumb.OperationDone && o.Progress.Done == 6
+	}
+	if !found {
+		t.Error("no operation says that n3 was repaired")
+	}
+}
+
+// TestReplaceAfterSetting lets an operator say how long a node must be dead.
+func TestReplaceAfterSetting(t *testing.T) {
+	w := grow(t, 4)
+	w.do(catalog.SetSetting{Name: rhumb.SettingReplaceAfter, Value: "2m"})
+	w.fence(1)
+	w.pass(119 * sec)
+	if got := w.plan(); got != 0 {
+		t.Errorf("%d commands too early", got)
+	}
+	w.pass(2 * sec)
+	if got := w.plan(); got == 0 {
+		t.Error("nothing is repaired after two minutes")
+	}
+}
+
+// TestVotersLeave takes the vote of a node that leaves, and waits for a node that still catches up rather than having fewer
+// voters.
+func TestVotersLeave(t *testing.T) {
+	w := grow(t, 4)
+	all := func(rhumb.NodeID) bool { return true }
+	w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1})
+	if got := w.p.Voters(w.now, w.s, []rhumb.NodeID{1, 2, 3}, all); !slices.Equal(got, []rhumb.NodeID{2, 3, 4}) {
+		t.Errorf("with a fourth node: %v", got)
+	}
+	if got := w.p.Voters(w.now, w.s, []rhumb.NodeID{1, 2, 3}, func(id rhumb.NodeID) bool { return id != 4 }); !slices.Equal(got, []rhumb.NodeID{1, 2, 3}) {
+		t.Errorf("while it catches up: %v", got)
+	}
+	small := grow(t, 3)
+	small.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1})
+	if got := small.p.Voters(small.now, small.s, []rhumb.NodeID{1, 2, 3}, all); len(got) != 1 || got[0] == 1 {
+		t.Errorf("of three nodes: %v", got)
+	}
+}
