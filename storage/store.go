@@ -284,6 +284,9 @@ func (s *Store) beginBoot() error {
 	if err := s.loadAll(op); err != nil {
 		return err
 	}
+	if err := s.cleanTransfers(op); err != nil {
+		return err
+	}
 	if s.fresh || s.emptied {
 		// Pebble writes the first log of a new database in an older format, whose chunks hold no
 		// synced length. A flush makes Pebble start a second log in the current format, before

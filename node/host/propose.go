@@ -74,6 +74,10 @@ func (ev *proposeEvent) applyTo(h *Host) {
 		ev.answer(rhumb.Outcome{}, &rhumb.Error{Op: op, Kind: rhumb.NotPrimary, Range: ev.batch.Range, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"})
 		return
 	}
+	if s.gone {
+		ev.answer(rhumb.Outcome{}, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: ev.batch.Range, Node: h.cfg.Self.Node, Msg: "the copy on this node is being replaced; retry"})
+		return
+	}
 	// A batch that waited this long has a caller that is about to time out. To apply it would spend
 	// time on an answer that nobody reads. Replicas that are not primary answer at once anyway.
 	if waited := h.rt.Now() - ev.since; waited > queueWaitMax && s.r.State() == replica.Primary {

@@ -32,8 +32,9 @@ type slot struct {
 	// floor is the epoch promised when the slot was created. The range's state gets it when the
 	// first commit creates the range.
 	floor rhumb.Epoch
-	// gone is true once the copy is being discarded; another slot takes its place.
-	gone bool
+	// gone is true once the copy is being discarded or replaced; another slot takes its place.
+	// installing is true while it is replaced, which may fail.
+	gone, installing bool
 
 	// sweep is the running search for records of dropped tables, or nil. unswept is true if some had to
 	// stay until the log is trimmed further.
@@ -105,7 +106,7 @@ func (h *Host) eachSlot(do func(*slot)) {
 // addSlot starts the replica of a range from the stored state. made is true if the store knows the
 // range.
 func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
-	s = &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made, logKeep: rhumb.LogKeepRange}
+	s = &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made, logKeep: h.logKeepRange()}
 	var d replica.Durable
 	// A damaged copy starts quarantined instead of failing the node: the other ranges of the node
 	// are not affected (docs/replication.md#storage-faults).

@@ -267,6 +267,9 @@ func (g gen) revoke() Command {
 		return time.Unix(86_400*rapid.Int64Range(1, 40).Draw(g.t, label), 0).UTC()
 	}
 	r := rhumb.Revocation{Serial: strconv.Itoa(rapid.IntRange(0, 9).Draw(g.t, "serial")), At: day("at")}
+	if rapid.Bool().Draw(g.t, "bearer") {
+		return RevokeBearer{rhumb.Revocation{Name: rapid.SampledFrom([]string{"user a", "user b", "operator a", "node a"}).Draw(g.t, "name"), At: r.At}}
+	}
 	if rapid.Bool().Draw(g.t, "expires") {
 		r.NotAfter = day("not after")
 	}

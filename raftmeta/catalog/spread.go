@@ -130,9 +130,13 @@ func (s *State) spanBetween(a, b rhumb.NodeID) span {
 
 // MayHold reports whether a node may hold a copy of a range, by the residency of the range's class.
 func (s *State) MayHold(r *rhumb.Range, id rhumb.NodeID) bool {
+	// Most classes are not confined, and this is asked for every request that is passed on.
 	c, ok := s.Class(r.Class)
+	if !ok || c.Settings.Regions == "" {
+		return true
+	}
 	n, known := s.Node(id)
-	return ok && known && s.allows(c.Settings, n)
+	return known && s.allows(c.Settings, n)
 }
 
 // allows reports whether the residency of a class allows copies on a node.
