@@ -188,6 +188,7 @@ func (m *member) startServing(fresh bool) error {
 	m.work.Go(m.followMetadata)
 	m.work.Go(m.reportLoop)
 	m.work.Go(m.weighLoop)
+	m.work.Go(m.surveyLoop)
 	m.work.Go(m.watchClock)
 	// Clients come last, when everything that answers them runs.
 	m.n.kv.Open(m.kv)
