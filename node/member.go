@@ -161,7 +161,7 @@ func (m *member) startServing(fresh bool) error {
 	// relearn follow from them.
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
-		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, Spans: m.spans, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
+		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, HomeIn: m.homeIn, Spans: m.spans, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
 		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep},
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
@@ -241,6 +241,11 @@ func (m *member) tableHistory(id rhumb.TableID) (time.Duration, bool) {
 		return 0, false
 	}
 	return t.History, true
+}
+
+// homeIn returns the home of a key that belongs, or belonged, to a range.
+func (m *member) homeIn(id rhumb.RangeID, table rhumb.TableID, name []byte) rhumb.RangeID {
+	return m.group.State().HomeIn(id, table, name)
 }
 
 // tableDropped reports whether a table existed and was dropped.

@@ -59,7 +59,8 @@ func (s *Store) Export(ctx context.Context, id rhumb.RangeID, o ExportOptions) (
 	if err := s.Writable(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
-	if s.rangeOf(id) == nil || s.RangeDamaged(id) {
+	rs := s.rangeOf(id)
+	if rs == nil || s.RangeDamaged(id) {
 		return nil, rhumb.Ef(op, rhumb.NotFound, "%s holds no intact copy of range %s", s.cfg.Dir, id)
 	}
 	e := &Export{s: s, dir: s.fs.PathJoin(s.cfg.Dir, transferName, outName, fmt.Sprintf("%d-%d-%d", id.Region, id.Slot, o.Number))}
@@ -72,7 +73,7 @@ func (s *Store) Export(ctx context.Context, id rhumb.RangeID, o ExportOptions) (
 		return nil, err
 	}
 	// The iterator is one view of the database for everything below.
-	span := transferSpan(id)
+	span := transferSpan(id, rs.copyState().LastSlot)
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 	if err != nil {
 		return nil, s.dbError(op, err)
@@ -94,8 +95,8 @@ func (s *Store) Export(ctx context.Context, id rhumb.RangeID, o ExportOptions) (
 
 // transferSpan returns the keys of a range. Unlike keys.RangeSpan it always has an upper end, which
 // excising needs.
-func transferSpan(id rhumb.RangeID) keys.Span {
-	span := keys.RangeSpan(id)
+func transferSpan(id rhumb.RangeID, last rhumb.Slot) keys.Span {
+	span := keys.RangeSpan(id, last)
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
 	}
@@ -119,7 +120,7 @@ func (e *Export) describe(op rhumb.Op, id rhumb.RangeID, o ExportOptions, it *pe
 	e.ID = SetID{Range: id, Donor: o.Donor, Life: o.Life, Number: o.Number, Last: st.Last}
 	e.Commit, e.Promised = st.Commit, max(st.Promised, st.Last.Epoch)
 	add := func(f keys.StateField, v []byte) { e.State = append(e.State, SetField{byte(f), v}) }
-	add(keys.StateRange, []byte{stateVersion})
+	add(keys.StateRange, encodeRange(id, st.LastSlot))
 	if st.base.pos.Seq != 0 {
 		add(keys.StateBase, encodeBase(st.base))
 	}

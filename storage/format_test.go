@@ -23,7 +23,7 @@ import (
 func TestComparer(t *testing.T) {
 	var prefixes [][]byte
 	for _, id := range []rhumb.RangeID{{Region: 1, Slot: 13}, {Region: ^rhumb.RegionID(0), Slot: 0x0d0d0d0d}} {
-		span := keys.RangeSpan(id)
+		span := keys.HomeSpan(id)
 		prefixes = append(
 			prefixes, span.Lower, keys.AppendLog(nil, id, 13), keys.AppendState(nil, id, keys.StateCommit),
 			keys.AppendDedup(nil, id, rhumb.RequestID{Seq: 13}), keys.AppendLocal(nil, 13, []byte{13, 0, 13}),

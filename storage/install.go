@@ -262,7 +262,11 @@ func (in *Install) verifyFile(op rhumb.Op, file int, sum hash.Hash) error {
 	if err != nil {
 		return &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Range: in.ID.Range, Msg: path, Err: err}
 	}
-	if span := transferSpan(in.ID.Range); !span.Contains(first) || !span.Contains(last) {
+	set, err := in.state()
+	if err != nil {
+		return err
+	}
+	if span := transferSpan(in.ID.Range, set.log.LastSlot); !span.Contains(first) || !span.Contains(last) {
 		return rhumb.Ef(op, rhumb.Corrupt, "%s: a table of set %s holds the keys %s to %s, which are not all of range %s", path, in.ID, keys.Format(first), keys.Format(last), in.ID.Range)
 	}
 	return nil
@@ -335,7 +339,16 @@ func (in *Install) Finish(promised rhumb.Epoch, least rhumb.Seq) (RangeState, er
 	for file := range in.Files {
 		paths = append(paths, in.path(file))
 	}
-	span := transferSpan(id)
+	set, err := in.state()
+	if err != nil {
+		return RangeState{}, err
+	}
+	// The old copy may have more slots, if the range was split meanwhile. None of them is of another range.
+	last := set.log.LastSlot
+	if old != nil {
+		last = max(last, old.copyState().LastSlot)
+	}
+	span := transferSpan(id, s.clampLast(id, last))
 	// The database links the files and syncs its directory before it refers to them, and the step
 	// is durable when the call returns.
 	if _, err := s.db.IngestAndExcise(context.Background(), paths, nil, nil, pebble.KeyRange{Start: span.Lower, End: span.Upper}); err != nil {
@@ -358,7 +371,7 @@ func (in *Install) Installed() bool { return in.installed }
 
 // adoptInstalled makes the state in memory that of the installed copy.
 func (s *Store) adoptInstalled(op rhumb.Op, id rhumb.RangeID, old *rangeState) (RangeState, error) {
-	span := transferSpan(id)
+	span := transferSpan(id, id.Slot)
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 	if err != nil {
 		return RangeState{}, s.dbError(op, err)
@@ -375,6 +388,7 @@ func (s *Store) adoptInstalled(op rhumb.Op, id rhumb.RangeID, old *rangeState) (
 	}
 	s.mu.Lock()
 	s.ranges[id] = rs
+	s.wide.add(id, rs.log.LastSlot)
 	s.mu.Unlock()
 	// Blocks of the old copy are not reachable any more.
 	s.rangeMended(id)

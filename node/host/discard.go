@@ -161,7 +161,7 @@ func (ev dropEvent) applyTo(h *Host) {
 		}
 		// The drop already hides the old data, so a failure here only leaves damaged blocks in the
 		// file.
-		if err := s.store.CutOut(s.id); err != nil {
+		if err := s.store.CutOut(s.id, s.last); err != nil {
 			h.log.Warn("cutting the damage out of its table failed", "range", s.id.String(), "err", err)
 		}
 	}, func() {
@@ -189,7 +189,7 @@ func (h *Host) dropRange(s *slot) (batches []*storage.Batch, err error) {
 		batches = append(batches, b)
 	}
 	if !s.made {
-		apply(func(b *storage.Batch) { b.CreateRange(storage.RangeState{Range: s.id}) })
+		apply(func(b *storage.Batch) { b.CreateRange(storage.RangeState{Range: s.id, LastSlot: s.last}) })
 		s.made = err == nil
 	}
 	apply(func(b *storage.Batch) { b.DropRange(s.id) })
@@ -199,7 +199,7 @@ func (h *Host) dropRange(s *slot) (batches []*storage.Batch, err error) {
 
 // applyTo starts the empty replica.
 func (ev discardedEvent) applyTo(h *Host) {
-	fresh, err := h.addSlot(storage.RangeState{Range: ev.s.id, Promised: ev.floor}, false)
+	fresh, err := h.addSlot(storage.RangeState{Range: ev.s.id, LastSlot: ev.s.last, Promised: ev.floor}, false)
 	if err != nil {
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return

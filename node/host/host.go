@@ -117,6 +117,9 @@ type Config struct {
 	// metadata does not know the table; such a table keeps all versions. If History is nil, no
 	// table keeps any.
 	History func(rhumb.TableID) (keep time.Duration, ok bool)
+	// HomeIn returns the home of a key that belongs, or belonged before a split, to a range. If HomeIn is
+	// nil, the range is the home of all its keys.
+	HomeIn func(id rhumb.RangeID, table rhumb.TableID, name []byte) rhumb.RangeID
 	// Dropped reports whether a table existed once and was dropped, so that its records can go. If it is
 	// nil, no table is ever dropped.
 	Dropped func(rhumb.TableID) bool
@@ -258,6 +261,8 @@ type Host struct {
 	fit atomic.Pointer[fitness]
 	// slots maps rhumb.RangeID to *slot. Only the pass writes it.
 	slots sync.Map
+	// wide lists the slots of ranges of several slots of the keyspace, sorted.
+	wide atomic.Pointer[[]wideSlot]
 	// floors holds, for ranges whose copy was removed in this life, the greatest epoch that the copy had promised. The pass
 	// owns it. It grows with the ranges that this node has held.
 	floors    map[rhumb.RangeID]rhumb.Epoch
@@ -327,7 +332,7 @@ func New(cfg Config) (*Host, error) {
 	// the range. The range starts empty, and its promise is relearned from the record (ruling 16a).
 	for _, d := range cfg.Known {
 		if d.IsReplica(cfg.Self.Node) && !held[d.ID] {
-			states = append(states, storage.RangeState{Range: d.ID})
+			states = append(states, storage.RangeState{Range: d.ID, LastSlot: d.Last})
 		}
 	}
 	var promised []*slot
@@ -340,6 +345,7 @@ func New(cfg Config) (*Host, error) {
 		promised = append(promised, s)
 	}
 	h.known = nil
+	h.indexSlots()
 	// No pass may begin before the host is complete.
 	h.driving = true
 	h.driver = h.rt.Worker(func() { h.runPasses(false) })

@@ -64,7 +64,7 @@ func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
 		}
 		// The drop hides the data. Cutting the span out deletes its files, which frees the space at once instead of
 		// after compactions.
-		if err := s.store.CutOut(s.id); err != nil {
+		if err := s.store.CutOut(s.id, s.last); err != nil {
 			h.log.Warn("the space of a removed copy is given back by compactions only", "range", s.id.String(), "err", err)
 		}
 	}, func() {
@@ -93,6 +93,7 @@ func (h *Host) forgetSlot(s *slot) {
 			break
 		}
 	}
+	h.indexSlots()
 	if s.quarantined {
 		h.m.quarantined.Dec()
 	}
@@ -100,10 +101,10 @@ func (h *Host) forgetSlot(s *slot) {
 }
 
 // addCopy starts the empty replica of a range that the metadata has placed on this node.
-func (h *Host) addCopy(id rhumb.RangeID) *slot {
-	floor := h.floors[id]
+func (h *Host) addCopy(d *rhumb.Range) *slot {
+	id, floor := d.ID, h.floors[d.ID]
 	// Nothing is read, so nothing fails.
-	s, _ := h.addSlot(storage.RangeState{Range: id, Promised: floor}, false)
+	s, _ := h.addSlot(storage.RangeState{Range: id, LastSlot: d.Last, Promised: floor}, false)
 	if floor > 0 {
 		// The promise of the copy that was here before holds for grants too.
 		h.leases.excludeRange(id, floor, rhumb.NoNode)

@@ -419,6 +419,21 @@ type Batch struct {
 	Commands []Command
 }
 
+// needs: a number of buckets makes ranges of several slots.
+func (c CreateClass) needs() rhumb.Feature { return bucketsNeed(c.Settings) }
+func (c CreateTable) needs() rhumb.Feature { return bucketsNeed(c.Settings) }
+
+func bucketsNeed(c rhumb.ClassSettings) rhumb.Feature {
+	// Both features came with one cluster version, so one of them speaks for both.
+	if f := needsRegions(c); f != rhumb.NoFeature {
+		return f
+	}
+	if c.Buckets != 0 {
+		return rhumb.FeatureSplit
+	}
+	return rhumb.NoFeature
+}
+
 func (SetRegionDead) wireCode() commandCode      { return codeSetRegionDead }
 func (Init) wireCode() commandCode               { return codeInit }
 func (AddRegion) wireCode() commandCode          { return codeAddRegion }

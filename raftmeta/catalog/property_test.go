@@ -436,7 +436,7 @@ func TestBlocks(t *testing.T) {
 	for b := range s.Blocks() {
 		blocks = append(blocks, fmt.Sprintf("%d:%s", b.First, b.Node))
 	}
-	if got := strings.Join(blocks, " "); got != "0:n0 1024:n1 2048:n1 3072:n1" {
+	if got := strings.Join(blocks, " "); got != "0:n0 4096:n1 5120:n1 6144:n1" {
 		t.Fatalf("blocks %s", got)
 	}
 	if err := s.Check(); err != nil {

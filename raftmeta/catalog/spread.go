@@ -232,5 +232,3 @@ func needsRegions(c rhumb.ClassSettings) rhumb.Feature {
 	return rhumb.NoFeature
 }
 
-func (c CreateClass) needs() rhumb.Feature { return needsRegions(c.Settings) }
-func (c CreateTable) needs() rhumb.Feature { return needsRegions(c.Settings) }
