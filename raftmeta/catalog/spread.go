@@ -231,4 +231,3 @@ func needsRegions(c rhumb.ClassSettings) rhumb.Feature {
 	}
 	return rhumb.NoFeature
 }
-
