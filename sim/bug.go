@@ -93,6 +93,10 @@ const (
 	NamesWithoutEpoch
 	// FullDiskAcks acknowledges entries that a full disk did not take.
 	FullDiskAcks
+	// AcceptOtherLife takes a handover that was meant for an earlier life.
+	AcceptOtherLife
+	// HandOverToFew leaves a member out of the in-sync set that a handover names.
+	HandOverToFew
 	bugs
 )
 
@@ -103,7 +107,7 @@ var bugNames = [bugs]string{
 	"close-unfenced", "agree-only", "forget-ceiling", "take-any-frame", "close-ahead",
 	"adopt-shorter", "below-report", "skip-asking", "forget-promises", "ack-of-old-life", "grant-of-old-life", "nonce-ignored",
 	"no-refusal", "forget-quarantine", "no-progress-timeout", "no-clock-refusal", "vote-at-once", "names-without-epoch",
-	"full-disk-acks",
+	"full-disk-acks", "accept-other-life", "hand-over-to-few",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

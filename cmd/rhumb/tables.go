@@ -181,6 +181,7 @@ func (tc *tableCommands) printTable(c *client.Client, name string) error {
 			{"survival", doc.Survival},
 			{"regions", cmp.Or(strings.Join(doc.Regions, ", "), "all")},
 			{"hash slots", doc.HashSlots},
+			{"buckets", doc.Buckets},
 			{"shard size", doc.ShardSize},
 			{"ranges", doc.Ranges},
 		} {
