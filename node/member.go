@@ -116,6 +116,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	n.peers.Open(m.network)
 	m.work.Go(m.watchGroup)
 	m.work.Go(m.followSecurity)
+	m.work.Go(m.followVersion)
 	m.work.Go(m.mendGossip)
 	return m, nil
 }
@@ -162,7 +163,7 @@ func (m *member) startServing(fresh bool) error {
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
 		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, HomeIn: m.homeIn, Spans: m.spans, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
-		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep},
+		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep}, HealAfter: max(0, m.n.cfg.HealAfter),
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
 		},
@@ -207,7 +208,7 @@ func (m *member) close() {
 	m.cancel()
 	if m.host != nil {
 		m.kv.Close()
-		// Before the host, which installs what was received.
+		// Before the host, which installs the received sets.
 		if m.transfers != nil {
 			m.transfers.Close()
 		}
@@ -313,6 +314,35 @@ func (m *member) followSecurity() {
 		}
 		if u.Full || u.Changes.Security {
 			m.n.applySecurity(u.State.Security())
+		}
+	}
+}
+
+// followVersion raises the formats of the databases when the cluster version is raised, and stops the node if its
+// program does not support the active version. It begins before the node is registered: the node may have been
+// stopped while the version was raised.
+func (m *member) followVersion() {
+	watch := m.group.Watch()
+	defer watch.Close()
+	for {
+		u, err := watch.Next(m.ctx)
+		if err != nil {
+			return
+		}
+		if !u.Full && !u.Changes.Version {
+			continue
+		}
+		// A copy that belongs to no cluster yet says nothing about the version.
+		if u.State.Cluster().IsZero() {
+			continue
+		}
+		if err := rhumb.ThisBuild(m.n.cfg.Version).CheckActive(u.State.Version()); err != nil {
+			m.n.cfg.Fatal(err)
+			return
+		}
+		if err := m.n.engine.RaiseFormat(u.State.Version()); err != nil {
+			m.n.cfg.Fatal(err)
+			return
 		}
 	}
 }

@@ -93,6 +93,9 @@ const (
 	NamesWithoutEpoch
 	// FullDiskAcks acknowledges entries that a full disk did not take.
 	FullDiskAcks
+	// CommitCopiedTail takes everything in a copy of a range as committed, also the end of the donor's
+	// log.
+	CommitCopiedTail
 	// AcceptOtherLife takes a handover that was meant for an earlier life.
 	AcceptOtherLife
 	// HandOverToFew leaves a member out of the in-sync set that a handover names.
@@ -107,7 +110,7 @@ var bugNames = [bugs]string{
 	"close-unfenced", "agree-only", "forget-ceiling", "take-any-frame", "close-ahead",
 	"adopt-shorter", "below-report", "skip-asking", "forget-promises", "ack-of-old-life", "grant-of-old-life", "nonce-ignored",
 	"no-refusal", "forget-quarantine", "no-progress-timeout", "no-clock-refusal", "vote-at-once", "names-without-epoch",
-	"full-disk-acks", "accept-other-life", "hand-over-to-few",
+	"full-disk-acks", "commit-copied-tail", "accept-other-life", "hand-over-to-few",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -27,6 +27,7 @@ var mixes = map[Bug][]FaultKind{
 	NoClockRefusal:    {faultClock, faultJump},
 	VoteAtOnce:        {faultFlip, faultTorn, faultRollBack, faultCrash, faultIsolate},
 	FullDiskAcks:      {faultFull, faultCrash},
+	CommitCopiedTail:  {faultUsurp, faultCrash, faultIsolate, faultData},
 	AcceptOtherLife:   {faultHandover},
 	HandOverToFew:     {faultHandover, faultData},
 }
@@ -45,6 +46,9 @@ func (p *profile) applyMix(b Bug) {
 		}
 		// A trimmed log can forbid the damage (mayDamage).
 		p.replica.LogKeepBytes = 0
+		if b == CommitCopiedTail {
+			p.replica.LogKeepBytes = 2000 // replicas need copies often
+		}
 	}
 	p.strict = p.strict || b == NoClockRefusal
 }
