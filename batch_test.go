@@ -153,7 +153,10 @@ func TestClassSettings(t *testing.T) {
 		want   string
 	}{
 		{func(c *ClassSettings) { c.Mode = Available }, "mode available"},
-		{func(c *ClassSettings) { c.Survival = SurviveRegion }, "survival goal region"},
+		{func(c *ClassSettings) { c.Survival = 9 }, "survival goal survival_9"},
+		{func(c *ClassSettings) { c.Survival, c.MinInSync = SurviveRegion, 1 }, "cannot survive the loss of a region"},
+		{func(c *ClassSettings) { c.Survival, c.Regions = SurviveRegion, "a,b" }, "needs 3 regions"},
+		{func(c *ClassSettings) { c.Regions = "b,a" }, "ascending order"},
 		{func(c *ClassSettings) { c.Replicas = 0 }, "replicas is 0"},
 		{func(c *ClassSettings) { c.Replicas = ReplicasMax + 1 }, "replicas is 8"},
 		{func(c *ClassSettings) { c.MinInSync = 0 }, "min_in_sync is 0"},

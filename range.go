@@ -15,6 +15,13 @@ type Region struct {
 	Dead bool `json:"dead,omitempty"`
 }
 
+// RegionDistance is the measured round trip between two regions, A below B.
+type RegionDistance struct {
+	A      RegionID `json:"a"`
+	B      RegionID `json:"b"`
+	Micros uint32   `json:"micros"`
+}
+
 // NodeState is the fitness of a node to serve, as metadata records it.
 type NodeState uint8
 

@@ -76,6 +76,32 @@ type ClassSettings struct {
 	// ShardSize is the size in bytes that makes the active slot of a node count as full; default
 	// ShardSizeDefault.
 	ShardSize int64 `json:"shard_size"`
+	// Regions, if not empty, confines the tables of the class: no copy of a record leaves these regions, and
+	// no record has its home elsewhere.
+	Regions RegionSet `json:"regions,omitempty"`
+}
+
+// RegionReplicasMax returns how many replicas of a range one region may hold. With survival goal region, a
+// region must be dispensable in two ways: without it, MinInSync replicas are left, so the range continues;
+// and MinInSync replicas do not fit into it, so that every acknowledged write is in another region. It is 0
+// if no number satisfies both.
+func (c ClassSettings) RegionReplicasMax() int {
+	if c.Survival != SurviveRegion {
+		return ReplicasMax
+	}
+	return max(0, min(c.Replicas-c.MinInSync, c.MinInSync-1))
+}
+
+// RegionsMin returns how many regions the replicas of a range need, which is 1 for survival goal zone.
+func (c ClassSettings) RegionsMin() int {
+	most := max(c.RegionReplicasMax(), 1)
+	return (c.Replicas + most - 1) / most
+}
+
+// MayHold reports whether a node of a region may hold a copy of a range, given the region where the range
+// has its home.
+func (c ClassSettings) MayHold(home, region string) bool {
+	return c.Regions.Has(region) && (c.Survival == SurviveRegion || home == region)
 }
 
 // DefaultClassSettings returns the settings of a table that is created without options.
@@ -110,9 +136,8 @@ func (c ClassSettings) Validate() error {
 			faults = append(faults, fmt.Sprintf(format, args...))
 		}
 	}
-	// Both values are reserved on disk and on the wire; no replica implements them.
+	// Reserved on disk and on the wire; no replica implements it.
 	fault(c.Mode != Strong, "mode %s is not offered yet; use strong", c.Mode)
-	fault(c.Survival != SurviveZone, "survival goal %s is not offered yet; use zone", c.Survival)
 	fault(c.Replicas < 1 || c.Replicas > ReplicasMax, "replicas is %d, but must be 1 to %d", c.Replicas, ReplicasMax)
 	// The inner max keeps the message meaningful when replicas is wrong as well.
 	fault(c.MinInSync < 1 || c.MinInSync > max(c.Replicas, 1), "min_in_sync is %d, but must be 1 to %d", c.MinInSync, c.Replicas)
@@ -120,6 +145,18 @@ func (c ClassSettings) Validate() error {
 	fault(c.Buckets != 0 && (c.Buckets < c.HashSlots || c.Buckets > BucketsMax || c.Buckets%BlockSlots != 0),
 		"buckets is %d, but must be a multiple of %d from hash_slots to %d", c.Buckets, BlockSlots, BucketsMax)
 	fault(c.ShardSize < 1<<20 || c.ShardSize > RangeSizeMax, "shard_size is %d bytes, but must be 1 MiB to %d", c.ShardSize, RangeSizeMax)
+	fault(c.Survival != SurviveZone && c.Survival != SurviveRegion, "survival goal %s is unknown; use zone or region", c.Survival)
+	if err := c.Regions.Validate(); err != nil {
+		faults = append(faults, Message(err))
+	}
+	// The faults above would make these misleading.
+	if len(faults) == 0 && c.Survival == SurviveRegion {
+		fault(c.RegionReplicasMax() < 1, "%d replicas with min_in_sync %d cannot survive the loss of a region; use 3 replicas with min_in_sync 2, or 5 with 3", c.Replicas, c.MinInSync)
+		n := len(c.Regions.Names())
+		fault(c.RegionReplicasMax() > 0 && n > 0 && n < c.RegionsMin(),
+			"survival goal region with %d replicas needs %d regions, but the table is confined to %d (%s); allow more regions, or use survival goal zone",
+			c.Replicas, c.RegionsMin(), n, c.Regions)
+	}
 	if len(faults) > 0 {
 		return E(op, InvalidArgument, strings.Join(faults, "; "))
 	}

@@ -102,7 +102,7 @@ func DecodeNode(m *rhumbpb.Node) (rhumb.Node, error) {
 func EncodeSettings(c rhumb.ClassSettings) *rhumbpb.ClassSettings {
 	return &rhumbpb.ClassSettings{
 		Mode: rhumbpb.Mode(c.Mode), Replicas: uint32(c.Replicas), MinInSync: uint32(c.MinInSync),
-		Survival: rhumbpb.Survival(c.Survival), HashSlots: uint32(c.HashSlots), ShardSize: c.ShardSize, Buckets: uint32(c.Buckets),
+		Survival: rhumbpb.Survival(c.Survival), HashSlots: uint32(c.HashSlots), ShardSize: c.ShardSize, Buckets: uint32(c.Buckets), Regions: c.Regions.Names(),
 	}
 }
 
@@ -112,6 +112,7 @@ func DecodeSettings(m *rhumbpb.ClassSettings) rhumb.ClassSettings {
 	return rhumb.ClassSettings{
 		Mode: rhumb.Mode(clampToByte(int64(m.GetMode()))), Replicas: int(m.GetReplicas()), MinInSync: int(m.GetMinInSync()),
 		Survival: rhumb.Survival(clampToByte(int64(m.GetSurvival()))), HashSlots: int(m.GetHashSlots()), ShardSize: m.GetShardSize(), Buckets: int(m.GetBuckets()),
+		Regions: rhumb.NewRegionSet(m.GetRegions()...),
 	}
 }
 
@@ -129,9 +130,14 @@ func FillSettings(c rhumb.ClassSettings) rhumb.ClassSettings {
 	d := rhumb.DefaultClassSettings()
 	fillDefault(&c.Mode, d.Mode)
 	fillDefault(&c.Replicas, d.Replicas)
-	// With one replica only one can be in sync, whatever the default.
-	fillDefault(&c.MinInSync, min(d.MinInSync, c.Replicas))
 	fillDefault(&c.Survival, d.Survival)
+	// With one replica only one can be in sync, whatever the default. With survival goal region, a majority lets
+	// one region hold as many replicas as possible: 2 + 2 + 1 of 5.
+	inSync := min(d.MinInSync, c.Replicas)
+	if c.Survival == rhumb.SurviveRegion {
+		inSync = c.Replicas/2 + 1
+	}
+	fillDefault(&c.MinInSync, inSync)
 	fillDefault(&c.HashSlots, d.HashSlots)
 	fillDefault(&c.ShardSize, d.ShardSize)
 	return c

@@ -36,7 +36,7 @@ func TestCreateWhileARegionIsDead(t *testing.T) {
 	w.node(3).server.Stop()
 	other := w.open("frankfurt") // remembers nothing
 	otherTab := w.table(other, "plain")
-	await(t, "the news", func() bool { return c.meta.isDead(3) && other.meta.isDead(3) })
+	await(t, "the news", func() bool { return c.meta.isDead(3, 0) && other.meta.isDead(3, 0) })
 
 	_, err := otherTab.Get(ctx, []byte("k"), GetOptions{})
 	wantKind(t, err, rhumb.Unavailable)
@@ -129,7 +129,7 @@ func TestGetManyWithoutARegion(t *testing.T) {
 	})
 	r := <-results
 	check("a region that dies", r.got, r.err)
-	await(t, "the news", func() bool { return c.meta.isDead(3) })
+	await(t, "the news", func() bool { return c.meta.isDead(3, 0) })
 	for what, tab := range map[string]*Table{"remembered": tab, "new": freshTab} {
 		got, err := tab.GetMany(t.Context(), names, GetOptions{})
 		check(what, got, err)

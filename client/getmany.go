@@ -53,7 +53,7 @@ func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetO
 		if cached, ok := t.c.homes.get(t.info.ID, name); ok && open {
 			at.Region = cached
 		}
-		if open && t.c.meta.isDead(at.Region) {
+		if open && t.c.meta.isDead(at.Region, t.info.Class) {
 			continue // the second round asks the other regions
 		}
 		id, err := t.homeOf(at, fixed, name)

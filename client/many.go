@@ -196,7 +196,7 @@ func (w *manyWrites) guessHomes(places []int) (known, here, far, open []int) {
 		}
 		region = w.c.homes.expectedRegion(m.Table, w.c.here.ID)
 		switch {
-		case region == 0 || w.c.meta.isDead(region):
+		case region == 0 || w.c.meta.isDead(region, w.tables[m.Table].info.Class):
 			// A guess for a dead region would fail the mutation instead of finding its record
 			// elsewhere.
 			open = append(open, i)

@@ -300,6 +300,7 @@ func (m *metadata) regionsWith(class rhumb.ClassID) []rhumb.Region {
 	var out []rhumb.Region
 	for _, r := range m.regions {
 		if _, ok := m.hash[blockOwner{r.ID, class}]; ok {
+			r.Dead = m.isDeadLocked(r.ID, class)
 			out = append(out, r)
 		}
 	}
@@ -307,11 +308,27 @@ func (m *metadata) regionsWith(class rhumb.ClassID) []rhumb.Region {
 	return out
 }
 
-// isDead reports whether the metadata says that a region is dead.
-func (m *metadata) isDead(id rhumb.RegionID) bool {
+// isDead reports whether nobody serves the ranges of a class in a region: the metadata says that the region
+// is dead, and the class does not survive the loss of a region.
+func (m *metadata) isDead(id rhumb.RegionID, class rhumb.ClassID) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.regions[id].Dead
+	return m.isDeadLocked(id, class)
+}
+
+func (m *metadata) isDeadLocked(id rhumb.RegionID, class rhumb.ClassID) bool {
+	return m.regions[id].Dead && m.classes[class].Settings.Survival != rhumb.SurviveRegion
+}
+
+// isRangeDead is isDead for the home and the class of a range.
+func (m *metadata) isRangeDead(id rhumb.RangeID) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	var class rhumb.ClassID
+	if r := m.ranges[id]; r != nil {
+		class = r.Class
+	}
+	return m.isDeadLocked(id.Region, class)
 }
 
 // regionName returns the name of a region, or its ID if the region is unknown.

@@ -110,7 +110,7 @@ func (t *Table) findRecord(ctx context.Context, op rhumb.Op, name []byte, o read
 		first = cached
 	}
 	id, err := c.meta.homeOfName(t, first, name)
-	if c.meta.isDead(first) {
+	if c.meta.isDead(first, t.info.Class) {
 		// No region is excluded, so that the result lists the dead one as unasked.
 		return t.searchRegions(ctx, op, name, 0, o)
 	}

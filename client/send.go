@@ -87,7 +87,7 @@ func (c *Client) send(ctx context.Context, r *request) (*rhumbpb.Response, error
 			return nil, r.contextError(err)
 		}
 		// Checked before every attempt, since the metadata may learn of the death during a pause.
-		if r.alive && c.meta.isDead(r.id.Region) {
+		if r.alive && c.meta.isRangeDead(r.id) {
 			return nil, &rhumb.Error{Op: r.op, Kind: rhumb.Unavailable, Range: r.id, Msg: "all nodes of region " + c.meta.regionName(r.id.Region) + " are dead", Err: r.last}
 		}
 		// ctx may have no deadline, and the timeout of the client applies to it as well.

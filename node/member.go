@@ -162,7 +162,7 @@ func (m *member) startServing(fresh bool) error {
 	// relearn follow from them.
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
-		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, HomeIn: m.homeIn, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
+		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, HomeIn: m.homeIn, Spans: m.spans, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
 		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep}, HealAfter: max(0, m.n.cfg.HealAfter),
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
@@ -189,6 +189,7 @@ func (m *member) startServing(fresh bool) error {
 	m.work.Go(m.followMetadata)
 	m.work.Go(m.reportLoop)
 	m.work.Go(m.weighLoop)
+	m.work.Go(m.surveyLoop)
 	m.work.Go(m.watchClock)
 	// Clients come last, when everything that answers them runs.
 	m.n.kv.Open(m.kv)
@@ -251,7 +252,7 @@ func (m *member) homeIn(id rhumb.RangeID, table rhumb.TableID, name []byte) rhum
 // tableDropped reports whether a table existed and was dropped.
 func (m *member) tableDropped(id rhumb.TableID) bool { return m.group.State().IsTableDropped(id) }
 
-// removeDropped makes the host give back the storage of dropped tables and ranges. A full update may hide
+// removeDropped makes the host free the storage of dropped tables and ranges. A full update may hide
 // any number of drops, and those of the time in which this node was down.
 func (m *member) removeDropped(u raftmeta.Update) {
 	gone := func(id rhumb.TableID) bool { return u.State.IsTableDropped(id) }
@@ -265,6 +266,13 @@ func (m *member) removeDropped(u raftmeta.Update) {
 	if ranges = slices.DeleteFunc(slices.Clone(ranges), func(id rhumb.RangeID) bool { return !u.State.IsRangeDropped(id) }); len(ranges) > 0 {
 		m.host.Remove(ranges)
 	}
+}
+
+// spans reports whether an in-sync set is spread as the survival goal of the range's class asks for.
+func (m *member) spans(id rhumb.RangeID, members []rhumb.NodeID) bool {
+	st := m.group.State()
+	r, ok := st.Range(id)
+	return !ok || st.Spans(r.Class, members)
 }
 
 // rangeSettings returns the settings of the class of a range.

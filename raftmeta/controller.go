@@ -26,8 +26,16 @@ const controllerBatch = 256
 
 // evidence is place.Evidence with a lock: handlers add reports while the controller judges.
 type evidence struct {
-	mu sync.Mutex
-	e  place.Evidence
+	mu      sync.Mutex
+	e       place.Evidence
+	surveys place.Surveys
+}
+
+// addSurvey records a survey that arrived at time now.
+func (e *evidence) addSurvey(now time.Duration, s place.Survey) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.surveys.Add(now, s)
 }
 
 // addReport records a report that arrived at time now.
@@ -42,6 +50,7 @@ func (e *evidence) reset() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.e.Reset()
+	e.surveys = place.Surveys{}
 }
 
 // findHeir returns the successor of a primary that asks to be relieved of a range.
@@ -172,6 +181,7 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
 		func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) },
 		func() []catalog.Command { return c.planner.Balance(c.State()) },
+		func() []catalog.Command { return c.measuredPlans(now) },
 	} {
 		for batch := range slices.Chunk(commands(), controllerBatch) {
 			if !c.proposeCommand(ctx, catalog.Batch{Commands: batch}) {
@@ -179,6 +189,16 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 			}
 		}
 	}
+}
+
+// measuredPlans returns the plans that depend on surveys: distances of regions, and moves that balance nodes.
+func (c *controller) measuredPlans(now time.Duration) (out []catalog.Command) {
+	c.evidence.mu.Lock()
+	defer c.evidence.mu.Unlock()
+	if cmd, ok := c.evidence.surveys.Distances(now, c.State()); ok {
+		out = append(out, cmd)
+	}
+	return append(out, c.planner.Rebalance(now, c.wallClock(), c.State(), &c.evidence.surveys)...)
 }
 
 // proposeCommand proposes a command and waits until it is applied. It returns false if the round

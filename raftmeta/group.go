@@ -288,6 +288,25 @@ func (g *Group) Report(ctx context.Context, r place.Report) error {
 	}
 }
 
+// Survey delivers the measurements of this node to the leader, once. The next survey makes up for one that is
+// lost.
+func (g *Group) Survey(ctx context.Context, s place.Survey) error {
+	const op rhumb.Op = "raftmeta.Survey"
+	l := g.leadership.Load()
+	switch l.leader {
+	case rhumb.NoNode:
+		return rhumb.E(op, rhumb.Unavailable, "the metadata group has no leader")
+	case g.config.Node:
+		g.evidence.addSurvey(g.rt.Now()-g.start, s)
+		return nil
+	}
+	response, err := g.forwardToLeader(ctx, l, encodeSurvey(s))
+	if err == nil {
+		_, err = decodeResponse(response)
+	}
+	return rhumb.Wrap(op, err)
+}
+
 // nodeIDs converts Raft's ids. The numbers are the same.
 func nodeIDs(ids []uint64) []rhumb.NodeID {
 	out := make([]rhumb.NodeID, len(ids))

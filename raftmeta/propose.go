@@ -268,6 +268,7 @@ func (d *driver) chooseHeir(cmd catalog.Command) catalog.Command {
 const (
 	requestPropose = 1
 	requestReport  = 2
+	requestSurvey  = 3
 
 	responseResult  = 1
 	responseRefused = 2
@@ -288,6 +289,8 @@ func (g *Group) Handle(ctx context.Context, from rhumb.NodeID, request []byte) (
 		res, err = g.handlePropose(ctx, from, request[1:])
 	case requestReport:
 		err = g.handleReport(from, request[1:])
+	case requestSurvey:
+		err = g.handleSurvey(from, request[1:])
 	default:
 		err = rhumb.Ef(op, rhumb.Incompatible, "request %d from %s is unknown to this binary; use a newer one", request[0], from)
 	}
@@ -346,6 +349,34 @@ func (g *Group) handleReport(from rhumb.NodeID, b []byte) error {
 	}
 	g.evidence.addReport(g.rt.Now()-g.start, r)
 	return nil
+}
+
+// handleSurvey records the survey of another node.
+func (g *Group) handleSurvey(from rhumb.NodeID, b []byte) error {
+	const op rhumb.Op = "raftmeta.Survey"
+	var s place.Survey
+	if err := cbor.Unmarshal(b, &s); err != nil {
+		return rhumb.WrapKind(op, rhumb.Corrupt, err)
+	}
+	switch {
+	case s.From != from:
+		return rhumb.Ef(op, rhumb.PermissionDenied, "%s sent a survey of %s", from, s.From)
+	case len(s.Ranges) > place.SurveyRangesMax || len(s.Regions) > rhumb.RegionsMax:
+		return rhumb.Ef(op, rhumb.Corrupt, "the survey has %d ranges and %d regions, more than the limits", len(s.Ranges), len(s.Regions))
+	case !g.IsLeader():
+		return rhumb.E(op, rhumb.Unavailable, "this node does not lead the metadata group")
+	}
+	g.evidence.addSurvey(g.rt.Now()-g.start, s)
+	return nil
+}
+
+// encodeSurvey returns the request that carries a survey to the leader.
+func encodeSurvey(s place.Survey) []byte {
+	b, err := cbor.Marshal(s)
+	if err != nil {
+		panic(err) // a Survey contains only numbers
+	}
+	return append([]byte{requestSurvey}, b...)
 }
 
 // encodeReport returns the request that carries a report to the leader.

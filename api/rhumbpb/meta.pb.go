@@ -600,6 +600,8 @@ type ClassSettings struct {
 	HashSlots uint32                 `protobuf:"varint,5,opt,name=hash_slots,json=hashSlots,proto3" json:"hash_slots,omitempty"`
 	// In bytes.
 	ShardSize int64 `protobuf:"varint,6,opt,name=shard_size,json=shardSize,proto3" json:"shard_size,omitempty"`
+	// The names of the regions to which the tables are confined; none allows every region.
+	Regions []string `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
 	// The number of slots over which names are hashed; 0 means hash_slots, or leaves the number to the cluster.
 	Buckets       uint32 `protobuf:"varint,60,opt,name=buckets,proto3" json:"buckets,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -676,6 +678,13 @@ func (x *ClassSettings) GetShardSize() int64 {
 		return x.ShardSize
 	}
 	return 0
+}
+
+func (x *ClassSettings) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
 }
 
 func (x *ClassSettings) GetBuckets() uint32 {
@@ -1365,7 +1374,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\tforgotten\x183 \x01(\bR\tforgotten\x12\x18\n" +
 	"\aleaving\x184 \x01(\bR\aleaving\x12\x1f\n" +
 	"\vreplaced_by\x185 \x01(\rR\n" +
-	"replacedBy\"\xf7\x01\n" +
+	"replacedBy\"\x91\x02\n" +
 	"\rClassSettings\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.rhumb.v1.ModeR\x04mode\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\rR\breplicas\x12\x1e\n" +
@@ -1375,6 +1384,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"hash_slots\x18\x05 \x01(\rR\thashSlots\x12\x1d\n" +
 	"\n" +
 	"shard_size\x18\x06 \x01(\x03R\tshardSize\x12\x18\n" +
+	"\aregions\x18\a \x03(\tR\aregions\x12\x18\n" +
 	"\abuckets\x18< \x01(\rR\abuckets\"L\n" +
 	"\x05Class\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x123\n" +

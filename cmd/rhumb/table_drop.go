@@ -96,4 +96,3 @@ func (tc *tableCommands) printDrop(doc dropDoc) error {
 		t.AppendRow(table.Row{"ranges", doc.explainRanges()})
 	})
 }
-

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -19,6 +20,8 @@ import (
 type tableFlags struct {
 	colocate string
 	snapshot string
+	survive  string
+	regions  []string
 	o        client.TableOptions
 }
 
@@ -33,12 +36,21 @@ func (tc *tableCommands) tableCommand() *cobra.Command {
 they also have the same --colocate byte, one atomic batch can write records of several such tables whose names are equal up
 to that byte.
 
+With --survive region, the copies of a range are in several regions: one copy each in three regions, or 2 + 2 + 1 with
+--replicas 5. The home region of a record has its primary, and the nearest regions by measured round trip the other copies. A
+write is acknowledged once a second region has it, which costs a round trip, and the table goes on without any one region.
+
+--regions confines the table: records have their home in one of these regions, and no copy, image or log of them leaves the
+regions. Nodes elsewhere do not pass its requests on, so clients must reach the regions themselves.
+
 --snapshot publishes the table in shared memory on every node that holds ranges of it: spatial adds an index of the records'
 locations (the default), ordered adds an index of their names for scans by prefix, and summed adds a checksum to every
 record; plain has none of these. --snapshot=never refuses publication for good.`,
 		Example: `  rhumb table create flights --colocate /
   rhumb table create notes --replicas 5 --min-in-sync 3
   rhumb table create tracks --history 24h
+  rhumb table create accounts --survive region       # 3 copies in 3 regions
+  rhumb table create patients --regions eu-west,eu-central
   rhumb table create cars --snapshot                  # also in shared memory, with a spatial index
   rhumb table create roads --snapshot=spatial,ordered # also with scans by prefix`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -61,6 +73,9 @@ record; plain has none of these. --snapshot=never refuses publication for good.`
 	flags.Default(fl, "replicas", strconv.Itoa(rhumb.ReplicasDefault))
 	fl.IntVar(&f.o.Settings.MinInSync, "min-in-sync", 0, "copies that a write must reach before it is acknowledged")
 	flags.Default(fl, "min-in-sync", fmt.Sprintf("%d, or 1 with one replica", rhumb.MinInSyncDefault))
+	fl.StringVar(&f.survive, "survive", "", "failure that the table survives: zone or region")
+	flags.Default(fl, "survive", rhumb.SurviveZone.String())
+	fl.StringSliceVar(&f.regions, "regions", nil, "regions to which the table is confined; all regions if left out")
 	fl.IntVar(&f.o.Settings.HashSlots, "hash-slots", 0, "ranges for named keys in each region")
 	flags.Default(fl, "hash-slots", strconv.Itoa(rhumb.HashSlotsDefault))
 	fl.Int64Var(&f.o.Settings.ShardSize, "shard-size", 0, "bytes at which a range of server-named keys counts as full")
@@ -109,7 +124,17 @@ func (tc *tableCommands) createTable(ctx context.Context, name string, f tableFl
 	if f.colocate != "" {
 		f.o.Colocate = f.colocate[0]
 	}
+	switch f.survive {
+	case "", rhumb.SurviveZone.String():
+	case rhumb.SurviveRegion.String():
+		f.o.Settings.Survival = rhumb.SurviveRegion
+	default:
+		return rhumb.Ef("rhumb.table", rhumb.InvalidArgument, "--survive %q is unknown; want zone or region", f.survive)
+	}
 	var err error
+	if f.o.Settings.Regions, err = rhumb.ParseRegionSet(strings.Join(f.regions, ",")); err != nil {
+		return err
+	}
 	if f.o.Snapshot, err = rhumb.ParseSnapshotFeatures(f.snapshot); err != nil {
 		return err
 	}
@@ -154,6 +179,7 @@ func (tc *tableCommands) printTable(c *client.Client, name string) error {
 			{"replicas", doc.Replicas},
 			{"min in sync", doc.MinInSync},
 			{"survival", doc.Survival},
+			{"regions", cmp.Or(strings.Join(doc.Regions, ", "), "all")},
 			{"hash slots", doc.HashSlots},
 			{"buckets", doc.Buckets},
 			{"shard size", doc.ShardSize},

@@ -11,8 +11,8 @@ import (
 // This file frees the storage of dropped objects: whole ranges, and tables that share their ranges
 // with others.
 //
-// Every node does so by itself, once its copy of the metadata shows the drop. Nobody waits for it, and
-// nothing is replicated: what was dropped is invisible to clients, its numbers are never used again, and
+// Every node does so independently, once its copy of the metadata shows the drop. Nobody waits for it, and
+// nothing is replicated: dropped objects are invisible to clients, their numbers are never used again, and
 // a node that returns later finds the same in its own copy of the metadata.
 
 // Remove drops this node's copies of ranges that do not exist any more. Pending writes are answered as
@@ -40,7 +40,7 @@ func (ev removeEvent) applyTo(h *Host) {
 		if !ok || s.gone {
 			continue
 		}
-		// A record that gives the range to nobody makes a primary answer its callers, as any loss of the role
+		// A record without a primary makes a primary answer its callers, as any loss of the role
 		// does. Metadata never had this record, and nobody but this replica sees it.
 		if d := s.desc.Load(); d != nil {
 			last := d.Clone()

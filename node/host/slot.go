@@ -190,6 +190,10 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 	// A range whose class is not known yet keeps the default.
 	if c, ok := h.cfg.Settings(st.Range); ok {
 		cfg.MinInSync = c.MinInSync
+		// Metadata knows the class by now, and a class never changes its goal.
+		if c.Survival == rhumb.SurviveRegion && h.cfg.Spans != nil {
+			cfg.Spans = func(members []rhumb.NodeID) bool { return h.cfg.Spans(st.Range, members) }
+		}
 	}
 	s.r = replica.New(cfg, d)
 	s.r.SetUnfit(!h.fit.Load().allowsPrimary(s))

@@ -141,7 +141,7 @@ func (r *Replica) memberToRemove() *progress {
 	// stays whole, because only its members can be elected. Removing suspects regardless of who is
 	// left would let an isolated primary empty the set of everyone who could take over. The same goes
 	// for members that refuse this primary's timestamps because its own clock is wrong.
-	if len(r.inSync) <= r.cfg.MinInSync || r.fitMembers() < r.cfg.MinInSync || r.isClockBlamed() {
+	if len(r.inSync) <= r.cfg.MinInSync || !r.hasFitSet() || r.isClockBlamed() {
 		return nil
 	}
 	for _, p := range r.peers {

@@ -18,6 +18,10 @@ type Config struct {
 	Life rhumb.BootSeq
 	// MinInSync is the smallest size of an in-sync set (rule C, I8). Default rhumb.MinInSyncDefault.
 	MinInSync int
+	// Spans reports whether an in-sync set is spread as the class asks for, besides having MinInSync members
+	// (survival goal region: two regions at least). nil accepts every set. The answer for a set never changes,
+	// because nodes do not move.
+	Spans func(members []rhumb.NodeID) bool
 	// AppendBytesMax bounds the entries of one Append. A larger single entry is sent alone. Default 1
 	// MiB.
 	AppendBytesMax int

@@ -167,6 +167,23 @@ func (r *Replica) fitMembers() int {
 	return n
 }
 
+// hasFitSet reports whether the fit members could be an in-sync set by themselves.
+func (r *Replica) hasFitSet() bool {
+	if r.fitMembers() < r.cfg.MinInSync {
+		return false
+	}
+	if r.cfg.Spans == nil {
+		return true
+	}
+	fit := []rhumb.NodeID{r.cfg.Self}
+	for _, p := range r.peers {
+		if p.inSync && p.isFit() {
+			fit = append(fit, p.node)
+		}
+	}
+	return r.cfg.Spans(fit)
+}
+
 // tickProgress measures how long each member has had unacknowledged entries without acknowledging
 // any (docs/replication.md#rule-progress-shrink). Only acknowledgements count: heartbeats may pass
 // while the data path is broken.
@@ -243,7 +260,7 @@ func (r *Replica) wantsRelief() bool {
 	}
 	// Removing a member resolves the stall without an election if enough fit members remain, unless the
 	// slow disk is this node's own.
-	return r.fitMembers() < r.cfg.MinInSync || r.slowDisk.lasted >= r.cfg.ProgressTimeout
+	return !r.hasFitSet() || r.slowDisk.lasted >= r.cfg.ProgressTimeout
 }
 
 // isClockBlamed reports whether so many members refuse this primary's timestamps that its own clock

@@ -411,8 +411,8 @@ func (r *Replica) trimLog() {
 	r.trimTo(to, r.cfg.LogKeepBytes)
 }
 
-// Tidy makes a primary trim its log as far as every copy has it, however little that is, and tell the
-// other replicas at once, until it is switched off. Dropped tables give their space back only where the
+// Tidy makes a primary trim its log as far as every copy has it, however little that is, and inform
+// the other replicas at once, until it is switched off. Dropped tables free their space only where the
 // log is trimmed.
 func (r *Replica) Tidy(on bool) { r.tidy, r.dirty = on, r.dirty || on }
 

@@ -631,6 +631,12 @@ func (k *KV) forwardRequest(ctx context.Context, q *rhumbpb.Request, r *rhumb.Ra
 	case q.LocalOnly && !k.cfg.Routes.SameRegion(k.cfg.Self, r.Primary):
 		fail(rhumb.Unavailable, "the primary of the range is in another region, and the request must stay in this one; allow hops between regions, or retry later")
 		return
+	// The answer would carry records of a confined table through the memory of this node. The client already has the
+	// record of the range, and asks the primary itself.
+	case k.cfg.State != nil && !k.cfg.State().MayHold(r, k.cfg.Self):
+		k.metrics.confined.Inc()
+		fail(rhumb.NotPrimary, "the table is confined to other regions, so this node does not pass the request on; ask the primary")
+		return
 	case q.Hops == 0 || q.HopsDone >= hopsMax:
 		fail(rhumb.NotPrimary, "another node is the primary of the range, and the request may not be forwarded again; retry at the primary")
 		return

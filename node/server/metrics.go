@@ -15,6 +15,7 @@ type kvMetrics struct {
 	frameRequests prometheus.Histogram
 	failed        *prometheus.CounterVec
 	forwarded     prometheus.Counter
+	confined      prometheus.Counter
 	streams       prometheus.Gauge
 	cutOff        prometheus.Counter
 }
@@ -38,6 +39,9 @@ func newMetrics() kvMetrics {
 		located: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "rhumb", Subsystem: "server", Name: "located_total", Help: "Names that clients located, by what this node knew of them.",
 		}, []string{"existence"}),
+		confined: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "rhumb", Subsystem: "server", Name: "confined_total", Help: "Requests that this node did not pass on because their table is confined to other regions.",
+		}),
 		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "rhumb", Subsystem: "server", Name: "forwarded_total", Help: "Requests passed on to another node.",
 		}),
@@ -65,5 +69,5 @@ var existences = [...]string{api.Undecided: "undecided", api.Absent: "absent", a
 // Collectors returns the service's metrics for registration.
 func (k *KV) Collectors() []prometheus.Collector {
 	m := &k.metrics
-	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.located, m.frameRequests, m.failed, m.forwarded, m.streams, m.cutOff}
+	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.located, m.frameRequests, m.failed, m.forwarded, m.confined, m.streams, m.cutOff}
 }

@@ -375,8 +375,8 @@ func (t *tx) relieveNode(id rhumb.NodeID) {
 		inSync := r.InSync
 		// At the minimum the node stays in the set. The range cannot commit, but no acknowledged
 		// write is given up.
-		if len(inSync) > t.minInSync(r) {
-			inSync = slices.DeleteFunc(slices.Clone(inSync), func(n rhumb.NodeID) bool { return n == id })
+		if less := slices.DeleteFunc(slices.Clone(inSync), func(n rhumb.NodeID) bool { return n == id }); t.mayShrink(r, less) {
+			inSync = less
 		}
 		// Dropping a secondary needs no new epoch, because the primary stays.
 		if r.Primary != id {
@@ -422,7 +422,7 @@ func (t *tx) countPrimaries() map[rhumb.NodeID]int {
 // fewest primaries, then the lowest id. Every replica of the catalog must reach the same decision,
 // so nothing else may influence it.
 func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
-	best, bestMetres, bestLeaves := rhumb.NoNode, int64(0), false
+	best, nearest, bestLeaves := rhumb.NoNode, span{}, false
 	for _, id := range r.InSync {
 		// A quarantined member may lack acknowledged entries, and a member that is not live cannot
 		// serve.
@@ -430,11 +430,11 @@ func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]
 			continue
 		}
 		// InSync is sorted, so the strict comparisons below leave ties to the lowest id.
-		m, leaves := t.distanceMetres(of, id), t.isLeaving(r, id)
+		d, leaves := t.spanBetween(of, id), t.isLeaving(r, id)
 		// A member that leaves would have to hand over again. It is better than none.
-		better := leaves == bestLeaves && (m < bestMetres || m == bestMetres && load[id] < load[best])
+		better := leaves == bestLeaves && (d.less(nearest) || d == nearest && load[id] < load[best])
 		if best == rhumb.NoNode || bestLeaves && !leaves || better {
-			best, bestMetres, bestLeaves = id, m, leaves
+			best, nearest, bestLeaves = id, d, leaves
 		}
 	}
 	return best

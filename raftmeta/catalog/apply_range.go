@@ -32,6 +32,9 @@ func (c AlterISR) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "an in-sync set of %d is below the minimum of %d", len(set), t.minInSync(r))
 	case !slices.Contains(set, r.Primary):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lacks the primary, %s", r.Primary)
+	// Whatever is acknowledged must survive the loss of a region.
+	case len(set) < len(r.InSync) && !t.mayShrink(r, set):
+		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set %v would be in one region, but the range survives the loss of a region", set)
 	}
 	// The unchanged set is accepted whatever the state of its members. Proposing it settles an
 	// earlier proposal of unknown outcome (rule R): whichever is applied first moves the version,
@@ -123,6 +126,8 @@ func (c Elect) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "%s is not in sync and cannot be primary", c.Node)
 	case len(inSync) < t.minInSync(r):
 		return refuseRange(op, rhumb.InvalidArgument, r, "an in-sync set of %d is below the minimum of %d", len(inSync), t.minInSync(r))
+	case len(inSync) < len(r.InSync) && !t.mayShrink(r, inSync):
+		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set %v would be in one region, but the range survives the loss of a region", inSync)
 	case !t.IsLive(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Node)
 	case r.IsQuarantined(c.Node):
@@ -275,6 +280,15 @@ func (c SetReplicas) applyTo(t *tx) Result {
 			return refuseRange(op, rhumb.Conflict, r, "%s is %s and cannot hold a new replica", id, n.State)
 		}
 	}
+	// A replica that is there already may stay, so that a range which has one too many can be repaired. One more
+	// than the goal allows is what a move needs, between the new copy and the end of the old one.
+	if class, _ := t.Class(r.Class); !isSubset(set, r.Replicas) {
+		if err := t.checkSpread(class.Settings, set, 1); err != nil {
+			failure := refuseErr(op, err)
+			failure.Range = r
+			return failure
+		}
+	}
 	// Nothing changes, so the version stays and proposals of the primary that name it remain valid.
 	if preferred == r.Preferred && slices.Equal(set, r.Replicas) {
 		return Result{Range: r}
@@ -333,8 +347,8 @@ func (c QuarantineReplica) applyTo(t *tx) Result {
 	slices.Sort(next.Quarantined)
 	// The set may go no lower than its minimum, so a quarantined member can stay in it. Elections
 	// skip it all the same.
-	if len(next.InSync) > t.minInSync(r) {
-		next.InSync = slices.DeleteFunc(next.InSync, func(n rhumb.NodeID) bool { return n == c.Node })
+	if less := slices.DeleteFunc(slices.Clone(next.InSync), func(n rhumb.NodeID) bool { return n == c.Node }); t.mayShrink(r, less) {
+		next.InSync = less
 	}
 	next.Version++
 	if r.Primary != c.Node {

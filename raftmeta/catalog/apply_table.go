@@ -105,6 +105,9 @@ func (t *tx) checkNewClass(settings rhumb.ClassSettings, placements []Placement)
 	}
 	// The leader places slots in every region with enough live nodes. No placement means that no
 	// region has them.
+	if len(placements) == 0 && (settings.Survival == rhumb.SurviveRegion || settings.Regions != "") {
+		return rhumb.E(op, rhumb.InvalidArgument, t.ExplainSpread(settings))
+	}
 	if len(placements) == 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, t.explainShortage(settings.Replicas))
 	}
@@ -163,7 +166,7 @@ func (t *tx) checkPlacements(settings rhumb.ClassSettings, placements []Placemen
 }
 
 // checkReplicas returns an error if the nodes cannot hold a new range of a region. Survival goal
-// zone keeps all replicas within the region.
+// zone keeps all replicas within the region. Goal region begins with a primary in it.
 func (t *tx) checkReplicas(in rhumb.RegionID, settings rhumb.ClassSettings, replicas []rhumb.NodeID) error {
 	const op rhumb.Op = "catalog.Placement"
 	set, distinct := sortedSet(replicas, func(n rhumb.NodeID) rhumb.NodeID { return n })
@@ -173,7 +176,7 @@ func (t *tx) checkReplicas(in rhumb.RegionID, settings rhumb.ClassSettings, repl
 	for _, id := range set {
 		n, ok := t.Node(id)
 		// The region of a node never changes, so this is an error of the proposer.
-		if !ok || n.Region != in {
+		if !ok || n.Region != in && (settings.Survival == rhumb.SurviveZone || id == replicas[0]) {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "%s is not a node of region %s", id, in)
 		}
 		// The state may have changed after the proposer chose the node.
@@ -181,7 +184,7 @@ func (t *tx) checkReplicas(in rhumb.RegionID, settings rhumb.ClassSettings, repl
 			return rhumb.Ef(op, rhumb.Conflict, "%s is %s and cannot hold a new range", id, n.State)
 		}
 	}
-	return nil
+	return t.checkSpread(settings, set, 0)
 }
 
 // addClass creates a class with its hash slots and ranges, and returns its id. The placements have

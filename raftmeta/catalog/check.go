@@ -38,6 +38,13 @@ func (s *State) checkNodes() error {
 		}
 		names[r.Name] = true
 	}
+	for d := range s.Distances() {
+		_, knowsA := s.regions.get(uint64(d.A))
+		_, knowsB := s.regions.get(uint64(d.B))
+		if d.A >= d.B || !knowsA || !knowsB || d.Micros == 0 || d.Micros > DistanceMicrosMax {
+			return brokenInvariant("the distance between regions %d and %d is out of order or unknown", d.A, d.B)
+		}
+	}
 	stores := make(map[rhumb.UUID]bool)
 	for id, n := range s.nodes.all() {
 		_, ok := s.Region(n.Region)

@@ -93,6 +93,8 @@ type wireSettings struct {
 	HashSlots int            `cbor:"5,keyasint"`
 	Buckets   int            `cbor:"60,keyasint,omitempty"`
 	ShardSize int64          `cbor:"6,keyasint"`
+
+	Regions rhumb.RegionSet `cbor:"7,keyasint,omitempty"`
 }
 
 type wirePlacement struct {

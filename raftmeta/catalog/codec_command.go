@@ -55,6 +55,7 @@ type wireCommand struct {
 	GossipVersion    uint64          `cbor:"55,keyasint,omitempty"`
 	Proof            *wireProof      `cbor:"56,keyasint,omitempty"`
 	Table            rhumb.TableID   `cbor:"70,keyasint,omitempty"`
+	Distances        []wireDistance  `cbor:"71,keyasint,omitempty"`
 
 	ClusterVersion  rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
 	PreviousVersion rhumb.ClusterVersion `cbor:"91,keyasint,omitempty"`
@@ -274,6 +275,9 @@ func (w *wireCommand) toCommand() (Command, error) {
 	}
 	if !ok {
 		take, ok = dropDecoders[w.Code]
+	}
+	if !ok {
+		take, ok = spreadDecoders[w.Code]
 	}
 	if !ok {
 		return nil, rhumb.Ef(op, rhumb.Incompatible, "command %d is unknown to this binary; use a newer one", w.Code)

@@ -26,6 +26,7 @@ type wireState struct {
 	Quarantines []wireQuarantine `cbor:"15,keyasint,omitempty"`
 	Lives       []wireLives      `cbor:"16,keyasint,omitempty"`
 	Recoveries  []wireRecovery   `cbor:"17,keyasint,omitempty"`
+	Distances   []wireDistance   `cbor:"70,keyasint,omitempty"`
 	Handovers   []wireHandover   `cbor:"40,keyasint,omitempty"` // prepared ones
 	// Spans belong to Ranges, and Widths to Blocks.
 	Spans  []wireSpan  `cbor:"160,keyasint,omitempty"`
@@ -232,6 +233,9 @@ func (s *State) Encode() []byte {
 	for _, a := range s.active.all() {
 		w.Active = append(w.Active, wireActive{Node: a.block.Node, Class: a.block.Class, First: a.block.First, Opened: a.opened})
 	}
+	for d := range s.Distances() {
+		w.Distances = append(w.Distances, wireDistance{A: d.A, B: d.B, Micros: d.Micros})
+	}
 	// Ranges outnumber all other records, so this list alone is allocated at its full size.
 	w.Ranges = make([]wireRange, 0, s.ranges.size)
 	for r := range s.Ranges() {
@@ -354,6 +358,9 @@ func (w *wireState) toState() (*State, error) {
 		}
 		t.active.set(t.owner, pairKey(a.Node, a.Class), &activeBlock{block: block, opened: a.Opened})
 	}
+	for _, d := range w.Distances {
+		t.distances.set(t.owner, pairKey(d.A, d.B), d.Micros)
+	}
 	w.addOperations(&t)
 	book, err := w.toBook()
 	if err != nil {
@@ -416,5 +423,6 @@ func (w *wireState) amendRanges(t *tx) error {
 func (w *wireState) hasDistinctKeys(s *State) bool {
 	return len(w.Regions) == s.regions.size && len(w.Nodes) == s.nodes.size && len(w.Classes) == s.classes.size &&
 		len(w.Tables) == s.tables.size && len(w.Blocks) == s.blocks.size && len(w.Active) == s.active.size &&
-		len(w.Ranges) == s.ranges.size && len(w.Operations) == s.operations.size && len(w.Settings) == len(s.settings)
+		len(w.Ranges) == s.ranges.size && len(w.Operations) == s.operations.size && len(w.Settings) == len(s.settings) &&
+		len(w.Distances) == s.distances.size
 }

@@ -63,7 +63,7 @@ func (s *State) IsTableDropped(id rhumb.TableID) bool {
 func (s *State) HasDroppedTables() bool { return s.tables.size < int(s.lastTable) }
 
 // IsRangeDropped reports whether a range existed once and was removed with its class, so that copies of
-// it are of no use. As with tables, a range of which this copy of the catalog does not know yet was not
+// it are of no use. As with tables, a range that this copy of the catalog does not know yet was not
 // dropped: its block has not been allocated, or belongs to a class that exists.
 func (s *State) IsRangeDropped(id rhumb.RangeID) bool {
 	if _, exists := s.Range(id); exists {

@@ -26,6 +26,8 @@ type State struct {
 	tables  tree[*rhumb.Table] // by id
 	blocks  tree[*rhumb.Block] // by region and first slot
 	ranges  tree[*rhumb.Range] // by region and slot
+	// distances holds the measured round trip of two regions in microseconds, the lower region first.
+	distances tree[uint32]
 	// hash, active and names are indexes: blocks, ranges and tables hold the same records.
 	hash   tree[*rhumb.Block] // the hash block of a region and class
 	active tree[*activeBlock] // the block into which a node and class insert now

@@ -6,8 +6,10 @@
 //
 // # Rules
 //
-// Replicas ([Complete]): all are in the home region (survival goal zone), spread over its zones
-// first, then over the nodes with the least load, then by distance. Primaries are spread evenly. A
+// Replicas ([Complete]): with survival goal zone all are in the home region, spread over its zones
+// first, then over the nodes with the least load, then by distance. With goal region the home holds as many
+// as it may, then the nearest region by measured round trip, and so on (2 + 2 + 1 of 5). The residency of a
+// class excludes regions. Primaries are spread evenly. A
 // range of a node's own block has that node as its first replica.
 //
 // Voters ([Planner.Voters]): one node means 1 voter, three nodes 3 and five regions 5. Voters are

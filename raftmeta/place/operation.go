@@ -41,7 +41,7 @@ func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State
 	if !s.Has(rhumb.FeatureOperations) {
 		return nil
 	}
-	m := &mover{p: p, now: now, wall: wall, s: s, sizes: sizes, regions: make(map[rhumb.RegionID][]*rhumb.Node)}
+	m := &mover{p: p, now: now, wall: wall, s: s, sizes: sizes, pools: make(pools)}
 	m.startRepairs()
 	for o := range s.Operations() {
 		if o.State == rhumb.OperationRunning && len(m.out) < PlanMax {
@@ -55,14 +55,14 @@ func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State
 
 // mover is one call of Operations.
 type mover struct {
-	p       *Planner
-	now     time.Duration
-	wall    time.Time
-	s       *catalog.State
-	sizes   func(rhumb.RangeID) int64
-	load    *load
-	regions map[rhumb.RegionID][]*rhumb.Node
-	out     []catalog.Command
+	p     *Planner
+	now   time.Duration
+	wall  time.Time
+	s     *catalog.State
+	sizes func(rhumb.RangeID) int64
+	load  *load
+	pools pools
+	out   []catalog.Command
 }
 
 // tally counts the remaining work of an operation.
@@ -207,19 +207,15 @@ func (m *mover) addCopy(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, wa
 	if m.load == nil {
 		m.load = measureLoad(m.s)
 	}
-	nodes, ok := m.regions[r.ID.Region]
-	if !ok {
-		nodes = liveNodes(m.s, r.ID.Region)
-		m.regions[r.ID.Region] = nodes
-	}
-	free := slices.DeleteFunc(slices.Clone(nodes), func(n *rhumb.Node) bool { return r.IsReplica(n.ID) })
+	// Every range has a class.
+	class, _ := m.s.Class(r.Class)
 	var chosen []*rhumb.Node
 	for _, id := range keep {
 		n, _ := m.s.Node(id)
 		chosen = append(chosen, n)
 	}
 	// The zones of the copies that stay count, not those of the ones that leave.
-	n := m.load.nextNode(chosen, free)
+	n := m.load.nextNode(chosen, m.pools.of(m.s, r, class), r.Replicas...)
 	if n == nil || len(r.Replicas) >= rhumb.ReplicasMax {
 		return fmt.Sprintf("no other node can take a copy: %d of %d copies would be left", len(keep), wanted), false
 	}
@@ -288,7 +284,7 @@ func (m *mover) startRepairs() {
 // canRepair reports whether the region has enough other nodes for a copy of the node.
 func (m *mover) canRepair(n *rhumb.Node) bool {
 	for r := range m.s.Ranges() {
-		if class, ok := m.s.Class(r.Class); ok && r.IsReplica(n.ID) && len(liveNodes(m.s, r.ID.Region)) >= class.Settings.Replicas {
+		if class, ok := m.s.Class(r.Class); ok && r.IsReplica(n.ID) && m.pools.of(m.s, r, class).hasRoom() {
 			return true
 		}
 	}
@@ -395,16 +391,27 @@ func WhyNotLeave(s *catalog.State, id rhumb.NodeID) string {
 		return fmt.Sprintf("node %s does not exist", id)
 	}
 	left := 0
-	for _, other := range liveNodes(s, n.Region) {
-		if other.ID != id {
+	for other := range s.Nodes() {
+		if other.Region == n.Region && other.ID != id && s.TakesCopies(other.ID) {
 			left++
+		}
+	}
+	// With survival goal region the copies of the node may move to other regions, within the bounds of the goal.
+	for class := range s.Classes() {
+		if class.Settings.Survival != rhumb.SurviveRegion {
+			continue
+		}
+		for home := range s.Regions() {
+			if _, has := s.HashBlock(home.ID, class.ID); has && holdsClass(s, id, class.ID) && !newPool(s, home.ID, class.Settings).without(id).hasRoom() {
+				return fmt.Sprintf("without %s, the copies of tables that survive the loss of a region do not fit: %s", id, s.ExplainSpread(class.Settings))
+			}
 		}
 	}
 	region, _ := s.Region(n.Region)
 	most := 0
 	var tables []string
 	for class := range s.Classes() {
-		if class.Settings.Replicas <= left || !holdsClass(s, id, class.ID) {
+		if class.Settings.Survival == rhumb.SurviveRegion || class.Settings.Replicas <= left || !holdsClass(s, id, class.ID) {
 			continue
 		}
 		most = max(most, class.Settings.Replicas)

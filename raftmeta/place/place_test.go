@@ -120,7 +120,7 @@ func TestPlacementRules(t *testing.T) {
 		preferred, _ := count(s)
 		for region := range s.Regions() {
 			var counts []int
-			for _, n := range liveNodes(s, region.ID) {
+			for _, n := range newPool(s, region.ID, c).nodes {
 				counts = append(counts, preferred[n.ID])
 			}
 			if slices.Max(counts)-slices.Min(counts) > 1 {
@@ -132,7 +132,7 @@ func TestPlacementRules(t *testing.T) {
 
 func zonesOf(s *catalog.State, in rhumb.RegionID) int {
 	zones := map[string]bool{}
-	for _, n := range liveNodes(s, in) {
+	for _, n := range newPool(s, in, settings(1, 1)).nodes {
 		zones[n.Zone] = true
 	}
 	return len(zones)

@@ -15,7 +15,7 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 	var out []catalog.Command
 	var l *load
 	after, paused := p.replaceAfter(s), pausedRepairs(s)
-	regions := make(map[rhumb.RegionID][]*rhumb.Node)
+	pools := make(pools)
 	for r := range s.Ranges() {
 		if len(out) == PlanMax {
 			break
@@ -36,16 +36,11 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 			}
 			continue
 		}
-		nodes, ok := regions[r.ID.Region]
-		if !ok {
-			nodes = liveNodes(s, r.ID.Region)
-			regions[r.ID.Region] = nodes
-		}
 		// Measuring walks all ranges, so it is done only if there is something to repair.
 		if l == nil {
 			l = measureLoad(s)
 		}
-		if cmd, ok := l.addReplicas(s, r, nodes, lacks); ok {
+		if cmd, ok := l.addReplicas(s, r, pools.of(s, r, class), lacks); ok {
 			out = append(out, cmd)
 		}
 	}
@@ -85,15 +80,17 @@ func (p *Planner) countUsable(now, after time.Duration, r *rhumb.Range) int {
 }
 
 // addReplicas returns a command that adds up to lacks replicas on nodes that hold none.
-func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, nodes []*rhumb.Node, lacks int) (catalog.Command, bool) {
+func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, p *pool, lacks int) (catalog.Command, bool) {
 	var chosen []*rhumb.Node
 	for _, id := range r.Replicas {
-		n, _ := s.Node(id)
-		chosen = append(chosen, n)
+		// A replica on a node that is gone takes no place of its region: another one replaces it there.
+		if n, _ := s.Node(id); p.settings.Survival != rhumb.SurviveRegion || n.State != rhumb.NodeFenced {
+			chosen = append(chosen, n)
+		}
 	}
 	replicas := slices.Clone(r.Replicas)
 	for ; lacks > 0 && len(replicas) < rhumb.ReplicasMax; lacks-- {
-		n := l.nextNode(chosen, nodes)
+		n := l.nextNode(chosen, p, replicas...)
 		if n == nil {
 			break
 		}

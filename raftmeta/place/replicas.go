@@ -88,8 +88,8 @@ func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb
 				continue
 			}
 		}
-		nodes := liveNodes(s, r.ID)
-		if len(nodes) < settings.Replicas {
+		pool := newPool(s, r.ID, settings)
+		if !pool.suffices() {
 			continue
 		}
 		if l == nil {
@@ -98,8 +98,8 @@ func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb
 		p := catalog.Placement{Region: r.ID}
 		// load counts each choice, so the following slots prefer other nodes.
 		for range settings.HashSlots {
-			primary := l.leastPrimaries(nodes)
-			p.Replicas = append(p.Replicas, l.spreadReplicas(primary, nodes, settings.Replicas))
+			primary := l.leastPrimaries(pool.home())
+			p.Replicas = append(p.Replicas, l.spreadReplicas(primary, pool))
 		}
 		out = append(out, p)
 	}
@@ -113,18 +113,12 @@ func slotReplicas(s *catalog.State, id rhumb.NodeID, class rhumb.ClassID) []rhum
 	if !ok || !found || n.State != rhumb.NodeLive {
 		return nil
 	}
-	return measureLoad(s).spreadReplicas(n, liveNodes(s, n.Region), c.Settings.Replicas)
-}
-
-// liveNodes returns the live nodes of a region in ascending order of their ids.
-func liveNodes(s *catalog.State, in rhumb.RegionID) []*rhumb.Node {
-	var out []*rhumb.Node
-	for n := range s.Nodes() {
-		if n.Region == in && s.TakesCopies(n.ID) {
-			out = append(out, n)
-		}
+	pool := newPool(s, n.Region, c.Settings)
+	// Outside the regions to which the class is confined, and where too few nodes fit, the slot stays closed.
+	if !pool.suffices() {
+		return nil
 	}
-	return out
+	return measureLoad(s).spreadReplicas(n, pool)
 }
 
 // load holds the number of roles of each node.
@@ -158,12 +152,12 @@ func (l *load) leastPrimaries(nodes []*rhumb.Node) *rhumb.Node {
 	})
 }
 
-// spreadReplicas returns n replicas, the primary first, and counts them in l. It returns fewer if there are
-// too few nodes.
-func (l *load) spreadReplicas(primary *rhumb.Node, nodes []*rhumb.Node, n int) []rhumb.NodeID {
+// spreadReplicas returns the replicas of a range, the primary first, and counts them in l. It returns fewer
+// if there are too few nodes.
+func (l *load) spreadReplicas(primary *rhumb.Node, p *pool) []rhumb.NodeID {
 	chosen := []*rhumb.Node{primary}
-	for len(chosen) < n {
-		next := l.nextNode(chosen, nodes)
+	for len(chosen) < p.settings.Replicas {
+		next := l.nextNode(chosen, p)
 		if next == nil {
 			break
 		}
@@ -178,16 +172,23 @@ func (l *load) spreadReplicas(primary *rhumb.Node, nodes []*rhumb.Node, n int) [
 	return out
 }
 
-// nextNode returns the best node to add to chosen: in the least used zone, then with the fewest
-// replicas, then nearest to the first one, then with the lowest id. It returns nil if all are
-// chosen.
-func (l *load) nextNode(chosen, nodes []*rhumb.Node) *rhumb.Node {
-	zones := make(map[string]int)
-	for _, c := range chosen {
-		zones[c.Zone]++
+// nextNode returns the best node of a pool to add to chosen. With survival goal region it takes the nearest
+// region that may hold one more replica, beginning with the home. Within a region it prefers the least used
+// zone, then the fewest replicas, then the nearest to the first chosen one, then the lowest id. It returns
+// nil if no node is left. Nodes in without are not considered.
+func (l *load) nextNode(chosen []*rhumb.Node, p *pool, without ...rhumb.NodeID) *rhumb.Node {
+	type zone struct {
+		region rhumb.RegionID
+		name   string
 	}
-	free := slices.DeleteFunc(slices.Clone(nodes), func(n *rhumb.Node) bool {
-		return slices.ContainsFunc(chosen, func(c *rhumb.Node) bool { return c.ID == n.ID })
+	zones := make(map[zone]int)
+	regions := make(map[rhumb.RegionID]int)
+	for _, c := range chosen {
+		zones[zone{c.Region, c.Zone}]++
+		regions[c.Region]++
+	}
+	free := slices.DeleteFunc(slices.Clone(p.nodes), func(n *rhumb.Node) bool {
+		return regions[n.Region] >= p.settings.RegionReplicasMax() || slices.Contains(without, n.ID) || slices.ContainsFunc(chosen, func(c *rhumb.Node) bool { return c.ID == n.ID })
 	})
 	if len(free) == 0 {
 		return nil
@@ -195,12 +196,87 @@ func (l *load) nextNode(chosen, nodes []*rhumb.Node) *rhumb.Node {
 	// Zones come before load: replicas in one zone fail together, while load only costs speed.
 	return slices.MinFunc(free, func(a, b *rhumb.Node) int {
 		return cmp.Or(
-			cmp.Compare(zones[a.Zone], zones[b.Zone]),
+			cmp.Compare(p.micros[a.Region], p.micros[b.Region]),
+			cmp.Compare(a.Region, b.Region),
+			cmp.Compare(zones[zone{a.Region, a.Zone}], zones[zone{b.Region, b.Zone}]),
 			cmp.Compare(l.replicas[a.ID], l.replicas[b.ID]),
 			cmp.Compare(metresTo(chosen, a), metresTo(chosen, b)),
 			cmp.Compare(a.ID, b.ID),
 		)
 	})
+}
+
+// pool holds the live nodes that may hold replicas of the ranges of a class in one home region.
+type pool struct {
+	region   rhumb.RegionID
+	settings rhumb.ClassSettings
+	nodes    []*rhumb.Node
+	// micros is the round trip from the home region to each region of the nodes.
+	micros map[rhumb.RegionID]int64
+}
+
+// pools caches pools by home region and class.
+type pools map[poolKey]*pool
+
+type poolKey struct {
+	region rhumb.RegionID
+	class  rhumb.ClassID
+}
+
+// of returns the pool for a range of a class.
+func (p pools) of(s *catalog.State, r *rhumb.Range, class *rhumb.Class) *pool {
+	key := poolKey{r.ID.Region, class.ID}
+	if p[key] == nil {
+		p[key] = newPool(s, r.ID.Region, class.Settings)
+	}
+	return p[key]
+}
+
+// without returns the pool without a node.
+func (p *pool) without(id rhumb.NodeID) *pool {
+	next := *p
+	next.nodes = slices.DeleteFunc(slices.Clone(p.nodes), func(n *rhumb.Node) bool { return n.ID == id })
+	return &next
+}
+
+// newPool returns the pool of a class in a home region. It is empty if the class is confined to other regions.
+func newPool(s *catalog.State, home rhumb.RegionID, settings rhumb.ClassSettings) *pool {
+	p := &pool{region: home, settings: settings, micros: make(map[rhumb.RegionID]int64)}
+	at, ok := s.Region(home)
+	if !ok || !settings.Regions.Has(at.Name) {
+		return p
+	}
+	names := make(map[rhumb.RegionID]string)
+	for r := range s.Regions() {
+		names[r.ID] = r.Name
+		p.micros[r.ID] = s.RegionMicros(home, r.ID)
+	}
+	for n := range s.Nodes() {
+		if s.TakesCopies(n.ID) && settings.MayHold(at.Name, names[n.Region]) {
+			p.nodes = append(p.nodes, n)
+		}
+	}
+	return p
+}
+
+// home returns the nodes of the home region.
+func (p *pool) home() []*rhumb.Node {
+	return slices.DeleteFunc(slices.Clone(p.nodes), func(n *rhumb.Node) bool { return n.Region != p.region })
+}
+
+// suffices reports whether the pool has room for all replicas of a new range, one of them at home.
+func (p *pool) suffices() bool { return p.hasRoom() && len(p.home()) > 0 }
+
+// hasRoom reports whether the pool has room for all replicas of a range.
+func (p *pool) hasRoom() bool {
+	count := make(map[rhumb.RegionID]int)
+	room := 0
+	for _, n := range p.nodes {
+		if count[n.Region]++; count[n.Region] <= p.settings.RegionReplicasMax() {
+			room++
+		}
+	}
+	return room >= p.settings.Replicas
 }
 
 // metresTo returns the distance of a node from the first chosen one.

@@ -1,0 +1,62 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
+)
+
+// surveyLoop sends the measurements of this node to the metadata leader at intervals.
+func (m *member) surveyLoop() {
+	t := time.NewTicker(place.SurveyEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-t.C:
+		}
+		// An earlier build refuses the request, so it is sent only once the cluster version has it.
+		if !m.group.State().Has(rhumb.FeatureSurviveRegion) {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(m.ctx, place.SurveyEvery)
+		if err := m.group.Survey(ctx, m.takeSurvey()); err != nil {
+			m.n.cfg.Logger.Debug("cannot deliver the survey", "err", err)
+		}
+		cancel()
+	}
+}
+
+// takeSurvey measures the round trips to other regions and the sizes of the ranges of this node's primaries.
+func (m *member) takeSurvey() place.Survey {
+	st := m.group.State()
+	s := place.Survey{From: m.self.Node}
+	// The nearest node of a region stands for the region: a slow node is no distance.
+	least := make(map[rhumb.RegionID]time.Duration)
+	for n := range st.Nodes() {
+		if n.Region == m.region || n.State != rhumb.NodeLive {
+			continue
+		}
+		if d, ok := m.host.Leases().RTT(n.ID); ok && (least[n.Region] == 0 || d < least[n.Region]) {
+			least[n.Region] = d
+		}
+	}
+	for region, d := range least {
+		s.Regions = append(s.Regions, place.RegionRTT{Region: region, Micros: uint32(max(d.Microseconds(), 1))})
+	}
+	for r := range st.Ranges() {
+		if r.Primary == m.self.Node {
+			s.Ranges = append(s.Ranges, place.RangeSize{Range: r.ID, Bytes: m.host.DataBytes(r.ID)})
+		}
+	}
+	if len(s.Ranges) > place.SurveyRangesMax {
+		slices.SortFunc(s.Ranges, func(a, b place.RangeSize) int { return cmp.Compare(b.Bytes, a.Bytes) })
+		s.Ranges = s.Ranges[:place.SurveyRangesMax]
+	}
+	return s
+}

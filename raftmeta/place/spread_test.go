@@ -1,0 +1,221 @@
+package place
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// testBuild is the program of the nodes: the newest one, so that the cluster has every feature.
+var testBuild = rhumb.ThisBuild("test").String()
+
+// buildNew is build for a cluster at the newest version.
+func buildNew(t testing.TB, nodes ...spec) *catalog.State {
+	t.Helper()
+	s := catalog.New()
+	for i, n := range nodes {
+		r := catalog.RegisterNode{
+			Binary: testBuild, Store: rhumb.UUID{byte(i + 1)}, Boot: 1, Region: n.region, Zone: n.zone, Location: rhumb.Point{Lat: n.lat}, HasLocation: true,
+		}
+		var cmd catalog.Command = r
+		if i == 0 {
+			cmd = catalog.Init{Cluster: rhumb.UUID{7}, First: r}
+		}
+		s = apply(t, s, cmd)
+	}
+	return s
+}
+
+// surviving returns settings with survival goal region.
+func surviving(replicas, minInSync int, regions ...string) rhumb.ClassSettings {
+	c := settings(replicas, 4)
+	c.MinInSync, c.Survival, c.Regions = minInSync, rhumb.SurviveRegion, rhumb.NewRegionSet(regions...)
+	return c
+}
+
+// regionsOf counts the replicas of a range by region.
+func regionsOf(s *catalog.State, r *rhumb.Range) string {
+	count := map[string]int{}
+	for _, id := range r.Replicas {
+		n, _ := s.Node(id)
+		at, _ := s.Region(n.Region)
+		count[at.Name]++
+	}
+	var parts []string
+	for at := range s.Regions() {
+		if count[at.Name] > 0 {
+			parts = append(parts, fmt.Sprintf("%s=%d", at.Name, count[at.Name]))
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// four gives four regions at latitudes 0, 10, 30 and 60, of two nodes in two zones each.
+func four() (out []spec) {
+	for i, region := range []string{"aaa", "bbb", "ccc", "ddd"} {
+		for _, zone := range []string{"a", "b"} {
+			out = append(out, spec{region, zone, []float64{0, 10, 30, 60}[i]})
+		}
+	}
+	return out
+}
+
+// TestSurvivingPlacement places tables that survive a region: by metres first, and by measured round trips once there
+// are some.
+func TestSurvivingPlacement(t *testing.T) {
+	s := buildNew(t, four()...)
+	tests := []struct {
+		name     string
+		settings rhumb.ClassSettings
+		measured []rhumb.RegionDistance
+		want     map[string]string // by home region
+	}{
+		{"three replicas", surviving(3, 2), nil, map[string]string{
+			"aaa": "aaa=1 bbb=1 ccc=1", "bbb": "aaa=1 bbb=1 ccc=1", "ccc": "aaa=1 bbb=1 ccc=1", "ddd": "bbb=1 ccc=1 ddd=1",
+		}},
+		{"five replicas", surviving(5, 3), nil, map[string]string{
+			"aaa": "aaa=2 bbb=2 ccc=1", "bbb": "aaa=2 bbb=2 ccc=1", "ccc": "aaa=1 bbb=2 ccc=2", "ddd": "bbb=1 ccc=2 ddd=2",
+		}},
+		// The line from aaa to ddd is faster than those to the others, whatever the map says.
+		{"measured", surviving(3, 2), []rhumb.RegionDistance{{A: 1, B: 4, Micros: 100}}, map[string]string{"aaa": "aaa=1 bbb=1 ddd=1"}},
+		{"confined", surviving(3, 2, "aaa", "ccc", "ddd"), nil, map[string]string{
+			"aaa": "aaa=1 ccc=1 ddd=1", "bbb": "", "ccc": "aaa=1 ccc=1 ddd=1", "ddd": "aaa=1 ccc=1 ddd=1",
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := s
+			if len(tt.measured) > 0 {
+				s = apply(t, s, catalog.SetDistances{Distances: tt.measured})
+			}
+			s = apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: tt.settings}))
+			got := map[string]string{}
+			for r := range s.Ranges() {
+				home, _ := s.Region(r.ID.Region)
+				p, _ := s.Node(r.Preferred)
+				if p.Region != r.ID.Region {
+					t.Errorf("range %s prefers %s, which is not at home", r.ID, p.ID)
+				}
+				got[home.Name] = regionsOf(s, r)
+			}
+			for home, want := range tt.want {
+				if got[home] != want {
+					t.Errorf("home %s has replicas in %q, want %q", home, got[home], want)
+				}
+			}
+		})
+	}
+}
+
+// TestWhatCannotBeHonoured creates tables that the regions do not allow, and expects the reason.
+func TestWhatCannotBeHonoured(t *testing.T) {
+	s := buildNew(t, four()...)
+	tests := []struct {
+		settings rhumb.ClassSettings
+		want     string
+	}{
+		{surviving(3, 2, "aaa", "bbb"), "needs 3 regions, but the table is confined to 2 (aaa,bbb)"},
+		{surviving(2, 1), "cannot survive the loss of a region"},
+		{surviving(3, 3), "cannot survive the loss of a region"},
+		{surviving(5, 2, "aaa", "bbb", "ccc"), "needs 5 regions"},
+		{surviving(3, 2, "aaa", "bbb", "mars"), "regions mars do not exist"},
+		{func() rhumb.ClassSettings { c := settings(3, 4); c.Regions = "aaa"; return c }(), "3 replicas need 3 live nodes in one of the regions allowed, but aaa has 2"},
+		{func() rhumb.ClassSettings { c := settings(2, 4); c.Regions = "bbb,aaa"; return c }(), "ascending order"},
+	}
+	for _, tt := range tests {
+		_, res, _ := s.Apply(Complete(s, catalog.CreateTable{Name: "t", Settings: tt.settings}))
+		if err := res.Err(); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%+v: got %v, want %q", tt.settings, err, tt.want)
+		}
+	}
+}
+
+// TestRegionLost fences all nodes of a region after the other. Ranges that survive it have a primary in the nearest region left and
+// members in two regions; those of goal zone keep their record. Repair then fills the sets up from the regions that are left.
+func TestRegionLost(t *testing.T) {
+	s := buildNew(t, four()...)
+	s = apply(t, s, Complete(s, catalog.CreateTable{Name: "s", Settings: surviving(5, 3)}))
+	s = apply(t, s, Complete(s, catalog.CreateTable{Name: "z", Settings: settings(2, 4)}))
+	for n := range s.Nodes() {
+		if n.Region == 1 {
+			s = apply(t, s, catalog.FenceNode{Node: n.ID, Boot: n.Boot})
+		}
+	}
+	for r := range s.Ranges() {
+		p, _ := s.Node(r.Primary)
+		c, _ := s.Class(r.Class)
+		switch {
+		case c.Settings.Survival == rhumb.SurviveZone && r.ID.Region == 1 && s.IsLive(r.Primary):
+			t.Errorf("range %s of goal zone has primary %s", r.ID, p.ID)
+		case c.Settings.Survival == rhumb.SurviveZone:
+		case !s.IsLive(r.Primary) || len(r.InSync) < 3 || !s.Spans(r.Class, r.InSync):
+			t.Errorf("range %s has primary %s and in-sync set %v", r.ID, p.ID, r.InSync)
+		case r.ID.Region == 1 && p.Region != 2:
+			t.Errorf("range %s went to region %s, and region 2 is the nearest", r.ID, p.Region)
+		}
+	}
+	p := NewPlanner(DefaultConfig())
+	p.Observe(0, s)
+	for _, cmd := range p.Repair(DefaultConfig().ReplaceAfter, s) {
+		s = apply(t, s, cmd)
+	}
+	for r := range s.Ranges() {
+		if c, _ := s.Class(r.Class); c.Settings.Survival != rhumb.SurviveRegion {
+			continue
+		}
+		live := map[rhumb.RegionID]int{}
+		for _, id := range r.Replicas {
+			if n, _ := s.Node(id); s.IsLive(id) {
+				live[n.Region]++
+			}
+		}
+		if live[2]+live[3]+live[4] != 5 || live[2] > 2 || live[3] > 2 || live[4] > 2 {
+			t.Errorf("range %s has live replicas %v", r.ID, live)
+		}
+	}
+}
+
+// TestInSyncSetsSpan applies random changes of in-sync sets to a range that survives a region: as long as no operator
+// accepts a loss, the members of every set that the catalog accepts are in two regions.
+func TestInSyncSetsSpan(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s := buildNew(t, four()...)
+		s = apply(t, s, Complete(s, catalog.CreateTable{Name: "s", Settings: surviving(5, 3)}))
+		id := rhumb.RangeID{Region: 1}
+		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+			r, _ := s.Range(id)
+			node := rhumb.NodeID(rapid.IntRange(1, 8).Draw(rt, "node"))
+			n, _ := s.Node(node)
+			var cmd catalog.Command
+			switch rapid.IntRange(0, 5).Draw(rt, "kind") {
+			case 0:
+				cmd = catalog.FenceNode{Node: node, Boot: n.Boot}
+			case 1:
+				cmd = catalog.RegisterNode{Binary: testBuild, Node: node, Store: n.Store, Boot: n.Boot + 1, Nonce: uint64(n.Boot) + 1, Region: []string{"aaa", "bbb", "ccc", "ddd"}[n.Region-1], Zone: n.Zone}
+			case 2:
+				cmd = catalog.SetReplicas{Range: id, Version: r.Version, Replicas: append(slices.Clone(r.Replicas), node)}
+			case 3:
+				cmd = catalog.QuarantineReplica{Range: id, Node: node}
+			default:
+				members := rapid.SliceOfNDistinct(rapid.SampledFrom(r.Replicas), 1, len(r.Replicas), rapid.ID[rhumb.NodeID]).Draw(rt, "members")
+				c := catalog.AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version}
+				for _, m := range members {
+					x, _ := s.Node(m)
+					c.Members = append(c.Members, catalog.Member{Node: m, Boot: x.Boot})
+				}
+				cmd = c
+			}
+			s, _, _ = s.Apply(cmd)
+			r, _ = s.Range(id)
+			if !s.Spans(r.Class, r.InSync) {
+				rt.Fatalf("after %+v the in-sync set is %v", cmd, r.InSync)
+			}
+		}
+	})
+}

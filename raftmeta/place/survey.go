@@ -1,0 +1,135 @@
+package place
+
+import (
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// SurveyEvery is the interval at which nodes send surveys. SurveyKeep is how long the leader uses one.
+const (
+	SurveyEvery = 5 * time.Second
+	SurveyKeep  = 4 * SurveyEvery
+)
+
+// SurveyRangesMax bounds the ranges in one survey. A node with more leaves out small ones.
+const SurveyRangesMax = 20_000
+
+// Survey holds what a node has measured: round trips to other regions, and the sizes of the ranges of which
+// it is primary.
+type Survey struct {
+	From    rhumb.NodeID
+	Regions []RegionRTT
+	Ranges  []RangeSize
+}
+
+// RegionRTT is the shortest round trip from a node to a node of another region, in microseconds.
+type RegionRTT struct {
+	Region rhumb.RegionID
+	Micros uint32
+}
+
+// RangeSize is the size of a range at its primary.
+type RangeSize struct {
+	Range rhumb.RangeID
+	Bytes int64
+}
+
+// Surveys holds the newest survey of each node, at the metadata leader. The zero value is empty.
+type Surveys struct{ nodes map[rhumb.NodeID]surveyed }
+
+type surveyed struct {
+	Survey
+	at    time.Duration
+	bytes map[rhumb.RangeID]int64
+}
+
+// Add records a survey that arrived at time now. There is at most one per node.
+func (v *Surveys) Add(now time.Duration, s Survey) {
+	if v.nodes == nil {
+		v.nodes = make(map[rhumb.NodeID]surveyed)
+	}
+	// Surveys are not authenticated against the catalog here, so their number is bounded.
+	if _, known := v.nodes[s.From]; !known && len(v.nodes) >= rhumb.NodesMax {
+		return
+	}
+	x := surveyed{Survey: s, at: now, bytes: make(map[rhumb.RangeID]int64, len(s.Ranges))}
+	for _, r := range s.Ranges {
+		x.bytes[r.Range] = max(r.Bytes, 0)
+	}
+	v.nodes[s.From] = x
+}
+
+// Size returns the size of a range according to its primary. known is false without a recent survey.
+func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (bytes int64, known bool) {
+	x, ok := v.nodes[r.Primary]
+	if !ok || now-x.at > SurveyKeep {
+		return 0, false
+	}
+	bytes, known = x.bytes[r.ID]
+	return bytes, known
+}
+
+// covers reports whether every live node has sent a recent survey.
+func (v *Surveys) covers(now time.Duration, s *catalog.State) bool {
+	for n := range s.Nodes() {
+		if x, ok := v.nodes[n.ID]; n.State == rhumb.NodeLive && (!ok || now-x.at > SurveyKeep) {
+			return false
+		}
+	}
+	return true
+}
+
+// A distance is recorded again if it has changed by more than a fifth, and by more than distanceStep
+// microseconds: measurements of short distances vary by more than a fifth all the time.
+const (
+	distanceShare = 5
+	distanceStep  = 2_000
+)
+
+// Distances returns a command that records the distances between regions that have changed, or false if none has.
+// The distance is the shortest round trip that a node of either region has measured: queues only make it longer.
+func (v *Surveys) Distances(now time.Duration, s *catalog.State) (cmd catalog.Command, ok bool) {
+	if !s.Has(rhumb.FeatureSurviveRegion) {
+		return nil, false
+	}
+	type pair struct{ a, b rhumb.RegionID }
+	least := make(map[pair]uint32)
+	for id, x := range v.nodes {
+		n, known := s.Node(id)
+		if !known || now-x.at > SurveyKeep {
+			continue
+		}
+		for _, d := range x.Regions {
+			p := pair{min(n.Region, d.Region), max(n.Region, d.Region)}
+			if _, exists := s.Region(d.Region); !exists || p.a == p.b || d.Micros == 0 || d.Micros > catalog.DistanceMicrosMax {
+				continue
+			}
+			if old, has := least[p]; !has || d.Micros < old {
+				least[p] = d.Micros
+			}
+		}
+	}
+	recorded := make(map[pair]uint32)
+	for d := range s.Distances() {
+		recorded[pair{d.A, d.B}] = d.Micros
+	}
+	var out catalog.SetDistances
+	// In the order of regions, so that equal surveys give equal commands.
+	for a := range s.Regions() {
+		for b := range s.Regions() {
+			p := pair{a.ID, b.ID}
+			micros, has := least[p]
+			if !has || len(out.Distances) == catalog.DistancesMax {
+				continue
+			}
+			old, was := recorded[p]
+			if change := max(micros, old) - min(micros, old); was && (change <= old/distanceShare || change <= distanceStep) {
+				continue
+			}
+			out.Distances = append(out.Distances, rhumb.RegionDistance{A: p.a, B: p.b, Micros: micros})
+		}
+	}
+	return out, len(out.Distances) > 0
+}
