@@ -54,6 +54,8 @@ type holder struct {
 	c     *client.Client
 	table *client.Table
 	acked []atomic.Int64
+	// failed counts the writes that returned an error to their callers.
+	failed atomic.Int64
 	stop  context.CancelFunc
 	wait  sync.WaitGroup
 }
@@ -73,6 +75,9 @@ func holdLoad(t *testing.T, l *demo.Layout, callers int) *holder {
 		h.wait.Go(func() {
 			for n := int64(1); ctx.Err() == nil; n++ {
 				_, err := h.table.Put(ctx, fmt.Appendf(nil, "k%d", i), fmt.Append(nil, n), client.PutOptions{})
+				if err != nil && ctx.Err() == nil {
+					h.failed.Add(1)
+				}
 				switch {
 				case err == nil:
 					h.acked[i].Store(n)

@@ -28,6 +28,14 @@ func (h *holder) holdsNothing(id rhumb.NodeID) bool {
 	return true
 }
 
+// noneFailed fails the test if a caller got an error for a write.
+func (h *holder) noneFailed() {
+	h.t.Helper()
+	if n := h.failed.Load(); n > 0 {
+		h.t.Errorf("%d writes failed", n)
+	}
+}
+
 // awaitWhole waits until every range has three copies in sync.
 func (h *holder) awaitWhole(most time.Duration) {
 	h.t.Helper()
@@ -93,6 +101,7 @@ func TestDecommissionUnderLoad(t *testing.T) {
 	h.end()
 	h.awaitWhole(settleWait)
 	h.audit()
+	h.noneFailed()
 	// A region of three nodes cannot lose another one.
 	other := nodes[(at+1)%len(nodes)].ID
 	fails(t, exit.Precondition, "node", "decommission", other)
@@ -127,6 +136,7 @@ func TestReplaceDeadNode(t *testing.T) {
 	h.end()
 	h.awaitWhole(settleWait)
 	h.audit()
+	h.noneFailed()
 }
 
 // TestEmptyDiskIsRefilled kills one of three nodes, empties its disk and starts it again: within two minutes it holds all copies
@@ -154,6 +164,7 @@ func TestEmptyDiskIsRefilled(t *testing.T) {
 	h.awaitProgress()
 	h.end()
 	h.audit()
+	h.noneFailed()
 }
 
 // commandLine returns the arguments of a running process.
