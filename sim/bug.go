@@ -93,6 +93,8 @@ const (
 	NamesWithoutEpoch
 	// FullDiskAcks acknowledges entries that a full disk did not take.
 	FullDiskAcks
+	// DropBeforeRemoved drops a copy as soon as it is marked as leaving, while it is still in sync.
+	DropBeforeRemoved
 	bugs
 )
 
@@ -103,7 +105,7 @@ var bugNames = [bugs]string{
 	"close-unfenced", "agree-only", "forget-ceiling", "take-any-frame", "close-ahead",
 	"adopt-shorter", "below-report", "skip-asking", "forget-promises", "ack-of-old-life", "grant-of-old-life", "nonce-ignored",
 	"no-refusal", "forget-quarantine", "no-progress-timeout", "no-clock-refusal", "vote-at-once", "names-without-epoch",
-	"full-disk-acks",
+	"full-disk-acks", "drop-before-removed",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

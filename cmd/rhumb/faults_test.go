@@ -56,8 +56,8 @@ type holder struct {
 	acked []atomic.Int64
 	// failed counts the writes that returned an error to their callers.
 	failed atomic.Int64
-	stop  context.CancelFunc
-	wait  sync.WaitGroup
+	stop   context.CancelFunc
+	wait   sync.WaitGroup
 }
 
 // holdLoad starts to write to a demo from many callers.

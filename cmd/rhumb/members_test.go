@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -52,19 +51,6 @@ func (h *holder) awaitWhole(most time.Duration) {
 // nodeOf returns a node of a demo.
 func nodeOf(l *demo.Layout, id rhumb.NodeID) demo.Node {
 	return l.Nodes[slices.IndexFunc(l.Nodes, func(n demo.Node) bool { return n.ID == id })]
-}
-
-// dirBytes returns the size of the files in a directory.
-func dirBytes(dir string) (n int64) {
-	_ = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			if i, err := d.Info(); err == nil {
-				n += i.Size()
-			}
-		}
-		return nil
-	})
-	return n
 }
 
 // TestDecommissionUnderLoad removes the metadata leader's node, one of four, under load: everything moves away, the operation

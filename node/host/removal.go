@@ -1,6 +1,8 @@
 package host
 
 import (
+	"context"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
@@ -62,10 +64,9 @@ func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
 				h.cfg.Fatal(rhumb.Wrap(opRemove, err))
 			}
 		}
-		// The drop hides the data. Cutting the span out deletes its files, which frees the space at once instead of
-		// after compactions.
-		if err := s.store.CutOut(s.id); err != nil {
-			h.log.Warn("the space of a removed copy is given back by compactions only", "range", s.id.String(), "err", err)
+		// The drop hides the data. Its space is freed now and not whenever compactions reach it.
+		if err := s.store.Reclaim(context.Background(), s.id); err != nil {
+			h.log.Warn("the space of a removed copy is freed by later compactions only", "range", s.id.String(), "err", err)
 		}
 	}, func() {
 		h.reads.Add(-1)
