@@ -289,4 +289,6 @@ type ScanPage struct {
 	Items []Item
 	// More reports that a bound ended the page before the last record.
 	More bool
+	// Last is the last slot that the page covers.
+	Last Slot
 }

@@ -27,8 +27,12 @@ const (
 
 	// BlockSlots is the number of slots in a block.
 	BlockSlots = 1_024
-	// HashSlotsDefault is the number of hash slots that a class has in a region.
+	// HashSlotsDefault is the number of ranges for named keys with which a class begins in a region.
 	HashSlotsDefault = 64
+	// BucketsDefault is the number of slots over which the names of a class are spread in a region
+	// (docs/decisions/0040-ranges-of-slots.md), BucketsMax the largest.
+	BucketsDefault = 4_096
+	BucketsMax     = 64 << 10
 	// ShardSizeDefault is the size in bytes that makes the active slot of a node count as full
 	// (TippyDB, section 3.2).
 	ShardSizeDefault = 32 << 20
@@ -87,4 +91,5 @@ var (
 	_ [MessageSizeMax - ReadSizeMax - 64*BatchOpsMax]struct{} // and the largest answer
 	_ [MessageSizeMax - LocateNamesMax*(NameSizeMax+16)]struct{}
 	_ [BlockSlots - HashSlotsDefault]struct{}
+	_ [BucketsDefault - BlockSlots]struct{} // every class can begin with the most ranges
 )

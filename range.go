@@ -95,7 +95,9 @@ func (n Node) Identity() NodeIdentity { return NodeIdentity{n.ID, n.Store, n.Boo
 // Range is the metadata record of one range: who orders its writes, who copies them, and under
 // which epoch.
 type Range struct {
-	ID    RangeID `json:"id"`
+	ID RangeID `json:"id"`
+	// Last is the last slot of the range; the first is that of its ID. 0 means that the range has one slot.
+	Last  Slot    `json:"last,omitempty"`
 	Class ClassID `json:"class"`
 	// Epoch is the fencing number. An epoch has at most one primary.
 	Epoch Epoch `json:"epoch"`
@@ -122,6 +124,10 @@ type Range struct {
 	Lives []MemberLife `json:"lives,omitempty"`
 	// Recovery is the last loss that an operator accepted, nil when there was none.
 	Recovery *Recovery `json:"recovery,omitempty"`
+	// Birth, if not 0, means that the range is reserved and not born: its slots still belong to the range
+	// before it, which is about to split (docs/replication.md#rule-split). It is the epoch in which the
+	// range may begin without asking anybody.
+	Birth Epoch `json:"birth,omitempty"`
 	// Leaving lists the replicas whose copies are to go, in ascending order. The primary takes them out of the in-sync set.
 	Leaving []NodeID `json:"leaving,omitempty"`
 	// Removed lists the nodes whose replicas were removed in this epoch, in ascending order. Such a node gets a new copy only
@@ -147,6 +153,14 @@ type Recovery struct {
 type MemberLife struct {
 	Node NodeID  `json:"node"`
 	Life BootSeq `json:"life"`
+}
+
+// LastSlot returns the last slot of the range.
+func (r *Range) LastSlot() Slot { return max(r.ID.Slot, r.Last) }
+
+// Holds reports whether keys with a home belong to the range.
+func (r *Range) Holds(home RangeID) bool {
+	return home.Region == r.ID.Region && home.Slot >= r.ID.Slot && home.Slot <= r.LastSlot()
 }
 
 // IsInSync reports whether n is in the in-sync set.
@@ -187,16 +201,21 @@ func (r *Range) Clone() *Range {
 	return &c
 }
 
-// Block is a run of BlockSlots consecutive slots of a region, allotted to a class. If Node is
-// NoNode, the first HashSlots of them are the hash slots of the class in the region; otherwise Node
-// inserts server-named keys into them.
+// Block is a run of consecutive slots of a region, allotted to a class. If Node is NoNode, the block
+// holds the hash slots of the class in the region: all its slots if the class has buckets, else the
+// first HashSlots of them. Otherwise Node inserts server-named keys into them.
 type Block struct {
 	Region RegionID `json:"region"`
 	Class  ClassID  `json:"class"`
 	Node   NodeID   `json:"node"`
 	// First is the lowest slot of the block, a multiple of BlockSlots.
 	First Slot `json:"first"`
+	// Slots is the number of slots, a multiple of BlockSlots. 0 means BlockSlots.
+	Slots uint32 `json:"slots,omitempty"`
 }
 
+// Size returns the number of slots in the block.
+func (b Block) Size() Slot { return Slot(max(b.Slots, BlockSlots)) }
+
 // Contains reports whether the slot lies in the block.
-func (b Block) Contains(s Slot) bool { return s >= b.First && s-b.First < BlockSlots }
+func (b Block) Contains(s Slot) bool { return s >= b.First && s-b.First < b.Size() }

@@ -65,16 +65,18 @@ type Authority struct {
 	Revision uint64
 }
 
-// Revocation is a certificate that the nodes of a cluster reject before it expires.
+// Revocation is a certificate that the nodes of a cluster reject before it expires, or, without a
+// serial number, all certificates of a bearer that were issued before At.
 type Revocation struct {
-	// Serial is the serial number in lower-case hexadecimal digits, without leading zeros.
-	Serial string `json:"serial"`
+	// Serial is the serial number in lower-case hexadecimal digits, without leading zeros. It is empty
+	// for a revocation of a bearer.
+	Serial string `json:"serial,omitempty"`
 	// Authority is the fingerprint of the authority that issued the
 	// certificate. If it is empty, certificates with this serial number are
 	// rejected whoever issued them.
 	Authority string `json:"authority,omitempty"`
-	// Name is whose certificate it was, as far as known: the URI in the
-	// certificate.
+	// Name is whose certificate it was, as far as known: the role and the name, "user tower". In a
+	// revocation of a bearer it decides.
 	Name string `json:"name,omitempty"`
 	// NotAfter is the expiry of the certificate, or zero if it is unknown. The metadata forgets the
 	// entry RevokedKeep later, and never if NotAfter is zero or Name that of an operator.

@@ -175,3 +175,37 @@ func countStyle(path string, src []byte) (f styleFigures, err error) {
 	}
 	return f, nil
 }
+
+// conflictRE matches the lines with which Git marks a conflict that nobody resolved. A line of equal signs alone may underline a heading.
+var conflictRE = regexp.MustCompile(`(?m)^(<{7}|>{7}|\|{7})( .*)?$`)
+
+// TestNoConflictMarkers guards every text file of the repository against a merge that was committed half resolved. Files that
+// no compiler reads, such as pages and scripts, would keep the marks unnoticed.
+func TestNoConflictMarkers(t *testing.T) {
+	if !conflictRE.MatchString("a\n"+strings.Repeat("<", 7)+" HEAD\nb\n") || conflictRE.MatchString("Title\n=======\n <<<<<<< x\n") {
+		t.Fatal("the expression does not match what it should")
+	}
+	files := 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		// What is built or fetched is not tracked.
+		if err == nil && d.IsDir() && (path == ".git" || path == "bin" || d.Name() == ".terraform") {
+			return filepath.SkipDir
+		}
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		// A zero byte near the beginning is how Git itself tells binary files.
+		if err != nil || slices.Contains(text[:min(len(text), 8_000)], 0) {
+			return err
+		}
+		files++
+		if at := conflictRE.FindIndex(text); at != nil {
+			t.Errorf("%s:%d: a conflict that nobody resolved", path, strings.Count(string(text[:at[0]]), "\n")+1)
+		}
+		return nil
+	})
+	if err != nil || files < 500 {
+		t.Errorf("%d text files, %v", files, err)
+	}
+}

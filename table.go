@@ -65,8 +65,14 @@ type ClassSettings struct {
 	MinInSync int `json:"min_in_sync"`
 	// Survival is SurviveZone by default.
 	Survival Survival `json:"survival"`
-	// HashSlots is the number of hash slots in each region, 1 to BlockSlots; default HashSlotsDefault.
+	// HashSlots is the number of ranges for named keys with which the class begins in each region, 1 to
+	// BlockSlots; default HashSlotsDefault.
 	HashSlots int `json:"hash_slots"`
+	// Buckets is the number of slots over which the hash of a name is spread in each region: a multiple of
+	// BlockSlots, at least HashSlots. Ranges begin and end between slots, so it bounds how often they can be
+	// split. 0 in a class means that it has HashSlots slots, each with a range of its own, which are never
+	// split. 0 in a command that creates a class leaves the number to the cluster (BucketsDefault).
+	Buckets int `json:"buckets,omitempty"`
 	// ShardSize is the size in bytes that makes the active slot of a node count as full; default
 	// ShardSizeDefault.
 	ShardSize int64 `json:"shard_size"`
@@ -78,6 +84,21 @@ func DefaultClassSettings() ClassSettings {
 		Mode: Strong, Replicas: ReplicasDefault, MinInSync: MinInSyncDefault, Survival: SurviveZone,
 		HashSlots: HashSlotsDefault, ShardSize: ShardSizeDefault,
 	}
+}
+
+// NameSlots returns the number of slots over which the hash of a name is spread.
+func (c ClassSettings) NameSlots() int {
+	if c.Buckets > 0 {
+		return c.Buckets
+	}
+	return c.HashSlots
+}
+
+// FirstSlots returns the slots, counted from the first of the block, of the i-th of the ranges with which
+// the class begins in a region.
+func (c ClassSettings) FirstSlots(i int) (first, last Slot) {
+	n := c.NameSlots()
+	return Slot(i * n / c.HashSlots), Slot((i+1)*n/c.HashSlots) - 1
 }
 
 // Validate returns an error that lists every fault of the settings.
@@ -96,6 +117,8 @@ func (c ClassSettings) Validate() error {
 	// The inner max keeps the message meaningful when replicas is wrong as well.
 	fault(c.MinInSync < 1 || c.MinInSync > max(c.Replicas, 1), "min_in_sync is %d, but must be 1 to %d", c.MinInSync, c.Replicas)
 	fault(c.HashSlots < 1 || c.HashSlots > BlockSlots, "hash_slots is %d, but must be 1 to %d", c.HashSlots, BlockSlots)
+	fault(c.Buckets != 0 && (c.Buckets < c.HashSlots || c.Buckets > BucketsMax || c.Buckets%BlockSlots != 0),
+		"buckets is %d, but must be a multiple of %d from hash_slots to %d", c.Buckets, BlockSlots, BucketsMax)
 	fault(c.ShardSize < 1<<20 || c.ShardSize > RangeSizeMax, "shard_size is %d bytes, but must be 1 MiB to %d", c.ShardSize, RangeSizeMax)
 	if len(faults) > 0 {
 		return E(op, InvalidArgument, strings.Join(faults, "; "))

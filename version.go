@@ -51,6 +51,8 @@ const (
 	// FeaturePebbleFormat: the database on disk has the newest format of Pebble that the program knows, which
 	// older programs cannot open.
 	FeaturePebbleFormat
+	// FeatureRevokeBearer: all certificates of a user or operator are revoked by name and time.
+	FeatureRevokeBearer
 	featureEnd
 )
 
@@ -64,13 +66,14 @@ var versions = []struct {
 	{VersionBase, "0.13", nil},
 	{VersionBase + 1, "0.14", []Feature{
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
-		FeaturePebbleFormat,
+		FeaturePebbleFormat, FeatureRevokeBearer,
 	}},
 }
 
 var featureNames = [featureEnd]string{
 	NoFeature: "none", FeatureHandover: "handover", FeatureTransfer: "transfer", FeatureOperations: "operations", FeatureSplit: "split",
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
+	FeatureRevokeBearer: "revoke-bearer",
 }
 
 // String returns the stable name of the feature.

@@ -16,6 +16,8 @@ type Policy struct {
 	revision uint64
 	users    map[string]*Subject
 	roles    map[string]*compiledRole
+	// oldest is the user with a password whose credentials are the oldest, or nil.
+	oldest *User
 }
 
 // Subject answers questions about one principal. It is immutable and belongs to one Policy, so a
@@ -78,8 +80,20 @@ func Compile(previous *Policy, revision uint64, users []*User, roles []*Role) *P
 			s = p.compileUser(u)
 		}
 		p.users[u.Name] = s
+		if !u.Verifier.IsZero() && (p.oldest == nil || u.Credentials < p.oldest.Credentials) {
+			p.oldest = u
+		}
 	}
 	return p
+}
+
+// Oldest returns the user whose password was set first of all that exist, or nil. It is found when the policy is
+// compiled, so that the answer takes as long with thousands of users as with one.
+func (p *Policy) Oldest() *User {
+	if p == nil {
+		return nil
+	}
+	return p.oldest
 }
 
 // compileUser returns the subject of a user.

@@ -16,15 +16,14 @@ import (
 // Detection of dead connections. TCP and gRPC's keepalive need 10 s and more, and neither a stopped
 // process nor a firewall that lost the connection sends an error.
 const (
-	// probeEvery is the interval between two probes of a connection in use.
-	probeEvery = 400 * time.Millisecond
+	// probeEvery is the interval between two probes of a connection whose callers expect an answer,
+	// probeRarely of one whose callers wait for news.
+	probeEvery  = 400 * time.Millisecond
+	probeRarely = 2 * time.Second
 	// probeTimeout is the minimum time in which a probe must be answered. On a slow connection it
 	// is probeFactor times the usual time.
 	probeTimeout = time.Second
 	probeFactor  = 6
-	// patienceMax bounds how often the time of a probe doubles while no connection is established.
-	// The longest time then exceeds that of a handshake (package identity).
-	patienceMax = 3
 )
 
 // Conn is a connection to a node. When the node stops answering, the connection is replaced, and
@@ -36,14 +35,10 @@ type Conn struct {
 	// login returns the options that log one gRPC connection in, nil without a login.
 	login func() []grpc.DialOption
 
-	mu    sync.Mutex // guards cc, usual, replaced and closed
-	cc    *grpc.ClientConn
-	usual time.Duration // smoothed time of an answer
-	// replaced counts the replacements since the last answer. Each doubles the time of a probe: when a
-	// thousand clients return to a node at once, handshakes take longer than a probe, and clients that
-	// all give up and begin again would keep the node busy with handshakes that nobody finishes.
-	replaced int
-	closed   bool
+	mu     sync.Mutex // guards cc, usual and closed
+	cc     *grpc.ClientConn
+	usual  time.Duration // smoothed time of an answer
+	closed bool
 }
 
 // NewConn returns a connection to "host:port". The connection is established by the first call. login returns the options
@@ -81,19 +76,56 @@ func (c *Conn) Close() {
 	_ = c.cc.Close() // fails only if it was closed before
 }
 
-// Watch probes the connection while inUse returns true, and replaces it if a probe is not answered.
-// It returns when ctx ends. Unless renewed is nil, Watch calls it after each replacement.
-func (c *Conn) Watch(ctx context.Context, inUse func() bool, renewed func()) {
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
+// Use is what depends on a connection, which decides how often it is probed.
+type Use int
+
+// The uses. An idle client would cause constant traffic, so a connection without calls is not probed. Calls
+// that wait for news only, such as a watch over the metadata, are nearly idle: in a process with 500 clients,
+// probes as often as those of other calls took an eighth of the processor time.
+const (
+	Unused  Use = iota
+	Held        // by calls that may wait for long
+	Awaited     // by calls that expect an answer
+)
+
+// interval returns the interval of probes, 0 for none.
+func (u Use) interval() time.Duration {
+	switch u {
+	case Unused:
+		return 0
+	case Held:
+		return probeRarely
+	}
+	return probeEvery
+}
+
+// Watch probes the connection as its use demands, and replaces it if a probe is not answered. It returns when
+// ctx ends. Unless renewed is nil, Watch calls it after each replacement.
+//
+// begun, with room for one value, receives one when the use may have become greater. It spares the timers
+// of unused connections: a process may have thousands.
+func (c *Conn) Watch(ctx context.Context, begun <-chan struct{}, use func() Use, renewed func()) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
+		every := use().interval()
+		wake := begun
+		// Otherwise a caller that makes one call after the other would postpone the probe forever.
+		if every == probeEvery {
+			wake = nil
+		}
+		timer.Stop()
+		if every > 0 {
+			timer.Reset(every)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-wake:
+			continue
+		case <-timer.C:
 		}
-		// A connection without calls is not probed: an idle client would cause constant traffic.
-		if inUse() && !c.probeNode(ctx) && c.replaceConn() && renewed != nil {
+		if use() != Unused && !c.probeNode(ctx) && c.replaceConn() && renewed != nil {
 			renewed()
 		}
 	}
@@ -101,31 +133,31 @@ func (c *Conn) Watch(ctx context.Context, inUse func() bool, renewed func()) {
 
 // probeNode sends a Ping and reports whether the node answered in time. An error from the node is
 // an answer too.
+//
+// A connection that is not established is left alone: gRPC bounds each attempt to connect. When a
+// thousand clients return to a node at once, handshakes take longer than a probe, and clients that
+// abandoned them and began again would keep the node busy with handshakes that nobody finishes.
 func (c *Conn) probeNode(ctx context.Context) bool {
 	c.mu.Lock()
-	cc, most := c.cc, max(probeTimeout, probeFactor*c.usual)<<min(c.replaced, patienceMax)
-	// An established connection is not given more time: its node was not busy with its handshake.
-	if cc.GetState() == connectivity.Ready {
-		most = max(probeTimeout, probeFactor*c.usual)
-	}
+	cc, most := c.cc, max(probeTimeout, probeFactor*c.usual)
 	c.mu.Unlock()
+	if cc.GetState() != connectivity.Ready {
+		return true
+	}
 	// The lock is released during the probe: calls need it to get the connection.
 	probing, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	start := time.Now()
 	_, err := rhumbpb.NewClusterClient(cc).Ping(probing, &rhumbpb.PingRequest{})
-	// If ctx ended, the probe proves nothing, and the connection must not be replaced.
 	if err != nil && status.Code(err) == codes.DeadlineExceeded && probing.Err() != nil {
-		return ctx.Err() != nil
+		// If ctx ended, the probe proves nothing, and the connection must not be replaced. If the
+		// connection broke meanwhile, the probe waited for the next one.
+		return ctx.Err() != nil || cc.GetState() != connectivity.Ready
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// The same smoothing as that of TCP for its round-trip time: one slow answer changes little.
 	c.usual += (time.Since(start) - c.usual) / 8
-	// An error while connecting is no sign that the node has time.
-	if cc.GetState() == connectivity.Ready {
-		c.replaced = 0
-	}
 	return true
 }
 
@@ -146,7 +178,6 @@ func (c *Conn) replaceConn() bool {
 	// until their deadlines.
 	old := c.cc
 	c.cc = cc
-	c.replaced++
 	_ = old.Close()
 	return true
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
@@ -76,7 +77,7 @@ func TestSilentConnectionIsRenewed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
-		c.Watch(ctx, func() bool { return true }, func() { renewed <- struct{}{} })
+		c.Watch(ctx, nil, func() Use { return Awaited }, func() { renewed <- struct{}{} })
 		close(ended)
 	}()
 	if err := ping(); err == nil {
@@ -104,10 +105,83 @@ func TestUnusedConnectionIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	asked := make(chan struct{}, 8)
+	asked, begun := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go c.Watch(ctx, func() bool { asked <- struct{}{}; return false }, nil)
+	go c.Watch(ctx, begun, func() Use {
+		select {
+		case asked <- struct{}{}:
+		case <-ctx.Done():
+		}
+		return Unused
+	}, nil)
 	<-asked
+	begun <- struct{}{}
 	<-asked
+}
+
+// slow are credentials whose handshake takes until release is closed.
+type slow struct {
+	credentials.TransportCredentials
+	begun   atomic.Int32
+	release chan struct{}
+}
+
+func (s *slow) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	s.begun.Add(1)
+	select {
+	case <-s.release:
+		return s.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+}
+
+func (s *slow) Clone() credentials.TransportCredentials { return s }
+
+// TestSlowHandshakeIsFinished guards that a handshake which takes longer than probes wait is finished, and not
+// given up for another one. Once clients began a handshake every second, and of a thousand that returned to a
+// cluster at the same time none finished one.
+func TestSlowHandshakeIsFinished(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(ServerOptions(0, PlainText())...)
+	rhumbpb.RegisterClusterServer(s, pinged{})
+	go func() { _ = s.Serve(l) }()
+	defer s.Stop()
+	creds := &slow{TransportCredentials: PlainText(), release: make(chan struct{})}
+	c, err := NewConn(l.Addr().String(), nil, creds, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := rhumbpb.NewClusterClient(c.Client()).Ping(t.Context(), &rhumbpb.PingRequest{})
+		answered <- err
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	// Asked twice per probe. By then a probe that waited for the handshake would have ended.
+	const questions = 2 * (int(probeTimeout/probeEvery) + 3)
+	asked := make(chan struct{}, questions)
+	go c.Watch(ctx, nil, func() Use {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		return Awaited
+	}, nil)
+	for range questions {
+		<-asked
+	}
+	close(creds.release)
+	if err := <-answered; err != nil {
+		t.Errorf("the call that waited for the handshake: %v", err)
+	}
+	if n := creds.begun.Load(); n != 1 {
+		t.Errorf("%d handshakes were begun, want 1", n)
+	}
 }

@@ -31,7 +31,8 @@ const (
 	// which a node that restarted would look dead.
 	reconnectMax = time.Second
 	// dialTimeout bounds an attempt to connect without TLS, and connectTimeout the whole attempt: with
-	// TLS, it includes a handshake and the pause after one that a busy node refused.
+	// TLS, it includes the wait for a place (openingWait), a handshake, and the pause after one that a busy
+	// node refused.
 	dialTimeout    = 2 * time.Second
 	connectTimeout = 12 * time.Second
 	// streamsMax bounds the streams of one connection, HeaderBytesMax the headers of one request, and
@@ -73,9 +74,15 @@ func DialOptions(dial DialFunc, creds Credentials) []grpc.DialOption {
 		opts = append(opts, grpc.WithTransportCredentials(creds))
 	}
 	return append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-		defer cancel()
-		return dial(ctx, "tcp", addr)
+		bounded := func(ctx context.Context) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+			defer cancel()
+			return dial(ctx, "tcp", addr)
+		}
+		if p, ok := creds.(*paced); ok {
+			return p.dial(ctx, bounded)
+		}
+		return bounded(ctx)
 	}))
 }
 

@@ -102,7 +102,7 @@ func DecodeNode(m *rhumbpb.Node) (rhumb.Node, error) {
 func EncodeSettings(c rhumb.ClassSettings) *rhumbpb.ClassSettings {
 	return &rhumbpb.ClassSettings{
 		Mode: rhumbpb.Mode(c.Mode), Replicas: uint32(c.Replicas), MinInSync: uint32(c.MinInSync),
-		Survival: rhumbpb.Survival(c.Survival), HashSlots: uint32(c.HashSlots), ShardSize: c.ShardSize,
+		Survival: rhumbpb.Survival(c.Survival), HashSlots: uint32(c.HashSlots), ShardSize: c.ShardSize, Buckets: uint32(c.Buckets),
 	}
 }
 
@@ -111,7 +111,7 @@ func EncodeSettings(c rhumb.ClassSettings) *rhumbpb.ClassSettings {
 func DecodeSettings(m *rhumbpb.ClassSettings) rhumb.ClassSettings {
 	return rhumb.ClassSettings{
 		Mode: rhumb.Mode(clampToByte(int64(m.GetMode()))), Replicas: int(m.GetReplicas()), MinInSync: int(m.GetMinInSync()),
-		Survival: rhumb.Survival(clampToByte(int64(m.GetSurvival()))), HashSlots: int(m.GetHashSlots()), ShardSize: m.GetShardSize(),
+		Survival: rhumb.Survival(clampToByte(int64(m.GetSurvival()))), HashSlots: int(m.GetHashSlots()), ShardSize: m.GetShardSize(), Buckets: int(m.GetBuckets()),
 	}
 }
 
@@ -169,14 +169,14 @@ func DecodeTable(m *rhumbpb.Table) (rhumb.Table, error) {
 
 // EncodeBlock returns the message for a block of slots.
 func EncodeBlock(b rhumb.Block) *rhumbpb.Block {
-	return &rhumbpb.Block{Region: uint32(b.Region), Class: uint32(b.Class), Node: uint32(b.Node), First: uint32(b.First)}
+	return &rhumbpb.Block{Region: uint32(b.Region), Class: uint32(b.Class), Node: uint32(b.Node), First: uint32(b.First), Slots: b.Slots}
 }
 
 // DecodeBlock returns a block of slots.
 func DecodeBlock(m *rhumbpb.Block) rhumb.Block {
 	return rhumb.Block{
 		Region: rhumb.RegionID(m.GetRegion()), Class: rhumb.ClassID(m.GetClass()),
-		Node: rhumb.NodeID(m.GetNode()), First: rhumb.Slot(m.GetFirst()),
+		Node: rhumb.NodeID(m.GetNode()), First: rhumb.Slot(m.GetFirst()), Slots: m.GetSlots(),
 	}
 }
 
@@ -187,7 +187,7 @@ func EncodeRange(r *rhumb.Range) *rhumbpb.Range {
 		Epoch: uint64(r.Epoch), Allocated: uint64(r.Allocated), Version: r.Version,
 		Primary: uint32(r.Primary), Preferred: uint32(r.Preferred),
 		InSync: encodeNodes(r.InSync), Replicas: encodeNodes(r.Replicas), Quarantined: encodeNodes(r.Quarantined),
-		Recovery: encodeRecovery(r.Recovery), Leaving: encodeNodes(r.Leaving),
+		Recovery: encodeRecovery(r.Recovery), Last: uint32(r.Last), Birth: uint64(r.Birth), Leaving: encodeNodes(r.Leaving),
 	}
 }
 
@@ -219,7 +219,7 @@ func DecodeRange(m *rhumbpb.Range) *rhumb.Range {
 		Class: rhumb.ClassID(m.GetClass()), Epoch: rhumb.Epoch(m.GetEpoch()), Allocated: rhumb.Epoch(m.GetAllocated()),
 		Version: m.GetVersion(), Primary: rhumb.NodeID(m.GetPrimary()), Preferred: rhumb.NodeID(m.GetPreferred()),
 		InSync: decodeNodes(m.GetInSync()), Replicas: decodeNodes(m.GetReplicas()), Quarantined: decodeNodes(m.GetQuarantined()),
-		Recovery: decodeRecovery(m.GetRecovery()), Leaving: decodeNodes(m.GetLeaving()),
+		Recovery: decodeRecovery(m.GetRecovery()), Last: rhumb.Slot(m.GetLast()), Birth: rhumb.Epoch(m.GetBirth()), Leaving: decodeNodes(m.GetLeaving()),
 	}
 }
 

@@ -1,13 +1,18 @@
 package authority
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -426,4 +431,67 @@ func TestFiles(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(a.dir, keyFile), []byte("garbage"), 0o600))
 	_, err = Open(a.dir, Config{Wall: c.read})
 	refused(t, err, rhumb.Corrupt, "restore it from a backup")
+}
+
+// TestRenewalsArePaced guards the ledger against a node that renews without end. Other nodes are not concerned.
+func TestRenewalsArePaced(t *testing.T) {
+	c := newClock()
+	a := newAuthority(t, c)
+	csr, _ := newCSR(t)
+	_, chain := mustEnrol(t, a, mustToken(t, a, TokenRequest{Node: "eu-1"}), csr)
+	_, other := mustEnrol(t, a, mustToken(t, a, TokenRequest{Node: "eu-2"}), csr)
+	var err error
+	for i := 0; err == nil && i < 10*renewalsBurst; i++ {
+		_, err = a.Renew(chain, RenewRequest{CSR: csr})
+	}
+	if rhumb.KindOf(err) != rhumb.Overloaded || rhumb.RetryAfterOf(err) <= 0 {
+		t.Fatalf("a node renews without end: %v", err)
+	}
+	if _, err := a.Renew(other, RenewRequest{CSR: csr}); err != nil {
+		t.Errorf("another node: %v", err)
+	}
+	c.advance(rhumb.RetryAfterOf(err))
+	if _, err := a.Renew(chain, RenewRequest{CSR: csr}); err != nil {
+		t.Errorf("after the wait: %v", err)
+	}
+}
+
+// TestEnrolmentIsLogged guards that the log says which node got a certificate, and that a reload answers.
+func TestEnrolmentIsLogged(t *testing.T) {
+	c := newClock()
+	c.now = time.Now()
+	a := newAuthority(t, c)
+	var log bytes.Buffer
+	a.logger = slog.New(slog.NewTextHandler(&log, nil))
+	s, err := NewServer(a)
+	must(t, err)
+	csr, _ := newCSR(t)
+	tok := mustToken(t, a, TokenRequest{Node: "eu-7"})
+	body, err := json.Marshal(EnrolRequest{Token: tok.Encode(), CSR: csr})
+	must(t, err)
+	grant, err := s.enrol(httptest.NewRequest(http.MethodPost, PathEnrol, bytes.NewReader(body)))
+	must(t, err)
+	chain := mustParse(t, grant.(*Grant).Certificate)
+	body, err = json.Marshal(RenewRequest{CSR: csr})
+	must(t, err)
+	r := httptest.NewRequest(http.MethodPost, PathRenew, bytes.NewReader(body))
+	r.TLS = &tls.ConnectionState{PeerCertificates: chain}
+	_, err = s.renew(r)
+	must(t, err)
+	s.Reload()
+	for _, want := range []string{`msg="a node was enrolled" node=eu-7`, `msg="the certificate of a node was renewed" node=eu-7`, "were read again"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, log.String())
+		}
+	}
+}
+
+// TestIssuedAt guards that a certificate says in which second it was issued, although its validity begins earlier.
+func TestIssuedAt(t *testing.T) {
+	c := newClock()
+	a := newAuthority(t, c)
+	leaf := issueFor(t, a, identity.RoleUser)[0]
+	if got := identity.IssuedAt(leaf); !got.Equal(c.now) || !leaf.NotBefore.Before(c.now) {
+		t.Errorf("issued at %v, valid from %v; want %v", got, leaf.NotBefore, c.now)
+	}
 }

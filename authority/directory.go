@@ -21,6 +21,7 @@ import (
 	"github.com/rhumbdb/rhumb/authority/ledger"
 	"github.com/rhumbdb/rhumb/authority/token"
 	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/node/gate"
 )
 
 // The files of an authority.
@@ -71,6 +72,8 @@ type Authority struct {
 	wall    func() time.Time
 	logger  *slog.Logger
 	ledger  *ledger.Ledger
+	// renewals bounds the certificates that one node gets: each has a record in the ledger for good.
+	renewals *gate.Pace
 
 	mu   sync.Mutex // guards keys and seen
 	keys *keys
@@ -101,6 +104,9 @@ type Config struct {
 	// Adopt says, for Create, that the cluster exists already. No token then allows a node to
 	// create it.
 	Adopt bool
+	// Trust holds, for Create, other authorities of the cluster. Nodes trust them as well until Retire: if the directory of
+	// an authority is lost, nodes with certificates of the lost and of the new one have to accept each other.
+	Trust []*x509.Certificate
 }
 
 // setDefaults sets the fields that have no value: the clock of the machine and the default logger.
@@ -123,6 +129,11 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 	}
 	if err := validateAddresses(addresses); err != nil {
 		return err
+	}
+	for _, c := range cfg.Trust {
+		if !c.IsCA {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "the certificate of %q is that of no authority; take the ca.crt of a node or of an operator", c.Subject)
+		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
@@ -172,7 +183,7 @@ func writeAuthority(dir string, cluster rhumb.ClusterID, addresses []string, cfg
 	if err := writeKey(dir, signer); err != nil {
 		return err
 	}
-	if err := ledger.WriteFile(filepath.Join(dir, caFile), identity.EncodeCertificates(cert), 0o644); err != nil {
+	if err := ledger.WriteFile(filepath.Join(dir, caFile), identity.EncodeCertificates(append([]*x509.Certificate{cert}, cfg.Trust...)...), 0o644); err != nil {
 		return err
 	}
 	if err := writeAddresses(dir, addresses); err != nil {
@@ -234,7 +245,7 @@ func Open(dir string, cfg Config) (*Authority, error) {
 	if err != nil {
 		return nil, rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 	}
-	a := &Authority{dir: dir, wall: cfg.Wall, logger: cfg.Logger}
+	a := &Authority{dir: dir, wall: cfg.Wall, logger: cfg.Logger, renewals: newRenewalPace()}
 	if a.cluster, err = rhumb.ParseUUID(strings.TrimSpace(string(text))); err != nil {
 		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: %v", filepath.Join(dir, clusterFile), err)
 	}
@@ -316,6 +327,13 @@ func (a *Authority) load() (*keys, error) {
 	}
 	a.keys, a.seen = k, state
 	return k, nil
+}
+
+// forget makes the next load read the files.
+func (a *Authority) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.keys = nil
 }
 
 // fileStates returns a text that changes when a file of the keys is replaced.

@@ -127,6 +127,9 @@ func (a *Authority) Renew(chain []*x509.Certificate, req RenewRequest) (*Grant, 
 	if err := a.witness(k, peer, req.Head); err != nil {
 		return nil, err
 	}
+	if err := a.checkRenewal(peer.Name.Name); err != nil {
+		return nil, err
+	}
 	var fresh []*x509.Certificate
 	err = a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
 		now := s.Now(a.wall())

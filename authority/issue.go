@@ -115,6 +115,11 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 	if o.life <= 0 {
 		return nil, r, rhumb.Ef(op, rhumb.Unavailable, "the key of the authority expired at %s; run rhumb authority rotate", k.current.NotAfter.Format(time.RFC3339))
 	}
+	// A revocation of all certificates of a bearer ends those from before it and no later one.
+	issued, err := identity.IssuedExtension(now)
+	if err != nil {
+		return nil, r, rhumb.Wrap(op, err)
+	}
 	// The subject is for people who look at the certificate with other tools; names are compared by
 	// URI only.
 	t := &x509.Certificate{
@@ -125,6 +130,7 @@ func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           o.name.Role.Usages(),
 		URIs:                  []*url.URL{o.name.URI()},
+		ExtraExtensions:       []pkix.Extension{issued},
 	}
 	// Rhumb ignores these. Prometheus and tools such as curl need them to
 	// talk to the admin port. The authority vouches for the name of a node, and

@@ -4,7 +4,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/gate"
 )
 
 // Bounds of failed attempts. A token has 128 secret bits, so the bound protects the log and the
@@ -14,6 +17,31 @@ const (
 	failuresRefill = 10 * time.Second // one attempt is forgiven per interval
 	failuresAddrs  = 4096
 )
+
+// A node renews every few days, at once after a rotation, and again if an answer was lost. With these bounds, a node that was
+// broken into, or that loops, adds 144 records a day to the ledger.
+const (
+	renewalsEvery = 10 * time.Minute
+	renewalsBurst = 20
+)
+
+// newRenewalPace returns the bound of the renewals of each node.
+func newRenewalPace() *gate.Pace {
+	return gate.NewPace(renewalsEvery, renewalsBurst, prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "rhumb_authority_renewals_paced_total", Help: "Renewals that were refused because their node renews too often.",
+	}))
+}
+
+// checkRenewal refuses a node that renews too often.
+func (a *Authority) checkRenewal(node string) error {
+	wait := a.renewals.Take(node, a.wall())
+	if wait == 0 {
+		return nil
+	}
+	err := rhumb.Ef("authority.checkRenewal", rhumb.Overloaded, "node %s renews its certificate too often; the next renewal is accepted in %v", node, wait.Round(time.Second))
+	err.RetryAfter = wait
+	return err
+}
 
 // failureLimit bounds the rate of failed requests of each address.
 //

@@ -74,6 +74,7 @@ func NewServer(a *Authority) (*Server, error) {
 		}),
 	}
 	s.registry.MustRegister(s.requests, s.issues)
+	s.registry.MustRegister(a.renewals.Collectors()...)
 	// Patterns with a method: other methods and paths are refused by the mux without reaching code
 	// of this package.
 	mux := http.NewServeMux()
@@ -152,6 +153,17 @@ func admit(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(gateKey{}).(*gate.Conn); ok && !c.Authenticated() {
 		w.Header().Set("Connection", "close")
 	}
+}
+
+// Reload reads the files of the keys again. It is for the signal that asks daemons to do so: the server reads changed files
+// with the next request anyway.
+func (s *Server) Reload() {
+	s.a.forget()
+	if _, err := s.certificate(); err != nil {
+		s.a.logger.Error("the files of the authority cannot be read again", "err", rhumb.Message(err))
+		return
+	}
+	s.a.logger.Info("the files of the authority were read again; the ledger is read with each request anyway")
 }
 
 // quiet is a handler that demotes the messages of net/http: failed handshakes of strangers are no
@@ -309,7 +321,7 @@ func (s *Server) enrol(r *http.Request) (any, error) {
 	}
 	grant, err := s.a.Enrol(req)
 	if err == nil {
-		s.a.logger.Info("a node was enrolled", "remote", r.RemoteAddr, "founder", grant.Founder)
+		s.a.logger.Info("a node was enrolled", "node", bearerOf(grant), "remote", r.RemoteAddr, "founder", grant.Founder)
 	}
 	return grant, err
 }
@@ -322,7 +334,20 @@ func (s *Server) renew(r *http.Request) (any, error) {
 		return nil, err
 	}
 	grant, err := s.a.Renew(r.TLS.PeerCertificates, req)
+	if err == nil {
+		s.a.logger.Info("the certificate of a node was renewed", "node", bearerOf(grant), "remote", r.RemoteAddr)
+	}
 	return grant, err
+}
+
+// bearerOf returns the name of the node that got a certificate.
+func bearerOf(g *Grant) string {
+	certs, err := identity.ParseCertificates([]byte(g.Certificate))
+	if err != nil {
+		return ""
+	}
+	name, _ := identity.FromCertificate(certs[0])
+	return name.Name
 }
 
 // check answers a node that wants to know which authorities to trust.

@@ -25,8 +25,9 @@ type UserInfo struct {
 type RoleInfo struct {
 	Name   string
 	Grants []access.Grant
-	// Users lists the users that have the role. Only cluster admins see it.
-	Users []string
+	// Users lists the users that have the role. Only cluster admins see it; for others it is empty and UsersHidden set.
+	Users       []string
+	UsersHidden bool
 }
 
 // Caller is the caller as the cluster identified it, with its rights.
@@ -204,7 +205,7 @@ func (c *Client) Roles(ctx context.Context) ([]RoleInfo, error) {
 	}
 	roles := make([]RoleInfo, 0, len(resp.Roles))
 	for _, r := range resp.Roles {
-		roles = append(roles, RoleInfo{r.Name, api.DecodeGrants(r.Grants), r.Users})
+		roles = append(roles, RoleInfo{r.Name, api.DecodeGrants(r.Grants), r.Users, r.UsersHidden})
 	}
 	return roles, nil
 }

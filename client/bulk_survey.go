@@ -62,8 +62,8 @@ func (t *Table) startBulkSurvey(ctx context.Context, op rhumb.Op, names [][]byte
 		default:
 			s.searched++
 		}
-		first, _ := t.c.meta.firstSlot(t, r.ID) // regionsWith returns only regions that have one
-		s.regions = append(s.regions, askedRegion{r.ID, first})
+		b, _ := t.c.meta.hashBlock(t, r.ID) // regionsWith returns only regions that have one
+		s.regions = append(s.regions, askedRegion{r.ID, b.First})
 	}
 	s.slots = make([]rhumb.Slot, len(names))
 	for n, name := range names {

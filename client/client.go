@@ -83,6 +83,7 @@ func newClient(cfg Config) (*Client, error) {
 	if c.creds, c.source, err = cfg.openCredentials(); err != nil {
 		return nil, err
 	}
+	c.creds = api.Paced(c.creds)
 	if cfg.User != "" {
 		// One account for all connections, which share the keys of the password.
 		c.login = login.NewAccount(cfg.User, cfg.Password).Options

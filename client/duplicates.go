@@ -25,7 +25,7 @@ func (t *Table) Duplicates(ctx context.Context, o ScanOptions) iter.Seq2[rhumb.I
 			}
 			// A named key is in the range that its name hashes to, a key that the server named is
 			// not.
-			if id, err := t.c.meta.rangeOfName(t, it.Key.Home.Region, it.Key.Name); err != nil || id != it.Key.Home {
+			if id, err := t.c.meta.homeOfName(t, it.Key.Home.Region, it.Key.Name); err != nil || id != it.Key.Home {
 				continue
 			}
 			if first.Key.Name == nil || !bytes.Equal(it.Key.Name, first.Key.Name) {

@@ -56,7 +56,7 @@ func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetO
 		if open && t.c.meta.isDead(at.Region) {
 			continue // the second round asks the other regions
 		}
-		id, err := t.rangeOf(at, fixed, name)
+		id, err := t.homeOf(at, fixed, name)
 		if err != nil {
 			return nil, err
 		}
@@ -87,11 +87,12 @@ type manyReads struct {
 	byRange  map[rhumb.RangeID][]int // the next round: indexes in names
 }
 
-// addRead adds the read of a name in a range to the next round.
+// addRead adds the read of a name with a home to the next round.
 func (r *manyReads) addRead(id rhumb.RangeID, i int) {
 	if r.byRange == nil {
 		r.byRange = map[rhumb.RangeID][]int{}
 	}
+	id = r.t.c.meta.rangeID(id)
 	r.byRange[id] = append(r.byRange[id], i)
 }
 
@@ -124,7 +125,7 @@ func (r *manyReads) addMissing(first []rhumb.RegionID) error {
 			if region == first[i] {
 				continue
 			}
-			id, err := c.meta.rangeOfName(r.t, region, name)
+			id, err := c.meta.homeOfName(r.t, region, name)
 			if err != nil {
 				return err
 			}

@@ -325,14 +325,14 @@ func (w *manyWrites) writeAll(ctx context.Context, places []int, present bool) (
 	for _, i := range places {
 		id, err := w.home, error(nil)
 		if !w.fixed {
-			id, err = w.c.meta.rangeOfName(w.tableAt(i), w.targets[i].region, w.mutations[i].Name)
+			id, err = w.c.meta.homeOfName(w.tableAt(i), w.targets[i].region, w.mutations[i].Name)
 		}
 		if err != nil {
 			w.out[i].Err = err
 			continue
 		}
 		// Mutations of different tables may share a part, if their tables share a class.
-		part := rangePart{id, w.targets[i].created}
+		part := rangePart{w.c.meta.rangeID(id), w.targets[i].created}
 		parts[part] = append(parts[part], i)
 	}
 	// No lock is needed: the parts share no place.
@@ -359,7 +359,13 @@ func (w *manyWrites) writeAll(ctx context.Context, places []int, present bool) (
 // writePart writes mutations of one range in one request. A request is applied as a whole or not at
 // all, so one mutation that does not fit its record fails all of them; writePart then writes the
 // two halves separately, until that mutation is alone.
+//
+// That also happens if the range was split and the mutations belong to both parts now.
 func (w *manyWrites) writePart(ctx context.Context, id rhumb.RangeID, places []int, present bool) {
+	if !w.fixed {
+		// The range of the first key, whatever has become of the one by which the part was formed.
+		id = w.tableAt(places[0]).homeIn(id, w.mutations[places[0]].Name)
+	}
 	mutations := make([]rhumb.Mutation, len(places))
 	for n, i := range places {
 		mutations[n] = w.mutations[i]
@@ -388,7 +394,7 @@ func (w *manyWrites) recordOutcome(out BatchResult, places []int) {
 	for n, i := range places {
 		m, at := &w.mutations[i], &w.targets[i]
 		r := Result{
-			Key:     rhumb.Key{Table: m.Table, Home: out.Receipt.Range, Name: m.Name},
+			Key:     rhumb.Key{Table: m.Table, Home: w.tableAt(i).homeIn(out.Receipt.Range, m.Name), Name: m.Name},
 			Applied: out.Applied, Version: out.Version, Existed: out.Existed[n], Receipt: out.Receipt,
 		}
 		r.Receipt.Searched, r.Receipt.Unasked = at.searched, at.unasked

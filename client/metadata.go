@@ -26,9 +26,10 @@ type metadata struct {
 	classes map[rhumb.ClassID]rhumb.Class
 	tables  map[rhumb.TableID]rhumb.Table
 	byName  map[string]rhumb.TableID
-	hash    map[blockOwner]rhumb.Slot // the first slot of the hash block of a class in a region
-	inserts []rhumb.Block             // the blocks that belong to nodes
+	hash    map[blockOwner]rhumb.Block // the hash block of a class in a region
+	inserts []rhumb.Block              // the blocks that belong to nodes
 	ranges  map[rhumb.RangeID]*rhumb.Range
+	wide    []rhumb.RangeID                 // the ranges of several slots, sorted
 	active  map[rhumb.RangeID]rhumb.RangeID // the newest range in a node's block, by the first slot of the block
 	changed chan struct{}                   // closed and replaced with every change
 }
@@ -47,7 +48,7 @@ func newMetadata() *metadata {
 func (m *metadata) clearLocked() {
 	m.regions, m.nodes = map[rhumb.RegionID]rhumb.Region{}, map[rhumb.NodeID]rhumb.Node{}
 	m.classes, m.tables, m.byName = map[rhumb.ClassID]rhumb.Class{}, map[rhumb.TableID]rhumb.Table{}, map[string]rhumb.TableID{}
-	m.hash, m.inserts = map[blockOwner]rhumb.Slot{}, nil
+	m.hash, m.inserts, m.wide = map[blockOwner]rhumb.Block{}, nil, nil
 	m.ranges, m.active = map[rhumb.RangeID]*rhumb.Range{}, map[rhumb.RangeID]rhumb.RangeID{}
 }
 
@@ -113,7 +114,7 @@ func (m *metadata) mergeLocked(u *api.Metadata) {
 		// A block without a node holds the hash slots of a class; the others hold the ranges for
 		// inserts on a node.
 		if b.Node == rhumb.NoNode {
-			m.hash[blockOwner{b.Region, b.Class}] = b.First
+			m.hash[blockOwner{b.Region, b.Class}] = b
 		} else if !slices.Contains(m.inserts, b) {
 			m.inserts = append(m.inserts, b)
 		}
@@ -129,7 +130,49 @@ func (m *metadata) mergeLocked(u *api.Metadata) {
 	}
 	for _, id := range u.RemovedRanges {
 		delete(m.ranges, id)
+		if i, found := slices.BinarySearchFunc(m.wide, id, rhumb.RangeID.Compare); found {
+			m.wide = slices.Delete(m.wide, i, i+1)
+		}
 	}
+}
+
+// indexRangeLocked makes rangeOfLocked find a range of several slots by all of them. A range of a class
+// that can be split is found by one slot too.
+func (m *metadata) indexRangeLocked(r *rhumb.Range) {
+	if i, found := slices.BinarySearchFunc(m.wide, r.ID, rhumb.RangeID.Compare); !found && r.Last != 0 {
+		m.wide = slices.Insert(m.wide, i, r.ID)
+	}
+}
+
+// rangeOfLocked returns the range that holds a home, or nil if it is unknown.
+func (m *metadata) rangeOfLocked(home rhumb.RangeID) *rhumb.Range {
+	// A range that is reserved for a split does not serve yet.
+	if r := m.ranges[home]; r != nil && r.Birth == 0 {
+		return r
+	}
+	i, found := slices.BinarySearchFunc(m.wide, home, rhumb.RangeID.Compare)
+	if found {
+		i++
+	}
+	for i--; i >= 0; i-- {
+		if r := m.ranges[m.wide[i]]; r != nil && r.Birth == 0 {
+			if r.Holds(home) {
+				return r
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// rangeID returns the id of the range that holds a home, or the home if the range is unknown.
+func (m *metadata) rangeID(home rhumb.RangeID) rhumb.RangeID {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if r := m.rangeOfLocked(home); r != nil {
+		return r.ID
+	}
+	return home
 }
 
 // forgetTable removes a table that this client has dropped, before the watch says so: its next call must
@@ -155,6 +198,7 @@ func (m *metadata) putRangeLocked(r *rhumb.Range) bool {
 		return false
 	}
 	m.ranges[r.ID] = r
+	m.indexRangeLocked(r)
 	// Nodes open the slots of a block in order, so the highest slot is the newest range.
 	block := rhumb.RangeID{Region: r.ID.Region, Slot: r.ID.Slot - r.ID.Slot%rhumb.BlockSlots}
 	if last, ok := m.active[block]; !ok || last.Slot < r.ID.Slot {
@@ -196,12 +240,12 @@ func (m *metadata) nextChange() <-chan struct{} {
 	return m.changed
 }
 
-// primaryOf returns the descriptor of a range and the node that is its primary. ok is false if
-// either is unknown; r is nil if the range is.
+// primaryOf returns the descriptor of the range of a home, and the node that is its primary. ok is false
+// if either is unknown; r is nil if the range is.
 func (m *metadata) primaryOf(id rhumb.RangeID) (r *rhumb.Range, n rhumb.Node, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	r = m.ranges[id]
+	r = m.rangeOfLocked(id)
 	if r == nil {
 		return nil, n, false
 	}
@@ -209,26 +253,27 @@ func (m *metadata) primaryOf(id rhumb.RangeID) (r *rhumb.Range, n rhumb.Node, ok
 	return r, n, ok
 }
 
-// rangeOfName returns the range of a named key of a table in a region.
-func (m *metadata) rangeOfName(t *Table, region rhumb.RegionID, name []byte) (rhumb.RangeID, error) {
+// homeOfName returns the home of a named key of a table in a region. The key is in the range that holds
+// the home.
+func (m *metadata) homeOfName(t *Table, region rhumb.RegionID, name []byte) (rhumb.RangeID, error) {
 	const op rhumb.Op = "client"
 	m.mu.RLock()
-	first, ok := m.hash[blockOwner{region, t.info.Class}]
+	b, ok := m.hash[blockOwner{region, t.info.Class}]
 	m.mu.RUnlock()
 	// A region that joined after the class was created gets its hash slots later.
 	if !ok {
 		return rhumb.RangeID{}, rhumb.Ef(op, rhumb.Unavailable, "table %s has no slots in region %s yet; retry", t.info.Name, region)
 	}
-	return rhumb.RangeID{Region: region, Slot: first + keys.HashSlot(name, t.info.Colocate, t.slots)}, nil
+	return rhumb.RangeID{Region: region, Slot: b.First + keys.HashSlot(name, t.info.Colocate, t.slots)}, nil
 }
 
-// firstSlot returns the first hash slot of a table's class in a region, and whether the class has
+// hashBlock returns the block of the hash slots of a table's class in a region, and whether the class has
 // hash slots there.
-func (m *metadata) firstSlot(t *Table, region rhumb.RegionID) (rhumb.Slot, bool) {
+func (m *metadata) hashBlock(t *Table, region rhumb.RegionID) (rhumb.Block, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	first, ok := m.hash[blockOwner{region, t.info.Class}]
-	return first, ok
+	b, ok := m.hash[blockOwner{region, t.info.Class}]
+	return b, ok
 }
 
 // regionByName returns a region, or an error of kind NotFound that lists the regions.

@@ -66,7 +66,7 @@ func (t *Table) getRecord(ctx context.Context, op rhumb.Op, name []byte, o GetOp
 		if o.Home == "" {
 			home.Region = t.c.here.ID
 		}
-		id, err := t.rangeOf(home, fixed, name)
+		id, err := t.homeOf(home, fixed, name)
 		if err != nil {
 			return Got{}, err
 		}
@@ -109,7 +109,7 @@ func (t *Table) findRecord(ctx context.Context, op rhumb.Op, name []byte, o read
 	if isCached {
 		first = cached
 	}
-	id, err := c.meta.rangeOfName(t, first, name)
+	id, err := c.meta.homeOfName(t, first, name)
 	if c.meta.isDead(first) {
 		// No region is excluded, so that the result lists the dead one as unasked.
 		return t.searchRegions(ctx, op, name, 0, o)

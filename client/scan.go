@@ -86,11 +86,13 @@ type scan struct {
 	slots                  chan struct{} // holds a token for each running fetch
 	work                   sync.WaitGroup
 	cursors                cursors
+	added                  cursors // by coverSplit, not in cursors yet
 }
 
 // cursor is the position of a scan in one range.
 type cursor struct {
 	id    rhumb.RangeID
+	last  rhumb.Slot   // the last slot of the range when the cursor began
 	items []rhumb.Item // of the present page, not yielded yet
 	next  chan page    // delivers the next page; nil after the last
 }
@@ -99,6 +101,10 @@ type page struct {
 	items []rhumb.Item
 	more  bool
 	err   error
+	// last is the last slot that the page covers, and after the name that it begins after: if the range was
+	// split, another cursor covers the slots beyond.
+	last  rhumb.Slot
+	after []byte
 }
 
 // cursors is a heap ordered by the next record's name, then its home. No cursor in it is empty.
@@ -107,7 +113,7 @@ type cursors []*cursor
 func (h cursors) Len() int { return len(h) }
 func (h cursors) Less(i, j int) bool {
 	c := bytes.Compare(h[i].items[0].Key.Name, h[j].items[0].Key.Name)
-	return c < 0 || c == 0 && h[i].id.Compare(h[j].id) < 0
+	return c < 0 || c == 0 && h[i].items[0].Key.Home.Compare(h[j].items[0].Key.Home) < 0
 }
 func (h cursors) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 func (h *cursors) Push(x any)   { *h = append(*h, x.(*cursor)) }
@@ -134,12 +140,12 @@ func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 			return nil, err
 		}
 	}
-	ids, err := t.rangesToScan(o)
+	ranges, err := t.rangesToScan(o)
 	if err != nil {
 		return nil, err
 	}
 	s := &scan{t: t, o: o, ctx: ctx, slots: make(chan struct{}, scanFetchMax)}
-	n := max(len(ids), 1)
+	n := max(len(ranges), 1)
 	// Each cursor holds up to two pages: the present one and the next.
 	s.pageRecords, s.pageBytes = rhumb.ScanPageMax, min(rhumb.ScanPageBytes, max(scanBytesMax/(2*n), 16<<10))
 	if o.Limit > 0 {
@@ -147,12 +153,14 @@ func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 		s.pageRecords = min(s.pageRecords, 2*o.Limit/n+16, o.Limit)
 	}
 	// All ranges are fetched at once; slots bounds how many fetches run.
-	for _, id := range ids {
-		c := &cursor{id: id}
+	for _, r := range ranges {
+		c := &cursor{id: r.ID, last: r.LastSlot()}
+		// The name has one home in a range. Another range of named keys does not have it.
+		at := t.homeIn(r.ID, after)
 		switch {
 		case o.After == "":
 			s.fetchAfter(c, nil)
-		case id.Compare(home) <= 0:
+		case at.Compare(home) <= 0 || !r.Holds(at):
 			s.fetchAfter(c, after)
 		default:
 			s.fetchFrom(c, after) // a record of the same name in a later home is after the token
@@ -163,7 +171,7 @@ func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 }
 
 // rangesToScan returns the ranges that may hold records of a scan.
-func (t *Table) rangesToScan(o ScanOptions) ([]rhumb.RangeID, error) {
+func (t *Table) rangesToScan(o ScanOptions) ([]*rhumb.Range, error) {
 	only := rhumb.RegionID(0)
 	switch {
 	case o.Region != "":
@@ -176,24 +184,25 @@ func (t *Table) rangesToScan(o ScanOptions) ([]rhumb.RangeID, error) {
 		only = t.c.here.ID
 	}
 	ranges := t.c.meta.sortedRanges(func(r *rhumb.Range) bool {
-		return r.Class == t.info.Class && (only == 0 || r.ID.Region == only)
+		// A range that is reserved for a split holds nothing yet.
+		return r.Class == t.info.Class && r.Birth == 0 && (only == 0 || r.ID.Region == only)
 	})
 	// A prefix with the colocate byte contains the whole hashed part of its names.
 	oneSlot := t.info.Colocate != 0 && bytes.IndexByte(o.Prefix, t.info.Colocate) >= 0
-	var ids []rhumb.RangeID
+	var out []*rhumb.Range
 	for _, r := range ranges {
-		first, ok := t.c.meta.firstSlot(t, r.ID.Region)
+		b, ok := t.c.meta.hashBlock(t, r.ID.Region)
 		// Ranges of hash slots hold named keys, the others hold keys that the server named.
-		hashed := ok && rhumb.Block{First: first}.Contains(r.ID.Slot)
+		hashed := ok && b.Contains(r.ID.Slot)
 		switch {
-		case hashed && oneSlot && r.ID.Slot != first+t.slotOf(t.info.Colocate, o.Prefix):
+		case hashed && oneSlot && !r.Holds(t.homeIn(r.ID, o.Prefix)):
 			continue // all names with this prefix hash to another slot
 		case !hashed && len(o.Prefix) > rhumb.SequenceNameSize:
 			continue // names that the server assigns are shorter
 		}
-		ids = append(ids, r.ID)
+		out = append(out, r)
 	}
-	return ids, nil
+	return out, nil
 }
 
 // run yields records until the end, the limit or an error.
@@ -209,7 +218,8 @@ func (s *scan) run(yield func(rhumb.Item, error) bool) error {
 			live = append(live, c)
 		}
 	}
-	s.cursors = live
+	s.cursors = append(live, s.added...)
+	s.added = nil
 	heap.Init(&s.cursors)
 	for n := 0; len(s.cursors) > 0 && (s.o.Limit == 0 || n < s.o.Limit); n++ {
 		c := s.cursors[0]
@@ -223,10 +233,16 @@ func (s *scan) run(yield func(rhumb.Item, error) bool) error {
 			if err != nil {
 				return err
 			}
-			if !ok {
+			if ok {
+				heap.Fix(&s.cursors, 0)
+			} else {
 				heap.Pop(&s.cursors)
-				continue
 			}
+			for _, more := range s.added {
+				heap.Push(&s.cursors, more)
+			}
+			s.added = nil
+			continue
 		}
 		// The cursor has a later record now, so its place in the heap may have changed.
 		heap.Fix(&s.cursors, 0)
@@ -240,6 +256,9 @@ func (s *scan) nextPage(c *cursor) (bool, error) {
 	for c.next != nil {
 		p := <-c.next
 		c.next = nil
+		if p.err == nil {
+			p.err = s.coverSplit(c, &p)
+		}
 		// An error of one range ends the scan: leaving its records out would look like a complete
 		// result.
 		if p.err != nil {
@@ -257,6 +276,24 @@ func (s *scan) nextPage(c *cursor) (bool, error) {
 	return false, nil
 }
 
+// coverSplit adds a cursor for the slots that a page did not cover because the range of its cursor was
+// split meanwhile. The new cursor begins where the page began, so its first page must be known before the
+// next record is yielded.
+func (s *scan) coverSplit(c *cursor, p *page) error {
+	if p.last == 0 || p.last >= c.last {
+		return nil
+	}
+	beyond := &cursor{id: rhumb.RangeID{Region: c.id.Region, Slot: p.last + 1}, last: c.last}
+	c.last = p.last
+	s.fetchAfter(beyond, p.after)
+	// Another split of the other part adds a further cursor there.
+	ok, err := s.nextPage(beyond)
+	if ok {
+		s.added = append(s.added, beyond)
+	}
+	return err
+}
+
 // fetchAfter starts fetching a cursor's next page: the records after a name, or from the beginning
 // of the range if name is nil.
 func (s *scan) fetchAfter(c *cursor, name []byte) {
@@ -268,7 +305,7 @@ func (s *scan) fetchAfter(c *cursor, name []byte) {
 func (s *scan) fetchFrom(c *cursor, name []byte) {
 	s.startFetch(c, func() page {
 		const op rhumb.Op = "client.Table.Scan"
-		got, err := s.t.readOne(s.ctx, op, c.id, name, readOptions{local: s.o.Local})
+		got, err := s.t.readOne(s.ctx, op, s.t.homeIn(c.id, name), name, readOptions{local: s.o.Local})
 		if err != nil {
 			return page{err: err}
 		}
@@ -314,7 +351,7 @@ func (s *scan) fetchPage(id rhumb.RangeID, after []byte) page {
 		return page{err: err}
 	}
 	// Items do not carry the keys' tables and homes, which are those of the request.
-	p := page{more: resp.More, items: make([]rhumb.Item, len(resp.Items))}
+	p := page{more: resp.More, items: make([]rhumb.Item, len(resp.Items)), last: rhumb.Slot(resp.Last), after: after}
 	for i, it := range resp.Items {
 		p.items[i] = api.DecodeItem(it, s.t.info.ID, id, nil)
 	}

@@ -137,7 +137,8 @@ func decodeAuthorities(ms []*rhumbpb.AuthorityInfo) (out []Authority) {
 }
 
 // Revoke names the certificates to revoke: exactly one of the names is set.
-// A node, user or operator stands for all its certificates that nodes report.
+// The name of a user or operator means all its certificates that were issued before now, that of a node those that
+// nodes report.
 //
 // A name is a request about the present: certificates that the bearer gets later are valid. To keep
 // somebody out, disable the user, or revoke at the authority too.

@@ -25,7 +25,8 @@ func newPause() *backoff.ExponentialBackOff {
 // to alive are set by the caller of Client.send, the others hold the state of the attempts.
 type request struct {
 	op rhumb.Op
-	// id is the range that is asked.
+	// id is a home in the range that is asked: that of the key, or the first of the range. The range of the
+	// home may change between attempts.
 	id rhumb.RangeID
 	// at, if not empty, is the address of the only node that is asked. That node finds the range
 	// itself.
@@ -182,7 +183,7 @@ func (c *Client) afterRefusal(r *request, asked rhumb.NodeID, resp *rhumbpb.Resp
 	news := c.meta.learnRange(hint.Newer)
 	switch err.Kind {
 	case rhumb.NotPrimary:
-		if hint.Newer != nil && hint.Newer.ID != r.id && r.write {
+		if hint.Newer != nil && !hint.Newer.Holds(r.id) && r.write {
 			// An insert that the node redirects to another range.
 			r.last = &movedError{hint.Newer.ID, err}
 			return fail

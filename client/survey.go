@@ -72,7 +72,7 @@ func (t *Table) planSurvey(op rhumb.Op, name []byte, except rhumb.RegionID) (*su
 			s.unasked = append(s.unasked, r.ID)
 			continue
 		}
-		id, err := t.c.meta.rangeOfName(t, r.ID, name)
+		id, err := t.c.meta.homeOfName(t, r.ID, name)
 		if err != nil {
 			return nil, err
 		}

@@ -44,7 +44,7 @@ func (c *Client) knownTable(name string) *Table {
 	if !ok || class.Settings.HashSlots < 1 {
 		return nil
 	}
-	return &Table{c: c, info: t, slots: class.Settings.HashSlots}
+	return &Table{c: c, info: t, slots: class.Settings.NameSlots()}
 }
 
 // awaitTable waits until the watch has delivered a table that exists at a revision.
@@ -88,12 +88,20 @@ func (t *Table) parseHome(s string) (home rhumb.RangeID, fixed bool, err error) 
 	return rhumb.RangeID{Region: r.ID}, false, err
 }
 
-// rangeOf returns the range of a name in a home that parseHome returned.
-func (t *Table) rangeOf(home rhumb.RangeID, fixed bool, name []byte) (rhumb.RangeID, error) {
+// homeIn returns the home of a record in a range: that of its name if the range holds named keys.
+func (t *Table) homeIn(id rhumb.RangeID, name []byte) rhumb.RangeID {
+	if b, ok := t.c.meta.hashBlock(t, id.Region); ok && b.Contains(id.Slot) {
+		id.Slot = b.First + t.slotOf(t.info.Colocate, name)
+	}
+	return id
+}
+
+// homeOf returns the home of a name where parseHome has found it.
+func (t *Table) homeOf(home rhumb.RangeID, fixed bool, name []byte) (rhumb.RangeID, error) {
 	if fixed {
 		return home, nil
 	}
-	return t.c.meta.rangeOfName(t, home.Region, name)
+	return t.c.meta.homeOfName(t, home.Region, name)
 }
 
 // slotOf returns the hash slot of a name, counted from the first slot of its block.

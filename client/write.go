@@ -112,7 +112,7 @@ func (t *Table) applyOne(ctx context.Context, op rhumb.Op, m rhumb.Mutation, o B
 		return Result{}, err
 	}
 	r := Result{
-		Key:     rhumb.Key{Table: t.info.ID, Home: out.Receipt.Range, Name: m.Name},
+		Key:     rhumb.Key{Table: t.info.ID, Home: t.homeIn(out.Receipt.Range, m.Name), Name: m.Name},
 		Applied: out.Applied, Version: out.Version, Receipt: out.Receipt,
 	}
 	// Inserts, and writes that did not look, know nothing of earlier records.
@@ -223,7 +223,7 @@ func (c *Client) tableOf(op rhumb.Op, mutations []rhumb.Mutation) (*Table, error
 	if !ok || class.Settings.HashSlots < 1 {
 		return nil, rhumb.Ef(op, rhumb.Unavailable, "class %s of table %s is not known yet; retry", first.Class, first.Name)
 	}
-	return &Table{c: c, info: first, slots: class.Settings.HashSlots}, nil
+	return &Table{c: c, info: first, slots: class.Settings.NameSlots()}, nil
 }
 
 // checkOneSlot rejects a batch whose names hash to several slots, unless its home names the slot.
@@ -382,17 +382,18 @@ func (p *plan) outcomeOfAbsent() (BatchResult, error) {
 
 // writeInRegion writes a batch of named keys in a home region.
 func (p *plan) writeInRegion(ctx context.Context, region rhumb.RegionID, mutations []rhumb.Mutation) (BatchResult, error) {
-	id, err := p.c.meta.rangeOfName(p.t, region, mutations[0].Name)
+	id, err := p.c.meta.homeOfName(p.t, region, mutations[0].Name)
 	if err != nil {
 		return BatchResult{}, err
 	}
 	return p.writeToRange(ctx, id, mutations)
 }
 
-// writeToRange writes a batch to a range, under one request ID for all attempts.
+// writeToRange writes a batch to the range of a home, under one request ID for all attempts. The ID stays
+// the same if the range is split meanwhile: both parts know the requests from before.
 func (p *plan) writeToRange(ctx context.Context, id rhumb.RangeID, mutations []rhumb.Mutation) (BatchResult, error) {
 	c := p.c
-	w := c.window.forRange(id)
+	w := c.window.forRange(c.meta.rangeID(id))
 	seq, err := w.takeNumber(ctx)
 	if err != nil {
 		return BatchResult{}, rhumb.WrapKind(p.op, kindOfContext(err), err)

@@ -13,9 +13,11 @@ import (
 //	version(1) prev(16) hash(16) body
 //	body     = epoch node seq start requests:count request*
 //	request  = flags(1) [client(16) seq] hlc(8, big endian) existed:count bit* names:count bytes* writes:count write*
+//	           [split] [slot*]
 //	write    = table name:bytes value
 //	value    = bytes                     in the wire form
 //	value    = length                    in the index form: the bytes are stored under the versioned key
+//	slot     = of each write; absent if all keys are in the first slot of the range
 //
 // The hash always covers the wire form. A store keeps the index form, because the values are already
 // stored under their keys and should not be written twice. Reading an entry back inserts the values
@@ -25,7 +27,11 @@ const codecVersion = 1
 const (
 	flagID   = 1 << 0
 	flagNoop = 1 << 1
-	flagsAll = flagID | flagNoop
+	// The flags below are set only in clusters whose version has rhumb.FeatureSplit: earlier builds do not
+	// decode them.
+	flagSlots = 1 << 2
+	flagSplit = 1 << 3
+	flagsAll  = flagID | flagNoop | flagSlots | flagSplit
 )
 
 // prefixSize is the number of bytes before the body.
@@ -99,6 +105,15 @@ func (r *Request) appendTo(dst []byte, values bool) []byte {
 	if r.Noop {
 		flags |= flagNoop
 	}
+	if r.Split != 0 {
+		flags |= flagSplit
+	}
+	for i := range r.Writes {
+		if r.Writes[i].Slot != 0 {
+			flags |= flagSlots
+			break
+		}
+	}
 	dst = append(dst, flags)
 	if flags&flagID != 0 {
 		dst = append(dst, r.ID.Client[:]...)
@@ -130,6 +145,14 @@ func (r *Request) appendTo(dst []byte, values bool) []byte {
 		// The length is written in both forms: the reader of an index entry needs it to fill in values.
 		if values {
 			dst = append(dst, w.Value...)
+		}
+	}
+	if flags&flagSplit != 0 {
+		dst = binary.AppendUvarint(dst, uint64(r.Split))
+	}
+	if flags&flagSlots != 0 {
+		for i := range r.Writes {
+			dst = binary.AppendUvarint(dst, uint64(r.Writes[i].Slot))
 		}
 	}
 	return dst
@@ -302,6 +325,29 @@ func (d *decoder) readRequest(r *Request) {
 		if d.err != nil {
 			return
 		}
+	}
+	d.readSlots(r, flags[0])
+}
+
+// readSlots decodes Request.Split and the slots of the writes.
+func (d *decoder) readSlots(r *Request, flags byte) {
+	if flags&flagSplit != 0 {
+		r.Split = rhumb.Slot(d.readUvarint("split", 1<<32-1))
+		// Every entry has one encoding: a flag without effect would be a second one.
+		if d.err == nil && (r.Split == 0 || !r.Noop || len(r.Writes) > 0) {
+			d.setError("bad split")
+		}
+	}
+	if flags&flagSlots == 0 {
+		return
+	}
+	some := false
+	for i := range r.Writes {
+		r.Writes[i].Slot = rhumb.Slot(d.readUvarint("slot", 1<<32-1))
+		some = some || r.Writes[i].Slot != 0
+	}
+	if d.err == nil && !some {
+		d.setError("slots are all zero")
 	}
 }
 

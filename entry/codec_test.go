@@ -19,7 +19,7 @@ import (
 //	encode epoch=E node=N seq=S [prev=HEX] [start=HLC]   then one line per part:
 //	  request hlc=H [client=HEX seq=N] [noop] [existed=101]
 //	  name HEX
-//	  write TABLE NAME HEX
+//	  write TABLE NAME HEX [SLOT]
 //	decode form=wire|index      hexadecimal digits, white space is ignored
 func TestCodec(t *testing.T) {
 	datadriven.RunTest(t, "testdata/codec.txt", func(t *testing.T, d *datadriven.TestData) string {
@@ -80,7 +80,15 @@ func parsePart(t *testing.T, e *Entry, words []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Writes = append(r.Writes, Write{rhumb.TableID(table), []byte(words[2]), unhex(t, words[3])})
+		write := Write{Table: rhumb.TableID(table), Name: []byte(words[2]), Value: unhex(t, words[3])}
+		if len(words) > 4 {
+			slot, err := strconv.ParseUint(words[4], 10, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write.Slot = rhumb.Slot(slot)
+		}
+		r.Writes = append(r.Writes, write)
 	default:
 		t.Fatalf("unknown part %q", words[0])
 	}
@@ -100,6 +108,8 @@ func parseRequest(t *testing.T, words []string) (r Request) {
 			r.ID.Seq = n
 		case "noop":
 			r.Noop = true
+		case "split":
+			r.Split = rhumb.Slot(n)
 		case "existed":
 			for _, c := range value {
 				r.Existed = append(r.Existed, c == '1')
@@ -138,7 +148,14 @@ func show(e *Entry) string {
 		r := &e.Requests[i]
 		fmt.Fprintf(&s, "request %s id %s noop %v existed %v names %x\n", e.Version(r), r.ID, r.Noop, r.Existed, r.Names)
 		for _, w := range r.Writes {
-			fmt.Fprintf(&s, "  write %s %s %x\n", w.Table, w.Name, w.Value)
+			fmt.Fprintf(&s, "  write %s %s %x", w.Table, w.Name, w.Value)
+			if w.Slot != 0 {
+				fmt.Fprintf(&s, " in slot %s", w.Slot)
+			}
+			s.WriteString("\n")
+		}
+		if r.Split != 0 {
+			fmt.Fprintf(&s, "  split at slot %s\n", r.Split)
 		}
 	}
 	return s.String()
@@ -167,7 +184,12 @@ func drawEntry(t *rapid.T) *Entry {
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "writes") {
 			table := rhumb.TableID(rapid.Uint32().Draw(t, "table"))
-			r.Writes = append(r.Writes, Write{table, some.Draw(t, "key"), some.Draw(t, "value")})
+			// Most keys are in the first slot of their range.
+			slot := rhumb.Slot(rapid.Uint32().Draw(t, "slot")) * rhumb.Slot(rapid.IntRange(0, 1).Draw(t, "has slot"))
+			r.Writes = append(r.Writes, Write{table, some.Draw(t, "key"), some.Draw(t, "value"), slot})
+		}
+		if r.Noop && len(r.Writes) == 0 {
+			r.Split = rhumb.Slot(rapid.Uint32().Draw(t, "split"))
 		}
 		e.Requests = append(e.Requests, r)
 	}
@@ -215,7 +237,7 @@ func fill(got, e *Entry) {
 func TestBitFlipsAreFound(t *testing.T) {
 	e := &Entry{Epoch: 3, Node: 2, Seq: 7, Requests: []Request{{
 		ID: rhumb.RequestID{Client: rhumb.UUID{1, 2, 3}, Seq: 9}, HLC: 1 << 40, Existed: []bool{true, false, true},
-		Names: [][]byte{{1, 2}}, Writes: []Write{{5, []byte("name"), []byte("\x11value")}},
+		Names: [][]byte{{1, 2}}, Writes: []Write{{Table: 5, Name: []byte("name"), Value: []byte("\x11value"), Slot: 77}},
 	}}}
 	wire := e.Seal(nil)
 	for i := range len(wire) * 8 {
@@ -251,7 +273,7 @@ func TestHashChains(t *testing.T) {
 func TestDecodeIndexBoundsAllocation(t *testing.T) {
 	e := &Entry{Epoch: 1, Node: 1, Seq: 1, Requests: []Request{{}}}
 	for range 1000 {
-		e.Requests[0].Writes = append(e.Requests[0].Writes, Write{1, []byte("k"), nil})
+		e.Requests[0].Writes = append(e.Requests[0].Writes, Write{Table: 1, Name: []byte("k"), Value: nil})
 	}
 	e.Seal(nil)
 	index := e.AppendIndex(nil)
@@ -277,7 +299,7 @@ func seeds(f *testing.F, form func(e *Entry) []byte) {
 	for _, e := range []*Entry{
 		{Epoch: 1, Node: 1, Seq: 1, Start: 1},
 		{Epoch: 3, Node: 2, Seq: 7, Requests: []Request{
-			{ID: rhumb.RequestID{Client: rhumb.UUID{1}, Seq: 9}, HLC: 1 << 40, Existed: []bool{true}, Writes: []Write{{5, []byte("n"), []byte("\x11v")}}},
+			{ID: rhumb.RequestID{Client: rhumb.UUID{1}, Seq: 9}, HLC: 1 << 40, Existed: []bool{true}, Writes: []Write{{Table: 5, Name: []byte("n"), Value: []byte("\x11v")}}},
 			{HLC: 1<<40 + 1, Noop: true, Names: [][]byte{{1, 2}}},
 		}},
 	} {
@@ -317,7 +339,7 @@ func FuzzDecodeIndex(f *testing.F) {
 }
 
 func BenchmarkSeal(b *testing.B) {
-	e := &Entry{Epoch: 1, Node: 1, Seq: 1, Requests: []Request{{Writes: []Write{{1, []byte("some/name"), make([]byte, 100)}}}}}
+	e := &Entry{Epoch: 1, Node: 1, Seq: 1, Requests: []Request{{Writes: []Write{{Table: 1, Name: []byte("some/name"), Value: make([]byte, 100)}}}}}
 	var buf []byte
 	for b.Loop() {
 		buf = e.Seal(buf[:0])

@@ -68,6 +68,9 @@ type Request struct {
 	// Noop reports that the request changed nothing because its IfNewer condition did not hold. It
 	// is in the log only so that its answer is ordered and remembered.
 	Noop bool
+	// Split, if not 0, divides the range: the slots from Split on belong to a new range, whose log continues
+	// behind this entry (docs/replication.md#rule-split). The request is then a Noop and the last of its entry.
+	Split rhumb.Slot
 	// Writes holds the final values, at most one per key.
 	Writes []Write
 }
@@ -78,6 +81,17 @@ type Write struct {
 	Name  []byte
 	// Value is in stored form. rhumb.Tombstone deletes the key.
 	Value []byte
+	// Slot is the slot of the key's home. 0 means the first slot of the range, which is the only one of most
+	// ranges.
+	Slot rhumb.Slot
+}
+
+// Home returns the home of the key in a range.
+func (w *Write) Home(id rhumb.RangeID) rhumb.RangeID {
+	if w.Slot != 0 {
+		id.Slot = w.Slot
+	}
+	return id
 }
 
 // Position returns the position of the entry in the log.
@@ -93,6 +107,14 @@ func (e *Entry) LastHLC() rhumb.Timestamp {
 
 // Version returns the version that request r of this entry writes.
 func (e *Entry) Version(r *Request) rhumb.Version { return rhumb.Version{HLC: r.HLC, Node: e.Node} }
+
+// Split returns the first slot of the range that the entry splits off, or 0.
+func (e *Entry) Split() rhumb.Slot {
+	if n := len(e.Requests); n > 0 {
+		return e.Requests[n-1].Split
+	}
+	return 0
+}
 
 // Size returns the number of bytes in the names and values that the entry writes.
 func (e *Entry) Size() (n int) {

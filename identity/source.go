@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -69,6 +70,8 @@ type Trust struct {
 	// whatever their origin.
 	Distrusted []string
 	Revoked    []Revoked
+	// RevokedBefore holds for bearers the time before which their certificates were revoked, as in Verifier.
+	RevokedBefore map[string]time.Time
 }
 
 // Source holds the identity of one member and the open connections that rely on it. Its methods may
@@ -170,11 +173,12 @@ func (s *Source) SetTrust(t Trust) {
 	defer s.loading.Unlock()
 	// The metadata changes often for other reasons.
 	same := slices.Equal(t.Distrusted, s.trust.Distrusted) && slices.Equal(t.Revoked, s.trust.Revoked) &&
+		maps.Equal(t.RevokedBefore, s.trust.RevokedBefore) &&
 		slices.EqualFunc(t.Authorities, s.trust.Authorities, Vouched.equal)
 	if same {
 		return
 	}
-	s.trust = Trust{slices.Clone(t.Authorities), slices.Clone(t.Distrusted), slices.Clone(t.Revoked)}
+	s.trust = Trust{slices.Clone(t.Authorities), slices.Clone(t.Distrusted), slices.Clone(t.Revoked), maps.Clone(t.RevokedBefore)}
 	// In use at once and before the check of the own certificate: a process that is itself revoked
 	// must still stop serving other revoked ones.
 	s.adoptLocked(s.current.Load())
@@ -192,7 +196,7 @@ func (s *Source) newVerifierLocked(l *loaded) *Verifier {
 // judgeLocked returns the rules of acceptance that follow from a reading of the files, and the
 // authorities in the metadata that do not count.
 func (s *Source) judgeLocked(l *loaded) (*Verifier, []Ignored) {
-	v := &Verifier{Cluster: s.cfg.Cluster, Distrusted: map[string]bool{}, Revoked: map[Revoked]bool{}}
+	v := &Verifier{Cluster: s.cfg.Cluster, Distrusted: map[string]bool{}, Revoked: map[Revoked]bool{}, RevokedBefore: s.trust.RevokedBefore}
 	if v.Cluster.IsZero() && l.pair != nil {
 		v.Cluster = l.name.Cluster
 	}

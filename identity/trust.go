@@ -124,13 +124,15 @@ type Vouched struct {
 	// time of a signature is whatever the thief writes, but the order of the metadata is not.
 	Distrusted map[string]bool
 	Revoked    map[Revoked]bool
+	// RevokedBefore does the same for bearers.
+	RevokedBefore map[string]time.Time
 	// Retired means that the authority is distrusted now. It vouches for authorities that were
 	// added before that.
 	Retired bool
 }
 
 func (a Vouched) equal(b Vouched) bool {
-	return a.Cert.Equal(b.Cert) && bytesEqual(a.Proof, b.Proof) && a.Retired == b.Retired && maps.Equal(a.Distrusted, b.Distrusted) && maps.Equal(a.Revoked, b.Revoked)
+	return a.Cert.Equal(b.Cert) && bytesEqual(a.Proof, b.Proof) && a.Retired == b.Retired && maps.Equal(a.Distrusted, b.Distrusted) && maps.Equal(a.Revoked, b.Revoked) && maps.Equal(a.RevokedBefore, b.RevokedBefore)
 }
 
 // Ignored is an authority in the metadata that is not trusted for want of a valid proof.
@@ -155,7 +157,7 @@ func acceptAuthorities(cluster rhumb.ClusterID, files []*x509.Certificate, vouch
 			if done[i] {
 				continue
 			}
-			v := Verifier{Cluster: cluster, Authorities: anchors, Distrusted: a.Distrusted, Revoked: a.Revoked}
+			v := Verifier{Cluster: cluster, Authorities: anchors, Distrusted: a.Distrusted, Revoked: a.Revoked, RevokedBefore: a.RevokedBefore}
 			if _, _, errs[i] = v.verifyTrust(a.Cert, a.Proof); errs[i] != nil {
 				continue
 			}

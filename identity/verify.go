@@ -168,6 +168,9 @@ type Verifier struct {
 	Distrusted map[string]bool
 	// Revoked holds the revoked certificates.
 	Revoked map[Revoked]bool
+	// RevokedBefore holds for a bearer, as Name.Short returns it, a time: every certificate that was
+	// issued before it is revoked.
+	RevokedBefore map[string]time.Time
 }
 
 // Revoked identifies a revoked certificate. Serial numbers are unique per authority only.
@@ -217,6 +220,10 @@ func (v *Verifier) Verify(chain []*x509.Certificate, want Want, now time.Time) (
 	serial, authority := SerialOf(leaf), AuthorityOf(issuer)
 	if v.Revoked[Revoked{authority, serial}] || v.Revoked[Revoked{"", serial}] {
 		return Peer{}, rejectf(ReasonRevoked, "the certificate of %s with serial %s is revoked; issue another one", name.Short(), serial)
+	}
+	if limit, ok := v.RevokedBefore[name.Short()]; ok && IssuedAt(leaf).Before(limit) {
+		return Peer{}, rejectf(ReasonRevoked, "the certificates of %s that were issued before %s are revoked; that with serial %s was issued at %s: issue another one",
+			name.Short(), limit.UTC().Format(time.RFC3339), serial, IssuedAt(leaf).UTC().Format(time.RFC3339))
 	}
 	return Peer{Name: name, Serial: serial, NotAfter: leaf.NotAfter, Authority: authority, Cert: leaf}, nil
 }

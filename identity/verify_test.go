@@ -212,3 +212,30 @@ func TestRevokedByIssuer(t *testing.T) {
 		}
 	}
 }
+
+// TestRevokedBearer guards that the revocation of a bearer ends each certificate that was issued before it, no later one,
+// and none of another bearer, also if an authority of others does not say when it issued a certificate.
+func TestRevokedBearer(t *testing.T) {
+	a := identitytest.New(t)
+	now := time.Now()
+	limit := now.Truncate(time.Second).Add(time.Second)
+	v := &identity.Verifier{Cluster: a.Cluster, Authorities: []*x509.Certificate{a.Cert}, RevokedBefore: map[string]time.Time{"user tower": limit}}
+	plain := func(from time.Time) identitytest.Option { return identitytest.IssuedAt(t, from.Add(-24*time.Hour)) }
+	for what, tt := range map[string]struct {
+		cert    *identitytest.Issued
+		revoked bool
+	}{
+		"issued now, before the limit":         {a.User(t, "tower"), true},
+		"issued at the limit":                  {a.User(t, "tower", identitytest.IssuedAt(t, limit)), false},
+		"issued before, without saying when":   {a.User(t, "tower", plain(now)), true},
+		"valid from later, without a time":     {a.User(t, "tower", identitytest.Valid(limit, limit.Add(time.Hour)), plain(limit)), false},
+		"issued far in the future, as it says": {a.User(t, "tower", identitytest.IssuedAt(t, now.Add(24*time.Hour))), true},
+		"of another user":                      {a.User(t, "tower2"), false},
+		"of an operator of this name":          {a.Operator(t, "tower"), false},
+	} {
+		_, err := v.Verify([]*x509.Certificate{tt.cert.Cert}, identity.Want{Roles: []identity.Role{identity.RoleUser, identity.RoleOperator}}, limit)
+		if revoked := identity.ReasonOf(err) == identity.ReasonRevoked; revoked != tt.revoked || !revoked && err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -20,7 +20,8 @@
 //   - Every key and every bound of a span ends in 00 or in a suffix: a complemented version and the byte
 //     0D, which is the length of the suffix. Split reads the last byte only and never the kind, so it
 //     works for any tail of a key too, as Pebble requires.
-//   - All keys of a range lie in the span [home 00, next home 00).
+//   - All keys of a range lie in the span [first home 00, last home + 1 00). Its log, state and results
+//     are in the first of its slots.
 //   - Compare is a total order on all byte strings, not only on keys.
 //
 // # Testing

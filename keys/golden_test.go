@@ -127,7 +127,12 @@ func buildSpan(t *testing.T, d *datadriven.TestData, word []string) Span {
 	}
 	switch word[0] {
 	case "range":
-		return RangeSpan(home)
+		last := home.Slot
+		if len(word) > 2 {
+			n, _ := strconv.ParseUint(word[2], 10, 32)
+			last = rhumb.Slot(n)
+		}
+		return RangeSpan(home, last)
 	case "kind":
 		return KindSpan(home, Kind(word[2][0]))
 	case "prefix":

@@ -92,7 +92,7 @@ func TestRoundTrip(t *testing.T) {
 			if err != nil || !same || !equalDecoded(got, c.want) {
 				t.Fatalf("%x decodes to %+v, %v, want %+v", c.key, got, err, c.want)
 			}
-			if c.want.Kind != KindLocal && !RangeSpan(home).Contains(c.key) {
+			if c.want.Kind != KindLocal && !HomeSpan(home).Contains(c.key) {
 				t.Fatalf("%x lies outside of its range's span", c.key)
 			}
 			if ReplicatedSpan().Contains(c.key) != (c.want.Kind != KindLocal) {
@@ -122,7 +122,7 @@ func TestSpans(t *testing.T) {
 		if got := PrefixSpan(a.Home, a.Table, a.Name).Contains(key); got != want {
 			t.Fatalf("prefix %x contains %x: %v, want %v", a.Name, key, got, want)
 		}
-		if got := RangeSpan(a.Home).Contains(key); got != (a.Home == b.Home) {
+		if got := HomeSpan(a.Home).Contains(key); got != (a.Home == b.Home) {
 			t.Fatalf("range span of %s and %x", a.Home, key)
 		}
 		if got := KindSpan(a.Home, KindData).Contains(key); got != (a.Home == b.Home) {
@@ -133,7 +133,7 @@ func TestSpans(t *testing.T) {
 		if want := bytes.Compare(from, local) <= 0 && bytes.Compare(local, to) < 0; got != want {
 			t.Fatalf("local %x in %x..%x: %v, want %v", local, from, to, got, want)
 		}
-		for _, s := range []Span{PrefixSpan(a.Home, a.Table, a.Name), RangeSpan(a.Home), KindSpan(a.Home, KindLog), LocalSpan(7, from, nil)} {
+		for _, s := range []Span{PrefixSpan(a.Home, a.Table, a.Name), HomeSpan(a.Home), KindSpan(a.Home, KindLog), LocalSpan(7, from, nil)} {
 			if s.Lower[len(s.Lower)-1] != 0 || s.Upper != nil && s.Upper[len(s.Upper)-1] != 0 {
 				t.Fatalf("a bound of %x..%x does not end in 00", s.Lower, s.Upper)
 			}

@@ -201,10 +201,14 @@ func (s Span) Contains(key []byte) bool {
 	return Compare(s.Lower, key) <= 0 && (s.Upper == nil || Compare(key, s.Upper) < 0)
 }
 
-// RangeSpan returns the span of all keys of a range.
-func RangeSpan(id rhumb.RangeID) Span {
-	return Span{append(appendHome(nil, id), end), homeAfter(id)}
+// RangeSpan returns the span of all keys of a range with the slots from that of its id to last. A
+// last slot below that of the id means that the range has one slot.
+func RangeSpan(id rhumb.RangeID, last rhumb.Slot) Span {
+	return Span{append(appendHome(nil, id), end), homeAfter(rhumb.RangeID{Region: id.Region, Slot: max(id.Slot, last)})}
 }
+
+// HomeSpan returns the span of all keys with one home.
+func HomeSpan(home rhumb.RangeID) Span { return RangeSpan(home, home.Slot) }
 
 // ReplicatedSpan returns the span of all keys except the store-local ones.
 func ReplicatedSpan() Span {

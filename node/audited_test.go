@@ -23,7 +23,7 @@ import (
 // serving records, and that administration returns with the room.
 func TestAuditOnFullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("mounts a file system, which takes root")
+		t.Skip("mounts a file system; run as root")
 	}
 	a := identitytest.New(t)
 	// The folder must exist before something can be mounted on it, and a new node wants an empty directory.
@@ -32,7 +32,7 @@ func TestAuditOnFullDisk(t *testing.T) {
 	n.Close()
 	dir := filepath.Join(root, AuditDir)
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k,mode=700"); err != nil {
-		t.Skipf("cannot mount: %v", err)
+		t.Skipf("cannot mount a tmpfs: %v; run as root with the capability SYS_ADMIN", err)
 	}
 	// After the node is closed, and before the folder of the test is removed.
 	t.Cleanup(func() {

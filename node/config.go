@@ -16,6 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/publish"
+	"github.com/rhumbdb/rhumb/node/transfer"
 	"github.com/rhumbdb/rhumb/wan"
 )
 
@@ -78,6 +79,12 @@ type Config struct {
 	CacheBytes int64
 	// DrainTimeout bounds how long Drain waits for primaries to move away. Default 10 s.
 	DrainTimeout time.Duration
+	// LogKeep bounds the log that each range keeps for replicas that lag, in bytes; a replica that
+	// lags further copies the range as a whole. Default rhumb.LogKeepRange.
+	LogKeep int64
+	// TransferRate bounds, in bytes per second and in each direction, the copies of ranges that the
+	// node receives and sends; default transfer.RateDefault. A negative value means no bound.
+	TransferRate int64
 	// Limits bounds what callers can take of the node.
 	Limits LimitsConfig
 	// Snapshot configures the tables that the node publishes in shared memory.
@@ -165,6 +172,9 @@ func (c *Config) SetDefaults() {
 	if c.MemoryBytes == 0 {
 		c.MemoryBytes = memory.Default(1)
 	}
+	if c.TransferRate == 0 {
+		c.TransferRate = transfer.RateDefault
+	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = 10 * time.Second
 	}
@@ -199,6 +209,7 @@ func (c *Config) Validate() error {
 	if _, err := c.Memory(); err != nil {
 		fault(true, "memory: %v", err)
 	}
+	fault(c.LogKeep < 0, "the log to keep is %d bytes; it must be 0 for the default, or more", c.LogKeep)
 	c.Limits.validate(fault)
 	fault(c.Snapshot.Budget < 0, "snapshot: the budget is %d bytes, want 0 or more", c.Snapshot.Budget)
 	fault(c.Snapshot.OverdueMax < 0, "snapshot: the bound of overdue files is %d bytes, want 0 or more", c.Snapshot.OverdueMax)

@@ -39,3 +39,15 @@ func (n *Node) foundCluster(sought time.Duration) {
 	}
 	n.cfg.Logger.Info("this node has founded its cluster", "cluster", n.engine.Identity().Cluster)
 }
+
+// beginning says what creates the cluster of this node. With an authority of Rhumb that is a token; `rhumb init` would be
+// the wrong advice then, because the other nodes wait for the founder.
+func (n *Node) beginning() string {
+	switch {
+	case n.cfg.Founder:
+		return "this node creates it, once the nodes of --join have answered that they know none"
+	case n.source == nil:
+		return "run rhumb init on one node"
+	}
+	return "the node whose token was made with --founder creates it (with certificates of another authority, an operator runs rhumb init once)"
+}

@@ -173,17 +173,8 @@ var noUsers = access.Compile(nil, 0, nil, nil)
 // rotated, and the verifiers are secrets that all nodes have anyway. The hash keeps a challenge
 // from revealing anything about the verifier.
 func (n *Node) mockSecret() []byte {
-	m := n.currentMember()
-	if m == nil {
-		return nil
-	}
 	// The oldest user with a password is the one that changes least.
-	var oldest *access.User
-	for u := range m.group.State().Users() {
-		if !u.Verifier.IsZero() && (oldest == nil || u.Credentials < oldest.Credentials) {
-			oldest = u
-		}
-	}
+	oldest := n.policy().Oldest()
 	if oldest == nil {
 		return nil
 	}
@@ -280,6 +271,11 @@ func (n *Node) recordRevocations(s *catalog.Security) {
 		}
 	}
 	for _, r := range s.Revoked {
+		if r.Serial == "" {
+			before := r.At.UTC().Format(time.RFC3339)
+			note("bearer "+r.Name+" "+before, audit.Event{Action: "bearer", Object: r.Name + " before " + before, Detail: r.Why})
+			continue
+		}
 		note("certificate "+r.Serial, audit.Event{Action: "certificate", Object: strings.TrimSpace("serial " + r.Serial + " " + r.Name), Detail: r.Why})
 	}
 	for _, fingerprint := range s.Distrusted {

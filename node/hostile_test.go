@@ -78,7 +78,7 @@ func awaitEnd(c net.Conn) (sent int64, closed bool) {
 // served, the memory stays bounded, and the node answers nothing but refusals.
 func TestHostileInput(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes half a minute")
+		t.Skip("takes half a minute; left out by -short")
 	}
 	a := identitytest.New(t)
 	n := startSecureOne(t, a, nil)

@@ -63,7 +63,7 @@ func (n *Node) pauseFor(d time.Duration) {
 // cluster yet. After one of them has registered the node, seekCluster returns the nodes of the
 // cluster.
 func (n *Node) seekCluster() []*rhumb.Node {
-	why := "no node that answers belongs to a cluster; run rhumb init on one of them"
+	why := "no node that answers belongs to a cluster; " + n.beginning()
 	// Joined once more on each attempt, because the node to join may have started later than this
 	// one.
 	met, err := n.meetNodes(n.ctx, n.contactAddrs())

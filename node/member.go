@@ -21,6 +21,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/node/route"
 	"github.com/rhumbdb/rhumb/node/server"
+	"github.com/rhumbdb/rhumb/node/transfer"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/raftmeta/place"
@@ -50,6 +51,8 @@ type member struct {
 	// host is nil until the node's own copy of the metadata shows this life. Other goroutines read
 	// it through hostIfReady.
 	host *host.Host
+	// transfers copies ranges to and from other nodes.
+	transfers *transfer.Manager
 	// publisher maintains the image of the node in shared memory.
 	publisher *publish.Driver
 	// hostReady is closed when host and kv are set.
@@ -158,8 +161,8 @@ func (m *member) startServing(fresh bool) error {
 	// relearn follow from them.
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
-		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
-		Budgets: m.n.budgets.hostBudgets(),
+		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, HomeIn: m.homeIn, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
+		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep},
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
 		},
@@ -175,6 +178,10 @@ func (m *member) startServing(fresh bool) error {
 		Budgets: server.Budgets{Requests: m.n.budgets.requests, Answers: m.n.budgets.answers},
 	})
 	m.registerMetrics(m.kv.Collectors()...)
+	m.transfers = transfer.New(transfer.Config{
+		Self: m.self, Engine: m.n.engine, Host: h, Net: m.network, Logger: m.n.cfg.Logger, Rate: max(0, m.n.cfg.TransferRate),
+	})
+	m.registerMetrics(m.transfers.Collectors()...)
 	// The channel publishes m.host to the goroutines of the network, and must be closed after it is
 	// set.
 	close(m.hostReady)
@@ -199,6 +206,10 @@ func (m *member) close() {
 	m.cancel()
 	if m.host != nil {
 		m.kv.Close()
+		// Before the host, which installs what was received.
+		if m.transfers != nil {
+			m.transfers.Close()
+		}
 		m.host.Close()
 	}
 	if m.publisher != nil {
@@ -229,6 +240,11 @@ func (m *member) tableHistory(id rhumb.TableID) (time.Duration, bool) {
 		return 0, false
 	}
 	return t.History, true
+}
+
+// homeIn returns the home of a key that belongs, or belonged, to a range.
+func (m *member) homeIn(id rhumb.RangeID, table rhumb.TableID, name []byte) rhumb.RangeID {
+	return m.group.State().HomeIn(id, table, name)
 }
 
 // tableDropped reports whether a table existed and was dropped.
@@ -521,6 +537,14 @@ func (m *member) hostIfReady() *host.Host {
 	default:
 		return nil
 	}
+}
+
+// Transfers returns what copies ranges, nil before this life serves.
+func (m *member) Transfers() *transfer.Manager {
+	if m.hostIfReady() == nil {
+		return nil
+	}
+	return m.transfers
 }
 
 // Raft passes messages to the metadata group.

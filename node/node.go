@@ -308,7 +308,7 @@ func (n *Node) Ready() error {
 	case n.draining.Load():
 		return rhumb.E(op, rhumb.Unavailable, "the node is draining")
 	case id.Cluster.IsZero() && len(n.cfg.Join) == 0:
-		return rhumb.E(op, rhumb.Unavailable, "the node belongs to no cluster; run rhumb init on one node, or start it with --join")
+		return rhumb.E(op, rhumb.Unavailable, "the node belongs to no cluster; name nodes of its cluster with --join, or, if there is no cluster: "+n.beginning())
 	case id.Cluster.IsZero():
 		return rhumb.Ef(op, rhumb.Unavailable, "the node is waiting to join a cluster through %s: %s", strings.Join(n.cfg.Join, ", "), n.obstacleText())
 	case m == nil:

@@ -5,10 +5,12 @@ import (
 	"crypto/x509"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/identity/identitytest"
@@ -37,10 +39,11 @@ func TestRevocationReachesAll(t *testing.T) {
 		streams = append(streams, s)
 		await(t, "the connection", func() bool { return sees(n, mallory) })
 	}
-	// By name: the nodes report the certificate and its issuer.
+	// By name: also a certificate that no node has ever seen.
+	hidden := a.User(t, "mallory")
 	begin := time.Now()
 	resp, err := rhumbpb.NewSecurityClient(dialAs(t, nodes[0], operator)).RevokeCertificate(t.Context(), &rhumbpb.RevokeCertificateRequest{UserName: "mallory", Why: "test"})
-	if err != nil || len(resp.Revoked) != 1 || resp.Revoked[0].Authority != identity.AuthorityOf(a.Cert) {
+	if err != nil || len(resp.Revoked) != 1 || resp.Revoked[0].Name != "user mallory" || resp.Revoked[0].Serial != "" {
 		t.Fatalf("revoked %v, %v", resp, err)
 	}
 	answered := time.Since(begin)
@@ -59,6 +62,14 @@ func TestRevocationReachesAll(t *testing.T) {
 	}
 	if _, err := rhumbpb.NewClusterClient(dialAs(t, back, mallory.Source(t))).Ping(t.Context(), &rhumbpb.PingRequest{}); err == nil {
 		t.Error("the node that was away answers the revoked certificate")
+	}
+	if _, err := nodes[0].source.Verifier().Verify(chainOf(hidden), wantClient, time.Now()); identity.ReasonOf(err) != identity.ReasonRevoked {
+		t.Errorf("a certificate of the user that no node had seen: %v", err)
+	}
+	// The connection with the answer would end before it.
+	_, err = rhumbpb.NewSecurityClient(dialAs(t, nodes[0], operator)).RevokeCertificate(t.Context(), &rhumbpb.RevokeCertificateRequest{OperatorName: "ann"})
+	if _, _, remote := api.FromStatus("test", err); !remote || !strings.Contains(err.Error(), "the certificate that you use") {
+		t.Errorf("an operator revoked itself: %v", err)
 	}
 	// Another certificate of the same user, and the rest of the cluster, are not concerned.
 	if _, err := back.source.Verifier().Verify(chainOf(a.User(t, "mallory")), wantClient, time.Now()); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/node/session"
 )
 
 // IdentityDir is the folder in the first data directory in which a node looks for its certificate,
@@ -121,7 +122,7 @@ func (n *Node) serverCredentials(want identity.Want) api.Credentials {
 	if n.source == nil {
 		return api.PlainText()
 	}
-	return n.source.ServerCredentials(want)
+	return session.Certified(n.source.ServerCredentials(want))
 }
 
 // peerCredentials returns the credentials of connections to a node. An empty name accepts every

@@ -52,29 +52,45 @@ func (n *Node) applySecurity(s *catalog.Security) {
 			continue
 		}
 		v := identity.Vouched{Cert: cert, Proof: a.Proof, Retired: i >= len(s.Authorities)}
-		v.Distrusted, v.Revoked = rejectedBefore(s, a.Revision)
+		v.Distrusted, v.Revoked, v.RevokedBefore = rejectedBefore(s, a.Revision)
 		t.Authorities = append(t.Authorities, v)
 	}
+	t.RevokedBefore = map[string]time.Time{}
 	for _, r := range s.Revoked {
-		t.Revoked = append(t.Revoked, identity.Revoked{Authority: r.Authority, Serial: r.Serial})
+		if r.Serial == "" {
+			revokeBearer(t.RevokedBefore, r)
+		} else {
+			t.Revoked = append(t.Revoked, identity.Revoked{Authority: r.Authority, Serial: r.Serial})
+		}
 	}
 	n.source.SetTrust(t)
 }
 
 // rejectedBefore returns what the metadata rejected before a revision.
-func rejectedBefore(s *catalog.Security, revision uint64) (distrusted map[string]bool, revoked map[identity.Revoked]bool) {
-	distrusted, revoked = map[string]bool{}, map[identity.Revoked]bool{}
+func rejectedBefore(s *catalog.Security, revision uint64) (distrusted map[string]bool, revoked map[identity.Revoked]bool, bearers map[string]time.Time) {
+	distrusted, revoked, bearers = map[string]bool{}, map[identity.Revoked]bool{}, map[string]time.Time{}
 	for i, f := range s.Distrusted {
 		if s.DistrustedAt[i] < revision {
 			distrusted[f] = true
 		}
 	}
 	for _, r := range s.Revoked {
-		if r.Revision < revision {
+		switch {
+		case r.Revision >= revision:
+		case r.Serial == "":
+			revokeBearer(bearers, r)
+		default:
 			revoked[identity.Revoked{Authority: r.Authority, Serial: r.Serial}] = true
 		}
 	}
-	return distrusted, revoked
+	return distrusted, revoked, bearers
+}
+
+// revokeBearer adds the revocation of a bearer. The latest of several counts.
+func revokeBearer(before map[string]time.Time, r rhumb.Revocation) {
+	if r.At.After(before[r.Name]) {
+		before[r.Name] = r.At
+	}
 }
 
 // CheckTrust returns an error unless an operator whom this node trusts has just signed that an authority
@@ -170,6 +186,7 @@ func (m *member) describeCertificate(name identity.Name, cert *x509.Certificate,
 	return &rhumbpb.Certificate{
 		Role: name.Role.String(), Name: name.Name, Serial: identity.SerialOf(cert), NotBefore: api.EncodeSeconds(cert.NotBefore),
 		NotAfter: api.EncodeSeconds(cert.NotAfter), Authority: authority, Node: uint32(m.self.Node), Seen: time.Now().Unix(),
+		Issued: api.EncodeSeconds(identity.IssuedAt(cert)),
 	}
 }
 

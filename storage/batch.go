@@ -105,6 +105,9 @@ func (b *Batch) CreateRange(st RangeState) {
 	if b.s.rangeOf(id) != nil || slices.ContainsFunc(b.staged, func(g *staged) bool { return g.id == id }) {
 		panic(fmt.Sprintf("storage: the store already holds range %s", id))
 	}
+	if other := b.s.rangeHolding(id); other != nil || b.s.clampLast(id, st.LastSlot) < st.LastSlot {
+		panic(fmt.Sprintf("storage: range %s up to slot %s overlaps a range of the store", id, st.LastSlot))
+	}
 	if st.Last.Seq < st.Commit || st.Commit < st.Trim {
 		panic(fmt.Sprintf("storage: range %s cannot begin with commit position %d and trim position %d: its last entry is %d", id, st.Commit, st.Trim, st.Last.Seq))
 	}
@@ -122,9 +125,9 @@ func (b *Batch) CreateRange(st RangeState) {
 		// The range may have keys in a table whose state could not be loaded at the start. They
 		// must not become part of the new replica. The deletion covers only what precedes it, so it
 		// comes before all writes of this batch.
-		b.deleteRange(id)
+		b.deleteRange(id, st.LastSlot)
 	}
-	b.setState(id, keys.StateRange, []byte{stateVersion})
+	b.setState(id, keys.StateRange, encodeRange(id, st.LastSlot))
 	if st.Promised != 0 {
 		b.setState(id, keys.StatePromised, encodeWords(uint64(st.Promised)))
 	}
@@ -158,7 +161,7 @@ func (b *Batch) Append(id rhumb.RangeID, e *entry.Entry, commit Commit) {
 		v := e.Version(r)
 		for j := range r.Writes {
 			w := &r.Writes[j]
-			b.key = keys.AppendData(b.key[:0], rhumb.Key{Table: w.Table, Home: id, Name: w.Name}, v)
+			b.key = keys.AppendData(b.key[:0], rhumb.Key{Table: w.Table, Home: w.Home(id), Name: w.Name}, v)
 			b.set(b.key, w.Value)
 		}
 		// The result is written even for a request that changed nothing: a repetition must get the
@@ -324,12 +327,12 @@ func (b *Batch) DropRange(id rhumb.RangeID) {
 		panic(fmt.Sprintf("storage: range %s is created and dropped by one batch", id))
 	}
 	g.dropped = true
-	b.deleteRange(id)
+	b.deleteRange(id, g.log.LastSlot)
 }
 
 // deleteRange adds one range deletion for all keys of a range.
-func (b *Batch) deleteRange(id rhumb.RangeID) {
-	span := keys.RangeSpan(id)
+func (b *Batch) deleteRange(id rhumb.RangeID, last rhumb.Slot) {
+	span := keys.RangeSpan(id, b.s.clampLast(id, last))
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
 	}
@@ -401,8 +404,10 @@ func (b *Batch) publishState() {
 		if g.created {
 			g.rs.floor.Store(uint64(g.log.trimHLC))
 			b.s.ranges[g.id] = g.rs
+			b.s.wide.add(g.id, g.log.LastSlot)
 		} else {
 			delete(b.s.ranges, g.id)
+			b.s.wide.remove(g.id)
 		}
 		b.s.mu.Unlock()
 		// Old keys of the range are covered by the range deletion now, so damage in them no longer

@@ -28,7 +28,7 @@ const ClearKeptMax = 3 * rhumb.BatchOpsMax
 // are.
 func (s *Store) NextTable(id rhumb.RangeID, after TableSpan) (next TableSpan, ok bool, err error) {
 	const op rhumb.Op = "storage.Store.NextTable"
-	span := keys.KindSpan(id, keys.KindData)
+	span := s.spanOf(id)
 	from := span.Lower
 	if after != (TableSpan{}) {
 		from = keys.PrefixSpan(after.Home, after.Table, nil).Upper
@@ -38,11 +38,15 @@ func (s *Store) NextTable(id rhumb.RangeID, after TableSpan) (next TableSpan, ok
 		return next, false, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
-	if !it.First() {
-		return next, false, s.dbError(op, it.Error())
+	for ok := it.First(); ok; {
+		d, err := keys.Decode(it.Key())
+		if err != nil || d.Kind == keys.KindData {
+			return TableSpan{d.Home, d.Table}, err == nil, s.dbError(op, err)
+		}
+		// The log, state and results of the range follow the records of its first slot.
+		ok = it.SeekGE(keys.HomeSpan(d.Home).Upper)
 	}
-	table, _, _, err := keys.DecodeData(it.Key())
-	return TableSpan{id, table}, err == nil, s.dbError(op, err)
+	return next, false, s.dbError(op, it.Error())
 }
 
 // TableMeasure is what MeasureTable has found so far.

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"strings"
 	"time"
@@ -73,9 +74,9 @@ func (s *Store) Collect(id rhumb.RangeID, lim CollectLimits) (Collected, error) 
 }
 
 // CollectHistory removes the versions of one table of a range that were superseded at or before a
-// timestamp and whose entries are trimmed. It examines the names after the given one and returns
-// the last name that it examined, or nil at the end of the table. The log records of these versions
-// are gone by then, so CollectHistory has to read the table.
+// timestamp and whose entries are trimmed. It examines the names after a position that an earlier call
+// returned, and returns the position that it has reached, or nil at the end of the table. The log records
+// of these versions are gone by then, so CollectHistory has to read the table.
 func (s *Store) CollectHistory(id rhumb.RangeID, table rhumb.TableID, before rhumb.Timestamp, after []byte) (next []byte, done Collected, err error) {
 	const op rhumb.Op = "storage.Store.CollectHistory"
 	c, ok := s.beginCollection(id)
@@ -178,7 +179,7 @@ func (c *collection) collectEntries() error {
 				if c.lim.History != nil && c.lim.History(w.Table) > 0 {
 					continue
 				}
-				c.key = keys.AppendDataPrefix(c.key[:0], rhumb.Key{Table: w.Table, Home: c.id, Name: w.Name})
+				c.key = keys.AppendDataPrefix(c.key[:0], rhumb.Key{Table: w.Table, Home: w.Home(c.id), Name: w.Name})
 				c.newest[string(c.key)] = r.entry.Version(req)
 			}
 		}
@@ -202,7 +203,7 @@ func (c *collection) collectVersions() error {
 	}
 	// One iterator serves all keys. Sorted prefixes make it move forward only, which reuses the
 	// blocks that it has loaded.
-	span := keys.KindSpan(c.id, keys.KindData)
+	span := c.log.span()
 	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 	if err != nil {
 		return err
@@ -268,25 +269,49 @@ func (c *collection) beforeTrim() rhumb.Timestamp {
 }
 
 // collectTable deletes, name by name, the versions that the newest version at or before a timestamp
-// supersedes.
+// supersedes. A position is the slot and the name that were examined last.
 func (c *collection) collectTable(table rhumb.TableID, at rhumb.Timestamp, after []byte) (next []byte, err error) {
-	span := scanSpan(c.id, table, nil, after)
+	home := c.id
+	if len(after) >= slotSize {
+		home.Slot, after = rhumb.Slot(binary.BigEndian.Uint32(after)), after[slotSize:]
+	}
+	span := c.log.span()
 	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = it.Close() }()
 	c.floor = at
+	w := slotWalk{it: it, at: home, last: c.log.LastSlot, span: func(home rhumb.RangeID) keys.Span { return scanSpan(home, table, nil, after) }}
+	for w.next() {
+		name, err := c.collectSlot(&w, at)
+		if err != nil {
+			return nil, err
+		}
+		if name != nil {
+			return append(binary.BigEndian.AppendUint32(nil, uint32(w.at.Slot)), name...), nil
+		}
+		after = nil
+	}
+	return nil, it.Error()
+}
+
+// slotSize is the size of the slot in a position of collectTable.
+const slotSize = 4
+
+// collectSlot is collectTable for the keys of one slot. If it reaches its bound, it returns the last name.
+func (c *collection) collectSlot(w *slotWalk, at rhumb.Timestamp) (last []byte, err error) {
+	it := w.it
 	var prefix []byte
 	newest := true // the next version at or before at is the newest of its name
-	for ok := it.First(); ok; ok = it.Next() {
+	for ok := true; ok && keys.Compare(it.Key(), w.upper) < 0; ok = it.Next() {
 		key := it.Key()
 		if p := key[:keys.Split(key)]; !bytes.Equal(p, prefix) {
 			// The bound is checked between names, so that a tombstone goes together with all that
 			// it hides.
-			if c.done.Versions >= c.lim.WritesMax {
-				_, next, _, err = keys.DecodeData(prefix)
-				return next, err
+			if c.done.Versions >= c.lim.WritesMax && prefix != nil {
+				_, last, _, err = keys.DecodeData(prefix)
+				return last, err
 			}
 			prefix, newest = append(prefix[:0], p...), true
 		}

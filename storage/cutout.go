@@ -11,8 +11,8 @@ import (
 // CutOut removes a range that the store does not hold from its tables, so that neither reads nor
 // compactions meet damage there again. A range deletion alone leaves the damaged block in place,
 // and every compaction that reaches the block fails. Nothing of the range may be in use. If CutOut
-// fails, the tables are unchanged.
-func (s *Store) CutOut(id rhumb.RangeID) error {
+// fails, the tables are unchanged. last is the last slot of the range.
+func (s *Store) CutOut(id rhumb.RangeID, last rhumb.Slot) error {
 	const op rhumb.Op = "storage.Store.CutOut"
 	if s.rangeOf(id) != nil {
 		return rhumb.Ef(op, rhumb.Conflict, "the store holds range %s; drop the range first", id)
@@ -20,7 +20,7 @@ func (s *Store) CutOut(id rhumb.RangeID) error {
 	// Excise removes tables inside the span and narrows the bounds of the others. Of the data it
 	// reads only the blocks at the edges of the span, so it works in most cases in which a
 	// compaction fails.
-	span := keys.RangeSpan(id)
+	span := keys.RangeSpan(id, s.clampLast(id, last))
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
 	}
@@ -31,7 +31,7 @@ func (s *Store) CutOut(id rhumb.RangeID) error {
 // and may take long; ctx ends the wait. Without it, the space is freed when compactions reach the data.
 //
 // CutOut does not suffice: most tables hold records of other ranges or of the store too, and a table that is cut keeps its file.
-func (s *Store) Reclaim(ctx context.Context, id rhumb.RangeID) error {
+func (s *Store) Reclaim(ctx context.Context, id rhumb.RangeID, last rhumb.Slot) error {
 	const op rhumb.Op = "storage.Store.Reclaim"
 	if s.rangeOf(id) != nil {
 		return rhumb.Ef(op, rhumb.Conflict, "the store holds range %s; drop the range first", id)
@@ -40,7 +40,7 @@ func (s *Store) Reclaim(ctx context.Context, id rhumb.RangeID) error {
 	if err := s.Flush(); err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	span := keys.RangeSpan(id)
+	span := keys.RangeSpan(id, s.clampLast(id, last))
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
 	}

@@ -57,7 +57,7 @@ func TestDroppedRangeFreesSpace(t *testing.T) {
 	if err := b.Sync(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Reclaim(t.Context(), gone.id); err != nil {
+	if err := s.Reclaim(t.Context(), gone.id, gone.id.Slot); err != nil {
 		t.Fatal(err)
 	}
 	// Obsolete files are deleted in the background.

@@ -192,9 +192,10 @@ func (s *Store) DamagedRanges() []rhumb.RangeID {
 // or not. A range whose state cannot be read is not among the store's ranges, and must not be taken
 // for one that this node never had.
 func (s *Store) RangeDamaged(id rhumb.RangeID) bool {
+	// Of a range that the store does not hold, only the first slot is known. The state of the range is there.
+	span := s.spanOf(id)
 	s.damages.mu.Lock()
 	defer s.damages.mu.Unlock()
-	span := keys.RangeSpan(id)
 	return s.damages.ranges[id] || !s.damages.mended[id] && slices.ContainsFunc(s.damages.spans, func(d keys.Span) bool { return spansOverlap(d, span) })
 }
 
@@ -277,7 +278,7 @@ var errStopped = errors.New("the store is closing")
 // rangeReadable reports whether all keys and values of a range can be read. If the store closes
 // meanwhile, it stops reading and reports false, so that the range counts as damaged.
 func (s *Store) rangeReadable(id rhumb.RangeID) bool {
-	span := keys.RangeSpan(id)
+	span := s.spanOf(id)
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 	if err != nil {
 		return false
@@ -300,8 +301,9 @@ func (s *Store) rangeReadable(id rhumb.RangeID) bool {
 func (s *Store) damageSpan(span keys.Span, exact bool) (marked bool) {
 	s.mu.RLock()
 	var touched []rhumb.RangeID
-	for id := range s.ranges {
-		if spansOverlap(span, keys.RangeSpan(id)) {
+	for id, rs := range s.ranges {
+		st := rs.copyState()
+		if spansOverlap(span, st.span()) {
 			touched = append(touched, id)
 		}
 	}

@@ -77,7 +77,7 @@ func (s *Store) tablesOf(id rhumb.RangeID) (paths []string, size uint64, err err
 	if err != nil {
 		return nil, 0, err
 	}
-	span := keys.RangeSpan(id)
+	span := s.spanOf(id)
 	seen := map[string]bool{} // virtual tables may share a file
 	for _, tables := range levels {
 		for _, t := range tables {

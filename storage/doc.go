@@ -18,6 +18,8 @@
 //     names the file and, where Pebble reports it, the offset.
 //   - A store that lost something that it had made durable is short, and says so before anything
 //     is changed on disk. It is never repaired by dropping data under the same identity.
+//   - A copy that is received from another node takes the place of a range in one step, or not at
+//     all (Install). It never ends before the commit position that the range had.
 //   - The boot sequence in the STORE file is incremented and synced before Open returns.
 //
 // # Concurrency

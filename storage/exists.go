@@ -5,11 +5,10 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// Exists reports which keys of one range existed at a timestamp. tables holds the table of each
-// name, and the result has one element for each name, in the same order. Exists opens one iterator
-// for all keys and copies no value, so it costs less than as many calls of Lookup. Like Lookup it
-// fails with Unavailable if versions of that time may have been collected.
-func (s *Store) Exists(home rhumb.RangeID, tables []rhumb.TableID, names [][]byte, at rhumb.Timestamp) ([]bool, error) {
+// Exists reports which keys of one range existed at a timestamp, in the order of the keys. Exists opens
+// one iterator for all keys and copies no value, so it costs less than as many calls of Lookup. Like
+// Lookup it fails with Unavailable if versions of that time may have been collected.
+func (s *Store) Exists(id rhumb.RangeID, wanted []rhumb.Key, at rhumb.Timestamp) ([]bool, error) {
 	const op rhumb.Op = "storage.Store.Exists"
 	it, err := s.db.NewIter(nil)
 	if err != nil {
@@ -18,10 +17,9 @@ func (s *Store) Exists(home rhumb.RangeID, tables []rhumb.TableID, names [][]byt
 	// The iterator is one view of the database for all names, and it is opened before checkFloor
 	// reads the floor (see there).
 	defer func() { _ = it.Close() }()
-	exist := make([]bool, len(names))
+	exist := make([]bool, len(wanted))
 	var buf [128]byte
-	for i, name := range names {
-		key := rhumb.Key{Table: tables[i], Home: home, Name: name}
+	for i, key := range wanted {
 		// SeekPrefixGE asks the bloom filters first. Most names do not exist, because callers ask
 		// before they insert, so most seeks end there without reading a block.
 		if !it.SeekPrefixGE(keys.AppendVersionAt(keys.AppendDataPrefix(buf[:0], key), at)) {
@@ -37,5 +35,5 @@ func (s *Store) Exists(home rhumb.RangeID, tables []rhumb.TableID, names [][]byt
 		// The newest version at or before the timestamp decides: versions sort newest first.
 		exist[i] = !rhumb.IsTombstone(v)
 	}
-	return exist, s.checkFloor(op, home, at)
+	return exist, s.checkFloor(op, id, at)
 }

@@ -220,7 +220,7 @@ func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*
 		return nil, s.dbError(op, err)
 	}
 	defer func() { _ = log.Close() }()
-	span := keys.KindSpan(id, keys.KindData)
+	span := st.span()
 	data, err := log.Clone(pebble.CloneOptions{IterOptions: &pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper}})
 	if err != nil {
 		return nil, s.dbError(op, err)
@@ -285,7 +285,7 @@ func (s *Store) fillValues(op rhumb.Op, id rhumb.RangeID, e *entry.Entry, data *
 		r := &e.Requests[i]
 		for j := range r.Writes {
 			w := &r.Writes[j]
-			key = keys.AppendData(key[:0], rhumb.Key{Table: w.Table, Home: id, Name: w.Name}, e.Version(r))
+			key = keys.AppendData(key[:0], rhumb.Key{Table: w.Table, Home: w.Home(id), Name: w.Name}, e.Version(r))
 			if !data.SeekPrefixGE(key) || !keys.Equal(data.Key(), key) {
 				if err := data.Error(); err != nil {
 					return 0, s.dbError(op, err)

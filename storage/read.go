@@ -61,26 +61,31 @@ func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 // checkFloor rejects a read at a timestamp below the collection floor. The caller opens its
 // iterator first. Collection raises the floor before it removes anything, so a read whose iterator
 // missed a version sees the higher floor.
-func (s *Store) checkFloor(op rhumb.Op, id rhumb.RangeID, at rhumb.Timestamp) error {
+func (s *Store) checkFloor(op rhumb.Op, home rhumb.RangeID, at rhumb.Timestamp) error {
 	// The newest version of a record is never collected, apart from tombstones.
 	if at == Newest {
 		return nil
 	}
-	rs := s.rangeOf(id)
+	rs := s.rangeHolding(home)
 	if rs == nil {
 		return nil
 	}
 	if floor := rhumb.Timestamp(rs.floor.Load()); at < floor {
-		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: id, Msg: "versions as of " + at.String() + " may have been collected; read at " + floor.String() + " or later"}
+		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: home, Msg: "versions as of " + at.String() + " may have been collected; read at " + floor.String() + " or later"}
 	}
 	return nil
 }
 
-// Scan returns the records of one table and home whose names begin with prefix and follow the name
+// Scan returns the records of one table and range whose names begin with prefix and follow the name
 // after, in the order of names, as of a timestamp. A nil after means from the first record; limit 0
 // means no limit. The memory of the items is the caller's. The sequence ends with the first error.
 func (s *Store) Scan(home rhumb.RangeID, table rhumb.TableID, prefix, after []byte, at rhumb.Timestamp, limit int) iter.Seq2[rhumb.Item, error] {
 	const op rhumb.Op = "storage.Store.Scan"
+	if rs := s.rangeOf(home); rs != nil {
+		if st := rs.copyState(); st.LastSlot > home.Slot {
+			return s.scanWide(&st, scanQuery{table, prefix, after, at, limit})
+		}
+	}
 	return func(yield func(rhumb.Item, error) bool) {
 		span := scanSpan(home, table, prefix, after)
 		// The name after may be beyond the prefix.
@@ -134,6 +139,7 @@ type scanner struct {
 	it      *pebble.Iterator
 	home    rhumb.RangeID
 	at      rhumb.Timestamp
+	upper   []byte // the end of the span, if the iterator has a later one
 	started bool
 	ahead   bool // the iterator is already at the next name
 	seek    []byte
@@ -142,9 +148,18 @@ type scanner struct {
 // next returns the next record that exists at the scanner's timestamp; ok is false at the end and
 // with an error.
 func (sc *scanner) next() (item rhumb.Item, ok bool, err error) {
+	item, value, ok, err := sc.nextLazy()
+	if ok {
+		item.Value = bytes.Clone(value)
+	}
+	return item, ok, err
+}
+
+// nextLazy is next with the value apart, whose memory is the iterator's.
+func (sc *scanner) nextLazy() (item rhumb.Item, value []byte, ok bool, err error) {
 	for {
 		if !sc.nextName() {
-			return item, false, sc.it.Error()
+			return item, nil, false, sc.it.Error()
 		}
 		v, found := keys.VersionOf(sc.it.Key())
 		// seekOlder has moved on to the next name, which nextName then returns.
@@ -155,31 +170,34 @@ func (sc *scanner) next() (item rhumb.Item, ok bool, err error) {
 		// values.
 		value, err := sc.it.ValueAndErr()
 		if err != nil {
-			return item, false, err
+			return item, nil, false, err
 		}
 		if rhumb.IsTombstone(value) {
 			continue
 		}
 		table, name, v, err := keys.DecodeData(sc.it.Key())
 		if err != nil {
-			return item, false, err
+			return item, nil, false, err
 		}
-		return rhumb.Item{Key: rhumb.Key{Table: table, Home: sc.home, Name: bytes.Clone(name)}, Version: v, Value: bytes.Clone(value)}, true, nil
+		return rhumb.Item{Key: rhumb.Key{Table: table, Home: sc.home, Name: bytes.Clone(name)}, Version: v}, value, true, nil
 	}
 }
 
 // nextName moves to the newest version of the next name.
 func (sc *scanner) nextName() bool {
+	ok := false
 	switch {
 	case !sc.started:
 		sc.started = true
-		return sc.it.First()
+		ok = sc.it.First()
 	case sc.ahead:
 		sc.ahead = false
-		return sc.it.Valid()
+		ok = sc.it.Valid()
+	default:
+		// NextPrefix skips the older versions of the current name.
+		ok = sc.it.NextPrefix()
 	}
-	// NextPrefix skips the older versions of the current name.
-	return sc.it.NextPrefix()
+	return ok && (sc.upper == nil || keys.Compare(sc.it.Key(), sc.upper) < 0)
 }
 
 // seekOlder moves within a name to the newest version at or before the timestamp. It reports false

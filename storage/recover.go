@@ -303,7 +303,7 @@ func (s *Store) loadAll(op rhumb.Op) error {
 		if err := s.addDamage(Damage{Fault: f.fault}, false); err != nil {
 			return err
 		}
-		if from = keys.RangeSpan(home).Upper; from == nil {
+		if from = keys.HomeSpan(home).Upper; from == nil {
 			return nil
 		}
 	}

@@ -3,6 +3,7 @@ package storage
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -21,6 +22,8 @@ type EpochStart struct {
 // RangeState is the state of one replica, apart from its data and its log.
 type RangeState struct {
 	Range rhumb.RangeID
+	// LastSlot is the last slot of the range. A value below the first slot, such as 0, means the first.
+	LastSlot rhumb.Slot
 	// Promised is the greatest epoch that the replica promised. It is durable once the batch that
 	// set it is synced.
 	Promised rhumb.Epoch
@@ -38,6 +41,14 @@ type RangeState struct {
 	Quarantine string
 	// Lineage lists the position at which each epoch of the log began, oldest first.
 	Lineage []EpochStart
+}
+
+// span returns the span of all keys of the range.
+func (st *RangeState) span() keys.Span { return keys.RangeSpan(st.Range, st.LastSlot) }
+
+// holds reports whether keys with a home belong to the range.
+func (st *RangeState) holds(home rhumb.RangeID) bool {
+	return home.Region == st.Range.Region && home.Slot >= st.Range.Slot && home.Slot <= max(st.Range.Slot, st.LastSlot)
 }
 
 // Commit is a commit position with the greatest timestamp up to that position.
@@ -105,7 +116,7 @@ type rangeState struct {
 // The values of the state keys (docs/formats/log.md). Each is a key of its own, so a change of one
 // writes a few bytes. Integers are big endian:
 //
-//	range      version(1) = 1
+//	range      version(1) = 1, or version(1) = 2 and the last slot(4) of a range of several slots
 //	promised   epoch(8)
 //	commit     seq(8) hlc(8)
 //	trim       seq(8) hlc(8) log bytes(8)
@@ -113,7 +124,19 @@ type rangeState struct {
 //	base       epoch(8) seq(8) hash(16) hlc(8) data bytes(8) log bytes(8)
 //	lineage    (epoch(8) first(8))*
 //	quarantine text
-const stateVersion = 1
+const (
+	stateVersion     = 1
+	stateVersionWide = 2
+)
+
+// encodeRange returns the value of StateRange.
+func encodeRange(id rhumb.RangeID, last rhumb.Slot) []byte {
+	// Earlier builds read only the first form, and must not take a wide range for one of one slot.
+	if last <= id.Slot {
+		return []byte{stateVersion}
+	}
+	return binary.BigEndian.AppendUint32([]byte{stateVersionWide}, uint32(last))
+}
 
 // encodeWords returns the words as eight bytes each.
 func encodeWords(words ...uint64) []byte {
@@ -148,7 +171,7 @@ func wordAt(v []byte, i int) uint64 { return binary.BigEndian.Uint64(v[8*i:]) }
 func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 	st := &rs.log
 	size := map[keys.StateField]int{
-		keys.StateRange: 1, keys.StatePromised: 8, keys.StateCommit: 16, keys.StateTrim: 24,
+		keys.StateRange: 1 + len(v)&4, keys.StatePromised: 8, keys.StateCommit: 16, keys.StateTrim: 24,
 		keys.StateCollected: 8, keys.StateBase: 56, keys.StateLineage: len(v) &^ 15,
 		keys.StateQuarantine: len(v),
 	}
@@ -159,7 +182,11 @@ func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 	}
 	switch f {
 	case keys.StateRange:
-		return v[0] == stateVersion
+		if len(v) == 1 {
+			return v[0] == stateVersion
+		}
+		st.LastSlot = rhumb.Slot(binary.BigEndian.Uint32(v[1:]))
+		return v[0] == stateVersionWide && st.LastSlot > st.Range.Slot
 	case keys.StatePromised:
 		st.Promised = rhumb.Epoch(wordAt(v, 0))
 	case keys.StateCommit:
@@ -196,6 +223,7 @@ func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, er
 		return s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
+	lost := false // the range before was lost, so slots without a state may be its other slots
 	for ok := it.First(); ok; {
 		id, found := keys.Home(it.Key())
 		if !found {
@@ -205,14 +233,22 @@ func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, er
 		switch f := (*faultError)(nil); {
 		case err == nil:
 			s.ranges[id] = rs
+			s.wide.add(id, rs.log.LastSlot)
 		case rhumb.KindOf(err) != rhumb.Corrupt || errors.As(err, &f):
 			// A block that cannot be read may hold the state of further ranges. loadAll decides.
 			return err
+		case lost && errors.Is(err, errNoState):
+			// Probably another slot of the range that was lost with its last slot.
 		default:
 			lose(id, err)
 		}
+		lost = err != nil
 		// RangeSpan has no upper end for the last possible range.
-		next := keys.RangeSpan(id).Upper
+		last := id.Slot
+		if err == nil {
+			last = rs.log.LastSlot
+		}
+		next := keys.RangeSpan(id, last).Upper
 		if next == nil {
 			break
 		}
@@ -220,6 +256,9 @@ func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, er
 	}
 	return s.dbError(op, it.Error())
 }
+
+// errNoState is the reason why a home with keys is no range.
+var errNoState = errors.New("there are keys but no state")
 
 // loadRange reads the state of one range and checks that it is consistent.
 func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*rangeState, error) {
@@ -246,7 +285,7 @@ func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*
 	}
 	// StateRange is written by the batch that creates a range, before any other key of it.
 	if !present {
-		return nil, rhumb.Ef(op, rhumb.Corrupt, "%s: range %s has keys but no state", s.cfg.Dir, id)
+		return nil, &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Msg: fmt.Sprintf("%s: range %s", s.cfg.Dir, id), Err: errNoState}
 	}
 	if err := s.loadLast(op, it, rs); err != nil {
 		return nil, err
@@ -301,6 +340,19 @@ func (s *Store) rangeOf(id rhumb.RangeID) *rangeState {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.ranges[id]
+}
+
+// rangeHolding returns the in-memory state of the range of a home, or nil if the store does not hold it.
+func (s *Store) rangeHolding(home rhumb.RangeID) *rangeState {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if rs := s.ranges[home]; rs != nil {
+		return rs
+	}
+	if id, ok := s.wide.find(home); ok {
+		return s.ranges[id]
+	}
+	return nil
 }
 
 // State returns the state of a range as of the last applied batch; ok is false if the store does

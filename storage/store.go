@@ -18,7 +18,6 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/keys"
 )
 
 // PebbleOptions are the options of a store's database. The alias lets tests set them without
@@ -58,8 +57,9 @@ type Store struct {
 	// not enough for that: readers of ranges must not wait for the disk.
 	headerMu sync.Mutex
 
-	mu     sync.RWMutex // guards ranges, header and fresh
+	mu     sync.RWMutex // guards ranges, wide, header and fresh
 	ranges map[rhumb.RangeID]*rangeState
+	wide   wideRanges // those of ranges with several slots
 	header header
 	fresh  bool
 	// emptied is set if this Open replaced a damaged database by an empty one.
@@ -284,6 +284,9 @@ func (s *Store) beginBoot() error {
 	if err := s.loadAll(op); err != nil {
 		return err
 	}
+	if err := s.cleanTransfers(op); err != nil {
+		return err
+	}
 	if s.fresh || s.emptied {
 		// Pebble writes the first log of a new database in an older format, whose chunks hold no
 		// synced length. A flush makes Pebble start a second log in the current format, before
@@ -373,7 +376,7 @@ func (s *Store) Flush() error { return s.dbError("storage.Store.Flush", s.db.Flu
 // Compact rewrites the tables of one range, so that collected versions no longer use space. Pebble
 // compacts in the background; tests and benchmarks call Compact to reach a known state.
 func (s *Store) Compact(id rhumb.RangeID) error {
-	span := keys.RangeSpan(id)
+	span := s.spanOf(id)
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
 	}

@@ -65,7 +65,7 @@ func (b *Batch) undoEntry(id rhumb.RangeID, e *entry.Entry) {
 		r := &e.Requests[i]
 		for j := range r.Writes {
 			w := &r.Writes[j]
-			b.key = keys.AppendData(b.key[:0], rhumb.Key{Table: w.Table, Home: id, Name: w.Name}, e.Version(r))
+			b.key = keys.AppendData(b.key[:0], rhumb.Key{Table: w.Table, Home: w.Home(id), Name: w.Name}, e.Version(r))
 			b.delete(b.key)
 		}
 		if !r.ID.IsZero() {

@@ -71,7 +71,7 @@ type verifier struct {
 	dir     string
 	report  VerifyReport
 	sealed  seal
-	weights map[rhumb.RangeID]int64 // bytes of the versions of each range
+	weights map[rhumb.RangeID]int64 // bytes of the versions of each home
 }
 
 // addFault adds a fault to the report.
@@ -252,11 +252,19 @@ func (v *verifier) checkDatabase() {
 		return
 	}
 	v.report.Ranges = len(s.ranges)
+	// The keys were counted by home.
+	weights := map[rhumb.RangeID]int64{}
+	for home, n := range v.weights {
+		if rs := s.rangeHolding(home); rs != nil {
+			home = rs.log.Range
+		}
+		weights[home] += n
+	}
 	for id, rs := range s.ranges {
 		// The size on record is the sum of all written versions minus the collected ones. A
 		// difference means that a version vanished, or that one exists which no log record lists.
-		if size, _ := s.Size(id); size.Data != v.weights[id] {
-			v.addFault(dir, -1, fmt.Sprintf("range %s has %d bytes of versions, but %d are on record", id, v.weights[id], size.Data))
+		if size, _ := s.Size(id); size.Data != weights[id] {
+			v.addFault(dir, -1, fmt.Sprintf("range %s has %d bytes of versions, but %d are on record", id, weights[id], size.Data))
 		}
 		if err := v.checkLog(s, rs.copyState()); err != nil {
 			v.addFault(dir, -1, err.Error())

@@ -334,7 +334,9 @@ type RoleInfo struct {
 	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Grants []*Grant               `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
 	// The users that have the role.
-	Users         []string `protobuf:"bytes,3,rep,name=users,proto3" json:"users,omitempty"`
+	Users []string `protobuf:"bytes,3,rep,name=users,proto3" json:"users,omitempty"`
+	// Only who administers the cluster learns who has a role; users is empty for others.
+	UsersHidden   bool `protobuf:"varint,4,opt,name=users_hidden,json=usersHidden,proto3" json:"users_hidden,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,6 +390,13 @@ func (x *RoleInfo) GetUsers() []string {
 		return x.Users
 	}
 	return nil
+}
+
+func (x *RoleInfo) GetUsersHidden() bool {
+	if x != nil {
+		return x.UsersHidden
+	}
+	return false
 }
 
 // AccessResponse answers a change.
@@ -1177,11 +1186,12 @@ const file_api_access_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05roles\x18\x02 \x03(\tR\x05roles\x12\x1a\n" +
 	"\bdisabled\x18\x03 \x01(\bR\bdisabled\x12!\n" +
-	"\fhas_password\x18\x04 \x01(\bR\vhasPassword\"]\n" +
+	"\fhas_password\x18\x04 \x01(\bR\vhasPassword\"\x80\x01\n" +
 	"\bRoleInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12'\n" +
 	"\x06grants\x18\x02 \x03(\v2\x0f.rhumb.v1.GrantR\x06grants\x12\x14\n" +
-	"\x05users\x18\x03 \x03(\tR\x05users\",\n" +
+	"\x05users\x18\x03 \x03(\tR\x05users\x12!\n" +
+	"\fusers_hidden\x18\x04 \x01(\bR\vusersHidden\",\n" +
 	"\x0eAccessResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\"\x0f\n" +
 	"\rWhoAmIRequest\"\x83\x02\n" +

@@ -1007,7 +1007,10 @@ type ScanRequest struct {
 	// always holds at least one record.
 	BytesMax uint32 `protobuf:"varint,8,opt,name=bytes_max,json=bytesMax,proto3" json:"bytes_max,omitempty"`
 	// Only for the Scan method; elsewhere, Request carries the timeout.
-	TimeoutUs     uint64 `protobuf:"varint,9,opt,name=timeout_us,json=timeoutUs,proto3" json:"timeout_us,omitempty"`
+	TimeoutUs uint64 `protobuf:"varint,9,opt,name=timeout_us,json=timeoutUs,proto3" json:"timeout_us,omitempty"`
+	// The last slot of the range as the client knows it; 0 for a range of one slot. The answer covers fewer
+	// slots if the range has been split since.
+	Last          uint32 `protobuf:"varint,60,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1101,6 +1104,13 @@ func (x *ScanRequest) GetBytesMax() uint32 {
 func (x *ScanRequest) GetTimeoutUs() uint64 {
 	if x != nil {
 		return x.TimeoutUs
+	}
+	return 0
+}
+
+func (x *ScanRequest) GetLast() uint32 {
+	if x != nil {
+		return x.Last
 	}
 	return 0
 }
@@ -1476,7 +1486,9 @@ type Response struct {
 	More    bool     `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
 	Receipt *Receipt `protobuf:"bytes,6,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	// For a locate, one per name in the order of the request.
-	Located       []Existence `protobuf:"varint,7,rep,packed,name=located,proto3,enum=rhumb.v1.Existence" json:"located,omitempty"`
+	Located []Existence `protobuf:"varint,7,rep,packed,name=located,proto3,enum=rhumb.v1.Existence" json:"located,omitempty"`
+	// For a scan: the last slot that the page covers; 0 for a range of one slot.
+	Last          uint32 `protobuf:"varint,60,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1560,6 +1572,13 @@ func (x *Response) GetLocated() []Existence {
 	return nil
 }
 
+func (x *Response) GetLast() uint32 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
 var File_api_kv_proto protoreflect.FileDescriptor
 
 const file_api_kv_proto_rawDesc = "" +
@@ -1622,7 +1641,7 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x06Locate\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\fR\x05names\x12\x16\n" +
-	"\x06tables\x18\x03 \x03(\rR\x06tables\"\xec\x01\n" +
+	"\x06tables\x18\x03 \x03(\rR\x06tables\"\x80\x02\n" +
 	"\vScanRequest\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\rR\x05table\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1633,7 +1652,8 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x05limit\x18\a \x01(\rR\x05limit\x12\x1b\n" +
 	"\tbytes_max\x18\b \x01(\rR\bbytesMax\x12\x1d\n" +
 	"\n" +
-	"timeout_us\x18\t \x01(\x04R\ttimeoutUs\"q\n" +
+	"timeout_us\x18\t \x01(\x04R\ttimeoutUs\x12\x12\n" +
+	"\x04last\x18< \x01(\rR\x04last\"q\n" +
 	"\bScanPage\x12$\n" +
 	"\x05items\x18\x01 \x03(\v2\x0e.rhumb.v1.ItemR\x05items\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12+\n" +
@@ -1661,7 +1681,7 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x04hops\x18\a \x01(\rR\x04hops\x12\x1a\n" +
 	"\bsearched\x18\b \x01(\rR\bsearched\x12\x1c\n" +
 	"\ttimestamp\x18\t \x01(\x06R\ttimestamp\x12\x18\n" +
-	"\aunasked\x18( \x03(\rR\aunasked\"\x84\x02\n" +
+	"\aunasked\x18( \x03(\rR\aunasked\"\x98\x02\n" +
 	"\bResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12%\n" +
 	"\x05error\x18\x02 \x01(\v2\x0f.rhumb.v1.ErrorR\x05error\x12+\n" +
@@ -1669,7 +1689,8 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x05items\x18\x04 \x03(\v2\x0e.rhumb.v1.ItemR\x05items\x12\x12\n" +
 	"\x04more\x18\x05 \x01(\bR\x04more\x12+\n" +
 	"\areceipt\x18\x06 \x01(\v2\x11.rhumb.v1.ReceiptR\areceipt\x12-\n" +
-	"\alocated\x18\a \x03(\x0e2\x13.rhumb.v1.ExistenceR\alocated*\x91\x01\n" +
+	"\alocated\x18\a \x03(\x0e2\x13.rhumb.v1.ExistenceR\alocated\x12\x12\n" +
+	"\x04last\x18< \x01(\rR\x04last*\x91\x01\n" +
 	"\fMutationKind\x12\x1d\n" +
 	"\x19MUTATION_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11MUTATION_KIND_PUT\x10\x01\x12\x18\n" +

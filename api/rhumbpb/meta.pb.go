@@ -599,7 +599,9 @@ type ClassSettings struct {
 	Survival  Survival               `protobuf:"varint,4,opt,name=survival,proto3,enum=rhumb.v1.Survival" json:"survival,omitempty"`
 	HashSlots uint32                 `protobuf:"varint,5,opt,name=hash_slots,json=hashSlots,proto3" json:"hash_slots,omitempty"`
 	// In bytes.
-	ShardSize     int64 `protobuf:"varint,6,opt,name=shard_size,json=shardSize,proto3" json:"shard_size,omitempty"`
+	ShardSize int64 `protobuf:"varint,6,opt,name=shard_size,json=shardSize,proto3" json:"shard_size,omitempty"`
+	// The number of slots over which names are hashed; 0 means hash_slots, or leaves the number to the cluster.
+	Buckets       uint32 `protobuf:"varint,60,opt,name=buckets,proto3" json:"buckets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -672,6 +674,13 @@ func (x *ClassSettings) GetHashSlots() uint32 {
 func (x *ClassSettings) GetShardSize() int64 {
 	if x != nil {
 		return x.ShardSize
+	}
+	return 0
+}
+
+func (x *ClassSettings) GetBuckets() uint32 {
+	if x != nil {
+		return x.Buckets
 	}
 	return 0
 }
@@ -828,8 +837,10 @@ type Block struct {
 	Region uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
 	Class  uint32                 `protobuf:"varint,2,opt,name=class,proto3" json:"class,omitempty"`
 	// 0 for hash slots.
-	Node          uint32 `protobuf:"varint,3,opt,name=node,proto3" json:"node,omitempty"`
-	First         uint32 `protobuf:"varint,4,opt,name=first,proto3" json:"first,omitempty"`
+	Node  uint32 `protobuf:"varint,3,opt,name=node,proto3" json:"node,omitempty"`
+	First uint32 `protobuf:"varint,4,opt,name=first,proto3" json:"first,omitempty"`
+	// The number of slots; 0 means 1,024.
+	Slots         uint32 `protobuf:"varint,60,opt,name=slots,proto3" json:"slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -892,6 +903,13 @@ func (x *Block) GetFirst() uint32 {
 	return 0
 }
 
+func (x *Block) GetSlots() uint32 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
 type Range struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Region    uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
@@ -909,6 +927,10 @@ type Range struct {
 	Quarantined []uint32 `protobuf:"varint,11,rep,packed,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// The last loss that an operator accepted. Absent if there was none.
 	Recovery *RangeRecovery `protobuf:"bytes,12,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	// The last slot; 0 for a range of one slot.
+	Last uint32 `protobuf:"varint,60,opt,name=last,proto3" json:"last,omitempty"`
+	// Not 0 for a range that is reserved for a split and does not serve: the epoch with which it begins.
+	Birth uint64 `protobuf:"varint,61,opt,name=birth,proto3" json:"birth,omitempty"`
 	// Replicas whose copies are to go.
 	Leaving       []uint32 `protobuf:"varint,50,rep,packed,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1027,6 +1049,20 @@ func (x *Range) GetRecovery() *RangeRecovery {
 		return x.Recovery
 	}
 	return nil
+}
+
+func (x *Range) GetLast() uint32 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *Range) GetBirth() uint64 {
+	if x != nil {
+		return x.Birth
+	}
+	return 0
 }
 
 func (x *Range) GetLeaving() []uint32 {
@@ -1312,7 +1348,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\tforgotten\x183 \x01(\bR\tforgotten\x12\x18\n" +
 	"\aleaving\x184 \x01(\bR\aleaving\x12\x1f\n" +
 	"\vreplaced_by\x185 \x01(\rR\n" +
-	"replacedBy\"\xdd\x01\n" +
+	"replacedBy\"\xf7\x01\n" +
 	"\rClassSettings\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.rhumb.v1.ModeR\x04mode\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\rR\breplicas\x12\x1e\n" +
@@ -1321,7 +1357,8 @@ const file_api_meta_proto_rawDesc = "" +
 	"\n" +
 	"hash_slots\x18\x05 \x01(\rR\thashSlots\x12\x1d\n" +
 	"\n" +
-	"shard_size\x18\x06 \x01(\x03R\tshardSize\"L\n" +
+	"shard_size\x18\x06 \x01(\x03R\tshardSize\x12\x18\n" +
+	"\abuckets\x18< \x01(\rR\abuckets\"L\n" +
 	"\x05Class\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x123\n" +
 	"\bsettings\x18\x02 \x01(\v2\x17.rhumb.v1.ClassSettingsR\bsettings\"\xbf\x01\n" +
@@ -1333,12 +1370,13 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x0elocation_field\x18\x05 \x01(\tR\rlocationField\x12\x1d\n" +
 	"\n" +
 	"history_ns\x18\x06 \x01(\x03R\thistoryNs\x12\x1a\n" +
-	"\bsnapshot\x18\a \x01(\rR\bsnapshot\"_\n" +
+	"\bsnapshot\x18\a \x01(\rR\bsnapshot\"u\n" +
 	"\x05Block\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05class\x18\x02 \x01(\rR\x05class\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x14\n" +
-	"\x05first\x18\x04 \x01(\rR\x05first\"\xf5\x02\n" +
+	"\x05first\x18\x04 \x01(\rR\x05first\x12\x14\n" +
+	"\x05slots\x18< \x01(\rR\x05slots\"\x9f\x03\n" +
 	"\x05Range\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
@@ -1352,7 +1390,9 @@ const file_api_meta_proto_rawDesc = "" +
 	"\breplicas\x18\n" +
 	" \x03(\rR\breplicas\x12 \n" +
 	"\vquarantined\x18\v \x03(\rR\vquarantined\x123\n" +
-	"\brecovery\x18\f \x01(\v2\x17.rhumb.v1.RangeRecoveryR\brecovery\x12\x18\n" +
+	"\brecovery\x18\f \x01(\v2\x17.rhumb.v1.RangeRecoveryR\brecovery\x12\x12\n" +
+	"\x04last\x18< \x01(\rR\x04last\x12\x14\n" +
+	"\x05birth\x18= \x01(\x04R\x05birth\x12\x18\n" +
 	"\aleaving\x182 \x03(\rR\aleaving\"\x90\x01\n" +
 	"\rRangeRecovery\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +

@@ -31,19 +31,23 @@ const (
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_PROMISE     ReplicaMessageKind = 5
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_FETCH       ReplicaMessageKind = 6
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_SUFFIX      ReplicaMessageKind = 7
+	ReplicaMessageKind_REPLICA_MESSAGE_KIND_LOG_TRIMMED ReplicaMessageKind = 20
+	ReplicaMessageKind_REPLICA_MESSAGE_KIND_COPYING     ReplicaMessageKind = 21
 )
 
 // Enum value maps for ReplicaMessageKind.
 var (
 	ReplicaMessageKind_name = map[int32]string{
-		0: "REPLICA_MESSAGE_KIND_UNSPECIFIED",
-		1: "REPLICA_MESSAGE_KIND_APPEND",
-		2: "REPLICA_MESSAGE_KIND_ACK",
-		3: "REPLICA_MESSAGE_KIND_NACK",
-		4: "REPLICA_MESSAGE_KIND_PREPARE",
-		5: "REPLICA_MESSAGE_KIND_PROMISE",
-		6: "REPLICA_MESSAGE_KIND_FETCH",
-		7: "REPLICA_MESSAGE_KIND_SUFFIX",
+		0:  "REPLICA_MESSAGE_KIND_UNSPECIFIED",
+		1:  "REPLICA_MESSAGE_KIND_APPEND",
+		2:  "REPLICA_MESSAGE_KIND_ACK",
+		3:  "REPLICA_MESSAGE_KIND_NACK",
+		4:  "REPLICA_MESSAGE_KIND_PREPARE",
+		5:  "REPLICA_MESSAGE_KIND_PROMISE",
+		6:  "REPLICA_MESSAGE_KIND_FETCH",
+		7:  "REPLICA_MESSAGE_KIND_SUFFIX",
+		20: "REPLICA_MESSAGE_KIND_LOG_TRIMMED",
+		21: "REPLICA_MESSAGE_KIND_COPYING",
 	}
 	ReplicaMessageKind_value = map[string]int32{
 		"REPLICA_MESSAGE_KIND_UNSPECIFIED": 0,
@@ -54,6 +58,8 @@ var (
 		"REPLICA_MESSAGE_KIND_PROMISE":     5,
 		"REPLICA_MESSAGE_KIND_FETCH":       6,
 		"REPLICA_MESSAGE_KIND_SUFFIX":      7,
+		"REPLICA_MESSAGE_KIND_LOG_TRIMMED": 20,
+		"REPLICA_MESSAGE_KIND_COPYING":     21,
 	}
 )
 
@@ -1292,6 +1298,406 @@ func (x *DescribeReplicaResponse) GetBehind() map[uint32]string {
 	return nil
 }
 
+type OpenTransferRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Hello *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	Range *RangeID               `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
+	// The position that the set must be committed up to.
+	Least         uint64 `protobuf:"varint,3,opt,name=least,proto3" json:"least,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenTransferRequest) Reset() {
+	*x = OpenTransferRequest{}
+	mi := &file_api_peer_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenTransferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenTransferRequest) ProtoMessage() {}
+
+func (x *OpenTransferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenTransferRequest.ProtoReflect.Descriptor instead.
+func (*OpenTransferRequest) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *OpenTransferRequest) GetHello() *PeerHello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *OpenTransferRequest) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *OpenTransferRequest) GetLeast() uint64 {
+	if x != nil {
+		return x.Least
+	}
+	return 0
+}
+
+type OpenTransferResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The description of the set, encoded by package storage.
+	Set           []byte `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenTransferResponse) Reset() {
+	*x = OpenTransferResponse{}
+	mi := &file_api_peer_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenTransferResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenTransferResponse) ProtoMessage() {}
+
+func (x *OpenTransferResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenTransferResponse.ProtoReflect.Descriptor instead.
+func (*OpenTransferResponse) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *OpenTransferResponse) GetSet() []byte {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+// TransferSetID is storage.SetID.
+type TransferSetID struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Range         *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	Donor         uint32                 `protobuf:"varint,2,opt,name=donor,proto3" json:"donor,omitempty"`
+	Life          uint64                 `protobuf:"varint,3,opt,name=life,proto3" json:"life,omitempty"`
+	Number        uint64                 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
+	LastEpoch     uint64                 `protobuf:"varint,5,opt,name=last_epoch,json=lastEpoch,proto3" json:"last_epoch,omitempty"`
+	LastSeq       uint64                 `protobuf:"varint,6,opt,name=last_seq,json=lastSeq,proto3" json:"last_seq,omitempty"`
+	LastHash      []byte                 `protobuf:"bytes,7,opt,name=last_hash,json=lastHash,proto3" json:"last_hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferSetID) Reset() {
+	*x = TransferSetID{}
+	mi := &file_api_peer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferSetID) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferSetID) ProtoMessage() {}
+
+func (x *TransferSetID) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferSetID.ProtoReflect.Descriptor instead.
+func (*TransferSetID) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *TransferSetID) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *TransferSetID) GetDonor() uint32 {
+	if x != nil {
+		return x.Donor
+	}
+	return 0
+}
+
+func (x *TransferSetID) GetLife() uint64 {
+	if x != nil {
+		return x.Life
+	}
+	return 0
+}
+
+func (x *TransferSetID) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *TransferSetID) GetLastEpoch() uint64 {
+	if x != nil {
+		return x.LastEpoch
+	}
+	return 0
+}
+
+func (x *TransferSetID) GetLastSeq() uint64 {
+	if x != nil {
+		return x.LastSeq
+	}
+	return 0
+}
+
+func (x *TransferSetID) GetLastHash() []byte {
+	if x != nil {
+		return x.LastHash
+	}
+	return nil
+}
+
+type ReadTransferRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Hello *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	Set   *TransferSetID         `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
+	// The first chunk wanted.
+	From          uint32 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadTransferRequest) Reset() {
+	*x = ReadTransferRequest{}
+	mi := &file_api_peer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadTransferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadTransferRequest) ProtoMessage() {}
+
+func (x *ReadTransferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadTransferRequest.ProtoReflect.Descriptor instead.
+func (*ReadTransferRequest) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ReadTransferRequest) GetHello() *PeerHello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *ReadTransferRequest) GetSet() *TransferSetID {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *ReadTransferRequest) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+type TransferChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunk         uint32                 `protobuf:"varint,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	Content       []byte                 `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferChunk) Reset() {
+	*x = TransferChunk{}
+	mi := &file_api_peer_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferChunk) ProtoMessage() {}
+
+func (x *TransferChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferChunk.ProtoReflect.Descriptor instead.
+func (*TransferChunk) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TransferChunk) GetChunk() uint32 {
+	if x != nil {
+		return x.Chunk
+	}
+	return 0
+}
+
+func (x *TransferChunk) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+type ReleaseTransferRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hello         *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	Set           *TransferSetID         `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseTransferRequest) Reset() {
+	*x = ReleaseTransferRequest{}
+	mi := &file_api_peer_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseTransferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseTransferRequest) ProtoMessage() {}
+
+func (x *ReleaseTransferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseTransferRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseTransferRequest) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ReleaseTransferRequest) GetHello() *PeerHello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *ReleaseTransferRequest) GetSet() *TransferSetID {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+type ReleaseTransferResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseTransferResponse) Reset() {
+	*x = ReleaseTransferResponse{}
+	mi := &file_api_peer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseTransferResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseTransferResponse) ProtoMessage() {}
+
+func (x *ReleaseTransferResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseTransferResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseTransferResponse) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{21}
+}
+
 var File_api_peer_proto protoreflect.FileDescriptor
 
 const file_api_peer_proto_rawDesc = "" +
@@ -1400,7 +1806,33 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x06behind\x18\x03 \x03(\v2-.rhumb.v1.DescribeReplicaResponse.BehindEntryR\x06behind\x1a9\n" +
 	"\vBehindEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x9d\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x7f\n" +
+	"\x13OpenTransferRequest\x12)\n" +
+	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12'\n" +
+	"\x05range\x18\x02 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x14\n" +
+	"\x05least\x18\x03 \x01(\x04R\x05least\"(\n" +
+	"\x14OpenTransferResponse\x12\x10\n" +
+	"\x03set\x18\x01 \x01(\fR\x03set\"\xd1\x01\n" +
+	"\rTransferSetID\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x14\n" +
+	"\x05donor\x18\x02 \x01(\rR\x05donor\x12\x12\n" +
+	"\x04life\x18\x03 \x01(\x04R\x04life\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x04R\x06number\x12\x1d\n" +
+	"\n" +
+	"last_epoch\x18\x05 \x01(\x04R\tlastEpoch\x12\x19\n" +
+	"\blast_seq\x18\x06 \x01(\x04R\alastSeq\x12\x1b\n" +
+	"\tlast_hash\x18\a \x01(\fR\blastHash\"\x7f\n" +
+	"\x13ReadTransferRequest\x12)\n" +
+	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12)\n" +
+	"\x03set\x18\x02 \x01(\v2\x17.rhumb.v1.TransferSetIDR\x03set\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\rR\x04from\"?\n" +
+	"\rTransferChunk\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\rR\x05chunk\x12\x18\n" +
+	"\acontent\x18\x02 \x01(\fR\acontent\"n\n" +
+	"\x16ReleaseTransferRequest\x12)\n" +
+	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12)\n" +
+	"\x03set\x18\x02 \x01(\v2\x17.rhumb.v1.TransferSetIDR\x03set\"\x19\n" +
+	"\x17ReleaseTransferResponse*\xe5\x02\n" +
 	"\x12ReplicaMessageKind\x12$\n" +
 	" REPLICA_MESSAGE_KIND_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bREPLICA_MESSAGE_KIND_APPEND\x10\x01\x12\x1c\n" +
@@ -1409,7 +1841,9 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x1cREPLICA_MESSAGE_KIND_PREPARE\x10\x04\x12 \n" +
 	"\x1cREPLICA_MESSAGE_KIND_PROMISE\x10\x05\x12\x1e\n" +
 	"\x1aREPLICA_MESSAGE_KIND_FETCH\x10\x06\x12\x1f\n" +
-	"\x1bREPLICA_MESSAGE_KIND_SUFFIX\x10\a2\xb9\x04\n" +
+	"\x1bREPLICA_MESSAGE_KIND_SUFFIX\x10\a\x12$\n" +
+	" REPLICA_MESSAGE_KIND_LOG_TRIMMED\x10\x14\x12 \n" +
+	"\x1cREPLICA_MESSAGE_KIND_COPYING\x10\x152\xaa\x06\n" +
 	"\x04Peer\x12?\n" +
 	"\tReplicate\x12\x16.rhumb.v1.ReplicaFrame\x1a\x16.rhumb.v1.ReplicaFrame(\x010\x01\x12C\n" +
 	"\tHeartbeat\x12\x18.rhumb.v1.HeartbeatFrame\x1a\x18.rhumb.v1.HeartbeatFrame(\x010\x01\x124\n" +
@@ -1417,7 +1851,10 @@ const file_api_peer_proto_rawDesc = "" +
 	"\bMetadata\x12\x19.rhumb.v1.MetadataRequest\x1a\x1a.rhumb.v1.MetadataResponse\x120\n" +
 	"\aForward\x12\x11.rhumb.v1.Request\x1a\x12.rhumb.v1.Response\x12V\n" +
 	"\x0fDescribeReplica\x12 .rhumb.v1.DescribeReplicaRequest\x1a!.rhumb.v1.DescribeReplicaResponse\x12S\n" +
-	"\x0eDiscardReplica\x12\x1f.rhumb.v1.DiscardReplicaRequest\x1a .rhumb.v1.DiscardReplicaResponse\x12S\n" +
+	"\x0eDiscardReplica\x12\x1f.rhumb.v1.DiscardReplicaRequest\x1a .rhumb.v1.DiscardReplicaResponse\x12M\n" +
+	"\fOpenTransfer\x12\x1d.rhumb.v1.OpenTransferRequest\x1a\x1e.rhumb.v1.OpenTransferResponse\x12H\n" +
+	"\fReadTransfer\x12\x1d.rhumb.v1.ReadTransferRequest\x1a\x17.rhumb.v1.TransferChunk0\x01\x12V\n" +
+	"\x0fReleaseTransfer\x12 .rhumb.v1.ReleaseTransferRequest\x1a!.rhumb.v1.ReleaseTransferResponse\x12S\n" +
 	"\x10DescribeIdentity\x12!.rhumb.v1.DescribeIdentityRequest\x1a\x1c.rhumb.v1.NodeIdentityReportB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
@@ -1433,7 +1870,7 @@ func file_api_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_api_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_api_peer_proto_goTypes = []any{
 	(ReplicaMessageKind)(0),         // 0: rhumb.v1.ReplicaMessageKind
 	(*OriginProof)(nil),             // 1: rhumb.v1.OriginProof
@@ -1451,19 +1888,26 @@ var file_api_peer_proto_goTypes = []any{
 	(*MetadataResponse)(nil),        // 13: rhumb.v1.MetadataResponse
 	(*DescribeReplicaRequest)(nil),  // 14: rhumb.v1.DescribeReplicaRequest
 	(*DescribeReplicaResponse)(nil), // 15: rhumb.v1.DescribeReplicaResponse
-	nil,                             // 16: rhumb.v1.DescribeReplicaResponse.BehindEntry
-	(*Identity)(nil),                // 17: rhumb.v1.Identity
-	(*RangeID)(nil),                 // 18: rhumb.v1.RangeID
-	(*ReplicaStatus)(nil),           // 19: rhumb.v1.ReplicaStatus
-	(*Request)(nil),                 // 20: rhumb.v1.Request
-	(*DiscardReplicaRequest)(nil),   // 21: rhumb.v1.DiscardReplicaRequest
-	(*DescribeIdentityRequest)(nil), // 22: rhumb.v1.DescribeIdentityRequest
-	(*Response)(nil),                // 23: rhumb.v1.Response
-	(*DiscardReplicaResponse)(nil),  // 24: rhumb.v1.DiscardReplicaResponse
-	(*NodeIdentityReport)(nil),      // 25: rhumb.v1.NodeIdentityReport
+	(*OpenTransferRequest)(nil),     // 16: rhumb.v1.OpenTransferRequest
+	(*OpenTransferResponse)(nil),    // 17: rhumb.v1.OpenTransferResponse
+	(*TransferSetID)(nil),           // 18: rhumb.v1.TransferSetID
+	(*ReadTransferRequest)(nil),     // 19: rhumb.v1.ReadTransferRequest
+	(*TransferChunk)(nil),           // 20: rhumb.v1.TransferChunk
+	(*ReleaseTransferRequest)(nil),  // 21: rhumb.v1.ReleaseTransferRequest
+	(*ReleaseTransferResponse)(nil), // 22: rhumb.v1.ReleaseTransferResponse
+	nil,                             // 23: rhumb.v1.DescribeReplicaResponse.BehindEntry
+	(*Identity)(nil),                // 24: rhumb.v1.Identity
+	(*RangeID)(nil),                 // 25: rhumb.v1.RangeID
+	(*ReplicaStatus)(nil),           // 26: rhumb.v1.ReplicaStatus
+	(*Request)(nil),                 // 27: rhumb.v1.Request
+	(*DiscardReplicaRequest)(nil),   // 28: rhumb.v1.DiscardReplicaRequest
+	(*DescribeIdentityRequest)(nil), // 29: rhumb.v1.DescribeIdentityRequest
+	(*Response)(nil),                // 30: rhumb.v1.Response
+	(*DiscardReplicaResponse)(nil),  // 31: rhumb.v1.DiscardReplicaResponse
+	(*NodeIdentityReport)(nil),      // 32: rhumb.v1.NodeIdentityReport
 }
 var file_api_peer_proto_depIdxs = []int32{
-	17, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
+	24, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
 	2,  // 1: rhumb.v1.ReplicaFrame.hello:type_name -> rhumb.v1.PeerHello
 	4,  // 2: rhumb.v1.ReplicaFrame.messages:type_name -> rhumb.v1.ReplicaMessage
 	0,  // 3: rhumb.v1.ReplicaMessage.kind:type_name -> rhumb.v1.ReplicaMessageKind
@@ -1477,30 +1921,43 @@ var file_api_peer_proto_depIdxs = []int32{
 	2,  // 11: rhumb.v1.MetadataRequest.hello:type_name -> rhumb.v1.PeerHello
 	1,  // 12: rhumb.v1.MetadataRequest.proof:type_name -> rhumb.v1.OriginProof
 	1,  // 13: rhumb.v1.MetadataResponse.proof:type_name -> rhumb.v1.OriginProof
-	18, // 14: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	19, // 15: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
-	16, // 16: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
-	3,  // 17: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
-	5,  // 18: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
-	10, // 19: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
-	12, // 20: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
-	20, // 21: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
-	14, // 22: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
-	21, // 23: rhumb.v1.Peer.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	22, // 24: rhumb.v1.Peer.DescribeIdentity:input_type -> rhumb.v1.DescribeIdentityRequest
-	3,  // 25: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
-	5,  // 26: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
-	11, // 27: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
-	13, // 28: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
-	23, // 29: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
-	15, // 30: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
-	24, // 31: rhumb.v1.Peer.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	25, // 32: rhumb.v1.Peer.DescribeIdentity:output_type -> rhumb.v1.NodeIdentityReport
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	25, // 14: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	26, // 15: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
+	23, // 16: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
+	2,  // 17: rhumb.v1.OpenTransferRequest.hello:type_name -> rhumb.v1.PeerHello
+	25, // 18: rhumb.v1.OpenTransferRequest.range:type_name -> rhumb.v1.RangeID
+	25, // 19: rhumb.v1.TransferSetID.range:type_name -> rhumb.v1.RangeID
+	2,  // 20: rhumb.v1.ReadTransferRequest.hello:type_name -> rhumb.v1.PeerHello
+	18, // 21: rhumb.v1.ReadTransferRequest.set:type_name -> rhumb.v1.TransferSetID
+	2,  // 22: rhumb.v1.ReleaseTransferRequest.hello:type_name -> rhumb.v1.PeerHello
+	18, // 23: rhumb.v1.ReleaseTransferRequest.set:type_name -> rhumb.v1.TransferSetID
+	3,  // 24: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
+	5,  // 25: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
+	10, // 26: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
+	12, // 27: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
+	27, // 28: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
+	14, // 29: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
+	28, // 30: rhumb.v1.Peer.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	16, // 31: rhumb.v1.Peer.OpenTransfer:input_type -> rhumb.v1.OpenTransferRequest
+	19, // 32: rhumb.v1.Peer.ReadTransfer:input_type -> rhumb.v1.ReadTransferRequest
+	21, // 33: rhumb.v1.Peer.ReleaseTransfer:input_type -> rhumb.v1.ReleaseTransferRequest
+	29, // 34: rhumb.v1.Peer.DescribeIdentity:input_type -> rhumb.v1.DescribeIdentityRequest
+	3,  // 35: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
+	5,  // 36: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
+	11, // 37: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
+	13, // 38: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
+	30, // 39: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
+	15, // 40: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
+	31, // 41: rhumb.v1.Peer.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	17, // 42: rhumb.v1.Peer.OpenTransfer:output_type -> rhumb.v1.OpenTransferResponse
+	20, // 43: rhumb.v1.Peer.ReadTransfer:output_type -> rhumb.v1.TransferChunk
+	22, // 44: rhumb.v1.Peer.ReleaseTransfer:output_type -> rhumb.v1.ReleaseTransferResponse
+	32, // 45: rhumb.v1.Peer.DescribeIdentity:output_type -> rhumb.v1.NodeIdentityReport
+	35, // [35:46] is the sub-list for method output_type
+	24, // [24:35] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_api_peer_proto_init() }
@@ -1518,7 +1975,7 @@ func file_api_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_peer_proto_rawDesc), len(file_api_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

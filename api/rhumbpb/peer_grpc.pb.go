@@ -25,6 +25,9 @@ const (
 	Peer_Forward_FullMethodName          = "/rhumb.v1.Peer/Forward"
 	Peer_DescribeReplica_FullMethodName  = "/rhumb.v1.Peer/DescribeReplica"
 	Peer_DiscardReplica_FullMethodName   = "/rhumb.v1.Peer/DiscardReplica"
+	Peer_OpenTransfer_FullMethodName     = "/rhumb.v1.Peer/OpenTransfer"
+	Peer_ReadTransfer_FullMethodName     = "/rhumb.v1.Peer/ReadTransfer"
+	Peer_ReleaseTransfer_FullMethodName  = "/rhumb.v1.Peer/ReleaseTransfer"
 	Peer_DescribeIdentity_FullMethodName = "/rhumb.v1.Peer/DescribeIdentity"
 )
 
@@ -53,6 +56,14 @@ type PeerClient interface {
 	DescribeReplica(ctx context.Context, in *DescribeReplicaRequest, opts ...grpc.CallOption) (*DescribeReplicaResponse, error)
 	// DiscardReplica makes the receiving node discard its damaged copy of a range.
 	DiscardReplica(ctx context.Context, in *DiscardReplicaRequest, opts ...grpc.CallOption) (*DiscardReplicaResponse, error)
+	// OpenTransfer makes the receiving node make a set of a range, or returns the one that it made for
+	// the caller before (package node/transfer).
+	OpenTransfer(ctx context.Context, in *OpenTransferRequest, opts ...grpc.CallOption) (*OpenTransferResponse, error)
+	// ReadTransfer sends the chunks of a set from one on, in order. Transfers have a connection of their
+	// own, so neither heartbeats nor entries wait for them.
+	ReadTransfer(ctx context.Context, in *ReadTransferRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TransferChunk], error)
+	// ReleaseTransfer says that the caller does not need a set any more.
+	ReleaseTransfer(ctx context.Context, in *ReleaseTransferRequest, opts ...grpc.CallOption) (*ReleaseTransferResponse, error)
 	// DescribeIdentity returns what the receiving node knows about certificates and keys of gossip.
 	DescribeIdentity(ctx context.Context, in *DescribeIdentityRequest, opts ...grpc.CallOption) (*NodeIdentityReport, error)
 }
@@ -144,6 +155,45 @@ func (c *peerClient) DiscardReplica(ctx context.Context, in *DiscardReplicaReque
 	return out, nil
 }
 
+func (c *peerClient) OpenTransfer(ctx context.Context, in *OpenTransferRequest, opts ...grpc.CallOption) (*OpenTransferResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OpenTransferResponse)
+	err := c.cc.Invoke(ctx, Peer_OpenTransfer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) ReadTransfer(ctx context.Context, in *ReadTransferRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TransferChunk], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[3], Peer_ReadTransfer_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadTransferRequest, TransferChunk]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_ReadTransferClient = grpc.ServerStreamingClient[TransferChunk]
+
+func (c *peerClient) ReleaseTransfer(ctx context.Context, in *ReleaseTransferRequest, opts ...grpc.CallOption) (*ReleaseTransferResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseTransferResponse)
+	err := c.cc.Invoke(ctx, Peer_ReleaseTransfer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peerClient) DescribeIdentity(ctx context.Context, in *DescribeIdentityRequest, opts ...grpc.CallOption) (*NodeIdentityReport, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(NodeIdentityReport)
@@ -179,6 +229,14 @@ type PeerServer interface {
 	DescribeReplica(context.Context, *DescribeReplicaRequest) (*DescribeReplicaResponse, error)
 	// DiscardReplica makes the receiving node discard its damaged copy of a range.
 	DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error)
+	// OpenTransfer makes the receiving node make a set of a range, or returns the one that it made for
+	// the caller before (package node/transfer).
+	OpenTransfer(context.Context, *OpenTransferRequest) (*OpenTransferResponse, error)
+	// ReadTransfer sends the chunks of a set from one on, in order. Transfers have a connection of their
+	// own, so neither heartbeats nor entries wait for them.
+	ReadTransfer(*ReadTransferRequest, grpc.ServerStreamingServer[TransferChunk]) error
+	// ReleaseTransfer says that the caller does not need a set any more.
+	ReleaseTransfer(context.Context, *ReleaseTransferRequest) (*ReleaseTransferResponse, error)
 	// DescribeIdentity returns what the receiving node knows about certificates and keys of gossip.
 	DescribeIdentity(context.Context, *DescribeIdentityRequest) (*NodeIdentityReport, error)
 	mustEmbedUnimplementedPeerServer()
@@ -211,6 +269,15 @@ func (UnimplementedPeerServer) DescribeReplica(context.Context, *DescribeReplica
 }
 func (UnimplementedPeerServer) DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DiscardReplica not implemented")
+}
+func (UnimplementedPeerServer) OpenTransfer(context.Context, *OpenTransferRequest) (*OpenTransferResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method OpenTransfer not implemented")
+}
+func (UnimplementedPeerServer) ReadTransfer(*ReadTransferRequest, grpc.ServerStreamingServer[TransferChunk]) error {
+	return status.Error(codes.Unimplemented, "method ReadTransfer not implemented")
+}
+func (UnimplementedPeerServer) ReleaseTransfer(context.Context, *ReleaseTransferRequest) (*ReleaseTransferResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseTransfer not implemented")
 }
 func (UnimplementedPeerServer) DescribeIdentity(context.Context, *DescribeIdentityRequest) (*NodeIdentityReport, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeIdentity not implemented")
@@ -329,6 +396,53 @@ func _Peer_DiscardReplica_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_OpenTransfer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OpenTransferRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).OpenTransfer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_OpenTransfer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).OpenTransfer(ctx, req.(*OpenTransferRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_ReadTransfer_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadTransferRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PeerServer).ReadTransfer(m, &grpc.GenericServerStream[ReadTransferRequest, TransferChunk]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_ReadTransferServer = grpc.ServerStreamingServer[TransferChunk]
+
+func _Peer_ReleaseTransfer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseTransferRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).ReleaseTransfer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_ReleaseTransfer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).ReleaseTransfer(ctx, req.(*ReleaseTransferRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Peer_DescribeIdentity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DescribeIdentityRequest)
 	if err := dec(in); err != nil {
@@ -371,6 +485,14 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Peer_DiscardReplica_Handler,
 		},
 		{
+			MethodName: "OpenTransfer",
+			Handler:    _Peer_OpenTransfer_Handler,
+		},
+		{
+			MethodName: "ReleaseTransfer",
+			Handler:    _Peer_ReleaseTransfer_Handler,
+		},
+		{
 			MethodName: "DescribeIdentity",
 			Handler:    _Peer_DescribeIdentity_Handler,
 		},
@@ -392,6 +514,11 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Raft",
 			Handler:       _Peer_Raft_Handler,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "ReadTransfer",
+			Handler:       _Peer_ReadTransfer_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "api/peer.proto",

@@ -38,7 +38,9 @@ type Certificate struct {
 	// The node that uses the certificate, or that saw it last; 0 if unknown.
 	Node uint32 `protobuf:"varint,9,opt,name=node,proto3" json:"node,omitempty"`
 	// When it was seen last, in seconds since 1970.
-	Seen          int64 `protobuf:"varint,10,opt,name=seen,proto3" json:"seen,omitempty"`
+	Seen int64 `protobuf:"varint,10,opt,name=seen,proto3" json:"seen,omitempty"`
+	// When it was issued, as far as it says so, else not_before.
+	Issued        int64 `protobuf:"varint,11,opt,name=issued,proto3" json:"issued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -139,6 +141,13 @@ func (x *Certificate) GetNode() uint32 {
 func (x *Certificate) GetSeen() int64 {
 	if x != nil {
 		return x.Seen
+	}
+	return 0
+}
+
+func (x *Certificate) GetIssued() int64 {
+	if x != nil {
+		return x.Issued
 	}
 	return 0
 }
@@ -249,12 +258,13 @@ func (x *AuthorityInfo) GetIgnoredBy() []uint32 {
 }
 
 type RevocationInfo struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Serial   string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
-	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	NotAfter int64                  `protobuf:"varint,3,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
-	Why      string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
-	At       int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty if all certificates of the bearer are revoked that were issued before at.
+	Serial   string `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
+	Name     string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	NotAfter int64  `protobuf:"varint,3,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
+	Why      string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	At       int64  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`
 	// The authority that issued the certificate, as in Certificate. Empty if it is unknown: then certificates
 	// with this serial number are rejected whoever issued them.
 	Authority     string `protobuf:"bytes,6,opt,name=authority,proto3" json:"authority,omitempty"`
@@ -599,7 +609,8 @@ func (x *ListCertificatesResponse) GetRevision() uint64 {
 
 type RevokeCertificateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Exactly one of the following. With a node or user, all certificates of it that nodes report.
+	// Exactly one of the following. With a node, all certificates of it that nodes report; with a user or
+	// operator, all that were issued before now.
 	Serial       string `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"`
 	NodeName     string `protobuf:"bytes,2,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
 	UserName     string `protobuf:"bytes,3,opt,name=user_name,json=userName,proto3" json:"user_name,omitempty"`
@@ -1059,7 +1070,7 @@ var File_api_security_proto protoreflect.FileDescriptor
 
 const file_api_security_proto_rawDesc = "" +
 	"\n" +
-	"\x12api/security.proto\x12\brhumb.v1\"\x89\x02\n" +
+	"\x12api/security.proto\x12\brhumb.v1\"\xa1\x02\n" +
 	"\vCertificate\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -1074,7 +1085,8 @@ const file_api_security_proto_rawDesc = "" +
 	"distrusted\x12\x12\n" +
 	"\x04node\x18\t \x01(\rR\x04node\x12\x12\n" +
 	"\x04seen\x18\n" +
-	" \x01(\x03R\x04seen\"\x89\x02\n" +
+	" \x01(\x03R\x04seen\x12\x16\n" +
+	"\x06issued\x18\v \x01(\x03R\x06issued\"\x89\x02\n" +
 	"\rAuthorityInfo\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x1d\n" +

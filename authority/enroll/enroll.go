@@ -22,9 +22,6 @@ import (
 const (
 	pauseFirst = 250 * time.Millisecond
 	pauseMost  = 15 * time.Second
-	// lateRenewalWait bounds the attempts of a starting node whose certificate has expired. The
-	// node does not serve meanwhile, and its supervisor should learn soon that it cannot start.
-	lateRenewalWait = 20 * time.Second
 )
 
 // Config configures the identity of a node.
@@ -50,6 +47,10 @@ func (c *Config) setDefaults() {
 // ReadToken reads the token in a file that only its owner may read.
 func ReadToken(path string) (token.Token, error) {
 	text, err := identity.ReadSecret(path)
+	if rhumb.KindOf(err) == rhumb.NotFound {
+		// A wrong flag and not a missing record.
+		return token.Token{}, rhumb.Ef("enroll.ReadToken", rhumb.InvalidArgument, "--token %s: the file does not exist; `rhumb token create --node NAME --out FILE` makes it, at the authority", path)
+	}
 	if err != nil {
 		return token.Token{}, rhumb.Ef("enroll.ReadToken", rhumb.KindOf(err), "--token: %v", err)
 	}
@@ -94,19 +95,23 @@ func Ensure(ctx context.Context, cfg Config, tokenFile string) error {
 		return nil
 	}
 	// The node was down for longer than its certificate lasts.
-	late, cancel := context.WithTimeout(ctx, lateRenewalWait)
-	defer cancel()
-	errRenew := renewOnce(late, cfg)
-	if errRenew == nil {
-		cfg.Logger.Info("the certificate had expired and was renewed", "expired", leaf.NotAfter)
-		return nil
-	}
-	if tokenFile != "" {
+	errRenew := renewOnce(ctx, cfg)
+	if errRenew != nil && tokenFile != "" {
 		// A token that cannot be read must not hide the cause of the failed renewal:
 		// operators delete used tokens.
 		if _, err := ReadToken(tokenFile); err == nil {
 			return enrolWithFile(ctx, cfg, tokenFile)
 		}
+	}
+	// A node that starts before its authority, after a power cut of all, waits for it: a supervisor would stop trying after a
+	// few restarts. Only the authority knows when it is too late for a renewal, and says so.
+	if errRenew != nil && !isDefinite(errRenew) {
+		cfg.Logger.Warn("the certificate has expired, and the node waits for its authority to renew it", "expired", leaf.NotAfter, "why", rhumb.Message(errRenew))
+		errRenew = retry(ctx, cfg, "cannot renew the expired certificate yet; the node keeps trying", func(ctx context.Context) error { return renewOnce(ctx, cfg) })
+	}
+	if errRenew == nil {
+		cfg.Logger.Info("the certificate had expired and was renewed", "expired", leaf.NotAfter)
+		return nil
 	}
 	return rhumb.Ef(op, rhumb.Unauthenticated,
 		"the certificate %s expired at %s (the clock of this host shows %s) and cannot be renewed: %v; start the authority (rhumb authority serve), or start this node once with a new token",
@@ -170,20 +175,28 @@ func enrolNode(ctx context.Context, cfg Config, tok token.Token) error {
 	return nil
 }
 
-// retryUntil calls f until it succeeds, fails for good, or time is up. A reason is logged once.
+// retryUntil calls f until it succeeds, fails for good, or the token has expired.
 func retryUntil(ctx context.Context, cfg Config, end time.Time, f func(context.Context) error) error {
+	return retry(ctx, cfg, "cannot enrol yet; the node keeps trying", func(ctx context.Context) error {
+		err := f(ctx)
+		// The token cannot be used any more, whoever answers.
+		if err != nil && !isDefinite(err) && ctx.Err() == nil && cfg.Wall().After(end) {
+			return rhumb.Ef("enroll.retryUntil", rhumb.Unauthenticated, "the token expired at %s before the authority answered: %v; make a new one with rhumb token create", end.UTC().Format(time.RFC3339), err)
+		}
+		return err
+	})
+}
+
+// retry calls f until it succeeds, fails for good, or ctx ends. A reason is logged once.
+func retry(ctx context.Context, cfg Config, what string, f func(context.Context) error) error {
 	last := ""
 	for pause := pauseFirst; ; pause = min(2*pause, pauseMost) {
 		err := f(ctx)
 		if err == nil || isDefinite(err) || ctx.Err() != nil {
 			return err
 		}
-		// The token cannot be used any more, whoever answers.
-		if cfg.Wall().After(end) {
-			return rhumb.Ef("enroll.retryUntil", rhumb.Unauthenticated, "the token expired at %s before the authority answered: %v; make a new one with rhumb token create", end.UTC().Format(time.RFC3339), err)
-		}
 		if why := rhumb.Message(err); why != last {
-			cfg.Logger.Warn("cannot enrol yet; the node keeps trying", "why", why)
+			cfg.Logger.Warn(what, "why", why)
 			last = why
 		}
 		wait := max(pause, rhumb.RetryAfterOf(err))

@@ -200,7 +200,7 @@ func TestRefusedTokens(t *testing.T) {
 	wants(t, w.ensure(dir, file), "garbled")
 	check(t, os.Chmod(file, 0o644))
 	wants(t, w.ensure(dir, file), "chmod 600")
-	wants(t, w.ensure(dir, file+".none"), "no such file")
+	wants(t, w.ensure(dir, file+".none"), "does not exist")
 
 	dir, file = w.token("eu-5", nil)
 	for _, wrong := range []time.Duration{24 * time.Hour, -24 * time.Hour, 30 * 24 * time.Hour, -6 * time.Minute} {
@@ -317,8 +317,14 @@ func TestKeeper(t *testing.T) {
 	err := w.ensure(k.cfg.Dir, "")
 	wants(t, err, "cannot be renewed")
 	wants(t, err, "start the authority (rhumb authority serve)")
+	// A node that starts before its authority waits for it.
+	waits := make(chan struct{})
+	waiting := Config{Dir: k.cfg.Dir, Wall: w.wall, Logger: slog.New(onWarn{slog.DiscardHandler, sync.OnceFunc(func() { close(waits) })})}
+	renewed := make(chan error)
+	go func() { renewed <- Ensure(t.Context(), waiting, "") }()
+	<-waits
 	w.serve()
-	check(t, w.ensure(k.cfg.Dir, ""))
+	check(t, <-renewed)
 	if third := leafOf(t, k); !third.NotAfter.After(w.wall()) {
 		t.Error("not renewed at the start")
 	}
@@ -391,4 +397,19 @@ func TestRolledBackAuthority(t *testing.T) {
 	w.advance(2 * checkInterval)
 	k.step(t.Context())
 	wants(t, w.ensure(filepath.Join(t.TempDir(), "thief"), file), "void")
+}
+
+// onWarn calls a function for each warning.
+type onWarn struct {
+	slog.Handler
+	f func()
+}
+
+func (onWarn) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h onWarn) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		h.f()
+	}
+	return nil
 }

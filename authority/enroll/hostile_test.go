@@ -215,7 +215,7 @@ func (s *stranger) bodies() {
 // and the memory stays bounded.
 func TestHostileInput(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes a minute")
+		t.Skip("takes a minute; left out by -short")
 	}
 	w := newWorld(t)
 	s := &stranger{t: t, addr: w.addr}

@@ -303,7 +303,7 @@ func FuzzOpen(f *testing.F) {
 // the service can read.
 func TestHandOver(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can own files of others")
+		t.Skip("only root can give files away; run as root")
 	}
 	dir := t.TempDir()
 	check(t, os.Chown(dir, 12345, 12346))

@@ -33,10 +33,11 @@ lives is a false failover; the command fails if there is one, or if an acknowled
 	fl := c.Flags()
 	fl.IntVar(&cfg.Clients, "clients", 1000, "number of clients")
 	fl.DurationVar(&cfg.Calm, "calm", 10*time.Second, "how long to observe the cluster after the storm")
+	fl.DurationVar(&cfg.Most, "most", 5*time.Minute, "how long to wait until all clients have written again; then the command reports what it has, and fails")
 	fl.StringSliceVar(&clusters.regions, "regions", []string{"singapore", "frankfurt", "virginia"}, "regions of the cluster, as for demo --regions")
 	fl.IntVar(&nodes, "nodes", 3, "nodes per region")
 	fl.BoolVar(&clusters.secure, "secure", true, "TLS and certificates")
-	flags.Positive(fl, "clients", "calm", "nodes")
+	flags.Positive(fl, "clients", "calm", "most", "nodes")
 	return c
 }
 
@@ -49,16 +50,19 @@ func (bc *commands) measureStorm(ctx context.Context, cfg bench.StormConfig, clu
 	defer stop()
 	cfg.Cluster = cluster
 	cfg.Progress = func(text string) { bc.Notef("%s", text) }
-	r, err := bench.RunStorm(ctx, cfg)
-	if err != nil {
-		return rhumb.Wrap(op, err)
+	r, failure := bench.RunStorm(ctx, cfg)
+	if r == nil {
+		return rhumb.Wrap(op, failure)
 	}
 	ms := func(d time.Duration) string { return fmt.Sprint(d.Round(time.Millisecond)) }
 	if err := bc.Print(r, func(t table.Writer) {
-		t.AppendHeader(table.Row{"clients", "connected in", "first write p50", "p90", "last", "in sync after", "false lives", "false failovers", "failed calls", "lost"})
-		t.AppendRow(table.Row{r.Clients, ms(r.Open), ms(r.P50), ms(r.P90), ms(r.Max), ms(r.Settled), r.FalseLives, r.FalseFailovers, r.Failed, r.Lost})
+		t.AppendHeader(table.Row{"clients", "connected in", "first write p50", "p90", "last", "in sync after", "clients back", "false lives", "false failovers", "failed calls", "lost"})
+		t.AppendRow(table.Row{r.Clients, ms(r.Open), ms(r.P50), ms(r.P90), ms(r.Max), ms(r.Settled), r.Written, r.FalseLives, r.FalseFailovers, r.Failed, r.Lost})
 	}); err != nil {
 		return err
+	}
+	if failure != nil {
+		return rhumb.Wrap(op, failure)
 	}
 	if r.Lost > 0 || r.FalseLives > 0 || r.FalseFailovers > 0 {
 		return rhumb.Ef(op, rhumb.Internal, "%d acknowledged writes are missing, %d lives and %d changes of primary were false", r.Lost, r.FalseLives, r.FalseFailovers)

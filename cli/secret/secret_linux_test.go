@@ -15,7 +15,7 @@ func openTerminal(t *testing.T) *os.File {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skipf("no pseudo terminals: %v", err)
+		t.Skipf("no pseudo terminals: %v; mount /dev/pts (mount -t devpts devpts /dev/pts)", err)
 	}
 	t.Cleanup(func() { _ = master.Close() })
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)

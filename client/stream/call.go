@@ -131,6 +131,9 @@ func (c *Conn) submitCall(r *call) (flight time.Duration, err error) {
 	// IDs are unique among the streams of a Conn, so a late answer cannot meet a later request.
 	c.lastID++
 	r.Message.Id = c.lastID
+	if len(c.unanswered) == 0 && len(c.queue) == 0 {
+		c.signalUse()
+	}
 	if c.stream != nil && !c.sending && len(c.unanswered) == 0 && len(c.queue) == 0 && r.Size <= directBytesMax {
 		// The stream is idle: nothing can gather by waiting.
 		c.sendFrameLocked([]*call{r})

@@ -88,6 +88,7 @@ type Conn struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	wake   chan struct{} // holds a token when the queue or the room for it may have changed
+	begun  chan struct{} // holds a token when a caller may have begun to wait (api.Conn.Watch)
 
 	mu           sync.Mutex         // guards all below
 	stream       kvStream           // nil while there is none
@@ -123,14 +124,14 @@ func New(cfg Config) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{cfg: cfg, conn: conn, wake: make(chan struct{}, 1), unanswered: map[uint64]*call{}, flow: newFlow()}
+	c := &Conn{cfg: cfg, conn: conn, wake: make(chan struct{}, 1), begun: make(chan struct{}, 1), unanswered: map[uint64]*call{}, flow: newFlow()}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.stall = time.AfterFunc(time.Hour, c.onStall)
 	c.stall.Stop() // sendQueued sets the timer when it is needed
 	c.work.Go(c.run)
 	// TCP and gRPC take more than ten seconds to notice a node that is stopped, so the connection
 	// is probed while somebody depends on it.
-	c.work.Go(func() { c.conn.Watch(c.ctx, c.inUse, func() { cfg.Counters.Silent.Add(1) }) })
+	c.work.Go(func() { c.conn.Watch(c.ctx, c.begun, c.use, func() { cfg.Counters.Silent.Add(1) }) })
 	return c, nil
 }
 
@@ -153,7 +154,8 @@ func (c *Conn) Operations() rhumbpb.OperationsClient {
 func (c *Conn) Access() rhumbpb.AccessClient { return rhumbpb.NewAccessClient(c.conn.Client()) }
 
 // Hold has the connection probed until the returned function is called, although no request may be
-// unanswered. Calls of the Cluster service that wait for the node need it.
+// unanswered. Calls of the Cluster service that wait for the node need it. The probes are rarer than
+// those while requests are unanswered.
 func (c *Conn) Hold() (release func()) {
 	c.addHold(1)
 	return func() { c.addHold(-1) }
@@ -163,13 +165,28 @@ func (c *Conn) addHold(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.holds += n
+	c.signalUse()
 }
 
-// inUse reports whether a caller waits for the node.
-func (c *Conn) inUse() bool {
+// signalUse says that a caller may have begun to wait.
+func (c *Conn) signalUse() {
+	select {
+	case c.begun <- struct{}{}:
+	default:
+	}
+}
+
+// use returns what depends on the connection.
+func (c *Conn) use() api.Use {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.holds > 0 || len(c.unanswered) > 0 || len(c.queue) > 0
+	switch {
+	case len(c.unanswered) > 0 || len(c.queue) > 0:
+		return api.Awaited
+	case c.holds > 0:
+		return api.Held
+	}
+	return api.Unused
 }
 
 // Interrupt breaks the stream, so that unanswered requests fail at once. The caller knows that

@@ -273,6 +273,8 @@ type roleDoc struct {
 	Name   string     `json:"name"`
 	Grants []grantDoc `json:"grants"`
 	Users  []string   `json:"users"`
+	// UsersHidden is set if the caller may not see who has the role.
+	UsersHidden bool `json:"users_hidden,omitempty"`
 }
 
 // roleCommand is `rhumb role`.
@@ -286,7 +288,7 @@ func (ac *accessCommands) roleCommand() *cobra.Command {
 		},
 	}
 	ls := &cobra.Command{
-		Use: "ls", Short: "List the roles; without the right to administer the cluster, your own", Args: cobra.NoArgs,
+		Use: "ls", Short: "List the roles; without the right to administer the cluster, your own, and not who has them", Args: cobra.NoArgs,
 		Example: "  rhumb role ls\n  rhumb role ls -o json",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return ac.listRoles(cmd.Context()) },
 	}
@@ -326,7 +328,7 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 		// Empty lists rather than null, which programs would have to handle.
 		docs := make([]roleDoc, 0, len(roles))
 		for _, r := range roles {
-			doc := roleDoc{Name: r.Name, Grants: []grantDoc{}, Users: append([]string{}, r.Users...)}
+			doc := roleDoc{Name: r.Name, Grants: []grantDoc{}, Users: append([]string{}, r.Users...), UsersHidden: r.UsersHidden}
 			for _, g := range r.Grants {
 				doc.Grants = append(doc.Grants, describeGrant("", g))
 			}
@@ -336,7 +338,11 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 			t.AppendHeader(table.Row{"ROLE", "GRANTS", "USERS"})
 			for _, d := range docs {
 				// A role may have thousands of users; rhumb role ls -o json lists them.
-				t.AppendRow(table.Row{d.Name, len(d.Grants), output.Shorten(strings.Join(d.Users, ", "))})
+				users := output.Shorten(strings.Join(d.Users, ", "))
+				if d.UsersHidden {
+					users = "(hidden)"
+				}
+				t.AppendRow(table.Row{d.Name, len(d.Grants), users})
 			}
 		})
 	})

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
@@ -52,7 +53,7 @@ func (ac *authorityCommands) authorityCommand() *cobra.Command {
 //
 // It needs no network, so an authority can be made on a machine that never has one, and its
 // certificates carried to the nodes as files.
-func (ac *authorityCommands) makeAuthority(cluster string, advertise []string) error {
+func (ac *authorityCommands) makeAuthority(cluster string, advertise []string, trust string) error {
 	var id rhumb.ClusterID
 	var err error
 	// The authority chooses the ID of the cluster, because certificates contain it before the
@@ -76,7 +77,20 @@ func (ac *authorityCommands) makeAuthority(cluster string, advertise []string) e
 		}
 		ac.Notef("nodes will look for the authority at %s; --advertise sets another address", addresses[0])
 	}
-	if err := authority.Create(ac.dir, id, addresses, authority.Config{Wall: wallClock, Adopt: cluster != ""}); err != nil {
+	var others []*x509.Certificate
+	if trust != "" {
+		if cluster == "" {
+			return rhumb.E("rhumb.init", rhumb.InvalidArgument, "--trust goes with the --cluster whose authority is lost; a new cluster has no other authority")
+		}
+		text, err := ac.readFile(trust, certSizeMax)
+		if err != nil {
+			return err
+		}
+		if others, err = identity.ParseCertificates(text); err != nil {
+			return rhumb.Ef("rhumb.init", rhumb.InvalidArgument, "%s: %s", trust, rhumb.Message(err))
+		}
+	}
+	if err := authority.Create(ac.dir, id, addresses, authority.Config{Wall: wallClock, Adopt: cluster != "", Trust: others}); err != nil {
 		return err
 	}
 	a, err := ac.open(slog.LevelWarn)
@@ -149,6 +163,7 @@ func (ac *authorityCommands) serve(ctx context.Context, listen string, level slo
 		return rhumb.Ef("rhumb.authority", rhumb.Unavailable, "cannot listen on %s: %v; check whether another process uses the address", listen, err)
 	}
 	ac.Notef("rhumb: authority of cluster %s listens on %s", a.Cluster(), l.Addr())
+	defer onHangup(server.Reload)()
 	return server.Serve(ctx, l)
 }
 

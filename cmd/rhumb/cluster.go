@@ -22,11 +22,13 @@ type clusterCommands struct{ *session }
 
 func (cc *clusterCommands) initCommand(authorities *authorityCommands) *cobra.Command {
 	var advertise []string
+	var trust string
 	c := &cobra.Command{
 		Use: "init", Short: "Make the authority of a new cluster, or create a cluster on the node at --addr",
 		Long: `With --authority DIR, make the authority of a new secure cluster in a directory. This contacts nobody. Then make tokens for the
 nodes (rhumb token create) and start them with --token; the node whose token has --founder creates the cluster. --cluster is then
-the ID of a cluster that runs with --insecure and is to be secured, by default a new one.
+the ID of a cluster that runs with --insecure and is to be secured, or whose authority is lost, by default a new one. --trust names the
+authorities that a cluster has so far.
 
 Without it, create a new cluster whose first member is the node at --addr, which has been waiting for this command since its
 first start. Run it once, on one node: the others join that node with --join.`,
@@ -36,10 +38,10 @@ first start. Run it once, on one node: the others join that node with --join.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if authorities.dir != "" {
-				return authorities.makeAuthority(cc.conn.Cluster, advertise)
+				return authorities.makeAuthority(cc.conn.Cluster, advertise, trust)
 			}
-			if len(advertise) > 0 {
-				return rhumb.E("rhumb.init", rhumb.InvalidArgument, "--advertise is for the authority of a cluster; give --authority DIR too")
+			if len(advertise) > 0 || trust != "" {
+				return rhumb.E("rhumb.init", rhumb.InvalidArgument, "--advertise and --trust are for the authority of a cluster; give --authority DIR too")
 			}
 			cfg, err := cc.conn.Config()
 			if err != nil {
@@ -56,6 +58,7 @@ first start. Run it once, on one node: the others join that node with --join.`,
 	c.Flags().StringVar(&authorities.dir, "authority", "", "directory of the authority to make")
 	c.Flags().StringSliceVar(&advertise, "advertise", nil, "with --authority: HOST[:PORT] under which nodes reach it")
 	flags.Default(c.Flags(), "advertise", "the name of this host")
+	c.Flags().StringVar(&trust, "trust", "", "with --authority and --cluster: ca.crt of the lost authority, which nodes trust until it is retired")
 	return cc.connected(c)
 }
 

@@ -257,11 +257,11 @@ func TestPausedNodeComesBack(t *testing.T) {
 // reads, and accepts writes again when there is room. It needs root to mount a small disk.
 func TestDiskFull(t *testing.T) {
 	if os.Geteuid() != 0 || testing.Short() {
-		t.Skip("needs root to mount a disk of 256 MiB")
+		t.Skip("mounts a disk of 256 MiB; run as root")
 	}
 	disk := t.TempDir()
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", disk).CombinedOutput(); err != nil {
-		t.Skipf("cannot mount a disk here: %v: %s", err, out)
+		t.Skipf("cannot mount a disk here: %v: %s; run as root with the capability SYS_ADMIN and loop devices", err, out)
 	}
 	t.Cleanup(func() {
 		if out, err := exec.Command("umount", "-l", disk).CombinedOutput(); err != nil {

@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"os"
-	"os/signal"
 	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/authority/enroll"
@@ -56,20 +53,9 @@ func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (ke
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		var work sync.WaitGroup
 		work.Go(func() { keeper.Run(ctx) })
-		hangups := make(chan os.Signal, 1)
-		signal.Notify(hangups, syscall.SIGHUP)
-		work.Go(func() {
-			defer signal.Stop(hangups)
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-hangups:
-					keeper.CheckNow()
-				}
-			}
-		})
+		stop := onHangup(keeper.CheckNow)
 		return func() {
+			stop()
 			cancel()
 			work.Wait()
 		}

@@ -43,7 +43,7 @@ func TestManual(t *testing.T) {
 	}
 	lint, err := exec.LookPath("mandoc")
 	if err != nil {
-		t.Skip("mandoc is not installed")
+		t.Skip("needs mandoc: install the Debian package mandoc")
 	}
 	pages, err := filepath.Glob(filepath.Join(dir, "*.1"))
 	must(err)

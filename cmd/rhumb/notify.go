@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -71,4 +72,26 @@ func surviveHangups(cfg *node.Config) (undo func()) {
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, syscall.SIGHUP)
 	return func() { signal.Stop(ignored) }
+}
+
+// onHangup calls f for each SIGHUP until stop is called.
+func onHangup(f func()) (stop func()) {
+	hangups, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(hangups, syscall.SIGHUP)
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			select {
+			case <-hangups:
+				f()
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		signal.Stop(hangups)
+		close(done)
+		work.Wait()
+	}
 }

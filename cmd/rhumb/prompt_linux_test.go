@@ -23,7 +23,7 @@ func TestPrompt(t *testing.T) {
 	c.ok(t, "user", "create", "ada", "--new-password-file", password)
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skipf("no pseudo terminals: %v", err)
+		t.Skipf("no pseudo terminals: %v; mount /dev/pts (mount -t devpts devpts /dev/pts)", err)
 	}
 	defer master.Close()
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)

@@ -28,6 +28,12 @@ type session struct {
 // connected adds the flags of a connection to a command.
 func (s *session) connected(c *cobra.Command) *cobra.Command {
 	s.conn.Register(c.Flags())
+	if run := c.RunE; run != nil {
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			s.noteExpiry()
+			return run(cmd, args)
+		}
+	}
 	return c
 }
 

@@ -34,6 +34,7 @@ type startFlags struct {
 	cacheMiB, snapshotMiB int64
 	overdueMiB            int64
 	memory                flags.ByteSize
+	transferRate, logKeep flags.ByteSize
 }
 
 // wallClock is the wall clock of the node; nil is time.Now. Tests run single processes with wrong
@@ -111,6 +112,10 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB")
 	flags.Default(fl, "cache-size", "an eighth of the memory")
 	f.registerLimits(fl, cfg)
+	fl.Var(&f.logKeep, "log-keep", "how much log a range keeps for replicas that lag, such as 64MiB; those that lag further copy the range whole")
+	flags.Default(fl, "log-keep", "64MiB")
+	fl.Var(&f.transferRate, "transfer-rate", "how much the node receives and sends a second, each, to copy ranges whole, such as 64MiB")
+	flags.Default(fl, "transfer-rate", "64MiB")
 	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", defaults.DrainTimeout, "how long a stop waits for primaries to move away")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -160,7 +165,8 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	}
 	cfg.Logger = newLogger(s.Err, level)
 	cfg.Version, cfg.Wall = describeVersion().Version, wallClock
-	cfg.CacheBytes, cfg.MemoryBytes = f.cacheMiB<<20, int64(f.memory)
+	cfg.CacheBytes, cfg.MemoryBytes, cfg.TransferRate = f.cacheMiB<<20, int64(f.memory), int64(f.transferRate)
+	cfg.LogKeep = int64(f.logKeep)
 	cfg.Snapshot.Budget, cfg.Snapshot.OverdueMax = f.snapshotMiB<<20, f.overdueMiB<<20
 	var err error
 	if cfg.Location, err = locationOf(cfg.Region, f.location); err != nil {
@@ -178,6 +184,9 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	}
 	if err := cfg.Validate(); err != nil {
 		return err
+	}
+	if !cfg.Insecure {
+		manager{cfg.Logger}.send("STATUS=looking for the certificate of the node; without one, waiting for the authority")
 	}
 	keep, err := ensureIdentity(ctx, &cfg, f.token)
 	if err != nil {

@@ -137,6 +137,10 @@ func revokedSection(rs []rhumb.Revocation) func(table.Writer) {
 	return func(t table.Writer) {
 		t.AppendHeader(table.Row{"REVOKED", "NAME", "LEFT", "AT", "WHY"})
 		for _, r := range rs {
+			if r.Serial == "" {
+				t.AppendRow(table.Row{"all issued before AT", r.Name, "", r.At.Format(time.RFC3339), r.Why})
+				continue
+			}
 			t.AppendRow(table.Row{r.Serial, r.Name, timeLeft(r.NotAfter), r.At.Format(time.RFC3339), r.Why})
 		}
 	}
@@ -151,11 +155,12 @@ func (tc *trustCommands) revokeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "revoke [SERIAL] [--node NAME | --user-name NAME | --operator NAME]", Short: "Make all nodes reject a certificate",
 		Long: `Make all nodes reject a certificate at once and end the connections that rely on it. A node that is cut off or down rejects it
-when it is back. With a name, all certificates of it that nodes use or see at the moment are revoked. The bearer may get another
-certificate from the authority; to keep a user out, use rhumb user disable.
+when it is back. The name of a user or operator stands for every certificate that was issued to it before now, in use or not; the name
+of a node for those that nodes use at the moment. The bearer may get another certificate from the authority; to keep a user out, use
+rhumb user disable. Your own certificate is refused: another operator has to revoke it.
 
 The authority does not read the metadata and would renew the certificate of a node. Where its directory is at hand, --authority DIR
-makes it refuse first, and then revokes every valid certificate of the name that it has issued, in use or not.`,
+makes it refuse first, and then revokes every valid certificate of the node that it has issued, in use or not.`,
 		Example: `  rhumb cert revoke 4d2a9c --why stolen
   rhumb cert revoke --node eu-1 --why sold --authority ./authority
   rhumb cert revoke --user-name tower`,
@@ -239,7 +244,10 @@ func (ac *authorityCommands) refuseRenewal(r client.Revoke) (more []client.Revok
 		if err := a.Revoke(c.Serial, "", r.Why); err != nil {
 			return nil, false, err
 		}
-		more = append(more, client.Revoke{Serial: c.Serial, Issuer: c.Authority, Why: r.Why})
+		// The cluster refuses users and operators by name.
+		if r.Node != "" {
+			more = append(more, client.Revoke{Serial: c.Serial, Issuer: c.Authority, Why: r.Why})
+		}
 	}
 	return more, true, nil
 }

@@ -89,7 +89,7 @@ func TestImage(t *testing.T) {
 		t.Errorf("the image is from %q, runs as %q, stops by %q", img.from, img.user, img.signal)
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: a mount namespace with a root of its own")
+		t.Skip("makes a mount namespace with a root of its own; run as root")
 	}
 	root := filepath.Join(t.TempDir(), "root")
 	args := []string{"test", root}

@@ -23,6 +23,7 @@ chmod 755 "$root" # a package with another mode of its root would change that of
 
 install -D -m 755 "$binary" "$root/usr/bin/rhumb"
 install -D -m 644 -t "$root/lib/systemd/system" "$here"/../systemd/*.service
+install -D -m 644 "$here/rhumb.tmpfiles" "$root/usr/lib/tmpfiles.d/rhumb.conf"
 install -D -m 644 "$here/rhumb.yaml" "$root/etc/rhumb/rhumb.yaml"
 install -D -m 640 "$here/rhumb.default" "$root/etc/default/rhumb"
 install -D -m 644 "$here/copyright" "$root/usr/share/doc/rhumb/copyright"

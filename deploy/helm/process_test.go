@@ -40,7 +40,7 @@ func newPods(t *testing.T, mode string, names ...string) *pods {
 		t.Skip("starts processes only with -local")
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("hosts need root")
+		t.Skip("brings up hosts; run as root")
 	}
 	p := &pods{t: t, dir: t.TempDir(), names: names, addrs: map[string]string{}}
 	for _, build := range [][]string{{"rhumb", "../../cmd/rhumb"}, {"hostctl", "../hostctl"}} {

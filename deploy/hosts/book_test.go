@@ -20,6 +20,10 @@ var book = flag.Bool("book", false, "run the commands of docs/operations on nine
 // bookPages lists the pages in the order in which a reader follows them.
 var bookPages = []string{"install", "size", "secure", "first-cluster", "users", "join", "rotate", "upgrade"}
 
+// bookAppendices are the pages that stand alone, with the hosts that each needs beside the computer of the operator. The package is
+// installed on all of them.
+var bookAppendices = map[string][]string{"authority": {"authority", "eu-1", "us-1"}, "secure-a-cluster": {"authority"}}
+
 var shellRE = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
 // bookTime bounds each page.
@@ -28,14 +32,7 @@ const bookTime = 4 * time.Minute
 // TestBook runs the commands of the pages of operations as they are printed: every block marked as shell of a page is part of one script,
 // which runs on the computer of the operator. It prints how long it takes from nine empty hosts to the first answered write.
 func TestBook(t *testing.T) {
-	if !*book {
-		t.Skip("takes minutes; run with -book")
-	}
-	for _, tool := range []string{"sshd", "nft"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("needs %s: install openssh-server and nftables", tool)
-		}
-	}
+	needBook(t)
 	specs := []Spec{{Name: "laptop"}, {Name: "authority"}}
 	for _, region := range []string{"eu", "us", "ap"} {
 		for n := 1; n <= 3; n++ {
@@ -63,6 +60,44 @@ func TestBook(t *testing.T) {
 	}
 }
 
+// needBook skips a test of the book that lacks something.
+func needBook(t *testing.T) {
+	t.Helper()
+	if !*book {
+		t.Skip("takes minutes; run with -book")
+	}
+	for _, tool := range []string{"sshd", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: install openssh-server and nftables", tool)
+		}
+	}
+}
+
+// TestBookAppendices runs the pages of operations that stand alone, each on hosts of its own.
+func TestBookAppendices(t *testing.T) {
+	needBook(t)
+	deb := buildPackage(t, "v1.0.0")
+	for page, names := range bookAppendices {
+		t.Run(page, func(t *testing.T) {
+			specs := []Spec{{Name: "laptop"}}
+			for _, name := range names {
+				specs = append(specs, Spec{Name: name})
+			}
+			f := newFleet(t, specs...)
+			laptop := hostOf(t, f, "laptop")
+			prepareShell(t, f, laptop)
+			mustRun(t, laptop, "mkdir -p /root/book")
+			for _, h := range f.Hosts() {
+				if err := h.CopyIn(deb, "/tmp/rhumb.deb"); err != nil {
+					t.Fatal(err)
+				}
+				mustRun(t, h, "dpkg -i /tmp/rhumb.deb")
+			}
+			runPage(t, f, laptop, page)
+		})
+	}
+}
+
 // runPage runs the blocks of a page as one script.
 func runPage(t *testing.T, f *Fleet, laptop *Host, page string) {
 	text, err := os.ReadFile(filepath.Join("../../docs/operations", page+".md"))
@@ -73,7 +108,8 @@ func runPage(t *testing.T, f *Fleet, laptop *Host, page string) {
 	if len(blocks) == 0 {
 		t.Fatal("no commands")
 	}
-	script := "set -euo pipefail\ncd /root/book\n"
+	// A page that fails leaves none of the processes that it began, which would hold the pipe of the output and the test.
+	script := "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\ncd /root/book\n"
 	for _, b := range blocks {
 		script += b[1]
 	}

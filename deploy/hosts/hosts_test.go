@@ -114,7 +114,7 @@ func TestHostsAreApart(t *testing.T) {
 	}
 	t.Run("firewall", func(t *testing.T) {
 		if _, err := exec.LookPath("nft"); err != nil {
-			t.Skip("needs nft")
+			t.Skip("needs nft: install the Debian package nftables")
 		}
 		laptop := hostOf(t, f, "laptop")
 		rules := []Rule{{Protocol: "tcp", Ports: []uint16{7600, 7601}, Sources: []string{us.Address().String() + "/32"}}}

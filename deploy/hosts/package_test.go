@@ -37,7 +37,7 @@ func buildPackage(t *testing.T, version string) string {
 	t.Helper()
 	for _, tool := range []string{"dpkg-deb", "objdump", "git"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("needs %s", tool)
+			t.Skipf("needs %s: install the Debian packages dpkg, binutils and git", tool)
 		}
 	}
 	binary, err := buildRhumb()
@@ -63,7 +63,7 @@ func buildPackage(t *testing.T, version string) string {
 func TestPackageVersion(t *testing.T) {
 	for _, tool := range []string{"dpkg-deb", "objdump"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("needs %s", tool)
+			t.Skipf("needs %s: install the Debian packages dpkg, binutils and git", tool)
 		}
 	}
 	// The script asks the program for its manual pages and completions. Their text does not matter here, and the real
@@ -123,6 +123,7 @@ func TestPackage(t *testing.T) {
 		{"stat -c '%U:%G %a' /etc/default/rhumb", "root:root 640"},
 		{"stat -c '%U:%G %a' /var/lib/rhumb", "rhumb:rhumb 750"},
 		{"stat -c '%U:%G %a' /var/lib/rhumb-authority", "rhumb-authority:rhumb-authority 700"},
+		{"stat -c '%U:%G %a' /dev/shm/rhumb", "rhumb:rhumb 755"},
 		{"getent passwd rhumb | cut -d: -f6,7", "/var/lib/rhumb:/usr/sbin/nologin"},
 		{"dpkg-query -W -f '${Status} ${Version}' rhumb", "install ok installed 1.0.0"},
 		{"dpkg --verify rhumb", ""},

@@ -17,7 +17,7 @@ const exposureMost = 13
 // TestSystemd guards that systemd accepts the units without a warning, and that they stay confined.
 func TestSystemd(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Skip("needs systemd-analyze")
+		t.Skip("needs systemd-analyze: install the Debian package systemd")
 	}
 	units, err := filepath.Glob("../systemd/*.service")
 	if err != nil || len(units) != 2 {

@@ -100,7 +100,7 @@ func TestCloudInitOnHost(t *testing.T) {
 func buildDeb(t *testing.T, dir string) string {
 	t.Helper()
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("dpkg-deb is not installed")
+		t.Skip("needs dpkg-deb: install the Debian package dpkg")
 	}
 	cmd := exec.CommandContext(t.Context(), "../deb/build.sh", filepath.Join(dir, "bin", "rhumb"), "0.0.1", filepath.Join(dir, "deb"))
 	cmd.Env = append(os.Environ(), "COMPRESSION=none") // xz takes half a minute

@@ -27,7 +27,7 @@ func terraform(t *testing.T, dir string, args ...string) (string, error) {
 	t.Helper()
 	path, err := exec.LookPath("terraform")
 	if err != nil {
-		t.Skip("terraform is not installed")
+		t.Skip("needs Terraform 1.11 or later in PATH")
 	}
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Dir = dir

@@ -95,7 +95,7 @@ func freeNetwork(t *testing.T) netip.Prefix {
 			return network
 		}
 	}
-	t.Skip("no free network")
+	t.Skip("no network of 10.77.0.0/16 to 10.126.0.0/16 is free; remove fleets with hostctl destroy")
 	return netip.Prefix{}
 }
 

@@ -120,6 +120,15 @@ func Valid(from, to time.Time) Option {
 	return func(i *issue) { i.template.NotBefore, i.template.NotAfter = from, to }
 }
 
+// IssuedAt replaces the time of issue.
+func IssuedAt(t testing.TB, at time.Time) Option {
+	e, err := identity.IssuedExtension(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(i *issue) { i.template.ExtraExtensions = []pkix.Extension{e} }
+}
+
 // Usages replaces the extended key usages.
 func Usages(usages ...x509.ExtKeyUsage) Option {
 	return func(i *issue) { i.template.ExtKeyUsage = usages }
@@ -172,8 +181,14 @@ func IsCA() Option {
 func (a *Authority) Issue(t testing.TB, role identity.Role, name string, options ...Option) *Issued {
 	t.Helper()
 	id := identity.Name{Cluster: a.Cluster, Role: role, Name: name}
+	// As the authority does it.
+	issued, err := identity.IssuedExtension(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
 	i := &issue{key: newKey(t), template: &x509.Certificate{
-		SerialNumber: big.NewInt(serials.Add(1)), Subject: pkix.Name{CommonName: name}, URIs: []*url.URL{id.URI()},
+		ExtraExtensions: []pkix.Extension{issued},
+		SerialNumber:    big.NewInt(serials.Add(1)), Subject: pkix.Name{CommonName: name}, URIs: []*url.URL{id.URI()},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: role.Usages(),
 	}}

@@ -78,9 +78,13 @@ type Gate struct {
 	nodes   earlyList // early connections from addresses of nodes
 	waiting list.List // of *Conn, oldest first
 
+	// turns has a lock of its own. It may be taken with mu held, and not the other way round.
+	turns turns
+
 	refused map[string]prometheus.Counter
 	early   prometheus.GaugeFunc
 	total   prometheus.GaugeFunc
+	behind  prometheus.GaugeFunc
 	vec     *prometheus.CounterVec
 }
 
@@ -121,7 +125,7 @@ func New(l net.Listener, cfg Config) *Gate {
 	if cfg.EarlyBytes == 0 {
 		cfg.EarlyBytes = earlyBytesMax
 	}
-	g := &Gate{cfg: cfg, l: l, ready: make(chan *Conn), done: make(chan struct{}), conns: map[pair]*Conn{}, refused: map[string]prometheus.Counter{}}
+	g := &Gate{cfg: cfg, l: l, ready: make(chan *Conn), done: make(chan struct{}), conns: map[pair]*Conn{}, refused: map[string]prometheus.Counter{}, turns: newTurns()}
 	g.clients.from, g.nodes.from = map[netip.Addr]int{}, map[netip.Addr]int{}
 	g.newMetrics()
 	g.work.Go(g.acceptLoop)
@@ -141,6 +145,7 @@ func (g *Gate) newMetrics() {
 	}
 	g.total = gauge("connections", "Open connections, by port.", func() int { return len(g.conns) })
 	g.early = gauge("unauthenticated", "Open connections that are not authenticated yet, by port.", func() int { return g.clients.Len() + g.nodes.Len() })
+	g.behind = gauge("waiting_turns", "Unauthenticated connections that have sent something and wait for a processor, by port.", g.turns.count)
 	g.vec = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "rhumb", Subsystem: "gate", Name: "refused_total", Help: "Connections that were refused or closed early, by port and reason.", ConstLabels: labels,
 	}, []string{"reason"})
@@ -151,7 +156,7 @@ func (g *Gate) newMetrics() {
 
 // Collectors returns the metrics of the gate.
 func (g *Gate) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{g.total, g.early, g.vec}
+	return []prometheus.Collector{g.total, g.early, g.behind, g.vec}
 }
 
 // Accept returns the next connection that has a place.
@@ -191,7 +196,7 @@ func (g *Gate) Close() error {
 // acceptLoop takes connections from the listener. It never waits for a place, because a connection
 // of a node may be next.
 func (g *Gate) acceptLoop() {
-	for {
+	for number := uint64(1); ; number++ {
 		raw, err := g.l.Accept()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
@@ -208,6 +213,7 @@ func (g *Gate) acceptLoop() {
 		}
 		// Before it is delivered: the server may ask for it by its addresses at once.
 		c := newConn(g, raw)
+		c.number = number
 		g.mu.Lock()
 		g.conns[c.key] = c
 		admitted := g.admitLocked(c)
@@ -301,6 +307,7 @@ func (g *Gate) refuseLocked(c *Conn, reason string) {
 	g.refused[reason].Inc()
 	g.forgetLocked(c)
 	c.ended.Store(true)
+	g.turns.yield(c)
 	_ = c.Conn.Close()
 }
 
@@ -358,15 +365,20 @@ func (g *Gate) sweepLoop() {
 func (g *Gate) sweep(now time.Time) (admitted []*Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, l := range []*list.List{&g.clients.List, &g.nodes.List, &g.waiting} {
-		for e := l.Front(); e != nil && now.Sub(e.Value.(*Conn).began) >= g.cfg.EarlyTimeout; e = l.Front() {
+	late := func(l *list.List, most time.Duration) {
+		for e := l.Front(); e != nil && now.Sub(e.Value.(*Conn).began) >= most; e = l.Front() {
 			g.refuseLocked(e.Value.(*Conn), refusedLate)
 		}
 	}
-	// All of them, not only the first: the oldest may be from an address that has its share.
-	for e := g.waiting.Front(); e != nil; {
+	late(&g.clients.List, g.cfg.EarlyTimeout)
+	late(&g.nodes.List, g.cfg.EarlyTimeout)
+	// Callers abandon handshakes that take longer than HandshakeTimeout.
+	late(&g.waiting, min(g.cfg.EarlyTimeout, HandshakeTimeout))
+	// All of them, not only the first: it may be from an address that has its share. The youngest is
+	// first, because its caller is still there (see nextTurn).
+	for e := g.waiting.Back(); e != nil; {
 		c := e.Value.(*Conn)
-		e = e.Next()
+		e = e.Prev()
 		if g.admitLocked(c) {
 			g.waiting.Remove(c.parked)
 			c.parked = nil
@@ -398,10 +410,13 @@ type Conn struct {
 	key  pair
 	from netip.Addr
 	node bool // from the address of a node
+	// number is larger for younger connections.
+	number uint64
 
-	known atomic.Bool  // authenticated
-	ended atomic.Bool  // closed
-	read  atomic.Int64 // bytes read while early
+	known    atomic.Bool  // authenticated
+	ended    atomic.Bool  // closed
+	read     atomic.Int64 // bytes read while early
+	answered atomic.Bool  // the node has written something
 	// Bucket bounds the requests of the connection.
 	Bucket Bucket
 
@@ -412,6 +427,10 @@ type Conn struct {
 	parked  *list.Element // in g.waiting
 	counted bool          // in g.open
 	above   Attachment
+
+	// The fields below are guarded by g.turns.mu.
+	turn  bool          // may compute
+	given chan struct{} // closed with the turn, or with the end of the wait; nil if it does not wait
 }
 
 // Attachment is what a layer above keeps about a connection.
@@ -462,16 +481,35 @@ func AddressOf(a net.Addr) netip.Addr {
 // From returns the source of the connection, as AddressOf describes.
 func (c *Conn) From() netip.Addr { return c.from }
 
-// Read implements net.Conn. It fails if an early connection sends too much.
+// Read implements net.Conn. It fails if an early connection sends too much. Bytes of an early connection
+// are returned once the connection has a turn to compute.
 func (c *Conn) Read(b []byte) (int, error) {
+	if c.known.Load() {
+		return c.Conn.Read(b)
+	}
+	c.g.turns.yield(c)
 	n, err := c.Conn.Read(b)
-	if n > 0 && !c.known.Load() && c.read.Add(int64(n)) > c.g.cfg.EarlyBytes && !c.known.Load() {
+	if n == 0 || c.known.Load() {
+		return n, err
+	}
+	if c.read.Add(int64(n)) > c.g.cfg.EarlyBytes && !c.known.Load() {
 		c.g.mu.Lock()
 		c.g.refuseLocked(c, refusedTalker)
 		c.g.mu.Unlock()
 		return 0, net.ErrClosed
 	}
+	c.g.turns.take(c)
 	return n, err
+}
+
+// Write implements net.Conn. An early connection ends its turn: its caller computes next, and a caller
+// who does not read must not keep a turn.
+func (c *Conn) Write(b []byte) (int, error) {
+	if !c.known.Load() {
+		c.answered.Store(true)
+		c.g.turns.yield(c)
+	}
+	return c.Conn.Write(b)
 }
 
 // Close implements net.Conn.
@@ -479,6 +517,7 @@ func (c *Conn) Close() error {
 	if !c.ended.CompareAndSwap(false, true) {
 		return nil
 	}
+	c.g.turns.yield(c)
 	c.g.mu.Lock()
 	c.g.forgetLocked(c)
 	c.g.mu.Unlock()
@@ -486,7 +525,7 @@ func (c *Conn) Close() error {
 }
 
 // Authenticated says that the caller of the connection is known. It reports false if there are too many
-// connections already; then the caller must refuse what it was about to do. It is cheap after the
+// connections already; then the caller must refuse its request. It is cheap after the
 // first time.
 func (c *Conn) Authenticated() bool {
 	if c.known.Load() {
@@ -509,6 +548,7 @@ func (c *Conn) Authenticated() bool {
 	}
 	g.leaveLocked(c)
 	c.known.Store(true)
+	g.turns.yield(c)
 	return true
 }
 

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -126,7 +127,7 @@ func (h *Host) boundStoreLogs(store *storage.Store) {
 		}
 	}
 	// The bound applies to every replica, since any of them may become primary.
-	keep := int64(rhumb.LogKeepRange)
+	keep := h.logKeepRange()
 	if total > h.cfg.LogKeepStore {
 		keep = min(keep, waterLevel(sizes, h.cfg.LogKeepStore))
 	}
@@ -155,4 +156,10 @@ func (h *Host) boundStoreLogs(store *storage.Store) {
 			"dir", store.Dir(), "ranges", shortened, "keeps", keep, "store_log_bytes", total, "store_keeps", h.cfg.LogKeepStore)
 	}
 	h.logsShort[store] = total > h.cfg.LogKeepStore
+}
+
+// logKeepRange returns how many bytes of log each range keeps for lagging replicas, unless the store
+// keeps too much.
+func (h *Host) logKeepRange() int64 {
+	return cmp.Or(h.cfg.Replica.LogKeepBytes, int64(rhumb.LogKeepRange))
 }

@@ -65,7 +65,7 @@ func (h *Host) stageWrites(s *slot, rd *replica.Ready, commits []*commit) []*com
 	// The range is created in the same batch as its first writes, so a crash leaves either all or
 	// nothing of it.
 	if !s.made {
-		c.batch.CreateRange(storage.RangeState{Range: s.id, Promised: s.floor})
+		c.batch.CreateRange(storage.RangeState{Range: s.id, LastSlot: s.last, Promised: s.floor})
 		s.made = true
 	}
 	if rd.Promised != 0 {
@@ -179,8 +179,8 @@ func (h *Host) publishReadState(s *slot) {
 		if old != nil {
 			s.read.Store(nil)
 		}
-	case old == nil || old.at != at || old.epoch != s.r.Epoch() || !slices.Equal(old.grants, s.r.LeaseSet()):
-		s.read.Store(&readState{epoch: s.r.Epoch(), at: at, grants: s.r.LeaseSet()})
+	case old == nil || old.at != at || old.epoch != s.r.Epoch() || old.last != s.last || !slices.Equal(old.grants, s.r.LeaseSet()):
+		s.read.Store(&readState{epoch: s.r.Epoch(), at: at, grants: s.r.LeaseSet(), last: s.last})
 	}
 }
 

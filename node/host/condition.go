@@ -30,7 +30,7 @@ func (h *Host) failedCondition(s *slot, b *rhumb.Batch, base []replica.Base) err
 		if meets(&m.Cond, base[i].Version) {
 			continue
 		}
-		current, err := s.versionAt(m, st.at)
+		current, err := s.versionAt(h.homeOf(s.id, m.Table, m.Name), m, st.at)
 		if err != nil {
 			// The version was collected meanwhile, or the disk failed. The replica decides, and the
 			// write meets the fault again.
@@ -52,8 +52,8 @@ func (h *Host) failedCondition(s *slot, b *rhumb.Batch, base []replica.Base) err
 }
 
 // versionAt returns the version that a key had at a timestamp, or zero if it did not exist.
-func (s *slot) versionAt(m *rhumb.Mutation, at rhumb.Timestamp) (rhumb.Version, error) {
-	found, err := s.store.Lookup(rhumb.Key{Table: m.Table, Home: s.id, Name: m.Name}, at)
+func (s *slot) versionAt(home rhumb.RangeID, m *rhumb.Mutation, at rhumb.Timestamp) (rhumb.Version, error) {
+	found, err := s.store.Lookup(rhumb.Key{Table: m.Table, Home: home, Name: m.Name}, at)
 	if err != nil || found.Tombstone {
 		return rhumb.Version{}, err
 	}

@@ -134,19 +134,15 @@ func (ev dropEvent) applyTo(h *Host) {
 	s, d := ev.s, ev.s.desc.Load()
 	// The record may have changed while the copy was set aside.
 	if err := checkDiscard(h.cfg.Self.Node, s.r.State(), d, ev.acceptLoss); err != nil {
-		s.gone = false
+		h.resumeSlot(s)
 		ev.answer <- err
-		// The metadata may have removed the replica altogether meanwhile.
-		if d != nil && !d.IsReplica(h.cfg.Self.Node) {
-			h.removeCopy(s, d)
-		}
 		return
 	}
 	// The empty copy must not act in an epoch that the dropped copy had promised to leave.
 	floor := max(s.r.Epoch(), d.Epoch)
 	batches, err := h.dropRange(s)
 	if err != nil {
-		s.gone = false
+		h.resumeSlot(s)
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return
 	}
@@ -161,7 +157,7 @@ func (ev dropEvent) applyTo(h *Host) {
 		}
 		// The drop already hides the old data, so a failure here only leaves damaged blocks in the
 		// file.
-		if err := s.store.CutOut(s.id); err != nil {
+		if err := s.store.CutOut(s.id, s.last); err != nil {
 			h.log.Warn("cutting the damage out of its table failed", "range", s.id.String(), "err", err)
 		}
 	}, func() {
@@ -189,7 +185,7 @@ func (h *Host) dropRange(s *slot) (batches []*storage.Batch, err error) {
 		batches = append(batches, b)
 	}
 	if !s.made {
-		apply(func(b *storage.Batch) { b.CreateRange(storage.RangeState{Range: s.id}) })
+		apply(func(b *storage.Batch) { b.CreateRange(storage.RangeState{Range: s.id, LastSlot: s.last}) })
 		s.made = err == nil
 	}
 	apply(func(b *storage.Batch) { b.DropRange(s.id) })
@@ -199,7 +195,7 @@ func (h *Host) dropRange(s *slot) (batches []*storage.Batch, err error) {
 
 // applyTo starts the empty replica.
 func (ev discardedEvent) applyTo(h *Host) {
-	fresh, err := h.addSlot(storage.RangeState{Range: ev.s.id, Promised: ev.floor}, false)
+	fresh, err := h.addSlot(storage.RangeState{Range: ev.s.id, LastSlot: ev.s.last, Promised: ev.floor}, false)
 	if err != nil {
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return

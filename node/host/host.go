@@ -114,6 +114,9 @@ type Config struct {
 	// metadata does not know the table; such a table keeps all versions. If History is nil, no
 	// table keeps any.
 	History func(rhumb.TableID) (keep time.Duration, ok bool)
+	// HomeIn returns the home of a key that belongs, or belonged before a split, to a range. If HomeIn is
+	// nil, the range is the home of all its keys.
+	HomeIn func(id rhumb.RangeID, table rhumb.TableID, name []byte) rhumb.RangeID
 	// Dropped reports whether a table existed once and was dropped, so that its records can go. If it is
 	// nil, no table is ever dropped.
 	Dropped func(rhumb.TableID) bool
@@ -143,7 +146,7 @@ type Config struct {
 }
 
 // Probe shows a simulator the traffic between a host and its replicas. Each function may change its
-// argument, in order to break a duty of the host on purpose. All of them must be set. The pass
+// argument, in order to break a duty of the host on purpose. All but InstallPromise must be set. The pass
 // calls them.
 type Probe struct {
 	// Ready receives the work of a replica before it is carried out.
@@ -152,6 +155,8 @@ type Probe struct {
 	Proposal func(id rhumb.RangeID, p replica.Proposal) replica.Proposal
 	// Agreed receives the timestamp up to which a node has agreed to close a range in an epoch.
 	Agreed func(n rhumb.NodeID, id rhumb.RangeID, e rhumb.Epoch, at rhumb.Timestamp) rhumb.Timestamp
+	// InstallPromise, if set, receives the promise that a copy is installed with.
+	InstallPromise func(id rhumb.RangeID, e rhumb.Epoch) rhumb.Epoch
 	// WaitedOut receives whether the grants that an elected replica must wait for are over.
 	WaitedOut func(id rhumb.RangeID, over bool) bool
 }
@@ -216,9 +221,11 @@ type Host struct {
 	dirtySlots []*slot
 	// electedSlots are replicas that the next pass may activate.
 	electedSlots []*slot
-	tokens       map[uint64]call
-	nextTok      uint64
-	nodes        map[rhumb.NodeID]peerState
+	// installs are the copies to install at the end of the pass.
+	installs []installEvent
+	tokens   map[uint64]call
+	nextTok  uint64
+	nodes    map[rhumb.NodeID]peerState
 	// abandoned is set if the host closes while the disk is full. The decisions of the last pass
 	// are lost, as in a crash.
 	abandoned bool
@@ -251,10 +258,15 @@ type Host struct {
 	fit atomic.Pointer[fitness]
 	// slots maps rhumb.RangeID to *slot. Only the pass writes it.
 	slots sync.Map
+	// wide lists the slots of ranges of several slots of the keyspace, sorted.
+	wide atomic.Pointer[[]wideSlot]
 	// floors holds, for ranges whose copy was removed in this life, the greatest epoch that the copy had promised. The pass
 	// owns it. It grows with the ranges that this node has held.
 	floors    map[rhumb.RangeID]rhumb.Epoch
 	collector *collector
+	// lagsMu guards lags, the replicas that need a copy of their range.
+	lagsMu sync.Mutex
+	lags   map[rhumb.RangeID]replica.Lag
 	// changes counts the proposals to the metadata group in flight.
 	changes atomic.Int32
 	// known is Config.Known by range, during New only.
@@ -292,7 +304,7 @@ func New(cfg Config) (*Host, error) {
 	cfg.LogKeepStore = cmp.Or(cfg.LogKeepStore, rhumb.LogKeepStore)
 	cfg.Budgets.Requests = cmp.Or(cfg.Budgets.Requests, waitingBytesMax)
 	h := &Host{
-		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{}, logsShort: map[*storage.Store]bool{},
+		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{}, logsShort: map[*storage.Store]bool{}, lags: map[rhumb.RangeID]replica.Lag{},
 		admission: admission{clock: cfg.Runtime.Now, pace: newPace(cfg.Budgets.Requests)},
 		ctx:       ctx, cancel: cancel,
 	}
@@ -317,7 +329,7 @@ func New(cfg Config) (*Host, error) {
 	// the range. The range starts empty, and its promise is relearned from the record (ruling 16a).
 	for _, d := range cfg.Known {
 		if d.IsReplica(cfg.Self.Node) && !held[d.ID] {
-			states = append(states, storage.RangeState{Range: d.ID})
+			states = append(states, storage.RangeState{Range: d.ID, LastSlot: d.Last})
 		}
 	}
 	var promised []*slot
@@ -330,6 +342,7 @@ func New(cfg Config) (*Host, error) {
 		promised = append(promised, s)
 	}
 	h.known = nil
+	h.indexSlots()
 	// No pass may begin before the host is complete.
 	h.driving = true
 	h.driver = h.rt.Worker(func() { h.runPasses(false) })
@@ -412,6 +425,10 @@ func (h *Host) refuseEvent(ev event) {
 		ev.answer <- errStopping(opDiscard)
 	case discardedEvent:
 		ev.answer <- errStopping(opDiscard)
+	case installEvent:
+		ev.answer(errStopping(opInstall))
+	case installedEvent:
+		ev.answer(errStopping(opInstall))
 	}
 }
 

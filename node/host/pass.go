@@ -251,6 +251,7 @@ func (h *Host) pass() []*commit {
 				commits = h.carryOut(s, s.r.Ready(), commits)
 			}
 			h.updateWeight(s)
+			h.noteLag(s)
 			// The election is over, won or lost, and the held proposals take their turn: a replica
 			// that lost rejects them with the primary's name.
 			if len(s.held) > 0 && s.r.State() != replica.Activating {
@@ -291,6 +292,10 @@ func (h *Host) pass() []*commit {
 		h.enqueue(activateEvent{s})
 	}
 	h.electedSlots = h.electedSlots[:0]
+	for _, ev := range h.installs {
+		ev.begin(h)
+	}
+	h.installs = h.installs[:0]
 	// A commit is not applied only if the host closes while the disk is full.
 	return slices.DeleteFunc(commits, func(c *commit) bool { return !c.applied })
 }
@@ -374,8 +379,12 @@ func (h *Host) admitMessage(s *slot, m *replica.Message) bool {
 func (ev persistedEvent) applyTo(h *Host) {
 	for i := range ev.commit.parts {
 		p := &ev.commit.parts[i]
-		// The copy was dropped while its commit was being synced.
+		// The copy was dropped while its commit was being synced. A copy that is being replaced may
+		// return to service, and must know its durable entries then.
 		if p.s.gone {
+			if p.s.installing && p.mustSync {
+				p.s.r.Persisted(p.number)
+			}
 			continue
 		}
 		// These messages acknowledge entries or promises, and so had to wait until the commit was
@@ -400,7 +409,11 @@ func (ev updateEvent) applyTo(h *Host) { h.updateRanges(ev.ranges) }
 
 func (ev peersEvent) applyTo(h *Host) { ev.change(h) }
 
-func (ev activateEvent) applyTo(h *Host) { h.tryActivate(ev.s) }
+func (ev activateEvent) applyTo(h *Host) {
+	if !ev.s.gone {
+		h.tryActivate(ev.s)
+	}
+}
 
 // applyTo passes the time to the active replicas.
 func (tickEvent) applyTo(h *Host) {

@@ -69,9 +69,13 @@ func (ev *proposeEvent) applyTo(h *Host) {
 	const op rhumb.Op = "host.Host.Propose"
 	// The checks run from cheap and general to expensive. Until the replica has the proposal, every
 	// error means not applied.
-	s, ok := h.findSlot(ev.batch.Range)
+	s, ok := h.homeSlot(ev.batch.Range)
 	if !ok {
 		ev.answer(rhumb.Outcome{}, &rhumb.Error{Op: op, Kind: rhumb.NotPrimary, Range: ev.batch.Range, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"})
+		return
+	}
+	if s.gone {
+		ev.answer(rhumb.Outcome{}, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: ev.batch.Range, Node: h.cfg.Self.Node, Msg: "the copy on this node is being replaced; retry"})
 		return
 	}
 	// A batch that waited this long has a caller that is about to time out. To apply it would spend
@@ -162,6 +166,11 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 			return p, err
 		}
 	}
+	// A repetition of a request from before a split got its answer above, so a batch that does not fit
+	// into the range any more was certainly not applied.
+	if err := h.placeKeys(s, &p); err != nil {
+		return p, err
+	}
 	for i := range ev.batch.Mutations {
 		m := &ev.batch.Mutations[i]
 		// Only conditions and patches depend on the present value; a plain put reads nothing.
@@ -173,7 +182,7 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 		}
 		// The newest value, committed or not: the entry is ordered after every appended one. The
 		// replica overlays entries of this pass, which storage does not show yet (rule W).
-		found, err := s.store.Lookup(rhumb.Key{Table: m.Table, Home: s.id, Name: m.Name}, storage.Newest)
+		found, err := s.store.Lookup(rhumb.Key{Table: m.Table, Home: p.Home(s.id, i), Name: m.Name}, storage.Newest)
 		if err != nil {
 			return p, err
 		}
@@ -202,6 +211,29 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 	return p, nil
 }
 
+// placeKeys sets the slots of the keys of a proposal. It fails if a key belongs to another range.
+func (h *Host) placeKeys(s *slot, p *replica.Proposal) error {
+	for i := range p.Batch.Mutations {
+		m := &p.Batch.Mutations[i]
+		if m.Kind == rhumb.Insert {
+			continue
+		}
+		key, err := h.keyOf("host.Host.Propose", s, s.last, m.Table, m.Name)
+		if err != nil {
+			// The batch names this range by one of its keys, so it never fits into one range again.
+			return rhumb.WrapKind("host.Host.Propose", rhumb.InvalidArgument, err)
+		}
+		if key.Home == s.id {
+			continue
+		}
+		if p.Slots == nil {
+			p.Slots = make([]rhumb.Slot, len(p.Batch.Mutations))
+		}
+		p.Slots[i] = key.Home.Slot
+	}
+	return nil
+}
+
 // checkOnlyUpdates returns an error if the batch adds a key to a range that is too large. A key
 // that is added and changed again before the next pass counts as absent.
 func (h *Host) checkOnlyUpdates(s *slot, p *replica.Proposal, size int64) error {
@@ -213,7 +245,7 @@ func (h *Host) checkOnlyUpdates(s *slot, p *replica.Proposal, size int64) error 
 		case m.NeedsBase():
 			exists = !p.Base[i].Version.IsZero()
 		default:
-			found, err := s.store.Lookup(rhumb.Key{Table: m.Table, Home: s.id, Name: m.Name}, storage.Newest)
+			found, err := s.store.Lookup(rhumb.Key{Table: m.Table, Home: p.Home(s.id, i), Name: m.Name}, storage.Newest)
 			if err != nil {
 				return err
 			}

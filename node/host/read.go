@@ -17,11 +17,14 @@ const readRetriesMax = 8
 func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, names [][]byte) ([]rhumb.Item, rhumb.Receipt, error) {
 	const op rhumb.Op = "host.Host.Get"
 	items := make([]rhumb.Item, len(names))
-	receipt, err := h.read(ctx, op, id, func(s *slot, at rhumb.Timestamp) error {
+	receipt, err := h.read(ctx, op, id, func(s *slot, st *readState) error {
 		size := 0
 		for i, name := range names {
-			key := rhumb.Key{Table: table, Home: id, Name: name}
-			found, err := s.store.Lookup(key, at)
+			key, err := h.keyOf(op, s, st.last, table, name)
+			if err != nil {
+				return err
+			}
+			found, err := s.store.Lookup(key, st.at)
 			if err != nil {
 				return err
 			}
@@ -47,8 +50,15 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 // is reported absent only if no write of it was acknowledged before the call. tables holds the
 // table of each name.
 func (h *Host) Exists(ctx context.Context, id rhumb.RangeID, tables []rhumb.TableID, names [][]byte) (exist []bool, err error) {
-	_, err = h.read(ctx, "host.Host.Exists", id, func(s *slot, at rhumb.Timestamp) (err error) {
-		exist, err = s.store.Exists(id, tables, names, at)
+	const op rhumb.Op = "host.Host.Exists"
+	_, err = h.read(ctx, op, id, func(s *slot, st *readState) (err error) {
+		wanted := make([]rhumb.Key, len(names))
+		for i, name := range names {
+			if wanted[i], err = h.keyOf(op, s, st.last, tables[i], name); err != nil {
+				return err
+			}
+		}
+		exist, err = s.store.Exists(s.id, wanted, st.at)
 		return err
 	})
 	return exist, err
@@ -58,25 +68,26 @@ func (h *Host) Exists(ctx context.Context, id rhumb.RangeID, tables []rhumb.Tabl
 // the primary and holds its lease. Otherwise Get and Scan ask the metadata group, which takes a
 // round trip.
 func (h *Host) Leased(id rhumb.RangeID) bool {
-	s, ok := h.findSlot(id)
+	s, ok := h.homeSlot(id)
 	if !ok {
 		// The read is rejected at once, also without asking.
 		return true
 	}
 	st := s.read.Load()
-	return st == nil || h.leases.holdsLease(id, st.epoch, st.grants)
+	return st == nil || h.leases.holdsLease(s.id, st.epoch, st.grants)
 }
 
-// Scan reads records of one range with a strong read, at one timestamp.
+// Scan reads records of one range with a strong read, at one timestamp. The page says up to which slot
+// the range reaches.
 func (h *Host) Scan(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error) {
 	const op rhumb.Op = "host.Host.Scan"
 	var page rhumb.ScanPage
-	receipt, err := h.read(ctx, op, q.Range, func(s *slot, at rhumb.Timestamp) error {
+	receipt, err := h.read(ctx, op, q.Range, func(s *slot, st *readState) error {
 		// A retry starts over: the page must be of one timestamp.
-		page = rhumb.ScanPage{}
+		page = rhumb.ScanPage{Last: st.last}
 		size := 0
 		// One record beyond the limit shows whether there are more.
-		for it, err := range s.store.Scan(q.Range, q.Table, q.Prefix, q.After, at, q.Limit+1) {
+		for it, err := range s.store.Scan(s.id, q.Table, q.Prefix, q.After, st.at, q.Limit+1) {
 			if err != nil {
 				return err
 			}
@@ -98,7 +109,7 @@ func (h *Host) Scan(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhu
 // Steps: load the read state, read storage at its timestamp, then check the epoch and the lease. A
 // lease that is valid after the read proves that no other node acknowledged a write before the read
 // ended (rule L).
-func (h *Host) read(ctx context.Context, op rhumb.Op, id rhumb.RangeID, do func(s *slot, at rhumb.Timestamp) error) (rhumb.Receipt, error) {
+func (h *Host) read(ctx context.Context, op rhumb.Op, id rhumb.RangeID, do func(s *slot, st *readState) error) (rhumb.Receipt, error) {
 	// Counted before stopped is checked: Close sets stopped and then waits for the count, so it
 	// sees this read or the read sees stopped.
 	h.reads.Add(1)
@@ -106,7 +117,7 @@ func (h *Host) read(ctx context.Context, op rhumb.Op, id rhumb.RangeID, do func(
 	if h.stopped.Load() {
 		return rhumb.Receipt{}, errStopping(op)
 	}
-	s, ok := h.findSlot(id)
+	s, ok := h.homeSlot(id)
 	if !ok {
 		return rhumb.Receipt{}, h.notPrimary(op, id)
 	}
@@ -115,7 +126,7 @@ func (h *Host) read(ctx context.Context, op rhumb.Op, id rhumb.RangeID, do func(
 		if st == nil {
 			return rhumb.Receipt{}, h.notPrimary(op, id)
 		}
-		switch err := do(s, st.at); {
+		switch err := do(s, st); {
 		case rhumb.KindOf(err) == rhumb.Unavailable && s.read.Load() != st:
 			// The versions that were current at st.at were collected meanwhile. The read retries at
 			// the timestamp of the newer read state.
@@ -129,7 +140,7 @@ func (h *Host) read(ctx context.Context, op rhumb.Op, id rhumb.RangeID, do func(
 			return rhumb.Receipt{}, err
 		}
 		if ok {
-			return rhumb.Receipt{Node: h.cfg.Self.Node, Range: id, Epoch: st.epoch, Timestamp: st.at, Hops: 1}, nil
+			return rhumb.Receipt{Node: h.cfg.Self.Node, Range: s.id, Epoch: st.epoch, Timestamp: st.at, Hops: 1}, nil
 		}
 	}
 	return rhumb.Receipt{}, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: id, Node: h.cfg.Self.Node, Msg: fmt.Sprintf("the range changed during %d attempts to read it; retry", readRetriesMax)}

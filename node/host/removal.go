@@ -65,7 +65,7 @@ func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
 			}
 		}
 		// The drop hides the data. Its space is freed now and not whenever compactions reach it.
-		if err := s.store.Reclaim(context.Background(), s.id); err != nil {
+		if err := s.store.Reclaim(context.Background(), s.id, s.last); err != nil {
 			h.log.Warn("the space of a removed copy is freed by later compactions only", "range", s.id.String(), "err", err)
 		}
 	}, func() {
@@ -94,6 +94,7 @@ func (h *Host) forgetSlot(s *slot) {
 			break
 		}
 	}
+	h.indexSlots()
 	if s.quarantined {
 		h.m.quarantined.Dec()
 	}
@@ -101,13 +102,26 @@ func (h *Host) forgetSlot(s *slot) {
 }
 
 // addCopy starts the empty replica of a range that the metadata has placed on this node.
-func (h *Host) addCopy(id rhumb.RangeID) *slot {
-	floor := h.floors[id]
+func (h *Host) addCopy(d *rhumb.Range) *slot {
+	id, floor := d.ID, h.floors[d.ID]
 	// Nothing is read, so nothing fails.
-	s, _ := h.addSlot(storage.RangeState{Range: id, Promised: floor}, false)
+	s, _ := h.addSlot(storage.RangeState{Range: id, LastSlot: d.Last, Promised: floor}, false)
 	if floor > 0 {
 		// The promise of the copy that was here before holds for grants too.
 		h.leases.excludeRange(id, floor, rhumb.NoNode)
 	}
 	return s
+}
+
+// resumeSlot puts a slot into service that was set aside, or that has just been made, and acts on the newest record: the
+// metadata may have removed the replica meanwhile.
+func (h *Host) resumeSlot(s *slot) {
+	s.gone = false
+	switch d := s.desc.Load(); {
+	case d == nil:
+	case d.IsReplica(h.cfg.Self.Node):
+		h.setRecord(s, d)
+	default:
+		h.removeCopy(s, d)
+	}
 }

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +19,9 @@ import (
 // of clients and the heartbeat goroutine load them without a lock. A slot that is gone stays in no
 // list of the host, but events that still refer to it may arrive.
 type slot struct {
-	id    rhumb.RangeID
+	id rhumb.RangeID
+	// last is the last slot of the range. Other goroutines see it in Host.wide and in read.
+	last  rhumb.Slot
 	store *storage.Store
 	r     *replica.Replica
 	// dirty is true while the slot is in Host.dirtySlots, and active while it is in
@@ -32,8 +36,9 @@ type slot struct {
 	// floor is the epoch promised when the slot was created. The range's state gets it when the
 	// first commit creates the range.
 	floor rhumb.Epoch
-	// gone is true once the copy is being discarded; another slot takes its place.
-	gone bool
+	// gone is true once the copy is being discarded or replaced; another slot takes its place.
+	// installing is true while it is replaced, which may fail.
+	gone, installing bool
 
 	// sweep is the running search for records of dropped tables, or nil. unswept is true if some had to
 	// stay until the log is trimmed further.
@@ -83,6 +88,62 @@ type readState struct {
 	epoch  rhumb.Epoch
 	at     rhumb.Timestamp
 	grants []rhumb.NodeID
+	last   rhumb.Slot // keys beyond this slot are in another range by now
+}
+
+// wideSlot is the slot of a range of several slots of the keyspace.
+type wideSlot struct {
+	id   rhumb.RangeID
+	last rhumb.Slot
+	s    *slot
+}
+
+// homeSlot returns the slot of the range that holds a home.
+func (h *Host) homeSlot(home rhumb.RangeID) (*slot, bool) {
+	if s, ok := h.findSlot(home); ok {
+		return s, true
+	}
+	wide := h.wide.Load()
+	if wide == nil {
+		return nil, false
+	}
+	i, _ := slices.BinarySearchFunc(*wide, home, func(w wideSlot, home rhumb.RangeID) int { return w.id.Compare(home) })
+	if i == 0 {
+		return nil, false
+	}
+	w := (*wide)[i-1]
+	return w.s, w.id.Region == home.Region && home.Slot <= w.last
+}
+
+// indexSlots makes homeSlot find the slots by their present bounds. The pass calls it after a change.
+func (h *Host) indexSlots() {
+	var wide []wideSlot
+	for _, s := range h.allSlots {
+		if s.last > s.id.Slot && !s.gone {
+			wide = append(wide, wideSlot{s.id, s.last, s})
+		}
+	}
+	slices.SortFunc(wide, func(a, b wideSlot) int { return a.id.Compare(b.id) })
+	h.wide.Store(&wide)
+}
+
+// homeOf returns the home of a key that belongs, or belonged, to a range.
+func (h *Host) homeOf(id rhumb.RangeID, table rhumb.TableID, name []byte) rhumb.RangeID {
+	if h.cfg.HomeIn == nil {
+		return id
+	}
+	return h.cfg.HomeIn(id, table, name)
+}
+
+// keyOf returns a key of the range. It fails if the key belongs to another range, which may hold keys
+// that this range held before.
+func (h *Host) keyOf(op rhumb.Op, s *slot, last rhumb.Slot, table rhumb.TableID, name []byte) (rhumb.Key, error) {
+	home := h.homeOf(s.id, table, name)
+	if home.Slot < s.id.Slot || home.Slot > last {
+		return rhumb.Key{}, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Range: home, Node: h.cfg.Self.Node, Msg: fmt.Sprintf(
+			"key %s has the home %s, which is not in range %s; the range was split: retry", rhumb.NameString(name), home, s.id)}
+	}
+	return rhumb.Key{Table: table, Home: home, Name: name}, nil
 }
 
 // findSlot returns the slot of a range.
@@ -105,7 +166,7 @@ func (h *Host) eachSlot(do func(*slot)) {
 // addSlot starts the replica of a range from the stored state. made is true if the store knows the
 // range.
 func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
-	s = &slot{id: st.Range, store: h.cfg.Engine.Store(st.Range), made: made, logKeep: rhumb.LogKeepRange}
+	s = &slot{id: st.Range, last: max(st.Range.Slot, st.LastSlot), store: h.cfg.Engine.Store(st.Range), made: made, logKeep: h.logKeepRange()}
 	var d replica.Durable
 	// A damaged copy starts quarantined instead of failing the node: the other ranges of the node
 	// are not affected (docs/replication.md#storage-faults).
@@ -129,6 +190,10 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 	s.r.SetUnfit(!h.fit.Load().allowsPrimary(s))
 	h.slots.Store(st.Range, s)
 	h.allSlots = append(h.allSlots, s)
+	// New indexes all slots at once.
+	if h.known == nil && s.last > s.id.Slot {
+		h.indexSlots()
+	}
 	return s, nil
 }
 
@@ -264,7 +329,7 @@ func (h *Host) updateRanges(ranges []*rhumb.Range) {
 			// This node never held the range. The first commit of the range creates its stored
 			// state. A crash before that leaves no trace, and metadata announces the range again.
 			// Nothing is read here, so nothing fails.
-			s = h.addCopy(d.ID)
+			s = h.addCopy(d)
 		}
 		h.setRecord(s, d)
 	}

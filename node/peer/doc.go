@@ -6,7 +6,7 @@
 // (docs/replication.md#failure-detection). Whether a node is dead is decided
 // by heartbeats between pairs of nodes. Heartbeats have a connection and a
 // server port of their own, so that they never wait for a large append or a
-// state transfer.
+// state transfer. Transfers have a connection of their own too.
 //
 // # Who speaks
 //

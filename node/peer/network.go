@@ -15,6 +15,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/node/transfer"
 )
 
 // Bounds of the connections to one peer.
@@ -51,6 +52,8 @@ type Handler interface {
 	DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error)
 	// DiscardReplica discards this node's damaged copy of a range.
 	DiscardReplica(ctx context.Context, id rhumb.RangeID, acceptLoss bool) error
+	// Transfers returns what sends copies of ranges, nil before the node serves its ranges.
+	Transfers() *transfer.Manager
 	// Forward answers a request of a client that another node forwarded.
 	Forward(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response
 	// MaySpeak rejects a bearer of a node certificate that acts as another node. With joining, the node may
@@ -366,6 +369,7 @@ type peer struct {
 	addr, heartbeatAddr string
 	conn                *api.Conn // replication, raft and requests
 	beatConn            *api.Conn // heartbeats only
+	bulkConn            *api.Conn // copies of ranges only; connects when the first is asked for
 
 	replication *queue
 	heartbeats  chan *lease.Frame
@@ -385,12 +389,13 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	}
 	// Two connections: a large append on one must not delay heartbeats on the other.
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
-	var err1, err2 error
+	var err1, err2, err3 error
 	creds := n.cfg.Credentials(d)
 	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial, creds, nil)
 	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial, creds, nil)
+	p.bulkConn, err3 = api.NewConn(d.Addr, n.cfg.Dial, creds, nil)
 	// Only an address that does not parse fails here, and the catalog rejects such addresses.
-	if err1 != nil || err2 != nil {
+	if err1 != nil || err2 != nil || err3 != nil {
 		n.cfg.Logger.Error("cannot create the connections to a peer", "node", d.ID, "addr", d.Addr, "err", err1, "heartbeat_err", err2)
 		close(p.ended)
 		return p
@@ -410,7 +415,7 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 		n.work.Go(func() {
 			// A stopped process still acknowledges TCP, and gRPC's keepalive would notice it only
 			// after 10 s (docs/decisions/0017). The connection counts as in use at all times.
-			c.Watch(p.ctx, func() bool { return true }, n.m.silent.Inc)
+			c.Watch(p.ctx, nil, func() api.Use { return api.Awaited }, n.m.silent.Inc)
 			c.Close()
 		})
 	}
@@ -418,6 +423,7 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 		// Queued messages count against a budget that all peers share.
 		<-p.ctx.Done()
 		p.replication.clear()
+		p.bulkConn.Close()
 	})
 	return p
 }

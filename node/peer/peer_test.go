@@ -21,6 +21,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/closed"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/node/transfer"
 )
 
 func testEntry() *entry.Entry {
@@ -235,6 +236,9 @@ func (s *side) Metadata(_ context.Context, from rhumb.NodeID, _ uint32, request 
 func (s *side) DescribeReplica(_ context.Context, id rhumb.RangeID) (*rhumbpb.DescribeReplicaResponse, error) {
 	return &rhumbpb.DescribeReplicaResponse{SizeBytes: int64(id.Slot)}, nil
 }
+
+// Transfers implements Handler.
+func (s *side) Transfers() *transfer.Manager { return nil }
 
 func (s *side) DiscardReplica(context.Context, rhumb.RangeID, bool) error { return nil }
 

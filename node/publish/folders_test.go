@@ -33,7 +33,7 @@ func TestFoldersOfOthers(t *testing.T) {
 		t.Errorf("a link in place of the folder: %v", err)
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("only root can give a folder away")
+		t.Skip("only root can give a folder away; run as root")
 	}
 	if err := errors.Join(os.Remove(cluster), os.MkdirAll(image, 0o755), os.Chown(root, 65_534, 65_534)); err != nil {
 		t.Fatal(err)

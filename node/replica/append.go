@@ -43,6 +43,10 @@ func (r *Replica) Step(m Message) error {
 		r.stepFetch(&m)
 	case Suffix:
 		r.stepSuffix(&m)
+	case LogTrimmed:
+		r.stepBehind(&m)
+	case Copying:
+		r.stepCopying(&m)
 	default:
 		return rhumb.Ef(op, rhumb.Incompatible, "message kind %d is not known", m.Kind)
 	}

@@ -178,7 +178,7 @@ func (r *Replica) whyNotJoin(p *progress) string {
 	case r.desc.IsLeaving(p.node):
 		return "its copy is being removed"
 	case p.flow == flowLost:
-		return fmt.Sprintf("log trimmed: it needs entries up to %d, which its primary has dropped", r.log.trim)
+		return r.whyLost(p)
 	case p.flow == flowQuarantined:
 		return "it is quarantined"
 	case !p.connected:

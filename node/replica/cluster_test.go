@@ -202,6 +202,24 @@ func (n *testNode) start() {
 	}
 }
 
+// replace puts a copy in the place of the node's log, durably and within its life. Messages in flight
+// stay.
+func (n *testNode) replace(d testDisk) {
+	cfg := n.c.cfg
+	cfg.Self, cfg.Life = n.id, n.life
+	desc := n.r.desc
+	n.disk, n.pending = d, nil
+	n.seen = n.disk.clone()
+	links := n.r.links
+	n.r = New(cfg, n.disk.durable())
+	for m, l := range links {
+		n.r.Peer(n.c.now, m, l.connected, l.suspect)
+	}
+	if desc != nil {
+		n.r.Describe(desc)
+	}
+}
+
 // crash loses all unsynced batches but the first keep, and all messages from and to the node.
 func (n *testNode) crash(keep int) {
 	for i := range n.pending[:keep] {
@@ -502,6 +520,10 @@ func describeMessage(m *Message) string {
 		default:
 			fmt.Fprintf(&b, " reject %d, has %d:%d", m.Reject, m.HintEpoch, m.HintEnd)
 		}
+	case LogTrimmed:
+		fmt.Fprintf(&b, " up to %d", m.Trim)
+	case Copying:
+		fmt.Fprintf(&b, " up to %d", m.Match)
 	case Promise:
 		fmt.Fprintf(&b, " log ends at %d:%d commit %d", m.Prev.Epoch, m.Prev.Seq, m.Commit)
 	case Fetch:

@@ -64,6 +64,9 @@ type Config struct {
 	JoinWithinBytes int
 	// LogKeepBytes bounds the log kept for replicas that lag. Default rhumb.LogKeepRange.
 	LogKeepBytes int64
+	// CopyKeepBytes bounds the log kept for a replica that copies the range, from the position of the
+	// copy on. Default four times LogKeepBytes, 256 MiB.
+	CopyKeepBytes int64
 }
 
 // withDefaults returns the configuration with defaults in place of zero values.
@@ -106,6 +109,9 @@ func (c Config) withDefaults() Config {
 	if c.LogKeepBytes == 0 {
 		c.LogKeepBytes = rhumb.LogKeepRange
 	}
+	if c.CopyKeepBytes == 0 {
+		c.CopyKeepBytes = 4 * c.LogKeepBytes
+	}
 	return c
 }
 
@@ -130,7 +136,7 @@ func (c Config) Validate() error {
 	// prevent any pipelining.
 	fault(c.InflightBytesMax < c.AppendBytesMax, "inflight bytes is %d; it must be at least append bytes, %d", c.InflightBytesMax, c.AppendBytesMax)
 	fault(c.UncommittedBytesMax < c.EntryBytesMax, "uncommitted bytes is %d; it must be at least entry bytes, %d", c.UncommittedBytesMax, c.EntryBytesMax)
-	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.AdoptBytesMax < 0 || c.LogKeepBytes < 0, "a bound is negative; bounds are 0 for the default, or more")
+	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.AdoptBytesMax < 0 || c.LogKeepBytes < 0 || c.CopyKeepBytes < 0, "a bound is negative; bounds are 0 for the default, or more")
 	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0 || c.VouchAfter < 0, "a duration is negative; durations are 0 for the default, or more")
 	fault(c.HoldOffMax < c.HoldOffMin, "the longest hold-off is %v; it must be at least the shortest, %v", c.HoldOffMax, c.HoldOffMin)
 	if len(faults) > 0 {

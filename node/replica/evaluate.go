@@ -45,6 +45,9 @@ func (r *Replica) evaluate(g *group, q *entry.Request, p *Proposal) error {
 	for i := range b.Mutations {
 		m := &b.Mutations[i]
 		w := entry.Write{Table: m.Table, Name: m.Name, Value: m.Value}
+		if p.Slots != nil {
+			w.Slot = p.Slots[i]
+		}
 		switch m.Kind {
 		case rhumb.Insert:
 			w.Name, names = names[0], names[1:]

@@ -217,6 +217,7 @@ const (
 	entryOverhead   = 80
 	requestOverhead = 48
 	writeOverhead   = 16
+	slotOverhead    = 5
 )
 
 // requestSize returns an upper bound of the size of a request's wire form.
@@ -226,7 +227,7 @@ func requestSize(q *entry.Request) int {
 		size += 4 + len(n)
 	}
 	for i := range q.Writes {
-		size += writeOverhead + len(q.Writes[i].Name) + len(q.Writes[i].Value)
+		size += writeOverhead + slotOverhead + len(q.Writes[i].Name) + len(q.Writes[i].Value)
 	}
 	return size
 }

@@ -28,11 +28,18 @@ const (
 	Fetch MessageKind = 6
 	// Suffix answers Fetch with entries, or with the position up to which the logs may agree.
 	Suffix MessageKind = 7
+	// LogTrimmed reports that the log of the primary lacks the entries that the replica needs.
+	LogTrimmed MessageKind = 20
+	// Copying answers LogTrimmed: the sender copies the range up to Match from another replica; with
+	// Match 0 it has not begun.
+	Copying MessageKind = 21
 )
 
 // fromPrimary reports whether the sender of such a message is, or is about to be, the primary of
 // its epoch.
-func (k MessageKind) fromPrimary() bool { return k == Append || k == Prepare || k == Fetch }
+func (k MessageKind) fromPrimary() bool {
+	return k == Append || k == Prepare || k == Fetch || k == LogTrimmed
+}
 
 // String returns the stable name of the kind.
 func (k MessageKind) String() string {
@@ -51,6 +58,10 @@ func (k MessageKind) String() string {
 		return "fetch"
 	case Suffix:
 		return "suffix"
+	case LogTrimmed:
+		return "log_trimmed"
+	case Copying:
+		return "copying"
 	}
 	return fmt.Sprintf("message_%d", uint8(k))
 }
@@ -73,7 +84,8 @@ type Message struct {
 	// may be empty. They are immutable and shared.
 	Prev    entry.Position
 	Entries []*entry.Entry
-	// Trim is the position up to which the receiver may drop its log (Append).
+	// Trim is the position up to which the receiver may drop its log (Append), or up to which the
+	// sender has dropped its own (LogTrimmed).
 	Trim rhumb.Seq
 
 	// Commit is the sender's commit position (all kinds). In a Promise it is the greatest position
@@ -85,7 +97,7 @@ type Message struct {
 	// (Promise). The driver sets it.
 	Clock rhumb.Timestamp
 	// Match is the last position of the Append that is acknowledged, never the end of the sender's log
-	// (Ack).
+	// (Ack), or the commit position of the copy that the sender receives (Copying).
 	Match rhumb.Seq
 
 	// Reject is Prev.Seq of the refused message (Nack, Suffix without entries).

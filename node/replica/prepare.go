@@ -373,6 +373,7 @@ func (r *Replica) stepSuffix(m *Message) {
 	}
 	switch {
 	case m.Trimmed:
+		r.behindTrim = max(r.behindTrim, m.Trim)
 		r.proposeHolder(m.From)
 	case len(m.Entries) == 0:
 		r.backUp(m)

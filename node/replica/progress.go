@@ -58,6 +58,10 @@ type progress struct {
 	heldOff bool
 	// inSync and pending report whether the peer is in the in-sync set and in the pending set.
 	inSync, pending bool
+	// copying is the position that a copy of the range, which the peer receives, will continue from, and
+	// copyingUntil is when that is forgotten.
+	copying      rhumb.Seq
+	copyingUntil time.Duration
 	// probing is set while a probe is in flight, fetching while storage reads for the peer.
 	probing, fetching bool
 	inflight          window

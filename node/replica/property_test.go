@@ -42,13 +42,13 @@ func TestProperties(t *testing.T) {
 	}
 	t.Logf("%d seeds from %d: %+v", n, first, sum)
 	if n > 100 && (sum.Undone == 0 || sum.Applied == 0 || sum.Unknown == 0 || sum.Joined == 0 || sum.Shrunk == 0 || sum.Activated == 0 ||
-		sum.Damaged == 0 || sum.Adopted == 0 || sum.Alone == 0 || sum.Vouched == 0) {
+		sum.Damaged == 0 || sum.Adopted == 0 || sum.Alone == 0 || sum.Vouched == 0 || sum.Copied == 0) {
 		t.Errorf("the schedules do not reach everything: %+v", sum)
 	}
 }
 
 // stats counts the situations that the schedules reached.
-type stats struct{ Steps, Applied, Unknown, Refused, Failed, Undone, Activated, Joined, Shrunk, Crashes, Damaged, Adopted, Alone, Vouched int }
+type stats struct{ Steps, Applied, Unknown, Refused, Failed, Undone, Activated, Joined, Shrunk, Crashes, Damaged, Adopted, Alone, Vouched, Copied int }
 
 func playSeed(t *testing.T, seed uint64, verbose bool, sum *stats) (ok bool) {
 	w := newWorld(seed, sum)
@@ -118,7 +118,7 @@ func newWorld(seed uint64, sum *stats) *world {
 	}
 	cfg := Config{
 		AppendBytesMax: 200 + rnd.IntN(400), EntryBytesMax: 200 + rnd.IntN(200), InflightBytesMax: 700 + rnd.IntN(1000),
-		TailBytesMax: 1 + rnd.IntN(1000), JoinWithinBytes: 400 + rnd.IntN(1000), LogKeepBytes: 16 << 10, // never reached: trimming leaves nobody behind
+		TailBytesMax: 1 + rnd.IntN(1000), JoinWithinBytes: 400 + rnd.IntN(1000), LogKeepBytes: int64(1200 + rnd.IntN(2)*(16<<10)), // sometimes so little that learners need a copy
 		PrepareWait:     time.Duration(1 + 300_000_000*rnd.IntN(2)),
 		VouchAfter:      time.Duration(1 + rnd.IntN(200_000_000)),
 		ProgressTimeout: time.Duration(200+rnd.IntN(1500)) * time.Millisecond, HoldOffMin: 100 * time.Millisecond, HoldOffMax: time.Second,
@@ -179,6 +179,8 @@ func (w *world) move() {
 		w.suspect(n)
 	case x < 975+w.rates.fault+w.rates.elect:
 		w.elect()
+	case x < 980+w.rates.fault+w.rates.elect:
+		w.transfer(n, w.c.nodes[w.rnd.IntN(len(w.c.nodes))])
 	default:
 		w.network()
 	}
@@ -528,13 +530,18 @@ func (w *world) heal() {
 		}
 		w.c.now += 300 * time.Millisecond
 		w.c.stabilize(w.c.nodes)
+		for _, n := range w.c.nodes {
+			if _, ok := n.r.NeedsCopy(); ok {
+				w.transfer(n, w.c.node(w.c.record.Primary))
+			}
+		}
 		for len(w.c.meta) > 0 {
 			w.decide()
 		}
 		w.check()
 	}
 	p := w.c.node(w.c.record.Primary)
-	whole := slices.DeleteFunc(slices.Clone(w.c.nodes), func(n *testNode) bool { return w.awaitsTransfer(p, n) })
+	whole := w.c.nodes
 	if p.r.State() != Primary || len(w.c.record.InSync) != len(whole) {
 		panic(fmt.Sprintf("after healing %s is %s and in sync are %v: %+v", p.id, p.r.State(), w.c.record.InSync, p.r.Status()))
 	}
@@ -547,14 +554,26 @@ func (w *world) heal() {
 	w.finish(p)
 }
 
-// awaitsTransfer reports whether n is the damaged node and lacks entries that the primary's log no
-// longer has.
-func (w *world) awaitsTransfer(p, n *testNode) bool {
-	if n.id != w.damaged || n == p {
-		return false
+// transfer replaces the log of n by a copy of donor's, whether or not n asked for one: the conditions
+// of a transfer must suffice at any time. The copy has entries that donor has not synced yet.
+func (w *world) transfer(n, donor *testNode) {
+	if n == donor || n.r == nil || donor.r == nil || donor.r.State() == Quarantined || !n.r.MayReplace() || w.c.record.IsQuarantined(n.id) {
+		return
 	}
-	q := p.r.peer(n.id)
-	return q != nil && !q.inSync && q.flow == flowLost
+	// As the host does: what was decided before is carried out.
+	for n.r.HasReady() {
+		n.ready()
+	}
+	set := donor.seen.clone()
+	_, commit, _ := donor.r.Readable()
+	set.commit = max(set.commit, min(commit, rhumb.Seq(len(set.entries))))
+	if set.commit < n.r.Least() {
+		return
+	}
+	w.c.logf("%d: %s takes a copy of %s, which ends at %d, committed %d, promise %d, and promised %d itself", w.step, n.id, donor.id, len(set.entries), set.commit, set.promised, n.r.Epoch())
+	w.sum.Copied++
+	set.promised, set.quarantine, set.known = max(set.promised, n.r.Epoch()), "", 0
+	n.replace(set)
 }
 
 // repair does what an operator does for a replica that is quarantined and out of the in-sync set:

@@ -14,6 +14,9 @@ type Proposal struct {
 	// Base holds, for each mutation, the value that storage has for its key; the zero Base if the
 	// mutation does not need it. It may be nil if no mutation needs it.
 	Base []Base
+	// Slots holds the slot of each mutation's key, 0 for the first slot of the range. It may be nil if all
+	// are in that slot.
+	Slots []rhumb.Slot
 	// Seen is the stored result of the batch's RequestID, or nil if storage has none. If it is set,
 	// Base and Names may be nil.
 	Seen *Dedup
@@ -23,6 +26,14 @@ type Proposal struct {
 	Expired bool
 	// Names holds the names of the batch's inserts, in order, as allocated by the driver.
 	Names [][]byte
+}
+
+// Home returns the home of the i-th mutation's key in a range.
+func (p *Proposal) Home(id rhumb.RangeID, i int) rhumb.RangeID {
+	if p.Slots != nil && p.Slots[i] != 0 {
+		id.Slot = p.Slots[i]
+	}
+	return id
 }
 
 // Base is the newest value of a key in storage, committed or not. The zero Base represents a

@@ -64,6 +64,9 @@ type Replica struct {
 	ackUpTo    rhumb.Seq
 	ackTo      rhumb.NodeID
 	promiseDue bool
+	// behindTrim is the position up to which the log of a primary was trimmed when this replica needed
+	// earlier entries, 0 if none was. copying is the commit position of the copy that is received.
+	behindTrim, copying rhumb.Seq
 	// suffixRead is the epoch whose elected replica waits for a read of this log; 0 if no read is
 	// under way.
 	suffixRead rhumb.Epoch
@@ -457,7 +460,7 @@ func (r *Replica) NeedsTick() bool {
 		return true
 	}
 	for _, p := range r.peers {
-		if p.heldOff || !p.isRequired() && r.isHeldOff(p.node) {
+		if p.heldOff || !p.isRequired() && r.isHeldOff(p.node) || p.flow == flowLost && p.connected {
 			return true
 		}
 		// Retransmission, and news of the commit position. A peer to which nothing can be sent needs no

@@ -149,7 +149,7 @@ func (r *Replica) sendTo(p *progress) {
 // peer cannot catch up by log.
 func (r *Replica) requestRead(p *progress) {
 	if p.next <= r.log.trim {
-		p.flow = flowLost
+		r.markLost(p)
 		return
 	}
 	p.fetching = true
@@ -179,7 +179,7 @@ func (r *Replica) Fetched(f LogRead, entries []*entry.Entry) {
 		return
 	}
 	if len(entries) == 0 {
-		p.flow = flowLost
+		r.markLost(p)
 		return
 	}
 	// The wire size was not kept, so the window counts the upper bound.
@@ -224,6 +224,7 @@ func (r *Replica) sendAppend(p *progress, entries []*entry.Entry, bytes int) {
 // the peer the commit position once that has not moved for a tick: under load, the next entry
 // carries it for free.
 func (r *Replica) tickPeer(p *progress) {
+	r.tickLost(p)
 	if !p.canSend() || p.fetching {
 		return
 	}
@@ -333,7 +334,7 @@ func (r *Replica) stepNack(m *Message) {
 	}
 	p.startProbe(next)
 	if next <= r.log.trim {
-		p.flow = flowLost
+		r.markLost(p)
 	}
 }
 
@@ -404,8 +405,8 @@ func (r *Replica) trimLog() {
 	bytes := &r.log.bytes
 	to := bytes.pointAt(have)
 	// Over the bound: peers that lag further will need a copy of the whole range.
-	if keep := bytes.pointAfter(r.cfg.LogKeepBytes); keep.seq > to.seq {
-		to = bytes.pointAt(min(keep.seq, r.commit-1))
+	if keep := r.trimLimit(); keep > to.seq {
+		to = bytes.pointAt(min(keep, r.commit-1))
 	}
 	r.trimTo(to, r.cfg.LogKeepBytes)
 }

@@ -15,7 +15,8 @@ func (r Router) Check(b *rhumb.Batch) error {
 	st := r.State()
 	// The client may have chosen the range by a newer catalog than this node has.
 	block, ok := st.BlockOf(b.Range)
-	if _, exists := st.Range(b.Range); !exists || !ok {
+	in, exists := st.RangeOf(b.Range)
+	if !exists || !ok {
 		return &rhumb.Error{Op: op, Kind: rhumb.NotFound, Range: b.Range, Msg: "the range does not exist on this node; retry if it is new"}
 	}
 	for i := range b.Mutations {
@@ -27,7 +28,7 @@ func (r Router) Check(b *rhumb.Batch) error {
 		if err := checkName(t, m.Name); err != nil {
 			return rhumb.Wrap(op, err)
 		}
-		if fault := explainMisplaced(st, b.Range, block, m, t, class); fault != "" {
+		if fault := explainMisplaced(st, b, in, block, m, t, class); fault != "" {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "%s: %s", b.Describe(i), fault)
 		}
 	}
@@ -44,8 +45,9 @@ func checkName(t *rhumb.Table, name []byte) error {
 
 // explainMisplaced explains why a key does not belong to the range, and where it does. It returns "" if
 // the key belongs there.
-func explainMisplaced(st *catalog.State, id rhumb.RangeID, block *rhumb.Block, m *rhumb.Mutation, t *rhumb.Table, class *rhumb.Class) string {
+func explainMisplaced(st *catalog.State, b *rhumb.Batch, in *rhumb.Range, block *rhumb.Block, m *rhumb.Mutation, t *rhumb.Table, class *rhumb.Class) string {
 	mine, ofNode := block.Class == class.ID, block.Node != rhumb.NoNode
+	id := b.Range
 	switch {
 	case m.Kind == rhumb.Insert && mine && ofNode:
 		return ""
@@ -55,11 +57,15 @@ func explainMisplaced(st *catalog.State, id rhumb.RangeID, block *rhumb.Block, m
 		// A change of a record whose name a server assigned. Server-assigned names have one length, so a
 		// name of another length has its home elsewhere.
 		return ""
-	case mine && !ofNode && id.Slot == block.First+keys.HashSlot(m.Name, t.Colocate, class.Settings.HashSlots):
+	case mine && !ofNode && in.Holds(st.HomeIn(in.ID, m.Table, m.Name)) && (class.Settings.Buckets > 0 || id.Slot == block.First+keys.HashSlot(m.Name, t.Colocate, class.Settings.HashSlots)):
+		return ""
+	case mine && !ofNode && class.Settings.Buckets > 0 && !b.ID.IsZero():
+		// The range was split since the client chose it. Only the primary knows whether the request was applied
+		// before that, and rejects it otherwise.
 		return ""
 	}
 	fault := "key " + rhumb.NameString(m.Name) + " of table " + t.Name + " does not belong to range " + id.String()
-	right, err := namedRange(st, id.Region, m.Table, m.Name)
+	right, err := namedHome(st, id.Region, m.Table, m.Name)
 	if err != nil {
 		return fault + ", and the region holds no key of that table"
 	}

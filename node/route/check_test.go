@@ -1,6 +1,7 @@
 package route
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -26,10 +27,15 @@ func TestCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	beside := right
-	if beside.Slot++; !exists(st, beside) {
-		beside.Slot -= 2
+	d, err := r.Range(right)
+	if err != nil {
+		t.Fatal(err)
 	}
+	beside := rhumb.RangeID{Region: 1, Slot: d.LastSlot() + 1}
+	if !exists(st, beside) {
+		beside.Slot = d.ID.Slot - 1
+	}
+	home, _ := st.HomeOf(1, flights, []byte("SWR8/1"))
 	ofPairs, err := r.Named(1, pairs.ID, []byte("SWR8/1"))
 	if err != nil {
 		t.Fatal(err)
@@ -51,9 +57,9 @@ func TestCheck(t *testing.T) {
 	}{
 		{"a named key at home", right, rhumb.Put, flights.ID, "SWR8/1", rhumb.Other, ""},
 		{"beside it by the colocate byte", right, rhumb.Delete, crews.ID, "SWR8/2", rhumb.Other, ""},
-		{"another slot", beside, rhumb.Put, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but to " + right.String()},
-		{"another class", ofPairs, rhumb.Patch, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but to " + right.String()},
-		{"a node's slot", opened, rhumb.Put, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but to " + right.String()},
+		{"another slot", beside, rhumb.Put, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but to " + home.String()},
+		{"another class", ofPairs, rhumb.Patch, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but to " + home.String()},
+		{"a node's slot", opened, rhumb.Put, flights.ID, "SWR8/1", rhumb.InvalidArgument, "but to " + home.String()},
 		{"an insert", opened, rhumb.Insert, flights.ID, "", rhumb.Other, ""},
 		{"an insert of another class", opened, rhumb.Insert, pairs.ID, "", rhumb.InvalidArgument, "leave the range out"},
 		{"an insert into a hash slot", right, rhumb.Insert, flights.ID, "", rhumb.InvalidArgument, "leave the range out"},
@@ -73,8 +79,15 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	// The second mutation is checked like the first.
+	other := []byte("SWR9/1")
+	for i := 0; ; i++ {
+		if id, err := r.Named(1, flights.ID, other); err != nil || id != right {
+			break
+		}
+		other = fmt.Appendf(nil, "SWR%d/1", i)
+	}
 	two := &rhumb.Batch{Range: right, Mutations: []rhumb.Mutation{
-		{Kind: rhumb.Put, Table: flights.ID, Name: []byte("SWR8/1")}, {Kind: rhumb.Put, Table: flights.ID, Name: []byte("SWR9/1")},
+		{Kind: rhumb.Put, Table: flights.ID, Name: []byte("SWR8/1")}, {Kind: rhumb.Put, Table: flights.ID, Name: other},
 	}}
 	if err := r.Check(two); rhumb.KindOf(err) != rhumb.InvalidArgument || !strings.Contains(err.Error(), "mutation 2 of 2") {
 		t.Errorf("two keys of which one is elsewhere: %v", err)
@@ -82,6 +95,6 @@ func TestCheck(t *testing.T) {
 }
 
 func exists(st *catalog.State, id rhumb.RangeID) bool {
-	_, ok := st.Range(id)
+	_, ok := st.RangeOf(id)
 	return ok
 }

@@ -208,7 +208,7 @@ func (a *Access) ListRoles(ctx context.Context, _ *rhumbpb.ListRolesRequest) (*r
 	resp := &rhumbpb.ListRolesResponse{PolicyRevision: st.Access().Revision()}
 	for r := range st.Roles() {
 		if all || slices.Contains(own, r.Name) {
-			resp.Roles = append(resp.Roles, &rhumbpb.RoleInfo{Name: r.Name, Grants: api.EncodeGrants(r.Grants), Users: holders[r.Name]})
+			resp.Roles = append(resp.Roles, &rhumbpb.RoleInfo{Name: r.Name, Grants: api.EncodeGrants(r.Grants), Users: holders[r.Name], UsersHidden: !all})
 		}
 	}
 	return resp, nil

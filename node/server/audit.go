@@ -134,7 +134,7 @@ var described = []protoreflect.Name{
 // describedMax bounds the elements of a list that are described.
 const describedMax = 16
 
-// describeRequest returns the fields of a request that say what it is about.
+// describeRequest returns the fields that identify the object of a request.
 func describeRequest(m proto.Message) string {
 	var parts []string
 	collectFields(m.ProtoReflect(), 0, func(name protoreflect.Name, text string) {

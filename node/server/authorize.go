@@ -99,6 +99,9 @@ var callNeeds = map[string]need{
 	rhumbpb.Peer_DescribeReplica_FullMethodName:  needNode,
 	rhumbpb.Peer_DiscardReplica_FullMethodName:   needNode,
 	rhumbpb.Peer_DescribeIdentity_FullMethodName: needNode,
+	rhumbpb.Peer_OpenTransfer_FullMethodName:     needNode,
+	rhumbpb.Peer_ReadTransfer_FullMethodName:     needNode,
+	rhumbpb.Peer_ReleaseTransfer_FullMethodName:  needNode,
 }
 
 // NewDenied returns the metric of calls that Authorize denied. Requests for records within a stream

@@ -347,7 +347,7 @@ func changedMetadata(st *catalog.State, ch catalog.Changes) *api.Metadata {
 		}
 	}
 	for _, id := range ch.Blocks {
-		if b, ok := st.BlockOf(id); ok {
+		if b, ok := st.BlockOf(id); ok && b.First == id.Slot {
 			m.Blocks = append(m.Blocks, *b)
 		}
 	}
@@ -517,10 +517,12 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 		return nil, statusError(err)
 	}
 	id := api.DecodeRangeID(q.Range)
-	r, ok := st.Range(id)
+	r, ok := st.RangeOf(id)
 	if !ok {
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; list ranges with `rhumb range ls`", id))
 	}
+	// A home within the range will do, such as that of a record.
+	id = r.ID
 	// All at once, so that several hanging nodes cost one timeout.
 	infos := make([]RangeInfo, len(r.Replicas))
 	var wait sync.WaitGroup

@@ -66,7 +66,7 @@ func AdminHandler(h Health, metrics prometheus.Gatherer, image Image, callers Ca
 }
 
 // strangers lets only callers who may read the cluster pass to paths other than those for probes. The mux itself
-// redirects some paths, which would tell strangers that they exist.
+// redirects some paths, which would show strangers that they exist.
 type strangers struct {
 	callers Callers
 	next    http.Handler

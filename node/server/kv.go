@@ -104,7 +104,10 @@ type Routes interface {
 	// Check rejects a batch whose keys do not belong to the range that it names.
 	Check(b *rhumb.Batch) error
 	Class(table rhumb.TableID) (*rhumb.Class, error)
+	// Range returns the record of the range that holds a home. Hashed reports whether the range holds named keys of
+	// a class whose ranges can be split.
 	Range(id rhumb.RangeID) (*rhumb.Range, error)
+	Hashed(id rhumb.RangeID) bool
 	SameRegion(a, b rhumb.NodeID) bool
 }
 
@@ -360,7 +363,7 @@ func (k *KV) propose(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, do
 			return
 		}
 		// The hop to this node counts as one.
-		receipt := rhumb.Receipt{Node: k.cfg.Self, Region: k.cfg.Region, Range: b.Range, Epoch: r.Epoch, Hops: int(q.HopsDone) + 1, Timestamp: o.Version.HLC}
+		receipt := rhumb.Receipt{Node: k.cfg.Self, Region: k.cfg.Region, Range: r.ID, Epoch: r.Epoch, Hops: int(q.HopsDone) + 1, Timestamp: o.Version.HLC}
 		done(&rhumbpb.Response{Id: q.Id, Outcome: api.EncodeOutcome(&o), Receipt: api.EncodeReceipt(&receipt)})
 	})
 }
@@ -379,8 +382,9 @@ func (k *KV) read(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Re
 		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
-	// The names may belong to several ranges, some of them on other nodes.
-	if rd.Resolve {
+	// The names may belong to several ranges, some of them on other nodes: the client left that to this node, or
+	// the range was split since it chose.
+	if rd.Resolve || !k.sameRange(&rd) {
 		go k.readMany(ctx, q, rd, done)
 		return
 	}
@@ -396,8 +400,27 @@ func (k *KV) read(ctx context.Context, q *rhumbpb.Request, done func(*rhumbpb.Re
 				items[i].Value = nil
 			}
 		}
-		return &rhumbpb.Response{Items: api.EncodeItems(items, false, false), Receipt: k.encodeReceipt(q, receipt)}, nil
+		return &rhumbpb.Response{Items: api.EncodeItems(items, false, true), Receipt: k.encodeReceipt(q, receipt)}, nil
 	})
+}
+
+// sameRange reports whether all names of a read belong to the range that the client chose, as far as this
+// node knows.
+func (k *KV) sameRange(rd *api.Read) bool {
+	// The home of one name is the range that the client asked for, or the key is of an insert.
+	if len(rd.Names) < 2 {
+		return true
+	}
+	r, err := k.cfg.Routes.Range(rd.Range)
+	if err != nil || r.Last == 0 && !k.cfg.Routes.Hashed(rd.Range) {
+		return true
+	}
+	for _, name := range rd.Names {
+		if id, err := k.cfg.Routes.Named(rd.Range.Region, rd.Table, name); err != nil || id != r.ID {
+			return err != nil
+		}
+	}
+	return true
 }
 
 // readMany finds the range of each name, asks each range, and merges the answers in the order of
@@ -446,7 +469,9 @@ func (k *KV) readMany(ctx context.Context, q *rhumbpb.Request, rd api.Read, done
 		for j, i := range byRange[id] {
 			resp.Items[i] = a.Items[j]
 			// The request named no slot, so each record names its own: it is part of the record's key.
-			resp.Items[i].Slot = uint32(id.Slot)
+			if resp.Items[i].Slot == 0 {
+				resp.Items[i].Slot = uint32(id.Slot)
+			}
 			size += len(a.Items[j].Value)
 		}
 		// Each range respects the limit of a read, but the sum of several may not.
@@ -475,7 +500,7 @@ func (k *KV) scanRange(ctx context.Context, q *rhumbpb.Request, done func(*rhumb
 		if err != nil {
 			return nil, err
 		}
-		return &rhumbpb.Response{Items: api.EncodeItems(page.Items, true, false), More: page.More, Receipt: k.encodeReceipt(q, receipt)}, nil
+		return &rhumbpb.Response{Items: api.EncodeItems(page.Items, true, true), More: page.More, Last: uint32(page.Last), Receipt: k.encodeReceipt(q, receipt)}, nil
 	})
 }
 

@@ -217,7 +217,11 @@ func (k *KV) scanPermitted(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPa
 		if err != nil {
 			return rhumb.ScanPage{}, r, err
 		}
-		page.Items, receipt = append(page.Items, got.Items...), r
+		// A split between two parts would make the page cover other slots in each.
+		if page.Last != 0 && page.Last != got.Last {
+			return rhumb.ScanPage{}, r, &rhumb.Error{Op: "server.KV", Kind: rhumb.Unavailable, Range: q.Range, Msg: "the range was split during the scan of a page; retry"}
+		}
+		page.Items, page.Last, receipt = append(page.Items, got.Items...), got.Last, r
 		if got.More {
 			page.More = true
 			return page, receipt, nil

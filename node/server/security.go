@@ -71,14 +71,20 @@ func (s *Security) listCertificates(ctx context.Context) (*rhumbpb.ListCertifica
 	}
 	security := st.Security()
 	revoked := map[identity.Revoked]bool{}
+	before := map[string]time.Time{}
 	for _, r := range security.Revoked {
-		revoked[identity.Revoked{Authority: r.Authority, Serial: r.Serial}] = true
+		if r.Serial == "" {
+			before[r.Name] = r.At // the last of several is the latest
+		} else {
+			revoked[identity.Revoked{Authority: r.Authority, Serial: r.Serial}] = true
+		}
 		resp.Revoked = append(resp.Revoked, api.EncodeRevocation(r))
 	}
 	for _, r := range resp.Nodes {
 		for _, c := range append(slices.Clone(r.Clients), r.Certificate) {
 			if c != nil {
-				c.Revoked = revoked[identity.Revoked{Serial: c.Serial}] || revoked[identity.Revoked{Authority: c.Authority, Serial: c.Serial}]
+				c.Revoked = revoked[identity.Revoked{Serial: c.Serial}] || revoked[identity.Revoked{Authority: c.Authority, Serial: c.Serial}] ||
+					api.DecodeSeconds(c.Issued).Before(before[c.Role+" "+c.Name])
 				c.Distrusted = slices.Contains(security.Distrusted, c.Authority)
 			}
 		}
@@ -141,25 +147,66 @@ func (s *Security) RevokeCertificate(ctx context.Context, q *rhumbpb.RevokeCerti
 	if err != nil {
 		return nil, statusError(err)
 	}
-	revoke, err := chooseRevoked(q, listed, time.Now())
+	revoke, err := chooseRevoked(q, listed, time.Now(), s.node.State().Has(rhumb.FeatureRevokeBearer))
 	if err != nil {
 		return nil, statusError(err)
+	}
+	if p, ok := identity.PeerFromContext(ctx); ok {
+		if err := refuseOwn(revoke, p); err != nil {
+			return nil, statusError(err)
+		}
 	}
 	resp := &rhumbpb.RevokeCertificateResponse{}
 	// One command each: the second certificate of a node must be revoked also if the metadata
 	// refuses one.
 	for _, r := range revoke {
-		_, st, err := s.node.Propose(ctx, catalog.RevokeCertificate{Revocation: r})
+		var cmd catalog.Command = catalog.RevokeCertificate{Revocation: r}
+		if r.Serial == "" {
+			cmd = catalog.RevokeBearer{Revocation: r}
+		}
+		_, st, err := s.node.Propose(ctx, cmd)
 		if err != nil {
 			return nil, statusError(rhumb.Wrap("server.Security.RevokeCertificate", err))
+		}
+		// Certificates count in whole seconds. One that is issued after the answer is valid.
+		if r.Serial == "" {
+			if err := sleep(ctx, time.Until(r.At)); err != nil {
+				return nil, statusError(err)
+			}
 		}
 		resp.Revoked, resp.Revision = append(resp.Revoked, api.EncodeRevocation(r)), st.Revision()
 	}
 	return resp, nil
 }
 
-// chooseRevoked returns the certificates that a request names.
-func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCertificatesResponse, now time.Time) (out []rhumb.Revocation, err error) {
+// sleep waits for a time, or for the end of ctx.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// refuseOwn refuses to revoke the certificate with which the caller sent the request. Its connection would
+// end before the answer, and to the caller success would look like a failure of the network.
+func refuseOwn(revoke []rhumb.Revocation, caller identity.Peer) error {
+	for _, r := range revoke {
+		serial := r.Serial == caller.Serial && (r.Authority == "" || r.Authority == caller.Authority)
+		bearer := r.Serial == "" && r.Name == caller.Short() && identity.IssuedAt(caller.Cert).Before(r.At)
+		if serial || bearer {
+			return rhumb.Ef("server.Security.RevokeCertificate", rhumb.Conflict, "this is the certificate that you use: the node would end the connection before it answers; "+
+				"use the certificate of another operator, which `rhumb authority operator NAME` makes (you are %s, serial %s)", caller.Short(), caller.Serial)
+		}
+	}
+	return nil
+}
+
+// chooseRevoked returns the certificates that a request names. Users and operators are revoked by name and
+// time, because no node knows all of their certificates. Without byName, while nodes of an earlier build may be in the cluster, it chooses
+// the certificates that nodes report.
+func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCertificatesResponse, now time.Time, byName bool) (out []rhumb.Revocation, err error) {
 	const op rhumb.Op = "server.Security.RevokeCertificate"
 	role, name, named := "", "", 0
 	for r, n := range map[string]string{"": q.Serial, "node": q.NodeName, "user": q.UserName, "operator": q.OperatorName} {
@@ -179,6 +226,13 @@ func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCert
 		}
 	case authority != "":
 		return nil, rhumb.E(op, rhumb.InvalidArgument, "an issuer goes with a serial number only; all certificates of a name are revoked")
+	}
+	if r, err := identity.ParseRole(role); err == nil && r != identity.RoleNode && byName {
+		if err := identity.ValidateName(r, name); err != nil {
+			return nil, err
+		}
+		// The end of this second: certificates say in which second they were issued, and those of this one must not escape.
+		return []rhumb.Revocation{{Name: role + " " + name, Why: q.Why, At: now.Truncate(time.Second).Add(time.Second)}}, nil
 	}
 	if authority != "" {
 		// A complete one may be unknown: nothing that it issued is in use.

@@ -43,8 +43,10 @@ func TestChooseRevoked(t *testing.T) {
 		{"a serial number", &rhumbpb.RevokeCertificateRequest{Serial: "A2"}, "a2", 0},
 		{"a serial number that nobody uses", &rhumbpb.RevokeCertificateRequest{Serial: "0x00:ff"}, "ff", 0},
 		{"a node, not the user of that name", &rhumbpb.RevokeCertificateRequest{NodeName: "eu-1"}, "a1", 0},
-		{"a user with two certificates", &rhumbpb.RevokeCertificateRequest{UserName: "tower"}, "b1 b3", 0},
-		{"an operator that nobody saw", &rhumbpb.RevokeCertificateRequest{OperatorName: "ann"}, "", rhumb.NotFound},
+		{"a user, by name", &rhumbpb.RevokeCertificateRequest{UserName: "tower"}, "user tower before 6", 0},
+		{"an operator that nobody saw", &rhumbpb.RevokeCertificateRequest{OperatorName: "ann"}, "operator ann before 6", 0},
+		{"no name of a user", &rhumbpb.RevokeCertificateRequest{UserName: "a b"}, "", rhumb.InvalidArgument},
+		{"a node that nobody saw", &rhumbpb.RevokeCertificateRequest{NodeName: "eu-9"}, "", rhumb.NotFound},
 		{"a number that two authorities use", &rhumbpb.RevokeCertificateRequest{Serial: "1"}, "", rhumb.InvalidArgument},
 		{"the same of one authority", &rhumbpb.RevokeCertificateRequest{Serial: "1", Authority: "BBBBBBBBBB"}, "1/bb", 0},
 		{"a number that one authority uses", &rhumbpb.RevokeCertificateRequest{Serial: "2"}, "2/bb", 0},
@@ -52,15 +54,18 @@ func TestChooseRevoked(t *testing.T) {
 		{"an unused number of an unknown authority", &rhumbpb.RevokeCertificateRequest{Serial: "9", Authority: strings.Repeat("c", 64)}, "9/cc", 0},
 		{"digits of no authority", &rhumbpb.RevokeCertificateRequest{Serial: "9", Authority: "cccccccc"}, "", rhumb.NotFound},
 		{"too few digits", &rhumbpb.RevokeCertificateRequest{Serial: "9", Authority: "a"}, "", rhumb.InvalidArgument},
-		{"the certificates of a name, each with its issuer", &rhumbpb.RevokeCertificateRequest{UserName: "ship"}, "1/bb 2/bb", 0},
+		{"the certificate of a node, with its issuer", &rhumbpb.RevokeCertificateRequest{NodeName: "eu-4"}, "1/aa", 0},
 		{"an issuer with a name", &rhumbpb.RevokeCertificateRequest{UserName: "ship", Authority: bb}, "", rhumb.InvalidArgument},
 		{"nothing", &rhumbpb.RevokeCertificateRequest{}, "", rhumb.InvalidArgument},
 		{"two things", &rhumbpb.RevokeCertificateRequest{Serial: "a1", NodeName: "eu-1"}, "", rhumb.InvalidArgument},
 		{"no number", &rhumbpb.RevokeCertificateRequest{Serial: "xyz"}, "", rhumb.InvalidArgument},
 	} {
-		got, err := chooseRevoked(tt.q, listed, time.Unix(5, 0))
+		got, err := chooseRevoked(tt.q, listed, time.Unix(5, 1), true)
 		var serials []string
 		for _, r := range got {
+			if r.Serial == "" {
+				r.Serial = fmt.Sprintf("%s before %d", r.Name, r.At.Unix())
+			}
 			if r.Authority != "" {
 				r.Serial += fmt.Sprintf("/%.2s", r.Authority)
 			}
@@ -69,6 +74,21 @@ func TestChooseRevoked(t *testing.T) {
 		if strings.Join(serials, " ") != tt.want || rhumb.KindOf(err) != tt.kind {
 			t.Errorf("%s: %v, %v; want %q, %s", tt.what, serials, err, tt.want, tt.kind)
 		}
+	}
+}
+
+// TestChooseRevokedOfMixedBuilds guards that a user can be revoked before the cluster version has revocations by name: then the
+// certificates count that nodes report.
+func TestChooseRevokedOfMixedBuilds(t *testing.T) {
+	listed := &rhumbpb.ListCertificatesResponse{Nodes: []*rhumbpb.NodeIdentityReport{{
+		Node: 1, Clients: []*rhumbpb.Certificate{{Role: "user", Name: "tower", Serial: "b1"}, {Role: "user", Name: "tower", Serial: "b3"}},
+	}}}
+	got, err := chooseRevoked(&rhumbpb.RevokeCertificateRequest{UserName: "tower"}, listed, time.Unix(5, 1), false)
+	if err != nil || len(got) != 2 || got[0].Serial != "b1" || got[1].Serial != "b3" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := chooseRevoked(&rhumbpb.RevokeCertificateRequest{UserName: "app"}, listed, time.Unix(5, 1), false); rhumb.KindOf(err) != rhumb.NotFound {
+		t.Errorf("a user that no node reports: %v", err)
 	}
 }
 

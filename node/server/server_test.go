@@ -229,6 +229,8 @@ func (w *world) Range(id rhumb.RangeID) (*rhumb.Range, error) {
 	return r, nil
 }
 
+func (w *world) Hashed(rhumb.RangeID) bool { return false }
+
 func (w *world) SameRegion(a, b rhumb.NodeID) bool { return (a == far) == (b == far) }
 
 // with changes the world under its lock.

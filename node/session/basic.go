@@ -118,7 +118,7 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 	m.basics.mu.Lock()
 	m.basics.verified.Add(user, basicEntry{sum, a.user.Credentials, now.Add(basicFor)})
 	m.basics.mu.Unlock()
-	m.cfg.Record(audit.Event{Kind: audit.Login, Caller: "user " + user, Address: remote, Action: "http", Outcome: audit.OutcomeOK, Policy: p.Revision()})
+	m.recordLogin(audit.Event{Kind: audit.Login, Caller: "user " + user, Address: remote, Action: "http", Outcome: audit.OutcomeOK, Policy: p.Revision()})
 	return access.Principal{Kind: access.KindUser, Name: user}, checkUser(p, user, 0)
 }
 

@@ -7,11 +7,15 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/access"
@@ -40,6 +44,11 @@ const (
 	// entry.
 	reportInterval = 10 * time.Second
 	reportMost     = 10
+	// A user's own logins are listed loginBurst at once and then one per loginInterval; the others are summed up in one
+	// entry per loginInterval. So one user adds at most two entries of 300 bytes in this time, and needs ten months to push
+	// others out of the log.
+	loginBurst    = 60
+	loginInterval = time.Minute
 )
 
 // Config configures a Manager.
@@ -78,6 +87,9 @@ type Manager struct {
 	mu    sync.Mutex
 	conns map[*connState]struct{}
 	tally tally
+	// entries bounds the logins of a user that are listed one by one, and unlisted holds the others since the last report.
+	entries  *simplelru.LRU[string, *rate.Limiter]
+	unlisted map[string]tally
 
 	cancel context.CancelFunc
 	work   sync.WaitGroup
@@ -95,7 +107,10 @@ func New(cfg Config) *Manager {
 	if cfg.Record == nil {
 		cfg.Record = func(audit.Event) {}
 	}
-	m := &Manager{cfg: cfg, back: newBackoff(), basics: newBasicCache(), logins: make(chan struct{}, loginsMax), conns: map[*connState]struct{}{}}
+	m := &Manager{
+		cfg: cfg, back: newBackoff(), basics: newBasicCache(), logins: make(chan struct{}, loginsMax), conns: map[*connState]struct{}{},
+		entries: newLRU[string, *rate.Limiter](), unlisted: map[string]tally{},
+	}
 	_, _ = rand.Read(m.mock[:]) // never fails
 	m.m = m.newMetrics()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -116,15 +131,21 @@ func (m *Manager) watch(ctx context.Context) {
 	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()
 	var seen *access.Policy
-	for reported := time.Now(); ; {
+	reported, summed := time.Now(), time.Now()
+	for {
 		select {
 		case <-ctx.Done():
 			m.reportFailures()
+			m.reportLogins()
 			return
 		case now := <-tick.C:
 			if now.Sub(reported) >= reportInterval {
 				reported = now
 				m.reportFailures()
+			}
+			if now.Sub(summed) >= loginInterval {
+				summed = now
+				m.reportLogins()
 			}
 			p := m.cfg.Policy()
 			m.recheck(p, p != seen, now)
@@ -369,6 +390,37 @@ func (m *Manager) RecordFailure(e audit.Event) {
 	}
 	m.mu.Unlock()
 	if list {
+		m.cfg.Record(e)
+	}
+}
+
+// recordLogin records a login in the audit log, or counts it if its user logs in too often to list each. It does not block.
+func (m *Manager) recordLogin(e audit.Event) {
+	m.mu.Lock()
+	l, ok := m.entries.Get(e.Caller)
+	if !ok {
+		l = rate.NewLimiter(rate.Every(loginInterval), loginBurst)
+		m.entries.Add(e.Caller, l)
+	}
+	list := l.Allow()
+	if !list {
+		m.unlisted[e.Caller] = tally{count: m.unlisted[e.Caller].count + 1, last: e}
+	}
+	m.mu.Unlock()
+	if list {
+		m.cfg.Record(e)
+	}
+}
+
+// reportLogins records for each user how many logins have no entry.
+func (m *Manager) reportLogins() {
+	m.mu.Lock()
+	unlisted := m.unlisted
+	m.unlisted = map[string]tally{}
+	m.mu.Unlock()
+	for _, who := range slices.Sorted(maps.Keys(unlisted)) {
+		e := unlisted[who].last
+		e.Count, e.Detail = unlisted[who].count, "logins that are not listed; address and time are those of the last one"
 		m.cfg.Record(e)
 	}
 }

@@ -711,3 +711,47 @@ func FuzzFirstMessage(f *testing.F) {
 		}
 	})
 }
+
+// TestLoginsOfOneUserAreSummedUp guards the audit log against a user who logs in all the time. Logins of others are listed, and
+// none is lost from the count.
+func TestLoginsOfOneUserAreSummedUp(t *testing.T) {
+	w := newWorld(t, nil)
+	const many = 5_000
+	for range many {
+		w.m.recordLogin(audit.Event{Kind: audit.Login, Caller: "user app"})
+	}
+	w.m.recordLogin(audit.Event{Kind: audit.Login, Caller: "user other"})
+	w.m.reportLogins()
+	w.m.reportLogins()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	entries, logins := map[string]int{}, map[string]uint64{}
+	for _, e := range w.events {
+		entries[e.Caller]++
+		logins[e.Caller] += max(e.Count, 1)
+	}
+	if entries["user app"] > loginBurst+2 || logins["user app"] != many || entries["user other"] != 1 {
+		t.Errorf("entries %v stand for logins %v", entries, logins)
+	}
+}
+
+// TestUnknownUsersTakeTheSamePath guards that the work for the challenge of a user does not depend on whether the user exists, nor on
+// how many others do. Allocations stand for the work: unlike times, they are the same in each run.
+func TestUnknownUsersTakeTheSamePath(t *testing.T) {
+	users := []*access.User{{Name: "app", Verifier: verifierOf(), Credentials: 2}}
+	for i := range 5_000 {
+		users = append(users, &access.User{Name: fmt.Sprint("u", i), Verifier: verifierOf(), Credentials: uint64(i + 3)})
+	}
+	cost := func(p *access.Policy, name string) float64 {
+		m := &Manager{cfg: Config{Secret: func() []byte { return p.Oldest().Verifier.ServerKey }}, back: newBackoff()}
+		return testing.AllocsPerRun(20, func() { m.lookUp(p, name, &attempt{}) })
+	}
+	one, all := access.Compile(nil, 1, users[:1], nil), access.Compile(nil, 1, users, nil)
+	want := cost(one, "app")
+	if got := []float64{cost(one, "xyz"), cost(all, "app"), cost(all, "xyz")}; want == 0 || got[0] != want || got[1] != want || got[2] != want {
+		t.Errorf("%v allocations for an unknown user, a known one of many and an unknown one of many; want %v", got, want)
+	}
+	if u := all.Oldest(); u == nil || u.Name != "app" {
+		t.Errorf("the oldest user is %v", u)
+	}
+}

@@ -163,15 +163,18 @@ func (t *tx) putRange(r *rhumb.Range) {
 	t.changes.Ranges = append(t.changes.Ranges, r.ID)
 }
 
-// newBlock allocates the next block of a region's slots. Blocks are numbered in order and never
-// freed, so the region's counter is enough to find an unused one.
-func (t *tx) newBlock(in rhumb.RegionID, class rhumb.ClassID, n rhumb.NodeID) *rhumb.Block {
+// newBlock allocates the next block of a region's slots; slots is a multiple of BlockSlots. Blocks are
+// allocated in order and never freed, so the region's counter is enough to find unused slots.
+func (t *tx) newBlock(in rhumb.RegionID, class rhumb.ClassID, n rhumb.NodeID, slots int) *rhumb.Block {
 	r, _ := t.regions.get(uint64(in))
 	// Readers share the old record, so a copy is changed.
 	next := *r
-	next.blocks++
+	next.blocks += uint32(slots / rhumb.BlockSlots)
 	t.putRegion(&next)
 	b := &rhumb.Block{Region: in, Class: class, Node: n, First: rhumb.Slot(r.blocks) * rhumb.BlockSlots}
+	if slots > rhumb.BlockSlots {
+		b.Slots = uint32(slots)
+	}
 	t.putBlock(b)
 	return b
 }
@@ -179,7 +182,7 @@ func (t *tx) newBlock(in rhumb.RegionID, class rhumb.ClassID, n rhumb.NodeID) *r
 // newRange creates a range. All its copies are empty and therefore in sync. The present lives of
 // all members are recorded: in them, the members hold everything acknowledged to clients, which is
 // nothing yet.
-func (t *tx) newRange(id rhumb.RangeID, class rhumb.ClassID, replicas []rhumb.NodeID) *rhumb.Range {
+func (t *tx) newRange(id rhumb.RangeID, last rhumb.Slot, class rhumb.ClassID, replicas []rhumb.NodeID) *rhumb.Range {
 	// The first replica is the primary; the sets of the record are sorted.
 	sorted := slices.Sorted(slices.Values(replicas))
 	// Nobody can hold a lease from before epoch 1, so its primary begins it without asking (rule
@@ -187,6 +190,10 @@ func (t *tx) newRange(id rhumb.RangeID, class rhumb.ClassID, replicas []rhumb.No
 	r := &rhumb.Range{
 		ID: id, Class: class, Epoch: 1, Allocated: 1, Version: 1,
 		Primary: replicas[0], Preferred: replicas[0], InSync: sorted, Replicas: slices.Clone(sorted),
+	}
+	// A range of one slot has no last slot, as in records of earlier builds.
+	if last > id.Slot {
+		r.Last = last
 	}
 	for _, id := range sorted {
 		if n, ok := t.Node(id); ok {

@@ -8,8 +8,24 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
+// NewSettings returns the settings of a class that is created now: those that a command left to the
+// cluster are filled in.
+func (s *State) NewSettings(c rhumb.ClassSettings) rhumb.ClassSettings {
+	// Builds without ranges of several slots would compute other homes.
+	if !s.hasWideRanges() {
+		c.Buckets = 0
+	} else if c.Buckets == 0 {
+		c.Buckets = rhumb.BucketsDefault
+	}
+	return c
+}
+
+// hasWideRanges reports whether all builds of the cluster know ranges of several slots.
+func (s *State) hasWideRanges() bool { return s.Version().Has(rhumb.FeatureSplit) }
+
 func (c CreateClass) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CreateClass"
+	c.Settings = t.NewSettings(c.Settings)
 	if class, ok := t.ClassBySettings(c.Settings); ok {
 		return Result{Class: class.ID}
 	}
@@ -36,6 +52,7 @@ func (c CreateTable) applyTo(t *tx) Result {
 	if t.tables.size >= rhumb.TablesMax {
 		return refuse(op, rhumb.TooLarge, "table %q was not created: the cluster has %d tables, which is the limit", c.Name, t.tables.size)
 	}
+	c.Settings = t.NewSettings(c.Settings)
 	var id rhumb.ClassID
 	// Tables with equal settings share a class and therefore its ranges.
 	if class, ok := t.ClassBySettings(c.Settings); ok {
@@ -66,6 +83,10 @@ func (c CreateTable) matchExisting(t *tx, table *rhumb.Table) Result {
 	class, _ := t.Class(table.Class)
 	// The ID and the class are those of the existing table. The comparison covers everything else.
 	want := rhumb.Table{ID: table.ID, Name: c.Name, Class: table.Class, TableOptions: c.TableOptions}
+	// A command may leave the number of buckets to the cluster.
+	if c.Settings.Buckets == 0 {
+		c.Settings.Buckets = class.Settings.Buckets
+	}
 	if class.Settings != c.Settings || *table != want {
 		return refuse(op, rhumb.AlreadyExists, "table %q already exists with other settings", c.Name)
 	}
@@ -176,12 +197,14 @@ func (t *tx) addClass(settings rhumb.ClassSettings, placements []Placement) rhum
 
 // addHashBlock creates the hash slots of a class in one region, with their ranges.
 func (t *tx) addHashBlock(class rhumb.ClassID, p Placement) {
-	b := t.newBlock(p.Region, class, rhumb.NoNode)
+	c, _ := t.Class(class)
+	b := t.newBlock(p.Region, class, rhumb.NoNode, max(c.Settings.Buckets, rhumb.BlockSlots))
 	t.hash.set(t.owner, pairKey(p.Region, class), b)
 	for i, replicas := range p.Replicas {
-		// The slots of a block are consecutive, so a hash slot needs no table: its range is First
-		// plus the slot.
-		t.newRange(rhumb.RangeID{Region: p.Region, Slot: b.First + rhumb.Slot(i)}, class, replicas)
+		// The slots of a block are consecutive, so a hash slot needs no table: it is First plus the
+		// slot, and its range is the last one that begins there or before.
+		first, last := c.Settings.FirstSlots(i)
+		t.newRange(rhumb.RangeID{Region: p.Region, Slot: b.First + first}, b.First+last, class, replicas)
 	}
 }
 
@@ -250,9 +273,9 @@ func (t *tx) openSlot(c OpenSlot, in rhumb.RegionID) *rhumb.Range {
 	// opened counts across blocks, so a multiple of BlockSlots means that all slots of the last
 	// block are open.
 	if next.opened%rhumb.BlockSlots == 0 {
-		next.block = t.newBlock(in, c.Class, c.Node)
+		next.block = t.newBlock(in, c.Class, c.Node, rhumb.BlockSlots)
 	}
 	next.opened++
 	t.active.set(t.owner, key, next)
-	return t.newRange(next.newestSlot(), c.Class, c.Replicas)
+	return t.newRange(next.newestSlot(), 0, c.Class, c.Replicas)
 }

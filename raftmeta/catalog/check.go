@@ -96,7 +96,8 @@ func (s *State) checkBlocks() error {
 	for b := range s.Blocks() {
 		r, ok := s.regions.get(uint64(b.Region))
 		_, hasClass := s.Class(b.Class)
-		if !ok || !hasClass || b.First%rhumb.BlockSlots != 0 || uint32(b.First/rhumb.BlockSlots) >= r.blocks {
+		units := uint32(b.Size() / rhumb.BlockSlots)
+		if !ok || !hasClass || b.First%rhumb.BlockSlots != 0 || b.Size()%rhumb.BlockSlots != 0 || uint32(b.First/rhumb.BlockSlots)+units > r.blocks {
 			return brokenInvariant("block %d of region %s has no class or was never allocated", b.First, b.Region)
 		}
 		// A class has one block of hash slots per region, in which all its names are hashed.
@@ -126,11 +127,21 @@ func (s *State) checkBlocks() error {
 
 // checkRanges checks that every range is in a block of its class, and its record.
 func (s *State) checkRanges() error {
+	var before *rhumb.Range
 	for r := range s.Ranges() {
 		b, ok := s.BlockOf(r.ID)
-		if !ok || b.Class != r.Class {
-			return brokenInvariant("range %s is in no block of its class %s", r.ID, r.Class)
+		if !ok || b.Class != r.Class || !b.Contains(r.LastSlot()) || r.Last != 0 && r.Last <= r.ID.Slot {
+			return brokenInvariant("range %s up to slot %s is in no block of its class %s", r.ID, r.Last, r.Class)
 		}
+		// A slot belongs to one range. The slots of a reserved range still belong to the range before it.
+		overlaps := before != nil && before.Holds(r.ID)
+		// A class that is being dropped loses its ranges one by one.
+		if c, _ := s.Class(r.Class); c.Dropping {
+			overlaps = r.Birth != 0
+		} else if overlaps != (r.Birth != 0) || overlaps && (before.Birth != 0 || before.LastSlot() != r.LastSlot()) {
+			return brokenInvariant("range %s overlaps the range before it, or is reserved outside of it", r.ID)
+		}
+		before = r
 		if err := s.checkRange(r); err != nil {
 			return err
 		}

@@ -91,6 +91,7 @@ type wireSettings struct {
 	MinInSync int            `cbor:"3,keyasint"`
 	Survival  rhumb.Survival `cbor:"4,keyasint"`
 	HashSlots int            `cbor:"5,keyasint"`
+	Buckets   int            `cbor:"60,keyasint,omitempty"`
 	ShardSize int64          `cbor:"6,keyasint"`
 }
 

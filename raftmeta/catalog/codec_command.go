@@ -163,6 +163,7 @@ func (c SetTrust) fillWire(w *wireCommand) {
 }
 
 func (c RevokeCertificate) fillWire(w *wireCommand) { w.Revoked = toWireRevocation(&c.Revocation) }
+func (c RevokeBearer) fillWire(w *wireCommand)      { w.Revoked = toWireRevocation(&c.Revocation) }
 
 func (c SetGossipKeys) fillWire(w *wireCommand) {
 	w.GossipVersion, w.GossipKeys = c.Version, toWireGossipKeys(c.Keys)
@@ -230,6 +231,7 @@ var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 		return SetTrust{Trust: fromWireAuthorities(w.Trust), Distrust: w.Distrust}
 	},
 	codeRevokeCertificate: func(w *wireCommand) Command { return RevokeCertificate{w.Revoked.toRevocation()} },
+	codeRevokeBearer:      func(w *wireCommand) Command { return RevokeBearer{w.Revoked.toRevocation()} },
 	codeSetGossipKeys: func(w *wireCommand) Command {
 		return SetGossipKeys{Version: w.GossipVersion, Keys: fromWireGossipKeys(w.GossipKeys)}
 	},

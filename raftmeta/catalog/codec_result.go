@@ -19,6 +19,8 @@ type wireResult struct {
 	Life        rhumb.BootSeq  `cbor:"11,keyasint,omitempty"`
 	Lives       []wireMember   `cbor:"12,keyasint,omitempty"`
 	Recovery    *wireRecovery  `cbor:"13,keyasint,omitempty"`
+	Last        rhumb.Slot     `cbor:"60,keyasint,omitempty"`
+	Birth       rhumb.Epoch    `cbor:"61,keyasint,omitempty"`
 
 	Operation rhumb.OperationID `cbor:"50,keyasint,omitempty"`
 	Leaving   []rhumb.NodeID    `cbor:"51,keyasint,omitempty"` // of Range, like the next one
@@ -62,6 +64,7 @@ func toWireResult(r Result) wireResult {
 	if r.Range != nil {
 		w.Quarantined, w.Lives = r.Range.Quarantined, toWireLives(r.Range.Lives)
 		w.Recovery = toWireRecovery(r.Range.ID, r.Range.Recovery)
+		w.Last, w.Birth = r.Range.Last, r.Range.Birth
 		w.Leaving, w.Removed = r.Range.Leaving, r.Range.Removed
 	}
 	if f := r.Failure; f != nil {
@@ -84,6 +87,7 @@ func (w *wireResult) toResult() Result {
 	}
 	if r.Range != nil {
 		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.toRecovery()
+		r.Range.Last, r.Range.Birth = w.Last, w.Birth
 		r.Range.Leaving, r.Range.Removed = w.Leaving, w.Removed
 	}
 	if f := w.Failure; f != nil {

@@ -26,6 +26,9 @@ type wireState struct {
 	Quarantines []wireQuarantine `cbor:"15,keyasint,omitempty"`
 	Lives       []wireLives      `cbor:"16,keyasint,omitempty"`
 	Recoveries  []wireRecovery   `cbor:"17,keyasint,omitempty"`
+	// Spans belong to Ranges, and Widths to Blocks.
+	Spans  []wireSpan  `cbor:"160,keyasint,omitempty"`
+	Widths []wireWidth `cbor:"161,keyasint,omitempty"`
 
 	stateAccess                   // 60 to 62
 	stateOperations               // 150 to 153
@@ -33,6 +36,23 @@ type wireState struct {
 
 	// ClusterVersion is missing from states of rhumb.VersionBase, whose programs do not know the field.
 	ClusterVersion rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
+}
+
+// wireSpan holds the last slot and the birth of a range that has several slots or is reserved.
+type wireSpan struct {
+	_      struct{} `cbor:",toarray"`
+	Region rhumb.RegionID
+	Slot   rhumb.Slot
+	Last   rhumb.Slot
+	Birth  rhumb.Epoch
+}
+
+// wireWidth holds the number of slots of a block that has more than rhumb.BlockSlots.
+type wireWidth struct {
+	_      struct{} `cbor:",toarray"`
+	Region rhumb.RegionID
+	First  rhumb.Slot
+	Slots  uint32
 }
 
 // wireRecovery is the loss that an operator accepted for a range.
@@ -181,6 +201,9 @@ func (s *State) Encode() []byte {
 	}
 	for b := range s.Blocks() {
 		w.Blocks = append(w.Blocks, wireBlock{Region: b.Region, First: b.First, Class: b.Class, Node: b.Node})
+		if b.Slots != 0 {
+			w.Widths = append(w.Widths, wireWidth{Region: b.Region, First: b.First, Slots: b.Slots})
+		}
 	}
 	for _, a := range s.active.all() {
 		w.Active = append(w.Active, wireActive{Node: a.block.Node, Class: a.block.Class, First: a.block.First, Opened: a.opened})
@@ -194,6 +217,9 @@ func (s *State) Encode() []byte {
 		}
 		if len(r.Lives) > 0 {
 			w.Lives = append(w.Lives, wireLives{Region: r.ID.Region, Slot: r.ID.Slot, Lives: toWireLives(r.Lives)})
+		}
+		if r.Last != 0 || r.Birth != 0 {
+			w.Spans = append(w.Spans, wireSpan{Region: r.ID.Region, Slot: r.ID.Slot, Last: r.Last, Birth: r.Birth})
 		}
 		if r.Recovery != nil {
 			w.Recoveries = append(w.Recoveries, *toWireRecovery(r.ID, r.Recovery))
@@ -269,8 +295,12 @@ func (w *wireState) toState() (*State, error) {
 	for _, table := range w.Tables {
 		t.putTable(&rhumb.Table{ID: table.ID, Name: table.Name, Class: table.Class, TableOptions: rhumb.TableOptions(table.stateOptions)})
 	}
+	widths := make(map[uint64]uint32, len(w.Widths))
+	for _, x := range w.Widths {
+		widths[pairKey(x.Region, x.First)] = x.Slots
+	}
 	for _, b := range w.Blocks {
-		block := &rhumb.Block{Region: b.Region, Class: b.Class, Node: b.Node, First: b.First}
+		block := &rhumb.Block{Region: b.Region, Class: b.Class, Node: b.Node, First: b.First, Slots: widths[pairKey(b.Region, b.First)]}
 		t.putBlock(block)
 		// The index refers to the same record as the tree.
 		if b.Node == rhumb.NoNode {
@@ -333,6 +363,11 @@ func (w *wireState) amendRanges(t *tx) error {
 	for i := range w.Recoveries {
 		x := &w.Recoveries[i]
 		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Recovery = x.toRecovery() }); err != nil {
+			return err
+		}
+	}
+	for _, x := range w.Spans {
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Last, r.Birth = x.Last, x.Birth }); err != nil {
 			return err
 		}
 	}

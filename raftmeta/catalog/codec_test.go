@@ -69,6 +69,7 @@ func goldenCommands() []Command {
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Name: "rhumb://c/node/eu-1", NotAfter: time.Unix(9, 0).UTC(), Why: "lost", At: time.Unix(8, 0).UTC()}},
 		SetGossipKeys{Version: 3, Keys: keys},
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Authority: fingerprint, At: time.Unix(8, 0).UTC()}},
+		RevokeBearer{rhumb.Revocation{Name: "user tower", Why: "lost", At: time.Unix(8, 0).UTC()}},
 		RegisterNode{Store: rhumb.UUID{2}, Boot: 5, Name: "eu-2", Proof: &RegistrationProof{At: 7, Chain: [][]byte{{1}, {2}}, Signature: []byte{3}}},
 		ForgetNode{Node: 2, Boot: 6},
 		ForgetNode{Node: 2, Boot: 6, Empty: true},

@@ -45,6 +45,7 @@ const (
 	codeRevokeCertificate commandCode = 31
 	codeSetGossipKeys     commandCode = 32
 	codeForgetNode        commandCode = 33
+	codeRevokeBearer      commandCode = 34
 
 	codeStartOperation    commandCode = 50
 	codeUpdateOperation   commandCode = 51
@@ -159,6 +160,8 @@ func Registrations(cmd Command) (out []RegisterNode) {
 func Revocations(cmd Command) (out []rhumb.Revocation) {
 	switch c := cmd.(type) {
 	case RevokeCertificate:
+		return []rhumb.Revocation{c.Revocation}
+	case RevokeBearer:
 		return []rhumb.Revocation{c.Revocation}
 	case Batch:
 		for _, item := range c.Commands {
@@ -365,6 +368,16 @@ type RevokeCertificate struct {
 	Revocation rhumb.Revocation
 }
 
+// RevokeBearer makes the nodes reject every certificate of a user or operator (Revocation.Name) that was
+// issued before Revocation.At. No node has to know the certificates. A later revocation of a user replaces
+// an earlier one; those of operators all stay, because the order of the metadata decides which of an
+// operator's signatures count.
+//
+// It has a code of its own: a build that does not know it stops, and never applies it as something else.
+type RevokeBearer struct {
+	Revocation rhumb.Revocation
+}
+
 // SetGossipKeys replaces the keys of gossip. Version is the version that the proposer saw, else Conflict;
 // the new keys get the next one.
 type SetGossipKeys struct {
@@ -406,6 +419,17 @@ type Batch struct {
 	Commands []Command
 }
 
+// needs: a number of buckets makes ranges of several slots.
+func (c CreateClass) needs() rhumb.Feature { return bucketsNeed(c.Settings) }
+func (c CreateTable) needs() rhumb.Feature { return bucketsNeed(c.Settings) }
+
+func bucketsNeed(c rhumb.ClassSettings) rhumb.Feature {
+	if c.Buckets != 0 {
+		return rhumb.FeatureSplit
+	}
+	return rhumb.NoFeature
+}
+
 func (SetRegionDead) wireCode() commandCode      { return codeSetRegionDead }
 func (Init) wireCode() commandCode               { return codeInit }
 func (AddRegion) wireCode() commandCode          { return codeAddRegion }
@@ -424,6 +448,7 @@ func (ReadmitReplica) wireCode() commandCode     { return codeReadmitReplica }
 func (RecoverRange) wireCode() commandCode       { return codeRecoverRange }
 func (SetTrust) wireCode() commandCode           { return codeSetTrust }
 func (RevokeCertificate) wireCode() commandCode  { return codeRevokeCertificate }
+func (RevokeBearer) wireCode() commandCode       { return codeRevokeBearer }
 func (SetGossipKeys) wireCode() commandCode      { return codeSetGossipKeys }
 func (ForgetNode) wireCode() commandCode         { return codeForgetNode }
 func (SetVoters) wireCode() commandCode          { return codeSetVoters }

@@ -267,6 +267,9 @@ func (g gen) revoke() Command {
 		return time.Unix(86_400*rapid.Int64Range(1, 40).Draw(g.t, label), 0).UTC()
 	}
 	r := rhumb.Revocation{Serial: strconv.Itoa(rapid.IntRange(0, 9).Draw(g.t, "serial")), At: day("at")}
+	if rapid.Bool().Draw(g.t, "bearer") {
+		return RevokeBearer{rhumb.Revocation{Name: rapid.SampledFrom([]string{"user a", "user b", "operator a", "node a"}).Draw(g.t, "name"), At: r.At}}
+	}
 	if rapid.Bool().Draw(g.t, "expires") {
 		r.NotAfter = day("not after")
 	}
@@ -433,7 +436,7 @@ func TestBlocks(t *testing.T) {
 	for b := range s.Blocks() {
 		blocks = append(blocks, fmt.Sprintf("%d:%s", b.First, b.Node))
 	}
-	if got := strings.Join(blocks, " "); got != "0:n0 1024:n1 2048:n1 3072:n1" {
+	if got := strings.Join(blocks, " "); got != "0:n0 4096:n1 5120:n1 6144:n1" {
 		t.Fatalf("blocks %s", got)
 	}
 	if err := s.Check(); err != nil {

@@ -32,8 +32,8 @@ type Security struct {
 	// DistrustedAt holds for each of Distrusted the revision of the metadata with which it was
 	// distrusted.
 	DistrustedAt []uint64
-	// Revoked are ordered by serial number, and those of one number by
-	// authority.
+	// Revoked are ordered by serial number, and those of one number by authority. Those of bearers have
+	// no number and come first, ordered by name and time.
 	Revoked []rhumb.Revocation
 	Gossip  rhumb.GossipKeys
 }
@@ -282,6 +282,33 @@ func (c RevokeCertificate) applyTo(t *tx) Result {
 	return Result{}
 }
 
+func (RevokeBearer) needs() rhumb.Feature { return rhumb.FeatureRevokeBearer }
+
+// applyTo adds an entry for a bearer.
+func (c RevokeBearer) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.RevokeBearer"
+	r := rhumb.Revocation{Name: c.Revocation.Name, Why: c.Revocation.Why, At: toTime(fromTime(c.Revocation.At)), Revision: t.nextRevision()}
+	if err := checkRevokedBearer(r); err != nil {
+		return refuseErr(op, err)
+	}
+	next := *t.Security()
+	// An entry of the same time or a later one covers this one.
+	if slices.ContainsFunc(next.Revoked, func(x rhumb.Revocation) bool { return x.Serial == "" && x.Name == r.Name && !x.At.Before(r.At) }) {
+		return Result{}
+	}
+	next.Revoked = slices.Clone(next.Revoked)
+	if !isOperator(r.Name) {
+		next.Revoked = slices.DeleteFunc(next.Revoked, func(x rhumb.Revocation) bool { return x.Serial == "" && x.Name == r.Name })
+	}
+	i, _ := findRevocation(next.Revoked, r)
+	next.Revoked = slices.Insert(next.Revoked, i, r)
+	if len(next.Revoked) > rhumb.RevokedMax {
+		return refuse(op, rhumb.TooLarge, "%d certificates and bearers are revoked, which is the limit; distrust the authority that issued them with `rhumb cert distrust`", rhumb.RevokedMax)
+	}
+	t.putSecurity(&next)
+	return Result{}
+}
+
 // isOperator reports whether the name in a revocation is that of an operator.
 func isOperator(name string) bool { return strings.HasPrefix(name, "operator ") }
 
@@ -311,6 +338,9 @@ func findFingerprint(as []rhumb.Authority, fingerprint string) (int, bool) {
 
 // compareRevocations orders revocations by what they reject.
 func compareRevocations(a, b rhumb.Revocation) int {
+	if a.Serial == "" && b.Serial == "" {
+		return cmp.Or(strings.Compare(a.Name, b.Name), a.At.Compare(b.At))
+	}
 	return cmp.Or(strings.Compare(a.Serial, b.Serial), strings.Compare(a.Authority, b.Authority))
 }
 
@@ -344,6 +374,23 @@ func checkRevocation(r rhumb.Revocation) error {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "authority %.70q is not 64 hexadecimal digits", r.Authority)
 	case len(r.Name) > rhumb.RevocationTextMax || len(r.Why) > rhumb.RevocationTextMax:
 		return rhumb.Ef(op, rhumb.TooLarge, "the name or reason has %d bytes; the limit is %d", max(len(r.Name), len(r.Why)), rhumb.RevocationTextMax)
+	}
+	return nil
+}
+
+// checkRevokedBearer returns an error if a revocation of a bearer has the wrong form. Nodes are not
+// among the bearers: they renew their certificates without help, so a revoked node is named by serial
+// numbers, and comes back with another certificate at once.
+func checkRevokedBearer(r rhumb.Revocation) error {
+	const op rhumb.Op = "catalog.checkRevokedBearer"
+	role, name, _ := strings.Cut(r.Name, " ")
+	switch {
+	case role != "user" && role != "operator" || name == "":
+		return rhumb.Ef(op, rhumb.InvalidArgument, "bearer %.70q: want `user NAME` or `operator NAME`", r.Name)
+	case len(r.Name) > rhumb.RevocationTextMax || len(r.Why) > rhumb.RevocationTextMax:
+		return rhumb.Ef(op, rhumb.TooLarge, "the name or reason has %d bytes; the limit is %d", max(len(r.Name), len(r.Why)), rhumb.RevocationTextMax)
+	case r.At.IsZero() || r.Serial != "" || r.Authority != "" || !r.NotAfter.IsZero():
+		return rhumb.Ef(op, rhumb.InvalidArgument, "the revocation of %s has no time, or names a certificate", r.Name)
 	}
 	return nil
 }
@@ -416,7 +463,11 @@ func (s *State) checkSecurity() error {
 		}
 	}
 	for i, r := range x.Revoked {
-		if checkRevocation(r) != nil || i > 0 && compareRevocations(x.Revoked[i-1], r) >= 0 {
+		check := checkRevocation
+		if r.Serial == "" {
+			check = checkRevokedBearer
+		}
+		if check(r) != nil || i > 0 && compareRevocations(x.Revoked[i-1], r) >= 0 {
 			return brokenInvariant("revocation %d (%.40q) has the wrong form or order", i, r.Serial)
 		}
 	}

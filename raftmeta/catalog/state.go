@@ -4,6 +4,7 @@ import (
 	"iter"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/keys"
 )
 
 // State is the catalog at one revision. It is immutable; see the package comment.
@@ -198,6 +199,36 @@ func (s *State) Tables() iter.Seq[*rhumb.Table] { return treeValues(&s.tables) }
 // Range returns the range with the given id. The record is shared and must not be modified.
 func (s *State) Range(id rhumb.RangeID) (*rhumb.Range, bool) { return s.ranges.get(rangeKey(id)) }
 
+// RangeOf returns the range of the keys with a home. A range that is reserved for a split does not count:
+// its slots belong to the range before it.
+func (s *State) RangeOf(home rhumb.RangeID) (*rhumb.Range, bool) {
+	r, ok := s.ranges.floor(rangeKey(home))
+	if ok && r.Birth != 0 && r.ID.Slot > 0 {
+		// A range has at most one reserved range, so the one before it is born.
+		r, ok = s.ranges.floor(rangeKey(rhumb.RangeID{Region: r.ID.Region, Slot: r.ID.Slot - 1}))
+	}
+	if !ok || !r.Holds(home) {
+		return nil, false
+	}
+	return r, true
+}
+
+// HomeIn returns the home of a named key in a range, or in the range that was there before a split. Keys
+// of ranges of one slot have the range as their home.
+func (s *State) HomeIn(id rhumb.RangeID, table rhumb.TableID, name []byte) rhumb.RangeID {
+	b, ok := s.BlockOf(id)
+	if !ok || b.Node != rhumb.NoNode {
+		return id
+	}
+	c, ok := s.Class(b.Class)
+	t, known := s.Table(table)
+	if !ok || !known || c.Settings.Buckets == 0 {
+		return id
+	}
+	id.Slot = b.First + keys.HashSlot(name, t.Colocate, c.Settings.Buckets)
+	return id
+}
+
 // RangeCount returns the number of ranges.
 func (s *State) RangeCount() int { return s.ranges.size }
 
@@ -209,12 +240,26 @@ func (s *State) Blocks() iter.Seq[*rhumb.Block] { return treeValues(&s.blocks) }
 
 // BlockOf returns the block that contains the slot of a home.
 func (s *State) BlockOf(id rhumb.RangeID) (*rhumb.Block, bool) {
-	// Blocks begin at multiples of BlockSlots.
-	return s.blocks.get(pairKey(id.Region, id.Slot-id.Slot%rhumb.BlockSlots))
+	b, ok := s.blocks.floor(rangeKey(id))
+	if !ok || b.Region != id.Region || !b.Contains(id.Slot) {
+		return nil, false
+	}
+	return b, true
 }
 
-// HashBlock returns the block of hash slots of a class in a region: a name with hash slot h is in
-// the range (region, First+h). There is none while the region has too few nodes for the class.
+// HomeOf returns the home of a named key of a table in a region. It returns false while the class of the
+// table has no hash slots there.
+func (s *State) HomeOf(region rhumb.RegionID, t *rhumb.Table, name []byte) (rhumb.RangeID, bool) {
+	b, ok := s.HashBlock(region, t.Class)
+	c, known := s.Class(t.Class)
+	if !ok || !known {
+		return rhumb.RangeID{}, false
+	}
+	return rhumb.RangeID{Region: region, Slot: b.First + keys.HashSlot(name, t.Colocate, c.Settings.NameSlots())}, true
+}
+
+// HashBlock returns the block of hash slots of a class in a region: a name with hash slot h has the
+// home (region, First+h). There is none while the region has too few nodes for the class.
 func (s *State) HashBlock(region rhumb.RegionID, class rhumb.ClassID) (*rhumb.Block, bool) {
 	return s.hash.get(pairKey(region, class))
 }

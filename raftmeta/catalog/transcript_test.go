@@ -285,6 +285,9 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 			}
 			return at
 		}
+		if !a.has("serial") {
+			return RevokeBearer{rhumb.Revocation{Name: strings.ReplaceAll(a.values["name"], ".", " "), Why: a.values["why"], At: day("day")}}
+		}
 		return RevokeCertificate{rhumb.Revocation{
 			Serial: a.values["serial"], Authority: strings.Join(a.fingerprints("issuer"), ""), Name: strings.ReplaceAll(a.values["name"], ".", " "), Why: a.values["why"], NotAfter: day("expires"), At: day("day"),
 		}}
@@ -477,6 +480,9 @@ func writeSecurity(out *strings.Builder, x *Security) {
 		fmt.Fprintf(out, " retired=%.2s@%d", a.Fingerprint, a.Revision)
 	}
 	for _, r := range x.Revoked {
+		if r.Serial == "" {
+			r.Serial = fmt.Sprintf("%s<%d@%d", strings.ReplaceAll(r.Name, " ", "."), r.At.Unix()/86_400, r.Revision)
+		}
 		fmt.Fprintf(out, " revoked=%s", r.Serial)
 		if r.Authority != "" {
 			fmt.Fprintf(out, "/%.2s", r.Authority)

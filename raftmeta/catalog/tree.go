@@ -57,6 +57,25 @@ func (t *tree[V]) get(key uint64) (v V, ok bool) {
 	return v, false
 }
 
+// floor returns the value of the greatest key that is not greater than key.
+func (t *tree[V]) floor(key uint64) (v V, ok bool) {
+	for n := t.root; n != nil; {
+		i, found := n.find(key)
+		if found {
+			return n.vals[i], true
+		}
+		// The greatest smaller key of this node, unless the subtree after it has a greater one.
+		if i > 0 {
+			v, ok = n.vals[i-1], true
+		}
+		if n.kids == nil {
+			break
+		}
+		n = n.kids[i]
+	}
+	return v, ok
+}
+
 // set assigns a value to key. It copies the nodes on the path that o does not own.
 func (t *tree[V]) set(o *owner, key uint64, v V) {
 	if t.root == nil {

@@ -19,12 +19,12 @@ import (
 func Complete(s *catalog.State, cmd catalog.Command) catalog.Command {
 	switch c := cmd.(type) {
 	case catalog.CreateClass:
-		if _, exists := s.ClassBySettings(c.Settings); !exists && len(c.Placements) == 0 {
+		if _, exists := s.ClassBySettings(s.NewSettings(c.Settings)); !exists && len(c.Placements) == 0 {
 			c.Placements = placeHashSlots(s, c.Settings, nil)
 		}
 		return c
 	case catalog.CreateTable:
-		if _, exists := s.ClassBySettings(c.Settings); !exists && len(c.Placements) == 0 {
+		if _, exists := s.ClassBySettings(s.NewSettings(c.Settings)); !exists && len(c.Placements) == 0 {
 			c.Placements = placeHashSlots(s, c.Settings, nil)
 		}
 		return c

@@ -262,7 +262,7 @@ func (l *Log) checkData(s *storage.Store, at rhumb.Timestamp) error {
 	for _, k := range slices.SortedFunc(maps.Keys(state), compareNames) {
 		want := state[k]
 		// Table 99 does not exist, so the second key does not either.
-		if exist, err := s.Exists(l.ID, []rhumb.TableID{k.table, 99}, [][]byte{[]byte(k.name), []byte(k.name)}, at); err != nil || exist[0] == want.Tombstone || exist[1] {
+		if exist, err := s.Exists(l.ID, []rhumb.Key{{Table: k.table, Home: l.ID, Name: []byte(k.name)}, {Table: 99, Home: l.ID, Name: []byte(k.name)}}, at); err != nil || exist[0] == want.Tombstone || exist[1] {
 			return fmt.Errorf("range %s: key %v exists: %v, %v, want %t", l.ID, k, exist, err, !want.Tombstone)
 		}
 		key := rhumb.Key{Table: k.table, Home: l.ID, Name: []byte(k.name)}

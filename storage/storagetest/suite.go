@@ -318,7 +318,7 @@ var cases = []Case{
 		if _, err := w.Store.Lookup(rhumb.Key{Table: 1, Home: R, Name: []byte("a")}, f.Version.HLC-3); rhumb.KindOf(err) != rhumb.Unavailable {
 			w.Errorf("a read below the floor returns %v, want unavailable", err)
 		}
-		if _, err := w.Store.Exists(R, []rhumb.TableID{1}, [][]byte{[]byte("a")}, f.Version.HLC-3); rhumb.KindOf(err) != rhumb.Unavailable {
+		if _, err := w.Store.Exists(R, []rhumb.Key{{Table: 1, Home: R, Name: []byte("a")}}, f.Version.HLC-3); rhumb.KindOf(err) != rhumb.Unavailable {
 			w.Errorf("Exists below the floor returns %v, want unavailable", err)
 		}
 	}},

@@ -240,7 +240,7 @@ func TestLayersKeepMachines(t *testing.T) {
 func TestLayersApplyWithStandIns(t *testing.T) {
 	program, err := exec.LookPath("terraform")
 	if err != nil {
-		t.Skip("terraform is not installed")
+		t.Skip("needs Terraform 1.11 or later in PATH")
 	}
 	core, err := filepath.Abs("../core")
 	if err != nil {

@@ -1,0 +1,441 @@
+package transfer
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/sched"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// RateDefault is the default rate in each direction, in bytes per second.
+const RateDefault = 64 << 20
+
+const (
+	// lookEvery is how often the manager looks for replicas that need a copy.
+	lookEvery = 500 * time.Millisecond
+	// idleMost is how long the donor keeps a set that nobody reads, and idleLeast how long it keeps
+	// one if another node waits for its place.
+	idleMost  = 10 * time.Minute
+	idleLeast = 30 * time.Second
+	// readsMost bounds the attempts to read on without a new chunk, and readPause is between them.
+	readsMost = 4
+	readPause = 250 * time.Millisecond
+)
+
+// Question asks a donor for a set of a range.
+type Question struct {
+	Range rhumb.RangeID
+	// Least is the position that the set must be committed up to.
+	Least rhumb.Seq
+}
+
+// Host is the access to the replicas of this node.
+type Host interface {
+	// CopiesWanted returns the replicas that need a copy.
+	CopiesWanted() []Want
+	// SetCopying makes the primary keep the log of a range from a position on; 0 ends that.
+	SetCopying(id rhumb.RangeID, at rhumb.Seq)
+	// Install puts a complete set in the place of a replica.
+	Install(ctx context.Context, in *storage.Install) error
+	// MayDonate returns the commit position of a replica that may be copied: it is in sync and not
+	// quarantined.
+	MayDonate(id rhumb.RangeID) (storage.Commit, error)
+	// ReportDamage reports that a copy could not be read.
+	ReportDamage(id rhumb.RangeID)
+}
+
+// Network reaches the managers of other nodes.
+type Network interface {
+	// Open asks for a set.
+	Open(ctx context.Context, to rhumb.NodeID, q Question) (*storage.Set, error)
+	// Read calls take with the chunks of a set in order, from a chunk on, until the last, or until
+	// take fails. NotFound means that the donor does not have the set any more.
+	Read(ctx context.Context, to rhumb.NodeID, id storage.SetID, from int, take func(chunk int, b []byte) error) error
+	// Release says that a set is not needed any more. It may be lost.
+	Release(ctx context.Context, to rhumb.NodeID, id storage.SetID)
+}
+
+// Config configures a Manager.
+type Config struct {
+	Self    rhumb.NodeIdentity
+	Engine  *storage.Engine
+	Host    Host
+	Net     Network
+	Runtime sched.Runtime
+	Logger  *slog.Logger
+	// Rate bounds the bytes per second in each direction; 0 means no limit.
+	Rate int64
+	// Probe lets a simulator break a duty on purpose; nil in every serving node.
+	Probe *Probe
+}
+
+// Probe changes results in order to plant bugs.
+type Probe struct {
+	// Chunk receives each chunk before it is stored.
+	Chunk func(chunk int, b []byte) []byte
+	// SkipVerify leaves out the check of the complete set.
+	SkipVerify bool
+}
+
+// Progress is the state of a transfer to this node.
+type Progress struct {
+	Range rhumb.RangeID
+	From  rhumb.NodeID
+	// Done and Of are bytes. Of is 0 until the donor has made the set.
+	Done, Of int64
+	// Rate is in bytes per second, since the transfer began or continued.
+	Rate float64
+	// Since is how long ago that was.
+	Since time.Duration
+	// Installing is set while the complete set takes the place of the copy.
+	Installing bool
+	// Failures counts the attempts before, and LastError is why the last one ended.
+	Failures  int
+	LastError string
+}
+
+// Manager runs the transfers of one life of a node.
+type Manager struct {
+	cfg Config
+	rt  sched.Runtime
+	log *slog.Logger
+	m   metrics
+
+	mu   sync.Mutex // guards all below
+	plan plan
+	// in are the transfers to this node, out the sets for others.
+	in      map[rhumb.RangeID]*incoming
+	out     map[storage.SetID]*outgoing
+	errors  map[rhumb.RangeID]string
+	opening int
+	number  uint64
+	// inRate and outRate limit received and sent chunks, makeRate the reading for new sets.
+	inRate, outRate, makeRate bucket
+	closed                    bool
+	// busy counts the calls that use the engine.
+	busy int
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	stop   func()
+}
+
+// incoming is a transfer to this node. Manager.mu guards it.
+type incoming struct {
+	start
+	set        *storage.Set
+	done       int64
+	resumed    int64 // of done, what an earlier attempt received
+	began      time.Duration
+	installing bool
+}
+
+// outgoing is a set for another node. Manager.mu guards it; the export itself is immutable.
+type outgoing struct {
+	export *storage.Export
+	to     rhumb.NodeID
+	used   time.Duration
+	// readers counts the reads in progress. A set that is dropped is closed by the last of them.
+	readers int
+	dropped bool
+}
+
+// New starts a manager.
+func New(cfg Config) *Manager {
+	ctx, cancel := context.WithCancel(context.Background())
+	if cfg.Runtime == nil {
+		cfg.Runtime = sched.System
+	}
+	m := &Manager{
+		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), plan: newPlan(),
+		in: map[rhumb.RangeID]*incoming{}, out: map[storage.SetID]*outgoing{}, errors: map[rhumb.RangeID]string{},
+		inRate: bucket{rate: float64(cfg.Rate)}, outRate: bucket{rate: float64(cfg.Rate)}, makeRate: bucket{rate: float64(cfg.Rate)}, ctx: ctx, cancel: cancel,
+	}
+	m.stop = m.rt.Every(lookEvery, false, m.look)
+	return m
+}
+
+// Close ends all transfers and waits until none uses the engine. Received chunks are kept for the
+// next start; sets for others are removed by it.
+func (m *Manager) Close() {
+	m.mu.Lock()
+	closed := m.closed
+	m.closed = true
+	m.mu.Unlock()
+	if closed {
+		return
+	}
+	m.cancel()
+	m.stop()
+	for {
+		m.mu.Lock()
+		busy := m.busy
+		m.mu.Unlock()
+		if busy == 0 {
+			return
+		}
+		sched.Sleep(m.rt, context.Background(), time.Millisecond)
+	}
+}
+
+// enter counts a call that uses the engine; ok is false after Close.
+func (m *Manager) enter() (ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	m.busy++
+	return true
+}
+
+// leave ends a call.
+func (m *Manager) leave() {
+	m.mu.Lock()
+	m.busy--
+	m.mu.Unlock()
+}
+
+// look begins the transfers that are due, and drops sets that nobody reads.
+func (m *Manager) look() {
+	wants := m.cfg.Host.CopiesWanted()
+	m.mu.Lock()
+	var starts []start
+	if !m.closed {
+		starts = m.plan.next(m.rt.Now(), wants)
+	}
+	for _, s := range starts {
+		m.in[s.want.Range] = &incoming{start: s, began: m.rt.Now()}
+		m.busy++
+	}
+	m.dropIdleLocked(idleMost)
+	m.mu.Unlock()
+	for _, s := range starts {
+		m.rt.Go(func() {
+			defer m.leave()
+			m.copyRange(s)
+		})
+	}
+}
+
+// copyRange makes one attempt to copy a range.
+func (m *Manager) copyRange(s start) {
+	id := s.want.Range
+	m.m.started.Inc()
+	m.log.Info("copying a range whose log is trimmed", "range", id.String(), "from", s.donor, "attempt", s.failed+1)
+	donor, bytes, err := m.receive(s)
+	m.cfg.Host.SetCopying(id, 0)
+	m.mu.Lock()
+	took := m.rt.Now() - m.in[id].began
+	delete(m.in, id)
+	m.plan.ended(m.rt.Now(), id, donor, err)
+	delete(m.errors, id)
+	if err != nil {
+		m.errors[id] = rhumb.Message(err)
+	}
+	m.mu.Unlock()
+	if err != nil {
+		m.m.failed.Inc()
+		m.log.Warn("copying a range did not succeed; it is tried again", "range", id.String(), "from", donor, "err", err)
+		return
+	}
+	m.m.completed.Inc()
+	m.log.Info("copied a range", "range", id.String(), "from", donor, "bytes", bytes, "took", took)
+}
+
+// receive copies a range, or continues to. It returns the donor, which a set that was begun before
+// determines.
+func (m *Manager) receive(s start) (donor rhumb.NodeID, bytes int64, err error) {
+	donor = s.donor
+	id := s.want.Range
+	store := m.cfg.Engine.Store(id)
+	set := store.Installing(id)
+	// A set that others have outrun is of no use, and neither is one whose donor does not answer.
+	if set != nil && (set.Commit < s.want.Least || s.failed >= resumesMost && s.failed%2 == 1) {
+		set = nil
+	}
+	if set != nil {
+		donor = set.ID.Donor
+	} else if set, err = m.cfg.Net.Open(m.ctx, donor, Question{id, s.want.Least}); err != nil {
+		return donor, 0, err
+	}
+	var in *storage.Install
+	sched.Block(m.rt, func() { in, err = store.BeginInstall(set) })
+	if err != nil {
+		return donor, 0, err
+	}
+	m.noteBegin(id, in)
+	m.cfg.Host.SetCopying(id, set.Commit)
+	if err = m.fetch(donor, in); err == nil && (m.cfg.Probe == nil || !m.cfg.Probe.SkipVerify) {
+		sched.Block(m.rt, func() { err = in.Verify() })
+	}
+	if err == nil {
+		m.note(id, func(c *incoming) { c.installing = true })
+		err = m.cfg.Host.Install(m.ctx, in)
+	}
+	switch rhumb.KindOf(err) {
+	case rhumb.NotFound, rhumb.Corrupt, rhumb.Conflict, rhumb.Incompatible:
+		// Nothing can be made of the set: the donor lost it, or it does not fit.
+		sched.Block(m.rt, func() { err = errorsJoin(err, in.Abort()) })
+		m.m.abandoned.Inc()
+	default:
+		if err != nil {
+			err = errorsJoin(err, in.Pause())
+		}
+	}
+	if err == nil {
+		m.cfg.Net.Release(m.ctx, donor, set.ID)
+	}
+	return donor, set.Bytes(), err
+}
+
+// errorsJoin adds a second failure to an error without changing its kind.
+func errorsJoin(err, also error) error {
+	if also == nil {
+		return err
+	}
+	return rhumb.WrapKind("transfer.receive", rhumb.KindOf(err), also)
+}
+
+// note changes a transfer to this node.
+func (m *Manager) note(id rhumb.RangeID, change func(c *incoming)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.in[id]; c != nil {
+		change(c)
+	}
+}
+
+// noteBegin records how much of a set is here already.
+func (m *Manager) noteBegin(id rhumb.RangeID, in *storage.Install) {
+	have := in.BytesBefore(in.Next())
+	m.note(id, func(c *incoming) { c.set, c.done, c.resumed, c.began = in.Set, have, have, m.rt.Now() })
+	m.m.resumed.Add(float64(have))
+}
+
+// fetch receives the missing chunks of a set. A connection that breaks is opened again a few times;
+// beyond that the next attempt continues.
+func (m *Manager) fetch(donor rhumb.NodeID, in *storage.Install) error {
+	for tries := 0; in.Next() < in.Chunks(); tries++ {
+		before := in.Next()
+		err := m.cfg.Net.Read(m.ctx, donor, in.ID, before, func(chunk int, b []byte) error {
+			if err := m.pace(m.ctx, &m.inRate, len(b)); err != nil {
+				return err
+			}
+			if m.cfg.Probe != nil {
+				b = m.cfg.Probe.Chunk(chunk, b)
+			}
+			m.m.received.Add(float64(len(b)))
+			if err := in.Add(chunk, b); err != nil {
+				return err
+			}
+			m.note(in.ID.Range, func(c *incoming) { c.done += int64(len(b)) })
+			return nil
+		})
+		if in.Next() > before {
+			tries = 0
+		}
+		switch rhumb.KindOf(err) {
+		case rhumb.NotFound, rhumb.DiskFull:
+			return err
+		case rhumb.Corrupt:
+			m.m.damaged.Inc() // a chunk that was damaged on the way is read again
+		}
+		if in.Next() >= in.Chunks() {
+			break
+		}
+		if err == nil {
+			err = rhumb.Ef("transfer.fetch", rhumb.Unavailable, "%s ended before chunk %d of set %s", donor, in.Next(), in.ID)
+		}
+		if tries+1 >= readsMost || m.ctx.Err() != nil {
+			return err
+		}
+		sched.Sleep(m.rt, m.ctx, readPause)
+	}
+	return nil
+}
+
+// pace waits until bytes may pass.
+func (m *Manager) pace(ctx context.Context, b *bucket, bytes int) error {
+	m.mu.Lock()
+	wait := b.take(m.rt.Now(), bytes)
+	m.mu.Unlock()
+	if wait > 0 {
+		sched.Sleep(m.rt, ctx, wait)
+	}
+	for _, c := range []context.Context{ctx, m.ctx} {
+		if err := c.Err(); err != nil {
+			return rhumb.WrapKind("transfer.pace", rhumb.Unavailable, err)
+		}
+	}
+	return nil
+}
+
+// Progress returns the transfers to this node, and the failures of those that wait.
+func (m *Manager) Progress() (out []Progress) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.rt.Now()
+	for id, c := range m.in {
+		p := Progress{Range: id, From: c.donor, Done: c.done, Since: now - c.began, Installing: c.installing, Failures: c.failed, LastError: m.errors[id]}
+		if c.set != nil {
+			p.From, p.Of = c.set.ID.Donor, c.set.Bytes()
+		}
+		if p.Since > 0 {
+			p.Rate = float64(c.done-c.resumed) / p.Since.Seconds()
+		}
+		out = append(out, p)
+	}
+	for id, why := range m.errors {
+		if m.in[id] == nil && m.plan.tries[id] != nil {
+			out = append(out, Progress{Range: id, Failures: m.plan.failures(id), LastError: why})
+		}
+	}
+	slices.SortFunc(out, func(a, b Progress) int { return a.Range.Compare(b.Range) })
+	return out
+}
+
+// metrics are the counters of a manager.
+type metrics struct {
+	started, completed, failed, abandoned, damaged prometheus.Counter
+	received, resumed, sent, exported              prometheus.Counter
+}
+
+func newMetrics() metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "transfer", Name: name, Help: help})
+	}
+	return metrics{
+		started:   counter("started_total", "Attempts to copy a range to this node."),
+		completed: counter("completed_total", "Ranges that were copied to this node."),
+		failed:    counter("failed_total", "Attempts to copy a range that failed; they are repeated."),
+		abandoned: counter("abandoned_total", "Sets that were begun and given up."),
+		damaged:   counter("damaged_chunks_total", "Chunks that arrived damaged and were read again."),
+		received:  counter("received_bytes_total", "Bytes of chunks that arrived."),
+		resumed:   counter("resumed_bytes_total", "Bytes that an earlier attempt had received and that were not sent again."),
+		sent:      counter("sent_bytes_total", "Bytes of chunks that were sent."),
+		exported:  counter("exported_bytes_total", "Bytes of sets that were made for other nodes."),
+	}
+}
+
+// Collectors returns the metrics for registration.
+func (m *Manager) Collectors() []prometheus.Collector {
+	c := &m.m
+	return []prometheus.Collector{
+		c.started, c.completed, c.failed, c.abandoned, c.damaged, c.received, c.resumed, c.sent, c.exported,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "transfer", Name: "remaining_bytes", Help: "Bytes that the transfers in progress have yet to receive.",
+		}, func() (n float64) {
+			for _, p := range m.Progress() {
+				n += float64(p.Of - p.Done)
+			}
+			return n
+		}),
+	}
+}
