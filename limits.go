@@ -36,8 +36,8 @@ const (
 	// ShardSizeDefault is the size in bytes that makes the active slot of a node count as full
 	// (TippyDB, section 3.2).
 	ShardSizeDefault = 32 << 20
-	// RangeSizeMax is the hard limit of a range in bytes. A larger range accepts only updates of
-	// existing keys.
+	// RangeSizeMax is the hard limit of a range of one slot, in bytes. A larger range accepts only updates
+	// of existing keys. Ranges of several slots have no limit but the disks.
 	RangeSizeMax = 512 << 20
 
 	// ReplicasMax is the largest replication factor.

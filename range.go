@@ -124,6 +124,9 @@ type Range struct {
 	Lives []MemberLife `json:"lives,omitempty"`
 	// Recovery is the last loss that an operator accepted, nil when there was none.
 	Recovery *Recovery `json:"recovery,omitempty"`
+	// Prepared is a handover that the primary is to carry out, nil if there is none. Its target is in sync, is not the
+	// primary, and is not quarantined.
+	Prepared *Handover `json:"prepared,omitempty"`
 	// Birth, if not 0, means that the range is reserved and not born: its slots still belong to the range
 	// before it, which is about to split (docs/replication.md#rule-split). It is the epoch in which the
 	// range may begin without asking anybody.
@@ -133,6 +136,12 @@ type Range struct {
 	// Removed lists the nodes whose replicas were removed in this epoch, in ascending order. Such a node gets a new copy only
 	// in a new epoch: a late acknowledgement of the old copy must not count for the new one.
 	Removed []NodeID `json:"removed,omitempty"`
+}
+
+// Handover is an epoch that is reserved for a node, which the primary makes its successor without an election.
+type Handover struct {
+	Epoch  Epoch  `json:"epoch"`
+	Target NodeID `json:"target"`
 }
 
 // Recovery records that an operator let a range go on from one copy, without what the others held.
@@ -197,6 +206,10 @@ func (r *Range) Clone() *Range {
 		recovery := *r.Recovery
 		recovery.Gone = slices.Clone(recovery.Gone)
 		c.Recovery = &recovery
+	}
+	if r.Prepared != nil {
+		prepared := *r.Prepared
+		c.Prepared = &prepared
 	}
 	return &c
 }

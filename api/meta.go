@@ -182,13 +182,17 @@ func DecodeBlock(m *rhumbpb.Block) rhumb.Block {
 
 // EncodeRange returns the message for the descriptor of a range.
 func EncodeRange(r *rhumb.Range) *rhumbpb.Range {
-	return &rhumbpb.Range{
+	m := &rhumbpb.Range{
 		Region: uint32(r.ID.Region), Slot: uint32(r.ID.Slot), Class: uint32(r.Class),
 		Epoch: uint64(r.Epoch), Allocated: uint64(r.Allocated), Version: r.Version,
 		Primary: uint32(r.Primary), Preferred: uint32(r.Preferred),
 		InSync: encodeNodes(r.InSync), Replicas: encodeNodes(r.Replicas), Quarantined: encodeNodes(r.Quarantined),
 		Recovery: encodeRecovery(r.Recovery), Last: uint32(r.Last), Birth: uint64(r.Birth), Leaving: encodeNodes(r.Leaving),
 	}
+	if h := r.Prepared; h != nil {
+		m.PreparedEpoch, m.PreparedTarget = uint64(h.Epoch), uint32(h.Target)
+	}
+	return m
 }
 
 // encodeRecovery returns the message for a recovery, or nil.
@@ -214,13 +218,17 @@ func decodeRecovery(m *rhumbpb.RangeRecovery) *rhumb.Recovery {
 
 // DecodeRange returns the descriptor of a range.
 func DecodeRange(m *rhumbpb.Range) *rhumb.Range {
-	return &rhumb.Range{
+	r := &rhumb.Range{
 		ID:    rhumb.RangeID{Region: rhumb.RegionID(m.GetRegion()), Slot: rhumb.Slot(m.GetSlot())},
 		Class: rhumb.ClassID(m.GetClass()), Epoch: rhumb.Epoch(m.GetEpoch()), Allocated: rhumb.Epoch(m.GetAllocated()),
 		Version: m.GetVersion(), Primary: rhumb.NodeID(m.GetPrimary()), Preferred: rhumb.NodeID(m.GetPreferred()),
 		InSync: decodeNodes(m.GetInSync()), Replicas: decodeNodes(m.GetReplicas()), Quarantined: decodeNodes(m.GetQuarantined()),
 		Recovery: decodeRecovery(m.GetRecovery()), Last: rhumb.Slot(m.GetLast()), Birth: rhumb.Epoch(m.GetBirth()), Leaving: decodeNodes(m.GetLeaving()),
 	}
+	if e := m.GetPreparedEpoch(); e > 0 {
+		r.Prepared = &rhumb.Handover{Epoch: rhumb.Epoch(e), Target: rhumb.NodeID(m.GetPreparedTarget())}
+	}
+	return r
 }
 
 func encodeNodes(ns []rhumb.NodeID) []uint32 {

@@ -12,6 +12,8 @@ const bugSeeds = 300
 var hidden = map[Bug]string{
 	ForgetPromises: "a stream connects only lives that both ends know from the metadata, and a node that knows the later life of a peer knows the epochs before it: " +
 		"no node that acts in an older epoch can reach the node",
+	AcceptOtherLife: "a target that began the epoch has its promise on disk and refuses the message for that reason; only a disk that " +
+		"forgets this promise within 250 ms would not, which package model covers (handover-of-this-life)",
 }
 
 // shows are the expected failures of bugs that are planted together with another bug, whose own

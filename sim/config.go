@@ -70,13 +70,14 @@ const (
 	faultRing                       // half-open links around a ring of all nodes
 	faultRegion                     // all nodes of a region are down for a while
 	faultClock                      // a wall clock is wrong for a while and steps
+	faultHandover                   // a handover is prepared, and something may happen to it
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{
 	"crash", "crash-all", "crash-loop", "pause", "isolate", "split", "bridge", "one-way", "link", "slow-link", "loss",
 	"stall", "slow-disk", "jump", "meta", "drain", "move", "data", "usurp",
-	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock",
+	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover",
 }
 
 // String returns the name of the fault.

@@ -124,6 +124,8 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 		}
 		w.cutMetadata(length, w.nodes...)
 		return "the metadata group does not meet"
+	case faultHandover:
+		return w.prepareHandover()
 	case faultDrain:
 		return w.drainNode(n, length)
 	case faultMove:
@@ -269,6 +271,51 @@ func (w *world) drainNode(n *node, length time.Duration) string {
 	}
 	w.after(length, func() { set(rhumb.NodeLive) })
 	return n.name()
+}
+
+// prepareHandover makes a primary hand over its range. At about the time of the handover, the handover may be cancelled,
+// one of both nodes may restart or lose its replication messages, or the target may be slow.
+func (w *world) prepareHandover() string {
+	r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
+	target, old := w.nodes[oneOf(w.chance, r.InSync...)-1], w.nodes[r.Primary-1]
+	if target == old || !w.proposeOnce(catalog.PrepareHandover{Range: r.ID, Version: r.Version, Target: target.id}) {
+		return ""
+	}
+	// The primary acts on the record as soon as it has it, so the interesting time is the delay of metadata.
+	soon := w.drawDuration(0, 4*(w.p.metaDelay+w.p.syncDelay+w.p.regionDelay))
+	what := "alone"
+	switch w.chance.IntN(7) {
+	case 0:
+		what = "cancelled"
+		w.after(soon, func() { w.cancelHandover(r.ID) })
+	case 1:
+		what = "target restarts"
+		w.after(soon, func() { w.crashNode(target, w.drawDuration(time.Millisecond, 200*time.Millisecond)) })
+	case 2:
+		what = "primary restarts"
+		w.after(soon, func() { w.crashNode(old, w.drawDuration(time.Millisecond, 200*time.Millisecond)) })
+	case 3:
+		what = "replication of one is cut"
+		w.after(soon, func() {
+			w.cutReplication(w.drawDuration(100*time.Millisecond, 2*time.Second), oneOf(w.chance, target, old))
+		})
+	case 4:
+		what = "slow target"
+		target.disk.stallUntil = w.now + soon + w.drawDuration(time.Millisecond, time.Second)
+	}
+	// The controller cancels a handover that takes too long.
+	w.after(handoverGivenUp, func() { w.cancelHandover(r.ID) })
+	return fmt.Sprintf("range %s from %s to %s, %s", r.ID, old.id, target.id, what)
+}
+
+// handoverGivenUp is the time after which a prepared handover is cancelled.
+const handoverGivenUp = 3 * time.Second
+
+// cancelHandover cancels the handover of a range, if one is prepared.
+func (w *world) cancelHandover(id rhumb.RangeID) {
+	if r, _ := w.state.Range(id); r.Prepared != nil {
+		w.proposeOnce(catalog.CancelHandover{Range: id, Version: r.Version})
+	}
 }
 
 // electRival elects an in-sync member, which may be restarting, while the primary is cut off and

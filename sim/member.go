@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/keys"
 	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -269,6 +270,16 @@ func (m *member) restartInPlace() {
 	n.forgetDiscards()
 	n.w.withChance(func() { n.w.judge(n.disk.reloadCopies()) })
 	n.enterCluster()
+}
+
+// homeIn returns the home of a key in a range. Clients of the simulator choose the range and not only the name,
+// so names are spread over the slots of each range and not over those of the class. They also insert into
+// these ranges, where the names that the server chose are in the first slot.
+func (m *member) homeIn(id rhumb.RangeID, _ rhumb.TableID, name []byte) rhumb.RangeID {
+	if r, ok := m.group.State().Range(id); ok && len(name) != rhumb.SequenceNameSize {
+		id.Slot += keys.HashSlot(name, 0, int(r.LastSlot()-r.ID.Slot)+1)
+	}
+	return id
 }
 
 // rangeSettings returns the settings of the class of a range.

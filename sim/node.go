@@ -224,7 +224,7 @@ func (n *node) serveRanges(m *member) error {
 		// start need not wait.
 		Self: m.self, Engine: n.disk.engine, Clock: n.hlc, Net: transport{n}, Meta: m, Logger: w.nodeLogger(n), Runtime: n.rt,
 		SyncOutstanding: n.disk.oldestSyncAge, Fresh: id.Fresh && id.Boot == 1 || w.cfg.Bug == ForgetGrants,
-		Known: n.knownRanges(m), Settings: m.rangeSettings, Fatal: func(err error) { panic(err) }, Suspected: m.setSuspects, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.hostProbe(),
+		Known: n.knownRanges(m), Settings: m.rangeSettings, HomeIn: m.homeIn, Fatal: func(err error) { panic(err) }, Suspected: m.setSuspects, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.hostProbe(),
 	})
 	if err != nil {
 		return err

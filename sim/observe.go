@@ -90,7 +90,7 @@ func (n *node) observeReplicas() {
 			// A node reports each epoch once, when it begins to act as primary.
 			if e := r.Epoch(); n.seen.primary[i] != e {
 				n.seen.primary[i] = e
-				w.judge(w.monitor.Primary(id, e, n.id))
+				w.judge(w.monitor.Primary(id, e, n.id, n.identity().Boot))
 			}
 			if look {
 				n.probeServing(id, r)
@@ -320,7 +320,7 @@ func (n *node) nameWithoutEpoch(id rhumb.RangeID, p *replica.Proposal) {
 func (n *node) rebaseConditions(id rhumb.RangeID, p *replica.Proposal, at rhumb.Timestamp) {
 	for i := range p.Base {
 		m := &p.Batch.Mutations[i]
-		found, err := n.disk.engine.Store(id).Lookup(rhumb.Key{Table: m.Table, Home: id, Name: m.Name}, at)
+		found, err := n.disk.engine.Store(id).Lookup(rhumb.Key{Table: m.Table, Home: n.member.homeIn(id, m.Table, m.Name), Name: m.Name}, at)
 		if err != nil {
 			continue
 		}
@@ -429,17 +429,17 @@ func (n *node) readRecords(rng int, names [][]byte) (items []check.Item, at rhum
 	}
 	for _, it := range found {
 		if n.w.cfg.Bug == ReadUncommitted {
-			it = n.lookUp(it.Key, storage.Newest)
+			it = n.lookUp(id, it.Key, storage.Newest)
 		}
 		items = append(items, check.Item{Version: it.Version, Value: it.Value})
 	}
 	return items, receipt.Timestamp, nil
 }
 
-// lookUp reads one record from the engine.
-func (n *node) lookUp(key rhumb.Key, at rhumb.Timestamp) rhumb.Item {
+// lookUp reads one record of a range from the engine.
+func (n *node) lookUp(id rhumb.RangeID, key rhumb.Key, at rhumb.Timestamp) rhumb.Item {
 	it := rhumb.Item{Key: key}
-	found, err := n.disk.engine.Store(key.Home).Lookup(key, at)
+	found, err := n.disk.engine.Store(id).Lookup(key, at)
 	if err == nil && !found.Tombstone {
 		it.Value, it.Version = found.Value, found.Version
 	}
@@ -454,7 +454,7 @@ func (n *node) readTooSoon(id rhumb.RangeID, names [][]byte) (items []rhumb.Item
 	}
 	at = r.Status().CommitHLC
 	for _, name := range names {
-		items = append(items, n.lookUp(rhumb.Key{Table: theTable, Home: id, Name: name}, at))
+		items = append(items, n.lookUp(id, rhumb.Key{Table: theTable, Home: n.member.homeIn(id, theTable, name), Name: name}, at))
 	}
 	return items, at, nil
 }

@@ -28,6 +28,8 @@ var mixes = map[Bug][]FaultKind{
 	VoteAtOnce:        {faultFlip, faultTorn, faultRollBack, faultCrash, faultIsolate},
 	FullDiskAcks:      {faultFull, faultCrash},
 	DropBeforeRemoved: {faultMove, faultCrash},
+	AcceptOtherLife:   {faultHandover},
+	HandOverToFew:     {faultHandover, faultData},
 }
 
 // mixEvery is the mean time between two faults of a mix.
@@ -106,6 +108,11 @@ func (n *node) misreadMessage(from *node, m *replica.Message) bool {
 			other.Damaged("a primary contradicted a committed entry")
 		}
 		return false
+	case bug == AcceptOtherLife && m.Kind == replica.Handover:
+		m.TargetLife = n.identity().Boot
+	case bug == HandOverToFew && m.Kind == replica.Handover && len(m.InSync) > 2:
+		// Receiver and sender stay: without them the message would be taken for damaged.
+		m.InSync = []rhumb.NodeID{min(m.From, m.To), max(m.From, m.To)}
 	case bug == FullDiskAcks && m.Kind == replica.Append && len(m.Entries) > 0 && n.disk.full.Load():
 		// The append is acknowledged and dropped. Were it handled, the host would refuse it.
 		last := m.Entries[len(m.Entries)-1].Seq

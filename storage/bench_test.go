@@ -12,7 +12,7 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
-func benchStore(b *testing.B) *Store {
+func benchStore(b testing.TB) *Store {
 	b.Helper()
 	s, err := Open(Config{Dir: b.TempDir()})
 	if err != nil {

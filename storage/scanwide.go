@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -76,7 +77,7 @@ const (
 // A round reads the next few names of each slot. The least of the last names that it read in the slots
 // that have more is the end of what is known without a gap: the records up to there are returned in the
 // order of names, and the next round begins after it. Names are spread evenly over slots, so a round reads
-// about twice as many records as it returns.
+// about half again as many records as it returns.
 type wideScan struct {
 	s     *Store
 	it    *pebble.Iterator
@@ -135,8 +136,9 @@ func (w *wideScan) round(limit int) (known int, more bool, err error) {
 		want = min(want, limit)
 	}
 	slots := int(w.st.LastSlot-w.st.Range.Slot) + 1
-	// Twice the share of a slot, so that few rounds end early because of one crowded slot.
-	each := 2*want/slots + 2
+	// The share of a slot and two standard deviations, so that few rounds end early because of a crowded slot.
+	share := want / slots
+	each := share + 2*int(math.Sqrt(float64(share))) + 2
 	w.found, w.bytes = w.found[:0], 0
 	var end []byte // of what is known without a gap, if more is set
 	walk := slotWalk{it: w.it, at: w.st.Range, last: w.st.LastSlot, span: func(home rhumb.RangeID) keys.Span {

@@ -406,7 +406,10 @@ type Request struct {
 	Principal *Principal `protobuf:"bytes,60,opt,name=principal,proto3" json:"principal,omitempty"`
 	// The revision of the metadata that the sender has. A node with older metadata does not deny the request before it
 	// has caught up, within a bound: the table, or the right to it, may be new.
-	Revision      uint64 `protobuf:"varint,61,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,61,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The epoch that the sender, until then the primary, handed over to the receiver, whose metadata need not show it yet.
+	// The receiver waits for the handover, within a bound. In a request of a client it only makes the request wait.
+	Handed        uint64 `protobuf:"varint,40,opt,name=handed,proto3" json:"handed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -514,6 +517,13 @@ func (x *Request) GetPrincipal() *Principal {
 func (x *Request) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
+	}
+	return 0
+}
+
+func (x *Request) GetHanded() uint64 {
+	if x != nil {
+		return x.Handed
 	}
 	return 0
 }
@@ -1591,7 +1601,7 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.rhumb.v1.HelloR\x05hello\x12-\n" +
 	"\brequests\x18\x02 \x03(\v2\x11.rhumb.v1.RequestR\brequests\"?\n" +
 	"\vServerFrame\x120\n" +
-	"\tresponses\x18\x01 \x03(\v2\x12.rhumb.v1.ResponseR\tresponses\"\xf7\x02\n" +
+	"\tresponses\x18\x01 \x03(\v2\x12.rhumb.v1.ResponseR\tresponses\"\x8f\x03\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12%\n" +
 	"\x05write\x18\x02 \x01(\v2\x0f.rhumb.v1.WriteR\x05write\x12\"\n" +
@@ -1605,7 +1615,8 @@ const file_api_kv_proto_rawDesc = "" +
 	"local_only\x18\b \x01(\bR\tlocalOnly\x12(\n" +
 	"\x06locate\x18\t \x01(\v2\x10.rhumb.v1.LocateR\x06locate\x121\n" +
 	"\tprincipal\x18< \x01(\v2\x13.rhumb.v1.PrincipalR\tprincipal\x12\x1a\n" +
-	"\brevision\x18= \x01(\x04R\brevision\"L\n" +
+	"\brevision\x18= \x01(\x04R\brevision\x12\x16\n" +
+	"\x06handed\x18( \x01(\x04R\x06handed\"L\n" +
 	"\tPrincipal\x12+\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.rhumb.v1.PrincipalKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\xd1\x01\n" +

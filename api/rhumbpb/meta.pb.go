@@ -927,6 +927,9 @@ type Range struct {
 	Quarantined []uint32 `protobuf:"varint,11,rep,packed,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// The last loss that an operator accepted. Absent if there was none.
 	Recovery *RangeRecovery `protobuf:"bytes,12,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	// The prepared handover: the reserved epoch, 0 if there is none, and the node that is to take over.
+	PreparedEpoch  uint64 `protobuf:"varint,40,opt,name=prepared_epoch,json=preparedEpoch,proto3" json:"prepared_epoch,omitempty"`
+	PreparedTarget uint32 `protobuf:"varint,41,opt,name=prepared_target,json=preparedTarget,proto3" json:"prepared_target,omitempty"`
 	// The last slot; 0 for a range of one slot.
 	Last uint32 `protobuf:"varint,60,opt,name=last,proto3" json:"last,omitempty"`
 	// Not 0 for a range that is reserved for a split and does not serve: the epoch with which it begins.
@@ -1049,6 +1052,20 @@ func (x *Range) GetRecovery() *RangeRecovery {
 		return x.Recovery
 	}
 	return nil
+}
+
+func (x *Range) GetPreparedEpoch() uint64 {
+	if x != nil {
+		return x.PreparedEpoch
+	}
+	return 0
+}
+
+func (x *Range) GetPreparedTarget() uint32 {
+	if x != nil {
+		return x.PreparedTarget
+	}
+	return 0
 }
 
 func (x *Range) GetLast() uint32 {
@@ -1376,7 +1393,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x05class\x18\x02 \x01(\rR\x05class\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\rR\x05first\x12\x14\n" +
-	"\x05slots\x18< \x01(\rR\x05slots\"\x9f\x03\n" +
+	"\x05slots\x18< \x01(\rR\x05slots\"\xef\x03\n" +
 	"\x05Range\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
@@ -1390,7 +1407,9 @@ const file_api_meta_proto_rawDesc = "" +
 	"\breplicas\x18\n" +
 	" \x03(\rR\breplicas\x12 \n" +
 	"\vquarantined\x18\v \x03(\rR\vquarantined\x123\n" +
-	"\brecovery\x18\f \x01(\v2\x17.rhumb.v1.RangeRecoveryR\brecovery\x12\x12\n" +
+	"\brecovery\x18\f \x01(\v2\x17.rhumb.v1.RangeRecoveryR\brecovery\x12%\n" +
+	"\x0eprepared_epoch\x18( \x01(\x04R\rpreparedEpoch\x12'\n" +
+	"\x0fprepared_target\x18) \x01(\rR\x0epreparedTarget\x12\x12\n" +
 	"\x04last\x18< \x01(\rR\x04last\x12\x14\n" +
 	"\x05birth\x18= \x01(\x04R\x05birth\x12\x18\n" +
 	"\aleaving\x182 \x03(\rR\aleaving\"\x90\x01\n" +

@@ -31,6 +31,7 @@ const (
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_PROMISE     ReplicaMessageKind = 5
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_FETCH       ReplicaMessageKind = 6
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_SUFFIX      ReplicaMessageKind = 7
+	ReplicaMessageKind_REPLICA_MESSAGE_KIND_HANDOVER    ReplicaMessageKind = 8
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_LOG_TRIMMED ReplicaMessageKind = 20
 	ReplicaMessageKind_REPLICA_MESSAGE_KIND_COPYING     ReplicaMessageKind = 21
 )
@@ -46,6 +47,7 @@ var (
 		5:  "REPLICA_MESSAGE_KIND_PROMISE",
 		6:  "REPLICA_MESSAGE_KIND_FETCH",
 		7:  "REPLICA_MESSAGE_KIND_SUFFIX",
+		8:  "REPLICA_MESSAGE_KIND_HANDOVER",
 		20: "REPLICA_MESSAGE_KIND_LOG_TRIMMED",
 		21: "REPLICA_MESSAGE_KIND_COPYING",
 	}
@@ -58,6 +60,7 @@ var (
 		"REPLICA_MESSAGE_KIND_PROMISE":     5,
 		"REPLICA_MESSAGE_KIND_FETCH":       6,
 		"REPLICA_MESSAGE_KIND_SUFFIX":      7,
+		"REPLICA_MESSAGE_KIND_HANDOVER":    8,
 		"REPLICA_MESSAGE_KIND_LOG_TRIMMED": 20,
 		"REPLICA_MESSAGE_KIND_COPYING":     21,
 	}
@@ -309,7 +312,13 @@ type ReplicaMessage struct {
 	Contradicts bool   `protobuf:"varint,22,opt,name=contradicts,proto3" json:"contradicts,omitempty"`
 	Trimmed     bool   `protobuf:"varint,23,opt,name=trimmed,proto3" json:"trimmed,omitempty"`
 	// Why the sender currently accepts no entries (replica.Refusal).
-	Refused       uint32 `protobuf:"varint,40,opt,name=refused,proto3" json:"refused,omitempty"`
+	Refused uint32 `protobuf:"varint,40,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Of a handover: the epoch that ends, the life of the receiver for which it is meant, the in-sync set, and the version
+	// of the record to which the set belongs.
+	Ends          uint64   `protobuf:"varint,42,opt,name=ends,proto3" json:"ends,omitempty"`
+	TargetLife    uint64   `protobuf:"varint,43,opt,name=target_life,json=targetLife,proto3" json:"target_life,omitempty"`
+	InSync        []uint32 `protobuf:"varint,44,rep,packed,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
+	Version       uint64   `protobuf:"varint,45,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -508,6 +517,34 @@ func (x *ReplicaMessage) GetTrimmed() bool {
 func (x *ReplicaMessage) GetRefused() uint32 {
 	if x != nil {
 		return x.Refused
+	}
+	return 0
+}
+
+func (x *ReplicaMessage) GetEnds() uint64 {
+	if x != nil {
+		return x.Ends
+	}
+	return 0
+}
+
+func (x *ReplicaMessage) GetTargetLife() uint64 {
+	if x != nil {
+		return x.TargetLife
+	}
+	return 0
+}
+
+func (x *ReplicaMessage) GetInSync() []uint32 {
+	if x != nil {
+		return x.InSync
+	}
+	return nil
+}
+
+func (x *ReplicaMessage) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
 	}
 	return 0
 }
@@ -1714,7 +1751,7 @@ const file_api_peer_proto_rawDesc = "" +
 	"\bidentity\x18\x03 \x01(\v2\x12.rhumb.v1.IdentityR\bidentity\"o\n" +
 	"\fReplicaFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x124\n" +
-	"\bmessages\x18\x02 \x03(\v2\x18.rhumb.v1.ReplicaMessageR\bmessages\"\xc6\x05\n" +
+	"\bmessages\x18\x02 \x03(\v2\x18.rhumb.v1.ReplicaMessageR\bmessages\"\xae\x06\n" +
 	"\x0eReplicaMessage\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.rhumb.v1.ReplicaMessageKindR\x04kind\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1742,7 +1779,12 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x05clock\x18\x15 \x01(\x04R\x05clock\x12 \n" +
 	"\vcontradicts\x18\x16 \x01(\bR\vcontradicts\x12\x18\n" +
 	"\atrimmed\x18\x17 \x01(\bR\atrimmed\x12\x18\n" +
-	"\arefused\x18( \x01(\rR\arefused\"\xac\x04\n" +
+	"\arefused\x18( \x01(\rR\arefused\x12\x12\n" +
+	"\x04ends\x18* \x01(\x04R\x04ends\x12\x1f\n" +
+	"\vtarget_life\x18+ \x01(\x04R\n" +
+	"targetLife\x12\x17\n" +
+	"\ain_sync\x18, \x03(\rR\x06inSync\x12\x18\n" +
+	"\aversion\x18- \x01(\x04R\aversion\"\xac\x04\n" +
 	"\x0eHeartbeatFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\x03R\x04sent\x12\x14\n" +
@@ -1832,7 +1874,7 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x16ReleaseTransferRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12)\n" +
 	"\x03set\x18\x02 \x01(\v2\x17.rhumb.v1.TransferSetIDR\x03set\"\x19\n" +
-	"\x17ReleaseTransferResponse*\xe5\x02\n" +
+	"\x17ReleaseTransferResponse*\x88\x03\n" +
 	"\x12ReplicaMessageKind\x12$\n" +
 	" REPLICA_MESSAGE_KIND_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bREPLICA_MESSAGE_KIND_APPEND\x10\x01\x12\x1c\n" +
@@ -1841,7 +1883,8 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x1cREPLICA_MESSAGE_KIND_PREPARE\x10\x04\x12 \n" +
 	"\x1cREPLICA_MESSAGE_KIND_PROMISE\x10\x05\x12\x1e\n" +
 	"\x1aREPLICA_MESSAGE_KIND_FETCH\x10\x06\x12\x1f\n" +
-	"\x1bREPLICA_MESSAGE_KIND_SUFFIX\x10\a\x12$\n" +
+	"\x1bREPLICA_MESSAGE_KIND_SUFFIX\x10\a\x12!\n" +
+	"\x1dREPLICA_MESSAGE_KIND_HANDOVER\x10\b\x12$\n" +
 	" REPLICA_MESSAGE_KIND_LOG_TRIMMED\x10\x14\x12 \n" +
 	"\x1cREPLICA_MESSAGE_KIND_COPYING\x10\x152\xaa\x06\n" +
 	"\x04Peer\x12?\n" +

@@ -247,6 +247,7 @@ type tableDoc struct {
 	MinInSync     int     `json:"min_in_sync"`
 	Survival      string  `json:"survival"`
 	HashSlots     int     `json:"hash_slots"`
+	Buckets       int     `json:"buckets"` // slots over which names are hashed; 0 in tables of cluster version 1
 	ShardSize     int64   `json:"shard_size_bytes"`
 	Ranges        int     `json:"ranges"`
 }
@@ -256,7 +257,7 @@ func describeTable(t client.TableStatus) tableDoc {
 	doc := tableDoc{
 		ID: uint32(t.ID), Name: t.Name, Class: t.Class.String(), LocationField: t.LocationField, HistorySecs: t.History.Seconds(), Snapshot: t.Snapshot.String(),
 		Mode: t.Settings.Mode.String(), Replicas: t.Settings.Replicas, MinInSync: t.Settings.MinInSync,
-		Survival: t.Settings.Survival.String(), HashSlots: t.Settings.HashSlots, ShardSize: t.Settings.ShardSize, Ranges: t.Ranges,
+		Survival: t.Settings.Survival.String(), HashSlots: t.Settings.HashSlots, Buckets: t.Settings.Buckets, ShardSize: t.Settings.ShardSize, Ranges: t.Ranges,
 	}
 	if t.Colocate != 0 { // a zero byte means that names are hashed whole
 		doc.Colocate = string(rune(t.Colocate))

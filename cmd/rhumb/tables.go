@@ -155,6 +155,7 @@ func (tc *tableCommands) printTable(c *client.Client, name string) error {
 			{"min in sync", doc.MinInSync},
 			{"survival", doc.Survival},
 			{"hash slots", doc.HashSlots},
+			{"buckets", doc.Buckets},
 			{"shard size", doc.ShardSize},
 			{"ranges", doc.Ranges},
 		} {

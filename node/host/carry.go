@@ -23,7 +23,11 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 		rd = h.cfg.Probe.Ready(s.id, rd)
 	}
 	if rd.Promised != 0 {
-		h.leases.excludeRange(s.id, rd.Promised, rd.PromisedTo)
+		if rd.TakenFrom != rhumb.NoNode {
+			h.leases.takeOver(s.id, rd.Promised, rd.TakenFrom)
+		} else {
+			h.leases.excludeRange(s.id, rd.Promised, rd.PromisedTo)
+		}
 	}
 	if rd.MustSync || rd.Trim != 0 || len(rd.AfterSync) > 0 {
 		commits = h.stageWrites(s, &rd, commits)
@@ -32,6 +36,7 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 		return commits
 	}
 	h.publishReadState(s)
+	h.noteRole(s)
 	h.notifyCommitted(s, &rd)
 	h.sendAll(rd.Messages)
 	for i := range rd.Answers {

@@ -26,6 +26,8 @@ func Command(self rhumb.NodeID, p replica.MetaProposal) catalog.Command {
 		return catalog.Elect{Range: p.Range, Version: p.Version}
 	case replica.Quarantine:
 		return catalog.QuarantineReplica{Range: p.Range, Node: p.Node, Epoch: p.Epoch}
+	case replica.Adopt:
+		return catalog.AdoptHandover{Range: p.Range, Epoch: p.Epoch, Boot: p.Lives[0]}
 	case replica.Readmit:
 		return catalog.ReadmitReplica{Range: p.Range, Node: p.Node, Epoch: p.Epoch}
 	}

@@ -54,8 +54,13 @@ func newWorld(t *testing.T, n int) *world {
 // newWorldWith is newWorld with another kind of store and a function that changes the configuration
 // of each host.
 func newWorldWith(t *testing.T, n int, disk storage.Config, change func(*Config)) *world {
+	return newWideWorld(t, n, 0, disk, change)
+}
+
+// newWideWorld is newWorldWith for a range up to a last slot.
+func newWideWorld(t *testing.T, n int, last rhumb.Slot, disk storage.Config, change func(*Config)) *world {
 	w := &world{t: t, hosts: map[rhumb.NodeID]*Host{}, cut: map[rhumb.NodeID]bool{}, disk: disk, change: change}
-	w.rec = &rhumb.Range{ID: testRange, Class: 1, Epoch: 1, Allocated: 1, Version: 1, Primary: 1, Preferred: 1}
+	w.rec = &rhumb.Range{ID: testRange, Last: last, Class: 1, Epoch: 1, Allocated: 1, Version: 1, Primary: 1, Preferred: 1}
 	for i := range n {
 		id := rhumb.NodeID(i + 1)
 		w.rec.Replicas = append(w.rec.Replicas, id)

@@ -170,6 +170,13 @@ func (l *Leases) excludeRange(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.Node
 	l.pairs.Exclude(r, e, primary)
 }
 
+// takeOver is excludeRange for an epoch that the primary of the epoch before handed over to this node.
+func (l *Leases) takeOver(r rhumb.RangeID, e rhumb.Epoch, from rhumb.NodeID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pairs.TakeOver(r, e, from)
+}
+
 // holdsLease reports whether this node holds unexpired grants of all members for epoch e of r (rule
 // L).
 func (l *Leases) holdsLease(r rhumb.RangeID, e rhumb.Epoch, members []rhumb.NodeID) bool {

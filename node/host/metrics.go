@@ -33,6 +33,9 @@ type metrics struct {
 	clearFailed     prometheus.Counter
 	unfit           prometheus.Gauge
 	clockAhead      prometheus.Gauge
+
+	handedOver       prometheus.Counter
+	handoverTimeouts prometheus.Counter
 }
 
 func newMetrics() metrics {
@@ -70,7 +73,9 @@ func newMetrics() metrics {
 		clockAhead: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "clock_ahead_seconds", Help: "How far the wall clock is ahead of the median of the nodes in contact; negative if it is behind.",
 		}),
-		logsShortened: counter("logs_shortened_total", "Times that the log of a range was trimmed because its store kept too much log for lagging replicas."),
+		handedOver:       counter("handovers_total", "Ranges that this node handed over to another node."),
+		handoverTimeouts: counter("handover_timeouts_total", "Requests that waited in vain for a range that was being handed over to this node."),
+		logsShortened:    counter("logs_shortened_total", "Times that the log of a range was trimmed because its store kept too much log for lagging replicas."),
 		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "quarantined_replicas", Help: "Replicas that serve nothing because their data contradicts the protocol.",
 		}),
@@ -83,7 +88,7 @@ func (h *Host) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
-		m.unfit, m.clockAhead, m.discarded, m.installed, m.removed, m.removedRanges, m.clearedBytes, m.clearFailed,
+		m.unfit, m.clockAhead, m.discarded, m.handedOver, m.handoverTimeouts, m.installed, m.removed, m.removedRanges, m.clearedBytes, m.clearFailed,
 		troubleCollector{h},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are admitted and not answered.",

@@ -193,8 +193,9 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 	if err := h.failedCondition(s, ev.batch, p.Base); err != nil {
 		return p, err
 	}
-	// Updates and deletes stay possible, since they are the way to shrink the range.
-	if size, _ := s.store.Size(s.id); size.Data > h.cfg.RangeSizeMax {
+	// Updates and deletes stay possible, since they are the way to shrink the range. A table whose ranges have
+	// several slots is bounded by the disks only.
+	if size, _ := s.store.Size(s.id); size.Data > h.cfg.RangeSizeMax && s.last == s.id.Slot {
 		if err := h.checkOnlyUpdates(s, &p, size.Data); err != nil {
 			h.m.rangeFull.Inc()
 			return p, err

@@ -79,6 +79,9 @@ type slot struct {
 	desc atomic.Pointer[rhumb.Range]
 	// read holds the authority of strong reads, or nil while this replica serves none.
 	read atomic.Pointer[readState]
+	// role is what requests see of the replica's role, and awaited those that wait for another.
+	role    atomic.Pointer[slotRole]
+	awaited awaited
 }
 
 // readState is the authority under which reads are answered, and the committed state that they see.

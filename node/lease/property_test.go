@@ -32,15 +32,15 @@ func TestProperties(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds from %d: %+v", n, first, sum)
-	if n > 100 && (sum.Held == 0 || sum.Activated == 0 || sum.Early == 0 || sum.EarlyAfterRestart == 0 || sum.Restarts == 0) {
+	if n > 100 && (sum.Held == 0 || sum.Activated == 0 || sum.Early == 0 || sum.TakenOver == 0 || sum.EarlyAfterRestart == 0 || sum.Restarts == 0) {
 		t.Errorf("the schedules do not reach everything: %+v", sum)
 	}
 }
 
 // tally counts the situations that the schedules reached: Held counts steps in which an acting
 // primary held its lease, Early counts activations before the granted leases had expired, and
-// EarlyAfterRestart those before the leases of earlier lives had.
-type tally struct{ Held, Activated, Early, EarlyAfterRestart, Restarts int }
+// EarlyAfterRestart those before the leases of earlier lives had. TakenOver counts handovers that arrived.
+type tally struct{ Held, Activated, Early, TakenOver, EarlyAfterRestart, Restarts int }
 
 type election struct {
 	epoch   rhumb.Epoch
@@ -56,12 +56,20 @@ type actor struct {
 	given    time.Duration // when the grants given before that epoch was promised are over
 }
 
+// handover is a message by which the primary of the epoch ends makes another node primary of epoch.
+type handover struct {
+	epoch, ends rhumb.Epoch
+	from, to    rhumb.NodeID
+	life        rhumb.BootSeq
+}
+
 type stage struct {
 	*crew
 	rnd       *rand.Rand
 	sum       *tally
 	actors    []actor
 	elections []election
+	handovers []handover // on their way
 	activated rhumb.Epoch
 	members   []rhumb.NodeID
 	loss      int // in hundredths
@@ -133,6 +141,10 @@ func (s *stage) move() {
 		s.learn(m, a, s.elections[s.rnd.IntN(len(s.elections))])
 	case x < 18:
 		s.setPeers(m)
+	case x < 24 && a.active:
+		s.handOver(m, a)
+	case x < 32 && len(s.handovers) > 0:
+		s.takeOver(s.rnd.IntN(len(s.handovers)))
 	case x < 21 && s.cuts:
 		clear(s.cut)
 		from := rhumb.NodeID(1 + s.rnd.IntN(3))
@@ -160,7 +172,7 @@ func (s *stage) restart(m *member, a *actor) {
 }
 
 func (s *stage) learn(m *member, a *actor, e election) {
-	if e.epoch <= a.promised {
+	if e.epoch <= a.promised || e.primary == rhumb.NoNode {
 		return
 	}
 	*a = actor{promised: e.epoch, to: e.primary}
@@ -171,6 +183,37 @@ func (s *stage) learn(m *member, a *actor, e election) {
 		}
 	}
 	m.pairs.Exclude(testRange, e.epoch, e.primary)
+}
+
+// handOver lets a primary stop and name its successor, if no election has ended its epoch: an election voids what was
+// reserved before. Its promise is durable before the message leaves.
+func (s *stage) handOver(m *member, a *actor) {
+	for i := len(s.elections) - 1; s.elections[i].epoch != a.acting; i-- {
+		if s.elections[i].primary != rhumb.NoNode {
+			return
+		}
+	}
+	h := handover{epoch: rhumb.Epoch(len(s.elections) + 1), ends: a.acting, from: m.id, to: m.id%3 + 1}
+	h.life = s.nodes[h.to-1].life.Boot
+	// Nobody learns of the epoch from metadata before it was begun.
+	s.elections = append(s.elections, election{h.epoch, rhumb.NoNode})
+	s.handovers = append(s.handovers, h)
+	*a = actor{promised: h.epoch, to: h.to}
+	m.pairs.Exclude(testRange, h.epoch, h.to)
+}
+
+// takeOver delivers a handover. Its receiver must still follow the epoch that ends, in the life that the message names.
+func (s *stage) takeOver(i int) {
+	h := s.handovers[i]
+	s.handovers = slices.Delete(s.handovers, i, i+1)
+	m, a := s.nodes[h.to-1], &s.actors[h.to-1]
+	if m.pairs == nil || m.life.Boot != h.life || a.promised != h.ends {
+		return
+	}
+	s.sum.TakenOver++
+	m.pairs.TakeOver(testRange, h.epoch, h.from)
+	*a = actor{promised: h.epoch, to: h.to, acting: h.epoch}
+	s.activate(int(h.to) - 1)
 }
 
 // activate lets a node begin its epoch if it may.

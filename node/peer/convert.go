@@ -24,7 +24,10 @@ func messageToPB(m *replica.Message) *rhumbpb.ReplicaMessage {
 		HintEpoch: uint64(m.HintEpoch), HintEnd: uint64(m.HintEnd), Promised: uint64(m.Promised), Quarantined: m.Quarantined,
 		Life: uint64(m.Life), Clock: uint64(m.Clock), Contradicts: m.Contradicts, Trimmed: m.Trimmed,
 		CommitHashHigh: binary.BigEndian.Uint64(m.CommitHash[:8]), CommitHashLow: binary.BigEndian.Uint64(m.CommitHash[8:]),
-		Refused: uint32(m.Refused),
+		Refused: uint32(m.Refused), Ends: uint64(m.Ends), TargetLife: uint64(m.TargetLife), Version: m.Version,
+	}
+	for _, n := range m.InSync {
+		p.InSync = append(p.InSync, uint32(n))
 	}
 	if len(m.Entries) > 0 {
 		p.Entries = make([][]byte, len(m.Entries))
@@ -47,6 +50,10 @@ func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Me
 		Life: rhumb.BootSeq(p.Life), Clock: rhumb.Timestamp(p.Clock), Contradicts: p.Contradicts, Trimmed: p.Trimmed,
 		// A conversion alone would turn a large value into the code of another refusal.
 		Refused: replica.Refusal(min(p.Refused, math.MaxUint8)),
+		Ends:    rhumb.Epoch(p.Ends), TargetLife: rhumb.BootSeq(p.TargetLife), Version: p.Version,
+	}
+	for _, n := range p.InSync {
+		m.InSync = append(m.InSync, rhumb.NodeID(n))
 	}
 	binary.BigEndian.PutUint64(m.CommitHash[:8], p.CommitHashHigh)
 	binary.BigEndian.PutUint64(m.CommitHash[8:], p.CommitHashLow)

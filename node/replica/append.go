@@ -22,6 +22,10 @@ func (r *Replica) Step(m Message) error {
 		if err := checkChain(&m); err != nil {
 			return err
 		}
+	case Handover:
+		if err := r.checkHandover(&m); err != nil {
+			return err
+		}
 	}
 	switch m.Kind {
 	case Append:
@@ -43,6 +47,8 @@ func (r *Replica) Step(m Message) error {
 		r.stepFetch(&m)
 	case Suffix:
 		r.stepSuffix(&m)
+	case Handover:
+		r.stepHandover(&m)
 	case LogTrimmed:
 		r.stepBehind(&m)
 	case Copying:
@@ -84,6 +90,7 @@ func (r *Replica) stepAppend(m *Message) {
 	if !r.followEpoch(m) || r.role != following || r.notice.kind == Readmit || r.refusesAppend(m) {
 		return
 	}
+	r.noteTaker(m)
 	if hint, apart := r.findDivergence(m.Prev); apart {
 		r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Reject: m.Prev.Seq, HintEpoch: hint.Epoch, HintEnd: hint.Seq})
 		return
@@ -243,6 +250,9 @@ func (r *Replica) makeRoom(m *Message, e *entry.Entry) bool {
 func (r *Replica) undoAbove(seq rhumb.Seq) {
 	if seq < r.commit {
 		panic(fmt.Sprintf("replica: invariant I5: undo above %d, commit is %d", seq, r.commit))
+	}
+	if r.role == following {
+		r.failOrders() // answers that were kept in a handover
 	}
 	// Entries that no Ready has handed out vanish without a trace. The slice is cut with its capacity,
 	// because its backing array may be shared with a message.

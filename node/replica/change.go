@@ -35,7 +35,8 @@ func (r *Replica) reconfigure() {
 	if r.change.isActive() && r.change.expand {
 		r.advanceJoin()
 	}
-	if r.change.isActive() {
+	// The record of an epoch that was handed over refuses changes until it names the epoch.
+	if r.change.isActive() || !r.isAdopted() {
 		return
 	}
 	// Removing comes before adding: commits may stand still because of the unfit member.

@@ -191,6 +191,10 @@ func (n *testNode) start() {
 	cfg := n.c.cfg
 	n.life++
 	cfg.Self, cfg.Life = n.id, n.life
+	// The registration of a life cancels a handover to the node.
+	if h := n.c.record.Prepared; h != nil && h.Target == n.id {
+		n.c.change(func(d *rhumb.Range) { d.Prepared = nil })
+	}
 	n.seen = n.disk.clone()
 	n.r = New(cfg, n.disk.durable())
 	for _, m := range n.c.nodes {
@@ -335,6 +339,9 @@ func (c *cluster) deliver(i int) {
 func (c *cluster) decide(i int) (ok bool) {
 	m := c.meta[i]
 	c.meta = slices.Delete(c.meta, i, i+1)
+	if m.Kind == Adopt {
+		return c.adopt(m.Epoch, m.Lives[0])
+	}
 	switch {
 	case m.Version != c.record.Version || m.Epoch != c.record.Epoch:
 		return false
@@ -352,6 +359,8 @@ func (c *cluster) decide(i int) (ok bool) {
 	case m.Kind == ElectMe:
 		c.elect(c.record.Primary, c.record.InSync)
 		return true
+	case m.Kind == ElectOther && !c.record.IsInSync(m.Node):
+		return false
 	case m.Kind == ElectOther:
 		c.elect(m.Node, c.record.InSync)
 		return true
@@ -377,6 +386,24 @@ func (c *cluster) decide(i int) (ok bool) {
 	return true
 }
 
+// prepare reserves an epoch for a handover to n.
+func (c *cluster) prepare(n rhumb.NodeID) {
+	c.change(func(d *rhumb.Range) {
+		d.Allocated++
+		d.Prepared = &rhumb.Handover{Epoch: d.Allocated, Target: n}
+	})
+}
+
+// adopt records that the target of a prepared handover has begun the epoch. Metadata knows every life that has
+// started.
+func (c *cluster) adopt(e rhumb.Epoch, life rhumb.BootSeq) bool {
+	if h := c.record.Prepared; h == nil || h.Epoch != e || c.node(h.Target).life != life {
+		return false
+	}
+	c.change(func(d *rhumb.Range) { d.Epoch, d.Primary, d.Prepared = e, d.Prepared.Target, nil })
+	return true
+}
+
 // quarantine records that a replica is damaged: it leaves the in-sync set if enough others remain,
 // and another one is elected.
 func (c *cluster) quarantine(n rhumb.NodeID) {
@@ -388,7 +415,7 @@ func (c *cluster) quarantine(n rhumb.NodeID) {
 		}
 		if heir := slices.IndexFunc(d.InSync, func(m rhumb.NodeID) bool { return !d.IsQuarantined(m) }); d.Primary == n && heir >= 0 {
 			d.Allocated++
-			d.Epoch, d.Primary = d.Allocated, d.InSync[heir]
+			d.Epoch, d.Primary, d.Prepared = d.Allocated, d.InSync[heir], nil
 		}
 	})
 }
@@ -397,7 +424,7 @@ func (c *cluster) quarantine(n rhumb.NodeID) {
 func (c *cluster) elect(n rhumb.NodeID, inSync []rhumb.NodeID) {
 	c.change(func(d *rhumb.Range) {
 		d.Allocated++
-		d.Epoch, d.Primary, d.InSync = d.Allocated, n, slices.Clone(inSync)
+		d.Epoch, d.Primary, d.InSync, d.Prepared = d.Allocated, n, slices.Clone(inSync), nil
 	})
 }
 
@@ -406,6 +433,9 @@ func (c *cluster) change(f func(*rhumb.Range)) {
 	d.Version++
 	f(d)
 	d.Lives = slices.DeleteFunc(d.Lives, func(m rhumb.MemberLife) bool { return !d.IsInSync(m.Node) || d.IsQuarantined(m.Node) })
+	if h := d.Prepared; h != nil && (!d.IsInSync(h.Target) || d.IsQuarantined(h.Target) || d.Primary == h.Target) {
+		d.Prepared = nil
+	}
 	c.record = d
 	c.history = append(c.history, d)
 }
@@ -528,6 +558,11 @@ func describeMessage(m *Message) string {
 		fmt.Fprintf(&b, " log ends at %d:%d commit %d", m.Prev.Epoch, m.Prev.Seq, m.Commit)
 	case Fetch:
 		fmt.Fprintf(&b, " after %d:%d", m.Prev.Epoch, m.Prev.Seq)
+	case Handover:
+		fmt.Fprintf(&b, " after %d in life %d, in sync %v, version %d, prev %d:%d", m.Ends, m.TargetLife, m.InSync, m.Version, m.Prev.Epoch, m.Prev.Seq)
+		if n := len(m.Entries); n > 0 {
+			fmt.Fprintf(&b, " entries %d-%d", m.Entries[0].Seq, m.Entries[n-1].Seq)
+		}
 	case Suffix:
 		switch n := len(m.Entries); {
 		case m.Trimmed:

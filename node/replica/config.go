@@ -56,6 +56,9 @@ type Config struct {
 	// with each departure up to HoldOffMax, and is reset after the node was a member for HoldOffMax.
 	// Defaults 1 s and 60 s.
 	HoldOffMin, HoldOffMax time.Duration
+	// HandoverWait is how long a primary that handed over waits for a sign of its successor before it
+	// asks for an election. Default 250 ms.
+	HandoverWait time.Duration
 	// VouchAfter is how long a primary waits before it has metadata record lives that the record does
 	// not name (docs/replication.md#rule-one-answer). Default 3 s.
 	VouchAfter time.Duration
@@ -103,6 +106,9 @@ func (c Config) withDefaults() Config {
 	if c.HoldOffMax == 0 {
 		c.HoldOffMax = time.Minute
 	}
+	if c.HandoverWait == 0 {
+		c.HandoverWait = 250 * time.Millisecond
+	}
 	if c.VouchAfter == 0 {
 		c.VouchAfter = 3 * time.Second
 	}
@@ -137,7 +143,7 @@ func (c Config) Validate() error {
 	fault(c.InflightBytesMax < c.AppendBytesMax, "inflight bytes is %d; it must be at least append bytes, %d", c.InflightBytesMax, c.AppendBytesMax)
 	fault(c.UncommittedBytesMax < c.EntryBytesMax, "uncommitted bytes is %d; it must be at least entry bytes, %d", c.UncommittedBytesMax, c.EntryBytesMax)
 	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.AdoptBytesMax < 0 || c.LogKeepBytes < 0 || c.CopyKeepBytes < 0, "a bound is negative; bounds are 0 for the default, or more")
-	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0 || c.VouchAfter < 0, "a duration is negative; durations are 0 for the default, or more")
+	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0 || c.VouchAfter < 0 || c.HandoverWait < 0, "a duration is negative; durations are 0 for the default, or more")
 	fault(c.HoldOffMax < c.HoldOffMin, "the longest hold-off is %v; it must be at least the shortest, %v", c.HoldOffMax, c.HoldOffMin)
 	if len(faults) > 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))

@@ -45,9 +45,10 @@ func (r *Replica) NeedsCopy() (b Lag, ok bool) {
 func (r *Replica) Least() rhumb.Seq { return max(r.log.last().Seq, r.commit, r.knownCommit) }
 
 // MayReplace reports whether the driver may replace the log by a copy. A primary never may, and a
-// replica that metadata lists as quarantined takes nothing before it is readmitted.
+// replica that metadata lists as quarantined takes nothing before it is readmitted. A replica that handed over
+// its range first answers the writes that it kept.
 func (r *Replica) MayReplace() bool {
-	return (r.role == following || r.role == activating) && r.notice.kind != Readmit
+	return (r.role == following || r.role == activating) && r.notice.kind != Readmit && r.waiters.len() == 0
 }
 
 // SetCopying records the commit position of the set that is being copied, 0 for none, so that the

@@ -28,6 +28,9 @@ const (
 	Fetch MessageKind = 6
 	// Suffix answers Fetch with entries, or with the position up to which the logs may agree.
 	Suffix MessageKind = 7
+	// Handover makes the receiver primary of an epoch that metadata reserved for it. The primary of the
+	// epoch before has stopped.
+	Handover MessageKind = 8
 	// LogTrimmed reports that the log of the primary lacks the entries that the replica needs.
 	LogTrimmed MessageKind = 20
 	// Copying answers LogTrimmed: the sender copies the range up to Match from another replica; with
@@ -58,6 +61,8 @@ func (k MessageKind) String() string {
 		return "fetch"
 	case Suffix:
 		return "suffix"
+	case Handover:
+		return "handover"
 	case LogTrimmed:
 		return "log_trimmed"
 	case Copying:
@@ -76,10 +81,10 @@ type Message struct {
 	// an earlier life.
 	Life rhumb.BootSeq
 	// Epoch is the epoch of the primary: of the sender of an Append, Prepare or Fetch, of the receiver
-	// of any other kind.
+	// of any other kind. A Handover begins it.
 	Epoch rhumb.Epoch
 
-	// Prev is the position before the first of Entries (Append, Suffix), the end of the sender's log
+	// Prev is the position before the first of Entries (Append, Suffix, Handover), the end of the sender's log
 	// (Promise), or the position after which entries are wanted (Fetch). Entries are without gaps and
 	// may be empty. They are immutable and shared.
 	Prev    entry.Position
@@ -94,7 +99,7 @@ type Message struct {
 	Commit     rhumb.Seq
 	CommitHash entry.Hash
 	// Clock is above every timestamp and closed timestamp that the sender's node has acknowledged
-	// (Promise). The driver sets it.
+	// (Promise; the driver sets it), or that the sender assigned or closed (Handover).
 	Clock rhumb.Timestamp
 	// Match is the last position of the Append that is acknowledged, never the end of the sender's log
 	// (Ack), or the commit position of the copy that the sender receives (Copying).
@@ -117,4 +122,12 @@ type Message struct {
 	Trimmed bool
 	// Refused is the reason why the sender accepts no entries for now although its log fits (Nack).
 	Refused Refusal
+
+	// Ends is the epoch of the sender, which ends with this message. TargetLife is the life of the
+	// receiver for which the message is meant. InSync and Version are the in-sync set, and the version
+	// of the record, that the sender used last (Handover).
+	Ends       rhumb.Epoch
+	TargetLife rhumb.BootSeq
+	InSync     []rhumb.NodeID
+	Version    uint64
 }

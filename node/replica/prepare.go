@@ -36,6 +36,9 @@ type preparation struct {
 	// done reports that the epoch may begin; if it may not, waitingFor explains why to operators.
 	done       bool
 	waitingFor string
+	// handed reports that the epoch was handed over. Then clock is that of the primary before, and
+	// nobody is asked.
+	handed bool
 	// stuck explains to operators why the best log cannot be adopted.
 	stuck string
 }
@@ -59,6 +62,9 @@ type report struct {
 // beginsWithoutAsking reports whether the epoch is the range's first. Nothing was written before
 // it, so rule P has nothing to find.
 func (r *Replica) beginsWithoutAsking() bool { return r.promised <= firstEpoch }
+
+// asksMembers reports whether this elected replica has to ask the members of its in-sync set.
+func (r *Replica) asksMembers() bool { return !r.beginsWithoutAsking() && !r.prep.handed }
 
 // firstEpoch is the epoch in which a range is created.
 const firstEpoch rhumb.Epoch = 1
@@ -177,7 +183,7 @@ func (r *Replica) stepPromise(m *Message) {
 //  3. This log is the best log; otherwise the difference is fetched.
 //  4. The reported commit has the same entry in this log.
 func (r *Replica) advancePreparation() (done bool) {
-	if r.role != activating || r.beginsWithoutAsking() {
+	if r.role != activating || !r.asksMembers() {
 		return r.role == activating
 	}
 	r.prep.waitingFor = ""

@@ -42,13 +42,14 @@ func TestProperties(t *testing.T) {
 	}
 	t.Logf("%d seeds from %d: %+v", n, first, sum)
 	if n > 100 && (sum.Undone == 0 || sum.Applied == 0 || sum.Unknown == 0 || sum.Joined == 0 || sum.Shrunk == 0 || sum.Activated == 0 ||
-		sum.Damaged == 0 || sum.Adopted == 0 || sum.Alone == 0 || sum.Vouched == 0 || sum.Copied == 0) {
+		sum.Damaged == 0 || sum.Adopted == 0 || sum.Alone == 0 || sum.Vouched == 0 || sum.Copied == 0 ||
+		sum.Prepared == 0 || sum.HandedOver == 0 || sum.TakenOver == 0) {
 		t.Errorf("the schedules do not reach everything: %+v", sum)
 	}
 }
 
 // stats counts the situations that the schedules reached.
-type stats struct{ Steps, Applied, Unknown, Refused, Failed, Undone, Activated, Joined, Shrunk, Crashes, Damaged, Adopted, Alone, Vouched, Copied int }
+type stats struct{ Steps, Applied, Unknown, Refused, Failed, Undone, Activated, Joined, Shrunk, Crashes, Damaged, Adopted, Alone, Vouched, Copied, Prepared, HandedOver, TakenOver int }
 
 func playSeed(t *testing.T, seed uint64, verbose bool, sum *stats) (ok bool) {
 	w := newWorld(seed, sum)
@@ -82,7 +83,7 @@ type world struct {
 	step int
 	sum  *stats
 	// rates of faults and elections, in thousandths of the steps
-	rates struct{ fault, elect int }
+	rates struct{ fault, elect, handover int }
 
 	requests map[uint64]*request // by token
 	names    int
@@ -92,6 +93,7 @@ type world struct {
 	primary  map[rhumb.Epoch]rhumb.NodeID // I1
 	commits  map[rhumb.NodeID]rhumb.Seq   // I5, per life
 	gone     map[rhumb.RequestID]bool     // requests that certainly were not applied
+	begun    map[rhumb.Epoch]bool         // epochs that a node has begun
 
 	// damaged is the node whose disk forgets synced data, NoNode if all disks are honest; image is an
 	// older state of that disk.
@@ -127,10 +129,10 @@ func newWorld(seed uint64, sum *stats) *world {
 		c: newCluster(cfg, ids, inSync, 1), rnd: rnd, sum: sum,
 		requests: map[uint64]*request{}, ackedAt: map[rhumb.Seq]entry.Position{}, contents: map[entryID]entry.Hash{},
 		primary: map[rhumb.Epoch]rhumb.NodeID{}, commits: map[rhumb.NodeID]rhumb.Seq{},
-		gone: map[rhumb.RequestID]bool{},
+		gone: map[rhumb.RequestID]bool{}, begun: map[rhumb.Epoch]bool{},
 	}
 	w.c.onAnswer = w.answered
-	w.rates.fault, w.rates.elect = rnd.IntN(12), rnd.IntN(12)
+	w.rates.fault, w.rates.elect, w.rates.handover = rnd.IntN(12), rnd.IntN(12), 10*rnd.IntN(2)
 	if rnd.IntN(2) == 0 {
 		w.damaged = ids[rnd.IntN(len(ids))]
 	}
@@ -171,15 +173,17 @@ func (w *world) move() {
 	case x < 940:
 		w.c.now += time.Duration(w.rnd.IntN(400)) * time.Millisecond
 		n.r.Tick(w.c.now)
-	case x < 970:
+	case x < 960:
 		w.decide()
-	case x < 970+w.rates.fault:
+	case x < 960+w.rates.fault:
 		w.fault(n)
-	case x < 975+w.rates.fault:
+	case x < 965+w.rates.fault:
 		w.suspect(n)
-	case x < 975+w.rates.fault+w.rates.elect:
+	case x < 965+w.rates.fault+w.rates.elect:
 		w.elect()
-	case x < 980+w.rates.fault+w.rates.elect:
+	case x < 965+w.rates.fault+w.rates.elect+w.rates.handover:
+		w.prepare()
+	case x < 975+w.rates.fault+w.rates.elect+w.rates.handover:
 		w.transfer(n, w.c.nodes[w.rnd.IntN(len(w.c.nodes))])
 	default:
 		w.network()
@@ -195,7 +199,11 @@ func (w *world) ready(n *testNode) {
 		w.sum.Adopted++
 	}
 	w.c.logf("%d:", w.step)
+	was := n.r.handed.epoch
 	n.ready()
+	if n.r.handed.epoch > was {
+		w.sum.HandedOver++
+	}
 	if len(n.seen.entries) < end {
 		w.sum.Undone++
 	}
@@ -304,6 +312,13 @@ func (w *world) activate(n *testNode) {
 		return
 	}
 	w.c.clock++
+	if n.r.prep.handed {
+		w.sum.TakenOver++
+	}
+	if w.begun[n.r.Epoch()] {
+		panic(fmt.Sprintf("epoch %d is begun twice, now by %s in life %d", n.r.Epoch(), n.id, n.life))
+	}
+	w.begun[n.r.Epoch()] = true
 	n.r.Activate(w.c.clock)
 	w.sum.Activated++
 	w.c.logf("%d: %s activates epoch %d", w.step, n.id, n.r.Epoch())
@@ -352,6 +367,30 @@ func (w *world) elect() {
 	}
 	w.c.elect(n, rest)
 	w.c.logf("%d: metadata elects %s epoch %d in-sync %v", w.step, n, w.c.record.Epoch, rest)
+}
+
+// prepare lets the controller prepare a handover to an in-sync node, or cancel one.
+func (w *world) prepare() {
+	if w.c.record.Prepared != nil {
+		w.c.change(func(d *rhumb.Range) { d.Prepared = nil })
+		w.c.logf("%d: metadata cancels the handover", w.step)
+		return
+	}
+	if n := w.c.record.InSync[w.rnd.IntN(len(w.c.record.InSync))]; n != w.c.record.Primary {
+		w.sum.Prepared++
+		w.c.prepare(n)
+		w.c.logf("%d: metadata prepares a handover to %s in epoch %d", w.step, n, w.c.record.Allocated)
+		if w.rnd.IntN(2) == 0 {
+			w.c.node(w.c.record.Primary).learn(w.c.record)
+		}
+	}
+}
+
+// learn passes a record to the node if it is up.
+func (n *testNode) learn(d *rhumb.Range) {
+	if n.r != nil {
+		n.r.Describe(d)
+	}
 }
 
 // damage crashes the node and makes its disk forget everything since the image, or the end of the

@@ -14,6 +14,9 @@ type Ready struct {
 	// epoch.
 	Promised   rhumb.Epoch
 	PromisedTo rhumb.NodeID
+	// TakenFrom is set if the promised epoch was handed over to this replica: the primary of the epoch
+	// before, which has stopped. The driver then calls lease.Pairs.TakeOver instead of Exclude.
+	TakenFrom rhumb.NodeID
 	// UndoAbove, if set, requests the removal of all entries above it from storage before Append is
 	// applied.
 	UndoAbove *rhumb.Seq
@@ -76,6 +79,9 @@ const (
 	// Yield requests Elect(R, v, another): this primary cannot commit or must not serve
 	// (docs/replication.md#rule-progress-give-up). Metadata chooses the other.
 	Yield MetaKind = 6
+	// Adopt requests AdoptHandover(R, Epoch): this replica has begun the epoch that was reserved for it, in
+	// the life of Lives.
+	Adopt MetaKind = 7
 )
 
 // String returns the stable name of the kind.
@@ -93,12 +99,14 @@ func (k MetaKind) String() string {
 		return "readmit"
 	case Yield:
 		return "yield"
+	case Adopt:
+		return "adopt"
 	}
 	return fmt.Sprintf("meta_%d", uint8(k))
 }
 
 // MetaProposal is a compare-and-set on the record of the range. It is rejected unless the record
-// has Version, and for AlterISR also Epoch.
+// has Version, and for AlterISR also Epoch. Adopt depends on the reserved epoch only.
 type MetaProposal struct {
 	Kind    MetaKind
 	Range   rhumb.RangeID
@@ -109,7 +117,7 @@ type MetaProposal struct {
 	New []rhumb.NodeID
 	// Lives holds the life of each member of New of which the primary counts acknowledgements; 0 for a
 	// member that has acknowledged nothing. Metadata rejects a member that joins in another life
-	// (AlterISR).
+	// (AlterISR). For Adopt it holds the life of this node.
 	Lives []rhumb.BootSeq
 	// Vouched reports for each member of New whether it holds, in that life, every acknowledged write
 	// (AlterISR).

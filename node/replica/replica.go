@@ -91,9 +91,16 @@ type Replica struct {
 
 	// State that outlives epochs. links is kept for all nodes, since a node may become a replica
 	// later.
-	links  map[rhumb.NodeID]link
-	elect  electRequest
-	notice notice
+	links map[rhumb.NodeID]link
+	elect electRequest
+	// handed is set after a handover by this replica, and kept measures how long the answers have
+	// waited that it kept. adopt times the proposals to record a handover to this replica.
+	handed handed
+	kept   stall
+	adopt  retry
+	// orphaned is how long the record has named this replica primary of an epoch that it has left.
+	orphaned stall
+	notice   notice
 	// Health. lastTick is the time of the last Tick, unfit the driver's verdict on this node, and
 	// slowDisk measures how long the node's own disk has held up the log.
 	lastTick    time.Duration
@@ -211,6 +218,9 @@ func (r *Replica) Describe(d *rhumb.Range) {
 		r.quarantine(fmt.Sprintf("invariant I1: epoch %d has primaries %s and %s", d.Epoch, r.promisedTo, d.Primary))
 		return
 	}
+	if d.Epoch >= r.handed.epoch {
+		r.handed = handed{} // recorded
+	}
 	if d.Epoch == r.promised {
 		// A record of an earlier epoch describes sets that this replica no longer follows.
 		r.adoptRecord(d)
@@ -251,7 +261,7 @@ func (r *Replica) adoptRecord(d *rhumb.Range) {
 	case r.role == primary:
 		// A member that left may have been the only one that entries in flight waited for.
 		r.advanceCommit()
-	case !r.beginsWithoutAsking():
+	case r.asksMembers():
 		r.prep.deferredTo = rhumb.NoNode // the record has changed: decide again
 		r.sendPrepares()
 	}
@@ -280,7 +290,7 @@ func (r *Replica) enterEpoch(e rhumb.Epoch, to rhumb.NodeID) {
 	}
 	r.stepDown()
 	r.promised, r.promisedTo = e, to
-	r.out.Promised, r.out.PromisedTo = e, to
+	r.out.Promised, r.out.PromisedTo, r.out.TakenFrom = e, to, rhumb.NoNode
 	// An Ack owed to the primary of an earlier epoch says nothing about the log of this one. Keeping
 	// ackUpTo here once made a new primary count entries that this replica held only of the old epoch,
 	// and an in-sync replica lacked an acknowledged write (I3).
@@ -298,6 +308,7 @@ func (r *Replica) stepDown() {
 	r.change = change{}
 	r.vouching = vouching{}
 	r.prep = preparation{}
+	r.handed, r.kept, r.adopt = handed{}, stall{}, retry{}
 	r.tail = tail{}
 	r.overlay.reset()
 }
@@ -335,6 +346,9 @@ func (r *Replica) Activate(ts rhumb.Timestamp) {
 	// (docs/replication.md#rule-prepare-clock): a lower one could fall below a closed timestamp that a
 	// member has agreed to.
 	r.orders.hlc = max(last.HLC, r.prep.clock)
+	if r.prep.handed {
+		r.proposeAdoption()
+	}
 	r.prep = preparation{}
 	r.tail = tail{first: r.start}
 	for _, p := range r.peers {
@@ -386,7 +400,7 @@ func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect boo
 		p.startProbe(p.next)
 	}
 	p.link = news
-	if r.role == activating && connected && !r.beginsWithoutAsking() {
+	if r.role == activating && connected && r.asksMembers() {
 		// The question was lost with the stream. Ask at once rather than at the next retransmission: the
 		// range is not available meanwhile.
 		r.prep.fetchingFrom = rhumb.NoNode
@@ -410,12 +424,18 @@ func (r *Replica) Tick(now time.Duration) {
 	if r.notice.kind != 0 && r.notice.timer.due(r.now, r.cfg.ChangeRetry) {
 		r.tellMetadata()
 	}
-	if r.role == activating && !r.beginsWithoutAsking() {
+	if r.role == activating && r.asksMembers() {
 		r.tickPreparation()
 	}
 	if r.role != primary {
+		r.tickHanded(step)
+		r.tickOrphaned(step)
+		r.tickWaiting(step)
 		r.tickYield(step)
 		return
+	}
+	if !r.isAdopted() && r.adopt.due(r.now, r.cfg.ChangeRetry) {
+		r.proposeAdoption()
 	}
 	r.tickProgress(step)
 	r.tickChange()
@@ -454,9 +474,9 @@ func (r *Replica) NeedsTick() bool {
 		return true
 	}
 	if r.role != primary {
-		return false
+		return r.handed.epoch != 0 || r.isOrphaned() || r.waiters.len() > 0
 	}
-	if r.change.isActive() || r.commit < r.log.last().Seq || r.wantsToVouch() {
+	if !r.isAdopted() || r.change.isActive() || r.commit < r.log.last().Seq || r.wantsToVouch() {
 		return true
 	}
 	for _, p := range r.peers {
@@ -499,6 +519,10 @@ func (r *Replica) Ready() Ready {
 			// Entries that were never handed out are not durable, so not committed, so still in the tail.
 			r.out.Append, _ = r.tail.entriesFrom(r.handedOut+1, math.MaxInt)
 		}
+		// Last: the message carries every entry up to here, and nothing may be added.
+		if p := r.mayHandOver(); p != nil {
+			r.handOver(p)
+		}
 	}
 	r.prep.done = r.advancePreparation()
 	if r.undone {
@@ -533,6 +557,9 @@ func (r *Replica) setCommit(seq rhumb.Seq) {
 	// A mark is needed while its entry can be undone or acknowledged, so until the entry is both
 	// committed and durable here.
 	r.log.forgetSettled(min(r.commit, r.durable))
+	if r.role == following {
+		r.release() // answers that were kept in a handover
+	}
 	r.dirty = true
 }
 

@@ -27,6 +27,7 @@ import (
 //	activate N / tick N MS / crash N [keep=BATCHES] / start N
 //	peer N of=M [connected=false] [suspect]
 //	elect N in-sync=(…)            lets metadata elect N; replicas nodes=(…) sets the copies
+//	prepare N                      lets metadata prepare a handover to N; cancel cancels it
 //	meta decide|lose               decides or loses the oldest proposal to metadata
 //	stabilize [nodes=(1,2)] [quiet]   repeats ready, persist and deliver among nodes until nothing is left;
 //	    metadata waits
@@ -184,6 +185,12 @@ func run(t *testing.T, c *cluster, td *datadriven.TestData) {
 	case "elect":
 		c.elect(c.first(td)[0].id, nodesArg(td, "in-sync"))
 		runRecord(c)
+	case "prepare":
+		c.prepare(c.first(td)[0].id)
+		runRecord(c)
+	case "cancel":
+		c.change(func(d *rhumb.Range) { d.Prepared = nil })
+		runRecord(c)
 	case "replicas":
 		c.change(func(d *rhumb.Range) { d.Replicas = nodesArg(td, "nodes") })
 		runRecord(c)
@@ -226,6 +233,9 @@ func run(t *testing.T, c *cluster, td *datadriven.TestData) {
 
 func runRecord(c *cluster) {
 	c.logf("version %d epoch %d primary %s in-sync %v replicas %v", c.record.Version, c.record.Epoch, c.record.Primary, c.record.InSync, c.record.Replicas)
+	if h := c.record.Prepared; h != nil {
+		c.logf("  prepared for %s in epoch %d", h.Target, h.Epoch)
+	}
 }
 
 func runPropose(t *testing.T, c *cluster, td *datadriven.TestData) {

@@ -77,6 +77,13 @@ type Ranges interface {
 	// name.
 	Exists(ctx context.Context, id rhumb.RangeID, tables []rhumb.TableID, names [][]byte) ([]bool, error)
 	Leased(id rhumb.RangeID) bool
+	// PrimaryEpoch returns the epoch of which this node is primary of a range, or 0. HandedOver returns the
+	// epoch that this node handed over, and the new primary. Both may be ahead of the metadata.
+	PrimaryEpoch(id rhumb.RangeID) rhumb.Epoch
+	HandedOver(id rhumb.RangeID) (epoch rhumb.Epoch, to rhumb.NodeID, ok bool)
+	// AwaitPrimary waits, within a bound, until this node is primary of an epoch of at least epoch and,
+	// if read is set, serves reads.
+	AwaitPrimary(ctx context.Context, id rhumb.RangeID, epoch rhumb.Epoch, read bool) error
 }
 
 // Peers forwards requests to other nodes.
@@ -347,16 +354,40 @@ func (k *KV) propose(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, do
 		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
-	if r.Primary != k.cfg.Self {
-		// The next node must not choose the range again: its catalog may be older, and an insert that was
-		// placed here must keep its place.
+	// The next node must not choose the range again: its catalog may be older, and an insert that was
+	// placed here must keep its place.
+	pin := func() {
 		q.Write.Region, q.Write.Slot, q.Write.Resolve = uint32(b.Range.Region), uint32(b.Range.Slot), false
+	}
+	switch {
+	case k.isPrimary(r):
+	case rhumb.Epoch(q.Handed) > r.Epoch:
+		go func() {
+			ctx, cancel := k.withDeadline(ctx, q.TimeoutUs)
+			defer cancel()
+			if err := k.cfg.Ranges.AwaitPrimary(ctx, r.ID, rhumb.Epoch(q.Handed), false); err != nil {
+				done(k.failedResponse(q, err, api.Hint{}))
+				return
+			}
+			q.Handed = 0
+			k.propose(ctx, q, b, done)
+			k.cfg.Ranges.Drive()
+		}()
+		return
+	default:
+		pin()
 		k.forwardRequest(ctx, q, r, done)
 		return
 	}
 	start := time.Now()
 	k.cfg.Ranges.Propose(b, func(o rhumb.Outcome, err error) {
 		k.metrics.writeSeconds.Observe(time.Since(start).Seconds())
+		// The batch had no effect here. Its request ID goes with it, so it is applied once.
+		if to, epoch, ok := k.handedTo(q, b.Range, err); ok {
+			pin()
+			k.forwardHanded(ctx, q, r, to, epoch, done)
+			return
+		}
 		if err != nil {
 			// The hint is looked up now, not before: the range may have a new primary since.
 			done(k.failedResponse(q, err, k.rangeHint(b.Range)))
@@ -366,6 +397,28 @@ func (k *KV) propose(ctx context.Context, q *rhumbpb.Request, b *rhumb.Batch, do
 		receipt := rhumb.Receipt{Node: k.cfg.Self, Region: k.cfg.Region, Range: r.ID, Epoch: r.Epoch, Hops: int(q.HopsDone) + 1, Timestamp: o.Version.HLC}
 		done(&rhumbpb.Response{Id: q.Id, Outcome: api.EncodeOutcome(&o), Receipt: api.EncodeReceipt(&receipt)})
 	})
+}
+
+// isPrimary reports whether this node is the primary of a range. Until metadata shows a handover to this node, only the
+// host knows.
+func (k *KV) isPrimary(r *rhumb.Range) bool {
+	return r.Primary == k.cfg.Self || k.cfg.Ranges.PrimaryEpoch(r.ID) > r.Epoch
+}
+
+// handedTo returns the node to which this node handed over a range, if err refused a request for that reason. A request
+// is passed on even if it allows no hops: the client cannot know the new primary before metadata does.
+func (k *KV) handedTo(q *rhumbpb.Request, id rhumb.RangeID, err error) (to rhumb.NodeID, epoch rhumb.Epoch, ok bool) {
+	if err == nil || rhumb.KindOf(err) != rhumb.NotPrimary || q.HopsDone >= hopsMax {
+		return rhumb.NoNode, 0, false
+	}
+	epoch, to, ok = k.cfg.Ranges.HandedOver(id)
+	return to, epoch, ok
+}
+
+// forwardHanded passes a request on to the node to which this node handed over the range.
+func (k *KV) forwardHanded(ctx context.Context, q *rhumbpb.Request, r *rhumb.Range, to rhumb.NodeID, epoch rhumb.Epoch, done func(*rhumbpb.Response)) {
+	q.Handed = uint64(epoch)
+	k.sendOn(ctx, q, to, r, done)
 }
 
 // rangeHint returns a hint with the newest record of a range, from which the client learns the
@@ -522,27 +575,49 @@ func (k *KV) serveRange(ctx context.Context, q *rhumbpb.Request, id rhumb.RangeI
 		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
-	if r.Primary != k.cfg.Self {
+	awaited := rhumb.Epoch(q.Handed) > r.Epoch
+	if !k.isPrimary(r) && !awaited {
 		k.forwardRequest(ctx, q, r, done)
 		return
 	}
-	here := func() {
-		ctx, cancel := k.withDeadline(ctx, q.TimeoutUs)
+	// here answers on this node. Unless it may wait, it returns false if the range is not ready for reads.
+	here := func(mayWait bool) bool {
+		limited, cancel := k.withDeadline(ctx, q.TimeoutUs)
 		defer cancel()
-		resp, err := do(ctx)
+		var resp *rhumbpb.Response
+		if awaited {
+			err = k.cfg.Ranges.AwaitPrimary(limited, id, rhumb.Epoch(q.Handed), true)
+		}
+		if err == nil {
+			resp, err = do(limited)
+		}
+		// A primary that has just begun answers reads once its first entry is committed.
+		if rhumb.KindOf(err) == rhumb.NotPrimary && !awaited && k.cfg.Ranges.PrimaryEpoch(id) > 0 {
+			if !mayWait {
+				err = nil
+				return false
+			}
+			if err = k.cfg.Ranges.AwaitPrimary(limited, id, 1, true); err == nil {
+				resp, err = do(limited)
+			}
+		}
+		if to, epoch, ok := k.handedTo(q, id, err); ok {
+			k.forwardHanded(ctx, q, r, to, epoch, done)
+			return true
+		}
 		if err != nil {
 			resp = k.failedResponse(q, err, k.rangeHint(id))
 		}
 		resp.Id = q.Id
 		done(resp)
+		return true
 	}
 	// With a lease the read is local. Without one it waits for the metadata leader, and would hold up
 	// the next requests of the stream.
-	if k.cfg.Ranges.Leased(id) {
-		here()
+	if !awaited && k.cfg.Ranges.Leased(id) && here(false) {
 		return
 	}
-	go here()
+	go here(true)
 }
 
 // forwardRequest sends a request to the primary of its range, or rejects it with a hint that names
@@ -560,8 +635,14 @@ func (k *KV) forwardRequest(ctx context.Context, q *rhumbpb.Request, r *rhumb.Ra
 		fail(rhumb.NotPrimary, "another node is the primary of the range, and the request may not be forwarded again; retry at the primary")
 		return
 	}
-	// The request is changed in place; its stream does not use it any more.
 	q.Hops--
+	q.Handed = 0
+	k.sendOn(ctx, q, r.Primary, r, done)
+}
+
+// sendOn forwards a request to another node.
+func (k *KV) sendOn(ctx context.Context, q *rhumbpb.Request, to rhumb.NodeID, r *rhumb.Range, done func(*rhumbpb.Response)) {
+	// The request is changed in place; its stream does not use it any more.
 	q.HopsDone++
 	// Whatever the client wrote here is replaced: the connection identifies a client. The other node decides again,
 	// by metadata that is no older than those that allowed the request here.
@@ -575,7 +656,7 @@ func (k *KV) forwardRequest(ctx context.Context, q *rhumbpb.Request, r *rhumb.Ra
 	go func() {
 		ctx, cancel := k.withDeadline(ctx, q.TimeoutUs)
 		defer cancel()
-		resp, err := k.cfg.Peers.Forward(ctx, r.Primary, q)
+		resp, err := k.cfg.Peers.Forward(ctx, to, q)
 		// The client gets the record that this node used, so that it can ask the primary itself.
 		if err != nil {
 			done(k.failedResponse(q, err, api.Hint{Newer: r}))

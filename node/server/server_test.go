@@ -63,10 +63,15 @@ type world struct {
 	forwards []*rhumbpb.Request
 	answer   func(ctx context.Context, to rhumb.NodeID, q *rhumbpb.Request) (*rhumbpb.Response, error)
 	slotErr  error
+	// begun holds the epochs that this node took over before metadata shows them, handed those that it handed over.
+	// lost makes it wait for a handover in vain.
+	begun  map[rhumb.RangeID]rhumb.Epoch
+	handed map[rhumb.RangeID]rhumb.Handover
+	lost   bool
 }
 
 func newWorld() *world {
-	w := &world{ranges: map[rhumb.RangeID]*rhumb.Range{}, items: map[rhumb.RangeID]map[string][]byte{}}
+	w := &world{ranges: map[rhumb.RangeID]*rhumb.Range{}, items: map[rhumb.RangeID]map[string][]byte{}, begun: map[rhumb.RangeID]rhumb.Epoch{}, handed: map[rhumb.RangeID]rhumb.Handover{}}
 	for id, primary := range map[rhumb.RangeID]rhumb.NodeID{home: self, second: self, full: self, open: self, beside: near, away: far} {
 		w.ranges[id] = &rhumb.Range{ID: id, Class: 1, Epoch: 3, Allocated: 3, Version: 5, Primary: primary, InSync: []rhumb.NodeID{primary}, Replicas: []rhumb.NodeID{primary}}
 		w.items[id] = map[string][]byte{}
@@ -164,6 +169,30 @@ func (w *world) Leased(rhumb.RangeID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.unleased
+}
+
+func (w *world) PrimaryEpoch(id rhumb.RangeID) rhumb.Epoch {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.begun[id]
+}
+
+func (w *world) HandedOver(id rhumb.RangeID) (rhumb.Epoch, rhumb.NodeID, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h, ok := w.handed[id]
+	return h.Epoch, h.Target, ok
+}
+
+// AwaitPrimary makes this node primary at once, or fails if it is not to become so.
+func (w *world) AwaitPrimary(_ context.Context, id rhumb.RangeID, epoch rhumb.Epoch, _ bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lost {
+		return rhumb.E("test", rhumb.Unavailable, "the handover was lost")
+	}
+	w.begun[id] = epoch
+	return nil
 }
 
 func (w *world) Forward(ctx context.Context, to rhumb.NodeID, q *rhumbpb.Request) (*rhumbpb.Response, error) {

@@ -147,10 +147,13 @@ func (t *tx) putBlock(b *rhumb.Block) {
 	t.changes.Blocks = append(t.changes.Blocks, rhumb.RangeID{Region: b.Region, Slot: b.First})
 }
 
-// putRange stores a range after dropping the recorded lives of nodes that are quarantined or no
-// longer in sync. A quarantined replica may discard its copy within its life, so its life is no
+// putRange stores a range after dropping outdated parts: a prepared handover to a node that
+// cannot take over any more, and the recorded lives of nodes that are quarantined or no longer in sync. A quarantined replica may discard its copy within its life, so its life is no
 // proof of its contents (docs/replication.md#rule-one-answer).
 func (t *tx) putRange(r *rhumb.Range) {
+	if r.Prepared != nil && !canTakeOver(r, r.Prepared.Target) {
+		r.Prepared = nil
+	}
 	r.Lives = slices.DeleteFunc(r.Lives, func(m rhumb.MemberLife) bool { return !r.IsInSync(m.Node) || r.IsQuarantined(m.Node) })
 	// Decoding yields nil for a missing list. An empty one must not look different.
 	if len(r.Lives) == 0 {

@@ -285,6 +285,11 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 func (t *tx) reelectRanges(id rhumb.NodeID) {
 	load := t.countPrimaries()
 	for r := range t.freezeState().Ranges() {
+		// The earlier life may have begun the reserved epoch, so this life must not. The old primary sees
+		// that the handover has failed.
+		if h := r.Prepared; h != nil && h.Target == id {
+			t.cancelHandover(r)
+		}
 		if r.Primary != id {
 			continue
 		}
@@ -397,6 +402,10 @@ func (t *tx) relieveNode(id rhumb.NodeID) {
 // shrinkInSync stores r with a smaller in-sync set under the same epoch.
 func (t *tx) shrinkInSync(r *rhumb.Range, inSync []rhumb.NodeID) {
 	if len(inSync) == len(r.InSync) {
+		// A node that stays in the set although it is not live must not take over all the same.
+		if h := r.Prepared; h != nil && !t.IsLive(h.Target) {
+			t.cancelHandover(r)
+		}
 		return
 	}
 	next := r.Clone()

@@ -141,7 +141,99 @@ func (t *tx) electPrimary(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID)
 	// Acknowledgements of removed copies name an earlier epoch from now on.
 	next.Removed = nil
 	next.Primary = n
+	// A handover belongs to the epoch in which it was prepared. Its reserved epoch is below the new one.
+	next.Prepared = nil
 	next.InSync = slices.Clone(inSync)
+	next.Version++
+	t.putRange(next)
+	return next
+}
+
+// applyTo reserves the next epoch for the target. In order: the version must be that of the record; the target must
+// be able to take over; no handover to another node may be prepared.
+func (c PrepareHandover) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.PrepareHandover"
+	r, ok := t.Range(c.Range)
+	switch {
+	case !ok:
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
+	case r.Prepared != nil && r.Prepared.Target == c.Target, r.Primary == c.Target:
+		return Result{Range: r}
+	case r.Version != c.Version:
+		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
+	// Only an in-sync member holds every acknowledged entry, as for an election.
+	case !r.IsInSync(c.Target):
+		return refuseRange(op, rhumb.InvalidArgument, r, "%s is not in sync and cannot be primary", c.Target)
+	case !t.IsLive(c.Target):
+		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Target)
+	case r.IsQuarantined(c.Target):
+		return refuseRange(op, rhumb.Conflict, r, "the replica on %s is quarantined and cannot be primary", c.Target)
+	case r.IsLeaving(c.Target):
+		return refuseRange(op, rhumb.Conflict, r, "the replica on %s is to be removed and cannot become primary", c.Target)
+	// The primary may have carried it out already.
+	case r.Prepared != nil:
+		return refuseRange(op, rhumb.Conflict, r, "a handover to %s is prepared; cancel it first", r.Prepared.Target)
+	}
+	next := r.Clone()
+	// Elections and handovers use one counter: an epoch that both could begin would have two primaries.
+	next.Allocated++
+	next.Prepared = &rhumb.Handover{Epoch: next.Allocated, Target: c.Target}
+	next.Version++
+	t.putRange(next)
+	return Result{Range: next}
+}
+
+// canTakeOver reports whether a node may be the target of a handover, as far as the record shows.
+func canTakeOver(r *rhumb.Range, n rhumb.NodeID) bool {
+	return n != r.Primary && r.IsInSync(n) && !r.IsQuarantined(n) && !r.IsLeaving(n)
+}
+
+// applyTo records that the target is primary of the reserved epoch. A node that hands over because it is to stop also
+// leaves the in-sync set, if the set stays at its minimum size.
+func (c AdoptHandover) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.AdoptHandover"
+	r, ok := t.Range(c.Range)
+	switch {
+	case !ok:
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
+	case r.Epoch == c.Epoch:
+		return Result{Range: r}
+	// An election ended the handover, or it was cancelled.
+	case r.Prepared == nil || r.Prepared.Epoch != c.Epoch:
+		return refuseRange(op, rhumb.Conflict, r, "no handover in epoch %d is prepared; the range is in epoch %d", c.Epoch, r.Epoch)
+	}
+	// Its disk may have forgotten that it began the epoch.
+	if n, _ := t.Node(r.Prepared.Target); n.Boot != c.Boot {
+		return refuseRange(op, rhumb.Conflict, r, "%s began epoch %d in life %d, but is in life %d now", n.ID, c.Epoch, c.Boot, n.Boot)
+	}
+	next := r.Clone()
+	next.Epoch, next.Primary, next.Prepared, next.Removed = r.Prepared.Epoch, r.Prepared.Target, nil, nil
+	if !t.IsLive(r.Primary) && len(next.InSync) > t.minInSync(r) {
+		next.InSync = slices.DeleteFunc(next.InSync, func(n rhumb.NodeID) bool { return n == r.Primary })
+	}
+	next.Version++
+	t.putRange(next)
+	return Result{Range: next}
+}
+
+func (c CancelHandover) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.CancelHandover"
+	r, ok := t.Range(c.Range)
+	switch {
+	case !ok:
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
+	case r.Prepared == nil:
+		return Result{Range: r}
+	case r.Version != c.Version:
+		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
+	}
+	return Result{Range: t.cancelHandover(r)}
+}
+
+// cancelHandover stores r without its prepared handover.
+func (t *tx) cancelHandover(r *rhumb.Range) *rhumb.Range {
+	next := r.Clone()
+	next.Prepared = nil
 	next.Version++
 	t.putRange(next)
 	return next

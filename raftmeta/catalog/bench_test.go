@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
@@ -24,11 +25,46 @@ func manyRanges(b *testing.B, n int) *State {
 	return s
 }
 
-func BenchmarkAlterISR100k(b *testing.B) {
+// rangeIDs returns the ids of all ranges.
+func rangeIDs(s *State) (ids []rhumb.RangeID) {
+	for r := range s.Ranges() {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+// BenchmarkState100k reports the memory of a catalog with 100,000 ranges.
+func BenchmarkState100k(b *testing.B) {
+	var before, after runtime.MemStats
+	for b.Loop() {
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		s := manyRanges(b, 100_000)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(s.RangeCount()), "bytes/range")
+	}
+}
+
+// BenchmarkRangeOf100k looks up the range of a home, as every request does.
+func BenchmarkRangeOf100k(b *testing.B) {
 	s := manyRanges(b, 100_000)
 	b.ReportAllocs()
+	// Each range has four slots.
+	slots := s.RangeCount() * rhumb.BucketsDefault / rhumb.BlockSlots
 	for i := 0; b.Loop(); i++ {
-		id := rhumb.RangeID{Region: 1, Slot: rhumb.Slot(i * 7919 % 100_000)}
+		if _, ok := s.RangeOf(rhumb.RangeID{Region: 1, Slot: rhumb.Slot(i * 7919 % slots)}); !ok {
+			b.Fatal("a slot has no range")
+		}
+	}
+}
+
+func BenchmarkAlterISR100k(b *testing.B) {
+	s := manyRanges(b, 100_000)
+	ids := rangeIDs(s)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		id := ids[i*7919%len(ids)]
 		r, _ := s.Range(id)
 		c := AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version}
 		for _, n := range r.InSync {

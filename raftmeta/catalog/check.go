@@ -173,6 +173,11 @@ func (s *State) checkRange(r *rhumb.Range) error {
 	case r.Epoch == 0 || r.Epoch > r.Allocated || r.Version == 0:
 		return brokenInvariant("range %s: epoch %d, allocated epoch %d or version %d is out of order", r.ID, r.Epoch, r.Allocated, r.Version)
 	}
+	// The reserved epoch is above the present one, so that adopting it is a step forward, and was allocated.
+	if h := r.Prepared; h != nil && (h.Epoch <= r.Epoch || h.Epoch > r.Allocated || !canTakeOver(r, h.Target)) {
+		return brokenInvariant("range %s: a handover to %s in epoch %d is prepared, but the range is in epoch %d of %d with primary %s and in-sync set %v",
+			r.ID, h.Target, h.Epoch, r.Epoch, r.Allocated, r.Primary, r.InSync)
+	}
 	for _, id := range r.Replicas {
 		if _, ok := s.Node(id); !ok {
 			return brokenInvariant("range %s: replica %s is not a known node", r.ID, id)

@@ -177,6 +177,18 @@ func (c SetClusterVersion) fillWire(w *wireCommand) {
 
 func (c SetVoters) fillWire(w *wireCommand) { w.Nodes = c.Voters }
 
+func (c PrepareHandover) fillWire(w *wireCommand) {
+	w.Range, w.RangeVersion, w.Node = toWireRangeID(c.Range), c.Version, c.Target
+}
+
+func (c AdoptHandover) fillWire(w *wireCommand) {
+	w.Range, w.Epoch, w.Boot = toWireRangeID(c.Range), c.Epoch, c.Boot
+}
+
+func (c CancelHandover) fillWire(w *wireCommand) {
+	w.Range, w.RangeVersion = toWireRangeID(c.Range), c.Version
+}
+
 func (c Batch) fillWire(w *wireCommand) {
 	// The version of the batch covers its items.
 	w.Items = make([]wireCommand, len(c.Commands))
@@ -237,6 +249,11 @@ var commandDecoders = map[commandCode]func(w *wireCommand) Command{
 	},
 	codeForgetNode: func(w *wireCommand) Command { return ForgetNode{w.Node, w.Boot, w.Empty} },
 	codeSetVoters:  func(w *wireCommand) Command { return SetVoters{w.Nodes} },
+	codePrepareHandover: func(w *wireCommand) Command {
+		return PrepareHandover{w.Range.toRangeID(), w.RangeVersion, w.Node}
+	},
+	codeAdoptHandover:  func(w *wireCommand) Command { return AdoptHandover{w.Range.toRangeID(), w.Epoch, w.Boot} },
+	codeCancelHandover: func(w *wireCommand) Command { return CancelHandover{w.Range.toRangeID(), w.RangeVersion} },
 	codeSetClusterVersion: func(w *wireCommand) Command {
 		return SetClusterVersion{w.ClusterVersion, w.PreviousVersion, w.Nodes}
 	},

@@ -13,12 +13,13 @@ type wireResult struct {
 	Table    rhumb.TableID  `cbor:"7,keyasint,omitempty"`
 	Range    *wireRange     `cbor:"8,keyasint,omitempty"`
 	Items    []wireResult   `cbor:"9,keyasint,omitempty"`
-	// Quarantined, Lives and Recovery belong to Range. wireRange is an array and has no room for
+	// Quarantined, Lives, Recovery and Prepared belong to Range. wireRange is an array and has no room for
 	// them.
 	Quarantined []rhumb.NodeID `cbor:"10,keyasint,omitempty"`
 	Life        rhumb.BootSeq  `cbor:"11,keyasint,omitempty"`
 	Lives       []wireMember   `cbor:"12,keyasint,omitempty"`
 	Recovery    *wireRecovery  `cbor:"13,keyasint,omitempty"`
+	Prepared    *wireHandover  `cbor:"40,keyasint,omitempty"`
 	Last        rhumb.Slot     `cbor:"60,keyasint,omitempty"`
 	Birth       rhumb.Epoch    `cbor:"61,keyasint,omitempty"`
 
@@ -64,6 +65,7 @@ func toWireResult(r Result) wireResult {
 	if r.Range != nil {
 		w.Quarantined, w.Lives = r.Range.Quarantined, toWireLives(r.Range.Lives)
 		w.Recovery = toWireRecovery(r.Range.ID, r.Range.Recovery)
+		w.Prepared = toWireHandover(r.Range.ID, r.Range.Prepared)
 		w.Last, w.Birth = r.Range.Last, r.Range.Birth
 		w.Leaving, w.Removed = r.Range.Leaving, r.Range.Removed
 	}
@@ -87,6 +89,7 @@ func (w *wireResult) toResult() Result {
 	}
 	if r.Range != nil {
 		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.toRecovery()
+		r.Range.Prepared = w.Prepared.toHandover()
 		r.Range.Last, r.Range.Birth = w.Last, w.Birth
 		r.Range.Leaving, r.Range.Removed = w.Leaving, w.Removed
 	}

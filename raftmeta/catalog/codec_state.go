@@ -26,6 +26,7 @@ type wireState struct {
 	Quarantines []wireQuarantine `cbor:"15,keyasint,omitempty"`
 	Lives       []wireLives      `cbor:"16,keyasint,omitempty"`
 	Recoveries  []wireRecovery   `cbor:"17,keyasint,omitempty"`
+	Handovers   []wireHandover   `cbor:"40,keyasint,omitempty"` // prepared ones
 	// Spans belong to Ranges, and Widths to Blocks.
 	Spans  []wireSpan  `cbor:"160,keyasint,omitempty"`
 	Widths []wireWidth `cbor:"161,keyasint,omitempty"`
@@ -82,6 +83,29 @@ func (w *wireRecovery) toRecovery() *rhumb.Recovery {
 		return nil
 	}
 	return &rhumb.Recovery{Epoch: w.Epoch, Node: w.Node, Gone: w.Gone, End: w.End, EndTime: w.EndTime, Known: w.Known}
+}
+
+// wireHandover is the prepared handover of a range.
+type wireHandover struct {
+	_      struct{} `cbor:",toarray"`
+	Region rhumb.RegionID
+	Slot   rhumb.Slot
+	Epoch  rhumb.Epoch
+	Target rhumb.NodeID
+}
+
+func toWireHandover(id rhumb.RangeID, h *rhumb.Handover) *wireHandover {
+	if h == nil {
+		return nil
+	}
+	return &wireHandover{Region: id.Region, Slot: id.Slot, Epoch: h.Epoch, Target: h.Target}
+}
+
+func (w *wireHandover) toHandover() *rhumb.Handover {
+	if w == nil {
+		return nil
+	}
+	return &rhumb.Handover{Epoch: w.Epoch, Target: w.Target}
 }
 
 // wireLives holds the recorded lives of a range that has any.
@@ -224,6 +248,9 @@ func (s *State) Encode() []byte {
 		if r.Recovery != nil {
 			w.Recoveries = append(w.Recoveries, *toWireRecovery(r.ID, r.Recovery))
 		}
+		if r.Prepared != nil {
+			w.Handovers = append(w.Handovers, *toWireHandover(r.ID, r.Prepared))
+		}
 	}
 	return encodeWire(w)
 }
@@ -341,7 +368,7 @@ func (w *wireState) amendRanges(t *tx) error {
 	amend := func(region rhumb.RegionID, slot rhumb.Slot, do func(r *rhumb.Range)) error {
 		r, ok := t.Range(rhumb.RangeID{Region: region, Slot: slot})
 		if !ok {
-			return rhumb.Ef("catalog.Decode", rhumb.Corrupt, "a quarantine, a life or a recovery belongs to the unknown range %d/%d", region, slot)
+			return rhumb.Ef("catalog.Decode", rhumb.Corrupt, "a quarantine, a life, a recovery or a handover belongs to the unknown range %d/%d", region, slot)
 		}
 		// toState has just created the record, but a clone keeps the rule that stored records are
 		// never modified.
@@ -363,6 +390,12 @@ func (w *wireState) amendRanges(t *tx) error {
 	for i := range w.Recoveries {
 		x := &w.Recoveries[i]
 		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Recovery = x.toRecovery() }); err != nil {
+			return err
+		}
+	}
+	for i := range w.Handovers {
+		x := &w.Handovers[i]
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Prepared = x.toHandover() }); err != nil {
 			return err
 		}
 	}

@@ -72,6 +72,9 @@ func goldenCommands() []Command {
 		RevokeBearer{rhumb.Revocation{Name: "user tower", Why: "lost", At: time.Unix(8, 0).UTC()}},
 		RegisterNode{Store: rhumb.UUID{2}, Boot: 5, Name: "eu-2", Proof: &RegistrationProof{At: 7, Chain: [][]byte{{1}, {2}}, Signature: []byte{3}}},
 		ForgetNode{Node: 2, Boot: 6},
+		PrepareHandover{Range: id, Version: 8, Target: 2},
+		AdoptHandover{Range: id, Epoch: 9, Boot: 4},
+		CancelHandover{Range: id, Version: 8},
 		ForgetNode{Node: 2, Boot: 6, Empty: true},
 		StartOperation{Kind: rhumb.OperationMove, Node: 2, Target: 3, Range: id, By: "ann", At: time.Unix(8, 9).UTC()},
 		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, By: "ann", At: time.Unix(8, 9).UTC()},
@@ -132,7 +135,9 @@ func movingState(t testing.TB) *State {
 		return RegisterNode{Binary: testBinary, Store: rhumb.UUID{store}, Boot: 1, Nonce: uint64(store), Region: "fra", Zone: "b"}
 	}
 	for i, cmd := range []Command{
-		join(2), CreateTable{Name: "t", Settings: settings, Placements: []Placement{{Region: 1, Replicas: [][]rhumb.NodeID{{1, 2}}}}}, join(3), join(4),
+		join(2),
+		CreateTable{Name: "t", Settings: settings, Placements: []Placement{{Region: 1, Replicas: [][]rhumb.NodeID{{1, 2}}}}},
+		join(3), join(4),
 		SetReplicas{Range: id, Version: 1, Replicas: []rhumb.NodeID{1, 2, 3, 4}},
 		SetReplicas{Range: id, Version: 2, Replicas: []rhumb.NodeID{1, 2, 3}},
 		StartOperation{Kind: rhumb.OperationDecommission, Node: 3, By: "ann", At: time.Unix(9, 0)},

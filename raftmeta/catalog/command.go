@@ -47,6 +47,10 @@ const (
 	codeForgetNode        commandCode = 33
 	codeRevokeBearer      commandCode = 34
 
+	// Above 140, because command_access.go has the codes from 40 on.
+	codePrepareHandover   commandCode = 140
+	codeAdoptHandover     commandCode = 141
+	codeCancelHandover    commandCode = 142
 	codeStartOperation    commandCode = 50
 	codeUpdateOperation   commandCode = 51
 	codeControlOperation  commandCode = 52
@@ -397,6 +401,32 @@ type ForgetNode struct {
 	Empty bool
 }
 
+// PrepareHandover reserves an epoch for an in-sync node, to which the primary then hands over the range
+// (docs/replication.md#handover). The primary serves on meanwhile. Preparing the same handover again changes
+// nothing; a handover to another node is a Conflict until it is cancelled.
+type PrepareHandover struct {
+	Range   rhumb.RangeID
+	Version uint64
+	Target  rhumb.NodeID
+}
+
+// AdoptHandover makes the target of the prepared handover the primary of the reserved epoch. The target proposes
+// it once it has begun the epoch. A repetition changes nothing. It names no version: the epoch is allocated once, and
+// changes of the record that leave the handover prepared do not matter. Boot must be the registered life of the target,
+// else Conflict: a later life that found itself primary of the epoch would begin it a second time.
+type AdoptHandover struct {
+	Range rhumb.RangeID
+	Epoch rhumb.Epoch
+	Boot  rhumb.BootSeq
+}
+
+// CancelHandover withdraws a prepared handover. The reserved epoch is never allocated again. If the primary has
+// stopped already, it notices and asks for an election.
+type CancelHandover struct {
+	Range   rhumb.RangeID
+	Version uint64
+}
+
 // SetVoters records the voters of the metadata group. The driver of the group applies it with each
 // change of membership.
 type SetVoters struct {
@@ -452,5 +482,13 @@ func (RevokeBearer) wireCode() commandCode       { return codeRevokeBearer }
 func (SetGossipKeys) wireCode() commandCode      { return codeSetGossipKeys }
 func (ForgetNode) wireCode() commandCode         { return codeForgetNode }
 func (SetVoters) wireCode() commandCode          { return codeSetVoters }
-func (SetClusterVersion) wireCode() commandCode  { return codeSetClusterVersion }
-func (Batch) wireCode() commandCode              { return codeBatch }
+func (PrepareHandover) wireCode() commandCode    { return codePrepareHandover }
+func (AdoptHandover) wireCode() commandCode      { return codeAdoptHandover }
+func (CancelHandover) wireCode() commandCode     { return codeCancelHandover }
+
+func (PrepareHandover) needs() rhumb.Feature { return rhumb.FeatureHandover }
+func (AdoptHandover) needs() rhumb.Feature   { return rhumb.FeatureHandover }
+func (CancelHandover) needs() rhumb.Feature  { return rhumb.FeatureHandover }
+
+func (SetClusterVersion) wireCode() commandCode { return codeSetClusterVersion }
+func (Batch) wireCode() commandCode             { return codeBatch }

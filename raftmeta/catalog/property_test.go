@@ -34,9 +34,18 @@ func genCommand(t *rapid.T, s *State) Command {
 			}
 			return EnsureRegionBlocks{Class: id}
 		},
-		"open-slot":       g.openSlot,
-		"alter-isr":       g.alterISR,
-		"elect":           g.elect,
+		"open-slot": g.openSlot,
+		"alter-isr": g.alterISR,
+		"elect":     g.elect,
+		"prepare": func() Command {
+			r, v := g.record()
+			return PrepareHandover{r.ID, v, g.node()}
+		},
+		"adopt": func() Command {
+			r, _ := g.record()
+			return AdoptHandover{r.ID, r.Allocated - rhumb.Epoch(rapid.IntRange(0, 1).Draw(t, "reserved before")), g.boot(g.node())}
+		},
+		"cancel":          func() Command { r, v := g.record(); return CancelHandover{r.ID, v} },
 		"fence":           func() Command { n := g.node(); return FenceNode{n, g.boot(n)} },
 		"set-state":       func() Command { n := g.node(); return SetNodeState{n, g.boot(n), g.state()} },
 		"set-replicas":    g.setReplicas,
@@ -107,7 +116,8 @@ func genCommand(t *rapid.T, s *State) Command {
 	}
 	names := []string{
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
-		"set-replicas", "add-region", "create-class", "start-operation", "control-operation", "update-operation", "set-leaving", "set-setting", "ensure", "set-voters", "forget", "set-trust", "revoke", "set-gossip-keys",
+		"prepare", "prepare", "adopt", "adopt", "cancel",
+		"start-operation", "control-operation", "update-operation", "set-leaving", "set-setting",
 		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
 		"create-user", "set-user", "drop-user", "create-role", "refuse-snapshot", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
 		"drop-table", "remove-class",
@@ -355,13 +365,17 @@ func checkStep(t *rapid.T, old, next *State, changes Changes, single bool) {
 		if !slices.Contains(changes.Ranges, r.ID) {
 			t.Fatalf("range %s changed and is not listed", r.ID)
 		}
+		// A handover begins an epoch that was allocated when it was prepared, and no other.
+		adopted := was.Prepared != nil && r.Epoch == was.Prepared.Epoch && r.Primary == was.Prepared.Target
 		switch {
 		case r.Version <= was.Version:
 			t.Fatalf("version %d after %d of %s", r.Version, was.Version, r.ID)
-		case r.Epoch < was.Epoch || r.Allocated < was.Allocated || r.Epoch != was.Epoch && r.Epoch <= was.Allocated:
+		case r.Epoch < was.Epoch || r.Allocated < was.Allocated || r.Epoch != was.Epoch && r.Epoch <= was.Allocated && !adopted:
 			t.Fatalf("epoch %d of %d after %d of %d: used before", r.Epoch, r.Allocated, was.Epoch, was.Allocated)
 		case r.Primary != was.Primary && r.Epoch == was.Epoch:
 			t.Fatalf("two primaries, %s and %s, in epoch %d", was.Primary, r.Primary, r.Epoch)
+		case single && r.Prepared != nil && !next.IsLive(r.Prepared.Target):
+			t.Fatalf("a handover to %s is prepared, which is not live", r.Prepared.Target)
 		case single && r.Primary != was.Primary && !was.IsInSync(r.Primary):
 			t.Fatalf("%s became primary and was not in sync (%v)", r.Primary, was.InSync)
 		case single && r.Epoch != was.Epoch && !next.IsLive(r.Primary):

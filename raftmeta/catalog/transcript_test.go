@@ -239,6 +239,12 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return c
 	case "elect":
 		return Elect{Range: a.rangeID(), Version: a.num("version"), Node: node, InSync: a.nodes("insync")}
+	case "prepare":
+		return PrepareHandover{Range: a.rangeID(), Version: a.num("version"), Target: node}
+	case "adopt":
+		return AdoptHandover{Range: a.rangeID(), Epoch: rhumb.Epoch(a.num("epoch")), Boot: max(boot, 1)}
+	case "cancel-handover":
+		return CancelHandover{Range: a.rangeID(), Version: a.num("version")}
 	case "recover":
 		return RecoverRange{Range: a.rangeID(), Version: a.num("version"), Node: rhumb.NodeID(a.num("node"))}
 	case "quarantine":
@@ -501,6 +507,9 @@ func rangeString(r *rhumb.Range) string {
 		r.ID, r.Class, r.Epoch, r.Allocated, r.Version, r.Primary, r.Preferred, r.InSync, r.Replicas)
 	if len(r.Quarantined) > 0 {
 		s += fmt.Sprintf(" quarantined=%v", r.Quarantined)
+	}
+	if r.Prepared != nil {
+		s += fmt.Sprintf(" prepared=%s@%d", r.Prepared.Target, r.Prepared.Epoch)
 	}
 	if len(r.Leaving) > 0 {
 		s += fmt.Sprintf(" leaving=%v", r.Leaving)

@@ -24,7 +24,7 @@ type Monitor struct {
 type watched struct {
 	config *rhumb.Range
 	// primaries are the nodes that acted as primary, by epoch (I1).
-	primaries map[rhumb.Epoch]rhumb.NodeID
+	primaries map[rhumb.Epoch]acting
 	// serving is the greatest epoch whose primary could serve a read, servedBy that primary.
 	serving  rhumb.Epoch
 	servedBy rhumb.NodeID
@@ -44,6 +44,12 @@ type watched struct {
 	// that node.
 	closed   rhumb.Timestamp
 	closedBy rhumb.NodeID
+}
+
+// acting is a node in the life in which it acts as primary.
+type acting struct {
+	node rhumb.NodeID
+	life rhumb.BootSeq
 }
 
 // position identifies an entry at a known sequence number.
@@ -66,7 +72,7 @@ func (m *Monitor) watchRange(r rhumb.RangeID) *watched {
 	}
 	w := m.ranges[r]
 	if w == nil {
-		w = &watched{primaries: map[rhumb.Epoch]rhumb.NodeID{}, lost: map[rhumb.NodeID]rhumb.Seq{}}
+		w = &watched{primaries: map[rhumb.Epoch]acting{}, lost: map[rhumb.NodeID]rhumb.Seq{}}
 		m.ranges[r] = w
 	}
 	return w
@@ -102,14 +108,18 @@ func (m *Monitor) Config(r *rhumb.Range) error {
 	return nil
 }
 
-// Primary records that a node acts as primary of an epoch, serving or not (I1).
-func (m *Monitor) Primary(r rhumb.RangeID, e rhumb.Epoch, n rhumb.NodeID) error {
+// Primary records that a node acts as primary of an epoch in one of its lives, serving or not (I1). An epoch is begun once,
+// so a later life of the node is as wrong as another node.
+func (m *Monitor) Primary(r rhumb.RangeID, e rhumb.Epoch, n rhumb.NodeID, life rhumb.BootSeq) error {
 	w := m.watchRange(r)
 	// Being primary is enough: a second one could append, even without serving reads.
-	if other, ok := w.primaries[e]; ok && other != n {
-		return fmt.Errorf("I1: range %s: %s and %s are both primary of epoch %d", r, other, n, e)
+	switch other, ok := w.primaries[e]; {
+	case ok && other.node != n:
+		return fmt.Errorf("I1: range %s: %s and %s are both primary of epoch %d", r, other.node, n, e)
+	case ok && other.life != life:
+		return fmt.Errorf("I1: range %s: %s begins epoch %d in life %d and in life %d", r, n, e, other.life, life)
 	}
-	w.primaries[e] = n
+	w.primaries[e] = acting{n, life}
 	return nil
 }
 

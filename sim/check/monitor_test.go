@@ -64,9 +64,9 @@ func TestMonitor(t *testing.T) {
 		steps     steps
 	}{
 		{"one primary per epoch", "I1", steps{
-			func(m *Monitor) error { return m.Primary(testRange, 3, 1) },
-			func(m *Monitor) error { return m.Primary(testRange, 4, 2) },
-			func(m *Monitor) error { return m.Primary(testRange, 3, 2) },
+			func(m *Monitor) error { return m.Primary(testRange, 3, 1, 1) },
+			func(m *Monitor) error { return m.Primary(testRange, 4, 2, 1) },
+			func(m *Monitor) error { return m.Primary(testRange, 3, 2, 1) },
 		}},
 		{"metadata names two primaries", "I1", steps{set(config(1, 1, 1, 1, 2)), set(config(1, 2, 2, 1, 2))}},
 		{"two entries in one place and epoch", "I2", steps{
@@ -138,10 +138,10 @@ func TestMonitorCourse(t *testing.T) {
 	held := func(rhumb.NodeID) Replica { return fakeDisk(log) }
 	m := Monitor{MinInSync: 2}
 	for i, step := range []error{
-		m.Config(config(1, 1, 1, 1, 2, 3)), m.Primary(testRange, 1, 1),
+		m.Config(config(1, 1, 1, 1, 2, 3)), m.Primary(testRange, 1, 1, 1),
 		m.Appended(testRange, 1, log[0]), m.Appended(testRange, 2, log[0]), m.Committed(testRange, 1, log[0]),
 		m.Serving(testRange, 1, 1, 1), m.Appended(testRange, 1, log[1]), m.Committed(testRange, 1, log[1]),
-		m.Acked(testRange, 2, held), m.Read(testRange, 1, 2, 2), m.Config(config(2, 2, 2, 2, 3)), m.Primary(testRange, 2, 2),
+		m.Acked(testRange, 2, held), m.Read(testRange, 1, 2, 2), m.Config(config(2, 2, 2, 2, 3)), m.Primary(testRange, 2, 2, 1),
 		m.Appended(testRange, 2, log[2]), m.Committed(testRange, 2, log[0]), m.Committed(testRange, 2, log[1]),
 		m.Committed(testRange, 2, log[2]), m.Serving(testRange, 2, 2, 3), m.Held(testRange, held),
 	} {
