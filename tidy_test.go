@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "node/transfer", "storage/storagetest", "client/login", "client/stream", "snapshot/segment", "snapshot/reader"},
 	{"raftmeta", "client", "node/session", "snapshot/roll", "snapshot/inspect"},
-	{"snapshot", "cli/target"},
+	{"snapshot", "cli/target", "cli/upgrade"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
 	{"sim", "bench", "bench/image", "ingest", "demo"},
@@ -44,7 +44,7 @@ var layers = [][]string{
 // that one seed replays one run. Only time's plain data, such as time.Duration, is allowed.
 var pure = []string{
 	".", "access", "entry", "keys", "geo", "geo/rtt", "raftmeta/place", "raftmeta/catalog", "node/closed", "node/replica", "node/lease",
-	"snapshot/format", "snapshot/roll", "snapshot/rtree", "cli/doctor", "cli/exit", "cli/health",
+	"snapshot/format", "snapshot/roll", "snapshot/rtree", "cli/doctor", "cli/exit", "cli/health", "cli/upgrade",
 }
 
 // carriesContext lists the pure packages that may import context, because their values travel in one.

@@ -200,6 +200,11 @@ type NodeStatus struct {
 	Sights        []NodeSight         `json:"sights,omitempty"`
 	// Metadata describes the node's replica of the metadata group, nil if it has none.
 	Metadata *MetadataReplica `json:"metadata,omitempty"`
+	// ClusterVersion is the active cluster version, as the node has applied it; rhumb.VersionBase if the node's
+	// program knows no cluster versions.
+	ClusterVersion rhumb.ClusterVersion `json:"cluster_version,omitempty"`
+	// DatabaseFormat is the lowest format of the node's databases, 0 if the program does not report it.
+	DatabaseFormat uint32 `json:"database_format,omitempty"`
 }
 
 // MetadataReplica describes a node's replica of the metadata group.
@@ -289,6 +294,10 @@ func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {
 		Timestamp: rhumb.Timestamp(m.GetTimestamp()), Uptime: time.Duration(m.GetUptimeNs()),
 	}
 	s.Suspected = nodeIDs(m.GetSuspected())
+	s.DatabaseFormat = m.GetDatabaseFormat()
+	if m != nil {
+		s.ClusterVersion = max(rhumb.ClusterVersion(m.GetClusterVersion()), rhumb.VersionBase)
+	}
 	s.Metadata = metadataReplica(m.GetMetadata())
 	for _, st := range m.GetStores() {
 		id, _ := api.DecodeUUID(st.GetId()) // a damaged id shows as none

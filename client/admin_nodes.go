@@ -34,3 +34,18 @@ func (c *Client) ForgetNode(ctx context.Context, node rhumb.NodeID) (rhumb.Node,
 	}
 	return api.DecodeNode(resp.GetNode())
 }
+
+// FinalizeUpgrade raises the cluster version from previous to version (docs/operations/upgrade.md). Nodes can
+// then not go back to the previous release. without names fenced nodes that need not support the version. The
+// error kind Conflict means that a node runs an older program, or that another version is active.
+func (c *Client) FinalizeUpgrade(ctx context.Context, version, previous rhumb.ClusterVersion, without []rhumb.NodeID) error {
+	const op rhumb.Op = "client.Client.FinalizeUpgrade"
+	q := &rhumbpb.FinalizeUpgradeRequest{Version: uint32(version), Previous: uint32(previous)}
+	for _, n := range without {
+		q.Without = append(q.Without, uint32(n))
+	}
+	_, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.FinalizeUpgradeResponse, error) {
+		return cc.FinalizeUpgrade(ctx, q)
+	})
+	return rhumb.Wrap(op, err)
+}

@@ -106,6 +106,10 @@ func TestClientsReturn(t *testing.T) {
 	var open []*client.Client
 	for range clients {
 		c, err := client.Open(t.Context(), cfg)
+		// On a busy machine no node may answer in time. The test is about the clients' return, not their first arrival.
+		for rhumb.KindOf(err) == rhumb.Unavailable && t.Context().Err() == nil {
+			c, err = client.Open(t.Context(), cfg)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -124,4 +124,3 @@ func TestDropTable(t *testing.T) {
 		t.Errorf("the new table has a record of the old one: %.20q", got)
 	}
 }
-

@@ -300,7 +300,7 @@ func (n *Node) registerLife(m *member) (*rhumb.Node, error) {
 		err := n.registerOnce(m)
 		// These kinds do not change with time or with the member that is asked. All others are
 		// retried.
-		if k := rhumb.KindOf(err); k == rhumb.WrongCluster || k == rhumb.InvalidArgument || k == rhumb.NotFound || k == rhumb.Conflict {
+		if k := rhumb.KindOf(err); k == rhumb.WrongCluster || k == rhumb.InvalidArgument || k == rhumb.NotFound || k == rhumb.Conflict || k == rhumb.Incompatible {
 			return nil, err
 		}
 		if err != nil {

@@ -205,7 +205,7 @@ func TestLaterLifeIsLookedForWhereItIs(t *testing.T) {
 	}
 	await(t, "gossip is heard", func() bool { return len(n.gossip.Members()) == 2 })
 	register := catalog.RegisterNode{
-		Store: rhumb.UUID{1}, Boot: 1, Nonce: 1, Region: "singapore", Zone: "b", HasLocation: true,
+		Binary: rhumb.ThisBuild("test").String(), Store: rhumb.UUID{1}, Boot: 1, Nonce: 1, Region: "singapore", Zone: "b", HasLocation: true,
 		Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:1", AdminAddr: "127.0.0.1:1", // no node listens there
 	}
 	if res, err := n.member.Load().group.Propose(t.Context(), register); err != nil || res.Err() != nil || res.Node != 2 {

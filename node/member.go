@@ -116,6 +116,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 	n.peers.Open(m.network)
 	m.work.Go(m.watchGroup)
 	m.work.Go(m.followSecurity)
+	m.work.Go(m.followVersion)
 	m.work.Go(m.mendGossip)
 	return m, nil
 }
@@ -305,6 +306,35 @@ func (m *member) followSecurity() {
 		}
 		if u.Full || u.Changes.Security {
 			m.n.applySecurity(u.State.Security())
+		}
+	}
+}
+
+// followVersion raises the formats of the databases when the cluster version is raised, and stops the node if its
+// program does not support the active version. It begins before the node is registered: the node may have been
+// stopped while the version was raised.
+func (m *member) followVersion() {
+	watch := m.group.Watch()
+	defer watch.Close()
+	for {
+		u, err := watch.Next(m.ctx)
+		if err != nil {
+			return
+		}
+		if !u.Full && !u.Changes.Version {
+			continue
+		}
+		// A copy that belongs to no cluster yet says nothing about the version.
+		if u.State.Cluster().IsZero() {
+			continue
+		}
+		if err := rhumb.ThisBuild(m.n.cfg.Version).CheckActive(u.State.Version()); err != nil {
+			m.n.cfg.Fatal(err)
+			return
+		}
+		if err := m.n.engine.RaiseFormat(u.State.Version()); err != nil {
+			m.n.cfg.Fatal(err)
+			return
 		}
 	}
 }

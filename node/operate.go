@@ -48,6 +48,7 @@ const summaryTimeout = time.Second
 // Info returns the state of the node.
 func (n *Node) Info(ctx context.Context) server.Info {
 	i := n.Ping()
+	i.DatabaseFormat = n.engine.Format()
 	// Also for a node that cannot register: an operator needs the state of its metadata
 	// group.
 	if m := n.currentMember(); m != nil {

@@ -72,7 +72,7 @@ func TestRegistrationIsSigned(t *testing.T) {
 	restart := leader.registerCommand()
 	restart.Boot, restart.Nonce, restart.Previous = victim.Boot+1, 77, leader.life.Nonce
 	fresh := catalog.RegisterNode{
-		Store: rhumb.UUID{7}, Boot: 1, Nonce: 7, Region: "singapore", Zone: "z", HasLocation: true, Location: rhumb.Point{Lat: 1, Lon: 2},
+		Binary: rhumb.ThisBuild("test").String(), Store: rhumb.UUID{7}, Boot: 1, Nonce: 7, Region: "singapore", Zone: "z", HasLocation: true, Location: rhumb.Point{Lat: 1, Lon: 2},
 		Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3", Name: "eu-7",
 	}
 	nameless := fresh
@@ -148,7 +148,7 @@ func TestRegistrationIsSigned(t *testing.T) {
 	// The member that a node asks to join.
 	joiner := a.Node(t, "eu-8").Source(t)
 	eighth := fresh
-	eighth.Store, eighth.Name = rhumb.UUID{8}, "eu-8"
+	eighth.Store, eighth.Name, eighth.Addr = rhumb.UUID{8}, "eu-8", "127.0.0.8:1"
 	for _, tc := range []struct {
 		what string
 		cmd  catalog.RegisterNode
@@ -167,7 +167,7 @@ func TestRegistrationIsSigned(t *testing.T) {
 		c := tc.cmd
 		_, err = rhumbpb.NewClusterClient(conn).Join(t.Context(), &rhumbpb.JoinRequest{
 			Cluster: api.EncodeUUID(c.Cluster), Identity: api.EncodeIdentity(rhumb.NodeIdentity{Node: c.Node, Store: c.Store, Boot: c.Boot}), Nonce: c.Nonce,
-			RegionName: c.Region, Node: &rhumbpb.Node{Zone: c.Zone, Location: api.EncodePoint(c.Location), Addr: c.Addr, HeartbeatAddr: c.HeartbeatAddr, AdminAddr: c.AdminAddr},
+			RegionName: c.Region, Node: &rhumbpb.Node{Zone: c.Zone, Location: api.EncodePoint(c.Location), Addr: c.Addr, HeartbeatAddr: c.HeartbeatAddr, AdminAddr: c.AdminAddr, Binary: c.Binary},
 			Proof: encodeProof(c.Proof),
 		})
 		if err != nil {

@@ -125,11 +125,14 @@ var (
 	quarantinedDesc = clusterDesc("quarantined_replicas", "Replicas that are quarantined.")
 	displacedDesc   = clusterDesc("displaced_ranges", "Ranges whose primary is not the preferred one.")
 	noIntactDesc    = clusterDesc("lost_ranges", "Ranges without an intact in-sync replica. They are not served until an operator accepts the loss.")
-	loopsDesc       = clusterDesc("rebirth_loops", "1 if this node was fenced while alive, and began a new life, too often within a minute.")
+	// The version that the nodes have agreed to use, and how many of them could use a newer one: docs/operations/upgrade.md.
+	versionDesc = clusterDesc("version", "Active cluster version.")
+	aheadDesc   = clusterDesc("ahead_nodes", "Nodes whose program supports a newer cluster version than the active one: an upgrade is not finished.")
+	loopsDesc   = clusterDesc("rebirth_loops", "1 if this node was fenced while alive, and began a new life, too often within a minute.")
 )
 
 func (c clusterCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{fencedDesc, deadRegionsDesc, shortDesc, quarantinedDesc, displacedDesc, noIntactDesc, loopsDesc} {
+	for _, d := range []*prometheus.Desc{fencedDesc, deadRegionsDesc, shortDesc, quarantinedDesc, displacedDesc, noIntactDesc, loopsDesc, versionDesc, aheadDesc} {
 		ch <- d
 	}
 }
@@ -138,8 +141,12 @@ func (c clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	st := c.state()
 	count := map[*prometheus.Desc]int{}
 	nodes, live := map[rhumb.RegionID]int{}, map[rhumb.RegionID]int{}
+	count[versionDesc] = int(st.Version())
 	for d := range st.Nodes() {
 		nodes[d.Region]++
+		if !d.Forgotten && d.Build().Max > st.Version() {
+			count[aheadDesc]++
+		}
 		if d.State == rhumb.NodeFenced {
 			count[fencedDesc]++
 		} else {
@@ -171,7 +178,7 @@ func (c clusterCollector) Collect(ch chan<- prometheus.Metric) {
 			count[loopsDesc]++
 		}
 	}
-	for _, d := range []*prometheus.Desc{fencedDesc, deadRegionsDesc, shortDesc, quarantinedDesc, displacedDesc, noIntactDesc, loopsDesc} {
+	for _, d := range []*prometheus.Desc{fencedDesc, deadRegionsDesc, shortDesc, quarantinedDesc, displacedDesc, noIntactDesc, loopsDesc, versionDesc, aheadDesc} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(count[d]))
 	}
 }

@@ -343,8 +343,9 @@ func (f *exportFile) finish() []uint32 {
 func (s *Store) tableOptions() sstable.WriterOptions {
 	o := s.pebbleOptions()
 	o.EnsureDefaults()
-	// Excising leaves nothing below the tables, so they become part of the last level.
-	return o.MakeWriterOptions(len(o.Levels)-1, pebbleFormat.MaxTableFormat())
+	// Excising leaves nothing below the tables, so they become part of the last level. The recipient may still have
+	// the oldest format that is supported.
+	return o.MakeWriterOptions(len(o.Levels)-1, pebbleBase.MaxTableFormat())
 }
 
 // path returns the path of a file of the export.

@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -137,7 +138,7 @@ func TestNewerFormat(t *testing.T) {
 			return binary.BigEndian.AppendUint64(b, xxh3.Hash(b))
 		},
 		"database": func(b []byte) []byte {
-			binary.BigEndian.PutUint32(b[12:], uint32(pebbleFormat)+1)
+			binary.BigEndian.PutUint32(b[12:], uint32(pebbleNewest)+1)
 			return binary.BigEndian.AppendUint64(b[:len(b)-checksumSize], xxh3.Hash(b[:len(b)-checksumSize]))
 		},
 	} {
@@ -181,7 +182,7 @@ func TestNewerFormat(t *testing.T) {
 // store that opens.
 func TestHalfMade(t *testing.T) {
 	fs := vfs.NewMem()
-	h := header{pebbleFormat: uint32(pebbleFormat), store: newUUID()}
+	h := header{pebbleFormat: uint32(pebbleBase), store: newUUID()}
 	h.engine = h.store
 	if err := fs.MkdirAll("/d", 0o755); err != nil {
 		t.Fatal(err)
@@ -421,6 +422,84 @@ func (fs *reuseCounter) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCa
 		fs.reused++
 	}
 	return fs.FS.ReuseForWrite(oldname, newname, c)
+}
+
+// TestRaiseFormat guards that a database gets a format which the previous build cannot open only with the
+// cluster version, also if the process dies between the two files that name the format, and keeps its content.
+func TestRaiseFormat(t *testing.T) {
+	fs := vfs.NewMem()
+	open := func() *Engine {
+		t.Helper()
+		e, err := OpenEngine([]string{"/a", "/b"}, Config{FS: fs, MemTableBytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	closeEngine := func(e *Engine) {
+		t.Helper()
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(e *Engine, format pebble.FormatMajorVersion) {
+		t.Helper()
+		if got := e.Format(); got != uint32(format) {
+			t.Errorf("format %d, want %d", got, format)
+		}
+		for i, s := range e.stores {
+			if h, _, err := readHeader(fs, s.Dir()); err != nil || h.pebbleFormat != uint32(format) {
+				t.Errorf("the STORE file %d names format %d, want %d (%v)", i, h.pebbleFormat, format, err)
+			}
+		}
+		if v, ok, err := e.Local(9).Get([]byte("k")); format > pebbleBase && (err != nil || !ok || string(v) != "v") {
+			t.Errorf("the content is %q, %v, %v", v, ok, err)
+		}
+	}
+	e := open()
+	if err := errors.Join(e.Local(9).Set([]byte("k"), []byte("v")), e.RaiseFormat(rhumb.VersionBase)); err != nil {
+		t.Fatal(err)
+	}
+	expect(e, pebbleBase)
+	closeEngine(e)
+	e = open()
+	expect(e, pebbleBase)
+	for range 2 {
+		if err := e.RaiseFormat(rhumb.VersionNewest); err != nil {
+			t.Fatal(err)
+		}
+		expect(e, pebbleNewest)
+	}
+	// Versions never fall, and neither does a format.
+	if err := e.RaiseFormat(rhumb.VersionBase); err != nil {
+		t.Fatal(err)
+	}
+	closeEngine(e)
+	e = open()
+	expect(e, pebbleNewest)
+	closeEngine(e)
+
+	// A crash after the STORE file and before the database.
+	fs = vfs.NewMem()
+	e = open()
+	if err := e.Local(9).Set([]byte("k"), []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	h := e.stores[1].header
+	closeEngine(e)
+	h.pebbleFormat = uint32(pebbleNewest)
+	if err := writeHeader(fs, "/b", &h); err != nil {
+		t.Fatal(err)
+	}
+	e = open()
+	if got := e.stores[1].db.FormatMajorVersion(); got != pebbleNewest || e.stores[0].db.FormatMajorVersion() != pebbleBase {
+		t.Errorf("formats %d and %d after the crash", e.stores[0].db.FormatMajorVersion(), got)
+	}
+	if err := e.RaiseFormat(rhumb.VersionNewest); err != nil {
+		t.Fatal(err)
+	}
+	expect(e, pebbleNewest)
+	closeEngine(e)
 }
 
 // FuzzDecodeSet: the decoder of descriptions of sets never panics, and accepts only what it encodes

@@ -12,12 +12,6 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// pebbleFormat is the format of a store's database. It is raised only together with the version of
-// the cluster (section 1.19 of the replication design), because an older binary cannot open a newer
-// format. Two properties of this format are needed: log chunks distinguish damage from the end of
-// the log, and the footers of tables have a checksum.
-const pebbleFormat = pebble.FormatTableFormatV6
-
 // comparer is the key order of package keys in Pebble's form. The name is stored in every table:
 // Pebble opens no table that another comparer wrote.
 var comparer = &pebble.Comparer{
@@ -59,7 +53,7 @@ const (
 func (s *Store) pebbleOptions() *pebble.Options {
 	o := &pebble.Options{
 		Comparer:                    comparer,
-		FormatMajorVersion:          pebbleFormat,
+		FormatMajorVersion:          max(pebbleBase, pebble.FormatMajorVersion(s.header.pebbleFormat)),
 		FS:                          s.fs,
 		Cache:                       s.cfg.cache,
 		MemTableSize:                uint64(s.cfg.MemTableBytes),

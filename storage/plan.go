@@ -28,8 +28,8 @@ func peekDirs(fsys vfs.FS, dirs []string) ([]storeDir, error) {
 		if d.header, d.found, err = readHeader(fsys, d.dir); err != nil {
 			return nil, err
 		}
-		if f := d.header.pebbleFormat; f > uint32(pebbleFormat) {
-			return nil, rhumb.Ef("storage.Open", rhumb.Incompatible, "%s: the database has format %d, and this binary writes format %d; use the binary that wrote the store, or a newer one", d.dir, f, pebbleFormat)
+		if f := d.header.pebbleFormat; f > uint32(pebbleNewest) {
+			return nil, rhumb.Ef("storage.Open", rhumb.Incompatible, "%s: the database has format %d, and this binary reads formats up to %d; use the binary that wrote the store, or a newer one", d.dir, f, pebbleNewest)
 		}
 		if d.stray, err = strayFile(fsys, d.dir); err != nil {
 			return nil, err
@@ -127,7 +127,7 @@ func planEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan
 		// own.
 		h := dirs[i].header
 		if slices.Contains(p.make, i) {
-			h = header{pebbleFormat: uint32(pebbleFormat), cluster: known.header.cluster, node: known.header.node, index: uint16(i), store: fresh[i], engine: known.header.engine}
+			h = header{pebbleFormat: uint32(pebbleBase), cluster: known.header.cluster, node: known.header.node, index: uint16(i), store: fresh[i], engine: known.header.engine}
 		}
 		if slices.Contains(p.lost, i) {
 			// Boot 0 would mean that the store never started. The boot sequence of a node never
@@ -223,7 +223,7 @@ func newEngine(dirs []storeDir, accept []int, fresh []rhumb.UUID) (p enginePlan,
 		}
 		p.make = append(p.make, i)
 		p.headers = append(p.headers, header{
-			pebbleFormat: uint32(pebbleFormat), index: uint16(i), count: uint16(len(dirs)), store: fresh[i], engine: fresh[0], stores: fresh, list: 1,
+			pebbleFormat: uint32(pebbleBase), index: uint16(i), count: uint16(len(dirs)), store: fresh[i], engine: fresh[0], stores: fresh, list: 1,
 		})
 	}
 	return p, nil

@@ -213,7 +213,7 @@ func (v *verifier) tableFile(path string) error {
 // verifyOptions returns options that open a database without changing it.
 func verifyOptions(fsys vfs.FS) *pebble.Options {
 	o := &pebble.Options{
-		Comparer: comparer, FormatMajorVersion: pebbleFormat, FS: fsys, ReadOnly: true, ErrorIfNotExists: true,
+		Comparer: comparer, FormatMajorVersion: pebbleNewest, FS: fsys, ReadOnly: true, ErrorIfNotExists: true,
 		Logger: quiet{}, EventListener: &pebble.EventListener{DataCorruption: func(pebble.DataCorruptionInfo) {}},
 	}
 	o.EnsureDefaults()

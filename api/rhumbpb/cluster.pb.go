@@ -608,6 +608,122 @@ func (x *AddRegionResponse) GetRevision() uint64 {
 	return 0
 }
 
+type FinalizeUpgradeRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The active version that the caller saw.
+	Previous uint32 `protobuf:"varint,2,opt,name=previous,proto3" json:"previous,omitempty"`
+	// Fenced nodes that need not support the version. They cannot return before they do.
+	Without       []uint32 `protobuf:"varint,3,rep,packed,name=without,proto3" json:"without,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinalizeUpgradeRequest) Reset() {
+	*x = FinalizeUpgradeRequest{}
+	mi := &file_api_cluster_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinalizeUpgradeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinalizeUpgradeRequest) ProtoMessage() {}
+
+func (x *FinalizeUpgradeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinalizeUpgradeRequest.ProtoReflect.Descriptor instead.
+func (*FinalizeUpgradeRequest) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *FinalizeUpgradeRequest) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *FinalizeUpgradeRequest) GetPrevious() uint32 {
+	if x != nil {
+		return x.Previous
+	}
+	return 0
+}
+
+func (x *FinalizeUpgradeRequest) GetWithout() []uint32 {
+	if x != nil {
+		return x.Without
+	}
+	return nil
+}
+
+type FinalizeUpgradeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The active version.
+	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The revision at which the version is active.
+	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinalizeUpgradeResponse) Reset() {
+	*x = FinalizeUpgradeResponse{}
+	mi := &file_api_cluster_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinalizeUpgradeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinalizeUpgradeResponse) ProtoMessage() {}
+
+func (x *FinalizeUpgradeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinalizeUpgradeResponse.ProtoReflect.Descriptor instead.
+func (*FinalizeUpgradeResponse) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *FinalizeUpgradeResponse) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *FinalizeUpgradeResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type ForgetNodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -617,7 +733,7 @@ type ForgetNodeRequest struct {
 
 func (x *ForgetNodeRequest) Reset() {
 	*x = ForgetNodeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +745,7 @@ func (x *ForgetNodeRequest) String() string {
 func (*ForgetNodeRequest) ProtoMessage() {}
 
 func (x *ForgetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[10]
+	mi := &file_api_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +758,7 @@ func (x *ForgetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetNodeRequest.ProtoReflect.Descriptor instead.
 func (*ForgetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{10}
+	return file_api_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ForgetNodeRequest) GetNode() uint32 {
@@ -662,7 +778,7 @@ type ForgetNodeResponse struct {
 
 func (x *ForgetNodeResponse) Reset() {
 	*x = ForgetNodeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +790,7 @@ func (x *ForgetNodeResponse) String() string {
 func (*ForgetNodeResponse) ProtoMessage() {}
 
 func (x *ForgetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[11]
+	mi := &file_api_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +803,7 @@ func (x *ForgetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetNodeResponse.ProtoReflect.Descriptor instead.
 func (*ForgetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{11}
+	return file_api_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ForgetNodeResponse) GetNode() *Node {
@@ -712,7 +828,7 @@ type PingRequest struct {
 
 func (x *PingRequest) Reset() {
 	*x = PingRequest{}
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +840,7 @@ func (x *PingRequest) String() string {
 func (*PingRequest) ProtoMessage() {}
 
 func (x *PingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[12]
+	mi := &file_api_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +853,7 @@ func (x *PingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingRequest.ProtoReflect.Descriptor instead.
 func (*PingRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{12}
+	return file_api_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 type PingResponse struct {
@@ -761,7 +877,7 @@ type PingResponse struct {
 
 func (x *PingResponse) Reset() {
 	*x = PingResponse{}
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +889,7 @@ func (x *PingResponse) String() string {
 func (*PingResponse) ProtoMessage() {}
 
 func (x *PingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[13]
+	mi := &file_api_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +902,7 @@ func (x *PingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PingResponse.ProtoReflect.Descriptor instead.
 func (*PingResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{13}
+	return file_api_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PingResponse) GetCluster() []byte {
@@ -853,7 +969,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +981,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[14]
+	mi := &file_api_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +994,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{14}
+	return file_api_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 type StoreStatus struct {
@@ -900,7 +1016,7 @@ type StoreStatus struct {
 
 func (x *StoreStatus) Reset() {
 	*x = StoreStatus{}
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1028,7 @@ func (x *StoreStatus) String() string {
 func (*StoreStatus) ProtoMessage() {}
 
 func (x *StoreStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[15]
+	mi := &file_api_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1041,7 @@ func (x *StoreStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
 func (*StoreStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{15}
+	return file_api_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StoreStatus) GetDir() string {
@@ -998,7 +1114,7 @@ type StoreDamage struct {
 
 func (x *StoreDamage) Reset() {
 	*x = StoreDamage{}
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1010,7 +1126,7 @@ func (x *StoreDamage) String() string {
 func (*StoreDamage) ProtoMessage() {}
 
 func (x *StoreDamage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[16]
+	mi := &file_api_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1023,7 +1139,7 @@ func (x *StoreDamage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreDamage.ProtoReflect.Descriptor instead.
 func (*StoreDamage) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{16}
+	return file_api_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StoreDamage) GetFile() string {
@@ -1068,7 +1184,7 @@ type ReplicaTrouble struct {
 
 func (x *ReplicaTrouble) Reset() {
 	*x = ReplicaTrouble{}
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1196,7 @@ func (x *ReplicaTrouble) String() string {
 func (*ReplicaTrouble) ProtoMessage() {}
 
 func (x *ReplicaTrouble) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[17]
+	mi := &file_api_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1209,7 @@ func (x *ReplicaTrouble) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaTrouble.ProtoReflect.Descriptor instead.
 func (*ReplicaTrouble) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{17}
+	return file_api_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReplicaTrouble) GetKind() ReplicaTroubleKind {
@@ -1138,7 +1254,7 @@ type NodeSight struct {
 
 func (x *NodeSight) Reset() {
 	*x = NodeSight{}
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1266,7 @@ func (x *NodeSight) String() string {
 func (*NodeSight) ProtoMessage() {}
 
 func (x *NodeSight) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[18]
+	mi := &file_api_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1279,7 @@ func (x *NodeSight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSight.ProtoReflect.Descriptor instead.
 func (*NodeSight) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{18}
+	return file_api_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *NodeSight) GetNode() uint32 {
@@ -1206,7 +1322,7 @@ type MetadataReplica struct {
 
 func (x *MetadataReplica) Reset() {
 	*x = MetadataReplica{}
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1334,7 @@ func (x *MetadataReplica) String() string {
 func (*MetadataReplica) ProtoMessage() {}
 
 func (x *MetadataReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[19]
+	mi := &file_api_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1347,7 @@ func (x *MetadataReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataReplica.ProtoReflect.Descriptor instead.
 func (*MetadataReplica) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{19}
+	return file_api_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MetadataReplica) GetSilent() bool {
@@ -1285,7 +1401,7 @@ type MetadataRecovery struct {
 
 func (x *MetadataRecovery) Reset() {
 	*x = MetadataRecovery{}
-	mi := &file_api_cluster_proto_msgTypes[20]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1413,7 @@ func (x *MetadataRecovery) String() string {
 func (*MetadataRecovery) ProtoMessage() {}
 
 func (x *MetadataRecovery) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[20]
+	mi := &file_api_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1426,7 @@ func (x *MetadataRecovery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataRecovery.ProtoReflect.Descriptor instead.
 func (*MetadataRecovery) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{20}
+	return file_api_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MetadataRecovery) GetAtNs() int64 {
@@ -1364,14 +1480,18 @@ type StatusResponse struct {
 	TroubleCounts map[uint32]uint32 `protobuf:"bytes,14,rep,name=trouble_counts,json=troubleCounts,proto3" json:"trouble_counts,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Sights        []*NodeSight      `protobuf:"bytes,15,rep,name=sights,proto3" json:"sights,omitempty"`
 	// Absent while the node has no replica of the metadata.
-	Metadata      *MetadataReplica `protobuf:"bytes,16,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Metadata *MetadataReplica `protobuf:"bytes,16,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// The active cluster version, as this node has applied it. 0: the program knows no cluster versions.
+	ClusterVersion uint32 `protobuf:"varint,30,opt,name=cluster_version,json=clusterVersion,proto3" json:"cluster_version,omitempty"`
+	// The lowest format of the databases of this node.
+	DatabaseFormat uint32 `protobuf:"varint,31,opt,name=database_format,json=databaseFormat,proto3" json:"database_format,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_api_cluster_proto_msgTypes[21]
+	mi := &file_api_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1503,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[21]
+	mi := &file_api_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1516,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{21}
+	return file_api_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StatusResponse) GetCluster() []byte {
@@ -1511,6 +1631,20 @@ func (x *StatusResponse) GetMetadata() *MetadataReplica {
 	return nil
 }
 
+func (x *StatusResponse) GetClusterVersion() uint32 {
+	if x != nil {
+		return x.ClusterVersion
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetDatabaseFormat() uint32 {
+	if x != nil {
+		return x.DatabaseFormat
+	}
+	return 0
+}
+
 type GetMetadataRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Waits until the node has applied this revision; 0 does not wait.
@@ -1521,7 +1655,7 @@ type GetMetadataRequest struct {
 
 func (x *GetMetadataRequest) Reset() {
 	*x = GetMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[22]
+	mi := &file_api_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1667,7 @@ func (x *GetMetadataRequest) String() string {
 func (*GetMetadataRequest) ProtoMessage() {}
 
 func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[22]
+	mi := &file_api_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1680,7 @@ func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetadataRequest.ProtoReflect.Descriptor instead.
 func (*GetMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{22}
+	return file_api_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetMetadataRequest) GetRevisionMin() uint64 {
@@ -1564,7 +1698,7 @@ type WatchMetadataRequest struct {
 
 func (x *WatchMetadataRequest) Reset() {
 	*x = WatchMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[23]
+	mi := &file_api_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1710,7 @@ func (x *WatchMetadataRequest) String() string {
 func (*WatchMetadataRequest) ProtoMessage() {}
 
 func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[23]
+	mi := &file_api_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1723,7 @@ func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMetadataRequest.ProtoReflect.Descriptor instead.
 func (*WatchMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{23}
+	return file_api_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 type CreateTableRequest struct {
@@ -1609,7 +1743,7 @@ type CreateTableRequest struct {
 
 func (x *CreateTableRequest) Reset() {
 	*x = CreateTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1621,7 +1755,7 @@ func (x *CreateTableRequest) String() string {
 func (*CreateTableRequest) ProtoMessage() {}
 
 func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1634,7 +1768,7 @@ func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableRequest.ProtoReflect.Descriptor instead.
 func (*CreateTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{24}
+	return file_api_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CreateTableRequest) GetName() string {
@@ -1691,7 +1825,7 @@ type CreateTableResponse struct {
 
 func (x *CreateTableResponse) Reset() {
 	*x = CreateTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1703,7 +1837,7 @@ func (x *CreateTableResponse) String() string {
 func (*CreateTableResponse) ProtoMessage() {}
 
 func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1716,7 +1850,7 @@ func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableResponse.ProtoReflect.Descriptor instead.
 func (*CreateTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{25}
+	return file_api_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CreateTableResponse) GetTable() *Table {
@@ -1749,7 +1883,7 @@ type DescribeTableRequest struct {
 
 func (x *DescribeTableRequest) Reset() {
 	*x = DescribeTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1895,7 @@ func (x *DescribeTableRequest) String() string {
 func (*DescribeTableRequest) ProtoMessage() {}
 
 func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1908,7 @@ func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableRequest.ProtoReflect.Descriptor instead.
 func (*DescribeTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{26}
+	return file_api_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DescribeTableRequest) GetName() string {
@@ -1797,7 +1931,7 @@ type DescribeTableResponse struct {
 
 func (x *DescribeTableResponse) Reset() {
 	*x = DescribeTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[27]
+	mi := &file_api_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +1943,7 @@ func (x *DescribeTableResponse) String() string {
 func (*DescribeTableResponse) ProtoMessage() {}
 
 func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[27]
+	mi := &file_api_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +1956,7 @@ func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableResponse.ProtoReflect.Descriptor instead.
 func (*DescribeTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{27}
+	return file_api_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DescribeTableResponse) GetTable() *Table {
@@ -1862,7 +1996,7 @@ type DescribeRangeRequest struct {
 
 func (x *DescribeRangeRequest) Reset() {
 	*x = DescribeRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[28]
+	mi := &file_api_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1874,7 +2008,7 @@ func (x *DescribeRangeRequest) String() string {
 func (*DescribeRangeRequest) ProtoMessage() {}
 
 func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[28]
+	mi := &file_api_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1887,7 +2021,7 @@ func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{28}
+	return file_api_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DescribeRangeRequest) GetRange() *RangeID {
@@ -1920,7 +2054,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_api_cluster_proto_msgTypes[29]
+	mi := &file_api_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2066,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[29]
+	mi := &file_api_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2079,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{29}
+	return file_api_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReplicaStatus) GetNode() uint32 {
@@ -2030,7 +2164,7 @@ type DescribeRangeResponse struct {
 
 func (x *DescribeRangeResponse) Reset() {
 	*x = DescribeRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[30]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2176,7 @@ func (x *DescribeRangeResponse) String() string {
 func (*DescribeRangeResponse) ProtoMessage() {}
 
 func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[30]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2189,7 @@ func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{30}
+	return file_api_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DescribeRangeResponse) GetRange() *Range {
@@ -2087,7 +2221,7 @@ type InitRequest struct {
 
 func (x *InitRequest) Reset() {
 	*x = InitRequest{}
-	mi := &file_api_cluster_proto_msgTypes[31]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2233,7 @@ func (x *InitRequest) String() string {
 func (*InitRequest) ProtoMessage() {}
 
 func (x *InitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[31]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2246,7 @@ func (x *InitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
 func (*InitRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{31}
+	return file_api_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 type InitResponse struct {
@@ -2125,7 +2259,7 @@ type InitResponse struct {
 
 func (x *InitResponse) Reset() {
 	*x = InitResponse{}
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2271,7 @@ func (x *InitResponse) String() string {
 func (*InitResponse) ProtoMessage() {}
 
 func (x *InitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2284,7 @@ func (x *InitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitResponse.ProtoReflect.Descriptor instead.
 func (*InitResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{32}
+	return file_api_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *InitResponse) GetCluster() []byte {
@@ -2191,7 +2325,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2337,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2350,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{33}
+	return file_api_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *JoinRequest) GetCluster() []byte {
@@ -2298,7 +2432,7 @@ type RegistrationProof struct {
 
 func (x *RegistrationProof) Reset() {
 	*x = RegistrationProof{}
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2444,7 @@ func (x *RegistrationProof) String() string {
 func (*RegistrationProof) ProtoMessage() {}
 
 func (x *RegistrationProof) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2457,7 @@ func (x *RegistrationProof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistrationProof.ProtoReflect.Descriptor instead.
 func (*RegistrationProof) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{34}
+	return file_api_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RegistrationProof) GetChain() [][]byte {
@@ -2363,7 +2497,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2375,7 +2509,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2388,7 +2522,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{35}
+	return file_api_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -2445,7 +2579,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +2591,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +2604,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{36}
+	return file_api_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DrainRequest) GetNode() uint32 {
@@ -2504,7 +2638,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_cluster_proto_msgTypes[37]
+	mi := &file_api_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2516,7 +2650,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[37]
+	mi := &file_api_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2529,7 +2663,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{37}
+	return file_api_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DrainResponse) GetPrimaries() uint32 {
@@ -2551,7 +2685,7 @@ type DiscardReplicaRequest struct {
 
 func (x *DiscardReplicaRequest) Reset() {
 	*x = DiscardReplicaRequest{}
-	mi := &file_api_cluster_proto_msgTypes[38]
+	mi := &file_api_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2563,7 +2697,7 @@ func (x *DiscardReplicaRequest) String() string {
 func (*DiscardReplicaRequest) ProtoMessage() {}
 
 func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[38]
+	mi := &file_api_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2576,7 +2710,7 @@ func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{38}
+	return file_api_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DiscardReplicaRequest) GetRange() *RangeID {
@@ -2608,7 +2742,7 @@ type DiscardReplicaResponse struct {
 
 func (x *DiscardReplicaResponse) Reset() {
 	*x = DiscardReplicaResponse{}
-	mi := &file_api_cluster_proto_msgTypes[39]
+	mi := &file_api_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2620,7 +2754,7 @@ func (x *DiscardReplicaResponse) String() string {
 func (*DiscardReplicaResponse) ProtoMessage() {}
 
 func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[39]
+	mi := &file_api_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2633,7 +2767,7 @@ func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{39}
+	return file_api_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 type RecoverRangeRequest struct {
@@ -2653,7 +2787,7 @@ type RecoverRangeRequest struct {
 
 func (x *RecoverRangeRequest) Reset() {
 	*x = RecoverRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[40]
+	mi := &file_api_cluster_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +2799,7 @@ func (x *RecoverRangeRequest) String() string {
 func (*RecoverRangeRequest) ProtoMessage() {}
 
 func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[40]
+	mi := &file_api_cluster_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +2812,7 @@ func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{40}
+	return file_api_cluster_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RecoverRangeRequest) GetRange() *RangeID {
@@ -2732,7 +2866,7 @@ type RecoverRangeResponse struct {
 
 func (x *RecoverRangeResponse) Reset() {
 	*x = RecoverRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[41]
+	mi := &file_api_cluster_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2744,7 +2878,7 @@ func (x *RecoverRangeResponse) String() string {
 func (*RecoverRangeResponse) ProtoMessage() {}
 
 func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[41]
+	mi := &file_api_cluster_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2757,7 +2891,7 @@ func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeResponse.ProtoReflect.Descriptor instead.
 func (*RecoverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{41}
+	return file_api_cluster_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RecoverRangeResponse) GetRange() *Range {
@@ -2803,6 +2937,13 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\blocation\x18\x02 \x01(\v2\x0f.rhumb.v1.PointR\blocation\"Y\n" +
 	"\x11AddRegionResponse\x12(\n" +
 	"\x06region\x18\x01 \x01(\v2\x10.rhumb.v1.RegionR\x06region\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"h\n" +
+	"\x16FinalizeUpgradeRequest\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
+	"\bprevious\x18\x02 \x01(\rR\bprevious\x12\x18\n" +
+	"\awithout\x18\x03 \x03(\rR\awithout\"O\n" +
+	"\x17FinalizeUpgradeResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"'\n" +
 	"\x11ForgetNodeRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\"T\n" +
@@ -2857,7 +2998,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x1d\n" +
 	"\n" +
 	"last_index\x18\x03 \x01(\x04R\tlastIndex\x12\x12\n" +
-	"\x04lost\x18\x04 \x03(\rR\x04lost\"\xaf\x05\n" +
+	"\x04lost\x18\x04 \x03(\rR\x04lost\"\x81\x06\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12\"\n" +
 	"\x04node\x18\x02 \x01(\v2\x0e.rhumb.v1.NodeR\x04node\x12\x14\n" +
@@ -2875,7 +3016,9 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\btroubles\x18\r \x03(\v2\x18.rhumb.v1.ReplicaTroubleR\btroubles\x12R\n" +
 	"\x0etrouble_counts\x18\x0e \x03(\v2+.rhumb.v1.StatusResponse.TroubleCountsEntryR\rtroubleCounts\x12+\n" +
 	"\x06sights\x18\x0f \x03(\v2\x13.rhumb.v1.NodeSightR\x06sights\x125\n" +
-	"\bmetadata\x18\x10 \x01(\v2\x19.rhumb.v1.MetadataReplicaR\bmetadata\x1a@\n" +
+	"\bmetadata\x18\x10 \x01(\v2\x19.rhumb.v1.MetadataReplicaR\bmetadata\x12'\n" +
+	"\x0fcluster_version\x18\x1e \x01(\rR\x0eclusterVersion\x12'\n" +
+	"\x0fdatabase_format\x18\x1f \x01(\rR\x0edatabaseFormat\x1a@\n" +
 	"\x12TroubleCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"7\n" +
@@ -2973,7 +3116,8 @@ const file_api_cluster_proto_rawDesc = "" +
 	" REPLICA_TROUBLE_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" REPLICA_TROUBLE_KIND_QUARANTINED\x10\x01\x12 \n" +
 	"\x1cREPLICA_TROUBLE_KIND_WAITING\x10\x02\x12!\n" +
-	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\xab\t\n" +
+	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\x83\n" +
+	"\n" +
 	"\aCluster\x125\n" +
 	"\x04Ping\x12\x15.rhumb.v1.PingRequest\x1a\x16.rhumb.v1.PingResponse\x12;\n" +
 	"\x06Status\x12\x17.rhumb.v1.StatusRequest\x1a\x18.rhumb.v1.StatusResponse\x12?\n" +
@@ -2990,7 +3134,8 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\aContact\x12\x18.rhumb.v1.ContactRequest\x1a\x19.rhumb.v1.ContactResponse\x12D\n" +
 	"\tAddRegion\x12\x1a.rhumb.v1.AddRegionRequest\x1a\x1b.rhumb.v1.AddRegionResponse\x12G\n" +
 	"\n" +
-	"ForgetNode\x12\x1b.rhumb.v1.ForgetNodeRequest\x1a\x1c.rhumb.v1.ForgetNodeResponse\x12S\n" +
+	"ForgetNode\x12\x1b.rhumb.v1.ForgetNodeRequest\x1a\x1c.rhumb.v1.ForgetNodeResponse\x12V\n" +
+	"\x0fFinalizeUpgrade\x12 .rhumb.v1.FinalizeUpgradeRequest\x1a!.rhumb.v1.FinalizeUpgradeResponse\x12S\n" +
 	"\x0eRefuseSnapshot\x12\x1f.rhumb.v1.RefuseSnapshotRequest\x1a .rhumb.v1.RefuseSnapshotResponse\x12D\n" +
 	"\tDropTable\x12\x1a.rhumb.v1.DropTableRequest\x1a\x1b.rhumb.v1.DropTableResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
@@ -3007,134 +3152,138 @@ func file_api_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_api_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_api_cluster_proto_goTypes = []any{
-	(ReplicaTroubleKind)(0),        // 0: rhumb.v1.ReplicaTroubleKind
-	(*DropTableRequest)(nil),       // 1: rhumb.v1.DropTableRequest
-	(*DropTableResponse)(nil),      // 2: rhumb.v1.DropTableResponse
-	(*RefuseSnapshotRequest)(nil),  // 3: rhumb.v1.RefuseSnapshotRequest
-	(*RefuseSnapshotResponse)(nil), // 4: rhumb.v1.RefuseSnapshotResponse
-	(*ContactRequest)(nil),         // 5: rhumb.v1.ContactRequest
-	(*ContactResponse)(nil),        // 6: rhumb.v1.ContactResponse
-	(*GossipKeys)(nil),             // 7: rhumb.v1.GossipKeys
-	(*GossipKey)(nil),              // 8: rhumb.v1.GossipKey
-	(*AddRegionRequest)(nil),       // 9: rhumb.v1.AddRegionRequest
-	(*AddRegionResponse)(nil),      // 10: rhumb.v1.AddRegionResponse
-	(*ForgetNodeRequest)(nil),      // 11: rhumb.v1.ForgetNodeRequest
-	(*ForgetNodeResponse)(nil),     // 12: rhumb.v1.ForgetNodeResponse
-	(*PingRequest)(nil),            // 13: rhumb.v1.PingRequest
-	(*PingResponse)(nil),           // 14: rhumb.v1.PingResponse
-	(*StatusRequest)(nil),          // 15: rhumb.v1.StatusRequest
-	(*StoreStatus)(nil),            // 16: rhumb.v1.StoreStatus
-	(*StoreDamage)(nil),            // 17: rhumb.v1.StoreDamage
-	(*ReplicaTrouble)(nil),         // 18: rhumb.v1.ReplicaTrouble
-	(*NodeSight)(nil),              // 19: rhumb.v1.NodeSight
-	(*MetadataReplica)(nil),        // 20: rhumb.v1.MetadataReplica
-	(*MetadataRecovery)(nil),       // 21: rhumb.v1.MetadataRecovery
-	(*StatusResponse)(nil),         // 22: rhumb.v1.StatusResponse
-	(*GetMetadataRequest)(nil),     // 23: rhumb.v1.GetMetadataRequest
-	(*WatchMetadataRequest)(nil),   // 24: rhumb.v1.WatchMetadataRequest
-	(*CreateTableRequest)(nil),     // 25: rhumb.v1.CreateTableRequest
-	(*CreateTableResponse)(nil),    // 26: rhumb.v1.CreateTableResponse
-	(*DescribeTableRequest)(nil),   // 27: rhumb.v1.DescribeTableRequest
-	(*DescribeTableResponse)(nil),  // 28: rhumb.v1.DescribeTableResponse
-	(*DescribeRangeRequest)(nil),   // 29: rhumb.v1.DescribeRangeRequest
-	(*ReplicaStatus)(nil),          // 30: rhumb.v1.ReplicaStatus
-	(*DescribeRangeResponse)(nil),  // 31: rhumb.v1.DescribeRangeResponse
-	(*InitRequest)(nil),            // 32: rhumb.v1.InitRequest
-	(*InitResponse)(nil),           // 33: rhumb.v1.InitResponse
-	(*JoinRequest)(nil),            // 34: rhumb.v1.JoinRequest
-	(*RegistrationProof)(nil),      // 35: rhumb.v1.RegistrationProof
-	(*JoinResponse)(nil),           // 36: rhumb.v1.JoinResponse
-	(*DrainRequest)(nil),           // 37: rhumb.v1.DrainRequest
-	(*DrainResponse)(nil),          // 38: rhumb.v1.DrainResponse
-	(*DiscardReplicaRequest)(nil),  // 39: rhumb.v1.DiscardReplicaRequest
-	(*DiscardReplicaResponse)(nil), // 40: rhumb.v1.DiscardReplicaResponse
-	(*RecoverRangeRequest)(nil),    // 41: rhumb.v1.RecoverRangeRequest
-	(*RecoverRangeResponse)(nil),   // 42: rhumb.v1.RecoverRangeResponse
-	nil,                            // 43: rhumb.v1.StatusResponse.TroubleCountsEntry
-	(*Table)(nil),                  // 44: rhumb.v1.Table
-	(*Point)(nil),                  // 45: rhumb.v1.Point
-	(*Region)(nil),                 // 46: rhumb.v1.Region
-	(*Node)(nil),                   // 47: rhumb.v1.Node
-	(*RangeID)(nil),                // 48: rhumb.v1.RangeID
-	(*ClassSettings)(nil),          // 49: rhumb.v1.ClassSettings
-	(*Class)(nil),                  // 50: rhumb.v1.Class
-	(*Range)(nil),                  // 51: rhumb.v1.Range
-	(*Identity)(nil),               // 52: rhumb.v1.Identity
-	(*Metadata)(nil),               // 53: rhumb.v1.Metadata
+	(ReplicaTroubleKind)(0),         // 0: rhumb.v1.ReplicaTroubleKind
+	(*DropTableRequest)(nil),        // 1: rhumb.v1.DropTableRequest
+	(*DropTableResponse)(nil),       // 2: rhumb.v1.DropTableResponse
+	(*RefuseSnapshotRequest)(nil),   // 3: rhumb.v1.RefuseSnapshotRequest
+	(*RefuseSnapshotResponse)(nil),  // 4: rhumb.v1.RefuseSnapshotResponse
+	(*ContactRequest)(nil),          // 5: rhumb.v1.ContactRequest
+	(*ContactResponse)(nil),         // 6: rhumb.v1.ContactResponse
+	(*GossipKeys)(nil),              // 7: rhumb.v1.GossipKeys
+	(*GossipKey)(nil),               // 8: rhumb.v1.GossipKey
+	(*AddRegionRequest)(nil),        // 9: rhumb.v1.AddRegionRequest
+	(*AddRegionResponse)(nil),       // 10: rhumb.v1.AddRegionResponse
+	(*FinalizeUpgradeRequest)(nil),  // 11: rhumb.v1.FinalizeUpgradeRequest
+	(*FinalizeUpgradeResponse)(nil), // 12: rhumb.v1.FinalizeUpgradeResponse
+	(*ForgetNodeRequest)(nil),       // 13: rhumb.v1.ForgetNodeRequest
+	(*ForgetNodeResponse)(nil),      // 14: rhumb.v1.ForgetNodeResponse
+	(*PingRequest)(nil),             // 15: rhumb.v1.PingRequest
+	(*PingResponse)(nil),            // 16: rhumb.v1.PingResponse
+	(*StatusRequest)(nil),           // 17: rhumb.v1.StatusRequest
+	(*StoreStatus)(nil),             // 18: rhumb.v1.StoreStatus
+	(*StoreDamage)(nil),             // 19: rhumb.v1.StoreDamage
+	(*ReplicaTrouble)(nil),          // 20: rhumb.v1.ReplicaTrouble
+	(*NodeSight)(nil),               // 21: rhumb.v1.NodeSight
+	(*MetadataReplica)(nil),         // 22: rhumb.v1.MetadataReplica
+	(*MetadataRecovery)(nil),        // 23: rhumb.v1.MetadataRecovery
+	(*StatusResponse)(nil),          // 24: rhumb.v1.StatusResponse
+	(*GetMetadataRequest)(nil),      // 25: rhumb.v1.GetMetadataRequest
+	(*WatchMetadataRequest)(nil),    // 26: rhumb.v1.WatchMetadataRequest
+	(*CreateTableRequest)(nil),      // 27: rhumb.v1.CreateTableRequest
+	(*CreateTableResponse)(nil),     // 28: rhumb.v1.CreateTableResponse
+	(*DescribeTableRequest)(nil),    // 29: rhumb.v1.DescribeTableRequest
+	(*DescribeTableResponse)(nil),   // 30: rhumb.v1.DescribeTableResponse
+	(*DescribeRangeRequest)(nil),    // 31: rhumb.v1.DescribeRangeRequest
+	(*ReplicaStatus)(nil),           // 32: rhumb.v1.ReplicaStatus
+	(*DescribeRangeResponse)(nil),   // 33: rhumb.v1.DescribeRangeResponse
+	(*InitRequest)(nil),             // 34: rhumb.v1.InitRequest
+	(*InitResponse)(nil),            // 35: rhumb.v1.InitResponse
+	(*JoinRequest)(nil),             // 36: rhumb.v1.JoinRequest
+	(*RegistrationProof)(nil),       // 37: rhumb.v1.RegistrationProof
+	(*JoinResponse)(nil),            // 38: rhumb.v1.JoinResponse
+	(*DrainRequest)(nil),            // 39: rhumb.v1.DrainRequest
+	(*DrainResponse)(nil),           // 40: rhumb.v1.DrainResponse
+	(*DiscardReplicaRequest)(nil),   // 41: rhumb.v1.DiscardReplicaRequest
+	(*DiscardReplicaResponse)(nil),  // 42: rhumb.v1.DiscardReplicaResponse
+	(*RecoverRangeRequest)(nil),     // 43: rhumb.v1.RecoverRangeRequest
+	(*RecoverRangeResponse)(nil),    // 44: rhumb.v1.RecoverRangeResponse
+	nil,                             // 45: rhumb.v1.StatusResponse.TroubleCountsEntry
+	(*Table)(nil),                   // 46: rhumb.v1.Table
+	(*Point)(nil),                   // 47: rhumb.v1.Point
+	(*Region)(nil),                  // 48: rhumb.v1.Region
+	(*Node)(nil),                    // 49: rhumb.v1.Node
+	(*RangeID)(nil),                 // 50: rhumb.v1.RangeID
+	(*ClassSettings)(nil),           // 51: rhumb.v1.ClassSettings
+	(*Class)(nil),                   // 52: rhumb.v1.Class
+	(*Range)(nil),                   // 53: rhumb.v1.Range
+	(*Identity)(nil),                // 54: rhumb.v1.Identity
+	(*Metadata)(nil),                // 55: rhumb.v1.Metadata
 }
 var file_api_cluster_proto_depIdxs = []int32{
-	44, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
+	46, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
 	7,  // 1: rhumb.v1.ContactResponse.keys:type_name -> rhumb.v1.GossipKeys
 	8,  // 2: rhumb.v1.GossipKeys.keys:type_name -> rhumb.v1.GossipKey
-	45, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
-	46, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
-	47, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
-	17, // 6: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
+	47, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
+	48, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
+	49, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
+	19, // 6: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
 	0,  // 7: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
-	48, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
-	21, // 9: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
-	47, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
-	16, // 11: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
-	18, // 12: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
-	43, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
-	19, // 14: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
-	20, // 15: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
-	49, // 16: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
-	44, // 17: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
-	50, // 18: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
-	44, // 19: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
-	50, // 20: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
-	48, // 21: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
-	51, // 22: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
-	30, // 23: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
-	52, // 24: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
-	45, // 25: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
-	47, // 26: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
-	35, // 27: rhumb.v1.JoinRequest.proof:type_name -> rhumb.v1.RegistrationProof
-	52, // 28: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
-	47, // 29: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
-	53, // 30: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
-	48, // 31: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	48, // 32: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	51, // 33: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
-	13, // 34: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
-	15, // 35: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
-	23, // 36: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
-	24, // 37: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
-	25, // 38: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
-	27, // 39: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
-	29, // 40: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
-	32, // 41: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
-	34, // 42: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
-	37, // 43: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
-	39, // 44: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	41, // 45: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
+	50, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
+	23, // 9: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
+	49, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
+	18, // 11: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
+	20, // 12: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
+	45, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
+	21, // 14: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
+	22, // 15: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
+	51, // 16: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
+	46, // 17: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
+	52, // 18: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
+	46, // 19: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
+	52, // 20: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
+	50, // 21: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	53, // 22: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
+	32, // 23: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
+	54, // 24: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
+	47, // 25: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
+	49, // 26: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
+	37, // 27: rhumb.v1.JoinRequest.proof:type_name -> rhumb.v1.RegistrationProof
+	54, // 28: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
+	49, // 29: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
+	55, // 30: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
+	50, // 31: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	50, // 32: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	53, // 33: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
+	15, // 34: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
+	17, // 35: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
+	25, // 36: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
+	26, // 37: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
+	27, // 38: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
+	29, // 39: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
+	31, // 40: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
+	34, // 41: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
+	36, // 42: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
+	39, // 43: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
+	41, // 44: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	43, // 45: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
 	5,  // 46: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
 	9,  // 47: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
-	11, // 48: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
-	3,  // 49: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
-	1,  // 50: rhumb.v1.Cluster.DropTable:input_type -> rhumb.v1.DropTableRequest
-	14, // 51: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
-	22, // 52: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
-	53, // 53: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
-	53, // 54: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
-	26, // 55: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
-	28, // 56: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
-	31, // 57: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
-	33, // 58: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
-	36, // 59: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
-	38, // 60: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
-	40, // 61: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	42, // 62: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
-	6,  // 63: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
-	10, // 64: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
-	12, // 65: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
-	4,  // 66: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
-	2,  // 67: rhumb.v1.Cluster.DropTable:output_type -> rhumb.v1.DropTableResponse
-	51, // [51:68] is the sub-list for method output_type
-	34, // [34:51] is the sub-list for method input_type
+	13, // 48: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
+	11, // 49: rhumb.v1.Cluster.FinalizeUpgrade:input_type -> rhumb.v1.FinalizeUpgradeRequest
+	3,  // 50: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
+	1,  // 51: rhumb.v1.Cluster.DropTable:input_type -> rhumb.v1.DropTableRequest
+	16, // 52: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
+	24, // 53: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
+	55, // 54: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
+	55, // 55: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
+	28, // 56: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
+	30, // 57: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
+	33, // 58: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
+	35, // 59: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
+	38, // 60: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
+	40, // 61: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
+	42, // 62: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	44, // 63: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
+	6,  // 64: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
+	10, // 65: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
+	14, // 66: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
+	12, // 67: rhumb.v1.Cluster.FinalizeUpgrade:output_type -> rhumb.v1.FinalizeUpgradeResponse
+	4,  // 68: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
+	2,  // 69: rhumb.v1.Cluster.DropTable:output_type -> rhumb.v1.DropTableResponse
+	52, // [52:70] is the sub-list for method output_type
+	34, // [34:52] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
 	34, // [34:34] is the sub-list for extension extendee
 	0,  // [0:34] is the sub-list for field type_name
@@ -3152,7 +3301,7 @@ func file_api_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_cluster_proto_rawDesc), len(file_api_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   43,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -18,23 +18,24 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Cluster_Ping_FullMethodName           = "/rhumb.v1.Cluster/Ping"
-	Cluster_Status_FullMethodName         = "/rhumb.v1.Cluster/Status"
-	Cluster_GetMetadata_FullMethodName    = "/rhumb.v1.Cluster/GetMetadata"
-	Cluster_WatchMetadata_FullMethodName  = "/rhumb.v1.Cluster/WatchMetadata"
-	Cluster_CreateTable_FullMethodName    = "/rhumb.v1.Cluster/CreateTable"
-	Cluster_DescribeTable_FullMethodName  = "/rhumb.v1.Cluster/DescribeTable"
-	Cluster_DescribeRange_FullMethodName  = "/rhumb.v1.Cluster/DescribeRange"
-	Cluster_Init_FullMethodName           = "/rhumb.v1.Cluster/Init"
-	Cluster_Join_FullMethodName           = "/rhumb.v1.Cluster/Join"
-	Cluster_Drain_FullMethodName          = "/rhumb.v1.Cluster/Drain"
-	Cluster_DiscardReplica_FullMethodName = "/rhumb.v1.Cluster/DiscardReplica"
-	Cluster_RecoverRange_FullMethodName   = "/rhumb.v1.Cluster/RecoverRange"
-	Cluster_Contact_FullMethodName        = "/rhumb.v1.Cluster/Contact"
-	Cluster_AddRegion_FullMethodName      = "/rhumb.v1.Cluster/AddRegion"
-	Cluster_ForgetNode_FullMethodName     = "/rhumb.v1.Cluster/ForgetNode"
-	Cluster_RefuseSnapshot_FullMethodName = "/rhumb.v1.Cluster/RefuseSnapshot"
-	Cluster_DropTable_FullMethodName      = "/rhumb.v1.Cluster/DropTable"
+	Cluster_Ping_FullMethodName            = "/rhumb.v1.Cluster/Ping"
+	Cluster_Status_FullMethodName          = "/rhumb.v1.Cluster/Status"
+	Cluster_GetMetadata_FullMethodName     = "/rhumb.v1.Cluster/GetMetadata"
+	Cluster_WatchMetadata_FullMethodName   = "/rhumb.v1.Cluster/WatchMetadata"
+	Cluster_CreateTable_FullMethodName     = "/rhumb.v1.Cluster/CreateTable"
+	Cluster_DescribeTable_FullMethodName   = "/rhumb.v1.Cluster/DescribeTable"
+	Cluster_DescribeRange_FullMethodName   = "/rhumb.v1.Cluster/DescribeRange"
+	Cluster_Init_FullMethodName            = "/rhumb.v1.Cluster/Init"
+	Cluster_Join_FullMethodName            = "/rhumb.v1.Cluster/Join"
+	Cluster_Drain_FullMethodName           = "/rhumb.v1.Cluster/Drain"
+	Cluster_DiscardReplica_FullMethodName  = "/rhumb.v1.Cluster/DiscardReplica"
+	Cluster_RecoverRange_FullMethodName    = "/rhumb.v1.Cluster/RecoverRange"
+	Cluster_Contact_FullMethodName         = "/rhumb.v1.Cluster/Contact"
+	Cluster_AddRegion_FullMethodName       = "/rhumb.v1.Cluster/AddRegion"
+	Cluster_ForgetNode_FullMethodName      = "/rhumb.v1.Cluster/ForgetNode"
+	Cluster_FinalizeUpgrade_FullMethodName = "/rhumb.v1.Cluster/FinalizeUpgrade"
+	Cluster_RefuseSnapshot_FullMethodName  = "/rhumb.v1.Cluster/RefuseSnapshot"
+	Cluster_DropTable_FullMethodName       = "/rhumb.v1.Cluster/DropTable"
 )
 
 // ClusterClient is the client API for Cluster service.
@@ -85,6 +86,9 @@ type ClusterClient interface {
 	AddRegion(ctx context.Context, in *AddRegionRequest, opts ...grpc.CallOption) (*AddRegionResponse, error)
 	// ForgetNode gives up a fenced node for good. It cannot return, and its name is free for another disk.
 	ForgetNode(ctx context.Context, in *ForgetNodeRequest, opts ...grpc.CallOption) (*ForgetNodeResponse, error)
+	// FinalizeUpgrade raises the cluster version by one. FAILED_PRECONDITION: a node runs an older program, or the
+	// version is another one than the caller saw.
+	FinalizeUpgrade(ctx context.Context, in *FinalizeUpgradeRequest, opts ...grpc.CallOption) (*FinalizeUpgradeResponse, error)
 	// RefuseSnapshot takes a table out of the images in shared memory for good. It is idempotent.
 	RefuseSnapshot(ctx context.Context, in *RefuseSnapshotRequest, opts ...grpc.CallOption) (*RefuseSnapshotResponse, error)
 	// DropTable removes a table with all its records, for good. Repeating the request is harmless. The error
@@ -259,6 +263,16 @@ func (c *clusterClient) ForgetNode(ctx context.Context, in *ForgetNodeRequest, o
 	return out, nil
 }
 
+func (c *clusterClient) FinalizeUpgrade(ctx context.Context, in *FinalizeUpgradeRequest, opts ...grpc.CallOption) (*FinalizeUpgradeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FinalizeUpgradeResponse)
+	err := c.cc.Invoke(ctx, Cluster_FinalizeUpgrade_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *clusterClient) RefuseSnapshot(ctx context.Context, in *RefuseSnapshotRequest, opts ...grpc.CallOption) (*RefuseSnapshotResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RefuseSnapshotResponse)
@@ -327,6 +341,9 @@ type ClusterServer interface {
 	AddRegion(context.Context, *AddRegionRequest) (*AddRegionResponse, error)
 	// ForgetNode gives up a fenced node for good. It cannot return, and its name is free for another disk.
 	ForgetNode(context.Context, *ForgetNodeRequest) (*ForgetNodeResponse, error)
+	// FinalizeUpgrade raises the cluster version by one. FAILED_PRECONDITION: a node runs an older program, or the
+	// version is another one than the caller saw.
+	FinalizeUpgrade(context.Context, *FinalizeUpgradeRequest) (*FinalizeUpgradeResponse, error)
 	// RefuseSnapshot takes a table out of the images in shared memory for good. It is idempotent.
 	RefuseSnapshot(context.Context, *RefuseSnapshotRequest) (*RefuseSnapshotResponse, error)
 	// DropTable removes a table with all its records, for good. Repeating the request is harmless. The error
@@ -386,6 +403,9 @@ func (UnimplementedClusterServer) AddRegion(context.Context, *AddRegionRequest) 
 }
 func (UnimplementedClusterServer) ForgetNode(context.Context, *ForgetNodeRequest) (*ForgetNodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetNode not implemented")
+}
+func (UnimplementedClusterServer) FinalizeUpgrade(context.Context, *FinalizeUpgradeRequest) (*FinalizeUpgradeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FinalizeUpgrade not implemented")
 }
 func (UnimplementedClusterServer) RefuseSnapshot(context.Context, *RefuseSnapshotRequest) (*RefuseSnapshotResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RefuseSnapshot not implemented")
@@ -677,6 +697,24 @@ func _Cluster_ForgetNode_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_FinalizeUpgrade_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FinalizeUpgradeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).FinalizeUpgrade(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_FinalizeUpgrade_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).FinalizeUpgrade(ctx, req.(*FinalizeUpgradeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Cluster_RefuseSnapshot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RefuseSnapshotRequest)
 	if err := dec(in); err != nil {
@@ -775,6 +813,10 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ForgetNode",
 			Handler:    _Cluster_ForgetNode_Handler,
+		},
+		{
+			MethodName: "FinalizeUpgrade",
+			Handler:    _Cluster_FinalizeUpgrade_Handler,
 		},
 		{
 			MethodName: "RefuseSnapshot",

@@ -61,7 +61,7 @@ var checks = []func(*Facts) []Finding{
 	checkClock, checkOffsets,
 	checkBinds, checkReaches,
 	checkIdentities,
-	checkMembers, checkVersions, checkSuspicions,
+	checkMembers, checkVersions, checkUpgrade, checkSuspicions,
 }
 
 // Judge runs all checks.

@@ -123,6 +123,7 @@ func TestFaults(t *testing.T) {
 		{"node not ready", func(f *Facts) { f.Members[0].NotReady = "starting" }, Warning, AreaCluster, "starting", "wait"},
 		{"full node", func(f *Facts) { f.Members[0].Stores[0].Free = 1 << 20 }, Warning, AreaCluster, "1.0 MiB free in /d", "add nodes to bern"},
 		{"two versions", func(f *Facts) { f.Members[0].Version = "v2" }, Warning, AreaCluster, "v1 on n2; v2 on n1", "upgrade"},
+		{"an unfinished upgrade", func(f *Facts) { f.Upgrade = "an upgrade is under way" }, Warning, AreaCluster, "under way", "rhumb upgrade status"},
 		{"another program", func(f *Facts) { f.Version = "v3" }, Warning, AreaCluster, "this program is v3", "nodes' version"},
 		{"missed heartbeats", func(f *Facts) { f.Members[0].Suspects = []string{"n2"} }, Warning, AreaCluster, "n1 in bern misses heartbeats of n2 in basel", "7601"},
 	} {

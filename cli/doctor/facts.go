@@ -18,6 +18,8 @@ type Facts struct {
 	Members    []Member
 	// Version is the version of this program.
 	Version string
+	// Upgrade describes an upgrade that is not finalized, "" if there is none.
+	Upgrade string
 	// ClusterErr says why the cluster could not be asked, if that was tried.
 	ClusterErr string
 }

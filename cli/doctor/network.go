@@ -186,6 +186,15 @@ func checkVersions(f *Facts) []Finding {
 	return one(cluster.good("versions", what))
 }
 
+// checkUpgrade finds an upgrade that was not finalized: the cluster runs without what its programs could do, and
+// the next upgrade cannot begin.
+func checkUpgrade(f *Facts) []Finding {
+	if f.Upgrade == "" {
+		return nil
+	}
+	return one(cluster.warning("upgrade", f.Upgrade, "finish the upgrade, or go back to the previous release on every node: `rhumb upgrade status`"))
+}
+
 // checkSuspicions finds pairs of nodes that do not hear each other.
 func checkSuspicions(f *Facts) []Finding {
 	out := []Finding{}

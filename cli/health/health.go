@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/upgrade"
 	"github.com/rhumbdb/rhumb/client"
 )
 
@@ -73,6 +74,9 @@ func Judge(v View) Verdict {
 	}
 	j.judgeRanges()
 	j.judgeTroubles()
+	if r := upgrade.Judge(v.Nodes); r.Note() != "" {
+		j.addNote("%s", r.Note())
+	}
 	return j.Verdict
 }
 

@@ -169,6 +169,7 @@ func (a *app) commands() []*cobra.Command {
 			keyCommand(s),
 			storeCommand(s),
 			auditCommand(s),
+			(&upgradeCommands{s}).upgradeCommand(),
 			unsafeRecoverCommand(s),
 		),
 		[]*cobra.Command{contextCommand(s), a.configCommand(), versionCommand(s), completionCommand(s), manCommand(s)},

@@ -22,6 +22,7 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/cli/probe"
+	"github.com/rhumbdb/rhumb/cli/upgrade"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node"
@@ -227,6 +228,8 @@ func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doct
 	err := s.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		statuses := c.Status(ctx)
 		regions := regionNames(c)
+		report := upgrade.Judge(statuses)
+		facts.Upgrade = report.Note()
 		for _, st := range statuses {
 			facts.Members = append(facts.Members, describeMember(st, regions.nameOf(st.Node.Region)))
 			facts.Reaches = append(facts.Reaches, portsOf(st.Node.ID.String(), regions.nameOf(st.Node.Region), st.Node.Addr, st.Node.HeartbeatAddr, st.Node.AdminAddr)...)
@@ -275,7 +278,7 @@ func certificatesInUse(ctx context.Context, c *client.Client) (ids []doctor.Iden
 // describeMember returns the answer of a node about itself, in the form of the
 // facts, which know nothing of clients.
 func describeMember(st client.NodeStatus, region string) doctor.Member {
-	m := doctor.Member{ID: st.Node.ID.String(), Region: region, Version: st.Node.Binary, Fenced: st.Node.State == rhumb.NodeFenced, Err: st.Err}
+	m := doctor.Member{ID: st.Node.ID.String(), Region: region, Version: st.Node.Build().Program, Fenced: st.Node.State == rhumb.NodeFenced, Err: st.Err}
 	if st.Err == "" && !st.Ready {
 		m.NotReady = cmp.Or(st.Reason, "no reason was given")
 	}

@@ -104,6 +104,8 @@ var commandRights = []struct{ line, may string }{
 	{"node ls", "monitor admin operator"},
 	{"node drain n1 --undo", "admin operator"},
 	{"node forget n1", "admin operator"},
+	{"upgrade status", "monitor admin operator"},
+	{"upgrade finalize --yes", "monitor admin operator"},
 	{"node decommission n1 --no-wait", "admin operator"},
 	{"node replace n1 n2 --no-wait", "admin operator"},
 	{"node rm n1", "admin operator"},

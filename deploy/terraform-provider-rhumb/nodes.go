@@ -61,7 +61,7 @@ func describeNodes(ctx context.Context, c *client.Client) (nodes []nodeModel) {
 		nodes = append(nodes, nodeModel{
 			ID: types.StringValue(n.ID.String()), Name: types.StringValue(n.Name), Region: types.StringValue(regions[n.Region]),
 			Zone: types.StringValue(n.Zone), State: types.StringValue(n.State.String()), Ready: types.BoolValue(s.Ready),
-			Voter: types.BoolValue(n.Voter), Addr: types.StringValue(n.Addr), AdminAddr: types.StringValue(n.AdminAddr), Version: types.StringValue(n.Binary),
+			Voter: types.BoolValue(n.Voter), Addr: types.StringValue(n.Addr), AdminAddr: types.StringValue(n.AdminAddr), Version: types.StringValue(n.Build().Program),
 		})
 	}
 	return nodes

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -79,7 +80,7 @@ func start(t *testing.T) (*meta, *Admin, rhumb.ClassID) {
 	for i := range byte(3) {
 		n := catalog.RegisterNode{
 			Binary: testBinary, Store: rhumb.UUID{i + 1}, Boot: 1, Nonce: uint64(i + 1), Region: "singapore", Zone: string('a' + rune(i)), HasLocation: true,
-			Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
+			Addr: fmt.Sprintf("127.0.0.%d:1", i+1), HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
 		}
 		if i == 0 {
 			m.apply(catalog.Init{Cluster: rhumb.UUID{9}, First: n})
@@ -234,7 +235,7 @@ func TestInsertsGoToLeastLoaded(t *testing.T) {
 				id := byte(4 + i)
 				m.apply(catalog.RegisterNode{
 					Binary: testBinary, Store: rhumb.UUID{id}, Boot: 1, Nonce: uint64(id), Region: region, Zone: "z", HasLocation: true,
-					Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
+					Addr: fmt.Sprintf("127.0.0.%d:1", id), HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
 				})
 			}
 			m.apply(catalog.SetNodeState{Node: 5, Boot: 1, State: rhumb.NodeDraining})

@@ -31,7 +31,7 @@ func build(t *testing.T) *catalog.State {
 	node := func(i byte, region string) catalog.RegisterNode {
 		return catalog.RegisterNode{
 			Binary: testBinary, Store: rhumb.UUID{i}, Boot: 1, Nonce: uint64(i), Region: region, Zone: string('a' + rune(i)), HasLocation: true,
-			Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
+			Addr: fmt.Sprintf("127.0.0.%d:1", i), HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
 		}
 	}
 	apply(catalog.Init{Cluster: rhumb.UUID{9}, First: node(1, "singapore")})

@@ -23,15 +23,16 @@ import (
 
 // administers lists the administrative requests of the Cluster service. Its other requests only show something.
 var administers = map[string]bool{
-	rhumbpb.Cluster_CreateTable_FullMethodName:    true,
-	rhumbpb.Cluster_Init_FullMethodName:           true,
-	rhumbpb.Cluster_Drain_FullMethodName:          true,
-	rhumbpb.Cluster_DiscardReplica_FullMethodName: true,
-	rhumbpb.Cluster_RecoverRange_FullMethodName:   true,
-	rhumbpb.Cluster_AddRegion_FullMethodName:      true,
-	rhumbpb.Cluster_ForgetNode_FullMethodName:     true,
-	rhumbpb.Cluster_RefuseSnapshot_FullMethodName: true,
-	rhumbpb.Cluster_DropTable_FullMethodName:      true,
+	rhumbpb.Cluster_CreateTable_FullMethodName:     true,
+	rhumbpb.Cluster_Init_FullMethodName:            true,
+	rhumbpb.Cluster_Drain_FullMethodName:           true,
+	rhumbpb.Cluster_DiscardReplica_FullMethodName:  true,
+	rhumbpb.Cluster_RecoverRange_FullMethodName:    true,
+	rhumbpb.Cluster_AddRegion_FullMethodName:       true,
+	rhumbpb.Cluster_ForgetNode_FullMethodName:      true,
+	rhumbpb.Cluster_FinalizeUpgrade_FullMethodName: true,
+	rhumbpb.Cluster_RefuseSnapshot_FullMethodName:  true,
+	rhumbpb.Cluster_DropTable_FullMethodName:       true,
 }
 
 // adminServices are the services all of whose requests are administrative, except those that list or describe.

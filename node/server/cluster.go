@@ -60,6 +60,8 @@ type Info struct {
 	Sights            []Sight
 	// Metadata describes the node's replica of the metadata group, nil before there is one.
 	Metadata *raftmeta.Status
+	// DatabaseFormat is the lowest format of the databases of the node.
+	DatabaseFormat uint32
 }
 
 // RangeInfo describes one replica of a range.
@@ -173,8 +175,10 @@ func (c *Cluster) Status(ctx context.Context, _ *rhumbpb.StatusRequest) (*rhumbp
 	} else {
 		resp.Reason = i.Unfit
 	}
+	resp.DatabaseFormat = i.DatabaseFormat
 	if st := c.node.State(); st != nil {
 		resp.Revision = st.Revision()
+		resp.ClusterVersion = uint32(st.Version())
 	}
 	for _, s := range i.Stores {
 		p := &rhumbpb.StoreStatus{

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -131,7 +132,7 @@ func (n *node) Init(context.Context) (rhumb.ClusterID, rhumb.NodeID, error) {
 func register(i byte) catalog.RegisterNode {
 	return catalog.RegisterNode{
 		Binary: testBinary, Store: rhumb.UUID{i}, Boot: 1, Nonce: uint64(i), Region: "singapore", Zone: string('a' + rune(i)), HasLocation: true,
-		Addr: "127.0.0.1:1", HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
+		Addr: fmt.Sprintf("127.0.0.%d:1", i), HeartbeatAddr: "127.0.0.1:2", AdminAddr: "127.0.0.1:3",
 	}
 }
 
