@@ -56,7 +56,7 @@ const (
 	featureEnd
 )
 
-// versions lists all cluster versions with the release that brought them and what they added. Append
+// versions lists all cluster versions with the release that brought them and their features. Append
 // only: a released version never gets another feature.
 var versions = []struct {
 	version  ClusterVersion
@@ -162,7 +162,7 @@ func ParseBuild(s string) Build {
 	low, high, ok := strings.Cut(s[at+len(buildMark):], "-")
 	min, err1 := strconv.ParseUint(low, 10, 32)
 	max, err2 := strconv.ParseUint(high, 10, 32)
-	// Nodes decide by the text whether a version can be finalized, so what is unclear counts as old.
+	// Nodes decide by the text whether a version can be finalized, so an unclear text counts as old.
 	if !ok || err1 != nil || err2 != nil || min == 0 || min > max {
 		return base
 	}

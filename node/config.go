@@ -79,6 +79,10 @@ type Config struct {
 	CacheBytes int64
 	// DrainTimeout bounds how long Drain waits for primaries to move away. Default 10 s.
 	DrainTimeout time.Duration
+	// HealAfter is how long the node keeps a damaged copy of a range in service as quarantined before it
+	// replaces the copy by one from another node, if enough copies are intact. Default 30 s; a negative
+	// value leaves that to operators.
+	HealAfter time.Duration
 	// LogKeep bounds the log that each range keeps for replicas that lag, in bytes; a replica that
 	// lags further copies the range as a whole. Default rhumb.LogKeepRange.
 	LogKeep int64
@@ -174,6 +178,9 @@ func (c *Config) SetDefaults() {
 	}
 	if c.TransferRate == 0 {
 		c.TransferRate = transfer.RateDefault
+	}
+	if c.HealAfter == 0 {
+		c.HealAfter = 30 * time.Second
 	}
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = 10 * time.Second

@@ -163,7 +163,7 @@ func (m *member) startServing(fresh bool) error {
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
 		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, HomeIn: m.homeIn, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
-		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep},
+		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep}, HealAfter: max(0, m.n.cfg.HealAfter),
 		Committed: func(c host.Committed) {
 			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
 		},
@@ -207,7 +207,7 @@ func (m *member) close() {
 	m.cancel()
 	if m.host != nil {
 		m.kv.Close()
-		// Before the host, which installs what was received.
+		// Before the host, which installs the received sets.
 		if m.transfers != nil {
 			m.transfers.Close()
 		}

@@ -17,6 +17,9 @@ import (
 // logKeepForTests is the log that nodes of startNode keep, 0 for the default.
 var logKeepForTests int64
 
+// healAfterForTests is how long nodes of startNode keep damaged copies; by default until a person decides.
+var healAfterForTests time.Duration = -1
+
 // startNode starts a node on free loopback ports.
 func startNode(t *testing.T, dir, region, zone string, join ...string) *Node {
 	t.Helper()
@@ -24,7 +27,7 @@ func startNode(t *testing.T, dir, region, zone string, join ...string) *Node {
 		Dirs: []string{dir}, Region: region, Zone: zone, Location: rhumb.Point{Lat: 1.35, Lon: 103.82}, Insecure: true, Join: join,
 		Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
 		Snapshot:   SnapshotConfig{Dir: dir + "-images", Leash: imageLeash, OverdueMax: imageOverdueMax},
-		CacheBytes: 8 << 20, LogKeep: logKeepForTests, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
+		CacheBytes: 8 << 20, LogKeep: logKeepForTests, HealAfter: healAfterForTests, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Fatal: func(err error) { panic(fmt.Sprintf("node cannot go on: %v", err)) },
 	})
 	if err != nil {

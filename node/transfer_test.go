@@ -3,10 +3,12 @@ package node
 import (
 	"crypto/rand"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
@@ -93,6 +95,78 @@ func TestTransferAfterTrim(t *testing.T) {
 	}
 	if names, _ := filepath.Glob(filepath.Join(again.cfg.Dirs[0], "transfer", "in", "*")); len(names) > 0 {
 		t.Errorf("%v is left", names)
+	}
+}
+
+// TestDamagedCopyHeals: blocks of the tables of one node are damaged. Its copies are quarantined, and
+// replaced from the other nodes without a person.
+func TestDamagedCopyHeals(t *testing.T) {
+	healAfterForTests = time.Second
+	t.Cleanup(func() { healAfterForTests = -1 })
+	nodes, table := startShort(t)
+	want := fill(t, nodes[0], table, "value")
+	victim := nodes[2]
+	// Damage blocks of every table file of the victim, in the middle of the files.
+	stopped := victim.Identity().Node
+	for _, s := range victim.engine.Stores() {
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	victim.Close()
+	damaged := 0
+	files, _ := filepath.Glob(filepath.Join(victim.cfg.Dirs[0], "data", "*.sst"))
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil || len(b) < 8<<10 {
+			continue
+		}
+		b[len(b)/2] ^= 0x10
+		if err := os.WriteFile(f, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		damaged++
+	}
+	again := startAgain(t, victim, nodes[0])
+	if damaged == 0 {
+		t.Fatal("no table file is large enough to damage")
+	}
+	// Reads of the damaged blocks find the damage.
+	for _, s := range again.engine.Stores() {
+		states, err := s.Ranges()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, st := range states {
+			for _, err := range s.Scan(st.Range, rhumb.TableID(table.Id), nil, nil, 1<<63, 0) {
+				if err != nil {
+					break
+				}
+			}
+		}
+	}
+	await(t, "a copy is quarantined", func() bool {
+		for r := range nodes[0].State().Ranges() {
+			if r.IsQuarantined(stopped) {
+				return true
+			}
+		}
+		return false
+	})
+	await(t, "all are in sync, and nothing is quarantined", func() bool {
+		for r := range nodes[0].State().Ranges() {
+			if r.IsQuarantined(stopped) || len(r.InSync) < 3 {
+				return false
+			}
+		}
+		return true
+	})
+	nodes[1].Close()
+	kv := kvClient(t, again)
+	for name, value := range want {
+		if got := get(t, kv, table.Id, name); got != value {
+			t.Errorf("%s is wrong", name)
+		}
 	}
 }
 

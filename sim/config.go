@@ -198,8 +198,7 @@ func drawBounds(r *rand.Rand) replica.Config {
 	if r.IntN(3) == 0 {
 		c.TailBytesMax = oneOf(r, 1, 500, 5000)
 	}
-	// With a short log a replica can miss trimmed entries. It then cannot rejoin, because state
-	// transfer is not built (docs/replication.md#trim), and counts in Stats.Lost.
+	// With a short log a replica can miss trimmed entries. It then copies the range as a whole.
 	if r.IntN(4) == 0 {
 		c.LogKeepBytes = oneOf[int64](r, 2000, 20_000)
 	}

@@ -337,38 +337,47 @@ func (d *disk) losePower() {
 // reloadCopies rebuilds the copies from the engine. The engine no longer has trimmed entries, so
 // those are taken from the committed log of the judges.
 func (d *disk) reloadCopies() error {
-	w := d.n.w
-	for i, id := range w.ranges {
-		store := d.engine.Store(id)
-		st, ok := store.State(id)
-		if !ok {
-			d.copies[i], d.quarantined[i] = nil, false
-			continue
+	for i := range d.n.w.ranges {
+		if err := d.reloadCopy(i); err != nil {
+			return err
 		}
-		// An undamaged disk cannot hold a range that its node never wrote.
-		if d.copies[i] == nil && !d.n.wasDamaged {
-			return fmt.Errorf("%s holds range %s but never wrote it", d.n.id, id)
-		}
-		d.quarantined[i] = st.Quarantine != ""
-		// After a restart the commit position is min(stored, end of the log)
-		// (docs/replication.md#rule-prepare-commit).
-		c := &rangeCopy{commit: min(st.Commit, st.Last.Seq), durable: st.Last.Seq}
-		// Everything trimmed is committed.
-		committed := w.monitor.Log(id).Entries
-		c.entries = slices.Clone(committed[:min(int(st.Trim), len(committed))])
-		// A read may return fewer entries than requested, so it resumes after the last one.
-		for from := st.Trim + 1; from <= st.Last.Seq; from = rhumb.Seq(len(c.entries)) + 1 {
-			more, err := store.Entries(id, from, st.Last.Seq, 0)
-			if err != nil {
-				return err
-			}
-			if len(more) == 0 {
-				return fmt.Errorf("%s: range %s: entry %d is missing below %d", d.n.id, id, from, st.Last.Seq)
-			}
-			c.entries = append(c.entries, more...)
-		}
-		d.copies[i] = c
 	}
+	return nil
+}
+
+// reloadCopy rebuilds the copy of one range from the engine.
+func (d *disk) reloadCopy(i int) error {
+	w := d.n.w
+	id := w.ranges[i]
+	store := d.engine.Store(id)
+	st, ok := store.State(id)
+	if !ok {
+		d.copies[i], d.quarantined[i] = nil, false
+		return nil
+	}
+	// An undamaged disk cannot hold a range that its node never wrote.
+	if d.copies[i] == nil && !d.n.wasDamaged {
+		return fmt.Errorf("%s holds range %s but never wrote it", d.n.id, id)
+	}
+	d.quarantined[i] = st.Quarantine != ""
+	// After a restart the commit position is min(stored, end of the log)
+	// (docs/replication.md#rule-prepare-commit).
+	c := &rangeCopy{commit: min(st.Commit, st.Last.Seq), durable: st.Last.Seq}
+	// Everything trimmed is committed.
+	committed := w.monitor.Log(id).Entries
+	c.entries = slices.Clone(committed[:min(int(st.Trim), len(committed))])
+	// A read may return fewer entries than requested, so it resumes after the last one.
+	for from := st.Trim + 1; from <= st.Last.Seq; from = rhumb.Seq(len(c.entries)) + 1 {
+		more, err := store.Entries(id, from, st.Last.Seq, 0)
+		if err != nil {
+			return err
+		}
+		if len(more) == 0 {
+			return fmt.Errorf("%s: range %s: entry %d is missing below %d", d.n.id, id, from, st.Last.Seq)
+		}
+		c.entries = append(c.entries, more...)
+	}
+	d.copies[i] = c
 	return nil
 }
 

@@ -73,8 +73,8 @@
 // hold everything up to there, and nothing may be committed at or below that timestamp later.
 //
 // After the last fault every range must serve and every live replica must rejoin within
-// LivenessMax. Replicas whose part of the log is trimmed away cannot rejoin; they are counted, not
-// failed. Then one more data path is cut, and its range must keep serving (rule-progress).
+// LivenessMax, also those that have to copy a range because their part of the log is trimmed away.
+// Then one more data path is cut, and its range must keep serving (rule-progress).
 //
 // At the end the histories of the clients must be linearizable, every acknowledged write must
 // appear in the committed log exactly once, and the engines must hold exactly the state that the

@@ -252,6 +252,7 @@ func (m *member) restartInPlace() {
 	// code that holds the old one.
 	n.cancel()
 	if n.host != nil {
+		n.transfers.Close()
 		n.host.Close()
 	}
 	_ = n.group.Close()
@@ -266,7 +267,7 @@ func (m *member) restartInPlace() {
 	// The answers belong to the old life, which has ended; the data is settled.
 	n.disk.pending = nil
 	n.life++
-	n.host = nil
+	n.host, n.transfers = nil, nil
 	n.forgetDiscards()
 	n.w.withChance(func() { n.w.judge(n.disk.reloadCopies()) })
 	n.enterCluster()

@@ -10,6 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/node/transfer"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/storage"
 )
@@ -40,6 +41,8 @@ type node struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	member *member
+	// transfers copies ranges; it lives as long as host.
+	transfers *transfer.Manager
 	// connected marks the peers to which a stream is open, by index.
 	connected []bool
 	// registered is the nonce of the last life that the metadata has counted (NonceIgnored).
@@ -231,6 +234,9 @@ func (n *node) serveRanges(m *member) error {
 	}
 	// Streams may be open before the host exists.
 	n.host = h
+	n.transfers = transfer.New(transfer.Config{
+		Self: m.self, Engine: n.disk.engine, Host: h, Net: copies{n}, Runtime: n.rt, Logger: w.nodeLogger(n),
+	})
 	for j, b := range w.nodes {
 		if n.connected[j] {
 			h.Connected(b.id, true)
@@ -259,6 +265,7 @@ func (n *node) stop() {
 	// Processes end before the disk changes: their deferred calls still see the old one.
 	n.killAll()
 	n.disk.losePower()
+	n.transfers = nil
 	n.inbox, n.host, n.group, n.member, n.cancel = nil, nil, nil, nil, nil
 	n.forgetDiscards()
 }

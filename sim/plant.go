@@ -28,6 +28,7 @@ var mixes = map[Bug][]FaultKind{
 	VoteAtOnce:        {faultFlip, faultTorn, faultRollBack, faultCrash, faultIsolate},
 	FullDiskAcks:      {faultFull, faultCrash},
 	DropBeforeRemoved: {faultMove, faultCrash},
+	CommitCopiedTail:  {faultUsurp, faultCrash, faultIsolate, faultData},
 	AcceptOtherLife:   {faultHandover},
 	HandOverToFew:     {faultHandover, faultData},
 }
@@ -46,6 +47,9 @@ func (p *profile) applyMix(b Bug) {
 		}
 		// A trimmed log can forbid the damage (mayDamage).
 		p.replica.LogKeepBytes = 0
+		if b == CommitCopiedTail {
+			p.replica.LogKeepBytes = 2000 // replicas need copies often
+		}
 	}
 	p.strict = p.strict || b == NoClockRefusal
 }

@@ -29,7 +29,10 @@ type Stats struct {
 	Recovery time.Duration
 	// Closed counts how often a replica learned of a later closed timestamp.
 	Closed int
-	// Lost counts replicas that cannot rejoin because the log they need is trimmed.
+	// Copied counts the copies that took the place of a replica whose log was trimmed.
+	Copied int
+	// Lost counts ranges whose in-sync set lacks trimmed log and that no member could copy at the last
+	// look.
 	Lost int
 	// Quarantined counts the replicas that were still quarantined at the end.
 	Quarantined int
@@ -177,7 +180,7 @@ func (w *world) breakLast() {
 }
 
 // whyNotLive returns a description of a range that does not serve or of a replica that is not in
-// sync, or "". Replicas whose part of the log is trimmed count in Stats.Lost instead.
+// sync, or "". A replica whose part of the log is trimmed must copy the range and be in sync again.
 func (w *world) whyNotLive() string {
 	// Only the last look counts.
 	w.stats.Lost, w.stats.Quarantined = 0, 0
@@ -209,9 +212,9 @@ func (w *world) whyNotLive() string {
 		}
 		for _, peer := range s.Status().Peers {
 			switch {
-			// State transfer is not built, so such a replica cannot rejoin.
+			// Such a replica copies the range, and joins then.
 			case peer.Flow == "lost":
-				w.stats.Lost++
+				return fmt.Sprintf("range %s: %s needs a copy of the range: %+v", id, peer.Node, peer)
 			// Until it is discarded.
 			case r.IsQuarantined(peer.Node):
 				w.stats.Quarantined++

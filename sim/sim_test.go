@@ -69,6 +69,7 @@ type sum struct {
 	epochs    int
 	entries   int
 	lost      int
+	copied    int
 	closed    int
 	slowest   time.Duration
 	slowSeed  uint64
@@ -87,6 +88,7 @@ func (s *sum) add(r Result) {
 	s.epochs += r.Stats.Epochs
 	s.entries += r.Stats.Entries
 	s.lost += r.Stats.Lost
+	s.copied += r.Stats.Copied
 	s.closed += r.Stats.Closed
 	if r.Stats.Recovery > s.slowest {
 		s.slowest, s.slowSeed = r.Stats.Recovery, r.Seed
@@ -104,7 +106,7 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 	t.Logf("operations: unknown %d, ok %d, unchanged %d, condition failed %d, not applied %d; %d log entries, %d epochs, %d closed timestamps",
 		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed)
 	t.Logf("faults:%s", faults.String())
-	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d", s.slowest, s.slowSeed, s.lost)
+	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not", s.slowest, s.slowSeed, s.copied, s.lost)
 }
 
 // reportFailure reports a failed run and keeps its trace among the artifacts of the test.

@@ -19,7 +19,7 @@ type TableSpan struct {
 // ClearStepMax bounds the versions that one call of MeasureTable reads.
 const ClearStepMax = 8_192
 
-// ClearKeptMax bounds the versions of a dropped table that stay when the rest is deleted. Those of the
+// ClearKeptMax bounds the versions of a dropped table that stay when the others are deleted. Those of the
 // last few entries of a log stay always, and an entry has at most rhumb.BatchOpsMax of them.
 const ClearKeptMax = 3 * rhumb.BatchOpsMax
 

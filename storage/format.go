@@ -24,8 +24,8 @@ func databaseFormat(v rhumb.ClusterVersion) pebble.FormatMajorVersion {
 	return pebbleBase
 }
 
-// RaiseFormat raises the format of all databases to that of a cluster version. A database that has it is left
-// as it is, so the call may be repeated. The format never falls.
+// RaiseFormat raises the format of all databases to that of a cluster version. A database that has it is not
+// changed, so the call may be repeated. The format never falls.
 func (e *Engine) RaiseFormat(v rhumb.ClusterVersion) error {
 	var errs []error
 	for _, s := range e.stores {

@@ -2,7 +2,7 @@
 // programs of the nodes support, what keeps the next one from being finalized, and what to do next
 // (docs/operations/upgrade.md).
 //
-// It is pure: it judges the descriptors of the nodes, which come from the metadata and name each program, and
+// It is pure: it judges the descriptors of the nodes, which are those of the metadata and name each program, and
 // what each node reports of itself. The metadata decides again when a version is finalized.
 package upgrade
 
@@ -51,7 +51,7 @@ type Report struct {
 func Judge(nodes []client.NodeStatus) Report {
 	r := Report{Version: rhumb.VersionBase, Nodes: []Node{}}
 	for _, n := range nodes {
-		// A node may lag behind the metadata, but no node is ahead of it.
+		// A node may lag, but no node is ahead of the metadata.
 		r.Version = max(r.Version, n.ClusterVersion)
 	}
 	newest := rhumb.ClusterVersion(0)
@@ -128,7 +128,7 @@ func (r *Report) Waiting(v rhumb.ClusterVersion) (ids []string) {
 	return ids
 }
 
-// nextStep says what an operator does next.
+// nextStep returns the next step of an operator.
 func (r *Report) nextStep() string {
 	var running, fenced []string
 	for _, n := range r.Held(nil) {

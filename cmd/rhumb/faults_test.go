@@ -58,6 +58,11 @@ type holder struct {
 	failed atomic.Int64
 	stop   context.CancelFunc
 	wait   sync.WaitGroup
+	// failed counts writes without an acknowledgement, and gap is the longest time, in nanoseconds, for which a
+	// caller waited for one.
+	failed, gap atomic.Int64
+	stop        context.CancelFunc
+	wait        sync.WaitGroup
 }
 
 // holdLoad starts to write to a demo from many callers.
@@ -74,7 +79,11 @@ func holdLoad(t *testing.T, l *demo.Layout, callers int) *holder {
 	for i := range callers {
 		h.wait.Go(func() {
 			for n := int64(1); ctx.Err() == nil; n++ {
+				begin := time.Now()
 				_, err := h.table.Put(ctx, fmt.Appendf(nil, "k%d", i), fmt.Append(nil, n), client.PutOptions{})
+				if ctx.Err() == nil {
+					h.noteWait(time.Since(begin))
+				}
 				if err != nil && ctx.Err() == nil {
 					h.failed.Add(1)
 				}
@@ -88,6 +97,16 @@ func holdLoad(t *testing.T, l *demo.Layout, callers int) *holder {
 		})
 	}
 	return h
+}
+
+// noteWait keeps the longest wait of any caller.
+func (h *holder) noteWait(d time.Duration) {
+	for {
+		longest := h.gap.Load()
+		if int64(d) <= longest || h.gap.CompareAndSwap(longest, int64(d)) {
+			return
+		}
+	}
 }
 
 // open connects to a demo.

@@ -55,6 +55,12 @@ func startProcess(t *testing.T, stdin io.Reader, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startProgram(t, binary, stdin, args...)
+}
+
+// startProgram starts a program that is built elsewhere, as startProcess does.
+func startProgram(t *testing.T, binary string, stdin io.Reader, args ...string) *process {
+	t.Helper()
 	p := &process{Cmd: exec.Command(binary, args...), ended: make(chan struct{})}
 	p.Stdin = stdin
 	p.Stderr = &p.stderr

@@ -112,6 +112,7 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	fl.Int64Var(&f.cacheMiB, "cache-size", 0, "block cache in MiB")
 	flags.Default(fl, "cache-size", "an eighth of the memory")
 	f.registerLimits(fl, cfg)
+	fl.DurationVar(&cfg.HealAfter, "heal-after", defaults.HealAfter, "how long a damaged copy is kept before it is replaced from another node, if enough copies are intact; negative: never")
 	fl.Var(&f.logKeep, "log-keep", "how much log a range keeps for replicas that lag, such as 64MiB; those that lag further copy the range whole")
 	flags.Default(fl, "log-keep", "64MiB")
 	fl.Var(&f.transferRate, "transfer-rate", "how much the node receives and sends a second, each, to copy ranges whole, such as 64MiB")

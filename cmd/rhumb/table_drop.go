@@ -44,7 +44,7 @@ does so when it returns. A later table of the same name is another table. It tak
 	return c
 }
 
-// dropTable shows what is about to go, asks for the name and drops the table under the number that was shown.
+// dropTable describes the loss, asks for the name and drops the table under the number that was shown.
 func (tc *tableCommands) dropTable(ctx context.Context, c *client.Client, name string, yes, ifExists bool) error {
 	const op rhumb.Op = "rhumb.table"
 	t, err := c.Table(ctx, name)

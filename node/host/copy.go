@@ -193,14 +193,19 @@ func (ev installEvent) begin(h *Host) {
 	// Nothing that the replica decides from here on is carried out. Promises so far are in its
 	// epoch, whether or not they are durable.
 	promised, least := s.r.Epoch(), s.r.Least()
-	if h.cfg.Probe != nil && h.cfg.Probe.InstallPromise != nil {
-		promised = h.cfg.Probe.InstallPromise(s.id, promised)
+	if p := h.cfg.Probe; p != nil && p.Install != nil {
+		promised, least = p.Install(s.id, promised, least)
 	}
 	s.gone, s.installing = true, true
 	done := installedEvent{installEvent: ev, s: s}
 	// The count keeps the engine open until the disk is done.
 	h.reads.Add(1)
-	h.rt.Disk(true, func() { done.st, done.err = ev.in.Finish(promised, least) }, func() {
+	h.rt.Disk(true, func() {
+		done.st, done.err = ev.in.Finish(promised, least)
+		if p := h.cfg.Probe; done.err == nil && p != nil && p.Installed != nil {
+			p.Installed(s.id)
+		}
+	}, func() {
 		h.reads.Add(-1)
 		if !h.post(done) {
 			ev.answer(errStopping(opInstall))

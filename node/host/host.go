@@ -140,13 +140,16 @@ type Config struct {
 	// LogKeepStore bounds, in bytes, the log that each store keeps for lagging replicas; default
 	// rhumb.LogKeepStore.
 	LogKeepStore int64
+	// HealAfter is how long a quarantined copy is kept before it is replaced by one from another node,
+	// if enough other copies are intact; 0 means that a person decides.
+	HealAfter time.Duration
 	// RangeSizeMax is the size in bytes of a range's data above which the range accepts no new key;
 	// default rhumb.RangeSizeMax.
 	RangeSizeMax int64
 }
 
 // Probe shows a simulator the traffic between a host and its replicas. Each function may change its
-// argument, in order to break a duty of the host on purpose. All but InstallPromise must be set. The pass
+// argument, in order to break a duty of the host on purpose. All but Install and Installed must be set. The pass
 // calls them.
 type Probe struct {
 	// Ready receives the work of a replica before it is carried out.
@@ -155,8 +158,11 @@ type Probe struct {
 	Proposal func(id rhumb.RangeID, p replica.Proposal) replica.Proposal
 	// Agreed receives the timestamp up to which a node has agreed to close a range in an epoch.
 	Agreed func(n rhumb.NodeID, id rhumb.RangeID, e rhumb.Epoch, at rhumb.Timestamp) rhumb.Timestamp
-	// InstallPromise, if set, receives the promise that a copy is installed with.
-	InstallPromise func(id rhumb.RangeID, e rhumb.Epoch) rhumb.Epoch
+	// Install, if set, receives the promise that a copy is installed with, and the position that the
+	// copy must be committed up to.
+	Install func(id rhumb.RangeID, promised rhumb.Epoch, least rhumb.Seq) (rhumb.Epoch, rhumb.Seq)
+	// Installed, if set, is called when the store has the new copy.
+	Installed func(id rhumb.RangeID)
 	// WaitedOut receives whether the grants that an elected replica must wait for are over.
 	WaitedOut func(id rhumb.RangeID, over bool) bool
 }
@@ -264,6 +270,10 @@ type Host struct {
 	// owns it. It grows with the ranges that this node has held.
 	floors    map[rhumb.RangeID]rhumb.Epoch
 	collector *collector
+	// heals counts the replacements of damaged copies, and healed is when the last look was. Only the
+	// pass uses the former, and only the ticker the latter.
+	heals  map[rhumb.RangeID]int
+	healed time.Duration
 	// lagsMu guards lags, the replicas that need a copy of their range.
 	lagsMu sync.Mutex
 	lags   map[rhumb.RangeID]replica.Lag
@@ -304,7 +314,7 @@ func New(cfg Config) (*Host, error) {
 	cfg.LogKeepStore = cmp.Or(cfg.LogKeepStore, rhumb.LogKeepStore)
 	cfg.Budgets.Requests = cmp.Or(cfg.Budgets.Requests, waitingBytesMax)
 	h := &Host{
-		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{}, logsShort: map[*storage.Store]bool{}, lags: map[rhumb.RangeID]replica.Lag{},
+		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), tokens: map[uint64]call{}, nodes: map[rhumb.NodeID]peerState{}, logsShort: map[*storage.Store]bool{}, lags: map[rhumb.RangeID]replica.Lag{}, heals: map[rhumb.RangeID]int{},
 		admission: admission{clock: cfg.Runtime.Now, pace: newPace(cfg.Budgets.Requests)},
 		ctx:       ctx, cancel: cancel,
 	}
@@ -545,6 +555,10 @@ func (h *Host) tick() {
 		h.lastClose = now
 		if len(h.cfg.Engine.DamagedRanges()) > 0 {
 			h.post(damagedEvent{})
+		}
+		if h.cfg.HealAfter > 0 && now-h.healed >= healEvery {
+			h.healed = now
+			h.post(healEvent{})
 		}
 		h.updateFitness()
 		h.post(closeEvent{})

@@ -33,6 +33,8 @@ type slot struct {
 
 	// quarantined is true once the quarantine is logged and counted.
 	quarantined bool
+	// quarantinedAt is when the node first looked at a quarantined copy in order to replace it.
+	quarantinedAt time.Duration
 	// floor is the epoch promised when the slot was created. The range's state gets it when the
 	// first commit creates the range.
 	floor rhumb.Epoch

@@ -77,6 +77,18 @@ func TestMessageCrossesTheWireWhole(t *testing.T) {
 	}
 }
 
+// TestUnknownEntryIsNotSkipped guards that a message with an entry of a later version is refused as a whole: the
+// entries around it are not taken, so the replica acknowledges nothing from there on.
+func TestUnknownEntryIsNotSkipped(t *testing.T) {
+	first, later := testEntry(), testEntry()
+	p := messageToPB(&replica.Message{Kind: replica.Append, From: 5, To: 6, Entries: []*entry.Entry{first, later}})
+	p.Entries[1][0]++
+	m, err := messageFromPB(p, 5, 6)
+	if rhumb.KindOf(err) != rhumb.Incompatible {
+		t.Fatalf("got %+v, %v", m, err)
+	}
+}
+
 func TestHeartbeatCrossesTheWireWhole(t *testing.T) {
 	var f lease.Frame
 	var next int64

@@ -131,7 +131,7 @@ type incoming struct {
 	start
 	set        *storage.Set
 	done       int64
-	resumed    int64 // of done, what an earlier attempt received
+	resumed    int64 // of done, received by an earlier attempt
 	began      time.Duration
 	installing bool
 }
@@ -246,6 +246,8 @@ func (m *Manager) copyRange(s start) {
 		return
 	}
 	m.m.completed.Inc()
+	// The place is free at once: a node may have thousands of small ranges to copy.
+	defer m.look()
 	m.log.Info("copied a range", "range", id.String(), "from", donor, "bytes", bytes, "took", took)
 }
 

@@ -112,7 +112,7 @@ func (m *Manager) closeDropped(o *outgoing) {
 	if !o.dropped || o.readers > 0 {
 		return
 	}
-	// Removing files is quick, and the next start removes the rest.
+	// Removing files is quick, and the next start removes the remaining ones.
 	if err := o.export.Close(); err != nil {
 		m.log.Warn("the files of a finished transfer were not removed; the next start removes them", "set", o.export.ID.String(), "err", err)
 	}

@@ -148,7 +148,7 @@ func (n *treeNode[V]) delete(o *owner, key uint64) {
 			n.vals = slices.Delete(n.vals, i, i+1)
 			return
 		}
-		// A child that gives a key away must have one to spare. Filling it may move key, so the search begins
+		// A child that loses a key must have one to spare. Filling it may move key, so the search begins
 		// again; it fills at most once per level, since a filled child is above the minimum.
 		if len(n.kids[i].keys) <= treeKeysMin {
 			n.fill(o, i)
@@ -184,7 +184,7 @@ func (n *treeNode[V]) popMax(o *owner) (key uint64, v V) {
 	return n.kids[last].popMax(o)
 }
 
-// fill gives child i of n, which is at the minimum, a key more: from the left neighbour, from the right
+// fill adds a key to child i of n, which is at the minimum: from the left neighbour, from the right
 // one, or by merging it with one of them. o owns n.
 func (n *treeNode[V]) fill(o *owner, i int) {
 	switch {

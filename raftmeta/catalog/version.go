@@ -12,8 +12,8 @@ import (
 //
 //   - no command, field or value enters the log that the older build cannot decode: it would stop there.
 //     A command says by needs which feature it belongs to, and is refused without it.
-//   - the commands that both builds know do exactly the same. A command that shall do something else from
-//     now on asks t.Version().Has. TestBaseReplay compares with what the earlier build did.
+//   - the commands that both builds know do exactly the same. A command whose effect changes
+//     asks t.Version().Has. TestBaseReplay compares with the results of the earlier build.
 //   - a state has no field that the older build does not know, because a leader of the newer build may send
 //     the state to it. A field that only admitted commands set is missing until then.
 
