@@ -112,7 +112,7 @@ var bugNames = [bugs]string{
 	"close-unfenced", "agree-only", "forget-ceiling", "take-any-frame", "close-ahead",
 	"adopt-shorter", "below-report", "skip-asking", "forget-promises", "ack-of-old-life", "grant-of-old-life", "nonce-ignored",
 	"no-refusal", "forget-quarantine", "no-progress-timeout", "no-clock-refusal", "vote-at-once", "names-without-epoch",
-	"full-disk-acks", "drop-before-removed", "accept-other-life", "hand-over-to-few", "commit-copied-tail",
+	"full-disk-acks", "drop-before-removed", "commit-copied-tail", "accept-other-life", "hand-over-to-few",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

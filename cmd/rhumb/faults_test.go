@@ -54,10 +54,6 @@ type holder struct {
 	c     *client.Client
 	table *client.Table
 	acked []atomic.Int64
-	// failed counts the writes that returned an error to their callers.
-	failed atomic.Int64
-	stop   context.CancelFunc
-	wait   sync.WaitGroup
 	// failed counts writes without an acknowledgement, and gap is the longest time, in nanoseconds, for which a
 	// caller waited for one.
 	failed, gap atomic.Int64

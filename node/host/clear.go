@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// This file gives back the storage of what was dropped: whole ranges, and tables that share their ranges
+// This file frees the storage of dropped objects: whole ranges, and tables that share their ranges
 // with others.
 //
 // Every node does so by itself, once its copy of the metadata shows the drop. Nobody waits for it, and
@@ -98,7 +98,7 @@ type sweep struct {
 	touched bool
 }
 
-// SweepTables makes the node give back the storage of dropped tables in all its ranges. It returns at
+// SweepTables makes the node free the storage of dropped tables in all its ranges. It returns at
 // once; the collector does the work in bounded steps.
 func (h *Host) SweepTables() {
 	h.postAsync(peersEvent{func(h *Host) {
