@@ -93,6 +93,8 @@ const (
 	NamesWithoutEpoch
 	// FullDiskAcks acknowledges entries that a full disk did not take.
 	FullDiskAcks
+	// DropBeforeRemoved drops a copy as soon as it is marked as leaving, while it is still in sync.
+	DropBeforeRemoved
 	// CommitCopiedTail takes everything in a copy of a range as committed, also the end of the donor's
 	// log.
 	CommitCopiedTail
@@ -110,7 +112,7 @@ var bugNames = [bugs]string{
 	"close-unfenced", "agree-only", "forget-ceiling", "take-any-frame", "close-ahead",
 	"adopt-shorter", "below-report", "skip-asking", "forget-promises", "ack-of-old-life", "grant-of-old-life", "nonce-ignored",
 	"no-refusal", "forget-quarantine", "no-progress-timeout", "no-clock-refusal", "vote-at-once", "names-without-epoch",
-	"full-disk-acks", "commit-copied-tail", "accept-other-life", "hand-over-to-few",
+	"full-disk-acks", "drop-before-removed", "commit-copied-tail", "accept-other-life", "hand-over-to-few",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -100,13 +100,21 @@ func (n *node) discardCopy(i int, id rhumb.RangeID) {
 	_ = n.host.Discard(over, id, false)
 }
 
+// noteRemoval remembers a copy that the node is about to drop, because the record does not place it there any more. Whether the
+// drop survives a crash is open until the replica is gone.
+func (n *node) noteRemoval(i int, id rhumb.RangeID, r *replica.Replica) {
+	if d, ok := n.host.Range(id); ok && !d.IsReplica(n.id) {
+		n.discarding[i] = r
+	}
+}
+
 // noteDiscarded forgets the judges' copy of a log once the empty replica has replaced the discarded
 // one.
 func (n *node) noteDiscarded(i int) {
 	if n.discarding[i] == nil || n.host == nil {
 		return
 	}
-	if r, ok := n.host.Replica(n.w.ranges[i]); !ok || r == n.discarding[i] {
+	if r, ok := n.host.Replica(n.w.ranges[i]); ok && r == n.discarding[i] {
 		return
 	}
 	n.w.tracef(n.name(), "the copy of %s is discarded", n.w.ranges[i])

@@ -129,6 +129,9 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 	case faultDrain:
 		return w.drainNode(n, length)
 	case faultMove:
+		if w.chance.IntN(2) == 0 {
+			return w.startOperation(n, length)
+		}
 		return w.moveReplicas()
 	case faultData:
 		return w.cutReplication(length, n)

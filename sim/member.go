@@ -176,6 +176,9 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 			ranges = append(ranges, r)
 		}
 	}
+	if m.n.w.cfg.Bug == DropBeforeRemoved {
+		ranges = withoutLeaving(ranges, m.self.Node)
+	}
 	if len(ranges) > 0 {
 		m.n.host.Update(ranges)
 	}

@@ -223,6 +223,50 @@ func (w *world) electAnyone() {
 	}
 }
 
+// startOperation starts a decommissioning or a move of a copy, which the controller of the metadata leader carries out, and
+// cancels it later if it is not over. A decommissioned node returns, because the faults need nodes.
+func (w *world) startOperation(n *node, length time.Duration) string {
+	r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
+	cmd := catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: n.id, By: "sim", At: time.Unix(0, int64(w.now))}
+	if w.chance.IntN(2) == 0 {
+		cmd.Kind, cmd.Range, cmd.Node, cmd.Target = rhumb.OperationMove, r.ID, oneOf(w.chance, r.Replicas...), n.id
+		if r.IsReplica(n.id) {
+			return ""
+		}
+	}
+	if !w.proposeOnce(cmd) {
+		return ""
+	}
+	w.after(length, w.endOperations)
+	return fmt.Sprintf("%s of %s %s to %s", cmd.Kind, cmd.Range, cmd.Node, cmd.Target)
+}
+
+// endOperations cancels what is not over, and lets decommissioned nodes take copies again. It repeats until that is so.
+func (w *world) endOperations() {
+	again := false
+	for o := range w.state.Operations() {
+		rec, ok := w.state.Node(o.Node)
+		if o.State.IsOver() && (!ok || !rec.Leaving || o.Kind != rhumb.OperationDecommission) {
+			continue
+		}
+		again = true
+		if !o.State.IsOver() {
+			w.proposeOnce(catalog.ControlOperation{ID: o.ID, Action: catalog.CancelOperation, At: time.Unix(0, int64(w.now))})
+		}
+	}
+	for d := range w.state.Nodes() {
+		if !d.Leaving {
+			continue
+		}
+		again = true
+		// An operation that is done leaves the node marked; an operator takes it back.
+		w.proposeOnce(catalog.SetNodeState{Node: d.ID, Boot: d.Boot, State: rhumb.NodeLive})
+	}
+	if again {
+		w.after(time.Second, w.endOperations)
+	}
+}
+
 // moveReplicas changes the replicas of a range as a planner does: it adds a learner, or removes a
 // replica that is not in sync.
 func (w *world) moveReplicas() string {

@@ -191,6 +191,7 @@ func (n *node) enterCluster() {
 	c.Logger, c.Short, c.Restarted, c.RTT = w.nodeLogger(n), n.disk.engine.Stores()[0].Short(), n.disk.engine.Identity().Boot > 1, n.roundTripTo
 	// Hasty exists for this bug only.
 	c.Hasty = w.cfg.Bug == VoteAtOnce
+	c.WallClock = func() time.Time { return time.Unix(0, int64(w.now)) }
 	var err error
 	w.withChance(func() { n.group, err = raftmeta.Open(c) })
 	w.judge(err)

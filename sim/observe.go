@@ -80,8 +80,10 @@ func (n *node) observeReplicas() {
 		r, ok := n.host.Replica(id)
 		// The host may not have the range yet, and the observation may predate the ranges.
 		if !ok || len(n.seen.primary) <= i {
+			n.noteDiscarded(i)
 			continue
 		}
+		n.noteRemoval(i, id, r)
 		n.checkQuarantine(i, r)
 		switch r.State() {
 		case replica.Primary:

@@ -27,6 +27,7 @@ var mixes = map[Bug][]FaultKind{
 	NoClockRefusal:    {faultClock, faultJump},
 	VoteAtOnce:        {faultFlip, faultTorn, faultRollBack, faultCrash, faultIsolate},
 	FullDiskAcks:      {faultFull, faultCrash},
+	DropBeforeRemoved: {faultMove, faultCrash},
 	CommitCopiedTail:  {faultUsurp, faultCrash, faultIsolate, faultData},
 	AcceptOtherLife:   {faultHandover},
 	HandOverToFew:     {faultHandover, faultData},
@@ -162,4 +163,16 @@ func (n *node) forgetQuarantine() {
 		n.w.judge(b.Sync())
 	}
 	n.disk.settleAll()
+}
+
+// withoutLeaving takes a node out of the replicas of the ranges whose copy on it is leaving (DropBeforeRemoved).
+func withoutLeaving(ranges []*rhumb.Range, self rhumb.NodeID) (out []*rhumb.Range) {
+	for _, r := range ranges {
+		if r.IsLeaving(self) && r.Primary != self {
+			r = r.Clone()
+			r.Replicas = slices.DeleteFunc(r.Replicas, func(id rhumb.NodeID) bool { return id == self })
+		}
+		out = append(out, r)
+	}
+	return out
 }

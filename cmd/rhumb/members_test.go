@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -28,6 +27,14 @@ func (h *holder) holdsNothing(id rhumb.NodeID) bool {
 	return true
 }
 
+// noneFailed fails the test if a caller got an error for a write.
+func (h *holder) noneFailed() {
+	h.t.Helper()
+	if n := h.failed.Load(); n > 0 {
+		h.t.Errorf("%d writes failed", n)
+	}
+}
+
 // awaitWhole waits until every range has three copies in sync.
 func (h *holder) awaitWhole(most time.Duration) {
 	h.t.Helper()
@@ -44,19 +51,6 @@ func (h *holder) awaitWhole(most time.Duration) {
 // nodeOf returns a node of a demo.
 func nodeOf(l *demo.Layout, id rhumb.NodeID) demo.Node {
 	return l.Nodes[slices.IndexFunc(l.Nodes, func(n demo.Node) bool { return n.ID == id })]
-}
-
-// dirBytes returns the size of the files in a directory.
-func dirBytes(dir string) (n int64) {
-	_ = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			if i, err := d.Info(); err == nil {
-				n += i.Size()
-			}
-		}
-		return nil
-	})
-	return n
 }
 
 // TestDecommissionUnderLoad removes the metadata leader's node, one of four, under load: everything moves away, the operation
@@ -93,6 +87,7 @@ func TestDecommissionUnderLoad(t *testing.T) {
 	h.end()
 	h.awaitWhole(settleWait)
 	h.audit()
+	h.noneFailed()
 	// A region of three nodes cannot lose another one.
 	other := nodes[(at+1)%len(nodes)].ID
 	fails(t, exit.Precondition, "node", "decommission", other)
@@ -127,6 +122,7 @@ func TestReplaceDeadNode(t *testing.T) {
 	h.end()
 	h.awaitWhole(settleWait)
 	h.audit()
+	h.noneFailed()
 }
 
 // TestEmptyDiskIsRefilled kills one of three nodes, empties its disk and starts it again: within two minutes it holds all copies
@@ -154,6 +150,7 @@ func TestEmptyDiskIsRefilled(t *testing.T) {
 	h.awaitProgress()
 	h.end()
 	h.audit()
+	h.noneFailed()
 }
 
 // commandLine returns the arguments of a running process.

@@ -217,7 +217,8 @@ func (ev installEvent) begin(h *Host) {
 func (ev installedEvent) applyTo(h *Host) {
 	s := ev.s
 	if ev.err != nil && !ev.in.Installed() {
-		s.gone, s.installing = false, false
+		s.installing = false
+		h.resumeSlot(s)
 		h.markDirty(s)
 		ev.answer(rhumb.Wrap(opInstall, ev.err))
 		return
@@ -243,9 +244,8 @@ func (h *Host) replaceSlot(old *slot, st storage.RangeState) error {
 	h.m.installed.Inc()
 	// The promise of the new slot holds for grants too.
 	h.leases.excludeRange(fresh.id, fresh.r.Epoch(), rhumb.NoNode)
-	if d := old.desc.Load(); d != nil {
-		h.setRecord(fresh, d)
-	}
+	fresh.desc.Store(old.desc.Load())
+	h.resumeSlot(fresh)
 	h.noteLag(fresh)
 	// The image of the node learns of the new position. Its log does not lead there, so it reads the
 	// range as a whole.

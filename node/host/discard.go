@@ -134,19 +134,15 @@ func (ev dropEvent) applyTo(h *Host) {
 	s, d := ev.s, ev.s.desc.Load()
 	// The record may have changed while the copy was set aside.
 	if err := checkDiscard(h.cfg.Self.Node, s.r.State(), d, ev.acceptLoss); err != nil {
-		s.gone = false
+		h.resumeSlot(s)
 		ev.answer <- err
-		// The metadata may have removed the replica altogether meanwhile.
-		if d != nil && !d.IsReplica(h.cfg.Self.Node) {
-			h.removeCopy(s, d)
-		}
 		return
 	}
 	// The empty copy must not act in an epoch that the dropped copy had promised to leave.
 	floor := max(s.r.Epoch(), d.Epoch)
 	batches, err := h.dropRange(s)
 	if err != nil {
-		s.gone = false
+		h.resumeSlot(s)
 		ev.answer <- rhumb.Wrap(opDiscard, err)
 		return
 	}

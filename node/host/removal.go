@@ -1,6 +1,8 @@
 package host
 
 import (
+	"context"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
@@ -62,10 +64,9 @@ func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
 				h.cfg.Fatal(rhumb.Wrap(opRemove, err))
 			}
 		}
-		// The drop hides the data. Cutting the span out deletes its files, which frees the space at once instead of
-		// after compactions.
-		if err := s.store.CutOut(s.id, s.last); err != nil {
-			h.log.Warn("the space of a removed copy is given back by compactions only", "range", s.id.String(), "err", err)
+		// The drop hides the data. Its space is freed now and not whenever compactions reach it.
+		if err := s.store.Reclaim(context.Background(), s.id, s.last); err != nil {
+			h.log.Warn("the space of a removed copy is freed by later compactions only", "range", s.id.String(), "err", err)
 		}
 	}, func() {
 		h.reads.Add(-1)
@@ -110,4 +111,17 @@ func (h *Host) addCopy(d *rhumb.Range) *slot {
 		h.leases.excludeRange(id, floor, rhumb.NoNode)
 	}
 	return s
+}
+
+// resumeSlot puts a slot into service that was set aside, or that has just been made, and acts on the newest record: the
+// metadata may have removed the replica meanwhile.
+func (h *Host) resumeSlot(s *slot) {
+	s.gone = false
+	switch d := s.desc.Load(); {
+	case d == nil:
+	case d.IsReplica(h.cfg.Self.Node):
+		h.setRecord(s, d)
+	default:
+		h.removeCopy(s, d)
+	}
 }

@@ -427,3 +427,28 @@ func TestRefusedDisk(t *testing.T) {
 	}
 	c.wantInSync(t, "still full", 1, 1, 2)
 }
+
+// TestLeavingMemberLeaves guards the removal of a copy: a marked member leaves the in-sync set and does not join again, the set
+// does not fall below its minimum, and the mark of the primary itself changes nothing (docs/replication.md#rule-removal).
+func TestLeavingMemberLeaves(t *testing.T) {
+	c := healthCluster(t, Config{})
+	mark := func(ids ...rhumb.NodeID) {
+		c.change(func(d *rhumb.Range) { d.Leaving = ids })
+		c.describe()
+		c.run()
+		c.put("b")
+		c.run()
+		c.pass(10 * time.Second)
+	}
+	mark(1)
+	c.wantInSync(t, "the primary is marked", 1, 1, 2, 3)
+	mark(3)
+	c.wantInSync(t, "n3 is marked", 1, 1, 2)
+	if c.commit() != c.node(1).r.Status().Last.Seq {
+		t.Error("entries are not committed without n3")
+	}
+	mark(2, 3)
+	c.wantInSync(t, "at the minimum", 1, 1, 2)
+	mark()
+	c.wantInSync(t, "nothing is marked any more", 1, 1, 2, 3)
+}

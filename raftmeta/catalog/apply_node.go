@@ -342,7 +342,13 @@ func (c SetNodeState) applyTo(t *tx) Result {
 	}
 	// The end of a drain does not end a decommissioning.
 	if c.State == rhumb.NodeLive && n.Leaving {
-		c.State = rhumb.NodeDecommissioning
+		// Once nothing moves its copies away any more, an operator takes the node back like this.
+		if !t.isMovedAway(n.ID) {
+			t.setLeavingNode(n, false)
+			n, _ = t.nodes.get(uint64(c.Node))
+		} else {
+			c.State = rhumb.NodeDecommissioning
+		}
 	}
 	if n.State == c.State {
 		return Result{Node: c.Node}

@@ -216,6 +216,16 @@ func (c StartOperation) checkTargets(t *tx) Result {
 	return Result{}
 }
 
+// isMovedAway reports whether an operation that is not over moves the copies of a node away.
+func (s *State) isMovedAway(id rhumb.NodeID) bool {
+	for o := range s.Operations() {
+		if o.Node == id && !o.State.IsOver() && (o.Kind == rhumb.OperationDecommission || o.Kind == rhumb.OperationReplace) {
+			return true
+		}
+	}
+	return false
+}
+
 // setLeavingNode marks a node as leaving, or takes the mark back. A node that serves is decommissioning meanwhile.
 func (t *tx) setLeavingNode(n *node, leaving bool) {
 	next := *n

@@ -43,6 +43,7 @@ const (
 	actRefuse
 	actStop
 	actGiveUp
+	actMove
 
 	actionKinds
 )
@@ -137,6 +138,8 @@ func (a Action) stringRest() string {
 		return fmt.Sprintf("%d refuses epoch %d of %d, which undoes committed entries", a.a, a.x, a.b)
 	case actStop:
 		return fmt.Sprintf("%d is refused by %d and stops", a.a, a.b)
+	case actMove:
+		return fmt.Sprintf("the copy of %d is replaced by an empty one in epoch %d", a.a, a.x)
 	case actGiveUp:
 		return fmt.Sprintf("%d gives up as primary of epoch %d", a.a, a.x)
 	}

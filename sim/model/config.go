@@ -34,6 +34,8 @@ type Config struct {
 	Crashes int
 	// Damages bounds the restarts that lose synced data, over all replicas together.
 	Damages int
+	// Removals bounds the copies that are removed, and replaced by empty ones on the same nodes.
+	Removals int
 	// Lacking bounds the disks that lack, at one time, the same entry or the same closed timestamp
 	// that they once held. The default is MinInSync-1, the greatest number that the protocol
 	// survives.
@@ -114,6 +116,7 @@ func (c Config) Validate() error {
 	within("Rounds", c.Rounds, 0, 7)
 	within("Crashes", c.Crashes, 0, 7)
 	within("Damages", c.Damages, 0, 7)
+	within("Removals", c.Removals, 0, 7)
 	within("Lacking", c.Lacking, 0, Replicas)
 	within("Messages", c.Messages, 1, MessagesMax)
 	within("Versions", c.Versions, 0, 15)

@@ -234,7 +234,7 @@ func (c *Config) logsMatch(s *state) bool {
 func commitStable(from, to *state, act Action) bool {
 	for i := range Replicas {
 		a, b := &from.rep[i], &to.rep[i]
-		if (act.kind == actCrash || act.kind == actDamage) && int(act.a) == i {
+		if (act.kind == actCrash || act.kind == actDamage || act.kind == actMove) && int(act.a) == i {
 			continue
 		}
 		if b.commit < a.commit || b.log.common(&a.log) < a.commit {

@@ -170,6 +170,10 @@ const (
 	AgreedPerLife
 	// AnswerOfRecordedLife (ruling 17a): a single answer suffices only from the life in the record.
 	AnswerOfRecordedLife
+	// RemoveOutOfSync (removal): only a replica outside of the in-sync set is removed.
+	RemoveOutOfSync
+	// NewEpochForCopy (removal): a node whose copy was removed gets another one in a new epoch only.
+	NewEpochForCopy
 
 	mutations
 )
@@ -288,6 +292,8 @@ var findings = []Finding{
 	{Mutation: VouchForClock, Name: "vouch-for-clock", Rule: "ruling 17a", Config: oneAnswerClosed, Breaks: ClosedStaysClosed},
 	{Mutation: AgreedPerLife, Name: "agreed-per-life", Rule: "ruling 17a", Config: oneAnswerAgreed, Breaks: ClosedStaysClosed},
 	{Mutation: AnswerOfRecordedLife, Name: "answer-of-recorded-life", Rule: "ruling 17a", Config: oneAnswer, Breaks: NewPrimaryHolds},
+	{Mutation: RemoveOutOfSync, Name: "remove-out-of-sync", Rule: "removal", Config: removing, Breaks: InSyncHolds},
+	{Mutation: NewEpochForCopy, Name: "new-epoch-for-copy", Rule: "removal", Config: removing, Breaks: InSyncHolds},
 }
 
 // Unnoticed returns the rules whose absence breaks nothing; their Breaks is 0. They are second

@@ -43,6 +43,7 @@ var (
 	oneAnswerPartial = Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 3, Secondaries: 1, OneAnswer: true, Partial: true}
 	oneAnswerClosed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 3, Secondaries: 1, OneAnswer: true}
 	oneAnswerAgreed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 2, Secondaries: 1, OneAnswer: true}
+	removing         = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Removals: 1}
 	handing          = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Handover: true}
 	handingChanging  = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Handover: true}
 	handingTwice     = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Handover: true}
@@ -65,6 +66,7 @@ func Presets() []Preset {
 		{"election", electing, true},
 		{"change", changing, true},
 		{"change-fencing", Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 2, Fencing: true}, true},
+		{"removal", removing, true},
 		{"slack", slackOnly, true},
 		{"slack-change", slackChanging, true},
 		{"slack-restart", Config{Epochs: 2, Writes: 1, Messages: 2, Crashes: 1, Secondaries: 2, Slack: 1}, true},

@@ -53,6 +53,7 @@ func (g *stepper) decideMetadata(i int) {
 	g.fenceSecondary(i)
 	g.prepareHandover(i)
 	g.adoptHandover(i)
+	g.moveCopy(i)
 }
 
 // fenceSecondary removes a secondary from the in-sync set without asking the primary (part of

@@ -207,7 +207,7 @@ type state struct {
 	image image
 	lost  [Replicas]loss
 
-	writes, crashes, damages uint8
+	writes, crashes, damages, removals uint8
 }
 
 // newState returns the initial state: replica 0 is the active primary of epoch 1, and every in-sync
