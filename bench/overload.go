@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -101,10 +100,9 @@ type OverloadRun struct {
 	// Unknown holds the error texts of a few calls whose outcome is unknown.
 	Unknown []string `json:"unknown,omitempty"`
 	// Attempts counts the requests of the calls, including those that the client refused before
-	// sending.
+	// sending. Sent counts those that nodes got.
 	Attempts uint64 `json:"attempts"`
-	// ClientCPU is the processor time of the callers' process per successful call, in microseconds.
-	ClientCPU float64 `json:"client_cpu_us"`
+	Sent     uint64 `json:"sent"`
 	// RSS is the greatest resident memory of each node in bytes, without images in shared memory.
 	RSS []int64 `json:"rss_bytes"`
 }
@@ -208,7 +206,7 @@ func (o *overload) runPhase(ctx context.Context, phase Phase, factor, callers in
 	var mu sync.Mutex // guards run.Unknown
 	run := OverloadRun{Phase: phase, Factor: factor, Outcomes: map[string]int64{}}
 	// Counters are read before and after the run, which includes the warm-up.
-	attempts, cpu := o.c.Metrics().Requests, load.CPU([]int{os.Getpid()})
+	before := o.c.Metrics()
 	stop := load.WatchRSS(o.cfg.Cluster.PIDs())
 	cs := load.Case{Op: load.Put, Callers: callers, ValueBytes: o.cfg.ValueBytes, Keys: o.keys, Warm: o.cfg.Measure / 4, Measure: measure}
 	run.Result = load.Run(ctx, cs, o.cfg.Cluster.PIDs(), func(ctx context.Context, _ load.Op, caller, i int, value []byte) error {
@@ -232,8 +230,8 @@ func (o *overload) runPhase(ctx context.Context, phase Phase, factor, callers in
 		return err
 	})
 	run.RSS = stop()
-	run.Attempts = o.c.Metrics().Requests - attempts
-	run.ClientCPU = float64((load.CPU([]int{os.Getpid()}) - cpu).Microseconds()) / float64(max(good.Load(), 1))
+	after := o.c.Metrics()
+	run.Attempts, run.Sent = after.Requests-before.Requests, after.Sent-before.Sent
 	run.Outcomes["ok"] = good.Load()
 	for kind := range counts {
 		if n := counts[kind].Load(); n > 0 {

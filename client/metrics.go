@@ -39,9 +39,11 @@ type Metrics struct {
 	// with that kind.
 	Errors  uint64 `json:"errors"`
 	Unknown uint64 `json:"unknown"`
-	// Frames counts the frames sent to nodes, Requests the requests in them. Their ratio is the
-	// batching.
+	// Frames counts the frames sent to nodes, Sent the requests in them. Their ratio is the batching.
+	// Requests also counts the attempts that were not sent: under overload they wait for their turn in
+	// this process.
 	Frames   uint64 `json:"frames"`
+	Sent     uint64 `json:"sent"`
 	Requests uint64 `json:"requests"`
 	// Broken counts streams that ended, Silent connections that were given up because no answer
 	// arrived, Watches the metadata watches that began.
@@ -66,6 +68,6 @@ func (c *Client) Metrics() Metrics {
 		Retries: m.retries.Load(), Redirects: m.redirects.Load(), Refused: m.refused.Load(),
 		Searches: m.searches.Load(), Duplicates: m.duplicates.Load(), HomesKnown: m.homesKnown.Load(),
 		Located: m.located.Load(), Undecided: m.undecided.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
-		Frames: m.conns.Frames.Load(), Requests: m.requests.Load(), Broken: m.conns.Broken.Load(), Silent: m.conns.Silent.Load(), Watches: m.watches.Load(),
+		Frames: m.conns.Frames.Load(), Sent: m.conns.Sent.Load(), Requests: m.requests.Load(), Broken: m.conns.Broken.Load(), Silent: m.conns.Silent.Load(), Watches: m.watches.Load(),
 	}
 }

@@ -142,7 +142,13 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 	req.LocalOnly = r.local
 	req.Revision = c.meta.seen.Load()
 	c.m.requests.Add(1)
-	answer, err := conn.Do(ctx, stream.Request{Message: req, Size: r.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: r.sent})
+	out := stream.Request{Message: req, Size: r.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: r.sent}
+	if asked != rhumb.NoNode {
+		// No other node could do better than the primary, so the request may wait there for its turn.
+		out.Deadline = r.deadline
+		out.Stay = func() bool { _, n, ok := c.meta.primaryOf(r.id); return ok && n.ID == asked }
+	}
+	answer, err := conn.Do(ctx, out)
 	switch failure, failed := errors.AsType[*stream.Error](err); {
 	case failed:
 		return nil, c.afterFailure(ctx, r, failure)

@@ -138,7 +138,7 @@ type logVerdict struct {
 // Counting those as damage would make all nodes that lose power together short together.
 func (scan *logScan) judge(synced int64, strict bool) logVerdict {
 	v := logVerdict{at: scan.at, end: scan.end}
-	// Both are lower bounds of what was synced: one from the log itself, which a power loss does
+	// Both are lower bounds of the synced part: one from the log itself, which a power loss does
 	// not set back, and one from SYNCED, which covers the last sync if the process was killed.
 	promised := max(scan.promised, synced)
 	switch {

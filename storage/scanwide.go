@@ -140,7 +140,7 @@ func (w *wideScan) round(limit int) (known int, more bool, err error) {
 	share := want / slots
 	each := share + 2*int(math.Sqrt(float64(share))) + 2
 	w.found, w.bytes = w.found[:0], 0
-	var end []byte // of what is known without a gap, if more is set
+	var end []byte // of the known part without a gap, if more is set
 	walk := slotWalk{it: w.it, at: w.st.Range, last: w.st.LastSlot, span: func(home rhumb.RangeID) keys.Span {
 		return scanSpan(home, w.q.table, w.q.prefix, w.q.after)
 	}}

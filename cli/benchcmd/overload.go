@@ -72,11 +72,11 @@ func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfi
 		return rhumb.Wrap(op, err)
 	}
 	if err := bc.Print(r, func(t table.Writer) {
-		t.AppendHeader(table.Row{"phase", "callers", "ops/s", "p50 ms", "p99 ms", "node cpu µs/op", "client cpu µs/op", "maximum memory of a node", "outcomes"})
+		t.AppendHeader(table.Row{"phase", "callers", "ops/s", "p50 ms", "p99 ms", "node cpu µs/op", "client cpu µs/op", "attempts/ok", "sent/ok", "maximum memory of a node", "outcomes"})
 		for _, x := range r.Runs {
 			t.AppendRow(table.Row{
 				x.Phase, x.Callers, fmt.Sprintf("%.0f", x.OpsPerSecond), x.P50 / 1000, x.P99 / 1000, fmt.Sprintf("%.0f", x.ServerCPU),
-				fmt.Sprintf("%.0f", x.ClientCPU), fmt.Sprintf("%d MiB", slices.Max(x.RSS)>>20), outcomesText(x.Outcomes),
+				fmt.Sprintf("%.0f", x.ClientCPU), perWrite(x.Attempts, x), perWrite(x.Sent, x), fmt.Sprintf("%d MiB", slices.Max(x.RSS)>>20), outcomesText(x.Outcomes),
 			})
 		}
 	}); err != nil {
@@ -90,6 +90,11 @@ func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfi
 		return rhumb.Ef(op, rhumb.Internal, "%d acknowledged keys are missing", r.Missing)
 	}
 	return nil
+}
+
+// perWrite returns a count per acknowledged write.
+func perWrite(n uint64, x bench.OverloadRun) string {
+	return fmt.Sprintf("%.2f", float64(n)/float64(max(x.Outcomes["ok"], 1)))
 }
 
 // outcomesText returns the outcomes of calls with their counts, the most frequent first.

@@ -51,7 +51,7 @@ type Report struct {
 func Judge(nodes []client.NodeStatus) Report {
 	r := Report{Version: rhumb.VersionBase, Nodes: []Node{}}
 	for _, n := range nodes {
-		// A node may lag, but no node is ahead of the metadata.
+		// A node may have older metadata, but no node is ahead of it.
 		r.Version = max(r.Version, n.ClusterVersion)
 	}
 	newest := rhumb.ClusterVersion(0)

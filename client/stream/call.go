@@ -15,8 +15,15 @@ type Request struct {
 	Message *rhumbpb.Request
 	// Size is the approximate size of Message in bytes.
 	Size int
-	// Timeout bounds the wait for the answer.
+	// Timeout bounds the wait for the answer, except for the time that the request waits for its turn
+	// to be sent to a node that works.
 	Timeout time.Duration
+	// Deadline bounds the whole wait. Zero means that Timeout does. The node gets the time that is
+	// left when the request is sent.
+	Deadline time.Time
+	// Stay reports whether the node is still the right one. It is asked while the request waits for
+	// its turn. Nil means yes.
+	Stay func() bool
 	// Resend says that an earlier attempt was sent and may have been applied. Only an answer shows
 	// the caller the outcome, so the request is sent before all others and neither the queue's
 	// bounds nor the flow apply. There are never more of them than requests that were sent before.
@@ -77,31 +84,52 @@ func (c *call) failWith(err *Error) {
 //
 // Part of the timeout is reserved for the flight (flow.flight). A request that is not sent before
 // the flight has to begin is not sent at all: its answer would arrive too late, and nobody would
-// know what became of it.
+// know what became of it. A request keeps its place in the queue until then, as long as the node
+// works. If only its deadline ends the wait, the error says how long an answer takes (RetryAfter).
 func (c *Conn) Do(ctx context.Context, req Request) (*rhumbpb.Response, error) {
 	r := &call{Request: req, done: make(chan struct{})}
 	flight, err := c.submitCall(r)
 	if err != nil {
 		return nil, &Error{Err: err}
 	}
-	// The timer fires at most twice: when the flight has to begin, and when it has to be over.
+	// The timer fires when somebody has to look whether the request is sent, and when the flight has to
+	// be over.
 	timer := time.NewTimer(req.Timeout - flight)
 	defer timer.Stop()
-	for inFlight := false; ; inFlight = true {
+	for inFlight := false; ; {
 		select {
 		case <-r.done:
 			return r.answer, r.err
 		case <-ctx.Done():
 			return c.abandonCall(r, ctx.Err())
 		case <-timer.C:
-			// A request that is still queued would be answered too late. One that was sent gets the
-			// reserved time.
-			if inFlight || !c.isSent(r) {
-				return c.abandonCall(r, rhumb.Ef(opConn, rhumb.DeadlineExceeded, "%s did not answer within %s", c.cfg.Addr, req.Timeout))
-			}
-			timer.Reset(flight)
 		}
+		next := flight
+		if !inFlight {
+			// A request that was sent gets the reserved time. One that is still queued may wait for its
+			// turn as long as it can be answered in time.
+			if inFlight = c.isSent(r); !inFlight {
+				next = c.turnOf(r)
+			}
+		} else {
+			next = 0
+		}
+		if next <= 0 || !inFlight && req.Stay != nil && !req.Stay() {
+			return c.abandonCall(r, rhumb.Ef(opConn, rhumb.DeadlineExceeded, "%s did not answer within %s", c.cfg.Addr, req.Timeout))
+		}
+		timer.Reset(next)
 	}
+}
+
+// turnOf returns for how long a request that is not sent may still wait for its turn.
+func (c *Conn) turnOf(r *call) time.Duration {
+	if r.Deadline.IsZero() {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	return c.flow.turn(now, r.Timeout, r.Deadline.Sub(now))
 }
 
 // isSent reports whether a request was sent.
@@ -122,9 +150,11 @@ func (c *Conn) submitCall(r *call) (flight time.Duration, err error) {
 	case r.Resend:
 		flight = r.Timeout / 2 // does not wait for its turn, so the wait in the node is all there is
 	case len(c.queue) >= queueRequestsMax || len(c.queue) > 0 && c.queueBytes+r.Size > queueBytesMax:
-		return 0, rhumb.Ef(opConn, rhumb.Overloaded,
+		err := rhumb.Ef(opConn, rhumb.Overloaded,
 			"%d requests (%d bytes) already wait to be sent to %s; at most %d requests or %d bytes may; retry later or send less",
 			len(c.queue), c.queueBytes, c.cfg.Addr, queueRequestsMax, queueBytesMax)
+		err.RetryAfter = c.flow.fullRetry(c.queueBytes)
+		return 0, err
 	default:
 		flight = c.flow.flight(r.Timeout)
 	}
@@ -175,7 +205,11 @@ func (c *Conn) abandonCall(r *call, cause error) (*rhumbpb.Response, error) {
 	}
 	if timedOut && c.flow.isWorking(now) {
 		// The node works, so it was not the network that held the request back.
-		cause = rhumb.Ef(opConn, rhumb.Overloaded, "%s has more requests than it answers in time; this one waited for its turn and was not sent", c.cfg.Addr)
+		err := rhumb.Ef(opConn, rhumb.Overloaded, "%s has more requests than it answers in time; this one waited for its turn and was not sent", c.cfg.Addr)
+		if flight := c.flow.flight(r.Timeout); !r.Deadline.IsZero() && r.Deadline.Sub(now) <= flight {
+			err.RetryAfter = flight // another attempt before the deadline would only queue after all others
+		}
+		cause = err
 	}
 	r.abandoned = true
 	c.queueBytes -= r.Size

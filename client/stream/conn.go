@@ -11,7 +11,8 @@
 // Frames therefore grow with the load, and no request waits for others to arrive.
 //
 // A flow bounds the bytes that the node has been sent and has not answered. Requests above the
-// bound wait in this process, where giving up is known to have had no effect
+// bound wait in this process, each in its place, until they can no longer be answered before their
+// deadline. There giving up is known to have had no effect
 // (docs/decisions/0022-overload.md).
 package stream
 
@@ -73,9 +74,9 @@ type Config struct {
 
 // Counters count the events of Conns.
 type Counters struct {
-	// Frames counts the frames sent, Broken the streams that ended, and Silent the connections that
-	// were replaced because the node stopped answering.
-	Frames, Broken, Silent atomic.Uint64
+	// Frames counts the frames sent, Sent the requests in them, Broken the streams that ended, and
+	// Silent the connections that were replaced because the node stopped answering.
+	Frames, Sent, Broken, Silent atomic.Uint64
 }
 
 // Conn is a connection to one node. It holds at most one stream, which it opens when the first

@@ -233,6 +233,9 @@ func TestQueueBound(t *testing.T) {
 	c.mu.Unlock()
 	_, err := c.Do(t.Context(), request(1))
 	wantError(t, err, rhumb.Overloaded, false)
+	if after := rhumb.RetryAfterOf(err); after < fullRetryMin || after > fullRetryMax {
+		t.Errorf("a full queue asks for a pause of %v", after)
+	}
 	resend := request(1)
 	resend.Resend = true
 	done := make(chan error, 1)

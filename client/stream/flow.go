@@ -26,6 +26,9 @@ const (
 	smoothing = 16
 	// freshFor is how long after an answer a node counts as working.
 	freshFor = time.Second
+	// fullRetryMin and fullRetryMax bound the pause that a full queue suggests.
+	fullRetryMin = 50 * time.Millisecond
+	fullRetryMax = time.Second
 )
 
 // flow bounds the bytes of unanswered requests by the capacity of the node, as TCP does. The window
@@ -40,7 +43,7 @@ type flow struct {
 	cut      time.Time     // when the window was last halved, zero if never
 	fastest  time.Duration // of all answers, 0 before the first
 	wait     time.Duration // by how much answers take longer than the fastest, smoothed
-	heard    time.Time     // when the last answer arrived
+	heard    time.Time     // when the last answer or refusal arrived
 }
 
 func newFlow() flow { return flow{window: windowFirst} }
@@ -66,6 +69,29 @@ func (f *flow) flight(timeout time.Duration) time.Duration {
 	return min(max(timeout/2, f.fastest+flightWaits*f.wait), timeout-timeout/turnShare)
 }
 
+// turn returns for how long a request that is not sent may wait for its turn until somebody has to
+// look again. 0 means that it must not wait any longer: it would be answered after its deadline, or
+// the node does not answer, so that another attempt may do better. The time that is left includes
+// the flight.
+//
+// A request keeps its place while the node works. To queue it again would put it after everything
+// that came later, and would cost as much processor time as a refusal by the node
+// (docs/decisions/0022-overload.md).
+func (f *flow) turn(now time.Time, timeout, left time.Duration) time.Duration {
+	if now.Sub(f.heard) >= freshFor {
+		return 0
+	}
+	flight := f.flight(timeout)
+	return max(min(timeout-flight, left-flight), 0)
+}
+
+// fullRetry returns after what time a full queue of so many bytes probably has room for many
+// requests: the time in which the node answers half of it, at a window per usual answer.
+func (f *flow) fullRetry(queued int) time.Duration {
+	answers := float64(queued) / 2 / float64(f.window)
+	return min(max(time.Duration(answers*float64(f.fastest+f.wait)), fullRetryMin), fullRetryMax)
+}
+
 // onAnswer records an answer, other than a refusal as Overloaded, to a request of size bytes. The
 // caller removes the request from inflight afterwards.
 func (f *flow) onAnswer(now time.Time, took time.Duration, size int) {
@@ -73,7 +99,7 @@ func (f *flow) onAnswer(now time.Time, took time.Duration, size int) {
 	f.observeWait(took)
 	switch waited := took - f.fastest; {
 	case waited > SlowWait:
-		f.onRefusal(now)
+		f.cutWindow(now)
 	case waited > easyWait: // neither fast nor slow
 	case f.inflight <= f.window/2: // the window is not what limits the requests, so its size is not tested
 	case f.cut.IsZero():
@@ -86,6 +112,12 @@ func (f *flow) onAnswer(now time.Time, took time.Duration, size int) {
 // onRefusal records a refusal as Overloaded. The caller removes the request from inflight
 // afterwards.
 func (f *flow) onRefusal(now time.Time) {
+	f.heard = now
+	f.cutWindow(now)
+}
+
+// cutWindow halves the window.
+func (f *flow) cutWindow(now time.Time) {
 	if now.Sub(f.cut) < cutPause {
 		return
 	}
@@ -98,7 +130,7 @@ func (f *flow) onRefusal(now time.Time) {
 // request from inflight afterwards.
 func (f *flow) onTimeout(now time.Time, took time.Duration) {
 	f.observeWait(took)
-	f.onRefusal(now)
+	f.cutWindow(now)
 }
 
 func (f *flow) observeWait(took time.Duration) {

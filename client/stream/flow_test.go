@@ -98,6 +98,54 @@ func TestFlight(t *testing.T) {
 	}
 }
 
+// TestTurn guards how long a request waits for its turn: until it can no longer be answered in
+// time, with a look at the node whenever an attempt would be over, and only while the node works.
+func TestTurn(t *testing.T) {
+	now := time.Unix(1_000, 0)
+	const timeout = 3 * time.Second // half of it is for the flight while answers are fast
+	for _, x := range []struct {
+		name        string
+		heard, left time.Duration
+		want        time.Duration
+	}{
+		{"much time is left", 0, 10 * time.Second, timeout / 2},
+		{"the deadline comes before the next look", 0, 2 * time.Second, 500 * time.Millisecond},
+		{"just too late to be answered", 0, timeout / 2, 0},
+		{"the deadline has passed", 0, -time.Second, 0},
+		{"the last answer is nearly too old", freshFor - 1, 10 * time.Second, timeout / 2},
+		{"the node does not answer", freshFor, 10 * time.Second, 0},
+	} {
+		f := newFlow()
+		f.onAnswer(now, time.Millisecond, 1)
+		if got := f.turn(now.Add(x.heard), timeout, x.left); got != x.want {
+			t.Errorf("%s: waits for %v, want %v", x.name, got, x.want)
+		}
+	}
+	f := newFlow()
+	if got := f.turn(now, timeout, 10*time.Second); got != 0 {
+		t.Errorf("waits %v for a node that was never heard of", got)
+	}
+	f.onRefusal(now)
+	if got := f.turn(now, timeout, 10*time.Second); got != timeout/2 {
+		t.Errorf("waits %v for a node that refuses requests, which works, want %v", got, timeout/2)
+	}
+}
+
+// TestFullRetry guards that a full queue asks for the pause in which the node answers half of it,
+// within the bounds.
+func TestFullRetry(t *testing.T) {
+	now := time.Unix(1_000, 0)
+	for took, want := range map[time.Duration]time.Duration{
+		time.Millisecond: fullRetryMin, 10 * time.Millisecond: 160 * time.Millisecond, 5 * time.Second: fullRetryMax,
+	} {
+		f := newFlow()
+		f.onAnswer(now, took, 1)
+		if got := f.fullRetry(32 * f.window); got != want {
+			t.Errorf("a pause of %v while answers take %v, want %v", got, took, want)
+		}
+	}
+}
+
 // TestFlowBounds guards, for any sequence of events, the bounds of the window, that the flight
 // never takes the whole timeout, and that a request always has room while nothing is in flight.
 func TestFlowBounds(t *testing.T) {
@@ -128,8 +176,13 @@ func TestFlowBounds(t *testing.T) {
 				t.Fatal("the window was cut twice within the pause")
 			}
 			for _, timeout := range []time.Duration{time.Millisecond, 3 * time.Second} {
-				if flight := f.flight(timeout); flight < timeout/2 || flight >= timeout {
+				flight := f.flight(timeout)
+				if flight < timeout/2 || flight >= timeout {
 					t.Fatalf("%v of %v are for the flight", flight, timeout)
+				}
+				left := time.Duration(rapid.Int64Range(-1, int64(2*timeout)).Draw(t, "left"))
+				if turn := f.turn(now, timeout, left); turn < 0 || turn > 0 && (turn+flight > left || turn+flight > timeout) {
+					t.Fatalf("a request waits for %v with %v left and a flight of %v", turn, left, flight)
 				}
 			}
 			f.inflight = 0

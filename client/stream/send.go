@@ -94,6 +94,10 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 	// fails nobody knows how much reached the node.
 	for i, r := range calls {
 		r.frame = f
+		// It may have waited for its turn since the caller set the time.
+		if !r.Deadline.IsZero() {
+			r.Message.TimeoutUs = uint64(max(r.Deadline.Sub(f.sent).Microseconds(), 1)) // 0 would leave the timeout to the node
+		}
 		c.unanswered[r.Message.Id] = r
 		c.flow.inflight += r.Size
 		out.Requests[i] = r.Message
@@ -108,6 +112,7 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 	s := c.stream
 	c.mu.Unlock()
 	c.cfg.Counters.Frames.Add(1)
+	c.cfg.Counters.Sent.Add(uint64(len(calls)))
 	err := s.Send(out)
 	c.mu.Lock()
 	c.sending = false

@@ -223,7 +223,7 @@ func (c *report) contradictsEntry(pos entry.Position) bool {
 	return pos.Seq == c.seq && c.hash != (entry.Hash{}) && c.hash != pos.Hash
 }
 
-// missingAnswers explains what a decision still needs, or returns "". Needed are MinInSync answers,
+// missingAnswers explains which answers a decision still needs, or returns "". Needed are MinInSync answers,
 // this replica's own included, or one of a recorded life (docs/replication.md#rule-one-answer).
 // Until PrepareWait has passed, the answers of all members are awaited, since the longest log need
 // not be among the first.

@@ -91,9 +91,9 @@ func (r *Replica) checkProposal(p *Proposal) *rhumb.Error {
 	}
 	b := p.Batch
 	switch {
-	// The range of a batch may be the home of one of its keys. The driver has compared the keys with the
-	// bounds of the range.
-	case b.Range.Region != r.cfg.Range.Region || b.Range.Slot < r.cfg.Range.Slot:
+	// The range of a batch may be the home of one of its keys. The driver has compared the other keys with
+	// the bounds of the range. A primary has a record.
+	case !r.desc.Holds(b.Range):
 		return r.newError(rhumb.InvalidArgument, fmt.Sprintf("the batch belongs to range %s", b.Range))
 	case r.waiters.len() >= r.cfg.ProposalsMax:
 		return r.newError(rhumb.Overloaded, fmt.Sprintf("%d requests to this range are unanswered, which is the most; retry later", r.waiters.len()))

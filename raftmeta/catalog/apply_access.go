@@ -128,7 +128,7 @@ func (c CreateUser) applyTo(t *tx) Result {
 		roles = nil // as decoding yields it
 	}
 	if u, ok := t.User(c.Name); ok {
-		// A repetition finds what it created before.
+		// A repetition finds the earlier result.
 		if sameVerifier(u.Verifier, c.Verifier) && slices.Equal(u.Roles, roles) && !u.Disabled {
 			return Result{}
 		}

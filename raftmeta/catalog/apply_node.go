@@ -424,7 +424,7 @@ func (t *tx) countPrimaries() map[rhumb.NodeID]int {
 func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
 	best, nearest, bestLeaves := rhumb.NoNode, span{}, false
 	for _, id := range r.InSync {
-		// A quarantined member may lack what it acknowledged, and a member that is not live cannot
+		// A quarantined member may lack acknowledged entries, and a member that is not live cannot
 		// serve.
 		if id == of || !t.IsLive(id) || r.IsQuarantined(id) {
 			continue

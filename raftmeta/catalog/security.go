@@ -336,7 +336,7 @@ func findFingerprint(as []rhumb.Authority, fingerprint string) (int, bool) {
 	return slices.BinarySearchFunc(as, fingerprint, func(a rhumb.Authority, f string) int { return strings.Compare(a.Fingerprint, f) })
 }
 
-// compareRevocations orders revocations by what they reject.
+// compareRevocations orders revocations by the certificates that they reject.
 func compareRevocations(a, b rhumb.Revocation) int {
 	if a.Serial == "" && b.Serial == "" {
 		return cmp.Or(strings.Compare(a.Name, b.Name), a.At.Compare(b.At))
