@@ -49,12 +49,15 @@ type Spread struct {
 // coming back: a copy only moves if its target ends below the present weight of its source by more than the
 // threshold. Ranges that lack a copy, are moving, or have a copy that leaves or is damaged stay.
 func PlanMoves(s *catalog.State, size func(*rhumb.Range) (int64, bool), most int) (moves []Move, before, after []Spread) {
+	// A range that an operation moves already stays out of the plan: one change of a range at a time.
 	moving := make(map[rhumb.RangeID]bool)
 	for o := range s.Operations() {
 		if !o.State.IsOver() && o.Kind == rhumb.OperationMove {
 			moving[o.Range] = true
 		}
 	}
+	// Nodes that take no copies are on no scales: nothing moves to them, and what they hold is moved by the
+	// operation that empties them.
 	regions := make(map[rhumb.RegionID]*scales)
 	for n := range s.Nodes() {
 		if s.TakesCopies(n.ID) {
@@ -67,6 +70,7 @@ func PlanMoves(s *catalog.State, size func(*rhumb.Range) (int64, bool), most int
 		}
 	}
 	for r := range s.Ranges() {
+		// A range of unknown size counts as an empty one.
 		bytes, _ := size(r)
 		w := weighed{r, bytes + rangeWeight}
 		free := !moving[r.ID] && mayMove(s, r)
@@ -192,6 +196,7 @@ func (sc *scales) losesZone(r *rhumb.Range, from, to *rhumb.Node) bool {
 		region rhumb.RegionID
 		name   string
 	}
+	// Zones of different regions may have the same name.
 	was, will := map[zone]bool{}, map[zone]bool{{to.Region, to.Zone}: true}
 	for _, id := range r.Replicas {
 		n, _ := sc.s.Node(id)
@@ -227,6 +232,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 			return nil
 		}
 	}
+	// Moves that an operator has started count as well: they use the same disks and links.
 	if room <= 0 {
 		return nil
 	}
