@@ -102,7 +102,8 @@ func (c DropTable) applyTo(t *tx) Result {
 	return Result{Table: table.ID, Class: table.Class}
 }
 
-// hasTables reports whether a table of the class exists.
+// hasTables reports whether a table of the class exists. There are too few tables for an index to pay, and
+// tables are dropped seldom.
 func (s *State) hasTables(class rhumb.ClassID) bool {
 	for t := range s.Tables() {
 		if t.Class == class {

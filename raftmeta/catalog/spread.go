@@ -67,6 +67,7 @@ func (c SetDistances) applyTo(t *tx) Result {
 	// Checked as a whole before the first change, as every command is.
 	for _, d := range c.Distances {
 		key := pairKey(d.A, d.B)
+		// An unchanged distance is not stored, so that a repeated command moves no revision.
 		if old, ok := t.distances.get(key); !ok || old != d.Micros {
 			t.distances.set(t.owner, key, d.Micros)
 			// A distance counts as a change of the region that is named first.

@@ -107,6 +107,10 @@ func PlanMoves(s *catalog.State, size func(*rhumb.Range) (int64, bool), most int
 }
 
 // mayMove reports whether balance may move a copy of a range: it is a hash slot, and all its copies are in sync.
+//
+// The ranges of inserts stay: they begin on the node that opened them, and clients spread new ones by load.
+// A range with a copy that lags, leaves or is damaged stays too: a move would make it even less safe, and its
+// repair needs the same disks.
 func mayMove(s *catalog.State, r *rhumb.Range) bool {
 	b, ok := s.BlockOf(r.ID)
 	class, known := s.Class(r.Class)
@@ -129,7 +133,8 @@ type scales struct {
 	movable map[rhumb.NodeID][]weighed
 }
 
-// spread returns the present spread.
+// spread returns the present spread. A region whose nodes take no copies is on no scales, so there is at
+// least one weight.
 func (sc *scales) spread() Spread {
 	out := Spread{Region: sc.region, Least: -1}
 	for _, w := range sc.weights {
@@ -178,6 +183,7 @@ func (sc *scales) between(from, to *rhumb.Node) (Move, bool) {
 	if best < 0 {
 		return Move{}, false
 	}
+	// The plan continues as if the move were done, so that the next one does not fill the same gap again.
 	w := sc.movable[from.ID][best]
 	sc.weights[from.ID] -= w.weight
 	sc.weights[to.ID] += w.weight
@@ -188,6 +194,7 @@ func (sc *scales) between(from, to *rhumb.Node) (Move, bool) {
 	return Move{w.r.ID, from.ID, to.ID, w.weight - rangeWeight}, true
 }
 
+// far returns how far two weights are apart.
 func far(d int64) int64 { return max(d, -d) }
 
 // losesZone reports whether the replicas of a range would be in fewer zones.

@@ -39,6 +39,7 @@ type RangeSize struct {
 // Surveys holds the newest survey of each node, at the metadata leader. The zero value is empty.
 type Surveys struct{ nodes map[rhumb.NodeID]surveyed }
 
+// surveyed is a survey with the time of its arrival, and its ranges by id.
 type surveyed struct {
 	Survey
 	at    time.Duration
@@ -129,6 +130,7 @@ func (v *Surveys) Distances(now time.Duration, s *catalog.State) (cmd catalog.Co
 				continue
 			}
 			old, was := recorded[p]
+			// Small changes are noise: every record moves the revision of the catalog on all nodes.
 			if change := max(micros, old) - min(micros, old); was && (change <= old/distanceShare || change <= distanceStep) {
 				continue
 			}
