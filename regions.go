@@ -44,6 +44,7 @@ func (s RegionSet) Has(name string) bool { return s == "" || slices.Contains(s.N
 // Validate rejects a text that is not the one of a set.
 func (s RegionSet) Validate() error {
 	const op Op = "rhumb.RegionSet"
+	// The text comes from other programs and from disks too.
 	names := s.Names()
 	if len(names) > RegionsMax {
 		return Ef(op, TooLarge, "%d regions are named; the limit is %d", len(names), RegionsMax)

@@ -94,6 +94,7 @@ func (c ClassSettings) RegionReplicasMax() int {
 
 // RegionsMin returns how many regions the replicas of a range need, which is 1 for survival goal zone.
 func (c ClassSettings) RegionsMin() int {
+	// Settings that Validate rejects must not divide by zero.
 	most := max(c.RegionReplicasMax(), 1)
 	return (c.Replicas + most - 1) / most
 }

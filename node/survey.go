@@ -24,6 +24,7 @@ func (m *member) surveyLoop() {
 		if !m.group.State().Has(rhumb.FeatureSurviveRegion) {
 			continue
 		}
+		// A survey that takes longer than the interval is superseded by the next.
 		ctx, cancel := context.WithTimeout(m.ctx, place.SurveyEvery)
 		if err := m.group.Survey(ctx, m.takeSurvey()); err != nil {
 			m.n.cfg.Logger.Debug("cannot deliver the survey", "err", err)
@@ -49,6 +50,7 @@ func (m *member) takeSurvey() place.Survey {
 	for region, d := range least {
 		s.Regions = append(s.Regions, place.RegionRTT{Region: region, Micros: uint32(max(d.Microseconds(), 1))})
 	}
+	// Only the primary reports a range, so that each range has one size at the leader.
 	for r := range st.Ranges() {
 		if r.Primary == m.self.Node {
 			s.Ranges = append(s.Ranges, place.RangeSize{Range: r.ID, Bytes: m.host.DataBytes(r.ID)})

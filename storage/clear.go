@@ -124,6 +124,7 @@ func (s *Store) ClearTable(id rhumb.RangeID, t TableSpan, m *TableMeasure) error
 	}
 	defer c.end()
 	span := keys.PrefixSpan(t.Home, t.Table, nil)
+	// Keys are in ascending order, so one walk over those that stay finds all gaps.
 	lower := span.Lower
 	// One deletion before each key that stays, and one after the last.
 	for _, kept := range append(slices.Clone(m.Kept), span.Upper) {

@@ -54,6 +54,7 @@ func (tc *tableCommands) dropTable(ctx context.Context, c *client.Client, name s
 	if err != nil {
 		return err
 	}
+	// Tables of one class use the same ranges.
 	doc := dropDoc{Table: name, ID: uint32(t.Info().ID), Shared: []string{}}
 	for _, o := range c.Tables() {
 		switch {

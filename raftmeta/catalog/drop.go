@@ -102,7 +102,8 @@ func (c DropTable) applyTo(t *tx) Result {
 	return Result{Table: table.ID, Class: table.Class}
 }
 
-// hasTables reports whether a table of the class exists.
+// hasTables reports whether a table of the class exists. There are too few tables for an index to pay, and
+// tables are dropped seldom.
 func (s *State) hasTables(class rhumb.ClassID) bool {
 	for t := range s.Tables() {
 		if t.Class == class {
@@ -125,6 +126,7 @@ func (t *tx) removeTable(table *rhumb.Table) {
 
 // removeGrants removes all grants whose scope is a table or a part of it.
 func (t *tx) removeGrants(table string) {
+	// putRole replaces the list, so the loop walks a copy of it.
 	for _, r := range slices.Clone(t.book().roles) {
 		left := slices.DeleteFunc(slices.Clone(r.Grants), func(g access.Grant) bool { return !g.Scope.Cluster && g.Scope.Table == table })
 		if len(left) == len(r.Grants) {
@@ -175,6 +177,7 @@ func (c RemoveClass) applyTo(t *tx) Result {
 // removeEmptyClass removes a class that has no ranges, and its blocks. The counters of the regions stay,
 // so that no slot is used a second time.
 func (t *tx) removeEmptyClass(class rhumb.ClassID) {
+	// Collected first, for the same reason as the ranges.
 	var blocks []*rhumb.Block
 	for b := range t.Blocks() {
 		if b.Class == class {

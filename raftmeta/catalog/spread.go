@@ -64,8 +64,10 @@ func (c SetDistances) applyTo(t *tx) Result {
 			return refuse(op, rhumb.InvalidArgument, "the distance of %d µs between regions %s and %s is not one of two known regions in order", d.Micros, d.A, d.B)
 		}
 	}
+	// Checked as a whole before the first change, as every command is.
 	for _, d := range c.Distances {
 		key := pairKey(d.A, d.B)
+		// An unchanged distance is not stored, so that a repeated command moves no revision.
 		if old, ok := t.distances.get(key); !ok || old != d.Micros {
 			t.distances.set(t.owner, key, d.Micros)
 			// A distance counts as a change of the region that is named first.
@@ -152,6 +154,7 @@ func (s *State) Spans(class rhumb.ClassID, set []rhumb.NodeID) bool {
 	if !ok || c.Settings.Survival != rhumb.SurviveRegion {
 		return true
 	}
+	// Two members of different regions are enough.
 	var first rhumb.RegionID
 	for _, id := range set {
 		n, ok := s.Node(id)
@@ -178,6 +181,7 @@ func (t *tx) checkSpread(settings rhumb.ClassSettings, replicas []rhumb.NodeID, 
 	const op rhumb.Op = "catalog.Placement"
 	count := make(map[rhumb.RegionID]int)
 	for _, id := range replicas {
+		// Callers have refused unknown nodes with errors of their own.
 		n, ok := t.Node(id)
 		if !ok {
 			continue
@@ -196,6 +200,7 @@ func (t *tx) checkSpread(settings rhumb.ClassSettings, replicas []rhumb.NodeID, 
 // ExplainSpread returns why no region can be home to ranges of a class with survival goal region or with
 // residency.
 func (s *State) ExplainSpread(settings rhumb.ClassSettings) string {
+	// A name that is misspelt would otherwise show as a region without nodes.
 	var unknown, parts []string
 	for _, name := range settings.Regions.Names() {
 		if _, ok := s.RegionByName(name); !ok {

@@ -204,6 +204,7 @@ func (n *treeNode[V]) fill(o *owner, i int) {
 		}
 		n.kids[i-1], n.kids[i] = left, child
 	case i < len(n.keys) && len(n.kids[i+1].keys) > treeKeysMin:
+		// As above, from the other side.
 		right, child := n.kids[i+1].makeWritable(o), n.kids[i].makeWritable(o)
 		child.keys, child.vals = append(child.keys, n.keys[i]), append(child.vals, n.vals[i])
 		n.keys[i], n.vals[i] = right.keys[0], right.vals[0]

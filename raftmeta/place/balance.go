@@ -49,12 +49,15 @@ type Spread struct {
 // coming back: a copy only moves if its target ends below the present weight of its source by more than the
 // threshold. Ranges that lack a copy, are moving, or have a copy that leaves or is damaged stay.
 func PlanMoves(s *catalog.State, size func(*rhumb.Range) (int64, bool), most int) (moves []Move, before, after []Spread) {
+	// A range that an operation moves already stays out of the plan: one change of a range at a time.
 	moving := make(map[rhumb.RangeID]bool)
 	for o := range s.Operations() {
 		if !o.State.IsOver() && o.Kind == rhumb.OperationMove {
 			moving[o.Range] = true
 		}
 	}
+	// Nodes that take no copies are on no scales: nothing moves to them, and what they hold is moved by the
+	// operation that empties them.
 	regions := make(map[rhumb.RegionID]*scales)
 	for n := range s.Nodes() {
 		if s.TakesCopies(n.ID) {
@@ -67,6 +70,7 @@ func PlanMoves(s *catalog.State, size func(*rhumb.Range) (int64, bool), most int
 		}
 	}
 	for r := range s.Ranges() {
+		// A range of unknown size counts as an empty one.
 		bytes, _ := size(r)
 		w := weighed{r, bytes + rangeWeight}
 		free := !moving[r.ID] && mayMove(s, r)
@@ -103,6 +107,10 @@ func PlanMoves(s *catalog.State, size func(*rhumb.Range) (int64, bool), most int
 }
 
 // mayMove reports whether balance may move a copy of a range: it is a hash slot, and all its copies are in sync.
+//
+// The ranges of inserts stay: they begin on the node that opened them, and clients spread new ones by load.
+// A range with a copy that lags, leaves or is damaged stays too: a move would make it even less safe, and its
+// repair needs the same disks.
 func mayMove(s *catalog.State, r *rhumb.Range) bool {
 	b, ok := s.BlockOf(r.ID)
 	class, known := s.Class(r.Class)
@@ -125,7 +133,8 @@ type scales struct {
 	movable map[rhumb.NodeID][]weighed
 }
 
-// spread returns the present spread.
+// spread returns the present spread. A region whose nodes take no copies is on no scales, so there is at
+// least one weight.
 func (sc *scales) spread() Spread {
 	out := Spread{Region: sc.region, Least: -1}
 	for _, w := range sc.weights {
@@ -174,6 +183,7 @@ func (sc *scales) between(from, to *rhumb.Node) (Move, bool) {
 	if best < 0 {
 		return Move{}, false
 	}
+	// The plan continues as if the move were done, so that the next one does not fill the same gap again.
 	w := sc.movable[from.ID][best]
 	sc.weights[from.ID] -= w.weight
 	sc.weights[to.ID] += w.weight
@@ -184,6 +194,7 @@ func (sc *scales) between(from, to *rhumb.Node) (Move, bool) {
 	return Move{w.r.ID, from.ID, to.ID, w.weight - rangeWeight}, true
 }
 
+// far returns how far two weights are apart.
 func far(d int64) int64 { return max(d, -d) }
 
 // losesZone reports whether the replicas of a range would be in fewer zones.
@@ -192,6 +203,7 @@ func (sc *scales) losesZone(r *rhumb.Range, from, to *rhumb.Node) bool {
 		region rhumb.RegionID
 		name   string
 	}
+	// Zones of different regions may have the same name.
 	was, will := map[zone]bool{}, map[zone]bool{{to.Region, to.Zone}: true}
 	for _, id := range r.Replicas {
 		n, _ := sc.s.Node(id)
@@ -227,6 +239,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 			return nil
 		}
 	}
+	// Moves that an operator has started count as well: they use the same disks and links.
 	if room <= 0 {
 		return nil
 	}

@@ -246,6 +246,7 @@ func newPool(s *catalog.State, home rhumb.RegionID, settings rhumb.ClassSettings
 	if !ok || !settings.Regions.Has(at.Name) {
 		return p
 	}
+	// Residency names regions, and nodes have their numbers.
 	names := make(map[rhumb.RegionID]string)
 	for r := range s.Regions() {
 		names[r.ID] = r.Name
@@ -269,6 +270,7 @@ func (p *pool) suffices() bool { return p.hasRoom() && len(p.home()) > 0 }
 
 // hasRoom reports whether the pool has room for all replicas of a range.
 func (p *pool) hasRoom() bool {
+	// Nodes beyond the bound of their region are no room.
 	count := make(map[rhumb.RegionID]int)
 	room := 0
 	for _, n := range p.nodes {

@@ -39,6 +39,7 @@ type RangeSize struct {
 // Surveys holds the newest survey of each node, at the metadata leader. The zero value is empty.
 type Surveys struct{ nodes map[rhumb.NodeID]surveyed }
 
+// surveyed is a survey with the time of its arrival, and its ranges by id.
 type surveyed struct {
 	Survey
 	at    time.Duration
@@ -54,6 +55,7 @@ func (v *Surveys) Add(now time.Duration, s Survey) {
 	if _, known := v.nodes[s.From]; !known && len(v.nodes) >= rhumb.NodesMax {
 		return
 	}
+	// Looked up by range for every plan, so the list is indexed once.
 	x := surveyed{Survey: s, at: now, bytes: make(map[rhumb.RangeID]int64, len(s.Ranges))}
 	for _, r := range s.Ranges {
 		x.bytes[r.Range] = max(r.Bytes, 0)
@@ -63,6 +65,7 @@ func (v *Surveys) Add(now time.Duration, s Survey) {
 
 // Size returns the size of a range according to its primary. known is false without a recent survey.
 func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (bytes int64, known bool) {
+	// Only the primary reports a range. After a change of primary the size is unknown until the next survey.
 	x, ok := v.nodes[r.Primary]
 	if !ok || now-x.at > SurveyKeep {
 		return 0, false
@@ -94,6 +97,7 @@ func (v *Surveys) Distances(now time.Duration, s *catalog.State) (cmd catalog.Co
 	if !s.Has(rhumb.FeatureSurviveRegion) {
 		return nil, false
 	}
+	// The lower region first, as the catalog records pairs.
 	type pair struct{ a, b rhumb.RegionID }
 	least := make(map[pair]uint32)
 	for id, x := range v.nodes {
@@ -111,6 +115,7 @@ func (v *Surveys) Distances(now time.Duration, s *catalog.State) (cmd catalog.Co
 			}
 		}
 	}
+	// What is recorded decides whether a measurement is news.
 	recorded := make(map[pair]uint32)
 	for d := range s.Distances() {
 		recorded[pair{d.A, d.B}] = d.Micros
@@ -125,6 +130,7 @@ func (v *Surveys) Distances(now time.Duration, s *catalog.State) (cmd catalog.Co
 				continue
 			}
 			old, was := recorded[p]
+			// Small changes are noise: every record moves the revision of the catalog on all nodes.
 			if change := max(micros, old) - min(micros, old); was && (change <= old/distanceShare || change <= distanceStep) {
 				continue
 			}
