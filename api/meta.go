@@ -237,10 +237,12 @@ func DecodeRange(m *rhumbpb.Range) *rhumb.Range {
 	return r
 }
 
+// encodeNodes returns node ids as the numbers of a message.
 func encodeNodes(ns []rhumb.NodeID) []uint32 {
 	return mapSlice(ns, func(n rhumb.NodeID) uint32 { return uint32(n) })
 }
 
+// decodeNodes is the inverse of encodeNodes.
 func decodeNodes(ns []uint32) []rhumb.NodeID {
 	return mapSlice(ns, func(n uint32) rhumb.NodeID { return rhumb.NodeID(n) })
 }

@@ -37,6 +37,7 @@ type places struct {
 	most  time.Duration // how long a place is kept
 }
 
+// newPlaces returns n free places, each of which is kept for at most the given time.
 func newPlaces(n int, most time.Duration) *places { return &places{make(chan struct{}, n), most} }
 
 // take waits for a place and returns the function that frees it, which may be called more than once.

@@ -50,6 +50,7 @@ func encodeTime(t time.Time) int64 {
 	return t.UnixNano()
 }
 
+// decodeTime returns the time of a message, and the zero time for 0: a step that has not begun has none.
 func decodeTime(ns int64) time.Time {
 	if ns == 0 {
 		return time.Time{}

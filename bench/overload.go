@@ -35,6 +35,7 @@ type OverloadConfig struct {
 	Progress func(text string)
 }
 
+// setDefaults fills in what the caller left open.
 func (c *OverloadConfig) setDefaults() {
 	if len(c.Callers) == 0 {
 		c.Callers = []int{50, 400}

@@ -123,6 +123,7 @@ type stormClient struct {
 	written time.Time // time of the first write after the restart
 }
 
+// closeClients closes all clients at the same time, since each waits for its connections.
 func (s *storm) closeClients() {
 	var work sync.WaitGroup
 	for _, sc := range s.clients {

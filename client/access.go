@@ -146,6 +146,7 @@ func (c *Client) Users(ctx context.Context) ([]UserInfo, error) {
 	return users, nil
 }
 
+// userInfo converts a message.
 func userInfo(u *rhumbpb.UserInfo) UserInfo {
 	return UserInfo{Name: u.Name, Roles: u.Roles, Disabled: u.Disabled, HasPassword: u.HasPassword}
 }
@@ -220,6 +221,7 @@ func (c *Client) UnassignRole(ctx context.Context, user, role string) error {
 	return c.assignRole(ctx, "client.Client.UnassignRole", user, role, true)
 }
 
+// assignRole gives a role to a user, or takes it away.
 func (c *Client) assignRole(ctx context.Context, op rhumb.Op, user, role string, remove bool) error {
 	return c.changeAccess(ctx, op, rhumb.Other, func(ctx context.Context, a rhumbpb.AccessClient) (*rhumbpb.AccessResponse, error) {
 		return a.AssignRole(ctx, &rhumbpb.AssignRoleRequest{User: user, Role: role, Remove: remove})
@@ -243,6 +245,7 @@ func (c *Client) SetGrant(ctx context.Context, role string, s access.Scope, r ac
 	return c.alterGrant(ctx, "client.Client.SetGrant", role, s, r, s.Rights()&^r)
 }
 
+// alterGrant adds rights of a role over a scope and removes others in one step, so that no moment lies between them.
 func (c *Client) alterGrant(ctx context.Context, op rhumb.Op, role string, s access.Scope, add, remove access.Rights) error {
 	// A grant that can never be valid fails without a round trip.
 	if err := (access.Grant{Scope: s, Rights: add | remove}).Validate(); err != nil {

@@ -286,6 +286,7 @@ func (c *Client) wrongNode(want rhumb.NodeID, m *rhumbpb.StatusResponse) string 
 	return ""
 }
 
+// nodeStatus joins the record of a node with its answer, which is empty for a node that did not answer.
 func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {
 	// The getters accept a nil message, so a node without an answer gets zero fields.
 	s := NodeStatus{
@@ -314,6 +315,7 @@ func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {
 	return s
 }
 
+// nodeIDs converts numbers of a message.
 func nodeIDs(numbers []uint32) (out []rhumb.NodeID) {
 	for _, n := range numbers {
 		out = append(out, rhumb.NodeID(n))
@@ -321,6 +323,7 @@ func nodeIDs(numbers []uint32) (out []rhumb.NodeID) {
 	return out
 }
 
+// metadataReplica converts a message. It returns nil for a node that reports no replica of the metadata.
 func metadataReplica(m *rhumbpb.MetadataReplica) *MetadataReplica {
 	if m == nil {
 		return nil
@@ -339,6 +342,7 @@ var troubleKinds = map[rhumbpb.ReplicaTroubleKind]TroubleKind{
 	rhumbpb.ReplicaTroubleKind_REPLICA_TROUBLE_KIND_LOG_LOST:    TroubleLogLost,
 }
 
+// addTroubles adds what the node itself reported as wrong.
 func (s *NodeStatus) addTroubles(m *rhumbpb.StatusResponse) {
 	for _, t := range m.GetTroubles() {
 		if kind, ok := troubleKinds[t.GetKind()]; ok {

@@ -39,12 +39,14 @@ type blockOwner struct {
 	class  rhumb.ClassID
 }
 
+// newMetadata returns a copy that knows nothing yet.
 func newMetadata() *metadata {
 	m := &metadata{changed: make(chan struct{})}
 	m.clearLocked()
 	return m
 }
 
+// clearLocked forgets everything, before a full copy arrives.
 func (m *metadata) clearLocked() {
 	m.regions, m.nodes = map[rhumb.RegionID]rhumb.Region{}, map[rhumb.NodeID]rhumb.Node{}
 	m.classes, m.tables, m.byName = map[rhumb.ClassID]rhumb.Class{}, map[rhumb.TableID]rhumb.Table{}, map[string]rhumb.TableID{}
@@ -96,6 +98,7 @@ func (m *metadata) announceLocked() {
 	m.changed = make(chan struct{})
 }
 
+// mergeLocked merges an update into the copy. A record of a range that is older than the known one is ignored.
 func (m *metadata) mergeLocked(u *api.Metadata) {
 	for _, r := range u.Regions {
 		m.regions[r.ID] = r
@@ -184,6 +187,7 @@ func (m *metadata) forgetTable(id rhumb.TableID) {
 	m.announceLocked()
 }
 
+// forgetTableLocked removes a dropped table.
 func (m *metadata) forgetTableLocked(id rhumb.TableID) {
 	// The name may belong to a later table by now.
 	if name := m.tables[id].Name; m.byName[name] == id {
@@ -316,6 +320,7 @@ func (m *metadata) isDead(id rhumb.RegionID, class rhumb.ClassID) bool {
 	return m.isDeadLocked(id, class)
 }
 
+// isDeadLocked reports whether the client should not wait for answers of a region about a class.
 func (m *metadata) isDeadLocked(id rhumb.RegionID, class rhumb.ClassID) bool {
 	return m.regions[id].Dead && m.classes[class].Settings.Survival != rhumb.SurviveRegion
 }
@@ -362,22 +367,27 @@ func (m *metadata) insertRanges(region rhumb.RegionID, class rhumb.ClassID) (nod
 	return nodes, into
 }
 
+// compareNodes orders nodes by id.
 func compareNodes(a, b rhumb.Node) int { return cmp.Compare(a.ID, b.ID) }
 
+// compareRegions orders regions by id.
 func compareRegions(a, b rhumb.Region) int { return cmp.Compare(a.ID, b.ID) }
 
+// sortedNodes returns the known nodes by id, so that lists look the same each time.
 func (m *metadata) sortedNodes() []rhumb.Node {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(m.nodes), compareNodes)
 }
 
+// sortedRegions returns the known regions by id.
 func (m *metadata) sortedRegions() []rhumb.Region {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(m.regions), compareRegions)
 }
 
+// sortedRanges returns the ranges that keep accepts, by id.
 func (m *metadata) sortedRanges(keep func(*rhumb.Range) bool) []*rhumb.Range {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -405,4 +415,5 @@ func (m *metadata) tableByName(name string) (t rhumb.Table, c rhumb.Class, ok bo
 	return t, c, ok
 }
 
+// sortedKeys returns the keys of a map in ascending order.
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -89,6 +89,7 @@ func (c *Client) unknownIfUnasked(op rhumb.Op, name []byte, unasked []rhumb.Regi
 	return rhumb.Ef(op, rhumb.Unavailable, "no living region has %s, but region %s may have it: all nodes there are dead", rhumb.NameString(name), c.meta.regionName(unasked[0]))
 }
 
+// checkName refuses names that no node would accept, before anything is sent.
 func checkName(op rhumb.Op, name []byte) error {
 	switch {
 	case len(name) == 0:

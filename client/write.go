@@ -98,6 +98,7 @@ func (t *Table) Patch(ctx context.Context, name []byte, r rhumb.Record, o PatchO
 	return t.applyOne(ctx, op, m, BatchOptions{Home: o.Home, Local: o.Local, Location: o.Location})
 }
 
+// encodeRecord encodes a record and refuses one that is too large.
 func encodeRecord(op rhumb.Op, r rhumb.Record) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, rhumb.Wrap(op, err)
@@ -159,6 +160,7 @@ type plan struct {
 	existed  bool
 }
 
+// applyBatch sends mutations of one slot, which are applied together or not at all.
 func (c *Client) applyBatch(ctx context.Context, op rhumb.Op, mutations []rhumb.Mutation, o BatchOptions) (BatchResult, error) {
 	c.m.writes.Add(1)
 	out, err := c.routeBatch(ctx, op, mutations, o)

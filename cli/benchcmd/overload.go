@@ -17,6 +17,7 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
+// overloadCommand returns `bench overload`.
 func (bc *commands) overloadCommand() *cobra.Command {
 	var cfg bench.OverloadConfig
 	var memory flags.ByteSize

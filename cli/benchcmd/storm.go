@@ -13,6 +13,7 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
+// stormCommand returns `bench storm`.
 func (bc *commands) stormCommand() *cobra.Command {
 	var cfg bench.StormConfig
 	var clusters kvClusters

@@ -99,6 +99,7 @@ type judgement struct {
 	quarantined map[rhumb.NodeID]int  // copies of a node that the catalog lists as quarantined
 }
 
+// newJudgement returns a judgement without findings.
 func newJudgement(v View) *judgement {
 	j := &judgement{
 		View: v, Verdict: Verdict{Problems: []string{}}, nodeOf: map[rhumb.NodeID]*client.NodeStatus{}, regionOf: map[rhumb.RegionID]string{},
@@ -144,10 +145,12 @@ func (j *judgement) indexNode(n *client.NodeStatus) {
 	}
 }
 
+// addProblem adds a finding that makes the cluster unhealthy.
 func (j *judgement) addProblem(format string, args ...any) {
 	j.Problems = append(j.Problems, fmt.Sprintf(format, args...))
 }
 
+// addNote adds a finding that an operator should know and that makes nothing unhealthy.
 func (j *judgement) addNote(format string, args ...any) {
 	j.Notes = append(j.Notes, fmt.Sprintf(format, args...))
 }

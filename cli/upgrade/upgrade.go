@@ -100,6 +100,7 @@ func (r *Report) judgeNode(n *client.NodeStatus) Node {
 	return out
 }
 
+// programName returns the version of a program, or a word for a program that reports none.
 func programName(program string) string {
 	if program == "" {
 		return "a program without a version"

@@ -69,11 +69,13 @@ type frame struct {
 	answered   bool // at least one request is answered, so the frame does not count in openFrames
 }
 
+// answerWith ends the call with the answer of the node.
 func (c *call) answerWith(answer *rhumbpb.Response) {
 	c.answer = answer
 	close(c.done)
 }
 
+// failWith ends the call without an answer.
 func (c *call) failWith(err *Error) {
 	c.err = err
 	close(c.done)

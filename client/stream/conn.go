@@ -162,6 +162,7 @@ func (c *Conn) Hold() (release func()) {
 	return func() { c.addHold(-1) }
 }
 
+// addHold counts the users of the connection. One without users is closed after a while.
 func (c *Conn) addHold(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

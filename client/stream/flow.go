@@ -46,6 +46,7 @@ type flow struct {
 	heard    time.Time     // when the last answer or refusal arrived
 }
 
+// newFlow returns the limit of a connection that has measured nothing yet.
 func newFlow() flow { return flow{window: windowFirst} }
 
 // hasRoom reports whether a request of size bytes may be sent in the same frame as more bytes. A
@@ -133,6 +134,7 @@ func (f *flow) onTimeout(now time.Time, took time.Duration) {
 	f.cutWindow(now)
 }
 
+// observeWait updates the smoothed time that a request waits at the node: what its answer took beyond the fastest answer.
 func (f *flow) observeWait(took time.Duration) {
 	if f.fastest == 0 || took < f.fastest {
 		f.fastest = max(took, 1) // 0 means that there was no answer yet

@@ -41,6 +41,7 @@ type grantDoc struct {
 	Rights  []string `json:"rights"`
 }
 
+// describeGrant returns the document of a grant.
 func describeGrant(role string, g access.Grant) grantDoc {
 	d := grantDoc{Role: role, Cluster: g.Scope.Cluster, Table: g.Scope.Table, Rights: g.Rights.Names()}
 	if g.Scope.Prefix != "" {
@@ -71,6 +72,7 @@ func (ac *accessCommands) change(ctx context.Context, doc accessDone, fn func(ct
 	})
 }
 
+// printDone prints what a command has done, as a sentence or a document.
 func (ac *accessCommands) printDone(doc accessDone) error {
 	if ac.ForPrograms() {
 		return ac.PrintDocument(doc)
@@ -186,6 +188,7 @@ same name: revoke them too (rhumb cert revoke).`,
 		ac.connected(enable("enable", "Undo disable", true)), ac.connected(rm))
 }
 
+// createUser creates a user with its password and its first roles.
 func (ac *accessCommands) createUser(ctx context.Context, name string, p *newPassword, roles []string) error {
 	// A wrong name fails before a password is typed.
 	if err := access.ValidateName("user", name); err != nil {
@@ -200,6 +203,7 @@ func (ac *accessCommands) createUser(ctx context.Context, name string, p *newPas
 	})
 }
 
+// changePassword changes the password of the caller, or of another user if the caller may.
 func (ac *accessCommands) changePassword(ctx context.Context, args []string, p *newPassword) error {
 	return ac.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		name := ""
@@ -233,6 +237,7 @@ func (ac *accessCommands) changePassword(ctx context.Context, args []string, p *
 	})
 }
 
+// listUsers prints the users that the caller may see.
 func (ac *accessCommands) listUsers(ctx context.Context) error {
 	return ac.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		users, err := c.Users(ctx)
@@ -254,6 +259,7 @@ func (ac *accessCommands) listUsers(ctx context.Context) error {
 	})
 }
 
+// describeLogin says how the user proves who it is.
 func describeLogin(u client.UserInfo) string {
 	if u.HasPassword {
 		return "password, certificate"
@@ -261,6 +267,7 @@ func describeLogin(u client.UserInfo) string {
 	return "certificate"
 }
 
+// describeState says whether the user may log in.
 func describeState(u client.UserInfo) string {
 	if u.Disabled {
 		return "disabled"
@@ -319,6 +326,7 @@ func (ac *accessCommands) roleCommand() *cobra.Command {
 		ac.connected(assign("unassign", "Take a role from a user", func(c *client.Client) func(context.Context, string, string) error { return c.UnassignRole })))
 }
 
+// listRoles prints the roles, and their users to those who may see them.
 func (ac *accessCommands) listRoles(ctx context.Context) error {
 	return ac.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		roles, err := c.Roles(ctx)
@@ -452,6 +460,7 @@ func (ac *accessCommands) alterGrant(ctx context.Context, role string, f *grantF
 	})
 }
 
+// listGrants prints the grants of the named roles, or of all.
 func (ac *accessCommands) listGrants(ctx context.Context, only []string) error {
 	return ac.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		roles, err := c.Roles(ctx)
@@ -477,6 +486,7 @@ func (ac *accessCommands) listGrants(ctx context.Context, only []string) error {
 	})
 }
 
+// printGrants prints a table of grants.
 func (ac *accessCommands) printGrants(docs []grantDoc) error {
 	return ac.Print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"ROLE", "SCOPE", "PREFIX", "RIGHTS"})
@@ -514,6 +524,7 @@ func (ac *accessCommands) whoAmICommand() *cobra.Command {
 	})
 }
 
+// printCaller prints who the caller is and what it may do.
 func (ac *accessCommands) printCaller(me *client.Caller) error {
 	// The form for programs has every field for every kind of caller.
 	doc := callerDoc{Kind: me.Kind.String(), Name: me.Name, Roles: []string{}, Unlimited: me.Unlimited, Grants: []grantDoc{}, Revision: me.PolicyRevision}

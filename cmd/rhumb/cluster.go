@@ -114,6 +114,7 @@ func deniedStatus(nodes []client.NodeStatus) error {
 	return nil
 }
 
+// forgetNode removes a node for good.
 func (cc *clusterCommands) forgetNode(ctx context.Context, node string) error {
 	id, err := connect.ParseNode(node)
 	if err != nil {
@@ -187,6 +188,7 @@ func (d *nodeDoc) holds() string {
 	return fmt.Sprint(*d.Copies)
 }
 
+// printNodes prints the table of nodes.
 func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 	return cc.Print(docs, func(t table.Writer) {
 		// Only nodes with certificates have names.
@@ -211,6 +213,7 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 	})
 }
 
+// drainNode moves the roles of a node away, or takes the node back.
 func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool) error {
 	id, err := connect.ParseNode(node)
 	if err != nil {
@@ -259,6 +262,7 @@ declare regions before they start nodes. Repeating it is harmless; a region neve
 	return commandGroup("region", "List and create regions", cc.connected(ls), cc.connected(add))
 }
 
+// addRegion adds a region. Its nodes may join at any later time.
 func (cc *clusterCommands) addRegion(ctx context.Context, name, location string) error {
 	at, err := locationOf(name, location)
 	if err != nil {
@@ -277,6 +281,7 @@ func (cc *clusterCommands) addRegion(ctx context.Context, name, location string)
 	})
 }
 
+// printRegions prints the table of regions.
 func (cc *clusterCommands) printRegions(docs []regionDoc) error {
 	return cc.Print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"REGION", "ID", "LOCATION", "NODES", "LIVE", "RANGES", "PRIMARIES", "MS"})

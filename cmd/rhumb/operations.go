@@ -67,6 +67,7 @@ func aboutOperation(o *rhumb.Operation, n names) string {
 	return strings.Join(words, " ")
 }
 
+// describeOperation returns the document of an operation. now is needed for running times and the expected end.
 func (n names) describeOperation(o *rhumb.Operation, now time.Time) operationDoc {
 	doc := operationDoc{
 		ID: o.ID.String(), Kind: o.Kind.String(), About: aboutOperation(o, n), State: o.State.String(), By: o.By, Percent: 100 * o.Progress.Share(),
@@ -159,6 +160,7 @@ func (oc *operationCommands) onOperation(fn func(context.Context, *client.Client
 // operationsOverShown is how many operations that are over `operation ls` shows without --all.
 const operationsOverShown = 10
 
+// listOperations prints the operations in progress, or all that the metadata still remembers.
 func (oc *operationCommands) listOperations(ctx context.Context, c *client.Client, all bool) error {
 	list, err := c.Operations(ctx)
 	if err != nil {
@@ -191,10 +193,12 @@ func (d *operationDoc) progress() string {
 	return fmt.Sprintf("%.0f%% (%d of %d)", d.Percent, d.Done, d.Total)
 }
 
+// ran returns a running time, given in seconds, as text.
 func ran(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
 }
 
+// printOperation prints an operation with its steps.
 func (oc *operationCommands) printOperation(c *client.Client, o *rhumb.Operation) error {
 	doc := regionNames(c).describeOperation(o, time.Now())
 	title := fmt.Sprintf("%s: %s %s, %s, %s done in %s, started by %s", doc.ID, doc.Kind, doc.About, doc.State, doc.progress(), ran(doc.RanSeconds), doc.By)
@@ -421,6 +425,7 @@ func (oc *operationCommands) settingCommand() *cobra.Command {
 	return commandGroup("setting", "List and change settings of the cluster", oc.connected(ls), oc.connected(set), oc.connected(reset))
 }
 
+// listSettings prints the settings of the cluster with their defaults.
 func (oc *operationCommands) listSettings(ctx context.Context, c *client.Client) error {
 	values, err := c.Settings(ctx)
 	if err != nil {

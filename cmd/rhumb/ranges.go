@@ -38,6 +38,7 @@ func (rc *rangeCommands) rangeCommand() *cobra.Command {
 		(&operationCommands{session: rc.session}).moveCommand())
 }
 
+// listRanges prints the ranges of a region, or those with a copy on a node.
 func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error {
 	n := regionNames(c)
 	home, err := regionID(c, region)
@@ -115,6 +116,7 @@ type rangeStatusDoc struct {
 	Status    []replicaDoc `json:"replica_status"`
 }
 
+// describeRange prints the record of a range and the state of each of its copies.
 func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 	return rc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		home, err := parseRange(c, id)
