@@ -121,7 +121,9 @@ func (p *Pairs) SetPeers(now time.Duration, peers []PeerInfo) {
 	}
 }
 
-// addPeer adds a peer. Its grants exclude everything promised before the peer was known.
+// addPeer adds a peer. Its grants exclude everything promised before the peer was known. This includes epochs that were promised
+// to the peer itself: it may still act in an epoch before, and this node may have promised one in between, for which the peer was not
+// there to be excluded.
 func (p *Pairs) addPeer(id rhumb.NodeID) *peer {
 	q := &peer{id: id}
 	// peers stays sorted, so that outgoing frames have the same order in every replay of a
@@ -130,9 +132,7 @@ func (p *Pairs) addPeer(id rhumb.NodeID) *peer {
 	p.peers = slices.Insert(p.peers, i, q)
 	known := make([]Exclusion, 0, len(p.promised))
 	for r, pr := range p.promised {
-		if pr.primary != id {
-			known = append(known, Exclusion{r, pr.epoch})
-		}
+		known = append(known, Exclusion{r, pr.epoch})
 	}
 	// The order of a map is random, and the exclusions are numbered in the order in which they are
 	// added.
