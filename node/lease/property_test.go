@@ -163,8 +163,15 @@ func (s *stage) move() {
 }
 
 // restart begins a new life, which lists its durable promise before it grants anything. The new
-// life has forgotten the primary of that promise.
+// life has forgotten the primary of that promise. It registers first and promises the epoch of the record
+// (docs/replication.md#rule-relearn): an earlier life may have confirmed an exclusion that nobody lists to the new one any more.
 func (s *stage) restart(m *member, a *actor) {
+	for _, e := range s.elections {
+		// An epoch that is only reserved for a handover is not in the record.
+		if e.primary != rhumb.NoNode {
+			a.promised = max(a.promised, e.epoch)
+		}
+	}
 	m.life.Boot++
 	m.pairs = New(m.life, s.clock(m), false)
 	if a.promised > 0 {
