@@ -348,7 +348,7 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 				// A role may have thousands of users; rhumb role ls -o json lists them.
 				users := output.Shorten(strings.Join(d.Users, ", "))
 				if d.UsersHidden {
-					users = "(hidden)"
+					users = "(not shown)"
 				}
 				t.AppendRow(table.Row{d.Name, len(d.Grants), users})
 			}

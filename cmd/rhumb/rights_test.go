@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -14,15 +15,23 @@ import (
 	"github.com/rhumbdb/rhumb/identity/identitytest"
 )
 
-// freePort returns a loopback address that nobody listens on.
+// handedPorts holds every address that freePort returned: the kernel may name a port twice, since nobody listens on it in between.
+var handedPorts sync.Map
+
+// freePort returns a loopback address that nobody listens on, and that it did not return before.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		_ = l.Close()
+		if _, again := handedPorts.LoadOrStore(addr, true); !again {
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // securedCluster is a node with TLS in a process of its own, and certificates for its callers.
@@ -133,6 +142,7 @@ var commandRights = []struct{ line, may string }{
 	{"table create plans --replicas 1", "tabadm admin operator"},
 	{"table unpublish flights", "tabadm admin operator"},
 	{"table unpublish absent", "admin operator"},
+	{"table drop absent --yes", "monitor admin operator"},
 	{"user ls", "plain reader writer tabadm monitor admin operator"},
 	{"user create u-{c} --no-password", "admin operator"},
 	{"user passwd plain --no-password", "admin operator"},
