@@ -50,11 +50,8 @@ func (g *stepper) receiveHandover(i int, m *message) {
 	}
 	t := *g.from
 	r := &t.rep[i]
-	before := r.owed
 	r.promise(m.epoch)
-	// No other node held a lease for an epoch in between, so the wait for third nodes is that for the epoch before. The
-	// sender cannot read any more, so its grant does no harm.
-	r.owed = before
+	// The sender cannot read any more, so its grant does no harm.
 	r.owed[m.from] = 0
 	r.role, r.epoch, r.isr, r.version = activating, m.epoch, set(m.x), m.y
 	r.log = m.log
