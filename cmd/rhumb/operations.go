@@ -95,7 +95,7 @@ func (d *operationDoc) etaText() string {
 	if d.ETASeconds == nil {
 		return ""
 	}
-	return (time.Duration(*d.ETASeconds * float64(time.Second))).Round(time.Second).String()
+	return time.Duration(*d.ETASeconds * float64(time.Second)).Round(time.Second).String()
 }
 
 func (oc *operationCommands) operationCommand() *cobra.Command {
