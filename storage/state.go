@@ -46,11 +46,6 @@ type RangeState struct {
 // span returns the span of all keys of the range.
 func (st *RangeState) span() keys.Span { return keys.RangeSpan(st.Range, st.LastSlot) }
 
-// holds reports whether keys with a home belong to the range.
-func (st *RangeState) holds(home rhumb.RangeID) bool {
-	return home.Region == st.Range.Region && home.Slot >= st.Range.Slot && home.Slot <= max(st.Range.Slot, st.LastSlot)
-}
-
 // Commit is a commit position with the greatest timestamp up to that position.
 type Commit struct {
 	Seq rhumb.Seq

@@ -142,10 +142,9 @@ func (s *State) checkRanges() error {
 		}
 		// A slot belongs to one range. The slots of a reserved range still belong to the range before it.
 		overlaps := before != nil && before.Holds(r.ID)
-		// A class that is being dropped loses its ranges one by one.
-		if c, _ := s.Class(r.Class); c.Dropping {
-			overlaps = r.Birth != 0
-		} else if overlaps != (r.Birth != 0) || overlaps && (before.Birth != 0 || before.LastSlot() != r.LastSlot()) {
+		// A class that is being dropped loses its ranges one by one, so a reserved range may outlast the one before it.
+		c, _ := s.Class(r.Class)
+		if !c.Dropping && (overlaps != (r.Birth != 0) || overlaps && (before.Birth != 0 || before.LastSlot() != r.LastSlot())) {
 			return brokenInvariant("range %s overlaps the range before it, or is reserved outside of it", r.ID)
 		}
 		before = r
