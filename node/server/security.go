@@ -156,6 +156,9 @@ func (s *Security) RevokeCertificate(ctx context.Context, q *rhumbpb.RevokeCerti
 			return nil, statusError(err)
 		}
 	}
+	if err := refuseThisNode(revoke, s.node.Ping().Node.ID, listed.Nodes); err != nil {
+		return nil, statusError(err)
+	}
 	resp := &rhumbpb.RevokeCertificateResponse{}
 	// One command each: the second certificate of a node must be revoked also if the metadata
 	// refuses one.
@@ -198,6 +201,24 @@ func refuseOwn(revoke []rhumb.Revocation, caller identity.Peer) error {
 		if serial || bearer {
 			return rhumb.Ef("server.Security.RevokeCertificate", rhumb.Conflict, "this is the certificate that you use: the node would end the connection before it answers; "+
 				"use the certificate of another operator, which `rhumb authority operator NAME` makes (you are %s, serial %s)", caller.Short(), caller.Serial)
+		}
+	}
+	return nil
+}
+
+// refuseThisNode refuses to revoke the certificate of the node that received the request. The other nodes would cut it off before
+// it learned the result, so its caller would wait in vain. The error is unavailable, and clients then ask another node.
+func refuseThisNode(revoke []rhumb.Revocation, self rhumb.NodeID, nodes []*rhumbpb.NodeIdentityReport) error {
+	for _, n := range nodes {
+		own := n.GetCertificate()
+		if rhumb.NodeID(n.Node) != self || own == nil {
+			continue
+		}
+		for _, r := range revoke {
+			if r.Serial != "" && r.Serial == own.Serial && (r.Authority == "" || r.Authority == own.Authority) {
+				return rhumb.Ef("server.Security.RevokeCertificate", rhumb.Unavailable,
+					"%s would be cut off before it could answer; name another node of the cluster with --addr", n.Name)
+			}
 		}
 	}
 	return nil

@@ -77,6 +77,33 @@ func TestChooseRevoked(t *testing.T) {
 	}
 }
 
+// TestRefuseThisNode guards that a node refuses to revoke its own certificate, with an error on which clients ask another node. Once it
+// revoked it, was cut off and never answered.
+func TestRefuseThisNode(t *testing.T) {
+	nodes := []*rhumbpb.NodeIdentityReport{
+		{Node: 1, Name: "eu-1", Certificate: &rhumbpb.Certificate{Serial: "a1", Authority: "aa"}},
+		{Node: 2, Name: "eu-2", Certificate: &rhumbpb.Certificate{Serial: "a2", Authority: "aa"}},
+		{Node: 3, Name: "eu-3"}, // did not answer
+	}
+	for _, tt := range []struct {
+		what    string
+		self    rhumb.NodeID
+		revoked rhumb.Revocation
+		want    rhumb.Kind
+	}{
+		{"its own", 1, rhumb.Revocation{Serial: "a1"}, rhumb.Unavailable},
+		{"its own, with the issuer", 1, rhumb.Revocation{Serial: "a1", Authority: "aa"}, rhumb.Unavailable},
+		{"the same number of another authority", 1, rhumb.Revocation{Serial: "a1", Authority: "bb"}, rhumb.Other},
+		{"that of another node", 1, rhumb.Revocation{Serial: "a2"}, rhumb.Other},
+		{"without a certificate", 3, rhumb.Revocation{Serial: "a1"}, rhumb.Other},
+		{"a name", 1, rhumb.Revocation{Name: "user eu-1"}, rhumb.Other},
+	} {
+		if err := refuseThisNode([]rhumb.Revocation{tt.revoked}, tt.self, nodes); rhumb.KindOf(err) != tt.want || (err == nil) != (tt.want == rhumb.Other) {
+			t.Errorf("%s: %v, want %s", tt.what, err, tt.want)
+		}
+	}
+}
+
 // TestChooseRevokedOfMixedBuilds guards that a user can be revoked before the cluster version has revocations by name: then the
 // certificates count that nodes report.
 func TestChooseRevokedOfMixedBuilds(t *testing.T) {
