@@ -95,6 +95,19 @@ func TestFencedNodeBeginsNewLife(t *testing.T) {
 	}
 }
 
+// TestLinearizeWithoutLeader guards that a node that is cut off from the metadata says so before its caller gives up, so that the
+// caller can ask another node.
+func TestLinearizeWithoutLeader(t *testing.T) {
+	nodes := startRegion(t)
+	nodes[0].Close()
+	nodes[1].Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := nodes[2].Linearize(ctx); rhumb.KindOf(err) != rhumb.Unavailable || ctx.Err() != nil {
+		t.Errorf("without a leader: %v", err)
+	}
+}
+
 // TestDrainRefusesNothing guards that a node gives up its primaries before it stops: none is left,
 // and the node reports that it should not receive requests.
 func TestDrainRefusesNothing(t *testing.T) {

@@ -102,13 +102,25 @@ func (n *Node) State() *catalog.State {
 	return nil
 }
 
-// Linearize returns a catalog that includes everything decided before the call.
+// linearizeTimeout bounds how long an operator's request waits for the metadata leader. It covers an election of a leader. A node
+// that is cut off from the others then says so while the caller has time to ask another node.
+const linearizeTimeout = 3 * time.Second
+
+// Linearize returns a catalog that includes everything decided before the call. Without a leader for linearizeTimeout it is
+// Unavailable.
 func (n *Node) Linearize(ctx context.Context) (*catalog.State, error) {
+	const op rhumb.Op = "node.Linearize"
 	m, err := n.requireMember()
 	if err != nil {
 		return nil, err
 	}
-	return m.group.Linearize(ctx)
+	waiting, cancel := context.WithTimeout(ctx, linearizeTimeout)
+	defer cancel()
+	st, err := m.group.Linearize(waiting)
+	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
+		return nil, rhumb.Ef(op, rhumb.Unavailable, "%s had no contact with the metadata leader for %v; name another node with --addr", m.self.Node, linearizeTimeout)
+	}
+	return st, err
 }
 
 // Watch returns a watch on the catalog.
