@@ -181,6 +181,7 @@ makes it refuse first, and then revokes every valid certificate of the node that
 				if !refused {
 					tc.noteRenewal(r, revoked)
 				}
+				tc.noteUnseen(ctx, c, r)
 				return tc.Print(revoked, revokedSection(revoked))
 			})
 		},
@@ -286,6 +287,26 @@ func (tc *trustCommands) noteRenewal(r client.Revoke, revoked []rhumb.Revocation
 	}
 	tc.Notef("the authority still renews it: run `rhumb authority revoke %s --authority DIR` where the authority is, and then this command once more, "+
 		"because a certificate that was issued in between is valid; an external authority has its own way", what)
+}
+
+// noteUnseen says that no node has seen a certificate of the user or operator: certificates are revoked by name whether they were seen
+// or not, so a misspelled name would look like success.
+func (tc *trustCommands) noteUnseen(ctx context.Context, c *client.Client, r client.Revoke) {
+	name, role := r.User, identity.RoleUser
+	if r.Operator != "" {
+		name, role = r.Operator, identity.RoleOperator
+	}
+	if name == "" {
+		return
+	}
+	all, err := c.Certificates(ctx)
+	if err != nil {
+		return // the revocation stands; the note is a courtesy
+	}
+	if slices.ContainsFunc(all.Certificates, func(x client.Certificate) bool { return x.Name == name && x.Role == role.String() }) {
+		return
+	}
+	tc.Notef("no %s named %s is connected at the moment; if you expected one, check the name with `rhumb cert ls`", role, name)
 }
 
 // trustCommand returns the command that adds an authority. The file holds certificates, as ca.crt
