@@ -37,8 +37,6 @@ type Pairs struct {
 	// fenced holds, per range, the greatest epoch that this node has promised or that a grantor has
 	// excluded up to. Below it this node holds nothing.
 	fenced map[rhumb.RangeID]rhumb.Epoch
-	// taken holds the last handover to this node of each range that was handed over to it.
-	taken map[rhumb.RangeID]taken
 	// restartUntil is when the grants of earlier lives are over. peersComplete is true if SetPeers
 	// named every node that may hold one and none of them is absent.
 	restartUntil  time.Duration
@@ -64,12 +62,6 @@ type promise struct {
 	primary rhumb.NodeID
 }
 
-// taken is an epoch that was handed over to this node, and when the grants for the epochs before are over.
-type taken struct {
-	epoch rhumb.Epoch
-	until time.Duration
-}
-
 // New begins a life of a node. freshStore states that the store was created for this life, so no
 // earlier life granted anything. Otherwise WaitUntil is at least LeaseMax ahead.
 func New(self rhumb.NodeIdentity, now time.Duration, freshStore bool) *Pairs {
@@ -77,7 +69,6 @@ func New(self rhumb.NodeIdentity, now time.Duration, freshStore bool) *Pairs {
 		self: self, lastTick: now,
 		promised:  make(map[rhumb.RangeID]promise),
 		fenced:    make(map[rhumb.RangeID]rhumb.Epoch),
-		taken:     make(map[rhumb.RangeID]taken),
 		ownClosed: make(closed.History),
 	}
 	if !freshStore {
@@ -297,17 +288,16 @@ func (p *Pairs) Exclude(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.NodeID) {
 	}
 }
 
-// TakeOver is Exclude for an epoch that the primary of the epoch before handed over to this node. That primary has
-// promised the epoch and stopped, so no other node held a lease in between, and its own is void. So the wait is only
-// that for the epoch that this node had promised before: usually none, since the others have confirmed it long ago.
+// TakeOver is Exclude for an epoch that the primary of the epoch before handed over to this node. That primary has promised the
+// epoch and stopped, so its own grants are void and need no wait. Grants to third nodes are waited for as in any election: a live node
+// confirms the exclusion within a round trip.
 func (p *Pairs) TakeOver(r rhumb.RangeID, e rhumb.Epoch, from rhumb.NodeID) {
-	before := p.promised[r].epoch
-	if e <= before {
-		return
-	}
-	until := p.waitUntil(r, before, from)
 	p.Exclude(r, e, p.self.Node)
-	p.taken[r] = taken{e, until}
+	if q := p.findPeer(from); q != nil {
+		if x := q.findExclusion(r); x != nil && x.Epoch == e {
+			x.until = 0
+		}
+	}
 }
 
 // Holds reports whether this node holds, for epoch e of r, unexpired grants of all members except
@@ -331,24 +321,12 @@ func (p *Pairs) Holds(now time.Duration, r rhumb.RangeID, e rhumb.Epoch, members
 
 // WaitUntil returns the time at which every grant of this node to others for epochs of r
 // below e is over (rule E). The time moves back when holders confirm the exclusion.
-func (p *Pairs) WaitUntil(r rhumb.RangeID, e rhumb.Epoch) time.Duration {
-	until := p.waitUntil(r, e, rhumb.NoNode)
-	if t, ok := p.taken[r]; ok && t.epoch == e {
-		until = min(until, t.until)
-	}
-	return until
-}
-
-// waitUntil is WaitUntil without the grants to one node, which is known to hold nothing.
-func (p *Pairs) waitUntil(r rhumb.RangeID, e rhumb.Epoch, spared rhumb.NodeID) (until time.Duration) {
-	if !p.allConfirmed(r, e, spared) {
+func (p *Pairs) WaitUntil(r rhumb.RangeID, e rhumb.Epoch) (until time.Duration) {
+	if !p.allConfirmed(r, e) {
 		until = p.restartUntil
 	}
 	excluded := p.promised[r].epoch >= e
 	for _, q := range p.peers {
-		if q.id == spared {
-			continue
-		}
 		// This includes peers that are no longer watched: they may still believe a grant.
 		until = max(until, q.oldStoreUntil)
 		switch x := q.findExclusion(r); {
@@ -362,14 +340,14 @@ func (p *Pairs) waitUntil(r rhumb.RangeID, e rhumb.Epoch, spared rhumb.NodeID) (
 	return until
 }
 
-// allConfirmed reports whether every other node but the spared one has confirmed in this life that it holds nothing
+// allConfirmed reports whether every other node has confirmed in this life that it holds nothing
 // for epochs of r below e. Grants of earlier lives are void then: a node that confirms drops what
 // it believes, whoever granted it, and accepts no grant that this node did not issue in its present
 // life.
-func (p *Pairs) allConfirmed(r rhumb.RangeID, e rhumb.Epoch, spared rhumb.NodeID) bool {
+func (p *Pairs) allConfirmed(r rhumb.RangeID, e rhumb.Epoch) bool {
 	pr := p.promised[r]
 	return p.peersComplete && pr.epoch >= e && !slices.ContainsFunc(p.peers, func(q *peer) bool {
-		return q.id != spared && (q.id == pr.primary || q.findExclusion(r) != nil)
+		return q.id == pr.primary || q.findExclusion(r) != nil
 	})
 }
 
