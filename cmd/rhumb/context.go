@@ -22,6 +22,9 @@ import (
 
 const opContext rhumb.Op = "rhumb.context"
 
+// checkPause is the time between two attempts of `rhumb context add --check`.
+const checkPause = 200 * time.Millisecond
+
 // contextDoc is a context as commands print it.
 type contextDoc struct {
 	Name    string `json:"name"`
@@ -117,7 +120,7 @@ from --password-file). The file holds the names of files and never a password.`,
 	f.StringVar(&n.Cluster, "cluster", "", "ID of the cluster; nodes of another are refused")
 	f.StringVar(&n.From, "from", "", "region in which commands run")
 	f.BoolVar(&n.Insecure, "insecure", false, "connect without TLS, to loopback addresses only")
-	f.BoolVar(&n.check, "check", false, "connect first, and keep nothing if that fails")
+	f.BoolVar(&n.check, "check", false, "connect first, wait for nodes that do not answer yet, and keep nothing if that fails")
 	f.BoolVar(&n.use, "use", false, "make it the current context")
 	f.BoolVar(&n.replace, "replace", false, "replace a context of this name")
 	f.DurationVar(&n.timeout, "timeout", target.TimeoutDefault, "how long --check waits for the cluster")
@@ -175,11 +178,44 @@ func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	if err := conn.CheckFiles(); err != nil || !n.check {
 		return err
 	}
-	return conn.With(ctx, func(_ context.Context, c *client.Client) error {
-		s.Notef("context %s: cluster %s answers, with %s in %s", name, c.Cluster(),
-			output.Counted(len(c.Nodes()), "node", "nodes"), output.Counted(len(c.Regions()), "region", "regions"))
-		return nil
-	})
+	cfg, err := conn.Config()
+	if err != nil {
+		return err
+	}
+	c, err := n.awaitCluster(ctx, s, cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s.Notef("context %s: cluster %s answers, with %s in %s", name, c.Cluster(),
+		output.Counted(len(c.Nodes()), "node", "nodes"), output.Counted(len(c.Regions()), "region", "regions"))
+	return nil
+}
+
+// awaitCluster opens a client. While no node answers it tries again until --timeout: a context is often made in the
+// same script as the nodes, seconds before they serve. A node that refuses the identity ends the attempt at once.
+func (n *newContext) awaitCluster(ctx context.Context, s *session, cfg client.Config) (*client.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.timeout)
+	defer cancel()
+	var last error
+	for {
+		c, err := client.Open(ctx, cfg)
+		switch {
+		case err == nil || rhumb.KindOf(err) != rhumb.Unavailable:
+			return c, err
+		case ctx.Err() != nil:
+			// An attempt that the deadline cut short says less than the one before.
+			return nil, cmp.Or(last, err)
+		case last == nil:
+			s.Notef("%s; trying again for %v", rhumb.Message(err), n.timeout)
+		}
+		last = err
+		select {
+		case <-ctx.Done():
+			return nil, last
+		case <-time.After(checkPause):
+		}
+	}
 }
 
 // list prints all contexts. The demo is not among them, because the file has no entry for it; a
