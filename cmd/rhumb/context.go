@@ -22,9 +22,6 @@ import (
 
 const opContext rhumb.Op = "rhumb.context"
 
-// checkPause is the time between two attempts of `rhumb context add --check`.
-const checkPause = 200 * time.Millisecond
-
 // contextDoc is a context as commands print it.
 type contextDoc struct {
 	Name    string `json:"name"`
@@ -182,7 +179,7 @@ func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	if err != nil {
 		return err
 	}
-	c, err := n.awaitCluster(ctx, s, cfg)
+	c, err := awaitAnswer(ctx, s, n.timeout, func(ctx context.Context) (*client.Client, error) { return client.Open(ctx, cfg) })
 	if err != nil {
 		return err
 	}
@@ -190,32 +187,6 @@ func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	s.Notef("context %s: cluster %s answers, with %s in %s", name, c.Cluster(),
 		output.Counted(len(c.Nodes()), "node", "nodes"), output.Counted(len(c.Regions()), "region", "regions"))
 	return nil
-}
-
-// awaitCluster opens a client. While no node answers it tries again until --timeout: a context is often made in the
-// same script as the nodes, seconds before they serve. A node that refuses the identity ends the attempt at once.
-func (n *newContext) awaitCluster(ctx context.Context, s *session, cfg client.Config) (*client.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, n.timeout)
-	defer cancel()
-	var last error
-	for {
-		c, err := client.Open(ctx, cfg)
-		switch {
-		case err == nil || rhumb.KindOf(err) != rhumb.Unavailable:
-			return c, err
-		case ctx.Err() != nil:
-			// An attempt that the deadline cut short says less than the one before.
-			return nil, cmp.Or(last, err)
-		case last == nil:
-			s.Notef("%s; trying again for %v", rhumb.Message(err), n.timeout)
-		}
-		last = err
-		select {
-		case <-ctx.Done():
-			return nil, last
-		case <-time.After(checkPause):
-		}
-	}
 }
 
 // list prints all contexts. The demo is not among them, because the file has no entry for it; a
