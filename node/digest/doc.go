@@ -1,0 +1,24 @@
+// Package digest compares the replicas of ranges with each other. Checksums show that a disk changed bytes.
+// They do not show that a program wrote wrong bytes, that memory changed them before they were written, or that
+// a write never reached the disk. Such a copy is found only by comparison
+// (docs/decisions/0037-what-a-digest-trusts.md).
+//
+// # One comparison
+//
+// The primary of a range takes its commit position and the timestamp there. No entry will ever be at or below
+// that timestamp except those up to the position, so every replica that has them holds the same records as of
+// it. Each replica waits until it has committed the position, reads its records as of the timestamp at the rate of
+// Config.Rate, and answers with a digest for each table (storage.Digest). Judge, which is pure, says which
+// replicas differ and which are trusted. A difference counts only if a second comparison, at a later
+// position, finds it again. Then the replicas that differ quarantine themselves, and are replaced by a copy
+// from another node (docs/replication.md#rule-heal).
+//
+// # When
+//
+// Every range is compared once per Config.Interval, one after the other, and whenever an operator asks. The
+// plan is a pure value. What was compared is not stored: a node that starts begins anew, spread over the interval.
+//
+// # Concurrency
+//
+// Every method may be called from any goroutine. Manager.mu is never held while the disk or the network is used.
+package digest
