@@ -424,8 +424,10 @@ func (c *Client) Drain(ctx context.Context, node rhumb.NodeID, undo bool) (prima
 type ReplicaVerdict struct {
 	Node rhumb.NodeID
 	// Verdict is "trusted", "differs", "silent" or "undecided".
-	Verdict        string
-	Digest         string
+	Verdict string
+	// Digest is equal for equal records, and empty for a silent replica.
+	Digest string
+	// Records and Bytes count the newest versions, without tombstones.
 	Records, Bytes uint64
 	// Error is why a silent replica did not answer.
 	Error string
@@ -444,9 +446,11 @@ type RangeVerdict struct {
 	// Table is the first table in which replicas differ.
 	Table rhumb.TableID
 	// Why says why replicas that differ were not quarantined.
-	Why      string
+	Why string
+	// Replicas are in the order of the record.
 	Replicas []ReplicaVerdict
-	Took     time.Duration
+	// Took is the time at the primary, without the way to it.
+	Took time.Duration
 }
 
 // VerifyRange compares the replicas of a range. Replicas whose records differ from those of the majority are

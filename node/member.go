@@ -704,6 +704,7 @@ func (m *member) VerifyReplicas(ctx context.Context, q *rhumbpb.VerifyRangeReque
 	if err != nil {
 		return nil, err
 	}
+	// Digests of tables stay between nodes. A client gets one number for each replica.
 	resp := &rhumbpb.VerifyRangeResponse{
 		Result: r.Result.String(), Range: api.EncodeRangeID(r.Range), Seq: uint64(r.Seq), At: uint64(r.At), Table: uint32(r.Table), Why: r.Why,
 		TookUs: uint64(r.Took.Microseconds()),

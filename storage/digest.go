@@ -15,12 +15,13 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// Digest says what the records of a range are as of one timestamp. Replicas that applied the same log up
+// Digest is a fingerprint of the records of a range as of one timestamp. Replicas that applied the same log up
 // to there have equal digests, whatever their disks look like: tombstones, superseded versions, the log and
 // the results of requests are left out, because every replica collects them at a time of its own.
 type Digest struct {
 	Range rhumb.RangeID
-	At    rhumb.Timestamp
+	// At is the timestamp of the records. Later versions do not count.
+	At rhumb.Timestamp
 	// Last is the last slot of the range. Digests of different spans cannot be compared.
 	Last rhumb.Slot
 	// Tables are those with records, in ascending order.
@@ -29,7 +30,8 @@ type Digest struct {
 
 // TableDigest is the digest of the records of one table in a range.
 type TableDigest struct {
-	Table   rhumb.TableID
+	Table rhumb.TableID
+	// Records counts names that have a value, each once.
 	Records uint64
 	// Bytes is the size of names and values.
 	Bytes uint64
@@ -96,11 +98,14 @@ func (s *Store) Digest(ctx context.Context, id rhumb.RangeID, at rhumb.Timestamp
 		return nil, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
-	// After the iterator is open: see checkFloor.
+	// After the iterator is open: see checkFloor. Later collections do not change what the iterator reads, so one
+	// check is enough however long the reading takes.
 	if err := s.checkFloor(op, id, at); err != nil {
 		return nil, err
 	}
 	w := digester{s: s, ctx: ctx, pace: pace, tables: map[rhumb.TableID]*TableDigest{}}
+	// A range of several slots has the records of each slot in a span of their own. The log, the state and the
+	// results of requests lie between these spans and are skipped.
 	walk := slotWalk{it: it, at: id, last: d.Last, span: func(home rhumb.RangeID) keys.Span { return keys.KindSpan(home, keys.KindData) }}
 	for walk.next() {
 		if err := w.addSlot(op, it, walk.at, at, walk.upper); err != nil {
@@ -110,6 +115,7 @@ func (s *Store) Digest(ctx context.Context, id rhumb.RangeID, at rhumb.Timestamp
 	if err := it.Error(); err != nil {
 		return nil, s.dbError(op, err)
 	}
+	// The order must not depend on the map, because digests are compared table by table.
 	for _, t := range w.tables {
 		d.Tables = append(d.Tables, *t)
 	}
@@ -117,11 +123,13 @@ func (s *Store) Digest(ctx context.Context, id rhumb.RangeID, at rhumb.Timestamp
 	return d, nil
 }
 
-// digester adds up the records of a range.
+// digester adds up the records of a range. It reads each value once and keeps nothing of it, so its memory does
+// not grow with the range.
 type digester struct {
-	s      *Store
-	ctx    context.Context
-	pace   func(ctx context.Context, bytes int) error
+	s    *Store
+	ctx  context.Context
+	pace func(ctx context.Context, bytes int) error
+	// owed are the bytes that were read since the last call of pace.
 	owed   int
 	tables map[rhumb.TableID]*TableDigest
 	// hash and buf are used again for each record.
@@ -152,6 +160,7 @@ func (w *digester) addSlot(op rhumb.Op, it *pebble.Iterator, home rhumb.RangeID,
 			}
 			w.owed = 0
 		}
+		// A range of a class that tables share has thousands of them at most, each with five words here.
 		t := w.tables[item.Key.Table]
 		if t == nil {
 			t = &TableDigest{Table: item.Key.Table}

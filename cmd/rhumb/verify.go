@@ -79,25 +79,35 @@ func rangesToVerify(c *client.Client, args []string, region string) (ids []rhumb
 
 // verdictDoc is the comparison of one range. Field names are stable.
 type verdictDoc struct {
-	Range    string              `json:"range"`
-	Result   string              `json:"result"`
-	Position uint64              `json:"position,omitempty"`
-	AsOf     string              `json:"as_of,omitempty"`
-	Table    uint32              `json:"table,omitempty"`
-	Why      string              `json:"why,omitempty"`
+	Range string `json:"range"`
+	// Result is equal, alone, differ, undecided, or failed.
+	Result string `json:"result"`
+	// Position is the committed position of the range, and AsOf its timestamp.
+	Position uint64 `json:"position,omitempty"`
+	AsOf     string `json:"as_of,omitempty"`
+	// Table is the number of the first table with a difference.
+	Table uint32 `json:"table,omitempty"`
+	// Why is the reason for which nothing was quarantined, or the error of a range that was not compared.
+	Why string `json:"why,omitempty"`
+	// Seconds is the duration of the comparison, both times if it was repeated.
 	Seconds  float64             `json:"seconds"`
 	Replicas []replicaVerdictDoc `json:"replicas"`
 }
 
-// replicaVerdictDoc is what the comparison says about one replica.
+// replicaVerdictDoc is the verdict about one replica.
 type replicaVerdictDoc struct {
-	Node        string `json:"node"`
-	Verdict     string `json:"verdict"`
-	Digest      string `json:"digest,omitempty"`
-	Records     uint64 `json:"records"`
-	Bytes       uint64 `json:"bytes"`
-	Quarantined bool   `json:"quarantined,omitempty"`
-	Error       string `json:"error,omitempty"`
+	Node string `json:"node"`
+	// Verdict is trusted, differs, undecided or silent.
+	Verdict string `json:"verdict"`
+	// Digest is equal for equal records. It is empty for a silent replica.
+	Digest string `json:"digest,omitempty"`
+	// Records and Bytes count the newest versions, without tombstones.
+	Records uint64 `json:"records"`
+	Bytes   uint64 `json:"bytes"`
+	// Quarantined is set if the replica has left the service because of this comparison.
+	Quarantined bool `json:"quarantined,omitempty"`
+	// Error is the reason of a silent replica.
+	Error string `json:"error,omitempty"`
 }
 
 // resultFailed marks a range that could not be compared.
@@ -105,11 +115,13 @@ const resultFailed = "failed"
 
 // verify compares ranges one after the other. A range that cannot be compared does not keep the others from it.
 func (rc *rangeCommands) verify(ctx context.Context, c *client.Client, ids []rhumb.RangeID, trust rhumb.NodeID) error {
+	// An empty list and not null in the JSON of a region without ranges.
 	docs := []verdictDoc{}
 	var bytes uint64
 	bad, open := 0, 0
 	bar, told := rc.Bar(int64(len(ids))), time.Now()
 	for i, id := range ids {
+		// The usual --timeout is for requests that a node answers at once.
 		waiting, cancel := context.WithTimeout(ctx, verifyRangeMost)
 		v, err := c.VerifyRange(waiting, id, trust)
 		cancel()
@@ -178,6 +190,7 @@ func writeVerdicts(t table.Writer, docs []verdictDoc) {
 			if d.Result == "equal" && len(docs) > 1 && i > 0 {
 				break
 			}
+			// Why nothing was done belongs to the replicas that it is about.
 			note := r.Error
 			switch {
 			case r.Quarantined:

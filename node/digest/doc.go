@@ -16,7 +16,7 @@
 // # When
 //
 // Every range is compared once per Config.Interval, one after the other, and whenever an operator asks. The
-// plan is a pure value. What was compared is not stored: a node that starts begins anew, spread over the interval.
+// plan is a pure value. Nothing about comparisons is stored: a node that starts compares all ranges within an interval.
 //
 // # Concurrency
 //

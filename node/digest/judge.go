@@ -10,7 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// Answer is what one replica said about its records.
+// Answer is the digest of one replica, or the reason why there is none.
 type Answer struct {
 	Node rhumb.NodeID
 	// Digest is nil if the replica did not answer; Err is why.
@@ -56,16 +56,18 @@ type Verdict struct {
 // A copy is trusted if more than half of the replicas in the record have it; those that are silent count
 // against every copy, because they may agree with any of them. So of two copies that differ none is
 // trusted, unless an operator names one of them: trust is that node, or rhumb.NoNode. Neither the primary's
-// copy nor the newest one is better: a primary is a replica like the others, and what it serves to clients
-// comes from the disk that may be wrong.
+// copy nor the newest one is better: a primary is a replica like the others, and it answers clients
+// from the disk that may be wrong.
 //
 // Whoever is trusted, no replica is to be quarantined unless minInSync trusted members stay in sync: the
-// range goes on, and the data for the new copy exists. ignored reports tables that do not exist any
+// range continues to serve, and the data for the new copy exists. ignored reports tables that do not exist any
 // more; replicas delete their records at different times.
 func Judge(r *rhumb.Range, minInSync int, answers []Answer, trust rhumb.NodeID, ignored func(rhumb.TableID) bool) Verdict {
 	answers = slices.Clone(answers)
 	slices.SortFunc(answers, func(a, b Answer) int { return cmp.Compare(a.Node, b.Node) })
 	var v Verdict
+	// Each group has equal digests. There are few replicas, so comparing each with the first of each group
+	// costs nothing.
 	var groups [][]Answer
 	for _, a := range answers {
 		if a.Digest == nil || r.IsQuarantined(a.Node) {
@@ -113,6 +115,7 @@ func Judge(r *rhumb.Range, minInSync int, answers []Answer, trust rhumb.NodeID, 
 		}
 	}
 	slices.Sort(v.Differ)
+	// Replicas that copy the log and are not in sync may be right, and do not replace those that are.
 	left := 0
 	for _, n := range v.Trusted {
 		if r.IsInSync(n) && !r.IsQuarantined(n) {
@@ -144,7 +147,7 @@ func undecidedReason(groups [][]Answer, trust rhumb.NodeID) string {
 	return b.String()
 }
 
-// nodesOf returns the nodes of a group.
+// nodesOf returns the nodes of a group, in ascending order because the answers are.
 func nodesOf(g []Answer) (out []rhumb.NodeID) {
 	for _, a := range g {
 		out = append(out, a.Node)
@@ -152,8 +155,10 @@ func nodesOf(g []Answer) (out []rhumb.NodeID) {
 	return out
 }
 
-// firstDifference returns the first table in which two digests differ.
+// firstDifference returns the first table in which two digests differ. A table that only one of them has is a
+// difference: the other replica has lost all of its records, or never had them.
 func firstDifference(a, b *storage.Digest, ignored func(rhumb.TableID) bool) (rhumb.TableID, bool) {
+	// Both are sorted by table, as in a merge.
 	x, y := a.Tables, b.Tables
 	for len(x) > 0 || len(y) > 0 {
 		switch {

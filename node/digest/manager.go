@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// IntervalDefault is how often each range is compared, and RateDefault how many bytes per second a node
-	// reads for all comparisons.
+	// IntervalDefault is how often each range is compared.
 	IntervalDefault = 24 * time.Hour
-	RateDefault     = 16 << 20
+	// RateDefault is how many bytes per second a node reads for all comparisons. A node with a terabyte has
+	// compared it after 18 hours, and a disk does not notice it.
+	RateDefault = 16 << 20
 	// lookEvery is how often the manager looks for a range that is due.
 	lookEvery = time.Second
 	// answersMost bounds the digests that a node computes at a time. Others wait.
@@ -40,7 +41,9 @@ type Question struct {
 // Point is a committed position of a range, and the range's record and settings at that moment.
 type Point struct {
 	Question
-	Record    *rhumb.Range
+	// Record is not newer than the position: replicas that join later are left for the next time.
+	Record *rhumb.Range
+	// MinInSync is that of the range's class.
 	MinInSync int
 }
 
@@ -66,10 +69,12 @@ type Network interface {
 
 // Config configures a Manager.
 type Config struct {
-	Self   rhumb.NodeID
+	Self rhumb.NodeID
+	// Engine is read only.
 	Engine *storage.Engine
 	Host   Host
 	Net    Network
+	// Logger gets every difference as an error: it is worth a look, also if the range mends itself.
 	Logger *slog.Logger
 	// Interval is how often each range is compared; at most 0 means only when asked.
 	Interval time.Duration
@@ -85,10 +90,12 @@ type Config struct {
 type Report struct {
 	Verdict
 	Question
+	// Answers has one element for each replica in the record, in that order.
 	Answers []Answer
 	// Distrusted are the replicas that were quarantined.
 	Distrusted []rhumb.NodeID
-	Took       time.Duration
+	// Took includes the second comparison, if there was one.
+	Took time.Duration
 }
 
 // Manager compares ranges in one life of a node.
@@ -98,7 +105,8 @@ type Manager struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	// answering has room for answersMost calls.
+	// answering has room for answersMost calls. Each of them holds an iterator, which keeps obsolete tables
+	// on the disk.
 	answering chan struct{}
 
 	mu sync.Mutex // guards all below
@@ -168,6 +176,7 @@ func (m *Manager) compareAll() {
 		if !ok {
 			continue
 		}
+		// One range at a time: the others of this node are answered meanwhile, and share the rate.
 		r, err := m.Verify(m.ctx, id, rhumb.NoNode)
 		settled := err == nil && (r.Result == Equal || len(r.Distrusted) > 0)
 		p.done(time.Since(began), id, settled)
@@ -191,6 +200,7 @@ func (m *Manager) Answer(ctx context.Context, q Question) (*storage.Digest, erro
 		return nil, rhumb.WrapKind(op, rhumb.Unavailable, ctx.Err())
 	}
 	defer func() { <-m.answering }()
+	// A replica that lags for longer is not compared this time. Its primary reports lagging replicas anyway.
 	waiting, cancel := context.WithTimeout(ctx, behindMost)
 	err = m.cfg.Host.AwaitCommitted(waiting, q.Range, q.Seq)
 	cancel()
@@ -216,6 +226,7 @@ func (m *Manager) pace(ctx context.Context, bytes int) error {
 	if m.free.Before(now) {
 		m.free = now
 	}
+	// Callers that wait at the same time wait one after the other, so the sum of all keeps to the rate.
 	m.free = m.free.Add(time.Duration(float64(bytes) / float64(m.cfg.Rate) * float64(time.Second)))
 	wait := m.free.Sub(now)
 	m.mu.Unlock()
@@ -251,10 +262,14 @@ func (m *Manager) Verify(ctx context.Context, id rhumb.RangeID, trust rhumb.Node
 		delete(m.verifying, id)
 		m.mu.Unlock()
 	}()
+	// Two comparisons of a range at a time would confirm each other, although both may have met the same
+	// passing state of a replica: hence verifying, above.
 	began := time.Now()
 	r, err := m.compare(ctx, id, trust)
 	if err == nil && r.Result == Differ && r.May {
 		first := r.Verdict
+		// The primary may have changed, a replica may have been replaced from another set, or a collection may
+		// have outrun a restart: a difference that is not there again was one of the comparison.
 		if r, err = m.compare(ctx, id, trust); err == nil && Confirmed(&first, &r.Verdict) {
 			m.distrust(ctx, &r)
 		}
@@ -276,6 +291,7 @@ func (m *Manager) compare(ctx context.Context, id rhumb.RangeID, trust rhumb.Nod
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerMost)
 	defer cancel()
+	// All at once: the longer a replica waits, the more likely it has collected versions as of the timestamp.
 	r.Question = p.Question
 	r.Answers = make([]Answer, len(p.Record.Replicas))
 	var asked sync.WaitGroup
@@ -328,6 +344,8 @@ func (m *Manager) distrust(ctx context.Context, r *Report) {
 		} else {
 			err = m.cfg.Net.Distrust(ctx, n, r.Range, why)
 		}
+		// A refusal leaves the copy as before. Nothing about the verdict is stored, so the next comparison finds
+		// the difference again, and the gauge shows it until then.
 		if err != nil {
 			m.cfg.Logger.Error("a replica that differs was not quarantined; the next comparison tries again", "range", r.Range.String(), "node", n, "err", err)
 			continue
@@ -341,6 +359,7 @@ func (m *Manager) note(r *Report) {
 	m.m.compared.Inc()
 	bad := r.Result == Differ || r.Result == Undecided
 	m.mu.Lock()
+	// A comparison in which nobody but this node answered neither confirms nor ends an earlier difference.
 	if bad && len(r.Distrusted) == 0 {
 		m.differing[r.Range] = true
 	} else if r.Result != Alone {

@@ -45,7 +45,7 @@ func (p *plan) next(now time.Duration, primaries []rhumb.RangeID) (id rhumb.Rang
 	return id, ok
 }
 
-// done records a comparison. One that said nothing is repeated earlier.
+// done records a comparison. One without a result is repeated earlier.
 func (p *plan) done(now time.Duration, id rhumb.RangeID, settled bool) {
 	wait := p.interval
 	if !settled {

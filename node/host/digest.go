@@ -20,6 +20,7 @@ const awaitCommittedEvery = 20 * time.Millisecond
 // Primaries returns the ranges that this node serves as primary.
 func (h *Host) Primaries() (ids []rhumb.RangeID) {
 	h.eachSlot(func(s *slot) {
+		// The read state exists exactly while the replica serves as primary.
 		if s.read.Load() != nil {
 			ids = append(ids, s.id)
 		}
@@ -43,6 +44,7 @@ func (h *Host) DigestPoint(ctx context.Context, id rhumb.RangeID) (p digest.Poin
 			err = h.notPrimary(op, id)
 			return
 		}
+		// The timestamp of the last committed entry, and not the clock: an idle range has a point, too.
 		p = digest.Point{Question: digest.Question{Range: id, Seq: seq, At: at}, Record: d, MinInSync: settings.MinInSync}
 	})
 	if asked != nil {
@@ -56,6 +58,7 @@ func (h *Host) DigestPoint(ctx context.Context, id rhumb.RangeID) (p digest.Poin
 func (h *Host) AwaitCommitted(ctx context.Context, id rhumb.RangeID, seq rhumb.Seq) error {
 	const op rhumb.Op = "host.Host.AwaitCommitted"
 	for {
+		// Looked up again each time: another slot takes the place of a copy that is replaced meanwhile.
 		s, ok := h.findSlot(id)
 		if !ok {
 			return &rhumb.Error{Op: op, Kind: rhumb.NotFound, Range: id, Node: h.cfg.Self.Node, Msg: "this node holds no copy of the range"}

@@ -58,6 +58,7 @@ func (n *Network) VerifyReplicas(ctx context.Context, to rhumb.NodeID, q *rhumbp
 	if err != nil {
 		return nil, err
 	}
+	// No timeout of its own: the caller has one, and reading a large range takes long.
 	resp, err := c.VerifyReplicas(ctx, q)
 	if err != nil {
 		return nil, transferError(op, to, err)
