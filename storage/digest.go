@@ -137,7 +137,8 @@ type digester struct {
 	buf  []byte
 }
 
-// addSlot adds the records of one slot. The iterator is at the first of them.
+// addSlot adds the records of one slot. Only the newest version at or before the timestamp counts, and only if it is
+// no tombstone: superseded versions and tombstones are collected at a different time on every node. The iterator is at the first of them.
 func (w *digester) addSlot(op rhumb.Op, it *pebble.Iterator, home rhumb.RangeID, at rhumb.Timestamp, upper []byte) error {
 	sc := scanner{it: it, home: home, at: at, upper: upper, started: true, ahead: true}
 	for {
@@ -171,7 +172,8 @@ func (w *digester) addSlot(op rhumb.Op, it *pebble.Iterator, home rhumb.RangeID,
 }
 
 // sum hashes a record: its home, name, version and value. The length of the name separates it from the
-// value. The table is not part of it, because each table has a sum of its own.
+// value. The table is not part of it, because each table has a sum of its own. The hash notices accidents and not
+// attackers: a node that wants to lie about its records could answer with any digest.
 func (w *digester) sum(item *rhumb.Item, value []byte) xxh3.Uint128 {
 	w.buf = binary.BigEndian.AppendUint32(w.buf[:0], uint32(item.Key.Home.Region))
 	w.buf = binary.BigEndian.AppendUint64(w.buf, uint64(item.Key.Home.Slot))

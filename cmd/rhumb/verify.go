@@ -59,7 +59,8 @@ other replicas are in sync. If no copy has a majority, nothing is done: --trust 
 	return c
 }
 
-// rangesToVerify returns the named range, or all ranges of a region.
+// rangesToVerify returns the named range, or all ranges of a region. The list is that of the client's copy of the
+// metadata: a range that is created while the command runs is left to the background comparison.
 func rangesToVerify(c *client.Client, args []string, region string) (ids []rhumb.RangeID, err error) {
 	if len(args) == 1 {
 		id, err := parseRange(c, args[0])
@@ -113,7 +114,9 @@ type replicaVerdictDoc struct {
 // resultFailed marks a range that could not be compared.
 const resultFailed = "failed"
 
-// verify compares ranges one after the other. A range that cannot be compared does not keep the others from it.
+// verify compares ranges one after the other. A range that cannot be compared does not keep the others from it. One
+// at a time, because the nodes bound the rate anyway, and so that a stop of the command leaves at most one
+// comparison running.
 func (rc *rangeCommands) verify(ctx context.Context, c *client.Client, ids []rhumb.RangeID, trust rhumb.NodeID) error {
 	// An empty list and not null in the JSON of a region without ranges.
 	docs := []verdictDoc{}

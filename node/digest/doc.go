@@ -13,6 +13,20 @@
 // position, finds it again. Then the replicas that differ quarantine themselves, and are replaced by a copy
 // from another node (docs/replication.md#rule-heal).
 //
+// # Why a committed position and not a clock
+//
+// A digest as of a time of the clock would have to wait until the range is closed up to that time, which needs
+// the agreement of all members. The timestamp of a committed entry is closed at once: timestamps grow strictly
+// along the log, and committed entries are never undone. An idle range has such a timestamp, too, and the
+// answer of a replica that lags comes as soon as it has the entry.
+//
+// # What may go wrong without harm
+//
+// A replica that cannot answer is silent, and silence is no difference. A replica that has collected versions as
+// of the timestamp is silent as well: it is asked again with the next comparison. A false difference would need
+// the same wrong answer twice, at two positions. Even then a replica is only quarantined if the
+// minimum of in-sync replicas stays without it, and its tables are kept.
+//
 // # When
 //
 // Every range is compared once per Config.Interval, one after the other, and whenever an operator asks. The

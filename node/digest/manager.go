@@ -47,7 +47,8 @@ type Point struct {
 	MinInSync int
 }
 
-// Host is the access to the replicas of this node.
+// Host is the access to the replicas of this node. Its methods may be called from any goroutine, and those with a
+// context wait for a pass of the host.
 type Host interface {
 	// Primaries returns the ranges whose primary is here.
 	Primaries() []rhumb.RangeID
@@ -59,7 +60,8 @@ type Host interface {
 	Distrust(ctx context.Context, id rhumb.RangeID, from rhumb.NodeID, why string) error
 }
 
-// Network reaches the managers of other nodes.
+// Network reaches the managers of other nodes. A call ends with its context, and when the connection breaks; a node
+// that is alive and slow is waited for.
 type Network interface {
 	// AskDigest asks a node for the digest of its replica.
 	AskDigest(ctx context.Context, to rhumb.NodeID, q Question) (*storage.Digest, error)
@@ -141,6 +143,9 @@ func (m *Manager) Close() {
 	m.work.Wait()
 }
 
+// compareAll, Answer and Verify all read the engine, which is closed soon after Close returns. Every one of them is
+// counted in work, so that none reads a closed database.
+
 // enter counts a call that uses the engine, and returns a context that ends with the manager.
 func (m *Manager) enter(op rhumb.Op, ctx context.Context) (context.Context, func(), error) {
 	m.mu.Lock()
@@ -186,7 +191,9 @@ func (m *Manager) compareAll() {
 	}
 }
 
-// Answer computes the digest of this node's replica.
+// Answer computes the digest of this node's replica. It may take as long as reading the range at the rate; the
+// caller's context ends it earlier. The replica may be in the in-sync set or not: a learner that has the
+// position has the same records.
 func (m *Manager) Answer(ctx context.Context, q Question) (*storage.Digest, error) {
 	const op rhumb.Op = "digest.Manager.Answer"
 	ctx, leave, err := m.enter(op, ctx)
@@ -215,7 +222,8 @@ func (m *Manager) Answer(ctx context.Context, q Question) (*storage.Digest, erro
 	return d, nil
 }
 
-// pace waits until bytes may be read.
+// pace waits until bytes may be read. All digests that this node computes share the rate, for comparisons of its own
+// and for those of other primaries, so the load of a disk does not grow with the number of nodes that ask.
 func (m *Manager) pace(ctx context.Context, bytes int) error {
 	m.m.read.Add(float64(bytes))
 	if m.cfg.Rate <= 0 {
@@ -283,7 +291,8 @@ func (m *Manager) Verify(ctx context.Context, id rhumb.RangeID, trust rhumb.Node
 	return r, nil
 }
 
-// compare asks all replicas once.
+// compare asks all replicas of the record once, also those that are not in sync or quarantined: whether an answer
+// counts is for Judge. The error is about the comparison as a whole; a replica that does not answer is no error.
 func (m *Manager) compare(ctx context.Context, id rhumb.RangeID, trust rhumb.NodeID) (r Report, err error) {
 	p, err := m.cfg.Host.DigestPoint(ctx, id)
 	if err != nil {
@@ -329,7 +338,9 @@ func (m *Manager) compare(ctx context.Context, id rhumb.RangeID, trust rhumb.Nod
 	return r, nil
 }
 
-// distrust quarantines the replicas that differ.
+// distrust quarantines the replicas that differ. Each replica quarantines itself, because metadata accepts a
+// quarantine from the node concerned only (docs/replication.md#rule-speaker), and because the reason belongs on the
+// disk with the wrong copy.
 func (m *Manager) distrust(ctx context.Context, r *Report) {
 	why := fmt.Sprintf("its records of table %d differ from those of %v as of %s (position %d)", r.Table, r.Trusted, r.At, r.Seq)
 	// This node is the last, because without its role the others do not believe it.

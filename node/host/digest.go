@@ -29,7 +29,8 @@ func (h *Host) Primaries() (ids []rhumb.RangeID) {
 	return ids
 }
 
-// DigestPoint returns the position up to which the primary of a range has committed.
+// DigestPoint returns the position up to which the primary of a range has committed. A node that is elected and does
+// not serve yet is refused: its commit position is a lower bound, and entries after it may still be adopted.
 func (h *Host) DigestPoint(ctx context.Context, id rhumb.RangeID) (p digest.Point, err error) {
 	const op rhumb.Op = "host.Host.DigestPoint"
 	s, ok := h.findSlot(id)
@@ -89,7 +90,9 @@ func (h *Host) AwaitCommitted(ctx context.Context, id rhumb.RangeID, seq rhumb.S
 // from those of the trusted replicas. from is the node that says so: only the primary in the record may.
 //
 // The minimum of in-sync copies is checked here again, on this node's own copy of the record, so that two
-// replicas that are distrusted at a time do not leave the range without one.
+// replicas that are distrusted at a time do not leave the range without one. The bound is that of mayHeal: a copy
+// that could not be replaced afterwards is not quarantined either, because a quarantined replica acknowledges
+// nothing, and a range at its minimum would stop.
 func (h *Host) Distrust(ctx context.Context, id rhumb.RangeID, from rhumb.NodeID, why string) (err error) {
 	const op rhumb.Op = "host.Host.Distrust"
 	s, ok := h.findSlot(id)

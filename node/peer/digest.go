@@ -36,7 +36,9 @@ func (n *Network) AskDigest(ctx context.Context, to rhumb.NodeID, q digest.Quest
 	return d, nil
 }
 
-// Distrust makes another node quarantine its replica.
+// Distrust makes another node quarantine its replica. The other node verifies who calls, and that the caller is the
+// primary in its own copy of the record: otherwise any node could take copies out of service. If the answer is
+// lost, the replica may be quarantined or not; both are harmless, and the next comparison repeats the request.
 func (n *Network) Distrust(ctx context.Context, to rhumb.NodeID, id rhumb.RangeID, why string) error {
 	const op rhumb.Op = "peer.Network.DistrustReplica"
 	c, err := n.bulk(op, to)
@@ -51,7 +53,8 @@ func (n *Network) Distrust(ctx context.Context, to rhumb.NodeID, id rhumb.RangeI
 	return nil
 }
 
-// VerifyReplicas makes the primary of a range compare the replicas.
+// VerifyReplicas makes the primary of a range compare the replicas, on behalf of an operator whose right the calling
+// node has checked. A node that is not the primary any more refuses, and the operator's client asks again.
 func (n *Network) VerifyReplicas(ctx context.Context, to rhumb.NodeID, q *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error) {
 	const op rhumb.Op = "peer.Network.VerifyReplicas"
 	c, err := n.bulk(op, to)
