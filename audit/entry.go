@@ -44,14 +44,14 @@ const (
 	OutcomeOK    = "ok"
 )
 
-// Event is what happened. Fields without a value are omitted from the file.
+// Event describes something that happened. Fields without a value are omitted from the file.
 //
-// Texts and not identifiers: the log is read after users and tables were dropped, when nothing
-// could resolve an identifier.
+// Fields hold names and not identifiers, because the log is read after users and tables were dropped, when
+// identifiers can no longer be resolved.
 type Event struct {
 	// Kind is one of the constants above.
 	Kind string `json:"kind"`
-	// Caller is who did it: "user app", "operator anna", "node eu-1" or "insecure".
+	// Caller is the bearer of the identity that was used: "user app", "operator anna", "node eu-1" or "insecure".
 	Caller string `json:"caller,omitempty"`
 	// Address is the remote address of the caller.
 	Address string `json:"address,omitempty"`

@@ -9,7 +9,7 @@ import (
 )
 
 // HTTP identifies the caller of an HTTP request: by certificate, or by a password over TLS. g is
-// the gate of the port. There are no sessions and no cookies: each request is identified anew, so
+// the gate of the port. There are no sessions and no cookies: the caller of each request is identified, so
 // nothing has to be ended when a user changes.
 func (m *Manager) HTTP(g *gate.Gate, r *http.Request) (access.Principal, error) {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(interface{ String() string })
