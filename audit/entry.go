@@ -64,7 +64,7 @@ type Event struct {
 	Detail string `json:"detail,omitempty"`
 	// Policy is the revision of the metadata whose users and grants decided about the request.
 	Policy uint64 `json:"policy,omitempty"`
-	// Count is how many events an entry stands for, if more than one.
+	// Count is the number of events that an entry sums up, if more than one.
 	Count uint64 `json:"count,omitempty"`
 }
 

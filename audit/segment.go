@@ -127,10 +127,10 @@ func scanBytes(content io.Reader, first uint64, visit func(e Entry, h Head, offs
 	}
 }
 
-// isTorn reports whether an invalid line, with the rest of its file behind it, is the end of an interrupted write. File
-// systems fill blocks that were not written before a crash with zeros. A single zero is more likely a changed byte, and if
-// complete entries follow, they were synced after the line, so the line was whole once. Neither may pass for the end of the
-// log: the entries that follow would be ignored, and the next start would remove them.
+// isTorn reports whether an invalid line is the end of an interrupted write. rest reads the file after the line. File systems
+// fill blocks that were not written before a crash with zeros. A single zero is more likely a changed byte, and if complete
+// entries follow, they were synced after the line, so the line was whole once. Neither may pass for the end of the log: the
+// entries that follow would be ignored, and the next start would remove them.
 func isTorn(line []byte, rest *bufio.Reader) bool {
 	if bytes.Count(line, []byte{0}) < 2 {
 		return false

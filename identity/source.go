@@ -57,7 +57,7 @@ type SourceConfig struct {
 	Logger *slog.Logger
 }
 
-// Trust holds what the metadata of the cluster adds to the files of a member.
+// Trust holds the additions of the metadata to the files of a member.
 //
 // Files and metadata complete each other. A node that starts has only its files, because it cannot
 // read the metadata before it trusts somebody; a running cluster changes its mind in the metadata,

@@ -72,8 +72,7 @@ type rejection struct {
 
 func (r *rejection) Error() string { return r.text }
 
-// rejectf returns an error about a certificate. The text names both what was presented and what was
-// wanted.
+// rejectf returns an error about a certificate. The text names the presented and the wanted value.
 func rejectf(reason Reason, format string, args ...any) error {
 	// Another cluster has a kind of its own, because the remedy is another: the address or the
 	// context is wrong, and the certificate is right.

@@ -231,7 +231,7 @@ func (n *Node) gossipAdvertised() string {
 }
 
 // isUnspecified reports whether an address binds all interfaces of the machine, so that others
-// cannot use it as it is.
+// cannot use it unchanged.
 func isUnspecified(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

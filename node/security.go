@@ -94,7 +94,7 @@ func revokeBearer(before map[string]time.Time, r rhumb.Revocation) {
 }
 
 // CheckTrust verifies that an operator whom this node trusts has just signed for an authority. It keeps mistakes out of the
-// metadata. The other nodes do not rely on it: each verifies the proof in the metadata by itself.
+// metadata. The other nodes do not rely on it: each verifies the proof in the metadata.
 func (n *Node) CheckTrust(cert *x509.Certificate, proof []byte) error {
 	if n.source == nil {
 		return rhumb.E("node.CheckTrust", rhumb.InvalidArgument, "this cluster runs with --insecure, so its nodes trust no authorities")
@@ -102,7 +102,7 @@ func (n *Node) CheckTrust(cert *x509.Certificate, proof []byte) error {
 	return n.source.CheckTrust(cert, proof)
 }
 
-// revocationAheadMax bounds how far a revocation that another node proposes may lie in the future, by this node's
+// revocationAheadMax bounds how far a revocation that another node proposes may be ahead of this node's
 // clock.
 const revocationAheadMax = time.Hour
 

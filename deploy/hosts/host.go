@@ -162,7 +162,7 @@ func (h *Host) Stop() error { return h.end("stop", unix.SIGTERM) }
 // end sends a signal to the first process of the host and waits until the host is down. verb names the action in errors.
 func (h *Host) end(verb string, sig unix.Signal) error {
 	if h.Up() {
-		// A process that has just died has done what was asked for.
+		// A process that has died already needs no signal.
 		if err := unix.Kill(h.rec.PID, sig); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("%s %s: %w", verb, h.rec.Name, err)
 		}

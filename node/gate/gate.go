@@ -50,7 +50,7 @@ type Config struct {
 	Connections, Early int
 	// EarlyTimeout is how long a connection may be early.
 	EarlyTimeout time.Duration
-	// EarlyBytes is what an early connection may send.
+	// EarlyBytes bounds the bytes that an early connection may send.
 	EarlyBytes int64
 	// IsNode reports whether an address is that of a node of the cluster. It must not block. Nil means
 	// that none is known.
@@ -239,7 +239,7 @@ func (g *Gate) deliver(c *Conn) {
 	}
 }
 
-// admitLocked gives a connection an early place and reports whether one was free.
+// admitLocked assigns an early place to a connection and reports whether one was free.
 func (g *Gate) admitLocked(c *Conn) bool {
 	now := time.Now()
 	l := &g.clients
@@ -430,7 +430,7 @@ type Conn struct {
 	given chan struct{} // closed with the turn, or with the end of the wait; nil if it does not wait
 }
 
-// Attachment is what a layer above keeps about a connection.
+// Attachment holds the state of a connection in a layer above the gate.
 type Attachment interface {
 	// ConnClosed is called once, after the connection was closed.
 	ConnClosed()

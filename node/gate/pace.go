@@ -21,8 +21,8 @@ type Pace struct {
 	callers map[string]*rate.Limiter
 }
 
-// NewPace returns a Pace that admits burst requests of each caller at once and then one every interval. refused counts the
-// rest.
+// NewPace returns a Pace that admits burst requests of each caller at once and then one every interval. refused counts
+// the requests that wait.
 func NewPace(every time.Duration, burst int, refused prometheus.Counter) *Pace {
 	return &Pace{every: every, burst: burst, refused: refused, callers: map[string]*rate.Limiter{}}
 }

@@ -88,7 +88,7 @@ func (t *turns) count() int {
 // nextTurn returns which of the waiting connections has the next turn, or -1 if none waits.
 //
 // Nodes come first, because replication waits for them. Then come handshakes that the node has already
-// answered: they need one more turn, or the work on them is lost. Of the rest, the youngest is first. Its caller
+// answered: they need one more turn, or the work on them is lost. Among the others, the youngest is first. Its caller
 // is still there, while the caller of the oldest is about to give up. In the order of arrival, a node with a
 // backlog would serve only callers that have given up.
 func nextTurn(waiting []*Conn) int {

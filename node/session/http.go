@@ -36,7 +36,7 @@ func (m *Manager) identifyHTTP(c *gate.Conn, r *http.Request) (access.Principal,
 	if m.cfg.Insecure {
 		return access.Principal{Kind: access.KindInsecure}, nil
 	}
-	// A password comes first, as a token does: the caller said who it wants to be.
+	// A password comes before the certificate, as a token does: the caller chose to be this user.
 	if user, password, ok := r.BasicAuth(); ok {
 		return m.Basic(r.Context(), user, password, c.From(), r.RemoteAddr)
 	}
