@@ -279,7 +279,7 @@ func (m *Manager) sweep() {
 // dropPart removes the received part of a range that this node does not hold.
 func (m *Manager) dropPart(s *storage.Store, id rhumb.RangeID) {
 	m.mu.Lock()
-	// A transfer that is in progress finds out by itself.
+	// A transfer that is in progress finds out with its next chunk.
 	running := m.in[id] != nil
 	m.mu.Unlock()
 	if running || m.cfg.Host.Holds(id) {
