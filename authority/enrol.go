@@ -45,12 +45,19 @@ func (a *Authority) Enrol(req EnrolRequest) (*Grant, error) {
 		if err != nil {
 			return records, err
 		}
+		// No record: the use is repeated. Each repetition issues a certificate, so it counts like a renewal; otherwise a node
+		// that was broken into could fill the ledger with its old token.
+		if len(records) == 0 {
+			if err := a.checkRenewal(s.Tokens[tok.ID.String()].Node); err != nil {
+				return nil, err
+			}
+		}
 		// The claims of the token about node and founder are not signed; the ledger decides.
 		t := s.Tokens[tok.ID.String()]
 		founder = t.Founder
 		name := identity.Name{Cluster: a.cluster, Role: identity.RoleNode, Name: t.Node}
 		var r ledger.Record
-		chain, r, err = k.sign(order{name: name, pub: pub, life: NodeLife, why: "enrol " + t.ID}, now)
+		chain, r, err = k.sign(order{name: name, pub: pub, life: NodeLife, why: "enrol " + t.ID}, a.wall())
 		if err != nil {
 			return nil, err
 		}
@@ -97,7 +104,7 @@ func redeem(s *ledger.State, tok *token.Token, keyHash string, now time.Time) ([
 			return nil, refuse("token %s of node %s was already used at %s with another key; if that was not this node, revoke the certificate of %s at once; otherwise make a new token", t.ID, t.Node, stamp(t.Used), t.Node)
 		}
 		// The same key has a certificate for this long anyway.
-		if now.After(t.Used.Add(NodeLife)) || s.IsRevoked("", identity.RoleNode.String(), t.Node, t.Used) {
+		if now.After(t.Used.Add(NodeLife)) || s.IsRevoked("", identity.RoleNode.String(), t.Node, t.Used) || s.IsKeyRevoked(identity.RoleNode.String(), t.Node, keyHash) {
 			return nil, refuse("token %s of node %s was used at %s and can no longer be repeated; make a new one with rhumb token create", t.ID, t.Node, stamp(t.Used))
 		}
 		return nil, nil
@@ -132,7 +139,8 @@ func (a *Authority) Renew(chain []*x509.Certificate, req RenewRequest) (*Grant, 
 	}
 	var fresh []*x509.Certificate
 	err = a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
-		now := s.Now(a.wall())
+		// The wall clock, for the reason in sign: certificates of running nodes would all count as expired.
+		now := a.wall()
 		if err := mayRenew(s, peer, now); err != nil {
 			return nil, err
 		}
