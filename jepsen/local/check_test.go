@@ -14,7 +14,9 @@ func TestCheckLists(t *testing.T) {
 	try := func(element string, o outcome) []*listTry {
 		return []*listTry{{element: element, outcome: o, answer: 2 * time.Second}}
 	}
-	read := func(at time.Duration, elements ...string) []listRead { return []listRead{{elements: elements, began: at}} }
+	read := func(at time.Duration, elements ...string) []listRead {
+		return []listRead{{elements: elements, began: at}}
+	}
 	for _, tt := range []struct {
 		name  string
 		final map[int][]string

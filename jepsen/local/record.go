@@ -45,7 +45,9 @@ type Record struct {
 }
 
 // newRecord returns an empty record that begins now.
-func newRecord() *Record { return &Record{begin: time.Now(), acks: map[string][]time.Duration{}, examples: map[rhumb.Kind]string{}} }
+func newRecord() *Record {
+	return &Record{begin: time.Now(), acks: map[string][]time.Duration{}, examples: map[rhumb.Kind]string{}}
+}
 
 // now returns the time since the start of the run.
 func (r *Record) now() time.Duration { return time.Since(r.begin) }
