@@ -25,8 +25,10 @@ type bank struct {
 	err error
 }
 
+// newBank starts the workload bank.
 func newBank(e *env) script { return &bank{e: e} }
 
+// accountNames returns the names of all accounts.
 func accountNames() (names [][]byte) {
 	for i := range bankAccounts {
 		names = append(names, fmt.Appendf(nil, "bank/%d", i))
@@ -67,6 +69,8 @@ func (b *bank) write(ctx context.Context, c *caller, amounts map[int]int, conds 
 	c.record.add(at, err)
 }
 
+// call moves money from one account to another, on the condition that neither has changed since all were read. The first calls open
+// the accounts.
 func (b *bank) call(ctx context.Context, c *caller) {
 	b.mu.Lock()
 	b.ops++
@@ -111,6 +115,7 @@ func sumOf(money [bankAccounts]int) error {
 	return nil
 }
 
+// check reads all accounts once more, when no fault and no caller is left.
 func (b *bank) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: b.ops, Err: b.err}
 	if v.Err != nil {
@@ -144,8 +149,10 @@ type batches struct {
 	err  error
 }
 
+// newBatch starts the workload batch.
 func newBatch(e *env) script { return &batches{e: e, last: map[int]int{}} }
 
+// batchNames returns the keys that one caller writes together.
 func batchNames(index int) (names [][]byte) {
 	for i := range batchKeys {
 		names = append(names, fmt.Appendf(nil, "b%d/%d", index, i))
@@ -206,6 +213,7 @@ func (b *batches) read(ctx context.Context, c *caller, index, least int) error {
 	return nil
 }
 
+// check reads the keys of each caller once more.
 func (b *batches) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: b.ops, Err: b.err}
 	last := &caller{index: callersPerWorkload, table: b.e.tables[0], client: b.e.clients[0], record: b.e.record}

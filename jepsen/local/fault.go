@@ -98,6 +98,8 @@ func (c *Cluster) lives(nodes ...*Node) map[*Node]rhumb.BootSeq {
 	return out
 }
 
+// strikeKill kills the process of one node. systemd restarts it after a second, so the node is back before the fault ends and the
+// others may have taken over meanwhile.
 func strikeKill(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	before := c.lives(n)
@@ -107,6 +109,8 @@ func strikeKill(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return &Strike{What: "kill " + n.Name, Dead: true, heal: func(ctx context.Context) (string, error) { return c.awaitLife(ctx, before) }}, nil
 }
 
+// strikeKillAll kills all processes within some milliseconds of each other. No node is left to take over, so service returns when
+// systemd has restarted enough of them.
 func strikeKillAll(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, error) {
 	before := c.lives(c.nodes...)
 	for _, n := range c.nodes {
@@ -135,11 +139,15 @@ func cutPower(c *Cluster, what string, nodes ...*Node) (*Strike, error) {
 	}}, nil
 }
 
+// strikePower cuts the power of one host. Unlike kill, the node stays away for as long as the fault lasts, and its memory is lost:
+// the folders /run, /tmp and /dev/shm are empty afterwards.
 func strikePower(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return cutPower(c, "power "+n.Name, n)
 }
 
+// strikeRegion cuts the power of every host of one region. Tables that live in this region only have no service meanwhile, and no
+// bound is checked.
 func strikeRegion(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	region := c.cfg.Regions[random.IntN(len(c.cfg.Regions))]
 	var all []*Node
@@ -151,6 +159,8 @@ func strikeRegion(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return cutPower(c, "region "+region, all...)
 }
 
+// strikePause stops a process with SIGSTOP. Its connections stay open, so others notice only that it is silent. When the process goes
+// on, it does not know that time has passed, and must not answer from a lease that ended.
 func strikePause(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	if err := n.signal(ctx, "STOP"); err != nil {
@@ -195,6 +205,8 @@ func (n *Node) disk() string { return n.host.DataDir(dataDir) }
 // keptOnDisk is what a new disk of a host has: the certificate of the node. Without it, the node would be a stranger who needs a token.
 const keptOnDisk = "identity"
 
+// strikeEmpty replaces the disk of a node by an empty one. The node must notice that it has forgotten its promises, and copy all of
+// its ranges from the others.
 func strikeEmpty(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "empty", func(context.Context) (string, error) {
@@ -286,6 +298,8 @@ func (n *Node) largestLog() (name string, text []byte, used int, err error) {
 // tornMost bounds how much of the end of a log is lost: what a disk holds in its cache.
 const tornMost = 64 << 10
 
+// strikeTorn removes the end of the log of a killed node, as a disk does that had not written all of its cache. Entries of
+// acknowledged writes are among them, and the other copies must supply these.
 func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "torn", func(context.Context) (string, error) {
@@ -298,6 +312,8 @@ func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	})
 }
 
+// strikeFlip changes one bit of the log of a killed node. The checksum of the entry must show it. The node may not serve what it read,
+// and may not take the damage for the end of an interrupted write.
 func strikeFlip(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "flip", func(context.Context) (string, error) {

@@ -161,22 +161,28 @@ func (c *Cluster) isolated(n *Node) links {
 	return l
 }
 
+// strikeCut isolates one node from all others. Clients still reach it, so it must refuse what it cannot commit, and stop serving reads
+// when its lease ends.
 func strikeCut(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return c.isolated(n).strike(ctx, "cut "+n.Name, true)
 }
 
+// strikeOneWay makes one node deaf: what it sends arrives, so others may believe that it is well, while it hears no answer.
 func strikeOneWay(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return links{n: c.others(n)}.strike(ctx, "one-way to "+n.Name, true)
 }
 
+// strikePartial cuts the link between two nodes. A third node reaches both, so nobody is dead, and the two must not be treated as if
+// they were.
 func strikePartial(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	order, l := c.shuffled(random), links{}
 	l.apart(order[0], order[1])
 	return l.strike(ctx, "partial "+order[0].Name+" "+order[1].Name, false)
 }
 
+// strikeRing leaves each node two links. In a ring of five nodes, no node reaches a majority directly other than with its neighbours.
 func strikeRing(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	order, l := c.shuffled(random), links{}
 	n := len(order)
@@ -194,6 +200,8 @@ func strikeRing(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return l.strike(ctx, "ring", false)
 }
 
+// strikeBridge splits the nodes, with one of them in both parts. Each part could take itself for the majority, together with the
+// node between them.
 func strikeBridge(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	order, l := c.shuffled(random), links{}
 	middle := len(order) / 2
@@ -207,6 +215,7 @@ func strikeBridge(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, 
 	return l.strike(ctx, "bridge "+order[middle].Name, false)
 }
 
+// strikeHalves separates a minority from the majority. The majority must go on, and the minority must not.
 func strikeHalves(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	order, l := c.shuffled(random), links{}
 	few := (len(order) - 1) / 2
@@ -223,6 +232,8 @@ func strikeHalves(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, 
 // flapPhase is how long links are cut, and whole, in turn.
 const flapPhase = 500 * time.Millisecond
 
+// strikeFlap cuts and restores the links of one node again and again. The node must not become primary of everything each time that it
+// returns, only to lose it half a second later.
 func strikeFlap(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	l := c.isolated(n)

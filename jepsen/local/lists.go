@@ -41,6 +41,7 @@ type listRead struct {
 	began    time.Duration
 }
 
+// newAppend starts the workload append.
 func newAppend(e *env) script { return &lists{e: e} }
 
 // elementsOf returns the elements of a stored list.
@@ -51,8 +52,10 @@ func elementsOf(text string) []string {
 	return strings.Split(text, " ")
 }
 
+// listName returns the name of the record that holds a list.
 func listName(list int) string { return "list-" + strconv.Itoa(list) }
 
+// call reads the present list and appends one element to it. A read that finds the list full moves all callers to the next one.
 func (l *lists) call(ctx context.Context, c *caller) {
 	l.mu.Lock()
 	list := l.list
@@ -83,6 +86,7 @@ func (l *lists) call(ctx context.Context, c *caller) {
 	l.mu.Unlock()
 }
 
+// check compares all tries and reads with the final lists.
 func (l *lists) check(ctx context.Context) Verdict {
 	final := map[int][]string{}
 	for list := range l.list + 1 {
@@ -155,8 +159,10 @@ type counter struct {
 	err   error // the first read that was too small
 }
 
+// newCounter starts the workload counter.
 func newCounter(e *env) script { return &counter{e: e} }
 
+// call adds one to the counter, on the condition that nobody else has changed it since it was read.
 func (k *counter) call(ctx context.Context, c *caller) {
 	k.mu.Lock()
 	least := k.acked
@@ -187,6 +193,7 @@ func (k *counter) call(ctx context.Context, c *caller) {
 	}
 }
 
+// check compares the counter with the increments. Those of unknown outcome may be in it or not.
 func (k *counter) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: k.ops, Text: fmt.Sprintf("%d acknowledged, %d unknown", k.acked, k.open), Err: k.err}
 	text, _, err := k.e.finalText(ctx, "counter", k.e.region)

@@ -20,8 +20,10 @@ type probe struct {
 // probed is what the caller of a key knows of it.
 type probed struct{ acked, tried int }
 
+// newProbe starts the workload probe.
 func newProbe(e *env) script { return &probe{e: e, last: map[string]probed{}} }
 
+// call writes the next number to the caller's own key. Only this caller writes the key, so the numbers in it grow.
 func (p *probe) call(ctx context.Context, c *caller) {
 	name := fmt.Sprintf("probe-%d", c.index)
 	c.count++
@@ -42,6 +44,7 @@ func (p *probe) call(ctx context.Context, c *caller) {
 	p.last[name] = state
 }
 
+// check reads each key. It must hold a number between the last that was acknowledged and the last that was tried.
 func (p *probe) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: p.ops}
 	for name, state := range p.last {

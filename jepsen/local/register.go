@@ -31,6 +31,7 @@ type registerKey struct {
 	version rhumb.Version
 }
 
+// newRegister starts the workload register.
 func newRegister(e *env) script { return &register{e: e, seen: map[*caller]registerKey{}} }
 
 // begin records an operation. Its result is Unknown until it is set.
@@ -53,12 +54,15 @@ func (r *register) latest(c *caller, name string) rhumb.Version {
 	return r.seen[c].version
 }
 
+// saw notes the version that a caller saw, for its next conditional write.
 func (r *register) saw(c *caller, name string, version rhumb.Version) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen[c] = registerKey{name, version}
 }
 
+// call reads or writes the present key. Half of the calls are reads. Among the writes are deletions, and writes with each kind of
+// condition, because each of them is another path through the primary.
 func (r *register) call(ctx context.Context, c *caller) {
 	name := fmt.Sprintf("r%d", r.calls.Add(1)/keyCalls)
 	if c.random.IntN(2) == 0 {
@@ -113,6 +117,7 @@ func (r *register) read(ctx context.Context, c *caller, name string) error {
 	return nil
 }
 
+// check searches an order of all operations that a single copy could have answered in. The search is done for each key by itself.
 func (r *register) check(ctx context.Context) Verdict {
 	// Each key is read once more, so that a lost write shows in the history.
 	last := &caller{index: callersPerWorkload, table: r.e.tables[0], client: r.e.clients[0], record: r.e.record}

@@ -81,11 +81,13 @@ type set struct {
 	scanErr error
 }
 
+// newSet starts the workload set.
 func newSet(e *env) script { return &set{e: e, tries: tries{outcomes: map[string]outcome{}}} }
 
 // scanShare is one scan for so many writes. A scan reads everything that was written.
 const scanShare = 50
 
+// call adds a name that nobody has used, or scans.
 func (s *set) call(ctx context.Context, c *caller) {
 	if c.random.IntN(scanShare) == 0 {
 		s.scan(ctx, c)
@@ -116,6 +118,7 @@ func (s *set) scan(ctx context.Context, c *caller) {
 	}
 }
 
+// check compares the tries with the names in the table.
 func (s *set) check(ctx context.Context) Verdict {
 	return s.verdict(ctx, s.e, s.scanErr)
 }
@@ -145,8 +148,10 @@ type insert struct {
 	tries
 }
 
+// newInsert starts the workload insert.
 func newInsert(e *env) script { return &insert{e: e, tries: tries{outcomes: map[string]outcome{}}} }
 
+// call inserts a value that nobody else writes. The value identifies the call, because the server chooses the name.
 func (s *insert) call(ctx context.Context, c *caller) {
 	value := c.unique()
 	s.set(value, unknown)
@@ -156,6 +161,7 @@ func (s *insert) call(ctx context.Context, c *caller) {
 	s.set(value, outcomeOf(err))
 }
 
+// check compares the tries with the values in the table. A value that is there twice was inserted by two attempts of one call.
 func (s *insert) check(ctx context.Context) Verdict { return s.verdict(ctx, s.e, nil) }
 
 // create is the workload in which callers of all regions create the same name.
@@ -173,8 +179,10 @@ type creation struct {
 	values  map[string]struct{} // of all who tried
 }
 
+// newCreate starts the workload create.
 func newCreate(e *env) script { return &create{e: e, names: map[string]*creation{}} }
 
+// call creates the next name. Callers of all regions do so at about the same time.
 func (s *create) call(ctx context.Context, c *caller) {
 	// All callers count alike, so that they meet at the same names.
 	value := c.unique()
@@ -197,6 +205,8 @@ func (s *create) call(ctx context.Context, c *caller) {
 	}
 }
 
+// check reads each name. In one region, exactly one creation may be acknowledged. Regions do not agree on names: each may have a record
+// of that name, and client.Table.Duplicates finds them.
 func (s *create) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: s.ops, Text: fmt.Sprintf("%d names", len(s.names))}
 	for name, at := range s.names {

@@ -58,7 +58,7 @@ func command() *cobra.Command {
 		Short: "Do what faults do to a cluster on hosts of this machine, and check what clients saw",
 		Example: `  make chaos
   make chaos FAULTS=kill,cut DURATION=5m SEED=7
-  go run ./jepsen/local/chaos --regions eu,us,ap --duration 10m --out report`,
+  go run ./jepsen/chaos --regions eu,us,ap --duration 10m --out report`,
 		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if list {
