@@ -20,6 +20,105 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type SplitRangeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Any slot of the range.
+	Range *RangeID `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	// The first slot of the new range, 0 for the middle of the range.
+	At            uint32 `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SplitRangeRequest) Reset() {
+	*x = SplitRangeRequest{}
+	mi := &file_api_operation_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SplitRangeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SplitRangeRequest) ProtoMessage() {}
+
+func (x *SplitRangeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SplitRangeRequest.ProtoReflect.Descriptor instead.
+func (*SplitRangeRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *SplitRangeRequest) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *SplitRangeRequest) GetAt() uint32 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+type SplitRangeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The record of the new range.
+	Range         *Range `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SplitRangeResponse) Reset() {
+	*x = SplitRangeResponse{}
+	mi := &file_api_operation_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SplitRangeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SplitRangeResponse) ProtoMessage() {}
+
+func (x *SplitRangeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SplitRangeResponse.ProtoReflect.Descriptor instead.
+func (*SplitRangeResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SplitRangeResponse) GetRange() *Range {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
 // Operation is the record of a long operation; its fields are those of rhumb.Operation.
 type Operation struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -50,7 +149,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_api_operation_proto_msgTypes[0]
+	mi := &file_api_operation_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -62,7 +161,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[0]
+	mi := &file_api_operation_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -75,7 +174,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{0}
+	return file_api_operation_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Operation) GetId() uint64 {
@@ -228,7 +327,7 @@ type OperationStep struct {
 
 func (x *OperationStep) Reset() {
 	*x = OperationStep{}
-	mi := &file_api_operation_proto_msgTypes[1]
+	mi := &file_api_operation_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -240,7 +339,7 @@ func (x *OperationStep) String() string {
 func (*OperationStep) ProtoMessage() {}
 
 func (x *OperationStep) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[1]
+	mi := &file_api_operation_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -253,7 +352,7 @@ func (x *OperationStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationStep.ProtoReflect.Descriptor instead.
 func (*OperationStep) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{1}
+	return file_api_operation_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *OperationStep) GetName() string {
@@ -278,7 +377,7 @@ type ListOperationsRequest struct {
 
 func (x *ListOperationsRequest) Reset() {
 	*x = ListOperationsRequest{}
-	mi := &file_api_operation_proto_msgTypes[2]
+	mi := &file_api_operation_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -290,7 +389,7 @@ func (x *ListOperationsRequest) String() string {
 func (*ListOperationsRequest) ProtoMessage() {}
 
 func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[2]
+	mi := &file_api_operation_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -303,7 +402,7 @@ func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperationsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{2}
+	return file_api_operation_proto_rawDescGZIP(), []int{4}
 }
 
 type ListOperationsResponse struct {
@@ -315,7 +414,7 @@ type ListOperationsResponse struct {
 
 func (x *ListOperationsResponse) Reset() {
 	*x = ListOperationsResponse{}
-	mi := &file_api_operation_proto_msgTypes[3]
+	mi := &file_api_operation_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -327,7 +426,7 @@ func (x *ListOperationsResponse) String() string {
 func (*ListOperationsResponse) ProtoMessage() {}
 
 func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[3]
+	mi := &file_api_operation_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -340,7 +439,7 @@ func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperationsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{3}
+	return file_api_operation_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListOperationsResponse) GetOperations() []*Operation {
@@ -364,7 +463,7 @@ type StartOperationRequest struct {
 
 func (x *StartOperationRequest) Reset() {
 	*x = StartOperationRequest{}
-	mi := &file_api_operation_proto_msgTypes[4]
+	mi := &file_api_operation_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +475,7 @@ func (x *StartOperationRequest) String() string {
 func (*StartOperationRequest) ProtoMessage() {}
 
 func (x *StartOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[4]
+	mi := &file_api_operation_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +488,7 @@ func (x *StartOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartOperationRequest.ProtoReflect.Descriptor instead.
 func (*StartOperationRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{4}
+	return file_api_operation_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StartOperationRequest) GetKind() uint32 {
@@ -436,7 +535,7 @@ type StartOperationResponse struct {
 
 func (x *StartOperationResponse) Reset() {
 	*x = StartOperationResponse{}
-	mi := &file_api_operation_proto_msgTypes[5]
+	mi := &file_api_operation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -448,7 +547,7 @@ func (x *StartOperationResponse) String() string {
 func (*StartOperationResponse) ProtoMessage() {}
 
 func (x *StartOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[5]
+	mi := &file_api_operation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -461,7 +560,7 @@ func (x *StartOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartOperationResponse.ProtoReflect.Descriptor instead.
 func (*StartOperationResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{5}
+	return file_api_operation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StartOperationResponse) GetOperation() *Operation {
@@ -482,7 +581,7 @@ type ControlOperationRequest struct {
 
 func (x *ControlOperationRequest) Reset() {
 	*x = ControlOperationRequest{}
-	mi := &file_api_operation_proto_msgTypes[6]
+	mi := &file_api_operation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +593,7 @@ func (x *ControlOperationRequest) String() string {
 func (*ControlOperationRequest) ProtoMessage() {}
 
 func (x *ControlOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[6]
+	mi := &file_api_operation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +606,7 @@ func (x *ControlOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlOperationRequest.ProtoReflect.Descriptor instead.
 func (*ControlOperationRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{6}
+	return file_api_operation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ControlOperationRequest) GetOperation() uint64 {
@@ -533,7 +632,7 @@ type ControlOperationResponse struct {
 
 func (x *ControlOperationResponse) Reset() {
 	*x = ControlOperationResponse{}
-	mi := &file_api_operation_proto_msgTypes[7]
+	mi := &file_api_operation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -545,7 +644,7 @@ func (x *ControlOperationResponse) String() string {
 func (*ControlOperationResponse) ProtoMessage() {}
 
 func (x *ControlOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[7]
+	mi := &file_api_operation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -558,7 +657,7 @@ func (x *ControlOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlOperationResponse.ProtoReflect.Descriptor instead.
 func (*ControlOperationResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{7}
+	return file_api_operation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ControlOperationResponse) GetOperation() *Operation {
@@ -576,7 +675,7 @@ type DescribeNodesRequest struct {
 
 func (x *DescribeNodesRequest) Reset() {
 	*x = DescribeNodesRequest{}
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +687,7 @@ func (x *DescribeNodesRequest) String() string {
 func (*DescribeNodesRequest) ProtoMessage() {}
 
 func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +700,7 @@ func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesRequest.ProtoReflect.Descriptor instead.
 func (*DescribeNodesRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{8}
+	return file_api_operation_proto_rawDescGZIP(), []int{10}
 }
 
 type DescribeNodesResponse struct {
@@ -613,7 +712,7 @@ type DescribeNodesResponse struct {
 
 func (x *DescribeNodesResponse) Reset() {
 	*x = DescribeNodesResponse{}
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +724,7 @@ func (x *DescribeNodesResponse) String() string {
 func (*DescribeNodesResponse) ProtoMessage() {}
 
 func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +737,7 @@ func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesResponse.ProtoReflect.Descriptor instead.
 func (*DescribeNodesResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{9}
+	return file_api_operation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DescribeNodesResponse) GetNodes() []*NodeHoldings {
@@ -665,7 +764,7 @@ type NodeHoldings struct {
 
 func (x *NodeHoldings) Reset() {
 	*x = NodeHoldings{}
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +776,7 @@ func (x *NodeHoldings) String() string {
 func (*NodeHoldings) ProtoMessage() {}
 
 func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +789,7 @@ func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHoldings.ProtoReflect.Descriptor instead.
 func (*NodeHoldings) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{10}
+	return file_api_operation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeHoldings) GetNode() uint32 {
@@ -746,7 +845,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +857,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +870,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{11}
+	return file_api_operation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -797,7 +896,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +908,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,7 +921,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{12}
+	return file_api_operation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -840,7 +939,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +951,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +964,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{13}
+	return file_api_operation_proto_rawDescGZIP(), []int{15}
 }
 
 type ListSettingsResponse struct {
@@ -877,7 +976,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +988,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,7 +1001,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{14}
+	return file_api_operation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -922,7 +1021,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1033,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1046,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{15}
+	return file_api_operation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Setting) GetName() string {
@@ -974,7 +1073,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1085,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1098,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{16}
+	return file_api_operation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1024,7 +1123,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1135,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,14 +1148,19 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{17}
+	return file_api_operation_proto_rawDescGZIP(), []int{19}
 }
 
 var File_api_operation_proto protoreflect.FileDescriptor
 
 const file_api_operation_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/operation.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"\x8d\x04\n" +
+	"\x13api/operation.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"L\n" +
+	"\x11SplitRangeRequest\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\rR\x02at\";\n" +
+	"\x12SplitRangeResponse\x12%\n" +
+	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range\"\x8d\x04\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\rR\x04kind\x12\x14\n" +
@@ -1127,7 +1231,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x13AlterSettingRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x16\n" +
-	"\x14AlterSettingResponse2\xca\x04\n" +
+	"\x14AlterSettingResponse2\x93\x05\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
@@ -1137,7 +1241,9 @@ const file_api_operation_proto_rawDesc = "" +
 	"\n" +
 	"RemoveNode\x12\x1b.rhumb.v1.RemoveNodeRequest\x1a\x1c.rhumb.v1.RemoveNodeResponse\x12M\n" +
 	"\fListSettings\x12\x1d.rhumb.v1.ListSettingsRequest\x1a\x1e.rhumb.v1.ListSettingsResponse\x12M\n" +
-	"\fAlterSetting\x12\x1d.rhumb.v1.AlterSettingRequest\x1a\x1e.rhumb.v1.AlterSettingResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\fAlterSetting\x12\x1d.rhumb.v1.AlterSettingRequest\x1a\x1e.rhumb.v1.AlterSettingResponse\x12G\n" +
+	"\n" +
+	"SplitRange\x12\x1b.rhumb.v1.SplitRangeRequest\x1a\x1c.rhumb.v1.SplitRangeResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_operation_proto_rawDescOnce sync.Once
@@ -1151,58 +1257,65 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_api_operation_proto_goTypes = []any{
-	(*Operation)(nil),                // 0: rhumb.v1.Operation
-	(*OperationStep)(nil),            // 1: rhumb.v1.OperationStep
-	(*ListOperationsRequest)(nil),    // 2: rhumb.v1.ListOperationsRequest
-	(*ListOperationsResponse)(nil),   // 3: rhumb.v1.ListOperationsResponse
-	(*StartOperationRequest)(nil),    // 4: rhumb.v1.StartOperationRequest
-	(*StartOperationResponse)(nil),   // 5: rhumb.v1.StartOperationResponse
-	(*ControlOperationRequest)(nil),  // 6: rhumb.v1.ControlOperationRequest
-	(*ControlOperationResponse)(nil), // 7: rhumb.v1.ControlOperationResponse
-	(*DescribeNodesRequest)(nil),     // 8: rhumb.v1.DescribeNodesRequest
-	(*DescribeNodesResponse)(nil),    // 9: rhumb.v1.DescribeNodesResponse
-	(*NodeHoldings)(nil),             // 10: rhumb.v1.NodeHoldings
-	(*RemoveNodeRequest)(nil),        // 11: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 12: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 13: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 14: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 15: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 16: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 17: rhumb.v1.AlterSettingResponse
-	(*RangeID)(nil),                  // 18: rhumb.v1.RangeID
-	(*Node)(nil),                     // 19: rhumb.v1.Node
+	(*SplitRangeRequest)(nil),        // 0: rhumb.v1.SplitRangeRequest
+	(*SplitRangeResponse)(nil),       // 1: rhumb.v1.SplitRangeResponse
+	(*Operation)(nil),                // 2: rhumb.v1.Operation
+	(*OperationStep)(nil),            // 3: rhumb.v1.OperationStep
+	(*ListOperationsRequest)(nil),    // 4: rhumb.v1.ListOperationsRequest
+	(*ListOperationsResponse)(nil),   // 5: rhumb.v1.ListOperationsResponse
+	(*StartOperationRequest)(nil),    // 6: rhumb.v1.StartOperationRequest
+	(*StartOperationResponse)(nil),   // 7: rhumb.v1.StartOperationResponse
+	(*ControlOperationRequest)(nil),  // 8: rhumb.v1.ControlOperationRequest
+	(*ControlOperationResponse)(nil), // 9: rhumb.v1.ControlOperationResponse
+	(*DescribeNodesRequest)(nil),     // 10: rhumb.v1.DescribeNodesRequest
+	(*DescribeNodesResponse)(nil),    // 11: rhumb.v1.DescribeNodesResponse
+	(*NodeHoldings)(nil),             // 12: rhumb.v1.NodeHoldings
+	(*RemoveNodeRequest)(nil),        // 13: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 14: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 15: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 16: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 17: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 18: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 19: rhumb.v1.AlterSettingResponse
+	(*RangeID)(nil),                  // 20: rhumb.v1.RangeID
+	(*Range)(nil),                    // 21: rhumb.v1.Range
+	(*Node)(nil),                     // 22: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	18, // 0: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
-	1,  // 1: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
-	0,  // 2: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	18, // 3: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
-	0,  // 4: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
-	0,  // 5: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
-	10, // 6: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	19, // 7: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	15, // 8: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	2,  // 9: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	4,  // 10: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	6,  // 11: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	8,  // 12: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	11, // 13: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	13, // 14: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	16, // 15: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	3,  // 16: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	5,  // 17: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	7,  // 18: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	9,  // 19: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	12, // 20: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	14, // 21: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	17, // 22: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	16, // [16:23] is the sub-list for method output_type
-	9,  // [9:16] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	20, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
+	21, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
+	20, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	3,  // 3: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
+	2,  // 4: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
+	20, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	2,  // 6: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
+	2,  // 7: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
+	12, // 8: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
+	22, // 9: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	17, // 10: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	4,  // 11: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	6,  // 12: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	8,  // 13: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	10, // 14: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	13, // 15: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	15, // 16: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	18, // 17: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	0,  // 18: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
+	5,  // 19: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	7,  // 20: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	9,  // 21: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	11, // 22: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	14, // 23: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	16, // 24: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	19, // 25: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 26: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	19, // [19:27] is the sub-list for method output_type
+	11, // [11:19] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }
@@ -1217,7 +1330,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

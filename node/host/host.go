@@ -274,11 +274,11 @@ type Host struct {
 	wide atomic.Pointer[[]wideSlot]
 	// floors holds, for ranges whose copy was removed in this life, the greatest epoch that the copy had promised. The pass
 	// owns it. It grows with the ranges that this node has held.
-	floors    map[rhumb.RangeID]rhumb.Epoch
+	floors map[rhumb.RangeID]rhumb.Epoch
 	// unborn holds the records of ranges that the metadata places here and that this node has no copy of, because it has not
 	// divided the copy that holds their slots. early holds messages for them. The pass owns both.
-	unborn map[rhumb.RangeID]*rhumb.Range
-	early  map[rhumb.RangeID][]replica.Message
+	unborn    map[rhumb.RangeID]*rhumb.Range
+	early     map[rhumb.RangeID][]replica.Message
 	collector *collector
 	// heals counts the replacements of damaged copies, and healed is when the last look was. Only the
 	// pass uses the former, and only the ticker the latter.
