@@ -16,7 +16,7 @@ import (
 // was applied.
 //
 // Each window numbers under an identity of its own. A range that is split gives the results of requests to both parts, so
-// numbers that began anew under the same identity would meet results of other requests. Under its own identity, a window
+// numbers that began again under the same identity would meet results of other requests. Under its own identity, a window
 // needs to know nothing of splits and merges: a request keeps its ID wherever its keys are by now, and later requests to the
 // new range have another window.
 type window struct {

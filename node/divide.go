@@ -13,7 +13,7 @@ import (
 const splitInterval = time.Second
 
 // splitLoop splits the ranges of this node's primaries that are too large. It only reserves the records: the primaries divide
-// their ranges by themselves.
+// their ranges without it.
 func (m *member) splitLoop() {
 	t := time.NewTicker(splitInterval)
 	defer t.Stop()

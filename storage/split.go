@@ -20,7 +20,7 @@ type Split struct {
 	Promised rhumb.Epoch
 }
 
-// Split divides a range: the slots from sp.At on become a range of their own, whose log continues behind the entry of the
+// Split divides a range: the slots from sp.At on become a range of their own, whose log continues after the entry of the
 // split. No value is read or written, since the keys of both parts lie side by side already. The new range gets
 //
 //   - the record of the entry, which is where its log begins: committed, and trimmed up to there

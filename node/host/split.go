@@ -51,7 +51,7 @@ func (h *Host) noteUnborn(d *rhumb.Range) {
 	}
 }
 
-// reserve tells the replica of the range that is to be divided of the reserved record, or that there is nothing left to do.
+// reserve passes the replica of the range that is to be divided of the reserved record, or that there is nothing left to do.
 func (h *Host) reserve(d *rhumb.Range) {
 	s := h.holder(d.ID)
 	if s == nil || s.gone {
@@ -124,7 +124,7 @@ func (h *Host) keepEarly(m *replica.Message) {
 	h.early[m.Range] = append(kept, *m)
 }
 
-// awaitsBirth reports whether a batch has keys that the range is about to give away.
+// awaitsBirth reports whether a batch has keys that the range is about to lose.
 func (h *Host) awaitsBirth(s *slot, ev *proposeEvent) bool {
 	if s.r.State() != replica.Primary {
 		return false
@@ -209,7 +209,7 @@ func (h *Host) bear(parent *slot, id rhumb.RangeID, b replica.Birth) {
 		}
 	}
 	h.markDirty(fresh)
-	// Ranges behind the new one may have waited for this copy.
+	// Ranges above the new one may have waited for this copy.
 	h.reserveAll()
 	h.settleUnborn()
 }

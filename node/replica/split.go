@@ -8,19 +8,19 @@ import (
 )
 
 // A split divides a range by an entry of its log (docs/replication.md#rule-split). The primary appends the entry once the
-// record of the new range is reserved, and orders nothing more for the slots that the range gives away. When a replica
+// record of the new range is reserved, and orders nothing more for the slots that the range loses. When a replica
 // learns that the entry is committed, its driver divides the copy in storage and starts the replica of the new range, whose
-// log continues behind the same entry. So every replica divides its copy at the same place of the log, whatever it misses.
+// log continues after the same entry. So every replica divides its copy at the same place of the log, whatever it misses.
 
 // Birth is a new range that a committed entry of the log splits off.
 type Birth struct {
 	// At is the first slot of the new range.
 	At rhumb.Slot
-	// Seq is the position of the entry, behind which the log of the new range continues.
+	// Seq is the position of the entry, after which the log of the new range continues.
 	Seq rhumb.Seq
 }
 
-// Reserve tells the replica of the record that is reserved for the upper slots of its range; nil if there is none, or if the
+// Reserve sets the record that is reserved for the upper slots of its range; nil if there is none, or if the
 // range is born.
 func (r *Replica) Reserve(d *rhumb.Range) {
 	if d == nil {
@@ -34,7 +34,7 @@ func (r *Replica) Reserve(d *rhumb.Range) {
 	r.dirty = true
 }
 
-// Splitting returns the first slot that the range is about to give away; ok is false if no split is under way. Proposals for
+// Splitting returns the first slot that the range is about to lose; ok is false if no split is under way. Proposals for
 // the slots from there on must wait.
 func (r *Replica) Splitting() (at rhumb.Slot, ok bool) {
 	for _, s := range r.splits {
@@ -114,7 +114,7 @@ func (r *Replica) commitSplits() {
 	}
 }
 
-// completeSplit asks metadata to give a new range its slots, once its first primary, or any later one, has begun. Until then
+// completeSplit asks metadata to record a new range as the owner of its slots, once its first primary, or any later one, has begun. Until then
 // requests for them go to the primary of the old range. Tick repeats it.
 func (r *Replica) completeSplit() {
 	if !r.wantsCompletion() || r.complete.armed && !r.complete.due(r.now, r.cfg.ChangeRetry) {
@@ -130,7 +130,7 @@ func (r *Replica) wantsCompletion() bool {
 	return r.role == primary && r.desc.Birth != 0 && r.commit >= r.start && r.isAdopted()
 }
 
-// refusesSlots returns an error if a proposal has keys that the range is about to give away. The driver holds such proposals
+// refusesSlots returns an error if a proposal has keys that the range is about to lose. The driver holds such proposals
 // back, so this is a second guard.
 func (r *Replica) refusesSlots(p *Proposal) *rhumb.Error {
 	at, ok := r.Splitting()

@@ -106,7 +106,7 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 	return Result{Range: next}
 }
 
-// applyTo gives the slots to the new range. In order: a repetition is the result; the proposer must be in the present
+// applyTo records that the slots belong to the new range. In order: a repetition is the result; the proposer must be in the present
 // epoch; the old range must exist.
 func (c CompleteSplit) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CompleteSplit"

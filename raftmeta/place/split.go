@@ -19,7 +19,7 @@ func SplitBytes(s *catalog.State) int64 {
 	return rhumb.RangeSplitBytesDefault
 }
 
-// Splits returns the ranges that a node should split now, the largest first: those of which it is primary, that are larger
+// Splits returns the ranges that a node should split now, the largest first: those whose primary it is, that are larger
 // than the limit and have more than one slot. Each primary decides about its own ranges, because it knows their sizes. What
 // would be refused anyway is left out.
 func Splits(s *catalog.State, self rhumb.NodeID, limit int64, size func(rhumb.RangeID) int64) []*rhumb.Range {
