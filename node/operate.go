@@ -42,7 +42,7 @@ func (n *Node) Ping() server.Info {
 }
 
 // summaryTimeout bounds each of the questions to the metadata group and to the replicas, so that
-// Info of a busy node still returns the rest.
+// Info of a busy node still returns the other fields.
 const summaryTimeout = time.Second
 
 // Info returns the state of the node.
@@ -218,6 +218,18 @@ func (n *Node) RangeInfo(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID) 
 		info.Behind[rhumb.NodeID(node)] = why
 	}
 	return info, nil
+}
+
+// VerifyRange makes the primary of a range compare its replicas.
+func (n *Node) VerifyRange(ctx context.Context, primary rhumb.NodeID, q *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error) {
+	m, err := n.requireMember()
+	if err != nil {
+		return nil, err
+	}
+	if primary == m.self.Node {
+		return m.VerifyReplicas(ctx, q)
+	}
+	return m.network.VerifyReplicas(ctx, primary, q)
 }
 
 // DiscardReplica makes a node discard its damaged copy of a range.

@@ -82,12 +82,9 @@ func (ac *authorityCommands) makeAuthority(cluster string, advertise []string, t
 		if cluster == "" {
 			return rhumb.E("rhumb.init", rhumb.InvalidArgument, "--trust goes with the --cluster whose authority is lost; a new cluster has no other authority")
 		}
-		text, err := ac.readFile(trust, certSizeMax)
-		if err != nil {
+		var err error
+		if others, err = ac.readCertificates(trust); err != nil {
 			return err
-		}
-		if others, err = identity.ParseCertificates(text); err != nil {
-			return rhumb.Ef("rhumb.init", rhumb.InvalidArgument, "%s: %s", trust, rhumb.Message(err))
 		}
 	}
 	if err := authority.Create(ac.dir, id, addresses, authority.Config{Wall: wallClock, Adopt: cluster != "", Trust: others}); err != nil {
@@ -314,6 +311,10 @@ func (ac *authorityCommands) issueFlags(c *cobra.Command, out *string, life *tim
 func (ac *authorityCommands) issue(o authority.Order, out string) error {
 	const op rhumb.Op = "rhumb.cert"
 	base := filepath.Join(out, o.Role.String())
+	// The package takes zero for the default, which is not what somebody wants who writes it.
+	if o.Life < time.Minute {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "--ttl %v; want 1m to %v", o.Life, authority.HandLifeMax)
+	}
 	// Before the certificate is signed: an existing key would be overwritten, and somebody may be
 	// using it.
 	for _, p := range []string{base + ".crt", base + ".key"} {

@@ -14,7 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// need is what a caller needs for an RPC. The zero value denies, so an RPC that somebody forgets to
+// need is the right or role that an RPC takes. The zero value denies, so an RPC that somebody forgets to
 // list is closed and not open.
 type need uint8
 
@@ -57,6 +57,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Cluster_Init_FullMethodName:            needAdmin,
 	rhumbpb.Cluster_Drain_FullMethodName:           needAdmin,
 	rhumbpb.Cluster_DiscardReplica_FullMethodName:  needAdmin,
+	rhumbpb.Cluster_VerifyRange_FullMethodName:     needAdmin,
 	rhumbpb.Cluster_RecoverRange_FullMethodName:    needAdmin,
 	rhumbpb.Cluster_AddRegion_FullMethodName:       needAdmin,
 	rhumbpb.Cluster_ForgetNode_FullMethodName:      needAdmin,
@@ -104,6 +105,9 @@ var callNeeds = map[string]need{
 	rhumbpb.Peer_OpenTransfer_FullMethodName:     needNode,
 	rhumbpb.Peer_ReadTransfer_FullMethodName:     needNode,
 	rhumbpb.Peer_ReleaseTransfer_FullMethodName:  needNode,
+	rhumbpb.Peer_VerifyReplicas_FullMethodName:   needNode,
+	rhumbpb.Peer_DigestReplica_FullMethodName:    needNode,
+	rhumbpb.Peer_DistrustReplica_FullMethodName:  needNode,
 }
 
 // NewDenied returns the metric of calls that Authorize denied. Requests for records within a stream
