@@ -111,6 +111,7 @@ func (c *Client) PlanRebalance(ctx context.Context, region rhumb.RegionID) (Bala
 	resp, err := askOperations(ctx, c, "client.Client.PlanRebalance", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.PlanRebalanceResponse, error) {
 		return oc.PlanRebalance(ctx, &rhumbpb.PlanRebalanceRequest{Region: uint32(region)})
 	})
+	// A failed request has no answer: the getters of nil return nothing.
 	out := BalancePlan{Waits: resp.GetWaits(), Moving: int(resp.GetMoving())}
 	for _, m := range resp.GetMoves() {
 		out.Moves = append(out.Moves, PlannedMove{

@@ -89,6 +89,7 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 
 // PlanRebalance returns what balance would do now.
 func (s *Operations) PlanRebalance(ctx context.Context, q *rhumbpb.PlanRebalanceRequest) (*rhumbpb.PlanRebalanceResponse, error) {
+	// Nothing is proposed, and a plan by a leader that was just replaced does no harm.
 	plan, err := s.node.PlanBalance(ctx, rhumb.RegionID(q.GetRegion()))
 	if err != nil {
 		return nil, statusError(rhumb.Wrap("server.Operations.PlanRebalance", err))
