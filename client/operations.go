@@ -182,3 +182,15 @@ func (c *Client) SetSetting(ctx context.Context, name, value string) error {
 	})
 	return err
 }
+
+// SplitRange divides the range of a home in two, at a slot or, if at is 0, in the middle. It returns the record of the new
+// range, which is reserved: the primary divides the range soon after, and Birth is then 0 in the record.
+func (c *Client) SplitRange(ctx context.Context, home rhumb.RangeID, at rhumb.Slot) (*rhumb.Range, error) {
+	resp, err := askOperations(ctx, c, "client.Client.SplitRange", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.SplitRangeResponse, error) {
+		return oc.SplitRange(ctx, &rhumbpb.SplitRangeRequest{Range: api.EncodeRangeID(home), At: uint32(at)})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return api.DecodeRange(resp.GetRange()), nil
+}

@@ -123,6 +123,10 @@ func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeS
 // A range with a copy that lags, leaves or is damaged stays too: a move would make it even less safe, and its
 // repair needs the same disks.
 func mayMove(s *catalog.State, r *rhumb.Range) bool {
+	// The copies of a range that is being split stay where they are until that is done.
+	if _, splits := s.ReservedIn(r); splits || r.Birth != 0 {
+		return false
+	}
 	b, ok := s.BlockOf(r.ID)
 	class, known := s.Class(r.Class)
 	return ok && known && b.Node == rhumb.NoNode && !class.Dropping && len(r.Leaving) == 0 && len(r.Quarantined) == 0 &&
