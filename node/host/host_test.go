@@ -194,13 +194,17 @@ func (l *line) change(p replica.MetaProposal) error {
 	return nil
 }
 
-func (l *line) ConfirmPrimary(_ context.Context, _ rhumb.RangeID, e rhumb.Epoch) (bool, error) {
+func (l *line) ConfirmPrimary(_ context.Context, id rhumb.RangeID, e rhumb.Epoch) (bool, error) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
 	if l.w.unconfirmed {
 		return false, rhumb.E("test", rhumb.Unavailable, "no metadata majority")
 	}
-	return l.w.rec.Primary == l.self.Node && l.w.rec.Epoch == e, nil
+	rec := l.w.rec
+	if l.w.child != nil && l.w.child.ID == id {
+		rec = l.w.child
+	}
+	return rec.Primary == l.self.Node && rec.Epoch == e, nil
 }
 
 // changeChildLocked applies a proposal to the record of the range that is split off, as the catalog does.

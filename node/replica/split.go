@@ -37,9 +37,12 @@ func (r *Replica) Reserve(d *rhumb.Range) {
 // Splitting returns the first slot that the range is about to lose; ok is false if no split is under way. Proposals for
 // the slots from there on must wait.
 func (r *Replica) Splitting() (at rhumb.Slot, ok bool) {
-	for _, s := range r.splits {
-		if !ok || s.At < at {
-			at, ok = s.At, true
+	// Births that no Ready has handed out count: until then the driver takes the slots for those of this range.
+	for _, births := range [][]Birth{r.splits, r.out.Born} {
+		for _, s := range births {
+			if !ok || s.At < at {
+				at, ok = s.At, true
+			}
 		}
 	}
 	return at, ok
