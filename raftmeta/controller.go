@@ -242,7 +242,7 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 		d.config.logger().Warn("a replica of the metadata lost entries; removing and readmitting it", "replica", id)
 		return d.proposeMembers(memberChange(raftpb.ConfChangeRemoveNode, id))
 	}
-	if id := d.removedMember(); id != 0 {
+	if id := d.removedMember(func(id rhumb.NodeID) bool { return planner.MayCutOff(now, id) }); id != 0 {
 		return d.proposeMembers(memberChange(raftpb.ConfChangeRemoveNode, id))
 	}
 	if id := d.missingLearner(); id != 0 {
@@ -293,11 +293,11 @@ func (d *driver) proposeMembers(changes ...*raftpb.ConfChangeSingle) bool {
 	return true
 }
 
-// removedMember returns a member without a vote whose node was removed from the cluster, or 0. A removed node that still has a
-// vote loses the vote first (place.Planner.Voters).
-func (d *driver) removedMember() uint64 {
+// removedMember returns a member without a vote whose node was removed from the cluster, and may be cut off, or 0. A removed node
+// that still has a vote loses the vote first (place.Planner.Voters).
+func (d *driver) removedMember(may func(rhumb.NodeID) bool) uint64 {
 	for _, id := range d.conf.GetLearners() {
-		if n, ok := d.state.Node(rhumb.NodeID(id)); ok && n.Forgotten {
+		if n, ok := d.state.Node(rhumb.NodeID(id)); ok && n.Forgotten && may(n.ID) {
 			return id
 		}
 	}

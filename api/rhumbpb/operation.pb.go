@@ -353,11 +353,13 @@ func (x *ListOperationsResponse) GetOperations() []*Operation {
 type StartOperationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of an rhumb.OperationKind.
-	Kind          uint32   `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Node          uint32   `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
-	Target        uint32   `protobuf:"varint,3,opt,name=target,proto3" json:"target,omitempty"`
-	Region        uint32   `protobuf:"varint,4,opt,name=region,proto3" json:"region,omitempty"`
-	Range         *RangeID `protobuf:"bytes,5,opt,name=range,proto3" json:"range,omitempty"`
+	Kind   uint32   `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Node   uint32   `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	Target uint32   `protobuf:"varint,3,opt,name=target,proto3" json:"target,omitempty"`
+	Region uint32   `protobuf:"varint,4,opt,name=region,proto3" json:"region,omitempty"`
+	Range  *RangeID `protobuf:"bytes,5,opt,name=range,proto3" json:"range,omitempty"`
+	// The region that takes the ranges of a region that is removed; 0 leaves the choice to the cluster.
+	Into          uint32 `protobuf:"varint,6,opt,name=into,proto3" json:"into,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -425,6 +427,13 @@ func (x *StartOperationRequest) GetRange() *RangeID {
 		return x.Range
 	}
 	return nil
+}
+
+func (x *StartOperationRequest) GetInto() uint32 {
+	if x != nil {
+		return x.Into
+	}
+	return 0
 }
 
 type StartOperationResponse struct {
@@ -735,6 +744,130 @@ func (x *NodeHoldings) GetOperation() uint64 {
 	return 0
 }
 
+type GiveUpRegionRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Region uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
+	// The region that takes the ranges that other regions have copies of; 0 leaves the choice to the cluster.
+	Into uint32 `protobuf:"varint,2,opt,name=into,proto3" json:"into,omitempty"`
+	// Only report what would be lost.
+	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The number of ranges that the caller knows would be lost.
+	Lost          uint32 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GiveUpRegionRequest) Reset() {
+	*x = GiveUpRegionRequest{}
+	mi := &file_api_operation_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GiveUpRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GiveUpRegionRequest) ProtoMessage() {}
+
+func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GiveUpRegionRequest.ProtoReflect.Descriptor instead.
+func (*GiveUpRegionRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GiveUpRegionRequest) GetRegion() uint32 {
+	if x != nil {
+		return x.Region
+	}
+	return 0
+}
+
+func (x *GiveUpRegionRequest) GetInto() uint32 {
+	if x != nil {
+		return x.Into
+	}
+	return 0
+}
+
+func (x *GiveUpRegionRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *GiveUpRegionRequest) GetLost() uint32 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+type GiveUpRegionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ranges that were lost, or would be.
+	Lost          []*RangeID `protobuf:"bytes,1,rep,name=lost,proto3" json:"lost,omitempty"`
+	Into          uint32     `protobuf:"varint,2,opt,name=into,proto3" json:"into,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GiveUpRegionResponse) Reset() {
+	*x = GiveUpRegionResponse{}
+	mi := &file_api_operation_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GiveUpRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GiveUpRegionResponse) ProtoMessage() {}
+
+func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GiveUpRegionResponse.ProtoReflect.Descriptor instead.
+func (*GiveUpRegionResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *GiveUpRegionResponse) GetLost() []*RangeID {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+func (x *GiveUpRegionResponse) GetInto() uint32 {
+	if x != nil {
+		return x.Into
+	}
+	return 0
+}
+
 type RemoveNodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -746,7 +879,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +891,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +904,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{11}
+	return file_api_operation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -797,7 +930,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +942,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,7 +955,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{12}
+	return file_api_operation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -840,7 +973,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +985,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +998,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{13}
+	return file_api_operation_proto_rawDescGZIP(), []int{15}
 }
 
 type ListSettingsResponse struct {
@@ -877,7 +1010,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +1022,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,7 +1035,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{14}
+	return file_api_operation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -922,7 +1055,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1067,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1080,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{15}
+	return file_api_operation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Setting) GetName() string {
@@ -974,7 +1107,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1119,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1132,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{16}
+	return file_api_operation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1024,7 +1157,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1169,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1182,7 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{17}
+	return file_api_operation_proto_rawDescGZIP(), []int{19}
 }
 
 var File_api_operation_proto protoreflect.FileDescriptor
@@ -1089,13 +1222,14 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x16ListOperationsResponse\x123\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x13.rhumb.v1.OperationR\n" +
-	"operations\"\x98\x01\n" +
+	"operations\"\xac\x01\n" +
 	"\x15StartOperationRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\rR\x06target\x12\x16\n" +
 	"\x06region\x18\x04 \x01(\rR\x06region\x12'\n" +
-	"\x05range\x18\x05 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\"K\n" +
+	"\x05range\x18\x05 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x12\n" +
+	"\x04into\x18\x06 \x01(\rR\x04into\"K\n" +
 	"\x16StartOperationResponse\x121\n" +
 	"\toperation\x18\x01 \x01(\v2\x13.rhumb.v1.OperationR\toperation\"O\n" +
 	"\x17ControlOperationRequest\x12\x1c\n" +
@@ -1112,7 +1246,15 @@ const file_api_operation_proto_rawDesc = "" +
 	"\tprimaries\x18\x03 \x01(\rR\tprimaries\x12\x14\n" +
 	"\x05voter\x18\x04 \x01(\bR\x05voter\x12\x14\n" +
 	"\x05stays\x18\x05 \x01(\tR\x05stays\x12\x1c\n" +
-	"\toperation\x18\x06 \x01(\x04R\toperation\"=\n" +
+	"\toperation\x18\x06 \x01(\x04R\toperation\"n\n" +
+	"\x13GiveUpRegionRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
+	"\x04into\x18\x02 \x01(\rR\x04into\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x12\n" +
+	"\x04lost\x18\x04 \x01(\rR\x04lost\"Q\n" +
+	"\x14GiveUpRegionResponse\x12%\n" +
+	"\x04lost\x18\x01 \x03(\v2\x11.rhumb.v1.RangeIDR\x04lost\x12\x12\n" +
+	"\x04into\x18\x02 \x01(\rR\x04into\"=\n" +
 	"\x11RemoveNodeRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"8\n" +
@@ -1127,7 +1269,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x13AlterSettingRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x16\n" +
-	"\x14AlterSettingResponse2\xca\x04\n" +
+	"\x14AlterSettingResponse2\x99\x05\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
@@ -1136,6 +1278,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\rDescribeNodes\x12\x1e.rhumb.v1.DescribeNodesRequest\x1a\x1f.rhumb.v1.DescribeNodesResponse\x12G\n" +
 	"\n" +
 	"RemoveNode\x12\x1b.rhumb.v1.RemoveNodeRequest\x1a\x1c.rhumb.v1.RemoveNodeResponse\x12M\n" +
+	"\fGiveUpRegion\x12\x1d.rhumb.v1.GiveUpRegionRequest\x1a\x1e.rhumb.v1.GiveUpRegionResponse\x12M\n" +
 	"\fListSettings\x12\x1d.rhumb.v1.ListSettingsRequest\x1a\x1e.rhumb.v1.ListSettingsResponse\x12M\n" +
 	"\fAlterSetting\x12\x1d.rhumb.v1.AlterSettingRequest\x1a\x1e.rhumb.v1.AlterSettingResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
@@ -1151,7 +1294,7 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_api_operation_proto_goTypes = []any{
 	(*Operation)(nil),                // 0: rhumb.v1.Operation
 	(*OperationStep)(nil),            // 1: rhumb.v1.OperationStep
@@ -1164,45 +1307,50 @@ var file_api_operation_proto_goTypes = []any{
 	(*DescribeNodesRequest)(nil),     // 8: rhumb.v1.DescribeNodesRequest
 	(*DescribeNodesResponse)(nil),    // 9: rhumb.v1.DescribeNodesResponse
 	(*NodeHoldings)(nil),             // 10: rhumb.v1.NodeHoldings
-	(*RemoveNodeRequest)(nil),        // 11: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 12: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 13: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 14: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 15: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 16: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 17: rhumb.v1.AlterSettingResponse
-	(*RangeID)(nil),                  // 18: rhumb.v1.RangeID
-	(*Node)(nil),                     // 19: rhumb.v1.Node
+	(*GiveUpRegionRequest)(nil),      // 11: rhumb.v1.GiveUpRegionRequest
+	(*GiveUpRegionResponse)(nil),     // 12: rhumb.v1.GiveUpRegionResponse
+	(*RemoveNodeRequest)(nil),        // 13: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 14: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 15: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 16: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 17: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 18: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 19: rhumb.v1.AlterSettingResponse
+	(*RangeID)(nil),                  // 20: rhumb.v1.RangeID
+	(*Node)(nil),                     // 21: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	18, // 0: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	20, // 0: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
 	1,  // 1: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
 	0,  // 2: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	18, // 3: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	20, // 3: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
 	0,  // 4: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
 	0,  // 5: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
 	10, // 6: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	19, // 7: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	15, // 8: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	2,  // 9: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	4,  // 10: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	6,  // 11: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	8,  // 12: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	11, // 13: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	13, // 14: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	16, // 15: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	3,  // 16: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	5,  // 17: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	7,  // 18: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	9,  // 19: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	12, // 20: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	14, // 21: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	17, // 22: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	16, // [16:23] is the sub-list for method output_type
-	9,  // [9:16] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	20, // 7: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
+	21, // 8: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	17, // 9: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	2,  // 10: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	4,  // 11: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	6,  // 12: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	8,  // 13: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	13, // 14: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	11, // 15: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	15, // 16: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	18, // 17: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	3,  // 18: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	5,  // 19: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	7,  // 20: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	9,  // 21: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	14, // 22: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	12, // 23: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	16, // 24: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	19, // 25: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	18, // [18:26] is the sub-list for method output_type
+	10, // [10:18] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }
@@ -1217,7 +1365,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

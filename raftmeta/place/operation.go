@@ -82,6 +82,8 @@ func (m *mover) advance(o *rhumb.Operation) {
 		m.advanceMove(o)
 	case rhumb.OperationRepair:
 		m.advanceRepair(o)
+	case rhumb.OperationRemoveRegion:
+		m.advanceRegion(o)
 	}
 }
 
@@ -118,7 +120,7 @@ func (m *mover) moveAll(from, to rhumb.NodeID) tally {
 		t.left++
 		t.bytes += uint64(m.size(r.ID))
 		if t.moving < movesMax && len(m.out) < PlanMax {
-			ph, waits := m.move(r, from, to)
+			ph, waits := m.move(r, to, from)
 			t.note(ph, waits, r)
 		}
 	}
@@ -146,17 +148,19 @@ func (m *mover) stays(r *rhumb.Range, id rhumb.NodeID) bool {
 	return ok && !n.Leaving && !n.Forgotten && !r.IsLeaving(id) && !r.IsQuarantined(id) && !m.p.isGone(m.now, id, m.p.replaceAfter(m.s))
 }
 
-// move plans the next step of moving a copy, to a given node or to the best one, and returns its phase and its
-// obstacle.
-func (m *mover) move(r *rhumb.Range, from, to rhumb.NodeID) (phase, string) {
-	if !r.IsReplica(from) {
+// move plans the next step of moving copies away from nodes, to a given node or to the best ones, and returns its phase and its
+// obstacle. Several copies of a range move together: one change of the record is cheaper than three.
+func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (phase, string) {
+	from = slices.DeleteFunc(slices.Clone(from), func(id rhumb.NodeID) bool { return !r.IsReplica(id) })
+	if len(from) == 0 {
 		return phaseGone, ""
 	}
+	goes := func(id rhumb.NodeID) bool { return slices.Contains(from, id) }
 	class, _ := m.s.Class(r.Class)
 	wanted := class.Settings.Replicas
-	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == from || !m.stays(r, id) })
+	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return goes(id) || !m.stays(r, id) })
 	inSync := slices.DeleteFunc(slices.Clone(keep), func(id rhumb.NodeID) bool { return !r.IsInSync(id) || !m.s.IsLive(id) })
-	if waits, added := m.addCopy(r, keep, to, wanted); added || waits != "" {
+	if waits, added := m.addCopies(r, keep, to, wanted); added || waits != "" {
 		return phaseCopy, waits
 	}
 	if to != rhumb.NoNode && !r.IsInSync(to) {
@@ -166,31 +170,32 @@ func (m *mover) move(r *rhumb.Range, from, to rhumb.NodeID) (phase, string) {
 	if len(inSync) < wanted {
 		return phaseCopy, fmt.Sprintf("%d of %d copies elsewhere are in sync", len(inSync), wanted)
 	}
-	if r.Primary == from || r.Preferred == from {
+	if goes(r.Primary) || goes(r.Preferred) {
 		heir := m.heir(r, inSync, to)
 		version := r.Version
-		if r.Preferred == from {
+		if goes(r.Preferred) {
 			m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: version, Replicas: r.Replicas, Preferred: heir})
 			version++
 		}
-		if r.Primary == from {
+		if goes(r.Primary) {
 			m.out = append(m.out, catalog.Elect{Range: r.ID, Version: version, Node: heir})
 		}
-		return phaseHand, fmt.Sprintf("%s takes over from %s", heir, from)
+		return phaseHand, fmt.Sprintf("%s takes over from %s", heir, r.Primary)
 	}
-	if r.IsInSync(from) {
-		if !r.IsLeaving(from) {
-			m.out = append(m.out, catalog.SetLeaving{Range: r.ID, Version: r.Version, Leaving: append(slices.Clone(r.Leaving), from)})
+	if members := slices.DeleteFunc(slices.Clone(from), func(id rhumb.NodeID) bool { return !r.IsInSync(id) }); len(members) > 0 {
+		unmarked := slices.DeleteFunc(slices.Clone(members), r.IsLeaving)
+		if len(unmarked) > 0 {
+			m.out = append(m.out, catalog.SetLeaving{Range: r.ID, Version: r.Version, Leaving: append(slices.Clone(r.Leaving), unmarked...)})
 		}
-		return phaseRemove, fmt.Sprintf("the primary %s is to take %s out of the in-sync set", r.Primary, from)
+		return phaseRemove, fmt.Sprintf("the primary %s is to take %v out of the in-sync set", r.Primary, members)
 	}
-	left := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == from })
+	left := slices.DeleteFunc(slices.Clone(r.Replicas), goes)
 	m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: left})
 	return phaseRemove, ""
 }
 
-// addCopy adds the copy that a range lacks without those that leave.
-func (m *mover) addCopy(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, wanted int) (waits string, added bool) {
+// addCopies adds the copies that a range lacks without those that leave.
+func (m *mover) addCopies(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, wanted int) (waits string, added bool) {
 	if to != rhumb.NoNode {
 		if r.IsReplica(to) {
 			return "", false
@@ -214,19 +219,26 @@ func (m *mover) addCopy(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, wa
 		n, _ := m.s.Node(id)
 		chosen = append(chosen, n)
 	}
-	// The zones of the copies that stay count, not those of the ones that leave.
-	n := m.load.nextNode(chosen, m.pools.of(m.s, r, class), r.Replicas...)
-	if n == nil || len(r.Replicas) >= rhumb.ReplicasMax {
+	var add []rhumb.NodeID
+	for len(chosen) < wanted && len(r.Replicas)+len(add) < rhumb.ReplicasMax {
+		// The zones of the copies that stay count, not those of the ones that leave.
+		n := m.load.nextNode(chosen, m.pools.of(m.s, r, class), slices.Concat(r.Replicas, add)...)
+		if n == nil {
+			break
+		}
+		m.load.replicas[n.ID]++
+		chosen, add = append(chosen, n), append(add, n.ID)
+	}
+	if len(add) == 0 {
 		return fmt.Sprintf("no other node can take a copy: %d of %d copies would be left", len(keep), wanted), false
 	}
-	m.load.replicas[n.ID]++
-	m.setReplicas(r, n.ID)
+	m.setReplicas(r, add...)
 	return "", true
 }
 
-// setReplicas adds a replica.
-func (m *mover) setReplicas(r *rhumb.Range, add rhumb.NodeID) {
-	m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: append(slices.Clone(r.Replicas), add)})
+// setReplicas adds replicas.
+func (m *mover) setReplicas(r *rhumb.Range, add ...rhumb.NodeID) {
+	m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: slices.Concat(r.Replicas, add)})
 }
 
 // heir returns who becomes primary: the node that takes the copy, else the one with the fewest primaries.
@@ -251,7 +263,7 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		m.fail(o, "the range does not exist any more")
 		return
 	}
-	ph, waits := m.move(r, o.Node, o.Target)
+	ph, waits := m.move(r, o.Target, o.Node)
 	t := tally{left: 1, bytes: uint64(m.size(r.ID)), waits: waits}
 	state := rhumb.OperationRunning
 	switch {
@@ -358,6 +370,7 @@ func (m *mover) unmark() {
 		}
 		leaving := slices.DeleteFunc(slices.Clone(r.Leaving), func(id rhumb.NodeID) bool {
 			n, ok := m.s.Node(id)
+			// A region that is being removed marks its nodes, so this covers its ranges too.
 			return ok && !n.Leaving && !slices.Contains(moved[r.ID], id)
 		})
 		if len(leaving) < len(r.Leaving) {

@@ -303,3 +303,105 @@ func TestVotersLeave(t *testing.T) {
 		t.Errorf("of three nodes: %v", got)
 	}
 }
+
+// twoRegions returns a state with the regions fra (n1 to n3) and iad (n4 to n6) and a table of two ranges in each.
+func twoRegions(t *testing.T) *world {
+	s := build(t, three()[:6]...)
+	return newWorld(t, apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: settings(3, 2)})))
+}
+
+// inRegion counts the copies of ranges on the nodes of a region.
+func inRegion(s *catalog.State, region rhumb.RegionID) (count int) {
+	for r := range s.Ranges() {
+		for _, id := range r.Replicas {
+			if n, _ := s.Node(id); n.Region == region {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// TestRemoveRegion moves the ranges of a region to the nodes of another one, without a copy less at any time, removes the nodes, and
+// frees the name. The ranges stay with their new nodes when one of those dies.
+func TestRemoveRegion(t *testing.T) {
+	w := twoRegions(t)
+	host, why := PlanRegionRemoval(w.s, 1, 0)
+	if host != 2 || why != "" {
+		t.Fatalf("into %s: %s", host, why)
+	}
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: host, By: "ann", At: time.Unix(0, 0)})
+	o := w.run(1)
+	if o.State != rhumb.OperationDone || o.Progress.Done != 2 || inRegion(w.s, 1) != 0 {
+		t.Errorf("%+v, %d copies are left", o, inRegion(w.s, 1))
+	}
+	if r, _ := w.s.Region(1); !r.Removed || r.Name != "fra~1" || w.s.HostRegion(1) != 2 {
+		t.Errorf("%+v", r)
+	}
+	for id := range rhumb.NodeID(3) {
+		if n, _ := w.s.Node(id + 1); !n.Forgotten {
+			t.Errorf("%s was not removed", n.ID)
+		}
+	}
+	// The last region stays.
+	if _, why := PlanRegionRemoval(w.s, 2, 0); !strings.Contains(why, "no other region") {
+		t.Errorf("the last region: %q", why)
+	}
+	// The copies of a dead node are created in the region that took the ranges, not in one that has no nodes.
+	w.do(catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{9}, Boot: 1, Region: "iad", Zone: "d"})
+	w.fence(4)
+	for range 60 {
+		w.pass(sec)
+		w.plan()
+		w.follow(never)
+	}
+	for r := range w.s.Ranges() {
+		if len(r.InSync) != 3 || r.IsReplica(4) {
+			t.Errorf("range %s: %v of %v", r.ID, r.InSync, r.Replicas)
+		}
+	}
+}
+
+// TestRemoveRegionIsCancelled takes all marks back, and the region takes copies again.
+func TestRemoveRegionIsCancelled(t *testing.T) {
+	w := twoRegions(t)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, At: time.Unix(0, 0)})
+	for range 3 {
+		w.plan()
+		w.follow(never)
+		w.safe()
+	}
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.CancelOperation})
+	w.plan()
+	for r := range w.s.Ranges() {
+		if len(r.Leaving) > 0 {
+			t.Errorf("range %s: %v is leaving", r.ID, r.Leaving)
+		}
+	}
+	if r, _ := w.s.Region(1); r.Into != 0 || !w.s.TakesCopies(1) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestWhyNotRemoveRegion names what keeps a region: tables that are confined to it, and regions with too few nodes.
+func TestWhyNotRemoveRegion(t *testing.T) {
+	w := twoRegions(t)
+	confined := settings(3, 1)
+	confined.Regions = rhumb.NewRegionSet("fra")
+	w.do(Complete(w.s, catalog.CreateTable{Name: "papers", Settings: confined}))
+	if _, why := PlanRegionRemoval(w.s, 1, 0); !strings.Contains(why, "papers") || !strings.Contains(why, "confined to fra") {
+		t.Errorf("residency: %q", why)
+	}
+	if host, why := PlanRegionRemoval(w.s, 2, 0); host != 1 || why != "" {
+		t.Errorf("the other region: %s, %q", host, why)
+	}
+	// With two nodes left, a region has no room for three copies.
+	w.do(catalog.DropTable{Name: "papers"})
+	w.fence(4)
+	if _, why := PlanRegionRemoval(w.s, 1, 0); !strings.Contains(why, "iad has 2 live nodes for the copies of t, which keep 3") {
+		t.Errorf("too few nodes: %q", why)
+	}
+	if IsRegionLost(w.s, 2) {
+		t.Error("a region with two live nodes counts as lost")
+	}
+}

@@ -66,6 +66,8 @@ type health struct {
 	state rhumb.NodeState
 	// lost reports that the node cannot return: another one runs in its place, or it was removed.
 	lost bool
+	// forgotten is the time of the first observation that it was removed for good, 0 before.
+	forgotten time.Duration
 	// since is the time of the first observation of this state and life.
 	since time.Duration
 	// relapses counts how often the node left the live state, or restarted, shortly after it became
@@ -90,6 +92,9 @@ func (p *Planner) Observe(now time.Duration, s *catalog.State) {
 			p.health[n.ID] = h
 		}
 		h.lost = n.Forgotten || n.ReplacedBy != rhumb.NoNode
+		if n.Forgotten && h.forgotten == 0 {
+			h.forgotten = max(now, 1)
+		}
 		if h.boot == n.Boot && h.state == n.State {
 			continue
 		}
@@ -122,6 +127,16 @@ func (p *Planner) isGone(now time.Duration, id rhumb.NodeID, d time.Duration) bo
 	return ok && h.state == rhumb.NodeFenced && (h.lost || now-h.since >= d)
 }
 
+// farewell is how long a removed node stays a member of the metadata group. Meanwhile it gets the entry that removes it, and
+// stops by itself. A node that is cut off before would wait for its former peers, and serve nobody, until it starts again.
+const farewell = 2 * time.Second
+
+// MayCutOff reports whether a node was removed for good long enough ago to have learned of it.
+func (p *Planner) MayCutOff(now time.Duration, id rhumb.NodeID) bool {
+	h, ok := p.health[id]
+	return ok && h.forgotten > 0 && now-h.forgotten >= farewell
+}
+
 // DeadRegions returns a SetRegionDead for each region whose nodes have all been gone for
 // RegionDeadAfter.
 func (p *Planner) DeadRegions(now time.Duration, s *catalog.State) []catalog.Command {
@@ -133,7 +148,7 @@ func (p *Planner) DeadRegions(now time.Duration, s *catalog.State) []catalog.Com
 	}
 	var out []catalog.Command
 	for r := range s.Regions() {
-		if gone[r.ID] && !r.Dead {
+		if gone[r.ID] && !r.Dead && r.Into == 0 {
 			out = append(out, catalog.SetRegionDead{Region: r.ID})
 		}
 	}
