@@ -180,7 +180,8 @@ func locationOf(stored []byte, field string) *rhumb.Point {
 func (c *Client) nearestRegion(t *Table, at *rhumb.Point) rhumb.RegionID {
 	// Only regions with hash slots of the class can hold the record.
 	with := c.meta.regionsWith(t.info.Class)
-	// New records would have to move with a region that is being removed.
+	// New records would have to move with a region that is being removed. Records that exist are found there as before, and this
+	// applies to creations that are placed by location, or by nothing, only.
 	if slices.ContainsFunc(with, func(r rhumb.Region) bool { return r.Into == 0 }) {
 		with = slices.DeleteFunc(with, func(r rhumb.Region) bool { return r.Into != 0 })
 	}

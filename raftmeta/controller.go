@@ -176,7 +176,7 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 	for _, commands := range []func() []catalog.Command{
 		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
 		func() []catalog.Command { return place.MissingBlocks(c.State()) },
-		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.config.Sizes) },
+		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.sizes(now)) },
 		func() []catalog.Command { return place.RemoveClasses(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
 		func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) },
@@ -188,6 +188,25 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 				return
 			}
 		}
+	}
+}
+
+// sizes returns the function by which operations estimate what they move: the size of a range as its primary reported it, or 0 if that
+// is not known. A test, or a configuration, may replace it.
+func (c *controller) sizes(now time.Duration) func(rhumb.RangeID) int64 {
+	if c.config.Sizes != nil {
+		return c.config.Sizes
+	}
+	return func(id rhumb.RangeID) int64 {
+		r, ok := c.State().Range(id)
+		if !ok {
+			return 0
+		}
+		// The lock is taken for each range, because reports arrive while a long plan is made.
+		c.evidence.mu.Lock()
+		defer c.evidence.mu.Unlock()
+		bytes, _ := c.evidence.surveys.Size(now, r)
+		return bytes
 	}
 }
 

@@ -190,7 +190,22 @@ func (oc *operationCommands) listOperations(ctx context.Context, c *client.Clien
 
 // progress returns the progress for people.
 func (d *operationDoc) progress() string {
-	return fmt.Sprintf("%.0f%% (%d of %d)", d.Percent, d.Done, d.Total)
+	// Bytes are estimates by the reports of primaries, and ranges that hold nothing have none.
+	if d.TotalBytes == 0 {
+		return fmt.Sprintf("%.0f%% (%d of %d ranges)", d.Percent, d.Done, d.Total)
+	}
+	return fmt.Sprintf("%.0f%% (%d of %d ranges, %s of %s)", d.Percent, d.Done, d.Total, bytesText(d.DoneBytes), bytesText(d.TotalBytes))
+}
+
+// bytesText returns a number of bytes for people, in the unit that leaves few digits.
+func bytesText(b uint64) string {
+	switch {
+	case b < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(b)/(1<<10))
+	case b < 1<<30:
+		return fmt.Sprintf("%.1f MiB", float64(b)/(1<<20))
+	}
+	return fmt.Sprintf("%.2f GiB", float64(b)/(1<<30))
 }
 
 // ran returns a running time, given in seconds, as text.

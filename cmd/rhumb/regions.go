@@ -83,6 +83,7 @@ func regionState(r rhumb.Region, d *regionDoc) string {
 		return "removed"
 	case r.Into != 0:
 		return "leaving"
+	// Clients do not ask a dead region, which matters more than that its nodes are down.
 	case r.Dead:
 		return "dead"
 	case d.Nodes == 0:
@@ -141,6 +142,8 @@ other regions stay. The loss is recorded as an operation.`,
 				if err != nil {
 					return err
 				}
+				// Names are resolved here, so that the request means the region that the operator sees, also if the name gets
+				// another owner meanwhile.
 				var host rhumb.Region
 				if into != "" {
 					if host, err = regionByName(c, into); err != nil {
@@ -195,6 +198,8 @@ func (oc *operationCommands) giveUpRegion(ctx context.Context, c *client.Client,
 	for _, id := range loss.Ranges {
 		doc.Ranges = append(doc.Ranges, id.String())
 	}
+	// The lists come from this client's copy of the metadata, and only describe. What is lost is decided by the metadata, which
+	// compares the number of ranges.
 	kept := 0
 	for _, rg := range c.Ranges() {
 		switch {

@@ -124,6 +124,7 @@ func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRe
 	case !place.IsRegionLost(st, id):
 		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "region %s is not lost: nodes of it serve, or it has none; remove it without --force", r.Name))
 	}
+	// The region that takes the rest matters only for ranges that have copies elsewhere. It needs no room: they have their copies.
 	into := rhumb.RegionID(q.GetInto())
 	if into == 0 {
 		into = place.NearestHost(st, id)

@@ -14,6 +14,14 @@ import (
 // hold: rhumb.Region.Into. The record of the region stays for the same reason, without nodes and under a name that
 // nobody can choose.
 
+// Why the record is kept: the number of a region is part of every key that was written there, of the images that readers have
+// mapped, and of the positions in them. If the number were given to another region, or to none, all of these would name something
+// else. Numbers are never assigned twice for the same reason, so a record that stays costs nothing but its bytes.
+//
+// Why the mark comes first: between the first and the last copy that moves, nodes and clients must agree on where new things
+// begin. With the mark in the catalog, all of them decide by the same state, and a leader that takes over continues where
+// the last one stopped.
+
 // RemoveRegion ends the removal of a region that has no nodes any more: its name is free. With Force it gives up a region
 // whose nodes are all dead, in one step: its nodes are forgotten; its ranges move to Into as far as other nodes have copies; the
 // other ranges are removed, and with them what they held.
@@ -39,6 +47,7 @@ const removedMark = "~"
 // removed.
 func (s *State) HostRegion(id rhumb.RegionID) rhumb.RegionID {
 	// The chain has no cycles (check.go), and the bound is for a record that is being checked.
+	// Later removals do not rewrite earlier ones, so the chain is as long as the number of removals in a row.
 	for range rhumb.RegionsMax {
 		r, ok := s.regions.get(uint64(id))
 		if !ok || r.Into == 0 {
@@ -65,9 +74,12 @@ func (c StartOperation) checkRegion(t *tx) Result {
 		return refuse(op, rhumb.NotFound, "region %s does not exist", c.Region)
 	case r.Into != 0:
 		return refuse(op, rhumb.Conflict, "region %s is being removed already, or was", r.Name)
+	// A region that goes itself could only pass the ranges on. Forbidding it also excludes cycles: the new end of the chain is a
+	// region that stays, so no chain leads back.
 	case !known || into.Into != 0 || c.Into == c.Region:
 		return refuse(op, rhumb.InvalidArgument, "region %s cannot take the ranges of region %s", c.Into, r.Name)
 	}
+	// Two operations that move the same copies would wait for each other.
 	for o := range t.Operations() {
 		n, ok := t.Node(o.Node)
 		if ok && !o.State.IsOver() && n.Region == c.Region && (o.Kind == rhumb.OperationDecommission || o.Kind == rhumb.OperationReplace) {
@@ -138,6 +150,7 @@ func (s *State) LostRanges(region rhumb.RegionID) (lost []*rhumb.Range, stuck *r
 			}
 		}
 		switch {
+		// A copy elsewhere that is in sync has every acknowledged write (invariant I3), so nothing of the range is lost.
 		case here == 0 || inSync > 0:
 		case elsewhere > 0 && stuck == nil:
 			stuck = r
@@ -162,6 +175,8 @@ func (c RemoveRegion) applyTo(t *tx) Result {
 	case r.Into == 0:
 		return refuse(op, rhumb.Conflict, "region %s is not being removed", r.Name)
 	}
+	// The planner proposes this command after the removal of the last node. A node that was registered since cannot exist, because
+	// the mark forbids it, but the state is checked all the same: the name must not be free while somebody runs under it.
 	for n := range t.Nodes() {
 		if n.Region == c.Region && !n.Forgotten {
 			return refuse(op, rhumb.Conflict, "region %s still has %s", r.Name, n.ID)
@@ -187,6 +202,7 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	if !known || into.Into != 0 || c.Into == c.Region {
 		return refuse(op, rhumb.InvalidArgument, "region %s cannot take the ranges of region %s", c.Into, r.Name)
 	}
+	// A node that is not fenced may have acknowledged a write a moment ago. Giving up a region must never be a race.
 	for n := range t.Nodes() {
 		if n.Region == c.Region && n.State != rhumb.NodeFenced {
 			return refuse(op, rhumb.Conflict, "%s is %s: region %s is not lost; remove it without --force", n.ID, n.State, r.Name)
@@ -196,6 +212,8 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	if stuck != nil {
 		return refuseRange(op, rhumb.Conflict, stuck, "range %s has copies in other regions that are not in sync: %v; decide about it first with `rhumb unsafe-recover range %s`", stuck.ID, stuck.Replicas, stuck.ID)
 	}
+	// The operator has agreed to a loss of this size. More would be more than was agreed to; fewer means that somebody has changed
+	// something meanwhile, and the operator should know.
 	if len(lost) != int(c.Lost) {
 		return refuse(op, rhumb.Conflict, "%d ranges would be lost, and the request is about %d; look at it again", len(lost), c.Lost)
 	}
@@ -208,6 +226,7 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	t.setInto(c.Region, c.Into)
 	for _, n := range t.freezeState().nodes.all() {
 		if n.Region == c.Region {
+			// As by ForgetNode. A node that returns all the same is told, and stops.
 			next := *n
 			next.Forgotten, next.Leaving = true, false
 			t.putNode(&next)
@@ -286,6 +305,7 @@ func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range) {
 	if len(tables) > 0 {
 		text += "; tables: " + strings.Join(tables, ", ")
 	}
+	// It begins and ends in one step, so it never counts as active, and the bound of active operations does not refuse it.
 	t.lastOperation++
 	o := &rhumb.Operation{
 		ID: t.lastOperation, Kind: rhumb.OperationRemoveRegion, State: rhumb.OperationRunning, Version: 1, Region: c.Region,

@@ -45,11 +45,17 @@ func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State
 	m.startRepairs()
 	for o := range s.Operations() {
 		if o.State == rhumb.OperationRunning && len(m.out) < PlanMax {
+			m.active = true
 			m.advance(o)
 		}
 	}
 	m.unmark()
+	m.trimSurplus()
 	m.forgetReplaced()
+	// Without an operation nobody asks for sizes, and those that are kept would grow old.
+	if !m.active {
+		clear(p.sizes)
+	}
 	return m.out
 }
 
@@ -63,6 +69,8 @@ type mover struct {
 	load  *load
 	pools pools
 	out   []catalog.Command
+	// active reports that an operation is running.
+	active bool
 }
 
 // tally counts the remaining work of an operation.
@@ -134,12 +142,16 @@ func (t *tally) note(ph phase, waits string, r *rhumb.Range) {
 	}
 }
 
-// size returns the size of a range, 0 if nobody knows it.
+// size returns the size of a range: the reported one, else the last one that was reported to this planner, else 0.
 func (m *mover) size(id rhumb.RangeID) int64 {
-	if m.sizes == nil {
-		return 0
+	var size int64
+	if m.sizes != nil {
+		size = max(0, m.sizes(id))
 	}
-	return max(0, m.sizes(id))
+	if size > 0 {
+		m.p.sizes[id] = size
+	}
+	return cmp.Or(size, m.p.sizes[id])
 }
 
 // stays reports whether a replica counts as one that remains: its node is not leaving and not gone, and its data is intact.
@@ -339,7 +351,13 @@ func (m *mover) record(o *rhumb.Operation, state rhumb.OperationState, t tally, 
 	next := catalog.UpdateOperation{ID: o.ID, Version: o.Version, State: state, Steps: slices.Clone(o.Steps), Progress: o.Progress, Waits: clip(t.waits), Error: o.Error, At: m.wall}
 	p := &next.Progress
 	p.Total, p.TotalBytes = max(p.Total, t.left), max(p.TotalBytes, t.bytes)
-	p.Done, p.DoneBytes = p.Total-t.left, p.TotalBytes-t.bytes
+	p.Done = p.Total - t.left
+	// Ranges grow while they move, and a new leader knows their sizes only after some seconds. Neither undoes what was done, so the
+	// bytes that are done never fall, and they rise only with the ranges that are done: else an unknown size would look like
+	// a finished one. Bytes are an estimate; ranges are counted.
+	if p.Done > o.Progress.Done || t.left == 0 {
+		p.DoneBytes = max(p.DoneBytes, p.TotalBytes-t.bytes)
+	}
 	for i := range next.Steps {
 		switch {
 		case i < done || state == rhumb.OperationDone:
@@ -356,16 +374,110 @@ func (m *mover) record(o *rhumb.Operation, state rhumb.OperationState, t tally, 
 // clip bounds a text of a record.
 func clip(s string) string { return s[:min(len(s), rhumb.OperationTextSizeMax)] }
 
-// unmark takes back the marks of replicas whose operation was cancelled.
-func (m *mover) unmark() {
+// moving returns the nodes that operations which are not over move copies of each range away from.
+func (m *mover) moving() map[rhumb.RangeID][]rhumb.NodeID {
 	moved := make(map[rhumb.RangeID][]rhumb.NodeID)
 	for o := range m.s.Operations() {
 		if !o.State.IsOver() && o.Kind == rhumb.OperationMove {
 			moved[o.Range] = append(moved[o.Range], o.Node)
 		}
 	}
+	return moved
+}
+
+// surplus reports whether a range has more copies than its class asks for and nobody needs them: a cancelled move leaves one,
+// and so does a dead node that returns after its copies were created elsewhere. Nothing counts as surplus while a node of
+// the range is dead, drains or leaves, or while the range moves: then the extra copy is on its way to replace another one.
+func (m *mover) surplus(r *rhumb.Range, moved map[rhumb.RangeID][]rhumb.NodeID) bool {
+	class, ok := m.s.Class(r.Class)
+	if !ok || class.Dropping || len(r.Replicas) <= class.Settings.Replicas || len(moved[r.ID]) > 0 || len(r.Quarantined) > 0 || r.Prepared != nil {
+		return false
+	}
+	return !slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) })
+}
+
+// trimSurplus removes copies that are one too many, in the steps of a move: the copy leaves the in-sync set, and then the replica is
+// removed. It never removes a copy before as many others are in sync as the class has replicas.
+func (m *mover) trimSurplus() {
+	moved := m.moving()
+	trimmed := 0
+	for r := range m.s.Ranges() {
+		// As many at a time as an operation moves: the nodes delete what they lose.
+		if trimmed >= movesMax || len(m.out) >= PlanMax {
+			return
+		}
+		if !m.surplus(r, moved) {
+			continue
+		}
+		class, _ := m.s.Class(r.Class)
+		victim := m.pickSurplus(r)
+		others := slices.DeleteFunc(slices.Clone(r.InSync), func(id rhumb.NodeID) bool { return id == victim })
+		// The survival goal counts too: the set that stays must span regions if the class asks for it.
+		if victim == rhumb.NoNode || len(others) < class.Settings.Replicas || !m.s.Spans(r.Class, others) {
+			continue
+		}
+		trimmed++
+		switch {
+		case !r.IsInSync(victim):
+			left := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == victim })
+			m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: left})
+		case !r.IsLeaving(victim):
+			m.out = append(m.out, catalog.SetLeaving{Range: r.ID, Version: r.Version, Leaving: []rhumb.NodeID{victim}})
+		}
+	}
+}
+
+// pickSurplus returns the copy that a range misses least: one outside of the region of the range, which a removal of the region
+// has left there before it was cancelled, unless the class is spread over regions; then one that leaves already or is not in sync, so that
+// a choice once made stays; then one in a zone with another copy, then one on the node with the most copies. The primary and the preferred primary stay.
+func (m *mover) pickSurplus(r *rhumb.Range) rhumb.NodeID {
+	if m.load == nil {
+		m.load = measureLoad(m.s)
+	}
+	rank := func(yes bool) int {
+		if yes {
+			return 0
+		}
+		return 1
+	}
+	shared := func(id rhumb.NodeID) bool {
+		n, _ := m.s.Node(id)
+		return slices.ContainsFunc(r.Replicas, func(other rhumb.NodeID) bool {
+			o, _ := m.s.Node(other)
+			return other != id && o.Region == n.Region && o.Zone == n.Zone
+		})
+	}
+	class, _ := m.s.Class(r.Class)
+	host := m.s.HostRegion(r.ID.Region)
+	foreign := func(id rhumb.NodeID) bool {
+		n, _ := m.s.Node(id)
+		return class.Settings.Survival != rhumb.SurviveRegion && n.Region != host
+	}
+	free := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == r.Primary || id == r.Preferred })
+	if len(free) == 0 {
+		return rhumb.NoNode
+	}
+	return slices.MinFunc(free, func(a, b rhumb.NodeID) int {
+		return cmp.Or(
+			cmp.Compare(rank(foreign(a)), rank(foreign(b))),
+			cmp.Compare(rank(r.IsLeaving(a)), rank(r.IsLeaving(b))),
+			cmp.Compare(rank(!r.IsInSync(a)), rank(!r.IsInSync(b))),
+			cmp.Compare(rank(shared(a)), rank(shared(b))),
+			cmp.Compare(m.load.replicas[b], m.load.replicas[a]),
+			cmp.Compare(b, a),
+		)
+	})
+}
+
+// unmark takes back the marks of replicas whose operation was cancelled.
+func (m *mover) unmark() {
+	moved := m.moving()
 	for r := range m.s.Ranges() {
 		if len(r.Leaving) == 0 || len(m.out) >= PlanMax {
+			continue
+		}
+		// A copy that is one too many goes on leaving.
+		if m.surplus(r, moved) {
 			continue
 		}
 		leaving := slices.DeleteFunc(slices.Clone(r.Leaving), func(id rhumb.NodeID) bool {

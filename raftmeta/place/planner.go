@@ -58,6 +58,9 @@ const PlanMax = 1_024
 type Planner struct {
 	config Config
 	health map[rhumb.NodeID]*health
+	// sizes holds the last known size of each range that an operation moves. Sizes are reported by primaries, every few seconds, so a
+	// range that has just changed its primary would have none, and the progress of its operation would jump.
+	sizes map[rhumb.RangeID]int64
 }
 
 // health is the history of one node.
@@ -80,7 +83,7 @@ type health struct {
 // node counts as healthy only from the first Observe, because the leader knows nothing about the
 // time before.
 func NewPlanner(c Config) *Planner {
-	return &Planner{config: c, health: make(map[rhumb.NodeID]*health)}
+	return &Planner{config: c, health: make(map[rhumb.NodeID]*health), sizes: make(map[rhumb.RangeID]int64)}
 }
 
 // Observe records the states of the nodes. Times are as precise as the calls are frequent.

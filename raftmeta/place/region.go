@@ -23,12 +23,16 @@ func (m *mover) advanceRegion(o *rhumb.Operation) {
 	t := m.moveOut(nodes)
 	step, state := 0, rhumb.OperationRunning
 	voter := slices.IndexFunc(nodes, func(n *rhumb.Node) bool { return n.Voter })
+	// Each step begins only when nothing of the one before is left. All of it follows from the state, so a step that a dead
+	// leader has begun is continued, and none is done twice.
 	switch {
 	case t.left > 0:
+	// Planner.Voters gives the vote to another node by itself, because the node is leaving.
 	case voter >= 0:
 		step, t.waits = 1, fmt.Sprintf("another node is to get the vote of %s in the metadata group", nodes[voter].ID)
 	case len(nodes) > 0:
 		step = 2
+		// Refused while a copy came back in between: then the first step is open again.
 		for _, n := range nodes {
 			m.out = append(m.out, catalog.ForgetNode{Node: n.ID, Boot: n.Boot, Empty: true})
 		}
@@ -82,6 +86,7 @@ func PlanRegionRemoval(s *catalog.State, id, into rhumb.RegionID) (host rhumb.Re
 	case r.Into != 0:
 		return 0, fmt.Sprintf("region %s is being removed already, or was", r.Name)
 	}
+	// Judged in the order of distance: writes of programs near the old region should not travel farther than they must.
 	var candidates []rhumb.Region
 	for c := range s.Regions() {
 		if c.ID != id && c.Into == 0 && (into == 0 || c.ID == into) {
@@ -144,6 +149,7 @@ func whyNotInto(s *catalog.State, gone, into rhumb.Region) string {
 			n, ok := s.Node(id)
 			return ok && n.Region == gone.ID
 		})
+		// The ranges of a dropped class disappear by themselves.
 		if judged[at] || class.Dropping || at.at != gone.ID && !hasCopy {
 			continue
 		}
@@ -151,6 +157,8 @@ func whyNotInto(s *catalog.State, gone, into rhumb.Region) string {
 		if at.at == gone.ID {
 			at.at = into.ID
 		}
+		// What newPool counts is what the planner will find later, so a plan that is accepted here does not get stuck for want of
+		// nodes, unless some die meanwhile.
 		host, _ := s.Region(at.at)
 		p := newPool(s, at.at, class.Settings)
 		p.nodes = slices.DeleteFunc(p.nodes, func(n *rhumb.Node) bool { return n.Region == gone.ID })
