@@ -123,6 +123,10 @@ func (c *controller) wallClock() time.Time {
 	return c.config.WallClock()
 }
 
+// What the controller proposes is always decided on the state that its own node has applied, and every command names the version
+// of the record that it is about. So a controller that does not know yet that it leads no longer does no harm: its commands are
+// refused by the version, or by Raft.
+
 // canServe reports whether a node may get a range back.
 func (c *controller) canServe(r *rhumb.Range, id rhumb.NodeID) bool {
 	c.evidence.mu.Lock()

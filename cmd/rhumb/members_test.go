@@ -222,7 +222,8 @@ func TestOperationsOutliveTheirLeader(t *testing.T) {
 	awaitOperation(t, op.ID, "cancelled")
 	h.awaitWhole(settleWait)
 
-	// The leader dies while copies move.
+	// The leader dies while copies move. Its own copies count as gone after replace_after, and until then ranges with too few others wait.
+	ok(t, "setting", "set", "replace_after", "2s")
 	okJSON(t, &op, "node", "replace", from.ID, to.ID, "--no-wait")
 	if err := syscall.Kill(nodeOf(l, nodeID(t, nodes[at].ID)).PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

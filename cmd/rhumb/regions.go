@@ -22,6 +22,8 @@ func describeRegions(c *client.Client, all bool) (docs []regionDoc) {
 	for _, n := range nodes {
 		regionOf[n.ID] = n.Region
 	}
+	// Everything is counted from this client's copy of the metadata: the list must work while nodes are down, which is when
+	// people look at it.
 	for _, r := range c.Regions() {
 		doc := regionDoc{ID: uint32(r.ID), Name: r.Name, Location: inspect.Place(r.Location), Lost: r.Lost, Zones: []string{}, Pinned: []string{}}
 		if r.Into != 0 {

@@ -109,6 +109,9 @@ func planRemoval(op rhumb.Op, st *catalog.State, region, into rhumb.RegionID) (r
 	return host, nil
 }
 
+// The checks here are for messages that help. The catalog decides again when the command is applied, because nodes may register, and
+// ranges may move, between the two: a request that passes here may still be refused, and one that is refused here changes nothing.
+
 // GiveUpRegion removes a region whose nodes are all dead, with the ranges that only they had.
 func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRequest) (*rhumbpb.GiveUpRegionResponse, error) {
 	const op rhumb.Op = "server.Operations.GiveUpRegion"

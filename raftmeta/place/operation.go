@@ -168,6 +168,8 @@ func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (pha
 		return phaseGone, ""
 	}
 	goes := func(id rhumb.NodeID) bool { return slices.Contains(from, id) }
+	// keep holds the copies that stay, also those that are not in sync yet: they need not be created again. inSync holds those of
+	// them that an election could choose now. Only these justify that another copy leaves.
 	class, _ := m.s.Class(r.Class)
 	wanted := class.Settings.Replicas
 	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return goes(id) || !m.stays(r, id) })

@@ -43,6 +43,9 @@ func (m *mover) advanceRegion(o *rhumb.Operation) {
 	m.record(o, state, t, step)
 }
 
+// An operation is recorded as done in the round after its last command was applied, as the state then shows it. A command that is refused
+// leaves the operation where it is, and the next round plans it again.
+
 // regionNodes returns the nodes of a region that were not removed.
 func regionNodes(s *catalog.State, region rhumb.RegionID) (out []*rhumb.Node) {
 	for n := range s.Nodes() {
