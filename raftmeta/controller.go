@@ -38,6 +38,13 @@ func (e *evidence) addSurvey(now time.Duration, s place.Survey) {
 	e.surveys.Add(now, s)
 }
 
+// copySurveys returns the surveys as they are now. A plan takes long to make, and reports of failures must not wait for it.
+func (e *evidence) copySurveys() *place.Surveys {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.surveys.Copy()
+}
+
 // addReport records a report that arrived at time now.
 func (e *evidence) addReport(now time.Duration, r place.Report) {
 	e.mu.Lock()
@@ -195,33 +202,29 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 	}
 }
 
-// sizes returns the function by which operations estimate what they move: the size of a range as its primary reported it, or 0 if that
-// is not known. A test, or a configuration, may replace it.
+// sizes returns the sizes of ranges for the progress of operations, as their primaries have reported them.
 func (c *controller) sizes(now time.Duration) func(rhumb.RangeID) int64 {
 	if c.config.Sizes != nil {
 		return c.config.Sizes
 	}
+	surveys := c.evidence.copySurveys()
 	return func(id rhumb.RangeID) int64 {
 		r, ok := c.State().Range(id)
 		if !ok {
 			return 0
 		}
-		// The lock is taken for each range, because reports arrive while a long plan is made.
-		c.evidence.mu.Lock()
-		defer c.evidence.mu.Unlock()
-		bytes, _ := c.evidence.surveys.Size(now, r)
-		return bytes
+		size, _ := surveys.Size(now, r)
+		return size.Bytes
 	}
 }
 
 // measuredPlans returns the plans that depend on surveys: distances of regions, and moves that balance nodes.
 func (c *controller) measuredPlans(now time.Duration) (out []catalog.Command) {
-	c.evidence.mu.Lock()
-	defer c.evidence.mu.Unlock()
-	if cmd, ok := c.evidence.surveys.Distances(now, c.State()); ok {
+	surveys := c.evidence.copySurveys()
+	if cmd, ok := surveys.Distances(now, c.State()); ok {
 		out = append(out, cmd)
 	}
-	return append(out, c.planner.Rebalance(now, c.wallClock(), c.State(), &c.evidence.surveys)...)
+	return append(out, c.planner.Rebalance(now, c.wallClock(), c.State(), surveys)...)
 }
 
 // proposeCommand proposes a command and waits until it is applied. It returns false if the round

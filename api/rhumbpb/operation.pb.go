@@ -577,6 +577,293 @@ func (x *ControlOperationResponse) GetOperation() *Operation {
 	return nil
 }
 
+type PlanRebalanceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The region to balance; 0 means all.
+	Region        uint32 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRebalanceRequest) Reset() {
+	*x = PlanRebalanceRequest{}
+	mi := &file_api_operation_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRebalanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRebalanceRequest) ProtoMessage() {}
+
+func (x *PlanRebalanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRebalanceRequest.ProtoReflect.Descriptor instead.
+func (*PlanRebalanceRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PlanRebalanceRequest) GetRegion() uint32 {
+	if x != nil {
+		return x.Region
+	}
+	return 0
+}
+
+type PlanRebalanceResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Moves   []*PlannedMove         `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
+	Spreads []*RegionSpread        `protobuf:"bytes,2,rep,name=spreads,proto3" json:"spreads,omitempty"`
+	// Why nothing moves at the moment; empty if nothing prevents it.
+	Waits string `protobuf:"bytes,3,opt,name=waits,proto3" json:"waits,omitempty"`
+	// The number of copies that move already.
+	Moving        uint32 `protobuf:"varint,4,opt,name=moving,proto3" json:"moving,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRebalanceResponse) Reset() {
+	*x = PlanRebalanceResponse{}
+	mi := &file_api_operation_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRebalanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRebalanceResponse) ProtoMessage() {}
+
+func (x *PlanRebalanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRebalanceResponse.ProtoReflect.Descriptor instead.
+func (*PlanRebalanceResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PlanRebalanceResponse) GetMoves() []*PlannedMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *PlanRebalanceResponse) GetSpreads() []*RegionSpread {
+	if x != nil {
+		return x.Spreads
+	}
+	return nil
+}
+
+func (x *PlanRebalanceResponse) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
+}
+
+func (x *PlanRebalanceResponse) GetMoving() uint32 {
+	if x != nil {
+		return x.Moving
+	}
+	return 0
+}
+
+// PlannedMove is one copy that would move. Sizes are 0 if they are not known.
+type PlannedMove struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Range *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	From  uint32                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	To    uint32                 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
+	Bytes int64                  `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Entries and bytes of the log per second.
+	Writes        uint32 `protobuf:"varint,5,opt,name=writes,proto3" json:"writes,omitempty"`
+	WrittenRate   uint64 `protobuf:"varint,6,opt,name=written_rate,json=writtenRate,proto3" json:"written_rate,omitempty"`
+	Why           string `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedMove) Reset() {
+	*x = PlannedMove{}
+	mi := &file_api_operation_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedMove) ProtoMessage() {}
+
+func (x *PlannedMove) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedMove.ProtoReflect.Descriptor instead.
+func (*PlannedMove) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PlannedMove) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *PlannedMove) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *PlannedMove) GetTo() uint32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *PlannedMove) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PlannedMove) GetWrites() uint32 {
+	if x != nil {
+		return x.Writes
+	}
+	return 0
+}
+
+func (x *PlannedMove) GetWrittenRate() uint64 {
+	if x != nil {
+		return x.WrittenRate
+	}
+	return 0
+}
+
+func (x *PlannedMove) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// RegionSpread has the least and the greatest weight of a node of a region, now and after the moves. A node weighs a
+// MiB for each copy, what the copies hold, and what is written to them in ten minutes.
+type RegionSpread struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Region        uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
+	Least         int64                  `protobuf:"varint,2,opt,name=least,proto3" json:"least,omitempty"`
+	Most          int64                  `protobuf:"varint,3,opt,name=most,proto3" json:"most,omitempty"`
+	LeastAfter    int64                  `protobuf:"varint,4,opt,name=least_after,json=leastAfter,proto3" json:"least_after,omitempty"`
+	MostAfter     int64                  `protobuf:"varint,5,opt,name=most_after,json=mostAfter,proto3" json:"most_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionSpread) Reset() {
+	*x = RegionSpread{}
+	mi := &file_api_operation_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionSpread) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionSpread) ProtoMessage() {}
+
+func (x *RegionSpread) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionSpread.ProtoReflect.Descriptor instead.
+func (*RegionSpread) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RegionSpread) GetRegion() uint32 {
+	if x != nil {
+		return x.Region
+	}
+	return 0
+}
+
+func (x *RegionSpread) GetLeast() int64 {
+	if x != nil {
+		return x.Least
+	}
+	return 0
+}
+
+func (x *RegionSpread) GetMost() int64 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+func (x *RegionSpread) GetLeastAfter() int64 {
+	if x != nil {
+		return x.LeastAfter
+	}
+	return 0
+}
+
+func (x *RegionSpread) GetMostAfter() int64 {
+	if x != nil {
+		return x.MostAfter
+	}
+	return 0
+}
+
 type DescribeNodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -585,7 +872,7 @@ type DescribeNodesRequest struct {
 
 func (x *DescribeNodesRequest) Reset() {
 	*x = DescribeNodesRequest{}
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -597,7 +884,7 @@ func (x *DescribeNodesRequest) String() string {
 func (*DescribeNodesRequest) ProtoMessage() {}
 
 func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -610,7 +897,7 @@ func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesRequest.ProtoReflect.Descriptor instead.
 func (*DescribeNodesRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{8}
+	return file_api_operation_proto_rawDescGZIP(), []int{12}
 }
 
 type DescribeNodesResponse struct {
@@ -622,7 +909,7 @@ type DescribeNodesResponse struct {
 
 func (x *DescribeNodesResponse) Reset() {
 	*x = DescribeNodesResponse{}
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +921,7 @@ func (x *DescribeNodesResponse) String() string {
 func (*DescribeNodesResponse) ProtoMessage() {}
 
 func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +934,7 @@ func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesResponse.ProtoReflect.Descriptor instead.
 func (*DescribeNodesResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{9}
+	return file_api_operation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DescribeNodesResponse) GetNodes() []*NodeHoldings {
@@ -674,7 +961,7 @@ type NodeHoldings struct {
 
 func (x *NodeHoldings) Reset() {
 	*x = NodeHoldings{}
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +973,7 @@ func (x *NodeHoldings) String() string {
 func (*NodeHoldings) ProtoMessage() {}
 
 func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +986,7 @@ func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHoldings.ProtoReflect.Descriptor instead.
 func (*NodeHoldings) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{10}
+	return file_api_operation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NodeHoldings) GetNode() uint32 {
@@ -759,7 +1046,7 @@ type GiveUpRegionRequest struct {
 
 func (x *GiveUpRegionRequest) Reset() {
 	*x = GiveUpRegionRequest{}
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -771,7 +1058,7 @@ func (x *GiveUpRegionRequest) String() string {
 func (*GiveUpRegionRequest) ProtoMessage() {}
 
 func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -784,7 +1071,7 @@ func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionRequest.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{11}
+	return file_api_operation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GiveUpRegionRequest) GetRegion() uint32 {
@@ -826,7 +1113,7 @@ type GiveUpRegionResponse struct {
 
 func (x *GiveUpRegionResponse) Reset() {
 	*x = GiveUpRegionResponse{}
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +1125,7 @@ func (x *GiveUpRegionResponse) String() string {
 func (*GiveUpRegionResponse) ProtoMessage() {}
 
 func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +1138,7 @@ func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionResponse.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{12}
+	return file_api_operation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GiveUpRegionResponse) GetLost() []*RangeID {
@@ -879,7 +1166,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +1178,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +1191,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{13}
+	return file_api_operation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -930,7 +1217,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1229,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1242,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{14}
+	return file_api_operation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -973,7 +1260,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1272,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +1285,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{15}
+	return file_api_operation_proto_rawDescGZIP(), []int{19}
 }
 
 type ListSettingsResponse struct {
@@ -1010,7 +1297,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1309,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1322,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{16}
+	return file_api_operation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -1055,7 +1342,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1354,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1367,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{17}
+	return file_api_operation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Setting) GetName() string {
@@ -1107,7 +1394,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1406,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1419,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{18}
+	return file_api_operation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1157,7 +1444,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1169,7 +1456,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1182,7 +1469,7 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{19}
+	return file_api_operation_proto_rawDescGZIP(), []int{23}
 }
 
 var File_api_operation_proto protoreflect.FileDescriptor
@@ -1236,7 +1523,30 @@ const file_api_operation_proto_rawDesc = "" +
 	"\toperation\x18\x01 \x01(\x04R\toperation\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\rR\x06action\"M\n" +
 	"\x18ControlOperationResponse\x121\n" +
-	"\toperation\x18\x01 \x01(\v2\x13.rhumb.v1.OperationR\toperation\"\x16\n" +
+	"\toperation\x18\x01 \x01(\v2\x13.rhumb.v1.OperationR\toperation\".\n" +
+	"\x14PlanRebalanceRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\rR\x06region\"\xa4\x01\n" +
+	"\x15PlanRebalanceResponse\x12+\n" +
+	"\x05moves\x18\x01 \x03(\v2\x15.rhumb.v1.PlannedMoveR\x05moves\x120\n" +
+	"\aspreads\x18\x02 \x03(\v2\x16.rhumb.v1.RegionSpreadR\aspreads\x12\x14\n" +
+	"\x05waits\x18\x03 \x01(\tR\x05waits\x12\x16\n" +
+	"\x06moving\x18\x04 \x01(\rR\x06moving\"\xbd\x01\n" +
+	"\vPlannedMove\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\rR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\rR\x02to\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06writes\x18\x05 \x01(\rR\x06writes\x12!\n" +
+	"\fwritten_rate\x18\x06 \x01(\x04R\vwrittenRate\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\"\x90\x01\n" +
+	"\fRegionSpread\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
+	"\x05least\x18\x02 \x01(\x03R\x05least\x12\x12\n" +
+	"\x04most\x18\x03 \x01(\x03R\x04most\x12\x1f\n" +
+	"\vleast_after\x18\x04 \x01(\x03R\n" +
+	"leastAfter\x12\x1d\n" +
+	"\n" +
+	"most_after\x18\x05 \x01(\x03R\tmostAfter\"\x16\n" +
 	"\x14DescribeNodesRequest\"E\n" +
 	"\x15DescribeNodesResponse\x12,\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x16.rhumb.v1.NodeHoldingsR\x05nodes\"\xa2\x01\n" +
@@ -1269,12 +1579,13 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x13AlterSettingRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x16\n" +
-	"\x14AlterSettingResponse2\x99\x05\n" +
+	"\x14AlterSettingResponse2\xeb\x05\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
 	"\x0eStartOperation\x12\x1f.rhumb.v1.StartOperationRequest\x1a .rhumb.v1.StartOperationResponse\x12Y\n" +
 	"\x10ControlOperation\x12!.rhumb.v1.ControlOperationRequest\x1a\".rhumb.v1.ControlOperationResponse\x12P\n" +
+	"\rPlanRebalance\x12\x1e.rhumb.v1.PlanRebalanceRequest\x1a\x1f.rhumb.v1.PlanRebalanceResponse\x12P\n" +
 	"\rDescribeNodes\x12\x1e.rhumb.v1.DescribeNodesRequest\x1a\x1f.rhumb.v1.DescribeNodesResponse\x12G\n" +
 	"\n" +
 	"RemoveNode\x12\x1b.rhumb.v1.RemoveNodeRequest\x1a\x1c.rhumb.v1.RemoveNodeResponse\x12M\n" +
@@ -1294,7 +1605,7 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_api_operation_proto_goTypes = []any{
 	(*Operation)(nil),                // 0: rhumb.v1.Operation
 	(*OperationStep)(nil),            // 1: rhumb.v1.OperationStep
@@ -1304,53 +1615,62 @@ var file_api_operation_proto_goTypes = []any{
 	(*StartOperationResponse)(nil),   // 5: rhumb.v1.StartOperationResponse
 	(*ControlOperationRequest)(nil),  // 6: rhumb.v1.ControlOperationRequest
 	(*ControlOperationResponse)(nil), // 7: rhumb.v1.ControlOperationResponse
-	(*DescribeNodesRequest)(nil),     // 8: rhumb.v1.DescribeNodesRequest
-	(*DescribeNodesResponse)(nil),    // 9: rhumb.v1.DescribeNodesResponse
-	(*NodeHoldings)(nil),             // 10: rhumb.v1.NodeHoldings
-	(*GiveUpRegionRequest)(nil),      // 11: rhumb.v1.GiveUpRegionRequest
-	(*GiveUpRegionResponse)(nil),     // 12: rhumb.v1.GiveUpRegionResponse
-	(*RemoveNodeRequest)(nil),        // 13: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 14: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 15: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 16: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 17: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 18: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 19: rhumb.v1.AlterSettingResponse
-	(*RangeID)(nil),                  // 20: rhumb.v1.RangeID
-	(*Node)(nil),                     // 21: rhumb.v1.Node
+	(*PlanRebalanceRequest)(nil),     // 8: rhumb.v1.PlanRebalanceRequest
+	(*PlanRebalanceResponse)(nil),    // 9: rhumb.v1.PlanRebalanceResponse
+	(*PlannedMove)(nil),              // 10: rhumb.v1.PlannedMove
+	(*RegionSpread)(nil),             // 11: rhumb.v1.RegionSpread
+	(*DescribeNodesRequest)(nil),     // 12: rhumb.v1.DescribeNodesRequest
+	(*DescribeNodesResponse)(nil),    // 13: rhumb.v1.DescribeNodesResponse
+	(*NodeHoldings)(nil),             // 14: rhumb.v1.NodeHoldings
+	(*GiveUpRegionRequest)(nil),      // 15: rhumb.v1.GiveUpRegionRequest
+	(*GiveUpRegionResponse)(nil),     // 16: rhumb.v1.GiveUpRegionResponse
+	(*RemoveNodeRequest)(nil),        // 17: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 18: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 19: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 20: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 21: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 22: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 23: rhumb.v1.AlterSettingResponse
+	(*RangeID)(nil),                  // 24: rhumb.v1.RangeID
+	(*Node)(nil),                     // 25: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	20, // 0: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	24, // 0: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
 	1,  // 1: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
 	0,  // 2: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	20, // 3: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	24, // 3: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
 	0,  // 4: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
 	0,  // 5: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
-	10, // 6: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	20, // 7: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
-	21, // 8: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	17, // 9: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	2,  // 10: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	4,  // 11: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	6,  // 12: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	8,  // 13: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	13, // 14: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	11, // 15: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
-	15, // 16: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	18, // 17: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	3,  // 18: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	5,  // 19: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	7,  // 20: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	9,  // 21: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	14, // 22: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	12, // 23: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
-	16, // 24: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	19, // 25: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	18, // [18:26] is the sub-list for method output_type
-	10, // [10:18] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	10, // 6: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
+	11, // 7: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
+	24, // 8: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	14, // 9: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
+	24, // 10: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
+	25, // 11: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	21, // 12: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	2,  // 13: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	4,  // 14: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	6,  // 15: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	8,  // 16: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
+	12, // 17: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	17, // 18: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	15, // 19: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	19, // 20: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	22, // 21: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	3,  // 22: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	5,  // 23: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	7,  // 24: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	9,  // 25: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	13, // 26: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	18, // 27: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	16, // 28: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	20, // 29: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	23, // 30: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	22, // [22:31] is the sub-list for method output_type
+	13, // [13:22] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }
@@ -1365,7 +1685,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

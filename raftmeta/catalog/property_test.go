@@ -84,7 +84,7 @@ func genCommand(t *rapid.T, s *State) Command {
 		},
 		"forget": func() Command { n := g.node(); return ForgetNode{n, g.boot(n), rapid.Bool().Draw(t, "empty")} },
 		"start-operation": func() Command {
-			return StartOperation{Kind: rhumb.OperationKind(rapid.IntRange(0, 5).Draw(t, "kind")), Node: g.node(), Target: g.node(), Region: g.regionID(), Into: g.regionID(), Range: rhumb.RangeID{Region: 1}, By: "ann"}
+			return StartOperation{Kind: rhumb.OperationKind(rapid.IntRange(0, 6).Draw(t, "kind")), Node: g.node(), Target: g.node(), Region: g.regionID(), Into: g.regionID(), Range: rhumb.RangeID{Region: 1}, By: "ann"}
 		},
 		"remove-region": func() Command {
 			c := RemoveRegion{Region: g.regionID(), Into: g.regionID(), Force: rapid.Bool().Draw(t, "force"), By: "ann"}
