@@ -34,10 +34,10 @@ var layers = [][]string{
 	{"snapshot", "cli/target", "cli/upgrade"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
-	{"sim", "bench", "bench/image", "ingest", "demo"},
+	{"sim", "bench", "bench/image", "ingest", "demo", "jepsen/local"},
 	{"examples/live", "cli/output", "cli/connect", "cli/health", "cli/probe"},
 	{"examples/router", "examples/tiles", "cli/imagecmd", "cli/benchcmd"},
-	{"cmd/rhumb", "deploy/hostctl", "deploy/release", "sim/modelcheck"},
+	{"cmd/rhumb", "deploy/hostctl", "deploy/release", "sim/modelcheck", "jepsen/chaos"},
 }
 
 // pure lists the packages that may not start goroutines or know about clocks, chance, locks, files or the network, so
@@ -63,16 +63,17 @@ var owners = map[string][]string{
 	"github.com/elastic/go-seccomp-bpf": {"deploy/hosts"},
 	"github.com/fxamacker/cbor":         {"raftmeta", "raftmeta/catalog"},
 	"github.com/hashicorp/golang-lru":   {"client", "node/session"},
+	"github.com/hashicorp/go-msgpack":   {"node/peer"},
 	"github.com/hashicorp/memberlist":   {"node/peer"},
 	"github.com/klauspost/compress":     {"snapshot/inspect"},
 	"github.com/knadh/koanf":            {"cli/settings", "node"},
 	"github.com/paulmach/orb":           {"examples/tiles"},
-	"golang.org/x/time":                 {"node/gate", "node/session"},
+	"golang.org/x/time":                 {"jepsen/local", "node/gate", "node/session"},
 	"github.com/xdg-go/scram":           {"client/login", "node/session"},
-	"github.com/spf13/cobra":            {"cmd/rhumb", "deploy/hostctl", "cli/benchcmd", "cli/flags", "cli/imagecmd"},
+	"github.com/spf13/cobra":            {"cmd/rhumb", "deploy/hostctl", "cli/benchcmd", "cli/flags", "cli/imagecmd", "jepsen/chaos"},
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"go.yaml.in/yaml":                   {"cli/contexts", "cli/output", "ingest", "wan"},
-	"gonum.org/v1/plot":                 {"bench/image"},
+	"gonum.org/v1/plot":                 {"bench/image", "jepsen/local"},
 	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/login", "client/stream", "identity", "node", "node/peer", "node/server", "node/session"},
 	"google.golang.org/protobuf": {
 		"api", "api/rhumbpb", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",

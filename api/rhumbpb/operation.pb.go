@@ -20,6 +20,105 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type SplitRangeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Any slot of the range.
+	Range *RangeID `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	// The first slot of the new range, 0 for the middle of the range.
+	At            uint32 `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SplitRangeRequest) Reset() {
+	*x = SplitRangeRequest{}
+	mi := &file_api_operation_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SplitRangeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SplitRangeRequest) ProtoMessage() {}
+
+func (x *SplitRangeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SplitRangeRequest.ProtoReflect.Descriptor instead.
+func (*SplitRangeRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *SplitRangeRequest) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *SplitRangeRequest) GetAt() uint32 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+type SplitRangeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The record of the new range.
+	Range         *Range `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SplitRangeResponse) Reset() {
+	*x = SplitRangeResponse{}
+	mi := &file_api_operation_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SplitRangeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SplitRangeResponse) ProtoMessage() {}
+
+func (x *SplitRangeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SplitRangeResponse.ProtoReflect.Descriptor instead.
+func (*SplitRangeResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SplitRangeResponse) GetRange() *Range {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
 // Operation is the record of a long operation; its fields are those of rhumb.Operation.
 type Operation struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -50,7 +149,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_api_operation_proto_msgTypes[0]
+	mi := &file_api_operation_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -62,7 +161,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[0]
+	mi := &file_api_operation_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -75,7 +174,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{0}
+	return file_api_operation_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Operation) GetId() uint64 {
@@ -228,7 +327,7 @@ type OperationStep struct {
 
 func (x *OperationStep) Reset() {
 	*x = OperationStep{}
-	mi := &file_api_operation_proto_msgTypes[1]
+	mi := &file_api_operation_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -240,7 +339,7 @@ func (x *OperationStep) String() string {
 func (*OperationStep) ProtoMessage() {}
 
 func (x *OperationStep) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[1]
+	mi := &file_api_operation_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -253,7 +352,7 @@ func (x *OperationStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationStep.ProtoReflect.Descriptor instead.
 func (*OperationStep) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{1}
+	return file_api_operation_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *OperationStep) GetName() string {
@@ -278,7 +377,7 @@ type ListOperationsRequest struct {
 
 func (x *ListOperationsRequest) Reset() {
 	*x = ListOperationsRequest{}
-	mi := &file_api_operation_proto_msgTypes[2]
+	mi := &file_api_operation_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -290,7 +389,7 @@ func (x *ListOperationsRequest) String() string {
 func (*ListOperationsRequest) ProtoMessage() {}
 
 func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[2]
+	mi := &file_api_operation_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -303,7 +402,7 @@ func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperationsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{2}
+	return file_api_operation_proto_rawDescGZIP(), []int{4}
 }
 
 type ListOperationsResponse struct {
@@ -315,7 +414,7 @@ type ListOperationsResponse struct {
 
 func (x *ListOperationsResponse) Reset() {
 	*x = ListOperationsResponse{}
-	mi := &file_api_operation_proto_msgTypes[3]
+	mi := &file_api_operation_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -327,7 +426,7 @@ func (x *ListOperationsResponse) String() string {
 func (*ListOperationsResponse) ProtoMessage() {}
 
 func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[3]
+	mi := &file_api_operation_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -340,7 +439,7 @@ func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperationsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{3}
+	return file_api_operation_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListOperationsResponse) GetOperations() []*Operation {
@@ -366,7 +465,7 @@ type StartOperationRequest struct {
 
 func (x *StartOperationRequest) Reset() {
 	*x = StartOperationRequest{}
-	mi := &file_api_operation_proto_msgTypes[4]
+	mi := &file_api_operation_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +477,7 @@ func (x *StartOperationRequest) String() string {
 func (*StartOperationRequest) ProtoMessage() {}
 
 func (x *StartOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[4]
+	mi := &file_api_operation_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +490,7 @@ func (x *StartOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartOperationRequest.ProtoReflect.Descriptor instead.
 func (*StartOperationRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{4}
+	return file_api_operation_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StartOperationRequest) GetKind() uint32 {
@@ -445,7 +544,7 @@ type StartOperationResponse struct {
 
 func (x *StartOperationResponse) Reset() {
 	*x = StartOperationResponse{}
-	mi := &file_api_operation_proto_msgTypes[5]
+	mi := &file_api_operation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +556,7 @@ func (x *StartOperationResponse) String() string {
 func (*StartOperationResponse) ProtoMessage() {}
 
 func (x *StartOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[5]
+	mi := &file_api_operation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +569,7 @@ func (x *StartOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartOperationResponse.ProtoReflect.Descriptor instead.
 func (*StartOperationResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{5}
+	return file_api_operation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StartOperationResponse) GetOperation() *Operation {
@@ -491,7 +590,7 @@ type ControlOperationRequest struct {
 
 func (x *ControlOperationRequest) Reset() {
 	*x = ControlOperationRequest{}
-	mi := &file_api_operation_proto_msgTypes[6]
+	mi := &file_api_operation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +602,7 @@ func (x *ControlOperationRequest) String() string {
 func (*ControlOperationRequest) ProtoMessage() {}
 
 func (x *ControlOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[6]
+	mi := &file_api_operation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +615,7 @@ func (x *ControlOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlOperationRequest.ProtoReflect.Descriptor instead.
 func (*ControlOperationRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{6}
+	return file_api_operation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ControlOperationRequest) GetOperation() uint64 {
@@ -542,7 +641,7 @@ type ControlOperationResponse struct {
 
 func (x *ControlOperationResponse) Reset() {
 	*x = ControlOperationResponse{}
-	mi := &file_api_operation_proto_msgTypes[7]
+	mi := &file_api_operation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +653,7 @@ func (x *ControlOperationResponse) String() string {
 func (*ControlOperationResponse) ProtoMessage() {}
 
 func (x *ControlOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[7]
+	mi := &file_api_operation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +666,7 @@ func (x *ControlOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlOperationResponse.ProtoReflect.Descriptor instead.
 func (*ControlOperationResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{7}
+	return file_api_operation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ControlOperationResponse) GetOperation() *Operation {
@@ -587,7 +686,7 @@ type PlanRebalanceRequest struct {
 
 func (x *PlanRebalanceRequest) Reset() {
 	*x = PlanRebalanceRequest{}
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +698,7 @@ func (x *PlanRebalanceRequest) String() string {
 func (*PlanRebalanceRequest) ProtoMessage() {}
 
 func (x *PlanRebalanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +711,7 @@ func (x *PlanRebalanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRebalanceRequest.ProtoReflect.Descriptor instead.
 func (*PlanRebalanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{8}
+	return file_api_operation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlanRebalanceRequest) GetRegion() uint32 {
@@ -636,7 +735,7 @@ type PlanRebalanceResponse struct {
 
 func (x *PlanRebalanceResponse) Reset() {
 	*x = PlanRebalanceResponse{}
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -648,7 +747,7 @@ func (x *PlanRebalanceResponse) String() string {
 func (*PlanRebalanceResponse) ProtoMessage() {}
 
 func (x *PlanRebalanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -661,7 +760,7 @@ func (x *PlanRebalanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRebalanceResponse.ProtoReflect.Descriptor instead.
 func (*PlanRebalanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{9}
+	return file_api_operation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlanRebalanceResponse) GetMoves() []*PlannedMove {
@@ -709,7 +808,7 @@ type PlannedMove struct {
 
 func (x *PlannedMove) Reset() {
 	*x = PlannedMove{}
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +820,7 @@ func (x *PlannedMove) String() string {
 func (*PlannedMove) ProtoMessage() {}
 
 func (x *PlannedMove) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +833,7 @@ func (x *PlannedMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedMove.ProtoReflect.Descriptor instead.
 func (*PlannedMove) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{10}
+	return file_api_operation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlannedMove) GetRange() *RangeID {
@@ -801,7 +900,7 @@ type RegionSpread struct {
 
 func (x *RegionSpread) Reset() {
 	*x = RegionSpread{}
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +912,7 @@ func (x *RegionSpread) String() string {
 func (*RegionSpread) ProtoMessage() {}
 
 func (x *RegionSpread) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +925,7 @@ func (x *RegionSpread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionSpread.ProtoReflect.Descriptor instead.
 func (*RegionSpread) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{11}
+	return file_api_operation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RegionSpread) GetRegion() uint32 {
@@ -872,7 +971,7 @@ type DescribeNodesRequest struct {
 
 func (x *DescribeNodesRequest) Reset() {
 	*x = DescribeNodesRequest{}
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +983,7 @@ func (x *DescribeNodesRequest) String() string {
 func (*DescribeNodesRequest) ProtoMessage() {}
 
 func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +996,7 @@ func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesRequest.ProtoReflect.Descriptor instead.
 func (*DescribeNodesRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{12}
+	return file_api_operation_proto_rawDescGZIP(), []int{14}
 }
 
 type DescribeNodesResponse struct {
@@ -909,7 +1008,7 @@ type DescribeNodesResponse struct {
 
 func (x *DescribeNodesResponse) Reset() {
 	*x = DescribeNodesResponse{}
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +1020,7 @@ func (x *DescribeNodesResponse) String() string {
 func (*DescribeNodesResponse) ProtoMessage() {}
 
 func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1033,7 @@ func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesResponse.ProtoReflect.Descriptor instead.
 func (*DescribeNodesResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{13}
+	return file_api_operation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DescribeNodesResponse) GetNodes() []*NodeHoldings {
@@ -961,7 +1060,7 @@ type NodeHoldings struct {
 
 func (x *NodeHoldings) Reset() {
 	*x = NodeHoldings{}
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -973,7 +1072,7 @@ func (x *NodeHoldings) String() string {
 func (*NodeHoldings) ProtoMessage() {}
 
 func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -986,7 +1085,7 @@ func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHoldings.ProtoReflect.Descriptor instead.
 func (*NodeHoldings) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{14}
+	return file_api_operation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeHoldings) GetNode() uint32 {
@@ -1046,7 +1145,7 @@ type GiveUpRegionRequest struct {
 
 func (x *GiveUpRegionRequest) Reset() {
 	*x = GiveUpRegionRequest{}
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +1157,7 @@ func (x *GiveUpRegionRequest) String() string {
 func (*GiveUpRegionRequest) ProtoMessage() {}
 
 func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1170,7 @@ func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionRequest.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{15}
+	return file_api_operation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GiveUpRegionRequest) GetRegion() uint32 {
@@ -1113,7 +1212,7 @@ type GiveUpRegionResponse struct {
 
 func (x *GiveUpRegionResponse) Reset() {
 	*x = GiveUpRegionResponse{}
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1224,7 @@ func (x *GiveUpRegionResponse) String() string {
 func (*GiveUpRegionResponse) ProtoMessage() {}
 
 func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1237,7 @@ func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionResponse.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{16}
+	return file_api_operation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GiveUpRegionResponse) GetLost() []*RangeID {
@@ -1166,7 +1265,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1277,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1290,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{17}
+	return file_api_operation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -1217,7 +1316,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1328,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1341,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{18}
+	return file_api_operation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -1260,7 +1359,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1371,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1384,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{19}
+	return file_api_operation_proto_rawDescGZIP(), []int{21}
 }
 
 type ListSettingsResponse struct {
@@ -1297,7 +1396,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1408,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1421,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{20}
+	return file_api_operation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -1342,7 +1441,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1453,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1466,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{21}
+	return file_api_operation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Setting) GetName() string {
@@ -1394,7 +1493,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1505,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1518,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{22}
+	return file_api_operation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1444,7 +1543,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1555,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,14 +1568,19 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{23}
+	return file_api_operation_proto_rawDescGZIP(), []int{25}
 }
 
 var File_api_operation_proto protoreflect.FileDescriptor
 
 const file_api_operation_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/operation.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"\x8d\x04\n" +
+	"\x13api/operation.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"L\n" +
+	"\x11SplitRangeRequest\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\rR\x02at\";\n" +
+	"\x12SplitRangeResponse\x12%\n" +
+	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range\"\x8d\x04\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\rR\x04kind\x12\x14\n" +
@@ -1579,7 +1683,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x13AlterSettingRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x16\n" +
-	"\x14AlterSettingResponse2\xeb\x05\n" +
+	"\x14AlterSettingResponse2\xb4\x06\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
@@ -1591,7 +1695,9 @@ const file_api_operation_proto_rawDesc = "" +
 	"RemoveNode\x12\x1b.rhumb.v1.RemoveNodeRequest\x1a\x1c.rhumb.v1.RemoveNodeResponse\x12M\n" +
 	"\fGiveUpRegion\x12\x1d.rhumb.v1.GiveUpRegionRequest\x1a\x1e.rhumb.v1.GiveUpRegionResponse\x12M\n" +
 	"\fListSettings\x12\x1d.rhumb.v1.ListSettingsRequest\x1a\x1e.rhumb.v1.ListSettingsResponse\x12M\n" +
-	"\fAlterSetting\x12\x1d.rhumb.v1.AlterSettingRequest\x1a\x1e.rhumb.v1.AlterSettingResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\fAlterSetting\x12\x1d.rhumb.v1.AlterSettingRequest\x1a\x1e.rhumb.v1.AlterSettingResponse\x12G\n" +
+	"\n" +
+	"SplitRange\x12\x1b.rhumb.v1.SplitRangeRequest\x1a\x1c.rhumb.v1.SplitRangeResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_operation_proto_rawDescOnce sync.Once
@@ -1605,72 +1711,79 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_api_operation_proto_goTypes = []any{
-	(*Operation)(nil),                // 0: rhumb.v1.Operation
-	(*OperationStep)(nil),            // 1: rhumb.v1.OperationStep
-	(*ListOperationsRequest)(nil),    // 2: rhumb.v1.ListOperationsRequest
-	(*ListOperationsResponse)(nil),   // 3: rhumb.v1.ListOperationsResponse
-	(*StartOperationRequest)(nil),    // 4: rhumb.v1.StartOperationRequest
-	(*StartOperationResponse)(nil),   // 5: rhumb.v1.StartOperationResponse
-	(*ControlOperationRequest)(nil),  // 6: rhumb.v1.ControlOperationRequest
-	(*ControlOperationResponse)(nil), // 7: rhumb.v1.ControlOperationResponse
-	(*PlanRebalanceRequest)(nil),     // 8: rhumb.v1.PlanRebalanceRequest
-	(*PlanRebalanceResponse)(nil),    // 9: rhumb.v1.PlanRebalanceResponse
-	(*PlannedMove)(nil),              // 10: rhumb.v1.PlannedMove
-	(*RegionSpread)(nil),             // 11: rhumb.v1.RegionSpread
-	(*DescribeNodesRequest)(nil),     // 12: rhumb.v1.DescribeNodesRequest
-	(*DescribeNodesResponse)(nil),    // 13: rhumb.v1.DescribeNodesResponse
-	(*NodeHoldings)(nil),             // 14: rhumb.v1.NodeHoldings
-	(*GiveUpRegionRequest)(nil),      // 15: rhumb.v1.GiveUpRegionRequest
-	(*GiveUpRegionResponse)(nil),     // 16: rhumb.v1.GiveUpRegionResponse
-	(*RemoveNodeRequest)(nil),        // 17: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 18: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 19: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 20: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 21: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 22: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 23: rhumb.v1.AlterSettingResponse
-	(*RangeID)(nil),                  // 24: rhumb.v1.RangeID
-	(*Node)(nil),                     // 25: rhumb.v1.Node
+	(*SplitRangeRequest)(nil),        // 0: rhumb.v1.SplitRangeRequest
+	(*SplitRangeResponse)(nil),       // 1: rhumb.v1.SplitRangeResponse
+	(*Operation)(nil),                // 2: rhumb.v1.Operation
+	(*OperationStep)(nil),            // 3: rhumb.v1.OperationStep
+	(*ListOperationsRequest)(nil),    // 4: rhumb.v1.ListOperationsRequest
+	(*ListOperationsResponse)(nil),   // 5: rhumb.v1.ListOperationsResponse
+	(*StartOperationRequest)(nil),    // 6: rhumb.v1.StartOperationRequest
+	(*StartOperationResponse)(nil),   // 7: rhumb.v1.StartOperationResponse
+	(*ControlOperationRequest)(nil),  // 8: rhumb.v1.ControlOperationRequest
+	(*ControlOperationResponse)(nil), // 9: rhumb.v1.ControlOperationResponse
+	(*PlanRebalanceRequest)(nil),     // 10: rhumb.v1.PlanRebalanceRequest
+	(*PlanRebalanceResponse)(nil),    // 11: rhumb.v1.PlanRebalanceResponse
+	(*PlannedMove)(nil),              // 12: rhumb.v1.PlannedMove
+	(*RegionSpread)(nil),             // 13: rhumb.v1.RegionSpread
+	(*DescribeNodesRequest)(nil),     // 14: rhumb.v1.DescribeNodesRequest
+	(*DescribeNodesResponse)(nil),    // 15: rhumb.v1.DescribeNodesResponse
+	(*NodeHoldings)(nil),             // 16: rhumb.v1.NodeHoldings
+	(*GiveUpRegionRequest)(nil),      // 17: rhumb.v1.GiveUpRegionRequest
+	(*GiveUpRegionResponse)(nil),     // 18: rhumb.v1.GiveUpRegionResponse
+	(*RemoveNodeRequest)(nil),        // 19: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 20: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 21: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 22: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 23: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 24: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 25: rhumb.v1.AlterSettingResponse
+	(*RangeID)(nil),                  // 26: rhumb.v1.RangeID
+	(*Range)(nil),                    // 27: rhumb.v1.Range
+	(*Node)(nil),                     // 28: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	24, // 0: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
-	1,  // 1: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
-	0,  // 2: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	24, // 3: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
-	0,  // 4: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
-	0,  // 5: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
-	10, // 6: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
-	11, // 7: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
-	24, // 8: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
-	14, // 9: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	24, // 10: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
-	25, // 11: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	21, // 12: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	2,  // 13: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	4,  // 14: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	6,  // 15: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	8,  // 16: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
-	12, // 17: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	17, // 18: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	15, // 19: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
-	19, // 20: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	22, // 21: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	3,  // 22: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	5,  // 23: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	7,  // 24: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	9,  // 25: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	13, // 26: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	18, // 27: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	16, // 28: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
-	20, // 29: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	23, // 30: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	22, // [22:31] is the sub-list for method output_type
-	13, // [13:22] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	26, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
+	27, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
+	26, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	3,  // 3: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
+	2,  // 4: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
+	26, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	2,  // 6: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
+	2,  // 7: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
+	12, // 8: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
+	13, // 9: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
+	26, // 10: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	16, // 11: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
+	26, // 12: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
+	28, // 13: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	23, // 14: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	4,  // 15: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	6,  // 16: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	8,  // 17: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	10, // 18: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
+	14, // 19: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	19, // 20: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	17, // 21: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	21, // 22: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	24, // 23: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	0,  // 24: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
+	5,  // 25: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	7,  // 26: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	9,  // 27: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	11, // 28: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	15, // 29: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	20, // 30: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	18, // 31: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	22, // 32: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	25, // 33: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 34: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	25, // [25:35] is the sub-list for method output_type
+	15, // [15:25] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }
@@ -1685,7 +1798,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -41,6 +41,9 @@ type slot struct {
 	// gone is true once the copy is being discarded or replaced; another slot takes its place.
 	// installing is true while it is replaced, which may fail.
 	gone, installing bool
+	// removed is true if metadata dropped the range while the copy was installed. The slot that takes its place is
+	// dropped then.
+	removed bool
 
 	// sweep is the running search for records of dropped tables, or nil. unswept is true if some had to
 	// stay until the log is trimmed further.
@@ -327,6 +330,10 @@ func (h *Host) updateRanges(ranges []*rhumb.Range) {
 		placed := d.IsReplica(h.cfg.Self.Node)
 		switch {
 		case !ok && !placed:
+			h.forgetUnborn(d.ID)
+			continue
+		case !ok && h.isUnborn(d):
+			h.noteUnborn(d)
 			continue
 		case ok && !placed:
 			// News may arrive out of order: only a record that the replica does not know yet removes it.
@@ -355,6 +362,12 @@ func (h *Host) setRecord(s *slot, d *rhumb.Range) {
 	if s.gone {
 		return
 	}
+	// An empty copy has nothing to divide.
+	if !s.made && s.last != d.LastSlot() {
+		s.last = d.LastSlot()
+		h.indexSlots()
+		h.settleUnborn()
+	}
 	s.r.Describe(d)
 	now := h.rt.Now()
 	for _, n := range d.Replicas {
@@ -375,6 +388,10 @@ func (h *Host) tryActivate(s *slot) {
 		return
 	}
 	over := h.leases.waitedOut(s.id, epoch)
+	// No lease of an earlier epoch can exist, because there was none.
+	if d := s.desc.Load(); d != nil && replica.BeginsWithoutAsking(d, epoch) {
+		over = true
+	}
 	if h.cfg.Probe != nil {
 		over = h.cfg.Probe.WaitedOut(s.id, over)
 	}
