@@ -24,7 +24,7 @@
 //
 // A region may be removed. Its records keep their home, and nodes of another region serve them, so nothing changes for a
 // program except the distance. A client whose region was removed still begins its searches there, because its records are
-// there; what is placed by location is created in a region that stays. Config.From may hold the former name as long as no
+// there; a record that is placed by location is created in a region that stays. Config.From may hold the former name as long as no
 // other region has it.
 //
 // The client caches the homes it finds (Config.HomesMax), because homes do not change: after

@@ -91,9 +91,9 @@ func (c *Client) RemoveRegion(ctx context.Context, region, into rhumb.RegionID) 
 }
 
 // A region is given up in two requests, so that a person can decide in between: the first one describes the loss, the second one repeats
-// its size. Programs should not decide this by themselves: whether a region is lost for good is not visible from inside the cluster.
+// its size. A program should not decide this: whether a region is lost for good is not visible from inside the cluster.
 
-// RegionLoss is what is lost with a region whose nodes are all dead.
+// RegionLoss lists the losses with a region whose nodes are all dead.
 type RegionLoss struct {
 	// Ranges have no copy on any node of another region.
 	Ranges []rhumb.RangeID

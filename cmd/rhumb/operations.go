@@ -15,7 +15,7 @@ import (
 )
 
 // The commands of this file only start and watch. The metadata leader does the work, whoever that is at the moment, so a command may be
-// interrupted at any time: what it has started goes on, and another command can watch it. For the same reason a command that waits
+// interrupted at any time: the operation continues, and another command can watch it. For the same reason a command that waits
 // ignores errors of single requests. The node that it asks may be the one that is being removed.
 
 // operationCommands are `rhumb operation` and `rhumb setting`, and the commands that start long operations.
@@ -170,7 +170,7 @@ func (oc *operationCommands) listOperations(ctx context.Context, c *client.Clien
 	if err != nil {
 		return err
 	}
-	// Those that are not over are always shown, however many there are: they are what an operator looks for.
+	// Those that are not over are always shown, however many there are: an operator looks for them.
 	over := 0
 	for _, o := range list {
 		if o.State.IsOver() {
@@ -311,7 +311,7 @@ func (oc *operationCommands) finish(c *client.Client, o *rhumb.Operation) error 
 // nodeCommands are the commands of `rhumb node` that change who takes part in the cluster.
 func (oc *operationCommands) nodeCommands() []*cobra.Command {
 	// The three commands belong together: the first two make a node empty, the third one removes an empty one. A dead node may skip the
-	// first step, because repair empties it by itself.
+	// first step, because repair empties it.
 	decommission := &cobra.Command{
 		Use: "decommission NODE", Short: "Move everything away from a node, for good",
 		Long: `Move all copies, all primaries and the vote away from a node, live or dead, under load and without refused writes. The node serves

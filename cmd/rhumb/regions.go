@@ -181,7 +181,7 @@ func regionByName(c *client.Client, name string) (rhumb.Region, error) {
 	return rhumb.Region{}, rhumb.Ef("rhumb.region", rhumb.NotFound, "there is no region %q; list regions with `rhumb region ls`", name)
 }
 
-// lossDoc is what was lost with a region.
+// lossDoc lists the losses with a region.
 type lossDoc struct {
 	Region string   `json:"region"`
 	Into   string   `json:"into"`
@@ -189,7 +189,7 @@ type lossDoc struct {
 	Tables []string `json:"tables"`
 }
 
-// giveUpRegion describes what is lost with a region, asks for its name, and removes it.
+// giveUpRegion describes the loss, asks for its name, and removes it.
 func (oc *operationCommands) giveUpRegion(ctx context.Context, c *client.Client, r rhumb.Region, into rhumb.RegionID, yes bool) error {
 	loss, err := c.DescribeLoss(ctx, r.ID, into)
 	if err != nil {
@@ -200,7 +200,7 @@ func (oc *operationCommands) giveUpRegion(ctx context.Context, c *client.Client,
 	for _, id := range loss.Ranges {
 		doc.Ranges = append(doc.Ranges, id.String())
 	}
-	// The lists come from this client's copy of the metadata, and only describe. What is lost is decided by the metadata, which
+	// The lists come from this client's copy of the metadata, and only describe. The metadata decides about the loss: it
 	// compares the number of ranges.
 	kept := 0
 	for _, rg := range c.Ranges() {

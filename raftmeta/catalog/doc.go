@@ -44,7 +44,7 @@
 // the region whose nodes have its ranges ([State.HostRegion]), and loses its name.
 //
 // Long operations are records too ([StartOperation]). They say what an operator wants and how far that is; commands about ranges
-// and nodes carry it out. Marks on nodes, ranges and regions (Leaving, Into) tell everybody else what is going on, so that
+// and nodes carry it out. Marks on nodes, ranges and regions (Leaving, Into) show everybody else the state of the change, so that
 // nobody has to read operations to decide something. Ending an operation takes its marks back in the same step.
 //
 // # Invariants

@@ -169,7 +169,7 @@ func (c StartOperation) applyTo(t *tx) Result {
 		n, _ := t.nodes.get(uint64(c.Node))
 		t.setLeavingNode(n, true)
 	}
-	// The marks and the record change in one step: there is no operation whose nodes are not marked, and no mark without an
+	// The marks and the record change in one step: every operation has its marks, and nobody finds a mark without an
 	// operation that explains it.
 	if c.Kind == rhumb.OperationRemoveRegion {
 		t.beginRemoval(c)

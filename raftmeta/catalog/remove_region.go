@@ -22,12 +22,12 @@ import (
 // begin. With the mark in the catalog, all of them decide by the same state, and a leader that takes over continues where
 // the last one stopped.
 
-// RemoveRegion ends the removal of a region that has no nodes any more: its name is free. With Force it gives up a region
+// RemoveRegion ends the removal of a region that has no nodes any more: its name is free. With Force it drops a region
 // whose nodes are all dead, in one step: its nodes are forgotten; its ranges move to Into as far as other nodes have copies; the
-// other ranges are removed, and with them what they held.
+// other ranges are removed, and with them their records.
 //
-// Lost is the number of ranges that the operator was told would be removed, else Conflict: the decision was about another state.
-// A region that was removed is no error.
+// Lost is the number of ranges that the operator was shown, else Conflict: the decision was about another state.
+// Repeating the command changes nothing.
 type RemoveRegion struct {
 	Region, Into rhumb.RegionID
 	Force        bool
@@ -195,7 +195,7 @@ func (t *tx) removeRegion(id rhumb.RegionID, lost uint32) {
 	t.putRegion(&next)
 }
 
-// applyForce gives up a region whose nodes are all dead.
+// applyForce drops a region whose nodes are all dead.
 func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	const op rhumb.Op = "catalog.RemoveRegion"
 	into, known := t.Region(c.Into)
@@ -226,7 +226,7 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	t.setInto(c.Region, c.Into)
 	for _, n := range t.freezeState().nodes.all() {
 		if n.Region == c.Region {
-			// As by ForgetNode. A node that returns all the same is told, and stops.
+			// As by ForgetNode. A node that returns all the same is refused, and stops.
 			next := *n
 			next.Forgotten, next.Leaving = true, false
 			t.putNode(&next)
@@ -238,7 +238,7 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 }
 
 // keptBlock returns a block of hash slots that would lose some of its ranges and keep others: names that are hashed into it
-// would have no range, so it cannot stay, and what is left of it must not go.
+// would have no range, so it cannot stay, and its other ranges must not go.
 func (s *State) keptBlock(lost []*rhumb.Range) *rhumb.Block {
 	goes := make(map[rhumb.RangeID]bool, len(lost))
 	blocks := make(map[*rhumb.Block]bool)

@@ -27,7 +27,7 @@
 // what an earlier plan has done. A new metadata leader makes the next plan as the old one would have, and a command that was
 // lost, or refused because a range had changed, is planned again. A copy leaves a range only when as many others as the
 // class has replicas are in sync, so a move never makes data less safe than it was. At most sixteen ranges of an operation
-// move at a time. An obstacle is named in the operation, so that an operator sees what it waits for.
+// move at a time. An obstacle is named in the operation, so that an operator sees the reason of a delay.
 //
 // Repair ([Planner.Repair]): a node that was dead for long enough counts as gone, and its copies are created elsewhere. It
 // keeps its place in the records until the new copies are in sync, because it may return.

@@ -211,7 +211,7 @@ func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (pha
 // addCopies adds the copies that a range lacks without those that leave.
 func (m *mover) addCopies(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, wanted int) (waits string, added bool) {
 	// If the node has its copy and a copy elsewhere is lost meanwhile, another node replaces that one. Otherwise the copy that is to leave
-	// would stay for ever, as the last one that is needed.
+	// would stay, as the last one that is needed.
 	if to != rhumb.NoNode && !r.IsReplica(to) {
 		if !m.s.TakesCopies(to) {
 			return fmt.Sprintf("%s takes no copies at the moment", to), false
@@ -477,7 +477,7 @@ func (m *mover) unmark() {
 		if len(r.Leaving) == 0 || len(m.out) >= PlanMax {
 			continue
 		}
-		// A copy that is one too many goes on leaving.
+		// A surplus copy continues to leave.
 		if m.surplus(r, moved) {
 			continue
 		}

@@ -139,6 +139,17 @@ func TestCancelledMove(t *testing.T) {
 	}
 }
 
+// TestReplaceWhileAnotherNodeIsDead replaces a node while another copy of its ranges is lost for good. The ranges get a copy on a third
+// node too: the replacement would wait for ever otherwise, because two of three copies elsewhere are not enough.
+func TestReplaceWhileAnotherNodeIsDead(t *testing.T) {
+	w := grow(t, 5)
+	w.fence(2)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationReplace, Node: 1, Target: 4, By: "ann", At: time.Unix(0, 0)})
+	if o := w.run(1, 2); o.State != rhumb.OperationDone || holds(w.s, 1) != 0 {
+		t.Errorf("%+v, n1 holds %d", o, holds(w.s, 1))
+	}
+}
+
 // TestProgressInBytes counts bytes with ranges, and never back: not when a range grows, nor when its size is unknown for a while.
 func TestProgressInBytes(t *testing.T) {
 	w := grow(t, 4)

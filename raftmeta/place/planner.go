@@ -131,7 +131,7 @@ func (p *Planner) isGone(now time.Duration, id rhumb.NodeID, d time.Duration) bo
 }
 
 // farewell is how long a removed node stays a member of the metadata group. Meanwhile it gets the entry that removes it, and
-// stops by itself. A node that is cut off before would wait for its former peers, and serve nobody, until it starts again.
+// stops. A node that is cut off before would wait for its former peers, and serve nobody, until it starts again.
 const farewell = 2 * time.Second
 
 // MayCutOff reports whether a node was removed for good long enough ago to have learned of it.

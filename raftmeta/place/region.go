@@ -27,7 +27,7 @@ func (m *mover) advanceRegion(o *rhumb.Operation) {
 	// leader has begun is continued, and none is done twice.
 	switch {
 	case t.left > 0:
-	// Planner.Voters gives the vote to another node by itself, because the node is leaving.
+	// Planner.Voters gives the vote to another node, because the node is leaving.
 	case voter >= 0:
 		step, t.waits = 1, fmt.Sprintf("another node is to get the vote of %s in the metadata group", nodes[voter].ID)
 	case len(nodes) > 0:
@@ -113,7 +113,7 @@ func PlanRegionRemoval(s *catalog.State, id, into rhumb.RegionID) (host rhumb.Re
 	return 0, strings.Join(reasons, "; ")
 }
 
-// NearestHost returns the region that takes what is left of a region which is given up: the nearest one with a live node, or else the
+// NearestHost returns the region that takes the remaining ranges of a region that is dropped: the nearest one with a live node, or else the
 // nearest one. It is 0 if there is no other region.
 func NearestHost(s *catalog.State, id rhumb.RegionID) rhumb.RegionID {
 	var best rhumb.RegionID
@@ -152,7 +152,7 @@ func whyNotInto(s *catalog.State, gone, into rhumb.Region) string {
 			n, ok := s.Node(id)
 			return ok && n.Region == gone.ID
 		})
-		// The ranges of a dropped class disappear by themselves.
+		// The ranges of a dropped class disappear soon.
 		if judged[at] || class.Dropping || at.at != gone.ID && !hasCopy {
 			continue
 		}
@@ -160,7 +160,7 @@ func whyNotInto(s *catalog.State, gone, into rhumb.Region) string {
 		if at.at == gone.ID {
 			at.at = into.ID
 		}
-		// What newPool counts is what the planner will find later, so a plan that is accepted here does not get stuck for want of
+		// The planner will find the nodes that newPool counts, so a plan that is accepted here does not get stuck for want of
 		// nodes, unless some die meanwhile.
 		host, _ := s.Region(at.at)
 		p := newPool(s, at.at, class.Settings)
