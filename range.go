@@ -13,6 +13,14 @@ type Region struct {
 	// Dead reports that no node of the region has been alive for a while. Clients create names
 	// elsewhere without asking a dead region whether they exist.
 	Dead bool `json:"dead,omitempty"`
+	// Into, if not 0, is the region whose nodes take the ranges of this one, because this one is being removed or was. The
+	// keys of the ranges keep their home. It may have been removed since, into another one.
+	Into RegionID `json:"into,omitempty"`
+	// Removed reports that the region has no nodes any more and never gets any. Its name has got a suffix, so that
+	// another region can have it.
+	Removed bool `json:"removed,omitempty"`
+	// Lost is the number of ranges that were given up when the region was removed by force: nobody had a copy.
+	Lost uint32 `json:"lost_ranges,omitempty"`
 }
 
 // RegionDistance is the measured round trip between two regions, A below B.

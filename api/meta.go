@@ -56,12 +56,15 @@ func DecodeIdentity(m *rhumbpb.Identity) (rhumb.NodeIdentity, error) {
 
 // EncodeRegion returns the message for a region.
 func EncodeRegion(r rhumb.Region) *rhumbpb.Region {
-	return &rhumbpb.Region{Id: uint32(r.ID), Name: r.Name, Location: EncodePoint(r.Location), Dead: r.Dead}
+	return &rhumbpb.Region{Id: uint32(r.ID), Name: r.Name, Location: EncodePoint(r.Location), Dead: r.Dead, Into: uint32(r.Into), Removed: r.Removed, Lost: r.Lost}
 }
 
 // DecodeRegion returns a region.
 func DecodeRegion(m *rhumbpb.Region) rhumb.Region {
-	return rhumb.Region{ID: rhumb.RegionID(m.GetId()), Name: m.GetName(), Location: DecodePoint(m.GetLocation()), Dead: m.GetDead()}
+	return rhumb.Region{
+		ID: rhumb.RegionID(m.GetId()), Name: m.GetName(), Location: DecodePoint(m.GetLocation()), Dead: m.GetDead(),
+		Into: rhumb.RegionID(m.GetInto()), Removed: m.GetRemoved(), Lost: m.GetLost(),
+	}
 }
 
 // EncodeNode returns the message for the record of a node.

@@ -180,6 +180,11 @@ func locationOf(stored []byte, field string) *rhumb.Point {
 func (c *Client) nearestRegion(t *Table, at *rhumb.Point) rhumb.RegionID {
 	// Only regions with hash slots of the class can hold the record.
 	with := c.meta.regionsWith(t.info.Class)
+	// New records would have to move with a region that is being removed. Records that exist are found there as before, and this
+	// applies to creations that are placed by location, or by nothing, only.
+	if slices.ContainsFunc(with, func(r rhumb.Region) bool { return r.Into == 0 }) {
+		with = slices.DeleteFunc(with, func(r rhumb.Region) bool { return r.Into != 0 })
+	}
 	// A write to a dead region would fail, so the record is created in the nearest living one.
 	if slices.ContainsFunc(with, func(r rhumb.Region) bool { return !r.Dead }) {
 		with = slices.DeleteFunc(with, func(r rhumb.Region) bool { return r.Dead })

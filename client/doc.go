@@ -22,6 +22,11 @@
 //	Batch                    follows the rule of its first mutation; all others are written to the same home
 //	WriteMany                follows the rule of each mutation
 //
+// A region may be removed. Its records keep their home, and nodes of another region serve them, so nothing changes for a
+// program except the distance. A client whose region was removed still begins its searches there, because its records are
+// there; a record that is placed by location is created in a region that stays. Config.From may hold the former name as long as no
+// other region has it.
+//
 // The client caches the homes it finds (Config.HomesMax), because homes do not change: after
 // somebody deletes a record, the next patch of this client creates it there again. Local forbids
 // the search: only a record here counts. Receipt.Searched is the number of other regions that were

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -280,17 +281,26 @@ func (m *metadata) hashBlock(t *Table, region rhumb.RegionID) (rhumb.Block, bool
 	return b, ok
 }
 
-// regionByName returns a region, or an error of kind NotFound that lists the regions.
+// regionByName returns a region, or an error of kind NotFound that lists the regions. The former name of a removed region finds
+// it as long as no other region has the name: programs that were configured with it keep finding their records, which have
+// kept their homes.
 func (m *metadata) regionByName(name string) (rhumb.Region, error) {
 	const op rhumb.Op = "client"
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	var names []string
+	var removed rhumb.Region
 	for _, r := range m.regions {
 		if r.Name == name {
 			return r, nil
 		}
+		if former, _, _ := strings.Cut(r.Name, "~"); r.Removed && former == name && r.ID > removed.ID {
+			removed = r
+		}
 		names = append(names, r.Name)
+	}
+	if removed.ID != 0 {
+		return removed, nil
 	}
 	slices.Sort(names)
 	return rhumb.Region{}, rhumb.Ef(op, rhumb.NotFound, "there is no region %q; the regions are %v", name, names)

@@ -77,6 +77,55 @@ func (c *Client) StartOperation(ctx context.Context, o rhumb.Operation) (*rhumb.
 	return api.DecodeOperation(resp.GetOperation()), nil
 }
 
+// RemoveRegion starts the removal of a region. into takes its ranges; 0 leaves the choice to the cluster. The error kind Conflict
+// says what keeps the region, and what would help.
+func (c *Client) RemoveRegion(ctx context.Context, region, into rhumb.RegionID) (*rhumb.Operation, error) {
+	q := &rhumbpb.StartOperationRequest{Kind: uint32(rhumb.OperationRemoveRegion), Region: uint32(region), Into: uint32(into)}
+	resp, err := askOperations(ctx, c, "client.Client.RemoveRegion", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.StartOperationResponse, error) {
+		return oc.StartOperation(ctx, q)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return api.DecodeOperation(resp.GetOperation()), nil
+}
+
+// A region is given up in two requests, so that a person can decide in between: the first one describes the loss, the second one repeats
+// its size. A program should not decide this: whether a region is lost for good is not visible from inside the cluster.
+
+// RegionLoss lists the losses with a region whose nodes are all dead.
+type RegionLoss struct {
+	// Ranges have no copy on any node of another region.
+	Ranges []rhumb.RangeID
+	// Into takes the other ranges of the region.
+	Into rhumb.RegionID
+}
+
+// DescribeLoss returns what GiveUpRegion would lose. The error kind Conflict means that the region is not lost.
+func (c *Client) DescribeLoss(ctx context.Context, region, into rhumb.RegionID) (RegionLoss, error) {
+	return c.giveUpRegion(ctx, &rhumbpb.GiveUpRegionRequest{Region: uint32(region), Into: uint32(into), DryRun: true})
+}
+
+// GiveUpRegion removes a region whose nodes are all dead, and everything that only they had. seen is what DescribeLoss returned; if
+// the loss has changed since, the error kind is Conflict.
+func (c *Client) GiveUpRegion(ctx context.Context, region rhumb.RegionID, seen RegionLoss) (RegionLoss, error) {
+	return c.giveUpRegion(ctx, &rhumbpb.GiveUpRegionRequest{Region: uint32(region), Into: uint32(seen.Into), Lost: uint32(len(seen.Ranges))})
+}
+
+func (c *Client) giveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRequest) (RegionLoss, error) {
+	resp, err := askOperations(ctx, c, "client.Client.GiveUpRegion", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.GiveUpRegionResponse, error) {
+		return oc.GiveUpRegion(ctx, q)
+	})
+	if err != nil {
+		return RegionLoss{}, err
+	}
+	out := RegionLoss{Into: rhumb.RegionID(resp.GetInto())}
+	for _, id := range resp.GetLost() {
+		out.Ranges = append(out.Ranges, api.DecodeRangeID(id))
+	}
+	return out, nil
+}
+
 // PlannedMove is one copy of a range that balance would move. Sizes are 0 if they are not known.
 type PlannedMove struct {
 	Range rhumb.RangeID

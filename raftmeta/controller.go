@@ -130,6 +130,10 @@ func (c *controller) wallClock() time.Time {
 	return c.config.WallClock()
 }
 
+// What the controller proposes is always decided on the state that its own node has applied, and every command names the version
+// of the record that it is about. So a controller that does not know yet that it leads no longer does no harm: its commands are
+// refused by the version, or by Raft.
+
 // canServe reports whether a node may get a range back.
 func (c *controller) canServe(r *rhumb.Range, id rhumb.NodeID) bool {
 	c.evidence.mu.Lock()
@@ -265,7 +269,7 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 		d.config.logger().Warn("a replica of the metadata lost entries; removing and readmitting it", "replica", id)
 		return d.proposeMembers(memberChange(raftpb.ConfChangeRemoveNode, id))
 	}
-	if id := d.removedMember(); id != 0 {
+	if id := d.removedMember(func(id rhumb.NodeID) bool { return planner.MayCutOff(now, id) }); id != 0 {
 		return d.proposeMembers(memberChange(raftpb.ConfChangeRemoveNode, id))
 	}
 	if id := d.missingLearner(); id != 0 {
@@ -316,11 +320,11 @@ func (d *driver) proposeMembers(changes ...*raftpb.ConfChangeSingle) bool {
 	return true
 }
 
-// removedMember returns a member without a vote whose node was removed from the cluster, or 0. A removed node that still has a
-// vote loses the vote first (place.Planner.Voters).
-func (d *driver) removedMember() uint64 {
+// removedMember returns a member without a vote whose node was removed from the cluster, and may be cut off, or 0. A removed node
+// that still has a vote loses the vote first (place.Planner.Voters).
+func (d *driver) removedMember(may func(rhumb.NodeID) bool) uint64 {
 	for _, id := range d.conf.GetLearners() {
-		if n, ok := d.state.Node(rhumb.NodeID(id)); ok && n.Forgotten {
+		if n, ok := d.state.Node(rhumb.NodeID(id)); ok && n.Forgotten && may(n.ID) {
 			return id
 		}
 	}

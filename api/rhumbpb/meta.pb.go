@@ -348,7 +348,11 @@ type Region struct {
 	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Location *Point                 `protobuf:"bytes,3,opt,name=location,proto3" json:"location,omitempty"`
 	// All nodes of the region have been fenced for a while. New names are created without asking it.
-	Dead          bool `protobuf:"varint,40,opt,name=dead,proto3" json:"dead,omitempty"`
+	Dead bool `protobuf:"varint,40,opt,name=dead,proto3" json:"dead,omitempty"`
+	// The region whose nodes have its ranges, if it is being removed or was; the ranges given up with it.
+	Into          uint32 `protobuf:"varint,50,opt,name=into,proto3" json:"into,omitempty"`
+	Removed       bool   `protobuf:"varint,51,opt,name=removed,proto3" json:"removed,omitempty"`
+	Lost          uint32 `protobuf:"varint,52,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -409,6 +413,27 @@ func (x *Region) GetDead() bool {
 		return x.Dead
 	}
 	return false
+}
+
+func (x *Region) GetInto() uint32 {
+	if x != nil {
+		return x.Into
+	}
+	return 0
+}
+
+func (x *Region) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
+func (x *Region) GetLost() uint32 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
 }
 
 type Node struct {
@@ -1348,12 +1373,15 @@ const file_api_meta_proto_rawDesc = "" +
 	"\bIdentity\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05store\x18\x02 \x01(\fR\x05store\x12\x12\n" +
-	"\x04boot\x18\x03 \x01(\x04R\x04boot\"m\n" +
+	"\x04boot\x18\x03 \x01(\x04R\x04boot\"\xaf\x01\n" +
 	"\x06Region\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12+\n" +
 	"\blocation\x18\x03 \x01(\v2\x0f.rhumb.v1.PointR\blocation\x12\x12\n" +
-	"\x04dead\x18( \x01(\bR\x04dead\"\xcf\x03\n" +
+	"\x04dead\x18( \x01(\bR\x04dead\x12\x12\n" +
+	"\x04into\x182 \x01(\rR\x04into\x12\x18\n" +
+	"\aremoved\x183 \x01(\bR\aremoved\x12\x12\n" +
+	"\x04lost\x184 \x01(\rR\x04lost\"\xcf\x03\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +

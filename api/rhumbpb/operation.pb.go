@@ -452,11 +452,13 @@ func (x *ListOperationsResponse) GetOperations() []*Operation {
 type StartOperationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of an rhumb.OperationKind.
-	Kind          uint32   `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Node          uint32   `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
-	Target        uint32   `protobuf:"varint,3,opt,name=target,proto3" json:"target,omitempty"`
-	Region        uint32   `protobuf:"varint,4,opt,name=region,proto3" json:"region,omitempty"`
-	Range         *RangeID `protobuf:"bytes,5,opt,name=range,proto3" json:"range,omitempty"`
+	Kind   uint32   `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Node   uint32   `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	Target uint32   `protobuf:"varint,3,opt,name=target,proto3" json:"target,omitempty"`
+	Region uint32   `protobuf:"varint,4,opt,name=region,proto3" json:"region,omitempty"`
+	Range  *RangeID `protobuf:"bytes,5,opt,name=range,proto3" json:"range,omitempty"`
+	// The region that takes the ranges of a region that is removed; 0 leaves the choice to the cluster.
+	Into          uint32 `protobuf:"varint,6,opt,name=into,proto3" json:"into,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -524,6 +526,13 @@ func (x *StartOperationRequest) GetRange() *RangeID {
 		return x.Range
 	}
 	return nil
+}
+
+func (x *StartOperationRequest) GetInto() uint32 {
+	if x != nil {
+		return x.Into
+	}
+	return 0
 }
 
 type StartOperationResponse struct {
@@ -1121,6 +1130,130 @@ func (x *NodeHoldings) GetOperation() uint64 {
 	return 0
 }
 
+type GiveUpRegionRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Region uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
+	// The region that takes the ranges that other regions have copies of; 0 leaves the choice to the cluster.
+	Into uint32 `protobuf:"varint,2,opt,name=into,proto3" json:"into,omitempty"`
+	// Only report what would be lost.
+	DryRun bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The number of ranges that the caller knows would be lost.
+	Lost          uint32 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GiveUpRegionRequest) Reset() {
+	*x = GiveUpRegionRequest{}
+	mi := &file_api_operation_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GiveUpRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GiveUpRegionRequest) ProtoMessage() {}
+
+func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GiveUpRegionRequest.ProtoReflect.Descriptor instead.
+func (*GiveUpRegionRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GiveUpRegionRequest) GetRegion() uint32 {
+	if x != nil {
+		return x.Region
+	}
+	return 0
+}
+
+func (x *GiveUpRegionRequest) GetInto() uint32 {
+	if x != nil {
+		return x.Into
+	}
+	return 0
+}
+
+func (x *GiveUpRegionRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *GiveUpRegionRequest) GetLost() uint32 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+type GiveUpRegionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ranges that were lost, or would be.
+	Lost          []*RangeID `protobuf:"bytes,1,rep,name=lost,proto3" json:"lost,omitempty"`
+	Into          uint32     `protobuf:"varint,2,opt,name=into,proto3" json:"into,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GiveUpRegionResponse) Reset() {
+	*x = GiveUpRegionResponse{}
+	mi := &file_api_operation_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GiveUpRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GiveUpRegionResponse) ProtoMessage() {}
+
+func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GiveUpRegionResponse.ProtoReflect.Descriptor instead.
+func (*GiveUpRegionResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *GiveUpRegionResponse) GetLost() []*RangeID {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+func (x *GiveUpRegionResponse) GetInto() uint32 {
+	if x != nil {
+		return x.Into
+	}
+	return 0
+}
+
 type RemoveNodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -1132,7 +1265,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1277,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1290,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{17}
+	return file_api_operation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -1183,7 +1316,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1328,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1341,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{18}
+	return file_api_operation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -1226,7 +1359,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1371,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1384,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{19}
+	return file_api_operation_proto_rawDescGZIP(), []int{21}
 }
 
 type ListSettingsResponse struct {
@@ -1263,7 +1396,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1275,7 +1408,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1288,7 +1421,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{20}
+	return file_api_operation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -1308,7 +1441,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1453,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1466,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{21}
+	return file_api_operation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Setting) GetName() string {
@@ -1360,7 +1493,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1372,7 +1505,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1385,7 +1518,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{22}
+	return file_api_operation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1410,7 +1543,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1555,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1568,7 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{23}
+	return file_api_operation_proto_rawDescGZIP(), []int{25}
 }
 
 var File_api_operation_proto protoreflect.FileDescriptor
@@ -1480,13 +1613,14 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x16ListOperationsResponse\x123\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x13.rhumb.v1.OperationR\n" +
-	"operations\"\x98\x01\n" +
+	"operations\"\xac\x01\n" +
 	"\x15StartOperationRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x16\n" +
 	"\x06target\x18\x03 \x01(\rR\x06target\x12\x16\n" +
 	"\x06region\x18\x04 \x01(\rR\x06region\x12'\n" +
-	"\x05range\x18\x05 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\"K\n" +
+	"\x05range\x18\x05 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x12\n" +
+	"\x04into\x18\x06 \x01(\rR\x04into\"K\n" +
 	"\x16StartOperationResponse\x121\n" +
 	"\toperation\x18\x01 \x01(\v2\x13.rhumb.v1.OperationR\toperation\"O\n" +
 	"\x17ControlOperationRequest\x12\x1c\n" +
@@ -1526,7 +1660,15 @@ const file_api_operation_proto_rawDesc = "" +
 	"\tprimaries\x18\x03 \x01(\rR\tprimaries\x12\x14\n" +
 	"\x05voter\x18\x04 \x01(\bR\x05voter\x12\x14\n" +
 	"\x05stays\x18\x05 \x01(\tR\x05stays\x12\x1c\n" +
-	"\toperation\x18\x06 \x01(\x04R\toperation\"=\n" +
+	"\toperation\x18\x06 \x01(\x04R\toperation\"n\n" +
+	"\x13GiveUpRegionRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
+	"\x04into\x18\x02 \x01(\rR\x04into\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x12\n" +
+	"\x04lost\x18\x04 \x01(\rR\x04lost\"Q\n" +
+	"\x14GiveUpRegionResponse\x12%\n" +
+	"\x04lost\x18\x01 \x03(\v2\x11.rhumb.v1.RangeIDR\x04lost\x12\x12\n" +
+	"\x04into\x18\x02 \x01(\rR\x04into\"=\n" +
 	"\x11RemoveNodeRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"8\n" +
@@ -1541,7 +1683,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x13AlterSettingRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x16\n" +
-	"\x14AlterSettingResponse2\xe5\x05\n" +
+	"\x14AlterSettingResponse2\xb4\x06\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
@@ -1551,6 +1693,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\rDescribeNodes\x12\x1e.rhumb.v1.DescribeNodesRequest\x1a\x1f.rhumb.v1.DescribeNodesResponse\x12G\n" +
 	"\n" +
 	"RemoveNode\x12\x1b.rhumb.v1.RemoveNodeRequest\x1a\x1c.rhumb.v1.RemoveNodeResponse\x12M\n" +
+	"\fGiveUpRegion\x12\x1d.rhumb.v1.GiveUpRegionRequest\x1a\x1e.rhumb.v1.GiveUpRegionResponse\x12M\n" +
 	"\fListSettings\x12\x1d.rhumb.v1.ListSettingsRequest\x1a\x1e.rhumb.v1.ListSettingsResponse\x12M\n" +
 	"\fAlterSetting\x12\x1d.rhumb.v1.AlterSettingRequest\x1a\x1e.rhumb.v1.AlterSettingResponse\x12G\n" +
 	"\n" +
@@ -1568,7 +1711,7 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_api_operation_proto_goTypes = []any{
 	(*SplitRangeRequest)(nil),        // 0: rhumb.v1.SplitRangeRequest
 	(*SplitRangeResponse)(nil),       // 1: rhumb.v1.SplitRangeResponse
@@ -1587,55 +1730,60 @@ var file_api_operation_proto_goTypes = []any{
 	(*DescribeNodesRequest)(nil),     // 14: rhumb.v1.DescribeNodesRequest
 	(*DescribeNodesResponse)(nil),    // 15: rhumb.v1.DescribeNodesResponse
 	(*NodeHoldings)(nil),             // 16: rhumb.v1.NodeHoldings
-	(*RemoveNodeRequest)(nil),        // 17: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 18: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 19: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 20: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 21: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 22: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 23: rhumb.v1.AlterSettingResponse
-	(*RangeID)(nil),                  // 24: rhumb.v1.RangeID
-	(*Range)(nil),                    // 25: rhumb.v1.Range
-	(*Node)(nil),                     // 26: rhumb.v1.Node
+	(*GiveUpRegionRequest)(nil),      // 17: rhumb.v1.GiveUpRegionRequest
+	(*GiveUpRegionResponse)(nil),     // 18: rhumb.v1.GiveUpRegionResponse
+	(*RemoveNodeRequest)(nil),        // 19: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 20: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 21: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 22: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 23: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 24: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 25: rhumb.v1.AlterSettingResponse
+	(*RangeID)(nil),                  // 26: rhumb.v1.RangeID
+	(*Range)(nil),                    // 27: rhumb.v1.Range
+	(*Node)(nil),                     // 28: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	24, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
-	25, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
-	24, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	26, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
+	27, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
+	26, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
 	3,  // 3: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
 	2,  // 4: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	24, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	26, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
 	2,  // 6: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
 	2,  // 7: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
 	12, // 8: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
 	13, // 9: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
-	24, // 10: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	26, // 10: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
 	16, // 11: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	26, // 12: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	21, // 13: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	4,  // 14: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	6,  // 15: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	8,  // 16: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	10, // 17: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
-	14, // 18: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	17, // 19: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	19, // 20: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	22, // 21: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	0,  // 22: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
-	5,  // 23: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	7,  // 24: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	9,  // 25: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	11, // 26: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	15, // 27: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	18, // 28: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	20, // 29: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	23, // 30: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	1,  // 31: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
-	23, // [23:32] is the sub-list for method output_type
-	14, // [14:23] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	26, // 12: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
+	28, // 13: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	23, // 14: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	4,  // 15: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	6,  // 16: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	8,  // 17: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	10, // 18: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
+	14, // 19: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	19, // 20: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	17, // 21: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	21, // 22: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	24, // 23: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	0,  // 24: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
+	5,  // 25: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	7,  // 26: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	9,  // 27: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	11, // 28: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	15, // 29: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	20, // 30: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	18, // 31: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	22, // 32: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	25, // 33: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 34: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	25, // [25:35] is the sub-list for method output_type
+	15, // [15:25] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }
@@ -1650,7 +1798,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

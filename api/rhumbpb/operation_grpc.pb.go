@@ -24,6 +24,7 @@ const (
 	Operations_PlanRebalance_FullMethodName    = "/rhumb.v1.Operations/PlanRebalance"
 	Operations_DescribeNodes_FullMethodName    = "/rhumb.v1.Operations/DescribeNodes"
 	Operations_RemoveNode_FullMethodName       = "/rhumb.v1.Operations/RemoveNode"
+	Operations_GiveUpRegion_FullMethodName     = "/rhumb.v1.Operations/GiveUpRegion"
 	Operations_ListSettings_FullMethodName     = "/rhumb.v1.Operations/ListSettings"
 	Operations_AlterSetting_FullMethodName     = "/rhumb.v1.Operations/AlterSetting"
 	Operations_SplitRange_FullMethodName       = "/rhumb.v1.Operations/SplitRange"
@@ -49,6 +50,9 @@ type OperationsClient interface {
 	DescribeNodes(ctx context.Context, in *DescribeNodesRequest, opts ...grpc.CallOption) (*DescribeNodesResponse, error)
 	// RemoveNode gives up a node for good. The error is CONFLICT if the node has copies or a vote.
 	RemoveNode(ctx context.Context, in *RemoveNodeRequest, opts ...grpc.CallOption) (*RemoveNodeResponse, error)
+	// GiveUpRegion removes a region whose nodes are all dead, and with it the records that only they had. The error is CONFLICT
+	// if a node serves, or if the number of lost ranges is not the one of the request.
+	GiveUpRegion(ctx context.Context, in *GiveUpRegionRequest, opts ...grpc.CallOption) (*GiveUpRegionResponse, error)
 	// ListSettings returns the settings of the cluster that differ from their defaults.
 	ListSettings(ctx context.Context, in *ListSettingsRequest, opts ...grpc.CallOption) (*ListSettingsResponse, error)
 	// AlterSetting changes a setting; an empty value resets it.
@@ -127,6 +131,16 @@ func (c *operationsClient) RemoveNode(ctx context.Context, in *RemoveNodeRequest
 	return out, nil
 }
 
+func (c *operationsClient) GiveUpRegion(ctx context.Context, in *GiveUpRegionRequest, opts ...grpc.CallOption) (*GiveUpRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GiveUpRegionResponse)
+	err := c.cc.Invoke(ctx, Operations_GiveUpRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operationsClient) ListSettings(ctx context.Context, in *ListSettingsRequest, opts ...grpc.CallOption) (*ListSettingsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListSettingsResponse)
@@ -177,6 +191,9 @@ type OperationsServer interface {
 	DescribeNodes(context.Context, *DescribeNodesRequest) (*DescribeNodesResponse, error)
 	// RemoveNode gives up a node for good. The error is CONFLICT if the node has copies or a vote.
 	RemoveNode(context.Context, *RemoveNodeRequest) (*RemoveNodeResponse, error)
+	// GiveUpRegion removes a region whose nodes are all dead, and with it the records that only they had. The error is CONFLICT
+	// if a node serves, or if the number of lost ranges is not the one of the request.
+	GiveUpRegion(context.Context, *GiveUpRegionRequest) (*GiveUpRegionResponse, error)
 	// ListSettings returns the settings of the cluster that differ from their defaults.
 	ListSettings(context.Context, *ListSettingsRequest) (*ListSettingsResponse, error)
 	// AlterSetting changes a setting; an empty value resets it.
@@ -212,6 +229,9 @@ func (UnimplementedOperationsServer) DescribeNodes(context.Context, *DescribeNod
 }
 func (UnimplementedOperationsServer) RemoveNode(context.Context, *RemoveNodeRequest) (*RemoveNodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveNode not implemented")
+}
+func (UnimplementedOperationsServer) GiveUpRegion(context.Context, *GiveUpRegionRequest) (*GiveUpRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GiveUpRegion not implemented")
 }
 func (UnimplementedOperationsServer) ListSettings(context.Context, *ListSettingsRequest) (*ListSettingsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListSettings not implemented")
@@ -351,6 +371,24 @@ func _Operations_RemoveNode_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operations_GiveUpRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GiveUpRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationsServer).GiveUpRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operations_GiveUpRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationsServer).GiveUpRegion(ctx, req.(*GiveUpRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Operations_ListSettings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListSettingsRequest)
 	if err := dec(in); err != nil {
@@ -435,6 +473,10 @@ var Operations_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RemoveNode",
 			Handler:    _Operations_RemoveNode_Handler,
+		},
+		{
+			MethodName: "GiveUpRegion",
+			Handler:    _Operations_GiveUpRegion_Handler,
 		},
 		{
 			MethodName: "ListSettings",

@@ -69,8 +69,8 @@ func Judge(v View) Verdict {
 	j := newJudgement(v)
 	j.judgeMetadata()
 	j.judgeRegions()
-	for i := range v.Nodes {
-		j.judgeNode(&v.Nodes[i])
+	for i := range j.Nodes {
+		j.judgeNode(&j.Nodes[i])
 	}
 	j.judgeRanges()
 	j.judgeTroubles()
@@ -101,6 +101,8 @@ type judgement struct {
 
 // newJudgement returns a judgement without findings.
 func newJudgement(v View) *judgement {
+	// A node that was removed for good is nobody's problem.
+	v.Nodes = slices.DeleteFunc(slices.Clone(v.Nodes), func(n client.NodeStatus) bool { return n.Node.Forgotten })
 	j := &judgement{
 		View: v, Verdict: Verdict{Problems: []string{}}, nodeOf: map[rhumb.NodeID]*client.NodeStatus{}, regionOf: map[rhumb.RegionID]string{},
 		fenced: map[rhumb.NodeID]time.Duration{}, lives: map[rhumb.NodeID]int{}, suspectedBy: map[rhumb.NodeID][]rhumb.NodeID{},

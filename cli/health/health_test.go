@@ -53,6 +53,14 @@ func TestJudge(t *testing.T) {
 			breaks: func(v *View) { dies(v, 3) },
 			says:   []string{"node n3 in singapore is not ready: cannot be reached", "1 range has no live primary"}, lose: 0,
 		},
+		"a node and its region were removed": {
+			breaks: func(v *View) {
+				dies(v, 4)
+				v.Nodes[3].Node.State, v.Nodes[3].Node.Forgotten = rhumb.NodeFenced, true
+				v.Regions[1].Into, v.Regions[1].Removed = 1, true
+			},
+			lose: 1,
+		},
 		"a fenced node answers": {
 			breaks: func(v *View) {
 				v.Nodes[2].Node.State = rhumb.NodeFenced

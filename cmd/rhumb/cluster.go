@@ -241,14 +241,17 @@ func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool
 }
 
 func (cc *clusterCommands) regionCommand() *cobra.Command {
+	var all bool
 	ls := &cobra.Command{
-		Use: "ls", Short: "List the regions and their primaries", Args: cobra.NoArgs, Example: "  rhumb region ls\n  rhumb region ls -o json",
+		Use: "ls", Short: "List the regions, what they hold and their state", Args: cobra.NoArgs,
+		Example: "  rhumb region ls\n  rhumb region ls --all -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(_ context.Context, c *client.Client) error {
-				return cc.printRegions(describeRegions(c))
+				return cc.printRegions(describeRegions(c, all))
 			})
 		},
 	}
+	ls.Flags().BoolVar(&all, "all", false, "removed regions without ranges too")
 	var location string
 	add := &cobra.Command{
 		Use: "add NAME", Short: "Create a region before its first node starts",
@@ -260,7 +263,8 @@ declare regions before they start nodes. Repeating it is harmless; a region neve
 	}
 	add.Flags().StringVar(&location, "location", "", "LAT,LON of the region")
 	flags.Default(add.Flags(), "location", "that of a well-known region")
-	return commandGroup("region", "List and create regions", cc.connected(ls), cc.connected(add))
+	rm := (&operationCommands{session: cc.session}).removeRegionCommand()
+	return commandGroup("region", "List, create and remove regions", cc.connected(ls), cc.connected(add), rm)
 }
 
 // addRegion adds a region. Its nodes may join at any later time.
@@ -279,19 +283,5 @@ func (cc *clusterCommands) addRegion(ctx context.Context, name, location string)
 			t.AppendHeader(table.Row{"REGION", "ID", "LOCATION"})
 			t.AppendRow(table.Row{r.Name, r.ID, r.Location})
 		})
-	})
-}
-
-// printRegions prints the table of regions.
-func (cc *clusterCommands) printRegions(docs []regionDoc) error {
-	return cc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"REGION", "ID", "LOCATION", "NODES", "LIVE", "RANGES", "PRIMARIES", "MS"})
-		for _, d := range docs {
-			ms := ""
-			if d.RoundTripMs != nil {
-				ms = fmt.Sprintf("%.1f", *d.RoundTripMs)
-			}
-			t.AppendRow(table.Row{d.Name, d.ID, rhumb.Point(d.Location), d.Nodes, d.NodesLive, d.Ranges, d.Primaries, ms})
-		}
 	})
 }

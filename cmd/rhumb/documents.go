@@ -114,14 +114,27 @@ func (n names) describeWrite(table string, r client.Result) writeDoc {
 
 // regionDoc is a region of the cluster.
 type regionDoc struct {
-	ID          uint32        `json:"id"`
-	Name        string        `json:"name"`
-	Location    inspect.Place `json:"location"`
-	Nodes       int           `json:"nodes"`
-	NodesLive   int           `json:"nodes_live"`
-	Ranges      int           `json:"ranges"`
-	Primaries   int           `json:"primaries"`
-	RoundTripMs *float64      `json:"round_trip_ms,omitempty"`
+	ID       uint32        `json:"id"`
+	Name     string        `json:"name"`
+	Location inspect.Place `json:"location"`
+	// State is live, partial (some nodes serve), down (none does), dead (clients do not ask it), empty (no nodes),
+	// leaving (it is being removed) or removed.
+	State     string `json:"state"`
+	Nodes     int    `json:"nodes"`
+	NodesLive int    `json:"nodes_live"`
+	// Zones are those of its nodes, Voters its votes in the metadata group.
+	Zones  []string `json:"zones"`
+	Voters int      `json:"voters"`
+	// Ranges have their home in the region. Copies and Primaries are on its nodes, also of ranges of other regions.
+	Ranges    int `json:"ranges"`
+	Copies    int `json:"copies"`
+	Primaries int `json:"primaries"`
+	// Pinned lists the tables that are confined to this region and others.
+	Pinned []string `json:"pinned_tables"`
+	// Into takes the ranges of a region that leaves or was removed. Lost counts those that were given up.
+	Into        string   `json:"into,omitempty"`
+	Lost        uint32   `json:"lost_ranges,omitempty"`
+	RoundTripMs *float64 `json:"round_trip_ms,omitempty"`
 }
 
 // nodeDoc is a node of the cluster and its report about itself.

@@ -64,10 +64,16 @@ type holder struct {
 // holdLoad starts to write to a demo from many callers.
 func holdLoad(t *testing.T, l *demo.Layout, callers int) *holder {
 	t.Helper()
+	return holdTableLoad(t, l, callers, client.TableOptions{})
+}
+
+// holdTableLoad is holdLoad with options of the table, for example fewer ranges where each of them has to move.
+func holdTableLoad(t *testing.T, l *demo.Layout, callers int, o client.TableOptions) *holder {
+	t.Helper()
 	h := &holder{t: t, acked: make([]atomic.Int64, callers)}
 	h.open(l)
 	var err error
-	if h.table, err = h.c.CreateTable(t.Context(), "load", client.TableOptions{}); err != nil {
+	if h.table, err = h.c.CreateTable(t.Context(), "load", o); err != nil {
 		t.Fatal(err)
 	}
 	var ctx context.Context

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
+	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/demo"
 )
 
@@ -166,4 +168,73 @@ func commandLine(t *testing.T, pid int) []string {
 // withJoin adds the address of a node to join.
 func withJoin(args []string, addr string) []string {
 	return append(slices.Clone(args), "--join", addr)
+}
+
+// awaitOperation waits until an operation is in a state, and returns its document.
+func awaitOperation(t *testing.T, id, state string) (doc operationDoc) {
+	t.Helper()
+	await(t, id+" to be "+state, settleWait, func() bool {
+		stdout, _, code := runIn(t.Context(), "", "operation", "describe", id, "-o", "json")
+		return code == exit.OK && json.Unmarshal([]byte(stdout), &doc) == nil && doc.State == state
+	})
+	return doc
+}
+
+// TestOperationsOutliveTheirLeader moves copies between real processes under load: a paused replacement moves nothing; a cancelled one leaves
+// no copy too many; the next one goes on after the metadata leader is killed with kill -9, and reaches its end.
+func TestOperationsOutliveTheirLeader(t *testing.T) {
+	l, _ := startDemo(t, "--regions", "singapore", "--nodes-per-region", "5", "--latency", "none", "--load", "none", "--no-restart")
+	h := holdTableLoad(t, l, 8, client.TableOptions{Settings: rhumb.ClassSettings{HashSlots: 24}})
+	h.awaitProgress()
+	var nodes []nodeDoc
+	okJSON(t, &nodes, "node", "ls", "-o", "json")
+	at := slices.IndexFunc(nodes, func(n nodeDoc) bool { return n.Leader })
+	if at < 0 {
+		t.Fatalf("no node leads the metadata: %+v", nodes)
+	}
+	others := slices.Delete(slices.Clone(nodes), at, at+1)
+	from, to := others[0], others[1]
+
+	// One copy of a range, with the role of primary.
+	var moved rhumb.RangeID
+	for _, r := range h.c.Ranges() {
+		if r.IsReplica(nodeID(t, from.ID)) && !r.IsReplica(nodeID(t, to.ID)) {
+			moved = r.ID
+		}
+	}
+	if moved.IsZero() {
+		t.Fatalf("no range has a copy on %s and none on %s", from.ID, to.ID)
+	}
+	ok(t, "range", "move", moved.String(), from.ID, to.ID)
+	fails(t, exit.Usage, "range", "move", moved.String(), from.ID, to.ID)
+
+	// Paused at once, a replacement moves nothing more. Cancelled, it leaves no copy too many.
+	var op operationDoc
+	okJSON(t, &op, "node", "replace", from.ID, to.ID, "--no-wait")
+	ok(t, "operation", "pause", op.ID)
+	paused := awaitOperation(t, op.ID, "paused")
+	h.awaitProgress()
+	if now := awaitOperation(t, op.ID, "paused"); now.Done != paused.Done || now.Done == now.Total && now.Total > 0 {
+		t.Errorf("a paused operation went from %+v to %+v", paused, now)
+	}
+	ok(t, "operation", "resume", op.ID)
+	ok(t, "operation", "cancel", op.ID)
+	awaitOperation(t, op.ID, "cancelled")
+	h.awaitWhole(settleWait)
+
+	// The leader dies while copies move. Its own copies count as gone after replace_after, and until then ranges with too few others wait.
+	ok(t, "setting", "set", "replace_after", "5s")
+	okJSON(t, &op, "node", "replace", from.ID, to.ID, "--no-wait")
+	if err := syscall.Kill(nodeOf(l, nodeID(t, nodes[at].ID)).PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	done := awaitOperation(t, op.ID, "done")
+	t.Logf("%s ended %v after its leader was killed, %d of %d ranges", op.ID, time.Since(begin).Round(time.Millisecond), done.Done, done.Total)
+	if done.Done != done.Total || done.Total == 0 || !h.holdsNothing(nodeID(t, from.ID)) {
+		t.Errorf("at the end: %+v", done)
+	}
+	h.awaitProgress()
+	h.end()
+	h.audit()
 }

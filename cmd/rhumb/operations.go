@@ -14,6 +14,10 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
+// The commands of this file only start and watch. The metadata leader does the work, whoever that is at the moment, so a command may be
+// interrupted at any time: the operation continues, and another command can watch it. For the same reason a command that waits
+// ignores errors of single requests. The node that it asks may be the one that is being removed.
+
 // operationCommands are `rhumb operation` and `rhumb setting`, and the commands that start long operations.
 type operationCommands struct {
 	*session
@@ -166,6 +170,7 @@ func (oc *operationCommands) listOperations(ctx context.Context, c *client.Clien
 	if err != nil {
 		return err
 	}
+	// Those that are not over are always shown, however many there are: an operator looks for them.
 	over := 0
 	for _, o := range list {
 		if o.State.IsOver() {
@@ -190,7 +195,22 @@ func (oc *operationCommands) listOperations(ctx context.Context, c *client.Clien
 
 // progress returns the progress for people.
 func (d *operationDoc) progress() string {
-	return fmt.Sprintf("%.0f%% (%d of %d)", d.Percent, d.Done, d.Total)
+	// Bytes are estimates by the reports of primaries, and ranges that hold nothing have none.
+	if d.TotalBytes == 0 {
+		return fmt.Sprintf("%.0f%% (%d of %d ranges)", d.Percent, d.Done, d.Total)
+	}
+	return fmt.Sprintf("%.0f%% (%d of %d ranges, %s of %s)", d.Percent, d.Done, d.Total, bytesText(d.DoneBytes), bytesText(d.TotalBytes))
+}
+
+// bytesText returns a number of bytes for people, in the unit that leaves few digits.
+func bytesText(b uint64) string {
+	switch {
+	case b < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(b)/(1<<10))
+	case b < 1<<30:
+		return fmt.Sprintf("%.1f MiB", float64(b)/(1<<20))
+	}
+	return fmt.Sprintf("%.2f GiB", float64(b)/(1<<30))
 }
 
 // ran returns a running time, given in seconds, as text.
@@ -239,6 +259,8 @@ func (oc *operationCommands) start(ctx context.Context, c *client.Client, o rhum
 
 // await shows the progress of an operation until it is over. The operation does not depend on this process.
 func (oc *operationCommands) await(ctx context.Context, c *client.Client, id rhumb.OperationID) error {
+	// The bar shows percent and not ranges, because the share follows bytes where sizes are known. Without a terminal there is no bar, and
+	// each change is a line instead, so that the log of a script says what happened.
 	bar := oc.Bar(100)
 	last := ""
 	for {
@@ -288,6 +310,8 @@ func (oc *operationCommands) finish(c *client.Client, o *rhumb.Operation) error 
 
 // nodeCommands are the commands of `rhumb node` that change who takes part in the cluster.
 func (oc *operationCommands) nodeCommands() []*cobra.Command {
+	// The three commands belong together: the first two make a node empty, the third one removes an empty one. A dead node may skip the
+	// first step, because repair empties it.
 	decommission := &cobra.Command{
 		Use: "decommission NODE", Short: "Move everything away from a node, for good",
 		Long: `Move all copies, all primaries and the vote away from a node, live or dead, under load and without refused writes. The node serves

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -116,5 +118,120 @@ func TestRegionIsLost(t *testing.T) {
 		if found, err := table.Get(t.Context(), fmt.Appendf(nil, "k%d", i), client.GetOptions{}); err != nil || !found.Exists() {
 			t.Errorf("k%d is not found without its home: %v", i, err)
 		}
+	}
+}
+
+// TestRemoveRegion removes the region in which all records have their home, under load: no write fails, every record is found
+// under its key, the nodes of the region end, and its name is free.
+func TestRemoveRegion(t *testing.T) {
+	layout, _ := startDemo(t, "--regions", "frankfurt,virginia", "--nodes-per-region", "3", "--latency", "none", "--load", "none", "--no-restart")
+	ok(t, "table", "create", "papers", "--regions", "virginia", "--hash-slots", "2")
+	h := holdTableLoad(t, layout, 8, client.TableOptions{Settings: rhumb.ClassSettings{HashSlots: 8}})
+	ok(t, "put", "load", "there", "n=7", "--home", "frankfurt")
+	h.awaitProgress()
+	// Tables that are confined to a region keep it.
+	_, stderr, code := runIn(t.Context(), "", "region", "rm", "virginia")
+	if code != exit.Precondition || !strings.Contains(stderr, "papers") {
+		t.Errorf("a region with a confined table: exit %d, %s", code, stderr)
+	}
+	begin := time.Now()
+	ok(t, "region", "rm", "frankfurt")
+	t.Logf("the region was removed within %v", time.Since(begin).Round(time.Millisecond))
+	for _, n := range layout.Nodes {
+		if n.Region == "frankfurt" {
+			await(t, "a node of the region to stop", settleWait, func() bool { return gone(n.PID) })
+		}
+	}
+	h.awaitProgress()
+	h.end()
+	h.audit()
+	h.noneFailed()
+	var regions []regionDoc
+	okJSON(t, &regions, "region", "ls")
+	if len(regions) != 2 || regions[0].State != "removed" || regions[0].Into != "virginia" || regions[0].Nodes != 0 || regions[1].Copies == 0 {
+		t.Errorf("regions: %+v", regions)
+	}
+	if out := ok(t, "get", "load", "there"); !strings.Contains(out, "7") {
+		t.Errorf("a record of the removed region: %s", out)
+	}
+	ok(t, "region", "add", "frankfurt")
+	// The last region with nodes stays.
+	fails(t, exit.Precondition, "region", "rm", "virginia")
+	await(t, "the cluster to be well", settleWait, func() bool {
+		_, _, code := runIn(t.Context(), "", "status", "--check")
+		return code == exit.OK
+	})
+}
+
+// TestRegionIsGivenUp loses a region and a majority of the voters for good, as docs/runbooks/region-lost.md has it: the metadata is recovered
+// from a survivor, the region is given up with what only it had, and its names can be used again.
+func TestRegionIsGivenUp(t *testing.T) {
+	layout, _ := startDemo(t, "--regions", "frankfurt,virginia", "--nodes-per-region", "2", "--latency", "none", "--load", "none", "--no-restart")
+	ok(t, "table", "create", "local", "--replicas", "2", "--hash-slots", "2")
+	ok(t, "put", "local", "lost", "n=1", "--home", "frankfurt")
+	ok(t, "put", "local", "kept", "n=2", "--home", "virginia")
+	fails(t, exit.Precondition, "region", "rm", "frankfurt", "--force", "--yes")
+	var nodes []nodeDoc
+	okJSON(t, &nodes, "node", "ls")
+	voters := 0
+	for _, n := range nodes {
+		if n.Voter && n.Region == "frankfurt" {
+			voters++
+		}
+	}
+	// Two of three voters may be in either region; the test takes that of the majority.
+	victim, stays := "frankfurt", "virginia"
+	if voters < 2 {
+		victim, stays = stays, victim
+	}
+	lostKey, keptKey := "lost", "kept"
+	if victim == "virginia" {
+		lostKey, keptKey = keptKey, lostKey
+	}
+	args := map[string][]string{}
+	for _, n := range layout.Nodes {
+		args[n.Dir] = commandLine(t, n.PID)
+	}
+	killRegion(t, layout, victim)
+	survivors := slices.DeleteFunc(slices.Clone(layout.Nodes), func(n demo.Node) bool { return n.Region == victim })
+	// Stop the survivors, choose the one with the longest log, and make it the only voter.
+	best, term, last := survivors[0], uint64(0), uint64(0)
+	for _, n := range survivors {
+		if err := syscall.Kill(n.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		// A zombie may hold its lock for a moment.
+		await(t, "a survivor to stop", settleWait, func() bool {
+			_, _, code := runIn(t.Context(), "", "unsafe-recover", "metadata", "--dir", n.Dir, "--show")
+			return code == exit.OK
+		})
+		var s recoverDoc
+		okJSON(t, &s, "unsafe-recover", "metadata", "--dir", n.Dir, "--show")
+		if s.Term > term || s.Term == term && s.Last > last {
+			best, term, last = n, s.Term, s.Last
+		}
+	}
+	ok(t, "unsafe-recover", "metadata", "--dir", best.Dir, "--yes")
+	startProcess(t, nil, args[best.Dir]...)
+	for _, n := range survivors {
+		if n.Dir != best.Dir {
+			startProcess(t, nil, args[n.Dir]...)
+		}
+	}
+	at := []string{"--addr", survivors[0].Addr, "--insecure"}
+	await(t, "the region to be found dead", settleWait, func() bool {
+		_, _, code := runIn(t.Context(), "", append([]string{"region", "rm", victim, "--force", "--yes"}, at...)...)
+		return code == exit.OK
+	})
+	if out := ok(t, append([]string{"get", "local", keptKey, "--home", stays}, at...)...); !strings.Contains(out, "int64") {
+		t.Errorf("the record of the other region: %s", out)
+	}
+	// The name of the lost record is free, and nobody has to be asked for it.
+	fails(t, exit.NotFound, append([]string{"get", "local", lostKey}, at...)...)
+	ok(t, append([]string{"put", "local", lostKey, "n=3", "--if-absent"}, at...)...)
+	var ops []operationDoc
+	okJSON(t, &ops, append([]string{"operation", "ls"}, at...)...)
+	if len(ops) == 0 || ops[len(ops)-1].Kind != "remove-region" || !strings.Contains(ops[len(ops)-1].Error, "by force: ") || !strings.Contains(ops[len(ops)-1].Error, "local") {
+		t.Errorf("the loss is not recorded: %+v", ops)
 	}
 }

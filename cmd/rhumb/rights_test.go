@@ -112,6 +112,7 @@ var commandRights = []struct{ line, may string }{
 	{"setting reset replace_after", "admin operator"},
 	{"region ls", "plain reader writer tabadm monitor admin operator"},
 	{"region add {c} --location 1,1", "admin operator"},
+	{"region rm frankfurt --force --yes", "admin operator"},
 	{"range ls", "plain reader writer tabadm monitor admin operator"},
 	{"range describe 1/0", "monitor admin operator"},
 	{"range verify 1/0", "admin operator"},

@@ -80,7 +80,7 @@ func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
 	v := health.Judge(view)
 	doc := statusDoc{
 		ClusterID: c.Cluster().String(), Healthy: len(v.Problems) == 0, Problems: v.Problems, Notes: v.Notes, CanLose: v.CanLose, Revision: view.Revision,
-		Ranges: v.Counts, Tables: len(c.Tables()), Regions: describeRegions(c), Nodes: describeNodes(c, view.Nodes),
+		Ranges: v.Counts, Tables: len(c.Tables()), Regions: describeRegions(c, false), Nodes: describeNodes(c, view.Nodes),
 	}
 	ready := map[string]int{}
 	for _, n := range doc.Nodes {
@@ -132,40 +132,6 @@ func describeSpare(n int) string {
 		return "1 more node, whichever it is, " + until
 	}
 	return fmt.Sprintf("%d more nodes, whichever they are, %s", n, until)
-}
-
-// describeRegions returns the regions as the catalog has them.
-func describeRegions(c *client.Client) (docs []regionDoc) {
-	nodes, ranges := c.Nodes(), c.Ranges()
-	regionOf := map[rhumb.NodeID]rhumb.RegionID{}
-	for _, n := range nodes {
-		regionOf[n.ID] = n.Region
-	}
-	for _, r := range c.Regions() {
-		doc := regionDoc{ID: uint32(r.ID), Name: r.Name, Location: inspect.Place(r.Location)}
-		for _, n := range nodes {
-			if n.Region == r.ID {
-				doc.Nodes++
-				if n.State.Serves() {
-					doc.NodesLive++
-				}
-			}
-		}
-		for _, rg := range ranges {
-			if rg.ID.Region == r.ID {
-				doc.Ranges++
-			}
-			if regionOf[rg.Primary] == r.ID {
-				doc.Primaries++
-			}
-		}
-		if rtt, ok := c.RoundTrip(r.ID); ok {
-			ms := milliseconds(rtt)
-			doc.RoundTripMs = &ms
-		}
-		docs = append(docs, doc)
-	}
-	return docs
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1_000 }

@@ -92,6 +92,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Operations_StartOperation_FullMethodName:   needAdmin,
 	rhumbpb.Operations_ControlOperation_FullMethodName: needAdmin,
 	rhumbpb.Operations_RemoveNode_FullMethodName:       needAdmin,
+	rhumbpb.Operations_GiveUpRegion_FullMethodName:     needAdmin,
 	rhumbpb.Operations_AlterSetting_FullMethodName:     needAdmin,
 	rhumbpb.Operations_SplitRange_FullMethodName:       needAdmin,
 

@@ -60,7 +60,7 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 	who, _ := access.FromContext(ctx)
 	cmd := catalog.StartOperation{
 		Kind: rhumb.OperationKind(q.GetKind()), Node: rhumb.NodeID(q.GetNode()), Target: rhumb.NodeID(q.GetTarget()),
-		Region: rhumb.RegionID(q.GetRegion()), By: who.String(), At: time.Now(),
+		Region: rhumb.RegionID(q.GetRegion()), Into: rhumb.RegionID(q.GetInto()), By: who.String(), At: time.Now(),
 	}
 	if q.GetRange() != nil {
 		cmd.Range = api.DecodeRangeID(q.GetRange())
@@ -71,6 +71,10 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 			if why := place.WhyNotLeave(st, cmd.Node); why != "" {
 				return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "%s cannot be decommissioned: %s", cmd.Node, why))
 			}
+		}
+	case rhumb.OperationRemoveRegion:
+		if cmd.Into, err = planRemoval(op, st, cmd.Region, cmd.Into); err != nil {
+			return nil, statusError(err)
 		}
 	case rhumb.OperationReplace, rhumb.OperationMove, rhumb.OperationRebalance:
 	default:
@@ -85,6 +89,64 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 		return nil, statusError(rhumb.Ef(op, rhumb.Internal, "operation %s was started but is missing from the catalog; report this", res.Operation))
 	}
 	return &rhumbpb.StartOperationResponse{Operation: api.EncodeOperation(o)}, nil
+}
+
+// planRemoval returns the region that takes the ranges of another one, or why that one cannot be removed.
+func planRemoval(op rhumb.Op, st *catalog.State, region, into rhumb.RegionID) (rhumb.RegionID, error) {
+	r, ok := st.Region(region)
+	switch {
+	case !ok:
+		return 0, rhumb.Ef(op, rhumb.NotFound, "region %s does not exist; list regions with `rhumb region ls`", region)
+	// The command may be a repetition, after the answer was lost.
+	case r.Into != 0 && !r.Removed && (into == 0 || into == r.Into):
+		return r.Into, nil
+	case place.IsRegionLost(st, region):
+		return 0, rhumb.Ef(op, rhumb.Conflict, "no node of region %s serves, so nothing can be moved away; start its nodes, or give the region up with --force if it is lost for good", r.Name)
+	}
+	host, why := place.PlanRegionRemoval(st, region, into)
+	if why != "" {
+		return 0, rhumb.Ef(op, rhumb.Conflict, "region %s cannot be removed: %s", r.Name, why)
+	}
+	return host, nil
+}
+
+// The checks here are for messages that help. The catalog decides again when the command is applied, because nodes may register, and
+// ranges may move, between the two: a request that passes here may still be refused, and one that is refused here changes nothing.
+
+// GiveUpRegion removes a region whose nodes are all dead, with the ranges that only they had.
+func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRequest) (*rhumbpb.GiveUpRegionResponse, error) {
+	const op rhumb.Op = "server.Operations.GiveUpRegion"
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	id := rhumb.RegionID(q.GetRegion())
+	r, ok := st.Region(id)
+	switch {
+	case !ok:
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "region %s does not exist; list regions with `rhumb region ls`", id))
+	case !place.IsRegionLost(st, id):
+		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "region %s is not lost: nodes of it serve, or it has none; remove it without --force", r.Name))
+	}
+	// The region that takes the rest matters only for ranges that have copies elsewhere. It needs no room: they have their copies.
+	into := rhumb.RegionID(q.GetInto())
+	if into == 0 {
+		into = place.NearestHost(st, id)
+	}
+	lost, _ := st.LostRanges(id)
+	out := &rhumbpb.GiveUpRegionResponse{Into: uint32(into)}
+	for _, r := range lost {
+		out.Lost = append(out.Lost, api.EncodeRangeID(r.ID))
+	}
+	if q.GetDryRun() {
+		return out, nil
+	}
+	who, _ := access.FromContext(ctx)
+	cmd := catalog.RemoveRegion{Region: id, Into: into, Force: true, Lost: q.GetLost(), By: who.String(), At: time.Now()}
+	if _, _, err = s.node.Propose(ctx, cmd); err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	return out, nil
 }
 
 // PlanRebalance returns what balance would do now.

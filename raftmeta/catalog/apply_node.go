@@ -50,6 +50,9 @@ func (c AddRegion) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AddRegion"
 	// A region of that name at the same location makes the command a repetition.
 	if r, ok := t.RegionByName(c.Name); ok {
+		if r.Into != 0 {
+			return refuse(op, rhumb.Conflict, "region %q is being removed; wait for the end of that, or cancel it (rhumb operation ls)", c.Name)
+		}
 		if r.Location == c.Location {
 			return Result{Region: r.ID}
 		}
@@ -181,6 +184,9 @@ func (c RegisterNode) joinCluster(t *tx) Result {
 		return res
 	}
 	at, found := t.RegionByName(c.Region)
+	if found && at.Into != 0 {
+		return refuse(op, rhumb.Conflict, "region %q is being removed; start the node in another region, or cancel the removal (rhumb operation ls)", c.Region)
+	}
 	// A region that exists keeps its location, whatever the node reports.
 	if !found {
 		if !c.HasLocation {
@@ -460,6 +466,10 @@ func (c SetRegionDead) applyTo(t *tx) Result {
 	r, ok := t.regions.get(uint64(c.Region))
 	if !ok {
 		return refuse(op, rhumb.NotFound, "region %s does not exist", c.Region)
+	}
+	// Its ranges are in another region, or on the way there: somebody has to be asked for the names that it holds.
+	if r.Into != 0 {
+		return refuse(op, rhumb.Conflict, "region %s cannot be marked dead: it is being removed, or was", r.Name)
 	}
 	for n := range t.Nodes() {
 		// The proposer may not have seen a registration that was applied since.

@@ -144,9 +144,13 @@ func (t *tx) checkPlacements(settings rhumb.ClassSettings, placements []Placemen
 	const op rhumb.Op = "catalog.Placement"
 	seen := make(map[rhumb.RegionID]bool)
 	for _, p := range placements {
-		// Regions are never removed, so an unknown one is an error of the proposer.
-		if _, ok := t.Region(p.Region); !ok || seen[p.Region] {
+		// Records of regions are never removed, so an unknown one is an error of the proposer.
+		r, ok := t.Region(p.Region)
+		if !ok || seen[p.Region] {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "region %s does not exist or is placed twice", p.Region)
+		}
+		if r.Into != 0 {
+			return rhumb.Ef(op, rhumb.Conflict, "region %s is being removed and gets no new ranges", r.Name)
 		}
 		seen[p.Region] = true
 		if len(p.Replicas) != settings.HashSlots {

@@ -37,6 +37,9 @@ func (s *State) checkNodes() error {
 			return brokenInvariant("region %d (%q) has an id that was never allocated, a duplicate name or an invalid location", id, r.Name)
 		}
 		names[r.Name] = true
+		if into, ok := s.Region(r.Into); r.Into != 0 && (!ok || s.HostRegion(into.ID) == r.ID || r.Dead) || r.Removed && r.Into == 0 {
+			return brokenInvariant("region %d (%q) was removed into a region that does not exist or into itself, or is dead", id, r.Name)
+		}
 	}
 	for d := range s.Distances() {
 		_, knowsA := s.regions.get(uint64(d.A))

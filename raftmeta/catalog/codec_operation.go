@@ -23,6 +23,9 @@ type commandOperation struct {
 	Action       OperationAction      `cbor:"160,keyasint,omitempty"`
 	SettingValue string               `cbor:"161,keyasint,omitempty"`
 	Empty        bool                 `cbor:"162,keyasint,omitempty"`
+	Into         rhumb.RegionID       `cbor:"163,keyasint,omitempty"`
+	Force        bool                 `cbor:"164,keyasint,omitempty"`
+	Lost         uint32               `cbor:"165,keyasint,omitempty"`
 }
 
 // stateOperations holds the part of a state about operations, settings, and ranges that lose replicas.
@@ -132,6 +135,11 @@ func toWireRangeOrNil(id rhumb.RangeID) *wireRangeID {
 
 func (c StartOperation) fillWire(w *wireCommand) {
 	w.Kind, w.Node, w.Target, w.Region, w.Range, w.By, w.At = c.Kind, c.Node, c.Target, c.Region, toWireRangeOrNil(c.Range), c.By, toWireTime(c.At)
+	w.Into = c.Into
+}
+
+func (c RemoveRegion) fillWire(w *wireCommand) {
+	w.Region, w.Into, w.Force, w.Lost, w.By, w.At = c.Region, c.Into, c.Force, c.Lost, c.By, toWireTime(c.At)
 }
 
 func (c UpdateOperation) fillWire(w *wireCommand) {
@@ -154,7 +162,11 @@ var operationDecoders = map[commandCode]func(w *wireCommand) Command{
 	codeStartOperation: func(w *wireCommand) Command {
 		return StartOperation{
 			Kind: w.Kind, Node: w.Node, Target: w.Target, Region: w.Region, Range: w.Range.toRangeID(), By: w.By, At: fromWireTime(w.At),
+			Into: w.Into,
 		}
+	},
+	codeRemoveRegion: func(w *wireCommand) Command {
+		return RemoveRegion{Region: w.Region, Into: w.Into, Force: w.Force, Lost: w.Lost, By: w.By, At: fromWireTime(w.At)}
 	},
 	codeUpdateOperation: func(w *wireCommand) Command {
 		return UpdateOperation{

@@ -145,6 +145,9 @@ type wireRegion struct {
 	Location wirePoint      `cbor:"3,keyasint"`
 	Blocks   uint32         `cbor:"4,keyasint,omitempty"`
 	Dead     bool           `cbor:"5,keyasint,omitempty"`
+	Into     rhumb.RegionID `cbor:"150,keyasint,omitempty"`
+	Removed  bool           `cbor:"151,keyasint,omitempty"`
+	Lost     uint32         `cbor:"152,keyasint,omitempty"`
 }
 
 type wireNode struct {
@@ -213,7 +216,9 @@ func (s *State) Encode() []byte {
 	}
 	// Trees iterate in the order of their keys, which makes the encoding deterministic.
 	for _, r := range s.regions.all() {
-		w.Regions = append(w.Regions, wireRegion{ID: r.ID, Name: r.Name, Location: *toWirePoint(r.Location), Blocks: r.blocks, Dead: r.Dead})
+		w.Regions = append(w.Regions, wireRegion{
+			ID: r.ID, Name: r.Name, Location: *toWirePoint(r.Location), Blocks: r.blocks, Dead: r.Dead, Into: r.Into, Removed: r.Removed, Lost: r.Lost,
+		})
 	}
 	for _, n := range s.nodes.all() {
 		w.Nodes = append(w.Nodes, toWireNode(n))
@@ -315,7 +320,9 @@ func (w *wireState) toState() (*State, error) {
 		security: w.Security.toSecurity(), version: w.ClusterVersion,
 	}}
 	for _, r := range w.Regions {
-		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{ID: r.ID, Name: r.Name, Location: r.Location.toPoint(), Dead: r.Dead}})
+		t.putRegion(&region{blocks: r.Blocks, Region: rhumb.Region{
+			ID: r.ID, Name: r.Name, Location: r.Location.toPoint(), Dead: r.Dead, Into: r.Into, Removed: r.Removed, Lost: r.Lost,
+		}})
 	}
 	for i := range w.Nodes {
 		t.putNode(w.Nodes[i].toNode())

@@ -80,7 +80,8 @@ func goldenCommands() []Command {
 		ForgetNode{Node: 2, Boot: 6, Empty: true},
 		StartOperation{Kind: rhumb.OperationMove, Node: 2, Target: 3, Range: id, By: "ann", At: time.Unix(8, 9).UTC()},
 		StartOperation{Kind: rhumb.OperationRebalance, Region: 1, By: "ann", At: time.Unix(8, 9).UTC()},
-		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, By: "ann", At: time.Unix(8, 9).UTC()},
+		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, Into: 1, By: "ann", At: time.Unix(8, 9).UTC()},
+		RemoveRegion{Region: 2, Into: 1, Force: true, Lost: 3, By: "ann", At: time.Unix(8, 9).UTC()},
 		UpdateOperation{
 			ID: 4, Version: 5, State: rhumb.OperationRunning, Steps: []rhumb.OperationStep{{Name: "copy", State: rhumb.OperationDone}},
 			Progress: rhumb.Progress{Done: 1, Total: 2, DoneBytes: 3, TotalBytes: 4}, Waits: "w", Error: "e", At: time.Unix(8, 9).UTC(),
@@ -147,6 +148,11 @@ func movingState(t testing.TB) *State {
 		SetLeaving{Range: id, Version: 3, Leaving: []rhumb.NodeID{3}},
 		ControlOperation{ID: 1, Action: PauseOperation, At: time.Unix(11, 0)},
 		SetSetting{Name: "replace_after", Value: "5m"},
+		AddRegion{Name: "gone", Location: rhumb.Point{Lat: 1}},
+		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, Into: 1, By: "ann", At: time.Unix(9, 0)},
+		RemoveRegion{Region: 2},
+		AddRegion{Name: "goes", Location: rhumb.Point{Lat: 1}},
+		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 3, Into: 1, By: "ann", At: time.Unix(9, 0)},
 	} {
 		var res Result
 		if s, res, _ = s.Apply(cmd); res.Failure != nil {

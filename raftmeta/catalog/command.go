@@ -56,6 +56,7 @@ const (
 	codeControlOperation  commandCode = 52
 	codeSetLeaving        commandCode = 53
 	codeSetSetting        commandCode = 54
+	codeRemoveRegion      commandCode = 55
 	codeSetClusterVersion commandCode = 90
 )
 

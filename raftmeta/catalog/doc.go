@@ -38,6 +38,15 @@
 // entries that expired long before it. A wrong clock that is ahead by less than rhumb.RevokedKeep loses no
 // entry that matters.
 //
+// # Regions and operations
+//
+// The number of a region is part of keys and is never assigned twice. A region that is removed keeps its record, which names
+// the region whose nodes have its ranges ([State.HostRegion]), and loses its name.
+//
+// Long operations are records too ([StartOperation]). They say what an operator wants and how far that is; commands about ranges
+// and nodes carry it out. Marks on nodes, ranges and regions (Leaving, Into) show everybody else the state of the change, so that
+// nobody has to read operations to decide something. Ending an operation takes its marks back in the same step.
+//
 // # Invariants
 //
 // [State.Check] verifies them: the primary is in sync; the in-sync set is a subset of the replicas

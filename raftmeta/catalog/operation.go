@@ -13,7 +13,8 @@ import (
 // that one is the result.
 //
 // OperationDecommission, OperationReplace and OperationRepair mark the node (rhumb.Node.Leaving), except that the repair of a
-// dead node leaves it unmarked: the node may return.
+// dead node leaves it unmarked: the node may return. OperationRemoveRegion marks all nodes of the region, and the region
+// (rhumb.Region.Into).
 //
 // Refusals: NotFound for an unknown node or range; Conflict for another operation about the same node, and for a target that
 // cannot take copies; Overloaded if OperationsActiveMax operations are not over. Whether there are enough other nodes is
@@ -22,7 +23,9 @@ type StartOperation struct {
 	Kind         rhumb.OperationKind
 	Node, Target rhumb.NodeID
 	Region       rhumb.RegionID
-	Range        rhumb.RangeID
+	// Into is the region that takes the ranges of a region that is removed. Package raftmeta/place chooses it.
+	Into  rhumb.RegionID
+	Range rhumb.RangeID
 	// By is who asks for it, At the proposer's wall clock.
 	By string
 	At time.Time
@@ -124,7 +127,7 @@ var operationSteps = map[rhumb.OperationKind][]string{
 	rhumb.OperationReplace:      {"move copies", "move vote", "give up node"},
 	rhumb.OperationMove:         {"copy", "hand over", "remove"},
 	rhumb.OperationRepair:       {"copy"},
-	rhumb.OperationRemoveRegion: {"stop ranges", "move votes", "remove nodes", "remove region"},
+	rhumb.OperationRemoveRegion: {"move copies", "move votes", "remove nodes", "remove region"},
 	rhumb.OperationRebalance:    {"move copies"},
 }
 
@@ -166,6 +169,11 @@ func (c StartOperation) applyTo(t *tx) Result {
 		n, _ := t.nodes.get(uint64(c.Node))
 		t.setLeavingNode(n, true)
 	}
+	// The marks and the record change in one step: every operation has its marks, and nobody finds a mark without an
+	// operation that explains it.
+	if c.Kind == rhumb.OperationRemoveRegion {
+		t.beginRemoval(c)
+	}
 	t.lastOperation++
 	o := &rhumb.Operation{
 		ID: t.lastOperation, Kind: c.Kind, State: rhumb.OperationRunning, Version: 1,
@@ -187,10 +195,7 @@ func (c StartOperation) marksNode() bool {
 func (c StartOperation) checkTargets(t *tx) Result {
 	const op rhumb.Op = "catalog.StartOperation"
 	if c.Kind == rhumb.OperationRemoveRegion {
-		if _, ok := t.Region(c.Region); !ok {
-			return refuse(op, rhumb.NotFound, "region %s does not exist", c.Region)
-		}
-		return Result{}
+		return c.checkRegion(t)
 	}
 	if c.Kind == rhumb.OperationRebalance {
 		if _, ok := t.Region(c.Region); !ok && c.Region != rhumb.LocalRegion {
@@ -204,9 +209,13 @@ func (c StartOperation) checkTargets(t *tx) Result {
 		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Node)
 	case n.Forgotten:
 		return refuse(op, rhumb.Conflict, "%s has been removed from the cluster", c.Node)
+	case c.marksNode() && t.isRegionLeaving(n.Region):
+		return refuse(op, rhumb.Conflict, "the region of %s is being removed, and %s with it", c.Node, c.Node)
 	}
+	home := n.Region
 	if c.Kind == rhumb.OperationMove {
 		r, ok := t.Range(c.Range)
+		home = t.HostRegion(c.Range.Region)
 		switch {
 		case !ok:
 			return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
@@ -223,7 +232,8 @@ func (c StartOperation) checkTargets(t *tx) Result {
 	switch {
 	case !ok:
 		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Target)
-	case c.Target == c.Node || target.Region != n.Region:
+	// A copy that is not in the region of its range, because a removal of the region was cancelled, may return there.
+	case c.Target == c.Node || target.Region != n.Region && target.Region != home:
 		return refuse(op, rhumb.InvalidArgument, "%s cannot take the place of %s: both must be different nodes of one region", c.Target, c.Node)
 	case !t.TakesCopies(c.Target):
 		return refuse(op, rhumb.Conflict, "%s is %s and takes no copies", c.Target, target.State)
@@ -238,7 +248,8 @@ func (s *State) isMovedAway(id rhumb.NodeID) bool {
 			return true
 		}
 	}
-	return false
+	n, ok := s.Node(id)
+	return ok && s.isRegionLeaving(n.Region)
 }
 
 // setLeavingNode marks a node as leaving, or takes the mark back. A node that serves is decommissioning meanwhile.
@@ -336,6 +347,9 @@ func (c ControlOperation) applyTo(t *tx) Result {
 		if n, ok := t.nodes.get(uint64(o.Node)); ok && !n.Forgotten {
 			t.setLeavingNode(n, false)
 		}
+	}
+	if state == rhumb.OperationCancelled && o.Kind == rhumb.OperationRemoveRegion {
+		t.cancelRemoval(o.Region)
 	}
 	return Result{Operation: o.ID}
 }

@@ -92,7 +92,13 @@ func genCommand(t *rapid.T, s *State) Command {
 		},
 		"forget": func() Command { n := g.node(); return ForgetNode{n, g.boot(n), rapid.Bool().Draw(t, "empty")} },
 		"start-operation": func() Command {
-			return StartOperation{Kind: rhumb.OperationKind(rapid.IntRange(0, 6).Draw(t, "kind")), Node: g.node(), Target: g.node(), Region: 1, Range: rhumb.RangeID{Region: 1}, By: "ann"}
+			return StartOperation{Kind: rhumb.OperationKind(rapid.IntRange(0, 6).Draw(t, "kind")), Node: g.node(), Target: g.node(), Region: g.regionID(), Into: g.regionID(), Range: rhumb.RangeID{Region: 1}, By: "ann"}
+		},
+		"remove-region": func() Command {
+			c := RemoveRegion{Region: g.regionID(), Into: g.regionID(), Force: rapid.Bool().Draw(t, "force"), By: "ann"}
+			lost, _ := s.LostRanges(c.Region)
+			c.Lost = uint32(len(lost))
+			return c
 		},
 		"control-operation": func() Command {
 			return ControlOperation{ID: rhumb.OperationID(rapid.IntRange(1, 4).Draw(t, "operation")), Action: OperationAction(rapid.IntRange(0, 4).Draw(t, "action"))}
@@ -125,7 +131,7 @@ func genCommand(t *rapid.T, s *State) Command {
 	names := []string{
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
 		"prepare", "prepare", "adopt", "adopt", "cancel", "prepare-split", "prepare-split", "complete-split", "complete-split",
-		"start-operation", "control-operation", "update-operation", "set-leaving", "set-setting",
+		"start-operation", "control-operation", "update-operation", "set-leaving", "set-setting", "remove-region",
 		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
 		"create-user", "set-user", "drop-user", "create-role", "refuse-snapshot", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
 		"drop-table", "remove-class",
@@ -136,6 +142,10 @@ func genCommand(t *rapid.T, s *State) Command {
 type gen struct {
 	t *rapid.T
 	s *State
+}
+
+func (g *gen) regionID() rhumb.RegionID {
+	return rhumb.RegionID(rapid.IntRange(1, 3).Draw(g.t, "region"))
 }
 
 var (

@@ -265,6 +265,7 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 	case "start":
 		kinds := map[string]rhumb.OperationKind{"decommission": 1, "replace": 2, "move": 3, "repair": 4, "remove-region": 5}
 		c := StartOperation{Kind: kinds[a.values["kind"]], Node: node, Target: rhumb.NodeID(a.num("target")), By: "ann", At: time.Unix(int64(a.num("at")), 0)}
+		c.Region, c.Into = rhumb.RegionID(a.num("region")), rhumb.RegionID(a.num("into"))
 		if a.has("range") {
 			c.Range = a.rangeID()
 		}
@@ -278,6 +279,13 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 	case "pause", "resume", "cancel":
 		action := map[string]OperationAction{"pause": PauseOperation, "resume": ResumeOperation, "cancel": CancelOperation}[name]
 		return ControlOperation{ID: rhumb.OperationID(a.num("op")), Action: action, At: time.Unix(int64(a.num("at")), 0)}
+	case "set-region-dead":
+		return SetRegionDead{rhumb.RegionID(a.num("region"))}
+	case "remove-region":
+		return RemoveRegion{
+			Region: rhumb.RegionID(a.num("region")), Into: rhumb.RegionID(a.num("into")), Force: a.has("force"), Lost: uint32(a.num("lost")),
+			By: "ann", At: time.Unix(int64(a.num("at")), 0),
+		}
 	case "set-leaving":
 		return SetLeaving{Range: a.rangeID(), Version: a.num("version"), Leaving: a.nodes("leaving")}
 	case "set-setting":
@@ -379,7 +387,14 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 	}
 	for _, id := range c.Regions {
 		r, _ := s.Region(id)
-		fmt.Fprintf(out, "  region %s %s at %v\n", id, r.Name, r.Location)
+		fmt.Fprintf(out, "  region %s %s at %v", id, r.Name, r.Location)
+		if r.Into != 0 {
+			fmt.Fprintf(out, " into=%s", r.Into)
+		}
+		if r.Removed {
+			fmt.Fprintf(out, " removed lost=%d", r.Lost)
+		}
+		out.WriteString("\n")
 	}
 	for _, id := range c.Nodes {
 		n, _ := s.Node(id)

@@ -23,6 +23,20 @@
 // Fail-back ([Planner.Failback]): a range returns to its preferred primary when that replica is in
 // sync and its node has been healthy for a while. The wait doubles with each relapse.
 //
+// Operations ([Planner.Operations]): what moves next follows from the state and from the operations in it, never from
+// what an earlier plan has done. A new metadata leader makes the next plan as the old one would have, and a command that was
+// lost, or refused because a range had changed, is planned again. A copy leaves a range only when as many others as the
+// class has replicas are in sync, so a move never makes data less safe than it was. At most sixteen ranges of an operation
+// move at a time. An obstacle is named in the operation, so that an operator sees the reason of a delay.
+//
+// Repair ([Planner.Repair]): a node that was dead for long enough counts as gone, and its copies are created elsewhere. It
+// keeps its place in the records until the new copies are in sync, because it may return.
+//
+// Regions ([PlanRegionRemoval]): the ranges of a region that is being removed belong to the region that takes them, in every
+// decision of this package: which nodes may hold a copy, how many are missing, and whether there is room. So everything that
+// moves or repairs copies works for them without a rule of its own. The nearest region that has room for all of them takes
+// them; a region to which tables are confined has none for those.
+//
 // # Concurrency
 //
 // The functions are safe for concurrent use. A Planner and an Evidence serve one goroutine at a

@@ -45,11 +45,17 @@ func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State
 	m.startRepairs()
 	for o := range s.Operations() {
 		if o.State == rhumb.OperationRunning && len(m.out) < PlanMax {
+			m.active = true
 			m.advance(o)
 		}
 	}
 	m.unmark()
+	m.trimSurplus()
 	m.forgetReplaced()
+	// Without an operation nobody asks for sizes, and those that are kept would grow old.
+	if !m.active {
+		clear(p.sizes)
+	}
 	return m.out
 }
 
@@ -63,6 +69,8 @@ type mover struct {
 	load  *load
 	pools pools
 	out   []catalog.Command
+	// active reports that an operation is running.
+	active bool
 }
 
 // tally counts the remaining work of an operation.
@@ -82,6 +90,8 @@ func (m *mover) advance(o *rhumb.Operation) {
 		m.advanceMove(o)
 	case rhumb.OperationRepair:
 		m.advanceRepair(o)
+	case rhumb.OperationRemoveRegion:
+		m.advanceRegion(o)
 	}
 }
 
@@ -118,7 +128,7 @@ func (m *mover) moveAll(from, to rhumb.NodeID) tally {
 		t.left++
 		t.bytes += uint64(m.size(r.ID))
 		if t.moving < movesMax && len(m.out) < PlanMax {
-			ph, waits := m.move(r, from, to)
+			ph, waits := m.move(r, to, from)
 			t.note(ph, waits, r)
 		}
 	}
@@ -132,12 +142,16 @@ func (t *tally) note(ph phase, waits string, r *rhumb.Range) {
 	}
 }
 
-// size returns the size of a range, 0 if nobody knows it.
+// size returns the size of a range: the reported one, else the last one that was reported to this planner, else 0.
 func (m *mover) size(id rhumb.RangeID) int64 {
-	if m.sizes == nil {
-		return 0
+	var size int64
+	if m.sizes != nil {
+		size = max(0, m.sizes(id))
 	}
-	return max(0, m.sizes(id))
+	if size > 0 {
+		m.p.sizes[id] = size
+	}
+	return cmp.Or(size, m.p.sizes[id])
 }
 
 // stays reports whether a replica counts as one that remains: its node is not leaving and not gone, and its data is intact.
@@ -146,17 +160,21 @@ func (m *mover) stays(r *rhumb.Range, id rhumb.NodeID) bool {
 	return ok && !n.Leaving && !n.Forgotten && !r.IsLeaving(id) && !r.IsQuarantined(id) && !m.p.isGone(m.now, id, m.p.replaceAfter(m.s))
 }
 
-// move plans the next step of moving a copy, to a given node or to the best one, and returns its phase and its
-// obstacle.
-func (m *mover) move(r *rhumb.Range, from, to rhumb.NodeID) (phase, string) {
-	if !r.IsReplica(from) {
+// move plans the next step of moving copies away from nodes, to a given node or to the best ones, and returns its phase and its
+// obstacle. Several copies of a range move together: one change of the record is cheaper than three.
+func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (phase, string) {
+	from = slices.DeleteFunc(slices.Clone(from), func(id rhumb.NodeID) bool { return !r.IsReplica(id) })
+	if len(from) == 0 {
 		return phaseGone, ""
 	}
+	goes := func(id rhumb.NodeID) bool { return slices.Contains(from, id) }
+	// keep holds the copies that stay, also those that are not in sync yet: they need not be created again. inSync holds those of
+	// them that an election could choose now. Only these justify that another copy leaves.
 	class, _ := m.s.Class(r.Class)
 	wanted := class.Settings.Replicas
-	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == from || !m.stays(r, id) })
+	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return goes(id) || !m.stays(r, id) })
 	inSync := slices.DeleteFunc(slices.Clone(keep), func(id rhumb.NodeID) bool { return !r.IsInSync(id) || !m.s.IsLive(id) })
-	if waits, added := m.addCopy(r, keep, to, wanted); added || waits != "" {
+	if waits, added := m.addCopies(r, keep, to, wanted); added || waits != "" {
 		return phaseCopy, waits
 	}
 	if to != rhumb.NoNode && !r.IsInSync(to) {
@@ -166,35 +184,35 @@ func (m *mover) move(r *rhumb.Range, from, to rhumb.NodeID) (phase, string) {
 	if len(inSync) < wanted {
 		return phaseCopy, fmt.Sprintf("%d of %d copies elsewhere are in sync", len(inSync), wanted)
 	}
-	if r.Primary == from || r.Preferred == from {
+	if goes(r.Primary) || goes(r.Preferred) {
 		heir := m.heir(r, inSync, to)
 		version := r.Version
-		if r.Preferred == from {
+		if goes(r.Preferred) {
 			m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: version, Replicas: r.Replicas, Preferred: heir})
 			version++
 		}
-		if r.Primary == from {
+		if goes(r.Primary) {
 			m.out = append(m.out, catalog.Elect{Range: r.ID, Version: version, Node: heir})
 		}
-		return phaseHand, fmt.Sprintf("%s takes over from %s", heir, from)
+		return phaseHand, fmt.Sprintf("%s takes over from %s", heir, r.Primary)
 	}
-	if r.IsInSync(from) {
-		if !r.IsLeaving(from) {
-			m.out = append(m.out, catalog.SetLeaving{Range: r.ID, Version: r.Version, Leaving: append(slices.Clone(r.Leaving), from)})
+	if members := slices.DeleteFunc(slices.Clone(from), func(id rhumb.NodeID) bool { return !r.IsInSync(id) }); len(members) > 0 {
+		unmarked := slices.DeleteFunc(slices.Clone(members), r.IsLeaving)
+		if len(unmarked) > 0 {
+			m.out = append(m.out, catalog.SetLeaving{Range: r.ID, Version: r.Version, Leaving: append(slices.Clone(r.Leaving), unmarked...)})
 		}
-		return phaseRemove, fmt.Sprintf("the primary %s is to take %s out of the in-sync set", r.Primary, from)
+		return phaseRemove, fmt.Sprintf("the primary %s is to take %v out of the in-sync set", r.Primary, members)
 	}
-	left := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == from })
+	left := slices.DeleteFunc(slices.Clone(r.Replicas), goes)
 	m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: left})
 	return phaseRemove, ""
 }
 
-// addCopy adds the copy that a range lacks without those that leave.
-func (m *mover) addCopy(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, wanted int) (waits string, added bool) {
-	if to != rhumb.NoNode {
-		if r.IsReplica(to) {
-			return "", false
-		}
+// addCopies adds the copies that a range lacks without those that leave.
+func (m *mover) addCopies(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, wanted int) (waits string, added bool) {
+	// If the node has its copy and a copy elsewhere is lost meanwhile, another node replaces that one. Otherwise the copy that is to leave
+	// would stay, as the last one that is needed.
+	if to != rhumb.NoNode && !r.IsReplica(to) {
 		if !m.s.TakesCopies(to) {
 			return fmt.Sprintf("%s takes no copies at the moment", to), false
 		}
@@ -214,19 +232,26 @@ func (m *mover) addCopy(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, wa
 		n, _ := m.s.Node(id)
 		chosen = append(chosen, n)
 	}
-	// The zones of the copies that stay count, not those of the ones that leave.
-	n := m.load.nextNode(chosen, m.pools.of(m.s, r, class), r.Replicas...)
-	if n == nil || len(r.Replicas) >= rhumb.ReplicasMax {
+	var add []rhumb.NodeID
+	for len(chosen) < wanted && len(r.Replicas)+len(add) < rhumb.ReplicasMax {
+		// The zones of the copies that stay count, not those of the ones that leave.
+		n := m.load.nextNode(chosen, m.pools.of(m.s, r, class), slices.Concat(r.Replicas, add)...)
+		if n == nil {
+			break
+		}
+		m.load.replicas[n.ID]++
+		chosen, add = append(chosen, n), append(add, n.ID)
+	}
+	if len(add) == 0 {
 		return fmt.Sprintf("no other node can take a copy: %d of %d copies would be left", len(keep), wanted), false
 	}
-	m.load.replicas[n.ID]++
-	m.setReplicas(r, n.ID)
+	m.setReplicas(r, add...)
 	return "", true
 }
 
-// setReplicas adds a replica.
-func (m *mover) setReplicas(r *rhumb.Range, add rhumb.NodeID) {
-	m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: append(slices.Clone(r.Replicas), add)})
+// setReplicas adds replicas.
+func (m *mover) setReplicas(r *rhumb.Range, add ...rhumb.NodeID) {
+	m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: slices.Concat(r.Replicas, add)})
 }
 
 // heir returns who becomes primary: the node that takes the copy, else the one with the fewest primaries.
@@ -251,7 +276,7 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		m.fail(o, "the range does not exist any more")
 		return
 	}
-	ph, waits := m.move(r, o.Node, o.Target)
+	ph, waits := m.move(r, o.Target, o.Node)
 	t := tally{left: 1, bytes: uint64(m.size(r.ID)), waits: waits}
 	state := rhumb.OperationRunning
 	switch {
@@ -327,7 +352,13 @@ func (m *mover) record(o *rhumb.Operation, state rhumb.OperationState, t tally, 
 	next := catalog.UpdateOperation{ID: o.ID, Version: o.Version, State: state, Steps: slices.Clone(o.Steps), Progress: o.Progress, Waits: clip(t.waits), Error: o.Error, At: m.wall}
 	p := &next.Progress
 	p.Total, p.TotalBytes = max(p.Total, t.left), max(p.TotalBytes, t.bytes)
-	p.Done, p.DoneBytes = p.Total-t.left, p.TotalBytes-t.bytes
+	p.Done = p.Total - t.left
+	// Ranges grow while they move, and a new leader knows their sizes only after some seconds. Neither undoes what was done, so the
+	// bytes that are done never fall, and they rise only with the ranges that are done: else an unknown size would look like
+	// a finished one. Bytes are an estimate; ranges are counted.
+	if p.Done > o.Progress.Done || t.left == 0 {
+		p.DoneBytes = max(p.DoneBytes, p.TotalBytes-t.bytes)
+	}
 	for i := range next.Steps {
 		switch {
 		case i < done || state == rhumb.OperationDone:
@@ -344,20 +375,115 @@ func (m *mover) record(o *rhumb.Operation, state rhumb.OperationState, t tally, 
 // clip bounds a text of a record.
 func clip(s string) string { return s[:min(len(s), rhumb.OperationTextSizeMax)] }
 
-// unmark takes back the marks of replicas whose operation was cancelled.
-func (m *mover) unmark() {
+// moving returns the nodes that operations which are not over move copies of each range away from.
+func (m *mover) moving() map[rhumb.RangeID][]rhumb.NodeID {
 	moved := make(map[rhumb.RangeID][]rhumb.NodeID)
 	for o := range m.s.Operations() {
 		if !o.State.IsOver() && o.Kind == rhumb.OperationMove {
 			moved[o.Range] = append(moved[o.Range], o.Node)
 		}
 	}
+	return moved
+}
+
+// surplus reports whether a range has more copies than its class asks for and nobody needs them: a cancelled move leaves one,
+// and so does a dead node that returns after its copies were created elsewhere. Nothing counts as surplus while a node of
+// the range is dead, drains or leaves, or while the range moves: then the extra copy is on its way to replace another one.
+func (m *mover) surplus(r *rhumb.Range, moved map[rhumb.RangeID][]rhumb.NodeID) bool {
+	class, ok := m.s.Class(r.Class)
+	if !ok || class.Dropping || len(r.Replicas) <= class.Settings.Replicas || len(moved[r.ID]) > 0 || len(r.Quarantined) > 0 || r.Prepared != nil {
+		return false
+	}
+	return !slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) })
+}
+
+// trimSurplus removes copies that are one too many, in the steps of a move: the copy leaves the in-sync set, and then the replica is
+// removed. It never removes a copy before as many others are in sync as the class has replicas.
+func (m *mover) trimSurplus() {
+	moved := m.moving()
+	trimmed := 0
+	for r := range m.s.Ranges() {
+		// As many at a time as an operation moves: the nodes delete what they lose.
+		if trimmed >= movesMax || len(m.out) >= PlanMax {
+			return
+		}
+		if !m.surplus(r, moved) {
+			continue
+		}
+		class, _ := m.s.Class(r.Class)
+		victim := m.pickSurplus(r)
+		others := slices.DeleteFunc(slices.Clone(r.InSync), func(id rhumb.NodeID) bool { return id == victim })
+		// The survival goal counts too: the set that stays must span regions if the class asks for it.
+		if victim == rhumb.NoNode || len(others) < class.Settings.Replicas || !m.s.Spans(r.Class, others) {
+			continue
+		}
+		trimmed++
+		switch {
+		case !r.IsInSync(victim):
+			left := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == victim })
+			m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: left})
+		case !r.IsLeaving(victim):
+			m.out = append(m.out, catalog.SetLeaving{Range: r.ID, Version: r.Version, Leaving: []rhumb.NodeID{victim}})
+		}
+	}
+}
+
+// pickSurplus returns the copy that a range misses least: one outside of the region of the range, which a removal of the region
+// has left there before it was cancelled, unless the class is spread over regions; then one that leaves already or is not in sync, so that
+// a choice once made stays; then one in a zone with another copy, then one on the node with the most copies. The primary and the preferred primary stay.
+func (m *mover) pickSurplus(r *rhumb.Range) rhumb.NodeID {
+	if m.load == nil {
+		m.load = measureLoad(m.s)
+	}
+	rank := func(yes bool) int {
+		if yes {
+			return 0
+		}
+		return 1
+	}
+	shared := func(id rhumb.NodeID) bool {
+		n, _ := m.s.Node(id)
+		return slices.ContainsFunc(r.Replicas, func(other rhumb.NodeID) bool {
+			o, _ := m.s.Node(other)
+			return other != id && o.Region == n.Region && o.Zone == n.Zone
+		})
+	}
+	class, _ := m.s.Class(r.Class)
+	host := m.s.HostRegion(r.ID.Region)
+	foreign := func(id rhumb.NodeID) bool {
+		n, _ := m.s.Node(id)
+		return class.Settings.Survival != rhumb.SurviveRegion && n.Region != host
+	}
+	free := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == r.Primary || id == r.Preferred })
+	if len(free) == 0 {
+		return rhumb.NoNode
+	}
+	return slices.MinFunc(free, func(a, b rhumb.NodeID) int {
+		return cmp.Or(
+			cmp.Compare(rank(foreign(a)), rank(foreign(b))),
+			cmp.Compare(rank(r.IsLeaving(a)), rank(r.IsLeaving(b))),
+			cmp.Compare(rank(!r.IsInSync(a)), rank(!r.IsInSync(b))),
+			cmp.Compare(rank(shared(a)), rank(shared(b))),
+			cmp.Compare(m.load.replicas[b], m.load.replicas[a]),
+			cmp.Compare(b, a),
+		)
+	})
+}
+
+// unmark takes back the marks of replicas whose operation was cancelled.
+func (m *mover) unmark() {
+	moved := m.moving()
 	for r := range m.s.Ranges() {
 		if len(r.Leaving) == 0 || len(m.out) >= PlanMax {
 			continue
 		}
+		// A surplus copy continues to leave.
+		if m.surplus(r, moved) {
+			continue
+		}
 		leaving := slices.DeleteFunc(slices.Clone(r.Leaving), func(id rhumb.NodeID) bool {
 			n, ok := m.s.Node(id)
+			// A region that is being removed marks its nodes, so this covers its ranges too.
 			return ok && !n.Leaving && !slices.Contains(moved[r.ID], id)
 		})
 		if len(leaving) < len(r.Leaving) {

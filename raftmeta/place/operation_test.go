@@ -91,6 +91,94 @@ func holds(s *catalog.State, id rhumb.NodeID) (n int) {
 	return n
 }
 
+// settle plans until nothing is left to do, and checks that every range has the copies of its class, all in sync, and none that goes.
+func (w *world) settle() {
+	w.t.Helper()
+	for range 100 {
+		before := w.s.Revision()
+		w.plan()
+		w.follow(never)
+		w.safe()
+		w.pass(sec)
+		if w.s.Revision() == before {
+			break
+		}
+	}
+	for r := range w.s.Ranges() {
+		class, _ := w.s.Class(r.Class)
+		if want := class.Settings.Replicas; len(r.Replicas) != want || len(r.InSync) != want || len(r.Leaving) > 0 {
+			w.t.Errorf("range %s: replicas %v, in sync %v, leaving %v", r.ID, r.Replicas, r.InSync, r.Leaving)
+		}
+	}
+}
+
+// TestCancelledMove removes the copy that a cancelled move leaves over, wherever the move was: while the new copy is a learner, when it is in
+// sync, and while the old one leaves.
+func TestCancelledMove(t *testing.T) {
+	for rounds := range 8 {
+		w := grow(t, 4)
+		w.do(catalog.StartOperation{Kind: rhumb.OperationMove, Range: rhumb.RangeID{Region: 1}, Node: 1, Target: 4, At: time.Unix(0, 0)})
+		for range rounds {
+			w.plan()
+			w.follow(func(rhumb.NodeID) bool { return rounds < 3 })
+			w.pass(sec)
+		}
+		if w.operation(1).State.IsOver() {
+			break
+		}
+		w.do(catalog.ControlOperation{ID: 1, Action: catalog.CancelOperation})
+		w.settle()
+	}
+	// A copy that is needed is not surplus: one of four nodes is dead, and its copy is being created elsewhere.
+	w := grow(t, 4)
+	w.do(catalog.SetReplicas{Range: rhumb.RangeID{Region: 1}, Version: 1, Replicas: []rhumb.NodeID{1, 2, 3, 4}})
+	w.fence(1)
+	w.plan()
+	if r, _ := w.s.Range(rhumb.RangeID{Region: 1}); len(r.Replicas) != 4 {
+		t.Errorf("a copy was removed while a node is down: %v", r.Replicas)
+	}
+}
+
+// TestReplaceWhileAnotherNodeIsDead replaces a node while another copy of its ranges is lost for good. The ranges get a copy on a third
+// node too: the replacement would wait for ever otherwise, because two of three copies elsewhere are not enough.
+func TestReplaceWhileAnotherNodeIsDead(t *testing.T) {
+	w := grow(t, 5)
+	w.fence(2)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationReplace, Node: 1, Target: 4, By: "ann", At: time.Unix(0, 0)})
+	if o := w.run(1, 2); o.State != rhumb.OperationDone || holds(w.s, 1) != 0 {
+		t.Errorf("%+v, n1 holds %d", o, holds(w.s, 1))
+	}
+}
+
+// TestProgressInBytes counts bytes with ranges, and never back: not when a range grows, nor when its size is unknown for a while.
+func TestProgressInBytes(t *testing.T) {
+	w := grow(t, 4)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1, By: "ann", At: time.Unix(0, 0)})
+	var last rhumb.Progress
+	for i := range 100 {
+		sizes := func(rhumb.RangeID) int64 { return int64(100 + i) }
+		if i%3 == 1 {
+			sizes = func(rhumb.RangeID) int64 { return 0 }
+		}
+		for _, cmd := range w.p.Operations(w.now, time.Unix(0, 0).Add(w.now), w.s, sizes) {
+			w.s, _, _ = w.s.Apply(cmd)
+		}
+		w.follow(never)
+		w.pass(sec)
+		o := w.operation(1)
+		if o.Progress.DoneBytes < last.DoneBytes || o.Progress.Done == 0 && o.Progress.DoneBytes > 0 {
+			t.Fatalf("progress went from %+v to %+v", last, o.Progress)
+		}
+		last = o.Progress
+		if o.State.IsOver() {
+			break
+		}
+	}
+	if o := w.operation(1); o.State != rhumb.OperationDone || last.TotalBytes < 600 || last.DoneBytes != last.TotalBytes {
+		t.Errorf("at the end: %+v", o)
+	}
+}
+
 func never(rhumb.NodeID) bool { return false }
 
 // grow returns a region of n nodes whose first three hold six ranges.
@@ -181,12 +269,7 @@ func TestDecommissionWaits(t *testing.T) {
 		t.Error("nothing is leaving although all copies are in sync")
 	}
 	w.do(catalog.ControlOperation{ID: 1, Action: catalog.CancelOperation})
-	w.plan()
-	for r := range w.s.Ranges() {
-		if len(r.Leaving) > 0 {
-			t.Errorf("range %s: %v is leaving after the cancellation", r.ID, r.Leaving)
-		}
-	}
+	w.settle()
 	if !w.s.TakesCopies(1) {
 		t.Error("n1 takes no copies after the cancellation")
 	}
@@ -301,5 +384,106 @@ func TestVotersLeave(t *testing.T) {
 	small.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1})
 	if got := small.p.Voters(small.now, small.s, []rhumb.NodeID{1, 2, 3}, all); len(got) != 1 || got[0] == 1 {
 		t.Errorf("of three nodes: %v", got)
+	}
+}
+
+// twoRegions returns a state with the regions fra (n1 to n3) and iad (n4 to n6) and a table of two ranges in each.
+func twoRegions(t *testing.T) *world {
+	s := build(t, three()[:6]...)
+	return newWorld(t, apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: settings(3, 2)})))
+}
+
+// inRegion counts the copies of ranges on the nodes of a region.
+func inRegion(s *catalog.State, region rhumb.RegionID) (count int) {
+	for r := range s.Ranges() {
+		for _, id := range r.Replicas {
+			if n, _ := s.Node(id); n.Region == region {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// TestRemoveRegion moves the ranges of a region to the nodes of another one, without a copy less at any time, removes the nodes, and
+// frees the name. The ranges stay with their new nodes when one of those dies.
+func TestRemoveRegion(t *testing.T) {
+	w := twoRegions(t)
+	host, why := PlanRegionRemoval(w.s, 1, 0)
+	if host != 2 || why != "" {
+		t.Fatalf("into %s: %s", host, why)
+	}
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: host, By: "ann", At: time.Unix(0, 0)})
+	o := w.run(1)
+	if o.State != rhumb.OperationDone || o.Progress.Done != 2 || inRegion(w.s, 1) != 0 {
+		t.Errorf("%+v, %d copies are left", o, inRegion(w.s, 1))
+	}
+	if r, _ := w.s.Region(1); !r.Removed || r.Name != "fra~1" || w.s.HostRegion(1) != 2 {
+		t.Errorf("%+v", r)
+	}
+	for id := range rhumb.NodeID(3) {
+		if n, _ := w.s.Node(id + 1); !n.Forgotten {
+			t.Errorf("%s was not removed", n.ID)
+		}
+	}
+	// The last region stays.
+	if _, why := PlanRegionRemoval(w.s, 2, 0); !strings.Contains(why, "no other region") {
+		t.Errorf("the last region: %q", why)
+	}
+	// The copies of a dead node are created in the region that took the ranges, not in one that has no nodes.
+	w.do(catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{9}, Boot: 1, Region: "iad", Zone: "d"})
+	w.fence(4)
+	for range 60 {
+		w.pass(sec)
+		w.plan()
+		w.follow(never)
+	}
+	for r := range w.s.Ranges() {
+		if len(r.InSync) != 3 || r.IsReplica(4) {
+			t.Errorf("range %s: %v of %v", r.ID, r.InSync, r.Replicas)
+		}
+	}
+}
+
+// TestRemoveRegionIsCancelled takes all marks back, and the region takes copies again.
+func TestRemoveRegionIsCancelled(t *testing.T) {
+	w := twoRegions(t)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, At: time.Unix(0, 0)})
+	for range 3 {
+		w.plan()
+		w.follow(never)
+		w.safe()
+	}
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.CancelOperation})
+	w.settle()
+	// Three copies of each range are in the region again, because none of its ranges had left it.
+	if got := inRegion(w.s, 1); got != 6 {
+		t.Errorf("%d copies are in the region", got)
+	}
+	if r, _ := w.s.Region(1); r.Into != 0 || !w.s.TakesCopies(1) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestWhyNotRemoveRegion names what keeps a region: tables that are confined to it, and regions with too few nodes.
+func TestWhyNotRemoveRegion(t *testing.T) {
+	w := twoRegions(t)
+	confined := settings(3, 1)
+	confined.Regions = rhumb.NewRegionSet("fra")
+	w.do(Complete(w.s, catalog.CreateTable{Name: "papers", Settings: confined}))
+	if _, why := PlanRegionRemoval(w.s, 1, 0); !strings.Contains(why, "papers") || !strings.Contains(why, "confined to fra") {
+		t.Errorf("residency: %q", why)
+	}
+	if host, why := PlanRegionRemoval(w.s, 2, 0); host != 1 || why != "" {
+		t.Errorf("the other region: %s, %q", host, why)
+	}
+	// With two nodes left, a region has no room for three copies.
+	w.do(catalog.DropTable{Name: "papers"})
+	w.fence(4)
+	if _, why := PlanRegionRemoval(w.s, 1, 0); !strings.Contains(why, "iad has 2 live nodes for the copies of t, which keep 3") {
+		t.Errorf("too few nodes: %q", why)
+	}
+	if IsRegionLost(w.s, 2) {
+		t.Error("a region with two live nodes counts as lost")
 	}
 }

@@ -58,6 +58,9 @@ const PlanMax = 1_024
 type Planner struct {
 	config Config
 	health map[rhumb.NodeID]*health
+	// sizes holds the last known size of each range that an operation moves. Sizes are reported by primaries, every few seconds, so a
+	// range that has just changed its primary would have none, and the progress of its operation would jump.
+	sizes map[rhumb.RangeID]int64
 }
 
 // health is the history of one node.
@@ -66,6 +69,8 @@ type health struct {
 	state rhumb.NodeState
 	// lost reports that the node cannot return: another one runs in its place, or it was removed.
 	lost bool
+	// forgotten is the time of the first observation that it was removed for good, 0 before.
+	forgotten time.Duration
 	// since is the time of the first observation of this state and life.
 	since time.Duration
 	// relapses counts how often the node left the live state, or restarted, shortly after it became
@@ -78,7 +83,7 @@ type health struct {
 // node counts as healthy only from the first Observe, because the leader knows nothing about the
 // time before.
 func NewPlanner(c Config) *Planner {
-	return &Planner{config: c, health: make(map[rhumb.NodeID]*health)}
+	return &Planner{config: c, health: make(map[rhumb.NodeID]*health), sizes: make(map[rhumb.RangeID]int64)}
 }
 
 // Observe records the states of the nodes. Times are as precise as the calls are frequent.
@@ -90,6 +95,9 @@ func (p *Planner) Observe(now time.Duration, s *catalog.State) {
 			p.health[n.ID] = h
 		}
 		h.lost = n.Forgotten || n.ReplacedBy != rhumb.NoNode
+		if n.Forgotten && h.forgotten == 0 {
+			h.forgotten = max(now, 1)
+		}
 		if h.boot == n.Boot && h.state == n.State {
 			continue
 		}
@@ -122,6 +130,16 @@ func (p *Planner) isGone(now time.Duration, id rhumb.NodeID, d time.Duration) bo
 	return ok && h.state == rhumb.NodeFenced && (h.lost || now-h.since >= d)
 }
 
+// farewell is how long a removed node stays a member of the metadata group. Meanwhile it gets the entry that removes it, and
+// stops. A node that is cut off before would wait for its former peers, and serve nobody, until it starts again.
+const farewell = 2 * time.Second
+
+// MayCutOff reports whether a node was removed for good long enough ago to have learned of it.
+func (p *Planner) MayCutOff(now time.Duration, id rhumb.NodeID) bool {
+	h, ok := p.health[id]
+	return ok && h.forgotten > 0 && now-h.forgotten >= farewell
+}
+
 // DeadRegions returns a SetRegionDead for each region whose nodes have all been gone for
 // RegionDeadAfter.
 func (p *Planner) DeadRegions(now time.Duration, s *catalog.State) []catalog.Command {
@@ -133,7 +151,7 @@ func (p *Planner) DeadRegions(now time.Duration, s *catalog.State) []catalog.Com
 	}
 	var out []catalog.Command
 	for r := range s.Regions() {
-		if gone[r.ID] && !r.Dead {
+		if gone[r.ID] && !r.Dead && r.Into == 0 {
 			out = append(out, catalog.SetRegionDead{Region: r.ID})
 		}
 	}

@@ -266,3 +266,22 @@ func TestDeadRegions(t *testing.T) {
 		t.Error("a node is back and the region is still dead")
 	}
 }
+
+// TestMayCutOff keeps a removed node in the metadata group until it has had the time to learn of its removal.
+func TestMayCutOff(t *testing.T) {
+	w := newWorld(t, build(t, three()[:3]...))
+	w.fence(3)
+	w.pass(10 * sec)
+	if w.p.MayCutOff(w.now, 3) {
+		t.Error("a fenced node is cut off")
+	}
+	w.do(catalog.ForgetNode{Node: 3, Boot: w.boot(3)})
+	w.p.Observe(w.now, w.s)
+	if w.p.MayCutOff(w.now, 3) {
+		t.Error("a removed node is cut off at once")
+	}
+	w.pass(farewell + sec)
+	if !w.p.MayCutOff(w.now, 3) {
+		t.Error("a removed node stays in the group")
+	}
+}

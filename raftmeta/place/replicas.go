@@ -88,6 +88,10 @@ func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb
 				continue
 			}
 		}
+		// A region that is being removed gets no ranges. Its pool would be that of another region.
+		if r.Into != 0 {
+			continue
+		}
 		pool := newPool(s, r.ID, settings)
 		if !pool.suffices() {
 			continue
@@ -239,8 +243,10 @@ func (p *pool) without(id rhumb.NodeID) *pool {
 	return &next
 }
 
-// newPool returns the pool of a class in a home region. It is empty if the class is confined to other regions.
+// newPool returns the pool of a class in a home region. It is empty if the class is confined to other regions. The ranges of a
+// region that is being removed, or was, belong to the region that takes them.
 func newPool(s *catalog.State, home rhumb.RegionID, settings rhumb.ClassSettings) *pool {
+	home = s.HostRegion(home)
 	p := &pool{region: home, settings: settings, micros: make(map[rhumb.RegionID]int64)}
 	at, ok := s.Region(home)
 	if !ok || !settings.Regions.Has(at.Name) {

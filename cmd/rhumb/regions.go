@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/snapshot/inspect"
+)
+
+// describeRegions returns the regions as the catalog has them. A removed region is left out, unless all is set, once it has no
+// range any more.
+func describeRegions(c *client.Client, all bool) (docs []regionDoc) {
+	n, nodes, ranges, tables := regionNames(c), c.Nodes(), c.Ranges(), c.Tables()
+	regionOf := map[rhumb.NodeID]rhumb.RegionID{}
+	for _, n := range nodes {
+		regionOf[n.ID] = n.Region
+	}
+	// Everything is counted from this client's copy of the metadata: the list must work while nodes are down, which is when
+	// people look at it.
+	for _, r := range c.Regions() {
+		doc := regionDoc{ID: uint32(r.ID), Name: r.Name, Location: inspect.Place(r.Location), Lost: r.Lost, Zones: []string{}, Pinned: []string{}}
+		if r.Into != 0 {
+			doc.Into = n.nameOf(r.Into)
+		}
+		for _, n := range nodes {
+			if n.Region == r.ID && !n.Forgotten {
+				doc.addNode(n)
+			}
+		}
+		slices.Sort(doc.Zones)
+		doc.Zones = slices.Compact(doc.Zones)
+		for _, rg := range ranges {
+			if rg.ID.Region == r.ID {
+				doc.Ranges++
+			}
+			if regionOf[rg.Primary] == r.ID {
+				doc.Primaries++
+			}
+			for _, id := range rg.Replicas {
+				if regionOf[id] == r.ID {
+					doc.Copies++
+				}
+			}
+		}
+		for _, t := range tables {
+			if t.Settings.Regions != "" && t.Settings.Regions.Has(r.Name) {
+				doc.Pinned = append(doc.Pinned, t.Name)
+			}
+		}
+		if rtt, ok := c.RoundTrip(r.ID); ok {
+			ms := milliseconds(rtt)
+			doc.RoundTripMs = &ms
+		}
+		doc.State = regionState(r, &doc)
+		if !r.Removed || doc.Ranges > 0 || all {
+			docs = append(docs, doc)
+		}
+	}
+	return docs
+}
+
+// addNode counts a node of the region.
+func (d *regionDoc) addNode(n rhumb.Node) {
+	d.Nodes++
+	d.Zones = append(d.Zones, n.Zone)
+	if n.State.Serves() {
+		d.NodesLive++
+	}
+	if n.Voter {
+		d.Voters++
+	}
+}
+
+// regionState returns the state of a region in one word.
+func regionState(r rhumb.Region, d *regionDoc) string {
+	switch {
+	case r.Removed:
+		return "removed"
+	case r.Into != 0:
+		return "leaving"
+	// Clients do not ask a dead region, which matters more than that its nodes are down.
+	case r.Dead:
+		return "dead"
+	case d.Nodes == 0:
+		return "empty"
+	case d.NodesLive == 0:
+		return "down"
+	case d.NodesLive < d.Nodes:
+		return "partial"
+	}
+	return "live"
+}
+
+// printRegions prints the table of regions.
+func (cc *clusterCommands) printRegions(docs []regionDoc) error {
+	return cc.Print(docs, func(t table.Writer) {
+		t.AppendHeader(table.Row{"REGION", "ID", "LOCATION", "STATE", "NODES", "LIVE", "ZONES", "VOTERS", "RANGES", "COPIES", "PRIMARIES", "PINNED", "MS"})
+		for _, d := range docs {
+			ms, state := "", d.State
+			if d.RoundTripMs != nil {
+				ms = fmt.Sprintf("%.1f", *d.RoundTripMs)
+			}
+			if d.Into != "" {
+				state += " into " + d.Into
+			}
+			if d.Lost > 0 {
+				state += fmt.Sprintf(", %d ranges lost", d.Lost)
+			}
+			t.AppendRow(table.Row{
+				d.Name, d.ID, rhumb.Point(d.Location), state, d.Nodes, d.NodesLive, strings.Join(d.Zones, " "), d.Voters,
+				d.Ranges, d.Copies, d.Primaries, strings.Join(d.Pinned, " "), ms,
+			})
+		}
+	})
+}
+
+// removeRegionCommand is `rhumb region rm`.
+func (oc *operationCommands) removeRegionCommand() *cobra.Command {
+	var into string
+	var force, yes bool
+	rm := &cobra.Command{
+		Use: "rm REGION", Short: "Remove a region: its records move to another one",
+		Long: `Remove a region, under load and without refused writes. Its ranges move to the nodes of another region, the nearest one that has
+room or the one of --into; records keep their keys, so nobody has to know that they moved. Then its votes move, its
+nodes are removed, and their processes end. Its name is free afterwards. The command is refused, with the reason, if tables are confined to
+the region, or if no other region has enough nodes. It waits until the region is removed; the operation goes on if the
+command ends.
+
+With --force a region is given up whose nodes are all dead and lost for good. The command shows which ranges no other region
+has a copy of, and asks: everything in them is lost for good, and their names can be used again. Ranges with copies in
+other regions stay. The loss is recorded as an operation.`,
+		Example: "  rhumb region rm frankfurt\n  rhumb region rm frankfurt --into virginia --no-wait\n  rhumb region rm frankfurt --force",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				region, err := regionByName(c, args[0])
+				if err != nil {
+					return err
+				}
+				// Names are resolved here, so that the request means the region that the operator sees, also if the name gets
+				// another owner meanwhile.
+				var host rhumb.Region
+				if into != "" {
+					if host, err = regionByName(c, into); err != nil {
+						return err
+					}
+				}
+				if force {
+					return oc.giveUpRegion(ctx, c, region, host.ID, yes)
+				}
+				o, err := c.RemoveRegion(ctx, region.ID, host.ID)
+				if err != nil {
+					return err
+				}
+				if oc.noWait {
+					return oc.printOperation(c, o)
+				}
+				return oc.await(ctx, c, o.ID)
+			})
+		},
+	}
+	rm.Flags().StringVar(&into, "into", "", "region that takes the ranges")
+	rm.Flags().BoolVar(&force, "force", false, "give up a region whose nodes are all lost for good")
+	rm.Flags().BoolVar(&yes, "yes", false, "with --force: do not ask for the name")
+	return oc.addNoWait(rm)
+}
+
+// regionByName returns a region of the cluster.
+func regionByName(c *client.Client, name string) (rhumb.Region, error) {
+	regions := c.Regions()
+	if i := slices.IndexFunc(regions, func(r rhumb.Region) bool { return r.Name == name }); i >= 0 {
+		return regions[i], nil
+	}
+	return rhumb.Region{}, rhumb.Ef("rhumb.region", rhumb.NotFound, "there is no region %q; list regions with `rhumb region ls`", name)
+}
+
+// lossDoc lists the losses with a region.
+type lossDoc struct {
+	Region string   `json:"region"`
+	Into   string   `json:"into"`
+	Ranges []string `json:"lost_ranges"`
+	Tables []string `json:"tables"`
+}
+
+// giveUpRegion describes the loss, asks for its name, and removes it.
+func (oc *operationCommands) giveUpRegion(ctx context.Context, c *client.Client, r rhumb.Region, into rhumb.RegionID, yes bool) error {
+	loss, err := c.DescribeLoss(ctx, r.ID, into)
+	if err != nil {
+		return err
+	}
+	doc := lossDoc{Region: r.Name, Into: regionNames(c).nameOf(loss.Into), Ranges: []string{}, Tables: []string{}}
+	classes := map[rhumb.ClassID]int{}
+	for _, id := range loss.Ranges {
+		doc.Ranges = append(doc.Ranges, id.String())
+	}
+	// The lists come from this client's copy of the metadata, and only describe. The metadata decides about the loss: it
+	// compares the number of ranges.
+	kept := 0
+	for _, rg := range c.Ranges() {
+		switch {
+		case slices.Contains(loss.Ranges, rg.ID):
+			classes[rg.Class]++
+		case rg.ID.Region == r.ID:
+			kept++
+		}
+	}
+	// To standard error also with --yes, so that the log of a script has it.
+	oc.Notef("region %s is given up for good: %d ranges have no copy elsewhere, and every record with its home in them is lost; %d ranges of the region have copies in other regions and stay, in region %s",
+		r.Name, len(loss.Ranges), kept, doc.Into)
+	for _, t := range c.Tables() {
+		if n := classes[t.Class]; n > 0 {
+			doc.Tables = append(doc.Tables, t.Name)
+			oc.Notef("  table %s (class %s): %d ranges with all its records of region %s", t.Name, t.Class, n, r.Name)
+		}
+	}
+	if !yes && oc.askFor(fmt.Sprintf("Type %s to give it up: ", r.Name)) != r.Name {
+		return rhumb.E("rhumb.region", rhumb.ConditionFailed, "nothing was changed: the name was not confirmed; --yes gives the region up without asking")
+	}
+	if _, err := c.GiveUpRegion(ctx, r.ID, loss); err != nil {
+		return err
+	}
+	return oc.Print(doc, func(t table.Writer) {
+		t.AppendRow(table.Row{"region", doc.Region + " was removed"})
+		t.AppendRow(table.Row{"its ranges", fmt.Sprintf("%d lost, %d now belong to the nodes of %s", len(doc.Ranges), kept, doc.Into)})
+	})
+}

@@ -1,0 +1,318 @@
+package catalog
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// This file holds the removal of regions (docs/decisions/0046-a-removed-region-keeps-its-keys.md). A key begins with the region
+// where it was written, so the records of a removed region stay under its number, in ranges that nodes of another region
+// hold: rhumb.Region.Into. The record of the region stays for the same reason, without nodes and under a name that
+// nobody can choose.
+
+// Why the record is kept: the number of a region is part of every key that was written there, of the images that readers have
+// mapped, and of the positions in them. If the number were given to another region, or to none, all of these would name something
+// else. Numbers are never assigned twice for the same reason, so a record that stays costs nothing but its bytes.
+//
+// Why the mark comes first: between the first and the last copy that moves, nodes and clients must agree on where new things
+// begin. With the mark in the catalog, all of them decide by the same state, and a leader that takes over continues where
+// the last one stopped.
+
+// RemoveRegion ends the removal of a region that has no nodes any more: its name is free. With Force it drops a region
+// whose nodes are all dead, in one step: its nodes are forgotten; its ranges move to Into as far as other nodes have copies; the
+// other ranges are removed, and with them their records.
+//
+// Lost is the number of ranges that the operator was shown, else Conflict: the decision was about another state.
+// Repeating the command changes nothing.
+type RemoveRegion struct {
+	Region, Into rhumb.RegionID
+	Force        bool
+	Lost         uint32
+	// By and At are for the operation that records a forced removal.
+	By string
+	At time.Time
+}
+
+func (RemoveRegion) wireCode() commandCode { return codeRemoveRegion }
+func (RemoveRegion) needs() rhumb.Feature  { return rhumb.FeatureOperations }
+
+// removedMark separates the former name of a removed region from its number. Names of regions cannot contain it.
+const removedMark = "~"
+
+// HostRegion returns the region whose nodes hold, or are to hold, the ranges of a region: the region itself unless it is being
+// removed.
+func (s *State) HostRegion(id rhumb.RegionID) rhumb.RegionID {
+	// The chain has no cycles (check.go), and the bound is for a record that is being checked.
+	// Later removals do not rewrite earlier ones, so the chain is as long as the number of removals in a row.
+	for range rhumb.RegionsMax {
+		r, ok := s.regions.get(uint64(id))
+		if !ok || r.Into == 0 {
+			return id
+		}
+		id = r.Into
+	}
+	return id
+}
+
+// isRegionLeaving reports whether an operation that is not over removes the region.
+func (s *State) isRegionLeaving(id rhumb.RegionID) bool {
+	r, ok := s.regions.get(uint64(id))
+	return ok && r.Into != 0 && !r.Removed
+}
+
+// checkRegion refuses a removal that does not fit. Whether the other regions have room is policy (place.PlanRegionRemoval).
+func (c StartOperation) checkRegion(t *tx) Result {
+	const op rhumb.Op = "catalog.StartOperation"
+	r, ok := t.Region(c.Region)
+	into, known := t.Region(c.Into)
+	switch {
+	case !ok:
+		return refuse(op, rhumb.NotFound, "region %s does not exist", c.Region)
+	case r.Into != 0:
+		return refuse(op, rhumb.Conflict, "region %s is being removed already, or was", r.Name)
+	// A region that goes itself could only pass the ranges on. Forbidding it also excludes cycles: the new end of the chain is a
+	// region that stays, so no chain leads back.
+	case !known || into.Into != 0 || c.Into == c.Region:
+		return refuse(op, rhumb.InvalidArgument, "region %s cannot take the ranges of region %s", c.Into, r.Name)
+	}
+	// Two operations that move the same copies would wait for each other.
+	for o := range t.Operations() {
+		n, ok := t.Node(o.Node)
+		if ok && !o.State.IsOver() && n.Region == c.Region && (o.Kind == rhumb.OperationDecommission || o.Kind == rhumb.OperationReplace) {
+			return refuse(op, rhumb.Conflict, "operation %s (%s) of %s is %s; wait for it or cancel it", o.ID, o.Kind, o.Node, o.State)
+		}
+	}
+	return Result{}
+}
+
+// beginRemoval marks the region and its nodes, and ends moves to and from them: the removal moves everything.
+func (t *tx) beginRemoval(c StartOperation) {
+	t.setInto(c.Region, c.Into)
+	for o := range t.freezeState().Operations() {
+		if o.Kind == rhumb.OperationMove && !o.State.IsOver() && (t.isIn(o.Node, c.Region) || t.isIn(o.Target, c.Region)) {
+			next := o.Clone()
+			next.Error = "the region of a node is being removed"
+			t.enterState(next, rhumb.OperationCancelled, c.At)
+		}
+	}
+	t.markRegion(c.Region, true)
+}
+
+// cancelRemoval takes the marks back. Ranges that have moved stay where they are.
+func (t *tx) cancelRemoval(id rhumb.RegionID) {
+	t.setInto(id, 0)
+	t.markRegion(id, false)
+}
+
+// setInto stores into which region a region is removed.
+func (t *tx) setInto(id, into rhumb.RegionID) {
+	r, _ := t.regions.get(uint64(id))
+	next := *r
+	// Nodes of other regions are to serve its ranges, so they are to be asked for its names.
+	next.Into, next.Dead = into, r.Dead && into == 0
+	t.putRegion(&next)
+}
+
+// markRegion marks all nodes of a region as leaving, or takes the marks back.
+func (t *tx) markRegion(id rhumb.RegionID, leaving bool) {
+	for _, n := range t.freezeState().nodes.all() {
+		if n.Region == id && !n.Forgotten {
+			t.setLeavingNode(n, leaving)
+		}
+	}
+}
+
+// isIn reports whether a node is in a region.
+func (s *State) isIn(id rhumb.NodeID, region rhumb.RegionID) bool {
+	n, ok := s.Node(id)
+	return ok && n.Region == region
+}
+
+// LostRanges returns what would be lost with a region: the ranges that only its nodes have copies of. stuck names a range that
+// cannot be decided about: another node has a copy that is not in sync, so it may lack acknowledged writes. An
+// operator accepts its loss first (RecoverRange).
+func (s *State) LostRanges(region rhumb.RegionID) (lost []*rhumb.Range, stuck *rhumb.Range) {
+	for r := range s.Ranges() {
+		here, elsewhere, inSync := 0, 0, 0
+		for _, id := range r.Replicas {
+			switch {
+			case s.isIn(id, region):
+				here++
+			case r.IsInSync(id) && !r.IsQuarantined(id):
+				elsewhere++
+				inSync++
+			default:
+				elsewhere++
+			}
+		}
+		switch {
+		// A copy elsewhere that is in sync has every acknowledged write (invariant I3), so nothing of the range is lost.
+		case here == 0 || inSync > 0:
+		case elsewhere > 0 && stuck == nil:
+			stuck = r
+		case elsewhere == 0:
+			lost = append(lost, r)
+		}
+	}
+	return lost, stuck
+}
+
+// applyTo removes the region.
+func (c RemoveRegion) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.RemoveRegion"
+	r, ok := t.regions.get(uint64(c.Region))
+	switch {
+	case !ok:
+		return refuse(op, rhumb.NotFound, "region %s does not exist", c.Region)
+	case r.Removed:
+		return Result{Region: c.Region}
+	case c.Force:
+		return c.applyForce(t, r)
+	case r.Into == 0:
+		return refuse(op, rhumb.Conflict, "region %s is not being removed", r.Name)
+	}
+	// The planner proposes this command after the removal of the last node. A node that was registered since cannot exist, because
+	// the mark forbids it, but the state is checked all the same: the name must not be free while somebody runs under it.
+	for n := range t.Nodes() {
+		if n.Region == c.Region && !n.Forgotten {
+			return refuse(op, rhumb.Conflict, "region %s still has %s", r.Name, n.ID)
+		}
+	}
+	t.removeRegion(c.Region, 0)
+	return Result{Region: c.Region}
+}
+
+// removeRegion stores that a region was removed, and frees its name.
+func (t *tx) removeRegion(id rhumb.RegionID, lost uint32) {
+	r, _ := t.regions.get(uint64(id))
+	next := *r
+	next.Name = fmt.Sprintf("%s%s%d", r.Name, removedMark, id)
+	next.Removed, next.Dead, next.Lost = true, false, lost
+	t.putRegion(&next)
+}
+
+// applyForce drops a region whose nodes are all dead.
+func (c RemoveRegion) applyForce(t *tx, r *region) Result {
+	const op rhumb.Op = "catalog.RemoveRegion"
+	into, known := t.Region(c.Into)
+	if !known || into.Into != 0 || c.Into == c.Region {
+		return refuse(op, rhumb.InvalidArgument, "region %s cannot take the ranges of region %s", c.Into, r.Name)
+	}
+	// A node that is not fenced may have acknowledged a write a moment ago. Giving up a region must never be a race.
+	for n := range t.Nodes() {
+		if n.Region == c.Region && n.State != rhumb.NodeFenced {
+			return refuse(op, rhumb.Conflict, "%s is %s: region %s is not lost; remove it without --force", n.ID, n.State, r.Name)
+		}
+	}
+	lost, stuck := t.LostRanges(c.Region)
+	if stuck != nil {
+		return refuseRange(op, rhumb.Conflict, stuck, "range %s has copies in other regions that are not in sync: %v; decide about it first with `rhumb unsafe-recover range %s`", stuck.ID, stuck.Replicas, stuck.ID)
+	}
+	// The operator has agreed to a loss of this size. More would be more than was agreed to; fewer means that somebody has changed
+	// something meanwhile, and the operator should know.
+	if len(lost) != int(c.Lost) {
+		return refuse(op, rhumb.Conflict, "%d ranges would be lost, and the request is about %d; look at it again", len(lost), c.Lost)
+	}
+	if mixed := t.keptBlock(lost); mixed != nil {
+		return refuse(op, rhumb.Conflict, "the hash slots of class %s in region %s are partly in other regions, because a removal had begun; start one more node of the region, or drop the tables of the class", mixed.Class, r.Name)
+	}
+	// Everything is checked; nothing below is refused.
+	t.endOperationsOf(c)
+	t.removeLost(lost)
+	t.setInto(c.Region, c.Into)
+	for _, n := range t.freezeState().nodes.all() {
+		if n.Region == c.Region {
+			// As by ForgetNode. A node that returns all the same is refused, and stops.
+			next := *n
+			next.Forgotten, next.Leaving = true, false
+			t.putNode(&next)
+		}
+	}
+	t.removeRegion(c.Region, c.Lost)
+	t.recordForce(c, lost)
+	return Result{Region: c.Region}
+}
+
+// keptBlock returns a block of hash slots that would lose some of its ranges and keep others: names that are hashed into it
+// would have no range, so it cannot stay, and its other ranges must not go.
+func (s *State) keptBlock(lost []*rhumb.Range) *rhumb.Block {
+	goes := make(map[rhumb.RangeID]bool, len(lost))
+	blocks := make(map[*rhumb.Block]bool)
+	for _, r := range lost {
+		goes[r.ID] = true
+		if b, ok := s.BlockOf(r.ID); ok && b.Node == rhumb.NoNode {
+			blocks[b] = true
+		}
+	}
+	for r := range s.Ranges() {
+		if b, ok := s.BlockOf(r.ID); ok && blocks[b] && !goes[r.ID] {
+			return b
+		}
+	}
+	return nil
+}
+
+// removeLost removes ranges, the blocks of hash slots that they leave empty, and the slots that nodes insert into.
+func (t *tx) removeLost(lost []*rhumb.Range) {
+	var blocks []*rhumb.Block
+	for _, r := range lost {
+		if b, ok := t.BlockOf(r.ID); ok && !slices.Contains(blocks, b) {
+			blocks = append(blocks, b)
+		}
+		t.ranges.delete(t.owner, rangeKey(r.ID))
+		t.changes.Ranges = append(t.changes.Ranges, r.ID)
+	}
+	for _, b := range blocks {
+		if b.Node != rhumb.NoNode {
+			// The node is forgotten, so it opens no slot any more. Older slots of the block may have copies elsewhere.
+			t.active.delete(t.owner, pairKey(b.Node, b.Class))
+			continue
+		}
+		t.blocks.delete(t.owner, pairKey(b.Region, b.First))
+		t.hash.delete(t.owner, pairKey(b.Region, b.Class))
+		t.changes.Blocks = append(t.changes.Blocks, rhumb.RangeID{Region: b.Region, Slot: b.First})
+	}
+}
+
+// endOperationsOf ends the operations about the region and its nodes.
+func (t *tx) endOperationsOf(c RemoveRegion) {
+	for o := range t.freezeState().Operations() {
+		if !o.State.IsOver() && (o.Region == c.Region || t.isIn(o.Node, c.Region) || t.isIn(o.Target, c.Region)) {
+			next := o.Clone()
+			next.Error = "the region was removed by force"
+			t.enterState(next, rhumb.OperationCancelled, c.At)
+		}
+	}
+}
+
+// recordForce records the loss as an operation that is over, so that `rhumb operation ls` shows who accepted it.
+func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range) {
+	classes := make(map[rhumb.ClassID]bool)
+	for _, r := range lost {
+		classes[r.Class] = true
+	}
+	var tables []string
+	for table := range t.Tables() {
+		if classes[table.Class] {
+			tables = append(tables, table.Name)
+		}
+	}
+	text := fmt.Sprintf("by force: %d ranges were given up with all records in them", len(lost))
+	if len(tables) > 0 {
+		text += "; tables: " + strings.Join(tables, ", ")
+	}
+	// It begins and ends in one step, so it never counts as active, and the bound of active operations does not refuse it.
+	t.lastOperation++
+	o := &rhumb.Operation{
+		ID: t.lastOperation, Kind: rhumb.OperationRemoveRegion, State: rhumb.OperationRunning, Version: 1, Region: c.Region,
+		By: c.By, Started: c.At.UTC(), Since: c.At.UTC(), Error: text[:min(len(text), rhumb.OperationTextSizeMax)],
+	}
+	for _, name := range operationSteps[o.Kind] {
+		o.Steps = append(o.Steps, rhumb.OperationStep{Name: name, State: rhumb.OperationDone})
+	}
+	t.enterState(o, rhumb.OperationDone, c.At)
+}
