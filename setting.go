@@ -19,12 +19,20 @@ type Setting struct {
 // SettingReplaceAfter is how long a node must be dead before its copies are created on other nodes.
 const SettingReplaceAfter = "replace_after"
 
+// SettingFailback is whether ranges return to their preferred primaries by themselves.
+const SettingFailback = "failback"
+
 // replaceAfterMin is the smallest value: shorter than the detection of a death and a restart, it would move data for nothing.
 const replaceAfterMin = 5 * time.Second
 
 // Settings returns all settings of the cluster, ordered by name.
 func Settings() []Setting {
 	return []Setting{{
+		Name: SettingFailback, Default: "auto",
+		Help: "whether ranges return to their preferred primary when its node is healthy again: auto, " +
+			"manual (`rhumb node failback`), or never (who took over stays)",
+		check: checkChoice("auto", "manual", "never"),
+	}, {
 		Name: SettingReplaceAfter, Default: "30s",
 		Help:  "how long a node must be dead before its copies are created on other nodes of its region",
 		check: checkDuration(replaceAfterMin),
@@ -37,6 +45,16 @@ func checkDuration(least time.Duration) func(string) error {
 		d, err := time.ParseDuration(value)
 		if err != nil || d < least {
 			return Ef("rhumb.Setting", InvalidArgument, "%q is not a duration of at least %v; write it like 90s or 5m", value, least)
+		}
+		return nil
+	}
+}
+
+// checkChoice returns a check for one of some words.
+func checkChoice(words ...string) func(string) error {
+	return func(value string) error {
+		if !slices.Contains(words, value) {
+			return Ef("rhumb.Setting", InvalidArgument, "%q is not one of %s", value, strings.Join(words, ", "))
 		}
 		return nil
 	}

@@ -176,6 +176,7 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 	for _, commands := range []func() []catalog.Command{
 		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
 		func() []catalog.Command { return place.MissingBlocks(c.State()) },
+		func() []catalog.Command { return c.endHandovers(now) },
 		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.config.Sizes) },
 		func() []catalog.Command { return place.RemoveClasses(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
@@ -189,6 +190,17 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 			}
 		}
 	}
+}
+
+// endHandovers returns the commands that end handovers which took too long, and counts them.
+func (c *controller) endHandovers(now time.Duration) []catalog.Command {
+	commands, m := c.planner.Handovers(now, c.State())
+	c.metrics.handoversCancelled.Add(float64(m.Cancelled))
+	c.metrics.handoversElected.Add(float64(m.Elected))
+	if m.Cancelled+m.Elected > 0 {
+		c.log.Warn("handovers of ranges were not carried out in time", "cancelled", m.Cancelled, "elected_instead", m.Elected)
+	}
+	return commands
 }
 
 // measuredPlans returns the plans that depend on surveys: distances of regions, and moves that balance nodes.

@@ -91,6 +91,9 @@ var callNeeds = map[string]need{
 	rhumbpb.Operations_ControlOperation_FullMethodName: needAdmin,
 	rhumbpb.Operations_RemoveNode_FullMethodName:       needAdmin,
 	rhumbpb.Operations_AlterSetting_FullMethodName:     needAdmin,
+	rhumbpb.Operations_HandOverRange_FullMethodName:    needAdmin,
+	rhumbpb.Operations_FailBack_FullMethodName:         needAdmin,
+	rhumbpb.Operations_PlanFailover_FullMethodName:     needRead,
 
 	rhumbpb.Peer_Replicate_FullMethodName:        needNode,
 	rhumbpb.Peer_Heartbeat_FullMethodName:        needNode,

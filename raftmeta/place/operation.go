@@ -174,7 +174,7 @@ func (m *mover) move(r *rhumb.Range, from, to rhumb.NodeID) (phase, string) {
 			version++
 		}
 		if r.Primary == from {
-			m.out = append(m.out, catalog.Elect{Range: r.ID, Version: version, Node: heir})
+			m.out = append(m.out, m.p.takeOver(m.now, m.s, r, version, heir, true)...)
 		}
 		return phaseHand, fmt.Sprintf("%s takes over from %s", heir, from)
 	}

@@ -58,6 +58,8 @@ const PlanMax = 1_024
 type Planner struct {
 	config Config
 	health map[rhumb.NodeID]*health
+	// handovers holds the ranges with a prepared handover, and those whose last one was given up lately.
+	handovers map[rhumb.RangeID]handoverWatch
 }
 
 // health is the history of one node.
@@ -78,7 +80,7 @@ type health struct {
 // node counts as healthy only from the first Observe, because the leader knows nothing about the
 // time before.
 func NewPlanner(c Config) *Planner {
-	return &Planner{config: c, health: make(map[rhumb.NodeID]*health)}
+	return &Planner{config: c, health: make(map[rhumb.NodeID]*health), handovers: make(map[rhumb.RangeID]handoverWatch)}
 }
 
 // Observe records the states of the nodes. Times are as precise as the calls are frequent.
@@ -147,20 +149,4 @@ func (p *Planner) Relapse(now time.Duration, id rhumb.NodeID) {
 		h.noteRelapse(now, p.config)
 		h.since = now
 	}
-}
-
-// Failback returns an Elect for each range whose preferred primary is in sync, healthy and able to
-// serve again.
-func (p *Planner) Failback(now time.Duration, s *catalog.State, canServe func(*rhumb.Range, rhumb.NodeID) bool) []catalog.Command {
-	var out []catalog.Command
-	for r := range s.Ranges() {
-		if len(out) == PlanMax {
-			break
-		}
-		// The version makes the command fail if the range changed meanwhile.
-		if r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.TakesCopies(r.Preferred) && !r.IsLeaving(r.Preferred) && p.isHealthy(now, r.Preferred) && canServe(r, r.Preferred) {
-			out = append(out, catalog.Elect{Range: r.ID, Version: r.Version, Node: r.Preferred})
-		}
-	}
-	return out
 }
