@@ -43,9 +43,10 @@ func TestOverloadCostsOneAttempt(t *testing.T) {
 	}
 	work.Wait()
 	after := c.Metrics()
-	// Up to two each: a busy machine may let an attempt end after it was sent. Once it was 29 each.
+	// No attempt ends before it was sent, however busy the machine is. Once there were 29 for each write. On a busy machine some writes are
+	// sent twice, because the node answers later than the attempt allows.
 	attempts, sent := after.Requests-before.Requests, after.Sent-before.Sent
-	if most := uint64(callers * 2); attempts > most || sent > most || sent < callers {
+	if attempts != sent || sent < callers {
 		t.Errorf("%d attempts and %d requests for %d writes", attempts, sent, callers)
 	}
 }
@@ -80,8 +81,9 @@ func TestOverloadRefusesOnce(t *testing.T) {
 	}
 	work.Wait()
 	after := c.Metrics()
-	attempts, sent := after.Requests-before.Requests, int64(after.Sent-before.Sent)
-	if good.Load() == 0 || refused.Load() == 0 || attempts > callers*2 || sent > (good.Load()+late.Load())*2 {
+	attempts, sent := int64(after.Requests-before.Requests), int64(after.Sent-before.Sent)
+	// Each refused write made one attempt that was not sent, and every other attempt was sent.
+	if good.Load() == 0 || refused.Load() == 0 || attempts-sent != refused.Load() {
 		t.Errorf("%d writes succeeded, %d were late and %d were refused, with %d attempts, of which %d were sent", good.Load(), late.Load(), refused.Load(), attempts, sent)
 	}
 }

@@ -139,13 +139,7 @@ func TestUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	scan, err := rhumbpb.NewKVClient(conn).Scan(t.Context(), &rhumbpb.ScanRequest{Table: uint32(table.Info().ID), Region: 1, Slot: 0, BytesMax: 64 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := scan.Recv(); err != nil {
-		t.Fatal(err)
-	}
+	scan := beginScan(t, rhumbpb.NewKVClient(conn), uint32(table.Info().ID))
 	if _, err := accessClient(t, n).AlterUser(t.Context(), &rhumbpb.AlterUserRequest{Name: "app", Disable: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -167,6 +161,57 @@ func TestUser(t *testing.T) {
 	dir := filepath.Join(n.cfg.Dirs[0], AuditDir)
 	n.Close()
 	checkAudit(t, dir)
+}
+
+// beginScan begins a scan of the only range of a table and reads its first page.
+func beginScan(t *testing.T, kv rhumbpb.KVClient, table uint32) rhumbpb.KV_ScanClient {
+	t.Helper()
+	scan, err := kv.Scan(t.Context(), &rhumbpb.ScanRequest{Table: table, Region: 1, Slot: 0, BytesMax: 64 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := scan.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	return scan
+}
+
+// TestScanOfRevokedUser guards that a scan ends in its middle when the certificates of its user are revoked, although the node
+// waits for a reader that does not read, and that the certificate opens nothing afterwards.
+func TestScanOfRevokedUser(t *testing.T) {
+	a := identitytest.New(t)
+	n := startSecureOne(t, a, nil)
+	info, ok := n.State().TableByName("flights")
+	if !ok {
+		t.Fatal("the table is missing")
+	}
+	table, src := uint32(info.ID), a.User(t, "app").Source(t)
+	kv := kvAs(t, n, src)
+	// More than the network holds.
+	for i := range 20 {
+		put(t, kv, table, fmt.Sprintf("large-%d", i), strings.Repeat("x", 1<<20))
+	}
+	scan := beginScan(t, kv, table)
+	if _, err := rhumbpb.NewSecurityClient(dialAs(t, n, a.Operator(t, "ann").Source(t))).RevokeCertificate(t.Context(), &rhumbpb.RevokeCertificateRequest{UserName: "app"}); err != nil {
+		t.Fatal(err)
+	}
+	revoked := time.Now()
+	var err error
+	pages := 1
+	for err == nil {
+		if _, err = scan.Recv(); err == nil {
+			pages++
+		}
+	}
+	if code := grpcstatus.Code(err); code != codes.Unavailable && code != codes.Unauthenticated || pages >= 20 {
+		t.Errorf("the scan ended with %v after %d pages", err, pages)
+	}
+	if took := time.Since(revoked); took > 3*time.Second {
+		t.Errorf("the scan ended %v after the revocation", took)
+	}
+	if _, err := kv.Do(t.Context(), &rhumbpb.Request{Read: &rhumbpb.Read{Table: table, Names: [][]byte{[]byte("large-1")}}}); err == nil {
+		t.Error("a revoked certificate reads")
+	}
 }
 
 // checkAudit checks the audit log of TestUser.

@@ -27,6 +27,28 @@ var shows = map[Bug]*regexp.Regexp{
 	NoRefusal:   regexp.MustCompile(`quarantined`),
 }
 
+// caught are seeds that are known to expose a bug, and are tried before the search: some bugs show in one
+// seed of fifty, and a search costs a second of processor time per seed. Every change of what seeds draw
+// makes entries stale. That costs time and nothing else, and the test tells the seed to write here.
+var caught = map[Bug]uint64{
+	CloseAlone: 28, GrantOfOldLife: 55, AckOfOldLife: 15, ForgetQuarantine: 44, CommitCopiedTail: 28,
+}
+
+// bugSearch returns the seeds with which a bug is searched, in this order.
+func bugSearch(bug Bug) []uint64 {
+	var seeds []uint64
+	if known, ok := caught[bug]; ok {
+		seeds = append(seeds, known)
+	}
+	for seed := uint64(1); seed <= bugSeeds; seed++ {
+		seeds = append(seeds, seed)
+	}
+	return seeds
+}
+
+// caughtWithin is the number of seeds above which a search is worth an entry in caught.
+const caughtWithin = 5
+
 // TestPlantedBugs checks that the simulator notices broken rules: each bug must be found within
 // bugSeeds seeds. That the bug is the cause follows from TestSeeds and TestMixes, in which the same
 // seeds pass without it.
@@ -40,10 +62,13 @@ func TestPlantedBugs(t *testing.T) {
 			if why, ok := hidden[bug]; ok {
 				t.Skip(why)
 			}
-			for seed := uint64(1); seed <= bugSeeds; seed++ {
+			for tried, seed := range bugSearch(bug) {
 				r := Run(Config{Seed: seed, Bug: bug})
 				if r.Err != nil && (shows[bug] == nil || shows[bug].MatchString(r.Err.Error())) {
-					t.Logf("found after %d seeds: %.300v", seed, r.Err)
+					t.Logf("found after %d seeds: %.300v", tried+1, r.Err)
+					if tried >= caughtWithin {
+						t.Logf("write %v: %d into caught, to save the search", bug, seed)
+					}
 					return
 				}
 			}

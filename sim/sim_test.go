@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	seedsFlag  = flag.Int("sim.seeds", 40, "number of new seeds that TestSeeds runs")
+	seedsFlag  = flag.Int("sim.seeds", 20, "number of new seeds that TestSeeds runs")
 	firstFlag  = flag.Uint64("sim.first", 1, "first of the new seeds")
 	strideFlag = flag.Uint64("sim.stride", 1, "distance between new seeds, for several processes that share the work")
 	seedFlag   = flag.Uint64("sim.seed", 0, "run only this seed and write its trace")

@@ -145,7 +145,11 @@ func (s *Store) askDisk() error {
 	d.asked, d.free, d.total = time.Now(), free, total
 	d.fill.refuseShare, d.fill.fullShare = s.cfg.RefuseFree, max(0, s.cfg.RefuseFree-DiskFullMargin)
 	// The clock is monotonic: a step of the wall clock must not look like a fast disk.
-	d.fill.observe(time.Since(s.fs.epoch), free, total, s.unflushedBytes())
+	owed := uint64(0)
+	if d.fill.owedMatters(free, total) {
+		owed = s.unflushedBytes()
+	}
+	d.fill.observe(time.Since(s.fs.epoch), free, total, owed)
 	s.metrics.diskState.Set(float64(d.fill.state))
 	s.metrics.fillRate.Set(d.fill.rate)
 	return nil

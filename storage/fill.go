@@ -81,6 +81,14 @@ func (f *fill) observe(now time.Duration, free, total, owed uint64) {
 	f.decideState(free, total)
 }
 
+// owedMatters reports whether the bytes in memory can change a decision about a disk with so many free
+// bytes. On a disk that is more than half empty they cannot, because their share is bounded. To count
+// them costs much more than everything else here.
+func (f *fill) owedMatters(free, total uint64) bool {
+	most := recoverShare*(max(f.refuseShare, refuseShareMost)+refuseShareMost) + 2*reserveShare
+	return float64(free) < most*float64(total)
+}
+
 // refuseBelow returns the free bytes below which writes are rejected.
 func (f *fill) refuseBelow(total uint64) float64 {
 	// Unflushed bytes come on top of the limit, because their flush must fit even when the limit is

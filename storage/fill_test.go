@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -111,6 +112,28 @@ func TestFillNeverSurprised(t *testing.T) {
 		}
 		if f.state != DiskRefusing {
 			t.Errorf("at %d bytes a second the disk is %s when writes are first refused", speed, f.state)
+		}
+	}
+}
+
+// TestOwedMatters checks that bytes in memory are left uncounted only where no number of them changes the state.
+func TestOwedMatters(t *testing.T) {
+	const total = 1000
+	for _, refuseShare := range []float64{0.05, 0.15, 0.4} {
+		for free := uint64(0); free <= total; free += 10 {
+			f := fill{refuseShare: refuseShare, fullShare: refuseShare / 2}
+			if f.owedMatters(free, total) {
+				continue
+			}
+			// The disk fills as fast as it can, and as much as possible is in memory.
+			for range 3 {
+				f.observe(f.measured+time.Second, free, total, math.MaxUint32)
+			}
+			f.rate = math.MaxUint32
+			f.observe(f.measured, free, total, math.MaxUint32)
+			if f.state != DiskHealthy {
+				t.Errorf("refuse share %v, %d of %d bytes free: %v with bytes in memory that were not counted", refuseShare, free, total, f.state)
+			}
 		}
 	}
 }

@@ -31,7 +31,8 @@ the ID of a cluster that runs with --insecure and is to be secured, or whose aut
 authorities that a cluster has so far.
 
 Without it, create a new cluster whose first member is the node at --addr, which has been waiting for this command since its
-first start. Run it once, on one node: the others join that node with --join.`,
+first start. Run it once, on one node: the others join that node with --join. The command waits up to --timeout for a node that
+was started a moment ago.`,
 		Example: `  rhumb init --authority ./authority --advertise ca.example.com
   rhumb init --authority ./authority --cluster 6f1d2c0a9b8e47d3a5c4e3f201b7d689 --advertise ca.example.com
   rhumb init --addr 127.0.0.1:7600 --insecure`,
@@ -47,7 +48,7 @@ first start. Run it once, on one node: the others join that node with --join.`,
 			if err != nil {
 				return err
 			}
-			id, err := client.Init(cmd.Context(), cfg)
+			id, err := awaitAnswer(cmd.Context(), cc.session, cc.conn.Timeout, func(ctx context.Context) (rhumb.ClusterID, error) { return client.Init(ctx, cfg) })
 			if err != nil {
 				return err
 			}

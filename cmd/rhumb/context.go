@@ -117,7 +117,7 @@ from --password-file). The file holds the names of files and never a password.`,
 	f.StringVar(&n.Cluster, "cluster", "", "ID of the cluster; nodes of another are refused")
 	f.StringVar(&n.From, "from", "", "region in which commands run")
 	f.BoolVar(&n.Insecure, "insecure", false, "connect without TLS, to loopback addresses only")
-	f.BoolVar(&n.check, "check", false, "connect first, and keep nothing if that fails")
+	f.BoolVar(&n.check, "check", false, "connect first, wait for nodes that do not answer yet, and keep nothing if that fails")
 	f.BoolVar(&n.use, "use", false, "make it the current context")
 	f.BoolVar(&n.replace, "replace", false, "replace a context of this name")
 	f.DurationVar(&n.timeout, "timeout", target.TimeoutDefault, "how long --check waits for the cluster")
@@ -175,11 +175,18 @@ func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	if err := conn.CheckFiles(); err != nil || !n.check {
 		return err
 	}
-	return conn.With(ctx, func(_ context.Context, c *client.Client) error {
-		s.Notef("context %s: cluster %s answers, with %s in %s", name, c.Cluster(),
-			output.Counted(len(c.Nodes()), "node", "nodes"), output.Counted(len(c.Regions()), "region", "regions"))
-		return nil
-	})
+	cfg, err := conn.Config()
+	if err != nil {
+		return err
+	}
+	c, err := awaitAnswer(ctx, s, n.timeout, func(ctx context.Context) (*client.Client, error) { return client.Open(ctx, cfg) })
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s.Notef("context %s: cluster %s answers, with %s in %s", name, c.Cluster(),
+		output.Counted(len(c.Nodes()), "node", "nodes"), output.Counted(len(c.Regions()), "region", "regions"))
+	return nil
 }
 
 // list prints all contexts. The demo is not among them, because the file has no entry for it; a

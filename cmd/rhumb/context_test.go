@@ -114,6 +114,26 @@ func TestContextsThatCannotWork(t *testing.T) {
 	}
 }
 
+// TestCheckWaitsForTheCluster guards that `context add --check` waits for nodes that were started a moment ago, as the
+// README does it. The node starts only after the command has found nobody.
+func TestCheckWaitsForTheCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process; left out by -short")
+	}
+	ownConfig(t)
+	n := &soloNode{dir: filepath.Join(t.TempDir(), "a"), addr: freeAddr(t), gossip: freeAddr(t)}
+	p := startProcess(t, nil, "context", "add", "early", "--addr", n.addr, "--insecure", "--check", "--timeout", bootWait.String())
+	await(t, "the first attempt", bootWait, func() bool { return strings.Contains(p.stderr.String(), "trying again") })
+	n.start(t, "a", "")
+	await(t, "the cluster to be made", bootWait, func() bool {
+		_, _, code := runIn(t.Context(), "", "init", "--addr", n.addr, "--insecure")
+		return code == exit.OK
+	})
+	if code := p.wait(); code != exit.OK || !strings.Contains(p.stderr.String(), "1 node in 1 region") {
+		t.Errorf("exit %d, %s", code, p.stderr.String())
+	}
+}
+
 // TestNothingToTrust guards that a command which is told no identity says what to do next.
 func TestNothingToTrust(t *testing.T) {
 	ownConfig(t)

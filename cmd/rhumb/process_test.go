@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,6 +38,26 @@ func await(t *testing.T, what string, most time.Duration, f func() bool) {
 			t.Fatalf("waited %v in vain for %s", most, what)
 		}
 		<-tick.C
+	}
+}
+
+// freeAddrs holds every address that freeAddr has returned.
+var freeAddrs sync.Map
+
+// freeAddr returns a loopback address that nobody listens on. It returns no address twice: the kernel may name a port
+// again, because nobody listens on it in between.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		_ = l.Close()
+		if _, again := freeAddrs.LoadOrStore(addr, true); !again {
+			return addr
+		}
 	}
 }
 

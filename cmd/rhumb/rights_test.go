@@ -1,11 +1,9 @@
 package main
 
 import (
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -14,25 +12,6 @@ import (
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/identity/identitytest"
 )
-
-// handedPorts holds every address that freePort returned: the kernel may name a port twice, since nobody listens on it in between.
-var handedPorts sync.Map
-
-// freePort returns a loopback address that nobody listens on, and that it did not return before.
-func freePort(t *testing.T) string {
-	t.Helper()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := l.Addr().String()
-		_ = l.Close()
-		if _, again := handedPorts.LoadOrStore(addr, true); !again {
-			return addr
-		}
-	}
-}
 
 // securedCluster is a node with TLS in a process of its own, and certificates for its callers.
 type securedCluster struct {
@@ -47,10 +26,10 @@ func startSecured(t *testing.T) *securedCluster {
 	if testing.Short() {
 		t.Skip("starts a process; left out by -short")
 	}
-	s := &securedCluster{a: identitytest.New(t), addr: freePort(t), dir: t.TempDir()}
+	s := &securedCluster{a: identitytest.New(t), addr: freeAddr(t), dir: t.TempDir()}
 	files := s.a.Node(t, "eu-1").Files(t, filepath.Join(s.dir, "eu-1"))
 	startProcess(t, nil, "start", "--dir", filepath.Join(s.dir, "data"), "--region", "frankfurt", "--zone", "a", "--location", "50.1,8.7",
-		"--addr", s.addr, "--heartbeat-addr", freePort(t), "--gossip-addr", freePort(t), "--admin-addr", freePort(t),
+		"--addr", s.addr, "--heartbeat-addr", freeAddr(t), "--gossip-addr", freeAddr(t), "--admin-addr", freeAddr(t),
 		"--cert", files.Cert, "--key", files.Key, "--ca", files.CA, "--memory", "256MiB")
 	operator := s.identify(t, "operator")
 	last := ""

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,6 +37,37 @@ func (s *session) connected(c *cobra.Command) *cobra.Command {
 		}
 	}
 	return c
+}
+
+// answerPause is the time between two attempts of awaitAnswer.
+const answerPause = 200 * time.Millisecond
+
+// awaitAnswer asks a node, and asks again while no node answers, until most is over. It is for the first commands of a
+// cluster, which are often in the same script as the start of its nodes. An answer ends it at once, a refusal too.
+//
+// Other commands do not wait: on a cluster that exists, a node that is away is news.
+func awaitAnswer[T any](ctx context.Context, s *session, most time.Duration, ask func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	var last error
+	for {
+		answer, err := ask(ctx)
+		switch {
+		case err == nil || rhumb.KindOf(err) != rhumb.Unavailable:
+			return answer, err
+		case ctx.Err() != nil:
+			// An attempt that the deadline cut short says less than the one before.
+			return answer, cmp.Or(last, err)
+		case last == nil:
+			s.Notef("%s; trying again for %v", rhumb.Message(err), most)
+		}
+		last = err
+		select {
+		case <-ctx.Done():
+			return answer, last
+		case <-time.After(answerPause):
+		}
+	}
 }
 
 // withTable runs fn with a client, the table that args[0] names, and the record name in args[1], if

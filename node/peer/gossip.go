@@ -116,20 +116,23 @@ func StartGossip(cfg GossipConfig, self Member) (*Gossip, error) {
 			return nil, err
 		}
 	}
-	transport := newDelayedTransport(inner, cfg.WAN, cfg.From, cfg.IsNode)
+	var keys *gossipKeys
+	if cfg.Encrypted {
+		keys = newGossipKeys()
+	}
+	transport := newDelayedTransport(inner, cfg.WAN, cfg.From, keys, cfg.IsNode)
 	c.Transport = transport
 	c.Delegate = l
 	known := &members{byName: map[string]Member{}}
 	c.Events = known
 	c.Logger = logger
 	c.GossipInterval = 200 * time.Millisecond
-	g := &Gossip{labels: l, members: known, transport: transport, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}
+	g := &Gossip{labels: l, members: known, transport: transport, keys: keys, addr: net.JoinHostPort(host, strconv.Itoa(c.BindPort))}
 	g.advertised = g.addr
 	if cfg.Advertise != "" {
 		g.advertised = net.JoinHostPort(c.AdvertiseAddr, strconv.Itoa(c.AdvertisePort))
 	}
 	if cfg.Encrypted {
-		g.keys = newGossipKeys()
 		c.Keyring, c.GossipVerifyIncoming, c.GossipVerifyOutgoing = g.keys.ring, true, true
 	}
 	list, err := memberlist.Create(c)

@@ -116,8 +116,28 @@ func (l *streamListener) Close() error {
 // Addr implements net.Listener.
 func (l *streamListener) Addr() net.Addr { return l.addr }
 
-// delayedTransport is memberlist's transport with the latency of a wan.Network and bounds for the streams that
-// others open. It overrides every method that sends; a method of the embedded transport would bypass the latency.
+// sealedStream ends a stream whose encryption has another form than that of members (checkPacket says why). The state of members follows a
+// byte for the type and four for the size.
+type sealedStream struct {
+	net.Conn
+	seen int
+}
+
+// gossipStreamHead is the length of the head of an encrypted stream, before the version of the encryption.
+const gossipStreamHead = 5
+
+func (s *sealedStream) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	if at := gossipStreamHead - s.seen; at >= 0 && at < n && b[at] != gossipSealVersion {
+		return 0, errPacketSealed
+	}
+	// Only the first bytes count, so the sum cannot overflow.
+	s.seen = min(s.seen+n, gossipStreamHead+1)
+	return n, err
+}
+
+// delayedTransport is memberlist's transport with the latency of a wan.Network, bounds for the streams that
+// others open, and a check of packets. It overrides every method that sends; a method of the embedded transport would bypass the latency.
 type delayedTransport struct {
 	*memberlist.NetTransport
 	dial    wan.DialFunc
@@ -125,26 +145,71 @@ type delayedTransport struct {
 	gate    *gate.Gate
 	door    *streamListener
 	streams chan net.Conn
+	keys    *gossipKeys // nil without encryption
+	checked chan *memberlist.Packet
+	refused *prometheus.CounterVec
 	work    sync.WaitGroup
 }
 
 var _ memberlist.NodeAwareTransport = (*delayedTransport)(nil)
 
-// newDelayedTransport returns a transport that sends from a place in the network w. isNode may be nil.
-func newDelayedTransport(inner *memberlist.NetTransport, w *wan.Network, from string, isNode func(netip.Addr) bool) *delayedTransport {
+// newDelayedTransport returns a transport that sends from a place in the network w. isNode may be nil, and so may keys.
+func newDelayedTransport(inner *memberlist.NetTransport, w *wan.Network, from string, keys *gossipKeys, isNode func(netip.Addr) bool) *delayedTransport {
 	send := func(b []byte, addr string) error {
 		_, err := inner.WriteTo(b, addr)
 		return err
 	}
 	// Packets have latency but no connection, hence a queue of their own; streams are dialed
 	// through the network.
-	t := &delayedTransport{NetTransport: inner, dial: w.Dialer(from), packets: w.Packets(from, send), streams: make(chan net.Conn)}
+	t := &delayedTransport{NetTransport: inner, dial: w.Dialer(from), packets: w.Packets(from, send), streams: make(chan net.Conn), keys: keys, checked: make(chan *memberlist.Packet)}
+	t.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "rhumb", Subsystem: "gossip", Name: "packets_refused_total", Help: "Packets of gossip that were refused, by reason: key, form or size.",
+	}, []string{"reason"})
 	t.door = &streamListener{streams: inner.StreamCh(), addr: &net.TCPAddr{Port: inner.GetAutoBindPort()}, done: make(chan struct{})}
 	// Nobody is ever authenticated here, so all bounds of early connections hold.
 	t.gate = gate.New(t.door, gate.Config{Port: "gossip", Early: gossipStreams, EarlyBytes: gossipStreamBytes, IsNode: isNode})
 	t.work.Go(t.passStreams)
+	t.work.Go(t.passPackets)
 	return t
 }
+
+// passPackets passes the packets that members could have sent to memberlist until the transport is shut down.
+func (t *delayedTransport) passPackets() {
+	for {
+		select {
+		case p := <-t.NetTransport.PacketCh():
+			if err := t.checkPacket(p.Buf); err != nil {
+				t.refused.WithLabelValues(packetReasons[err]).Inc()
+				continue
+			}
+			select {
+			case t.checked <- p:
+			case <-t.door.done:
+				return
+			}
+		case <-t.door.done:
+			return
+		}
+	}
+}
+
+// packetReasons are the values of the label "reason".
+var packetReasons = map[error]string{errPacketSealed: "key", errPacketForm: "form", errPacketSize: "size"}
+
+// checkPacket returns one of the errors in packetReasons unless the packet can be passed to memberlist.
+func (t *delayedTransport) checkPacket(packet []byte) error {
+	if t.keys == nil {
+		return checkPacket(packet)
+	}
+	plain, err := openPacket(packet, t.keys.ring.GetKeys())
+	if err != nil {
+		return err
+	}
+	return checkPacket(plain)
+}
+
+// PacketCh returns the packets that arrived and were checked.
+func (t *delayedTransport) PacketCh() <-chan *memberlist.Packet { return t.checked }
 
 // passStreams passes admitted streams to memberlist until the transport is shut down.
 func (t *delayedTransport) passStreams() {
@@ -152,6 +217,9 @@ func (t *delayedTransport) passStreams() {
 		c, err := t.gate.Accept()
 		if err != nil {
 			return
+		}
+		if t.keys != nil {
+			c = &sealedStream{Conn: c}
 		}
 		select {
 		case t.streams <- c:
@@ -164,8 +232,10 @@ func (t *delayedTransport) passStreams() {
 // StreamCh returns the streams that others opened.
 func (t *delayedTransport) StreamCh() <-chan net.Conn { return t.streams }
 
-// collectors returns the metrics of the gate.
-func (t *delayedTransport) collectors() []prometheus.Collector { return t.gate.Collectors() }
+// collectors returns the metrics of the gate and of packets.
+func (t *delayedTransport) collectors() []prometheus.Collector {
+	return append(t.gate.Collectors(), t.refused)
+}
 
 func (t *delayedTransport) WriteTo(b []byte, addr string) (time.Time, error) {
 	return time.Now(), t.packets.Send(b, addr)

@@ -90,7 +90,7 @@ func (w *world) listen(addr string) {
 	w.addr = l.Addr().String()
 	w.g = gate.New(l, gate.Config{Port: "test"})
 	src := w.source(identity.RoleNode, "eu-1")
-	creds := src.ServerCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true})
+	creds := Certified(src.ServerCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true}))
 	w.server = grpc.NewServer(append(api.ServerOptions(0, creds), grpc.InTapHandle(w.m.Tap(w.g, nil)), grpc.StreamInterceptor(w.m.Stream))...)
 	w.m.Register(w.server)
 	rhumbpb.RegisterClusterServer(w.server, w)
@@ -592,6 +592,7 @@ func TestBackoffOfConcurrentBasics(t *testing.T) {
 	w := newWorld(t, nil)
 	var wait sync.WaitGroup
 	var examined atomic.Int64
+	start := time.Now()
 	for i := range 24 {
 		wait.Go(func() {
 			_, err := w.m.Basic(t.Context(), "app", fmt.Sprint("wrong horse ", i), netip.MustParseAddr("10.0.0.1"), "10.0.0.1:1")
@@ -601,8 +602,10 @@ func TestBackoffOfConcurrentBasics(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	if n := examined.Load(); n > freeFailures+1 {
-		t.Errorf("%d guesses were examined; want at most %d", n, freeFailures+1)
+	// A busy machine takes longer than a wait, after which another guess is due.
+	most := freeFailures + 1 + int64(time.Since(start)/waitMin)
+	if n := examined.Load(); n > most {
+		t.Errorf("%d guesses were examined; want at most %d", n, most)
 	}
 }
 
