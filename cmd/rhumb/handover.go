@@ -65,6 +65,8 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 				from = r.Primary
 			}
 		}
+		// The request returns when the handover is prepared. The nodes carry it out by themselves, whether or not
+		// this command still runs.
 		begin := time.Now()
 		before, err := c.HandOverRange(ctx, id, to)
 		if err != nil {
@@ -137,6 +139,7 @@ func (cc *clusterCommands) failBack(ctx context.Context, node string) error {
 			return err
 		}
 		doc := failbackDoc{Node: id.String(), Blocked: map[string]string{}}
+		// What stays elsewhere is an error only after everything else has moved.
 		for r, why := range blocked {
 			doc.Blocked[r.String()] = why
 		}

@@ -24,6 +24,7 @@ func TestHandoversUnderLoad(t *testing.T) {
 	h.awaitProgress()
 	h.awaitWhole(settleWait)
 	ok(t, "setting", "set", "failback", "manual")
+	// Now nothing but this test moves primaries. Each handover goes to another node than the one before.
 	var moved handoverDoc
 	for range 10 {
 		r := h.c.Ranges()[0]
@@ -32,6 +33,11 @@ func TestHandoversUnderLoad(t *testing.T) {
 		if moved.From != r.Primary.String() || moved.To != to.String() || moved.Epoch <= uint64(r.Epoch) {
 			t.Errorf("the range %+v was handed over as %+v", r, moved)
 		}
+		// The watch of this client may be behind the command's.
+		await(t, "the handover to be seen", settleWait, func() bool {
+			now := h.c.Ranges()[0]
+			return now.Primary == to && now.Preferred == to && uint64(now.Epoch) >= moved.Epoch
+		})
 	}
 	fails(t, exit.NotFound, "range", "handover", "1/99999", "--to", "n1")
 	fails(t, exit.NotFound, "range", "handover", moved.Range, "--to", "n9")
@@ -48,6 +54,7 @@ func TestHandoversUnderLoad(t *testing.T) {
 	if had == 0 {
 		t.Fatalf("%s is primary of no range", victim)
 	}
+	// The leader of the metadata drains as any other node does, and leads on.
 	begin := time.Now()
 	ok(t, "node", "drain", victim.String())
 	t.Logf("%d ranges were handed over within %v", had, time.Since(begin).Round(time.Millisecond))
@@ -58,6 +65,7 @@ func TestHandoversUnderLoad(t *testing.T) {
 	if n := h.primariesOf(victim); n != 0 {
 		t.Errorf("%d ranges went back with failback at manual", n)
 	}
+	// The other way round, for all ranges that the node had before.
 	var back failbackDoc
 	okJSON(t, &back, "node", "failback", victim.String(), "-o", "json")
 	if back.Moved != had || len(back.Blocked) > 0 || h.primariesOf(victim) != had {

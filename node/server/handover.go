@@ -86,6 +86,8 @@ func (s *Operations) FailBack(ctx context.Context, q *rhumbpb.FailBackRequest) (
 	block := func(id rhumb.RangeID, why string) {
 		out.Blocked = append(out.Blocked, &rhumbpb.BlockedRange{Range: api.EncodeRangeID(id), Why: why})
 	}
+	// Each command names the version of its record, so a range that changes meanwhile is refused by itself and
+	// reported as blocked. The others go on.
 	var commands []catalog.Command
 	for r := range st.Ranges() {
 		switch {

@@ -1,5 +1,9 @@
 package place
 
+// Who becomes primary next, and by which way. Everything here follows from the record of a range and from how long its
+// handover has been prepared; no message of a replica reaches this code. A replica that hands over, or takes over, acts on
+// the record alone, so a planner that dies in between leaves nothing half done.
+
 import (
 	"time"
 
@@ -35,6 +39,8 @@ type handoverWatch struct {
 // observeHandovers notes which handovers are prepared, and forgets ranges about which there is nothing to remember.
 func (p *Planner) observeHandovers(now time.Duration, s *catalog.State) {
 	for r := range s.Ranges() {
+		// Ranges that were dropped stay in the map until the leadership ends. That is at most one entry for each
+		// handover that was under way when its table was dropped.
 		w, known := p.handovers[r.ID]
 		switch {
 		case r.Prepared != nil && w.epoch != r.Prepared.Epoch:
@@ -145,6 +151,8 @@ func countPrimaries(s *catalog.State) map[rhumb.NodeID]int {
 // follows then if a handover was given up. Otherwise the next handover waits for HandoverRetry.
 func (p *Planner) takeOver(now time.Duration, s *catalog.State, r *rhumb.Range, version uint64, to rhumb.NodeID, must bool) []catalog.Command {
 	n, ok := s.Node(r.Primary)
+	// A node that died a moment ago still counts as alive. The handover to which that leads does no harm: fencing the node
+	// ends it in the same command that elects.
 	alive := ok && n.State != rhumb.NodeFenced
 	switch {
 	case !s.Has(rhumb.FeatureHandover) || !alive:

@@ -30,6 +30,9 @@ func (w *world) adopt() (count int) {
 // primaries counts the ranges of each primary.
 func (w *world) primaries() map[rhumb.NodeID]int { return countPrimaries(w.s) }
 
+// The tests below play all parts themselves: they adopt handovers as targets would, or not, and let time pass for
+// the planner. What the replicas do meanwhile is tested in node/replica and in the simulator.
+
 // end plans the end of handovers and applies the commands.
 func (w *world) end() ([]catalog.Command, Moving) {
 	w.t.Helper()
@@ -49,6 +52,7 @@ func TestDrainHandsOver(t *testing.T) {
 		if n := w.primaries()[1]; n != 2 {
 			t.Fatalf("a draining node is primary of %d ranges before anybody has taken over, want 2", n)
 		}
+		// A target that took over proposes the adoption, which is all that metadata sees of a handover.
 		if adopted {
 			if n := w.adopt(); n != 2 {
 				t.Errorf("%d handovers were prepared, want 2", n)
@@ -87,6 +91,7 @@ func TestDrainOfLateHeirs(t *testing.T) {
 	if got, _ := w.end(); len(got) > 0 || w.primaries()[1] != 6 {
 		t.Fatalf("without an heir: %+v, primaries %v", got, w.primaries())
 	}
+	// Node 3 is taken back, and catches up.
 	w.do(catalog.SetNodeState{Node: 3, Boot: 1, State: rhumb.NodeLive})
 	for _, r := range slices.Collect(w.s.Ranges()) {
 		if !r.IsInSync(3) {
@@ -128,6 +133,7 @@ func TestHandoverIsCancelled(t *testing.T) {
 	if got, m := w.end(); len(got) != 1 || m != (Moving{Cancelled: 1}) {
 		t.Errorf("after HandoverWithin: %+v, %+v", got, m)
 	}
+	// The range stays as it was, and the reserved epoch is lost.
 	now, _ := w.s.Range(r.ID)
 	if now.Prepared != nil || now.Epoch != r.Epoch || now.Primary != r.Primary {
 		t.Errorf("the cancelled handover left %+v", now)
@@ -219,6 +225,7 @@ func TestFailbackPolicy(t *testing.T) {
 // TestHandoversNeedTheFeature guards that a cluster of the previous version moves primaries by elections.
 func TestHandoversNeedTheFeature(t *testing.T) {
 	s := catalog.New()
+	// Nodes whose program names no cluster versions make a cluster of the first version.
 	for i := range 3 {
 		r := catalog.RegisterNode{Binary: "0.13", Store: rhumb.UUID{byte(i + 1)}, Boot: 1, Region: "fra", HasLocation: true, Zone: string(rune('a' + i))}
 		var cmd catalog.Command = r
