@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -453,6 +454,76 @@ func TestRenewalsArePaced(t *testing.T) {
 	c.advance(rhumb.RetryAfterOf(err))
 	if _, err := a.Renew(chain, RenewRequest{CSR: csr}); err != nil {
 		t.Errorf("after the wait: %v", err)
+	}
+}
+
+// TestRepeatedEnrolment guards what a used token is still worth to whoever has it and its key: not an endless number of
+// certificates, and none after one of them was revoked by its serial number.
+func TestRepeatedEnrolment(t *testing.T) {
+	c := newClock()
+	a := newAuthority(t, c)
+	csr, _ := newCSR(t)
+	tok := mustToken(t, a, TokenRequest{Node: "eu-1"})
+	_, chain := mustEnrol(t, a, tok, csr)
+	var err error
+	for i := 0; err == nil && i < 10*renewalsBurst; i++ {
+		_, err = a.Enrol(EnrolRequest{Token: tok.Encode(), CSR: csr})
+	}
+	if rhumb.KindOf(err) != rhumb.Overloaded || rhumb.RetryAfterOf(err) <= 0 {
+		t.Fatalf("a used token makes certificates without end: %v", err)
+	}
+	c.advance(rhumb.RetryAfterOf(err))
+	mustEnrol(t, a, tok, csr)
+	must(t, a.Revoke(identity.SerialOf(chain[0]), "", "stolen"))
+	c.advance(time.Hour)
+	_, err = a.Enrol(EnrolRequest{Token: tok.Encode(), CSR: csr})
+	refused(t, err, rhumb.Unauthenticated, "can no longer be repeated")
+}
+
+// TestConcurrentRotations guards an authority whose key several operators rotate and retire at once, each by a process of its
+// own: it can be opened afterwards, and every key that was announced is trusted until it is retired.
+func TestConcurrentRotations(t *testing.T) {
+	for round := range 8 {
+		c := newClock()
+		a := newAuthority(t, c)
+		first, err := a.Summarize()
+		must(t, err)
+		results := make(chan string)
+		for range 3 {
+			operator := openAuthority(t, a.Dir(), c)
+			go func() {
+				hash, err := operator.Rotate()
+				if err != nil {
+					t.Error(err)
+				}
+				results <- hash
+			}()
+		}
+		// The fourth one retires the first key as soon as that is not the current one any more.
+		go func() {
+			for {
+				if _, err := a.Retire(first.Keys[0], true); err == nil {
+					results <- ""
+					return
+				} else if rhumb.KindOf(err) != rhumb.InvalidArgument {
+					t.Error(err)
+					results <- ""
+					return
+				}
+			}
+		}()
+		var want []string
+		for range 4 {
+			if hash := <-results; hash != "" {
+				want = append(want, hash)
+			}
+		}
+		got, err := openAuthority(t, a.Dir(), c).Summarize()
+		must(t, err)
+		slices.Sort(want)
+		if slices.Sort(got.Keys); !slices.Equal(got.Keys, want) {
+			t.Fatalf("round %d: the authority trusts %.8s, want %.8s", round, got.Keys, want)
+		}
 	}
 }
 

@@ -45,6 +45,13 @@ func (a *Authority) Enrol(req EnrolRequest) (*Grant, error) {
 		if err != nil {
 			return records, err
 		}
+		// No record: the use is repeated. Each repetition issues a certificate, so it counts like a renewal; otherwise a node
+		// that was broken into could fill the ledger with its old token.
+		if len(records) == 0 {
+			if err := a.checkRenewal(s.Tokens[tok.ID.String()].Node); err != nil {
+				return nil, err
+			}
+		}
 		// The claims of the token about node and founder are not signed; the ledger decides.
 		t := s.Tokens[tok.ID.String()]
 		founder = t.Founder
@@ -97,7 +104,7 @@ func redeem(s *ledger.State, tok *token.Token, keyHash string, now time.Time) ([
 			return nil, refuse("token %s of node %s was already used at %s with another key; if that was not this node, revoke the certificate of %s at once; otherwise make a new token", t.ID, t.Node, stamp(t.Used), t.Node)
 		}
 		// The same key has a certificate for this long anyway.
-		if now.After(t.Used.Add(NodeLife)) || s.IsRevoked("", identity.RoleNode.String(), t.Node, t.Used) {
+		if now.After(t.Used.Add(NodeLife)) || s.IsRevoked("", identity.RoleNode.String(), t.Node, t.Used) || s.IsKeyRevoked(identity.RoleNode.String(), t.Node, keyHash) {
 			return nil, refuse("token %s of node %s was used at %s and can no longer be repeated; make a new one with rhumb token create", t.ID, t.Node, stamp(t.Used))
 		}
 		return nil, nil

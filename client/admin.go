@@ -420,6 +420,63 @@ func (c *Client) Drain(ctx context.Context, node rhumb.NodeID, undo bool) (prima
 	return int(resp.GetPrimaries()), rhumb.Wrap(op, err)
 }
 
+// ReplicaVerdict is what a comparison says about one replica.
+type ReplicaVerdict struct {
+	Node rhumb.NodeID
+	// Verdict is "trusted", "differs", "silent" or "undecided".
+	Verdict string
+	// Digest is equal for equal records, and empty for a silent replica.
+	Digest string
+	// Records and Bytes count the newest versions, without tombstones.
+	Records, Bytes uint64
+	// Error is why a silent replica did not answer.
+	Error string
+	// Quarantined is set if the replica was quarantined because it differs.
+	Quarantined bool
+}
+
+// RangeVerdict is the comparison of the replicas of a range.
+type RangeVerdict struct {
+	Range rhumb.RangeID
+	// Result is "equal", "alone" (fewer than two replicas answered), "differ" or "undecided".
+	Result string
+	// Seq and At are the position and the timestamp as of which the records were compared.
+	Seq rhumb.Seq
+	At  rhumb.Timestamp
+	// Table is the first table in which replicas differ.
+	Table rhumb.TableID
+	// Why says why replicas that differ were not quarantined.
+	Why string
+	// Replicas are in the order of the record.
+	Replicas []ReplicaVerdict
+	// Took is the time at the primary, without the way to it.
+	Took time.Duration
+}
+
+// VerifyRange compares the replicas of a range. Replicas whose records differ from those of the majority are
+// quarantined, and then replaced. Without a majority nothing is done, unless trust names the node whose
+// copy is right; rhumb.NoNode means that nobody has decided that. It takes as long as reading the range at the
+// rate of the nodes.
+func (c *Client) VerifyRange(ctx context.Context, id rhumb.RangeID, trust rhumb.NodeID) (RangeVerdict, error) {
+	const op rhumb.Op = "client.Client.VerifyRange"
+	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.VerifyRangeResponse, error) {
+		return cc.VerifyRange(ctx, &rhumbpb.VerifyRangeRequest{Range: api.EncodeRangeID(id), Trust: uint32(trust)})
+	})
+	if err != nil {
+		return RangeVerdict{}, rhumb.Wrap(op, err)
+	}
+	v := RangeVerdict{
+		Range: id, Result: resp.Result, Seq: rhumb.Seq(resp.Seq), At: rhumb.Timestamp(resp.At), Table: rhumb.TableID(resp.Table), Why: resp.Why,
+		Took: api.DecodeMicros(resp.TookUs),
+	}
+	for _, r := range resp.Replicas {
+		v.Replicas = append(v.Replicas, ReplicaVerdict{
+			Node: rhumb.NodeID(r.Node), Verdict: r.Verdict, Digest: r.Digest, Records: r.Records, Bytes: r.Bytes, Error: r.Error, Quarantined: r.Quarantined,
+		})
+	}
+	return v, nil
+}
+
 // DiscardReplica makes a node drop its damaged copy of a range and start an empty one, which copies
 // the log of the range's primary as far back as that log reaches. The error kind Conflict means
 // that the copy is not damaged or still counts as in sync. With acceptLoss, a copy that counts as

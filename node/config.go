@@ -14,6 +14,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/node/digest"
 	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/publish"
 	"github.com/rhumbdb/rhumb/node/transfer"
@@ -86,6 +87,11 @@ type Config struct {
 	// LogKeep bounds the log that each range keeps for replicas that lag, in bytes; a replica that
 	// lags further copies the range as a whole. Default rhumb.LogKeepRange.
 	LogKeep int64
+	// VerifyInterval is how often the replicas of each range are compared; default digest.IntervalDefault.
+	// Negative: only when an operator asks. VerifyRate bounds, in bytes per second, what the node reads for
+	// that; default digest.RateDefault. A negative value means no bound.
+	VerifyInterval time.Duration
+	VerifyRate     int64
 	// TransferRate bounds, in bytes per second and in each direction, the copies of ranges that the
 	// node receives and sends; default transfer.RateDefault. A negative value means no bound.
 	TransferRate int64
@@ -175,6 +181,12 @@ func (c *Config) SetDefaults() {
 	}
 	if c.MemoryBytes == 0 {
 		c.MemoryBytes = memory.Default(1)
+	}
+	if c.VerifyInterval == 0 {
+		c.VerifyInterval = digest.IntervalDefault
+	}
+	if c.VerifyRate == 0 {
+		c.VerifyRate = digest.RateDefault
 	}
 	if c.TransferRate == 0 {
 		c.TransferRate = transfer.RateDefault

@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/node/admin"
+	"github.com/rhumbdb/rhumb/node/digest"
 	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/peer"
@@ -53,6 +54,8 @@ type member struct {
 	host *host.Host
 	// transfers copies ranges to and from other nodes.
 	transfers *transfer.Manager
+	// digests compares the replicas of ranges.
+	digests *digest.Manager
 	// publisher maintains the image of the node in shared memory.
 	publisher *publish.Driver
 	// hostReady is closed when host and kv are set.
@@ -183,6 +186,11 @@ func (m *member) startServing(fresh bool) error {
 		Self: m.self, Engine: m.n.engine, Host: h, Net: m.network, Logger: m.n.cfg.Logger, Rate: max(0, m.n.cfg.TransferRate),
 	})
 	m.registerMetrics(m.transfers.Collectors()...)
+	m.digests = digest.New(digest.Config{
+		Self: m.self.Node, Engine: m.n.engine, Host: h, Net: m.network, Logger: m.n.cfg.Logger, Interval: m.n.cfg.VerifyInterval, Rate: max(0, m.n.cfg.VerifyRate),
+		Enabled: func() bool { return m.group.State().Has(rhumb.FeatureTransfer) }, Dropped: m.droppedTables,
+	})
+	m.registerMetrics(m.digests.Collectors()...)
 	// The channel publishes m.host to the goroutines of the network, and must be closed after it is
 	// set.
 	close(m.hostReady)
@@ -211,6 +219,10 @@ func (m *member) close() {
 		// Before the host, which installs the received sets.
 		if m.transfers != nil {
 			m.transfers.Close()
+		}
+		// It reads the engine.
+		if m.digests != nil {
+			m.digests.Close()
 		}
 		m.host.Close()
 	}
@@ -663,6 +675,69 @@ func (m *member) DiscardReplica(ctx context.Context, id rhumb.RangeID, acceptLos
 		return rhumb.E("node.DiscardReplica", rhumb.Unavailable, "the node is joining its cluster; retry")
 	}
 	return h.Discard(ctx, id, acceptLoss)
+}
+
+// Digests returns what compares replicas, nil before this life serves.
+func (m *member) Digests() *digest.Manager {
+	if m.hostIfReady() == nil {
+		return nil
+	}
+	return m.digests
+}
+
+// DistrustReplica quarantines this node's replica of a range.
+func (m *member) DistrustReplica(ctx context.Context, from rhumb.NodeID, id rhumb.RangeID, why string) error {
+	h := m.hostIfReady()
+	if h == nil {
+		return rhumb.E("node.DistrustReplica", rhumb.Unavailable, "the node is joining its cluster; retry")
+	}
+	return h.Distrust(ctx, id, from, why)
+}
+
+// VerifyReplicas compares the replicas of a range whose primary is this node.
+func (m *member) VerifyReplicas(ctx context.Context, q *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error) {
+	d := m.Digests()
+	if d == nil {
+		return nil, rhumb.E("node.VerifyReplicas", rhumb.Unavailable, "the node is joining its cluster; retry")
+	}
+	r, err := d.Verify(ctx, api.DecodeRangeID(q.Range), rhumb.NodeID(q.Trust))
+	if err != nil {
+		return nil, err
+	}
+	// Digests of tables stay between nodes. A client gets one number for each replica.
+	resp := &rhumbpb.VerifyRangeResponse{
+		Result: r.Result.String(), Range: api.EncodeRangeID(r.Range), Seq: uint64(r.Seq), At: uint64(r.At), Table: uint32(r.Table), Why: r.Why,
+		TookUs: uint64(r.Took.Microseconds()),
+	}
+	for _, a := range r.Answers {
+		v := &rhumbpb.ReplicaVerdict{Node: uint32(a.Node), Quarantined: slices.Contains(r.Distrusted, a.Node)}
+		switch {
+		case a.Digest == nil:
+			v.Verdict, v.Error = "silent", rhumb.Message(a.Err)
+		case slices.Contains(r.Trusted, a.Node):
+			v.Verdict = "trusted"
+		case r.Result == digest.Differ:
+			v.Verdict = "differs"
+		default:
+			v.Verdict = "undecided"
+		}
+		if a.Digest != nil {
+			v.Digest, v.Records, v.Bytes = a.Digest.String(), a.Digest.Records(), a.Digest.Bytes()
+		}
+		resp.Replicas = append(resp.Replicas, v)
+	}
+	return resp, nil
+}
+
+// droppedTables returns which tables do not exist any more, as decided before the call.
+func (m *member) droppedTables(ctx context.Context) (func(rhumb.TableID) bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, linearizeTimeout)
+	defer cancel()
+	st, err := m.group.Linearize(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return st.IsTableDropped, nil
 }
 
 // transport implements raftmeta.Transport on the network.

@@ -220,6 +220,18 @@ func (n *Node) RangeInfo(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID) 
 	return info, nil
 }
 
+// VerifyRange makes the primary of a range compare its replicas.
+func (n *Node) VerifyRange(ctx context.Context, primary rhumb.NodeID, q *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error) {
+	m, err := n.requireMember()
+	if err != nil {
+		return nil, err
+	}
+	if primary == m.self.Node {
+		return m.VerifyReplicas(ctx, q)
+	}
+	return m.network.VerifyReplicas(ctx, primary, q)
+}
+
 // DiscardReplica makes a node discard its damaged copy of a range.
 func (n *Node) DiscardReplica(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID, acceptLoss bool) error {
 	m, err := n.requireMember()

@@ -34,14 +34,20 @@ func fill(t *testing.T, n *Node, table *rhumbpb.Table, round string) (want map[s
 }
 
 // copied returns how many ranges a node has received.
-func copied(t *testing.T, n *Node) (sum float64) {
+func copied(t *testing.T, n *Node) float64 {
+	t.Helper()
+	return metric(t, n, "rhumb_transfer_completed_total")
+}
+
+// metric returns the value of a counter of a node.
+func metric(t *testing.T, n *Node, name string) (sum float64) {
 	t.Helper()
 	families, err := n.metrics.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() == "rhumb_transfer_completed_total" {
+		if f.GetName() == name {
 			sum = f.GetMetric()[0].GetCounter().GetValue()
 		}
 	}

@@ -2905,7 +2905,7 @@ var File_api_cluster_proto protoreflect.FileDescriptor
 
 const file_api_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x11api/cluster.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"8\n" +
+	"\x11api/cluster.proto\x12\brhumb.v1\x1a\x10api/digest.proto\x1a\x0eapi/meta.proto\"8\n" +
 	"\x10DropTableRequest\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\"?\n" +
@@ -3116,7 +3116,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	" REPLICA_TROUBLE_KIND_UNSPECIFIED\x10\x00\x12$\n" +
 	" REPLICA_TROUBLE_KIND_QUARANTINED\x10\x01\x12 \n" +
 	"\x1cREPLICA_TROUBLE_KIND_WAITING\x10\x02\x12!\n" +
-	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\x83\n" +
+	"\x1dREPLICA_TROUBLE_KIND_LOG_LOST\x10\x032\xcf\n" +
 	"\n" +
 	"\aCluster\x125\n" +
 	"\x04Ping\x12\x15.rhumb.v1.PingRequest\x1a\x16.rhumb.v1.PingResponse\x12;\n" +
@@ -3129,7 +3129,8 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\x04Init\x12\x15.rhumb.v1.InitRequest\x1a\x16.rhumb.v1.InitResponse\x125\n" +
 	"\x04Join\x12\x15.rhumb.v1.JoinRequest\x1a\x16.rhumb.v1.JoinResponse\x128\n" +
 	"\x05Drain\x12\x16.rhumb.v1.DrainRequest\x1a\x17.rhumb.v1.DrainResponse\x12S\n" +
-	"\x0eDiscardReplica\x12\x1f.rhumb.v1.DiscardReplicaRequest\x1a .rhumb.v1.DiscardReplicaResponse\x12M\n" +
+	"\x0eDiscardReplica\x12\x1f.rhumb.v1.DiscardReplicaRequest\x1a .rhumb.v1.DiscardReplicaResponse\x12J\n" +
+	"\vVerifyRange\x12\x1c.rhumb.v1.VerifyRangeRequest\x1a\x1d.rhumb.v1.VerifyRangeResponse\x12M\n" +
 	"\fRecoverRange\x12\x1d.rhumb.v1.RecoverRangeRequest\x1a\x1e.rhumb.v1.RecoverRangeResponse\x12>\n" +
 	"\aContact\x12\x18.rhumb.v1.ContactRequest\x1a\x19.rhumb.v1.ContactResponse\x12D\n" +
 	"\tAddRegion\x12\x1a.rhumb.v1.AddRegionRequest\x1a\x1b.rhumb.v1.AddRegionResponse\x12G\n" +
@@ -3210,6 +3211,8 @@ var file_api_cluster_proto_goTypes = []any{
 	(*Range)(nil),                   // 53: rhumb.v1.Range
 	(*Identity)(nil),                // 54: rhumb.v1.Identity
 	(*Metadata)(nil),                // 55: rhumb.v1.Metadata
+	(*VerifyRangeRequest)(nil),      // 56: rhumb.v1.VerifyRangeRequest
+	(*VerifyRangeResponse)(nil),     // 57: rhumb.v1.VerifyRangeResponse
 }
 var file_api_cluster_proto_depIdxs = []int32{
 	46, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
@@ -3257,33 +3260,35 @@ var file_api_cluster_proto_depIdxs = []int32{
 	36, // 42: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
 	39, // 43: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
 	41, // 44: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	43, // 45: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
-	5,  // 46: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
-	9,  // 47: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
-	13, // 48: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
-	11, // 49: rhumb.v1.Cluster.FinalizeUpgrade:input_type -> rhumb.v1.FinalizeUpgradeRequest
-	3,  // 50: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
-	1,  // 51: rhumb.v1.Cluster.DropTable:input_type -> rhumb.v1.DropTableRequest
-	16, // 52: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
-	24, // 53: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
-	55, // 54: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
-	55, // 55: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
-	28, // 56: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
-	30, // 57: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
-	33, // 58: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
-	35, // 59: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
-	38, // 60: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
-	40, // 61: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
-	42, // 62: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	44, // 63: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
-	6,  // 64: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
-	10, // 65: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
-	14, // 66: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
-	12, // 67: rhumb.v1.Cluster.FinalizeUpgrade:output_type -> rhumb.v1.FinalizeUpgradeResponse
-	4,  // 68: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
-	2,  // 69: rhumb.v1.Cluster.DropTable:output_type -> rhumb.v1.DropTableResponse
-	52, // [52:70] is the sub-list for method output_type
-	34, // [34:52] is the sub-list for method input_type
+	56, // 45: rhumb.v1.Cluster.VerifyRange:input_type -> rhumb.v1.VerifyRangeRequest
+	43, // 46: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
+	5,  // 47: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
+	9,  // 48: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
+	13, // 49: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
+	11, // 50: rhumb.v1.Cluster.FinalizeUpgrade:input_type -> rhumb.v1.FinalizeUpgradeRequest
+	3,  // 51: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
+	1,  // 52: rhumb.v1.Cluster.DropTable:input_type -> rhumb.v1.DropTableRequest
+	16, // 53: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
+	24, // 54: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
+	55, // 55: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
+	55, // 56: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
+	28, // 57: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
+	30, // 58: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
+	33, // 59: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
+	35, // 60: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
+	38, // 61: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
+	40, // 62: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
+	42, // 63: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	57, // 64: rhumb.v1.Cluster.VerifyRange:output_type -> rhumb.v1.VerifyRangeResponse
+	44, // 65: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
+	6,  // 66: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
+	10, // 67: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
+	14, // 68: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
+	12, // 69: rhumb.v1.Cluster.FinalizeUpgrade:output_type -> rhumb.v1.FinalizeUpgradeResponse
+	4,  // 70: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
+	2,  // 71: rhumb.v1.Cluster.DropTable:output_type -> rhumb.v1.DropTableResponse
+	53, // [53:72] is the sub-list for method output_type
+	34, // [34:53] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
 	34, // [34:34] is the sub-list for extension extendee
 	0,  // [0:34] is the sub-list for field type_name
@@ -3294,6 +3299,7 @@ func file_api_cluster_proto_init() {
 	if File_api_cluster_proto != nil {
 		return
 	}
+	file_api_digest_proto_init()
 	file_api_meta_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -29,6 +29,7 @@ const (
 	Cluster_Join_FullMethodName            = "/rhumb.v1.Cluster/Join"
 	Cluster_Drain_FullMethodName           = "/rhumb.v1.Cluster/Drain"
 	Cluster_DiscardReplica_FullMethodName  = "/rhumb.v1.Cluster/DiscardReplica"
+	Cluster_VerifyRange_FullMethodName     = "/rhumb.v1.Cluster/VerifyRange"
 	Cluster_RecoverRange_FullMethodName    = "/rhumb.v1.Cluster/RecoverRange"
 	Cluster_Contact_FullMethodName         = "/rhumb.v1.Cluster/Contact"
 	Cluster_AddRegion_FullMethodName       = "/rhumb.v1.Cluster/AddRegion"
@@ -74,6 +75,9 @@ type ClusterClient interface {
 	// DiscardReplica makes a node discard its damaged copy of a range and start an empty one. The
 	// error is CONFLICT if the copy is not quarantined, or counts as in sync.
 	DiscardReplica(ctx context.Context, in *DiscardReplicaRequest, opts ...grpc.CallOption) (*DiscardReplicaResponse, error)
+	// VerifyRange compares the replicas of a range, and quarantines those whose records differ from those of the
+	// majority.
+	VerifyRange(ctx context.Context, in *VerifyRangeRequest, opts ...grpc.CallOption) (*VerifyRangeResponse, error)
 	// RecoverRange accepts the loss of writes that no intact copy of a range holds, and makes the
 	// range available again from the remaining copies. The error is CONFLICT if an intact copy is in
 	// sync, or if the range changed since the version in the request.
@@ -223,6 +227,16 @@ func (c *clusterClient) DiscardReplica(ctx context.Context, in *DiscardReplicaRe
 	return out, nil
 }
 
+func (c *clusterClient) VerifyRange(ctx context.Context, in *VerifyRangeRequest, opts ...grpc.CallOption) (*VerifyRangeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(VerifyRangeResponse)
+	err := c.cc.Invoke(ctx, Cluster_VerifyRange_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *clusterClient) RecoverRange(ctx context.Context, in *RecoverRangeRequest, opts ...grpc.CallOption) (*RecoverRangeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RecoverRangeResponse)
@@ -329,6 +343,9 @@ type ClusterServer interface {
 	// DiscardReplica makes a node discard its damaged copy of a range and start an empty one. The
 	// error is CONFLICT if the copy is not quarantined, or counts as in sync.
 	DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error)
+	// VerifyRange compares the replicas of a range, and quarantines those whose records differ from those of the
+	// majority.
+	VerifyRange(context.Context, *VerifyRangeRequest) (*VerifyRangeResponse, error)
 	// RecoverRange accepts the loss of writes that no intact copy of a range holds, and makes the
 	// range available again from the remaining copies. The error is CONFLICT if an intact copy is in
 	// sync, or if the range changed since the version in the request.
@@ -391,6 +408,9 @@ func (UnimplementedClusterServer) Drain(context.Context, *DrainRequest) (*DrainR
 }
 func (UnimplementedClusterServer) DiscardReplica(context.Context, *DiscardReplicaRequest) (*DiscardReplicaResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DiscardReplica not implemented")
+}
+func (UnimplementedClusterServer) VerifyRange(context.Context, *VerifyRangeRequest) (*VerifyRangeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method VerifyRange not implemented")
 }
 func (UnimplementedClusterServer) RecoverRange(context.Context, *RecoverRangeRequest) (*RecoverRangeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RecoverRange not implemented")
@@ -625,6 +645,24 @@ func _Cluster_DiscardReplica_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_VerifyRange_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VerifyRangeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).VerifyRange(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_VerifyRange_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).VerifyRange(ctx, req.(*VerifyRangeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Cluster_RecoverRange_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RecoverRangeRequest)
 	if err := dec(in); err != nil {
@@ -797,6 +835,10 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DiscardReplica",
 			Handler:    _Cluster_DiscardReplica_Handler,
+		},
+		{
+			MethodName: "VerifyRange",
+			Handler:    _Cluster_VerifyRange_Handler,
 		},
 		{
 			MethodName: "RecoverRange",

@@ -1335,6 +1335,170 @@ func (x *DescribeReplicaResponse) GetBehind() map[uint32]string {
 	return nil
 }
 
+type DigestReplicaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hello         *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	Range         *RangeID               `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
+	Seq           uint64                 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
+	At            uint64                 `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestReplicaRequest) Reset() {
+	*x = DigestReplicaRequest{}
+	mi := &file_api_peer_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestReplicaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestReplicaRequest) ProtoMessage() {}
+
+func (x *DigestReplicaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestReplicaRequest.ProtoReflect.Descriptor instead.
+func (*DigestReplicaRequest) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DigestReplicaRequest) GetHello() *PeerHello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *DigestReplicaRequest) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *DigestReplicaRequest) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *DigestReplicaRequest) GetAt() uint64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+type DistrustReplicaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hello         *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	Range         *RangeID               `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
+	Why           string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DistrustReplicaRequest) Reset() {
+	*x = DistrustReplicaRequest{}
+	mi := &file_api_peer_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DistrustReplicaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DistrustReplicaRequest) ProtoMessage() {}
+
+func (x *DistrustReplicaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DistrustReplicaRequest.ProtoReflect.Descriptor instead.
+func (*DistrustReplicaRequest) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DistrustReplicaRequest) GetHello() *PeerHello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *DistrustReplicaRequest) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *DistrustReplicaRequest) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type DistrustReplicaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DistrustReplicaResponse) Reset() {
+	*x = DistrustReplicaResponse{}
+	mi := &file_api_peer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DistrustReplicaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DistrustReplicaResponse) ProtoMessage() {}
+
+func (x *DistrustReplicaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_peer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DistrustReplicaResponse.ProtoReflect.Descriptor instead.
+func (*DistrustReplicaResponse) Descriptor() ([]byte, []int) {
+	return file_api_peer_proto_rawDescGZIP(), []int{17}
+}
+
 type OpenTransferRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Hello *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
@@ -1347,7 +1511,7 @@ type OpenTransferRequest struct {
 
 func (x *OpenTransferRequest) Reset() {
 	*x = OpenTransferRequest{}
-	mi := &file_api_peer_proto_msgTypes[15]
+	mi := &file_api_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1523,7 @@ func (x *OpenTransferRequest) String() string {
 func (*OpenTransferRequest) ProtoMessage() {}
 
 func (x *OpenTransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[15]
+	mi := &file_api_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1536,7 @@ func (x *OpenTransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenTransferRequest.ProtoReflect.Descriptor instead.
 func (*OpenTransferRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{15}
+	return file_api_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OpenTransferRequest) GetHello() *PeerHello {
@@ -1406,7 +1570,7 @@ type OpenTransferResponse struct {
 
 func (x *OpenTransferResponse) Reset() {
 	*x = OpenTransferResponse{}
-	mi := &file_api_peer_proto_msgTypes[16]
+	mi := &file_api_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1582,7 @@ func (x *OpenTransferResponse) String() string {
 func (*OpenTransferResponse) ProtoMessage() {}
 
 func (x *OpenTransferResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[16]
+	mi := &file_api_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1595,7 @@ func (x *OpenTransferResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenTransferResponse.ProtoReflect.Descriptor instead.
 func (*OpenTransferResponse) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{16}
+	return file_api_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OpenTransferResponse) GetSet() []byte {
@@ -1457,7 +1621,7 @@ type TransferSetID struct {
 
 func (x *TransferSetID) Reset() {
 	*x = TransferSetID{}
-	mi := &file_api_peer_proto_msgTypes[17]
+	mi := &file_api_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1633,7 @@ func (x *TransferSetID) String() string {
 func (*TransferSetID) ProtoMessage() {}
 
 func (x *TransferSetID) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[17]
+	mi := &file_api_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1646,7 @@ func (x *TransferSetID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferSetID.ProtoReflect.Descriptor instead.
 func (*TransferSetID) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{17}
+	return file_api_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TransferSetID) GetRange() *RangeID {
@@ -1546,7 +1710,7 @@ type ReadTransferRequest struct {
 
 func (x *ReadTransferRequest) Reset() {
 	*x = ReadTransferRequest{}
-	mi := &file_api_peer_proto_msgTypes[18]
+	mi := &file_api_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +1722,7 @@ func (x *ReadTransferRequest) String() string {
 func (*ReadTransferRequest) ProtoMessage() {}
 
 func (x *ReadTransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[18]
+	mi := &file_api_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +1735,7 @@ func (x *ReadTransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadTransferRequest.ProtoReflect.Descriptor instead.
 func (*ReadTransferRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{18}
+	return file_api_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReadTransferRequest) GetHello() *PeerHello {
@@ -1605,7 +1769,7 @@ type TransferChunk struct {
 
 func (x *TransferChunk) Reset() {
 	*x = TransferChunk{}
-	mi := &file_api_peer_proto_msgTypes[19]
+	mi := &file_api_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1781,7 @@ func (x *TransferChunk) String() string {
 func (*TransferChunk) ProtoMessage() {}
 
 func (x *TransferChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[19]
+	mi := &file_api_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1794,7 @@ func (x *TransferChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferChunk.ProtoReflect.Descriptor instead.
 func (*TransferChunk) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{19}
+	return file_api_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TransferChunk) GetChunk() uint32 {
@@ -1657,7 +1821,7 @@ type ReleaseTransferRequest struct {
 
 func (x *ReleaseTransferRequest) Reset() {
 	*x = ReleaseTransferRequest{}
-	mi := &file_api_peer_proto_msgTypes[20]
+	mi := &file_api_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1833,7 @@ func (x *ReleaseTransferRequest) String() string {
 func (*ReleaseTransferRequest) ProtoMessage() {}
 
 func (x *ReleaseTransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[20]
+	mi := &file_api_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1846,7 @@ func (x *ReleaseTransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseTransferRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseTransferRequest) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{20}
+	return file_api_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReleaseTransferRequest) GetHello() *PeerHello {
@@ -1707,7 +1871,7 @@ type ReleaseTransferResponse struct {
 
 func (x *ReleaseTransferResponse) Reset() {
 	*x = ReleaseTransferResponse{}
-	mi := &file_api_peer_proto_msgTypes[21]
+	mi := &file_api_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1883,7 @@ func (x *ReleaseTransferResponse) String() string {
 func (*ReleaseTransferResponse) ProtoMessage() {}
 
 func (x *ReleaseTransferResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_peer_proto_msgTypes[21]
+	mi := &file_api_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,14 +1896,14 @@ func (x *ReleaseTransferResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseTransferResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseTransferResponse) Descriptor() ([]byte, []int) {
-	return file_api_peer_proto_rawDescGZIP(), []int{21}
+	return file_api_peer_proto_rawDescGZIP(), []int{24}
 }
 
 var File_api_peer_proto protoreflect.FileDescriptor
 
 const file_api_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x0eapi/peer.proto\x12\brhumb.v1\x1a\x11api/cluster.proto\x1a\fapi/kv.proto\x1a\x0eapi/meta.proto\x1a\x12api/security.proto\"e\n" +
+	"\x0eapi/peer.proto\x12\brhumb.v1\x1a\x11api/cluster.proto\x1a\x10api/digest.proto\x1a\fapi/kv.proto\x1a\x0eapi/meta.proto\x1a\x12api/security.proto\"e\n" +
 	"\vOriginProof\x12\x14\n" +
 	"\x05chain\x18\x01 \x03(\fR\x05chain\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x0e\n" +
@@ -1848,7 +2012,17 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x06behind\x18\x03 \x03(\v2-.rhumb.v1.DescribeReplicaResponse.BehindEntryR\x06behind\x1a9\n" +
 	"\vBehindEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x7f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x01\n" +
+	"\x14DigestReplicaRequest\x12)\n" +
+	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12'\n" +
+	"\x05range\x18\x02 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x10\n" +
+	"\x03seq\x18\x03 \x01(\x04R\x03seq\x12\x0e\n" +
+	"\x02at\x18\x04 \x01(\x04R\x02at\"~\n" +
+	"\x16DistrustReplicaRequest\x12)\n" +
+	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12'\n" +
+	"\x05range\x18\x02 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"\x19\n" +
+	"\x17DistrustReplicaResponse\"\x7f\n" +
 	"\x13OpenTransferRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12'\n" +
 	"\x05range\x18\x02 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x14\n" +
@@ -1886,7 +2060,7 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x1bREPLICA_MESSAGE_KIND_SUFFIX\x10\a\x12!\n" +
 	"\x1dREPLICA_MESSAGE_KIND_HANDOVER\x10\b\x12$\n" +
 	" REPLICA_MESSAGE_KIND_LOG_TRIMMED\x10\x14\x12 \n" +
-	"\x1cREPLICA_MESSAGE_KIND_COPYING\x10\x152\xaa\x06\n" +
+	"\x1cREPLICA_MESSAGE_KIND_COPYING\x10\x152\x99\b\n" +
 	"\x04Peer\x12?\n" +
 	"\tReplicate\x12\x16.rhumb.v1.ReplicaFrame\x1a\x16.rhumb.v1.ReplicaFrame(\x010\x01\x12C\n" +
 	"\tHeartbeat\x12\x18.rhumb.v1.HeartbeatFrame\x1a\x18.rhumb.v1.HeartbeatFrame(\x010\x01\x124\n" +
@@ -1897,7 +2071,10 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x0eDiscardReplica\x12\x1f.rhumb.v1.DiscardReplicaRequest\x1a .rhumb.v1.DiscardReplicaResponse\x12M\n" +
 	"\fOpenTransfer\x12\x1d.rhumb.v1.OpenTransferRequest\x1a\x1e.rhumb.v1.OpenTransferResponse\x12H\n" +
 	"\fReadTransfer\x12\x1d.rhumb.v1.ReadTransferRequest\x1a\x17.rhumb.v1.TransferChunk0\x01\x12V\n" +
-	"\x0fReleaseTransfer\x12 .rhumb.v1.ReleaseTransferRequest\x1a!.rhumb.v1.ReleaseTransferResponse\x12S\n" +
+	"\x0fReleaseTransfer\x12 .rhumb.v1.ReleaseTransferRequest\x1a!.rhumb.v1.ReleaseTransferResponse\x12M\n" +
+	"\x0eVerifyReplicas\x12\x1c.rhumb.v1.VerifyRangeRequest\x1a\x1d.rhumb.v1.VerifyRangeResponse\x12F\n" +
+	"\rDigestReplica\x12\x1e.rhumb.v1.DigestReplicaRequest\x1a\x15.rhumb.v1.RangeDigest\x12V\n" +
+	"\x0fDistrustReplica\x12 .rhumb.v1.DistrustReplicaRequest\x1a!.rhumb.v1.DistrustReplicaResponse\x12S\n" +
 	"\x10DescribeIdentity\x12!.rhumb.v1.DescribeIdentityRequest\x1a\x1c.rhumb.v1.NodeIdentityReportB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
@@ -1913,7 +2090,7 @@ func file_api_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_api_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_api_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_api_peer_proto_goTypes = []any{
 	(ReplicaMessageKind)(0),         // 0: rhumb.v1.ReplicaMessageKind
 	(*OriginProof)(nil),             // 1: rhumb.v1.OriginProof
@@ -1931,26 +2108,32 @@ var file_api_peer_proto_goTypes = []any{
 	(*MetadataResponse)(nil),        // 13: rhumb.v1.MetadataResponse
 	(*DescribeReplicaRequest)(nil),  // 14: rhumb.v1.DescribeReplicaRequest
 	(*DescribeReplicaResponse)(nil), // 15: rhumb.v1.DescribeReplicaResponse
-	(*OpenTransferRequest)(nil),     // 16: rhumb.v1.OpenTransferRequest
-	(*OpenTransferResponse)(nil),    // 17: rhumb.v1.OpenTransferResponse
-	(*TransferSetID)(nil),           // 18: rhumb.v1.TransferSetID
-	(*ReadTransferRequest)(nil),     // 19: rhumb.v1.ReadTransferRequest
-	(*TransferChunk)(nil),           // 20: rhumb.v1.TransferChunk
-	(*ReleaseTransferRequest)(nil),  // 21: rhumb.v1.ReleaseTransferRequest
-	(*ReleaseTransferResponse)(nil), // 22: rhumb.v1.ReleaseTransferResponse
-	nil,                             // 23: rhumb.v1.DescribeReplicaResponse.BehindEntry
-	(*Identity)(nil),                // 24: rhumb.v1.Identity
-	(*RangeID)(nil),                 // 25: rhumb.v1.RangeID
-	(*ReplicaStatus)(nil),           // 26: rhumb.v1.ReplicaStatus
-	(*Request)(nil),                 // 27: rhumb.v1.Request
-	(*DiscardReplicaRequest)(nil),   // 28: rhumb.v1.DiscardReplicaRequest
-	(*DescribeIdentityRequest)(nil), // 29: rhumb.v1.DescribeIdentityRequest
-	(*Response)(nil),                // 30: rhumb.v1.Response
-	(*DiscardReplicaResponse)(nil),  // 31: rhumb.v1.DiscardReplicaResponse
-	(*NodeIdentityReport)(nil),      // 32: rhumb.v1.NodeIdentityReport
+	(*DigestReplicaRequest)(nil),    // 16: rhumb.v1.DigestReplicaRequest
+	(*DistrustReplicaRequest)(nil),  // 17: rhumb.v1.DistrustReplicaRequest
+	(*DistrustReplicaResponse)(nil), // 18: rhumb.v1.DistrustReplicaResponse
+	(*OpenTransferRequest)(nil),     // 19: rhumb.v1.OpenTransferRequest
+	(*OpenTransferResponse)(nil),    // 20: rhumb.v1.OpenTransferResponse
+	(*TransferSetID)(nil),           // 21: rhumb.v1.TransferSetID
+	(*ReadTransferRequest)(nil),     // 22: rhumb.v1.ReadTransferRequest
+	(*TransferChunk)(nil),           // 23: rhumb.v1.TransferChunk
+	(*ReleaseTransferRequest)(nil),  // 24: rhumb.v1.ReleaseTransferRequest
+	(*ReleaseTransferResponse)(nil), // 25: rhumb.v1.ReleaseTransferResponse
+	nil,                             // 26: rhumb.v1.DescribeReplicaResponse.BehindEntry
+	(*Identity)(nil),                // 27: rhumb.v1.Identity
+	(*RangeID)(nil),                 // 28: rhumb.v1.RangeID
+	(*ReplicaStatus)(nil),           // 29: rhumb.v1.ReplicaStatus
+	(*Request)(nil),                 // 30: rhumb.v1.Request
+	(*DiscardReplicaRequest)(nil),   // 31: rhumb.v1.DiscardReplicaRequest
+	(*VerifyRangeRequest)(nil),      // 32: rhumb.v1.VerifyRangeRequest
+	(*DescribeIdentityRequest)(nil), // 33: rhumb.v1.DescribeIdentityRequest
+	(*Response)(nil),                // 34: rhumb.v1.Response
+	(*DiscardReplicaResponse)(nil),  // 35: rhumb.v1.DiscardReplicaResponse
+	(*VerifyRangeResponse)(nil),     // 36: rhumb.v1.VerifyRangeResponse
+	(*RangeDigest)(nil),             // 37: rhumb.v1.RangeDigest
+	(*NodeIdentityReport)(nil),      // 38: rhumb.v1.NodeIdentityReport
 }
 var file_api_peer_proto_depIdxs = []int32{
-	24, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
+	27, // 0: rhumb.v1.PeerHello.identity:type_name -> rhumb.v1.Identity
 	2,  // 1: rhumb.v1.ReplicaFrame.hello:type_name -> rhumb.v1.PeerHello
 	4,  // 2: rhumb.v1.ReplicaFrame.messages:type_name -> rhumb.v1.ReplicaMessage
 	0,  // 3: rhumb.v1.ReplicaMessage.kind:type_name -> rhumb.v1.ReplicaMessageKind
@@ -1964,43 +2147,53 @@ var file_api_peer_proto_depIdxs = []int32{
 	2,  // 11: rhumb.v1.MetadataRequest.hello:type_name -> rhumb.v1.PeerHello
 	1,  // 12: rhumb.v1.MetadataRequest.proof:type_name -> rhumb.v1.OriginProof
 	1,  // 13: rhumb.v1.MetadataResponse.proof:type_name -> rhumb.v1.OriginProof
-	25, // 14: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	26, // 15: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
-	23, // 16: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
-	2,  // 17: rhumb.v1.OpenTransferRequest.hello:type_name -> rhumb.v1.PeerHello
-	25, // 18: rhumb.v1.OpenTransferRequest.range:type_name -> rhumb.v1.RangeID
-	25, // 19: rhumb.v1.TransferSetID.range:type_name -> rhumb.v1.RangeID
-	2,  // 20: rhumb.v1.ReadTransferRequest.hello:type_name -> rhumb.v1.PeerHello
-	18, // 21: rhumb.v1.ReadTransferRequest.set:type_name -> rhumb.v1.TransferSetID
-	2,  // 22: rhumb.v1.ReleaseTransferRequest.hello:type_name -> rhumb.v1.PeerHello
-	18, // 23: rhumb.v1.ReleaseTransferRequest.set:type_name -> rhumb.v1.TransferSetID
-	3,  // 24: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
-	5,  // 25: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
-	10, // 26: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
-	12, // 27: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
-	27, // 28: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
-	14, // 29: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
-	28, // 30: rhumb.v1.Peer.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	16, // 31: rhumb.v1.Peer.OpenTransfer:input_type -> rhumb.v1.OpenTransferRequest
-	19, // 32: rhumb.v1.Peer.ReadTransfer:input_type -> rhumb.v1.ReadTransferRequest
-	21, // 33: rhumb.v1.Peer.ReleaseTransfer:input_type -> rhumb.v1.ReleaseTransferRequest
-	29, // 34: rhumb.v1.Peer.DescribeIdentity:input_type -> rhumb.v1.DescribeIdentityRequest
-	3,  // 35: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
-	5,  // 36: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
-	11, // 37: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
-	13, // 38: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
-	30, // 39: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
-	15, // 40: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
-	31, // 41: rhumb.v1.Peer.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	17, // 42: rhumb.v1.Peer.OpenTransfer:output_type -> rhumb.v1.OpenTransferResponse
-	20, // 43: rhumb.v1.Peer.ReadTransfer:output_type -> rhumb.v1.TransferChunk
-	22, // 44: rhumb.v1.Peer.ReleaseTransfer:output_type -> rhumb.v1.ReleaseTransferResponse
-	32, // 45: rhumb.v1.Peer.DescribeIdentity:output_type -> rhumb.v1.NodeIdentityReport
-	35, // [35:46] is the sub-list for method output_type
-	24, // [24:35] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	28, // 14: rhumb.v1.DescribeReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	29, // 15: rhumb.v1.DescribeReplicaResponse.status:type_name -> rhumb.v1.ReplicaStatus
+	26, // 16: rhumb.v1.DescribeReplicaResponse.behind:type_name -> rhumb.v1.DescribeReplicaResponse.BehindEntry
+	2,  // 17: rhumb.v1.DigestReplicaRequest.hello:type_name -> rhumb.v1.PeerHello
+	28, // 18: rhumb.v1.DigestReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	2,  // 19: rhumb.v1.DistrustReplicaRequest.hello:type_name -> rhumb.v1.PeerHello
+	28, // 20: rhumb.v1.DistrustReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	2,  // 21: rhumb.v1.OpenTransferRequest.hello:type_name -> rhumb.v1.PeerHello
+	28, // 22: rhumb.v1.OpenTransferRequest.range:type_name -> rhumb.v1.RangeID
+	28, // 23: rhumb.v1.TransferSetID.range:type_name -> rhumb.v1.RangeID
+	2,  // 24: rhumb.v1.ReadTransferRequest.hello:type_name -> rhumb.v1.PeerHello
+	21, // 25: rhumb.v1.ReadTransferRequest.set:type_name -> rhumb.v1.TransferSetID
+	2,  // 26: rhumb.v1.ReleaseTransferRequest.hello:type_name -> rhumb.v1.PeerHello
+	21, // 27: rhumb.v1.ReleaseTransferRequest.set:type_name -> rhumb.v1.TransferSetID
+	3,  // 28: rhumb.v1.Peer.Replicate:input_type -> rhumb.v1.ReplicaFrame
+	5,  // 29: rhumb.v1.Peer.Heartbeat:input_type -> rhumb.v1.HeartbeatFrame
+	10, // 30: rhumb.v1.Peer.Raft:input_type -> rhumb.v1.RaftFrame
+	12, // 31: rhumb.v1.Peer.Metadata:input_type -> rhumb.v1.MetadataRequest
+	30, // 32: rhumb.v1.Peer.Forward:input_type -> rhumb.v1.Request
+	14, // 33: rhumb.v1.Peer.DescribeReplica:input_type -> rhumb.v1.DescribeReplicaRequest
+	31, // 34: rhumb.v1.Peer.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	19, // 35: rhumb.v1.Peer.OpenTransfer:input_type -> rhumb.v1.OpenTransferRequest
+	22, // 36: rhumb.v1.Peer.ReadTransfer:input_type -> rhumb.v1.ReadTransferRequest
+	24, // 37: rhumb.v1.Peer.ReleaseTransfer:input_type -> rhumb.v1.ReleaseTransferRequest
+	32, // 38: rhumb.v1.Peer.VerifyReplicas:input_type -> rhumb.v1.VerifyRangeRequest
+	16, // 39: rhumb.v1.Peer.DigestReplica:input_type -> rhumb.v1.DigestReplicaRequest
+	17, // 40: rhumb.v1.Peer.DistrustReplica:input_type -> rhumb.v1.DistrustReplicaRequest
+	33, // 41: rhumb.v1.Peer.DescribeIdentity:input_type -> rhumb.v1.DescribeIdentityRequest
+	3,  // 42: rhumb.v1.Peer.Replicate:output_type -> rhumb.v1.ReplicaFrame
+	5,  // 43: rhumb.v1.Peer.Heartbeat:output_type -> rhumb.v1.HeartbeatFrame
+	11, // 44: rhumb.v1.Peer.Raft:output_type -> rhumb.v1.RaftSummary
+	13, // 45: rhumb.v1.Peer.Metadata:output_type -> rhumb.v1.MetadataResponse
+	34, // 46: rhumb.v1.Peer.Forward:output_type -> rhumb.v1.Response
+	15, // 47: rhumb.v1.Peer.DescribeReplica:output_type -> rhumb.v1.DescribeReplicaResponse
+	35, // 48: rhumb.v1.Peer.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	20, // 49: rhumb.v1.Peer.OpenTransfer:output_type -> rhumb.v1.OpenTransferResponse
+	23, // 50: rhumb.v1.Peer.ReadTransfer:output_type -> rhumb.v1.TransferChunk
+	25, // 51: rhumb.v1.Peer.ReleaseTransfer:output_type -> rhumb.v1.ReleaseTransferResponse
+	36, // 52: rhumb.v1.Peer.VerifyReplicas:output_type -> rhumb.v1.VerifyRangeResponse
+	37, // 53: rhumb.v1.Peer.DigestReplica:output_type -> rhumb.v1.RangeDigest
+	18, // 54: rhumb.v1.Peer.DistrustReplica:output_type -> rhumb.v1.DistrustReplicaResponse
+	38, // 55: rhumb.v1.Peer.DescribeIdentity:output_type -> rhumb.v1.NodeIdentityReport
+	42, // [42:56] is the sub-list for method output_type
+	28, // [28:42] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_api_peer_proto_init() }
@@ -2009,6 +2202,7 @@ func file_api_peer_proto_init() {
 		return
 	}
 	file_api_cluster_proto_init()
+	file_api_digest_proto_init()
 	file_api_kv_proto_init()
 	file_api_meta_proto_init()
 	file_api_security_proto_init()
@@ -2018,7 +2212,7 @@ func file_api_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_peer_proto_rawDesc), len(file_api_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

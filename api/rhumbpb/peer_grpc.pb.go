@@ -28,6 +28,9 @@ const (
 	Peer_OpenTransfer_FullMethodName     = "/rhumb.v1.Peer/OpenTransfer"
 	Peer_ReadTransfer_FullMethodName     = "/rhumb.v1.Peer/ReadTransfer"
 	Peer_ReleaseTransfer_FullMethodName  = "/rhumb.v1.Peer/ReleaseTransfer"
+	Peer_VerifyReplicas_FullMethodName   = "/rhumb.v1.Peer/VerifyReplicas"
+	Peer_DigestReplica_FullMethodName    = "/rhumb.v1.Peer/DigestReplica"
+	Peer_DistrustReplica_FullMethodName  = "/rhumb.v1.Peer/DistrustReplica"
 	Peer_DescribeIdentity_FullMethodName = "/rhumb.v1.Peer/DescribeIdentity"
 )
 
@@ -64,6 +67,14 @@ type PeerClient interface {
 	ReadTransfer(ctx context.Context, in *ReadTransferRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TransferChunk], error)
 	// ReleaseTransfer says that the caller does not need a set any more.
 	ReleaseTransfer(ctx context.Context, in *ReleaseTransferRequest, opts ...grpc.CallOption) (*ReleaseTransferResponse, error)
+	// VerifyReplicas makes the receiving node, which is the primary, compare the replicas of a range.
+	VerifyReplicas(ctx context.Context, in *VerifyRangeRequest, opts ...grpc.CallOption) (*VerifyRangeResponse, error)
+	// DigestReplica returns the digest of the receiving node's replica as of a position that the caller, the
+	// primary, has committed.
+	DigestReplica(ctx context.Context, in *DigestReplicaRequest, opts ...grpc.CallOption) (*RangeDigest, error)
+	// DistrustReplica makes the receiving node quarantine its replica, because the caller, the primary, found
+	// that it differs from the others.
+	DistrustReplica(ctx context.Context, in *DistrustReplicaRequest, opts ...grpc.CallOption) (*DistrustReplicaResponse, error)
 	// DescribeIdentity returns what the receiving node knows about certificates and keys of gossip.
 	DescribeIdentity(ctx context.Context, in *DescribeIdentityRequest, opts ...grpc.CallOption) (*NodeIdentityReport, error)
 }
@@ -194,6 +205,36 @@ func (c *peerClient) ReleaseTransfer(ctx context.Context, in *ReleaseTransferReq
 	return out, nil
 }
 
+func (c *peerClient) VerifyReplicas(ctx context.Context, in *VerifyRangeRequest, opts ...grpc.CallOption) (*VerifyRangeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(VerifyRangeResponse)
+	err := c.cc.Invoke(ctx, Peer_VerifyReplicas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) DigestReplica(ctx context.Context, in *DigestReplicaRequest, opts ...grpc.CallOption) (*RangeDigest, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RangeDigest)
+	err := c.cc.Invoke(ctx, Peer_DigestReplica_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) DistrustReplica(ctx context.Context, in *DistrustReplicaRequest, opts ...grpc.CallOption) (*DistrustReplicaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DistrustReplicaResponse)
+	err := c.cc.Invoke(ctx, Peer_DistrustReplica_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peerClient) DescribeIdentity(ctx context.Context, in *DescribeIdentityRequest, opts ...grpc.CallOption) (*NodeIdentityReport, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(NodeIdentityReport)
@@ -237,6 +278,14 @@ type PeerServer interface {
 	ReadTransfer(*ReadTransferRequest, grpc.ServerStreamingServer[TransferChunk]) error
 	// ReleaseTransfer says that the caller does not need a set any more.
 	ReleaseTransfer(context.Context, *ReleaseTransferRequest) (*ReleaseTransferResponse, error)
+	// VerifyReplicas makes the receiving node, which is the primary, compare the replicas of a range.
+	VerifyReplicas(context.Context, *VerifyRangeRequest) (*VerifyRangeResponse, error)
+	// DigestReplica returns the digest of the receiving node's replica as of a position that the caller, the
+	// primary, has committed.
+	DigestReplica(context.Context, *DigestReplicaRequest) (*RangeDigest, error)
+	// DistrustReplica makes the receiving node quarantine its replica, because the caller, the primary, found
+	// that it differs from the others.
+	DistrustReplica(context.Context, *DistrustReplicaRequest) (*DistrustReplicaResponse, error)
 	// DescribeIdentity returns what the receiving node knows about certificates and keys of gossip.
 	DescribeIdentity(context.Context, *DescribeIdentityRequest) (*NodeIdentityReport, error)
 	mustEmbedUnimplementedPeerServer()
@@ -278,6 +327,15 @@ func (UnimplementedPeerServer) ReadTransfer(*ReadTransferRequest, grpc.ServerStr
 }
 func (UnimplementedPeerServer) ReleaseTransfer(context.Context, *ReleaseTransferRequest) (*ReleaseTransferResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseTransfer not implemented")
+}
+func (UnimplementedPeerServer) VerifyReplicas(context.Context, *VerifyRangeRequest) (*VerifyRangeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method VerifyReplicas not implemented")
+}
+func (UnimplementedPeerServer) DigestReplica(context.Context, *DigestReplicaRequest) (*RangeDigest, error) {
+	return nil, status.Error(codes.Unimplemented, "method DigestReplica not implemented")
+}
+func (UnimplementedPeerServer) DistrustReplica(context.Context, *DistrustReplicaRequest) (*DistrustReplicaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DistrustReplica not implemented")
 }
 func (UnimplementedPeerServer) DescribeIdentity(context.Context, *DescribeIdentityRequest) (*NodeIdentityReport, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeIdentity not implemented")
@@ -443,6 +501,60 @@ func _Peer_ReleaseTransfer_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_VerifyReplicas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VerifyRangeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).VerifyReplicas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_VerifyReplicas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).VerifyReplicas(ctx, req.(*VerifyRangeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_DigestReplica_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DigestReplicaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).DigestReplica(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_DigestReplica_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).DigestReplica(ctx, req.(*DigestReplicaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_DistrustReplica_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DistrustReplicaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).DistrustReplica(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_DistrustReplica_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).DistrustReplica(ctx, req.(*DistrustReplicaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Peer_DescribeIdentity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DescribeIdentityRequest)
 	if err := dec(in); err != nil {
@@ -491,6 +603,18 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReleaseTransfer",
 			Handler:    _Peer_ReleaseTransfer_Handler,
+		},
+		{
+			MethodName: "VerifyReplicas",
+			Handler:    _Peer_VerifyReplicas_Handler,
+		},
+		{
+			MethodName: "DigestReplica",
+			Handler:    _Peer_DigestReplica_Handler,
+		},
+		{
+			MethodName: "DistrustReplica",
+			Handler:    _Peer_DistrustReplica_Handler,
 		},
 		{
 			MethodName: "DescribeIdentity",

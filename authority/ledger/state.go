@@ -149,6 +149,17 @@ func (s *State) IsRevoked(serial, role, name string, issued time.Time) bool {
 	return ok && !issued.After(until)
 }
 
+// IsKeyRevoked reports whether a certificate of a bearer with a key, given as the hash, was revoked. A revocation by serial number
+// means the key too: whoever has it must not get another certificate for it by repeating a request.
+func (s *State) IsKeyRevoked(role, name, key string) bool {
+	for _, c := range s.Certificates {
+		if c.Revoked && c.Role == role && c.Name == name && c.Key == key {
+			return true
+		}
+	}
+	return false
+}
+
 // Holds reports whether the ledger contains the history up to a head.
 func (s *State) Holds(h Head) bool {
 	have, ok := s.hashes[h.Seq]

@@ -74,8 +74,13 @@ func (t *Target) IsSecure() bool {
 func (t *Target) Validate() error {
 	fault := func(format string, args ...any) error { return rhumb.Ef(op, rhumb.InvalidArgument, format, args...) }
 	if t.Cluster != "" {
-		if _, err := rhumb.ParseUUID(t.Cluster); err != nil {
+		id, err := rhumb.ParseUUID(t.Cluster)
+		if err != nil {
 			return fault("--cluster: %s", rhumb.Message(err))
+		}
+		// No cluster has this ID, and the client takes it for none given: it would connect to any cluster.
+		if id.IsZero() {
+			return fault("--cluster %s is the ID of no cluster; leave the flag out, or take the ID that `rhumb status` prints", t.Cluster)
 		}
 	}
 	switch {

@@ -363,6 +363,8 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 type grantFlags struct {
 	table, prefix, rights string
 	cluster               bool
+	// hasPrefix reports whether --prefix was given, perhaps with an empty text.
+	hasPrefix func() bool
 }
 
 // register adds the flags to a command.
@@ -374,6 +376,7 @@ func (f *grantFlags) register(c *cobra.Command) *cobra.Command {
 	must(c.MarkFlagRequired("rights"))
 	c.MarkFlagsMutuallyExclusive("table", "cluster-wide")
 	c.MarkFlagsMutuallyExclusive("prefix", "cluster-wide")
+	f.hasPrefix = func() bool { return c.Flags().Changed("prefix") }
 	return c
 }
 
@@ -385,10 +388,15 @@ func (f *grantFlags) grant() (access.Grant, error) {
 		return access.Grant{}, err
 	}
 	g := access.Grant{Scope: access.Scope{Cluster: f.cluster, Table: f.table}, Rights: rights}
-	if f.prefix != "" {
+	if f.hasPrefix() {
 		prefix, err := rhumb.ParseName(f.prefix)
 		if err != nil {
 			return g, err
+		}
+		// Every name begins with the empty text. In a script this is a variable without a value, whose role would get the whole
+		// table.
+		if len(prefix) == 0 {
+			return g, rhumb.E(opAccess, rhumb.InvalidArgument, "--prefix is empty, which is the whole table; leave the flag out if that is meant")
 		}
 		g.Scope.Prefix = string(prefix)
 	}

@@ -42,7 +42,13 @@ text on another machine and pass it as --head the next time.`,
 		Example: `  rhumb audit verify /var/lib/rhumb
   rhumb audit verify /var/lib/rhumb --head 17:cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return verifyAudit(s, args[0], head) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			// Without this, a variable without a value would skip the check that the operator asked for.
+			if head == "" && cmd.Flags().Changed("head") {
+				return rhumb.E("rhumb.audit", rhumb.InvalidArgument, "--head is empty; give the head that an earlier run printed, or leave the flag out")
+			}
+			return verifyAudit(s, args[0], head)
+		},
 	}
 	verify.Flags().StringVar(&head, "head", "", "newest entry that the log is known to have had, as SEQ:HASH")
 	// Files are read and not the node: the log matters most when the node is down or in doubt.

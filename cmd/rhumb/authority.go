@@ -314,6 +314,10 @@ func (ac *authorityCommands) issueFlags(c *cobra.Command, out *string, life *tim
 func (ac *authorityCommands) issue(o authority.Order, out string) error {
 	const op rhumb.Op = "rhumb.cert"
 	base := filepath.Join(out, o.Role.String())
+	// The package takes zero for the default, which is not what somebody wants who writes it.
+	if o.Life < time.Minute {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "--ttl %v; want 1m to %v", o.Life, authority.HandLifeMax)
+	}
 	// Before the certificate is signed: an existing key would be overwritten, and somebody may be
 	// using it.
 	for _, p := range []string{base + ".crt", base + ".key"} {

@@ -257,7 +257,8 @@ func (cc *contextCommands) show(args []string) error {
 // use selects the current context. Selecting none is a flag and not an empty name, which a script
 // with an unset variable would pass by accident.
 func (cc *contextCommands) use(args []string, none bool) error {
-	if (len(args) == 0) != none {
+	// An empty name would select none: most likely a variable without a value, whose script would then go to another cluster.
+	if (len(args) == 0) != none || len(args) == 1 && args[0] == "" {
 		return rhumb.E(opContext, rhumb.InvalidArgument, "name a context, or add --none to select none")
 	}
 	name := ""

@@ -352,6 +352,29 @@ func TestZeroIsNoDefault(t *testing.T) {
 	}
 }
 
+// TestEmptyIsNotAbsent guards that an empty or zero value, most likely a variable of a script that has no value, is rejected where
+// leaving it out means more: all names of a table, any cluster, no check of the head, the default lifetime. All fail before a
+// command connects or opens an authority.
+func TestEmptyIsNotAbsent(t *testing.T) {
+	authority := filepath.Join(t.TempDir(), "authority")
+	for _, tt := range []struct{ args, want string }{
+		{"grant r --table t --rights read --prefix ''", "--prefix is empty"},
+		{"grant r --table t --rights read --prefix 0x", "--prefix is empty"},
+		{"revoke r --table t --rights read --prefix ''", "--prefix is empty"},
+		{"audit verify . --head ''", "--head is empty"},
+		{"context use ''", "name a context"},
+		{"token create --node n --ttl 0s --authority " + authority, "--ttl 0s"},
+		{"token create --node n --node n --out-dir x --authority " + authority, "given twice"},
+		{"cert create user u --out x --ttl 0s --authority " + authority, "--ttl 0s"},
+		{"status --ca x --cluster 00000000000000000000000000000000", "the ID of no cluster"},
+	} {
+		_, stderr, code := runIn(t.Context(), "", splitWords(tt.args)...)
+		if code != exit.Usage || !strings.Contains(stderr, tt.want) {
+			t.Errorf("rhumb %s: exit %d, %s", tt.args, code, stderr)
+		}
+	}
+}
+
 // TestNobodyHasNoName guards that a result which no node served, such as deleting a record that
 // does not exist, names no node and no range.
 func TestNobodyHasNoName(t *testing.T) {

@@ -34,7 +34,7 @@ func (rc *rangeCommands) rangeCommand() *cobra.Command {
 		Example: "  rhumb range describe 1/1042\n  rhumb range describe frankfurt/1042 -o json",
 		RunE:    func(cmd *cobra.Command, args []string) error { return rc.describeRange(cmd.Context(), args[0]) },
 	}
-	return commandGroup("range", "List, describe and move ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.discardCommand()), rc.handoverCommand(),
+	return commandGroup("range", "List, describe, compare and move ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.verifyCommand()), rc.connected(rc.discardCommand()), rc.handoverCommand(),
 		(&operationCommands{session: rc.session}).moveCommand())
 }
 

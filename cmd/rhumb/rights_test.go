@@ -113,6 +113,7 @@ var commandRights = []struct{ line, may string }{
 	{"region add {c} --location 1,1", "admin operator"},
 	{"range ls", "plain reader writer tabadm monitor admin operator"},
 	{"range describe 1/0", "monitor admin operator"},
+	{"range verify 1/0", "admin operator"},
 	{"range discard 1/0 --node n1", "admin operator"},
 	{"unsafe-recover range 1/0 --node n1 --yes", "admin operator"},
 	{"table ls", "plain reader writer tabadm monitor admin operator"},

@@ -30,11 +30,11 @@ import (
 type startFlags struct {
 	location, latencyFile, logLevel string
 	// token is a file.
-	token                 string
-	cacheMiB, snapshotMiB int64
-	overdueMiB            int64
-	memory                flags.ByteSize
-	transferRate, logKeep flags.ByteSize
+	token                             string
+	cacheMiB, snapshotMiB             int64
+	overdueMiB                        int64
+	memory                            flags.ByteSize
+	transferRate, verifyRate, logKeep flags.ByteSize
 }
 
 // wallClock is the wall clock of the node; nil is time.Now. Tests run single processes with wrong
@@ -117,6 +117,9 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	flags.Default(fl, "log-keep", "64MiB")
 	fl.Var(&f.transferRate, "transfer-rate", "how much the node receives and sends a second, each, to copy ranges whole, such as 64MiB")
 	flags.Default(fl, "transfer-rate", "64MiB")
+	fl.DurationVar(&cfg.VerifyInterval, "verify-interval", defaults.VerifyInterval, "how often the replicas of each range are compared in the background; negative: never")
+	fl.Var(&f.verifyRate, "verify-rate", "how much the node reads a second to compare replicas, such as 16MiB")
+	flags.Default(fl, "verify-rate", "16MiB")
 	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", defaults.DrainTimeout, "how long a stop waits for primaries to move away")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
@@ -167,6 +170,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	cfg.Logger = newLogger(s.Err, level)
 	cfg.Version, cfg.Wall = describeVersion().Version, wallClock
 	cfg.CacheBytes, cfg.MemoryBytes, cfg.TransferRate = f.cacheMiB<<20, int64(f.memory), int64(f.transferRate)
+	cfg.VerifyRate = int64(f.verifyRate)
 	cfg.LogKeep = int64(f.logKeep)
 	cfg.Snapshot.Budget, cfg.Snapshot.OverdueMax = f.snapshotMiB<<20, f.overdueMiB<<20
 	var err error

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -88,6 +89,16 @@ func (ac *authorityCommands) createTokens(f tokenFlags) error {
 	const op rhumb.Op = "rhumb.token"
 	if f.out != "" && len(f.nodes) > 1 {
 		return rhumb.E(op, rhumb.InvalidArgument, "--out takes one token; use --out-dir for several nodes")
+	}
+	for i, node := range f.nodes {
+		// Both would have the same file, and the token that is lost would stay open.
+		if slices.Contains(f.nodes[:i], node) {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "--node %s is given twice; one node needs one token", node)
+		}
+	}
+	// The package takes zero for the default; here it is most likely a variable without a value.
+	if f.life < time.Second {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "--ttl %v; want 1s to %v", f.life, authority.TokenLifeMax)
 	}
 	a, err := ac.open(slog.LevelWarn)
 	if err != nil {

@@ -26,6 +26,7 @@ type metrics struct {
 	logsShortened   prometheus.Counter
 	quarantined     prometheus.Gauge
 	discarded       prometheus.Counter
+	distrusted      prometheus.Counter
 	installed       prometheus.Counter
 	healed          prometheus.Counter
 	removed         prometheus.Counter
@@ -64,6 +65,7 @@ func newMetrics() metrics {
 		collectFailed:   counter("collect_failed_total", "Collections of old log and versions that failed."),
 		discarded:       counter("discarded_replicas_total", "Damaged copies of ranges that operators discarded."),
 		healed:          counter("healed_replicas_total", "Damaged copies that the node discarded without a person, because other copies are intact."),
+		distrusted:      counter("distrusted_replicas_total", "Copies that were quarantined because other replicas have other records."),
 		installed:       counter("installed_replicas_total", "Replicas that were replaced by a copy from another node, because their log was trimmed."),
 		removed:         counter("removed_replicas_total", "Copies of ranges that were dropped because the metadata places them elsewhere."),
 		removedRanges:   counter("removed_ranges_total", "Copies of ranges dropped because the last table of their class was dropped."),
@@ -90,7 +92,7 @@ func (h *Host) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
-		m.unfit, m.clockAhead, m.discarded, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.clearedBytes, m.clearFailed,
+		m.unfit, m.clockAhead, m.discarded, m.distrusted, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.clearedBytes, m.clearFailed,
 		troubleCollector{h},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are admitted and not answered.",

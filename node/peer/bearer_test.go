@@ -152,6 +152,8 @@ func TestNodeSpeaksForItselfOnly(t *testing.T) {
 			check("DescribeReplica", err, tc.unclaimed)
 			_, err = p.DiscardReplica(ctx, &rhumbpb.DiscardReplicaRequest{Range: &rhumbpb.RangeID{}})
 			check("DiscardReplica", err, tc.unclaimed)
+			_, err = p.VerifyReplicas(ctx, &rhumbpb.VerifyRangeRequest{Range: &rhumbpb.RangeID{}})
+			check("VerifyReplicas", err, tc.unclaimed)
 			_, err = p.DescribeIdentity(ctx, &rhumbpb.DescribeIdentityRequest{})
 			check("DescribeIdentity", err, tc.unclaimed)
 		})

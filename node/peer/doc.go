@@ -20,7 +20,7 @@
 //   - Raft and Metadata are also for nodes that are about to register: the copy of the metadata of a new
 //     node takes part in the group before it can show the registration. Such a node may use a number and
 //     a name that nobody else has, and no other.
-//   - Forward, DescribeReplica, DiscardReplica and DescribeIdentity name no sender. The caller must be
+//   - Forward, DescribeReplica, DiscardReplica, VerifyReplicas and DescribeIdentity name no sender. The caller must be
 //     some registered node.
 //   - A node that dials expects the bound name at the other side, so that an old address, or one that
 //     gossip made up, leads nowhere.

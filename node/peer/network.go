@@ -12,6 +12,7 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/node/digest"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -54,6 +55,12 @@ type Handler interface {
 	DiscardReplica(ctx context.Context, id rhumb.RangeID, acceptLoss bool) error
 	// Transfers returns what sends copies of ranges, nil before the node serves its ranges.
 	Transfers() *transfer.Manager
+	// Digests returns what compares the replicas of ranges, nil before the node serves its ranges.
+	Digests() *digest.Manager
+	// DistrustReplica quarantines this node's replica, because the primary found that it differs.
+	DistrustReplica(ctx context.Context, from rhumb.NodeID, id rhumb.RangeID, why string) error
+	// VerifyReplicas compares the replicas of a range whose primary is this node.
+	VerifyReplicas(ctx context.Context, q *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error)
 	// Forward answers a request of a client that another node forwarded.
 	Forward(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response
 	// MaySpeak rejects a bearer of a node certificate that acts as another node. With joining, the node may

@@ -19,6 +19,7 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/closed"
+	"github.com/rhumbdb/rhumb/node/digest"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/node/transfer"
@@ -251,6 +252,17 @@ func (s *side) DescribeReplica(_ context.Context, id rhumb.RangeID) (*rhumbpb.De
 
 // Transfers implements Handler.
 func (s *side) Transfers() *transfer.Manager { return nil }
+
+// Digests implements Handler.
+func (s *side) Digests() *digest.Manager { return nil }
+
+func (s *side) DistrustReplica(context.Context, rhumb.NodeID, rhumb.RangeID, string) error {
+	return nil
+}
+
+func (s *side) VerifyReplicas(context.Context, *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error) {
+	return &rhumbpb.VerifyRangeResponse{}, nil
+}
 
 func (s *side) DiscardReplica(context.Context, rhumb.RangeID, bool) error { return nil }
 

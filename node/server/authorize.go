@@ -57,6 +57,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Cluster_Init_FullMethodName:            needAdmin,
 	rhumbpb.Cluster_Drain_FullMethodName:           needAdmin,
 	rhumbpb.Cluster_DiscardReplica_FullMethodName:  needAdmin,
+	rhumbpb.Cluster_VerifyRange_FullMethodName:     needAdmin,
 	rhumbpb.Cluster_RecoverRange_FullMethodName:    needAdmin,
 	rhumbpb.Cluster_AddRegion_FullMethodName:       needAdmin,
 	rhumbpb.Cluster_ForgetNode_FullMethodName:      needAdmin,
@@ -106,6 +107,9 @@ var callNeeds = map[string]need{
 	rhumbpb.Peer_OpenTransfer_FullMethodName:     needNode,
 	rhumbpb.Peer_ReadTransfer_FullMethodName:     needNode,
 	rhumbpb.Peer_ReleaseTransfer_FullMethodName:  needNode,
+	rhumbpb.Peer_VerifyReplicas_FullMethodName:   needNode,
+	rhumbpb.Peer_DigestReplica_FullMethodName:    needNode,
+	rhumbpb.Peer_DistrustReplica_FullMethodName:  needNode,
 }
 
 // NewDenied returns the metric of calls that Authorize denied. Requests for records within a stream

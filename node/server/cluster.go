@@ -106,6 +106,8 @@ type Node interface {
 	DrainNode(ctx context.Context, n rhumb.NodeID, undo bool) (primaries int, err error)
 	// RangeInfo asks any node about its replica of a range.
 	RangeInfo(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID) (RangeInfo, error)
+	// VerifyRange makes the primary of a range compare its replicas.
+	VerifyRange(ctx context.Context, primary rhumb.NodeID, q *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error)
 	// DiscardReplica makes any node drop its damaged copy of a range.
 	DiscardReplica(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID, acceptLoss bool) error
 	// RecoverRange makes a range continue with the remaining copies.
@@ -639,6 +641,29 @@ func (c *Cluster) DiscardReplica(ctx context.Context, q *rhumbpb.DiscardReplicaR
 		return nil, statusError(err)
 	}
 	return &rhumbpb.DiscardReplicaResponse{}, nil
+}
+
+// VerifyRange compares the replicas of a range.
+func (c *Cluster) VerifyRange(ctx context.Context, q *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error) {
+	const op rhumb.Op = "server.Cluster.VerifyRange"
+	st, err := c.currentState()
+	if err != nil {
+		return nil, statusError(err)
+	}
+	r, ok := st.Range(api.DecodeRangeID(q.Range))
+	switch trust := rhumb.NodeID(q.Trust); {
+	case !ok:
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; list ranges with `rhumb range ls`", api.DecodeRangeID(q.Range)))
+	case trust != rhumb.NoNode && !r.IsReplica(trust):
+		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "node %s holds no copy of range %s; nodes %v do", trust, r.ID, r.Replicas))
+	case r.Primary == rhumb.NoNode:
+		return nil, statusError(rhumb.Ef(op, rhumb.Unavailable, "range %s has no primary at the moment; retry", r.ID))
+	}
+	resp, err := c.node.VerifyRange(ctx, r.Primary, q)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	return resp, nil
 }
 
 // RecoverRange accepts the loss of data that no intact copy of a range holds.

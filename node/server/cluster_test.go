@@ -42,6 +42,10 @@ type discardRequest struct {
 	acceptLoss bool
 }
 
+func (n *node) VerifyRange(context.Context, rhumb.NodeID, *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error) {
+	return &rhumbpb.VerifyRangeResponse{}, nil
+}
+
 func (n *node) DiscardReplica(_ context.Context, id rhumb.NodeID, r rhumb.RangeID, acceptLoss bool) error {
 	n.discarded = discardRequest{id, r, acceptLoss}
 	if !acceptLoss {
