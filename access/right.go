@@ -71,7 +71,7 @@ func ParseRights(s string) (r Rights, err error) {
 // AllTables is the table of a scope that covers every table, existing or not.
 const AllTables = "*"
 
-// Scope is what a grant is about. The type is comparable on purpose.
+// Scope is the part of the database that a grant covers. The type is comparable on purpose.
 //
 // Prefixes rather than patterns: a prefix is an interval of the sorted names, which a scan can skip
 // to. A pattern such as "*/private" would have to be asked about every name.

@@ -82,8 +82,8 @@ func (v Verifier) Validate() error {
 
 // User is a user of the database. A record that is shared must not be modified.
 //
-// Neither the password nor sessions are part of the record. A session is a fact of one connection at one
-// node, and Credentials is what connects it to this record.
+// Neither the password nor sessions are part of the record. A session belongs to one connection at one
+// node, and Credentials ties the session to this record.
 type User struct {
 	Name string
 	// Verifier verifies the password. A user without one logs in by certificate only.

@@ -12,32 +12,32 @@ import (
 
 const (
 	// openingsLeast and openingsPerCPU bound the TLS connections that the clients of a process open at the same
-	// time. A process with one client has that many nodes only in a large cluster.
+	// time. A single client reaches the bound only in a cluster of more than openingsLeast nodes.
 	openingsLeast  = 16
 	openingsPerCPU = 4
-	// openingTime is how long an opening counts at most. Connections to nodes that do not answer must not keep
-	// those to others waiting.
+	// openingTime is how long an opening keeps its place at most. Otherwise nodes that do not answer would delay
+	// connections to the nodes that do.
 	openingTime = 500 * time.Millisecond
-	// openingWait bounds the wait for a place. The rest of connectTimeout is enough for the dial and the
-	// handshake: one that began later could not be finished.
+	// openingWait bounds the wait for a place. It leaves enough of connectTimeout for the dial and the handshake;
+	// an attempt that began later could not finish.
 	openingWait = connectTimeout - dialTimeout - handshakeTimeout
 )
 
 // openings bounds the connections that the clients of this process open at the same time.
 //
-// A process may have a thousand clients, each with connections to all nodes. When a cluster returns, they
-// would all begin their handshakes at once, each would take seconds of its own and of its node's, and they
-// would be abandoned half done. A few at a time take milliseconds each, and the same time in total. The
-// bound is that of the process and not of a client, because it shares out the processors.
+// A process may have a thousand clients, each with connections to all nodes. When a cluster returns after a
+// restart, all of them begin handshakes at once. Each handshake then takes seconds, because it shares the
+// processors with the others, and is abandoned half done. With few at a time, each takes milliseconds, and the
+// total is the same. The bound is per process and not per client because the processors are what is scarce.
 var openings = newPlaces(max(openingsLeast, openingsPerCPU*runtime.GOMAXPROCS(0)), openingTime)
 
-// places bounds how many things happen at the same time.
+// places bounds how many holders do something at the same time.
 type places struct {
-	taken chan struct{} // a value for each; it serves those who wait in their order
-	most  time.Duration // how long a place is kept
+	taken chan struct{} // one element per taken place; waiters get places in the order in which they came
+	most  time.Duration // a place is freed after this time even if its holder does not leave
 }
 
-// newPlaces returns n free places, each of which is kept for at most the given time.
+// newPlaces returns n free places. A holder loses its place after most.
 func newPlaces(n int, most time.Duration) *places { return &places{make(chan struct{}, n), most} }
 
 // take waits for a place and returns the function that frees it, which may be called more than once.
@@ -61,9 +61,9 @@ func (p *places) take(ctx context.Context) (leave func(), err error) {
 type paced struct {
 	credentials.TransportCredentials
 	places *places
-	// ends holds the function that ends the opening of each net.Conn before its handshake.
+	// ends maps each net.Conn that has not begun its handshake to the function that frees its place.
 	//
-	// The connection is not wrapped instead: gRPC sets options of TCP connections, which it would not recognize.
+	// Wrapping the connection would be simpler, but gRPC sets TCP options and would not recognize a wrapper.
 	ends *sync.Map
 }
 

@@ -44,14 +44,14 @@ const (
 	OutcomeOK    = "ok"
 )
 
-// Event is what happened. Fields without a value are omitted from the file.
+// Event describes something that happened. Fields without a value are omitted from the file.
 //
-// Texts and not identifiers: the log is read after users and tables were dropped, when nothing
-// could resolve an identifier.
+// Fields hold names and not identifiers, because the log is read after users and tables were dropped, when
+// identifiers can no longer be resolved.
 type Event struct {
 	// Kind is one of the constants above.
 	Kind string `json:"kind"`
-	// Caller is who did it: "user app", "operator anna", "node eu-1" or "insecure".
+	// Caller is the bearer of the identity that was used: "user app", "operator anna", "node eu-1" or "insecure".
 	Caller string `json:"caller,omitempty"`
 	// Address is the remote address of the caller.
 	Address string `json:"address,omitempty"`
@@ -64,7 +64,7 @@ type Event struct {
 	Detail string `json:"detail,omitempty"`
 	// Policy is the revision of the metadata whose users and grants decided about the request.
 	Policy uint64 `json:"policy,omitempty"`
-	// Count is how many events an entry stands for, if more than one.
+	// Count is the number of events that an entry sums up, if more than one.
 	Count uint64 `json:"count,omitempty"`
 }
 

@@ -57,7 +57,7 @@ func listSegments(dir string) (list []segment, err error) {
 	return list, nil
 }
 
-// existingSegments is listSegments for readers, to whom a directory without a log is a mistake.
+// existingSegments is like listSegments, but a directory without a log is an error.
 func existingSegments(dir string) ([]segment, error) {
 	list, err := listSegments(dir)
 	if err == nil && len(list) == 0 {
@@ -127,10 +127,10 @@ func scanBytes(content io.Reader, first uint64, visit func(e Entry, h Head, offs
 	}
 }
 
-// isTorn reports whether an invalid line, which the rest of a file follows, is from an interrupted write. File systems fill
-// blocks that were not written before a crash with zeros. A single zero is a changed byte rather; and if complete entries
-// follow, they were synced after the line, so the line was whole once. Both must not pass for the end of the log: what
-// follows would be ignored, and removed by the next start.
+// isTorn reports whether an invalid line is the end of an interrupted write. rest reads the file after the line. File systems
+// fill blocks that were not written before a crash with zeros. A single zero is more likely a changed byte, and if complete
+// entries follow, they were synced after the line, so the line was whole once. Neither may pass for the end of the log: the
+// entries that follow would be ignored, and the next start would remove them.
 func isTorn(line []byte, rest *bufio.Reader) bool {
 	if bytes.Count(line, []byte{0}) < 2 {
 		return false
@@ -147,7 +147,7 @@ func isTorn(line []byte, rest *bufio.Reader) bool {
 	}
 }
 
-// looksComplete reports whether a line has the form of an entry, whatever its content and its hash.
+// looksComplete reports whether a line has the form of an entry. It checks neither content nor hash.
 func looksComplete(line []byte) bool {
 	sum, body, ok := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte(" "))
 	return ok && parseHash(string(sum), new(Hash)) && json.Valid(body)

@@ -19,7 +19,7 @@ type Report struct {
 	// First is the number of the first entry that exists, Head the last one.
 	First uint64
 	Head  Head
-	// Unfinished is set if the last file ends within an entry. The node removes the rest when it
+	// Unfinished is set if the last file ends within an entry. The node removes that part when it
 	// starts, so this is normal while it runs or after a crash.
 	Unfinished bool
 }

@@ -94,7 +94,7 @@ func NewServer(a *Authority) (*Server, error) {
 			GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate() },
 		},
 	}
-	// The handlers tell the gate who was identified.
+	// The handlers report to the gate who was identified.
 	s.http.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		if secured, ok := c.(*tls.Conn); ok {
 			c = secured.NetConn()

@@ -161,8 +161,8 @@ func (c *Client) RefuseSnapshot(ctx context.Context, table string) error {
 	return rhumb.Wrap(op, err)
 }
 
-// DropTable removes a table with all its records, for good. The nodes give its space back in the
-// background. id is the number of the table that the caller looked at, or 0 for whatever has the name;
+// DropTable removes a table and all its records for good. The nodes free its space in the
+// background. id is the number of the table that the caller looked at, or 0 for any table of that name;
 // with a number, repeating the call is harmless. It takes the right admin of the table.
 func (c *Client) DropTable(ctx context.Context, name string, id rhumb.TableID) error {
 	const op rhumb.Op = "client.Client.DropTable"
@@ -221,7 +221,7 @@ func (c *Client) UnassignRole(ctx context.Context, user, role string) error {
 	return c.assignRole(ctx, "client.Client.UnassignRole", user, role, true)
 }
 
-// assignRole gives a role to a user, or takes it away.
+// assignRole assigns a role to a user, or takes the role from the user if remove is set.
 func (c *Client) assignRole(ctx context.Context, op rhumb.Op, user, role string, remove bool) error {
 	return c.changeAccess(ctx, op, rhumb.Other, func(ctx context.Context, a rhumbpb.AccessClient) (*rhumbpb.AccessResponse, error) {
 		return a.AssignRole(ctx, &rhumbpb.AssignRoleRequest{User: user, Role: role, Remove: remove})
@@ -241,11 +241,12 @@ func (c *Client) Revoke(ctx context.Context, role string, s access.Scope, r acce
 
 // SetGrant makes the rights of a role in a scope exactly those given; none removes the grant.
 func (c *Client) SetGrant(ctx context.Context, role string, s access.Scope, r access.Rights) error {
-	// One command, so that no moment has other rights than before and after.
+	// One command, so that every request is judged by the old rights or by the new ones.
 	return c.alterGrant(ctx, "client.Client.SetGrant", role, s, r, s.Rights()&^r)
 }
 
-// alterGrant adds rights of a role over a scope and removes others in one step, so that no moment lies between them.
+// alterGrant adds rights to the grant of a role in a scope and removes others from it. Both happen in one step, so that
+// no request is judged by half of the change.
 func (c *Client) alterGrant(ctx context.Context, op rhumb.Op, role string, s access.Scope, add, remove access.Rights) error {
 	// A grant that can never be valid fails without a round trip.
 	if err := (access.Grant{Scope: s, Rights: add | remove}).Validate(); err != nil {

@@ -420,7 +420,7 @@ func (c *Client) Drain(ctx context.Context, node rhumb.NodeID, undo bool) (prima
 	return int(resp.GetPrimaries()), rhumb.Wrap(op, err)
 }
 
-// ReplicaVerdict is what a comparison says about one replica.
+// ReplicaVerdict is the result of a comparison for one replica.
 type ReplicaVerdict struct {
 	Node rhumb.NodeID
 	// Verdict is "trusted", "differs", "silent" or "undecided".

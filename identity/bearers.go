@@ -24,7 +24,7 @@ func (s *Source) Bearers() (peers []Peer) {
 	return peers
 }
 
-// IssuerID identifies the authority that issued the own certificate, as AuthorityOf does, or
+// IssuerID returns the ID, in the form of AuthorityOf, of the authority that issued this member's certificate. It
 // returns "" if no trusted authority did.
 func (s *Source) IssuerID() string {
 	l := s.current.Load()

@@ -7,19 +7,17 @@ import (
 	"time"
 )
 
-// The validity of a certificate begins before its issue, for machines whose clocks are slow, so it does
-// not say whether the certificate was issued before or after a revocation of its bearer. The authority of
-// Rhumb writes the time of issue into the extension for the use of the private key (RFC 3280, section
-// 4.2.1.4), which other software ignores. Certificates of other authorities count as issued when they
-// become valid. Then a revocation also covers those that are issued shortly after it, which errs on the
-// safe side.
+// The validity of a certificate starts before its issue, for machines whose clocks are slow. So the start of the
+// validity does not say whether the certificate was issued before or after a revocation of its bearer. Rhumb's
+// authority writes the time of issue into the extension privateKeyUsagePeriod (RFC 3280, section 4.2.1.4), which
+// other software ignores. Certificates of other authorities count as issued when they become valid. A revocation
+// then also covers certificates that are issued shortly after it, which errs on the safe side.
 
 // issuedID is the number of the extension privateKeyUsagePeriod.
 var issuedID = asn1.ObjectIdentifier{2, 5, 29, 16}
 
-// backdateMax is the greatest believable distance between the issue of a certificate and the begin of its validity. An
-// authority that copies extensions from requests would otherwise let the bearer choose a time after every
-// revocation.
+// backdateMax bounds the time between the start of the validity and the time of issue that is believed. An authority
+// that copies extensions from requests would otherwise let the bearer choose a time after every revocation.
 const backdateMax = 2 * time.Hour
 
 // usagePeriod is the part of the extension that matters here.

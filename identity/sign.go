@@ -29,7 +29,7 @@ type Signature struct {
 	Bytes []byte
 }
 
-// Sign signs a message with the key of the own certificate. The message must begin with a text that
+// Sign signs a message with the key of this member's certificate. The message must begin with a text that
 // names the kind of statement, so that no signature means two things: a TLS handshake signs with
 // the same key.
 func (s *Source) Sign(message []byte) (Signature, error) {

@@ -44,10 +44,10 @@ type SourceConfig struct {
 	// only be a client.
 	Files Files
 	PEM   PEM
-	// Roles holds the roles that the own certificate may have. Empty accepts every role.
+	// Roles holds the roles that this member's certificate may have. Empty accepts every role.
 	Roles []Role
-	// Cluster is the cluster of all accepted certificates. If it is zero, it is that of the own
-	// certificate; without one, it is that of the first server whose certificate is verified.
+	// Cluster is the cluster of all accepted certificates. Zero means the cluster of this member's certificate
+	// or, for a member without one, the cluster of the first server whose certificate is verified.
 	Cluster rhumb.ClusterID
 	// Poll is the interval at which files are checked; default 1 s.
 	Poll time.Duration
@@ -57,7 +57,7 @@ type SourceConfig struct {
 	Logger *slog.Logger
 }
 
-// Trust holds the additions of the metadata of the cluster to the files of a member.
+// Trust holds the additions of the metadata to the files of a member.
 //
 // Files and metadata complete each other. A node that starts has only its files, because it cannot
 // read the metadata before it trusts somebody; a running cluster changes its mind in the metadata,
@@ -138,13 +138,13 @@ func (s *Source) Close() {
 	}
 }
 
-// Name returns the name in the own certificate. ok is false for an anonymous bearer.
+// Name returns the name in this member's certificate. ok is false for an anonymous bearer.
 func (s *Source) Name() (name Name, ok bool) {
 	l := s.current.Load()
 	return l.name, l.pair != nil
 }
 
-// Leaf returns the own certificate, or nil for an anonymous bearer.
+// Leaf returns this member's certificate, or nil for an anonymous bearer.
 func (s *Source) Leaf() *x509.Certificate { return s.current.Load().leaf() }
 
 // leaf returns the certificate of a reading, or nil.
@@ -179,8 +179,8 @@ func (s *Source) SetTrust(t Trust) {
 		return
 	}
 	s.trust = Trust{slices.Clone(t.Authorities), slices.Clone(t.Distrusted), slices.Clone(t.Revoked), maps.Clone(t.RevokedBefore)}
-	// In use at once and before the check of the own certificate: a process that is itself revoked
-	// must still stop serving other revoked ones.
+	// The new rules apply before this member's certificate is checked: a process whose own certificate
+	// is revoked must still stop serving other revoked members.
 	s.adoptLocked(s.current.Load())
 	if err := s.checkOwn(s.current.Load(), s.verifier.Load()); err != nil {
 		s.cfg.Logger.Error("the cluster no longer accepts the certificate of this process; issue another one", "err", rhumb.Message(err))
@@ -290,7 +290,7 @@ func (s *Source) loadLocked() (*loaded, error) {
 	return l, nil
 }
 
-// checkOwn verifies the own certificate as the other side would, so that a mistake shows here
+// checkOwn verifies this member's certificate as the other side would, so that a mistake shows here
 // rather than at every other member.
 func (s *Source) checkOwn(l *loaded, v *Verifier) error {
 	if l.pair == nil {

@@ -35,7 +35,7 @@ const (
 	logInterval = time.Second
 )
 
-// grpcProtocols is what gRPC requires of TLS.
+// grpcProtocols are the application protocols that gRPC requires TLS to negotiate.
 var grpcProtocols = []string{"h2"}
 
 // baseConfig returns what all configurations share.
@@ -138,26 +138,16 @@ func restrict(want Want, side func(Role) bool) Want {
 	return want
 }
 
-// Accept makes a TLS connection of an accepted connection. The handshake happens on the first use.
+// Accept returns the server side of a TLS connection over conn. The handshake happens on the first use.
 func (s *Source) Accept(conn net.Conn, want Want, protocols ...string) *tls.Conn {
 	t := &tracked{Conn: conn}
 	return tls.Server(t, s.serverConfig(t, restrict(want, Role.client), protocols))
 }
 
-// Dial makes a TLS connection of a dialled connection. The handshake happens on the first use.
+// Dial returns the client side of a TLS connection over conn. The handshake happens on the first use.
 func (s *Source) Dial(conn net.Conn, want Want, host string, protocols ...string) *tls.Conn {
 	t := &tracked{Conn: conn}
 	return tls.Client(t, s.clientConfig(t, restrict(want, Role.server), protocols, host))
-}
-
-// ServerConfig returns the TLS configuration of a server for programs that need one. Its
-// connections are verified when they are made, and not again later; NewListener does both.
-func (s *Source) ServerConfig(want Want, protocols ...string) *tls.Config {
-	cfg := s.baseConfig(protocols)
-	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		return s.serverConfig(hello.Conn, restrict(want, Role.client), protocols), nil
-	}
-	return cfg
 }
 
 // ClientConfig returns the TLS configuration of a client for programs that need one, such as an
@@ -398,8 +388,8 @@ func (s *Source) explainAlert(remote net.Addr, err error) error {
 	return err
 }
 
-// plainError is an error for people, in which the operation does not show. gRPC passes the text of an error
-// on, and nothing else, so a mark at its beginning carries what ParseRefusal returns.
+// plainError is an error whose text is for people and omits the operation. gRPC passes on the text of an error and
+// nothing else, so a mark at the start of the text carries what ParseRefusal returns.
 type plainError struct {
 	err  *rhumb.Error
 	mark string
@@ -415,7 +405,7 @@ const (
 	markCluster = "(wrong cluster) "
 )
 
-// Refusal says why a connection was refused for good: waiting does not help.
+// Refusal classifies why a server refuses a connection in a way that waiting does not change.
 type Refusal struct {
 	// Kind is Unauthenticated or WrongCluster.
 	Kind rhumb.Kind

@@ -24,7 +24,7 @@ const (
 	trustAgeMax = 10 * time.Minute
 )
 
-// wantOperator is who may add authorities.
+// wantOperator describes the bearers that may add authorities.
 var wantOperator = Want{Roles: []Role{RoleOperator}}
 
 // trustProof is the form of a proof, in DER.
@@ -64,7 +64,7 @@ func (s *Source) SignTrust(authority *x509.Certificate) ([]byte, error) {
 	return proof, rhumb.WrapKind(op, rhumb.Internal, err)
 }
 
-// onlyOperator says who can add an authority.
+// onlyOperator is the message for everybody else.
 const onlyOperator = "only an operator can make nodes trust an authority; use the certificate that `rhumb authority operator` made (--cert and --key)"
 
 // parseTrustProof parses a proof.
@@ -135,22 +135,22 @@ func (a Vouched) equal(b Vouched) bool {
 	return a.Cert.Equal(b.Cert) && bytesEqual(a.Proof, b.Proof) && a.Retired == b.Retired && maps.Equal(a.Distrusted, b.Distrusted) && maps.Equal(a.Revoked, b.Revoked) && maps.Equal(a.RevokedBefore, b.RevokedBefore)
 }
 
-// Ignored is an authority in the metadata that is not trusted for want of a valid proof.
+// Ignored is an authority in the metadata that is not trusted because it lacks a valid proof.
 type Ignored struct {
 	// Authority identifies it, as AuthorityOf does.
 	Authority string
 	Err       error
 }
 
-// acceptAuthorities returns the authorities in the metadata whose proofs are valid, and the others.
-// An operator counts whose certificate comes from an authority in the files, or from one that is
-// accepted.
+// acceptAuthorities divides the authorities in the metadata into those with a valid proof and the others.
+// A proof is valid if the certificate of its operator comes from an authority in the files, or from one that is
+// itself accepted.
 func acceptAuthorities(cluster rhumb.ClusterID, files []*x509.Certificate, vouched []Vouched) (accepted []*x509.Certificate, ignored []Ignored) {
 	anchors := slices.Clone(files)
 	errs := make([]error, len(vouched))
 	done := make([]bool, len(vouched))
-	// Until nothing changes, because the order of the list says nothing: an authority that was
-	// signed anew stands behind those for which it vouches.
+	// Repeated until nothing changes, because the order of the list does not follow the proofs: an authority
+	// that was signed again may come after the authorities that it vouches for.
 	for again := true; again; {
 		again = false
 		for i, a := range vouched {
@@ -183,7 +183,7 @@ func acceptAuthorities(cluster rhumb.ClusterID, files []*x509.Certificate, vouch
 	return accepted, ignored
 }
 
-// Ignored returns the authorities in the metadata that are not trusted for want of a valid proof.
+// Ignored returns the authorities in the metadata that are not trusted because they lack a valid proof.
 func (s *Source) Ignored() []Ignored {
 	if list := s.ignored.Load(); list != nil {
 		return *list

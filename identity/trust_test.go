@@ -81,8 +81,8 @@ func forge(t *testing.T, proof []byte, chain ...[]byte) []byte {
 	return out
 }
 
-// TestTrustNeedsOperator guards that an authority in the metadata counts only if an operator signed for it whom the
-// files of the node, or an authority that counts, vouch for.
+// TestTrustNeedsOperator guards that a node trusts an authority in the metadata only if an operator has signed for it,
+// and only if the operator's certificate comes from an authority that the node trusts already.
 func TestTrustNeedsOperator(t *testing.T) {
 	a := identitytest.New(t)
 	next, later, rogue := identitytest.NewFor(t, a.Cluster), identitytest.NewFor(t, a.Cluster), identitytest.NewFor(t, a.Cluster)

@@ -72,8 +72,7 @@ type rejection struct {
 
 func (r *rejection) Error() string { return r.text }
 
-// rejectf returns an error about a certificate. The text names both what was presented and what was
-// wanted.
+// rejectf returns an error about a certificate. The text names the presented and the wanted value.
 func rejectf(reason Reason, format string, args ...any) error {
 	// Another cluster has a kind of its own, because the remedy is another: the address or the
 	// context is wrong, and the certificate is right.
@@ -271,8 +270,8 @@ func (v *Verifier) verifyChain(name Name, chain []*x509.Certificate, now time.Ti
 	if leaf.IsCA {
 		return nil, rejectf(ReasonWrongUsage, "the certificate of %s is that of an authority, which must sign only; issue a certificate to %s", name.Short(), name.Short())
 	}
-	// Checked before the search for a chain only for the sake of the message: a self-signed
-	// certificate would fail there too, as one of an unknown authority.
+	// The search for a chain would reject a self-signed certificate too, but as one of an unknown
+	// authority. The check is separate for its message.
 	if bytesEqual(leaf.RawSubject, leaf.RawIssuer) && leaf.CheckSignature(leaf.SignatureAlgorithm, leaf.RawTBSCertificate, leaf.Signature) == nil {
 		return nil, rejectf(ReasonSelfSigned, "the certificate of %s is signed by its own key; wanted one that is signed by %s", name.Short(), v.describeAuthorities())
 	}

@@ -72,7 +72,7 @@ type Config struct {
 	// nothing.
 	WAN *wan.Network
 	// MemoryBytes bounds the memory of the node, without its image in shared memory; memory.Split
-	// divides it. Default: half of what the machine or the control group allows, as if no other
+	// divides it. Default: half of the limit of the machine or the control group, as if no other
 	// node ran there.
 	MemoryBytes int64
 	// CacheBytes is the size of the block cache, shared by all stores. Default: the cache part of

@@ -42,7 +42,7 @@ func (n *Node) Ping() server.Info {
 }
 
 // summaryTimeout bounds each of the questions to the metadata group and to the replicas, so that
-// Info of a busy node still returns the rest.
+// Info of a busy node still returns the other fields.
 const summaryTimeout = time.Second
 
 // Info returns the state of the node.

@@ -64,7 +64,7 @@ func (n *Node) signRegistration(c catalog.RegisterNode) (catalog.RegisterNode, e
 }
 
 // checkRegistration returns an error unless the node that a registration
-// names signed it recently. Without TLS nobody can tell.
+// names signed it recently. Without TLS this cannot be checked.
 func (n *Node) checkRegistration(c catalog.RegisterNode) error {
 	if n.source == nil {
 		return nil

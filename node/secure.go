@@ -29,10 +29,10 @@ func DefaultIdentity(dir string) identity.Files {
 
 // The roles that each port accepts.
 var (
-	// wantNode holds the expectation of a node about the server that it dials, and on its own heartbeat port.
+	// wantNode describes the servers that a node dials, and the callers that its heartbeat port accepts.
 	wantNode = identity.Want{Roles: []identity.Role{identity.RoleNode}}
-	// wantClient holds its expectation about those who dial its other ports. A client without a
-	// certificate has to log in.
+	// wantClient describes the callers that its other ports accept. A caller without a certificate has to
+	// log in.
 	wantClient = identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true}
 )
 
@@ -231,7 +231,7 @@ func (n *Node) gossipAdvertised() string {
 }
 
 // isUnspecified reports whether an address binds all interfaces of the machine, so that others
-// cannot use it as it is.
+// cannot use it unchanged.
 func isUnspecified(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -93,8 +93,8 @@ func revokeBearer(before map[string]time.Time, r rhumb.Revocation) {
 	}
 }
 
-// CheckTrust returns an error unless an operator whom this node trusts has just signed that an authority
-// is to be trusted. Other nodes do not rely on it: each verifies the proof that the metadata has.
+// CheckTrust verifies that an operator whom this node trusts has just signed for an authority. It keeps mistakes out of the
+// metadata. The other nodes do not rely on it: each verifies the proof in the metadata.
 func (n *Node) CheckTrust(cert *x509.Certificate, proof []byte) error {
 	if n.source == nil {
 		return rhumb.E("node.CheckTrust", rhumb.InvalidArgument, "this cluster runs with --insecure, so its nodes trust no authorities")
@@ -102,8 +102,8 @@ func (n *Node) CheckTrust(cert *x509.Certificate, proof []byte) error {
 	return n.source.CheckTrust(cert, proof)
 }
 
-// revocationAheadMax is how far the time of a revocation that another node proposes may be ahead of the
-// clock here.
+// revocationAheadMax bounds how far a revocation that another node proposes may be ahead of this node's
+// clock.
 const revocationAheadMax = time.Hour
 
 // checkRevocation refuses a revocation from the future, which would make the metadata forget revocations
@@ -233,7 +233,7 @@ func (m *member) describeIdentityOf(ctx context.Context, d *rhumb.Node) *rhumbpb
 	if err != nil {
 		r = &rhumbpb.NodeIdentityReport{Error: rhumb.Message(err)}
 	}
-	// The question decides who answers: the certificate of the connection is that of this node.
+	// The node that was asked counts, whatever the answer says: the certificate of the connection proved its name.
 	r.Node, r.Name = uint32(d.ID), d.Name
 	return r
 }
@@ -332,8 +332,8 @@ func (n *Node) awaitGossipKeys(ctx context.Context, version uint64) error {
 	}
 }
 
-// proposeFirstKeys proposes the first key of gossip, if it has none: it began with --insecure. Only
-// the leader does, so that nodes do not compete.
+// proposeFirstKeys proposes the first key of gossip for a cluster that has none because it began with --insecure. Only the
+// metadata leader proposes it, so that nodes do not compete.
 func (m *member) proposeFirstKeys() {
 	if !m.n.gossip.Encrypted() || m.group.State().Security().Gossip.Version > 0 || !m.group.IsLeader() {
 		return

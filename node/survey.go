@@ -37,7 +37,7 @@ func (m *member) surveyLoop() {
 func (m *member) takeSurvey() place.Survey {
 	st := m.group.State()
 	s := place.Survey{From: m.self.Node}
-	// The nearest node of a region stands for the region: a slow node is no distance.
+	// The nearest node of a region counts as its distance: a slow node says nothing about the way.
 	least := make(map[rhumb.RegionID]time.Duration)
 	for n := range st.Nodes() {
 		if n.Region == m.region || n.State != rhumb.NodeLive {

@@ -48,7 +48,7 @@ func besideBinary(name string) string {
 	return filepath.Join(filepath.Dir(exe), name)
 }
 
-// benchPlace is what a measurement starts clusters from: this program as the node, and a directory
+// benchPlace holds the means to start clusters for a measurement: this program as the node, and a directory
 // for the data.
 type benchPlace struct {
 	binary, dir string

@@ -44,7 +44,7 @@ import (
 
 const op rhumb.Op = "rhumb.context"
 
-// Demo is the context that stands for the demo on this machine. The file cannot hold a context of
+// Demo is the name of the context of the demo on this machine. The file cannot hold a context of
 // that name.
 const Demo = "demo"
 

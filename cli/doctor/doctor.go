@@ -1,5 +1,5 @@
 // Package doctor judges a machine, a node on it and the cluster around it. Each check is a pure
-// function over gathered facts; a finding that is not good comes with its remedy.
+// function over gathered facts; each finding that is not good has a remedy.
 //
 // Package probe gathers the facts. The separation keeps this package without I/O: each rule has a
 // table of facts and findings as its test, and a machine that is broken in a rare way is a literal

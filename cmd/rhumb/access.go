@@ -356,7 +356,7 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 	})
 }
 
-// grantFlags select what a grant is about.
+// grantFlags select the scope and the rights of a grant.
 //
 // The flag of the cluster is --cluster-wide and not --cluster, which names the cluster to connect
 // to in every command.

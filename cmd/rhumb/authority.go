@@ -82,12 +82,9 @@ func (ac *authorityCommands) makeAuthority(cluster string, advertise []string, t
 		if cluster == "" {
 			return rhumb.E("rhumb.init", rhumb.InvalidArgument, "--trust goes with the --cluster whose authority is lost; a new cluster has no other authority")
 		}
-		text, err := ac.readFile(trust, certSizeMax)
-		if err != nil {
+		var err error
+		if others, err = ac.readCertificates(trust); err != nil {
 			return err
-		}
-		if others, err = identity.ParseCertificates(text); err != nil {
-			return rhumb.Ef("rhumb.init", rhumb.InvalidArgument, "%s: %s", trust, rhumb.Message(err))
 		}
 	}
 	if err := authority.Create(ac.dir, id, addresses, authority.Config{Wall: wallClock, Adopt: cluster != "", Trust: others}); err != nil {

@@ -17,6 +17,19 @@ import (
 // certSizeMax bounds the files with certificates that commands read.
 const certSizeMax = 1 << 20
 
+// readCertificates reads the certificates in a file.
+func (i inputs) readCertificates(name string) ([]*x509.Certificate, error) {
+	text, err := i.readFile(name, certSizeMax)
+	if err != nil {
+		return nil, err
+	}
+	certs, err := identity.ParseCertificates(text)
+	if err != nil {
+		return nil, rhumb.Ef("rhumb.cert", rhumb.InvalidArgument, "%s: %s", name, rhumb.Message(err))
+	}
+	return certs, nil
+}
+
 // certCommand returns the group of commands for certificates: those for files, and those that ask a
 // cluster.
 func (ac *authorityCommands) certCommand(online ...*cobra.Command) *cobra.Command {
@@ -93,13 +106,9 @@ func (ac *authorityCommands) certShowCommand() *cobra.Command {
 		Use: "show FILE", Short: "Show the certificates in a file", Args: cobra.ExactArgs(1),
 		Example: "  rhumb cert show /var/lib/rhumb/identity/node.crt\n  rhumb cert show ca.crt -o json",
 		RunE: func(_ *cobra.Command, args []string) error {
-			text, err := ac.readFile(args[0], certSizeMax)
+			certs, err := ac.readCertificates(args[0])
 			if err != nil {
 				return err
-			}
-			certs, err := identity.ParseCertificates(text)
-			if err != nil {
-				return rhumb.Ef("rhumb.cert", rhumb.InvalidArgument, "%s: %v", args[0], err)
 			}
 			var docs []certificateDoc
 			var sections []func(table.Writer)

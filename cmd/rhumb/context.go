@@ -29,7 +29,7 @@ type contextDoc struct {
 	contexts.Context
 }
 
-// identity says in a few words as whom the context connects.
+// identity describes the identity with which the context connects.
 func (d *contextDoc) identity() string {
 	switch {
 	case d.Insecure:
@@ -42,7 +42,7 @@ func (d *contextDoc) identity() string {
 	return "none"
 }
 
-// newContext is what `rhumb context add` is asked to do.
+// newContext holds the arguments of `rhumb context add`.
 type newContext struct {
 	contexts.Context
 	check, use, replace bool
@@ -163,7 +163,7 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 
 // try checks the files of a context, and with --check connects and reports the nodes that it found.
 //
-// Without --check only files are read: a context may be made before its cluster exists.
+// Without --check it reads files only, because a context may be made before its cluster exists.
 func (n *newContext) try(ctx context.Context, s *session, name string) error {
 	conn := connect.Flags{Target: target.Target{
 		Addrs: n.Addr, CA: n.CA, Cert: n.Cert, Key: n.Key, User: n.User, PasswordFile: n.PasswordFile, Cluster: n.Cluster,

@@ -186,9 +186,9 @@ makes it refuse first, and then revokes every valid certificate of the node that
 			})
 		},
 	}
-	c.Flags().StringVar(&ac.dir, "authority", "", "directory of the authority, which then renews the certificates no more")
+	c.Flags().StringVar(&ac.dir, "authority", "", "directory of the authority, which then stops renewing the certificates")
 	c.Flags().StringVar(&r.Node, "node", "", "name of a node")
-	// --user is the user that connects.
+	// --user already names the user who connects.
 	c.Flags().StringVar(&r.User, "user-name", "", "name of a user")
 	c.Flags().StringVar(&r.Operator, "operator", "", "name of an operator")
 	c.Flags().StringVar(&r.Issuer, "issuer", "", "fingerprint of the authority that issued SERIAL, or its first digits, if several certificates have the number")
@@ -196,11 +196,11 @@ makes it refuse first, and then revokes every valid certificate of the node that
 	return tc.connected(c)
 }
 
-// refuseRenewal makes the authority in the directory of --authority, if the
-// flag is given, renew certificates no more, and returns other revocations
-// that follow: the valid certificates that it has issued to the name. The
-// authority comes before the cluster, or it could issue one more certificate
-// between the two steps. refused reports whether it knows the certificate.
+// refuseRenewal makes the authority in the directory of --authority stop renewing the certificates that r names. Without the flag it
+// does nothing. more holds a revocation for each valid certificate that the authority has issued to the node, and refused reports
+// whether the authority knows the certificate.
+//
+// The authority comes before the cluster: in the other order it could issue one more certificate between the two steps.
 func (ac *authorityCommands) refuseRenewal(r client.Revoke) (more []client.Revoke, refused bool, err error) {
 	if ac.dir == "" {
 		return nil, false, nil
@@ -226,8 +226,7 @@ func (ac *authorityCommands) refuseRenewal(r client.Revoke) (more []client.Revok
 		}
 		return nil, err == nil, err
 	}
-	// Also for a node without a certificate in the ledger: its record may
-	// have been lost.
+	// The ledger may have lost the record of the node's certificate, so the name is refused even without one.
 	if r.Node != "" {
 		if err := a.Revoke("", r.Node, r.Why); err != nil {
 			return nil, false, err
@@ -253,8 +252,8 @@ func (ac *authorityCommands) refuseRenewal(r client.Revoke) (more []client.Revok
 	return more, true, nil
 }
 
-// revokeAll revokes in the cluster. A name that no node reports is not an error
-// if the authority knows its certificates.
+// revokeAll carries out r and then more in the cluster. A name that no node reports is not an error if the authority knows
+// its certificates.
 func revokeAll(ctx context.Context, c *client.Client, r client.Revoke, more []client.Revoke) ([]rhumb.Revocation, error) {
 	revoked, err := c.RevokeCertificate(ctx, r)
 	if err != nil && (len(more) == 0 || rhumb.KindOf(err) != rhumb.NotFound) {
@@ -273,8 +272,8 @@ func revokeAll(ctx context.Context, c *client.Client, r client.Revoke, more []cl
 	return revoked, nil
 }
 
-// noteRenewal prints the step that remains at the authority. Only nodes renew their
-// certificates. Nobody knows whose a serial number is that no node reported.
+// noteRenewal prints the step that remains at the authority. Only certificates of nodes are renewed, so it prints nothing for users and
+// operators. A serial number that no node reported could be that of a node.
 func (tc *trustCommands) noteRenewal(r client.Revoke, revoked []rhumb.Revocation) {
 	what := ""
 	switch {
@@ -322,13 +321,9 @@ verifies the signature, by the authorities in its own files. rhumb cert ls shows
 		Example: "  rhumb cert trust new-ca.crt",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := tc.readFile(args[0], certSizeMax)
+			certs, err := tc.readCertificates(args[0])
 			if err != nil {
 				return err
-			}
-			certs, err := identity.ParseCertificates(text)
-			if err != nil {
-				return rhumb.Ef("rhumb.cert", rhumb.InvalidArgument, "%s: %s", args[0], rhumb.Message(err))
 			}
 			var ders [][]byte
 			for _, c := range certs {
@@ -346,22 +341,20 @@ func (tc *trustCommands) distrustCommand() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use: "distrust FILE|FINGERPRINT", Short: "Make all nodes reject an authority",
-		Long: `Make all nodes reject an authority and every certificate from it, also if it is in their files. This is the last step of a change
-of the authority, and the answer to a stolen key. It is final: an authority with the same key is never trusted again. An authority that issued the certificate of a node is refused without --force,
-which cuts that node off.`,
+		Long: `Make all nodes reject an authority and every certificate from it, even if the authority is in their files. This is the last step
+of a change of the authority, and the answer to a stolen key. It is final: an authority with the same key is never trusted again.
+
+While a node uses a certificate from the authority, or does not answer, the command refuses. --force overrides that and cuts the
+node off.`,
 		Example: "  rhumb cert distrust old-ca.crt\n  rhumb cert distrust 3f9a0c2be1774d10",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names := []string{args[0]}
 			// A fingerprint has no other characters.
 			if strings.Trim(args[0], "0123456789abcdefABCDEF") != "" {
-				text, err := tc.readFile(args[0], certSizeMax)
+				certs, err := tc.readCertificates(args[0])
 				if err != nil {
 					return err
-				}
-				certs, err := identity.ParseCertificates(text)
-				if err != nil {
-					return rhumb.Ef("rhumb.cert", rhumb.InvalidArgument, "%s: %s", args[0], rhumb.Message(err))
 				}
 				// A file may hold several authorities, and all of them are meant.
 				names = nil
@@ -372,7 +365,7 @@ which cuts that node off.`,
 			return tc.setTrust(cmd.Context(), nil, names, force)
 		},
 	}
-	c.Flags().BoolVar(&force, "force", false, "also if nodes work with certificates of the authority, or do not answer")
+	c.Flags().BoolVar(&force, "force", false, "even if nodes use certificates from the authority, or do not answer")
 	return tc.connected(c)
 }
 
@@ -437,13 +430,13 @@ After an error, run the command again: it continues.`,
 // gossipState describes how far a node is.
 func gossipState(n client.NodeIdentity, version uint64) string {
 	switch {
-	// The node may have installed the keys all the same.
+	// A node that does not answer may have installed the keys.
 	case n.Err != "":
 		return n.Err
 	// A rotation is refused in such a cluster.
 	case !n.Secure:
 		return "insecure"
-	// It installs them with the next change of the metadata that it receives.
+	// The node installs the keys with the next change of the metadata that reaches it.
 	case n.GossipVersion < version:
 		return "behind"
 	}

@@ -16,7 +16,7 @@ import (
 // verifyRangeMost bounds the comparison of one range: nodes read it at their --verify-rate.
 const verifyRangeMost = 4 * time.Hour
 
-// verifyNoteEvery is the interval of notes about progress where standard error is no terminal.
+// verifyNoteEvery is the interval of notes about progress if standard error is not a terminal.
 const verifyNoteEvery = 5 * time.Second
 
 func (rc *rangeCommands) verifyCommand() *cobra.Command {

@@ -38,7 +38,7 @@ type Fleet struct {
 	rec record
 }
 
-// record is what state.json holds. Everything outside the state directory is named in it before it is made.
+// record is the content of state.json. It names everything outside the state directory before that is created.
 //
 // The record runs ahead of the machine: a name in it may not exist yet, but nothing exists without
 // its name. The reverse order would leave bridges and namespaces that nobody knows to be ours.

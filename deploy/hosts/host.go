@@ -152,31 +152,25 @@ func (h *Host) firstUID() int { return 100000 + int(h.fleet.octet())*1024 + h.re
 // synced survives it, though, because it is in the page cache of the machine; tests of disks use
 // other means.
 func (h *Host) Kill() error {
+	// The kernel kills a PID namespace with its first process.
+	return h.end("kill", unix.SIGKILL)
+}
+
+// Stop stops the units of the host and then the host, as a shutdown does.
+func (h *Host) Stop() error { return h.end("stop", unix.SIGTERM) }
+
+// end sends a signal to the first process of the host and waits until the host is down. verb names the action in errors.
+func (h *Host) end(verb string, sig unix.Signal) error {
 	if h.Up() {
-		// A process that has died already is what Kill wants.
-		// The kernel kills a PID namespace with its first process.
-		if err := unix.Kill(h.rec.PID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("kill %s: %w", h.rec.Name, err)
+		// A process that has died already needs no signal.
+		if err := unix.Kill(h.rec.PID, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("%s %s: %w", verb, h.rec.Name, err)
 		}
 		if err := h.awaitEnd(); err != nil {
 			return err
 		}
 	}
 	// A host without a process is down, and Start may be called.
-	h.rec.PID, h.rec.Start = 0, ""
-	return h.fleet.save()
-}
-
-// Stop stops the units of the host and then the host, as a shutdown does.
-func (h *Host) Stop() error {
-	if h.Up() {
-		if err := unix.Kill(h.rec.PID, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("stop %s: %w", h.rec.Name, err)
-		}
-		if err := h.awaitEnd(); err != nil {
-			return err
-		}
-	}
 	h.rec.PID, h.rec.Start = 0, ""
 	return h.fleet.save()
 }

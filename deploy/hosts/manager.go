@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// controlSocket is where the first process of a host takes orders, inside of the host.
+// controlSocket is the path, inside the host, at which the first process of the host takes orders.
 const controlSocket = "/run/rhumb-hosts.sock"
 
 // order is one request to the first process of a host; answer is its answer.

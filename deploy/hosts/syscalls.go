@@ -13,7 +13,7 @@ import (
 	"github.com/elastic/go-seccomp-bpf/arch"
 )
 
-// syscallFilter is what SystemCallFilter= and SystemCallErrorNumber= mean: the calls that a service may make.
+// syscallFilter is the meaning of SystemCallFilter= and SystemCallErrorNumber=: the system calls that a service may make.
 type syscallFilter struct {
 	Allowed []string
 	Kill    bool // a call that is not allowed ends the process; otherwise it fails with EPERM

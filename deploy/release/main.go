@@ -42,7 +42,7 @@ func main() {
 // writeMaterials writes the bill of materials of a program. It has no time and no random serial number, so that a release that is built
 // again has the same bytes.
 func writeMaterials(w io.Writer, program, version string) error {
-	// The linker has recorded what is in the program. The module file lists more: what only tests need.
+	// The linker has recorded the modules of the program. The module file also lists those that only tests need.
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return fmt.Errorf("read the build information of %s: %w", program, err)
@@ -78,7 +78,7 @@ func describe(info *debug.BuildInfo, version, sum string) *cdx.BOM {
 	}}
 	uses := []string{"std"}
 	for _, m := range info.Deps {
-		// The replacement is what was compiled.
+		// The replacement was compiled, and not the original.
 		if m.Replace != nil {
 			m = m.Replace
 		}

@@ -22,10 +22,9 @@ const (
 )
 
 const (
-	// patience is how long a silent connection stays early at least, even if another one needs its
-	// place. A connection that has begun its handshake keeps its place for HandshakeTimeout: when a
-	// thousand clients return at once, handshakes take seconds, and to displace those in progress would
-	// let nobody finish.
+	// patience is how long a silent connection keeps its place at least, even if another one needs it. A
+	// connection that has begun its handshake keeps its place for HandshakeTimeout: when a thousand clients
+	// return at once, handshakes take seconds, and if those in progress were displaced, none would finish.
 	patience = time.Second
 	// earlyBytesMax is the default of Config.EarlyBytes: the largest chain of certificates that is
 	// accepted, a login and the first bytes of a request.
@@ -51,7 +50,7 @@ type Config struct {
 	Connections, Early int
 	// EarlyTimeout is how long a connection may be early.
 	EarlyTimeout time.Duration
-	// EarlyBytes is what an early connection may send.
+	// EarlyBytes bounds the bytes that an early connection may send.
 	EarlyBytes int64
 	// IsNode reports whether an address is that of a node of the cluster. It must not block. Nil means
 	// that none is known.
@@ -240,7 +239,7 @@ func (g *Gate) deliver(c *Conn) {
 	}
 }
 
-// admitLocked puts a new connection among the early ones, if there is one.
+// admitLocked assigns an early place to a connection and reports whether one was free.
 func (g *Gate) admitLocked(c *Conn) bool {
 	now := time.Now()
 	l := &g.clients
@@ -289,7 +288,7 @@ func (g *Gate) displaceLocked(l *earlyList, now time.Time, match func(*Conn) boo
 // parkLocked makes a connection wait for a place, or refuses it if too many wait. It reports whether the
 // connection waits.
 func (g *Gate) parkLocked(c *Conn) bool {
-	// A longer queue would hold callers whose time is over before their turn.
+	// In a longer queue, callers would give up before their turn.
 	if g.waiting.Len() >= waitingMax {
 		g.refuseLocked(c, refusedEarly)
 		return false
@@ -299,10 +298,8 @@ func (g *Gate) parkLocked(c *Conn) bool {
 	return true
 }
 
-// refuseLocked closes a connection for a reason.
-//
-// Without a farewell. A message would have to be sent on a connection whose other side may not
-// read, and TLS has not begun.
+// refuseLocked closes a connection and counts the reason. It sends nothing: the other side may not read, and TLS has not
+// begun.
 func (g *Gate) refuseLocked(c *Conn, reason string) {
 	g.refused[reason].Inc()
 	g.forgetLocked(c)
@@ -433,7 +430,7 @@ type Conn struct {
 	given chan struct{} // closed with the turn, or with the end of the wait; nil if it does not wait
 }
 
-// Attachment is what a layer above keeps about a connection.
+// Attachment holds the state of a connection in a layer above the gate.
 type Attachment interface {
 	// ConnClosed is called once, after the connection was closed.
 	ConnClosed()

@@ -87,7 +87,7 @@ func (b *Bucket) init(r Rates) {
 	})
 }
 
-// Account is what the requests of one caller on one connection are counted in. The zero value has no
+// Account counts the requests of one caller on one connection. The zero value has no
 // bounds.
 //
 // The context of a call carries the Account and not the name of the user, so that the code that

@@ -16,12 +16,13 @@ type Pace struct {
 	refused prometheus.Counter
 
 	mu sync.Mutex // guards callers
-	// callers has one bucket per caller since the start. The layer above lets only users of the metadata get here,
-	// and their number is bounded.
+	// callers has one bucket per caller since the start. Only users that exist in the metadata get here, and their
+	// number is bounded.
 	callers map[string]*rate.Limiter
 }
 
-// NewPace returns a Pace that lets each caller do burst things at once, and then one per interval. refused counts the others.
+// NewPace returns a Pace that admits burst requests of each caller at once and then one every interval. refused counts
+// the requests that wait.
 func NewPace(every time.Duration, burst int, refused prometheus.Counter) *Pace {
 	return &Pace{every: every, burst: burst, refused: refused, callers: map[string]*rate.Limiter{}}
 }

@@ -12,9 +12,9 @@ const turnShare = 2
 // turns bounds how many early connections of a gate compute at the same time.
 //
 // The bound on early connections is not enough. With hundreds of handshakes in progress on a few
-// processors each takes seconds, callers abandon handshakes that are half done and begin others, and
-// nobody finishes; heartbeats wait for all of them. With few at a time, each handshake that gets a
-// turn is finished in milliseconds.
+// processors, each takes seconds: callers abandon handshakes that are half done and begin others, none
+// finishes, and heartbeats are late. With few at a time, each handshake that gets a turn is finished in
+// milliseconds.
 //
 // A connection holds a turn from the arrival of data until it reads or writes again, so it holds none
 // while it waits for its caller: strangers who connect and send nothing take no turns.
@@ -87,10 +87,10 @@ func (t *turns) count() int {
 
 // nextTurn returns which of the waiting connections has the next turn, or -1 if none waits.
 //
-// Nodes come first, because replication waits for them. Then come handshakes that were answered
-// already: they need one more turn, or the work on them is lost. Of the others the
-// youngest is first. Its caller is certainly still there, while that of the oldest is about to leave: in
-// the order of arrival, a node with a backlog would serve only callers that have left.
+// Nodes come first, because replication waits for them. Then come handshakes that the node has already
+// answered: they need one more turn, or the work on them is lost. Among the others, the youngest is first. Its caller
+// is still there, while the caller of the oldest is about to give up. In the order of arrival, a node with a
+// backlog would serve only callers that have given up.
 func nextTurn(waiting []*Conn) int {
 	best := -1
 	for i, c := range waiting {

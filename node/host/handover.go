@@ -15,7 +15,7 @@ const takeOverWait = time.Second
 
 // slotRole is the part of a slot that requests of clients look at without the pass.
 type slotRole struct {
-	// primary is the epoch of which the replica is primary, or 0.
+	// primary is the epoch in which the replica is primary, or 0.
 	primary rhumb.Epoch
 	// handed is the epoch that the replica handed over to the node to, 0 if there is none, until metadata shows it.
 	handed rhumb.Epoch
@@ -73,7 +73,7 @@ func (s *slot) serves(epoch rhumb.Epoch, read bool) bool {
 	return role != nil && role.primary >= max(epoch, 1) && (!read || s.read.Load() != nil)
 }
 
-// PrimaryEpoch returns the epoch of which this node is primary of the range, or 0. The metadata may show it later: a
+// PrimaryEpoch returns the epoch in which this node is primary of the range, or 0. The metadata may show it later: a
 // handover is recorded after the new primary has begun to serve.
 func (h *Host) PrimaryEpoch(id rhumb.RangeID) rhumb.Epoch {
 	if s, ok := h.findSlot(id); ok {

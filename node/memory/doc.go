@@ -3,5 +3,5 @@
 // machine or the control group allows.
 //
 // Work is rejected before its bytes are copied, so that an overloaded node finishes the work it
-// accepted and answers the rest at once.
+// accepted and answers the others at once.
 package memory

@@ -74,7 +74,7 @@ func (n *Network) checkBearer(ctx context.Context, id rhumb.NodeID, joining bool
 func (n *Network) checkSpeaker(name string, id rhumb.NodeID, joining bool) error {
 	err := n.cfg.Handler.MaySpeak(name, id, joining)
 	if rhumb.KindOf(err) == rhumb.PermissionDenied {
-		// A node that lags is no intruder, so only this kind is counted and logged.
+		// A node may merely lag, so only this kind is counted and logged.
 		n.cfg.Logger.Warn("rejected a node that speaks for another", "certificate", name, "claims", id, "err", rhumb.Message(err))
 		return n.reject(rejectedSpeaker, err)
 	}

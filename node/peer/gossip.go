@@ -188,7 +188,7 @@ func (g *Gossip) Join(addrs []string) error {
 	if len(addrs) == 0 {
 		return nil
 	}
-	// Join succeeds if at least one address answers; the rest is then found by gossip.
+	// Join succeeds if at least one address answers; the others are then found by gossip.
 	if _, err := g.list.Join(addrs); err != nil {
 		return rhumb.Ef(op, rhumb.Unavailable, "none of %v answers: %v; check that a node runs there", addrs, err)
 	}

@@ -80,7 +80,7 @@ func (m *members) list() []Member {
 }
 
 // Bounds of the streams that others open to gossip. memberlist reads up to 20 MiB of a stream into memory before it
-// can tell whether the sender has a key.
+// knows whether the sender has a key.
 const (
 	// gossipStreams bounds the streams of clients at once, and those from addresses of nodes. They last for a
 	// fraction of a second.

@@ -14,7 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// need is what a caller needs for an RPC. The zero value denies, so an RPC that somebody forgets to
+// need is the right or role that an RPC takes. The zero value denies, so an RPC that somebody forgets to
 // list is closed and not open.
 type need uint8
 

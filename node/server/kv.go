@@ -77,7 +77,7 @@ type Ranges interface {
 	// name.
 	Exists(ctx context.Context, id rhumb.RangeID, tables []rhumb.TableID, names [][]byte) ([]bool, error)
 	Leased(id rhumb.RangeID) bool
-	// PrimaryEpoch returns the epoch of which this node is primary of a range, or 0. HandedOver returns the
+	// PrimaryEpoch returns the epoch in which this node is primary of a range, or 0. HandedOver returns the
 	// epoch that this node handed over, and the new primary. Both may be ahead of the metadata.
 	PrimaryEpoch(id rhumb.RangeID) rhumb.Epoch
 	HandedOver(id rhumb.RangeID) (epoch rhumb.Epoch, to rhumb.NodeID, ok bool)

@@ -109,7 +109,7 @@ func withImage(image Image, header http.Header, r *http.Request, f func(*shownIm
 func writeAnswer(w http.ResponseWriter, contentType string, body []byte, err error) {
 	if err != nil {
 		kind := rhumb.KindOf(err)
-		// The status alone stands for several kinds.
+		// Several kinds share the status.
 		if a, ok := w.(*answered); ok {
 			a.kind = kind
 		}

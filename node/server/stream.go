@@ -272,7 +272,7 @@ func (a *answers) takeFrame() (out []*rhumbpb.Response, closed bool) {
 	}
 	a.bytes -= size
 	a.budget.Release(int64(size))
-	// The answers belong to Send from here on, so they count as taken: the transport bounds what it
+	// The answers belong to Send from this point, so they count as taken: the transport bounds what it
 	// holds.
 	a.unanswered -= n
 	a.room.Broadcast()

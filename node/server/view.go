@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// view is what one caller may see of the catalog: all regions and nodes, the tables that it has any
+// view is the part of the catalog that one caller may see: all regions and nodes, the tables that it has any
 // right to, and the classes, blocks and ranges of these tables, which requests need to find their
 // way.
 //

@@ -13,17 +13,17 @@ import (
 
 // Bounds of the back-off.
 const (
-	// freeFailures is how often one address may fail for one user before it has to wait. People
+	// freeFailures is how often one address may fail for one user before it has to wait, because people
 	// mistype.
 	freeFailures = 3
 	// waitMin is the wait after the next failure; it doubles up to waitMax. With waitMax, one address
 	// tries 1,440 passwords a day.
 	waitMin = 250 * time.Millisecond
 	waitMax = time.Minute
-	// forgetAfter is how long after its last failure an address begins anew.
+	// forgetAfter is how long the failures of an address are remembered after the last one.
 	forgetAfter = 15 * time.Minute
-	// userFailures per second, with a burst of userBurst, is what all addresses together may fail for
-	// one user, and what one address may fail for all users.
+	// userFailures is how many failures a second are examined for one user from all addresses together, with a burst of
+	// userBurst, and from one address for all users together, with a burst of addressBurst.
 	userFailures = 1
 	userBurst    = 20
 	addressBurst = 100

@@ -127,7 +127,7 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 func (b *basicCache) verify(ctx context.Context, user, password string, v access.Verifier, wait func() time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, basicTimeout)
 	defer cancel()
-	// The computation is what a stranger could exhaust, so few run at once.
+	// A stranger could exhaust the processors with computations, so few run at once.
 	select {
 	case b.turns <- struct{}{}:
 		defer func() { <-b.turns }()

@@ -17,9 +17,9 @@ type certified struct {
 // Certified returns credentials that report the bearer of a certificate to the gate after the handshake, and not with
 // the first call.
 //
-// A client that connects and makes no call, because the caller has left, would be closed as a stranger and
-// connect again. After a restart of a cluster, when connections take longer than calls wait, most handshakes would be
-// in vain.
+// Until its first call, a client would count as a stranger and be closed after some seconds. After a restart of a cluster,
+// connections take longer than callers wait, so there may be no first call: clients would connect again and again, and
+// most handshakes would be wasted.
 func Certified(creds credentials.TransportCredentials) credentials.TransportCredentials {
 	return certified{creds}
 }

@@ -113,8 +113,8 @@ var errFull = &rhumb.Error{
 	Msg: "the node has as many connections as it accepts; use one client for many callers, or another node",
 }
 
-// Stream is the interceptor of streams. It ends the streams of a user when the session ends, in whatever
-// the handler is waiting for.
+// Stream is the interceptor of streams. It ends the streams of a user when the session ends, whatever the handler is
+// waiting for.
 func (m *Manager) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	k, ok := stream.Context().Value(callKey{}).(*call)
 	if !ok {

@@ -9,7 +9,7 @@ import (
 )
 
 // HTTP identifies the caller of an HTTP request: by certificate, or by a password over TLS. g is
-// the gate of the port. There are no sessions and no cookies: each request is identified anew, so
+// the gate of the port. There are no sessions and no cookies: the caller of each request is identified, so
 // nothing has to be ended when a user changes.
 func (m *Manager) HTTP(g *gate.Gate, r *http.Request) (access.Principal, error) {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(interface{ String() string })
@@ -36,7 +36,7 @@ func (m *Manager) identifyHTTP(c *gate.Conn, r *http.Request) (access.Principal,
 	if m.cfg.Insecure {
 		return access.Principal{Kind: access.KindInsecure}, nil
 	}
-	// A password comes first, as a token does: the caller said who it wants to be.
+	// A password comes before the certificate, as a token does: the caller chose to be this user.
 	if user, password, ok := r.BasicAuth(); ok {
 		return m.Basic(r.Context(), user, password, c.From(), r.RemoteAddr)
 	}

@@ -169,7 +169,7 @@ func (m *Manager) recheck(p *access.Policy, changed bool, now time.Time) {
 	}
 }
 
-// connState is what the manager knows about a connection.
+// connState holds the state of a connection.
 type connState struct {
 	m    *Manager
 	gate *gate.Conn
@@ -334,7 +334,7 @@ func (m *Manager) identify(ctx context.Context, authorization string, c *connSta
 	} else {
 		return who, false, access.ErrAnonymous
 	}
-	// What a certificate may do is for the authorization to decide, which knows the users too.
+	// The rights of a certificate are decided by the authorization, which knows the users too.
 	if err != nil || !login {
 		return who, login, err
 	}

@@ -42,7 +42,7 @@ func (p *Planner) Voters(now time.Duration, s *catalog.State, current []rhumb.No
 			staying++
 		}
 	}
-	// With too few candidates any change could lose the majority, so the group stays as it is.
+	// With too few candidates any change could lose the majority, so the group stays unchanged.
 	if len(pool) < staying || len(pool) == 0 || len(pool) < len(current) && late {
 		return slices.Sorted(slices.Values(current))
 	}
