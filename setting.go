@@ -50,7 +50,8 @@ func checkDuration(least time.Duration) func(string) error {
 	}
 }
 
-// checkChoice returns a check for one of some words.
+// checkChoice returns a check for one of some words. Values are words and not numbers, so that they explain themselves in
+// `rhumb setting ls`.
 func checkChoice(words ...string) func(string) error {
 	return func(value string) error {
 		if !slices.Contains(words, value) {

@@ -81,6 +81,7 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 		if after.Primary != to {
 			return rhumb.Ef(op, rhumb.Unavailable, "range %s was not handed over to %s: the handover was cancelled, or another node was elected; its primary is %s", id, to, after.Primary)
 		}
+		// The time includes the round trips of the metadata, before and after the pause of writes.
 		doc := handoverDoc{Range: id.String(), From: nodeName(from), To: to.String(), Epoch: uint64(after.Epoch), Ms: float64(time.Since(begin).Microseconds()) / 1000}
 		return rc.Print(doc, func(t table.Writer) {
 			t.AppendHeader(table.Row{"RANGE", "FROM", "TO", "EPOCH", "MS"})
@@ -89,7 +90,8 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 	})
 }
 
-// awaitRange waits until the client's metadata shows a range for which f holds.
+// awaitRange waits until the client's metadata shows a range for which f holds. It polls the client's own copy of the metadata, which costs no request. With many ranges it is slow to copy them
+// all each time; a region has 64 for a table, and an operator moves one.
 func awaitRange(ctx context.Context, c *client.Client, id rhumb.RangeID, f func(*rhumb.Range) bool) (*rhumb.Range, error) {
 	for {
 		for _, r := range c.Ranges() {
@@ -143,6 +145,7 @@ func (cc *clusterCommands) failBack(ctx context.Context, node string) error {
 		for r, why := range blocked {
 			doc.Blocked[r.String()] = why
 		}
+		// All handovers run at the same time. Waiting for one after the other takes as long as the slowest.
 		for _, r := range prepared {
 			after, err := awaitRange(ctx, c, r, func(r *rhumb.Range) bool { return r.Primary == id })
 			if err != nil {

@@ -79,6 +79,8 @@ func TestHandoversUnderLoad(t *testing.T) {
 		t.Errorf("primaries handed over %v ranges, want %d", n, 10+2*had)
 	}
 
+	// The setting concerns fail-back only: a node that stops hands over whatever it says.
+	//
 	// A process that is stopped hands over before it ends.
 	process := nodeOf(l, victim)
 	if err := syscall.Kill(process.PID, syscall.SIGTERM); err != nil {

@@ -1,5 +1,9 @@
 package server
 
+// The requests of operators that move primaries. They prepare handovers, as the planner of the metadata leader does, and return before the
+// nodes carry them out: the caller watches the metadata, and nothing here has to survive until then. The planner ends handovers
+// that do not succeed, whoever prepared them.
+
 import (
 	"context"
 	"fmt"
@@ -25,6 +29,7 @@ func (s *Operations) HandOverRange(ctx context.Context, q *rhumbpb.HandOverRange
 	}
 	id, to := api.DecodeRangeID(q.GetRange()), rhumb.NodeID(q.GetNode())
 	r, ok := st.Range(id)
+	// The catalog checks the same when the command is applied. Here the answer can say what to do about it.
 	switch _, known := st.Node(to); {
 	case !ok:
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; list ranges with `rhumb range ls`", id))
@@ -90,6 +95,7 @@ func (s *Operations) FailBack(ctx context.Context, q *rhumbpb.FailBackRequest) (
 	// reported as blocked. The others go on.
 	var commands []catalog.Command
 	for r := range st.Ranges() {
+		// What is on its way to the node already counts as prepared, so that the command can be repeated.
 		switch {
 		case r.Preferred != to || r.Primary == to:
 		case r.Prepared != nil && r.Prepared.Target == to:

@@ -25,6 +25,10 @@ const (
 	HandoverRetry = time.Minute
 )
 
+// What a prepared handover waits for, when nothing is wrong: the record has to reach the primary; a change of the in-sync
+// set that is under way has to end; and the target has to be within 1 MiB of the end of the log. The first takes a round trip of the
+// metadata group, the second as much again. The third takes as long as the target is slow, and has no bound of its own.
+
 // handoverWatch is what the planner remembers about the handover of one range.
 type handoverWatch struct {
 	// epoch is the reserved epoch, and target the node, that were seen prepared since the time since; 0 if none is.
@@ -100,6 +104,7 @@ func (p *Planner) Handovers(now time.Duration, s *catalog.State) (out []catalog.
 		if len(out) == PlanMax {
 			break
 		}
+		// A fenced primary has no successor, or the fencing would have elected one. It is not moved here.
 		n, ok := s.Node(r.Primary)
 		drains := ok && n.State == rhumb.NodeDraining
 		if r.Prepared != nil {
@@ -125,6 +130,7 @@ func (p *Planner) Handovers(now time.Duration, s *catalog.State) (out []catalog.
 		if !drains {
 			continue
 		}
+		// Counting walks all ranges, so it is done only if a primary has to be moved.
 		if load == nil {
 			load = countPrimaries(s)
 		}
@@ -160,6 +166,7 @@ func (p *Planner) takeOver(now time.Duration, s *catalog.State, r *rhumb.Range, 
 	// The primary may have stopped already in favour of the target. Handovers ends what takes too long.
 	case r.Prepared != nil:
 		return nil
+	// The order matters: a range that has to move must not wait for HandoverRetry.
 	// A replica that is to be removed can be elected if there is nobody else, but metadata prepares no handover to it.
 	case must && (p.hasFailed(now, r.ID) || r.IsLeaving(to)):
 		return []catalog.Command{catalog.Elect{Range: r.ID, Version: version, Node: to}}
@@ -186,6 +193,8 @@ func (p *Planner) Failback(now time.Duration, s *catalog.State, canServe func(*r
 		return nil
 	}
 	var out []catalog.Command
+	// Health is judged per node and fitness per range, because a node may be cut off from the members of one range only.
+	// The setting is read in each round, so a change of it takes effect within PlanEvery.
 	for r := range s.Ranges() {
 		if len(out) == PlanMax {
 			break

@@ -166,6 +166,7 @@ func TestFailedHandoverIsNotRepeated(t *testing.T) {
 		if len(got) != 2 {
 			t.Fatalf("%d ranges go back, want 2", len(got))
 		}
+		// The planner does not look at the state again before the handovers are over, or were never prepared.
 		for _, cmd := range got {
 			if how == "refused" {
 				break
