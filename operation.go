@@ -37,6 +37,9 @@ const (
 	OperationRepair OperationKind = 4
 	// OperationRemoveRegion moves everything away from a region without tables' records, and removes it (Region).
 	OperationRemoveRegion OperationKind = 5
+	// OperationRebalance moves copies until the nodes of each region (or of one, Region) are alike. While it is paused, the cluster
+	// moves no copies for balance by itself either.
+	OperationRebalance OperationKind = 6
 )
 
 // String returns the stable name of the kind.
@@ -52,6 +55,8 @@ func (k OperationKind) String() string {
 		return "repair"
 	case OperationRemoveRegion:
 		return "remove-region"
+	case OperationRebalance:
+		return "rebalance"
 	}
 	return fmt.Sprintf("kind_%d", uint8(k))
 }

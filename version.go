@@ -53,6 +53,8 @@ const (
 	FeaturePebbleFormat
 	// FeatureRevokeBearer: all certificates of a user or operator are revoked by name and time.
 	FeatureRevokeBearer
+	// FeatureRebalance: an operator starts the balance of regions as an operation.
+	FeatureRebalance
 	featureEnd
 )
 
@@ -66,14 +68,14 @@ var versions = []struct {
 	{VersionBase, "0.13", nil},
 	{VersionBase + 1, "0.14", []Feature{
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
-		FeaturePebbleFormat, FeatureRevokeBearer,
+		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance,
 	}},
 }
 
 var featureNames = [featureEnd]string{
 	NoFeature: "none", FeatureHandover: "handover", FeatureTransfer: "transfer", FeatureOperations: "operations", FeatureSplit: "split",
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
-	FeatureRevokeBearer: "revoke-bearer",
+	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance",
 }
 
 // String returns the stable name of the feature.

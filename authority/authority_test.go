@@ -480,6 +480,33 @@ func TestRepeatedEnrolment(t *testing.T) {
 	refused(t, err, rhumb.Unauthenticated, "can no longer be repeated")
 }
 
+// TestClockWasAhead guards an authority that wrote a record while its clock was a year ahead. Once the clock is right, nodes enrol
+// and renew with certificates that are valid now, and an old key is not retired while they use it.
+func TestClockWasAhead(t *testing.T) {
+	c := newClock()
+	a := newAuthority(t, c)
+	early, _ := newCSR(t)
+	_, before := mustEnrol(t, a, mustToken(t, a, TokenRequest{Node: "eu-1"}), early)
+	c.advance(366 * 24 * time.Hour)
+	mustToken(t, a, TokenRequest{Node: "eu-2"})
+	c.advance(-366 * 24 * time.Hour)
+	csr, _ := newCSR(t)
+	_, chain := mustEnrol(t, a, mustToken(t, a, TokenRequest{Node: "eu-2"}), csr)
+	renewed, err := a.Renew(before, RenewRequest{CSR: early})
+	must(t, err)
+	for _, cert := range []*x509.Certificate{chain[0], mustParse(t, renewed.Certificate)[0], issueFor(t, a, identity.RoleOperator)[0]} {
+		if issued := identity.IssuedAt(cert); c.now.Before(cert.NotBefore) || c.now.After(cert.NotAfter) || issued.After(c.now) {
+			t.Errorf("%s is valid from %v until %v, issued at %v; it is %v", cert.Subject, cert.NotBefore, cert.NotAfter, issued, c.now)
+		}
+	}
+	first, err := a.Summarize()
+	must(t, err)
+	_, err = a.Rotate()
+	must(t, err)
+	_, err = a.Retire(first.Keys[0], false)
+	refused(t, err, rhumb.Conflict, "node eu-1")
+}
+
 // TestConcurrentRotations guards an authority whose key several operators rotate and retire at once, each by a process of its
 // own: it can be opened afterwards, and every key that was announced is trusted until it is retired.
 func TestConcurrentRotations(t *testing.T) {

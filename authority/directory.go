@@ -257,7 +257,24 @@ func Open(dir string, cfg Config) (*Authority, error) {
 	if a.ledger, err = ledger.Open(dir, a.cluster, cfg.Wall, cfg.Logger.Warn); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
+	a.warnOfClock()
 	return a, nil
+}
+
+// clockTolerance is how far the newest record may be ahead of the clock without a warning: the directory may move between
+// machines.
+const clockTolerance = 5 * time.Minute
+
+// warnOfClock tells the operator that the clock is behind the newest record. Certificates follow the clock of the machine, but tokens
+// the ledger, so tokens made now do not expire before that record's time.
+func (a *Authority) warnOfClock() {
+	_ = a.ledger.View(func(s *ledger.State) { // Open has just read it
+		wall := a.wall()
+		if newest := s.Now(wall); newest.Sub(wall) > clockTolerance {
+			a.logger.Warn("the clock of this machine is behind the newest record of the ledger: it is wrong now, or was ahead then; check it, and remove open tokens (rhumb token ls)",
+				"clock", wall.UTC(), "record", newest.UTC())
+		}
+	})
 }
 
 // Repair makes the authority in a directory usable again after damage to its ledger. It returns the

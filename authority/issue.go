@@ -96,6 +96,9 @@ type order struct {
 }
 
 // sign signs a certificate and returns its chain, without the root, and the record of it.
+//
+// now is the wall clock and not the time of the ledger, which never goes back: one record that was written while the clock was
+// a year ahead would make every later certificate valid in a year, and no revocation by name would cover it before.
 func (k *keys) sign(o order, now time.Time) (chain []*x509.Certificate, r ledger.Record, err error) {
 	const op rhumb.Op = "authority.sign"
 	if err := o.name.Validate(); err != nil {
@@ -301,9 +304,9 @@ func (a *Authority) issue(o order) (chain []*x509.Certificate, err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = a.ledger.Update(func(s *ledger.State) ([]ledger.Record, error) {
+	err = a.ledger.Update(func(*ledger.State) ([]ledger.Record, error) {
 		var r ledger.Record
-		chain, r, err = k.sign(o, s.Now(a.wall()))
+		chain, r, err = k.sign(o, a.wall())
 		if err != nil {
 			return nil, err
 		}

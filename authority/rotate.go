@@ -120,7 +120,7 @@ func (a *Authority) retireLocked(s *ledger.State, prefix string, force bool) (st
 	}
 	old := k.roots[i]
 	hash := identity.AuthorityOf(old)
-	if users := usersOf(s, hash, s.Now(a.wall())); len(users) > 0 && !force {
+	if users := usersOf(s, hash, a.wall()); len(users) > 0 && !force {
 		return "", rhumb.Ef(op, rhumb.Conflict, "valid certificates of key %.16s: %s; nodes renew by themselves within minutes while the authority serves, the others need new ones; --force cuts them off",
 			hash, strings.Join(users, ", "))
 	}

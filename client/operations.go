@@ -77,6 +77,53 @@ func (c *Client) StartOperation(ctx context.Context, o rhumb.Operation) (*rhumb.
 	return api.DecodeOperation(resp.GetOperation()), nil
 }
 
+// PlannedMove is one copy of a range that balance would move. Sizes are 0 if they are not known.
+type PlannedMove struct {
+	Range rhumb.RangeID
+	From  rhumb.NodeID
+	To    rhumb.NodeID
+	Bytes int64
+	// Writes and WrittenRate are the entries and the bytes of the range's log per second.
+	Writes      uint32
+	WrittenRate uint64
+	Why         string
+}
+
+// RegionSpread has the least and the greatest weight of a node of a region, in bytes: now, and after the moves.
+type RegionSpread struct {
+	Region                rhumb.RegionID
+	Least, Most           int64
+	LeastAfter, MostAfter int64
+}
+
+// BalancePlan is what balance would do now. Waits says why nothing moves at the moment, "" if nothing prevents it; Moving
+// counts the copies that move already.
+type BalancePlan struct {
+	Moves   []PlannedMove
+	Spreads []RegionSpread
+	Waits   string
+	Moving  int
+}
+
+// PlanRebalance returns what balance would do in a region, or in all for 0. It changes nothing. StartOperation with
+// rhumb.OperationRebalance does it.
+func (c *Client) PlanRebalance(ctx context.Context, region rhumb.RegionID) (BalancePlan, error) {
+	resp, err := askOperations(ctx, c, "client.Client.PlanRebalance", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.PlanRebalanceResponse, error) {
+		return oc.PlanRebalance(ctx, &rhumbpb.PlanRebalanceRequest{Region: uint32(region)})
+	})
+	out := BalancePlan{Waits: resp.GetWaits(), Moving: int(resp.GetMoving())}
+	for _, m := range resp.GetMoves() {
+		out.Moves = append(out.Moves, PlannedMove{
+			Range: api.DecodeRangeID(m.GetRange()), From: rhumb.NodeID(m.GetFrom()), To: rhumb.NodeID(m.GetTo()), Bytes: m.GetBytes(),
+			Writes: m.GetWrites(), WrittenRate: m.GetWrittenRate(), Why: m.GetWhy(),
+		})
+	}
+	for _, x := range resp.GetSpreads() {
+		out.Spreads = append(out.Spreads, RegionSpread{rhumb.RegionID(x.GetRegion()), x.GetLeast(), x.GetMost(), x.GetLeastAfter(), x.GetMostAfter()})
+	}
+	return out, err
+}
+
 // ControlOperation pauses, resumes or cancels an operation.
 func (c *Client) ControlOperation(ctx context.Context, id rhumb.OperationID, action uint32) (*rhumb.Operation, error) {
 	resp, err := askOperations(ctx, c, "client.Client.ControlOperation", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.ControlOperationResponse, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/audit"
 	"github.com/rhumbdb/rhumb/node/gate"
+	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/server"
 	"github.com/rhumbdb/rhumb/node/session"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
@@ -31,7 +32,8 @@ type LimitsConfig struct {
 	// not identified yet. Defaults: 4,096 and 256.
 	Connections, Unauthenticated int
 	// User bounds the requests of one user on this node, Connection those of one connection. Without
-	// values, the rates have no bound, and InFlight is three quarters of the memory for requests.
+	// values, the rates have no bound, and InFlight is three quarters of the memory for requests. Streams is three quarters
+	// of the streams that the memory allows for a user, and has no bound for a connection but that of HTTP/2.
 	User, Connection gate.Rates
 }
 
@@ -41,7 +43,8 @@ func (c *LimitsConfig) validate(fault func(bad bool, format string, args ...any)
 	fault(c.Unauthenticated < 0, "limits: %d unauthenticated connections, want 0 or more", c.Unauthenticated)
 	for what, r := range map[string]gate.Rates{"user": c.User, "connection": c.Connection} {
 		// Written so that a rate that is not a number is a fault.
-		fault(!(r.Requests >= 0) || !(r.Bytes >= 0) || r.InFlight < 0, "limits of a %s: %v requests/s, %v bytes/s, %d bytes in flight; want 0 or more", what, r.Requests, r.Bytes, r.InFlight)
+		fault(!(r.Requests >= 0) || !(r.Bytes >= 0) || r.InFlight < 0 || r.Streams < 0,
+			"limits of a %s: %v requests/s, %v bytes/s, %d bytes in flight, %d streams; want 0 or more", what, r.Requests, r.Bytes, r.InFlight, r.Streams)
 	}
 }
 
@@ -74,9 +77,9 @@ type nodeAddrs struct {
 // the metadata each.
 const nodeAddrsFor = time.Second
 
-// inFlightOf64 is the default of LimitsConfig's InFlight, in sixty-fourths of the memory for requests: one caller
-// cannot take all.
-const inFlightOf64 = 48
+// shareOf64 is the share of one caller in the memory for requests (LimitsConfig's InFlight) and in the streams (Streams), in
+// sixty-fourths: one caller cannot take all.
+const shareOf64 = 48
 
 // openGuard opens the audit log and starts the sessions. It comes after the stores, which own the directory.
 func (n *Node) openGuard() (err error) {
@@ -90,8 +93,11 @@ func (n *Node) openGuard() (err error) {
 	l := n.cfg.Limits
 	for _, r := range []*gate.Rates{&l.User, &l.Connection} {
 		if r.InFlight == 0 {
-			r.InFlight = n.budgets.parts.Requests / 64 * inFlightOf64
+			r.InFlight = n.budgets.parts.Requests / 64 * shareOf64
 		}
+	}
+	if l.User.Streams == 0 {
+		l.User.Streams = max(n.budgets.parts.Streams/memory.StreamReserve*shareOf64/64, 1)
 	}
 	g.recorded = gate.NewPace(recordedEvery, recordedBurst, prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "rhumb", Subsystem: "audit", Name: "paced_total", Help: "Requests that were refused because their user, who does not administer the cluster, fills the audit log.",

@@ -11,6 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/server"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
 // Node implements server.Node with the methods below, for the Cluster service.
@@ -242,6 +243,15 @@ func (n *Node) DiscardReplica(ctx context.Context, id rhumb.NodeID, r rhumb.Rang
 		return m.DiscardReplica(ctx, r, acceptLoss)
 	}
 	return m.network.DiscardReplica(ctx, id, &rhumbpb.DiscardReplicaRequest{Range: api.EncodeRangeID(r), Node: uint32(id), AcceptLoss: acceptLoss})
+}
+
+// PlanBalance asks the metadata leader which copies balance would move.
+func (n *Node) PlanBalance(ctx context.Context, only rhumb.RegionID) (place.BalancePlan, error) {
+	m, err := n.requireMember()
+	if err != nil {
+		return place.BalancePlan{}, err
+	}
+	return m.group.PlanBalance(ctx, only)
 }
 
 // Propose applies a command of an operator, and waits until the node's own copy of the metadata contains it.

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 func (m *member) surveyLoop() {
 	t := time.NewTicker(place.SurveyEvery)
 	defer t.Stop()
+	// Kept by this loop, because it alone takes surveys.
+	speeds := make(rates)
 	for {
 		select {
 		case <-m.ctx.Done():
@@ -26,15 +29,15 @@ func (m *member) surveyLoop() {
 		}
 		// A survey that takes longer than the interval is superseded by the next.
 		ctx, cancel := context.WithTimeout(m.ctx, place.SurveyEvery)
-		if err := m.group.Survey(ctx, m.takeSurvey()); err != nil {
+		if err := m.group.Survey(ctx, m.takeSurvey(speeds)); err != nil {
 			m.n.cfg.Logger.Debug("cannot deliver the survey", "err", err)
 		}
 		cancel()
 	}
 }
 
-// takeSurvey measures the round trips to other regions and the sizes of the ranges of this node's primaries.
-func (m *member) takeSurvey() place.Survey {
+// takeSurvey measures the round trips to other regions, and the sizes and the writes of the ranges of this node's primaries.
+func (m *member) takeSurvey(speeds rates) place.Survey {
 	st := m.group.State()
 	s := place.Survey{From: m.self.Node}
 	// The nearest node of a region counts as its distance: a slow node says nothing about the way.
@@ -50,12 +53,18 @@ func (m *member) takeSurvey() place.Survey {
 	for region, d := range least {
 		s.Regions = append(s.Regions, place.RegionRTT{Region: region, Micros: uint32(max(d.Microseconds(), 1))})
 	}
+	now := time.Since(m.born)
 	// Only the primary reports a range, so that each range has one size at the leader.
 	for r := range st.Ranges() {
 		if r.Primary == m.self.Node {
-			s.Ranges = append(s.Ranges, place.RangeSize{Range: r.ID, Bytes: m.host.DataBytes(r.ID)})
+			size := m.host.RangeSize(r.ID)
+			speed := speeds.observe(now, r.ID, size.Written, size.Entries)
+			s.Ranges = append(s.Ranges, place.RangeSize{
+				Range: r.ID, Bytes: size.Data, Writes: uint32(min(speed.entriesPer, math.MaxUint32)), WrittenRate: uint64(speed.bytesPer),
+			})
 		}
 	}
+	speeds.forget(now)
 	if len(s.Ranges) > place.SurveyRangesMax {
 		slices.SortFunc(s.Ranges, func(a, b place.RangeSize) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		s.Ranges = s.Ranges[:place.SurveyRangesMax]

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -161,6 +162,38 @@ func TestUser(t *testing.T) {
 	dir := filepath.Join(n.cfg.Dirs[0], AuditDir)
 	n.Close()
 	checkAudit(t, dir)
+}
+
+// TestStreamsOfOneUser guards that one user cannot take all streams of a node: one more than its share is refused with a time to
+// come back, on another connection too, while an operator is served.
+func TestStreamsOfOneUser(t *testing.T) {
+	a := identitytest.New(t)
+	n := startSecureOne(t, a, func(cfg *Config) { cfg.Limits.User.Streams = 2 })
+	open := func(src *identity.Source) error {
+		stream, err := kvAs(t, n, src).Stream(t.Context())
+		if err != nil {
+			return err
+		}
+		// The answer to the first request shows that the node has admitted the stream.
+		if err := stream.Send(&rhumbpb.ClientFrame{Hello: &rhumbpb.Hello{Protocol: api.Protocol}, Requests: []*rhumbpb.Request{{Id: 1, Read: &rhumbpb.Read{Table: 1, Resolve: true, Names: [][]byte{[]byte("k")}}}}}); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		_, err = stream.Recv()
+		return err
+	}
+	app := a.User(t, "app").Source(t)
+	for range 2 {
+		if err := open(app); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err, hint, remote := api.FromStatus("test", open(a.User(t, "app").Source(t)))
+	if rhumb.KindOf(err) != rhumb.Overloaded || !remote || rhumb.RetryAfterOf(err) <= 0 {
+		t.Errorf("a third stream: %v, %+v, of the node: %v", err, hint, remote)
+	}
+	if err := open(a.Operator(t, "ann").Source(t)); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
 }
 
 // beginScan begins a scan of the only range of a table and reads its first page.

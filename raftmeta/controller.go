@@ -38,6 +38,13 @@ func (e *evidence) addSurvey(now time.Duration, s place.Survey) {
 	e.surveys.Add(now, s)
 }
 
+// copySurveys returns the surveys as they are now. A plan takes long to make, and reports of failures must not wait for it.
+func (e *evidence) copySurveys() *place.Surveys {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.surveys.Copy()
+}
+
 // addReport records a report that arrived at time now.
 func (e *evidence) addReport(now time.Duration, r place.Report) {
 	e.mu.Lock()
@@ -177,7 +184,7 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
 		func() []catalog.Command { return place.MissingBlocks(c.State()) },
 		func() []catalog.Command { return c.endHandovers(now) },
-		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.config.Sizes) },
+		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.sizes(now)) },
 		func() []catalog.Command { return place.RemoveClasses(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
 		func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) },
@@ -203,14 +210,29 @@ func (c *controller) endHandovers(now time.Duration) []catalog.Command {
 	return commands
 }
 
+// sizes returns the sizes of ranges for the progress of operations, as their primaries have reported them.
+func (c *controller) sizes(now time.Duration) func(rhumb.RangeID) int64 {
+	if c.config.Sizes != nil {
+		return c.config.Sizes
+	}
+	surveys := c.evidence.copySurveys()
+	return func(id rhumb.RangeID) int64 {
+		r, ok := c.State().Range(id)
+		if !ok {
+			return 0
+		}
+		size, _ := surveys.Size(now, r)
+		return size.Bytes
+	}
+}
+
 // measuredPlans returns the plans that depend on surveys: distances of regions, and moves that balance nodes.
 func (c *controller) measuredPlans(now time.Duration) (out []catalog.Command) {
-	c.evidence.mu.Lock()
-	defer c.evidence.mu.Unlock()
-	if cmd, ok := c.evidence.surveys.Distances(now, c.State()); ok {
+	surveys := c.evidence.copySurveys()
+	if cmd, ok := surveys.Distances(now, c.State()); ok {
 		out = append(out, cmd)
 	}
-	return append(out, c.planner.Rebalance(now, c.wallClock(), c.State(), &c.evidence.surveys)...)
+	return append(out, c.planner.Rebalance(now, c.wallClock(), c.State(), surveys)...)
 }
 
 // proposeCommand proposes a command and waits until it is applied. It returns false if the round

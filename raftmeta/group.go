@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
 	"go.etcd.io/raft/v3/raftpb"
 
 	"github.com/rhumbdb/rhumb"
@@ -305,6 +306,35 @@ func (g *Group) Survey(ctx context.Context, s place.Survey) error {
 		_, err = decodeResponse(response)
 	}
 	return rhumb.Wrap(op, err)
+}
+
+// PlanBalance returns the moves of copies that the leader would start now to balance a region, or all regions for
+// rhumb.LocalRegion. Nothing is moved.
+func (g *Group) PlanBalance(ctx context.Context, only rhumb.RegionID) (p place.BalancePlan, err error) {
+	const op rhumb.Op = "raftmeta.PlanBalance"
+	l := g.leadership.Load()
+	switch l.leader {
+	case rhumb.NoNode:
+		return p, rhumb.E(op, rhumb.Unavailable, "the metadata group has no leader")
+	case g.config.Node:
+		return g.planBalance(only), nil
+	}
+	request, err := cbor.Marshal(only)
+	if err != nil {
+		return p, rhumb.WrapKind(op, rhumb.Internal, err)
+	}
+	response, err := g.forwardToLeader(ctx, l, append([]byte{requestBalance}, request...))
+	if err != nil {
+		return p, rhumb.Wrap(op, err)
+	}
+	if len(response) > 0 && response[0] == responseBalance {
+		return p, rhumb.WrapKind(op, rhumb.Corrupt, cbor.Unmarshal(response[1:], &p))
+	}
+	// Anything else is the leader's refusal.
+	if _, err = decodeResponse(response); err == nil {
+		err = rhumb.E(op, rhumb.Corrupt, "the leader's response has no plan")
+	}
+	return p, rhumb.Wrap(op, err)
 }
 
 // nodeIDs converts Raft's ids. The numbers are the same.

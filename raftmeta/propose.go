@@ -269,9 +269,11 @@ const (
 	requestPropose = 1
 	requestReport  = 2
 	requestSurvey  = 3
+	requestBalance = 4
 
 	responseResult  = 1
 	responseRefused = 2
+	responseBalance = 3
 )
 
 // Handle answers a request that another node's Group forwarded to this node. The transport returns
@@ -291,6 +293,12 @@ func (g *Group) Handle(ctx context.Context, from rhumb.NodeID, request []byte) (
 		err = g.handleReport(from, request[1:])
 	case requestSurvey:
 		err = g.handleSurvey(from, request[1:])
+	case requestBalance:
+		plan, planErr := g.handleBalance(request[1:])
+		if planErr == nil {
+			return plan, nil
+		}
+		err = planErr
 	default:
 		err = rhumb.Ef(op, rhumb.Incompatible, "request %d from %s is unknown to this binary; use a newer one", request[0], from)
 	}
@@ -368,6 +376,30 @@ func (g *Group) handleSurvey(from rhumb.NodeID, b []byte) error {
 	}
 	g.evidence.addSurvey(g.rt.Now()-g.start, s)
 	return nil
+}
+
+// handleBalance plans balance for another node.
+func (g *Group) handleBalance(b []byte) ([]byte, error) {
+	const op rhumb.Op = "raftmeta.PlanBalance"
+	var only rhumb.RegionID
+	if err := cbor.Unmarshal(b, &only); err != nil {
+		return nil, rhumb.WrapKind(op, rhumb.Corrupt, err)
+	}
+	// Only the leader has surveys.
+	if !g.IsLeader() {
+		return nil, rhumb.E(op, rhumb.Unavailable, "this node does not lead the metadata group")
+	}
+	out, err := cbor.Marshal(g.planBalance(only))
+	return append([]byte{responseBalance}, out...), rhumb.WrapKind(op, rhumb.Internal, err)
+}
+
+// planBalance plans balance at the leader.
+func (g *Group) planBalance(only rhumb.RegionID) place.BalancePlan {
+	wall := time.Now()
+	if g.config.WallClock != nil {
+		wall = g.config.WallClock()
+	}
+	return place.PlanBalance(g.rt.Now()-g.start, wall, g.State(), g.evidence.copySurveys(), only)
 }
 
 // encodeSurvey returns the request that carries a survey to the leader.

@@ -177,6 +177,18 @@ func (f *files) retire(m *shm.File) {
 	f.reclaimRetired()
 }
 
+// doomAll makes all files that are not live go with their last reader. After a table was dropped, its records must not stay in a
+// file that whoever may read the folder can read, nor in the unused rest of one that another table takes. Which of the files had
+// its records is not known, and tables are dropped rarely: the next generations fault in fresh pages once.
+func (f *files) doomAll() {
+	for _, m := range f.retired {
+		m.Doomed = true
+	}
+	for len(f.recycled) > 0 {
+		f.removeRecycled(0)
+	}
+}
+
 // reclaimRetired recycles the superseded files that no reader has mapped any more, and counts those
 // that readers have had for longer than the leash.
 //
@@ -216,7 +228,7 @@ func (f *files) reclaimRetired() {
 func (f *files) Recycle(m *shm.File) {
 	m.Store64(0, 0) // the magic
 	m.Store64(format.SegmentState, format.SegmentRecycled)
-	if m.Path == "" || m.Rename(filepath.Join(f.cfg.Dir, fmt.Sprintf("recycled.%d", m.Generation))) != nil {
+	if m.Doomed || m.Path == "" || m.Rename(filepath.Join(f.cfg.Dir, fmt.Sprintf("recycled.%d", m.Generation))) != nil {
 		f.Remove(m)
 		return
 	}

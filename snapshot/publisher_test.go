@@ -575,3 +575,42 @@ func TestDroppedLeavesNothing(t *testing.T) {
 		t.Errorf("the files %v stay, want those of the positions and of the small table", left)
 	}
 }
+
+// TestDroppedContentIsGone guards that no file of the image contains a record of a dropped table, whose publication somebody may have
+// forbidden: not the last generation, not an earlier one that was recycled, and not one that a reader still had.
+func TestDroppedContentIsGone(t *testing.T) {
+	const secret = "the words that must go"
+	dir := shmDir(t)
+	p := open(t, snapshot.Config{Dir: dir})
+	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "private", Shards: 1})
+	check(t, err)
+	for round := range 3 {
+		commit(t, p, table, numberRecord(uint64(round), secret+strings.Repeat("v", 1<<18)))
+		check(t, p.Roll(table, 0))
+	}
+	contains := func() (files []string) {
+		entries, err := os.ReadDir(dir)
+		check(t, err)
+		for _, e := range entries {
+			text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			check(t, err)
+			if strings.Contains(string(text), secret) {
+				files = append(files, e.Name())
+			}
+		}
+		return files
+	}
+	if len(contains()) == 0 {
+		t.Fatal("the image does not have the record at all")
+	}
+	check(t, p.DropTable(table))
+	if files := contains(); len(files) > 0 {
+		t.Errorf("%v still have records of the dropped table", files)
+	}
+	other, err := p.Table(snapshot.TableSpec{ID: 2, Name: "other", Shards: 1})
+	check(t, err)
+	commit(t, p, other, numberRecord(1, "one"))
+	if files := contains(); len(files) > 0 {
+		t.Errorf("%v got records of the dropped table", files)
+	}
+}

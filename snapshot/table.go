@@ -211,8 +211,10 @@ func (p *Publisher) DropTable(t *Table) error {
 	for _, s := range t.shards {
 		// The root no longer names the table, so no new view can open its files.
 		p.stats.live.Add(-s.seg.Live())
+		s.seg.File.Doomed = true
 		p.discardFile(t, s.seg)
 	}
+	p.files.doomAll()
 	return nil
 }
 

@@ -59,6 +59,9 @@ type RangeSize struct {
 	// Log counts the entries after the trim position with their values: the part of the log that
 	// can still be sent to a lagging peer.
 	Log int64
+	// Written counts what Log counts since the range began, also what was trimmed since. An undo takes back
+	// what it removes. Entries is the sequence number of the last entry. Both are for rates of writes.
+	Written, Entries uint64
 }
 
 // weights are running totals over a log. The totals at the last entry describe the whole log, so
@@ -375,5 +378,8 @@ func (s *Store) Size(id rhumb.RangeID) (size RangeSize, ok bool) {
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	return RangeSize{Data: int64(rs.log.total.data - rs.collected), Log: int64(rs.log.total.log - rs.log.trimmed)}, true
+	return RangeSize{
+		Data: int64(rs.log.total.data - rs.collected), Log: int64(rs.log.total.log - rs.log.trimmed),
+		Written: rs.log.total.log, Entries: uint64(rs.log.Last.Seq),
+	}, true
 }

@@ -568,6 +568,293 @@ func (x *ControlOperationResponse) GetOperation() *Operation {
 	return nil
 }
 
+type PlanRebalanceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The region to balance; 0 means all.
+	Region        uint32 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRebalanceRequest) Reset() {
+	*x = PlanRebalanceRequest{}
+	mi := &file_api_operation_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRebalanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRebalanceRequest) ProtoMessage() {}
+
+func (x *PlanRebalanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRebalanceRequest.ProtoReflect.Descriptor instead.
+func (*PlanRebalanceRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PlanRebalanceRequest) GetRegion() uint32 {
+	if x != nil {
+		return x.Region
+	}
+	return 0
+}
+
+type PlanRebalanceResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Moves   []*PlannedMove         `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
+	Spreads []*RegionSpread        `protobuf:"bytes,2,rep,name=spreads,proto3" json:"spreads,omitempty"`
+	// Why nothing moves at the moment; empty if nothing prevents it.
+	Waits string `protobuf:"bytes,3,opt,name=waits,proto3" json:"waits,omitempty"`
+	// The number of copies that move already.
+	Moving        uint32 `protobuf:"varint,4,opt,name=moving,proto3" json:"moving,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRebalanceResponse) Reset() {
+	*x = PlanRebalanceResponse{}
+	mi := &file_api_operation_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRebalanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRebalanceResponse) ProtoMessage() {}
+
+func (x *PlanRebalanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRebalanceResponse.ProtoReflect.Descriptor instead.
+func (*PlanRebalanceResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PlanRebalanceResponse) GetMoves() []*PlannedMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *PlanRebalanceResponse) GetSpreads() []*RegionSpread {
+	if x != nil {
+		return x.Spreads
+	}
+	return nil
+}
+
+func (x *PlanRebalanceResponse) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
+}
+
+func (x *PlanRebalanceResponse) GetMoving() uint32 {
+	if x != nil {
+		return x.Moving
+	}
+	return 0
+}
+
+// PlannedMove is one copy that would move. Sizes are 0 if they are not known.
+type PlannedMove struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Range *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	From  uint32                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	To    uint32                 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
+	Bytes int64                  `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Entries and bytes of the log per second.
+	Writes        uint32 `protobuf:"varint,5,opt,name=writes,proto3" json:"writes,omitempty"`
+	WrittenRate   uint64 `protobuf:"varint,6,opt,name=written_rate,json=writtenRate,proto3" json:"written_rate,omitempty"`
+	Why           string `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedMove) Reset() {
+	*x = PlannedMove{}
+	mi := &file_api_operation_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedMove) ProtoMessage() {}
+
+func (x *PlannedMove) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedMove.ProtoReflect.Descriptor instead.
+func (*PlannedMove) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PlannedMove) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *PlannedMove) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *PlannedMove) GetTo() uint32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *PlannedMove) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PlannedMove) GetWrites() uint32 {
+	if x != nil {
+		return x.Writes
+	}
+	return 0
+}
+
+func (x *PlannedMove) GetWrittenRate() uint64 {
+	if x != nil {
+		return x.WrittenRate
+	}
+	return 0
+}
+
+func (x *PlannedMove) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// RegionSpread has the least and the greatest weight of a node of a region, now and after the moves. A node weighs a
+// MiB for each copy, what the copies hold, and what is written to them in ten minutes.
+type RegionSpread struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Region        uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
+	Least         int64                  `protobuf:"varint,2,opt,name=least,proto3" json:"least,omitempty"`
+	Most          int64                  `protobuf:"varint,3,opt,name=most,proto3" json:"most,omitempty"`
+	LeastAfter    int64                  `protobuf:"varint,4,opt,name=least_after,json=leastAfter,proto3" json:"least_after,omitempty"`
+	MostAfter     int64                  `protobuf:"varint,5,opt,name=most_after,json=mostAfter,proto3" json:"most_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionSpread) Reset() {
+	*x = RegionSpread{}
+	mi := &file_api_operation_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionSpread) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionSpread) ProtoMessage() {}
+
+func (x *RegionSpread) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionSpread.ProtoReflect.Descriptor instead.
+func (*RegionSpread) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RegionSpread) GetRegion() uint32 {
+	if x != nil {
+		return x.Region
+	}
+	return 0
+}
+
+func (x *RegionSpread) GetLeast() int64 {
+	if x != nil {
+		return x.Least
+	}
+	return 0
+}
+
+func (x *RegionSpread) GetMost() int64 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+func (x *RegionSpread) GetLeastAfter() int64 {
+	if x != nil {
+		return x.LeastAfter
+	}
+	return 0
+}
+
+func (x *RegionSpread) GetMostAfter() int64 {
+	if x != nil {
+		return x.MostAfter
+	}
+	return 0
+}
+
 type DescribeNodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -576,7 +863,7 @@ type DescribeNodesRequest struct {
 
 func (x *DescribeNodesRequest) Reset() {
 	*x = DescribeNodesRequest{}
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +875,7 @@ func (x *DescribeNodesRequest) String() string {
 func (*DescribeNodesRequest) ProtoMessage() {}
 
 func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +888,7 @@ func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesRequest.ProtoReflect.Descriptor instead.
 func (*DescribeNodesRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{8}
+	return file_api_operation_proto_rawDescGZIP(), []int{12}
 }
 
 type DescribeNodesResponse struct {
@@ -613,7 +900,7 @@ type DescribeNodesResponse struct {
 
 func (x *DescribeNodesResponse) Reset() {
 	*x = DescribeNodesResponse{}
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +912,7 @@ func (x *DescribeNodesResponse) String() string {
 func (*DescribeNodesResponse) ProtoMessage() {}
 
 func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +925,7 @@ func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesResponse.ProtoReflect.Descriptor instead.
 func (*DescribeNodesResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{9}
+	return file_api_operation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DescribeNodesResponse) GetNodes() []*NodeHoldings {
@@ -665,7 +952,7 @@ type NodeHoldings struct {
 
 func (x *NodeHoldings) Reset() {
 	*x = NodeHoldings{}
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +964,7 @@ func (x *NodeHoldings) String() string {
 func (*NodeHoldings) ProtoMessage() {}
 
 func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +977,7 @@ func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHoldings.ProtoReflect.Descriptor instead.
 func (*NodeHoldings) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{10}
+	return file_api_operation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NodeHoldings) GetNode() uint32 {
@@ -746,7 +1033,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +1045,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +1058,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{11}
+	return file_api_operation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -797,7 +1084,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +1096,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,7 +1109,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{12}
+	return file_api_operation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -840,7 +1127,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +1139,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +1152,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{13}
+	return file_api_operation_proto_rawDescGZIP(), []int{17}
 }
 
 type ListSettingsResponse struct {
@@ -877,7 +1164,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +1176,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,7 +1189,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{14}
+	return file_api_operation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -922,7 +1209,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1221,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1234,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{15}
+	return file_api_operation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Setting) GetName() string {
@@ -974,7 +1261,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1273,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1286,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{16}
+	return file_api_operation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1024,7 +1311,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1323,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1336,7 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{17}
+	return file_api_operation_proto_rawDescGZIP(), []int{21}
 }
 
 type HandOverRangeRequest struct {
@@ -1062,7 +1349,7 @@ type HandOverRangeRequest struct {
 
 func (x *HandOverRangeRequest) Reset() {
 	*x = HandOverRangeRequest{}
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1361,7 @@ func (x *HandOverRangeRequest) String() string {
 func (*HandOverRangeRequest) ProtoMessage() {}
 
 func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1374,7 @@ func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeRequest.ProtoReflect.Descriptor instead.
 func (*HandOverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{18}
+	return file_api_operation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HandOverRangeRequest) GetRange() *RangeID {
@@ -1114,7 +1401,7 @@ type HandOverRangeResponse struct {
 
 func (x *HandOverRangeResponse) Reset() {
 	*x = HandOverRangeResponse{}
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1413,7 @@ func (x *HandOverRangeResponse) String() string {
 func (*HandOverRangeResponse) ProtoMessage() {}
 
 func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1426,7 @@ func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeResponse.ProtoReflect.Descriptor instead.
 func (*HandOverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{19}
+	return file_api_operation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HandOverRangeResponse) GetRange() *Range {
@@ -1158,7 +1445,7 @@ type FailBackRequest struct {
 
 func (x *FailBackRequest) Reset() {
 	*x = FailBackRequest{}
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1457,7 @@ func (x *FailBackRequest) String() string {
 func (*FailBackRequest) ProtoMessage() {}
 
 func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1470,7 @@ func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackRequest.ProtoReflect.Descriptor instead.
 func (*FailBackRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{20}
+	return file_api_operation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *FailBackRequest) GetNode() uint32 {
@@ -1205,7 +1492,7 @@ type FailBackResponse struct {
 
 func (x *FailBackResponse) Reset() {
 	*x = FailBackResponse{}
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1504,7 @@ func (x *FailBackResponse) String() string {
 func (*FailBackResponse) ProtoMessage() {}
 
 func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1517,7 @@ func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackResponse.ProtoReflect.Descriptor instead.
 func (*FailBackResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{21}
+	return file_api_operation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FailBackResponse) GetPrepared() []*RangeID {
@@ -1257,7 +1544,7 @@ type BlockedRange struct {
 
 func (x *BlockedRange) Reset() {
 	*x = BlockedRange{}
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1556,7 @@ func (x *BlockedRange) String() string {
 func (*BlockedRange) ProtoMessage() {}
 
 func (x *BlockedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1569,7 @@ func (x *BlockedRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockedRange.ProtoReflect.Descriptor instead.
 func (*BlockedRange) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{22}
+	return file_api_operation_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BlockedRange) GetRange() *RangeID {
@@ -1311,7 +1598,7 @@ type PlanFailoverRequest struct {
 
 func (x *PlanFailoverRequest) Reset() {
 	*x = PlanFailoverRequest{}
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1610,7 @@ func (x *PlanFailoverRequest) String() string {
 func (*PlanFailoverRequest) ProtoMessage() {}
 
 func (x *PlanFailoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1623,7 @@ func (x *PlanFailoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanFailoverRequest.ProtoReflect.Descriptor instead.
 func (*PlanFailoverRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{23}
+	return file_api_operation_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PlanFailoverRequest) GetNode() uint32 {
@@ -1377,7 +1664,7 @@ type PlanFailoverResponse struct {
 
 func (x *PlanFailoverResponse) Reset() {
 	*x = PlanFailoverResponse{}
-	mi := &file_api_operation_proto_msgTypes[24]
+	mi := &file_api_operation_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1676,7 @@ func (x *PlanFailoverResponse) String() string {
 func (*PlanFailoverResponse) ProtoMessage() {}
 
 func (x *PlanFailoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[24]
+	mi := &file_api_operation_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1689,7 @@ func (x *PlanFailoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanFailoverResponse.ProtoReflect.Descriptor instead.
 func (*PlanFailoverResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{24}
+	return file_api_operation_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PlanFailoverResponse) GetRevision() uint64 {
@@ -1460,7 +1747,7 @@ type PlannedRange struct {
 
 func (x *PlannedRange) Reset() {
 	*x = PlannedRange{}
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1472,7 +1759,7 @@ func (x *PlannedRange) String() string {
 func (*PlannedRange) ProtoMessage() {}
 
 func (x *PlannedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1485,7 +1772,7 @@ func (x *PlannedRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedRange.ProtoReflect.Descriptor instead.
 func (*PlannedRange) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{25}
+	return file_api_operation_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PlannedRange) GetRange() *RangeID {
@@ -1587,7 +1874,30 @@ const file_api_operation_proto_rawDesc = "" +
 	"\toperation\x18\x01 \x01(\x04R\toperation\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\rR\x06action\"M\n" +
 	"\x18ControlOperationResponse\x121\n" +
-	"\toperation\x18\x01 \x01(\v2\x13.rhumb.v1.OperationR\toperation\"\x16\n" +
+	"\toperation\x18\x01 \x01(\v2\x13.rhumb.v1.OperationR\toperation\".\n" +
+	"\x14PlanRebalanceRequest\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\rR\x06region\"\xa4\x01\n" +
+	"\x15PlanRebalanceResponse\x12+\n" +
+	"\x05moves\x18\x01 \x03(\v2\x15.rhumb.v1.PlannedMoveR\x05moves\x120\n" +
+	"\aspreads\x18\x02 \x03(\v2\x16.rhumb.v1.RegionSpreadR\aspreads\x12\x14\n" +
+	"\x05waits\x18\x03 \x01(\tR\x05waits\x12\x16\n" +
+	"\x06moving\x18\x04 \x01(\rR\x06moving\"\xbd\x01\n" +
+	"\vPlannedMove\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\rR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\rR\x02to\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06writes\x18\x05 \x01(\rR\x06writes\x12!\n" +
+	"\fwritten_rate\x18\x06 \x01(\x04R\vwrittenRate\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\"\x90\x01\n" +
+	"\fRegionSpread\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
+	"\x05least\x18\x02 \x01(\x03R\x05least\x12\x12\n" +
+	"\x04most\x18\x03 \x01(\x03R\x04most\x12\x1f\n" +
+	"\vleast_after\x18\x04 \x01(\x03R\n" +
+	"leastAfter\x12\x1d\n" +
+	"\n" +
+	"most_after\x18\x05 \x01(\x03R\tmostAfter\"\x16\n" +
 	"\x14DescribeNodesRequest\"E\n" +
 	"\x15DescribeNodesResponse\x12,\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x16.rhumb.v1.NodeHoldingsR\x05nodes\"\xa2\x01\n" +
@@ -1643,12 +1953,13 @@ const file_api_operation_proto_rawDesc = "" +
 	"\bpause_us\x18\x04 \x01(\x04R\apauseUs\x12\x17\n" +
 	"\ain_sync\x18\x05 \x03(\rR\x06inSync\x12\x16\n" +
 	"\x06second\x18\x06 \x01(\rR\x06second\x12\x1a\n" +
-	"\bunserved\x18\a \x01(\tR\bunserved2\xae\x06\n" +
+	"\bunserved\x18\a \x01(\tR\bunserved2\x80\a\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
 	"\x0eStartOperation\x12\x1f.rhumb.v1.StartOperationRequest\x1a .rhumb.v1.StartOperationResponse\x12Y\n" +
 	"\x10ControlOperation\x12!.rhumb.v1.ControlOperationRequest\x1a\".rhumb.v1.ControlOperationResponse\x12P\n" +
+	"\rPlanRebalance\x12\x1e.rhumb.v1.PlanRebalanceRequest\x1a\x1f.rhumb.v1.PlanRebalanceResponse\x12P\n" +
 	"\rDescribeNodes\x12\x1e.rhumb.v1.DescribeNodesRequest\x1a\x1f.rhumb.v1.DescribeNodesResponse\x12G\n" +
 	"\n" +
 	"RemoveNode\x12\x1b.rhumb.v1.RemoveNodeRequest\x1a\x1c.rhumb.v1.RemoveNodeResponse\x12M\n" +
@@ -1670,7 +1981,7 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_api_operation_proto_goTypes = []any{
 	(*Operation)(nil),                // 0: rhumb.v1.Operation
 	(*OperationStep)(nil),            // 1: rhumb.v1.OperationStep
@@ -1680,70 +1991,79 @@ var file_api_operation_proto_goTypes = []any{
 	(*StartOperationResponse)(nil),   // 5: rhumb.v1.StartOperationResponse
 	(*ControlOperationRequest)(nil),  // 6: rhumb.v1.ControlOperationRequest
 	(*ControlOperationResponse)(nil), // 7: rhumb.v1.ControlOperationResponse
-	(*DescribeNodesRequest)(nil),     // 8: rhumb.v1.DescribeNodesRequest
-	(*DescribeNodesResponse)(nil),    // 9: rhumb.v1.DescribeNodesResponse
-	(*NodeHoldings)(nil),             // 10: rhumb.v1.NodeHoldings
-	(*RemoveNodeRequest)(nil),        // 11: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 12: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 13: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 14: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 15: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 16: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 17: rhumb.v1.AlterSettingResponse
-	(*HandOverRangeRequest)(nil),     // 18: rhumb.v1.HandOverRangeRequest
-	(*HandOverRangeResponse)(nil),    // 19: rhumb.v1.HandOverRangeResponse
-	(*FailBackRequest)(nil),          // 20: rhumb.v1.FailBackRequest
-	(*FailBackResponse)(nil),         // 21: rhumb.v1.FailBackResponse
-	(*BlockedRange)(nil),             // 22: rhumb.v1.BlockedRange
-	(*PlanFailoverRequest)(nil),      // 23: rhumb.v1.PlanFailoverRequest
-	(*PlanFailoverResponse)(nil),     // 24: rhumb.v1.PlanFailoverResponse
-	(*PlannedRange)(nil),             // 25: rhumb.v1.PlannedRange
-	(*RangeID)(nil),                  // 26: rhumb.v1.RangeID
-	(*Node)(nil),                     // 27: rhumb.v1.Node
-	(*Range)(nil),                    // 28: rhumb.v1.Range
+	(*PlanRebalanceRequest)(nil),     // 8: rhumb.v1.PlanRebalanceRequest
+	(*PlanRebalanceResponse)(nil),    // 9: rhumb.v1.PlanRebalanceResponse
+	(*PlannedMove)(nil),              // 10: rhumb.v1.PlannedMove
+	(*RegionSpread)(nil),             // 11: rhumb.v1.RegionSpread
+	(*DescribeNodesRequest)(nil),     // 12: rhumb.v1.DescribeNodesRequest
+	(*DescribeNodesResponse)(nil),    // 13: rhumb.v1.DescribeNodesResponse
+	(*NodeHoldings)(nil),             // 14: rhumb.v1.NodeHoldings
+	(*RemoveNodeRequest)(nil),        // 15: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 16: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 17: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 18: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 19: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 20: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 21: rhumb.v1.AlterSettingResponse
+	(*HandOverRangeRequest)(nil),     // 22: rhumb.v1.HandOverRangeRequest
+	(*HandOverRangeResponse)(nil),    // 23: rhumb.v1.HandOverRangeResponse
+	(*FailBackRequest)(nil),          // 24: rhumb.v1.FailBackRequest
+	(*FailBackResponse)(nil),         // 25: rhumb.v1.FailBackResponse
+	(*BlockedRange)(nil),             // 26: rhumb.v1.BlockedRange
+	(*PlanFailoverRequest)(nil),      // 27: rhumb.v1.PlanFailoverRequest
+	(*PlanFailoverResponse)(nil),     // 28: rhumb.v1.PlanFailoverResponse
+	(*PlannedRange)(nil),             // 29: rhumb.v1.PlannedRange
+	(*RangeID)(nil),                  // 30: rhumb.v1.RangeID
+	(*Node)(nil),                     // 31: rhumb.v1.Node
+	(*Range)(nil),                    // 32: rhumb.v1.Range
 }
 var file_api_operation_proto_depIdxs = []int32{
-	26, // 0: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	30, // 0: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
 	1,  // 1: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
 	0,  // 2: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	26, // 3: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	30, // 3: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
 	0,  // 4: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
 	0,  // 5: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
-	10, // 6: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	27, // 7: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	15, // 8: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	26, // 9: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	28, // 10: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
-	26, // 11: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
-	22, // 12: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
-	26, // 13: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
-	25, // 14: rhumb.v1.PlanFailoverResponse.ranges:type_name -> rhumb.v1.PlannedRange
-	26, // 15: rhumb.v1.PlannedRange.range:type_name -> rhumb.v1.RangeID
-	2,  // 16: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	4,  // 17: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	6,  // 18: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	8,  // 19: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	11, // 20: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	13, // 21: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	16, // 22: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	18, // 23: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
-	20, // 24: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
-	23, // 25: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
-	3,  // 26: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	5,  // 27: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	7,  // 28: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	9,  // 29: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	12, // 30: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	14, // 31: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	17, // 32: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	19, // 33: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
-	21, // 34: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
-	24, // 35: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
-	26, // [26:36] is the sub-list for method output_type
-	16, // [16:26] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	10, // 6: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
+	11, // 7: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
+	30, // 8: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	14, // 9: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
+	31, // 10: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	19, // 11: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	30, // 12: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	32, // 13: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
+	30, // 14: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
+	26, // 15: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
+	30, // 16: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
+	29, // 17: rhumb.v1.PlanFailoverResponse.ranges:type_name -> rhumb.v1.PlannedRange
+	30, // 18: rhumb.v1.PlannedRange.range:type_name -> rhumb.v1.RangeID
+	2,  // 19: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	4,  // 20: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	6,  // 21: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	8,  // 22: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
+	12, // 23: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	15, // 24: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	17, // 25: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	20, // 26: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	22, // 27: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
+	24, // 28: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
+	27, // 29: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
+	3,  // 30: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	5,  // 31: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	7,  // 32: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	9,  // 33: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	13, // 34: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	16, // 35: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	18, // 36: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	21, // 37: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	23, // 38: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
+	25, // 39: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
+	28, // 40: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
+	30, // [30:41] is the sub-list for method output_type
+	19, // [19:30] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }
@@ -1758,7 +2078,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

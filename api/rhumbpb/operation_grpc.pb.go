@@ -21,6 +21,7 @@ const (
 	Operations_ListOperations_FullMethodName   = "/rhumb.v1.Operations/ListOperations"
 	Operations_StartOperation_FullMethodName   = "/rhumb.v1.Operations/StartOperation"
 	Operations_ControlOperation_FullMethodName = "/rhumb.v1.Operations/ControlOperation"
+	Operations_PlanRebalance_FullMethodName    = "/rhumb.v1.Operations/PlanRebalance"
 	Operations_DescribeNodes_FullMethodName    = "/rhumb.v1.Operations/DescribeNodes"
 	Operations_RemoveNode_FullMethodName       = "/rhumb.v1.Operations/RemoveNode"
 	Operations_ListSettings_FullMethodName     = "/rhumb.v1.Operations/ListSettings"
@@ -43,6 +44,9 @@ type OperationsClient interface {
 	StartOperation(ctx context.Context, in *StartOperationRequest, opts ...grpc.CallOption) (*StartOperationResponse, error)
 	// ControlOperation pauses, resumes or cancels an operation.
 	ControlOperation(ctx context.Context, in *ControlOperationRequest, opts ...grpc.CallOption) (*ControlOperationResponse, error)
+	// PlanRebalance returns the copies that balance would move now. It changes nothing. The metadata leader answers,
+	// through the node that is asked: the sizes of ranges are reported to it.
+	PlanRebalance(ctx context.Context, in *PlanRebalanceRequest, opts ...grpc.CallOption) (*PlanRebalanceResponse, error)
 	// DescribeNodes returns what each node still has, and why it cannot be removed.
 	DescribeNodes(ctx context.Context, in *DescribeNodesRequest, opts ...grpc.CallOption) (*DescribeNodesResponse, error)
 	// RemoveNode gives up a node for good. The error is CONFLICT if the node has copies or a vote.
@@ -92,6 +96,16 @@ func (c *operationsClient) ControlOperation(ctx context.Context, in *ControlOper
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ControlOperationResponse)
 	err := c.cc.Invoke(ctx, Operations_ControlOperation_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operationsClient) PlanRebalance(ctx context.Context, in *PlanRebalanceRequest, opts ...grpc.CallOption) (*PlanRebalanceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanRebalanceResponse)
+	err := c.cc.Invoke(ctx, Operations_PlanRebalance_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -181,6 +195,9 @@ type OperationsServer interface {
 	StartOperation(context.Context, *StartOperationRequest) (*StartOperationResponse, error)
 	// ControlOperation pauses, resumes or cancels an operation.
 	ControlOperation(context.Context, *ControlOperationRequest) (*ControlOperationResponse, error)
+	// PlanRebalance returns the copies that balance would move now. It changes nothing. The metadata leader answers,
+	// through the node that is asked: the sizes of ranges are reported to it.
+	PlanRebalance(context.Context, *PlanRebalanceRequest) (*PlanRebalanceResponse, error)
 	// DescribeNodes returns what each node still has, and why it cannot be removed.
 	DescribeNodes(context.Context, *DescribeNodesRequest) (*DescribeNodesResponse, error)
 	// RemoveNode gives up a node for good. The error is CONFLICT if the node has copies or a vote.
@@ -214,6 +231,9 @@ func (UnimplementedOperationsServer) StartOperation(context.Context, *StartOpera
 }
 func (UnimplementedOperationsServer) ControlOperation(context.Context, *ControlOperationRequest) (*ControlOperationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ControlOperation not implemented")
+}
+func (UnimplementedOperationsServer) PlanRebalance(context.Context, *PlanRebalanceRequest) (*PlanRebalanceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanRebalance not implemented")
 }
 func (UnimplementedOperationsServer) DescribeNodes(context.Context, *DescribeNodesRequest) (*DescribeNodesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeNodes not implemented")
@@ -307,6 +327,24 @@ func _Operations_ControlOperation_Handler(srv interface{}, ctx context.Context, 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperationsServer).ControlOperation(ctx, req.(*ControlOperationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operations_PlanRebalance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanRebalanceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationsServer).PlanRebalance(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operations_PlanRebalance_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationsServer).PlanRebalance(ctx, req.(*PlanRebalanceRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -455,6 +493,10 @@ var Operations_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ControlOperation",
 			Handler:    _Operations_ControlOperation_Handler,
+		},
+		{
+			MethodName: "PlanRebalance",
+			Handler:    _Operations_PlanRebalance_Handler,
 		},
 		{
 			MethodName: "DescribeNodes",

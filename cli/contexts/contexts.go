@@ -102,7 +102,8 @@ func Path() (string, error) {
 
 // Load reads the file. A file that does not exist has no contexts.
 func Load(path string) (File, error) {
-	f, err := os.Open(path)
+	// Not blocking, so that a pipe under this name does not hold up every command for good.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return File{}, nil
 	}
@@ -113,6 +114,9 @@ func Load(path string) (File, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return File{}, rhumb.Ef(op, rhumb.Other, "%v", err)
+	}
+	if !info.Mode().IsRegular() {
+		return File{}, rhumb.Ef(op, rhumb.InvalidArgument, "%s is not a regular file; move it away, and add the contexts again", path)
 	}
 	// Whoever can write the file decides to whom a password is proved.
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {

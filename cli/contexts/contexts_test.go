@@ -8,7 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -158,4 +160,26 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestPipe guards that a pipe under the name of the file is an error at once. Nobody may ever write to it, and each command reads
+// the file before it does anything else.
+func TestPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "contexts.yaml")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := Load(path)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if rhumb.KindOf(err) != rhumb.InvalidArgument {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("still waiting for a writer")
+	}
 }

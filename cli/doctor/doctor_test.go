@@ -86,7 +86,9 @@ func TestFaults(t *testing.T) {
 		{"small mount", func(f *Facts) { f.Shm.Size = 64 << 20; f.Shm.Free = 64 << 20 }, Wrong, AreaShm, "64.0 MiB", "remount,size=2147483648"},
 		{"full mount", func(f *Facts) { f.Shm.Free = 1 << 20 }, Warning, AreaShm, "1.0 MiB of", "remove what fills"},
 
-		{"no directory", func(f *Facts) { f.Disks[0].Err = "read-only file system" }, Wrong, AreaDisk, "/var/lib/rhumb: read-only", "install -d"},
+		{"no directory", func(f *Facts) { f.Disks[0].Err = "permission denied" }, Wrong, AreaDisk, "/var/lib/rhumb: permission", "install -d"},
+		{"read-only directory", func(f *Facts) { f.Disks[0].Err = "read-only file system" }, Wrong, AreaDisk, "/var/lib/rhumb: read-only", "remount,rw"},
+		{"full directory", func(f *Facts) { f.Disks[0].Err = "no space left on device" }, Wrong, AreaDisk, "/var/lib/rhumb: no space", "make room"},
 		{"data in memory", func(f *Facts) { f.Disks[0].Mount.Kind = "tmpfs" }, Wrong, AreaDisk, "forgets everything", "--dir"},
 		{"network file system", func(f *Facts) { f.Disks[0].Mount.Kind = "nfs4" }, Warning, AreaDisk, "another machine", "--dir"},
 		{"fuse", func(f *Facts) { f.Disks[0].Mount.Kind = "fuse.sshfs" }, Warning, AreaDisk, "another machine", "--dir"},

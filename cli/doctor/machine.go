@@ -162,6 +162,18 @@ func checkShm(f *Facts) []Finding {
 
 const disk = area(AreaDisk)
 
+// directoryRemedy says what to do about a directory in which the test file cannot be written. The cause is a text of the system,
+// because facts may come from a machine whose error numbers differ.
+func directoryRemedy(d *Disk) string {
+	switch {
+	case strings.Contains(d.Err, "no space left"), strings.Contains(d.Err, "quota exceeded"):
+		return "make room in it, or name another --dir: not even a small file fits"
+	case strings.Contains(d.Err, "read-only file system"):
+		return "look at the log of the kernel for errors of the disk; if there are none, `mount -o remount,rw` the file system"
+	}
+	return "create the directory for the user of the node: `install -d -o rhumb -g rhumb -m 0700 " + d.Dir + "`"
+}
+
 // checkDisks looks at each data directory. A directory that does not exist is created by the node,
 // so only the place where it will be has to be usable.
 func checkDisks(f *Facts) []Finding {
@@ -169,7 +181,7 @@ func checkDisks(f *Facts) []Finding {
 	for i := range f.Disks {
 		d := &f.Disks[i]
 		if d.Err != "" {
-			out = append(out, disk.wrong("directory", d.Dir+": "+d.Err, "create the directory for the user of the node: `install -d -o rhumb -g rhumb -m 0700 "+d.Dir+"`"))
+			out = append(out, disk.wrong("directory", d.Dir+": "+d.Err, directoryRemedy(d)))
 			continue
 		}
 		out = append(out, checkFileSystem(d), checkRoom(d), checkSync(d))

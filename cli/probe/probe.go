@@ -250,10 +250,13 @@ func refusal(conn net.Conn) error {
 }
 
 // Identity loads a certificate with its key and authorities as a node or a client would.
-func Identity(of string, files identity.Files) doctor.Identity {
+//
+// roles are those that the bearer may have; none means any. A node refuses the certificate of a user in its directory, however valid
+// it is.
+func Identity(of string, files identity.Files, roles ...identity.Role) doctor.Identity {
 	id := doctor.Identity{Of: of, Cert: files.Cert, CA: files.CA}
 	// The same code as in a node: the doctor must not accept files that a node refuses.
-	src, err := identity.OpenSource(identity.SourceConfig{Files: files})
+	src, err := identity.OpenSource(identity.SourceConfig{Files: files, Roles: roles})
 	if err != nil {
 		id.Err = rhumb.Message(err)
 		return id

@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rhumbdb/rhumb/cli/doctor"
+	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/identity/identitytest"
 )
 
@@ -177,6 +179,17 @@ func TestIdentity(t *testing.T) {
 			missing := good
 			missing.Cert += ".gone"
 			return Identity("node", missing).Err
+		},
+		"wanted a certificate of a node": func() string {
+			return Identity("node", authority.User(t, "ann").Files(t, t.TempDir()), identity.RoleNode).Err
+		},
+		"not a regular file": func() string {
+			piped := good
+			piped.Key = filepath.Join(t.TempDir(), "pipe")
+			if err := syscall.Mkfifo(piped.Key, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return Identity("node", piped).Err
 		},
 		"chmod 600": func() string {
 			files := authority.Node(t, "eu-1").Files(t, t.TempDir())

@@ -156,6 +156,7 @@ func (a *app) commands() []*cobra.Command {
 			ranges.rangeCommand(),
 			(&operationCommands{session: s}).operationCommand(),
 			(&operationCommands{session: s}).settingCommand(),
+			(&operationCommands{session: s}).rebalanceCommand(),
 			(&tableCommands{s}).tableCommand(),
 			authorities.authorityCommand(),
 			authorities.tokenCommand(),

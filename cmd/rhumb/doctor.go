@@ -135,7 +135,7 @@ func (f *doctorFlags) gather(ctx context.Context, s *session) *doctor.Facts {
 	for _, dir := range f.dirs {
 		facts.Disks = append(facts.Disks, probe.Disk(dir))
 		if files, ok := identityIn(dir); ok {
-			facts.Identities = append(facts.Identities, probe.Identity("node in "+dir, files))
+			facts.Identities = append(facts.Identities, probe.Identity("node in "+dir, files, identity.RoleNode))
 		}
 	}
 	if s.conn.CA != "" {

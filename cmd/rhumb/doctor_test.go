@@ -53,6 +53,14 @@ func TestDoctor(t *testing.T) {
 	}
 	now := time.Now()
 	must(os.MkdirAll(filepath.Join(dir, "identity"), 0o700))
+	// What a node refuses must not be well here: it does not start with the certificate of a user.
+	person := identitytest.New(t).User(t, "ann").Files(t, t.TempDir())
+	for from, to := range map[string]string{person.Cert: "node.crt", person.Key: "node.key", person.CA: "ca.crt"} {
+		must(os.Rename(from, filepath.Join(dir, "identity", to)))
+	}
+	if doc, code := diagnose(t, "--local", "--dir", dir); code != exit.Failure || !doc.found(doctor.Wrong, "wanted a certificate of a node") {
+		t.Errorf("exit %d: %+v", code, doc.Findings)
+	}
 	files := identitytest.New(t).Node(t, "eu-1", identitytest.Valid(now.Add(-48*time.Hour), now.Add(-time.Hour))).Files(t, t.TempDir())
 	for from, to := range map[string]string{files.Cert: "node.crt", files.Key: "node.key", files.CA: "ca.crt"} {
 		must(os.Rename(from, filepath.Join(dir, "identity", to)))

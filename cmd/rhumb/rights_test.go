@@ -106,6 +106,8 @@ var commandRights = []struct{ line, may string }{
 	{"operation pause op1", "admin operator"},
 	{"operation resume op1", "admin operator"},
 	{"operation cancel op1", "admin operator"},
+	{"rebalance --dry-run", "monitor admin operator"},
+	{"rebalance --no-wait", "admin operator"},
 	{"setting ls", "monitor admin operator"},
 	{"setting set replace_after 1m", "admin operator"},
 	{"setting reset replace_after", "admin operator"},

@@ -39,7 +39,7 @@ func nodeAttributes() map[string]schema.Attribute {
 		"name":       text("Name in the certificate; empty without TLS."),
 		"region":     text("Region."),
 		"zone":       text("Failure domain within the region."),
-		"state":      text("`live`, `fenced` or `draining`."),
+		"state":      text("`live`, `fenced`, `draining` or `decommissioning`."),
 		"ready":      schema.BoolAttribute{Computed: true, MarkdownDescription: "Whether the node answers and serves."},
 		"voter":      schema.BoolAttribute{Computed: true, MarkdownDescription: "Whether the node votes on metadata."},
 		"addr":       text("Address for clients and nodes."),

@@ -328,6 +328,34 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
+// TestLimiterOfStreams guards the streams of one user: all its connections share them, another user has its own, and a
+// stream that ends makes room.
+func TestLimiterOfStreams(t *testing.T) {
+	l := NewLimiter(LimiterConfig{User: Rates{Streams: 3}, Conn: Rates{Streams: 2}})
+	conn := &Conn{}
+	first, second := l.Account("user app", conn), l.Account("user app", &Conn{})
+	for i, a := range []*Account{first, first, second} {
+		if err := a.OpenStream(); err != nil {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+	}
+	for limit, a := range map[string]*Account{"userstreams": second, "connectionstreams": l.Account("", conn)} {
+		if err := a.OpenStream(); rhumb.KindOf(err) != rhumb.Overloaded || rhumb.RetryAfterOf(err) <= 0 {
+			t.Errorf("%s, one more: %v", limit, err)
+		}
+		if got := valueOf(t, l.m.refused[limit]); got != 1 {
+			t.Errorf("%s: %v refusals counted", limit, got)
+		}
+	}
+	if err := l.Account("user other", &Conn{}).OpenStream(); err != nil {
+		t.Errorf("another user: %v", err)
+	}
+	first.CloseStream()
+	if err := second.OpenStream(); err != nil {
+		t.Errorf("after the end of a stream: %v", err)
+	}
+}
+
 // Answers count in the bytes per second of later requests.
 func TestAnswersCount(t *testing.T) {
 	l := NewLimiter(LimiterConfig{User: Rates{Bytes: 1 << 20}})

@@ -22,6 +22,8 @@ type Rates struct {
 	Requests, Bytes float64
 	// InFlight bounds the bytes of unanswered requests.
 	InFlight int64
+	// Streams bounds the streams and calls that are open at the same time.
+	Streams int64
 }
 
 // LimiterConfig configures a Limiter.
@@ -47,6 +49,7 @@ const (
 	limitRequests = "requests"
 	limitBytes    = "bytes"
 	limitInFlight = "in_flight"
+	limitStreams  = "streams"
 )
 
 // NewLimiter returns a limiter.
@@ -57,7 +60,7 @@ func NewLimiter(cfg LimiterConfig) *Limiter {
 	}, []string{"of", "limit"})
 	l.m.refused = map[string]prometheus.Counter{}
 	for _, of := range []string{"user", "connection"} {
-		for _, limit := range []string{limitRequests, limitBytes, limitInFlight} {
+		for _, limit := range []string{limitRequests, limitBytes, limitInFlight, limitStreams} {
 			l.m.refused[of+limit] = l.vec.WithLabelValues(of, limit)
 		}
 	}
@@ -72,6 +75,7 @@ type Bucket struct {
 	once            sync.Once
 	requests, bytes *rate.Limiter // nil without a bound
 	inFlight        atomic.Int64
+	streams         atomic.Int64
 }
 
 // init sets the bounds.
@@ -170,6 +174,54 @@ func (a *Account) Release(size int64) {
 	if a != nil && a.l != nil {
 		a.user.release(size)
 		a.conn.release(size)
+	}
+}
+
+// streamRetry is the recommended wait if too many streams are open. They stay open for long, so the wait is only for callers
+// that know no other node.
+const streamRetry = time.Second
+
+// OpenStream counts a stream or call. The caller must call CloseStream when it ends, unless OpenStream returns an error.
+func (a *Account) OpenStream() error {
+	if a == nil || a.l == nil {
+		return nil
+	}
+	if err := a.l.openStream("user", a.user, a.l.cfg.User.Streams); err != nil {
+		return err
+	}
+	if err := a.l.openStream("connection", a.conn, a.l.cfg.Conn.Streams); err != nil {
+		a.user.closeStream()
+		return err
+	}
+	return nil
+}
+
+// CloseStream ends a stream that OpenStream counted.
+func (a *Account) CloseStream() {
+	if a != nil && a.l != nil {
+		a.user.closeStream()
+		a.conn.closeStream()
+	}
+}
+
+// openStream counts a stream in one bucket. most is the limit, 0 for none.
+func (l *Limiter) openStream(of string, b *Bucket, most int64) error {
+	if b == nil {
+		return nil
+	}
+	if open := b.streams.Add(1); most > 0 && open > most {
+		b.streams.Add(-1)
+		l.m.refused[of+limitStreams].Inc()
+		err := rhumb.Ef("gate.OpenStream", rhumb.Overloaded, "this %s has %d streams and calls open to this node, which is its limit; use one client for many callers, or another node", of, most)
+		err.RetryAfter = streamRetry
+		return err
+	}
+	return nil
+}
+
+func (b *Bucket) closeStream() {
+	if b != nil {
+		b.streams.Add(-1)
 	}
 }
 

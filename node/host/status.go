@@ -91,6 +91,17 @@ func (h *Host) Loads() map[rhumb.ClassID]int64 {
 	return loads
 }
 
+// RangeSize returns what a copy of a range holds, and how much was ever written to it. It is zero if the node holds
+// no copy.
+func (h *Host) RangeSize(id rhumb.RangeID) storage.RangeSize {
+	s, ok := h.findSlot(id)
+	if !ok {
+		return storage.RangeSize{}
+	}
+	size, _ := s.store.Size(id)
+	return size
+}
+
 // DataBytes returns the size of a range's data on this node, or 0 if it holds no copy.
 func (h *Host) DataBytes(id rhumb.RangeID) int64 {
 	s, ok := h.findSlot(id)

@@ -84,8 +84,8 @@ func (k *KV) admitRequest(ctx context.Context, q *rhumbpb.Request, done func(*rh
 
 // LimitStreams returns a tap that rejects calls of clients beyond the number that a budget has
 // room for. Each call counts as memory.StreamReserve from its first byte to its end, whatever it
-// sends, because the transport buffers bytes before any request is decoded. Calls of peers are not
-// limited.
+// sends, because the transport buffers bytes before any request is decoded. The account of the caller bounds its share, so
+// that one user cannot take all of them. Calls of peers are not limited.
 func LimitStreams(b *memory.Budget) tap.ServerInHandle {
 	const op rhumb.Op = "server.LimitStreams"
 	prefix := "/" + rhumbpb.KV_ServiceDesc.ServiceName + "/"
@@ -95,13 +95,22 @@ func LimitStreams(b *memory.Budget) tap.ServerInHandle {
 		if !strings.HasPrefix(info.FullMethodName, prefix) {
 			return ctx, nil
 		}
+		// The share first, so that a refusal names the limit that the caller can do something about.
+		account := gate.AccountFrom(ctx)
+		if err := account.OpenStream(); err != nil {
+			return nil, api.Status(err, api.Hint{})
+		}
 		// Rejected, not queued: a client that waits here could not use another node.
 		if !b.TryAcquire(memory.StreamReserve) {
+			account.CloseStream()
 			return nil, api.Status(rhumb.Ef(op, rhumb.Overloaded, "clients have %d streams and calls open to this node, as many as its memory allows; use one client for many callers, or another node",
 				b.Used()/memory.StreamReserve), api.Hint{})
 		}
 		// The context of a call ends with the call, however it ends.
-		context.AfterFunc(ctx, func() { b.Release(memory.StreamReserve) })
+		context.AfterFunc(ctx, func() {
+			b.Release(memory.StreamReserve)
+			account.CloseStream()
+		})
 		return ctx, nil
 	}
 }

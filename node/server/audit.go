@@ -33,6 +33,8 @@ var administers = map[string]bool{
 	rhumbpb.Cluster_FinalizeUpgrade_FullMethodName: true,
 	rhumbpb.Cluster_RefuseSnapshot_FullMethodName:  true,
 	rhumbpb.Cluster_DropTable_FullMethodName:       true,
+	// It quarantines copies that differ.
+	rhumbpb.Cluster_VerifyRange_FullMethodName: true,
 }
 
 // adminServices are the services all of whose requests are administrative, except those that list or describe.

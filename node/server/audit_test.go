@@ -47,6 +47,7 @@ func TestAuditSaysWhat(t *testing.T) {
 		"trust no certificate":                                     &rhumbpb.SetTrustRequest{Trust: [][]byte{{1}}},
 		"role r, table flights, prefix a/, add read,write":         &rhumbpb.AlterGrantRequest{Role: "r", Scope: &rhumbpb.Scope{Table: "flights", Prefix: []byte("a/")}, Add: uint32(access.Read | access.Write)},
 		"table flights":                                            &rhumbpb.RefuseSnapshotRequest{Table: "flights"},
+		"range 1/64, trust 3":                                      &rhumbpb.VerifyRangeRequest{Range: &rhumbpb.RangeID{Region: 1, Slot: 64}, Trust: 3},
 	} {
 		if got := describeRequest(q); got != want {
 			t.Errorf("%T is described as %q, want %q", q, got, want)

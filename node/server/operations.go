@@ -19,6 +19,7 @@ type OperationsNode interface {
 	State() *catalog.State
 	Linearize(ctx context.Context) (*catalog.State, error)
 	Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, *catalog.State, error)
+	PlanBalance(ctx context.Context, only rhumb.RegionID) (place.BalancePlan, error)
 }
 
 // Operations is the service for long operations, for nodes that come and go, and for settings of the cluster.
@@ -71,7 +72,7 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 				return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "%s cannot be decommissioned: %s", cmd.Node, why))
 			}
 		}
-	case rhumb.OperationReplace, rhumb.OperationMove:
+	case rhumb.OperationReplace, rhumb.OperationMove, rhumb.OperationRebalance:
 	default:
 		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "operations of kind %s are not started by this request", cmd.Kind))
 	}
@@ -84,6 +85,27 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 		return nil, statusError(rhumb.Ef(op, rhumb.Internal, "operation %s was started but is missing from the catalog; report this", res.Operation))
 	}
 	return &rhumbpb.StartOperationResponse{Operation: api.EncodeOperation(o)}, nil
+}
+
+// PlanRebalance returns what balance would do now.
+func (s *Operations) PlanRebalance(ctx context.Context, q *rhumbpb.PlanRebalanceRequest) (*rhumbpb.PlanRebalanceResponse, error) {
+	plan, err := s.node.PlanBalance(ctx, rhumb.RegionID(q.GetRegion()))
+	if err != nil {
+		return nil, statusError(rhumb.Wrap("server.Operations.PlanRebalance", err))
+	}
+	out := &rhumbpb.PlanRebalanceResponse{Waits: plan.Waits, Moving: uint32(plan.Moving)}
+	for _, m := range plan.Moves {
+		out.Moves = append(out.Moves, &rhumbpb.PlannedMove{
+			Range: api.EncodeRangeID(m.Range), From: uint32(m.From), To: uint32(m.To), Bytes: m.Size.Bytes, Writes: m.Size.Writes,
+			WrittenRate: m.Size.WrittenRate, Why: m.Why,
+		})
+	}
+	// Before and After list the same regions in the same order.
+	for i, b := range plan.Before {
+		a := plan.After[i]
+		out.Spreads = append(out.Spreads, &rhumbpb.RegionSpread{Region: uint32(b.Region), Least: b.Least, Most: b.Most, LeastAfter: a.Least, MostAfter: a.Most})
+	}
+	return out, nil
 }
 
 // ControlOperation pauses, resumes or cancels an operation.

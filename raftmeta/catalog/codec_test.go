@@ -77,6 +77,7 @@ func goldenCommands() []Command {
 		CancelHandover{Range: id, Version: 8},
 		ForgetNode{Node: 2, Boot: 6, Empty: true},
 		StartOperation{Kind: rhumb.OperationMove, Node: 2, Target: 3, Range: id, By: "ann", At: time.Unix(8, 9).UTC()},
+		StartOperation{Kind: rhumb.OperationRebalance, Region: 1, By: "ann", At: time.Unix(8, 9).UTC()},
 		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, By: "ann", At: time.Unix(8, 9).UTC()},
 		UpdateOperation{
 			ID: 4, Version: 5, State: rhumb.OperationRunning, Steps: []rhumb.OperationStep{{Name: "copy", State: rhumb.OperationDone}},

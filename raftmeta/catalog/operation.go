@@ -85,11 +85,19 @@ func (ControlOperation) wireCode() commandCode { return codeControlOperation }
 func (SetLeaving) wireCode() commandCode       { return codeSetLeaving }
 func (SetSetting) wireCode() commandCode       { return codeSetSetting }
 
-func (StartOperation) needs() rhumb.Feature   { return rhumb.FeatureOperations }
 func (UpdateOperation) needs() rhumb.Feature  { return rhumb.FeatureOperations }
 func (ControlOperation) needs() rhumb.Feature { return rhumb.FeatureOperations }
 func (SetLeaving) needs() rhumb.Feature       { return rhumb.FeatureOperations }
 func (SetSetting) needs() rhumb.Feature       { return rhumb.FeatureOperations }
+
+// needs returns the feature of the kind. Builds before it would refuse the operation where newer ones start it, and their
+// states would differ.
+func (c StartOperation) needs() rhumb.Feature {
+	if c.Kind == rhumb.OperationRebalance {
+		return rhumb.FeatureRebalance
+	}
+	return rhumb.FeatureOperations
+}
 
 // needs returns the feature of Empty. Builds before it decode the command without it.
 func (c ForgetNode) needs() rhumb.Feature {
@@ -117,6 +125,7 @@ var operationSteps = map[rhumb.OperationKind][]string{
 	rhumb.OperationMove:         {"copy", "hand over", "remove"},
 	rhumb.OperationRepair:       {"copy"},
 	rhumb.OperationRemoveRegion: {"stop ranges", "move votes", "remove nodes", "remove region"},
+	rhumb.OperationRebalance:    {"move copies"},
 }
 
 // putOperation stores an operation and notes that it was touched.
@@ -179,6 +188,12 @@ func (c StartOperation) checkTargets(t *tx) Result {
 	const op rhumb.Op = "catalog.StartOperation"
 	if c.Kind == rhumb.OperationRemoveRegion {
 		if _, ok := t.Region(c.Region); !ok {
+			return refuse(op, rhumb.NotFound, "region %s does not exist", c.Region)
+		}
+		return Result{}
+	}
+	if c.Kind == rhumb.OperationRebalance {
+		if _, ok := t.Region(c.Region); !ok && c.Region != rhumb.LocalRegion {
 			return refuse(op, rhumb.NotFound, "region %s does not exist", c.Region)
 		}
 		return Result{}

@@ -84,7 +84,7 @@ func genCommand(t *rapid.T, s *State) Command {
 		},
 		"forget": func() Command { n := g.node(); return ForgetNode{n, g.boot(n), rapid.Bool().Draw(t, "empty")} },
 		"start-operation": func() Command {
-			return StartOperation{Kind: rhumb.OperationKind(rapid.IntRange(0, 5).Draw(t, "kind")), Node: g.node(), Target: g.node(), Region: 1, Range: rhumb.RangeID{Region: 1}, By: "ann"}
+			return StartOperation{Kind: rhumb.OperationKind(rapid.IntRange(0, 6).Draw(t, "kind")), Node: g.node(), Target: g.node(), Region: 1, Range: rhumb.RangeID{Region: 1}, By: "ann"}
 		},
 		"control-operation": func() Command {
 			return ControlOperation{ID: rhumb.OperationID(rapid.IntRange(1, 4).Draw(t, "operation")), Action: OperationAction(rapid.IntRange(0, 4).Draw(t, "action"))}

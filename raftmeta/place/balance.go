@@ -2,6 +2,7 @@ package place
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -12,6 +13,11 @@ import (
 const (
 	// BalanceMovesMax is the number of copies that balance moves at a time, in the whole cluster.
 	BalanceMovesMax = 4
+	// BalanceRest is how long a range stays where balance has put a copy of it. Writes come and go faster than copies
+	// move; without the rest a range could follow them to and fro.
+	BalanceRest = 10 * time.Minute
+	// BalancePlanMax bounds the moves of a plan that is shown or counted.
+	BalancePlanMax = 500
 	// rangeWeight is counted for each range besides its bytes: an empty range costs a log, heartbeats and
 	// memory too, and without sizes the numbers of ranges are balanced.
 	rangeWeight = 1 << 20
@@ -29,30 +35,34 @@ const balancer = "balance"
 type Move struct {
 	Range    rhumb.RangeID
 	From, To rhumb.NodeID
-	// Bytes is the size of the range, 0 if it is not known.
-	Bytes int64
+	// Size has the bytes and the writes of the range, 0 if they are not known.
+	Size RangeSize
+	// Why says how the two nodes compare before the move.
+	Why string
 }
 
-// Spread is how evenly the copies in one region are distributed: the least and the greatest weight of a node,
-// in bytes, with a MiB for each copy.
+// Spread is how evenly the copies in one region are distributed: the least and the greatest weight of a node.
+// The weight of a node counts, in bytes, a MiB for each copy, what the copies hold, and what is written to them in
+// ten minutes.
 type Spread struct {
 	Region      rhumb.RegionID
 	Least, Most int64
 }
 
 // PlanMoves returns up to most moves of copies of hash slots that make the nodes of each region more alike, the
-// most useful first, with the spread of each region before and after. size returns the size of a range, and
-// false if it is not known.
+// most useful first, with the spread of each region before and after. size returns the size of a range and its
+// writes, and false if they are not known.
 //
 // A move stays within its region, so residency and survival goals are not affected, and never makes the
 // replicas of a range share more zones. It at least keeps a tenth of the difference that it removes from
 // coming back: a copy only moves if its target ends below the present weight of its source by more than the
-// threshold. Ranges that lack a copy, are moving, or have a copy that leaves or is damaged stay.
-func PlanMoves(s *catalog.State, size func(*rhumb.Range) (int64, bool), most int) (moves []Move, before, after []Spread) {
+// threshold. Ranges that lack a copy, are moving, or have a copy that leaves or is damaged stay, and so do all
+// regions but one if only names it.
+func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeSize, bool), only rhumb.RegionID, most int) (moves []Move, before, after []Spread) {
 	// A range that an operation moves already stays out of the plan: one change of a range at a time.
 	moving := make(map[rhumb.RangeID]bool)
 	for o := range s.Operations() {
-		if !o.State.IsOver() && o.Kind == rhumb.OperationMove {
+		if o.Kind == rhumb.OperationMove && (!o.State.IsOver() || rests(o, wall)) {
 			moving[o.Range] = true
 		}
 	}
@@ -60,7 +70,7 @@ func PlanMoves(s *catalog.State, size func(*rhumb.Range) (int64, bool), most int
 	// operation that empties them.
 	regions := make(map[rhumb.RegionID]*scales)
 	for n := range s.Nodes() {
-		if s.TakesCopies(n.ID) {
+		if s.TakesCopies(n.ID) && (only == rhumb.LocalRegion || n.Region == only) {
 			if regions[n.Region] == nil {
 				regions[n.Region] = &scales{s: s, region: n.Region, weights: make(map[rhumb.NodeID]int64), movable: make(map[rhumb.NodeID][]weighed)}
 			}
@@ -71,8 +81,9 @@ func PlanMoves(s *catalog.State, size func(*rhumb.Range) (int64, bool), most int
 	}
 	for r := range s.Ranges() {
 		// A range of unknown size counts as an empty one.
-		bytes, _ := size(r)
-		w := weighed{r, bytes + rangeWeight}
+		known, _ := size(r)
+		bytes, load := known.heft()
+		w := weighed{r, bytes + load + rangeWeight, known}
 		free := !moving[r.ID] && mayMove(s, r)
 		for _, id := range r.Replicas {
 			n, _ := s.Node(id)
@@ -122,6 +133,7 @@ func mayMove(s *catalog.State, r *rhumb.Range) bool {
 type weighed struct {
 	r      *rhumb.Range
 	weight int64
+	size   RangeSize
 }
 
 // scales hold the weights of the nodes of one region, and the ranges that may move from each.
@@ -185,14 +197,18 @@ func (sc *scales) between(from, to *rhumb.Node) (Move, bool) {
 	}
 	// The plan continues as if the move were done, so that the next one does not fill the same gap again.
 	w := sc.movable[from.ID][best]
+	why := fmt.Sprintf("%s weighs %s, %s weighs %s", from.ID, mebibytes(sc.weights[from.ID]), to.ID, mebibytes(sc.weights[to.ID]))
 	sc.weights[from.ID] -= w.weight
 	sc.weights[to.ID] += w.weight
 	// One change per range at a time.
 	for id := range sc.movable {
 		sc.movable[id] = slices.DeleteFunc(sc.movable[id], func(o weighed) bool { return o.r == w.r })
 	}
-	return Move{w.r.ID, from.ID, to.ID, w.weight - rangeWeight}, true
+	return Move{w.r.ID, from.ID, to.ID, w.size, why}, true
 }
+
+// mebibytes returns a weight for people.
+func mebibytes(w int64) string { return fmt.Sprintf("%d MiB", w>>20) }
 
 // far returns how far two weights are apart.
 func far(d int64) int64 { return max(d, -d) }
@@ -215,38 +231,117 @@ func (sc *scales) losesZone(r *rhumb.Range, from, to *rhumb.Node) bool {
 	return len(will) < len(was)
 }
 
-// Rebalance starts the next moves, as operations that an operator can see, pause and cancel. At most
-// BalanceMovesMax copies move at a time. While a node is being removed or replaced, or copies are missing,
-// nothing is moved: those have the disks and links for themselves.
-func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State, v *Surveys) []catalog.Command {
-	// Without the surveys of all nodes, some would look empty.
-	if !s.Has(rhumb.FeatureOperations) || !v.covers(now, s) {
-		return nil
-	}
-	room := BalanceMovesMax
+// rests reports whether balance has moved a copy of the operation's range lately, by the wall clock of the leader. A clock
+// that is set back makes the rest longer, at most until the record of the operation is trimmed.
+func rests(o *rhumb.Operation, wall time.Time) bool {
+	return o.By == balancer && o.State == rhumb.OperationDone && wall.Sub(o.Ended) < BalanceRest
+}
+
+// BalancePlan is what balance would do now.
+type BalancePlan struct {
+	Moves         []Move
+	Before, After []Spread
+	// Waits says why nothing is moved at the moment, "" if nothing prevents it.
+	Waits string
+	// Moving is the number of copies that move already.
+	Moving int
+}
+
+// PlanBalance returns what balance would do in a region, or in all. It changes nothing.
+func PlanBalance(now time.Duration, wall time.Time, s *catalog.State, v *Surveys, only rhumb.RegionID) BalancePlan {
+	var p BalancePlan
+	p.Waits, p.Moving = balanceWaits(now, s, v)
+	p.Moves, p.Before, p.After = PlanMoves(s, wall, func(r *rhumb.Range) (RangeSize, bool) { return v.Size(now, r) }, only, BalancePlanMax)
+	return p
+}
+
+// balanceWaits returns why no copy moves now, or "", and the number of moves that are not over.
+func balanceWaits(now time.Duration, s *catalog.State, v *Surveys) (waits string, moving int) {
 	for o := range s.Operations() {
 		switch {
 		case o.State.IsOver():
-		case o.Kind != rhumb.OperationMove:
-			return nil
-		default:
-			room--
+		case o.Kind == rhumb.OperationMove:
+			// Moves that an operator has started count as well: they use the same disks and links.
+			moving++
+		case o.Kind == rhumb.OperationRebalance && o.State == rhumb.OperationPaused:
+			waits = fmt.Sprintf("operation %s is paused", o.ID)
+		case o.Kind != rhumb.OperationRebalance:
+			// Those have the disks and links for themselves.
+			waits = fmt.Sprintf("operation %s (%s of %s) comes first", o.ID, o.Kind, o.Node)
 		}
 	}
 	// A node that is down for a moment returns, and its copies with it.
 	for n := range s.Nodes() {
-		if n.State != rhumb.NodeLive && !n.Forgotten {
-			return nil
+		if n.State != rhumb.NodeLive && !n.Forgotten && waits == "" {
+			waits = fmt.Sprintf("%s is %s", n.ID, n.State)
 		}
 	}
-	// Moves that an operator has started count as well: they use the same disks and links.
-	if room <= 0 {
+	// Without the surveys of all nodes, some would look empty.
+	if waits == "" && !v.covers(now, s) {
+		waits = "not every node has reported its sizes yet"
+	}
+	return waits, moving
+}
+
+// Rebalance starts the next moves, as operations that an operator can see, pause and cancel, and records how far
+// operations of kind rebalance are. At most BalanceMovesMax copies move at a time. While a node is being removed or
+// replaced, or copies are missing, nothing is moved. While an operator's operation is in progress, only its region is
+// balanced; while it is paused, none.
+func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State, v *Surveys) []catalog.Command {
+	if !s.Has(rhumb.FeatureOperations) {
 		return nil
 	}
-	moves, _, _ := PlanMoves(s, func(r *rhumb.Range) (int64, bool) { return v.Size(now, r) }, room)
-	var out []catalog.Command
-	for _, m := range moves {
-		out = append(out, catalog.StartOperation{Kind: rhumb.OperationMove, Range: m.Range, Node: m.From, Target: m.To, By: balancer, At: wall})
+	m := &mover{p: p, now: now, wall: wall, s: s}
+	waits, moving := balanceWaits(now, s, v)
+	only, most := rhumb.LocalRegion, BalanceMovesMax-moving
+	var asked *rhumb.Operation
+	for o := range s.Operations() {
+		if o.Kind == rhumb.OperationRebalance && o.State == rhumb.OperationRunning && asked == nil {
+			// Its progress counts all moves that are left. Several operations run one after the other.
+			asked, only, most = o, o.Region, BalancePlanMax
+		}
 	}
-	return out
+	if waits != "" {
+		if asked != nil {
+			m.record(asked, rhumb.OperationRunning, tally{left: asked.Progress.Total - asked.Progress.Done, bytes: asked.Progress.TotalBytes - asked.Progress.DoneBytes, waits: waits}, 0)
+		}
+		return m.out
+	}
+	if most <= 0 {
+		return nil
+	}
+	moves, _, _ := PlanMoves(s, wall, func(r *rhumb.Range) (RangeSize, bool) { return v.Size(now, r) }, only, most)
+	if asked != nil {
+		m.recordRebalance(v, asked, moves, moving)
+	}
+	for _, x := range moves[:max(0, min(len(moves), BalanceMovesMax-moving))] {
+		m.out = append(m.out, catalog.StartOperation{Kind: rhumb.OperationMove, Range: x.Range, Node: x.From, Target: x.To, By: balancer, At: wall})
+	}
+	return m.out
+}
+
+// recordRebalance records the progress of a rebalance: what is planned and what moves now is left. It is done when
+// neither is.
+func (m *mover) recordRebalance(v *Surveys, o *rhumb.Operation, planned []Move, moving int) {
+	t := tally{left: uint64(len(planned))}
+	for _, x := range planned {
+		t.bytes += uint64(max(x.Size.Bytes, 0))
+	}
+	for x := range m.s.Operations() {
+		if x.Kind != rhumb.OperationMove || x.State.IsOver() {
+			continue
+		}
+		t.left++
+		if r, ok := m.s.Range(x.Range); ok {
+			size, _ := v.Size(m.now, r)
+			t.bytes += uint64(max(size.Bytes, 0))
+		}
+	}
+	state := rhumb.OperationRunning
+	if t.left == 0 {
+		state = rhumb.OperationDone
+	} else {
+		t.waits = fmt.Sprintf("%d copies move, %d are planned", moving, len(planned))
+	}
+	m.record(o, state, t, 0)
 }

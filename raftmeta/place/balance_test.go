@@ -2,6 +2,7 @@ package place
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -66,16 +67,19 @@ func TestBalance(t *testing.T) {
 			zone := fmt.Sprint("z", rapid.IntRange(0, 3).Draw(rt, "zone"))
 			s = apply(t, s, catalog.RegisterNode{Binary: testBuild, Store: rhumb.UUID{100 + byte(i)}, Boot: 1, Region: "aaa", Zone: zone})
 		}
-		sizes := map[rhumb.RangeID]int64{}
+		sizes := map[rhumb.RangeID]RangeSize{}
 		for r := range s.Ranges() {
-			sizes[r.ID] = rapid.Int64Range(0, 64<<20).Draw(rt, "size")
+			sizes[r.ID] = RangeSize{
+				Range: r.ID, Bytes: rapid.Int64Range(0, 64<<20).Draw(rt, "size"),
+				Writes: rapid.Uint32Range(0, 1<<9).Draw(rt, "writes"), WrittenRate: rapid.Uint64Range(0, 1<<17).Draw(rt, "rate"),
+			}
 		}
-		size := func(r *rhumb.Range) (int64, bool) { return sizes[r.ID], true }
-		_, first, _ := PlanMoves(s, size, 0)
+		size := func(r *rhumb.Range) (RangeSize, bool) { return sizes[r.ID], true }
+		_, first, _ := PlanMoves(s, time.Time{}, size, rhumb.LocalRegion, 0)
 		last := first
 		total := 0
 		for {
-			moves, before, after := PlanMoves(s, size, BalanceMovesMax)
+			moves, before, after := PlanMoves(s, time.Time{}, size, rhumb.LocalRegion, BalanceMovesMax)
 			if len(moves) == 0 {
 				break
 			}
@@ -134,6 +138,147 @@ func TestRebalance(t *testing.T) {
 	}
 	if late := p.Rebalance(SurveyKeep+1, time.Time{}, s, &v); late != nil {
 		t.Errorf("with old surveys: %v", late)
+	}
+}
+
+// fourZones are the nodes of a region with one zone each.
+var fourZones = []spec{{"aaa", "a", 1}, {"aaa", "b", 1}, {"aaa", "c", 1}, {"aaa", "d", 1}}
+
+// TestBalanceByLoad moves the ranges that are written apart, although all ranges hold the same.
+func TestBalanceByLoad(t *testing.T) {
+	s := buildNew(t, fourZones...)
+	s = apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: settings(1, 32)}))
+	// Whatever the placement was, the hot ranges are those of one node.
+	hot := rhumb.NodeID(2)
+	size := func(r *rhumb.Range) (RangeSize, bool) {
+		x := RangeSize{Range: r.ID, Bytes: 8 << 20}
+		if r.Replicas[0] == hot {
+			x.Writes, x.WrittenRate = 100, 1<<20
+		}
+		return x, true
+	}
+	// The speeds stay with the ranges when these move.
+	speeds := map[rhumb.RangeID]RangeSize{}
+	for r := range s.Ranges() {
+		speeds[r.ID], _ = size(r)
+	}
+	fixed := func(r *rhumb.Range) (RangeSize, bool) { return speeds[r.ID], true }
+	moves, before, after := PlanMoves(s, time.Time{}, fixed, rhumb.LocalRegion, BalancePlanMax)
+	if len(moves) == 0 || after[0].Most > before[0].Most/2 {
+		t.Fatalf("%d moves; the greatest weight was %d and becomes %d", len(moves), before[0].Most, after[0].Most)
+	}
+	for _, m := range moves[:1] {
+		if m.From != hot || m.Size.WrittenRate == 0 || m.Why == "" {
+			t.Errorf("the first move is %+v, not one of a hot range from %s", m, hot)
+		}
+	}
+	if none, _, _ := PlanMoves(s, time.Time{}, fixed, 9, BalancePlanMax); none != nil {
+		t.Errorf("a plan for another region has %v", none)
+	}
+}
+
+// TestBalanceDoesNotOscillate lets the load jump between ranges every minute for hours, as a workload with bursts does, and
+// counts moves. A range rests after a move, so the number is bounded whatever the load does; noise of a tenth moves nothing
+// once the nodes are alike.
+func TestBalanceDoesNotOscillate(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s := buildNew(t, fourZones...)
+		s = apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: settings(1, 16)}))
+		p, wall := NewPlanner(DefaultConfig()), time.Unix(1_000_000, 0)
+		noisy := rapid.Bool().Draw(rt, "noisy")
+		seed := rapid.Uint64().Draw(rt, "seed")
+		draws := rand.New(rand.NewPCG(seed, 1))
+		last := map[rhumb.RangeID]time.Time{}
+		moved, late := 0, 0
+		const minutes = 180
+		for minute := range minutes {
+			now := time.Duration(minute) * time.Minute
+			wall := wall.Add(now)
+			var v Surveys
+			sizes := map[rhumb.NodeID][]RangeSize{}
+			for r := range s.Ranges() {
+				x := RangeSize{Range: r.ID, Bytes: 64 << 20}
+				if noisy {
+					x.WrittenRate = 100_000 + draws.Uint64N(10_000)
+				} else if draws.IntN(4) == 0 {
+					x.WrittenRate = 1 << 20
+				}
+				sizes[r.Primary] = append(sizes[r.Primary], x)
+			}
+			for n := range s.Nodes() {
+				v.Add(now, Survey{From: n.ID, Ranges: sizes[n.ID]})
+			}
+			for _, cmd := range p.Rebalance(now, wall, s, &v) {
+				start := cmd.(catalog.StartOperation)
+				if at, ok := last[start.Range]; ok && wall.Sub(at) < BalanceRest {
+					rt.Fatalf("range %v moves again after %v", start.Range, wall.Sub(at))
+				}
+				last[start.Range] = wall
+				next, res, _ := s.Apply(start)
+				s = carryOut(t, next, Move{Range: start.Range, From: start.Node, To: start.Target})
+				o, _ := s.Operation(res.Operation)
+				s = apply(t, s, catalog.UpdateOperation{ID: o.ID, Version: o.Version, State: rhumb.OperationDone, Steps: o.Steps, At: wall})
+				moved++
+				if minute > 30 {
+					late++
+				}
+			}
+		}
+		if most := 16 * (minutes/int(BalanceRest/time.Minute) + 1); moved > most {
+			rt.Fatalf("%d moves in %d minutes, more than %d", moved, minutes, most)
+		}
+		if !noisy && moved == 0 {
+			rt.Fatal("nothing moved although the load was never even")
+		}
+		if noisy && late > 0 {
+			rt.Fatalf("noise of a tenth moved %d copies after the first half hour", late)
+		}
+	})
+}
+
+// TestRebalanceOperation starts a rebalance, follows its progress to the end, and pauses one.
+func TestRebalanceOperation(t *testing.T) {
+	s := buildNew(t, three()[:3]...)
+	s = apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: settings(3, 64)}))
+	s = apply(t, s, catalog.RegisterNode{Binary: testBuild, Store: rhumb.UUID{100}, Boot: 1, Region: "fra", Zone: "a"})
+	p, wall := NewPlanner(DefaultConfig()), time.Unix(1_000_000, 0)
+	survey := func() *Surveys {
+		var v Surveys
+		for n := range s.Nodes() {
+			v.Add(0, Survey{From: n.ID})
+		}
+		return &v
+	}
+	s = apply(t, s, catalog.StartOperation{Kind: rhumb.OperationRebalance, By: "ann", At: wall})
+	id := rhumb.OperationID(1)
+	record := func() *rhumb.Operation { o, _ := s.Operation(id); return o }
+	s = apply(t, s, catalog.ControlOperation{ID: id, Action: catalog.PauseOperation, At: wall})
+	if got := p.Rebalance(0, wall, s, survey()); got != nil {
+		t.Fatalf("while it is paused: %v", got)
+	}
+	s = apply(t, s, catalog.ControlOperation{ID: id, Action: catalog.ResumeOperation, At: wall})
+	var total uint64
+	for round := 0; !record().State.IsOver(); round++ {
+		if round > 200 {
+			t.Fatalf("it does not end: %+v", record())
+		}
+		for _, cmd := range p.Rebalance(0, wall, s, survey()) {
+			s = apply(t, s, cmd)
+		}
+		if done := record().Progress; done.Total < total || done.Done > done.Total {
+			t.Fatalf("the progress is %+v after a total of %d", done, total)
+		}
+		total = record().Progress.Total
+		for o := range s.Operations() {
+			if o.Kind == rhumb.OperationMove && !o.State.IsOver() {
+				s = carryOut(t, s, Move{Range: o.Range, From: o.Node, To: o.Target})
+				s = apply(t, s, catalog.UpdateOperation{ID: o.ID, Version: o.Version, State: rhumb.OperationDone, Steps: o.Steps, At: wall})
+			}
+		}
+	}
+	plan := PlanBalance(0, wall, s, survey(), rhumb.LocalRegion)
+	if o := record(); o.State != rhumb.OperationDone || total < 8 || o.Progress.Done != total || len(plan.Moves) > 0 || plan.Waits != "" {
+		t.Errorf("it ended as %+v with plan %+v", o, plan)
 	}
 }
 

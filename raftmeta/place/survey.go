@@ -1,6 +1,7 @@
 package place
 
 import (
+	"maps"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -16,8 +17,8 @@ const (
 // SurveyRangesMax bounds the ranges in one survey. A node with more leaves out small ones.
 const SurveyRangesMax = 20_000
 
-// Survey holds what a node has measured: round trips to other regions, and the sizes of the ranges of which
-// it is primary.
+// Survey holds what a node has measured: round trips to other regions, and the sizes and the writes of the
+// ranges of which it is primary.
 type Survey struct {
 	From    rhumb.NodeID
 	Regions []RegionRTT
@@ -30,11 +31,31 @@ type RegionRTT struct {
 	Micros uint32
 }
 
-// RangeSize is the size of a range at its primary.
+// RangeSize is the size of a range at its primary, with the speed at which it is written: entries and bytes of its
+// log per second, smoothed by the node. Builds that do not know the speed leave it out.
 type RangeSize struct {
-	Range rhumb.RangeID
-	Bytes int64
+	Range       rhumb.RangeID
+	Bytes       int64
+	Writes      uint32 `cbor:",omitempty"`
+	WrittenRate uint64 `cbor:",omitempty"`
 }
+
+// heft returns the size and the speed as one number of bytes: what the range holds, and what will be written to it
+// in loadAhead. A copy costs a disk what it holds, and disks, links and processors what is written to it. One
+// number for both keeps the plan simple, and so it converges: each move lowers the difference of two nodes.
+func (r RangeSize) heft() (bytes, load int64) {
+	perSecond := min(r.WrittenRate, rateMax) + uint64(r.Writes)*writeCost
+	return min(max(r.Bytes, 0), bytesMax), int64(perSecond) * int64(loadAhead/time.Second)
+}
+
+// loadAhead is how far ahead writes count. writeCost is what an entry of the log costs besides its bytes. The others
+// bound what a node can claim, so that sums do not overflow.
+const (
+	loadAhead = 10 * time.Minute
+	writeCost = 1 << 10
+	rateMax   = 1 << 36
+	bytesMax  = 1 << 48
+)
 
 // Surveys holds the newest survey of each node, at the metadata leader. The zero value is empty.
 type Surveys struct{ nodes map[rhumb.NodeID]surveyed }
@@ -42,8 +63,8 @@ type Surveys struct{ nodes map[rhumb.NodeID]surveyed }
 // surveyed is a survey with the time of its arrival, and its ranges by id.
 type surveyed struct {
 	Survey
-	at    time.Duration
-	bytes map[rhumb.RangeID]int64
+	at     time.Duration
+	ranges map[rhumb.RangeID]RangeSize
 }
 
 // Add records a survey that arrived at time now. There is at most one per node.
@@ -56,22 +77,25 @@ func (v *Surveys) Add(now time.Duration, s Survey) {
 		return
 	}
 	// Looked up by range for every plan, so the list is indexed once.
-	x := surveyed{Survey: s, at: now, bytes: make(map[rhumb.RangeID]int64, len(s.Ranges))}
+	x := surveyed{Survey: s, at: now, ranges: make(map[rhumb.RangeID]RangeSize, len(s.Ranges))}
 	for _, r := range s.Ranges {
-		x.bytes[r.Range] = max(r.Bytes, 0)
+		x.ranges[r.Range] = r
 	}
 	v.nodes[s.From] = x
 }
 
-// Size returns the size of a range according to its primary. known is false without a recent survey.
-func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (bytes int64, known bool) {
+// Copy returns a copy that later surveys do not change.
+func (v *Surveys) Copy() *Surveys { return &Surveys{maps.Clone(v.nodes)} }
+
+// Size returns the size of a range and its writes according to its primary. known is false without a recent survey.
+func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (size RangeSize, known bool) {
 	// Only the primary reports a range. After a change of primary the size is unknown until the next survey.
 	x, ok := v.nodes[r.Primary]
 	if !ok || now-x.at > SurveyKeep {
-		return 0, false
+		return RangeSize{}, false
 	}
-	bytes, known = x.bytes[r.ID]
-	return bytes, known
+	size, known = x.ranges[r.ID]
+	return size, known
 }
 
 // covers reports whether every live node has sent a recent survey.

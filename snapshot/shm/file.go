@@ -31,6 +31,8 @@ type File struct {
 	Generation uint64
 	// Retired is when the file was superseded; zero for a live one.
 	Retired time.Time
+	// Doomed is set if the content must not outlive the last reader, so that the file is removed and never reused.
+	Doomed bool
 
 	fd     int
 	locked bool // whether this File holds the write lock on byte 0
