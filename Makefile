@@ -11,12 +11,12 @@ FUZZ  ?= 30000x
 FIRST ?= 1
 # LMDB, a peer of bench-snapshot, where it is installed (liblmdb-dev).
 LMDB = $(shell echo '\#include <lmdb.h>' | cc -E - >/dev/null 2>&1 && echo -llmdb)
-# How long a soak lasts.
-DURATION ?= 24h
 SEEDS ?= 100
+# What chaos is told, each optional.
+CHAOS = $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--duration $(DURATION))
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test
+.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -65,12 +65,15 @@ bench-snapshot: build ## compare reads from shared memory with their counterpart
 	cc -O3 -march=native -o bin/image-worker bench/image/c/worker.c -lm $(LMDB)
 	bin/rhumb snapshot bench $(if $(LMDB),,--lmdb=false) $(ARGS)
 
-soak: ## kill publishers and readers of an image for DURATION, checking every view
-	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./snapshot/faults -soak $(DURATION)
+soak: ## kill publishers and readers of an image for DURATION (24h), checking every view
+	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./snapshot/faults -soak $(or $(DURATION),24h)
 
 sim: ## simulate clusters: SEED=N plays one seed with its trace, else SEEDS seeds from FIRST
 	@mkdir -p bin
 	$(GO) test -count=1 -timeout 60m -v -run '^Test(One)?Seeds?$$' ./sim $(if $(SEED),-artifacts -outputdir $(CURDIR)/bin -sim.seed $(SEED),-sim.first $(FIRST) -sim.seeds $(SEEDS))
+
+chaos: build ## do what faults do to a secured cluster on hosts of this machine (root; FAULTS=kill,cut DURATION=5m SEED=7, each optional; ARGS)
+	$(GO) run ./jepsen/chaos --binary bin/rhumb $(CHAOS) $(ARGS)
 
 model: ## check the protocol's model exhaustively within its bounds
 	$(GO) run ./sim/modelcheck $(ARGS)

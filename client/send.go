@@ -140,6 +140,7 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 	req.TimeoutUs = uint64(max(left.Microseconds(), 1)) // 0 would leave the timeout to the node
 	req.Hops = hops
 	req.LocalOnly = r.local
+	req.Again = r.sent
 	req.Revision = c.meta.seen.Load()
 	c.m.requests.Add(1)
 	out := stream.Request{Message: req, Size: r.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: r.sent}
@@ -353,8 +354,12 @@ func (r *request) contextError(cause error) error {
 func (r *request) finalError(err error) error {
 	// The caller follows the redirect, unless an earlier attempt may have been applied: then a
 	// second insert would be a second record.
-	if m, ok := err.(*movedError); ok && !r.sent {
-		return m
+	if m, ok := err.(*movedError); ok {
+		if !r.sent {
+			return m
+		}
+		// Without the wrapper: a caller that searches the chain of errors must not find a redirect.
+		err = m.err
 	}
 	kind := rhumb.KindOf(err)
 	switch {

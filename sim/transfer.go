@@ -112,7 +112,7 @@ func (t copies) Read(ctx context.Context, to rhumb.NodeID, id storage.SetID, fro
 	}
 }
 
-// Release tells the donor, whose answer nobody awaits.
+// Release informs the donor, whose answer nobody awaits.
 func (t copies) Release(_ context.Context, to rhumb.NodeID, id storage.SetID) {
 	w := t.n.w
 	donor := w.nodes[to-1]

@@ -98,7 +98,7 @@ func (s *Store) Digest(ctx context.Context, id rhumb.RangeID, at rhumb.Timestamp
 		return nil, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
-	// After the iterator is open: see checkFloor. Later collections do not change what the iterator reads, so one
+	// After the iterator is open: see checkFloor. Later collections do not change the view of the iterator, so one
 	// check is enough however long the reading takes.
 	if err := s.checkFloor(op, id, at); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
@@ -18,8 +19,8 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// Directories of transfers, below that of the store. Exports are dropped by every start; the
-// installs that a mark names are kept, so that they continue.
+// Directories of transfers, below that of the store. A start keeps the exports that are complete, which their
+// description shows, and the installs that a mark names, so that both sides continue.
 const (
 	transferName = "transfer"
 	outName      = "out"
@@ -63,7 +64,7 @@ func (s *Store) Export(ctx context.Context, id rhumb.RangeID, o ExportOptions) (
 	if rs == nil || s.RangeDamaged(id) {
 		return nil, rhumb.Ef(op, rhumb.NotFound, "%s holds no intact copy of range %s", s.cfg.Dir, id)
 	}
-	e := &Export{s: s, dir: s.fs.PathJoin(s.cfg.Dir, transferName, outName, fmt.Sprintf("%d-%d-%d", id.Region, id.Slot, o.Number))}
+	e := &Export{s: s, dir: s.fs.PathJoin(s.cfg.Dir, transferName, outName, fmt.Sprintf("%d-%d-%d-%d", id.Region, id.Slot, o.Life, o.Number))}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close())
@@ -90,7 +91,56 @@ func (s *Store) Export(ctx context.Context, id rhumb.RangeID, o ExportOptions) (
 		return nil, err
 	}
 	e.SHA256 = w.sum.Sum(nil)
-	return e, nil
+	// Last, after the tables are synced: a directory with a description is a whole set.
+	return e, replaceFile(s.fs, e.dir, setFileName, e.Encode())
+}
+
+// Exports returns the complete sets that earlier starts of the store made, so that a receiver continues after the
+// donor was killed, at the chunk that it lacks. A set depends on nothing that a start changes: it holds entries
+// that were committed when it was made, and each chunk is compared with its checksum before it is sent. The
+// caller closes those that nobody reads.
+func (s *Store) Exports() (out []*Export) {
+	parent := s.fs.PathJoin(s.cfg.Dir, transferName, outName)
+	// A directory that cannot be listed has no sets to offer; the receivers begin with others.
+	names, _ := s.fs.List(parent)
+	slices.Sort(names)
+	for _, n := range names {
+		e := &Export{s: s, dir: s.fs.PathJoin(parent, n)}
+		b, err := readFile(s.fs, s.fs.PathJoin(e.dir, setFileName))
+		if err != nil {
+			continue
+		}
+		set, err := DecodeSet(b)
+		if err != nil {
+			continue
+		}
+		e.Set = *set
+		out = append(out, e)
+	}
+	return out
+}
+
+// cleanExports removes the directories of exports that an end of the process interrupted, and those whose description
+// cannot be read.
+func (s *Store) cleanExports(op rhumb.Op) error {
+	parent := s.fs.PathJoin(s.cfg.Dir, transferName, outName)
+	names, err := s.fs.List(parent)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ioError(op, parent, err)
+	}
+	whole := map[string]bool{}
+	for _, e := range s.Exports() {
+		whole[s.fs.PathBase(e.dir)] = true
+	}
+	for _, n := range names {
+		if whole[n] {
+			continue
+		}
+		if err := removeAll(s.fs, s.fs.PathJoin(parent, n)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // transferSpan returns the keys of a range. Unlike keys.RangeSpan it always has an upper end, which

@@ -118,6 +118,23 @@ func (s *Store) Installing(id rhumb.RangeID) *Set {
 	return set
 }
 
+// Installs returns the ranges that have begun to receive a set and have not installed it.
+func (s *Store) Installs() (ids []rhumb.RangeID) {
+	for p, err := range s.Local(SpaceStore).Scan([]byte(localInstall), []byte(localInstallEnd)) {
+		if err != nil {
+			// The marks are looked at again; a disk that fails shows elsewhere.
+			return ids
+		}
+		if id, err := rhumb.ParseRangeID(strings.TrimPrefix(string(p.Key), localInstall)); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// DropInstall removes what a range has received of a set. Nobody may be receiving it.
+func (s *Store) DropInstall(id rhumb.RangeID) error { return s.dropInstall(id) }
+
 // findChunks finds the first chunk that is not whole on disk. The checksums in the description
 // suffice for that, so no journal of received chunks is needed, and a lost write is found too.
 func (in *Install) findChunks(op rhumb.Op) error {
@@ -415,10 +432,10 @@ func (in *Install) writeState(op rhumb.Op, promised rhumb.Epoch) error {
 	return syncDir(in.s.fs, in.dir)
 }
 
-// cleanTransfers removes what transfers of earlier starts left: all exports, directories of installs
+// cleanTransfers removes what transfers of earlier starts left: incomplete exports, directories of installs
 // without a mark, and installs that were completed or whose description cannot be read.
 func (s *Store) cleanTransfers(op rhumb.Op) error {
-	if err := removeAll(s.fs, s.fs.PathJoin(s.cfg.Dir, transferName, outName)); err != nil {
+	if err := s.cleanExports(op); err != nil {
 		return err
 	}
 	keep := map[string]bool{}

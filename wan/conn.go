@@ -29,6 +29,9 @@ type conn struct {
 	writeMu, readMu             sync.Mutex // one put on out, and one take from in, at a time
 	writeDeadline, readDeadline deadline
 
+	// sent and received record both directions.
+	sent, received recorder
+
 	closing sync.Once
 }
 
@@ -39,6 +42,7 @@ func newConn(raw net.Conn, there, back *link, queueMax int) *conn {
 	c := &conn{
 		raw: raw, out: newQueue(there, queueMax), in: newQueue(back, queueMax),
 		writeDeadline: newDeadline(), readDeadline: newDeadline(),
+		sent: recorder{link: there}, received: recorder{link: back},
 	}
 	go c.sendLoop()
 	go c.receiveLoop()
@@ -70,6 +74,7 @@ func (c *conn) receiveLoop() {
 	buf := make([]byte, chunkSize)
 	for {
 		n, err := c.raw.Read(buf)
+		c.received.note(buf[:n])
 		// A full queue blocks here, and then the peer by the flow control of the socket.
 		_, _ = c.in.put(buf[:n], nil)
 		if err != nil {
@@ -94,6 +99,7 @@ func (c *conn) Read(b []byte) (int, error) {
 func (c *conn) Write(b []byte) (int, error) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
+	c.sent.note(b)
 	return c.out.put(b, c.writeDeadline.expired())
 }
 

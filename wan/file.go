@@ -41,6 +41,9 @@ const (
 //	half_open:               # optional: connections that are open when the pair is first read stay
 //	  - [b, a]               # open, but lose everything the first sends; new connections work
 //
+// record, if set, is a folder into which every process writes what it sends and receives between regions, for tests of
+// residency; it applies to connections whose ends are delayed or are nodes of the file, from the next byte on.
+//
 // Cuts name two regions, two nodes, or one of each. An unknown key is an error, and so is dialing
 // an address that the file does not name: otherwise a missing delay would go unnoticed.
 type File struct {
@@ -51,6 +54,7 @@ type File struct {
 	Cut        [][]string                    `yaml:"cut,omitempty"`
 	CutOneWay  [][]string                    `yaml:"cut_one_way,omitempty"`
 	HalfOpen   [][]string                    `yaml:"half_open,omitempty"`
+	Record     string                        `yaml:"record,omitempty"`
 }
 
 // ReadFile reads and validates a latency file.

@@ -63,6 +63,10 @@ type link struct {
 	// ages counts how often the open connections became half-open. Connections of an earlier age
 	// are half-open.
 	ages int
+	// record is the folder of recordings, "" for none; from and to are regions.
+	record, from, to string
+	// packets records all packets of the link in one file: a packet is written whole.
+	packets recorder
 }
 
 // Open returns a network for the latency file at path.
@@ -188,6 +192,7 @@ func (n *Network) setLocked(p pair, l *link) {
 	// The round trip is symmetric, so each direction has half of it.
 	rtt, _ := n.file.RoundTrip(p.from.region, p.to.region)
 	l.setDelay(rtt/2, milliseconds(n.file.Jitter))
+	l.setRecord(n.file.Record, p.from.region, p.to.region)
 	l.setCut(p.isIn(n.file.Cut) || pair{p.to, p.from}.isIn(n.file.Cut) || p.isIn(n.file.CutOneWay))
 }
 
@@ -196,6 +201,7 @@ func (n *Network) linkLocked(p pair) *link {
 	l := n.links[p]
 	if l == nil {
 		l = &link{withheld: &n.withheld}
+		l.packets.link = l
 		n.setLocked(p, l)
 		n.links[p] = l
 	}
@@ -232,7 +238,7 @@ func (n *Network) findRoute(op rhumb.Op, from, addr string) (route, error) {
 	}
 	// Links are created on first use: a file may name many more pairs than a program connects.
 	r := route{there: n.linkLocked(p), back: n.linkLocked(pair{p.to, p.from})}
-	r.plain = !p.isCuttable() && r.there.isDirect() && r.back.isDirect()
+	r.plain = n.file.Record == "" && !p.isCuttable() && r.there.isDirect() && r.back.isDirect()
 	return r, nil
 }
 

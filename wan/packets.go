@@ -66,6 +66,7 @@ func (p *Packets) Send(b []byte, addr string) error {
 		return err
 	}
 	there := r.there
+	there.packets.note(b)
 	// The sender sees no error, as with a cable that was cut.
 	if there.cutChan() != nil {
 		p.countLost(there, len(b))

@@ -409,7 +409,10 @@ type Request struct {
 	Revision uint64 `protobuf:"varint,61,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The epoch that the sender, until then the primary, handed over to the receiver, whose metadata need not show it yet.
 	// The receiver waits for the handover, within a bound. In a request of a client it only makes the request wait.
-	Handed        uint64 `protobuf:"varint,40,opt,name=handed,proto3" json:"handed,omitempty"`
+	Handed uint64 `protobuf:"varint,40,opt,name=handed,proto3" json:"handed,omitempty"`
+	// An earlier attempt of the same write may have been applied. The range that the first attempt chose must answer an
+	// insert then, even if it takes no other inserts any more: only that range knows whether the first attempt was applied.
+	Again         bool `protobuf:"varint,41,opt,name=again,proto3" json:"again,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -526,6 +529,13 @@ func (x *Request) GetHanded() uint64 {
 		return x.Handed
 	}
 	return 0
+}
+
+func (x *Request) GetAgain() bool {
+	if x != nil {
+		return x.Again
+	}
+	return false
 }
 
 // Principal is an identified caller.
@@ -1601,7 +1611,7 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.rhumb.v1.HelloR\x05hello\x12-\n" +
 	"\brequests\x18\x02 \x03(\v2\x11.rhumb.v1.RequestR\brequests\"?\n" +
 	"\vServerFrame\x120\n" +
-	"\tresponses\x18\x01 \x03(\v2\x12.rhumb.v1.ResponseR\tresponses\"\x8f\x03\n" +
+	"\tresponses\x18\x01 \x03(\v2\x12.rhumb.v1.ResponseR\tresponses\"\xa5\x03\n" +
 	"\aRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12%\n" +
 	"\x05write\x18\x02 \x01(\v2\x0f.rhumb.v1.WriteR\x05write\x12\"\n" +
@@ -1616,7 +1626,8 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x06locate\x18\t \x01(\v2\x10.rhumb.v1.LocateR\x06locate\x121\n" +
 	"\tprincipal\x18< \x01(\v2\x13.rhumb.v1.PrincipalR\tprincipal\x12\x1a\n" +
 	"\brevision\x18= \x01(\x04R\brevision\x12\x16\n" +
-	"\x06handed\x18( \x01(\x04R\x06handed\"L\n" +
+	"\x06handed\x18( \x01(\x04R\x06handed\x12\x14\n" +
+	"\x05again\x18) \x01(\bR\x05again\"L\n" +
 	"\tPrincipal\x12+\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.rhumb.v1.PrincipalKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\xd1\x01\n" +

@@ -347,6 +347,17 @@ func (h *Host) CopyOut(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
+// DataDir returns the folder of this machine with one of the host's folders that survive Kill: "/var/lib/rhumb" or
+// "/var/lib/rhumb-authority". Tests damage disks there while the host is down.
+func (h *Host) DataDir(path string) string {
+	return dataDir(h.dir(), path)
+}
+
+// dataDir returns where the state of a host, a folder of this machine, keeps a folder of the host.
+func dataDir(state, path string) string {
+	return filepath.Join(state, "data", strings.ReplaceAll(strings.Trim(path, "/"), "/", "-"))
+}
+
 // LogFile returns the file on this machine with the output of a unit. The unit "init" is the host itself.
 func (h *Host) LogFile(unit string) string {
 	return filepath.Join(h.dir(), "log", strings.TrimSuffix(unit, ".service")+".log")

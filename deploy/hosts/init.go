@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -149,7 +148,7 @@ func (r *rootMaker) make() error {
 	r.folder(root+"/run/lock", 0o755)
 	for _, dir := range append([]string{"/root", "/var/log/rhumb-hosts"}, boundData...) {
 		// Folders of the state directory, on the machine's disk: syncs cost as much as there.
-		from := filepath.Join(state, "data", strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-"))
+		from := dataDir(state, dir)
 		if dir == "/var/log/rhumb-hosts" {
 			from = filepath.Join(state, "log")
 		}

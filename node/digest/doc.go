@@ -22,7 +22,7 @@
 //
 // # What may go wrong without harm
 //
-// A replica that cannot answer is silent, and silence is no difference. A replica that has collected versions as
+// A replica that cannot answer is silent, and silence does not count as a difference. A replica that has collected versions as
 // of the timestamp is silent as well: it is asked again with the next comparison. A false difference would need
 // the same wrong answer twice, at two positions. Even then a replica is only quarantined if the
 // minimum of in-sync replicas stays without it, and its tables are kept.

@@ -183,7 +183,7 @@ func firstDifference(a, b *storage.Digest, ignored func(rhumb.TableID) bool) (rh
 }
 
 // Confirmed reports whether a second verdict finds what a first one found: the same replicas differ from
-// the same trusted ones. A difference that one comparison alone finds may come from the comparison.
+// the same trusted ones. A difference that only one comparison finds may be an artefact of it.
 func Confirmed(first, second *Verdict) bool {
 	return first.Result == Differ && second.Result == Differ && second.May &&
 		slices.Equal(first.Differ, second.Differ) && slices.Equal(first.Trusted, second.Trusted)

@@ -292,7 +292,7 @@ func (m *Manager) Verify(ctx context.Context, id rhumb.RangeID, trust rhumb.Node
 }
 
 // compare asks all replicas of the record once, also those that are not in sync or quarantined: whether an answer
-// counts is for Judge. The error is about the comparison as a whole; a replica that does not answer is no error.
+// counts is for Judge. The error is about the comparison as a whole; a replica that does not answer causes none.
 func (m *Manager) compare(ctx context.Context, id rhumb.RangeID, trust rhumb.NodeID) (r Report, err error) {
 	p, err := m.cfg.Host.DigestPoint(ctx, id)
 	if err != nil {
@@ -329,7 +329,7 @@ func (m *Manager) compare(ctx context.Context, id rhumb.RangeID, trust rhumb.Nod
 	if r.Verdict = Judge(p.Record, p.MinInSync, r.Answers, trust, ignored); r.Result == Equal || r.Result == Alone {
 		return r, nil
 	}
-	// A dropped table is no difference: replicas delete its records at different times. The newest metadata
+	// A dropped table does not count as a difference: replicas delete its records at different times. The newest metadata
 	// decides, because a replica may know a drop that this node does not know yet.
 	if ignored, err = m.cfg.Dropped(ctx); err != nil {
 		return r, err

@@ -237,6 +237,7 @@ func (h *Host) sendAll(msgs []replica.Message) {
 			msgs[i].Clock = h.cfg.Clock.Read()
 		}
 	}
+	msgs = h.readable(msgs)
 	for from := 0; from < len(msgs); {
 		to := from + 1
 		for to < len(msgs) && msgs[to].To == msgs[from].To {
@@ -246,6 +247,20 @@ func (h *Host) sendAll(msgs []replica.Message) {
 		from = to
 	}
 }
+
+// readable leaves out the messages that a program without transfers cannot read, while one may be in the cluster. Such
+// a program does not ignore them: it closes the stream, and with it every range that the two nodes share
+// (docs/changing.md#a-new-feature). They are repeated for as long as they are needed, so nothing is lost when the
+// version is raised.
+func (h *Host) readable(msgs []replica.Message) []replica.Message {
+	if h.mayTransfer() {
+		return msgs
+	}
+	return slices.DeleteFunc(msgs, func(m replica.Message) bool { return m.Kind == replica.LogTrimmed || m.Kind == replica.Copying })
+}
+
+// mayTransfer reports whether the cluster copies ranges whole.
+func (h *Host) mayTransfer() bool { return h.cfg.Transfers == nil || h.cfg.Transfers() }
 
 // proposeChange sends a replica's proposal to the metadata group. If too many proposals are in
 // flight, it is dropped: the replica proposes again.

@@ -37,6 +37,10 @@ type (
 func (ev removeEvent) applyTo(h *Host) {
 	for _, id := range ev.ids {
 		s, ok := h.findSlot(id)
+		if ok && s.installing {
+			// The disk is used outside the pass. installedEvent removes the copy, old or new, when the disk is done.
+			s.removed = true
+		}
 		if !ok || s.gone {
 			continue
 		}

@@ -221,6 +221,7 @@ func (ev installedEvent) applyTo(h *Host) {
 		h.resumeSlot(s)
 		h.markDirty(s)
 		ev.answer(rhumb.Wrap(opInstall, ev.err))
+		h.removeInstalled(s)
 		return
 	}
 	// From here on the store has the new copy. A start reads it again if this fails.
@@ -232,6 +233,20 @@ func (ev installedEvent) applyTo(h *Host) {
 		h.cfg.Fatal(rhumb.Wrap(opInstall, err))
 	}
 	ev.answer(nil)
+	h.removeInstalled(s)
+}
+
+// removeInstalled drops the copy that a finished install left, if metadata dropped the range meanwhile.
+func (h *Host) removeInstalled(s *slot) {
+	if s.removed {
+		removeEvent{[]rhumb.RangeID{s.id}}.applyTo(h)
+	}
+}
+
+// Holds reports whether this node has a replica of a range.
+func (h *Host) Holds(id rhumb.RangeID) bool {
+	_, ok := h.findSlot(id)
+	return ok
 }
 
 // replaceSlot puts a new slot with the stored state in the place of an old one.

@@ -23,6 +23,10 @@ type healEvent struct{}
 
 // applyTo discards the quarantined copies that other copies can replace.
 func (healEvent) applyTo(h *Host) {
+	// A discarded copy could come back by log only, if at all. So a person decides until ranges are copied.
+	if !h.mayTransfer() {
+		return
+	}
 	now := h.rt.Now()
 	for _, s := range slices.Clone(h.allSlots) {
 		if s.gone || s.r.State() != replica.Quarantined {

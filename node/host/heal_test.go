@@ -1,9 +1,15 @@
 package host
 
 import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
 )
 
 // TestMayHeal: a damaged copy is discarded without a person only if enough intact copies are left.
@@ -43,4 +49,47 @@ func TestMayHeal(t *testing.T) {
 	if mayHeal(1, nil, 1, all) {
 		t.Error("a range without a record")
 	}
+}
+
+// TestTransfersWaitForTheVersion guards that no message about copies leaves a node before every program in the cluster
+// can read it, and that they do afterwards.
+func TestTransfersWaitForTheVersion(t *testing.T) {
+	const most = 4 << 20
+	var allowed atomic.Bool
+	w := newWorldWith(t, 3, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 4 << 20}, func(c *Config) {
+		c.LogKeepStore, c.Transfers = most, allowed.Load
+	})
+	w.put(1, "k", "v")
+	w.isolate(3, true)
+	w.elect(1, 1, 2)
+	h, value := w.hosts[1], strings.Repeat("x", 256<<10)
+	for range 64 {
+		w.put(1, "k", value)
+	}
+	w.eventually(func() error {
+		w.put(1, "k", value)
+		if size, _ := h.cfg.Engine.Stores()[0].Size(testRange); size.Log > 2*most {
+			return fmt.Errorf("%d bytes of log are kept", size.Log)
+		}
+		return nil
+	})
+	w.isolate(3, false)
+	// The primary knows that the log does not reach far enough, and repeats the message every second.
+	w.eventually(func() error {
+		tr, err := h.Troubles(t.Context())
+		if err == nil && tr.Counts[replica.LogLost] == 0 {
+			err = errors.New("the primary does not know yet that the replica is behind its log")
+		}
+		return err
+	})
+	if n := len(w.hosts[3].CopiesWanted()); n != 0 {
+		t.Fatalf("%d copies are wanted before the version has transfers", n)
+	}
+	allowed.Store(true)
+	w.eventually(func() error {
+		if len(w.hosts[3].CopiesWanted()) != 1 {
+			return errors.New("no copy is wanted")
+		}
+		return nil
+	})
 }

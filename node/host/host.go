@@ -146,6 +146,10 @@ type Config struct {
 	// HealAfter is how long a quarantined copy is kept before it is replaced by one from another node,
 	// if enough other copies are intact; 0 means that a person decides.
 	HealAfter time.Duration
+	// Transfers reports whether every node of the cluster can copy ranges whole (rhumb.FeatureTransfer); nil means
+	// that all can. Before that a replica that needs a trimmed part of the log stays a learner, as it did in
+	// earlier releases.
+	Transfers func() bool
 	// RangeSizeMax is the size in bytes of a range's data above which the range accepts no new key;
 	// default rhumb.RangeSizeMax.
 	RangeSizeMax int64

@@ -43,6 +43,9 @@ type slot struct {
 	// gone is true once the copy is being discarded or replaced; another slot takes its place.
 	// installing is true while it is replaced, which may fail.
 	gone, installing bool
+	// removed is true if metadata dropped the range while the copy was installed. The slot that takes its place is
+	// dropped then.
+	removed bool
 
 	// sweep is the running search for records of dropped tables, or nil. unswept is true if some had to
 	// stay until the log is trimmed further.

@@ -598,6 +598,12 @@ func TestInserts(t *testing.T) {
 	if _, err, hint := do(t, c, insert(full, false)); err.Kind != rhumb.NotPrimary || hint.Newer == nil || hint.Newer.ID != open {
 		t.Errorf("an insert into a full slot: %v, hint %+v", err, hint.Newer)
 	}
+	// Only the full range knows whether an earlier attempt was applied there.
+	again := insert(full, false)
+	again.Again = true
+	if resp, err, _ := do(t, c, again); err.Kind != 0 || resp.Receipt.Slot != uint32(full.Slot) {
+		t.Errorf("an insert that is sent again to a full slot: %v, %v", resp, err)
+	}
 	if _, err, _ := do(t, c, insert(open, false)); err.Kind != 0 {
 		t.Errorf("an insert into the open slot: %v", err)
 	}

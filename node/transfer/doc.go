@@ -14,8 +14,9 @@
 // # Interruptions
 //
 // A broken transfer continues at the first chunk that the receiver lacks, also after the receiver has
-// restarted. The donor keeps a set until it was not read for idleMost, or until it stops. Then the
-// receiver begins with another set, from the nearest donor that did not fail.
+// or the donor has restarted. The donor keeps a set until it was not read for idleMost, also across its own
+// restarts. When the set is gone, or the donor does not answer, the receiver begins with another set, from the
+// nearest donor that did not fail.
 //
 // # Bounds
 //

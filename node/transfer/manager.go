@@ -19,6 +19,8 @@ const RateDefault = 64 << 20
 const (
 	// lookEvery is how often the manager looks for replicas that need a copy.
 	lookEvery = 500 * time.Millisecond
+	// sweepEvery is how often it looks for parts of sets that nobody needs any more.
+	sweepEvery = 10 * time.Second
 	// idleMost is how long the donor keeps a set that nobody reads, and idleLeast how long it keeps
 	// one if another node waits for its place.
 	idleMost  = 10 * time.Minute
@@ -46,6 +48,8 @@ type Host interface {
 	// MayDonate returns the commit position of a replica that may be copied: it is in sync and not
 	// quarantined.
 	MayDonate(id rhumb.RangeID) (storage.Commit, error)
+	// Holds reports whether the node has a replica of a range. A range that was dropped, or moved away, has none.
+	Holds(id rhumb.RangeID) bool
 	// ReportDamage reports that a copy could not be read.
 	ReportDamage(id rhumb.RangeID)
 }
@@ -118,6 +122,8 @@ type Manager struct {
 	// inRate and outRate limit received and sent chunks, makeRate the reading for new sets.
 	inRate, outRate, makeRate bucket
 	closed                    bool
+	// swept is the time of the last sweep.
+	swept time.Duration
 	// busy counts the calls that use the engine.
 	busy int
 
@@ -139,8 +145,9 @@ type incoming struct {
 // outgoing is a set for another node. Manager.mu guards it; the export itself is immutable.
 type outgoing struct {
 	export *storage.Export
-	to     rhumb.NodeID
-	used   time.Duration
+	// to is the node that asked for the set, or rhumb.NoNode if an earlier start made it.
+	to   rhumb.NodeID
+	used time.Duration
 	// readers counts the reads in progress. A set that is dropped is closed by the last of them.
 	readers int
 	dropped bool
@@ -157,12 +164,30 @@ func New(cfg Config) *Manager {
 		in: map[rhumb.RangeID]*incoming{}, out: map[storage.SetID]*outgoing{}, errors: map[rhumb.RangeID]string{},
 		inRate: bucket{rate: float64(cfg.Rate)}, outRate: bucket{rate: float64(cfg.Rate)}, makeRate: bucket{rate: float64(cfg.Rate)}, ctx: ctx, cancel: cancel,
 	}
+	m.keepExports()
 	m.stop = m.rt.Every(lookEvery, false, m.look)
 	return m
 }
 
-// Close ends all transfers and waits until none uses the engine. Received chunks are kept for the
-// next start; sets for others are removed by it.
+// keepExports offers the sets that an earlier start of this node made. Their receivers ask for the next chunk, and
+// those that do not ask within idleMost need them no more.
+func (m *Manager) keepExports() {
+	for _, s := range m.cfg.Engine.Stores() {
+		for _, e := range s.Exports() {
+			// Another node had this directory, or this one had another number: nobody asks for the set.
+			if e.ID.Donor != m.cfg.Self.Node {
+				if err := e.Close(); err != nil {
+					m.log.Warn("the files of an old transfer were not removed", "set", e.ID.String(), "err", err)
+				}
+				continue
+			}
+			m.out[e.ID] = &outgoing{export: e, to: rhumb.NoNode, used: m.rt.Now()}
+		}
+	}
+}
+
+// Close ends all transfers and waits until none uses the engine. Received chunks, and complete sets for others, are
+// kept for the next start.
 func (m *Manager) Close() {
 	m.mu.Lock()
 	closed := m.closed
@@ -222,6 +247,51 @@ func (m *Manager) look() {
 			m.copyRange(s)
 		})
 	}
+	m.sweep()
+}
+
+// sweep removes the parts of sets for ranges that this node does not hold any more: their transfers were interrupted,
+// and nobody continues them.
+func (m *Manager) sweep() {
+	m.mu.Lock()
+	now := m.rt.Now()
+	due := !m.closed && now-m.swept >= sweepEvery
+	if due {
+		m.swept = now
+		m.busy++
+	}
+	m.mu.Unlock()
+	if !due {
+		return
+	}
+	m.rt.Go(func() {
+		defer m.leave()
+		for _, s := range m.cfg.Engine.Stores() {
+			var ids []rhumb.RangeID
+			sched.Block(m.rt, func() { ids = s.Installs() })
+			for _, id := range ids {
+				m.dropPart(s, id)
+			}
+		}
+	})
+}
+
+// dropPart removes the received part of a range that this node does not hold.
+func (m *Manager) dropPart(s *storage.Store, id rhumb.RangeID) {
+	m.mu.Lock()
+	// A transfer that is in progress finds out with its next chunk.
+	running := m.in[id] != nil
+	m.mu.Unlock()
+	if running || m.cfg.Host.Holds(id) {
+		return
+	}
+	var err error
+	sched.Block(m.rt, func() { err = s.DropInstall(id) })
+	if err != nil {
+		m.log.Warn("the received part of a removed range was not removed; it is tried again", "range", id.String(), "err", err)
+		return
+	}
+	m.m.abandoned.Inc()
 }
 
 // copyRange makes one attempt to copy a range.
@@ -334,6 +404,10 @@ func (m *Manager) fetch(donor rhumb.NodeID, in *storage.Install) error {
 				b = m.cfg.Probe.Chunk(chunk, b)
 			}
 			m.m.received.Add(float64(len(b)))
+			// Nothing ends a transfer of a range that was dropped meanwhile, and it may be large.
+			if !m.cfg.Host.Holds(in.ID.Range) {
+				return rhumb.Ef("transfer.fetch", rhumb.NotFound, "range %s is not on this node any more", in.ID.Range)
+			}
 			if err := in.Add(chunk, b); err != nil {
 				return err
 			}

@@ -63,14 +63,15 @@ func (m *Manager) findPlace(op rhumb.Op, from rhumb.NodeID, q Question) (*storag
 	defer m.mu.Unlock()
 	for _, id := range m.outSets() {
 		o := m.out[id]
-		if o.to != from || id.Range != q.Range {
+		if o.to != from && o.to != rhumb.NoNode || id.Range != q.Range {
 			continue
 		}
 		if o.export.Commit >= q.Least {
-			o.used = m.rt.Now()
+			o.to, o.used = from, m.rt.Now()
 			return &o.export.Set, 0, nil
 		}
-		// The receiver has outrun it.
+		// The receiver has outrun it. A set of an earlier start may have a reader that has not asked again yet: that
+		// one learns with its next question that the set is gone.
 		m.dropLocked(id)
 	}
 	if len(m.out)+m.opening >= outMost {

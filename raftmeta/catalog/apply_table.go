@@ -255,7 +255,10 @@ func (c OpenSlot) applyTo(t *tx) Result {
 		return refuse(op, rhumb.InvalidArgument, "%s has opened %d slots of class %s, not %d", c.Node, opened, c.Class, c.Opened)
 	case t.ranges.size >= rhumb.RangesMax:
 		return refuse(op, rhumb.TooLarge, "the cluster has %d ranges, which is the limit", t.ranges.size)
-	case len(c.Replicas) == 0 || c.Replicas[0] != c.Node:
+	// The metadata leader places the copies. While a node is away, it may find no place, which passes.
+	case len(c.Replicas) == 0:
+		return refuse(op, rhumb.Unavailable, "too few nodes are live for the copies of a new range of %s; retry when more are, or use another node", c.Node)
+	case c.Replicas[0] != c.Node:
 		return refuse(op, rhumb.InvalidArgument, "replicas %v do not begin with %s", c.Replicas, c.Node)
 	}
 	if err := t.checkReplicas(n.Region, class.Settings, c.Replicas); err != nil {

@@ -20,16 +20,7 @@ import (
 // A changed value should have the length of the
 // old one, because the size of a range is on record.
 func Plant(dir string, change func(key, value []byte) []byte) (n int, err error) {
-	db, err := pebble.Open(filepath.Join(dir, "data"), &pebble.Options{
-		// As in package storage: Pebble opens no table that another comparer wrote.
-		Comparer: &pebble.Comparer{
-			Name: keys.ComparerName, Compare: keys.Compare, Equal: keys.Equal, Split: keys.Split, AbbreviatedKey: keys.Abbreviate,
-			ComparePointSuffixes: keys.CompareSuffixes, CompareRangeSuffixes: keys.CompareSuffixes, Separator: keys.Separator,
-			Successor: keys.Successor, ImmediateSuccessor: keys.ImmediateSuccessor,
-			FormatKey: func(key []byte) fmt.Formatter { return plantedKey(key) },
-		},
-		FormatMajorVersion: pebble.FormatNewest, ErrorIfNotExists: true, DisableAutomaticCompactions: true,
-	})
+	db, err := pebble.Open(filepath.Join(dir, "data"), plantOptions())
 	if err != nil {
 		return 0, err
 	}
@@ -73,7 +64,49 @@ func Plant(dir string, change func(key, value []byte) []byte) (n int, err error)
 	return n, err
 }
 
+// plantOptions returns the options that open the database of a store.
+func plantOptions() *pebble.Options {
+	return &pebble.Options{
+		// As in package storage: Pebble opens no table that another comparer wrote.
+		Comparer: &pebble.Comparer{
+			Name: keys.ComparerName, Compare: keys.Compare, Equal: keys.Equal, Split: keys.Split, AbbreviatedKey: keys.Abbreviate,
+			ComparePointSuffixes: keys.CompareSuffixes, CompareRangeSuffixes: keys.CompareSuffixes, Separator: keys.Separator,
+			Successor: keys.Successor, ImmediateSuccessor: keys.ImmediateSuccessor,
+			FormatKey: func(key []byte) fmt.Formatter { return plantedKey(key) },
+		},
+		FormatMajorVersion: pebble.FormatNewest, ErrorIfNotExists: true, Logger: silent{}, DisableAutomaticCompactions: true,
+	}
+}
+
 // plantedKey formats a key in Pebble's messages.
 type plantedKey []byte
 
 func (k plantedKey) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, keys.Format(k)) }
+
+// Visit calls f with every key and value in the database of a closed store, as they are before compression. It
+// changes nothing.
+func Visit(dir string, f func(key, value []byte)) error {
+	o := plantOptions()
+	o.ReadOnly = true
+	db, err := pebble.Open(filepath.Join(dir, "data"), o)
+	if err != nil {
+		return err
+	}
+	it, err := db.NewIter(nil)
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		f(it.Key(), it.Value())
+	}
+	return errors.Join(it.Error(), it.Close(), db.Close())
+}
+
+// silent discards Pebble's notes about its logs.
+type silent struct{}
+
+func (silent) Infof(string, ...any)  {}
+func (silent) Errorf(string, ...any) {}
+func (silent) Fatalf(format string, args ...any) {
+	panic("storagetest: " + fmt.Sprintf(format, args...))
+}

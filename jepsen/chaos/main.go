@@ -1,0 +1,131 @@
+//go:build linux
+
+// Command chaos brings up a secured cluster on hosts of this machine, holds a load, does what faults do, and checks what clients saw.
+// It exits with 1 if a promise was broken, and with 3 if this machine cannot run hosts.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb/deploy/hosts"
+	"github.com/rhumbdb/rhumb/jepsen/local"
+)
+
+// Exit codes.
+const (
+	exitBroken      = 1
+	exitUnsupported = 3
+)
+
+var errBroken = errors.New("the run is not valid")
+
+func main() {
+	// Hosts run this program as their first process.
+	hosts.TakeRole()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := command().ExecuteContext(ctx)
+	switch {
+	case err == nil:
+	case errors.Is(err, errors.ErrUnsupported):
+		fmt.Fprintln(os.Stderr, "chaos: skipped:", err)
+		os.Exit(exitUnsupported)
+	default:
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(exitBroken)
+	}
+}
+
+// command returns the command line.
+func command() *cobra.Command {
+	var plan local.Plan
+	cfg := local.Config{Log: os.Stdout}
+	var dir, out string
+	var list bool
+	cmd := &cobra.Command{
+		Use:   "chaos",
+		Short: "Do what faults do to a cluster on hosts of this machine, and check what clients saw",
+		Example: `  make chaos
+  make chaos FAULTS=kill,cut DURATION=5m SEED=7
+  go run ./jepsen/chaos --regions eu,us,ap --duration 10m --out report`,
+		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if list {
+				local.List(os.Stdout)
+				return nil
+			}
+			if err := hosts.Supported(); err != nil {
+				return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+			}
+			return run(cmd.Context(), cfg, plan, dir, out)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&plan.Faults, "faults", nil, "faults to draw from (default: all)")
+	f.StringSliceVar(&plan.Workloads, "workloads", nil, "workloads (default: all)")
+	f.DurationVar(&plan.Duration, "duration", time.Minute, "how long faults are drawn")
+	f.DurationVar(&plan.Hold, "hold", 4*time.Second, "how long a fault lasts")
+	f.Uint64Var(&plan.Seed, "seed", 1, "seed of faults and operations")
+	f.IntVar(&plan.PerSecond, "rate", 500, "calls a second, of all workloads together")
+	f.StringSliceVar(&cfg.Regions, "regions", []string{"eu"}, "regions")
+	f.IntVar(&cfg.Nodes, "nodes", 3, "nodes in each region")
+	f.StringVar(&cfg.Memory, "memory", "256MiB", "memory of a node")
+	f.StringVar(&cfg.Binary, "binary", "", "program to test (default: built from this repository)")
+	f.StringVar(&dir, "dir", "", "where hosts keep their disks (default: a directory that is removed at the end)")
+	f.StringVar(&out, "out", "bin/chaos", "folder for the report and, if the run is not valid, the logs")
+	f.BoolVar(&list, "list", false, "list faults and workloads, and end")
+	return cmd
+}
+
+// run runs the plan on a cluster of its own and writes the report.
+func run(ctx context.Context, cfg local.Config, plan local.Plan, dir, out string) (err error) {
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "rhumb-chaos-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
+	cfg.Dir = dir
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("run it within the repository: %w", err)
+	}
+	source := string(root[:len(root)-1])
+	cfg.Units = filepath.Join(source, "deploy", "systemd")
+	if cfg.Binary == "" {
+		cfg.Binary = filepath.Join(dir, "rhumb")
+		build := exec.CommandContext(ctx, "go", "build", "-o", cfg.Binary, "./cmd/rhumb")
+		build.Dir = source
+		if text, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("go build: %w: %s", err, text)
+		}
+	}
+	c, err := local.Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	result, err := local.Run(ctx, c, plan)
+	if err != nil {
+		return errors.Join(err, c.KeepLogs(filepath.Join(out, "logs")))
+	}
+	if err := result.Save(out); err != nil {
+		return err
+	}
+	result.Print(io.MultiWriter(os.Stdout))
+	if len(result.Broken) > 0 {
+		return errors.Join(errBroken, c.KeepLogs(filepath.Join(out, "logs")))
+	}
+	return nil
+}

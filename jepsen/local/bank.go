@@ -1,0 +1,226 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// Accounts of the bank, and what each has in the beginning. All are in one range, because the part of their names before the slash is equal.
+const (
+	bankAccounts = 8
+	bankMoney    = 100
+)
+
+// bank is the workload that moves money between accounts in batches.
+type bank struct {
+	e *env
+
+	mu  sync.Mutex // guards the fields below
+	ops int
+	err error
+}
+
+// newBank starts the workload bank.
+func newBank(e *env) script { return &bank{e: e} }
+
+// accountNames returns the names of all accounts.
+func accountNames() (names [][]byte) {
+	for i := range bankAccounts {
+		names = append(names, fmt.Appendf(nil, "bank/%d", i))
+	}
+	return names
+}
+
+// accounts reads all accounts at one time. ok is false if the read was not answered or the accounts are not open yet.
+func (b *bank) accounts(ctx context.Context, c *caller) (money [bankAccounts]int, versions [bankAccounts]rhumb.Version, ok bool) {
+	at := c.record.now()
+	got, err := c.table.GetMany(ctx, accountNames(), client.GetOptions{Home: b.e.region})
+	c.record.add(at, err)
+	if err != nil {
+		return money, versions, false
+	}
+	for i, g := range got {
+		if g.Version.IsZero() {
+			return money, versions, false
+		}
+		money[i], _ = strconv.Atoi(opaque(g.Value))
+		versions[i] = g.Version
+	}
+	return money, versions, true
+}
+
+// write writes amounts into accounts in one batch.
+func (b *bank) write(ctx context.Context, c *caller, amounts map[int]int, conds map[int]rhumb.Condition) {
+	var batch []rhumb.Mutation
+	for i, name := range accountNames() {
+		if amount, ok := amounts[i]; ok {
+			batch = append(batch, rhumb.Mutation{
+				Kind: rhumb.Put, Table: c.table.Info().ID, Name: name, Cond: conds[i], Value: rhumb.EncodeOpaque(nil, []byte(strconv.Itoa(amount))),
+			})
+		}
+	}
+	at := c.record.now()
+	_, err := c.client.Batch(ctx, batch, client.BatchOptions{Home: b.e.region})
+	c.record.add(at, err)
+}
+
+// call moves money from one account to another, on the condition that neither has changed since all were read. The first calls open
+// the accounts.
+func (b *bank) call(ctx context.Context, c *caller) {
+	b.mu.Lock()
+	b.ops++
+	b.mu.Unlock()
+	money, versions, ok := b.accounts(ctx, c)
+	if !ok {
+		// Nobody has opened the accounts, or nobody knows: the condition decides.
+		amounts, conds := map[int]int{}, map[int]rhumb.Condition{}
+		for i := range bankAccounts {
+			amounts[i], conds[i] = bankMoney, rhumb.Condition{Kind: rhumb.IfAbsent}
+		}
+		b.write(ctx, c, amounts, conds)
+		return
+	}
+	if err := sumOf(money); err != nil {
+		b.mu.Lock()
+		b.err = err
+		b.mu.Unlock()
+	}
+	from, to := c.random.IntN(bankAccounts), c.random.IntN(bankAccounts)
+	if from == to || money[from] == 0 {
+		return
+	}
+	amount := 1 + c.random.IntN(money[from])
+	b.write(ctx, c, map[int]int{from: money[from] - amount, to: money[to] + amount}, map[int]rhumb.Condition{
+		from: {Kind: rhumb.IfVersion, Version: versions[from]}, to: {Kind: rhumb.IfVersion, Version: versions[to]},
+	})
+}
+
+// sumOf returns an error unless the accounts hold all the money together, and none has debts.
+func sumOf(money [bankAccounts]int) error {
+	sum := 0
+	for _, m := range money {
+		if m < 0 {
+			return fmt.Errorf("an account has debts: %v", money)
+		}
+		sum += m
+	}
+	if sum != bankAccounts*bankMoney {
+		return fmt.Errorf("the accounts hold %d, not %d: %v", sum, bankAccounts*bankMoney, money)
+	}
+	return nil
+}
+
+// check reads all accounts once more, when no fault and no caller is left.
+func (b *bank) check(ctx context.Context) Verdict {
+	v := Verdict{Operations: b.ops, Err: b.err}
+	if v.Err != nil {
+		return v
+	}
+	last := &caller{index: callersPerWorkload, table: b.e.tables[0], client: b.e.clients[0], record: b.e.record}
+	var money [bankAccounts]int
+	v.Err = eventually(ctx, func() error {
+		var ok bool
+		if money, _, ok = b.accounts(ctx, last); !ok {
+			return fmt.Errorf("the accounts cannot be read")
+		}
+		return nil
+	})
+	if v.Err == nil {
+		v.Err = sumOf(money)
+	}
+	return v
+}
+
+// batchKeys is the number of keys of a batch.
+const batchKeys = 4
+
+// batches is the workload that writes the same value to several keys at once.
+type batches struct {
+	e *env
+
+	mu   sync.Mutex // guards the fields below
+	last map[int]int
+	ops  int
+	err  error
+}
+
+// newBatch starts the workload batch.
+func newBatch(e *env) script { return &batches{e: e, last: map[int]int{}} }
+
+// batchNames returns the keys that one caller writes together.
+func batchNames(index int) (names [][]byte) {
+	for i := range batchKeys {
+		names = append(names, fmt.Appendf(nil, "b%d/%d", index, i))
+	}
+	return names
+}
+
+// call writes the keys of the caller, or reads those of anyone.
+func (b *batches) call(ctx context.Context, c *caller) {
+	b.mu.Lock()
+	b.ops++
+	b.mu.Unlock()
+	if c.random.IntN(2) == 0 {
+		index := c.random.IntN(callersPerWorkload)
+		b.mu.Lock()
+		least := b.last[index]
+		b.mu.Unlock()
+		if err := b.read(ctx, c, index, least); err != nil && rhumb.KindOf(err) == rhumb.Other {
+			b.mu.Lock()
+			b.err = err
+			b.mu.Unlock()
+		}
+		return
+	}
+	c.count++
+	var batch []rhumb.Mutation
+	for _, name := range batchNames(c.index) {
+		batch = append(batch, rhumb.Mutation{Kind: rhumb.Put, Table: c.table.Info().ID, Name: name, Value: rhumb.EncodeOpaque(nil, []byte(strconv.Itoa(c.count)))})
+	}
+	at := c.record.now()
+	_, err := c.client.Batch(ctx, batch, client.BatchOptions{Home: b.e.region})
+	c.record.add(at, err)
+	if err == nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.last[c.index] = c.count
+	}
+}
+
+// read reads the keys of a caller. An error that is not from the cluster says what is wrong with the answer.
+func (b *batches) read(ctx context.Context, c *caller, index, least int) error {
+	at := c.record.now()
+	got, err := c.table.GetMany(ctx, batchNames(index), client.GetOptions{Home: b.e.region})
+	c.record.add(at, err)
+	if err != nil {
+		return err
+	}
+	var values []int
+	for _, g := range got {
+		n, _ := strconv.Atoi(opaque(g.Value))
+		values = append(values, n)
+	}
+	for _, n := range values {
+		if n != values[0] || n < least {
+			return fmt.Errorf("a read of batch %d at %v returned %v; %d was acknowledged before", index, at, values, least)
+		}
+	}
+	return nil
+}
+
+// check reads the keys of each caller once more.
+func (b *batches) check(ctx context.Context) Verdict {
+	v := Verdict{Operations: b.ops, Err: b.err}
+	last := &caller{index: callersPerWorkload, table: b.e.tables[0], client: b.e.clients[0], record: b.e.record}
+	for index := range callersPerWorkload {
+		if v.Err == nil {
+			v.Err = eventually(ctx, func() error { return b.read(ctx, last, index, b.last[index]) })
+		}
+	}
+	return v
+}

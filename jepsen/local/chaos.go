@@ -1,0 +1,172 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Plan says what a run does.
+type Plan struct {
+	// Faults holds the names of the faults to draw from; empty means all that the cluster can bear.
+	Faults []string
+	// Workloads holds the names of the workloads; empty means all.
+	Workloads []string
+	// Duration is how long faults are drawn, and Hold how long each lasts.
+	Duration, Hold time.Duration
+	// Seed decides which faults follow each other and whom they hit, and the operations of the callers.
+	Seed uint64
+	// PerSecond bounds the calls of all workloads.
+	PerSecond int
+}
+
+// calm is the time between two faults, after the cluster is whole.
+const calm = time.Second
+
+// Result is what a run found.
+type Result struct {
+	Plan     Plan
+	Regions  []string
+	Nodes    int
+	Verdicts []Verdict
+	Windows  []Window
+	Calls    []Call
+	// Examples holds the text of the first error of each kind.
+	Examples map[rhumb.Kind]string
+	Length   time.Duration
+	// Broken says what is wrong, a line each. Empty means that the run is valid.
+	Broken []string
+}
+
+// chosen returns the faults to draw from, in the order of Faults.
+func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
+	var names []string
+	for _, f := range Faults() {
+		names = append(names, f.Name)
+		if !selected(p.Faults, f.Name) {
+			continue
+		}
+		// The loss of the only region is the loss of everything, which is another fault.
+		if f.Name == "region" && len(c.cfg.Regions) == 1 && len(p.Faults) == 0 {
+			continue
+		}
+		out = append(out, f)
+	}
+	for _, name := range p.Faults {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("unknown fault %q; the faults are %s", name, strings.Join(names, ", "))
+		}
+	}
+	for _, name := range p.Workloads {
+		if !slices.ContainsFunc(workloads(), func(w workload) bool { return w.name == name }) {
+			return nil, fmt.Errorf("unknown workload %q", name)
+		}
+	}
+	return out, nil
+}
+
+// Run holds a load against the cluster, draws faults from the seed, heals each, and checks what clients saw. An error means that the run
+// could not be done; what the run found wrong is in Result.Broken.
+func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
+	faults, err := p.chosen(c)
+	if err != nil {
+		return nil, err
+	}
+	record := newRecord()
+	l, err := startLoad(ctx, c, record, p.Seed, p.PerSecond, p.Workloads)
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes}
+	random := rand.New(rand.NewPCG(p.Seed, 0))
+	// The first faults are all faults once, so that a short run tries as many as it can.
+	order := random.Perm(len(faults))
+	for n := 0; record.now() < p.Duration; n++ {
+		if err := wait(ctx, calm); err != nil {
+			return nil, err
+		}
+		f := faults[random.IntN(len(faults))]
+		if n < len(order) {
+			f = faults[order[n]]
+		}
+		w, err := inflict(ctx, c, record, f, p.Hold, random)
+		c.Logf("%s", w)
+		record.windows = append(record.windows, w)
+		if err != nil {
+			r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %v", w.What, w.From.Seconds(), err))
+			// Nothing that follows would be comparable.
+			if !errors.Is(err, errNoEffect) {
+				break
+			}
+		}
+	}
+	c.Logf("checking what clients saw")
+	r.Verdicts = l.finish(ctx)
+	record.close()
+	r.Windows, r.Calls, r.Examples, r.Length = record.windows, record.calls, record.examples, record.now()
+	r.judge()
+	return r, nil
+}
+
+// inflict strikes, waits, heals, and waits until the cluster is whole.
+func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, hold time.Duration, random *rand.Rand) (w Window, err error) {
+	w = Window{Fault: f, What: f.Name, From: record.now()}
+	defer func() {
+		record.mu.Lock()
+		defer record.mu.Unlock()
+		w.Whole = record.now()
+		w.Gap, w.Key = longestGap(record.acks, w.From, w.Whole)
+	}()
+	s, err := f.strike(ctx, c, random)
+	if err != nil {
+		w.To = record.now()
+		return w, err
+	}
+	w.What = s.What
+	if err := wait(ctx, hold); err != nil {
+		return w, errors.Join(err, s.end(ctx, &w))
+	}
+	err = s.end(ctx, &w)
+	w.To = record.now()
+	return w, errors.Join(err, c.AwaitWhole(ctx, healWait))
+}
+
+// end heals a strike and keeps the evidence.
+func (s *Strike) end(ctx context.Context, w *Window) (err error) {
+	w.Evidence, err = s.heal(ctx)
+	return err
+}
+
+// judge adds what the histories and the gaps show.
+func (r *Result) judge() {
+	for _, v := range r.Verdicts {
+		if v.Err != nil {
+			r.Broken = append(r.Broken, fmt.Sprintf("workload %s: %v", v.Workload, v.Err))
+		}
+		if v.Operations == 0 {
+			r.Broken = append(r.Broken, fmt.Sprintf("workload %s: nothing was checked", v.Workload))
+		}
+	}
+	for _, w := range r.Windows {
+		if w.Fault.Gap > 0 && w.Gap > w.Fault.Gap {
+			r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %s had no service for %v, the bound is %v", w.What, w.From.Seconds(), w.Key, w.Gap.Round(time.Millisecond), w.Fault.Gap))
+		}
+	}
+	if len(r.Windows) == 0 {
+		r.Broken = append(r.Broken, "no fault was tried")
+	}
+}
+
+// Operations returns how many operations were checked.
+func (r *Result) Operations() (sum int) {
+	for _, v := range r.Verdicts {
+		sum += v.Operations
+	}
+	return sum
+}

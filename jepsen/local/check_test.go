@@ -1,0 +1,111 @@
+package local
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// TestCheckLists guards the check of lists with histories that must not pass.
+func TestCheckLists(t *testing.T) {
+	final := map[int][]string{0: {"a", "b", "c"}}
+	try := func(element string, o outcome) []*listTry {
+		return []*listTry{{element: element, outcome: o, answer: 2 * time.Second}}
+	}
+	read := func(at time.Duration, elements ...string) []listRead {
+		return []listRead{{elements: elements, began: at}}
+	}
+	for _, tt := range []struct {
+		name  string
+		final map[int][]string
+		tries []*listTry
+		reads []listRead
+		want  string // part of the error; empty means valid
+	}{
+		{"acknowledged and there", final, try("b", acked), nil, ""},
+		{"unknown and missing", final, try("x", unknown), nil, ""},
+		{"unknown and there", final, try("b", unknown), nil, ""},
+		{"read of a prefix", final, nil, read(0, "a", "b"), ""},
+		{"read of all that was acknowledged", final, try("b", acked), read(3*time.Second, "a", "b"), ""},
+		{"read that began before the answer", final, try("b", acked), read(time.Second, "a"), ""},
+		{"lost", final, try("x", acked), nil, "lost element x"},
+		{"refused and there", final, try("b", refused), nil, "which was refused"},
+		{"twice", map[int][]string{0: {"a", "a"}}, nil, nil, "twice"},
+		{"read of another order", final, nil, read(0, "b", "a"), "no prefix"},
+		{"read of what is gone", final, nil, read(0, "a", "b", "c", "d"), "no prefix"},
+		{"read of an old state", final, try("b", acked), read(3*time.Second, "a"), "element 2 was acknowledged before"},
+	} {
+		err := checkLists(tt.final, tt.tries, tt.reads)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+// TestJudge guards the check of sets and inserts.
+func TestJudge(t *testing.T) {
+	item := rhumb.Item{}
+	for _, tt := range []struct {
+		name  string
+		tried outcome
+		found map[string][]rhumb.Item
+		want  string
+	}{
+		{"acknowledged and there", acked, map[string][]rhumb.Item{"v": {item}}, ""},
+		{"unknown and missing", unknown, nil, ""},
+		{"refused and missing", refused, nil, ""},
+		{"lost", acked, nil, "lost"},
+		{"refused and there", refused, map[string][]rhumb.Item{"v": {item}}, "was refused"},
+		{"twice", unknown, map[string][]rhumb.Item{"v": {item, item}}, "2 times"},
+		{"from nobody", acked, map[string][]rhumb.Item{"v": {item}, "w": {item}}, "nobody wrote it"},
+	} {
+		s := &tries{outcomes: map[string]outcome{"v": tt.tried}}
+		err := s.judge(tt.found)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+// TestLongestGap guards the measurement of the time without service.
+func TestLongestGap(t *testing.T) {
+	second := func(at ...float64) (out []time.Duration) {
+		for _, s := range at {
+			out = append(out, time.Duration(s*float64(time.Second)))
+		}
+		return out
+	}
+	acks := map[string][]time.Duration{"steady": second(0.5, 1, 1.5, 2, 2.5, 3, 3.5), "late": second(0.5, 1, 3.2), "gone": second(0.5, 1)}
+	for _, tt := range []struct {
+		from, to float64
+		only     string
+		gap      float64
+	}{
+		{1, 3, "steady", 0.5},
+		{1.1, 3, "late", 2.2}, // the gap began before the fault was counted, and ended after it
+		{1, 3, "gone", 2},     // never served again: until the end
+		{3.3, 3.5, "late", 0.3},
+	} {
+		gap, key := longestGap(map[string][]time.Duration{tt.only: acks[tt.only]}, second(tt.from)[0], second(tt.to)[0])
+		if (gap-second(tt.gap)[0]).Abs() > time.Millisecond || key != tt.only {
+			t.Errorf("%s from %v to %v: %v of %q, want %v s", tt.only, tt.from, tt.to, gap, key, tt.gap)
+		}
+	}
+}
+
+// TestSumOf guards the check of the bank.
+func TestSumOf(t *testing.T) {
+	even := [bankAccounts]int{}
+	for i := range even {
+		even[i] = bankMoney
+	}
+	moved, lost, debt := even, even, even
+	moved[0], moved[1] = 0, 2*bankMoney
+	lost[0]--
+	debt[0], debt[1] = -1, 2*bankMoney+1
+	if sumOf(even) != nil || sumOf(moved) != nil || sumOf(lost) == nil || sumOf(debt) == nil {
+		t.Error(sumOf(even), sumOf(moved), sumOf(lost), sumOf(debt))
+	}
+}

@@ -1,0 +1,394 @@
+package local
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/deploy/hosts"
+)
+
+// Config describes a cluster.
+type Config struct {
+	// Dir holds the state of the hosts, their disks and logs. It must be empty or missing.
+	Dir string
+	// Binary is the program rhumb, and Units the folder with its systemd units.
+	Binary, Units string
+	// Regions holds the names of the regions, and Nodes the number of nodes in each. Nodes of a region are in zones of their own.
+	Regions []string
+	Nodes   int
+	// Memory is the memory of a node, as in its configuration.
+	Memory string
+	// Log receives what is done, a line each.
+	Log io.Writer
+}
+
+// Ports of a node and of the authority, on their own addresses. That of a node is the default of `rhumb start`.
+const (
+	portMain      = 7600
+	portAuthority = 7605
+)
+
+// Bounds of the time that a cluster takes to come up, and to be whole after a fault. The longest way back is that of an emptied disk, and of
+// a host that returns while another one is away.
+const (
+	bootWait = 2 * time.Minute
+	healWait = 2 * time.Minute
+	pollWait = 100 * time.Millisecond
+)
+
+// Node is a node of the cluster and its host.
+type Node struct {
+	Name, Region string
+	ID           rhumb.NodeID
+	Addr         netip.Addr
+
+	host *hosts.Host
+}
+
+// Cluster is a secured cluster on hosts of this machine.
+type Cluster struct {
+	cfg     Config
+	fleet   *hosts.Fleet
+	release func()
+	// nodes is in the order of the regions and names.
+	nodes []*Node
+	// operator administers the cluster.
+	operator *client.Client
+	// password is that of the user chaos, in a file.
+	password string
+
+	mu   sync.Mutex // guards the log
+	open []*client.Client
+}
+
+// userName is the user of the workloads, who may do everything with the data and nothing with the cluster.
+const userName = "chaos"
+
+// Start brings up a cluster. It needs root (hosts.Supported).
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
+	if err := hosts.Supported(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	c := &Cluster{cfg: cfg, password: filepath.Join(cfg.Dir, "password")}
+	var err error
+	if c.fleet, c.release, err = hosts.Open(filepath.Join(cfg.Dir, "hosts")); err != nil {
+		return nil, err
+	}
+	if err := c.boot(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// boot brings up the hosts, the authority, the nodes and the users.
+func (c *Cluster) boot(ctx context.Context) error {
+	specs := []hosts.Spec{{Name: "authority"}}
+	for _, region := range c.cfg.Regions {
+		for i := range c.cfg.Nodes {
+			specs = append(specs, hosts.Spec{Name: fmt.Sprintf("%s-%d", region, i+1), Region: region})
+		}
+	}
+	if err := c.fleet.Up(netip.Prefix{}, specs...); err != nil {
+		return err
+	}
+	if err := c.startAuthority(ctx); err != nil {
+		return err
+	}
+	for _, spec := range specs[1:] {
+		if err := c.startNode(ctx, spec); err != nil {
+			return fmt.Errorf("%s: %w", spec.Name, err)
+		}
+	}
+	if err := c.openOperator(ctx); err != nil {
+		return err
+	}
+	return c.addUser(ctx)
+}
+
+// Logf writes a line to the log of the run.
+func (c *Cluster) Logf(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, _ = fmt.Fprintf(c.cfg.Log, format+"\n", args...)
+}
+
+// authorityDir is the folder of the authority on its host.
+const authorityDir = "/var/lib/rhumb-authority"
+
+// asAuthority runs rhumb on the host of the authority, as its user.
+func (c *Cluster) asAuthority(ctx context.Context, args ...string) (string, error) {
+	h, err := c.fleet.Host("authority")
+	if err != nil {
+		return "", err
+	}
+	return h.Run(ctx, "setpriv", append([]string{"--reuid", "rhumb-authority", "--regid", "rhumb-authority", "--clear-groups", "rhumb"}, args...)...)
+}
+
+// startAuthority makes the authority of the cluster and serves it.
+func (c *Cluster) startAuthority(ctx context.Context) error {
+	h, err := c.fleet.Host("authority")
+	if err != nil {
+		return err
+	}
+	if err := h.Install(ctx, c.cfg.Binary, []string{filepath.Join(c.cfg.Units, "rhumb-authority.service")}); err != nil {
+		return err
+	}
+	if _, err := h.Run(ctx, "install", "-d", "-o", "rhumb-authority", "-g", "rhumb-authority", "-m", "0700", authorityDir); err != nil {
+		return err
+	}
+	advertise := fmt.Sprintf("%s:%d", h.Address(), portAuthority)
+	if _, err := c.asAuthority(ctx, "init", "--authority", authorityDir, "--advertise", advertise); err != nil {
+		return err
+	}
+	_, err = h.Run(ctx, "systemctl", "enable", "--now", "rhumb-authority")
+	return err
+}
+
+// restarts lets systemd restart a node as often as the faults need. The unit gives up after five starts within ten minutes.
+const restarts = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestartSec=1\n"
+
+// startNode starts a node on its host. The first node creates the cluster.
+func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
+	h, err := c.fleet.Host(spec.Name)
+	if err != nil {
+		return err
+	}
+	if err := h.Install(ctx, c.cfg.Binary, []string{filepath.Join(c.cfg.Units, "rhumb.service")}); err != nil {
+		return err
+	}
+	first, err := c.fleet.Host(c.cfg.Regions[0] + "-1")
+	if err != nil {
+		return err
+	}
+	zone := spec.Name[strings.LastIndexByte(spec.Name, '-')+1:]
+	// A node is reached by its address: hosts have no name service.
+	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [/var/lib/rhumb]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n",
+		spec.Region, zone, h.Address(), first.Address(), c.cfg.Memory)
+	order := []string{"token", "create", "--authority", authorityDir, "--node", spec.Name}
+	if len(c.nodes) == 0 {
+		order = append(order, "--founder")
+	}
+	token, err := c.asAuthority(ctx, order...)
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct{ path, owner, mode, text string }{
+		{"/etc/rhumb/rhumb.yaml", "root", "0644", settings},
+		{"/etc/rhumb/token", "rhumb", "0600", token},
+		{"/etc/systemd/system/rhumb.service.d/chaos.conf", "root", "0644", restarts},
+	} {
+		cmd := h.Command(ctx, "install", "-D", "-o", f.owner, "-m", f.mode, "/dev/stdin", f.path)
+		cmd.Stdin = strings.NewReader(f.text)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", f.path, err, out)
+		}
+	}
+	if _, err := h.Run(ctx, "systemctl", "enable", "--now", "rhumb"); err != nil {
+		return err
+	}
+	c.nodes = append(c.nodes, &Node{Name: spec.Name, Region: spec.Region, Addr: h.Address(), host: h})
+	c.Logf("%s runs at %s", spec.Name, h.Address())
+	return nil
+}
+
+// openOperator gets the certificate of an operator and connects with it.
+func (c *Cluster) openOperator(ctx context.Context) error {
+	if _, err := c.asAuthority(ctx, "authority", "operator", userName, "--authority", authorityDir, "--out", authorityDir+"/operator"); err != nil {
+		return err
+	}
+	h, err := c.fleet.Host("authority")
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(c.cfg.Dir, "operator")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, name := range []string{"operator.crt", "operator.key", "ca.crt"} {
+		if err := h.CopyOut(authorityDir+"/operator/"+name, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	tls := &client.TLS{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "operator.crt"), Key: filepath.Join(dir, "operator.key")}
+	c.operator, err = client.Open(ctx, client.Config{Addrs: c.addrs(), TLS: tls, ConnectTimeout: bootWait})
+	if err != nil {
+		return err
+	}
+	if err := c.AwaitWhole(ctx, bootWait); err != nil {
+		return err
+	}
+	for _, n := range c.operator.Nodes() {
+		for _, mine := range c.nodes {
+			if strings.HasPrefix(n.Addr, mine.Addr.String()+":") {
+				mine.ID = n.ID
+			}
+		}
+	}
+	return nil
+}
+
+// addUser creates the user of the workloads, with the right to read and write all tables.
+func (c *Cluster) addUser(ctx context.Context) error {
+	if err := os.WriteFile(c.password, []byte(rand.Text()+"\n"), 0o600); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"role", "create", userName},
+		{"grant", userName, "--table", "*", "--rights", "read,write,delete"},
+		{"user", "create", userName, "--role", userName, "--new-password-file", c.password},
+	} {
+		if out, err := c.Rhumb(ctx, args...); err != nil {
+			return fmt.Errorf("rhumb %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	return nil
+}
+
+// Rhumb runs a command of the operator and returns its output.
+func (c *Cluster) Rhumb(ctx context.Context, args ...string) (string, error) {
+	dir := filepath.Join(c.cfg.Dir, "operator")
+	for _, addr := range c.addrs() {
+		args = append(args, "--addr", addr)
+	}
+	args = append(args, "--ca", filepath.Join(dir, "ca.crt"), "--cert", filepath.Join(dir, "operator.crt"), "--key", filepath.Join(dir, "operator.key"))
+	cmd := exec.CommandContext(ctx, c.cfg.Binary, args...)
+	cmd.Env = []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// addrs returns the addresses of all nodes.
+func (c *Cluster) addrs() (addrs []string) {
+	for _, n := range c.nodes {
+		addrs = append(addrs, net.JoinHostPort(n.Addr.String(), fmt.Sprint(portMain)))
+	}
+	return addrs
+}
+
+// Open returns a client of the user of the workloads, in a region. Close closes it.
+func (c *Cluster) Open(ctx context.Context, region string) (*client.Client, error) {
+	opened, err := client.Open(ctx, client.Config{
+		Addrs: c.addrs(), From: region, User: userName, Password: client.PasswordFile(c.password), ConnectTimeout: bootWait,
+		TLS: &client.TLS{CA: filepath.Join(c.cfg.Dir, "operator", "ca.crt")},
+	})
+	if err == nil {
+		c.open = append(c.open, opened)
+	}
+	return opened, err
+}
+
+// Operator returns the client of the operator.
+func (c *Cluster) Operator() *client.Client { return c.operator }
+
+// Nodes returns the nodes.
+func (c *Cluster) Nodes() []*Node { return slices.Clone(c.nodes) }
+
+// whole returns an error unless all nodes are live and ready and every range has all of its copies in sync.
+func (c *Cluster) whole(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	live := 0
+	for _, s := range c.operator.Status(ctx) {
+		if s.Err != "" {
+			return fmt.Errorf("%s: %s", s.Node.Addr, s.Err)
+		}
+		if s.Node.State == rhumb.NodeLive && s.Ready {
+			live++
+		}
+	}
+	if live != len(c.nodes) {
+		return fmt.Errorf("%d of %d nodes are live and ready", live, len(c.nodes))
+	}
+	for _, r := range c.operator.Ranges() {
+		if len(r.InSync) < len(r.Replicas) {
+			return fmt.Errorf("range %s has %d of %d copies in sync", r.ID, len(r.InSync), len(r.Replicas))
+		}
+	}
+	return nil
+}
+
+// AwaitWhole waits until all nodes are live and ready and all copies are in sync.
+func (c *Cluster) AwaitWhole(ctx context.Context, most time.Duration) error {
+	deadline := time.Now().Add(most)
+	for {
+		err := c.whole(ctx)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the cluster is not whole after %v: %w", most, err)
+		}
+		if err := wait(ctx, pollWait); err != nil {
+			return err
+		}
+	}
+}
+
+// wait waits for a time, or until the context ends.
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// life returns the life of a node in the metadata.
+func (c *Cluster) life(id rhumb.NodeID) rhumb.BootSeq {
+	for _, n := range c.operator.Nodes() {
+		if n.ID == id {
+			return n.Boot
+		}
+	}
+	return 0
+}
+
+// Close ends the clients and removes the hosts with their disks and logs; KeepLogs copies the logs before.
+func (c *Cluster) Close() error {
+	for _, o := range c.open {
+		o.Close()
+	}
+	if c.operator != nil {
+		c.operator.Close()
+	}
+	err := c.fleet.Destroy()
+	c.release()
+	return err
+}
+
+// KeepLogs copies the logs of all hosts to a folder.
+func (c *Cluster) KeepLogs(to string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	for _, n := range c.nodes {
+		text, err := os.ReadFile(n.host.LogFile("rhumb"))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, n.Name+".log"), text, 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

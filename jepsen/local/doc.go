@@ -1,0 +1,16 @@
+// Package local runs Rhumb on hosts of this machine, does what faults do, and checks what clients saw.
+//
+// A host is a network namespace with its own address, processes and files (package deploy/hosts). The cluster is brought up as
+// docs/operations describes it: an authority, tokens, TLS, a user with a password and a role. Clients run outside of the hosts.
+//
+//	cluster.go   brings the cluster up and says whether it is whole
+//	fault.go     the faults that need nothing but signals and files
+//	links.go     the faults of links, by the packet filters of the hosts
+//	record.go    when each call began and ended, for the pictures and the time without service
+//	load.go      the workloads; each checks its own history
+//	chaos.go     draws faults from a seed, and judges
+//	report.go    the picture and the text
+//
+// A fault that had no effect fails the run: a run without faults proves nothing. Each fault therefore returns evidence, such as the
+// packets that a filter dropped or the process that is gone.
+package local

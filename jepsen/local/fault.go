@@ -1,0 +1,328 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Strike is a fault in progress.
+type Strike struct {
+	// What names the fault and those it hit.
+	What string
+	// Dead is set if nodes cannot answer, so that others may take over.
+	Dead bool
+	// heal ends the fault and returns evidence that it had an effect, or an error if it had none.
+	heal func(ctx context.Context) (evidence string, err error)
+}
+
+// Fault is a kind of fault.
+type Fault struct {
+	// Name selects the fault on the command line. ID is its name in the list of faults in jepsen/README.md.
+	Name, ID string
+	// Doc says what the fault does.
+	Doc string
+	// Gap bounds the time during which a key has no service. 0 means that the fault has no bound: no majority is left, or a person has to act.
+	Gap time.Duration
+	// strike begins the fault.
+	strike func(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error)
+}
+
+// Bounds of the time without service. A failover in one region takes at most 2 s; for faults that look like a slow node, half a second more,
+// and the pause of the clients before they try again.
+const (
+	gapNone     = time.Second
+	gapFailover = 2500 * time.Millisecond
+	gapSlow     = 3 * time.Second
+)
+
+// Faults returns all faults, in the order of the documentation.
+func Faults() []Fault {
+	return append([]Fault{
+		{"kill", "F1", "kill -9 of one node; systemd restarts it", gapFailover, strikeKill},
+		{"power", "F1", "power cut of one host, which stays down until the fault ends", gapFailover, strikePower},
+		{"pause", "F3", "SIGSTOP of one node", gapSlow, strikePause},
+		{"kill-all", "F6", "kill -9 of all nodes at once", 0, strikeKillAll},
+		{"region", "F55", "power cut of all hosts of one region", 0, strikeRegion},
+		{"empty", "F36", "one disk is replaced by an empty one", gapFailover, strikeEmpty},
+		{"roll-back", "F37", "one disk goes back to its state of some seconds before", gapFailover, strikeRollBack},
+		{"torn", "F31", "the end of the log of a killed node is missing", gapFailover, strikeTorn},
+		{"flip", "F32", "one bit in the log of a killed node changes", gapFailover, strikeFlip},
+	}, linkFaults()...)
+}
+
+// errNoEffect is the cause of all errors about faults that did nothing.
+var errNoEffect = errors.New("the fault had no effect")
+
+// draw returns a random node.
+func draw(c *Cluster, random *rand.Rand) *Node { return c.nodes[random.IntN(len(c.nodes))] }
+
+// signal sends a signal to the node on a host.
+func (n *Node) signal(ctx context.Context, name string) error {
+	_, err := n.host.Run(ctx, "systemctl", "kill", "-s", name, "rhumb")
+	return err
+}
+
+// awaitLife waits until the nodes are in newer lives, which proves that their processes ended.
+func (c *Cluster) awaitLife(ctx context.Context, before map[*Node]rhumb.BootSeq) (evidence string, err error) {
+	deadline := time.Now().Add(healWait)
+	var lives []string
+	for n, life := range before {
+		for c.life(n.ID) <= life {
+			if time.Now().After(deadline) {
+				return "", fmt.Errorf("%w: %s is still in life %d", errNoEffect, n.Name, life)
+			}
+			if err := wait(ctx, pollWait); err != nil {
+				return "", err
+			}
+		}
+		lives = append(lives, fmt.Sprintf("%s is in life %d", n.Name, c.life(n.ID)))
+	}
+	return strings.Join(lives, ", "), nil
+}
+
+// lives returns the lives of nodes.
+func (c *Cluster) lives(nodes ...*Node) map[*Node]rhumb.BootSeq {
+	out := map[*Node]rhumb.BootSeq{}
+	for _, n := range nodes {
+		out[n] = c.life(n.ID)
+	}
+	return out
+}
+
+// strikeKill kills the process of one node. systemd restarts it after a second, so the node is back before the fault ends and the
+// others may have taken over meanwhile.
+func strikeKill(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	n := draw(c, random)
+	before := c.lives(n)
+	if err := n.signal(ctx, "KILL"); err != nil {
+		return nil, err
+	}
+	return &Strike{What: "kill " + n.Name, Dead: true, heal: func(ctx context.Context) (string, error) { return c.awaitLife(ctx, before) }}, nil
+}
+
+// strikeKillAll kills all processes within some milliseconds of each other. No node is left to take over, so service returns when
+// systemd has restarted enough of them.
+func strikeKillAll(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, error) {
+	before := c.lives(c.nodes...)
+	for _, n := range c.nodes {
+		if err := n.signal(ctx, "KILL"); err != nil {
+			return nil, err
+		}
+	}
+	return &Strike{What: "kill-all", Dead: true, heal: func(ctx context.Context) (string, error) { return c.awaitLife(ctx, before) }}, nil
+}
+
+// cutPower ends all processes of hosts, and starts the hosts again when the strike ends.
+func cutPower(c *Cluster, what string, nodes ...*Node) (*Strike, error) {
+	before := c.lives(nodes...)
+	for _, n := range nodes {
+		if err := n.host.Kill(); err != nil {
+			return nil, err
+		}
+	}
+	return &Strike{What: what, Dead: true, heal: func(ctx context.Context) (string, error) {
+		for _, n := range nodes {
+			if err := n.host.Start(); err != nil {
+				return "", err
+			}
+		}
+		return c.awaitLife(ctx, before)
+	}}, nil
+}
+
+// strikePower cuts the power of one host. Unlike kill, the node stays away for as long as the fault lasts, and its memory is lost:
+// the folders /run, /tmp and /dev/shm are empty afterwards.
+func strikePower(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	n := draw(c, random)
+	return cutPower(c, "power "+n.Name, n)
+}
+
+// strikeRegion cuts the power of every host of one region. Tables that live in this region only have no service meanwhile, and no
+// bound is checked.
+func strikeRegion(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	region := c.cfg.Regions[random.IntN(len(c.cfg.Regions))]
+	var all []*Node
+	for _, n := range c.nodes {
+		if n.Region == region {
+			all = append(all, n)
+		}
+	}
+	return cutPower(c, "region "+region, all...)
+}
+
+// strikePause stops a process with SIGSTOP. Its connections stay open, so others notice only that it is silent. When the process goes
+// on, it does not know that time has passed, and must not answer from a lease that ended.
+func strikePause(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	n := draw(c, random)
+	if err := n.signal(ctx, "STOP"); err != nil {
+		return nil, err
+	}
+	return &Strike{What: "pause " + n.Name, Dead: true, heal: func(ctx context.Context) (string, error) {
+		// State T in the list of processes is the evidence.
+		out, err := n.host.Run(ctx, "ps", "-C", "rhumb", "-o", "stat=")
+		if err == nil && !strings.Contains(out, "T") {
+			err = fmt.Errorf("%w: the state of the process is %q", errNoEffect, strings.TrimSpace(out))
+		}
+		return "the process was stopped", errors.Join(err, n.signal(ctx, "CONT"))
+	}}, nil
+}
+
+// dataDir is the folder of a node's data on its host.
+const dataDir = "/var/lib/rhumb"
+
+// strikeDisk stops a node without warning, changes its disk and starts it again.
+func strikeDisk(ctx context.Context, c *Cluster, n *Node, what string, change func(ctx context.Context) (evidence string, err error)) (*Strike, error) {
+	before := c.lives(n)
+	// A host without power, so that systemd does not restart the node meanwhile.
+	if err := n.host.Kill(); err != nil {
+		return nil, err
+	}
+	changed, err := change(ctx)
+	if err != nil {
+		return nil, errors.Join(err, n.host.Start())
+	}
+	return &Strike{What: what + " " + n.Name, Dead: true, heal: func(ctx context.Context) (string, error) {
+		if err := n.host.Start(); err != nil {
+			return "", err
+		}
+		lived, err := c.awaitLife(ctx, before)
+		return changed + "; " + lived, err
+	}}, nil
+}
+
+// disk returns the folder of this machine with the disk of a node.
+func (n *Node) disk() string { return n.host.DataDir(dataDir) }
+
+// keptOnDisk is what a new disk of a host has: the certificate of the node. Without it, the node would be a stranger who needs a token.
+const keptOnDisk = "identity"
+
+// strikeEmpty replaces the disk of a node by an empty one. The node must notice that it has forgotten its promises, and copy all of
+// its ranges from the others.
+func strikeEmpty(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	n := draw(c, random)
+	return strikeDisk(ctx, c, n, "empty", func(context.Context) (string, error) {
+		entries, err := os.ReadDir(n.disk())
+		if err != nil {
+			return "", err
+		}
+		var removed []string
+		for _, e := range entries {
+			if e.Name() == keptOnDisk {
+				continue
+			}
+			if err := os.RemoveAll(filepath.Join(n.disk(), e.Name())); err != nil {
+				return "", err
+			}
+			removed = append(removed, e.Name())
+		}
+		if len(removed) == 0 {
+			return "", fmt.Errorf("%w: %s has no data", errNoEffect, n.disk())
+		}
+		return "removed " + strings.Join(removed, ", "), nil
+	})
+}
+
+// rollBackBy is how long a disk runs after its image was taken.
+const rollBackBy = 3 * time.Second
+
+// strikeRollBack takes an image of a disk, lets the node run on, and puts the image back, as the restart of a virtual machine from an image
+// does. The node is down for both moments, because a copy of a running disk would be torn too.
+func strikeRollBack(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	n := draw(c, random)
+	image := filepath.Join(c.cfg.Dir, "image-"+n.Name)
+	taken, err := strikeDisk(ctx, c, n, "image", func(ctx context.Context) (string, error) { return "", copyTree(ctx, n.disk(), image) })
+	if err != nil {
+		return nil, err
+	}
+	if _, err := taken.heal(ctx); err != nil {
+		return nil, err
+	}
+	// Without all copies in sync, the roll-back would be a second fault beside the first.
+	if err := c.AwaitWhole(ctx, healWait); err != nil {
+		return nil, err
+	}
+	if err := wait(ctx, rollBackBy); err != nil {
+		return nil, err
+	}
+	return strikeDisk(ctx, c, n, "roll-back", func(ctx context.Context) (string, error) {
+		if err := os.RemoveAll(n.disk() + "/data"); err != nil {
+			return "", err
+		}
+		if err := copyTree(ctx, image+"/data", n.disk()+"/data"); err != nil {
+			return "", err
+		}
+		return "the data is that of before", os.RemoveAll(image)
+	})
+}
+
+// copyTree copies a folder with its owners, which are those of the users of a host.
+func copyTree(ctx context.Context, from, to string) error {
+	if out, err := exec.CommandContext(ctx, "cp", "-a", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// largestLog returns the largest log in the store of a node, and the length of what is written in it.
+func (n *Node) largestLog() (name string, text []byte, used int, err error) {
+	logs, err := filepath.Glob(filepath.Join(n.disk(), "data", "*.log"))
+	if err != nil {
+		return "", nil, 0, err
+	}
+	for _, log := range logs {
+		b, err := os.ReadFile(log)
+		if err != nil {
+			return "", nil, 0, err
+		}
+		if len(b) > len(text) {
+			name, text = log, b
+		}
+	}
+	for used = len(text); used > 0 && text[used-1] == 0; used-- { // logs are recycled and may end in zeros
+	}
+	if used < 2 {
+		return "", nil, 0, fmt.Errorf("%w: %s has no log", errNoEffect, n.Name)
+	}
+	return name, text, used, nil
+}
+
+// tornMost bounds how much of the end of a log is lost: what a disk holds in its cache.
+const tornMost = 64 << 10
+
+// strikeTorn removes the end of the log of a killed node, as a disk does that had not written all of its cache. Entries of
+// acknowledged writes are among them, and the other copies must supply these.
+func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	n := draw(c, random)
+	return strikeDisk(ctx, c, n, "torn", func(context.Context) (string, error) {
+		name, text, used, err := n.largestLog()
+		if err != nil {
+			return "", err
+		}
+		lost := 1 + random.IntN(min(used-1, tornMost))
+		return fmt.Sprintf("%d bytes at the end of %s lost", lost, filepath.Base(name)), os.WriteFile(name, text[:used-lost], 0o600)
+	})
+}
+
+// strikeFlip changes one bit of the log of a killed node. The checksum of the entry must show it. The node may not serve what it read,
+// and may not take the damage for the end of an interrupted write.
+func strikeFlip(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	n := draw(c, random)
+	return strikeDisk(ctx, c, n, "flip", func(context.Context) (string, error) {
+		name, text, used, err := n.largestLog()
+		if err != nil {
+			return "", err
+		}
+		at := random.IntN(used)
+		text[at] ^= 1 << random.IntN(8)
+		return fmt.Sprintf("a bit of byte %d of %s changed", at, filepath.Base(name)), os.WriteFile(name, text, 0o600)
+	})
+}

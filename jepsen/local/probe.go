@@ -1,0 +1,64 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// probe writes growing numbers to one key for each caller. The numbers make a lost write visible: the key never goes back.
+type probe struct {
+	e *env
+
+	mu   sync.Mutex // guards the fields below
+	last map[string]probed
+	ops  int
+}
+
+// probed is what the caller of a key knows of it.
+type probed struct{ acked, tried int }
+
+// newProbe starts the workload probe.
+func newProbe(e *env) script { return &probe{e: e, last: map[string]probed{}} }
+
+// call writes the next number to the caller's own key. Only this caller writes the key, so the numbers in it grow.
+func (p *probe) call(ctx context.Context, c *caller) {
+	name := fmt.Sprintf("probe-%d", c.index)
+	c.count++
+	p.mu.Lock()
+	p.ops++
+	state := p.last[name]
+	state.tried = c.count
+	p.last[name] = state
+	p.mu.Unlock()
+	if c.put(ctx, name, fmt.Sprint(c.count), rhumb.Condition{}, p.e.region) != acked {
+		return
+	}
+	p.e.record.ack(name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state = p.last[name]
+	state.acked = c.count
+	p.last[name] = state
+}
+
+// check reads each key. It must hold a number between the last that was acknowledged and the last that was tried.
+func (p *probe) check(ctx context.Context) Verdict {
+	v := Verdict{Operations: p.ops}
+	for name, state := range p.last {
+		text, _, err := p.e.finalText(ctx, name, p.e.region)
+		if err != nil {
+			v.Err = err
+			return v
+		}
+		var got int
+		_, _ = fmt.Sscan(text, &got)
+		if got < state.acked || got > state.tried {
+			v.Err = fmt.Errorf("%s holds %d, but %d was acknowledged and %d was the last try", name, got, state.acked, state.tried)
+			return v
+		}
+	}
+	return v
+}

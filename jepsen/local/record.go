@@ -1,0 +1,112 @@
+package local
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Call is one call of a workload, for the picture.
+type Call struct {
+	// At and Took are when the call began after the start of the run, and how long it lasted.
+	At, Took time.Duration
+	// OK is set if the call was answered. That a record is missing or a condition does not hold is an answer.
+	OK bool
+	// Kind is the kind of the error otherwise.
+	Kind rhumb.Kind
+}
+
+// Window is a fault as it happened.
+type Window struct {
+	Fault    Fault
+	What     string
+	Evidence string
+	// From and To bound the fault; Whole is when all copies were in sync again.
+	From, To, Whole time.Duration
+	// Gap is the longest time without an acknowledged write to a key that began within the fault or the time until the cluster was whole, and
+	// Key the key.
+	Gap time.Duration
+	Key string
+}
+
+// Record is what happened in a run.
+type Record struct {
+	begin time.Time
+
+	mu      sync.Mutex // guards the fields below
+	calls   []Call
+	acks    map[string][]time.Duration // of the keys of the probe, in order
+	windows []Window
+	// examples holds the text of the first error of each kind.
+	examples map[rhumb.Kind]string
+}
+
+// newRecord returns an empty record that begins now.
+func newRecord() *Record {
+	return &Record{begin: time.Now(), acks: map[string][]time.Duration{}, examples: map[rhumb.Kind]string{}}
+}
+
+// now returns the time since the start of the run.
+func (r *Record) now() time.Duration { return time.Since(r.begin) }
+
+// add records a call that began at a time.
+func (r *Record) add(at time.Duration, err error) {
+	kind := rhumb.KindOf(err)
+	ok := err == nil || kind == rhumb.NotFound || kind == rhumb.ConditionFailed || kind == rhumb.AlreadyExists
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !ok && r.examples[kind] == "" {
+		r.examples[kind] = err.Error()
+	}
+	r.calls = append(r.calls, Call{At: at, Took: r.now() - at, OK: ok, Kind: kind})
+}
+
+// ack records an acknowledged write of the probe.
+func (r *Record) ack(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.acks[key] = append(r.acks[key], r.now())
+}
+
+// longestGap returns the longest time between two acknowledged writes to a key that overlaps the time from from to to. A key that was never
+// served again has a gap until to.
+func longestGap(acks map[string][]time.Duration, from, to time.Duration) (gap time.Duration, key string) {
+	keys := make([]string, 0, len(acks))
+	for k := range acks {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		last := time.Duration(0)
+		for _, at := range append(slices.Clone(acks[k]), max(to, last)) {
+			if at > from && last < to && at-last > gap {
+				gap, key = at-last, k
+			}
+			last = at
+		}
+	}
+	return gap, key
+}
+
+// close completes the windows of the faults.
+func (r *Record) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.windows {
+		w := &r.windows[i]
+		w.Gap, w.Key = longestGap(r.acks, w.From, w.Whole)
+	}
+}
+
+// String describes a window in one line.
+func (w Window) String() string {
+	bound := "no bound"
+	if w.Fault.Gap > 0 {
+		bound = "bound " + w.Fault.Gap.String()
+	}
+	return fmt.Sprintf("%6.1f s  %-4s %-28s %5.1f s, whole after %5.1f s, longest gap %6.3f s (%s): %s",
+		w.From.Seconds(), w.Fault.ID, w.What, (w.To - w.From).Seconds(), (w.Whole - w.To).Seconds(), w.Gap.Seconds(), bound, w.Evidence)
+}

@@ -1,0 +1,76 @@
+package local
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// List prints the faults and the workloads.
+func List(w io.Writer) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "fault\tid\tlongest time without service\twhat it does")
+	for _, f := range Faults() {
+		bound := "no bound"
+		if f.Gap > 0 {
+			bound = f.Gap.String()
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", f.Name, f.ID, bound, f.Doc)
+	}
+	fmt.Fprintln(t, "\nworkload\t\t\twhat it does, and what is checked")
+	for _, w := range workloads() {
+		fmt.Fprintf(t, "%s\t\t\t%s\n", w.name, w.doc)
+	}
+	_ = t.Flush()
+}
+
+// Print prints the result for people.
+func (r *Result) Print(w io.Writer) {
+	failed := map[rhumb.Kind]int{}
+	for _, c := range r.Calls {
+		if !c.OK {
+			failed[c.Kind]++
+		}
+	}
+	fmt.Fprintf(w, "\nseed %d, %d regions of %d nodes, %.0f s, %d calls\n", r.Plan.Seed, len(r.Regions), r.Nodes, r.Length.Seconds(), len(r.Calls))
+	for _, kind := range slices.Sorted(maps.Keys(failed)) {
+		fmt.Fprintf(w, "  %d failed as %s, such as: %s\n", failed[kind], kind, r.Examples[kind])
+	}
+	fmt.Fprintln(w)
+	for _, win := range r.Windows {
+		fmt.Fprintln(w, win)
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, v := range r.Verdicts {
+		verdict := "valid"
+		if v.Err != nil {
+			verdict = "NOT VALID"
+		}
+		fmt.Fprintf(t, "%s\t%d operations\t%s\t%s\n", v.Workload, v.Operations, verdict, v.Text)
+	}
+	_ = t.Flush()
+	fmt.Fprintf(w, "\n%d operations were checked", r.Operations())
+	if len(r.Broken) == 0 {
+		fmt.Fprintln(w, "; everything is valid")
+		return
+	}
+	fmt.Fprintf(w, "; not valid:\n  %s\n", strings.Join(r.Broken, "\n  "))
+}
+
+// Save writes the text of the result into a folder.
+func (r *Result) Save(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var text strings.Builder
+	r.Print(&text)
+	return os.WriteFile(filepath.Join(dir, "report.txt"), []byte(text.String()), 0o644)
+}

@@ -1,0 +1,234 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// tries holds what callers tried to write, by value.
+type tries struct {
+	mu       sync.Mutex // guards the fields below
+	outcomes map[string]outcome
+	ops      int
+}
+
+// set records a try. It is unknown until it is answered.
+func (t *tries) set(value string, o outcome) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.outcomes[value] = o
+	t.ops++
+}
+
+// ackedNow returns the values that are acknowledged by now.
+func (t *tries) ackedNow() map[string]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := map[string]bool{}
+	for value, o := range t.outcomes {
+		if o == acked {
+			out[value] = true
+		}
+	}
+	return out
+}
+
+// judge returns an error unless found holds each acknowledged value once, no refused one, and none that nobody wrote.
+func (t *tries) judge(found map[string][]rhumb.Item) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lost, first := 0, ""
+	for value, o := range t.outcomes {
+		switch items := found[value]; {
+		case o == acked && len(items) == 0:
+			lost, first = lost+1, value
+		case o == refused && len(items) > 0:
+			return fmt.Errorf("%s was refused, and is there as %s", value, items[0].Key)
+		case len(items) > 1:
+			return fmt.Errorf("%s is there %d times, as %s of version %v and %s of version %v", value, len(items),
+				items[0].Key, items[0].Version, items[1].Key, items[1].Version)
+		}
+	}
+	if lost > 0 {
+		return fmt.Errorf("%d acknowledged values are lost, %s among them", lost, first)
+	}
+	for value := range found {
+		if _, ok := t.outcomes[value]; !ok {
+			return fmt.Errorf("%s is there, and nobody wrote it", value)
+		}
+	}
+	return nil
+}
+
+// text counts the outcomes.
+func (t *tries) text() string {
+	n := map[outcome]int{}
+	for o := range maps.Values(t.outcomes) {
+		n[o]++
+	}
+	return fmt.Sprintf("%d acknowledged, %d refused, %d unknown", n[acked], n[refused], n[unknown])
+}
+
+// set is the workload that adds names, and scans all of them meanwhile.
+type set struct {
+	e *env
+	tries
+	scanErr error
+}
+
+// newSet starts the workload set.
+func newSet(e *env) script { return &set{e: e, tries: tries{outcomes: map[string]outcome{}}} }
+
+// scanShare is one scan for so many writes. A scan reads everything that was written.
+const scanShare = 50
+
+// call adds a name that nobody has used, or scans.
+func (s *set) call(ctx context.Context, c *caller) {
+	if c.random.IntN(scanShare) == 0 {
+		s.scan(ctx, c)
+		return
+	}
+	name := c.unique()
+	s.set(name, unknown)
+	s.set(name, c.put(ctx, name, name, rhumb.Condition{Kind: rhumb.IfAbsent}, s.e.region))
+}
+
+// scan reads the whole table. A scan that was answered has all names that were acknowledged before it began.
+func (s *set) scan(ctx context.Context, c *caller) {
+	want, at := s.ackedNow(), c.record.now()
+	for item, err := range c.table.Scan(ctx, client.ScanOptions{}) {
+		if err != nil {
+			c.record.add(at, err)
+			return
+		}
+		delete(want, opaque(item.Value))
+	}
+	c.record.add(at, nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ops++
+	for name := range want {
+		s.scanErr = fmt.Errorf("a scan that began at %v lacks %d acknowledged names, %s among them", at, len(want), name)
+		return
+	}
+}
+
+// check compares the tries with the names in the table.
+func (s *set) check(ctx context.Context) Verdict {
+	return s.verdict(ctx, s.e, s.scanErr)
+}
+
+// verdict compares the tries with what is in the table.
+func (t *tries) verdict(ctx context.Context, e *env, earlier error) Verdict {
+	v := Verdict{Operations: t.ops, Text: t.text(), Err: earlier}
+	if v.Err != nil {
+		return v
+	}
+	items, err := e.finalScan(ctx)
+	if err != nil {
+		v.Err = err
+		return v
+	}
+	found := map[string][]rhumb.Item{}
+	for _, item := range items {
+		found[opaque(item.Value)] = append(found[opaque(item.Value)], item)
+	}
+	v.Err = t.judge(found)
+	return v
+}
+
+// insert is the workload whose names the server chooses. A call that is sent again must not insert twice.
+type insert struct {
+	e *env
+	tries
+}
+
+// newInsert starts the workload insert.
+func newInsert(e *env) script { return &insert{e: e, tries: tries{outcomes: map[string]outcome{}}} }
+
+// call inserts a value that nobody else writes. The value identifies the call, because the server chooses the name.
+func (s *insert) call(ctx context.Context, c *caller) {
+	value := c.unique()
+	s.set(value, unknown)
+	at := c.record.now()
+	_, err := c.table.Insert(ctx, []byte(value), client.InsertOptions{})
+	c.record.add(at, err)
+	s.set(value, outcomeOf(err))
+}
+
+// check compares the tries with the values in the table. A value that is there twice was inserted by two attempts of one call.
+func (s *insert) check(ctx context.Context) Verdict { return s.verdict(ctx, s.e, nil) }
+
+// create is the workload in which callers of all regions create the same name.
+type create struct {
+	e *env
+
+	mu    sync.Mutex // guards names
+	names map[string]*creation
+	ops   int
+}
+
+// creation is what callers tried with one name.
+type creation struct {
+	winners []string            // whose creation was acknowledged
+	values  map[string]struct{} // of all who tried
+}
+
+// newCreate starts the workload create.
+func newCreate(e *env) script { return &create{e: e, names: map[string]*creation{}} }
+
+// call creates the next name. Callers of all regions do so at about the same time.
+func (s *create) call(ctx context.Context, c *caller) {
+	// All callers count alike, so that they meet at the same names.
+	value := c.unique()
+	name := fmt.Sprintf("new-%d", c.count)
+	s.mu.Lock()
+	at := s.names[name]
+	if at == nil {
+		at = &creation{values: map[string]struct{}{}}
+		s.names[name] = at
+	}
+	at.values[value] = struct{}{}
+	s.ops++
+	s.mu.Unlock()
+	// Without a home, the name gets that of the region of the first caller.
+	out := c.put(ctx, name, value, rhumb.Condition{Kind: rhumb.IfAbsent}, "")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if out == acked {
+		at.winners = append(at.winners, value)
+	}
+}
+
+// check reads each name. In one region, exactly one creation may be acknowledged. Regions do not agree on names: each may have a record
+// of that name, and client.Table.Duplicates finds them.
+func (s *create) check(ctx context.Context) Verdict {
+	v := Verdict{Operations: s.ops, Text: fmt.Sprintf("%d names", len(s.names))}
+	for name, at := range s.names {
+		if len(s.e.tables) == 1 && len(at.winners) > 1 {
+			v.Err = fmt.Errorf("%s was created %d times", name, len(at.winners))
+			return v
+		}
+		text, exists, err := s.e.finalText(ctx, name, "")
+		_, tried := at.values[text]
+		switch {
+		case err != nil:
+			v.Err = err
+		case len(at.winners) > 0 && !exists:
+			v.Err = fmt.Errorf("%s was created by %v and is lost", name, at.winners)
+		case len(at.winners) == 1 && len(s.e.tables) == 1 && text != at.winners[0]:
+			v.Err = fmt.Errorf("%s was created by %s and holds %s", name, at.winners[0], text)
+		case exists && !tried:
+			v.Err = fmt.Errorf("%s holds %s, which nobody wrote", name, text)
+		}
+		if v.Err != nil {
+			return v
+		}
+	}
+	return v
+}
