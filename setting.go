@@ -19,7 +19,7 @@ type Setting struct {
 // SettingReplaceAfter is how long a node must be dead before its copies are created on other nodes.
 const SettingReplaceAfter = "replace_after"
 
-// SettingFailback is whether ranges return to their preferred primaries by themselves.
+// SettingFailback is whether ranges return to their preferred primaries without a command.
 const SettingFailback = "failback"
 
 // replaceAfterMin is the smallest value: shorter than the detection of a death and a restart, it would move data for nothing.

@@ -36,7 +36,7 @@ type HandoverReport struct {
 	Handovers int `json:"handovers"`
 	// Pause is for each handover the longest time in which no write to the range was acknowledged, from the request for
 	// the handover until a little after the metadata showed the new primary. Calm is the same, measured over equal times
-	// without a handover: what the writers and the machine add by themselves.
+	// without a handover: which the writers and the machine add.
 	Pause Quantiles `json:"pause_us"`
 	Calm  Quantiles `json:"calm_us"`
 	// RoundTrip is an empty request of a client, Sync a write of 4 KiB with fdatasync, both under the load of the run.
@@ -72,10 +72,10 @@ const (
 	handoverKeysTried = 100_000
 )
 
-// What a pause consists of, in the order in which it happens:
+// The parts of a pause, in their order:
 //
 //   - the old primary stops, and syncs its promise of the reserved epoch;
-//   - the message with the rest of the log travels to the target;
+//   - the message with the remainder of the log travels to the target;
 //   - the target syncs its promise, and at the same time asks the third nodes to confirm that they hold no lease;
 //   - the target syncs the epoch-start entry and the first write, and so do the others;
 //   - the acknowledgement travels back through the old primary, which forwarded the write.
@@ -127,7 +127,7 @@ func RunHandover(ctx context.Context, cfg HandoverConfig) (*HandoverReport, erro
 //
 // The writers share one range, because a pause is a property of a range: a single caller that waits for its answer sees
 // the pause only if it happens to write at that moment. So the time between any two acknowledgements of the range is
-// taken, whichever callers they went to. It is what a caller that writes all the time would wait for.
+// taken, whichever callers they went to. A caller that writes all the time would wait for as long.
 type handoverRun struct {
 	cfg  HandoverConfig
 	c    *client.Client
@@ -179,7 +179,7 @@ func (h *handoverRun) findKeys(ctx context.Context) error {
 			return err
 		}
 		home := res.Key.Home
-		// A range has the slots from that of its ID to the last one; 0 stands for the one slot alone.
+		// A range has the slots from its ID to Last; 0 stands for the one slot alone.
 		for _, r := range ranges {
 			if r.ID.Region != home.Region || home.Slot < r.ID.Slot || home.Slot > max(r.ID.Slot, r.Last) {
 				continue
@@ -199,12 +199,12 @@ func (h *handoverRun) findKeys(ctx context.Context) error {
 	return fmt.Errorf("found %d of %d names in one range", len(h.keys), h.cfg.Writers)
 }
 
-// load starts the writers, and measures round trips and syncs beside them.
+// load starts the writers, and measures round trips and syncs next to them.
 func (h *handoverRun) load(ctx context.Context) {
 	h.last = time.Now()
 	for i, name := range h.keys {
 		h.wait.Go(func() {
-			// The client repeats what a node refuses, with the same request ID, until its own timeout. An
+			// The client repeats refused requests, with the same request ID, until its own timeout. An
 			// error is therefore a write that the caller would have to deal with.
 			for n := int64(1); ctx.Err() == nil; n++ {
 				begin := time.Now()
@@ -246,7 +246,7 @@ func (h *handoverRun) takeGap() time.Duration {
 	return gap
 }
 
-// measureDisk syncs a small file from time to time. The nodes write to the same disk, so it waits for what they wait for.
+// measureDisk syncs a small file from time to time. The nodes write to the same disk, so the probe waits as long as they do.
 func (h *handoverRun) measureDisk(ctx context.Context) {
 	f, err := os.Create(filepath.Join(h.cfg.Dir, "sync-probe"))
 	if err != nil {
@@ -297,7 +297,7 @@ func (h *handoverRun) measureTrips(ctx context.Context) {
 func (h *handoverRun) handOver(ctx context.Context) (*HandoverReport, error) {
 	out := &HandoverReport{}
 	var pauses, calm []time.Duration
-	// What the nodes counted must agree with what the client saw: an election would move the range, too.
+	// The number that the nodes counted must agree with what the client saw: an election would move the range, too.
 	counted := h.cfg.Cluster.Sum(ctx, "rhumb_host_handovers_total")
 	// Calm times and handovers take turns, so that a slow minute of the machine counts for both.
 	for i := range h.cfg.Handovers {
@@ -351,7 +351,7 @@ func (h *handoverRun) handOverOnce(ctx context.Context) (bool, error) {
 	// The set is sorted, so the role goes round, and each pair of nodes has its turn.
 	at := slices.Index(r.InSync, r.Primary)
 	to := r.InSync[(at+1)%len(r.InSync)]
-	// On a busy machine a node may be fenced and out of sync for a moment. That is no failure of the handover.
+	// On a busy machine a node may be fenced and out of sync for a moment. The handover has not failed then.
 	if _, err := h.c.HandOverRange(ctx, h.id, to); rhumb.KindOf(err) == rhumb.Conflict {
 		if err := h.settle(ctx); err != nil {
 			return false, err

@@ -12,7 +12,7 @@ import (
 	"github.com/rhumbdb/rhumb/bench"
 )
 
-// handoverCommand is `rhumb bench handover`. The defaults give an acknowledgement about every half millisecond on a machine with
+// handoverCommand is `rhumb bench handover`. The defaults yield an acknowledgement about every half millisecond on a machine with
 // nothing else to do, which is well below the bound of a pause, and leave most of the processors idle.
 func (bc *commands) handoverCommand() *cobra.Command {
 	var cfg bench.HandoverConfig

@@ -65,7 +65,7 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 				from = r.Primary
 			}
 		}
-		// The request returns when the handover is prepared. The nodes carry it out by themselves, whether or not
+		// The request returns when the handover is prepared. The nodes carry it out without a command, whether or not
 		// this command still runs.
 		begin := time.Now()
 		before, err := c.HandOverRange(ctx, id, to)

@@ -33,7 +33,7 @@ func TestHandoversUnderLoad(t *testing.T) {
 		if moved.From != r.Primary.String() || moved.To != to.String() || moved.Epoch <= uint64(r.Epoch) {
 			t.Errorf("the range %+v was handed over as %+v", r, moved)
 		}
-		// The watch of this client may be behind the command's.
+		// The watch of this client may lag after the command's.
 		await(t, "the handover to be seen", settleWait, func() bool {
 			now := h.c.Ranges()[0]
 			return now.Primary == to && now.Preferred == to && uint64(now.Epoch) >= moved.Epoch

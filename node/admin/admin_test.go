@@ -47,7 +47,7 @@ func (m *meta) Propose(_ context.Context, cmd catalog.Command) (catalog.Result, 
 	return res, nil
 }
 
-// adoptHandovers does what the targets of prepared handovers do.
+// adoptHandovers plays the targets of prepared handovers.
 func (m *meta) adoptHandovers() {
 	for r := range m.st.Ranges() {
 		if h := r.Prepared; h != nil {

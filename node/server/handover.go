@@ -37,7 +37,7 @@ func (s *Operations) HandOverRange(ctx context.Context, q *rhumbpb.HandOverRange
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "node %s does not exist; list nodes with `rhumb node ls`", to))
 	case !r.IsInSync(to):
 		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "%s is not in sync with range %s and cannot take over; in sync are %v", to, id, r.InSync))
-	// Said here, because the catalog would only name the missing feature.
+	// Checked here, because the catalog would only name the missing feature.
 	case !st.Has(rhumb.FeatureHandover):
 		return nil, statusError(rhumb.E(op, rhumb.Incompatible, "the cluster version knows no handovers yet; `rhumb upgrade finalize` raises it"))
 	}
@@ -68,7 +68,7 @@ func (s *Operations) HandOverRange(ctx context.Context, q *rhumbpb.HandOverRange
 }
 
 // FailBack prepares handovers of the ranges that prefer a node to this node. It does not wait until the node has been
-// healthy for a while, as fail-back by itself does: the operator has decided that it is.
+// healthy for a while, as the planner does: the operator has decided that it is.
 func (s *Operations) FailBack(ctx context.Context, q *rhumbpb.FailBackRequest) (*rhumbpb.FailBackResponse, error) {
 	const op rhumb.Op = "server.Operations.FailBack"
 	st, err := s.node.Linearize(ctx)
@@ -91,11 +91,11 @@ func (s *Operations) FailBack(ctx context.Context, q *rhumbpb.FailBackRequest) (
 	block := func(id rhumb.RangeID, why string) {
 		out.Blocked = append(out.Blocked, &rhumbpb.BlockedRange{Range: api.EncodeRangeID(id), Why: why})
 	}
-	// Each command names the version of its record, so a range that changes meanwhile is refused by itself and
-	// reported as blocked. The others go on.
+	// Each command names the version of its record, so a range that changes meanwhile is refused separately and
+	// reported as blocked. The others continue.
 	var commands []catalog.Command
 	for r := range st.Ranges() {
-		// What is on its way to the node already counts as prepared, so that the command can be repeated.
+		// A range that is on its way to the node counts as prepared, so that the command can be repeated.
 		switch {
 		case r.Preferred != to || r.Primary == to:
 		case r.Prepared != nil && r.Prepared.Target == to:

@@ -12,7 +12,7 @@ import (
 )
 
 // Bounds of handovers (docs/replication.md#handover). Between preparation and adoption a handover takes milliseconds
-// once the target has caught up, so these bounds only end those that cannot come to an end: the target may be unable
+// once the target has caught up, so these bounds only end those that would wait without end: the target may be unable
 // to follow the log, or the message may be lost again and again.
 const (
 	// HandoverWithin is how long a prepared handover may wait for its adoption before it is cancelled.
@@ -25,11 +25,11 @@ const (
 	HandoverRetry = time.Minute
 )
 
-// What a prepared handover waits for, when nothing is wrong: the record has to reach the primary; a change of the in-sync
+// A prepared handover waits for three things when nothing is wrong: the record has to reach the primary; a change of the in-sync
 // set that is under way has to end; and the target has to be within 1 MiB of the end of the log. The first takes a round trip of the
 // metadata group, the second as much again. The third takes as long as the target is slow, and has no bound of its own.
 
-// handoverWatch is what the planner remembers about the handover of one range.
+// handoverWatch holds the planner's memory of the handover of one range.
 type handoverWatch struct {
 	// epoch is the reserved epoch, and target the node, that were seen prepared since the time since; 0 if none is.
 	epoch  rhumb.Epoch
@@ -92,7 +92,7 @@ type Moving struct {
 // Handovers returns the commands that end handovers which nobody has adopted in time, and that move primaries away from
 // nodes that drain.
 //
-// A drain prepares its handovers itself, in one command. What is left for later steps are ranges that had nobody to take
+// A drain prepares its handovers itself, in one command. Left for later steps are ranges that had nobody to take
 // over at that time, and handovers that did not succeed: an election moves those, because the node is about to stop.
 func (p *Planner) Handovers(now time.Duration, s *catalog.State) (out []catalog.Command, m Moving) {
 	if !s.Has(rhumb.FeatureHandover) {
@@ -187,7 +187,7 @@ const (
 )
 
 // Failback returns the commands that move ranges back to their preferred primaries: those whose replica is in sync, and
-// whose node is healthy and able to serve again. The setting `failback` decides whether that happens by itself.
+// whose node is healthy and able to serve again. The setting `failback` decides whether the planner does that.
 func (p *Planner) Failback(now time.Duration, s *catalog.State, canServe func(*rhumb.Range, rhumb.NodeID) bool) []catalog.Command {
 	if v := s.Setting(rhumb.SettingFailback); v == FailbackManual || v == FailbackNever {
 		return nil

@@ -31,7 +31,7 @@ func (w *world) adopt() (count int) {
 func (w *world) primaries() map[rhumb.NodeID]int { return countPrimaries(w.s) }
 
 // The tests below play all parts themselves: they adopt handovers as targets would, or not, and let time pass for
-// the planner. What the replicas do meanwhile is tested in node/replica and in the simulator.
+// the planner. The replicas are tested in node/replica and in the simulator.
 
 // end plans the end of handovers and applies the commands.
 func (w *world) end() ([]catalog.Command, Moving) {
@@ -226,7 +226,7 @@ func TestFailbackPolicy(t *testing.T) {
 // TestHandoversNeedTheFeature guards that a cluster of the previous version moves primaries by elections.
 func TestHandoversNeedTheFeature(t *testing.T) {
 	s := catalog.New()
-	// Nodes whose program names no cluster versions make a cluster of the first version.
+	// Nodes whose program names no cluster versions form a cluster of the first version.
 	for i := range 3 {
 		r := catalog.RegisterNode{Binary: "0.13", Store: rhumb.UUID{byte(i + 1)}, Boot: 1, Region: "fra", HasLocation: true, Zone: string(rune('a' + i))}
 		var cmd catalog.Command = r
