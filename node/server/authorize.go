@@ -96,6 +96,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Operations_HandOverRange_FullMethodName:    needAdmin,
 	rhumbpb.Operations_FailBack_FullMethodName:         needAdmin,
 	rhumbpb.Operations_PlanFailover_FullMethodName:     needRead,
+	rhumbpb.Operations_SplitRange_FullMethodName:       needAdmin,
 
 	rhumbpb.Peer_Replicate_FullMethodName:        needNode,
 	rhumbpb.Peer_Heartbeat_FullMethodName:        needNode,

@@ -285,6 +285,8 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 func (t *tx) reelectRanges(id rhumb.NodeID) {
 	load := t.countPrimaries()
 	for r := range t.freezeState().Ranges() {
+		// The election of a range that is being split elects for its reserved range too.
+		r, _ = t.Range(r.ID)
 		// The earlier life may have begun the reserved epoch, so this life must not. The old primary sees
 		// that the handover has failed.
 		if h := r.Prepared; h != nil && h.Target == id {
@@ -378,7 +380,8 @@ func (t *tx) setNodeState(n *node, state rhumb.NodeState) {
 func (t *tx) relieveNode(id rhumb.NodeID, gently bool) {
 	load := t.countPrimaries()
 	for r := range t.freezeState().Ranges() {
-		if !r.IsInSync(id) {
+		// As in reelectRanges.
+		if r, _ = t.Range(r.ID); !r.IsInSync(id) {
 			continue
 		}
 		// The record is shared, so the set is cloned before it shrinks.
@@ -402,7 +405,8 @@ func (t *tx) relieveNode(id rhumb.NodeID, gently bool) {
 		load[id]--
 		load[heir]++
 		switch {
-		case !gently || !canTakeOver(r, heir):
+		// Both parts of a range that is being split must know the epochs of the log that they share, so it is not handed over.
+		case !gently || !canTakeOver(r, heir) || t.isSplitting(r):
 			t.electPrimary(r, heir, inSync)
 		// A handover that is prepared may be under way. It moves the range as well. The node leaves the in-sync
 		// set when the new primary adopts the range.

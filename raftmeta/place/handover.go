@@ -127,7 +127,8 @@ func (p *Planner) Handovers(now time.Duration, s *catalog.State) (out []catalog.
 			}
 			continue
 		}
-		if !drains {
+		// A reserved range follows the range that is to be split.
+		if !drains || r.Birth != 0 {
 			continue
 		}
 		// Counting walks all ranges, so it is done only if a primary has to be moved.
@@ -168,9 +169,9 @@ func (p *Planner) takeOver(now time.Duration, s *catalog.State, r *rhumb.Range, 
 		return nil
 	// The order matters: a range that has to move must not wait for HandoverRetry.
 	// A replica that is to be removed can be elected if there is nobody else, but metadata prepares no handover to it.
-	case must && (p.hasFailed(now, r.ID) || r.IsLeaving(to)):
+	case must && (p.hasFailed(now, r.ID) || r.IsLeaving(to) || isSplitting(s, r)):
 		return []catalog.Command{catalog.Elect{Range: r.ID, Version: version, Node: to}}
-	case p.hasFailed(now, r.ID):
+	case p.hasFailed(now, r.ID) || isSplitting(s, r):
 		return nil
 	}
 	// Noted now: it may end before the next look at the state.
@@ -178,6 +179,12 @@ func (p *Planner) takeOver(now time.Duration, s *catalog.State, r *rhumb.Range, 
 	w.epoch, w.target, w.since = r.Allocated+1, to, now
 	p.handovers[r.ID] = w
 	return []catalog.Command{catalog.PrepareHandover{Range: r.ID, Version: version, Target: to}}
+}
+
+// isSplitting reports whether a range is being split, or reserved for a split. Metadata prepares no handover of it.
+func isSplitting(s *catalog.State, r *rhumb.Range) bool {
+	_, splits := s.ReservedIn(r)
+	return splits || r.Birth != 0
 }
 
 // Policies of fail-back: values of rhumb.SettingFailback besides the default, auto.
@@ -210,5 +217,5 @@ func (p *Planner) Failback(now time.Duration, s *catalog.State, canServe func(*r
 // MayFailBack reports whether the preferred primary of a range is another node than the present one, and could take
 // over as far as the record shows.
 func MayFailBack(s *catalog.State, r *rhumb.Range) bool {
-	return r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.TakesCopies(r.Preferred) && !r.IsLeaving(r.Preferred) && !r.IsQuarantined(r.Preferred)
+	return r.Birth == 0 && r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.TakesCopies(r.Preferred) && !r.IsLeaving(r.Preferred) && !r.IsQuarantined(r.Preferred)
 }
