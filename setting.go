@@ -20,6 +20,9 @@ type Setting struct {
 // SettingReplaceAfter is how long a node must be dead before its copies are created on other nodes.
 const SettingReplaceAfter = "replace_after"
 
+// SettingFailback is whether ranges return to their preferred primaries without a command.
+const SettingFailback = "failback"
+
 // SettingRangeSplitBytes is the size above which a range is split.
 const SettingRangeSplitBytes = "range_split_bytes"
 
@@ -36,6 +39,11 @@ const replaceAfterMin = 5 * time.Second
 // Settings returns all settings of the cluster, ordered by name.
 func Settings() []Setting {
 	return []Setting{{
+		Name: SettingFailback, Default: "auto",
+		Help: "whether ranges return to their preferred primary when its node is healthy again: auto, " +
+			"manual (`rhumb node failback`), or never (who took over stays)",
+		check: checkChoice("auto", "manual", "never"),
+	}, {
 		Name: SettingRangeSplitBytes, Default: "512MiB",
 		Help:  "the size of its data above which a range is split in two",
 		check: checkBytes(rangeSplitBytesMin),
@@ -75,6 +83,17 @@ func checkDuration(least time.Duration) func(string) error {
 		d, err := time.ParseDuration(value)
 		if err != nil || d < least {
 			return Ef("rhumb.Setting", InvalidArgument, "%q is not a duration of at least %v; write it like 90s or 5m", value, least)
+		}
+		return nil
+	}
+}
+
+// checkChoice returns a check for one of some words. Values are words and not numbers, so that they explain themselves in
+// `rhumb setting ls`.
+func checkChoice(words ...string) func(string) error {
+	return func(value string) error {
+		if !slices.Contains(words, value) {
+			return Ef("rhumb.Setting", InvalidArgument, "%q is not one of %s", value, strings.Join(words, ", "))
 		}
 		return nil
 	}

@@ -170,6 +170,16 @@ func (c *Cluster) Withheld(ctx context.Context) (sum float64) {
 	return sum
 }
 
+// Sum returns the sum of a metric without labels over all nodes. Nodes that do not answer are left out.
+func (c *Cluster) Sum(ctx context.Context, name string) (sum float64) {
+	for _, n := range c.Nodes {
+		if v, err := readMetric(ctx, n.AdminAddr, name); err == nil {
+			sum += v
+		}
+	}
+	return sum
+}
+
 // readMetric reads one metric without labels of a node.
 func readMetric(ctx context.Context, admin, name string) (v float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, metricTimeout)

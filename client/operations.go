@@ -232,6 +232,19 @@ func (c *Client) SetSetting(ctx context.Context, name, value string) error {
 	return err
 }
 
+// HandOverRange asks for the handover of a range to an in-sync node, which also becomes its preferred primary. It
+// returns the record while the handover is prepared; Ranges shows when the node has become primary. The error kind
+// Conflict means that the node cannot take over now; the message says why.
+func (c *Client) HandOverRange(ctx context.Context, id rhumb.RangeID, to rhumb.NodeID) (*rhumb.Range, error) {
+	resp, err := askOperations(ctx, c, "client.Client.HandOverRange", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.HandOverRangeResponse, error) {
+		return oc.HandOverRange(ctx, &rhumbpb.HandOverRangeRequest{Range: api.EncodeRangeID(id), Node: uint32(to)})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return api.DecodeRange(resp.GetRange()), nil
+}
+
 // SplitRange divides the range of a home in two, at a slot or, if at is 0, in the middle. It returns the record of the new
 // range, which is reserved: the primary divides the range soon after, and Birth is then 0 in the record.
 func (c *Client) SplitRange(ctx context.Context, home rhumb.RangeID, at rhumb.Slot) (*rhumb.Range, error) {
@@ -242,4 +255,20 @@ func (c *Client) SplitRange(ctx context.Context, home rhumb.RangeID, at rhumb.Sl
 		return nil, err
 	}
 	return api.DecodeRange(resp.GetRange()), nil
+}
+
+// FailBack asks for the handover of all ranges that prefer a node to this node. It returns the ranges whose handover is
+// prepared, and for those that stay where they are the reason.
+func (c *Client) FailBack(ctx context.Context, node rhumb.NodeID) (prepared []rhumb.RangeID, blocked map[rhumb.RangeID]string, err error) {
+	resp, err := askOperations(ctx, c, "client.Client.FailBack", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.FailBackResponse, error) {
+		return oc.FailBack(ctx, &rhumbpb.FailBackRequest{Node: uint32(node)})
+	})
+	for _, id := range resp.GetPrepared() {
+		prepared = append(prepared, api.DecodeRangeID(id))
+	}
+	blocked = make(map[rhumb.RangeID]string)
+	for _, b := range resp.GetBlocked() {
+		blocked[api.DecodeRangeID(b.GetRange())] = b.GetWhy()
+	}
+	return prepared, blocked, err
 }

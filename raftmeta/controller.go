@@ -187,6 +187,7 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 	for _, commands := range []func() []catalog.Command{
 		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
 		func() []catalog.Command { return place.MissingBlocks(c.State()) },
+		func() []catalog.Command { return c.endHandovers(now) },
 		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.sizes(now)) },
 		func() []catalog.Command { return place.RemoveClasses(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
@@ -200,6 +201,17 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 			}
 		}
 	}
+}
+
+// endHandovers returns the commands that end handovers which took too long, and counts them.
+func (c *controller) endHandovers(now time.Duration) []catalog.Command {
+	commands, m := c.planner.Handovers(now, c.State())
+	c.metrics.handoversCancelled.Add(float64(m.Cancelled))
+	c.metrics.handoversElected.Add(float64(m.Elected))
+	if m.Cancelled+m.Elected > 0 {
+		c.log.Warn("handovers of ranges were not carried out in time", "cancelled", m.Cancelled, "elected_instead", m.Elected)
+	}
+	return commands
 }
 
 // sizes returns the sizes of ranges for the progress of operations, as their primaries have reported them.

@@ -27,11 +27,13 @@ type metrics struct {
 	dropped       prometheus.Counter
 	resyncs       prometheus.Counter
 	fenced        prometheus.Counter
-	yields        prometheus.Counter
-	silent        prometheus.Gauge
-	short         prometheus.Gauge
-	readmitted    prometheus.Counter
-	recovered     prometheus.Gauge
+	// Handovers that nobody adopted in time: withdrawn, and replaced by an election because the primary drains.
+	handoversCancelled, handoversElected prometheus.Counter
+	yields                               prometheus.Counter
+	silent                               prometheus.Gauge
+	short                                prometheus.Gauge
+	readmitted                           prometheus.Counter
+	recovered                            prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
@@ -53,7 +55,10 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 			Namespace: "rhumb", Subsystem: "meta", Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(1e-4, 2, 16),
 		})
 	}
+	given := f.NewCounterVec(prometheus.CounterOpts(opts("handovers_given_up_total", "Prepared handovers that were not adopted in time, by what this leader did.")),
+		[]string{"by"})
 	return &metrics{
+		handoversCancelled: given.WithLabelValues("cancel"), handoversElected: given.WithLabelValues("election"),
 		leaderChanges: counter("leader_changes_total", "Changes of the metadata leader seen."),
 		isLeader:      gauge("is_leader", "1 while this node leads the metadata group."),
 		hasLeader:     gauge("has_leader", "1 while a leader is known."),

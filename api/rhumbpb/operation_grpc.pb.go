@@ -28,6 +28,9 @@ const (
 	Operations_ListSettings_FullMethodName     = "/rhumb.v1.Operations/ListSettings"
 	Operations_AlterSetting_FullMethodName     = "/rhumb.v1.Operations/AlterSetting"
 	Operations_SplitRange_FullMethodName       = "/rhumb.v1.Operations/SplitRange"
+	Operations_HandOverRange_FullMethodName    = "/rhumb.v1.Operations/HandOverRange"
+	Operations_FailBack_FullMethodName         = "/rhumb.v1.Operations/FailBack"
+	Operations_PlanFailover_FullMethodName     = "/rhumb.v1.Operations/PlanFailover"
 )
 
 // OperationsClient is the client API for Operations service.
@@ -61,6 +64,13 @@ type OperationsClient interface {
 	// The error is INVALID_ARGUMENT for a slot that does not divide the range, and CONFLICT while the range is being split or
 	// moved.
 	SplitRange(ctx context.Context, in *SplitRangeRequest, opts ...grpc.CallOption) (*SplitRangeResponse, error)
+	// HandOverRange prepares the handover of a range to an in-sync node, which also becomes its preferred primary. It
+	// returns before the handover is carried out.
+	HandOverRange(ctx context.Context, in *HandOverRangeRequest, opts ...grpc.CallOption) (*HandOverRangeResponse, error)
+	// FailBack prepares handovers of all ranges that prefer a node, and that it could serve, to this node.
+	FailBack(ctx context.Context, in *FailBackRequest, opts ...grpc.CallOption) (*FailBackResponse, error)
+	// PlanFailover returns what would happen if nodes died at once. It changes nothing.
+	PlanFailover(ctx context.Context, in *PlanFailoverRequest, opts ...grpc.CallOption) (*PlanFailoverResponse, error)
 }
 
 type operationsClient struct {
@@ -171,6 +181,36 @@ func (c *operationsClient) SplitRange(ctx context.Context, in *SplitRangeRequest
 	return out, nil
 }
 
+func (c *operationsClient) HandOverRange(ctx context.Context, in *HandOverRangeRequest, opts ...grpc.CallOption) (*HandOverRangeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HandOverRangeResponse)
+	err := c.cc.Invoke(ctx, Operations_HandOverRange_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operationsClient) FailBack(ctx context.Context, in *FailBackRequest, opts ...grpc.CallOption) (*FailBackResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FailBackResponse)
+	err := c.cc.Invoke(ctx, Operations_FailBack_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operationsClient) PlanFailover(ctx context.Context, in *PlanFailoverRequest, opts ...grpc.CallOption) (*PlanFailoverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanFailoverResponse)
+	err := c.cc.Invoke(ctx, Operations_PlanFailover_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OperationsServer is the server API for Operations service.
 // All implementations must embed UnimplementedOperationsServer
 // for forward compatibility.
@@ -202,6 +242,13 @@ type OperationsServer interface {
 	// The error is INVALID_ARGUMENT for a slot that does not divide the range, and CONFLICT while the range is being split or
 	// moved.
 	SplitRange(context.Context, *SplitRangeRequest) (*SplitRangeResponse, error)
+	// HandOverRange prepares the handover of a range to an in-sync node, which also becomes its preferred primary. It
+	// returns before the handover is carried out.
+	HandOverRange(context.Context, *HandOverRangeRequest) (*HandOverRangeResponse, error)
+	// FailBack prepares handovers of all ranges that prefer a node, and that it could serve, to this node.
+	FailBack(context.Context, *FailBackRequest) (*FailBackResponse, error)
+	// PlanFailover returns what would happen if nodes died at once. It changes nothing.
+	PlanFailover(context.Context, *PlanFailoverRequest) (*PlanFailoverResponse, error)
 	mustEmbedUnimplementedOperationsServer()
 }
 
@@ -241,6 +288,15 @@ func (UnimplementedOperationsServer) AlterSetting(context.Context, *AlterSetting
 }
 func (UnimplementedOperationsServer) SplitRange(context.Context, *SplitRangeRequest) (*SplitRangeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SplitRange not implemented")
+}
+func (UnimplementedOperationsServer) HandOverRange(context.Context, *HandOverRangeRequest) (*HandOverRangeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method HandOverRange not implemented")
+}
+func (UnimplementedOperationsServer) FailBack(context.Context, *FailBackRequest) (*FailBackResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FailBack not implemented")
+}
+func (UnimplementedOperationsServer) PlanFailover(context.Context, *PlanFailoverRequest) (*PlanFailoverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanFailover not implemented")
 }
 func (UnimplementedOperationsServer) mustEmbedUnimplementedOperationsServer() {}
 func (UnimplementedOperationsServer) testEmbeddedByValue()                    {}
@@ -443,6 +499,60 @@ func _Operations_SplitRange_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operations_HandOverRange_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HandOverRangeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationsServer).HandOverRange(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operations_HandOverRange_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationsServer).HandOverRange(ctx, req.(*HandOverRangeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operations_FailBack_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FailBackRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationsServer).FailBack(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operations_FailBack_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationsServer).FailBack(ctx, req.(*FailBackRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operations_PlanFailover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanFailoverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationsServer).PlanFailover(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operations_PlanFailover_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationsServer).PlanFailover(ctx, req.(*PlanFailoverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Operations_ServiceDesc is the grpc.ServiceDesc for Operations service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -489,6 +599,18 @@ var Operations_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SplitRange",
 			Handler:    _Operations_SplitRange_Handler,
+		},
+		{
+			MethodName: "HandOverRange",
+			Handler:    _Operations_HandOverRange_Handler,
+		},
+		{
+			MethodName: "FailBack",
+			Handler:    _Operations_FailBack_Handler,
+		},
+		{
+			MethodName: "PlanFailover",
+			Handler:    _Operations_PlanFailover_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

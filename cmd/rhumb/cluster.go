@@ -101,7 +101,7 @@ empty disk may register with a certificate of that name.`,
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.forgetNode(cmd.Context(), args[0]) },
 	}
 	more := (&operationCommands{session: cc.session}).nodeCommands()
-	return commandGroup("node", "List, drain, decommission, replace and remove nodes", append([]*cobra.Command{cc.connected(ls), cc.connected(drain), cc.connected(forget)}, more...)...)
+	return commandGroup("node", "List, drain, decommission, replace and remove nodes", append([]*cobra.Command{cc.connected(ls), cc.connected(drain), cc.connected(forget), cc.failbackCommand()}, more...)...)
 }
 
 // deniedStatus returns an error if the caller may not see the status of the

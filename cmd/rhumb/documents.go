@@ -221,6 +221,8 @@ type rangeDoc struct {
 	Replicas  []string `json:"replicas"`
 	// Quarantined lists the replicas with damaged data.
 	Quarantined []string `json:"quarantined,omitempty"`
+	// Prepared is the node to which the primary is to hand the range over.
+	Prepared string `json:"prepared_handover,omitempty"`
 	// Recovery is the last loss that an operator accepted.
 	Recovery *recoveryDoc `json:"recovery,omitempty"`
 }
@@ -291,6 +293,9 @@ func (n names) describeRange(r *rhumb.Range) rangeDoc {
 	}
 	if len(r.Quarantined) > 0 {
 		doc.Quarantined = nodeNames(r.Quarantined)
+	}
+	if r.Prepared != nil {
+		doc.Prepared = nodeName(r.Prepared.Target)
 	}
 	doc.Recovery = describeRecovery(r.Recovery)
 	return doc

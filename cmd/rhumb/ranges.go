@@ -35,7 +35,7 @@ func (rc *rangeCommands) rangeCommand() *cobra.Command {
 		Example: "  rhumb range describe 1/1042\n  rhumb range describe frankfurt/1042 -o json",
 		RunE:    func(cmd *cobra.Command, args []string) error { return rc.describeRange(cmd.Context(), args[0]) },
 	}
-	return commandGroup("range", "List, describe, compare, move and split ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.verifyCommand()), rc.connected(rc.discardCommand()),
+	return commandGroup("range", "List, describe, compare, move and split ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.verifyCommand()), rc.connected(rc.discardCommand()), rc.handoverCommand(),
 		(&operationCommands{session: rc.session}).moveCommand(), rc.splitCommand())
 }
 
@@ -217,6 +217,9 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	title := fmt.Sprintf("range %s of %s: slots up to %d, epoch %d, primary %s (preferred %s), about %d bytes",
 		doc.ID, doc.Region, doc.Last, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes)
+	if doc.Prepared != "" {
+		title += "; a handover to " + doc.Prepared + " is prepared"
+	}
 	if r := doc.Recovery; r != nil {
 		title += fmt.Sprintf("; a loss was accepted in epoch %d: the range continued from %s, whose log ended at %d %s; the last position known to be committed was %d", r.Epoch, r.Node, r.End, r.EndTime, r.Known)
 		if len(r.Gone) > 0 {

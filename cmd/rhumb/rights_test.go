@@ -97,6 +97,8 @@ var commandRights = []struct{ line, may string }{
 	{"node decommission n1 --no-wait", "admin operator"},
 	{"node replace n1 n2 --no-wait", "admin operator"},
 	{"node rm n1", "admin operator"},
+	{"node failback n1", "admin operator"},
+	{"range handover 1/0 --to n1", "admin operator"},
 	{"range move 1/0 n1 n2 --no-wait", "admin operator"},
 	{"range split 1/0 --no-wait", "admin operator"},
 	{"operation ls", "monitor admin operator"},

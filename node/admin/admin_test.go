@@ -43,7 +43,18 @@ func (m *meta) Propose(_ context.Context, cmd catalog.Command) (catalog.Result, 
 	}
 	st, res, _ := m.st.Apply(place.Complete(m.st, cmd))
 	m.st = st
+	m.adoptHandovers()
 	return res, nil
+}
+
+// adoptHandovers plays the targets of prepared handovers.
+func (m *meta) adoptHandovers() {
+	for r := range m.st.Ranges() {
+		if h := r.Prepared; h != nil {
+			n, _ := m.st.Node(h.Target)
+			m.st, _, _ = m.st.Apply(catalog.AdoptHandover{Range: r.ID, Epoch: h.Epoch, Boot: n.Boot})
+		}
+	}
 }
 
 func (m *meta) DataBytes(id rhumb.RangeID) int64 {

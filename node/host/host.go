@@ -237,6 +237,10 @@ type Host struct {
 	dirtySlots []*slot
 	// electedSlots are replicas that the next pass may activate.
 	electedSlots []*slot
+	// awaitingSlots are elected replicas whose grants to others were not over when they were last tried, and excluded
+	// reports that this pass has excluded a range from grants.
+	awaitingSlots []*slot
+	excluded      bool
 	// installs are the copies to install at the end of the pass.
 	installs []installEvent
 	tokens   map[uint64]call
@@ -382,7 +386,7 @@ func New(cfg Config) (*Host, error) {
 	h.driver = h.rt.Worker(func() { h.runPasses(false) })
 	h.noticeTimer = h.rt.Timer(func() { h.post(tickEvent{}) })
 	h.collector = newCollector(h.rt, h.runCollector)
-	h.leases = newLeases(&h.cfg, h.checkHealth, h.updateSuspects)
+	h.leases = newLeases(&h.cfg, h.checkHealth, h.updateSuspects, func() { h.postAsync(confirmedEvent{}) })
 	// Promises are excluded before the first grant leaves: a promise outlives the process that made
 	// it.
 	for _, s := range promised {

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -40,6 +41,10 @@ type Leases struct {
 	log       *slog.Logger
 	// withheld is why heartbeats are withheld, or "" if they are not. Only tick uses it.
 	withheld string
+	// confirmed is called, without the lock, after a frame arrived while awaited was set: a replica waits until its
+	// grants to others are over, and a holder may have confirmed its exclusion.
+	confirmed func()
+	awaited   atomic.Bool
 	// ahead passes a timestamp for which the clock's ceiling must be raised, which waits for the
 	// disk.
 	ahead chan rhumb.Timestamp
@@ -55,9 +60,9 @@ type Leases struct {
 }
 
 // newLeases starts the heartbeats of a host.
-func newLeases(cfg *Config, healthy func() (bool, string), suspected func([]rhumb.NodeID)) *Leases {
+func newLeases(cfg *Config, healthy func() (bool, string), suspected func([]rhumb.NodeID), confirmed func()) *Leases {
 	l := &Leases{
-		rt: cfg.Runtime, out: cfg.Net, healthy: healthy, suspected: suspected, clock: cfg.Clock, log: cfg.Logger, ahead: make(chan rhumb.Timestamp, 1),
+		rt: cfg.Runtime, out: cfg.Net, healthy: healthy, suspected: suspected, confirmed: confirmed, clock: cfg.Clock, log: cfg.Logger, ahead: make(chan rhumb.Timestamp, 1),
 		pairs: lease.New(cfg.Self, cfg.Runtime.Now(), cfg.Fresh),
 	}
 	l.raiser = l.rt.Worker(l.raiseCeiling)
@@ -120,6 +125,24 @@ func (l *Leases) Receive(from rhumb.NodeIdentity, f *lease.Frame) {
 	l.pairs.Passed(passed)
 	l.setWallLocked()
 	out := l.pairs.Receive(l.rt.Now(), from, f)
+	l.mu.Unlock()
+	l.sendFrames(out)
+	// Any frame may carry the confirmation. The flag is set again if it did not, so a node that waits for nobody
+	// does nothing here.
+	if l.awaited.Swap(false) {
+		l.confirmed()
+	}
+}
+
+// sendDue sends the heartbeats that are due now. The pass calls it after it has excluded ranges, so that the holders confirm a
+// round trip later: the next tick may be leaseTick away, and writes may wait for it.
+//
+// Frames that exclude a range may leave before the promise is durable. They only take something from the holder: if
+// this node crashes and forgets the promise, it waits out every grant before it begins an epoch (rule S).
+func (l *Leases) sendDue() {
+	l.mu.Lock()
+	l.setWallLocked()
+	out := l.pairs.Tick(l.rt.Now())
 	l.mu.Unlock()
 	l.sendFrames(out)
 }

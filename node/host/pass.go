@@ -275,6 +275,12 @@ func (h *Host) pass() []*commit {
 			}
 		}
 	}
+	// Once for all ranges of the pass, and before the disk is used: the round trip overlaps the sync of the promises.
+	// A pass that makes this node primary of a thousand ranges sends one frame to each peer, not a thousand.
+	if h.excluded {
+		h.excluded = false
+		h.leases.sendDue()
+	}
 	h.ticks.Store(len(h.activeSlots) > 0)
 	if untold && !h.noticePending {
 		h.noticePending = true

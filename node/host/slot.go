@@ -26,7 +26,9 @@ type slot struct {
 	r     *replica.Replica
 	// dirty is true while the slot is in Host.dirtySlots, and active while it is in
 	// Host.activeSlots.
-	dirty  bool
+	dirty bool
+	// awaits reports that the slot is in Host.awaitingSlots.
+	awaits bool
 	active bool
 	// made is true if the store knows the range. Until then its first commit creates it.
 	made bool
@@ -380,6 +382,23 @@ func (h *Host) setRecord(s *slot, d *rhumb.Range) {
 	h.markDirty(s)
 }
 
+// confirmedEvent tries the elected replicas again whose grants to others were not over. It follows a frame of a peer.
+//
+// Ticks try them as well, every tickInterval. But in a handover all writes of the range wait for this moment, and
+// a round trip between machines of a region is a small part of a tick.
+type confirmedEvent struct{}
+
+func (confirmedEvent) applyTo(h *Host) {
+	slots := h.awaitingSlots
+	h.awaitingSlots = nil
+	for _, s := range slots {
+		s.awaits = false
+		if !s.gone {
+			h.tryActivate(s)
+		}
+	}
+}
+
 // tryActivate lets an elected replica serve once every grant of this node to others for the range
 // is over (rule E).
 func (h *Host) tryActivate(s *slot) {
@@ -396,6 +415,12 @@ func (h *Host) tryActivate(s *slot) {
 		over = h.cfg.Probe.WaitedOut(s.id, over)
 	}
 	if !over {
+		// Tried again with the next frame of a peer, which may confirm the exclusion, and with the next tick.
+		if !s.awaits {
+			s.awaits = true
+			h.awaitingSlots = append(h.awaitingSlots, s)
+		}
+		h.leases.awaited.Store(true)
 		return
 	}
 	// The replica also keeps the epoch above the clocks in the answers of rule P.

@@ -61,7 +61,8 @@ type Config struct {
 	// Defaults 1 s and 60 s.
 	HoldOffMin, HoldOffMax time.Duration
 	// HandoverWait is how long a primary that handed over waits for a sign of its successor before it
-	// asks for an election. Default 250 ms.
+	// asks for an election. Default 600 ms: more than the longest round trip with two syncs, and about
+	// the time after which a dead successor is suspected anyway.
 	HandoverWait time.Duration
 	// VouchAfter is how long a primary waits before it has metadata record lives that the record does
 	// not name (docs/replication.md#rule-one-answer). Default 3 s.
@@ -111,7 +112,7 @@ func (c Config) withDefaults() Config {
 		c.HoldOffMax = time.Minute
 	}
 	if c.HandoverWait == 0 {
-		c.HandoverWait = 250 * time.Millisecond
+		c.HandoverWait = 600 * time.Millisecond
 	}
 	if c.VouchAfter == 0 {
 		c.VouchAfter = 3 * time.Second

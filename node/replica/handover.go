@@ -146,6 +146,9 @@ func (r *Replica) stepHandover(m *Message) {
 	}
 	r.role = activating
 	r.prep = preparation{handed: true, clock: m.Clock}
+	// A sign of life, once the promise is durable: leases of third nodes may hold up the epoch for longer than the old
+	// primary waits for a target that says nothing. The answer to it does not matter, since nobody is asked.
+	r.out.AfterSync = append(r.out.AfterSync, r.stampMessage(Message{Kind: Prepare, To: m.From, Epoch: m.Epoch}))
 	r.inSync, r.version = slices.Clone(m.InSync), m.Version
 	r.rebuildPeers()
 	r.out.TakenFrom = m.From
@@ -176,7 +179,8 @@ func (r *Replica) proposeAdoption() {
 	r.dirty = true
 }
 
-// noteTaker records that the primary of the promised epoch speaks: a handover to it has succeeded.
+// noteTaker records that the target of a handover speaks in its epoch: it has promised the epoch, and begins it unless it
+// fails.
 func (r *Replica) noteTaker(m *Message) {
 	if r.handed.epoch == m.Epoch && r.handed.target == m.From {
 		r.handed.begun = true

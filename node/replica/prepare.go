@@ -105,6 +105,7 @@ func (r *Replica) stepPrepare(m *Message) {
 	if !r.followEpoch(m) || r.role != following {
 		return
 	}
+	r.noteTaker(m)
 	r.promiseDue = true
 	r.dirty = true
 }

@@ -301,7 +301,7 @@ func (t *tx) reelectRanges(id rhumb.NodeID) {
 		if r.Primary != id {
 			continue
 		}
-		heir := t.nearestHeir(r, id, load)
+		heir := t.NearestHeir(r, id, load)
 		if heir == rhumb.NoNode {
 			heir = id
 		}
@@ -329,7 +329,7 @@ func (c FenceNode) applyTo(t *tx) Result {
 		return Result{Node: c.Node}
 	}
 	t.setNodeState(n, rhumb.NodeFenced)
-	t.relieveNode(c.Node)
+	t.relieveNode(c.Node, false)
 	return Result{Node: c.Node}
 }
 
@@ -363,7 +363,8 @@ func (c SetNodeState) applyTo(t *tx) Result {
 	}
 	t.setNodeState(n, c.State)
 	if c.State == rhumb.NodeDraining {
-		t.relieveNode(c.Node)
+		// The node is alive, so it can hand its ranges over. Earlier builds know elections only.
+		t.relieveNode(c.Node, t.Has(rhumb.FeatureHandover))
 	}
 	return Result{Node: c.Node}
 }
@@ -379,7 +380,10 @@ func (t *tx) setNodeState(n *node, state rhumb.NodeState) {
 // and the node leaves every in-sync set that stays at its minimum size. An in-sync set in the
 // metadata that is smaller than the primary's is safe: the primary waits for more members than it
 // has to (docs/replication.md#record).
-func (t *tx) relieveNode(id rhumb.NodeID) {
+//
+// If gently is set, the node is alive: handovers of its primaries are prepared, and it serves until it has handed
+// over. The metadata leader elects the heirs if that does not happen in time.
+func (t *tx) relieveNode(id rhumb.NodeID, gently bool) {
 	load := t.countPrimaries()
 	for r := range t.freezeState().Ranges() {
 		// As in reelectRanges.
@@ -400,10 +404,20 @@ func (t *tx) relieveNode(id rhumb.NodeID) {
 		}
 		// Without an heir the record stays unchanged until a member registers. A replica that is
 		// not in sync may lack acknowledged writes, so it is never elected.
-		if heir := t.nearestHeir(r, id, load); heir != rhumb.NoNode {
-			load[id]--
-			load[heir]++
+		heir := t.NearestHeir(r, id, load)
+		if heir == rhumb.NoNode {
+			continue
+		}
+		load[id]--
+		load[heir]++
+		switch {
+		// Both parts of a range that is being split must know the epochs of the log that they share, so it is not handed over.
+		case !gently || !canTakeOver(r, heir) || t.isSplitting(r):
 			t.electPrimary(r, heir, inSync)
+		// A handover that is prepared may be under way. It moves the range as well. The node leaves the in-sync
+		// set when the new primary adopts the range.
+		case r.Prepared == nil:
+			t.prepareHandover(r, heir)
 		}
 	}
 }
@@ -432,20 +446,20 @@ func (t *tx) countPrimaries() map[rhumb.NodeID]int {
 	return load
 }
 
-// nearestHeir returns the live, unquarantined in-sync member nearest to the node, other than the
-// node itself; NoNode if there is none. Among members at equal distance it chooses the one with the
+// NearestHeir returns the live, unquarantined in-sync member nearest to the node, other than the
+// node itself; NoNode if there is none. load counts the primaries of each node. Among members at equal distance it chooses the one with the
 // fewest primaries, then the lowest id. Every replica of the catalog must reach the same decision,
 // so nothing else may influence it.
-func (t *tx) nearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
+func (s *State) NearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
 	best, nearest, bestLeaves := rhumb.NoNode, span{}, false
 	for _, id := range r.InSync {
 		// A quarantined member may lack acknowledged entries, and a member that is not live cannot
 		// serve.
-		if id == of || !t.IsLive(id) || r.IsQuarantined(id) {
+		if id == of || !s.IsLive(id) || r.IsQuarantined(id) {
 			continue
 		}
 		// InSync is sorted, so the strict comparisons below leave ties to the lowest id.
-		d, leaves := t.spanBetween(of, id), t.isLeaving(r, id)
+		d, leaves := s.spanBetween(of, id), s.isLeaving(r, id)
 		// A member that leaves would have to hand over again. It is better than none.
 		better := leaves == bestLeaves && (d.less(nearest) || d == nearest && load[id] < load[best])
 		if best == rhumb.NoNode || bestLeaves && !leaves || better {

@@ -184,13 +184,18 @@ func (c PrepareHandover) applyTo(t *tx) Result {
 	case r.Prepared != nil:
 		return refuseRange(op, rhumb.Conflict, r, "a handover to %s is prepared; cancel it first", r.Prepared.Target)
 	}
+	return Result{Range: t.prepareHandover(r, c.Target)}
+}
+
+// prepareHandover stores r with a handover to a node that can take over.
+func (t *tx) prepareHandover(r *rhumb.Range, to rhumb.NodeID) *rhumb.Range {
 	next := r.Clone()
 	// Elections and handovers use one counter: an epoch that both could begin would have two primaries.
 	next.Allocated++
-	next.Prepared = &rhumb.Handover{Epoch: next.Allocated, Target: c.Target}
+	next.Prepared = &rhumb.Handover{Epoch: next.Allocated, Target: to}
 	next.Version++
 	t.putRange(next)
-	return Result{Range: next}
+	return next
 }
 
 // canTakeOver reports whether a node may be the target of a handover, as far as the record shows.
@@ -373,7 +378,7 @@ func (t *tx) quarantine(r *rhumb.Range, node rhumb.NodeID) *rhumb.Range {
 		t.putRange(next)
 		return next
 	}
-	heir := t.nearestHeir(next, node, t.countPrimaries())
+	heir := t.NearestHeir(next, node, t.countPrimaries())
 	// Without an heir the quarantined replica stays the primary on record until another member can
 	// be elected. The in-sync set must contain the primary, so the set stays whole as well.
 	if heir == rhumb.NoNode {

@@ -285,8 +285,9 @@ type FenceNode struct {
 }
 
 // SetNodeState drains a node, or makes a draining node live again. Draining takes the node's roles
-// as FenceNode does, but the node stays reachable and keeps its copies. Boot must be the registered
-// one, else Conflict.
+// as FenceNode does, but the node stays reachable and keeps its copies. It hands over the ranges whose
+// primary it is: their handovers are prepared, and it serves them until then. Boot must be the
+// registered one, else Conflict.
 type SetNodeState struct {
 	Node rhumb.NodeID
 	Boot rhumb.BootSeq

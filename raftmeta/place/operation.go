@@ -192,7 +192,7 @@ func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (pha
 			version++
 		}
 		if goes(r.Primary) {
-			m.out = append(m.out, catalog.Elect{Range: r.ID, Version: version, Node: heir})
+			m.out = append(m.out, m.p.takeOver(m.now, m.s, r, version, heir, true)...)
 		}
 		return phaseHand, fmt.Sprintf("%s takes over from %s", heir, r.Primary)
 	}

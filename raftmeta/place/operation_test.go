@@ -15,6 +15,7 @@ func (w *world) plan() int {
 	w.t.Helper()
 	count := 0
 	for _, plan := range []func() []catalog.Command{
+		func() []catalog.Command { out, _ := w.p.Handovers(w.now, w.s); return out },
 		func() []catalog.Command {
 			return w.p.Operations(w.now, time.Unix(0, 0).Add(w.now), w.s, func(rhumb.RangeID) int64 { return 10 })
 		},
@@ -32,9 +33,13 @@ func (w *world) plan() int {
 	return count
 }
 
-// follow does what primaries do: learners on live nodes join, and leaving members leave. slow holds up some learners.
+// follow does what primaries do: learners on live nodes join, leaving members leave, and ranges are handed over.
+// slow holds up some learners.
 func (w *world) follow(slow func(rhumb.NodeID) bool) {
 	w.t.Helper()
+	if !w.deaf {
+		w.adopt()
+	}
 	for _, r := range slices.Collect(w.s.Ranges()) {
 		if !w.s.IsLive(r.Primary) {
 			continue

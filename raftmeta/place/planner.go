@@ -61,6 +61,8 @@ type Planner struct {
 	// sizes holds the last known size of each range that an operation moves. Sizes are reported by primaries, every few seconds, so a
 	// range that has just changed its primary would have none, and the progress of its operation would jump.
 	sizes map[rhumb.RangeID]int64
+	// handovers holds the ranges with a prepared handover, and those whose last one was given up lately.
+	handovers map[rhumb.RangeID]handoverWatch
 }
 
 // health is the history of one node.
@@ -83,7 +85,9 @@ type health struct {
 // node counts as healthy only from the first Observe, because the leader knows nothing about the
 // time before.
 func NewPlanner(c Config) *Planner {
-	return &Planner{config: c, health: make(map[rhumb.NodeID]*health), sizes: make(map[rhumb.RangeID]int64)}
+	return &Planner{
+		config: c, health: make(map[rhumb.NodeID]*health), sizes: make(map[rhumb.RangeID]int64), handovers: make(map[rhumb.RangeID]handoverWatch),
+	}
 }
 
 // Observe records the states of the nodes. Times are as precise as the calls are frequent.
@@ -165,24 +169,4 @@ func (p *Planner) Relapse(now time.Duration, id rhumb.NodeID) {
 		h.noteRelapse(now, p.config)
 		h.since = now
 	}
-}
-
-// Failback returns an Elect for each range whose preferred primary is in sync, healthy and able to
-// serve again.
-func (p *Planner) Failback(now time.Duration, s *catalog.State, canServe func(*rhumb.Range, rhumb.NodeID) bool) []catalog.Command {
-	var out []catalog.Command
-	for r := range s.Ranges() {
-		if len(out) == PlanMax {
-			break
-		}
-		// A reserved range follows the range that is to be split.
-		if r.Birth != 0 {
-			continue
-		}
-		// The version makes the command fail if the range changed meanwhile.
-		if r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.TakesCopies(r.Preferred) && !r.IsLeaving(r.Preferred) && p.isHealthy(now, r.Preferred) && canServe(r, r.Preferred) {
-			out = append(out, catalog.Elect{Range: r.ID, Version: r.Version, Node: r.Preferred})
-		}
-	}
-	return out
 }

@@ -19,6 +19,7 @@ type world struct {
 	p     *Planner
 	now   time.Duration
 	boots map[rhumb.NodeID]rhumb.BootSeq
+	deaf  bool // targets adopt no handovers
 }
 
 func newWorld(t testing.TB, s *catalog.State) *world {

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/connect"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// Commands that change who is primary without moving data: `rhumb range handover` and `rhumb node failback`.
+
+// handoverPoll is how often a waiting command looks at its copy of the metadata, which a watch keeps current.
+const handoverPoll = 5 * time.Millisecond
+
+// handoverDoc is the result of `range handover`.
+type handoverDoc struct {
+	Range string `json:"range"`
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Epoch uint64 `json:"epoch"`
+	// Ms is the time from the request until the metadata showed the new primary. Writes pause for a part of it only.
+	Ms float64 `json:"ms"`
+}
+
+// handoverCommand is `rhumb range handover`.
+func (rc *rangeCommands) handoverCommand() *cobra.Command {
+	var to string
+	c := &cobra.Command{
+		Use: "handover REGION/SLOT --to NODE", Short: "Make another in-sync copy the primary of a range",
+		Long: `Hand a range over from its primary to another node whose copy is in sync. No write is refused: writes wait for about one round
+trip between the two nodes, and one sync of the disk. The node also becomes the preferred primary of the range, so that fail-back leaves
+the range there. If the number of preferred primaries of the nodes then differs by more than one, another range may move in return.
+
+The command waits until the metadata shows the new primary. A handover that nobody carries out within 10 s is cancelled, and the
+range stays where it is.`,
+		Example: "  rhumb range handover 1/1042 --to n3\n  rhumb range handover frankfurt/1042 --to n3 -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return rc.handOver(cmd.Context(), args[0], to) },
+	}
+	c.Flags().StringVar(&to, "to", "", "the node that takes over")
+	_ = c.MarkFlagRequired("to")
+	return rc.connected(c)
+}
+
+// handOver asks for the handover and waits until it is over.
+func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error {
+	const op rhumb.Op = "rhumb.handover"
+	to, err := connect.ParseNode(node)
+	if err != nil {
+		return err
+	}
+	return rc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		id, err := parseRange(c, name)
+		if err != nil {
+			return err
+		}
+		var from rhumb.NodeID
+		for _, r := range c.Ranges() {
+			if r.ID == id {
+				from = r.Primary
+			}
+		}
+		// The request returns when the handover is prepared. The nodes carry it out without a command, whether or not
+		// this command still runs.
+		begin := time.Now()
+		before, err := c.HandOverRange(ctx, id, to)
+		if err != nil {
+			return err
+		}
+		after, err := awaitRange(ctx, c, id, func(r *rhumb.Range) bool {
+			return r.Primary == to || r.Version >= before.Version && r.Prepared == nil
+		})
+		if err != nil {
+			return rhumb.Ef(op, rhumb.Unavailable, "range %s was not handed over to %s yet; a handover that takes too long is cancelled, and `rhumb range describe %s` shows who is primary", id, to, id)
+		}
+		if after.Primary != to {
+			return rhumb.Ef(op, rhumb.Unavailable, "range %s was not handed over to %s: the handover was cancelled, or another node was elected; its primary is %s", id, to, after.Primary)
+		}
+		// The time includes the round trips of the metadata, before and after the pause of writes.
+		doc := handoverDoc{Range: id.String(), From: nodeName(from), To: to.String(), Epoch: uint64(after.Epoch), Ms: float64(time.Since(begin).Microseconds()) / 1000}
+		return rc.Print(doc, func(t table.Writer) {
+			t.AppendHeader(table.Row{"RANGE", "FROM", "TO", "EPOCH", "MS"})
+			t.AppendRow(table.Row{doc.Range, doc.From, doc.To, doc.Epoch, doc.Ms})
+		})
+	})
+}
+
+// awaitRange waits until the client's metadata shows a range for which f holds. It polls the client's own copy of the metadata, which costs no request. With many ranges it is slow to copy them
+// all each time; a region has 64 for a table, and an operator moves one.
+func awaitRange(ctx context.Context, c *client.Client, id rhumb.RangeID, f func(*rhumb.Range) bool) (*rhumb.Range, error) {
+	for {
+		for _, r := range c.Ranges() {
+			if r.ID == id && f(r) {
+				return r, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(handoverPoll):
+		}
+	}
+}
+
+// failbackDoc is the result of `node failback`.
+type failbackDoc struct {
+	Node string `json:"node"`
+	// Moved counts the ranges that the node is primary of now and was not before; Blocked has those that prefer
+	// the node and stay elsewhere, with the reason.
+	Moved   int               `json:"moved"`
+	Blocked map[string]string `json:"blocked,omitempty"`
+}
+
+// failbackCommand is `rhumb node failback`.
+func (cc *clusterCommands) failbackCommand() *cobra.Command {
+	return cc.connected(&cobra.Command{
+		Use: "failback NODE", Short: "Return to a node the primaries that it had before it failed",
+		Long: `Hand over to a node all ranges that prefer it as primary and are served by another node since it failed or was drained. No
+write is refused. With the setting failback at auto this happens by itself once the node has been healthy for 30 s, or for longer if it
+fails repeatedly; this command does not wait. With manual it happens by this command only, and never refuses it.`,
+		Example: "  rhumb node failback n3\n  rhumb setting set failback manual",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return cc.failBack(cmd.Context(), args[0]) },
+	})
+}
+
+// failBack asks for the handovers and waits until each has succeeded or was given up.
+func (cc *clusterCommands) failBack(ctx context.Context, node string) error {
+	id, err := connect.ParseNode(node)
+	if err != nil {
+		return err
+	}
+	return cc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		prepared, blocked, err := c.FailBack(ctx, id)
+		if err != nil {
+			return err
+		}
+		doc := failbackDoc{Node: id.String(), Blocked: map[string]string{}}
+		// What stays elsewhere is an error only after everything else has moved.
+		for r, why := range blocked {
+			doc.Blocked[r.String()] = why
+		}
+		// All handovers run at the same time. Waiting for one after the other takes as long as the slowest.
+		for _, r := range prepared {
+			after, err := awaitRange(ctx, c, r, func(r *rhumb.Range) bool { return r.Primary == id })
+			if err != nil {
+				doc.Blocked[r.String()] = "its handover was not carried out in time"
+			} else if after.Primary == id {
+				doc.Moved++
+			}
+		}
+		if err := cc.Print(doc, func(t table.Writer) {
+			t.AppendHeader(table.Row{"NODE", "MOVED", "STAY ELSEWHERE"})
+			t.AppendRow(table.Row{doc.Node, doc.Moved, len(doc.Blocked)})
+		}); err != nil {
+			return err
+		}
+		for r, why := range doc.Blocked {
+			return rhumb.Ef("rhumb.failback", rhumb.Unavailable, "%d ranges stay elsewhere; range %s: %s", len(doc.Blocked), r, why)
+		}
+		return nil
+	})
+}
