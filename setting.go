@@ -3,6 +3,7 @@ package rhumb
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -19,16 +20,53 @@ type Setting struct {
 // SettingReplaceAfter is how long a node must be dead before its copies are created on other nodes.
 const SettingReplaceAfter = "replace_after"
 
+// SettingRangeSplitBytes is the size above which a range is split.
+const SettingRangeSplitBytes = "range_split_bytes"
+
+// RangeSplitBytesDefault is its default. rangeSplitBytesMin is the smallest value: below, the records of the ranges would cost
+// more than their data. Tests split small ranges.
+const (
+	RangeSplitBytesDefault int64 = 512 << 20
+	rangeSplitBytesMin     int64 = 1 << 20
+)
+
 // replaceAfterMin is the smallest value: shorter than the detection of a death and a restart, it would move data for nothing.
 const replaceAfterMin = 5 * time.Second
 
 // Settings returns all settings of the cluster, ordered by name.
 func Settings() []Setting {
 	return []Setting{{
+		Name: SettingRangeSplitBytes, Default: "512MiB",
+		Help:  "the size of its data above which a range is split in two",
+		check: checkBytes(rangeSplitBytesMin),
+	}, {
 		Name: SettingReplaceAfter, Default: "30s",
 		Help:  "how long a node must be dead before its copies are created on other nodes of its region",
 		check: checkDuration(replaceAfterMin),
 	}}
+}
+
+// checkBytes returns a check for sizes of at least the given one.
+func checkBytes(least int64) func(string) error {
+	return func(value string) error {
+		if n, err := ParseBytes(value); err != nil || n < least {
+			return Ef("rhumb.Setting", InvalidArgument, "%q is not a size of at least %d bytes; write it like 64MiB or 1GiB", value, least)
+		}
+		return nil
+	}
+}
+
+// ParseBytes parses a number of bytes with a unit, such as 64MiB.
+func ParseBytes(text string) (int64, error) {
+	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if digits, ok := strings.CutSuffix(text, unit); ok {
+			shift := 10 * (i + 1)
+			if n, err := strconv.ParseInt(digits, 10, 64); err == nil && n >= 0 && n <= 1<<(62-shift) {
+				return n << shift, nil
+			}
+		}
+	}
+	return 0, Ef("rhumb.ParseBytes", InvalidArgument, "%q is not a size with a unit", text)
 }
 
 // checkDuration returns a check for durations of at least the given length.

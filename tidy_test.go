@@ -73,7 +73,7 @@ var owners = map[string][]string{
 	"github.com/spf13/cobra":            {"cmd/rhumb", "deploy/hostctl", "cli/benchcmd", "cli/flags", "cli/imagecmd", "jepsen/chaos"},
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"go.yaml.in/yaml":                   {"cli/contexts", "cli/output", "ingest", "wan"},
-	"gonum.org/v1/plot":                 {"bench/image"},
+	"gonum.org/v1/plot":                 {"bench/image", "jepsen/local"},
 	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/login", "client/stream", "identity", "node", "node/peer", "node/server", "node/session"},
 	"google.golang.org/protobuf": {
 		"api", "api/rhumbpb", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",

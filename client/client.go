@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"log/slog"
 	"slices"
 	"strings"
@@ -25,7 +24,6 @@ import (
 type Client struct {
 	cfg    Config
 	log    *slog.Logger
-	id     rhumb.UUID // the client part of request IDs
 	m      counters
 	meta   *metadata
 	homes  *homes
@@ -89,7 +87,6 @@ func newClient(cfg Config) (*Client, error) {
 		c.login = login.NewAccount(cfg.User, cfg.Password).Options
 	}
 	c.locator = newLocator(c)
-	_, _ = rand.Read(c.id[:]) // never fails (crypto/rand)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c, nil
 }

@@ -111,6 +111,7 @@ func (c *Client) PlanRebalance(ctx context.Context, region rhumb.RegionID) (Bala
 	resp, err := askOperations(ctx, c, "client.Client.PlanRebalance", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.PlanRebalanceResponse, error) {
 		return oc.PlanRebalance(ctx, &rhumbpb.PlanRebalanceRequest{Region: uint32(region)})
 	})
+	// A failed request has no answer: the getters of nil return nothing.
 	out := BalancePlan{Waits: resp.GetWaits(), Moving: int(resp.GetMoving())}
 	for _, m := range resp.GetMoves() {
 		out.Moves = append(out.Moves, PlannedMove{
@@ -180,4 +181,16 @@ func (c *Client) SetSetting(ctx context.Context, name, value string) error {
 		return oc.AlterSetting(ctx, &rhumbpb.AlterSettingRequest{Name: name, Value: value})
 	})
 	return err
+}
+
+// SplitRange divides the range of a home in two, at a slot or, if at is 0, in the middle. It returns the record of the new
+// range, which is reserved: the primary divides the range soon after, and Birth is then 0 in the record.
+func (c *Client) SplitRange(ctx context.Context, home rhumb.RangeID, at rhumb.Slot) (*rhumb.Range, error) {
+	resp, err := askOperations(ctx, c, "client.Client.SplitRange", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.SplitRangeResponse, error) {
+		return oc.SplitRange(ctx, &rhumbpb.SplitRangeRequest{Range: api.EncodeRangeID(home), At: uint32(at)})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return api.DecodeRange(resp.GetRange()), nil
 }

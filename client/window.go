@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"sync"
 
 	"github.com/rhumbdb/rhumb"
@@ -13,15 +14,25 @@ import (
 // least unanswered one: a node keeps the results of that many requests per client, accepts no more
 // at once, and refuses a lower number as Expired, because it no longer knows whether that request
 // was applied.
+//
+// Each window numbers under an identity of its own. A range that is split gives the results of requests to both parts, so
+// numbers that began again under the same identity would meet results of other requests. Under its own identity, a window
+// needs to know nothing of splits and merges: a request keeps its ID wherever its keys are by now, and later requests to the
+// new range have another window.
 type window struct {
-	mu    sync.Mutex              // guards all below
-	next  uint64                  // the next number
-	least uint64                  // the least unanswered number; next if there is none
-	open  [rhumb.DedupWindow]bool // unanswered, by number modulo the size
-	freed chan struct{}           // closed when least grows; nil while nobody waits
+	client rhumb.UUID
+	mu     sync.Mutex              // guards all below
+	next   uint64                  // the next number
+	least  uint64                  // the least unanswered number; next if there is none
+	open   [rhumb.DedupWindow]bool // unanswered, by number modulo the size
+	freed  chan struct{}           // closed when least grows; nil while nobody waits
 }
 
-func newWindow() *window { return &window{next: 1, least: 1} }
+func newWindow() *window {
+	w := &window{next: 1, least: 1}
+	_, _ = rand.Read(w.client[:]) // never fails (crypto/rand)
+	return w
+}
 
 // takeNumber waits until the window has room and returns the next number.
 func (w *window) takeNumber(ctx context.Context) (uint64, error) {

@@ -402,7 +402,7 @@ func (p *plan) writeToRange(ctx context.Context, id rhumb.RangeID, mutations []r
 	}
 	// The number is released whatever the outcome: nobody will send this write again.
 	defer w.releaseNumber(seq)
-	b := rhumb.Batch{Range: id, ID: rhumb.RequestID{Client: c.id, Seq: seq}, Mutations: mutations}
+	b := rhumb.Batch{Range: id, ID: rhumb.RequestID{Client: w.client, Seq: seq}, Mutations: mutations}
 	// Encoded once: the attempts share it.
 	m := api.EncodeWrite(&b, false)
 	resp, err := c.send(ctx, &request{

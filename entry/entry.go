@@ -69,7 +69,7 @@ type Request struct {
 	// is in the log only so that its answer is ordered and remembered.
 	Noop bool
 	// Split, if not 0, divides the range: the slots from Split on belong to a new range, whose log continues
-	// behind this entry (docs/replication.md#rule-split). The request is then a Noop and the last of its entry.
+	// after this entry (docs/replication.md#rule-split). The request is then a Noop and the last of its entry.
 	Split rhumb.Slot
 	// Writes holds the final values, at most one per key.
 	Writes []Write

@@ -61,6 +61,10 @@ const (
 	// StateQuarantine is the reason why the replica serves no requests.
 	StateQuarantine StateField = 'q'
 
+	// StateSplit is the number of bytes that splits of the range gave away, as estimated. It exists if the range was split or
+	// came from a split, so that its size is an estimate.
+	StateSplit StateField = 's'
+
 	// 'k' is reserved: it was meant for a closed timestamp, and no build wrote it.
 )
 
@@ -83,6 +87,8 @@ func (f StateField) String() string {
 		return "collected"
 	case StateQuarantine:
 		return "quarantine"
+	case StateSplit:
+		return "split"
 	}
 	return fmt.Sprintf("field_%#02x", byte(f))
 }

@@ -169,7 +169,11 @@ func (m *member) startServing(fresh bool) error {
 		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep}, HealAfter: max(0, m.n.cfg.HealAfter),
 		Transfers: func() bool { return m.group.State().Has(rhumb.FeatureTransfer) },
 		Committed: func(c host.Committed) {
-			m.publisher.Committed(c.Range, publish.Position{Seq: c.Seq, HLC: c.HLC}, c.Entries)
+			p := publish.Position{Seq: c.Seq, HLC: c.HLC}
+			if !c.Parent.IsZero() {
+				m.publisher.Born(c.Range, c.Parent, p)
+			}
+			m.publisher.Committed(c.Range, p, c.Entries)
 		},
 	})
 	if err != nil {
@@ -199,6 +203,7 @@ func (m *member) startServing(fresh bool) error {
 	m.work.Go(m.reportLoop)
 	m.work.Go(m.weighLoop)
 	m.work.Go(m.surveyLoop)
+	m.work.Go(m.splitLoop)
 	m.work.Go(m.watchClock)
 	// Clients come last, when everything that answers them runs.
 	m.n.kv.Open(m.kv)

@@ -23,6 +23,7 @@ type rate struct {
 // observe notes the counters at a time. A counter that falls, after an undo or a copy of the range, counts as unchanged.
 func (r *rate) observe(now time.Duration, bytes, entries uint64) {
 	if dt := (now - r.at).Seconds(); r.started && dt > 0 {
+		// A sample counts by the time that it covers, so a late survey weighs more than one in time.
 		keep := math.Exp2(-dt / rateHalfLife.Seconds())
 		add := func(old float64, from, to uint64) float64 {
 			return keep*old + (1-keep)*float64(max(to, from)-from)/dt

@@ -57,6 +57,7 @@ func (m *member) takeSurvey(speeds rates) place.Survey {
 	// Only the primary reports a range, so that each range has one size at the leader.
 	for r := range st.Ranges() {
 		if r.Primary == m.self.Node {
+			// The counters of the log are kept for each range anyway; speeds cost two subtractions.
 			size := m.host.RangeSize(r.ID)
 			speed := speeds.observe(now, r.ID, size.Written, size.Entries)
 			s.Ranges = append(s.Ranges, place.RangeSize{

@@ -203,6 +203,7 @@ func (c *controller) sizes(now time.Duration) func(rhumb.RangeID) int64 {
 	if c.config.Sizes != nil {
 		return c.config.Sizes
 	}
+	// One copy for the whole plan, which asks for the size of each range that moves.
 	surveys := c.evidence.copySurveys()
 	return func(id rhumb.RangeID) int64 {
 		r, ok := c.State().Range(id)

@@ -319,6 +319,7 @@ func (g *Group) PlanBalance(ctx context.Context, only rhumb.RegionID) (p place.B
 	case g.config.Node:
 		return g.planBalance(only), nil
 	}
+	// The surveys are at the leader, so it plans. Builds before this request refuse it as incompatible.
 	request, err := cbor.Marshal(only)
 	if err != nil {
 		return p, rhumb.WrapKind(op, rhumb.Internal, err)

@@ -385,7 +385,7 @@ func (g *Group) handleBalance(b []byte) ([]byte, error) {
 	if err := cbor.Unmarshal(b, &only); err != nil {
 		return nil, rhumb.WrapKind(op, rhumb.Corrupt, err)
 	}
-	// Only the leader has surveys.
+	// Only the leader has surveys. The caller asks again when it knows the new leader.
 	if !g.IsLeader() {
 		return nil, rhumb.E(op, rhumb.Unavailable, "this node does not lead the metadata group")
 	}

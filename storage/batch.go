@@ -41,6 +41,8 @@ type staged struct {
 	appended []*entry.Entry
 	created  bool
 	dropped  bool
+	resized  bool // the range has another last slot
+	born     bool // created by a split, with the keys that it has
 	commit   bool // the commit position needs its own key, because no record carries it
 }
 
@@ -396,20 +398,26 @@ func (b *Batch) publishState() {
 		g.rs.log = g.log
 		g.rs.dropped = g.dropped
 		g.rs.mu.Unlock()
-		if !g.created && !g.dropped {
+		if !g.created && !g.dropped && !g.resized {
 			continue
 		}
 		// The map changes after rs: a reader that finds a new range finds its state too.
 		b.s.mu.Lock()
-		if g.created {
+		switch {
+		case g.resized:
+			b.s.wide.add(g.id, g.log.LastSlot)
+		case g.created:
 			g.rs.floor.Store(uint64(g.log.trimHLC))
 			b.s.ranges[g.id] = g.rs
 			b.s.wide.add(g.id, g.log.LastSlot)
-		} else {
+		default:
 			delete(b.s.ranges, g.id)
 			b.s.wide.remove(g.id)
 		}
 		b.s.mu.Unlock()
+		if g.resized || g.born {
+			continue
+		}
 		// Old keys of the range are covered by the range deletion now, so damage in them no longer
 		// concerns it.
 		b.s.rangeMended(g.id)

@@ -203,17 +203,22 @@ func (c *collection) collectVersions() error {
 	}
 	// One iterator serves all keys. Sorted prefixes make it move forward only, which reuses the
 	// blocks that it has loaded.
-	span := c.log.span()
-	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = it.Close() }()
 	prefixes := make([]string, 0, len(c.newest))
 	for p := range c.newest {
 		prefixes = append(prefixes, p)
 	}
 	slices.SortFunc(prefixes, strings.Compare)
+	// Entries from before a split also wrote keys that are in another range now. All versions that they superseded are below
+	// the split, where that range neither reads nor undoes anything, and it has no list of them.
+	span := c.log.span()
+	if last := []byte(prefixes[len(prefixes)-1]); span.Upper != nil && keys.Compare(last, span.Upper) >= 0 {
+		span.Upper = nil
+	}
+	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = it.Close() }()
 	for _, p := range prefixes {
 		c.key = keys.AppendVersion(append(c.key[:0], p...), c.newest[p])
 		if err := c.collectSuperseded(it, c.key); err != nil {
@@ -249,6 +254,10 @@ func (c *collection) collectSuperseded(it *pebble.Iterator, key []byte) error {
 // countVersion adds a deleted version to the result.
 func (c *collection) countVersion(key, value []byte) {
 	c.done.Versions++
+	// The size of a range that was split off does not count here.
+	if home, ok := keys.Home(key); !ok || home.Slot > max(c.id.Slot, c.log.LastSlot) {
+		return
+	}
 	if _, name, _, err := keys.DecodeData(key); err == nil {
 		c.done.Bytes += int64(versionWeight(len(name), len(value)))
 	}

@@ -188,6 +188,13 @@ func (e *Engine) Store(id rhumb.RangeID) *Store {
 	return s
 }
 
+// Place assigns a range that no store holds to the store of the range that it was split off from: its keys are there.
+func (e *Engine) Place(id rhumb.RangeID, s *Store) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.place[id] = s
+}
+
 // Ranges returns the state of every range of the node, in ascending order. It fails on a closed
 // engine.
 func (e *Engine) Ranges() ([]RangeState, error) {

@@ -178,6 +178,9 @@ func (e *Export) describe(op rhumb.Op, id rhumb.RangeID, o ExportOptions, it *pe
 	if rs.collected != 0 {
 		add(keys.StateCollected, encodeWords(rs.collected))
 	}
+	if st.estimated {
+		add(keys.StateSplit, encodeWords(st.given))
+	}
 	if len(st.Lineage) > 0 {
 		add(keys.StateLineage, encodeLineage(st.Lineage))
 	}

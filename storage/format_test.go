@@ -362,6 +362,7 @@ func TestStateValues(t *testing.T) {
 	for f, good := range map[keys.StateField][]byte{
 		keys.StateRange: {stateVersion}, keys.StatePromised: encodeWords(1), keys.StateCommit: encodeWords(1, 2), keys.StateTrim: encodeWords(1, 2, 3),
 		keys.StateCollected: encodeWords(1), keys.StateBase: encodeBase(base{}), keys.StateLineage: encodeLineage([]EpochStart{{1, 1}}),
+		keys.StateSplit: encodeWords(1),
 	} {
 		if !new(rangeState).setField(f, good) {
 			t.Errorf("%s: a good value is rejected", f)

@@ -170,6 +170,8 @@ func (s *Store) Position(id rhumb.RangeID, seq rhumb.Seq) (p entry.Position, ok 
 type Mark struct {
 	entry.Position
 	HLC rhumb.Timestamp
+	// Split is the first slot of the range that the entry splits off, 0 for other entries.
+	Split rhumb.Slot
 }
 
 // Marks returns the positions of the entries from..to, both included, that are still in the log. It
@@ -194,7 +196,7 @@ func (s *Store) Marks(id rhumb.RangeID, from, to rhumb.Seq) ([]Mark, error) {
 		if err != nil {
 			return nil, s.badRecord(op, id, from+rhumb.Seq(len(out)), err)
 		}
-		out = append(out, Mark{r.entry.Position(), r.entry.LastHLC()})
+		out = append(out, Mark{r.entry.Position(), r.entry.LastHLC(), r.entry.Split()})
 	}
 	return out, s.dbError(op, it.Error())
 }

@@ -82,6 +82,9 @@ type logState struct {
 	trimmed uint64  // total.log at Trim
 	trimHLC rhumb.Timestamp
 	base    base
+	// given is what splits took away from the data, and estimated reports that the size has been estimated since one.
+	given     uint64
+	estimated bool
 }
 
 // base is the position before the first entry of a log that did not begin in this store; zero if it
@@ -122,6 +125,7 @@ type rangeState struct {
 //	base       epoch(8) seq(8) hash(16) hlc(8) data bytes(8) log bytes(8)
 //	lineage    (epoch(8) first(8))*
 //	quarantine text
+//	split      bytes(8)
 const (
 	stateVersion     = 1
 	stateVersionWide = 2
@@ -171,7 +175,7 @@ func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 	size := map[keys.StateField]int{
 		keys.StateRange: 1 + len(v)&4, keys.StatePromised: 8, keys.StateCommit: 16, keys.StateTrim: 24,
 		keys.StateCollected: 8, keys.StateBase: 56, keys.StateLineage: len(v) &^ 15,
-		keys.StateQuarantine: len(v),
+		keys.StateQuarantine: len(v), keys.StateSplit: 8,
 	}
 	// A field that this binary does not know may forbid something, as a quarantine does. So it is
 	// not skipped.
@@ -201,6 +205,8 @@ func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 		}
 	case keys.StateQuarantine:
 		st.Quarantine = string(v)
+	case keys.StateSplit:
+		st.given, st.estimated = wordAt(v, 0), true
 	case keys.StateLineage:
 		for i := 0; i < len(v)/8; i += 2 {
 			st.Lineage = append(st.Lineage, EpochStart{rhumb.Epoch(wordAt(v, i)), rhumb.Seq(wordAt(v, i+1))})
@@ -379,7 +385,8 @@ func (s *Store) Size(id rhumb.RangeID) (size RangeSize, ok bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return RangeSize{
-		Data: int64(rs.log.total.data - rs.collected), Log: int64(rs.log.total.log - rs.log.trimmed),
+		// An estimate may have taken away more than was there.
+		Data: max(0, int64(rs.log.total.data-rs.collected-rs.log.given)), Log: int64(rs.log.total.log - rs.log.trimmed),
 		Written: rs.log.total.log, Entries: uint64(rs.log.Last.Seq),
 	}, true
 }

@@ -20,6 +20,105 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type SplitRangeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Any slot of the range.
+	Range *RangeID `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	// The first slot of the new range, 0 for the middle of the range.
+	At            uint32 `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SplitRangeRequest) Reset() {
+	*x = SplitRangeRequest{}
+	mi := &file_api_operation_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SplitRangeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SplitRangeRequest) ProtoMessage() {}
+
+func (x *SplitRangeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SplitRangeRequest.ProtoReflect.Descriptor instead.
+func (*SplitRangeRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *SplitRangeRequest) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *SplitRangeRequest) GetAt() uint32 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+type SplitRangeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The record of the new range.
+	Range         *Range `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SplitRangeResponse) Reset() {
+	*x = SplitRangeResponse{}
+	mi := &file_api_operation_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SplitRangeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SplitRangeResponse) ProtoMessage() {}
+
+func (x *SplitRangeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SplitRangeResponse.ProtoReflect.Descriptor instead.
+func (*SplitRangeResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SplitRangeResponse) GetRange() *Range {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
 // Operation is the record of a long operation; its fields are those of rhumb.Operation.
 type Operation struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -50,7 +149,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_api_operation_proto_msgTypes[0]
+	mi := &file_api_operation_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -62,7 +161,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[0]
+	mi := &file_api_operation_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -75,7 +174,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{0}
+	return file_api_operation_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Operation) GetId() uint64 {
@@ -228,7 +327,7 @@ type OperationStep struct {
 
 func (x *OperationStep) Reset() {
 	*x = OperationStep{}
-	mi := &file_api_operation_proto_msgTypes[1]
+	mi := &file_api_operation_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -240,7 +339,7 @@ func (x *OperationStep) String() string {
 func (*OperationStep) ProtoMessage() {}
 
 func (x *OperationStep) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[1]
+	mi := &file_api_operation_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -253,7 +352,7 @@ func (x *OperationStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationStep.ProtoReflect.Descriptor instead.
 func (*OperationStep) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{1}
+	return file_api_operation_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *OperationStep) GetName() string {
@@ -278,7 +377,7 @@ type ListOperationsRequest struct {
 
 func (x *ListOperationsRequest) Reset() {
 	*x = ListOperationsRequest{}
-	mi := &file_api_operation_proto_msgTypes[2]
+	mi := &file_api_operation_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -290,7 +389,7 @@ func (x *ListOperationsRequest) String() string {
 func (*ListOperationsRequest) ProtoMessage() {}
 
 func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[2]
+	mi := &file_api_operation_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -303,7 +402,7 @@ func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperationsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{2}
+	return file_api_operation_proto_rawDescGZIP(), []int{4}
 }
 
 type ListOperationsResponse struct {
@@ -315,7 +414,7 @@ type ListOperationsResponse struct {
 
 func (x *ListOperationsResponse) Reset() {
 	*x = ListOperationsResponse{}
-	mi := &file_api_operation_proto_msgTypes[3]
+	mi := &file_api_operation_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -327,7 +426,7 @@ func (x *ListOperationsResponse) String() string {
 func (*ListOperationsResponse) ProtoMessage() {}
 
 func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[3]
+	mi := &file_api_operation_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -340,7 +439,7 @@ func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperationsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{3}
+	return file_api_operation_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListOperationsResponse) GetOperations() []*Operation {
@@ -364,7 +463,7 @@ type StartOperationRequest struct {
 
 func (x *StartOperationRequest) Reset() {
 	*x = StartOperationRequest{}
-	mi := &file_api_operation_proto_msgTypes[4]
+	mi := &file_api_operation_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +475,7 @@ func (x *StartOperationRequest) String() string {
 func (*StartOperationRequest) ProtoMessage() {}
 
 func (x *StartOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[4]
+	mi := &file_api_operation_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +488,7 @@ func (x *StartOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartOperationRequest.ProtoReflect.Descriptor instead.
 func (*StartOperationRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{4}
+	return file_api_operation_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StartOperationRequest) GetKind() uint32 {
@@ -436,7 +535,7 @@ type StartOperationResponse struct {
 
 func (x *StartOperationResponse) Reset() {
 	*x = StartOperationResponse{}
-	mi := &file_api_operation_proto_msgTypes[5]
+	mi := &file_api_operation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -448,7 +547,7 @@ func (x *StartOperationResponse) String() string {
 func (*StartOperationResponse) ProtoMessage() {}
 
 func (x *StartOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[5]
+	mi := &file_api_operation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -461,7 +560,7 @@ func (x *StartOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartOperationResponse.ProtoReflect.Descriptor instead.
 func (*StartOperationResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{5}
+	return file_api_operation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StartOperationResponse) GetOperation() *Operation {
@@ -482,7 +581,7 @@ type ControlOperationRequest struct {
 
 func (x *ControlOperationRequest) Reset() {
 	*x = ControlOperationRequest{}
-	mi := &file_api_operation_proto_msgTypes[6]
+	mi := &file_api_operation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +593,7 @@ func (x *ControlOperationRequest) String() string {
 func (*ControlOperationRequest) ProtoMessage() {}
 
 func (x *ControlOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[6]
+	mi := &file_api_operation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +606,7 @@ func (x *ControlOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlOperationRequest.ProtoReflect.Descriptor instead.
 func (*ControlOperationRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{6}
+	return file_api_operation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ControlOperationRequest) GetOperation() uint64 {
@@ -533,7 +632,7 @@ type ControlOperationResponse struct {
 
 func (x *ControlOperationResponse) Reset() {
 	*x = ControlOperationResponse{}
-	mi := &file_api_operation_proto_msgTypes[7]
+	mi := &file_api_operation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -545,7 +644,7 @@ func (x *ControlOperationResponse) String() string {
 func (*ControlOperationResponse) ProtoMessage() {}
 
 func (x *ControlOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[7]
+	mi := &file_api_operation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -558,7 +657,7 @@ func (x *ControlOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlOperationResponse.ProtoReflect.Descriptor instead.
 func (*ControlOperationResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{7}
+	return file_api_operation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ControlOperationResponse) GetOperation() *Operation {
@@ -578,7 +677,7 @@ type PlanRebalanceRequest struct {
 
 func (x *PlanRebalanceRequest) Reset() {
 	*x = PlanRebalanceRequest{}
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +689,7 @@ func (x *PlanRebalanceRequest) String() string {
 func (*PlanRebalanceRequest) ProtoMessage() {}
 
 func (x *PlanRebalanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +702,7 @@ func (x *PlanRebalanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRebalanceRequest.ProtoReflect.Descriptor instead.
 func (*PlanRebalanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{8}
+	return file_api_operation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlanRebalanceRequest) GetRegion() uint32 {
@@ -627,7 +726,7 @@ type PlanRebalanceResponse struct {
 
 func (x *PlanRebalanceResponse) Reset() {
 	*x = PlanRebalanceResponse{}
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +738,7 @@ func (x *PlanRebalanceResponse) String() string {
 func (*PlanRebalanceResponse) ProtoMessage() {}
 
 func (x *PlanRebalanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +751,7 @@ func (x *PlanRebalanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRebalanceResponse.ProtoReflect.Descriptor instead.
 func (*PlanRebalanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{9}
+	return file_api_operation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlanRebalanceResponse) GetMoves() []*PlannedMove {
@@ -700,7 +799,7 @@ type PlannedMove struct {
 
 func (x *PlannedMove) Reset() {
 	*x = PlannedMove{}
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -712,7 +811,7 @@ func (x *PlannedMove) String() string {
 func (*PlannedMove) ProtoMessage() {}
 
 func (x *PlannedMove) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -725,7 +824,7 @@ func (x *PlannedMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedMove.ProtoReflect.Descriptor instead.
 func (*PlannedMove) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{10}
+	return file_api_operation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlannedMove) GetRange() *RangeID {
@@ -792,7 +891,7 @@ type RegionSpread struct {
 
 func (x *RegionSpread) Reset() {
 	*x = RegionSpread{}
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +903,7 @@ func (x *RegionSpread) String() string {
 func (*RegionSpread) ProtoMessage() {}
 
 func (x *RegionSpread) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +916,7 @@ func (x *RegionSpread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionSpread.ProtoReflect.Descriptor instead.
 func (*RegionSpread) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{11}
+	return file_api_operation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RegionSpread) GetRegion() uint32 {
@@ -863,7 +962,7 @@ type DescribeNodesRequest struct {
 
 func (x *DescribeNodesRequest) Reset() {
 	*x = DescribeNodesRequest{}
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +974,7 @@ func (x *DescribeNodesRequest) String() string {
 func (*DescribeNodesRequest) ProtoMessage() {}
 
 func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +987,7 @@ func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesRequest.ProtoReflect.Descriptor instead.
 func (*DescribeNodesRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{12}
+	return file_api_operation_proto_rawDescGZIP(), []int{14}
 }
 
 type DescribeNodesResponse struct {
@@ -900,7 +999,7 @@ type DescribeNodesResponse struct {
 
 func (x *DescribeNodesResponse) Reset() {
 	*x = DescribeNodesResponse{}
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1011,7 @@ func (x *DescribeNodesResponse) String() string {
 func (*DescribeNodesResponse) ProtoMessage() {}
 
 func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1024,7 @@ func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesResponse.ProtoReflect.Descriptor instead.
 func (*DescribeNodesResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{13}
+	return file_api_operation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DescribeNodesResponse) GetNodes() []*NodeHoldings {
@@ -952,7 +1051,7 @@ type NodeHoldings struct {
 
 func (x *NodeHoldings) Reset() {
 	*x = NodeHoldings{}
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1063,7 @@ func (x *NodeHoldings) String() string {
 func (*NodeHoldings) ProtoMessage() {}
 
 func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1076,7 @@ func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHoldings.ProtoReflect.Descriptor instead.
 func (*NodeHoldings) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{14}
+	return file_api_operation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeHoldings) GetNode() uint32 {
@@ -1033,7 +1132,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1144,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1157,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{15}
+	return file_api_operation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -1084,7 +1183,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1195,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1208,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{16}
+	return file_api_operation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -1127,7 +1226,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1238,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1251,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{17}
+	return file_api_operation_proto_rawDescGZIP(), []int{19}
 }
 
 type ListSettingsResponse struct {
@@ -1164,7 +1263,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1275,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1288,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{18}
+	return file_api_operation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -1209,7 +1308,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1221,7 +1320,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1234,7 +1333,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{19}
+	return file_api_operation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Setting) GetName() string {
@@ -1261,7 +1360,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1372,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1385,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{20}
+	return file_api_operation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1311,7 +1410,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1422,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,14 +1435,19 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{21}
+	return file_api_operation_proto_rawDescGZIP(), []int{23}
 }
 
 var File_api_operation_proto protoreflect.FileDescriptor
 
 const file_api_operation_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/operation.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"\x8d\x04\n" +
+	"\x13api/operation.proto\x12\brhumb.v1\x1a\x0eapi/meta.proto\"L\n" +
+	"\x11SplitRangeRequest\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\rR\x02at\";\n" +
+	"\x12SplitRangeResponse\x12%\n" +
+	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range\"\x8d\x04\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\rR\x04kind\x12\x14\n" +
@@ -1437,7 +1541,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x13AlterSettingRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"\x16\n" +
-	"\x14AlterSettingResponse2\x9c\x05\n" +
+	"\x14AlterSettingResponse2\xe5\x05\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
@@ -1448,7 +1552,9 @@ const file_api_operation_proto_rawDesc = "" +
 	"\n" +
 	"RemoveNode\x12\x1b.rhumb.v1.RemoveNodeRequest\x1a\x1c.rhumb.v1.RemoveNodeResponse\x12M\n" +
 	"\fListSettings\x12\x1d.rhumb.v1.ListSettingsRequest\x1a\x1e.rhumb.v1.ListSettingsResponse\x12M\n" +
-	"\fAlterSetting\x12\x1d.rhumb.v1.AlterSettingRequest\x1a\x1e.rhumb.v1.AlterSettingResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\fAlterSetting\x12\x1d.rhumb.v1.AlterSettingRequest\x1a\x1e.rhumb.v1.AlterSettingResponse\x12G\n" +
+	"\n" +
+	"SplitRange\x12\x1b.rhumb.v1.SplitRangeRequest\x1a\x1c.rhumb.v1.SplitRangeResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_operation_proto_rawDescOnce sync.Once
@@ -1462,67 +1568,74 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_api_operation_proto_goTypes = []any{
-	(*Operation)(nil),                // 0: rhumb.v1.Operation
-	(*OperationStep)(nil),            // 1: rhumb.v1.OperationStep
-	(*ListOperationsRequest)(nil),    // 2: rhumb.v1.ListOperationsRequest
-	(*ListOperationsResponse)(nil),   // 3: rhumb.v1.ListOperationsResponse
-	(*StartOperationRequest)(nil),    // 4: rhumb.v1.StartOperationRequest
-	(*StartOperationResponse)(nil),   // 5: rhumb.v1.StartOperationResponse
-	(*ControlOperationRequest)(nil),  // 6: rhumb.v1.ControlOperationRequest
-	(*ControlOperationResponse)(nil), // 7: rhumb.v1.ControlOperationResponse
-	(*PlanRebalanceRequest)(nil),     // 8: rhumb.v1.PlanRebalanceRequest
-	(*PlanRebalanceResponse)(nil),    // 9: rhumb.v1.PlanRebalanceResponse
-	(*PlannedMove)(nil),              // 10: rhumb.v1.PlannedMove
-	(*RegionSpread)(nil),             // 11: rhumb.v1.RegionSpread
-	(*DescribeNodesRequest)(nil),     // 12: rhumb.v1.DescribeNodesRequest
-	(*DescribeNodesResponse)(nil),    // 13: rhumb.v1.DescribeNodesResponse
-	(*NodeHoldings)(nil),             // 14: rhumb.v1.NodeHoldings
-	(*RemoveNodeRequest)(nil),        // 15: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 16: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 17: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 18: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 19: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 20: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 21: rhumb.v1.AlterSettingResponse
-	(*RangeID)(nil),                  // 22: rhumb.v1.RangeID
-	(*Node)(nil),                     // 23: rhumb.v1.Node
+	(*SplitRangeRequest)(nil),        // 0: rhumb.v1.SplitRangeRequest
+	(*SplitRangeResponse)(nil),       // 1: rhumb.v1.SplitRangeResponse
+	(*Operation)(nil),                // 2: rhumb.v1.Operation
+	(*OperationStep)(nil),            // 3: rhumb.v1.OperationStep
+	(*ListOperationsRequest)(nil),    // 4: rhumb.v1.ListOperationsRequest
+	(*ListOperationsResponse)(nil),   // 5: rhumb.v1.ListOperationsResponse
+	(*StartOperationRequest)(nil),    // 6: rhumb.v1.StartOperationRequest
+	(*StartOperationResponse)(nil),   // 7: rhumb.v1.StartOperationResponse
+	(*ControlOperationRequest)(nil),  // 8: rhumb.v1.ControlOperationRequest
+	(*ControlOperationResponse)(nil), // 9: rhumb.v1.ControlOperationResponse
+	(*PlanRebalanceRequest)(nil),     // 10: rhumb.v1.PlanRebalanceRequest
+	(*PlanRebalanceResponse)(nil),    // 11: rhumb.v1.PlanRebalanceResponse
+	(*PlannedMove)(nil),              // 12: rhumb.v1.PlannedMove
+	(*RegionSpread)(nil),             // 13: rhumb.v1.RegionSpread
+	(*DescribeNodesRequest)(nil),     // 14: rhumb.v1.DescribeNodesRequest
+	(*DescribeNodesResponse)(nil),    // 15: rhumb.v1.DescribeNodesResponse
+	(*NodeHoldings)(nil),             // 16: rhumb.v1.NodeHoldings
+	(*RemoveNodeRequest)(nil),        // 17: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 18: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 19: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 20: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 21: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 22: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 23: rhumb.v1.AlterSettingResponse
+	(*RangeID)(nil),                  // 24: rhumb.v1.RangeID
+	(*Range)(nil),                    // 25: rhumb.v1.Range
+	(*Node)(nil),                     // 26: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	22, // 0: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
-	1,  // 1: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
-	0,  // 2: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	22, // 3: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
-	0,  // 4: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
-	0,  // 5: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
-	10, // 6: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
-	11, // 7: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
-	22, // 8: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
-	14, // 9: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	23, // 10: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	19, // 11: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	2,  // 12: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	4,  // 13: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	6,  // 14: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	8,  // 15: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
-	12, // 16: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	15, // 17: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	17, // 18: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	20, // 19: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	3,  // 20: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	5,  // 21: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	7,  // 22: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	9,  // 23: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	13, // 24: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	16, // 25: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	18, // 26: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	21, // 27: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	20, // [20:28] is the sub-list for method output_type
-	12, // [12:20] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	24, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
+	25, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
+	24, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	3,  // 3: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
+	2,  // 4: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
+	24, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	2,  // 6: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
+	2,  // 7: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
+	12, // 8: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
+	13, // 9: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
+	24, // 10: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	16, // 11: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
+	26, // 12: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	21, // 13: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	4,  // 14: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	6,  // 15: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	8,  // 16: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	10, // 17: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
+	14, // 18: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	17, // 19: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	19, // 20: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	22, // 21: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	0,  // 22: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
+	5,  // 23: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	7,  // 24: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	9,  // 25: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	11, // 26: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	15, // 27: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	18, // 28: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	20, // 29: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	23, // 30: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 31: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	23, // [23:32] is the sub-list for method output_type
+	14, // [14:23] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }
@@ -1537,7 +1650,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

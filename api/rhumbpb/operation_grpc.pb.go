@@ -26,6 +26,7 @@ const (
 	Operations_RemoveNode_FullMethodName       = "/rhumb.v1.Operations/RemoveNode"
 	Operations_ListSettings_FullMethodName     = "/rhumb.v1.Operations/ListSettings"
 	Operations_AlterSetting_FullMethodName     = "/rhumb.v1.Operations/AlterSetting"
+	Operations_SplitRange_FullMethodName       = "/rhumb.v1.Operations/SplitRange"
 )
 
 // OperationsClient is the client API for Operations service.
@@ -52,6 +53,10 @@ type OperationsClient interface {
 	ListSettings(ctx context.Context, in *ListSettingsRequest, opts ...grpc.CallOption) (*ListSettingsResponse, error)
 	// AlterSetting changes a setting; an empty value resets it.
 	AlterSetting(ctx context.Context, in *AlterSettingRequest, opts ...grpc.CallOption) (*AlterSettingResponse, error)
+	// SplitRange divides a range in two. It answers when the new range is reserved; the primary divides the range soon after.
+	// The error is INVALID_ARGUMENT for a slot that does not divide the range, and CONFLICT while the range is being split or
+	// moved.
+	SplitRange(ctx context.Context, in *SplitRangeRequest, opts ...grpc.CallOption) (*SplitRangeResponse, error)
 }
 
 type operationsClient struct {
@@ -142,6 +147,16 @@ func (c *operationsClient) AlterSetting(ctx context.Context, in *AlterSettingReq
 	return out, nil
 }
 
+func (c *operationsClient) SplitRange(ctx context.Context, in *SplitRangeRequest, opts ...grpc.CallOption) (*SplitRangeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SplitRangeResponse)
+	err := c.cc.Invoke(ctx, Operations_SplitRange_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OperationsServer is the server API for Operations service.
 // All implementations must embed UnimplementedOperationsServer
 // for forward compatibility.
@@ -166,6 +181,10 @@ type OperationsServer interface {
 	ListSettings(context.Context, *ListSettingsRequest) (*ListSettingsResponse, error)
 	// AlterSetting changes a setting; an empty value resets it.
 	AlterSetting(context.Context, *AlterSettingRequest) (*AlterSettingResponse, error)
+	// SplitRange divides a range in two. It answers when the new range is reserved; the primary divides the range soon after.
+	// The error is INVALID_ARGUMENT for a slot that does not divide the range, and CONFLICT while the range is being split or
+	// moved.
+	SplitRange(context.Context, *SplitRangeRequest) (*SplitRangeResponse, error)
 	mustEmbedUnimplementedOperationsServer()
 }
 
@@ -199,6 +218,9 @@ func (UnimplementedOperationsServer) ListSettings(context.Context, *ListSettings
 }
 func (UnimplementedOperationsServer) AlterSetting(context.Context, *AlterSettingRequest) (*AlterSettingResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AlterSetting not implemented")
+}
+func (UnimplementedOperationsServer) SplitRange(context.Context, *SplitRangeRequest) (*SplitRangeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SplitRange not implemented")
 }
 func (UnimplementedOperationsServer) mustEmbedUnimplementedOperationsServer() {}
 func (UnimplementedOperationsServer) testEmbeddedByValue()                    {}
@@ -365,6 +387,24 @@ func _Operations_AlterSetting_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operations_SplitRange_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SplitRangeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationsServer).SplitRange(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operations_SplitRange_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationsServer).SplitRange(ctx, req.(*SplitRangeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Operations_ServiceDesc is the grpc.ServiceDesc for Operations service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -403,6 +443,10 @@ var Operations_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AlterSetting",
 			Handler:    _Operations_AlterSetting_Handler,
+		},
+		{
+			MethodName: "SplitRange",
+			Handler:    _Operations_SplitRange_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

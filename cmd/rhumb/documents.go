@@ -223,9 +223,14 @@ type storeDoc struct {
 
 // rangeDoc is a range as the catalog records it.
 type rangeDoc struct {
-	ID     string `json:"id"`
-	Region string `json:"region"`
-	Class  string `json:"class"`
+	ID string `json:"id"`
+	// Last is the last slot of the range, and Slots the number of its slots. Reserved reports that the range is about to be
+	// split off from the one before it, to which its slots still belong.
+	Last     uint32 `json:"last_slot"`
+	Slots    uint32 `json:"slots"`
+	Reserved bool   `json:"reserved,omitempty"`
+	Region   string `json:"region"`
+	Class    string `json:"class"`
 	// Epoch is the fencing number. Version grows with every change of the record.
 	Epoch   uint64 `json:"epoch"`
 	Version uint64 `json:"version"`
@@ -311,7 +316,7 @@ func describeTable(t client.TableStatus) tableDoc {
 // describeRange returns the document of a range, with the names of nodes and regions.
 func (n names) describeRange(r *rhumb.Range) rangeDoc {
 	doc := rangeDoc{
-		ID: r.ID.String(), Region: n.nameOf(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
+		ID: r.ID.String(), Last: uint32(r.LastSlot()), Slots: uint32(r.LastSlot()-r.ID.Slot) + 1, Reserved: r.Birth != 0, Region: n.nameOf(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
 		Primary: nodeName(r.Primary), Preferred: nodeName(r.Preferred), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
 	}
 	// An empty list is omitted, because a range without damage is the normal case.

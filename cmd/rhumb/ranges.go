@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -34,8 +35,71 @@ func (rc *rangeCommands) rangeCommand() *cobra.Command {
 		Example: "  rhumb range describe 1/1042\n  rhumb range describe frankfurt/1042 -o json",
 		RunE:    func(cmd *cobra.Command, args []string) error { return rc.describeRange(cmd.Context(), args[0]) },
 	}
-	return commandGroup("range", "List, describe, compare and move ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.verifyCommand()), rc.connected(rc.discardCommand()),
-		(&operationCommands{session: rc.session}).moveCommand())
+	return commandGroup("range", "List, describe, compare, move and split ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.verifyCommand()), rc.connected(rc.discardCommand()),
+		(&operationCommands{session: rc.session}).moveCommand(), rc.splitCommand())
+}
+
+// splitWait is how long `rhumb range split` waits for the primary to divide the range.
+const splitWait = 30 * time.Second
+
+// splitCommand is `rhumb range split`.
+func (rc *rangeCommands) splitCommand() *cobra.Command {
+	var at uint32
+	var noWait bool
+	split := &cobra.Command{
+		Use: "split REGION/SLOT", Short: "Divide a range in two",
+		Long: `Divide a range in two, in the middle or at a slot. No data moves and no write is refused; writes to the new range wait for two
+commits. Ranges above the size of the setting range_split_bytes are split without this command.`,
+		Example: "  rhumb range split frankfurt/0\n  rhumb range split frankfurt/0 --at 1024 -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return rc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				id, err := parseRange(c, args[0])
+				if err != nil {
+					return err
+				}
+				r, err := c.SplitRange(ctx, id, rhumb.Slot(at))
+				if err != nil {
+					return err
+				}
+				if !noWait {
+					if r, err = awaitBirth(ctx, c, r); err != nil {
+						return err
+					}
+				}
+				return rc.printRanges([]rangeDoc{regionNames(c).describeRange(r)})
+			})
+		},
+	}
+	split.Flags().Uint32Var(&at, "at", 0, "first slot of the new range (default the middle of the range)")
+	split.Flags().BoolVar(&noWait, "no-wait", false, "return when the new range is reserved")
+	return rc.connected(split)
+}
+
+// awaitBirth waits until the slots of a reserved range are its own, and returns its record.
+func awaitBirth(ctx context.Context, c *client.Client, r *rhumb.Range) (*rhumb.Range, error) {
+	ctx, cancel := context.WithTimeout(ctx, splitWait)
+	defer cancel()
+	for {
+		for _, now := range c.Ranges() {
+			if now.ID == r.ID && now.Birth == 0 {
+				return now, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, rhumb.Ef("rhumb.range", rhumb.Unavailable, "range %s is reserved, and its primary has not divided the range yet; it will when its in-sync copies are reachable", r.ID)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// slotsText returns the number of slots of a range, for people.
+func (d *rangeDoc) slotsText() string {
+	if d.Reserved {
+		return "reserved"
+	}
+	return fmt.Sprint(d.Slots)
 }
 
 // listRanges prints the ranges of a region, or those with a copy on a node.
@@ -57,10 +121,15 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 			docs = append(docs, n.describeRange(r))
 		}
 	}
+	return rc.printRanges(docs)
+}
+
+// printRanges prints ranges as a table.
+func (rc *rangeCommands) printRanges(docs []rangeDoc) error {
 	return rc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"RANGE", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED"})
+		t.AppendHeader(table.Row{"RANGE", "SLOTS", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED"})
 		for _, d := range docs {
-			t.AppendRow(table.Row{d.ID, d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " ")})
+			t.AppendRow(table.Row{d.ID, d.slotsText(), d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " ")})
 		}
 	})
 }
@@ -146,8 +215,8 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 // printRangeStatus prints the replicas of a range as a table. What concerns the whole range is its
 // title.
 func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
-	title := fmt.Sprintf("range %s of %s: epoch %d, primary %s (preferred %s), about %d bytes",
-		doc.ID, doc.Region, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes)
+	title := fmt.Sprintf("range %s of %s: slots up to %d, epoch %d, primary %s (preferred %s), about %d bytes",
+		doc.ID, doc.Region, doc.Last, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes)
 	if r := doc.Recovery; r != nil {
 		title += fmt.Sprintf("; a loss was accepted in epoch %d: the range continued from %s, whose log ended at %d %s; the last position known to be committed was %d", r.Epoch, r.Node, r.End, r.EndTime, r.Known)
 		if len(r.Gone) > 0 {

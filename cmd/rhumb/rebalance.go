@@ -67,6 +67,7 @@ listed with their sizes and reasons.`,
 					}
 					region = r.ID
 				}
+				// A dry run needs the right to read only.
 				if dryRun {
 					return oc.showBalance(ctx, c, region)
 				}
@@ -80,12 +81,14 @@ listed with their sizes and reasons.`,
 
 // showBalance prints the plan.
 func (oc *operationCommands) showBalance(ctx context.Context, c *client.Client, region rhumb.RegionID) error {
+	// The leader answers through the node that is asked.
 	plan, err := c.PlanRebalance(ctx, region)
 	if err != nil {
 		return err
 	}
 	n := regionNames(c)
 	doc := rebalanceDoc{Moves: []rebalanceMove{}, Regions: []rebalanceRegion{}, Waits: plan.Waits, Moving: plan.Moving}
+	// Names of regions for people and scripts alike, as in the other commands.
 	for _, m := range plan.Moves {
 		doc.Bytes += m.Bytes
 		doc.Moves = append(doc.Moves, rebalanceMove{

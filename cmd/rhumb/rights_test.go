@@ -98,6 +98,7 @@ var commandRights = []struct{ line, may string }{
 	{"node replace n1 n2 --no-wait", "admin operator"},
 	{"node rm n1", "admin operator"},
 	{"range move 1/0 n1 n2 --no-wait", "admin operator"},
+	{"range split 1/0 --no-wait", "admin operator"},
 	{"operation ls", "monitor admin operator"},
 	{"operation describe op1", "monitor admin operator"},
 	{"operation wait op1", "monitor admin operator"},

@@ -1,6 +1,9 @@
 package local
 
 import (
+	"image/png"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -107,5 +110,34 @@ func TestSumOf(t *testing.T) {
 	debt[0], debt[1] = -1, 2*bankMoney+1
 	if sumOf(even) != nil || sumOf(moved) != nil || sumOf(lost) == nil || sumOf(debt) == nil {
 		t.Error(sumOf(even), sumOf(moved), sumOf(lost), sumOf(debt))
+	}
+}
+
+// TestPicture draws a made-up run, so that a change of the plotting library shows here and not at the end of an hour of faults.
+func TestPicture(t *testing.T) {
+	r := &Result{Length: 10 * time.Second, Windows: []Window{{What: "kill eu-1", From: 2 * time.Second, To: 5 * time.Second, Whole: 6 * time.Second}}}
+	for i := range 500 {
+		at := time.Duration(i) * 20 * time.Millisecond
+		if at > 2*time.Second && at < 3*time.Second {
+			r.Calls = append(r.Calls, Call{At: at, Took: 3*time.Second - at})
+			continue
+		}
+		r.Calls = append(r.Calls, Call{At: at, Took: time.Duration(1+i%7) * time.Millisecond, OK: true})
+	}
+	file := filepath.Join(t.TempDir(), "report.png")
+	if err := r.Draw(file); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	picture, err := png.Decode(f)
+	if err != nil || picture.Bounds().Dx() < 800 {
+		t.Fatal(picture.Bounds(), err)
+	}
+	if keep := os.Getenv("RHUMB_KEEP_PICTURE"); keep != "" {
+		t.Log(r.Draw(keep))
 	}
 }

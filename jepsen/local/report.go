@@ -65,12 +65,15 @@ func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "; not valid:\n  %s\n", strings.Join(r.Broken, "\n  "))
 }
 
-// Save writes the text of the result into a folder.
+// Save writes the text of the result and its picture into a folder.
 func (r *Result) Save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	var text strings.Builder
 	r.Print(&text)
-	return os.WriteFile(filepath.Join(dir, "report.txt"), []byte(text.String()), 0o644)
+	if err := os.WriteFile(filepath.Join(dir, "report.txt"), []byte(text.String()), 0o644); err != nil {
+		return err
+	}
+	return r.Draw(filepath.Join(dir, "report.png"))
 }

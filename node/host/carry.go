@@ -29,7 +29,7 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 			h.leases.excludeRange(s.id, rd.Promised, rd.PromisedTo)
 		}
 	}
-	if rd.MustSync || rd.Trim != 0 || len(rd.AfterSync) > 0 {
+	if rd.MustSync || rd.Trim != 0 || len(rd.AfterSync) > 0 || len(rd.Born) > 0 {
 		commits = h.stageWrites(s, &rd, commits)
 	}
 	if h.abandoned {
@@ -87,7 +87,14 @@ func (h *Host) stageWrites(s *slot, rd *replica.Ready, commits []*commit) []*com
 	at, seq, _ := s.r.Readable()
 	commit := storage.Commit{Seq: seq, HLC: at}
 	h.noteAppended(s, rd.Append)
-	for _, e := range rd.Append {
+	appends := rd.Append
+	if len(rd.Born) > 0 {
+		if appends, commits = h.divide(s, rd, c, commits); h.abandoned {
+			return commits
+		}
+		c = commits[len(commits)-1]
+	}
+	for _, e := range appends {
 		c.batch.Append(s.id, e, commit)
 	}
 	if rd.Trim != 0 {

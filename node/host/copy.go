@@ -257,6 +257,7 @@ func (h *Host) replaceSlot(old *slot, st storage.RangeState) error {
 	}
 	h.forgetSlot(old)
 	h.m.installed.Inc()
+	h.reserveAll()
 	// The promise of the new slot holds for grants too.
 	h.leases.excludeRange(fresh.id, fresh.r.Epoch(), rhumb.NoNode)
 	fresh.desc.Store(old.desc.Load())

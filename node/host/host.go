@@ -180,6 +180,9 @@ type Committed struct {
 	// Seq is the last committed entry, and HLC the greatest timestamp up to there.
 	Seq rhumb.Seq
 	HLC rhumb.Timestamp
+	// Parent, if not zero, says that the range was split off from another one by entry Seq. Whoever follows the log of Parent
+	// up to Seq has everything of this range up to there.
+	Parent rhumb.RangeID
 	// Entries are the last of the committed entries, without a gap up to Seq, as far as the host
 	// still holds them. They must not be changed. Storage has all of them, or will at the end of
 	// the pass.
@@ -275,7 +278,11 @@ type Host struct {
 	wide atomic.Pointer[[]wideSlot]
 	// floors holds, for ranges whose copy was removed in this life, the greatest epoch that the copy had promised. The pass
 	// owns it. It grows with the ranges that this node has held.
-	floors    map[rhumb.RangeID]rhumb.Epoch
+	floors map[rhumb.RangeID]rhumb.Epoch
+	// unborn holds the records of ranges that the metadata places here and that this node has no copy of, because it has not
+	// divided the copy that holds their slots. early holds messages for them. The pass owns both.
+	unborn    map[rhumb.RangeID]*rhumb.Range
+	early     map[rhumb.RangeID][]replica.Message
 	collector *collector
 	// heals counts the replacements of damaged copies, and healed is when the last look was. Only the
 	// pass uses the former, and only the ticker the latter.
@@ -326,6 +333,7 @@ func New(cfg Config) (*Host, error) {
 		ctx:       ctx, cancel: cancel,
 	}
 	h.floors = make(map[rhumb.RangeID]rhumb.Epoch)
+	h.unborn, h.early = make(map[rhumb.RangeID]*rhumb.Range), make(map[rhumb.RangeID][]replica.Message)
 	h.known = make(map[rhumb.RangeID]*rhumb.Range, len(cfg.Known))
 	for _, d := range cfg.Known {
 		h.known[d.ID] = d
@@ -345,7 +353,15 @@ func New(cfg Config) (*Host, error) {
 	// Metadata may place a range here that the store does not hold: the store is new, or it lost
 	// the range. The range starts empty, and its promise is relearned from the record (ruling 16a).
 	for _, d := range cfg.Known {
-		if d.IsReplica(cfg.Self.Node) && !held[d.ID] {
+		if !d.IsReplica(cfg.Self.Node) || held[d.ID] {
+			continue
+		}
+		if holdsSlot(states, d.ID) || d.Birth != 0 {
+			// The range is born when the copy that holds its slots is divided. An earlier life may have promised something for
+			// it, on a disk that is an older copy by now.
+			h.unborn[d.ID] = d
+			h.floors[d.ID] = h.relearnedEpoch(d.ID)
+		} else {
 			states = append(states, storage.RangeState{Range: d.ID, LastSlot: d.Last})
 		}
 	}
@@ -360,6 +376,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.known = nil
 	h.indexSlots()
+	h.reserveAll()
 	// No pass may begin before the host is complete.
 	h.driving = true
 	h.driver = h.rt.Worker(func() { h.runPasses(false) })

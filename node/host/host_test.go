@@ -35,7 +35,9 @@ type world struct {
 	// mu guards the three fields below.
 	mu  sync.Mutex
 	rec *rhumb.Range
-	cut map[rhumb.NodeID]bool
+	// child is the record of a range that is split off, or nil.
+	child *rhumb.Range
+	cut   map[rhumb.NodeID]bool
 	// unconfirmed makes ConfirmPrimary fail, as without a majority of the metadata group.
 	unconfirmed bool
 }
@@ -172,6 +174,9 @@ func (l *line) Change(p replica.MetaProposal, done func(error)) {
 func (l *line) change(p replica.MetaProposal) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
+	if l.w.child != nil && p.Range == l.w.child.ID {
+		return l.w.changeChildLocked(p)
+	}
 	if p.Version != l.w.rec.Version || l.w.cut[l.self.Node] {
 		return rhumb.E("test", rhumb.Conflict, "another version")
 	}
@@ -196,6 +201,46 @@ func (l *line) ConfirmPrimary(_ context.Context, _ rhumb.RangeID, e rhumb.Epoch)
 		return false, rhumb.E("test", rhumb.Unavailable, "no metadata majority")
 	}
 	return l.w.rec.Primary == l.self.Node && l.w.rec.Epoch == e, nil
+}
+
+// changeChildLocked applies a proposal to the record of the range that is split off, as the catalog does.
+func (w *world) changeChildLocked(p replica.MetaProposal) error {
+	child, rec := w.child.Clone(), w.rec.Clone()
+	switch {
+	case p.Kind == replica.Complete && child.Birth != 0 && p.Epoch == child.Epoch:
+		child.Birth, rec.Last = 0, child.ID.Slot-1
+		rec.Version++
+	case p.Kind == replica.AlterISR && p.Version == child.Version:
+		child.InSync = p.New
+	default:
+		return rhumb.E("test", rhumb.Conflict, "not now")
+	}
+	child.Version++
+	w.publishChildLocked(child)
+	w.publishLocked(rec)
+	return nil
+}
+
+// publishChildLocked makes child the record of the range that is split off.
+func (w *world) publishChildLocked(child *rhumb.Range) {
+	w.child = child
+	for id, h := range w.hosts {
+		if !w.cut[id] {
+			go h.Update([]*rhumb.Range{child.Clone()})
+		}
+	}
+}
+
+// reserve reserves a range from a slot on, as the catalog does.
+func (w *world) reserve(at rhumb.Slot) rhumb.RangeID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	child := w.rec.Clone()
+	child.ID.Slot, child.Version = at, 1
+	child.Epoch = w.rec.Allocated + 1
+	child.Allocated, child.Birth = child.Epoch, child.Epoch
+	w.publishChildLocked(child)
+	return child.ID
 }
 
 // publishLocked makes rec the record and delivers it to the hosts that are not cut off.

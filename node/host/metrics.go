@@ -31,6 +31,7 @@ type metrics struct {
 	healed          prometheus.Counter
 	removed         prometheus.Counter
 	removedRanges   prometheus.Counter
+	splits          prometheus.Counter
 	clearedBytes    prometheus.Counter
 	clearFailed     prometheus.Counter
 	unfit           prometheus.Gauge
@@ -69,6 +70,7 @@ func newMetrics() metrics {
 		installed:       counter("installed_replicas_total", "Replicas that were replaced by a copy from another node, because their log was trimmed."),
 		removed:         counter("removed_replicas_total", "Copies of ranges that were dropped because the metadata places them elsewhere."),
 		removedRanges:   counter("removed_ranges_total", "Copies of ranges dropped because the last table of their class was dropped."),
+		splits:          counter("splits_total", "Copies of ranges that this node divided, because the range was split."),
 		clearedBytes:    counter("cleared_bytes_total", "Bytes of dropped tables that were deleted from ranges of other tables, before compression."),
 		clearFailed:     counter("clear_failed_total", "Failures to delete what belongs to dropped tables; the next trim of the range or the next start of the node tries again."),
 		unfit: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -92,7 +94,7 @@ func (h *Host) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
-		m.unfit, m.clockAhead, m.discarded, m.distrusted, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.clearedBytes, m.clearFailed,
+		m.unfit, m.clockAhead, m.discarded, m.distrusted, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.splits, m.clearedBytes, m.clearFailed,
 		troubleCollector{h},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are admitted and not answered.",

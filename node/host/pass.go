@@ -254,7 +254,7 @@ func (h *Host) pass() []*commit {
 			h.noteLag(s)
 			// The election is over, won or lost, and the held proposals take their turn: a replica
 			// that lost rejects them with the primary's name.
-			if len(s.held) > 0 && s.r.State() != replica.Activating {
+			if len(s.held) > 0 && !s.holds() {
 				now := h.rt.Now()
 				for _, ev := range h.takeHeld(s) {
 					// The wait for the election does not count as time in the queue, or the batch
@@ -333,8 +333,9 @@ func (ev messagesEvent) applyTo(h *Host) {
 	for i := range ev.msgs {
 		s, ok := h.findSlot(ev.msgs[i].Range)
 		if !ok {
-			// Metadata has not announced the range to this node yet. The sender repeats the
-			// message.
+			// Metadata has not announced the range to this node yet, or the copy here is not divided. The sender repeats
+			// the message.
+			h.keepEarly(&ev.msgs[i])
 			continue
 		}
 		// A rejected message was already answered.
@@ -432,14 +433,14 @@ func (tickEvent) applyTo(h *Host) {
 			// The grants end with time or with a confirmation. Neither is an event of the pass, so
 			// each tick tries again.
 			h.tryActivate(s)
-			if len(s.held) > 0 && now-s.heldSince > holdMax {
-				for _, ev := range h.takeHeld(s) {
-					// Unavailable and not Unknown: no replica has seen the batch.
-					ev.answer(rhumb.Outcome{}, &rhumb.Error{
-						Op: "host.Host.Propose", Kind: rhumb.Unavailable, Range: s.id, Node: h.cfg.Self.Node,
-						Msg: "the new primary is not ready yet; retry",
-					})
-				}
+		}
+		if len(s.held) > 0 && now-s.heldSince > holdMax {
+			for _, ev := range h.takeHeld(s) {
+				// Unavailable and not Unknown: no replica has seen the batch.
+				ev.answer(rhumb.Outcome{}, &rhumb.Error{
+					Op: "host.Host.Propose", Kind: rhumb.Unavailable, Range: s.id, Node: h.cfg.Self.Node,
+					Msg: "the new primary is not ready yet; retry",
+				})
 			}
 		}
 		switch {

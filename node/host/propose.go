@@ -84,7 +84,7 @@ func (ev *proposeEvent) applyTo(h *Host) {
 		h.refuseOverloaded(op, ev, fmt.Sprintf("the batch waited %v for its turn, longer than %v", waited.Round(time.Millisecond), queueWaitMax))
 		return
 	}
-	if s.r.State() == replica.Activating && h.holdProposal(s, ev) {
+	if (s.r.State() == replica.Activating || h.awaitsBirth(s, ev)) && h.holdProposal(s, ev) {
 		return
 	}
 	p, err := h.proposal(s, ev)

@@ -95,6 +95,7 @@ func (h *Host) forgetSlot(s *slot) {
 		}
 	}
 	h.indexSlots()
+	h.settleUnborn()
 	if s.quarantined {
 		h.m.quarantined.Dec()
 	}

@@ -330,6 +330,10 @@ func (h *Host) updateRanges(ranges []*rhumb.Range) {
 		placed := d.IsReplica(h.cfg.Self.Node)
 		switch {
 		case !ok && !placed:
+			h.forgetUnborn(d.ID)
+			continue
+		case !ok && h.isUnborn(d):
+			h.noteUnborn(d)
 			continue
 		case ok && !placed:
 			// News may arrive out of order: only a record that the replica does not know yet removes it.
@@ -358,6 +362,12 @@ func (h *Host) setRecord(s *slot, d *rhumb.Range) {
 	if s.gone {
 		return
 	}
+	// An empty copy has nothing to divide.
+	if !s.made && s.last != d.LastSlot() {
+		s.last = d.LastSlot()
+		h.indexSlots()
+		h.settleUnborn()
+	}
 	s.r.Describe(d)
 	now := h.rt.Now()
 	for _, n := range d.Replicas {
@@ -378,6 +388,10 @@ func (h *Host) tryActivate(s *slot) {
 		return
 	}
 	over := h.leases.waitedOut(s.id, epoch)
+	// No lease of an earlier epoch can exist, because there was none.
+	if d := s.desc.Load(); d != nil && replica.BeginsWithoutAsking(d, epoch) {
+		over = true
+	}
 	if h.cfg.Probe != nil {
 		over = h.cfg.Probe.WaitedOut(s.id, over)
 	}

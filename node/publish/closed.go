@@ -41,6 +41,12 @@ func (d *Driver) closedAt(st *catalog.State, moved map[rhumb.RangeID]format.Posi
 			return 0
 		}
 	}
+	for id := range d.births {
+		// A range that was split off is not in this copy of the catalog yet: its writes would be missing in the cut.
+		if _, ok := st.Range(id); !ok {
+			return 0
+		}
+	}
 	var least rhumb.Timestamp
 	// The minimum runs over all ranges that this node holds of a published class, not only those
 	// that the image follows: a range that is new on this node must hold the timestamp back until

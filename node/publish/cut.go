@@ -35,19 +35,48 @@ type cut struct {
 // has to be loaded, plan also raises the limit of the version: a load needs every range of the
 // table as new as possible, since storage keeps old versions only for a while.
 func (c *cut) plan() error {
-	for id, to := range c.d.pending {
-		st, ok := c.d.cfg.Engine.Store(id).State(id)
-		from := c.d.at[id].Seq + 1
-		// Entries at hand count as well: the log may be trimmed while they wait.
-		trimmed := ok && from < uint64(st.Trim) && to.entriesFrom(rhumb.Seq(from)) == nil
-		if trimmed || c.allStale(id) {
-			if err := c.jumpRange(id, to.Position); err != nil {
+	for id := range c.d.pending {
+		if _, born := c.d.births[id]; !born {
+			if err := c.planRange(id); err != nil {
+				return err
+			}
+		}
+	}
+	// A range that was split off waits for the one that it came from, unless that one jumps.
+	for id := range c.d.births {
+		if _, pending := c.d.pending[id]; pending && !c.awaitsParent(id) {
+			if err := c.planRange(id); err != nil {
 				return err
 			}
 		}
 	}
 	if c.d.anyStale() {
 		c.limit = staleBytes
+	}
+	return nil
+}
+
+// awaitsParent reports whether a range was split off from one that the image has not followed up to the split. Then the image
+// gets all of its records by following that one.
+func (c *cut) awaitsParent(id rhumb.RangeID) bool {
+	b, born := c.d.births[id]
+	_, comes := c.d.pending[b.parent]
+	_, moves := c.at[b.parent]
+	at := rhumb.Seq(c.d.at[b.parent].Seq)
+	return born && c.d.at[id].Seq == 0 && comes && !moves && at > 0 && at < b.Seq
+}
+
+// planRange lets a range jump if its log does not reach back to its position in the image.
+func (c *cut) planRange(id rhumb.RangeID) error {
+	to := c.d.pending[id]
+	st, ok := c.d.cfg.Engine.Store(id).State(id)
+	from := c.d.at[id].Seq + 1
+	// Entries at hand count as well: the log may be trimmed while they wait.
+	trimmed := ok && from < uint64(st.Trim) && to.entriesFrom(rhumb.Seq(from)) == nil
+	if trimmed || c.allStale(id) {
+		if err := c.jumpRange(id, to.Position); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -74,7 +103,7 @@ func (c *cut) gather() error {
 			break
 		}
 		// Its tables are loaded below, as of the new position.
-		if _, jumped := c.at[id]; jumped {
+		if _, jumped := c.at[id]; jumped || c.awaitsParent(id) {
 			continue
 		}
 		if err := c.followLog(id, to); err != nil {
@@ -188,6 +217,13 @@ func (c *cut) addEntry(id rhumb.RangeID, e *entry.Entry) error {
 	}
 	c.entries++
 	c.at[id] = format.Position{Epoch: e.Epoch, Seq: uint64(e.Seq), HLC: e.LastHLC()}
+	// Both parts have the same log up to here, so the image has the records of both.
+	if at := e.Split(); at != 0 {
+		child := rhumb.RangeID{Region: id.Region, Slot: at}
+		if _, born := c.d.births[child]; born && c.d.at[child].Seq == 0 {
+			c.at[child] = c.at[id]
+		}
+	}
 	return nil
 }
 

@@ -35,6 +35,8 @@ type Driver struct {
 	// mu guards the five fields below.
 	mu    sync.Mutex
 	moved map[rhumb.RangeID]move
+	// reported are births that the next step takes over.
+	reported []bornRange
 	// queued is the size in bytes of the entries in moved.
 	queued int
 	// waiting counts the calls of Committed since the last version.
@@ -71,6 +73,8 @@ type Driver struct {
 	classes map[rhumb.ClassID]bool
 	// regions is the content of the file next to the image.
 	regions map[string]format.TableRegions
+	// births holds the ranges that were split off from another one since the start, until the image has their position.
+	births map[rhumb.RangeID]birth
 	// left are ranges whose positions leave the image with the next version.
 	left []rhumb.RangeID
 	// last is when the last version was published, and asked when the closed timestamp was last
@@ -86,6 +90,12 @@ type Driver struct {
 type move struct {
 	Position
 	entries []*entry.Entry
+}
+
+// birth is the parent of a range that was split off, and the position at which both have the same log.
+type birth struct {
+	parent rhumb.RangeID
+	Position
 }
 
 // answer is the outcome of a demand for a version.
@@ -115,7 +125,7 @@ func Open(cfg Config) (*Driver, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
 		cfg: cfg, m: newMetrics(), moved: map[rhumb.RangeID]move{}, revision: true, wake: make(chan struct{}, 1), ctx: ctx, cancel: cancel,
-		pending: map[rhumb.RangeID]move{}, idle: map[rhumb.RangeID]Position{}, unsaved: map[rhumb.RangeID]struct{}{}, tables: map[rhumb.TableID]*table{},
+		pending: map[rhumb.RangeID]move{}, idle: map[rhumb.RangeID]Position{}, births: map[rhumb.RangeID]birth{}, unsaved: map[rhumb.RangeID]struct{}{}, tables: map[rhumb.TableID]*table{},
 		classes: map[rhumb.ClassID]bool{},
 	}
 	d.work.Go(d.run)
@@ -160,6 +170,21 @@ func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry)
 	if d.following.Load() {
 		d.nudge()
 	}
+}
+
+// Born reports that a range was split off from another one by an entry of its log. The image has the records of the new range
+// up to there as soon as it has followed the old one up to there, so nothing is read again. The caller reports a birth before
+// it reports that the old range is committed up to the entry.
+func (d *Driver) Born(id, parent rhumb.RangeID, p Position) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reported = append(d.reported, bornRange{id, birth{parent, p}})
+}
+
+// bornRange is a reported birth.
+type bornRange struct {
+	id rhumb.RangeID
+	birth
 }
 
 // dropEntries forgets the entries at hand.
@@ -301,6 +326,10 @@ type work struct {
 func (d *Driver) takeWork() (w work) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for _, b := range d.reported {
+		d.births[b.id] = b.birth
+	}
+	d.reported = nil
 	for id, m := range d.moved {
 		// Ranges without published tables are not followed, but their last position is remembered,
 		// for a table that is published later.

@@ -218,6 +218,10 @@ func (d *Driver) dropRanges(st *catalog.State) {
 		if ok && r.IsReplica(d.cfg.Node) {
 			continue
 		}
+		// The record of a range that was split off may still be on its way.
+		if _, born := d.births[id]; born && !ok {
+			continue
+		}
 		delete(d.at, id)
 		delete(d.pending, id)
 		delete(d.unsaved, id)
@@ -235,6 +239,10 @@ func (d *Driver) dropRanges(st *catalog.State) {
 // addRanges begins to follow ranges, from the positions reported before they were followed or those
 // that storage holds as committed.
 func (d *Driver) addRanges(st *catalog.State) {
+	maps.DeleteFunc(d.births, func(id rhumb.RangeID, _ birth) bool {
+		r, ok := st.Range(id)
+		return ok && (d.at[id].Seq > 0 || !r.IsReplica(d.cfg.Node))
+	})
 	// A range that the catalog does not know yet is kept: its record may still be on its way to
 	// this node.
 	maps.DeleteFunc(d.idle, func(id rhumb.RangeID, _ Position) bool {

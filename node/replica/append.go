@@ -275,6 +275,7 @@ func (r *Replica) undoAbove(seq rhumb.Seq) {
 	// An Ack that waits must not cover replaced entries either.
 	r.ackUpTo = min(r.ackUpTo, seq)
 	r.log.undoAbove(seq)
+	r.undoSplits(seq)
 }
 
 // appendEntries appends entries that follow the end of the log. An entry whose timestamps do not
@@ -286,6 +287,7 @@ func (r *Replica) appendEntries(entries []*entry.Entry) {
 			return
 		}
 		r.log.append(e, entrySize(e))
+		r.noteSplit(e)
 	}
 	// The usual case: one message per Ready. Its entries are shared and immutable, so the slice is
 	// taken over without a copy; the capped capacity makes a later append copy it.

@@ -188,6 +188,8 @@ type Durable struct {
 type Mark struct {
 	entry.Position
 	HLC rhumb.Timestamp
+	// Split is the first slot of the range that the entry splits off, 0 for other entries.
+	Split rhumb.Slot
 }
 
 // EpochStart is the position at which an epoch begins in a log, one item of the lineage (the

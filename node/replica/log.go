@@ -34,7 +34,7 @@ func newLog(d Durable, step int64) logState {
 	if len(l.marks) == 0 || d.Commit == 0 {
 		first := Mark{}
 		if len(l.marks) == 0 {
-			first = Mark{d.Last, d.LastHLC}
+			first = Mark{Position: d.Last, HLC: d.LastHLC}
 		}
 		l.marks = slices.Insert(l.marks, 0, first)
 	}
@@ -82,7 +82,7 @@ func (l *logState) append(e *entry.Entry, size int) {
 	if n := len(l.lineage); n == 0 || l.lineage[n-1].Epoch != e.Epoch {
 		l.lineage = append(l.lineage, EpochStart{e.Epoch, e.Seq})
 	}
-	l.marks = append(l.marks, Mark{e.Position(), e.LastHLC()})
+	l.marks = append(l.marks, Mark{e.Position(), e.LastHLC(), e.Split()})
 	l.bytes.add(e.Seq, size)
 }
 

@@ -60,8 +60,17 @@ type report struct {
 }
 
 // beginsWithoutAsking reports whether the epoch is the range's first. Nothing was written before
-// it, so rule P has nothing to find.
-func (r *Replica) beginsWithoutAsking() bool { return r.promised <= firstEpoch }
+// it, so rule P has nothing to find. A range that was split off begins in the epoch of its reservation: a
+// copy of it exists only where everything up to the split is committed.
+func (r *Replica) beginsWithoutAsking() bool {
+	return r.promised <= firstEpoch || r.desc != nil && BeginsWithoutAsking(r.desc, r.promised)
+}
+
+// BeginsWithoutAsking reports whether the epoch is the first of the range with this record. No lease of an earlier one
+// exists either.
+func BeginsWithoutAsking(d *rhumb.Range, e rhumb.Epoch) bool {
+	return e <= firstEpoch || d.Birth != 0 && d.Birth == e
+}
 
 // asksMembers reports whether this elected replica has to ask the members of its in-sync set.
 func (r *Replica) asksMembers() bool { return !r.beginsWithoutAsking() && !r.prep.handed }

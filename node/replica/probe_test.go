@@ -16,7 +16,7 @@ func elected(t *testing.T) (*Replica, Ready) {
 	last := entry.Position{Epoch: 1, Seq: 10, Hash: entry.Hash{10}}
 	r := New(Config{Range: id, Self: 1}, Durable{
 		Promised: 1, Last: last, LastHLC: 10, Commit: 10, CommitHLC: 10, Trim: 5,
-		Tail: []Mark{{last, 10}}, Lineage: []EpochStart{{1, 5}},
+		Tail: []Mark{{Position: last, HLC: 10}}, Lineage: []EpochStart{{1, 5}},
 	})
 	r.Peer(0, 2, true, false)
 	r.Describe(&rhumb.Range{ID: id, Epoch: 2, Version: 2, Primary: 1, InSync: []rhumb.NodeID{1, 2}, Replicas: []rhumb.NodeID{1, 2}})
@@ -62,7 +62,7 @@ func TestPrevOfUnknownEpoch(t *testing.T) {
 		hash entry.Hash
 		want MessageKind
 	}{{last.Hash, Ack}, {entry.Hash{11}, Nack}} {
-		r := New(Config{Range: id, Self: 2}, Durable{Promised: 1, Last: last, LastHLC: 10, Commit: 10, CommitHLC: 10, Tail: []Mark{{last, 10}}})
+		r := New(Config{Range: id, Self: 2}, Durable{Promised: 1, Last: last, LastHLC: 10, Commit: 10, CommitHLC: 10, Tail: []Mark{{Position: last, HLC: 10}}})
 		next := &entry.Entry{Epoch: 2, Node: 1, Seq: 11, Prev: tc.hash, Start: 20}
 		next.Seal(nil)
 		err := r.Step(Message{

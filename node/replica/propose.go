@@ -101,6 +101,9 @@ func (r *Replica) checkProposal(p *Proposal) *rhumb.Error {
 	if p.Seen != nil || p.Expired {
 		return nil // decided earlier: the driver looked nothing up
 	}
+	if err := r.refusesSlots(p); err != nil {
+		return err
+	}
 	inserts := 0
 	for i := range b.Mutations {
 		if b.Mutations[i].Kind == rhumb.Insert {
@@ -216,6 +219,7 @@ func (r *Replica) appendOwn(e *entry.Entry) {
 		r.orders.scratch = nil
 	}
 	r.log.append(e, size)
+	r.noteSplit(e)
 	r.tail.append(e, size)
 	r.orders.uncommitted += size
 }
@@ -293,6 +297,7 @@ func (r *Replica) failOrders() {
 	// The epoch-start entry is appended outside of Ready. If it was not handed out, nobody has it.
 	if r.role == primary && r.handedOut < last {
 		r.log.undoAbove(r.handedOut)
+		r.undoSplits(r.handedOut)
 	}
 	r.orders = orders{}
 }

@@ -29,6 +29,10 @@ type Ready struct {
 	// Trim is the position up to which log records may be removed, 0 if it did not move. It is always
 	// below the commit position and must not become durable before the commit position does.
 	Trim rhumb.Seq
+	// Born lists the ranges that entries up to the commit position split off, in the order of the entries. The driver divides
+	// the copy in storage in the batch that first carries the commit position: a copy that is committed up to a split is
+	// divided after a restart.
+	Born []Birth
 	// Messages are to be sent at once, while the writes are still on their way to disk.
 	Messages []Message
 	// AfterSync is to be sent when the writes of this Ready and of all earlier ones are durable.
@@ -82,6 +86,8 @@ const (
 	// Adopt requests AdoptHandover(R, Epoch): this replica has begun the epoch that was reserved for it, in
 	// the life of Lives.
 	Adopt MetaKind = 7
+	// Complete requests CompleteSplit(R, Epoch): this range was split off, and its primary has begun.
+	Complete MetaKind = 8
 )
 
 // String returns the stable name of the kind.
@@ -101,6 +107,8 @@ func (k MetaKind) String() string {
 		return "yield"
 	case Adopt:
 		return "adopt"
+	case Complete:
+		return "complete"
 	}
 	return fmt.Sprintf("meta_%d", uint8(k))
 }

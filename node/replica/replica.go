@@ -89,6 +89,13 @@ type Replica struct {
 	waiters  waiters
 	overlay  overlay
 
+	// splits are the entries above the commit position that divide the range, in their order. reserved is the record of the
+	// range that this one is to be divided for, nil if there is none.
+	splits   []Birth
+	reserved *rhumb.Range
+	// complete times the proposals to record that this range, which was split off, is born.
+	complete retry
+
 	// State that outlives epochs. links is kept for all nodes, since a node may become a replica
 	// later.
 	links map[rhumb.NodeID]link
@@ -188,6 +195,12 @@ func New(cfg Config, d Durable) *Replica {
 		commit: d.Commit, commitHLC: d.CommitHLC, knownCommit: d.Known,
 		handedOut: d.Last.Seq, durable: d.Last.Seq,
 		links: make(map[rhumb.NodeID]link),
+	}
+	// A copy that is committed up to a split is divided already.
+	for _, m := range d.Tail {
+		if m.Split != 0 && m.Seq > d.Commit {
+			r.splits = append(r.splits, Birth{At: m.Split, Seq: m.Seq})
+		}
 	}
 	if d.Quarantine != "" {
 		// A quarantine survives restarts: restarting a process does not repair its data.
@@ -308,7 +321,7 @@ func (r *Replica) stepDown() {
 	r.change = change{}
 	r.vouching = vouching{}
 	r.prep = preparation{}
-	r.handed, r.kept, r.adopt = handed{}, stall{}, retry{}
+	r.handed, r.kept, r.adopt, r.complete = handed{}, stall{}, retry{}, retry{}
 	r.tail = tail{}
 	r.overlay.reset()
 }
@@ -437,6 +450,9 @@ func (r *Replica) Tick(now time.Duration) {
 	if !r.isAdopted() && r.adopt.due(r.now, r.cfg.ChangeRetry) {
 		r.proposeAdoption()
 	}
+	r.completeSplit()
+	// Whatever kept the range from being divided may be over.
+	r.dirty = r.dirty || r.maySplit()
 	r.tickProgress(step)
 	r.tickChange()
 	r.tickVouching(step)
@@ -476,7 +492,7 @@ func (r *Replica) NeedsTick() bool {
 	if r.role != primary {
 		return r.handed.epoch != 0 || r.isOrphaned() || r.waiters.len() > 0
 	}
-	if !r.isAdopted() || r.change.isActive() || r.commit < r.log.last().Seq || r.wantsToVouch() {
+	if !r.isAdopted() || r.wantsSplit() || r.wantsCompletion() || r.change.isActive() || r.commit < r.log.last().Seq || r.wantsToVouch() {
 		return true
 	}
 	for _, p := range r.peers {
@@ -509,6 +525,12 @@ func (r *Replica) Ready() Ready {
 		// no overlay.
 		r.overlay.nextGeneration()
 		r.sealGroups()
+		if r.maySplit() {
+			r.appendSplit()
+		}
+		if !r.complete.armed {
+			r.completeSplit()
+		}
 		r.reconfigure()
 		if r.tidy {
 			r.tidyLog()
@@ -554,6 +576,7 @@ func (r *Replica) setCommit(seq rhumb.Seq) {
 	}
 	r.commit, r.commitHLC = seq, m.HLC
 	r.out.Commit, r.out.CommitHLC = seq, m.HLC
+	r.commitSplits()
 	// A mark is needed while its entry can be undone or acknowledged, so until the entry is both
 	// committed and durable here.
 	r.log.forgetSettled(min(r.commit, r.durable))

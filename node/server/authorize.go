@@ -93,6 +93,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Operations_ControlOperation_FullMethodName: needAdmin,
 	rhumbpb.Operations_RemoveNode_FullMethodName:       needAdmin,
 	rhumbpb.Operations_AlterSetting_FullMethodName:     needAdmin,
+	rhumbpb.Operations_SplitRange_FullMethodName:       needAdmin,
 
 	rhumbpb.Peer_Replicate_FullMethodName:        needNode,
 	rhumbpb.Peer_Heartbeat_FullMethodName:        needNode,

@@ -89,6 +89,7 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 
 // PlanRebalance returns what balance would do now.
 func (s *Operations) PlanRebalance(ctx context.Context, q *rhumbpb.PlanRebalanceRequest) (*rhumbpb.PlanRebalanceResponse, error) {
+	// Nothing is proposed, and a plan by a leader that was just replaced does no harm.
 	plan, err := s.node.PlanBalance(ctx, rhumb.RegionID(q.GetRegion()))
 	if err != nil {
 		return nil, statusError(rhumb.Wrap("server.Operations.PlanRebalance", err))
@@ -195,4 +196,31 @@ func (s *Operations) AlterSetting(ctx context.Context, q *rhumbpb.AlterSettingRe
 		return nil, statusError(rhumb.Wrap(op, err))
 	}
 	return &rhumbpb.AlterSettingResponse{}, nil
+}
+
+// SplitRange reserves a range for the slots of one from At on, or for its upper half.
+func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeRequest) (*rhumbpb.SplitRangeResponse, error) {
+	const op rhumb.Op = "server.Operations.SplitRange"
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	id := api.DecodeRangeID(q.GetRange())
+	r, ok := st.RangeOf(id)
+	if !ok {
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "no range has the slot %s; list ranges with `rhumb range ls`", id))
+	}
+	at := rhumb.Slot(q.GetAt())
+	if at == 0 {
+		// Names are hashed, so half of the slots have about half of the data.
+		at = r.ID.Slot + (r.LastSlot()-r.ID.Slot+1)/2
+	}
+	if _, st, err = s.node.Propose(ctx, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: at}); err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	child, ok := st.Range(rhumb.RangeID{Region: r.ID.Region, Slot: at})
+	if !ok {
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s was removed meanwhile", r.ID))
+	}
+	return &rhumbpb.SplitRangeResponse{Range: api.EncodeRange(child)}, nil
 }

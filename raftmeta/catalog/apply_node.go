@@ -285,6 +285,8 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 func (t *tx) reelectRanges(id rhumb.NodeID) {
 	load := t.countPrimaries()
 	for r := range t.freezeState().Ranges() {
+		// The election of a range that is being split elects for its reserved range too.
+		r, _ = t.Range(r.ID)
 		// The earlier life may have begun the reserved epoch, so this life must not. The old primary sees
 		// that the handover has failed.
 		if h := r.Prepared; h != nil && h.Target == id {
@@ -374,7 +376,8 @@ func (t *tx) setNodeState(n *node, state rhumb.NodeState) {
 func (t *tx) relieveNode(id rhumb.NodeID) {
 	load := t.countPrimaries()
 	for r := range t.freezeState().Ranges() {
-		if !r.IsInSync(id) {
+		// As in reelectRanges.
+		if r, _ = t.Range(r.ID); !r.IsInSync(id) {
 			continue
 		}
 		// The record is shared, so the set is cloned before it shrinks.

@@ -52,6 +52,7 @@ func (c AlterISR) applyTo(t *tx) Result {
 	next.Lives = c.vouchedLives()
 	next.Version++
 	t.putRange(next)
+	t.shrinkReserved(next)
 	return Result{Range: next}
 }
 
@@ -151,6 +152,7 @@ func (t *tx) electPrimary(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID)
 	next.InSync = slices.Clone(inSync)
 	next.Version++
 	t.putRange(next)
+	t.alignReserved(next)
 	return next
 }
 
@@ -175,6 +177,9 @@ func (c PrepareHandover) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.Conflict, r, "the replica on %s is quarantined and cannot be primary", c.Target)
 	case r.IsLeaving(c.Target):
 		return refuseRange(op, rhumb.Conflict, r, "the replica on %s is to be removed and cannot become primary", c.Target)
+	// Both parts must know the epochs of the log that they share.
+	case t.isSplitting(r):
+		return refuseRange(op, rhumb.Conflict, r, "the range is being split; retry when that is done")
 	// The primary may have carried it out already.
 	case r.Prepared != nil:
 		return refuseRange(op, rhumb.Conflict, r, "a handover to %s is prepared; cancel it first", r.Prepared.Target)
@@ -269,6 +274,9 @@ func (c SetReplicas) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "in-sync members %v must remain replicas", r.InSync)
 	case !slices.Contains(set, preferred):
 		return refuseRange(op, rhumb.InvalidArgument, r, "preferred primary %s is not among the replicas", preferred)
+	// A node that drops its copy now would get an empty one of the new range, although the record counts it as in sync.
+	case !slices.Equal(set, r.Replicas) && t.isSplitting(r) && (r.Birth != 0 || !isSubset(r.Replicas, set)):
+		return refuseRange(op, rhumb.Conflict, r, "the range is being split; retry when that is done")
 	}
 	// Present replicas may stay on any node; only new ones need a node that can receive data.
 	for _, id := range set {
@@ -298,6 +306,7 @@ func (c SetReplicas) applyTo(t *tx) Result {
 	// A quarantine belongs to a copy. If the node gets a replica again, that is a new copy.
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
 	next.Leaving = dropNodes(next.Leaving, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
+	defer func() { t.setReservedReplicas(next) }()
 	// Earlier builds do not record the removal, and all replicas of the catalog must hold the same.
 	if !t.Has(rhumb.FeatureOperations) {
 		next.Version++
@@ -342,28 +351,37 @@ func (c QuarantineReplica) applyTo(t *tx) Result {
 	case c.Epoch != 0 && c.Epoch < r.Epoch:
 		return refuseRange(op, rhumb.Conflict, r, "the notice is from epoch %d, but the range is in epoch %d", c.Epoch, r.Epoch)
 	}
+	// The copy of the new range would come from the damaged one, or be empty after that is discarded.
+	if child, ok := t.ReservedIn(r); ok && child.IsReplica(c.Node) && !child.IsQuarantined(c.Node) {
+		t.quarantine(child, c.Node)
+	}
+	return Result{Range: t.quarantine(r, c.Node)}
+}
+
+// quarantine stores r with a quarantined replica, and with another primary if the replica is the primary.
+func (t *tx) quarantine(r *rhumb.Range, node rhumb.NodeID) *rhumb.Range {
 	next := r.Clone()
-	next.Quarantined = append(next.Quarantined, c.Node)
+	next.Quarantined = append(next.Quarantined, node)
 	slices.Sort(next.Quarantined)
 	// The set may go no lower than its minimum, so a quarantined member can stay in it. Elections
 	// skip it all the same.
-	if less := slices.DeleteFunc(slices.Clone(next.InSync), func(n rhumb.NodeID) bool { return n == c.Node }); t.mayShrink(r, less) {
+	if less := slices.DeleteFunc(slices.Clone(next.InSync), func(n rhumb.NodeID) bool { return n == node }); t.mayShrink(r, less) {
 		next.InSync = less
 	}
 	next.Version++
-	if r.Primary != c.Node {
+	if r.Primary != node {
 		t.putRange(next)
-		return Result{Range: next}
+		return next
 	}
-	heir := t.nearestHeir(next, c.Node, t.countPrimaries())
+	heir := t.nearestHeir(next, node, t.countPrimaries())
 	// Without an heir the quarantined replica stays the primary on record until another member can
 	// be elected. The in-sync set must contain the primary, so the set stays whole as well.
 	if heir == rhumb.NoNode {
 		next.InSync = r.InSync
 		t.putRange(next)
-		return Result{Range: next}
+		return next
 	}
-	return Result{Range: t.electPrimary(next, heir, next.InSync)}
+	return t.electPrimary(next, heir, next.InSync)
 }
 
 // applyTo ends the quarantine and begins a new epoch under the same primary.

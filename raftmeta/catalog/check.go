@@ -147,6 +147,10 @@ func (s *State) checkRanges() error {
 		if !c.Dropping && (overlaps != (r.Birth != 0) || overlaps && (before.Birth != 0 || before.LastSlot() != r.LastSlot())) {
 			return brokenInvariant("range %s overlaps the range before it, or is reserved outside of it", r.ID)
 		}
+		// Each node that has a copy of the old range divides it. Any other node would begin with an empty one.
+		if overlaps && r.Birth != 0 && !slices.Equal(r.Replicas, before.Replicas) {
+			return brokenInvariant("range %s is reserved on %v, but the range before it is on %v", r.ID, r.Replicas, before.Replicas)
+		}
 		before = r
 		if err := s.checkRange(r); err != nil {
 			return err

@@ -54,6 +54,7 @@ type wireCommand struct {
 	GossipKeys       []wireGossipKey `cbor:"54,keyasint,omitempty"`
 	GossipVersion    uint64          `cbor:"55,keyasint,omitempty"`
 	Proof            *wireProof      `cbor:"56,keyasint,omitempty"`
+	SplitAt          rhumb.Slot      `cbor:"57,keyasint,omitempty"`
 	Table            rhumb.TableID   `cbor:"70,keyasint,omitempty"`
 	Distances        []wireDistance  `cbor:"71,keyasint,omitempty"`
 
@@ -278,6 +279,9 @@ func (w *wireCommand) toCommand() (Command, error) {
 	}
 	if !ok {
 		take, ok = spreadDecoders[w.Code]
+	}
+	if !ok {
+		take, ok = splitDecoders[w.Code]
 	}
 	if !ok {
 		return nil, rhumb.Ef(op, rhumb.Incompatible, "command %d is unknown to this binary; use a newer one", w.Code)

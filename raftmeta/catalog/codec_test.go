@@ -74,6 +74,8 @@ func goldenCommands() []Command {
 		ForgetNode{Node: 2, Boot: 6},
 		PrepareHandover{Range: id, Version: 8, Target: 2},
 		AdoptHandover{Range: id, Epoch: 9, Boot: 4},
+		PrepareSplit{Range: id, Version: 8, At: 77},
+		CompleteSplit{Range: id, Epoch: 9},
 		CancelHandover{Range: id, Version: 8},
 		ForgetNode{Node: 2, Boot: 6, Empty: true},
 		StartOperation{Kind: rhumb.OperationMove, Node: 2, Target: 3, Range: id, By: "ann", At: time.Unix(8, 9).UTC()},

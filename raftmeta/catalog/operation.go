@@ -359,6 +359,9 @@ func (c SetLeaving) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.Conflict, r, "without %v the in-sync set would be %v, below the minimum of %d", c.Leaving, stay, t.minInSync(r))
 	case slices.Equal(set, r.Leaving):
 		return Result{Range: r}
+	// A copy must not be dropped before its node has divided it.
+	case len(set) > 0 && t.isSplitting(r):
+		return refuseRange(op, rhumb.Conflict, r, "the range is being split; retry when that is done")
 	}
 	next := r.Clone()
 	next.Leaving = dropNodes(set, func(rhumb.NodeID) bool { return false })

@@ -45,6 +45,14 @@ func genCommand(t *rapid.T, s *State) Command {
 			r, _ := g.record()
 			return AdoptHandover{r.ID, r.Allocated - rhumb.Epoch(rapid.IntRange(0, 1).Draw(t, "reserved before")), g.boot(g.node())}
 		},
+		"prepare-split": func() Command {
+			r, v := g.record()
+			return PrepareSplit{r.ID, v, r.ID.Slot + rhumb.Slot(rapid.SampledFrom([]int{0, 1, 2, 700, 2_047, 5_000}).Draw(t, "at"))}
+		},
+		"complete-split": func() Command {
+			r, _ := g.record()
+			return CompleteSplit{r.ID, r.Epoch - rhumb.Epoch(rapid.IntRange(0, 9).Draw(t, "late")/9)}
+		},
 		"cancel":          func() Command { r, v := g.record(); return CancelHandover{r.ID, v} },
 		"fence":           func() Command { n := g.node(); return FenceNode{n, g.boot(n)} },
 		"set-state":       func() Command { n := g.node(); return SetNodeState{n, g.boot(n), g.state()} },
@@ -116,7 +124,7 @@ func genCommand(t *rapid.T, s *State) Command {
 	}
 	names := []string{
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
-		"prepare", "prepare", "adopt", "adopt", "cancel",
+		"prepare", "prepare", "adopt", "adopt", "cancel", "prepare-split", "prepare-split", "complete-split", "complete-split",
 		"start-operation", "control-operation", "update-operation", "set-leaving", "set-setting",
 		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
 		"create-user", "set-user", "drop-user", "create-role", "refuse-snapshot", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",

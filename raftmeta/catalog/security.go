@@ -513,6 +513,10 @@ func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
 		if r, ok := s.Range(c.Range); ok && r.Primary != from {
 			return denied("an in-sync set of range %s, whose primary is %s", c.Range, r.Primary)
 		}
+	case CompleteSplit:
+		if r, ok := s.Range(c.Range); ok && r.Primary != from {
+			return denied("that the split of range %s is complete, whose primary is %s", c.Range, r.Primary)
+		}
 	case AdoptHandover:
 		if r, ok := s.Range(c.Range); ok && r.Prepared != nil && r.Prepared.Target != from {
 			return denied("to adopt the handover of range %s to %s", c.Range, r.Prepared.Target)

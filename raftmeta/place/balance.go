@@ -123,6 +123,10 @@ func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeS
 // A range with a copy that lags, leaves or is damaged stays too: a move would make it even less safe, and its
 // repair needs the same disks.
 func mayMove(s *catalog.State, r *rhumb.Range) bool {
+	// The copies of a range that is being split stay where they are until that is done.
+	if _, splits := s.ReservedIn(r); splits || r.Birth != 0 {
+		return false
+	}
 	b, ok := s.BlockOf(r.ID)
 	class, known := s.Class(r.Class)
 	return ok && known && b.Node == rhumb.NoNode && !class.Dropping && len(r.Leaving) == 0 && len(r.Quarantined) == 0 &&
@@ -250,6 +254,7 @@ type BalancePlan struct {
 // PlanBalance returns what balance would do in a region, or in all. It changes nothing.
 func PlanBalance(now time.Duration, wall time.Time, s *catalog.State, v *Surveys, only rhumb.RegionID) BalancePlan {
 	var p BalancePlan
+	// The plan is shown also while nothing may move: an operator wants to know both.
 	p.Waits, p.Moving = balanceWaits(now, s, v)
 	p.Moves, p.Before, p.After = PlanMoves(s, wall, func(r *rhumb.Range) (RangeSize, bool) { return v.Size(now, r) }, only, BalancePlanMax)
 	return p
@@ -291,6 +296,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 	if !s.Has(rhumb.FeatureOperations) {
 		return nil
 	}
+	// Only for its records of operations. The moves themselves are operations too, which the mover advances.
 	m := &mover{p: p, now: now, wall: wall, s: s}
 	waits, moving := balanceWaits(now, s, v)
 	only, most := rhumb.LocalRegion, BalanceMovesMax-moving
@@ -302,11 +308,13 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 		}
 	}
 	if waits != "" {
+		// The record says why it stands still; what was left is still left.
 		if asked != nil {
 			m.record(asked, rhumb.OperationRunning, tally{left: asked.Progress.Total - asked.Progress.Done, bytes: asked.Progress.TotalBytes - asked.Progress.DoneBytes, waits: waits}, 0)
 		}
 		return m.out
 	}
+	// Nothing to count and no room: no plan is needed. A plan walks all ranges.
 	if most <= 0 {
 		return nil
 	}
@@ -314,6 +322,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 	if asked != nil {
 		m.recordRebalance(v, asked, moves, moving)
 	}
+	// The rest waits for its turn. It is planned anew then, by the sizes of that time.
 	for _, x := range moves[:max(0, min(len(moves), BalanceMovesMax-moving))] {
 		m.out = append(m.out, catalog.StartOperation{Kind: rhumb.OperationMove, Range: x.Range, Node: x.From, Target: x.To, By: balancer, At: wall})
 	}
@@ -323,6 +332,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 // recordRebalance records the progress of a rebalance: what is planned and what moves now is left. It is done when
 // neither is.
 func (m *mover) recordRebalance(v *Surveys, o *rhumb.Operation, planned []Move, moving int) {
+	// Ranges that are written grow meanwhile, so the total may grow; it never falls (record).
 	t := tally{left: uint64(len(planned))}
 	for _, x := range planned {
 		t.bytes += uint64(max(x.Size.Bytes, 0))
@@ -331,6 +341,7 @@ func (m *mover) recordRebalance(v *Surveys, o *rhumb.Operation, planned []Move, 
 		if x.Kind != rhumb.OperationMove || x.State.IsOver() {
 			continue
 		}
+		// A copy on its way counts as left until the old one is gone.
 		t.left++
 		if r, ok := m.s.Range(x.Range); ok {
 			size, _ := v.Size(m.now, r)

@@ -157,6 +157,10 @@ func (p *Planner) Failback(now time.Duration, s *catalog.State, canServe func(*r
 		if len(out) == PlanMax {
 			break
 		}
+		// A reserved range follows the range that is to be split.
+		if r.Birth != 0 {
+			continue
+		}
 		// The version makes the command fail if the range changed meanwhile.
 		if r.Primary != r.Preferred && r.IsInSync(r.Preferred) && s.TakesCopies(r.Preferred) && !r.IsLeaving(r.Preferred) && p.isHealthy(now, r.Preferred) && canServe(r, r.Preferred) {
 			out = append(out, catalog.Elect{Range: r.ID, Version: r.Version, Node: r.Preferred})

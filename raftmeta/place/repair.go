@@ -22,8 +22,9 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 		}
 		// Every range has a class: the catalog creates ranges only in the blocks of classes.
 		class, _ := s.Class(r.Class)
-		// A range that is about to be removed needs no more copies.
-		if class.Dropping {
+		// A range that is about to be removed needs no more copies, and one that is reserved for a split gets those of the
+		// range that is split.
+		if class.Dropping || r.Birth != 0 {
 			continue
 		}
 		lacks := class.Settings.Replicas - p.countUsable(now, after, r)
@@ -133,7 +134,8 @@ func (p *Planner) Balance(s *catalog.State) []catalog.Command {
 	count := make(map[rhumb.NodeID]int)
 	var hashed []*rhumb.Range
 	for r := range s.Ranges() {
-		if b, ok := s.BlockOf(r.ID); ok && b.Node == rhumb.NoNode {
+		// A reserved range has no primary yet that could move.
+		if b, ok := s.BlockOf(r.ID); ok && b.Node == rhumb.NoNode && r.Birth == 0 {
 			hashed = append(hashed, r)
 			count[r.Preferred]++
 		}

@@ -1,0 +1,215 @@
+package host
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// This file divides copies (docs/replication.md#rule-split). The replica says when: with the commit of an entry of its log.
+// Metadata only says that a record is reserved, and later that the new range has its slots. A node that lacks the entry keeps
+// its whole copy and creates no replica of the new range.
+
+// Bounds of the messages that are kept for ranges that are not born on this node: those of the first moments of a range. They
+// save its primary a retransmission.
+const (
+	earlyRangesMax   = 64
+	earlyMessagesMax = 16
+	earlyBytesMax    = 64 << 10
+)
+
+// holdsSlot reports whether one of the ranges of a store holds a home and does not begin there.
+func holdsSlot(states []storage.RangeState, home rhumb.RangeID) bool {
+	return slices.ContainsFunc(states, func(st storage.RangeState) bool {
+		return st.Range.Region == home.Region && st.Range.Slot < home.Slot && home.Slot <= st.LastSlot
+	})
+}
+
+// holder returns the slot of another range that holds a home: a copy that is not divided yet. It may be on its way out.
+func (h *Host) holder(home rhumb.RangeID) *slot {
+	for _, s := range h.allSlots {
+		if s.id.Region == home.Region && s.id.Slot < home.Slot && home.Slot <= s.last {
+			return s
+		}
+	}
+	return nil
+}
+
+// isUnborn reports whether a range that is placed on this node has to wait: until it is born anywhere, or until this node has
+// divided the copy that holds its slots.
+func (h *Host) isUnborn(d *rhumb.Range) bool { return d.Birth != 0 || h.holder(d.ID) != nil }
+
+// noteUnborn keeps the record of such a range.
+func (h *Host) noteUnborn(d *rhumb.Range) {
+	if old := h.unborn[d.ID]; old == nil || old.Version < d.Version {
+		h.unborn[d.ID] = d
+		h.reserve(d)
+	}
+}
+
+// reserve passes the replica of the range that is to be divided of the reserved record, or that there is nothing left to do.
+func (h *Host) reserve(d *rhumb.Range) {
+	s := h.holder(d.ID)
+	if s == nil || s.gone {
+		return
+	}
+	if d.Birth == 0 {
+		// Another primary has divided the range. This copy follows with its log.
+		d = nil
+	}
+	s.r.Reserve(d)
+	h.markDirty(s)
+}
+
+// unbornRecords returns the records of ranges that wait, in a fixed order: replays of a simulation must not differ.
+func (h *Host) unbornRecords() []*rhumb.Range {
+	return slices.SortedFunc(maps.Values(h.unborn), func(a, b *rhumb.Range) int { return a.ID.Compare(b.ID) })
+}
+
+// reserveAll is reserve for all ranges that wait.
+func (h *Host) reserveAll() {
+	for _, d := range h.unbornRecords() {
+		h.reserve(d)
+	}
+}
+
+// forgetUnborn forgets a range that is not placed here any more.
+func (h *Host) forgetUnborn(id rhumb.RangeID) {
+	if _, ok := h.unborn[id]; !ok {
+		return
+	}
+	delete(h.unborn, id)
+	delete(h.early, id)
+	if s := h.holder(id); s != nil && !s.gone {
+		s.r.Reserve(nil)
+	}
+}
+
+// settleUnborn creates the copies of ranges that can not be born here any more: the copy that held their slots was dropped, or
+// was replaced by one that was divided elsewhere. Such a copy is empty. If the record counts it as in sync, because the range
+// began with the in-sync set of the one before it, it is quarantined: an election must not take it for a copy that holds
+// everything.
+func (h *Host) settleUnborn() {
+	for _, d := range h.unbornRecords() {
+		id := d.ID
+		if h.isUnborn(d) {
+			continue
+		}
+		delete(h.unborn, id)
+		delete(h.early, id)
+		var s *slot
+		if d.IsInSync(h.cfg.Self.Node) {
+			h.log.Warn("the copy of a range that was split off was not made here before the copy that held its slots was replaced; the replica is quarantined and copies the range", "range", id.String())
+			s, _ = h.addSlot(storage.RangeState{Range: id, LastSlot: d.Last, Promised: h.floors[id], Quarantine: "the copy that held its slots was replaced before it was divided"}, false)
+		} else {
+			s = h.addCopy(d)
+		}
+		h.setRecord(s, d)
+	}
+}
+
+// keepEarly keeps a message for a range that may be born in this pass.
+func (h *Host) keepEarly(m *replica.Message) {
+	if _, waits := h.unborn[m.Range]; !waits && h.holder(m.Range) == nil {
+		return
+	}
+	kept := h.early[m.Range]
+	if len(kept) >= earlyMessagesMax || kept == nil && len(h.early) >= earlyRangesMax || entriesSize(m.Entries) > earlyBytesMax {
+		return
+	}
+	h.early[m.Range] = append(kept, *m)
+}
+
+// awaitsBirth reports whether a batch has keys that the range is about to lose.
+func (h *Host) awaitsBirth(s *slot, ev *proposeEvent) bool {
+	if s.r.State() != replica.Primary {
+		return false
+	}
+	at, splits := s.r.Splitting()
+	if !splits {
+		return false
+	}
+	return slices.ContainsFunc(ev.batch.Mutations, func(m rhumb.Mutation) bool { return h.homeOf(s.id, m.Table, m.Name).Slot >= at })
+}
+
+// holds reports whether held proposals must go on waiting: for the end of an election, or of a split.
+func (s *slot) holds() bool {
+	if s.r.State() == replica.Activating {
+		return true
+	}
+	_, splits := s.r.Splitting()
+	return splits && s.r.State() == replica.Primary
+}
+
+// divide carries out births. The order is what makes a crash harmless: everything up to the entry is applied before with the
+// old commit position, and the batch that divides the copy is the first that carries a position up to the entry. Later
+// entries follow in another batch: they are returned, and the last commit takes them.
+func (h *Host) divide(s *slot, rd *replica.Ready, c *commit, commits []*commit) ([]*entry.Entry, []*commit) {
+	end := rd.Born[len(rd.Born)-1].Seq
+	n := 0
+	for n < len(rd.Append) && rd.Append[n].Seq <= end {
+		c.batch.Append(s.id, rd.Append[n], storage.Commit{})
+		n++
+	}
+	if h.applyCommit(c); h.abandoned {
+		return nil, commits
+	}
+	for _, b := range rd.Born {
+		next := &commit{batch: s.store.NewBatch()}
+		id, err := next.batch.Split(s.id, storage.Split{At: b.At, Seq: b.Seq, Promised: h.floors[rhumb.RangeID{Region: s.id.Region, Slot: b.At}]})
+		if err != nil {
+			// The log here cannot be read up to the entry. A start finds the damage and quarantines the copy.
+			h.cfg.Fatal(rhumb.Wrap("host.Host.divide", err))
+			return nil, commits
+		}
+		h.cfg.Engine.Place(id, s.store)
+		commits = append(commits, next)
+		if h.applyCommit(next); h.abandoned {
+			return nil, commits
+		}
+		h.bear(s, id, b)
+	}
+	commits = append(commits, &commit{batch: s.store.NewBatch()})
+	return rd.Append[n:], commits
+}
+
+// bear starts the replica of a range that was split off.
+func (h *Host) bear(parent *slot, id rhumb.RangeID, b replica.Birth) {
+	parent.last = max(parent.id.Slot, b.At-1)
+	st, _ := parent.store.State(id)
+	fresh, err := h.addSlot(st, true)
+	if err != nil {
+		h.cfg.Fatal(rhumb.Wrap("host.Host.bear", err))
+		return
+	}
+	h.indexSlots()
+	h.m.splits.Inc()
+	h.log.Info("divided a range", "range", parent.id.String(), "last", parent.last, "new", id.String(), "entry", b.Seq)
+	if floor := h.floors[id]; floor > 0 {
+		h.leases.excludeRange(id, floor, rhumb.NoNode)
+	}
+	// Before the old range is reported as committed beyond the entry.
+	at, seq, _ := fresh.r.Readable()
+	if fresh.committed = seq; h.cfg.Committed != nil {
+		h.cfg.Committed(Committed{Range: id, Seq: seq, HLC: at, Parent: parent.id})
+	}
+	if d := h.unborn[id]; d != nil {
+		delete(h.unborn, id)
+		h.setRecord(fresh, d)
+	}
+	early := h.early[id]
+	delete(h.early, id)
+	for i := range early {
+		if h.admitMessage(fresh, &early[i]) {
+			_ = fresh.r.Step(early[i]) // a message that does not fit is sent again
+		}
+	}
+	h.markDirty(fresh)
+	// Ranges above the new one may have waited for this copy.
+	h.reserveAll()
+	h.settleUnborn()
+}

@@ -1,0 +1,200 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/keys"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+const splitSlots = 64
+
+// splitHome is the home of a name in the tests of splits.
+func splitHome(name string) rhumb.RangeID {
+	return rhumb.RangeID{Region: testRange.Region, Slot: testRange.Slot + keys.HashSlot([]byte(name), 0, splitSlots)}
+}
+
+// newSplitWorld returns three hosts with one range of many slots.
+func newSplitWorld(t *testing.T, change func(*Config)) *world {
+	return newWideWorld(t, 3, testRange.Slot+splitSlots-1, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(c *Config) {
+		c.HomeIn = func(_ rhumb.RangeID, _ rhumb.TableID, name []byte) rhumb.RangeID { return splitHome(string(name)) }
+		change(c)
+	})
+}
+
+// putAt writes one key by its home, under a request ID, at one host.
+func (w *world) putAt(n rhumb.NodeID, name, value string, id rhumb.RequestID) (rhumb.Outcome, error) {
+	type answer struct {
+		o   rhumb.Outcome
+		err error
+	}
+	got := make(chan answer, 1)
+	m := putOf(name, value)
+	m.Table = testTable
+	w.hosts[n].Propose(&rhumb.Batch{Range: splitHome(name), ID: id, Mutations: []rhumb.Mutation{m}}, func(o rhumb.Outcome, err error) { got <- answer{o, err} })
+	w.hosts[n].Drive()
+	a := <-got
+	return a.o, a.err
+}
+
+// getAt reads one key by its home.
+func (w *world) getAt(n rhumb.NodeID, name string) (string, rhumb.Receipt, error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+	defer cancel()
+	items, receipt, err := w.hosts[n].Get(ctx, splitHome(name), testTable, [][]byte{[]byte(name)})
+	if err != nil {
+		return "", receipt, err
+	}
+	b, _ := rhumb.DecodeOpaque(items[0].Value)
+	return string(b), receipt, nil
+}
+
+// TestSplitUnderLoad divides a range twice while it is written. No write is refused, everything written is read from the
+// right range, and a request that is repeated afterwards gets its first answer, whichever part has its key.
+func TestSplitUnderLoad(t *testing.T) {
+	w := newSplitWorld(t, func(*Config) {})
+	w.eventually(func() error { _, err := w.putAt(1, "first", "0", rhumb.RequestID{}); return err })
+	const writers = 8
+	type written struct {
+		id   rhumb.RequestID
+		name string
+		o    rhumb.Outcome
+	}
+	all := make([][]written, writers)
+	ctx, stop := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	for i := range writers {
+		work.Go(func() {
+			client := rhumb.UUID{byte(i + 1)}
+			for n := uint64(1); ctx.Err() == nil; n++ {
+				name := fmt.Sprintf("w%d-%d", i, n)
+				id := rhumb.RequestID{Client: client, Seq: n}
+				o, err := w.putAt(1, name, name, id)
+				if err != nil {
+					t.Errorf("write %s: %v", name, err)
+					return
+				}
+				all[i] = append(all[i], written{id, name, o})
+			}
+		})
+	}
+	for _, at := range []rhumb.Slot{testRange.Slot + 40, testRange.Slot + 10} {
+		time.Sleep(100 * time.Millisecond)
+		child := w.reserve(at)
+		w.eventually(func() error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.child.Birth != 0 {
+				return rhumb.E("test", rhumb.Unavailable, "not complete")
+			}
+			return nil
+		})
+		w.eventually(func() error {
+			for n, h := range w.hosts {
+				st, err := h.Status(t.Context(), child)
+				if err != nil {
+					return err
+				}
+				if st.State == replica.Quarantined {
+					t.Fatalf("%s: %s", n, st.Quarantine)
+				}
+			}
+			return nil
+		})
+	}
+	time.Sleep(100 * time.Millisecond)
+	stop()
+	work.Wait()
+	count, later := 0, 0
+	for i := range all {
+		for n, x := range all[i] {
+			got, receipt, err := w.getAt(1, x.name)
+			if err != nil || got != x.name {
+				t.Fatalf("%s is %q, %v", x.name, got, err)
+			}
+			if receipt.Range != testRange {
+				later++
+			}
+			// The last requests of each client are known to the range of their key.
+			if len(all[i])-n <= 20 {
+				again, err := w.putAt(1, x.name, "again", x.id)
+				if err != nil || again.Version != x.o.Version || again.Seq != x.o.Seq {
+					t.Fatalf("the repetition of %s: %+v, %v; the first answer was %+v", x.name, again, err, x.o)
+				}
+			}
+			count++
+		}
+	}
+	t.Logf("%d writes, %d of them in the new ranges", count, later)
+	if later == 0 || later == count {
+		t.Error("one part has everything")
+	}
+}
+
+// TestSplitIsUndone elects another primary while a split is on one disk only: the entry disappears, the writes that waited for
+// the new range are sent on, and the next primary divides the range.
+func TestSplitIsUndone(t *testing.T) {
+	w := newSplitWorld(t, func(*Config) {})
+	w.eventually(func() error { _, err := w.putAt(1, "first", "0", rhumb.RequestID{}); return err })
+	// Node 1 cannot reach anybody, so its entry stays uncommitted.
+	w.mu.Lock()
+	w.cut[1] = true
+	w.mu.Unlock()
+	child := w.rec.Clone()
+	child.ID.Slot, child.Version = testRange.Slot+32, 1
+	child.Epoch, child.Allocated, child.Birth = 2, 2, 2
+	w.hosts[1].Update([]*rhumb.Range{child.Clone()})
+	held := make(chan error, 1)
+	upper := "" // a name that belongs to the new range
+	for i := 0; upper == ""; i++ {
+		if n := fmt.Sprint("n", i); splitHome(n).Slot >= child.ID.Slot {
+			upper = n
+		}
+	}
+	w.eventually(func() error {
+		splits := make(chan bool, 1)
+		w.hosts[1].post(askEvent{func(h *Host) { s, _ := h.findSlot(testRange); _, ok := s.r.Splitting(); splits <- ok }})
+		if !<-splits {
+			return rhumb.E("test", rhumb.Unavailable, "no entry yet")
+		}
+		return nil
+	})
+	go func() { _, err := w.putAt(1, upper, "held", rhumb.RequestID{}); held <- err }()
+	// The catalog gives the reserved range a new epoch and primary, too.
+	w.elect(2, 2, 3)
+	child.Version, child.Epoch, child.Allocated, child.Primary, child.InSync = 2, 3, 3, 2, []rhumb.NodeID{2, 3}
+	w.mu.Lock()
+	w.publishChildLocked(child)
+	w.mu.Unlock()
+	w.eventually(func() error { _, err := w.putAt(2, upper, "later", rhumb.RequestID{}); return err })
+	w.eventually(func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.child.Birth != 0 {
+			return rhumb.E("test", rhumb.Unavailable, "not complete")
+		}
+		return nil
+	})
+	// Node 1 returns as a learner, loses its entry, and divides its copy by that of node 2.
+	w.isolate(1, false)
+	w.hosts[1].Update([]*rhumb.Range{w.child.Clone()})
+	if err := <-held; rhumb.KindOf(err) != rhumb.NotPrimary && rhumb.KindOf(err) != rhumb.Unavailable {
+		t.Errorf("the write that waited: %v", err)
+	}
+	w.eventually(func() error {
+		st, err := w.hosts[1].Status(t.Context(), child.ID)
+		if err == nil && st.State == replica.Quarantined {
+			t.Fatal(st.Quarantine)
+		}
+		return err
+	})
+	if got, _, err := w.getAt(2, upper); err != nil || got != "later" {
+		t.Errorf("read %q, %v", got, err)
+	}
+}

@@ -1,0 +1,185 @@
+package catalog
+
+import (
+	"slices"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// This file holds the splits of ranges (docs/replication.md#rule-split). The record of the new range is reserved
+// before the primary divides the range, so that fencing, elections and leases treat the new range like any other
+// from its first moment. Until the split is recorded as complete, the slots belong to the old range (RangeOf).
+
+const (
+	codePrepareSplit  commandCode = 60
+	codeCompleteSplit commandCode = 61
+)
+
+// PrepareSplit reserves the record of a new range for the slots of a range from At on. The primary then divides the
+// range by an entry of its log. A repetition changes nothing. A range that is being split already, whose primary is to
+// change or whose copies are to move, is a Conflict.
+type PrepareSplit struct {
+	Range   rhumb.RangeID
+	Version uint64
+	At      rhumb.Slot
+}
+
+// CompleteSplit records that the new range is born, so that its slots are its own. Its primary proposes it in its epoch;
+// it can only have begun the epoch with a copy that was born, so the entry of the split is committed. A repetition changes
+// nothing.
+type CompleteSplit struct {
+	Range rhumb.RangeID
+	Epoch rhumb.Epoch
+}
+
+func (PrepareSplit) wireCode() commandCode  { return codePrepareSplit }
+func (CompleteSplit) wireCode() commandCode { return codeCompleteSplit }
+
+func (PrepareSplit) needs() rhumb.Feature  { return rhumb.FeatureSplit }
+func (CompleteSplit) needs() rhumb.Feature { return rhumb.FeatureSplit }
+
+func (c PrepareSplit) fillWire(w *wireCommand) {
+	w.Range, w.RangeVersion, w.SplitAt = toWireRangeID(c.Range), c.Version, c.At
+}
+
+func (c CompleteSplit) fillWire(w *wireCommand) {
+	w.Range, w.Epoch = toWireRangeID(c.Range), c.Epoch
+}
+
+// splitDecoders is the part of commandDecoders for the commands of this file.
+var splitDecoders = map[commandCode]func(w *wireCommand) Command{
+	codePrepareSplit:  func(w *wireCommand) Command { return PrepareSplit{w.Range.toRangeID(), w.RangeVersion, w.SplitAt} },
+	codeCompleteSplit: func(w *wireCommand) Command { return CompleteSplit{w.Range.toRangeID(), w.Epoch} },
+}
+
+// ReservedIn returns the range that is reserved for a split of r, if there is one. There is at most one, and it ends where
+// r ends.
+func (s *State) ReservedIn(r *rhumb.Range) (*rhumb.Range, bool) {
+	child, ok := s.ranges.floor(rangeKey(rhumb.RangeID{Region: r.ID.Region, Slot: r.LastSlot()}))
+	return child, ok && child.Birth != 0 && child.ID.Slot > r.ID.Slot && r.Holds(child.ID)
+}
+
+// isSplitting reports whether a range is reserved for a split, or divided by one that is not complete.
+func (s *State) isSplitting(r *rhumb.Range) bool {
+	_, reserves := s.ReservedIn(r)
+	return r.Birth != 0 || reserves
+}
+
+// applyTo reserves the new range. In order: a repetition is the result; the slot must lie inside of the range; the version
+// must be that of the record; nothing else may be about to change the range.
+func (c PrepareSplit) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.PrepareSplit"
+	r, ok := t.Range(c.Range)
+	if !ok {
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
+	}
+	class, _ := t.Class(r.Class)
+	child, reserved := t.ReservedIn(r)
+	switch {
+	case reserved && child.ID.Slot == c.At:
+		return Result{Range: child}
+	case c.At <= r.ID.Slot || c.At > r.LastSlot():
+		return refuseRange(op, rhumb.InvalidArgument, r, "a split at slot %d does not divide the range, which has the slots %d to %d", c.At, r.ID.Slot, r.LastSlot())
+	case r.Version != c.Version:
+		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
+	case reserved || r.Birth != 0:
+		return refuseRange(op, rhumb.Conflict, r, "the range is being split already; retry when that is done")
+	// The handover would begin an epoch that the new range does not know of.
+	case r.Prepared != nil:
+		return refuseRange(op, rhumb.Conflict, r, "a handover to %s is prepared; retry when it is done", r.Prepared.Target)
+	// A copy must not be dropped before its node has divided it.
+	case len(r.Leaving) > 0:
+		return refuseRange(op, rhumb.Conflict, r, "the copies on %v are about to leave; retry when they are gone", r.Leaving)
+	case class.Dropping:
+		return refuseRange(op, rhumb.Conflict, r, "the range is being dropped")
+	}
+	// The log of the new range continues that of the old one, so its first epoch is above all that the log can hold. It is
+	// allocated once and nobody has served the new range before, so its primary need not ask anybody.
+	epoch := r.Allocated + 1
+	next := r.Clone()
+	next.ID.Slot, next.Version, next.Recovery, next.Removed = c.At, 1, nil, nil
+	next.Epoch, next.Allocated, next.Birth = epoch, epoch, epoch
+	if next.Last == c.At {
+		next.Last = 0 // a range of one slot has no last slot
+	}
+	t.putRange(next)
+	return Result{Range: next}
+}
+
+// applyTo records that the slots belong to the new range. In order: a repetition is the result; the proposer must be in the present
+// epoch; the old range must exist.
+func (c CompleteSplit) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.CompleteSplit"
+	child, ok := t.Range(c.Range)
+	switch {
+	case !ok:
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
+	case child.Birth == 0:
+		return Result{Range: child}
+	case child.Epoch != c.Epoch:
+		return refuseRange(op, rhumb.Conflict, child, "the range is in epoch %d and not in epoch %d", child.Epoch, c.Epoch)
+	}
+	parent, ok := t.RangeOf(child.ID)
+	if !ok {
+		return refuseRange(op, rhumb.Conflict, child, "the range that was split is gone; its class is being dropped")
+	}
+	old := parent.Clone()
+	old.Last = 0
+	if last := child.ID.Slot - 1; last > old.ID.Slot {
+		old.Last = last
+	}
+	old.Version++
+	born := child.Clone()
+	born.Birth = 0
+	born.Version++
+	t.putRange(old)
+	t.putRange(born)
+	return Result{Range: born}
+}
+
+// alignReserved moves a reserved range into an epoch above the new one of the range that is to be split, and gives it the
+// same primary. So a primary can divide its range whenever it was elected, and requests find both parts on one node. If the
+// new range is born already, this is an ordinary election.
+func (t *tx) alignReserved(r *rhumb.Range) {
+	child, ok := t.ReservedIn(r)
+	if !ok || child.Epoch > r.Epoch && child.Primary == r.Primary {
+		return
+	}
+	if !child.IsInSync(r.Primary) || child.IsQuarantined(r.Primary) {
+		// The primary does not divide the range in an epoch that is not below. Its next election tries again.
+		return
+	}
+	up := child.Clone()
+	up.Allocated = max(up.Allocated, r.Allocated)
+	t.electPrimary(up, r.Primary, up.InSync)
+}
+
+// shrinkReserved takes the members that left an in-sync set out of that of the reserved range, which has no primary of its
+// own yet that could. A set in the metadata may always be smaller than that of a primary (docs/replication.md#record).
+func (t *tx) shrinkReserved(r *rhumb.Range) {
+	child, ok := t.ReservedIn(r)
+	if !ok {
+		return
+	}
+	less := slices.DeleteFunc(slices.Clone(child.InSync), func(n rhumb.NodeID) bool { return !r.IsInSync(n) })
+	if len(less) == len(child.InSync) || !slices.Contains(less, child.Primary) || !t.mayShrink(child, less) {
+		return
+	}
+	next := child.Clone()
+	next.InSync = less
+	next.Version++
+	t.putRange(next)
+}
+
+// setReservedReplicas gives a reserved range the replicas of the range that is to be split: each node that has a copy of it
+// divides that copy.
+func (t *tx) setReservedReplicas(r *rhumb.Range) {
+	child, ok := t.ReservedIn(r)
+	if !ok || slices.Equal(child.Replicas, r.Replicas) {
+		return
+	}
+	next := child.Clone()
+	next.Replicas = slices.Clone(r.Replicas)
+	next.Version++
+	t.putRange(next)
+}
