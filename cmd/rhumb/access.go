@@ -70,7 +70,7 @@ func (d *grantDoc) scope() string {
 	return "table " + d.Table
 }
 
-// change runs a change and prints what was done.
+// change runs a change and prints its document.
 func (ac *accessCommands) change(ctx context.Context, doc accessDone, fn func(ctx context.Context, c *client.Client) error) error {
 	// Nothing is printed before the cluster has made the change.
 	return ac.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
@@ -81,7 +81,7 @@ func (ac *accessCommands) change(ctx context.Context, doc accessDone, fn func(ct
 	})
 }
 
-// printDone prints what a command has done, as a sentence or a document.
+// printDone prints the change that a command has made, as a sentence or a document.
 func (ac *accessCommands) printDone(doc accessDone) error {
 	if ac.ForPrograms() {
 		return ac.PrintDocument(doc)
@@ -121,7 +121,7 @@ func (p *newPassword) verifier(user string) (access.Verifier, error) {
 	if p.none {
 		return access.Verifier{}, nil
 	}
-	// Asked twice: nobody sees what is typed.
+	// Asked twice: the terminal does not show the password.
 	text, err := "", error(nil)
 	if p.file != "" {
 		text, err = secret.FromFile(p.file)
@@ -294,7 +294,7 @@ func describeState(u client.UserInfo) string {
 type roleDoc struct {
 	// Name is the name by which users get the role and by which grants refer to it.
 	Name string `json:"name"`
-	// Grants are what the role allows, in the order in which the node lists them. The list is never nil.
+	// Grants are the rights of the role, in the order in which the node lists them. The list is never nil.
 	Grants []grantDoc `json:"grants"`
 	// Users are the names of those who have the role. The list is never nil, but empty if UsersHidden is set.
 	Users []string `json:"users"`
@@ -567,7 +567,7 @@ func (ac *accessCommands) whoAmICommand() *cobra.Command {
 	})
 }
 
-// printCaller prints who the caller is and what it may do.
+// printCaller prints the identity and the rights of the caller.
 func (ac *accessCommands) printCaller(me *client.Caller) error {
 	// The form for programs has every field for every kind of caller.
 	doc := callerDoc{Kind: me.Kind.String(), Name: me.Name, Roles: []string{}, Unlimited: me.Unlimited, Grants: []grantDoc{}, Revision: me.PolicyRevision}

@@ -84,7 +84,7 @@ each node records what was done through it. Check the log with rhumb audit verif
 type auditDoc struct {
 	// Dir is the folder that was read, which may be below the one on the command line.
 	Dir string `json:"dir"`
-	// Files and Entries count what was read, up to the first break.
+	// Files and Entries count the files and entries that were read, up to the first break.
 	Files   int    `json:"files"`
 	Entries uint64 `json:"entries"`
 	// First is the sequence number of the oldest entry that exists. It grows when old files are removed.
@@ -119,7 +119,7 @@ func verifyAudit(s *session, dir, head string) error {
 		}
 	}
 	r, err := audit.Verify(dir, want)
-	// Other errors, such as a missing folder, say nothing about the log, so there is no report.
+	// Other errors, such as a missing folder, say nothing about the log, so none is printed.
 	broken, isBreak := errors.AsType[*audit.BreakError](err)
 	if err != nil && !isBreak {
 		return err
@@ -159,12 +159,12 @@ func listAudit(s *session, dir string, f auditFilter) error {
 	docs := []audit.Entry{}
 	var failed error
 	for e, err := range audit.All(auditDir(dir)) {
-		// There is no log at all, so an empty list would be misleading.
+		// The folder holds no log, so an empty list would be misleading.
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			return err
 		}
 		if err != nil {
-			// What was read before the break is valid and is printed below.
+			// Everything before the break is valid and is printed below.
 			failed = err
 			break
 		}

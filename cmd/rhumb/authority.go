@@ -227,7 +227,7 @@ func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) erro
 		"cluster_id": sum.Cluster, "addresses": sum.Addresses, "keys": sum.Keys, "key_expires": sum.KeyExpires, "records": sum.Records, "gaps": sum.Gaps,
 		"certificates": docs,
 	}
-	// The first 16 digits of a hash are enough to tell keys apart, and --retire accepts a beginning.
+	// The first 16 digits of a hash distinguish keys, and --retire accepts a beginning.
 	title := "cluster " + sum.Cluster + ", key " + sum.Keys[0][:16]
 	for _, old := range sum.Keys[1:] {
 		title += ", old key " + old[:16]

@@ -234,7 +234,7 @@ func (l batchLine) condition() (rhumb.Condition, error) {
 		return rhumb.Condition{}, rhumb.Ef(opBatch, rhumb.InvalidArgument, `"if" is %q; want absent, present, version or newer`, l.If)
 	}
 	cond, err := f.condition()
-	// A condition whose argument is empty would be Always, and would overwrite what it should protect.
+	// A condition whose argument is empty would be Always, and would overwrite the record that it should protect.
 	if err == nil && l.If != "" && cond.Kind == rhumb.Always {
 		err = rhumb.Ef(opBatch, rhumb.InvalidArgument, `"if": %q needs "version", or "by" with the fields to compare`, l.If)
 	}

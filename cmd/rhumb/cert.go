@@ -34,7 +34,7 @@ func (i inputs) readCertificates(name string) ([]*x509.Certificate, error) {
 // certCommand returns the group of commands for certificates: those for files, and those that ask a
 // cluster.
 func (ac *authorityCommands) certCommand(online ...*cobra.Command) *cobra.Command {
-	// The commands online come from trustCommands, which need a connection and no directory.
+	// trustCommands adds the commands online, which need a connection and no directory.
 	return commandGroup("cert", "Make, show, list and revoke certificates", append([]*cobra.Command{ac.certCreateCommand(), ac.certShowCommand()}, online...)...)
 }
 

@@ -95,7 +95,7 @@ is selected: commands then connect to a demo, if one runs.`,
 }
 
 // addCommand returns `rhumb context add`. Its flags have the names of the settings that they store.
-// They are literal: the environment says how to run this command, not what the context holds.
+// They are literal: the environment says how to run this command, not how to connect later.
 func (cc *contextCommands) addCommand() *cobra.Command {
 	var n newContext
 	c := &cobra.Command{
@@ -341,7 +341,7 @@ func (cc *contextCommands) update(change func(*contexts.File) error) error {
 }
 
 // completeContexts completes the name of a context.
-// It offers the names in the file and "demo", filtered by what is typed so far. It never offers files, since an argument is
+// It offers the names in the file and "demo", filtered by the text so far. It never offers files, since an argument is
 // a name here.
 func completeContexts(_ *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	path, err := contexts.Path()

@@ -119,7 +119,7 @@ func examine(ctx context.Context, s *session, f doctorFlags) error {
 		t.AppendHeader(table.Row{"RESULT", "AREA", "CHECK", "FOUND"})
 		for _, d := range doc.Findings {
 			level := string(d.Level)
-			// Only what is wrong is in capitals, so that it is found in a long list.
+			// Only faults are in capitals, so that it is found in a long list.
 			if d.Level == doctor.Wrong {
 				level = "WRONG"
 			}
@@ -238,7 +238,7 @@ func nameOfPong(p client.Pong) string {
 }
 
 // gatherCluster asks the cluster for its nodes, and the nodes for their state. Without an address
-// and without a demo there is no cluster to ask.
+// and without a demo, nobody can be asked.
 func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doctor.Facts) {
 	if len(s.conn.Addrs) == 0 && s.conn.Context == "" {
 		if layout, err := connect.RunningDemo(); err != nil || layout == nil {
@@ -246,7 +246,7 @@ func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doct
 		}
 	}
 	err := s.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
-		// Facts about the members come from each of them, and their addresses from the metadata.
+		// Each member answers for itself, and the metadata has their addresses from the metadata.
 		statuses := c.Status(ctx)
 		regions := regionNames(c)
 		report := upgrade.Judge(statuses)

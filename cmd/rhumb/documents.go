@@ -153,7 +153,7 @@ type nodeDoc struct {
 	Name   string `json:"name,omitempty"`
 	Region string `json:"region"`
 	Zone   string `json:"zone"`
-	// State is the state in the metadata, and Ready what the node says about itself.
+	// State is the state in the metadata, and Ready the node's own answer.
 	State string `json:"state"`
 	Ready bool   `json:"ready"`
 	// Reason says why a node is not ready.

@@ -124,7 +124,7 @@ func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldVal
 		}
 	}
 	switch {
-	// The text of a JSON string may be null, too; the first byte tells them apart.
+	// The text of a JSON string may be null, too; the first byte distinguishes them.
 	case text == "null" && raw[0] == 'n':
 		return rhumb.FieldValue{}, nil
 	case typed && raw[0] == '{':
@@ -160,7 +160,7 @@ func parseJSONTyped(raw json.RawMessage, typ string) (rhumb.FieldValue, error) {
 
 // parseJSONPlace parses a point or a box.
 func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
-	// Pointers tell a missing coordinate from one that is 0.
+	// Pointers distinguish a missing coordinate from one that is 0.
 	var point struct{ Lat, Lon *float64 }
 	if err := decodeStrict(raw, &point); err == nil && point.Lat != nil && point.Lon != nil {
 		v := rhumb.PointField(rhumb.Point{Lat: *point.Lat, Lon: *point.Lon})
