@@ -125,6 +125,7 @@ func newLayout(dir string, regions []Region, nodesPerRegion int, secure bool) (*
 	}
 	if old, err := ReadLayout(filepath.Join(dir, layoutName)); err == nil {
 		if had := old.AuthorityAddr != ""; had != secure {
+			// The choice of TLS cannot change: certificates are in the directories of the nodes.
 			return nil, rhumb.Ef(opLayout, rhumb.Conflict, "%s holds a demo that was started with --secure=%t; start it so again, or choose another --dir", dir, had)
 		}
 		return old.resumeDemo(dir, regions, nodesPerRegion)
@@ -174,6 +175,7 @@ func (l *Layout) resumeDemo(dir string, regions []Region, nodesPerRegion int) (*
 	}
 	same := len(l.Regions) == len(regions) && len(l.Nodes) == nodesPerRegion*len(regions)
 	for i := range regions {
+		// Regions are compared by name and in order, because the nodes are listed in this order.
 		same = same && l.Regions[i].Name == regions[i].Name
 	}
 	if !same {
@@ -187,6 +189,7 @@ func (l *Layout) resumeDemo(dir string, regions []Region, nodesPerRegion int) (*
 			}
 		}
 	}
+	// Ready is false until the cluster serves again.
 	l.Ready, l.PID, l.Dir, l.Regions, l.SnapshotDir = false, os.Getpid(), dir, regions, imagesIn(dir)
 	return l, nil
 }
@@ -202,6 +205,7 @@ func freeAddrs(n int) (addrs []string, err error) {
 		defer tcp.Close()
 		addr := tcp.Addr().String()
 		// Gossip needs the port for UDP too.
+		// The loop tries another port if this one is taken for UDP.
 		udp, err := net.ListenPacket("udp", addr)
 		if err != nil {
 			continue
@@ -279,6 +283,7 @@ func (l *Layout) Save(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return rhumb.Wrap(opLayout, err)
 	}
+	// Readers never see half a layout: the file appears under its name when it is complete.
 	part := fmt.Sprintf("%s.%d", path, os.Getpid())
 	if err := os.WriteFile(part, append(text, '\n'), 0o600); err != nil {
 		return rhumb.Wrap(opLayout, err)

@@ -18,6 +18,7 @@ const (
 
 // playFeed runs the feed and shows figures until ctx ends.
 func (d *run) playFeed(ctx context.Context) error {
+	// The feed has a context of its own, so that it can be ended before the clients are closed.
 	playing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	fed := make(chan struct{})
@@ -52,6 +53,7 @@ func (d *run) newFeed() *feed {
 func (d *run) showFigures(ctx context.Context, f *feed) error {
 	tick := time.NewTicker(secondsShown)
 	defer tick.Stop()
+	// shown stays zero off a terminal, so that the first line is printed at once.
 	last, shown := time.Now(), time.Time{}
 	for {
 		select {

@@ -33,11 +33,14 @@ type Identity struct {
 // The authority of a demo is on the machine of the nodes, which the documents advise against. A
 // demo protects nothing; it shows how the parts work together.
 type security struct {
+	// authority is the open directory, and log the file to which it writes.
 	authority *authority.Authority
 	log       *os.File
-	served    chan error
-	stop      context.CancelFunc
-	source    *identity.Source
+	// served receives the error of the server when it has ended, and stop ends it.
+	served chan error
+	stop   context.CancelFunc
+	// source holds the certificate of the operator.
+	source *identity.Source
 }
 
 // openSecurity makes or continues the authority of a secure demo, serves it, and makes a
@@ -55,6 +58,7 @@ func (d *run) openSecurity() (err error) {
 	}
 	cfg := authority.Config{Logger: slog.New(slog.NewJSONHandler(s.log, nil))}
 	s.authority, err = authority.Open(dir, cfg)
+	// The first start of the demo creates the authority.
 	if rhumb.KindOf(err) == rhumb.NotFound {
 		if err = authority.Create(dir, newClusterID(), []string{d.layout.AuthorityAddr}, cfg); err == nil {
 			s.authority, err = authority.Open(dir, cfg)
@@ -85,8 +89,8 @@ func (d *run) serveAuthority() error {
 	return nil
 }
 
-// openOperator makes the certificate of an operator for this demo and for commands on this machine.
-// Each start makes another one, because a demo may be continued after months.
+// openOperator issues the certificate of an operator for this demo and for commands on this machine. Each start issues
+// another one, because a demo may be continued after months.
 func (d *run) openOperator() error {
 	made, err := d.security.authority.Issue(authority.Order{Role: identity.RoleOperator, Name: "demo"})
 	if err != nil {
@@ -136,6 +140,7 @@ func (d *run) makeTokens() error {
 	}
 	for i := range d.layout.Nodes {
 		n := &d.layout.Nodes[i]
+		// The node has its certificate from an earlier start.
 		_, err := os.Stat(enroll.Files(enroll.DirIn(n.Dir)).Cert)
 		if err == nil {
 			continue
@@ -220,8 +225,8 @@ func (d *run) httpClient() (c *http.Client, scheme string) {
 // of the user's role.
 const viewerName = "viewer"
 
-// createViewer creates the viewer, to show what a user without rights to write gets. The files are
-// in the folder viewer of the demo.
+// createViewer creates the viewer, which shows how the cluster answers a user without the right to write. The files are in
+// the folder viewer of the demo.
 func (d *run) createViewer(ctx context.Context) error {
 	if d.security == nil {
 		return nil

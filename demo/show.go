@@ -10,8 +10,10 @@ import (
 )
 
 // screen prints tables: redrawn in place on a terminal, one after the other elsewhere.
+// out receives the drawing.
 type screen struct {
-	out      io.Writer
+	out io.Writer
+	// redraw is set on a terminal; lastRows counts the lines of the last drawing.
 	redraw   bool
 	lastRows int
 }
@@ -45,6 +47,7 @@ func figuresTable(sec *Second) string {
 			fmt.Sprintf("%.0f %%", 100*r.Locality), r.Primaries, r.Errors,
 		})
 	}
+	// All columns but the first hold numbers.
 	var columns []table.ColumnConfig
 	for i := 2; i <= 11; i++ {
 		columns = append(columns, table.ColumnConfig{Number: i, Align: text.AlignRight, AlignHeader: text.AlignRight})

@@ -10,6 +10,7 @@ import (
 
 // station is the client of the feed in one region.
 type station struct {
+	// client connects from the region, and meter counts its calls.
 	region  Region
 	client  *client.Client
 	meter   *meter

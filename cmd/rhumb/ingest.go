@@ -23,15 +23,20 @@ import (
 
 // ingestFlags are the flags of `rhumb ingest`.
 type ingestFlags struct {
+	// table, format, mapping, region, reject and printMapping are the texts of the flags of the same names.
 	table, format, mapping, region, reject, printMapping string
-	strict, createTables                                 bool
-	workers, merge, replicas                             int
-	retryFor                                             time.Duration
+	// strict stops at the first malformed line, and createTables creates missing tables.
+	strict, createTables bool
+	// workers and merge are 0 for the defaults of package ingest. replicas is for tables that are created.
+	workers, merge, replicas int
+	// retryFor bounds the attempts to write one event.
+	retryFor time.Duration
 }
 
 // ingestion is `rhumb ingest`.
 type ingestion struct{ *session }
 
+// ingestCommand returns `rhumb ingest`.
 func ingestCommand(s *session) *cobra.Command {
 	ic := &ingestion{s}
 	var f ingestFlags
@@ -50,6 +55,7 @@ is used. docs/ingest.md describes formats and mappings.`,
   rhumb ingest --table roads roads-monaco.tsv.gz
   rhumb ingest --print-mapping flights > my.yaml; rhumb ingest --mapping my.yaml FILE`,
 		Args: func(cmd *cobra.Command, args []string) error {
+			// Without an input, there is nothing to read but a mapping of this program.
 			if f.printMapping != "" {
 				return cobra.NoArgs(cmd, args)
 			}
@@ -85,11 +91,13 @@ is used. docs/ingest.md describes formats and mappings.`,
 	return ic.connected(c)
 }
 
+// opIngest is the operation of errors that the command finds before the run begins.
 const opIngest rhumb.Op = "rhumb.ingest"
 
 // mappingSizeMax bounds a mapping file, in bytes.
 const mappingSizeMax = 1 << 20
 
+// printMapping writes a built-in mapping to the output unchanged, with its comments, so that it can be edited.
 func (ic *ingestion) printMapping(name string) error {
 	text, ok := ingest.BuiltinMapping(name)
 	if !ok {
@@ -117,10 +125,12 @@ func (ic *ingestion) readMapping(f ingestFlags, file string) (*ingest.Mapping, i
 			return nil, "", err
 		}
 	}
+	// Errors of the mapping name it, because a built-in one and a file look the same on the command line.
 	m, err := ingest.ParseMapping(text)
 	if err != nil {
 		return nil, "", rhumb.Ef(opIngest, rhumb.KindOf(err), "mapping %s: %s", name, exit.Describe(err).Message)
 	}
+	// --table replaces the name of the first row only. The other rows keep the tables that the mapping names.
 	if f.table != "" {
 		m.Rows[0].Table = f.table
 	}
@@ -143,6 +153,8 @@ func formatOf(f ingestFlags, m *ingest.Mapping, file string) (ingest.Format, err
 	return "", rhumb.Ef(opIngest, rhumb.InvalidArgument, "neither the mapping nor the name %s determines the format; add --format, one of %s", file, ingest.FormatList())
 }
 
+// runIngest reads the input, which is a file or "-", and writes its lines until the end of the input or of ctx. It prints
+// the counts.
 func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) error {
 	mapping, format, err := ic.readMapping(f, file)
 	if err != nil {
@@ -171,6 +183,7 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 		if err != nil {
 			return err
 		}
+		// Progress counts compressed bytes, as the size of the file does.
 		counted := &countingReader{src: src}
 		r, err := ingest.New(ingest.Config{
 			Input: counted, Format: format, Mapping: mapping, Tables: tables, Writer: writer, Rejected: rejects.addRejection,
@@ -197,6 +210,7 @@ func (ic *ingestion) runIngest(ctx context.Context, f ingestFlags, file string) 
 // ingestTables returns the tables of the rows of a mapping, and creates missing ones if the flags
 // say so.
 func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, f *ingestFlags) (tables []rhumb.Table, err error) {
+	// The order of the tables is that of the rows of the mapping.
 	for _, name := range m.Tables() {
 		t, err := c.Table(ctx, name)
 		if rhumb.KindOf(err) == rhumb.NotFound {
@@ -215,6 +229,7 @@ func ingestTables(ctx context.Context, c *client.Client, m *ingest.Mapping, f *i
 // missingTable creates a table with the options that the mapping needs, or explains how to create
 // it.
 func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name string, f *ingestFlags) (*client.Table, error) {
+	// Settings that stay 0 are filled in by the cluster.
 	o := client.TableOptions{Settings: rhumb.ClassSettings{Replicas: f.replicas}}
 	hint := "rhumb table create " + name
 	if m.Location != nil && m.Location.Field != rhumb.LocationFieldDefault {
@@ -238,6 +253,7 @@ func missingTable(ctx context.Context, c *client.Client, m *ingest.Mapping, name
 
 // ingestWriter writes the batches of a run with a client.
 type ingestWriter struct {
+	// c writes the batches, and options select the home of new records.
 	c       *client.Client
 	options client.BatchOptions
 }
@@ -264,12 +280,14 @@ func newIngestWriter(c *client.Client, region string, m *ingest.Mapping) (*inges
 
 // Write writes one batch.
 func (w *ingestWriter) Write(ctx context.Context, mutations []rhumb.Mutation) (applied bool, err error) {
+	// Whether a batch was applied depends on its conditions: an old event is not applied, and that is not an error.
 	out, err := w.c.Batch(ctx, mutations, w.options)
 	return out.Applied, err
 }
 
 // Read returns the stored value of a record.
 func (w *ingestWriter) Read(ctx context.Context, id rhumb.TableID, name []byte) ([]byte, error) {
+	// Mutations name a table by its ID, and the client opens it by its name.
 	for _, known := range w.c.Tables() {
 		if known.ID != id {
 			continue
@@ -287,11 +305,14 @@ func (w *ingestWriter) Read(ctx context.Context, id rhumb.TableID, name []byte) 
 // ingestDoc is the document that an ingest prints when it ends.
 type ingestDoc struct {
 	ingest.Counts
-	Bytes          int64   `json:"bytes"`
+	// Bytes counts the bytes that were read, before decompression.
+	Bytes int64 `json:"bytes"`
+	// Seconds is how long the run took, and LinesPerSecond the mean over this time.
 	Seconds        float64 `json:"seconds"`
 	LinesPerSecond float64 `json:"lines_per_second"`
 }
 
+// printIngest prints the counts of a run that has ended, with or without an error.
 func (ic *ingestion) printIngest(c ingest.Counts, bytes int64, took time.Duration) error {
 	doc := ingestDoc{Counts: c, Bytes: bytes, Seconds: took.Seconds(), LinesPerSecond: float64(c.Lines) / max(took.Seconds(), 1e-9)}
 	return ic.Print(doc, func(t table.Writer) {
@@ -303,6 +324,7 @@ func (ic *ingestion) printIngest(c ingest.Counts, bytes int64, took time.Duratio
 // filesRead returns the files that an ingest reads: its input, unless that is a pipe, and its
 // mapping.
 func filesRead(src io.Reader, mapping string) (files []fs.FileInfo) {
+	// Standard input may be a redirected file, too.
 	if f, ok := src.(interface{ Stat() (fs.FileInfo, error) }); ok {
 		if info, err := f.Stat(); err == nil {
 			files = append(files, info)

@@ -31,6 +31,7 @@ const (
 // countingReader counts the bytes that are read from an input, before they are decompressed: only
 // these compare with the size of the file.
 type countingReader struct {
+	// src is the input before decompression, and read the number of bytes taken from it.
 	src  io.Reader
 	read atomic.Int64
 }
@@ -48,6 +49,7 @@ func (r *countingReader) Seek(offset int64, whence int) (int64, error) {
 	return at, err
 }
 
+// Read counts the bytes that it passes on.
 func (r *countingReader) Read(p []byte) (int, error) {
 	n, err := r.src.Read(p)
 	r.read.Add(int64(n))
@@ -57,6 +59,7 @@ func (r *countingReader) Read(p []byte) (int, error) {
 // showProgress shows the progress of a run on standard error until stop is called.
 func (ic *ingestion) showProgress(r *ingest.Run, input *countingReader, size int64) (stop func()) {
 	interval, show := lineInterval, func() { ic.Notef("%s", progressLine(r.Counts(), input.read.Load(), size)) }
+	// Without a terminal, bar is nil, and finish does nothing.
 	finish := func() {}
 	if bar := ic.Bar(size, progressbar.OptionShowBytes(true), progressbar.OptionThrottle(output.BarInterval/2)); bar != nil {
 		// The bar shows bytes, which say when the run ends; events per second say how fast the
@@ -73,6 +76,7 @@ func (ic *ingestion) showProgress(r *ingest.Run, input *countingReader, size int
 	}
 	quit := make(chan struct{})
 	var done sync.WaitGroup
+	// The figures are read while the run goes through the input; they are atomic.
 	done.Go(func() {
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
@@ -85,6 +89,7 @@ func (ic *ingestion) showProgress(r *ingest.Run, input *countingReader, size int
 			}
 		}
 	})
+	// No line is printed after stop has returned, so that the result follows the progress.
 	return func() {
 		close(quit)
 		done.Wait()
@@ -92,8 +97,11 @@ func (ic *ingestion) showProgress(r *ingest.Run, input *countingReader, size int
 	}
 }
 
+// doneLines returns the number of lines whose outcome is known.
 func doneLines(c ingest.Counts) int64 { return c.Applied + c.AlreadyThere + c.Rejected + c.Failed }
 
+// progressLine returns a line of progress. A size of 0 or less means that the length of the input is not known, and the line
+// has no percentage.
 func progressLine(c ingest.Counts, read, size int64) string {
 	part := ""
 	if size > 0 {
@@ -105,13 +113,17 @@ func progressLine(c ingest.Counts, read, size int64) string {
 // rejects writes malformed lines to the files of --reject and reports the first of them on standard
 // error.
 type rejects struct {
-	notes          *output.Printer
+	// notes prints the first malformed lines for people.
+	notes *output.Printer
+	// lines and reasons are nil without --reject.
 	lines, reasons *os.File
 	toLines        *bufio.Writer
 	toReasons      *bufio.Writer
-	reported       int
+	// reported counts the malformed lines of the run, including those that were not printed.
+	reported int
 }
 
+// opReject is the operation of errors about the files of --reject.
 const opReject rhumb.Op = "rhumb.reject"
 
 // reasonsFile returns the name of the file for the reasons of rejected lines.
@@ -127,6 +139,7 @@ func checkRejects(path string, inputs []fs.FileInfo) error {
 	var last fs.FileInfo
 	for _, target := range []string{path, reasonsFile(path)} {
 		info, err := os.Stat(target)
+		// A file that does not exist yet cannot be an input, and a pipe or a device may be anything.
 		if err != nil || !info.Mode().IsRegular() {
 			continue
 		}
@@ -152,9 +165,11 @@ func openRejects(notes *output.Printer, path string) (r *rejects, err error) {
 		return nil, err
 	}
 	if r.reasons, err = appendTo(reasonsFile(path)); err != nil {
+		// Nothing was written to it, so its error does not matter.
 		_ = r.lines.Close()
 		return nil, err
 	}
+	// The operator may have expected an empty file.
 	if info, err := r.lines.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
 		notes.Notef("--reject: %s already holds %d bytes; malformed lines are appended", path, info.Size())
 	}
@@ -162,6 +177,7 @@ func openRejects(notes *output.Printer, path string) (r *rejects, err error) {
 	return r, nil
 }
 
+// appendTo opens a file for appending, and creates it if it does not exist.
 func appendTo(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
 	if err != nil {
@@ -179,6 +195,7 @@ func (r *rejects) addRejection(rej ingest.Rejection) error {
 		r.notes.Notef("more lines are malformed; only --reject keeps all of them")
 	}
 	r.reported++
+	// Without --reject the line was counted and printed, which is all.
 	if r.lines == nil {
 		return nil
 	}
@@ -196,6 +213,7 @@ func (r *rejects) close() error {
 	if r.lines == nil {
 		return nil
 	}
+	// Each writer is flushed before its file is closed. The first error ends the loop, because the process is about to end.
 	for _, close := range []func() error{r.toLines.Flush, r.lines.Close, r.toReasons.Flush, r.reasons.Close} {
 		if err := close(); err != nil {
 			return rhumb.Ef(opReject, rhumb.Other, "--reject: %v", err)

@@ -11,6 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
+// keyCommand returns the group `rhumb key`. It needs neither a cluster nor a store.
 func keyCommand(s *session) *cobra.Command {
 	explain := &cobra.Command{
 		Use:   "explain KEY",
@@ -25,6 +26,8 @@ bytes of a server-named key, or the eight bytes of a range.`,
 	return commandGroup("key", "Decode keys", explain)
 }
 
+// explainKey prints the parts of a key, given as hexadecimal digits. Spaces are ignored, so that a key can be pasted from a
+// dump.
 func explainKey(s *session, digits string) error {
 	const op rhumb.Op = "rhumb.key"
 	raw, err := hex.DecodeString(strings.TrimPrefix(strings.Join(strings.Fields(digits), ""), "0x"))

@@ -16,6 +16,7 @@ func main() {
 	// again.
 	context.AfterFunc(ctx, stop)
 	code := run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr})
+	// A deferred call would not run: os.Exit ends the process at once.
 	stop()
 	os.Exit(code)
 }

@@ -19,6 +19,7 @@ const manSection = "1"
 
 // manDoc is what `rhumb man` prints.
 type manDoc struct {
+	// Dir is the directory of the pages, and Pages their number.
 	Dir   string `json:"dir"`
 	Pages int    `json:"pages"`
 }
@@ -59,6 +60,7 @@ func writeManual(root *cobra.Command, dir string) (int, error) {
 	}
 	return writePages(root, dir, func(c *cobra.Command) (string, error) {
 		var b strings.Builder
+		// The tag would hold the date on which the pages were made.
 		c.DisableAutoGenTag = true
 		header := &doc.GenManHeader{Section: manSection, Source: "Rhumb " + version.Version, Manual: "Rhumb", Date: &date}
 		if err := doc.GenMan(c, header, &b); err != nil {
@@ -82,6 +84,7 @@ func writePages(c *cobra.Command, dir string, page func(*cobra.Command) (string,
 	}
 	pages = 1
 	for _, sub := range c.Commands() {
+		// Hidden commands and topics of the help have no page.
 		if !sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
 			continue
 		}
@@ -102,7 +105,7 @@ var (
 	manBlank = regexp.MustCompile(`\n{2,}`)
 )
 
-// polishPage makes the options of a page a list of tagged paragraphs, leaves out defaults that mean
+// polishPage turns the options of a page into a list of tagged paragraphs, leaves out defaults that mean
 // none, and writes the date in a form that all readers know.
 func polishPage(page string, date time.Time) string {
 	page = manDate.ReplaceAllString(page, `$1 "`+date.Format(time.DateOnly)+`"`)

@@ -21,6 +21,7 @@ const notifyEvery = time.Second
 
 // manager reports the state of the process to the service manager that started it, such as systemd. Without NOTIFY_SOCKET in
 // the environment there is none, and nothing is sent.
+// Errors in sending are logged, and never end the node.
 type manager struct{ logger *slog.Logger }
 
 // send sends lines such as READY=1. The node keeps serving if the manager cannot be reached.
@@ -33,6 +34,7 @@ func (m manager) send(lines ...string) {
 // follow reports that the ports answer, and from then on why the node does not serve yet, until ctx ends. A node without a cluster
 // is ready for systemd: it waits for rhumb init, and a start that waits for it would time out.
 func (m manager) follow(ctx context.Context, ready func() error) {
+	// The first message contains READY=1, so that systemd considers the start complete.
 	last := readiness(ready())
 	m.send(daemon.SdNotifyReady, last)
 	tick := time.NewTicker(notifyEvery)
@@ -44,6 +46,7 @@ func (m manager) follow(ctx context.Context, ready func() error) {
 			return
 		case <-tick.C:
 		}
+		// Only changes are worth a message.
 		if now := readiness(ready()); now != last {
 			last = now
 			m.send(last)
@@ -67,7 +70,7 @@ func surviveHangups(cfg *node.Config) (undo func()) {
 	if cfg.Insecure && os.Getenv("NOTIFY_SOCKET") == "" {
 		return func() {}
 	}
-	// The channel is never read: what is sent to a full channel is dropped. signal.Ignore would also take the signal from the
+	// The channel is never read: signals for a full channel are dropped. signal.Ignore would also take the signal from the
 	// channel of ensureIdentity.
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, syscall.SIGHUP)
@@ -82,6 +85,7 @@ func onHangup(f func()) (stop func()) {
 	work.Go(func() {
 		for {
 			select {
+			// f runs on this goroutine, so two signals never run it at once.
 			case <-hangups:
 				f()
 			case <-done:
@@ -92,6 +96,7 @@ func onHangup(f func()) (stop func()) {
 	return func() {
 		signal.Stop(hangups)
 		close(done)
+		// f may be running; stop returns after it.
 		work.Wait()
 	}
 }

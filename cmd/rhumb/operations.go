@@ -21,6 +21,7 @@ import (
 // operationCommands are `rhumb operation` and `rhumb setting`, and the commands that start long operations.
 type operationCommands struct {
 	*session
+	// noWait is set by --no-wait. The command then returns as soon as the metadata has recorded the operation.
 	noWait bool
 }
 
@@ -29,25 +30,35 @@ const operationPoll = 500 * time.Millisecond
 
 // operationDoc is an operation. Times that have not come are omitted.
 type operationDoc struct {
-	ID         string           `json:"id"`
-	Kind       string           `json:"kind"`
-	About      string           `json:"about"`
-	State      string           `json:"state"`
-	By         string           `json:"by"`
-	Percent    float64          `json:"percent"`
-	Done       uint64           `json:"done"`
-	Total      uint64           `json:"total"`
-	DoneBytes  uint64           `json:"done_bytes"`
-	TotalBytes uint64           `json:"total_bytes"`
-	RanSeconds float64          `json:"ran_seconds"`
-	ETASeconds *float64         `json:"eta_seconds,omitempty"`
-	Waits      string           `json:"waits_for,omitempty"`
-	Error      string           `json:"error,omitempty"`
-	Started    time.Time        `json:"started"`
-	Ended      *time.Time       `json:"ended,omitempty"`
-	Steps      []operationsStep `json:"steps"`
+	// ID has the form op12. Commands name the operation by it.
+	ID   string `json:"id"`
+	Kind string `json:"kind"`
+	// About names the object, such as a range or nodes.
+	About string `json:"about"`
+	State string `json:"state"`
+	// By is the caller who started the operation.
+	By string `json:"by"`
+	// Percent is from 0 to 100.
+	Percent float64 `json:"percent"`
+	// Done and Total count steps of work; DoneBytes and TotalBytes measure them.
+	Done       uint64 `json:"done"`
+	Total      uint64 `json:"total"`
+	DoneBytes  uint64 `json:"done_bytes"`
+	TotalBytes uint64 `json:"total_bytes"`
+	// RanSeconds is how long the operation has run.
+	RanSeconds float64 `json:"ran_seconds"`
+	// ETASeconds is the estimated time left, or nil without an estimate.
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+	// Waits says why the operation makes no progress at the moment.
+	Waits   string     `json:"waits_for,omitempty"`
+	Error   string     `json:"error,omitempty"`
+	Started time.Time  `json:"started"`
+	Ended   *time.Time `json:"ended,omitempty"`
+	// Steps are in the order in which they are taken. The list is never nil.
+	Steps []operationsStep `json:"steps"`
 }
 
+// operationsStep is a step of an operation as commands print it.
 type operationsStep struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
@@ -78,6 +89,7 @@ func (n names) describeOperation(o *rhumb.Operation, now time.Time) operationDoc
 		Done: o.Progress.Done, Total: o.Progress.Total, DoneBytes: o.Progress.DoneBytes, TotalBytes: o.Progress.TotalBytes,
 		RanSeconds: o.Running(now).Seconds(), Waits: o.Waits, Error: o.Error, Started: o.Started, Steps: []operationsStep{},
 	}
+	// Progress may end below 100 % if less had to be done than was planned.
 	if o.State == rhumb.OperationDone {
 		doc.Percent = 100
 	}
@@ -102,6 +114,7 @@ func (d *operationDoc) etaText() string {
 	return time.Duration(*d.ETASeconds * float64(time.Second)).Round(time.Second).String()
 }
 
+// operationCommand returns the group `rhumb operation`.
 func (oc *operationCommands) operationCommand() *cobra.Command {
 	var all bool
 	ls := &cobra.Command{
@@ -122,6 +135,7 @@ func (oc *operationCommands) operationCommand() *cobra.Command {
 			return oc.printOperation(c, o)
 		}),
 	}
+	// pause, resume and cancel differ in the action only.
 	control := func(use, short string, action uint32) *cobra.Command {
 		return &cobra.Command{
 			Use: use + " OPERATION", Short: short, Args: cobra.ExactArgs(1), Example: "  rhumb operation " + use + " op12",
@@ -170,7 +184,7 @@ func (oc *operationCommands) listOperations(ctx context.Context, c *client.Clien
 	if err != nil {
 		return err
 	}
-	// Those that are not over are always shown, however many there are: an operator looks for them.
+	// Those that are not over are always shown, however many there are: an operator looks for them. The list is in the order of IDs, so the oldest of those that are over are left out.
 	over := 0
 	for _, o := range list {
 		if o.State.IsOver() {
@@ -188,6 +202,7 @@ func (oc *operationCommands) listOperations(ctx context.Context, c *client.Clien
 	return oc.Print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"OPERATION", "KIND", "ABOUT", "STATE", "DONE", "RAN", "ETA", "BY", "WAITS FOR"})
 		for _, d := range docs {
+			// An operation that is over waits for nothing, so the column has either a reason or an error.
 			t.AppendRow(table.Row{d.ID, d.Kind, d.About, d.State, d.progress(), ran(d.RanSeconds), d.etaText(), d.By, d.Waits + d.Error})
 		}
 	})
@@ -262,6 +277,7 @@ func (oc *operationCommands) await(ctx context.Context, c *client.Client, id rhu
 	// The bar shows percent and not ranges, because the share follows bytes where sizes are known. Without a terminal there is no bar, and
 	// each change is a line instead, so that the log of a script says what happened.
 	bar := oc.Bar(100)
+	// The last text is kept so that a line is printed only if it differs.
 	last := ""
 	for {
 		o, err := c.Operation(ctx, id)
@@ -302,6 +318,7 @@ func (oc *operationCommands) finish(c *client.Client, o *rhumb.Operation) error 
 	if err := oc.printOperation(c, o); err != nil {
 		return err
 	}
+	// The exit code shows a waiting script whether the node can be stopped.
 	if o.State != rhumb.OperationDone {
 		return rhumb.Ef("rhumb.operation", rhumb.Conflict, "operation %s is %s %s", o.ID, o.State, o.Error)
 	}
@@ -326,6 +343,7 @@ ends. Afterwards rhumb node rm removes the node, and its process can be stopped.
 				return err
 			}
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				// Whether the other nodes have room is checked by the metadata, before the operation begins.
 				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationDecommission, Node: id})
 			})
 		},
@@ -368,6 +386,7 @@ With --force a dead node is given up although ranges still count on it; they get
 				if err != nil {
 					return err
 				}
+				// Forgotten is the word of the metadata for a node that can never return.
 				doc := map[string]any{"node": n.ID.String(), "name": n.Name, "removed": n.Forgotten}
 				return oc.Print(doc, func(t table.Writer) {
 					t.AppendHeader(table.Row{"NODE", "NAME", "REMOVED"})
@@ -398,6 +417,7 @@ in sync before the old one goes.`,
 				return err
 			}
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				// The name of the region is resolved here, because the request has its number.
 				id, err := parseRange(c, args[0])
 				if err != nil {
 					return err
@@ -411,8 +431,10 @@ in sync before the old one goes.`,
 
 // clusterSettingDoc is a setting of the cluster.
 type clusterSettingDoc struct {
-	Name    string `json:"name"`
-	Value   string `json:"value"`
+	// Name and Value are the arguments of `rhumb setting set`.
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	// Default is the value if nobody has set one, and Help is a line about the meaning.
 	Default string `json:"default"`
 	Help    string `json:"help"`
 }
@@ -425,6 +447,7 @@ func (oc *operationCommands) settingCommand() *cobra.Command {
 			return oc.conn.With(cmd.Context(), oc.listSettings)
 		},
 	}
+	// Both commands print all settings afterwards, so that the operator sees the change in place.
 	change := func(ctx context.Context, name, value string) error {
 		return oc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 			if err := c.SetSetting(ctx, name, value); err != nil {
@@ -436,6 +459,7 @@ func (oc *operationCommands) settingCommand() *cobra.Command {
 	set := &cobra.Command{
 		Use: "set NAME VALUE", Short: "Change a setting of the cluster", Args: cobra.ExactArgs(2), Example: "  rhumb setting set replace_after 5m",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			// The request takes an empty value as a reset, which nobody should cause by an empty variable.
 			if args[1] == "" {
 				return rhumb.E("rhumb.setting", rhumb.InvalidArgument, "the value is empty; `rhumb setting reset NAME` restores the default")
 			}
@@ -456,6 +480,7 @@ func (oc *operationCommands) listSettings(ctx context.Context, c *client.Client)
 		return err
 	}
 	docs := []clusterSettingDoc{}
+	// The names, defaults and texts are those of this program. The cluster returns the values that were set.
 	for _, s := range rhumb.Settings() {
 		doc := clusterSettingDoc{Name: s.Name, Value: s.Default, Default: s.Default, Help: s.Help}
 		if v, ok := values[s.Name]; ok {

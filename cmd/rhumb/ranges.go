@@ -17,6 +17,8 @@ import (
 // rangeCommands are `rhumb range` and `rhumb unsafe-recover range`.
 type rangeCommands struct{ *session }
 
+// rangeCommand returns the group `rhumb range`. The commands of --node and --region filter here, because the client has all
+// ranges in its catalog.
 func (rc *rangeCommands) rangeCommand() *cobra.Command {
 	var region, node string
 	ls := &cobra.Command{
@@ -109,6 +111,7 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 	if err != nil {
 		return err
 	}
+	// Zero selects all nodes.
 	var holder rhumb.NodeID
 	if node != "" {
 		if holder, err = connect.ParseNode(node); err != nil {
@@ -166,23 +169,30 @@ func parseRange(c *client.Client, s string) (rhumb.RangeID, error) {
 }
 
 // replicaDoc is the state of one replica.
+// Node holds the replica, and Region is the region of the node and not of the range.
 type replicaDoc struct {
 	Node   string `json:"node"`
 	Region string `json:"region"`
+	// State is the state that the node reports. It is empty if the node did not answer.
 	State  string `json:"state"`
 	InSync bool   `json:"in_sync"`
 	Epoch  uint64 `json:"epoch"`
+	// End is the last position in the log, Commit the last one that the replica knows as committed, and Trim the position up
+	// to which the log was removed.
 	End    uint64 `json:"end"`
 	Commit uint64 `json:"commit"`
 	Trim   uint64 `json:"trim"`
+	// Reason explains the state, or why there is none.
 	Reason string `json:"reason,omitempty"`
 }
 
 // rangeStatusDoc is a range with the state of its replicas.
 type rangeStatusDoc struct {
 	rangeDoc
-	SizeBytes uint64       `json:"size_bytes"`
-	Status    []replicaDoc `json:"replica_status"`
+	// SizeBytes is approximate.
+	SizeBytes uint64 `json:"size_bytes"`
+	// Status has an element for each replica, and is never nil.
+	Status []replicaDoc `json:"replica_status"`
 }
 
 // describeRange prints the record of a range and the state of each of its copies.
@@ -220,6 +230,7 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	if doc.Prepared != "" {
 		title += "; a handover to " + doc.Prepared + " is prepared"
 	}
+	// Loss is part of the title until the next one replaces it: it explains why records may be missing.
 	if r := doc.Recovery; r != nil {
 		title += fmt.Sprintf("; a loss was accepted in epoch %d: the range continued from %s, whose log ended at %d %s; the last position known to be committed was %d", r.Epoch, r.Node, r.End, r.EndTime, r.Known)
 		if len(r.Gone) > 0 {

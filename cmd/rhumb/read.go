@@ -15,6 +15,7 @@ import (
 // readCommands are `rhumb get` and `rhumb scan`.
 type readCommands struct{ *session }
 
+// getCommand returns `rhumb get`.
 func (rc *readCommands) getCommand() *cobra.Command {
 	var place placeFlags
 	var raw bool
@@ -35,6 +36,7 @@ or --file, and nothing else.`,
 				if err != nil {
 					return err
 				}
+				// The receipt is not printed then: nothing but the bytes of the value goes to the output.
 				if raw {
 					return rc.writeRaw(got.Item.Value)
 				}
@@ -43,6 +45,7 @@ or --file, and nothing else.`,
 				if err != nil {
 					return err
 				}
+				// A pointer, so that scans leave the member out.
 				receipt := n.describeReceipt(got.Receipt)
 				doc.Receipt = &receipt
 				return rc.printRecord(doc)
@@ -79,6 +82,7 @@ func (rc *readCommands) printRecord(doc recordDoc) error {
 		}
 	})
 	if !rc.ForPrograms() { // JSON has the receipt
+		// The note goes to standard error, so that the table alone can be piped.
 		rc.Notef("home %s (%s), version %s; served by %s in %s, %s, %s asked",
 			doc.Home, doc.Region, doc.Version, doc.Receipt.Node, doc.Receipt.Region,
 			output.Counted(doc.Receipt.Hops, "hop", "hops"), output.Counted(doc.Receipt.Searched, "other region", "other regions"))
@@ -86,6 +90,7 @@ func (rc *readCommands) printRecord(doc recordDoc) error {
 	return err
 }
 
+// scanCommand returns `rhumb scan`.
 func (rc *readCommands) scanCommand() *cobra.Command {
 	var o client.ScanOptions
 	var duplicates bool
@@ -109,6 +114,7 @@ record per line. If --limit cuts the result short, a note shows the --after that
 					o.Limit++ // one record more shows whether there are more
 				}
 				records := t.Scan(ctx, o)
+				// Duplicates takes the same options.
 				if duplicates {
 					records = t.Duplicates(ctx, o)
 				}
@@ -143,6 +149,7 @@ func (rc *readCommands) printScan(n names, tableName string, records iter.Seq2[r
 		if err != nil {
 			return err
 		}
+		// The position is noted before the record is printed, and used only if another record follows.
 		count, after = count+1, client.ScanToken(it)
 		if rc.ForPrograms() {
 			if err := rc.PrintDocument(doc); err != nil {
@@ -150,6 +157,7 @@ func (rc *readCommands) printScan(n names, tableName string, records iter.Seq2[r
 			}
 			continue
 		}
+		// Long results are printed as several tables, so that rows appear while the scan continues.
 		if docs = append(docs, doc); len(docs) == output.TableRows {
 			if err := rc.printRecords(docs); err != nil {
 				return err
@@ -163,6 +171,7 @@ func (rc *readCommands) printScan(n names, tableName string, records iter.Seq2[r
 	return nil
 }
 
+// printRecords prints a table of records, each in one line. -o json prints them in full.
 func (rc *readCommands) printRecords(docs []recordDoc) error {
 	return rc.Print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NAME", "REGION", "VALUE"})

@@ -13,9 +13,11 @@ import (
 
 // rebalanceDoc is what `rhumb rebalance --dry-run` prints.
 type rebalanceDoc struct {
+	// Moves are the copies that would move. The list is never nil.
 	Moves []rebalanceMove `json:"moves"`
 	// Bytes is the sum of the moves.
-	Bytes   int64             `json:"bytes"`
+	Bytes int64 `json:"bytes"`
+	// Regions has an element for each region that the plan looked at.
 	Regions []rebalanceRegion `json:"regions"`
 	// Waits says why nothing moves at the moment; Moving counts the copies that move already.
 	Waits  string `json:"waits_for,omitempty"`
@@ -24,17 +26,21 @@ type rebalanceDoc struct {
 
 // rebalanceMove is one copy that would move.
 type rebalanceMove struct {
-	Range        string `json:"range"`
-	From         string `json:"from"`
-	To           string `json:"to"`
+	// From and To are nodes.
+	Range string `json:"range"`
+	From  string `json:"from"`
+	To    string `json:"to"`
+	// Bytes is the size of the copy. Writes and WrittenBytes are rates per second.
 	Bytes        int64  `json:"bytes"`
 	Writes       uint32 `json:"writes_per_second"`
 	WrittenBytes uint64 `json:"written_bytes_per_second"`
-	Why          string `json:"why"`
+	// Why is the reason in a few words.
+	Why string `json:"why"`
 }
 
 // rebalanceRegion has the weights of the lightest and the heaviest node of a region.
 type rebalanceRegion struct {
+	// Least and Most are weights before the moves; LeastAfter and MostAfter are those that the plan expects.
 	Region     string `json:"region"`
 	Least      int64  `json:"least_bytes"`
 	Most       int64  `json:"most_bytes"`
@@ -87,6 +93,7 @@ func (oc *operationCommands) showBalance(ctx context.Context, c *client.Client, 
 		return err
 	}
 	n := regionNames(c)
+	// Empty lists rather than null, which programs would have to handle.
 	doc := rebalanceDoc{Moves: []rebalanceMove{}, Regions: []rebalanceRegion{}, Waits: plan.Waits, Moving: plan.Moving}
 	// Names of regions for people and scripts alike, as in the other commands.
 	for _, m := range plan.Moves {
@@ -98,6 +105,7 @@ func (oc *operationCommands) showBalance(ctx context.Context, c *client.Client, 
 	for _, x := range plan.Spreads {
 		doc.Regions = append(doc.Regions, rebalanceRegion{n.nameOf(x.Region), x.Least, x.Most, x.LeastAfter, x.MostAfter})
 	}
+	// The title has what concerns the plan as a whole; the table has the moves.
 	title := fmt.Sprintf("%d copies would move, %s in all", len(doc.Moves), formatMiB(doc.Bytes))
 	if doc.Moving > 0 {
 		title += fmt.Sprintf("; %d move already", doc.Moving)

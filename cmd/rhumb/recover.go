@@ -16,6 +16,7 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
+// discardCommand returns `rhumb range discard`.
 func (rc *rangeCommands) discardCommand() *cobra.Command {
 	var node string
 	c := &cobra.Command{
@@ -28,6 +29,7 @@ in the folder "discarded" of the node's directory, up to 1 GiB; the oldest are r
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return rc.withReplica(cmd.Context(), args[0], node, func(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID) error {
+				// With true, as in recoverRange, a copy that counts as in sync is discarded too.
 				if err := c.DiscardReplica(ctx, id, n, false); err != nil {
 					return err
 				}
@@ -51,6 +53,7 @@ func (rc *rangeCommands) withReplica(ctx context.Context, name, node string, do 
 		return err
 	}
 	return rc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		// Names of regions can be resolved only with a connection.
 		id, err := parseRange(c, name)
 		if err != nil {
 			return err
@@ -59,6 +62,7 @@ func (rc *rangeCommands) withReplica(ctx context.Context, name, node string, do 
 	})
 }
 
+// recoverRangeCommand returns `rhumb unsafe-recover range`.
 func (rc *rangeCommands) recoverRangeCommand() *cobra.Command {
 	var node string
 	var yes bool
@@ -103,6 +107,7 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 	if why := whyNotRecover(r, n, nodes); why != "" {
 		return rhumb.Ef(op, rhumb.Conflict, "nothing was changed: %s", why)
 	}
+	// Without a report of this copy, the operator would accept a loss that nobody has measured.
 	if i := slices.IndexFunc(s.Replicas, func(x client.ReplicaStatus) bool { return x.Node == n }); s.Replicas[i].State == "" {
 		return rhumb.Ef(op, rhumb.Unavailable, "nothing was changed: node %s does not report the state of its copy of range %s: %s", n, id, s.Replicas[i].Reason)
 	}
@@ -122,6 +127,7 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 			return err
 		}
 	}
+	// The version makes the metadata reject the request if the record has changed since it was shown.
 	next, err := c.RecoverRange(ctx, id, s.Range.Version, seen)
 	if err != nil {
 		return err
@@ -137,6 +143,7 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 // whyNotRecover returns why no loss has to be accepted for the copy on node n, or "". It spares the
 // operator a question that the metadata would answer with a refusal; the metadata decides.
 func whyNotRecover(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) string {
+	// A node counts as live only if it answered this command: the metadata may not have noticed a failure yet.
 	live := func(id rhumb.NodeID) bool {
 		return slices.ContainsFunc(nodes, func(v client.NodeStatus) bool {
 			return v.Node.ID == id && v.Err == "" && v.Node.State.Serves()
@@ -146,6 +153,7 @@ func whyNotRecover(r *rhumb.Range, n rhumb.NodeID, nodes []client.NodeStatus) st
 		return fmt.Sprintf("node %s does not answer; name a node that does", n)
 	}
 	for _, m := range r.InSync {
+		// A copy that is in sync and intact has every acknowledged write, so nothing has to be lost.
 		if m != n && live(m) && !r.IsQuarantined(m) && (!r.IsInSync(n) || r.IsQuarantined(n)) {
 			return fmt.Sprintf("node %s holds a copy of range %s that is in sync and not damaged; if the range is not served, continue from that copy with --node %[1]s", m, r.ID)
 		}
@@ -172,6 +180,7 @@ func knownLoss(s client.RangeStatus, n rhumb.NodeID) rhumb.Recovery {
 func describeLoss(s client.RangeStatus, seen rhumb.Recovery, nodes []client.NodeStatus) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Range %s, epoch %d, in sync: %s.\n", s.Range.ID, s.Range.Epoch, strings.Join(nodeNames(s.Range.InSync), ", "))
+	// A copy whose node did not answer is listed as well, because its writes are those that may be lost.
 	for _, r := range s.Replicas {
 		if r.State == "" {
 			fmt.Fprintf(&b, "  %s: %s\n", r.Node, cmp.Or(r.Reason, "not reached"))
@@ -183,6 +192,7 @@ func describeLoss(s client.RangeStatus, seen rhumb.Recovery, nodes []client.Node
 		}
 		b.WriteByte('\n')
 	}
+	// The damage explains why a copy was quarantined.
 	for _, v := range nodes {
 		if !slices.Contains(s.Range.Quarantined, v.Node.ID) {
 			continue

@@ -26,6 +26,8 @@ func unsafeRecoverCommand(s *session) *cobra.Command {
 // node.
 type metadataRecovery struct{ *session }
 
+// recoverMetadataCommand returns `rhumb unsafe-recover metadata`. Its flags name directories: a connection would need the
+// metadata that is lost.
 func (mr *metadataRecovery) recoverMetadataCommand() *cobra.Command {
 	var dirs []string
 	var yes, show bool
@@ -67,6 +69,8 @@ type recoverDoc struct {
 	Recover bool `json:"recover"`
 }
 
+// recoverMetadata prints the state of the node in dirs and, unless show is set, makes the node the only voter after a
+// confirmation.
 func (mr *metadataRecovery) recoverMetadata(dirs []string, yes, show bool) error {
 	const op rhumb.Op = "rhumb.recover"
 	// Opening a directory creates a store in it, so a misspelt one has to be caught first.
@@ -79,6 +83,7 @@ func (mr *metadataRecovery) recoverMetadata(dirs []string, yes, show bool) error
 	if err != nil {
 		return err
 	}
+	// With --show the command may run on every survivor.
 	if show {
 		return mr.printSurvivor(recoverDoc{Survivor: s})
 	}
@@ -113,10 +118,12 @@ func otherVoters(s raftmeta.Survivor) []rhumb.NodeID {
 	return slices.DeleteFunc(slices.Clone(s.Voters), func(id rhumb.NodeID) bool { return id == s.Node })
 }
 
+// namesOf returns a list of nodes for people, and "none" for an empty one.
 func namesOf(ids []rhumb.NodeID) string {
 	return cmp.Or(strings.Join(nodeNames(ids), ", "), "none")
 }
 
+// printSurvivor prints the metadata of a survivor. The rows of term and index are those by which operators compare survivors.
 func (mr *metadataRecovery) printSurvivor(doc recoverDoc) error {
 	return mr.Print(doc, func(t table.Writer) {
 		t.AppendRow(table.Row{"node", doc.Node})
@@ -124,6 +131,7 @@ func (mr *metadataRecovery) printSurvivor(doc recoverDoc) error {
 		t.AppendRow(table.Row{"catalog", fmt.Sprintf("revision %d, %d nodes", doc.Revision, len(doc.Nodes))})
 		t.AppendRow(table.Row{"voters", namesOf(doc.Voters)})
 		t.AppendRow(table.Row{"given up", namesOf(otherVoters(doc.Survivor))})
+		// The other voters are listed with their addresses, so that the operator can make sure that they are gone.
 		for _, n := range doc.Nodes {
 			if slices.Contains(doc.Voters, n.ID) && n.ID != doc.Node {
 				t.AppendRow(table.Row{"", fmt.Sprintf("%s in zone %s at %s, last seen %s", n.ID, n.Zone, n.Addr, n.State)})

@@ -22,16 +22,20 @@ import (
 
 // session holds the state that the commands share: output, input and connection.
 type session struct {
+	// Printer prints results and errors in the format of -o.
 	*output.Printer
 	inputs
+	// conn holds the flags of the connection, filled when a command is parsed.
 	conn connect.Flags
 }
 
 // connected adds the flags of a connection to a command.
 func (s *session) connected(c *cobra.Command) *cobra.Command {
+	// All commands register the same fields. Only one command runs in a process, so they do not collide.
 	s.conn.Register(c.Flags())
 	if run := c.RunE; run != nil {
 		c.RunE = func(cmd *cobra.Command, args []string) error {
+			// The note comes first, because a command that fails may have failed for this reason.
 			s.noteExpiry()
 			return run(cmd, args)
 		}
@@ -58,6 +62,7 @@ func awaitAnswer[T any](ctx context.Context, s *session, most time.Duration, ask
 		case ctx.Err() != nil:
 			// An attempt that the deadline cut short says less than the one before.
 			return answer, cmp.Or(last, err)
+		// Once only, so that a script's log has one line for the whole wait.
 		case last == nil:
 			s.Notef("%s; trying again for %v", rhumb.Message(err), most)
 		}
@@ -93,6 +98,7 @@ func (s *session) withTable(ctx context.Context, args []string, fn func(context.
 // askFor prints a question and returns the line that a person types, or "" if nobody answers.
 func (s *session) askFor(question string) string {
 	fmt.Fprint(s.Err, question)
+	// The reader may take more than one line, so a command asks at most one question.
 	line, _ := bufio.NewReader(s.in).ReadString('\n') // at the end of input the answer is ""
 	return strings.TrimSpace(line)
 }
@@ -111,6 +117,7 @@ func (standardInput) Close() error { return nil }
 func (i inputs) openFile(name string) (io.ReadCloser, error) {
 	const op rhumb.Op = "rhumb.open"
 	if name == "-" {
+		// A redirected file keeps Seek, which an ingest uses to check gzip before it reads.
 		if f, ok := i.in.(*os.File); ok {
 			return standardInput{f}, nil
 		}
@@ -132,6 +139,7 @@ func (i inputs) openSized(name string) (io.ReadCloser, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	// A pipe has a Stat as well, but its size means nothing.
 	if f, ok := src.(interface{ Stat() (fs.FileInfo, error) }); ok {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 			return src, info.Size(), nil

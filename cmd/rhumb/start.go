@@ -28,11 +28,14 @@ import (
 
 // startFlags are the flags of `rhumb start` whose values node.Config takes in another form.
 type startFlags struct {
+	// location is LAT,LON, and latencyFile the name of a file.
 	location, latencyFile, logLevel string
 	// token is a file.
-	token                             string
-	cacheMiB, snapshotMiB             int64
-	overdueMiB                        int64
+	token string
+	// Sizes in MiB are 0 if the flag is left out.
+	cacheMiB, snapshotMiB int64
+	overdueMiB            int64
+	// The sizes below take a unit, such as 64MiB.
 	memory                            flags.ByteSize
 	transferRate, verifyRate, logKeep flags.ByteSize
 }
@@ -41,6 +44,8 @@ type startFlags struct {
 // clocks.
 var wallClock func() time.Time
 
+// startCommand returns `rhumb start`. Flags that node.Config takes as they are go straight into it; startFlags holds the
+// others.
 func startCommand(s *session) *cobra.Command {
 	var cfg node.Config
 	var f startFlags
@@ -72,6 +77,7 @@ addresses only; a directory that was once served with TLS is not served so again
 	}
 	f.register(c.Flags(), &cfg)
 	f.registerImage(c.Flags(), &cfg)
+	// Zero would mean the default, although the operator asked for none.
 	flags.Positive(c.Flags(), "cache-size", "snapshot-budget", "snapshot-leash", "snapshot-overdue")
 	return c
 }
@@ -81,6 +87,7 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	var defaults node.Config
 	defaults.SetDefaults()
 	fl.StringSliceVar(&cfg.Dirs, "dir", nil, "data directory; repeat the flag for more, each on a disk of its own")
+	// The list is of numbers and not of paths, so that nobody loses a disk by a misspelt path.
 	fl.IntSliceVar(&cfg.AcceptLostStores, "accept-lost-store", nil, "number, from 1, of a directory whose disk is lost: the node starts without its data")
 	fl.StringVar(&cfg.Region, "region", "", "region of the node")
 	fl.StringVar(&f.location, "location", "", "LAT,LON of the node")
@@ -164,6 +171,7 @@ func (f *startFlags) registerImage(fl *pflag.FlagSet, cfg *node.Config) {
 func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) error {
 	const op rhumb.Op = "rhumb.start"
 	var level slog.Level
+	// The level is parsed first, because everything below may log.
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
 		return rhumb.Ef(op, rhumb.InvalidArgument, "--log-level %q is none of debug, info, warn, error", f.logLevel)
 	}
@@ -174,6 +182,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	cfg.LogKeep = int64(f.logKeep)
 	cfg.Snapshot.Budget, cfg.Snapshot.OverdueMax = f.snapshotMiB<<20, f.overdueMiB<<20
 	var err error
+	// A region without a location is refused before anything is created.
 	if cfg.Location, err = locationOf(cfg.Region, f.location); err != nil {
 		return err
 	}
@@ -190,6 +199,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
+	// A service manager shows this while the node waits, which may take as long as the authority is away.
 	if !cfg.Insecure {
 		manager{cfg.Logger}.send("STATUS=looking for the certificate of the node; without one, waiting for the authority")
 	}
@@ -212,6 +222,7 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	// ctx has ended, so draining needs a context of its own.
 	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
 	defer cancel()
+	// The node stops even if primaries remain on it.
 	if err := n.Drain(draining); err != nil {
 		cfg.Logger.Warn("stopped before the node was drained", "err", err)
 	}
@@ -225,6 +236,7 @@ func limitHeap(cfg *node.Config) error {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return nil
 	}
+	// Heap covers all uses of memory but the block cache and the memtables.
 	parts, err := cfg.Memory()
 	if err != nil {
 		return err
@@ -281,6 +293,7 @@ func locationOf(region, text string) (rhumb.Point, error) {
 	if err != nil {
 		return rhumb.Point{}, rhumb.Ef(op, rhumb.InvalidArgument, "--location: %s", exit.Describe(err).Message)
 	}
+	// ParseField has returned a point, so the second result is true.
 	p, _ := v.Point()
 	return p, nil
 }

@@ -18,26 +18,32 @@ import (
 
 // statusDoc is the document of `rhumb status`.
 type statusDoc struct {
+	// ClusterID is the ID of the cluster in the metadata.
 	ClusterID string `json:"cluster_id"`
-	Healthy   bool   `json:"healthy"`
+	// Healthy is set if there are no problems; notes do not count.
+	Healthy bool `json:"healthy"`
 	// Problems lists faults that need attention.
 	Problems []string `json:"problems"`
 	// Notes lists facts that are worth knowing although no action is needed.
 	Notes []string `json:"notes,omitempty"`
 	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or
 	// the metadata group has no majority.
-	CanLose        int    `json:"can_lose"`
+	CanLose int `json:"can_lose"`
+	// MetadataLeader is empty if no node knows a leader.
 	MetadataLeader string `json:"metadata_leader,omitempty"`
-	Revision       uint64 `json:"revision"`
+	// Revision is that of the catalog that the document was made from.
+	Revision uint64 `json:"revision"`
 	// LocalCopy is true if no node knows a leader: the document then shows the copy of one node,
 	// which may be old.
-	LocalCopy bool               `json:"local_copy,omitempty"`
-	Ranges    health.RangeCounts `json:"ranges"`
-	Tables    int                `json:"tables"`
-	Regions   []regionDoc        `json:"regions"`
-	Nodes     []nodeDoc          `json:"nodes"`
+	LocalCopy bool `json:"local_copy,omitempty"`
+	// Ranges counts ranges by their state, and Tables all tables.
+	Ranges  health.RangeCounts `json:"ranges"`
+	Tables  int                `json:"tables"`
+	Regions []regionDoc        `json:"regions"`
+	Nodes   []nodeDoc          `json:"nodes"`
 }
 
+// statusCommand returns `rhumb status`.
 func (cc *clusterCommands) statusCommand() *cobra.Command {
 	var check bool
 	c := &cobra.Command{
@@ -58,6 +64,7 @@ copy of the metadata and says so.`,
 				if err := cc.printStatus(doc); err != nil {
 					return err
 				}
+				// The status is printed in full before the error, which only sets the exit code.
 				if check && !doc.Healthy {
 					return rhumb.E("rhumb.status", rhumb.Unavailable, "the cluster is not healthy: "+strings.Join(doc.Problems, "; "))
 				}
@@ -74,14 +81,17 @@ func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
 	view := health.View{
 		Nodes: nodes, Regions: c.Regions(), Ranges: c.Ranges(), Revision: c.Revision(), MinInSync: map[rhumb.ClassID]int{},
 	}
+	// A range needs this number of copies to accept writes; it differs from class to class.
 	for _, t := range c.Tables() {
 		view.MinInSync[t.Class] = t.Settings.MinInSync
 	}
+	// Judge has the rules; this function collects their input and shapes the result.
 	v := health.Judge(view)
 	doc := statusDoc{
 		ClusterID: c.Cluster().String(), Healthy: len(v.Problems) == 0, Problems: v.Problems, Notes: v.Notes, CanLose: v.CanLose, Revision: view.Revision,
 		Ranges: v.Counts, Tables: len(c.Tables()), Regions: describeRegions(c, false), Nodes: describeNodes(c, view.Nodes),
 	}
+	// A node that does not answer, or that is fenced, serves nobody.
 	ready := map[string]int{}
 	for _, n := range doc.Nodes {
 		if n.Ready && n.State != rhumb.NodeFenced.String() {
@@ -92,6 +102,7 @@ func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
 	for i := range doc.Regions {
 		doc.Regions[i].NodesLive = min(doc.Regions[i].NodesLive, ready[doc.Regions[i].Name])
 	}
+	// Nodes may disagree for a moment after an election; any answer will do for people.
 	for _, s := range view.Nodes {
 		if s.MetadataLeader != 0 {
 			doc.MetadataLeader = s.MetadataLeader.String()
@@ -101,6 +112,7 @@ func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
 	return doc
 }
 
+// printStatus prints the state as a table of two columns. Problems come before figures.
 func (cc *clusterCommands) printStatus(doc statusDoc) error {
 	return cc.Print(doc, func(t table.Writer) {
 		word := "healthy"
@@ -134,6 +146,7 @@ func describeSpare(n int) string {
 	return fmt.Sprintf("%d more nodes, whichever they are, %s", n, until)
 }
 
+// milliseconds returns a duration with a precision of a microsecond, as documents have it.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1_000 }
 
 // describeNodes returns the nodes with what each reported about itself.
@@ -142,6 +155,7 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 	for _, s := range statuses {
 		doc := nodeDoc{
 			ID: s.Node.ID.String(), Name: s.Node.Name, Region: n.nameOf(s.Node.Region), Zone: s.Node.Zone, State: s.Node.State.String(), Ready: s.Ready,
+			// An error in asking explains more than the reason of an earlier answer.
 			Reason: cmp.Or(s.Err, s.Reason), Addr: s.Node.Addr, HeartbeatAddr: s.Node.HeartbeatAddr, AdminAddr: s.Node.AdminAddr,
 			Voter: s.Node.Voter, Leader: s.MetadataLeader == s.Node.ID && s.MetadataLeader != 0, Ranges: s.Ranges, Primaries: s.Primaries,
 			Revision: s.Revision, Boot: uint64(s.Node.Boot), Version: s.Node.Build().Program, UptimeSeconds: s.Uptime.Seconds(),
@@ -152,6 +166,7 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 		}
 		doc.Short, doc.Troubles = s.Node.Short, s.TroubleCounts
 		doc.Removed, doc.ReplacedBy = s.Node.Forgotten, nodeName(s.Node.ReplacedBy)
+		// A replica of the metadata that is healthy is left out, so that its presence is a sign.
 		if m := s.Metadata; m != nil && (m.Silent || m.Short || len(m.Readmits) > 0 || m.Recovered != nil) {
 			doc.Metadata = m
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
+// storeCommand returns the group `rhumb store`. Its command opens files and needs no node.
 func storeCommand(s *session) *cobra.Command {
 	verify := &cobra.Command{
 		Use:   "verify DIR",
@@ -25,14 +26,18 @@ on the store, see docs/runbooks/corrupt-store.md.`,
 
 // verifyDoc is the document of `store verify`.
 type verifyDoc struct {
-	Dir    string         `json:"dir"`
-	Files  int            `json:"files"`
-	Bytes  int64          `json:"bytes"`
-	Keys   int64          `json:"keys"`
-	Ranges int            `json:"ranges"`
+	// Dir is the directory that was checked.
+	Dir string `json:"dir"`
+	// Files, Bytes, Keys and Ranges are totals of the parts that were read.
+	Files  int   `json:"files"`
+	Bytes  int64 `json:"bytes"`
+	Keys   int64 `json:"keys"`
+	Ranges int   `json:"ranges"`
+	// Faults are never nil, so that -o json prints [] for a sound store.
 	Faults []output.Fault `json:"faults"`
 }
 
+// verifyStore checks the store in dir, prints the faults, and returns an error of kind Corrupt if there are any.
 func verifyStore(s *session, dir string) error {
 	const op rhumb.Op = "rhumb.store"
 	r, err := storage.Verify(dir, nil)

@@ -15,14 +15,18 @@ import (
 
 // dropDoc is what `rhumb table drop` prints.
 type dropDoc struct {
-	Table   string `json:"table"`
-	ID      uint32 `json:"id"`
-	Dropped bool   `json:"dropped"`
+	Table string `json:"table"`
+	// ID is the number under which the table was dropped. A later table of the same name has another one.
+	ID uint32 `json:"id"`
+	// Dropped is false if the table did not exist and --if-exists was given.
+	Dropped bool `json:"dropped"`
 	// Shared are the tables that use the same ranges and keep them.
 	Shared []string `json:"shared_ranges_with"`
-	Ranges int      `json:"ranges"`
+	// Ranges counts the ranges of the table's class.
+	Ranges int `json:"ranges"`
 }
 
+// dropCommand returns `rhumb table drop`.
 func (tc *tableCommands) dropCommand() *cobra.Command {
 	var yes, ifExists bool
 	c := &cobra.Command{
@@ -56,6 +60,7 @@ func (tc *tableCommands) dropTable(ctx context.Context, c *client.Client, name s
 	}
 	// Tables of one class use the same ranges.
 	doc := dropDoc{Table: name, ID: uint32(t.Info().ID), Shared: []string{}}
+	// The list of tables is in order of IDs, and names are sorted below.
 	for _, o := range c.Tables() {
 		switch {
 		case o.ID == t.Info().ID:
@@ -67,10 +72,12 @@ func (tc *tableCommands) dropTable(ctx context.Context, c *client.Client, name s
 	slices.Sort(doc.Shared)
 	if !yes {
 		tc.Notef("table %s and all its records will be removed for good; %s", name, doc.explainRanges())
+		// The name is asked for rather than "yes", so that nobody confirms by habit.
 		if tc.askFor(fmt.Sprintf("Type %s to drop it: ", name)) != name {
 			return rhumb.E(op, rhumb.ConditionFailed, "nothing was changed: the name was not confirmed; --yes drops the table without asking")
 		}
 	}
+	// The ID makes the request fail if another table took the name meanwhile.
 	if err := c.DropTable(ctx, name, t.Info().ID); err != nil {
 		return err
 	}
@@ -86,6 +93,7 @@ func (d dropDoc) explainRanges() string {
 	return fmt.Sprintf("it shares %d ranges with %s, which keep them", d.Ranges, strings.Join(d.Shared, ", "))
 }
 
+// printDrop prints what became of a table.
 func (tc *tableCommands) printDrop(doc dropDoc) error {
 	return tc.Print(doc, func(t table.Writer) {
 		t.AppendRow(table.Row{"table", doc.Table})

@@ -18,16 +18,20 @@ import (
 
 // tableFlags are the flags of `rhumb table create`.
 type tableFlags struct {
+	// colocate is a text of at most one byte. snapshot and survive are parsed by createTable.
 	colocate string
 	snapshot string
 	survive  string
-	regions  []string
-	o        client.TableOptions
+	// regions confines the table; nil means all regions.
+	regions []string
+	// o holds the options that flags fill without a conversion.
+	o client.TableOptions
 }
 
 // tableCommands are `rhumb table`.
 type tableCommands struct{ *session }
 
+// tableCommand returns the group `rhumb table`.
 func (tc *tableCommands) tableCommand() *cobra.Command {
 	var f tableFlags
 	create := &cobra.Command{
@@ -68,6 +72,7 @@ record; plain has none of these. --snapshot=never refuses publication for good.`
 	flags.Default(fl, "location-field", rhumb.LocationFieldDefault)
 	fl.DurationVar(&f.o.History, "history", 0, "how long old versions of records are kept")
 	fl.StringVar(&f.snapshot, "snapshot", "", "publish the table in shared memory: plain, or some of spatial,ordered,summed; or never")
+	// This value is used for --snapshot without a value.
 	fl.Lookup("snapshot").NoOptDefVal = (rhumb.SnapshotOn | rhumb.SnapshotSpatial).String()
 	fl.IntVar(&f.o.Settings.Replicas, "replicas", 0, "copies of each range")
 	flags.Default(fl, "replicas", strconv.Itoa(rhumb.ReplicasDefault))
@@ -92,6 +97,7 @@ record; plain has none of these. --snapshot=never refuses publication for good.`
 		Example: "  rhumb table describe flights\n  rhumb table describe flights -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return tc.withTable(cmd.Context(), args, func(_ context.Context, c *client.Client, t *client.Table, _ []byte) error {
+				// The name of the table is that of the catalog, which withTable has looked up.
 				return tc.printTable(c, t.Name())
 			})
 		},
@@ -117,8 +123,10 @@ whoever may read images need not be the same people. The records stay in the dat
 	return commandGroup("table", "Create, list, describe and drop tables", tc.connected(create), tc.connected(ls), tc.connected(describe), tc.connected(unpublish), tc.connected(tc.dropCommand()))
 }
 
+// createTable checks the flags that are texts, creates the table and prints it with the settings that the cluster chose.
 func (tc *tableCommands) createTable(ctx context.Context, name string, f tableFlags) error {
 	if len(f.colocate) > 1 {
+		// Names are bytes, so a character of several bytes cannot end the hashed part.
 		return rhumb.Ef("rhumb.table", rhumb.InvalidArgument, "--colocate %q has %d bytes; want one", f.colocate, len(f.colocate))
 	}
 	if f.colocate != "" {
@@ -138,6 +146,7 @@ func (tc *tableCommands) createTable(ctx context.Context, name string, f tableFl
 	if f.o.Snapshot, err = rhumb.ParseSnapshotFeatures(f.snapshot); err != nil {
 		return err
 	}
+	// Settings that the flags left at 0 are filled in by the cluster.
 	return tc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		if _, err := c.CreateTable(ctx, name, f.o); err != nil {
 			return err
@@ -146,6 +155,7 @@ func (tc *tableCommands) createTable(ctx context.Context, name string, f tableFl
 	})
 }
 
+// listTables prints the tables of the client's catalog.
 func (tc *tableCommands) listTables(c *client.Client) error {
 	docs := []tableDoc{}
 	for _, t := range c.Tables() {
@@ -159,9 +169,11 @@ func (tc *tableCommands) listTables(c *client.Client) error {
 	})
 }
 
+// printTable prints one table with its settings, one in each row.
 func (tc *tableCommands) printTable(c *client.Client, name string) error {
 	tables := c.Tables()
 	i := slices.IndexFunc(tables, func(t client.TableStatus) bool { return t.Name == name })
+	// The table may have been dropped since it was looked up.
 	if i < 0 {
 		return rhumb.Ef("rhumb.table", rhumb.NotFound, "there is no table %s; `rhumb table ls` lists the tables", name)
 	}

@@ -43,10 +43,13 @@ func (ac *authorityCommands) tokenCommand() *cobra.Command {
 
 // tokenFlags are the flags of `token create`.
 type tokenFlags struct {
-	nodes   []string
+	// nodes are the names for which tokens are made, in the order of the flags.
+	nodes []string
+	// founder concerns the first node only. force allows it although the cluster may exist already.
 	founder bool
 	force   bool
-	life    time.Duration
+	// life is how long each token can be used.
+	life time.Duration
 	// out is a file for one token, outDir a folder for any number. With neither, tokens are
 	// printed.
 	out, outDir string
@@ -110,6 +113,7 @@ func (ac *authorityCommands) createTokens(f tokenFlags) error {
 			return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 		}
 	}
+	// A failure in the middle leaves the tokens before it valid, as the comment of the function says.
 	var docs []tokenDoc
 	for i, node := range f.nodes {
 		t, err := a.CreateToken(authority.TokenRequest{Node: node, Founder: f.founder && i == 0, Force: f.force, Life: f.life})
@@ -143,6 +147,7 @@ func (ac *authorityCommands) createTokens(f tokenFlags) error {
 	return ac.Print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"ID", "NODE", "FOUNDER", "EXPIRES", "TOKEN"})
 		for _, d := range docs {
+			// Only one of the two is set.
 			t.AppendRow(table.Row{d.ID, d.Node, d.Founder, stamp(d.Expires), d.Token + d.File})
 		}
 	})
@@ -196,6 +201,7 @@ func (ac *authorityCommands) tokenRemoveCommand() *cobra.Command {
 		Long:    `Make a token unusable. Removing a used token does not affect the node's certificate; it allows another --founder.`,
 		Example: "  rhumb token rm 9f86d081884c7d65 --authority ./authority",
 		Args:    cobra.ExactArgs(1),
+		// Parsed before the authority is opened, because the ID is public and may be misspelt.
 		RunE: func(_ *cobra.Command, args []string) error {
 			id, err := token.ParseID(args[0])
 			if err != nil {

@@ -26,7 +26,7 @@ func (tc *trustCommands) certCommands() []*cobra.Command {
 }
 
 // listCommand returns the command that shows which certificates expire when. It asks the nodes
-// rather than the authority: an authority knows what it issued, and only the nodes know what is in
+// rather than the authority: an authority knows all that it issued, and only the nodes know those in
 // use. Authorities that are not Rhumb's have no list that Rhumb could read.
 func (tc *trustCommands) listCommand() *cobra.Command {
 	return tc.connected(&cobra.Command{
@@ -83,6 +83,7 @@ func describeNodeIDs(ids []rhumb.NodeID) string {
 // Programs get them as one document. Nodes that did not answer are lines of the first table,
 // because their certificates are missing there and may be those that expire next.
 func (tc *trustCommands) printCertificates(all client.Certificates) error {
+	// The document for programs is the answer of the client, with all fields.
 	if tc.ForPrograms() {
 		return tc.Print(all, nil)
 	}
@@ -96,6 +97,7 @@ func (tc *trustCommands) printCertificates(all client.Certificates) error {
 			case c.Distrusted:
 				state = "distrusted"
 			}
+			// Sixteen digits of the authority identify it among those of one cluster.
 			t.AppendRow(table.Row{c.Role, c.Name, c.Serial, c.NotAfter.Format(time.RFC3339), timeLeft(c.NotAfter), fmt.Sprintf("%.16s", c.Authority), describeNodeIDs(c.Nodes), state})
 		}
 		for _, n := range all.Nodes {
@@ -104,6 +106,7 @@ func (tc *trustCommands) printCertificates(all client.Certificates) error {
 			}
 		}
 	}, authoritySection(all.Authorities)}
+	// The third table is left out without revocations.
 	if len(all.Revoked) > 0 {
 		sections = append(sections, revokedSection(all.Revoked))
 	}
@@ -116,6 +119,7 @@ func authoritySection(as []client.Authority) func(table.Writer) {
 	return func(t table.Writer) {
 		t.AppendHeader(table.Row{"AUTHORITY", "SUBJECT", "LEFT", "FROM", "STATE"})
 		for _, a := range as {
+			// An authority is in the files of nodes unless the metadata lists it.
 			from, state := "files", "trusted"
 			if a.InMetadata {
 				from = "metadata"
@@ -151,6 +155,7 @@ func revokedSection(rs []rhumb.Revocation) func(table.Writer) {
 // in `rhumb cert ls` has the number.
 func (tc *trustCommands) revokeCommand() *cobra.Command {
 	var r client.Revoke
+	// The commands for files know how to open an authority.
 	ac := &authorityCommands{session: tc.session}
 	c := &cobra.Command{
 		Use: "revoke [SERIAL] [--node NAME | --user-name NAME | --operator NAME]", Short: "Make all nodes reject a certificate",
@@ -169,6 +174,7 @@ makes it refuse first, and then revokes every valid certificate of the node that
 			if len(args) > 0 {
 				r.Serial = args[0]
 			}
+			// With --authority, the authority obeys first.
 			more, refused, err := ac.refuseRenewal(r)
 			if err != nil {
 				return err
@@ -181,6 +187,7 @@ makes it refuse first, and then revokes every valid certificate of the node that
 				if !refused {
 					tc.noteRenewal(r, revoked)
 				}
+				// It comes last, because the revocation matters more than the check of the name.
 				tc.noteUnseen(ctx, c, r)
 				return tc.Print(revoked, revokedSection(revoked))
 			})
@@ -236,6 +243,7 @@ func (ac *authorityCommands) refuseRenewal(r client.Revoke) (more []client.Revok
 	if err != nil {
 		return nil, false, err
 	}
+	// The name counts only for its own role: a user and a node may have the same one.
 	names := map[string]string{identity.RoleNode.String(): r.Node, identity.RoleUser.String(): r.User, identity.RoleOperator.String(): r.Operator}
 	for _, c := range issued.Certificates {
 		if c.Name == "" || names[c.Role] != c.Name || !c.Expires.After(issued.Now) {
@@ -260,6 +268,7 @@ func revokeAll(ctx context.Context, c *client.Client, r client.Revoke, more []cl
 		return nil, err
 	}
 	for _, m := range more {
+		// The first request may have revoked this certificate already.
 		if slices.ContainsFunc(revoked, func(x rhumb.Revocation) bool { return x.Serial == m.Serial && x.Authority == m.Issuer }) {
 			continue
 		}
@@ -325,6 +334,7 @@ verifies the signature, by the authorities in its own files. rhumb cert ls shows
 			if err != nil {
 				return err
 			}
+			// The request carries certificates as DER.
 			var ders [][]byte
 			for _, c := range certs {
 				ders = append(ders, c.Raw)
@@ -397,6 +407,7 @@ func (tc *trustCommands) gossipCommand() *cobra.Command {
 				doc := map[string]any{"version": version, "keys": keys, "nodes": nodes}
 				return tc.Print(doc, func(t table.Writer) {
 					t.AppendHeader(table.Row{"NODE", "NAME", "VERSION", "KEYS", "STATE"})
+					// The first row is the target for all others.
 					t.AppendRow(table.Row{"metadata", "", version, fmt.Sprint(keys), ""})
 					for _, n := range nodes {
 						t.AppendRow(table.Row{n.Node, n.Name, n.GossipVersion, fmt.Sprint(n.GossipKeys), gossipState(n, version)})
@@ -418,6 +429,7 @@ After an error, run the command again: it continues.`,
 					return err
 				}
 				return tc.Print(r, func(t table.Writer) {
+					// AWAY lists the nodes that learn the key when they return.
 					t.AppendHeader(table.Row{"VERSION", "KEY", "AWAY"})
 					t.AppendRow(table.Row{r.Version, r.Key, describeNodeIDs(r.Away)})
 				})

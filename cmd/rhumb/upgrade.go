@@ -22,6 +22,7 @@ type upgradeCommands struct{ *session }
 // finalizePoll is how often finalize asks the nodes whether they have applied the version.
 const finalizePoll = 200 * time.Millisecond
 
+// upgradeCommand returns the group `rhumb upgrade`.
 func (uc *upgradeCommands) upgradeCommand() *cobra.Command {
 	status := &cobra.Command{
 		Use: "status", Short: "Show how far the upgrade of the nodes is", Args: cobra.NoArgs,
@@ -34,6 +35,7 @@ from being finalized, and what to do next.`,
 				if err := deniedStatus(nodes); err != nil {
 					return err
 				}
+				// The report is judged from the answers of the nodes; nothing is stored about an upgrade.
 				return uc.printReport(upgrade.Judge(nodes))
 			})
 		},
@@ -70,8 +72,10 @@ func (uc *upgradeCommands) printReport(r upgrade.Report) error {
 	if uc.ForPrograms() {
 		return uc.Print(r, nil)
 	}
+	// The first table is about the cluster, the second has a row for each node.
 	return uc.PrintSections(func(t table.Writer) {
 		t.AppendRow(table.Row{"cluster version", r.Version})
+		// Next is 0 if no newer version is supported by any node.
 		if r.Next != 0 {
 			t.AppendRow(table.Row{"next version", fmt.Sprintf("%d, since release %s", r.Next, r.Next.Release())})
 			t.AppendRow(table.Row{"it adds", strings.Join(r.Adds, ", ")})
@@ -114,9 +118,11 @@ func (uc *upgradeCommands) finalize(ctx context.Context, c *client.Client, witho
 	}
 	r := upgrade.Judge(nodes)
 	if r.Next == 0 {
+		// This goes to standard error, so that -o json prints one document.
 		fmt.Fprintf(uc.Err, "version %d is active, and no node supports a newer one: nothing to finalize\n", r.Version)
 		return uc.printReport(r)
 	}
+	// The report names the nodes in the way, and the step that helps.
 	if held := r.Held(without); len(held) > 0 {
 		var words []string
 		for _, n := range held {
@@ -129,6 +135,7 @@ func (uc *upgradeCommands) finalize(ctx context.Context, c *client.Client, witho
 	if !yes && !strings.EqualFold(uc.askFor("Finalize? [yes/no] "), "yes") {
 		return rhumb.E(op, rhumb.ConditionFailed, "nothing was changed: the version was not finalized; --yes finalizes it without asking")
 	}
+	// The request names both versions, so it cannot raise another version than the one that was shown.
 	if err := c.FinalizeUpgrade(ctx, r.Next, r.Version, without); err != nil {
 		return err
 	}

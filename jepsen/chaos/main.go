@@ -28,6 +28,7 @@ const (
 	exitUnsupported = 3
 )
 
+// errBroken is the error of a run whose history or gaps are not valid. The report has the details.
 var errBroken = errors.New("the run is not valid")
 
 func main() {
@@ -101,6 +102,7 @@ func run(ctx context.Context, cfg local.Config, plan local.Plan, dir, out string
 	if err != nil {
 		return fmt.Errorf("run it within the repository: %w", err)
 	}
+	// The output ends with a line break.
 	source := string(root[:len(root)-1])
 	cfg.Units = filepath.Join(source, "deploy", "systemd")
 	if cfg.Binary == "" {
@@ -115,9 +117,11 @@ func run(ctx context.Context, cfg local.Config, plan local.Plan, dir, out string
 	if err != nil {
 		return err
 	}
+	// Close removes the hosts, also after a failure.
 	defer func() { err = errors.Join(err, c.Close()) }()
 	result, err := local.Run(ctx, c, plan)
 	if err != nil {
+		// The logs are the only trace of a run that could not be done.
 		return errors.Join(err, c.KeepLogs(filepath.Join(out, "logs")))
 	}
 	if err := result.Save(out); err != nil {

@@ -192,7 +192,7 @@ func (b *batches) call(ctx context.Context, c *caller) {
 	}
 }
 
-// read reads the keys of a caller. An error that is not from the cluster says what is wrong with the answer.
+// read reads the keys of a caller. An error of kind Other is not from the cluster: it describes a wrong answer.
 func (b *batches) read(ctx context.Context, c *caller, index, least int) error {
 	at := c.record.now()
 	got, err := c.table.GetMany(ctx, batchNames(index), client.GetOptions{Home: b.e.region})

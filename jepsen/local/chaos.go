@@ -12,7 +12,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Plan says what a run does.
+// Plan describes a run.
 type Plan struct {
 	// Faults holds the names of the faults to draw from; empty means all that the cluster can bear.
 	Faults []string
@@ -29,18 +29,22 @@ type Plan struct {
 // calm is the time between two faults, after the cluster is whole.
 const calm = time.Second
 
-// Result is what a run found.
+// Result holds everything that a run observed.
 type Result struct {
-	Plan     Plan
-	Regions  []string
-	Nodes    int
+	// Plan, Regions and Nodes are those of the run.
+	Plan    Plan
+	Regions []string
+	Nodes   int
+	// Verdicts has an element for each workload, and Windows one for each fault that was tried.
 	Verdicts []Verdict
 	Windows  []Window
-	Calls    []Call
+	// Calls are all calls of all workloads.
+	Calls []Call
 	// Examples holds the text of the first error of each kind.
 	Examples map[rhumb.Kind]string
-	Length   time.Duration
-	// Broken says what is wrong, a line each. Empty means that the run is valid.
+	// Length is how long the run took, including the final checks.
+	Length time.Duration
+	// Broken holds one line for each broken promise. A run is valid if it is empty.
 	Broken []string
 }
 
@@ -71,13 +75,14 @@ func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
 	return out, nil
 }
 
-// Run holds a load against the cluster, draws faults from the seed, heals each, and checks what clients saw. An error means that the run
-// could not be done; what the run found wrong is in Result.Broken.
+// Run holds a load against the cluster, draws faults from the seed, heals each, and checks what clients saw. An error means
+// that the run could not be done; broken promises are in Result.Broken.
 func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	faults, err := p.chosen(c)
 	if err != nil {
 		return nil, err
 	}
+	// All workloads and faults write to the same record, so that their times compare.
 	record := newRecord()
 	l, err := startLoad(ctx, c, record, p.Seed, p.PerSecond, p.Workloads)
 	if err != nil {
@@ -107,6 +112,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 		}
 	}
 	c.Logf("checking what clients saw")
+	// The callers end before the histories are checked: a call in progress could change a key that was checked already.
 	r.Verdicts = l.finish(ctx)
 	record.close()
 	r.Windows, r.Calls, r.Examples, r.Length = record.windows, record.calls, record.examples, record.now()
@@ -116,6 +122,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 
 // inflict strikes, waits, heals, and waits until the cluster is whole.
 func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, hold time.Duration, random *rand.Rand) (w Window, err error) {
+	// Gap and Key are filled in by the deferred function, even if the strike failed.
 	w = Window{Fault: f, What: f.Name, From: record.now()}
 	defer func() {
 		record.mu.Lock()
@@ -123,12 +130,14 @@ func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, hold time
 		w.Whole = record.now()
 		w.Gap, w.Key = longestGap(record.acks, w.From, w.Whole)
 	}()
+	// A strike that fails leaves nothing to heal.
 	s, err := f.strike(ctx, c, random)
 	if err != nil {
 		w.To = record.now()
 		return w, err
 	}
 	w.What = s.What
+	// The fault is healed even if the run was interrupted, so that the hosts can be removed.
 	if err := wait(ctx, hold); err != nil {
 		return w, errors.Join(err, s.end(ctx, &w))
 	}
@@ -143,17 +152,19 @@ func (s *Strike) end(ctx context.Context, w *Window) (err error) {
 	return err
 }
 
-// judge adds what the histories and the gaps show.
+// judge adds the verdicts of the workloads and the gaps in service to Broken.
 func (r *Result) judge() {
 	for _, v := range r.Verdicts {
 		if v.Err != nil {
 			r.Broken = append(r.Broken, fmt.Sprintf("workload %s: %v", v.Workload, v.Err))
 		}
+		// A workload without operations would be valid without having tested anything.
 		if v.Operations == 0 {
 			r.Broken = append(r.Broken, fmt.Sprintf("workload %s: nothing was checked", v.Workload))
 		}
 	}
 	for _, w := range r.Windows {
+		// A bound of 0 means that the fault has none.
 		if w.Fault.Gap > 0 && w.Gap > w.Fault.Gap {
 			r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %s had no service for %v, the bound is %v", w.What, w.From.Seconds(), w.Key, w.Gap.Round(time.Millisecond), w.Fault.Gap))
 		}

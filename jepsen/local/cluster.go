@@ -32,7 +32,7 @@ type Config struct {
 	Nodes   int
 	// Memory is the memory of a node, as in its configuration.
 	Memory string
-	// Log receives what is done, a line each.
+	// Log receives one line for each step.
 	Log io.Writer
 }
 
@@ -51,18 +51,21 @@ const (
 )
 
 // Node is a node of the cluster and its host.
+// Name is that of the host, and Region that of the node in the metadata.
 type Node struct {
 	Name, Region string
-	ID           rhumb.NodeID
-	Addr         netip.Addr
+	// ID is known once the operator is connected.
+	ID   rhumb.NodeID
+	Addr netip.Addr
 
 	host *hosts.Host
 }
 
 // Cluster is a secured cluster on hosts of this machine.
 type Cluster struct {
-	cfg     Config
-	fleet   *hosts.Fleet
+	cfg   Config
+	fleet *hosts.Fleet
+	// release unlocks the fleet.
 	release func()
 	// nodes is in the order of the regions and names.
 	nodes []*Node
@@ -71,7 +74,8 @@ type Cluster struct {
 	// password is that of the user chaos, in a file.
 	password string
 
-	mu   sync.Mutex // guards the log
+	mu sync.Mutex // guards the log
+	// open are the clients that Open has returned.
 	open []*client.Client
 }
 
@@ -91,6 +95,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if c.fleet, c.release, err = hosts.Open(filepath.Join(cfg.Dir, "hosts")); err != nil {
 		return nil, err
 	}
+	// A cluster that came up in part is removed again, with all its hosts.
 	if err := c.boot(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -111,6 +116,7 @@ func (c *Cluster) boot(ctx context.Context) error {
 	if err := c.startAuthority(ctx); err != nil {
 		return err
 	}
+	// Nodes start one after the other, because all join the first one.
 	for _, spec := range specs[1:] {
 		if err := c.startNode(ctx, spec); err != nil {
 			return fmt.Errorf("%s: %w", spec.Name, err)
@@ -138,10 +144,11 @@ func (c *Cluster) asAuthority(ctx context.Context, args ...string) (string, erro
 	if err != nil {
 		return "", err
 	}
+	// setpriv drops root, so that the files of the authority belong to its user.
 	return h.Run(ctx, "setpriv", append([]string{"--reuid", "rhumb-authority", "--regid", "rhumb-authority", "--clear-groups", "rhumb"}, args...)...)
 }
 
-// startAuthority makes the authority of the cluster and serves it.
+// startAuthority creates the authority on its host and serves it.
 func (c *Cluster) startAuthority(ctx context.Context) error {
 	h, err := c.fleet.Host("authority")
 	if err != nil {
@@ -150,6 +157,7 @@ func (c *Cluster) startAuthority(ctx context.Context) error {
 	if err := h.Install(ctx, c.cfg.Binary, []string{filepath.Join(c.cfg.Units, "rhumb-authority.service")}); err != nil {
 		return err
 	}
+	// The folder belongs to the user of the service, and nobody else can read it.
 	if _, err := h.Run(ctx, "install", "-d", "-o", "rhumb-authority", "-g", "rhumb-authority", "-m", "0700", authorityDir); err != nil {
 		return err
 	}
@@ -161,7 +169,8 @@ func (c *Cluster) startAuthority(ctx context.Context) error {
 	return err
 }
 
-// restarts lets systemd restart a node as often as the faults need. The unit gives up after five starts within ten minutes.
+// restarts is a drop-in of systemd that lifts the limit of restarts. The unit itself allows five starts within ten minutes,
+// and faults need more.
 const restarts = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestartSec=1\n"
 
 // startNode starts a node on its host. The first node creates the cluster.
@@ -181,6 +190,7 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 	// A node is reached by its address: hosts have no name service.
 	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [/var/lib/rhumb]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n",
 		spec.Region, zone, h.Address(), first.Address(), c.cfg.Memory)
+	// The token is made on the host of the authority, and travels to the node as a file.
 	order := []string{"token", "create", "--authority", authorityDir, "--node", spec.Name}
 	if len(c.nodes) == 0 {
 		order = append(order, "--founder")
@@ -194,6 +204,7 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 		{"/etc/rhumb/token", "rhumb", "0600", token},
 		{"/etc/systemd/system/rhumb.service.d/chaos.conf", "root", "0644", restarts},
 	} {
+		// install writes the file with its owner and mode in one step, so that no other user can read a token.
 		cmd := h.Command(ctx, "install", "-D", "-o", f.owner, "-m", f.mode, "/dev/stdin", f.path)
 		cmd.Stdin = strings.NewReader(f.text)
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -227,6 +238,7 @@ func (c *Cluster) openOperator(ctx context.Context) error {
 		}
 	}
 	tls := &client.TLS{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "operator.crt"), Key: filepath.Join(dir, "operator.key")}
+	// The nodes may still be starting.
 	c.operator, err = client.Open(ctx, client.Config{Addrs: c.addrs(), TLS: tls, ConnectTimeout: bootWait})
 	if err != nil {
 		return err
@@ -234,6 +246,7 @@ func (c *Cluster) openOperator(ctx context.Context) error {
 	if err := c.AwaitWhole(ctx, bootWait); err != nil {
 		return err
 	}
+	// IDs are assigned by the cluster; addresses connect them with the hosts.
 	for _, n := range c.operator.Nodes() {
 		for _, mine := range c.nodes {
 			if strings.HasPrefix(n.Addr, mine.Addr.String()+":") {
@@ -269,6 +282,7 @@ func (c *Cluster) Rhumb(ctx context.Context, args ...string) (string, error) {
 	}
 	args = append(args, "--ca", filepath.Join(dir, "ca.crt"), "--cert", filepath.Join(dir, "operator.crt"), "--key", filepath.Join(dir, "operator.key"))
 	cmd := exec.CommandContext(ctx, c.cfg.Binary, args...)
+	// Nothing of the environment of the caller may select another cluster.
 	cmd.Env = []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -302,6 +316,7 @@ func (c *Cluster) Nodes() []*Node { return slices.Clone(c.nodes) }
 
 // whole returns an error unless all nodes are live and ready and every range has all of its copies in sync.
 func (c *Cluster) whole(ctx context.Context) error {
+	// A node that does not answer must not hold up the next look for long.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	live := 0
@@ -316,6 +331,7 @@ func (c *Cluster) whole(ctx context.Context) error {
 	if live != len(c.nodes) {
 		return fmt.Errorf("%d of %d nodes are live and ready", live, len(c.nodes))
 	}
+	// A node may be ready while its copies still catch up.
 	for _, r := range c.operator.Ranges() {
 		if len(r.InSync) < len(r.Replicas) {
 			return fmt.Errorf("range %s has %d of %d copies in sync", r.ID, len(r.InSync), len(r.Replicas))
@@ -329,6 +345,7 @@ func (c *Cluster) AwaitWhole(ctx context.Context, most time.Duration) error {
 	deadline := time.Now().Add(most)
 	for {
 		err := c.whole(ctx)
+		// The last error says which part is missing, so it is reported when the time is over.
 		if err == nil {
 			return nil
 		}

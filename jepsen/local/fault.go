@@ -28,7 +28,7 @@ type Strike struct {
 type Fault struct {
 	// Name selects the fault on the command line. ID is its name in the list of faults in jepsen/README.md.
 	Name, ID string
-	// Doc says what the fault does.
+	// Doc is one line about the fault, for `chaos --list`.
 	Doc string
 	// Gap bounds the time during which a key has no service. 0 means that the fault has no bound: no majority is left, or a person has to act.
 	Gap time.Duration
@@ -73,6 +73,7 @@ func (n *Node) signal(ctx context.Context, name string) error {
 
 // awaitLife waits until the nodes are in newer lives, which proves that their processes ended.
 func (c *Cluster) awaitLife(ctx context.Context, before map[*Node]rhumb.BootSeq) (evidence string, err error) {
+	// The lives are those in the metadata, as the client of the operator has them.
 	deadline := time.Now().Add(healWait)
 	var lives []string
 	for n, life := range before {
@@ -112,6 +113,7 @@ func strikeKill(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 // strikeKillAll kills all processes within some milliseconds of each other. No node is left to take over, so service returns when
 // systemd has restarted enough of them.
 func strikeKillAll(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, error) {
+	// Taken before the kill, because systemd may restart a node within the loop.
 	before := c.lives(c.nodes...)
 	for _, n := range c.nodes {
 		if err := n.signal(ctx, "KILL"); err != nil {
@@ -159,8 +161,8 @@ func strikeRegion(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return cutPower(c, "region "+region, all...)
 }
 
-// strikePause stops a process with SIGSTOP. Its connections stay open, so others notice only that it is silent. When the process goes
-// on, it does not know that time has passed, and must not answer from a lease that ended.
+// strikePause stops a process with SIGSTOP. Its connections stay open, so others notice only that it is silent. When the
+// process continues, it does not know that time has passed, and must not answer from a lease that ended.
 func strikePause(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	if err := n.signal(ctx, "STOP"); err != nil {
@@ -202,7 +204,8 @@ func strikeDisk(ctx context.Context, c *Cluster, n *Node, what string, change fu
 // disk returns the folder of this machine with the disk of a node.
 func (n *Node) disk() string { return n.host.DataDir(dataDir) }
 
-// keptOnDisk is what a new disk of a host has: the certificate of the node. Without it, the node would be a stranger who needs a token.
+// keptOnDisk is the folder that a new disk of a host has: the certificate of the node. Without it, the node would be a
+// stranger who needs a token.
 const keptOnDisk = "identity"
 
 // strikeEmpty replaces the disk of a node by an empty one. The node must notice that it has forgotten its promises, and copy all of
@@ -215,6 +218,7 @@ func strikeEmpty(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, e
 			return "", err
 		}
 		var removed []string
+		// The certificate stays: the fault is the loss of data and not of the identity.
 		for _, e := range entries {
 			if e.Name() == keptOnDisk {
 				continue
@@ -246,7 +250,7 @@ func strikeRollBack(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike
 	if _, err := taken.heal(ctx); err != nil {
 		return nil, err
 	}
-	// Without all copies in sync, the roll-back would be a second fault beside the first.
+	// All copies must be in sync first. Otherwise the roll-back would be a second fault at the same time.
 	if err := c.AwaitWhole(ctx, healWait); err != nil {
 		return nil, err
 	}
@@ -272,12 +276,14 @@ func copyTree(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// largestLog returns the largest log in the store of a node, and the length of what is written in it.
+// largestLog returns the name and the bytes of the largest log in the store of a node, and the length of its part that is
+// not zeros.
 func (n *Node) largestLog() (name string, text []byte, used int, err error) {
 	logs, err := filepath.Glob(filepath.Join(n.disk(), "data", "*.log"))
 	if err != nil {
 		return "", nil, 0, err
 	}
+	// The largest log is the one that most likely holds entries of acknowledged writes.
 	for _, log := range logs {
 		b, err := os.ReadFile(log)
 		if err != nil {
@@ -295,7 +301,7 @@ func (n *Node) largestLog() (name string, text []byte, used int, err error) {
 	return name, text, used, nil
 }
 
-// tornMost bounds how much of the end of a log is lost: what a disk holds in its cache.
+// tornMost bounds how much of the end of a log is lost, in bytes, as a disk loses the part that is in its cache only.
 const tornMost = 64 << 10
 
 // strikeTorn removes the end of the log of a killed node, as a disk does that had not written all of its cache. Entries of
@@ -307,13 +313,14 @@ func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 		if err != nil {
 			return "", err
 		}
+		// At least one byte is lost and at least one is left.
 		lost := 1 + random.IntN(min(used-1, tornMost))
 		return fmt.Sprintf("%d bytes at the end of %s lost", lost, filepath.Base(name)), os.WriteFile(name, text[:used-lost], 0o600)
 	})
 }
 
-// strikeFlip changes one bit of the log of a killed node. The checksum of the entry must show it. The node may not serve what it read,
-// and may not take the damage for the end of an interrupted write.
+// strikeFlip changes one bit of the log of a killed node. The checksum of the entry must show it. The node may neither serve
+// the entry nor take the damage for the end of an interrupted write.
 func strikeFlip(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "flip", func(context.Context) (string, error) {
@@ -321,6 +328,7 @@ func strikeFlip(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 		if err != nil {
 			return "", err
 		}
+		// Any byte that was written may change, including those of headers.
 		at := random.IntN(used)
 		text[at] ^= 1 << random.IntN(8)
 		return fmt.Sprintf("a bit of byte %d of %s changed", at, filepath.Base(name)), os.WriteFile(name, text, 0o600)

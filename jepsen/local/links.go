@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Links are cut by the packet filter of the host that receives, so that each direction can be cut by itself. Only links between nodes
-// are cut: clients reach every node, because a client that reaches nobody observes nothing.
+// Links are cut by the packet filter of the host that receives, so that each direction can be cut alone. Only links between
+// nodes are cut: clients reach every node, because a client that reaches nobody observes nothing.
 
 // chaosTable is the table of the packet filter. That of the firewall is another one.
 const chaosTable = "rhumb-chaos"
@@ -29,12 +29,14 @@ func linkFaults() []Fault {
 	}
 }
 
-// deaf makes the host of a node drop what other nodes send.
+// deaf lets the host of a node drop all packets from other nodes.
 func (n *Node) deaf(ctx context.Context, to []*Node) error {
 	var rules strings.Builder
+	// Each rule has a counter, from which dropped takes its evidence.
 	for _, o := range to {
 		fmt.Fprintf(&rules, "ip saddr %s counter drop\n", o.Addr)
 	}
+	// The first two lines remove an earlier table, and do not fail if there is none.
 	return n.filter(ctx, fmt.Sprintf("table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\nchain in {\ntype filter hook input priority raw;\n%[2]s}\n}\n",
 		chaosTable, rules.String()))
 }
@@ -82,7 +84,7 @@ func (n *Node) dropped(ctx context.Context) (packets int, err error) {
 	return packets, nil
 }
 
-// links says from which nodes a node hears nothing.
+// links holds for each node the nodes whose packets it drops.
 type links map[*Node][]*Node
 
 // apart cuts a link in both directions.
@@ -95,6 +97,7 @@ func (l links) apart(a, b *Node) {
 func (l links) cut(ctx context.Context) error {
 	for n, from := range l {
 		if err := n.deaf(ctx, from); err != nil {
+			// A cut that fails half way is undone, so that the next fault begins with whole links.
 			return errors.Join(err, l.heal(ctx))
 		}
 	}
@@ -108,6 +111,7 @@ func (l links) count(ctx context.Context) (packets int, err error) {
 		if err != nil {
 			return 0, err
 		}
+		// A host that dropped nothing had no cut link, and a run without faults proves nothing.
 		if here == 0 {
 			return 0, fmt.Errorf("%w: %s dropped no packet", errNoEffect, n.Name)
 		}
@@ -129,6 +133,7 @@ func (l links) strike(ctx context.Context, what string, dead bool) (*Strike, err
 
 // heal restores all links.
 func (l links) heal(ctx context.Context) (err error) {
+	// All links are restored, even if one of them fails.
 	for n := range l {
 		err = errors.Join(err, n.hear(ctx))
 	}
@@ -161,14 +166,14 @@ func (c *Cluster) isolated(n *Node) links {
 	return l
 }
 
-// strikeCut isolates one node from all others. Clients still reach it, so it must refuse what it cannot commit, and stop serving reads
+// strikeCut isolates one node from all others. Clients still reach it, so it must refuse writes that it cannot commit, and stop serving reads
 // when its lease ends.
 func strikeCut(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return c.isolated(n).strike(ctx, "cut "+n.Name, true)
 }
 
-// strikeOneWay makes one node deaf: what it sends arrives, so others may believe that it is well, while it hears no answer.
+// strikeOneWay makes one node deaf. Its packets arrive, so others may believe that it is well, while it hears no answer.
 func strikeOneWay(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return links{n: c.others(n)}.strike(ctx, "one-way to "+n.Name, true)
@@ -192,6 +197,8 @@ func strikeRing(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	}
 	for i := range order {
 		for j := i + 2; j < n; j++ {
+			// In a ring, each node keeps the links to the next and to the previous one; the first and the last are
+			// neighbours, too.
 			if n > 3 && (i != 0 || j != n-1) {
 				l.apart(order[i], order[j])
 			}
@@ -215,7 +222,7 @@ func strikeBridge(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, 
 	return l.strike(ctx, "bridge "+order[middle].Name, false)
 }
 
-// strikeHalves separates a minority from the majority. The majority must go on, and the minority must not.
+// strikeHalves separates a minority from the majority. The majority must keep serving, and the minority must not.
 func strikeHalves(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	order, l := c.shuffled(random), links{}
 	few := (len(order) - 1) / 2

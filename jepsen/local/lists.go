@@ -20,17 +20,21 @@ const listMost = 200
 type lists struct {
 	e *env
 
-	mu    sync.Mutex // guards the fields below
-	list  int
+	// list is the list to which callers append at present.
+	mu   sync.Mutex // guards the fields below
+	list int
+	// tries and reads are the history, which check judges at the end.
 	tries []*listTry
 	reads []listRead
 }
 
 // listTry is one append.
 type listTry struct {
-	list          int
-	element       string
-	outcome       outcome
+	// element is unique over all lists.
+	list    int
+	element string
+	outcome outcome
+	// began and answer are times since the start of the run.
 	began, answer time.Duration
 }
 
@@ -72,6 +76,7 @@ func (l *lists) call(ctx context.Context, c *caller) {
 		l.mu.Unlock()
 		return
 	}
+	// The try is recorded before it is sent: an element of unknown outcome may be in the final list.
 	t := &listTry{list: list, element: c.unique(), began: l.e.record.now()}
 	l.tries = append(l.tries, t)
 	l.mu.Unlock()

@@ -18,18 +18,19 @@ import (
 // callersPerWorkload is the number of callers of each workload. Few callers that meet at few keys find more than many that never meet.
 const callersPerWorkload = 6
 
-// Verdict is what a workload found about its own history.
+// Verdict is the judgement of a workload about its own history.
 type Verdict struct {
 	Workload string
-	// Operations is the number of calls that were checked, and Text what else is worth knowing.
+	// Operations is the number of calls that were checked. Text has further figures for people.
 	Operations int
 	Text       string
-	// Err says what is wrong. Nil means valid.
+	// Err describes the fault in the history. Nil means valid.
 	Err error
 }
 
 // workload is one kind of load with the check of its history.
 type workload struct {
+	// name selects the workload and names its table; doc is one line about its calls and checks.
 	name, doc string
 	// options are those of the table of the workload.
 	options rhumb.TableOptions
@@ -40,7 +41,7 @@ type workload struct {
 type script interface {
 	// call makes one call, or a few that belong together. Calls of different callers overlap, those of one do not.
 	call(ctx context.Context, c *caller)
-	// check reads what is left, when all faults are over and all callers have ended, and judges the history.
+	// check reads the tables when all faults are over and all callers have ended, and judges the history.
 	check(ctx context.Context) Verdict
 }
 
@@ -59,11 +60,12 @@ func workloads() []workload {
 	}
 }
 
-// env is what the callers of a workload share.
+// env holds the things that the callers of a workload share.
 type env struct {
 	record *Record
 	// tables holds the table of the workload as clients in each region see it.
-	tables  []*client.Table
+	tables []*client.Table
+	// clients has one client for each region, in the order of tables. seed makes a run repeatable.
 	clients []*client.Client
 	seed    uint64
 	// region is the name of the region in which names without a home of their own are.
@@ -72,7 +74,9 @@ type env struct {
 
 // caller makes calls one after the other.
 type caller struct {
-	index  int
+	// index distinguishes the callers of a workload, and is part of the values that they write.
+	index int
+	// random decides the operations of this caller only, so that callers do not influence each other.
 	random *rand.Rand
 	client *client.Client
 	table  *client.Table
@@ -180,10 +184,12 @@ func (e *env) finalScan(ctx context.Context) (items []rhumb.Item, err error) {
 
 // load runs workloads against a cluster.
 type load struct {
+	// names and scripts are parallel.
 	names   []string
 	scripts []script
-	stop    atomic.Bool
-	wait    sync.WaitGroup
+	// stop ends the callers after their present call, and wait counts those that run.
+	stop atomic.Bool
+	wait sync.WaitGroup
 }
 
 // startLoad creates the tables and starts the callers. All together make at most perSecond calls a second.
@@ -205,6 +211,7 @@ func startLoad(ctx context.Context, c *Cluster, record *Record, seed uint64, per
 		if _, err := c.operator.CreateTable(ctx, work.name, client.TableOptions{TableOptions: work.options}); err != nil {
 			return nil, err
 		}
+		// Names without a home of their own live in the first region.
 		e := &env{record: record, clients: clients, seed: seed, region: c.cfg.Regions[0]}
 		for _, cl := range clients {
 			t, err := cl.Table(ctx, work.name)
@@ -218,6 +225,7 @@ func startLoad(ctx context.Context, c *Cluster, record *Record, seed uint64, per
 		for i := range callersPerWorkload {
 			place := i % len(clients)
 			one := &caller{
+				// Each caller has a sequence of random numbers of its own.
 				index: i, random: rand.New(rand.NewPCG(seed, uint64(w*callersPerWorkload+i+1))),
 				client: clients[place], table: e.tables[place], record: record,
 			}

@@ -19,11 +19,11 @@ import (
 const (
 	pictureWidth  = 34 * vg.Centimeter
 	pictureHeight = 20 * vg.Centimeter
-	// pictureBucket is the time that one point of a line stands for. A gap of a second is four points wide.
+	// pictureBucket is the time of one point of a line. A gap of a second is four points wide.
 	pictureBucket = 250 * time.Millisecond
 )
 
-// Colours of the picture. The two of the bands tell the time of the fault from the time until the cluster was whole again.
+// Colours of the picture. The two of the bands separate the time of the fault from the time until the cluster was whole again.
 var (
 	colorFault  = color.NRGBA{214, 39, 40, 60}
 	colorHeal   = color.NRGBA{255, 187, 120, 70}
@@ -32,7 +32,7 @@ var (
 	colorFailed = color.NRGBA{214, 39, 40, 255}
 )
 
-// bucketed is what the calls of one bucket have in common.
+// bucketed holds the figures of the calls in one bucket.
 type bucketed struct {
 	took           []time.Duration
 	answered, lost int
@@ -63,7 +63,7 @@ func percentile(sorted []time.Duration, share float64) float64 {
 	return float64(sorted[int(share*float64(len(sorted)-1))]) / float64(time.Millisecond)
 }
 
-// Draw draws the run as a PNG file: answers and failed calls a second above, latencies below, with the faults as bands behind both.
+// Draw draws the run as a PNG file: answers and failed calls a second above, latencies below, with the faults as bands across both.
 func (r *Result) Draw(path string) error {
 	var answered, failed, median, worst plotter.XYs
 	perSecond := float64(time.Second / pictureBucket)
@@ -154,7 +154,7 @@ func save(path string, charts ...*plot.Plot) (err error) {
 	for i, p := range charts {
 		column[i] = []*plot.Plot{p}
 	}
-	// Align gives all charts the same width beside their axes.
+	// Align makes the charts equally wide without their axes.
 	for i, row := range plot.Align(column, tiles, canvas.New(pixels)) {
 		charts[i].Draw(row[0])
 	}

@@ -17,7 +17,7 @@ type probe struct {
 	ops  int
 }
 
-// probed is what the caller of a key knows of it.
+// probed holds the last number that was acknowledged and the last one that was tried.
 type probed struct{ acked, tried int }
 
 // newProbe starts the workload probe.
@@ -31,6 +31,7 @@ func (p *probe) call(ctx context.Context, c *caller) {
 	p.ops++
 	state := p.last[name]
 	state.tried = c.count
+	// The try is noted before the call, because a write without an answer may take effect later.
 	p.last[name] = state
 	p.mu.Unlock()
 	if c.put(ctx, name, fmt.Sprint(c.count), rhumb.Condition{}, p.e.region) != acked {

@@ -21,6 +21,7 @@ type Call struct {
 
 // Window is a fault as it happened.
 type Window struct {
+	// What names the fault and the nodes that it hit. Evidence shows that it had an effect.
 	Fault    Fault
 	What     string
 	Evidence string
@@ -32,8 +33,9 @@ type Window struct {
 	Key string
 }
 
-// Record is what happened in a run.
+// Record collects the events of a run.
 type Record struct {
+	// begin is the zero of all times in the record.
 	begin time.Time
 
 	mu      sync.Mutex // guards the fields below
@@ -55,6 +57,7 @@ func (r *Record) now() time.Duration { return time.Since(r.begin) }
 // add records a call that began at a time.
 func (r *Record) add(at time.Duration, err error) {
 	kind := rhumb.KindOf(err)
+	// These kinds are answers: the cluster served the request.
 	ok := err == nil || kind == rhumb.NotFound || kind == rhumb.ConditionFailed || kind == rhumb.AlreadyExists
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,10 +17,12 @@ const keyCalls = 150
 
 // register is the workload whose history is searched for an order that a single copy could have answered in.
 type register struct {
-	e     *env
+	e *env
+	// calls counts the calls of all callers, and decides which key is the present one.
 	calls atomic.Int64
 
-	mu      sync.Mutex // guards the fields below
+	mu sync.Mutex // guards the fields below
+	// history holds all operations in the order in which they began.
 	history []*check.Op
 	seen    map[*caller]registerKey
 }
@@ -38,6 +40,7 @@ func newRegister(e *env) script { return &register{e: e, seen: map[*caller]regis
 func (r *register) begin(c *caller, op *check.Op) *check.Op {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// An operation whose answer never comes may take effect at any later time, so its end is Forever until it is known.
 	op.ID, op.Client, op.Call, op.Return = len(r.history), c.index, r.e.record.now(), check.Forever
 	op.Request.Seq = uint64(op.ID + 1) // any number that differs: the client does not reveal its own
 	r.history = append(r.history, op)
@@ -117,7 +120,7 @@ func (r *register) read(ctx context.Context, c *caller, name string) error {
 	return nil
 }
 
-// check searches an order of all operations that a single copy could have answered in. The search is done for each key by itself.
+// check searches an order of all operations that a single copy could have answered in. Each key is searched alone.
 func (r *register) check(ctx context.Context) Verdict {
 	// Each key is read once more, so that a lost write shows in the history.
 	last := &caller{index: callersPerWorkload, table: r.e.tables[0], client: r.e.clients[0], record: r.e.record}

@@ -10,7 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// tries holds what callers tried to write, by value.
+// tries holds the outcome of each value that callers tried to write.
 type tries struct {
 	mu       sync.Mutex // guards the fields below
 	outcomes map[string]outcome
@@ -44,6 +44,7 @@ func (t *tries) judge(found map[string][]rhumb.Item) error {
 	defer t.mu.Unlock()
 	lost, first := 0, ""
 	for value, o := range t.outcomes {
+		// A value of unknown outcome may be there once or not at all.
 		switch items := found[value]; {
 		case o == acked && len(items) == 0:
 			lost, first = lost+1, value
@@ -100,6 +101,7 @@ func (s *set) call(ctx context.Context, c *caller) {
 
 // scan reads the whole table. A scan that was answered has all names that were acknowledged before it began.
 func (s *set) scan(ctx context.Context, c *caller) {
+	// Names that are acknowledged while the scan runs may be missing from it.
 	want, at := s.ackedNow(), c.record.now()
 	for item, err := range c.table.Scan(ctx, client.ScanOptions{}) {
 		if err != nil {
@@ -123,7 +125,7 @@ func (s *set) check(ctx context.Context) Verdict {
 	return s.verdict(ctx, s.e, s.scanErr)
 }
 
-// verdict compares the tries with what is in the table.
+// verdict compares the tries with the records in the table.
 func (t *tries) verdict(ctx context.Context, e *env, earlier error) Verdict {
 	v := Verdict{Operations: t.ops, Text: t.text(), Err: earlier}
 	if v.Err != nil {
@@ -168,12 +170,13 @@ func (s *insert) check(ctx context.Context) Verdict { return s.verdict(ctx, s.e,
 type create struct {
 	e *env
 
+	// names has the attempts by name, and ops counts them.
 	mu    sync.Mutex // guards names
 	names map[string]*creation
 	ops   int
 }
 
-// creation is what callers tried with one name.
+// creation holds the attempts to create one name.
 type creation struct {
 	winners []string            // whose creation was acknowledged
 	values  map[string]struct{} // of all who tried

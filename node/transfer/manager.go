@@ -89,6 +89,7 @@ type Probe struct {
 
 // Progress is the state of a transfer to this node.
 type Progress struct {
+	// Range is copied from the node From.
 	Range rhumb.RangeID
 	From  rhumb.NodeID
 	// Done and Of are bytes. Of is 0 until the donor has made the set.
@@ -106,6 +107,7 @@ type Progress struct {
 
 // Manager runs the transfers of one life of a node.
 type Manager struct {
+	// rt is the clock and the scheduler, which a simulator replaces.
 	cfg Config
 	rt  sched.Runtime
 	log *slog.Logger
@@ -114,9 +116,11 @@ type Manager struct {
 	mu   sync.Mutex // guards all below
 	plan plan
 	// in are the transfers to this node, out the sets for others.
-	in      map[rhumb.RangeID]*incoming
-	out     map[storage.SetID]*outgoing
-	errors  map[rhumb.RangeID]string
+	in  map[rhumb.RangeID]*incoming
+	out map[storage.SetID]*outgoing
+	// errors holds why the last attempt of a range failed.
+	errors map[rhumb.RangeID]string
+	// opening counts sets that are being made, and number is that of the last one that was begun.
 	opening int
 	number  uint64
 	// inRate and outRate limit received and sent chunks, makeRate the reading for new sets.
@@ -127,6 +131,7 @@ type Manager struct {
 	// busy counts the calls that use the engine.
 	busy int
 
+	// ctx ends with the manager, and stop ends the look at regular times.
 	ctx    context.Context
 	cancel context.CancelFunc
 	stop   func()
@@ -135,9 +140,11 @@ type Manager struct {
 // incoming is a transfer to this node. Manager.mu guards it.
 type incoming struct {
 	start
-	set        *storage.Set
-	done       int64
-	resumed    int64 // of done, received by an earlier attempt
+	// set is nil until the donor has made it. done counts the bytes of it that are here.
+	set     *storage.Set
+	done    int64
+	resumed int64 // of done, received by an earlier attempt
+	// began is when this attempt started, by the clock of the manager.
 	began      time.Duration
 	installing bool
 }
@@ -146,7 +153,8 @@ type incoming struct {
 type outgoing struct {
 	export *storage.Export
 	// to is the node that asked for the set, or rhumb.NoNode if an earlier start made it.
-	to   rhumb.NodeID
+	to rhumb.NodeID
+	// used is when the set was last read or asked for.
 	used time.Duration
 	// readers counts the reads in progress. A set that is dropped is closed by the last of them.
 	readers int
@@ -233,6 +241,7 @@ func (m *Manager) look() {
 	m.mu.Lock()
 	var starts []start
 	if !m.closed {
+		// The plan is consulted under the lock, and the transfers begin outside of it.
 		starts = m.plan.next(m.rt.Now(), wants)
 	}
 	for _, s := range starts {
@@ -300,6 +309,7 @@ func (m *Manager) copyRange(s start) {
 	m.m.started.Inc()
 	m.log.Info("copying a range whose log is trimmed", "range", id.String(), "from", s.donor, "attempt", s.failed+1)
 	donor, bytes, err := m.receive(s)
+	// The primary may trim its log again, whether the attempt succeeded or not.
 	m.cfg.Host.SetCopying(id, 0)
 	m.mu.Lock()
 	took := m.rt.Now() - m.in[id].began
@@ -343,11 +353,13 @@ func (m *Manager) receive(s start) (donor rhumb.NodeID, bytes int64, err error) 
 		return donor, 0, err
 	}
 	m.noteBegin(id, in)
+	// From now on, the primary keeps the log that follows the set.
 	m.cfg.Host.SetCopying(id, set.Commit)
 	if err = m.fetch(donor, in); err == nil && (m.cfg.Probe == nil || !m.cfg.Probe.SkipVerify) {
 		sched.Block(m.rt, func() { err = in.Verify() })
 	}
 	if err == nil {
+		// Installing is shown, because it may take long while the bytes no longer grow.
 		m.note(id, func(c *incoming) { c.installing = true })
 		err = m.cfg.Host.Install(m.ctx, in)
 	}
@@ -357,11 +369,13 @@ func (m *Manager) receive(s start) (donor rhumb.NodeID, bytes int64, err error) 
 		sched.Block(m.rt, func() { err = errorsJoin(err, in.Abort()) })
 		m.m.abandoned.Inc()
 	default:
+		// What has arrived stays for the next attempt.
 		if err != nil {
 			err = errorsJoin(err, in.Pause())
 		}
 	}
 	if err == nil {
+		// The donor would notice by idleMost, so a lost release costs space only.
 		m.cfg.Net.Release(m.ctx, donor, set.ID)
 	}
 	return donor, set.Bytes(), err
@@ -414,6 +428,7 @@ func (m *Manager) fetch(donor rhumb.NodeID, in *storage.Install) error {
 			m.note(in.ID.Range, func(c *incoming) { c.done += int64(len(b)) })
 			return nil
 		})
+		// Progress resets the count: only attempts without a new chunk are bounded.
 		if in.Next() > before {
 			tries = 0
 		}
@@ -483,6 +498,7 @@ type metrics struct {
 	received, resumed, sent, exported              prometheus.Counter
 }
 
+// newMetrics returns counters that start at zero with each life of the node.
 func newMetrics() metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "transfer", Name: name, Help: help})

@@ -43,6 +43,7 @@ type Donor struct {
 // plan decides which transfer begins when, and from whom. It is a pure value: the caller provides
 // the time.
 type plan struct {
+	// running holds the ranges whose transfer is in progress, and tries the failures of those that wait.
 	running map[rhumb.RangeID]bool
 	tries   map[rhumb.RangeID]*tries
 }
@@ -64,6 +65,7 @@ type start struct {
 	failed int
 }
 
+// newPlan returns a plan without transfers.
 func newPlan() plan {
 	return plan{running: map[rhumb.RangeID]bool{}, tries: map[rhumb.RangeID]*tries{}}
 }
@@ -137,6 +139,7 @@ func (p *plan) ended(now time.Duration, id rhumb.RangeID, donor rhumb.NodeID, er
 	t.failed++
 	t.by[donor]++
 	pause := pauseMost
+	// Beyond six failures, the shift would exceed pauseMost anyway.
 	if n := t.failed - 1; n < 6 {
 		pause = min(pauseMost, pauseMin<<n)
 	}
@@ -158,6 +161,7 @@ func (b *bucket) take(now time.Duration, n int) (wait time.Duration) {
 	if b.rate <= 0 {
 		return 0
 	}
+	// Time that has passed unused is kept up to burst; more would let a pause excuse a flood.
 	b.free = max(b.free, now-burst) + time.Duration(float64(n)/b.rate*float64(time.Second))
 	return max(0, b.free-now)
 }

@@ -20,6 +20,7 @@ func (m *Manager) Open(ctx context.Context, from rhumb.NodeID, q Question) (*sto
 		return nil, errStopping(op)
 	}
 	defer m.leave()
+	// The position is read before the set is made, so the set holds at least everything up to it.
 	commit, err := m.cfg.Host.MayDonate(q.Range)
 	if err != nil {
 		return nil, rhumb.Wrap(op, err)
@@ -36,6 +37,7 @@ func (m *Manager) Open(ctx context.Context, from rhumb.NodeID, q Question) (*sto
 		Pace: func(ctx context.Context, bytes int) error { return m.pace(ctx, &m.makeRate, bytes) },
 	})
 	m.mu.Lock()
+	// The place is free again, or taken by the set that was made.
 	m.opening--
 	if err == nil {
 		m.out[e.ID] = &outgoing{export: e, to: from, used: m.rt.Now()}
@@ -74,6 +76,7 @@ func (m *Manager) findPlace(op rhumb.Op, from rhumb.NodeID, q Question) (*storag
 		// one learns with its next question that the set is gone.
 		m.dropLocked(id)
 	}
+	// The longer time is tried by every look; here another node waits.
 	if len(m.out)+m.opening >= outMost {
 		m.dropIdleLocked(idleLeast)
 	}

@@ -14,7 +14,7 @@ const (
 	// BalanceMovesMax is the number of copies that balance moves at a time, in the whole cluster.
 	BalanceMovesMax = 4
 	// BalanceRest is how long a range stays where balance has put a copy of it. Writes come and go faster than copies
-	// move; without the rest a range could follow them to and fro.
+	// move; without this pause, a range could follow them to and fro.
 	BalanceRest = 10 * time.Minute
 	// BalancePlanMax bounds the moves of a plan that is shown or counted.
 	BalancePlanMax = 500
@@ -42,14 +42,14 @@ type Move struct {
 }
 
 // Spread is how evenly the copies in one region are distributed: the least and the greatest weight of a node.
-// The weight of a node counts, in bytes, a MiB for each copy, what the copies hold, and what is written to them in
+// The weight of a node counts, in bytes, a MiB for each copy, the bytes of the copies, and those written to them in
 // ten minutes.
 type Spread struct {
 	Region      rhumb.RegionID
 	Least, Most int64
 }
 
-// PlanMoves returns up to most moves of copies of hash slots that make the nodes of each region more alike, the
+// PlanMoves returns up to most moves of copies of hash slots after which the nodes of each region are more alike, the
 // most useful first, with the spread of each region before and after. size returns the size of a range and its
 // writes, and false if they are not known.
 //
@@ -66,7 +66,7 @@ func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeS
 			moving[o.Range] = true
 		}
 	}
-	// Nodes that take no copies are on no scales: nothing moves to them, and what they hold is moved by the
+	// Nodes that take no copies are on no scales: nothing moves to them, and their copies are moved by the
 	// operation that empties them.
 	regions := make(map[rhumb.RegionID]*scales)
 	for n := range s.Nodes() {
@@ -236,7 +236,7 @@ func (sc *scales) losesZone(r *rhumb.Range, from, to *rhumb.Node) bool {
 }
 
 // rests reports whether balance has moved a copy of the operation's range lately, by the wall clock of the leader. A clock
-// that is set back makes the rest longer, at most until the record of the operation is trimmed.
+// that is set back prolongs the pause, at most until the record of the operation is trimmed.
 func rests(o *rhumb.Operation, wall time.Time) bool {
 	return o.By == balancer && o.State == rhumb.OperationDone && wall.Sub(o.Ended) < BalanceRest
 }
@@ -308,7 +308,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 		}
 	}
 	if waits != "" {
-		// The record says why it stands still; what was left is still left.
+		// The record says why nothing moves; the moves that were left are still left.
 		if asked != nil {
 			m.record(asked, rhumb.OperationRunning, tally{left: asked.Progress.Total - asked.Progress.Done, bytes: asked.Progress.TotalBytes - asked.Progress.DoneBytes, waits: waits}, 0)
 		}
@@ -322,14 +322,14 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 	if asked != nil {
 		m.recordRebalance(v, asked, moves, moving)
 	}
-	// The rest waits for its turn. It is planned anew then, by the sizes of that time.
+	// The other moves wait for their turn. They are planned again then, by the sizes of that time.
 	for _, x := range moves[:max(0, min(len(moves), BalanceMovesMax-moving))] {
 		m.out = append(m.out, catalog.StartOperation{Kind: rhumb.OperationMove, Range: x.Range, Node: x.From, Target: x.To, By: balancer, At: wall})
 	}
 	return m.out
 }
 
-// recordRebalance records the progress of a rebalance: what is planned and what moves now is left. It is done when
+// recordRebalance records the progress of a rebalance: planned and present moves are left. It is done when
 // neither is.
 func (m *mover) recordRebalance(v *Surveys, o *rhumb.Operation, planned []Move, moving int) {
 	// Ranges that are written grow meanwhile, so the total may grow; it never falls (record).

@@ -78,7 +78,7 @@ func (e *Evidence) Add(now time.Duration, r Report) {
 	}
 }
 
-// IsEmpty reports whether there is no report.
+// IsEmpty reports whether all reports have been dropped or withdrawn.
 func (e *Evidence) IsEmpty() bool { return len(e.reports) == 0 }
 
 // Reset drops all reports. A new leader starts without them, because it did not observe their age.
@@ -164,7 +164,7 @@ func (e *Evidence) collectAccusers(now time.Duration, s *catalog.State) map[rhum
 			continue
 		}
 		// A fenced node may be cut off itself, so its accusations do not count. Its report stays until it
-		// expires because the catalog of this node may lag behind the restart of the reporter.
+		// expires because the catalog of this node may not know yet of the restart of the reporter.
 		if !n.State.Serves() || n.Boot != r.Boot {
 			continue
 		}
@@ -300,7 +300,7 @@ func (e *Evidence) IsUnfit(now time.Duration, id rhumb.NodeID) bool {
 	return ok && r.Unfit && now-r.at <= ReportKeep
 }
 
-// nodePairs is a set of pairs of nodes, lower id first, one of which suspects the other.
+// nodePairs is a set of pairs of nodes, lower id first, where one node suspects the other.
 type nodePairs map[[2]rhumb.NodeID]bool
 
 // brokenPairs returns the pairs of nodes that are out of contact according to the reports.

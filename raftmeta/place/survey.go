@@ -17,8 +17,8 @@ const (
 // SurveyRangesMax bounds the ranges in one survey. A node with more leaves out small ones.
 const SurveyRangesMax = 20_000
 
-// Survey holds what a node has measured: round trips to other regions, and the sizes and the writes of the
-// ranges of which it is primary.
+// Survey holds the measurements of a node: round trips to other regions, and the sizes and the writes of the
+// ranges that it leads.
 type Survey struct {
 	From    rhumb.NodeID
 	Regions []RegionRTT
@@ -40,16 +40,16 @@ type RangeSize struct {
 	WrittenRate uint64 `cbor:",omitempty"`
 }
 
-// heft returns the size and the speed as one number of bytes: what the range holds, and what will be written to it
-// in loadAhead. A copy costs a disk what it holds, and disks, links and processors what is written to it. One
+// heft returns the size and the speed as one number of bytes: the bytes of the range, and those that will be written to it
+// in loadAhead. A copy costs a disk its bytes, and disks, links and processors its writes. One
 // number for both keeps the plan simple, and so it converges: each move lowers the difference of two nodes.
 func (r RangeSize) heft() (bytes, load int64) {
 	perSecond := min(r.WrittenRate, rateMax) + uint64(r.Writes)*writeCost
 	return min(max(r.Bytes, 0), bytesMax), int64(perSecond) * int64(loadAhead/time.Second)
 }
 
-// loadAhead is how far ahead writes count. writeCost is what an entry of the log costs besides its bytes. The others
-// bound what a node can claim, so that sums do not overflow.
+// loadAhead is how far ahead writes count. writeCost is the cost of an entry of the log besides its bytes. The others
+// bound the claims of a node, so that sums do not overflow.
 const (
 	loadAhead = 10 * time.Minute
 	writeCost = 1 << 10
@@ -139,13 +139,13 @@ func (v *Surveys) Distances(now time.Duration, s *catalog.State) (cmd catalog.Co
 			}
 		}
 	}
-	// What is recorded decides whether a measurement is news.
+	// The recorded value decides whether a measurement is news.
 	recorded := make(map[pair]uint32)
 	for d := range s.Distances() {
 		recorded[pair{d.A, d.B}] = d.Micros
 	}
 	var out catalog.SetDistances
-	// In the order of regions, so that equal surveys give equal commands.
+	// In the order of regions, so that equal surveys lead to equal commands.
 	for a := range s.Regions() {
 		for b := range s.Regions() {
 			p := pair{a.ID, b.ID}

@@ -30,8 +30,8 @@ func VoterCount(nodes, regions int) int {
 // while nodes are down.
 func (p *Planner) Voters(now time.Duration, s *catalog.State, current []rhumb.NodeID, isReady func(rhumb.NodeID) bool) []rhumb.NodeID {
 	pool, regions := p.voterPool(now, s, current, isReady)
-	// Voters that are to leave for good lose their votes, even if nobody takes them: two nodes of which one leaves have one
-	// vote afterwards.
+	// Voters that are to leave for good lose their votes, even if nobody takes them: if one of two nodes leaves, only one
+	// vote is left.
 	staying, late := 0, false
 	for n := range s.Nodes() {
 		// A node that catches up takes a vote soon. Until then the group does not shrink.
