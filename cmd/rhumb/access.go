@@ -15,6 +15,7 @@ import (
 	"github.com/rhumbdb/rhumb/client/login"
 )
 
+// opAccess is the operation of errors that the commands about users, roles and grants find themselves.
 const opAccess rhumb.Op = "rhumb.access"
 
 // accessCommands are the commands about users, roles and grants.
@@ -26,24 +27,31 @@ type accessCommands struct{ *session }
 
 // accessDone is the document of a change.
 type accessDone struct {
-	User string    `json:"user,omitempty"`
-	Role string    `json:"role,omitempty"`
-	On   *grantDoc `json:"grant,omitempty"`
-	Done string    `json:"done"`
+	// User and Role name the user or role that was changed. A grant concerns a role, so User is empty then.
+	User string `json:"user,omitempty"`
+	Role string `json:"role,omitempty"`
+	// On is the grant that was changed, and nil for all other changes.
+	On *grantDoc `json:"grant,omitempty"`
+	// Done is a participle such as "created" or "removed", which completes a sentence about the user or role.
+	Done string `json:"done"`
 }
 
 // grantDoc is a grant as commands print it.
 type grantDoc struct {
-	Role    string   `json:"role,omitempty"`
-	Cluster bool     `json:"cluster"`
-	Table   string   `json:"table,omitempty"`
-	Prefix  string   `json:"prefix,omitempty"`
-	Rights  []string `json:"rights"`
+	// Role is empty where the document that contains the grant names the role.
+	Role string `json:"role,omitempty"`
+	// Cluster excludes Table and Prefix: a grant concerns either the cluster as a whole or records.
+	Cluster bool   `json:"cluster"`
+	Table   string `json:"table,omitempty"`
+	// Prefix is printed as names are: as text, or as 0x and hexadecimal digits if it is not printable.
+	Prefix string   `json:"prefix,omitempty"`
+	Rights []string `json:"rights"`
 }
 
 // describeGrant returns the document of a grant.
 func describeGrant(role string, g access.Grant) grantDoc {
 	d := grantDoc{Role: role, Cluster: g.Scope.Cluster, Table: g.Scope.Table, Rights: g.Rights.Names()}
+	// An empty prefix stays out of the document, which means that all names of the table are covered.
 	if g.Scope.Prefix != "" {
 		d.Prefix = rhumb.NameString([]byte(g.Scope.Prefix))
 	}
@@ -55,6 +63,7 @@ func (d *grantDoc) scope() string {
 	switch {
 	case d.Cluster:
 		return "cluster"
+	// The star under which the catalog keeps this scope reads badly in a sentence.
 	case d.Table == access.AllTables:
 		return "all tables"
 	}
@@ -100,12 +109,15 @@ func (ac *accessCommands) printDone(doc accessDone) error {
 //
 // A password in a flag would be in the history of the shell and in the list of processes.
 type newPassword struct {
+	// file is the name of the file that holds the password. If it is empty, the terminal is asked.
 	file string
+	// none is set for a user that logs in by certificate only.
 	none bool
 }
 
 // verifier reads the new password and returns its verifier. The password itself goes nowhere.
 func (p *newPassword) verifier(user string) (access.Verifier, error) {
+	// The zero verifier means that the user has no password.
 	if p.none {
 		return access.Verifier{}, nil
 	}
@@ -226,6 +238,7 @@ func (ac *accessCommands) changePassword(ctx context.Context, args []string, p *
 		if err != nil {
 			return err
 		}
+		// The node gets the verifier only, and never the password.
 		if err := c.SetPassword(ctx, name, v); err != nil {
 			return err
 		}
@@ -250,8 +263,10 @@ func (ac *accessCommands) listUsers(ctx context.Context) error {
 				users[i].Roles = []string{}
 			}
 		}
+		// JSON and YAML print users as the client returns them; the table shortens them.
 		return ac.Print(users, func(t table.Writer) {
 			t.AppendHeader(table.Row{"USER", "ROLES", "LOGIN", "STATE"})
+			// LOGIN and STATE are derived, so that the table has words where the document has true and false.
 			for _, u := range users {
 				t.AppendRow(table.Row{u.Name, strings.Join(u.Roles, ", "), describeLogin(u), describeState(u)})
 			}
@@ -277,9 +292,12 @@ func describeState(u client.UserInfo) string {
 
 // roleDoc is a role as commands print it.
 type roleDoc struct {
-	Name   string     `json:"name"`
+	// Name is the name by which users get the role and by which grants refer to it.
+	Name string `json:"name"`
+	// Grants are what the role allows, in the order in which the node lists them. The list is never nil.
 	Grants []grantDoc `json:"grants"`
-	Users  []string   `json:"users"`
+	// Users are the names of those who have the role. The list is never nil, but empty if UsersHidden is set.
+	Users []string `json:"users"`
 	// UsersHidden is set if the caller may not see who has the role.
 	UsersHidden bool `json:"users_hidden,omitempty"`
 }
@@ -299,6 +317,7 @@ func (ac *accessCommands) roleCommand() *cobra.Command {
 		Example: "  rhumb role ls\n  rhumb role ls -o json",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return ac.listRoles(cmd.Context()) },
 	}
+	// force is set by --force. The node refuses to remove a role in use without it.
 	var force bool
 	rm := &cobra.Command{
 		Use: "rm NAME", Short: "Remove a role with its grants", Args: cobra.ExactArgs(1),
@@ -342,6 +361,7 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 			}
 			docs = append(docs, doc)
 		}
+		// The table shows only the number of grants; `rhumb grant ls` lists them one by one.
 		return ac.Print(docs, func(t table.Writer) {
 			t.AppendHeader(table.Row{"ROLE", "GRANTS", "USERS"})
 			for _, d := range docs {
@@ -361,8 +381,10 @@ func (ac *accessCommands) listRoles(ctx context.Context) error {
 // The flag of the cluster is --cluster-wide and not --cluster, which names the cluster to connect
 // to in every command.
 type grantFlags struct {
+	// table, prefix and rights are the texts of the flags of the same names, before they are parsed.
 	table, prefix, rights string
-	cluster               bool
+	// cluster is set by --cluster-wide, which excludes a table and a prefix.
+	cluster bool
 	// hasPrefix reports whether --prefix was given, perhaps with an empty text.
 	hasPrefix func() bool
 }
@@ -373,9 +395,11 @@ func (f *grantFlags) register(c *cobra.Command) *cobra.Command {
 	c.Flags().StringVar(&f.prefix, "prefix", "", "only names that begin with this text, or with bytes written as 0x…")
 	c.Flags().BoolVar(&f.cluster, "cluster-wide", false, "the cluster as a whole, with the rights read and admin")
 	c.Flags().StringVar(&f.rights, "rights", "", "rights, separated by commas: "+access.TableRights.String())
+	// Without --rights there would be no safe default: none does nothing, and all is too much.
 	must(c.MarkFlagRequired("rights"))
 	c.MarkFlagsMutuallyExclusive("table", "cluster-wide")
 	c.MarkFlagsMutuallyExclusive("prefix", "cluster-wide")
+	// An empty text is an error if the flag was given, so the value alone does not suffice.
 	f.hasPrefix = func() bool { return c.Flags().Changed("prefix") }
 	return c
 }
@@ -400,6 +424,7 @@ func (f *grantFlags) grant() (access.Grant, error) {
 		}
 		g.Scope.Prefix = string(prefix)
 	}
+	// The absence of a scope must not mean the widest one.
 	if f.table == "" && !f.cluster {
 		return g, rhumb.E(opAccess, rhumb.InvalidArgument, `say what the rights are for: --table NAME, --table "*" for all tables, or --cluster-wide`)
 	}
@@ -410,6 +435,8 @@ func (f *grantFlags) grant() (access.Grant, error) {
 func (ac *accessCommands) grantCommand() *cobra.Command {
 	var f grantFlags
 	grant := &cobra.Command{
+		// The command itself grants, and `grant ls` below it lists. So a role with the name ls gets no rights by this
+		// command.
 		Use: "grant ROLE", Short: "Grant rights to a role, or list grants",
 		Long: `Grant rights to a role, in addition to those that it has. Everything that is not granted is denied.
 
@@ -438,6 +465,7 @@ cluster, its tables, users, roles and grants. Neither shows a record.`,
 
 // revokeCommand is `rhumb revoke`.
 func (ac *accessCommands) revokeCommand() *cobra.Command {
+	// The flags are those of grant, so that a grant is taken back by the words that made it.
 	var f grantFlags
 	revoke := &cobra.Command{
 		Use: "revoke ROLE", Short: "Take rights from a role",
@@ -454,11 +482,13 @@ the next one as soon as it has the change.`,
 	return ac.connected(f.register(revoke))
 }
 
+// alterGrant grants or revokes rights, as done says: "granted" or "revoked". It prints the grant and the word.
 func (ac *accessCommands) alterGrant(ctx context.Context, role string, f *grantFlags, done string) error {
 	g, err := f.grant()
 	if err != nil {
 		return err
 	}
+	// The role is in accessDone already, so the document of the grant does not repeat it.
 	doc := describeGrant("", g)
 	return ac.change(ctx, accessDone{Role: role, On: &doc, Done: done}, func(ctx context.Context, c *client.Client) error {
 		if done == "revoked" {
@@ -506,13 +536,18 @@ func (ac *accessCommands) printGrants(docs []grantDoc) error {
 
 // callerDoc is the answer of `rhumb whoami`.
 type callerDoc struct {
-	Kind      string     `json:"kind"`
-	Name      string     `json:"name,omitempty"`
-	Cluster   string     `json:"cluster,omitempty"`
-	Roles     []string   `json:"roles"`
+	// Kind is the kind of principal, such as a user, an operator or nobody on an insecure cluster.
+	Kind string `json:"kind"`
+	// Name is empty for callers without a name.
+	Name string `json:"name,omitempty"`
+	// Cluster is the ID of the cluster, omitted if it is not known.
+	Cluster string   `json:"cluster,omitempty"`
+	Roles   []string `json:"roles"`
+	// Unlimited is set if no grant limits the caller, as for operators. Grants is empty then.
 	Unlimited bool       `json:"unlimited"`
 	Grants    []grantDoc `json:"grants"`
-	Revision  uint64     `json:"policy_revision"`
+	// Revision is the revision of the metadata that last changed a user, role or grant.
+	Revision uint64 `json:"policy_revision"`
 }
 
 // whoAmICommand is `rhumb whoami`.
@@ -539,6 +574,7 @@ func (ac *accessCommands) printCaller(me *client.Caller) error {
 	if !me.Cluster.IsZero() {
 		doc.Cluster = me.Cluster.String()
 	}
+	// Only callers that the metadata knows as users have roles.
 	if me.User != nil {
 		doc.Roles = append(doc.Roles, me.User.Roles...)
 	}

@@ -21,7 +21,9 @@ import (
 
 // streams are the standard streams of a run.
 type streams struct {
-	in       io.Reader
+	// in is the standard input. Commands read it only if an argument or flag is "-".
+	in io.Reader
+	// out receives the data that a command prints, and err everything else, so that a script can pipe the data.
 	out, err io.Writer
 }
 
@@ -29,11 +31,14 @@ type streams struct {
 // applied to the flags.
 type app struct {
 	*session
+	// settings are those of the configuration file, the environment and the selected context. prepare applies them to the
+	// flags.
 	settings settings.Settings
 	// entered is set when a command begins. Errors before that are errors of usage.
 	entered bool
 }
 
+// newApp returns a run that prints to the streams and reads from them. It does nothing until run.
 func newApp(s streams) *app {
 	return &app{session: &session{Printer: &output.Printer{Out: s.out, Err: s.err}, inputs: inputs{s.in}}}
 }
@@ -41,15 +46,18 @@ func newApp(s streams) *app {
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string, s streams) int {
 	a := newApp(s)
+	// A point that begins with a minus sign would be taken for a flag, so it is moved after "--".
 	root := a.rootCommand()
 	root.SetArgs(flags.PlaceLast(root, args))
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	cmd, err := root.ExecuteContextC(ctx)
+	// The command has printed its data by now, so there is nothing left to do.
 	if err == nil {
 		return exit.OK
 	}
+	// The command never began: cobra rejected the line, or prepare rejected a flag.
 	if !a.entered {
 		err = usageError(cmd, err)
 	}
@@ -58,10 +66,12 @@ func run(ctx context.Context, args []string, s streams) int {
 	if ctx.Err() != nil && rhumb.KindOf(err) == rhumb.Other {
 		err = rhumb.Ef("rhumb.run", rhumb.Canceled, "interrupted before it was done: %s", rhumb.Message(err))
 	}
+	// formatAsked is used rather than a.Format, because flags may not have been parsed at this point.
 	a.PrintError(err, formatAsked(args))
 	return exit.Code(err)
 }
 
+// rootCommand returns the command rhumb with its global flags and all commands below it.
 func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rhumb",
@@ -72,11 +82,14 @@ and keeps working when nodes die. This program is the node, its tools and a demo
   rhumb put flights SWR8 ident=SWR8 location=47.4,8.5    in another terminal
   rhumb get flights SWR8 --from virginia
   rhumb status`,
+		// run prints errors itself, in the format that the caller asked for, and without the usage text in front of them.
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
 	}
+	// completionCommand takes the place of the command that cobra adds.
 	root.CompletionOptions.HiddenDefaultCmd = true
+	// These flags belong to every command.
 	set := root.PersistentFlags()
 	set.StringVarP(&a.Format, "output", "o", output.Table, "how to print data: "+strings.Join(output.Formats, ", "))
 	set.BoolVar(&a.NoColor, "no-color", false, "print without colors; NO_COLOR does the same")
@@ -84,9 +97,11 @@ and keeps working when nodes die. This program is the node, its tools and a demo
 	flags.Default(set, "config", settings.FileDefault+" if it exists")
 	set.StringVar(&a.settings.Context, "context", "", "connection to use, of those that rhumb context ls lists")
 	flags.Default(set, "context", "RHUMB_CONTEXT, else the current one")
+	// Shells complete the names of contexts from the user's file, without a connection.
 	must(root.RegisterFlagCompletionFunc("context", completeContexts))
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats, cobra.ShellCompDirectiveNoFileComp)))
 
+	// The order of the groups is the order in which the help lists them.
 	root.AddGroup(
 		&cobra.Group{ID: groupRun, Title: "Run:"},
 		&cobra.Group{ID: groupData, Title: "Use data:"},
@@ -105,6 +120,7 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	if err := a.settings.Apply(cmd.Flags()); err != nil {
 		return err
 	}
+	// The connection is opened later, and then needs to know whether a context was selected.
 	a.conn.Context = a.settings.ContextName()
 	if err := flags.CheckPositive(cmd.Flags()); err != nil {
 		return err
@@ -123,8 +139,11 @@ func (a *app) prepare(cmd *cobra.Command) error {
 
 // The groups of commands in the help.
 const (
-	groupRun     = "run"
-	groupData    = "data"
+	// groupRun holds the commands that run something until it is stopped.
+	groupRun = "run"
+	// groupData holds the commands that read and write records and images.
+	groupData = "data"
+	// groupCluster holds the commands for operators.
 	groupCluster = "cluster"
 )
 
@@ -138,10 +157,12 @@ func grouped(id string, commands ...*cobra.Command) []*cobra.Command {
 
 // commands returns all commands.
 func (a *app) commands() []*cobra.Command {
+	// Commands with the same receiver share a session: its printer, its input and its connection.
 	s := a.session
 	read, write := &readCommands{s}, &writeCommands{s}
 	cluster, ranges, authorities := &clusterCommands{s}, &rangeCommands{s}, &authorityCommands{session: s}
 	rights := &accessCommands{s}
+	// The group `image` is from another package, and its benchmark from a third one; they meet here.
 	images := imagecmd.Command(s.Printer, &s.conn)
 	images.AddCommand(benchcmd.ImageCommand(s.Printer, s.in))
 	return slices.Concat(
@@ -179,9 +200,11 @@ func (a *app) commands() []*cobra.Command {
 
 // usageError turns an error of cobra into an error of usage.
 func usageError(cmd *cobra.Command, err error) error {
+	// An error of this program already has a kind and says what to do.
 	if _, ok := errors.AsType[*rhumb.Error](err); ok {
 		return err
 	}
+	// Cobra writes several lines; an error of rhumb is one line.
 	msg := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n\n", "; ")
 	msg = strings.Join(strings.Fields(msg), " ")
 	if strings.Contains(msg, "arg(s)") {
@@ -194,7 +217,9 @@ func usageError(cmd *cobra.Command, err error) error {
 // parsed flag because a command line that cannot be parsed fails too, and a
 // program that asked for documents gets its error as one.
 func formatAsked(args []string) (format string) {
+	// The last -o wins, as in the parser of flags.
 	for i, arg := range args {
+		// Arguments after -- are data, even if they look like flags.
 		if arg == "--" {
 			break
 		}

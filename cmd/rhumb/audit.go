@@ -20,10 +20,14 @@ import (
 
 // auditFilter selects entries of `rhumb audit ls`.
 type auditFilter struct {
-	kinds                   []string
+	// kinds selects entries of any of these kinds.
+	kinds []string
+	// caller, action and outcome are compared without regard to case.
 	caller, action, outcome string
-	since                   time.Duration
-	last                    int
+	// since is the greatest age of an entry.
+	since time.Duration
+	// last keeps the newest entries only, after all other fields have selected.
+	last int
 }
 
 // auditCommand returns the group of commands for audit logs. None of them collects the logs of all
@@ -78,13 +82,19 @@ each node records what was done through it. Check the log with rhumb audit verif
 
 // auditDoc is the document of `rhumb audit verify`.
 type auditDoc struct {
-	Dir        string         `json:"dir"`
-	Files      int            `json:"files"`
-	Entries    uint64         `json:"entries"`
-	First      uint64         `json:"first"`
-	Head       string         `json:"head"`
-	Unfinished bool           `json:"unfinished"`
-	Faults     []output.Fault `json:"faults"`
+	// Dir is the folder that was read, which may be below the one on the command line.
+	Dir string `json:"dir"`
+	// Files and Entries count what was read, up to the first break.
+	Files   int    `json:"files"`
+	Entries uint64 `json:"entries"`
+	// First is the sequence number of the oldest entry that exists. It grows when old files are removed.
+	First uint64 `json:"first"`
+	// Head is the newest entry as SEQ:HASH, which `--head` accepts the next time.
+	Head string `json:"head"`
+	// Unfinished is set if the last line of the log is incomplete.
+	Unfinished bool `json:"unfinished"`
+	// Faults has at most one element: nothing after the first break can be judged.
+	Faults []output.Fault `json:"faults"`
 }
 
 // auditDir returns the directory of a log. People name the directory of the node, too.
@@ -96,6 +106,8 @@ func auditDir(dir string) string {
 	return dir
 }
 
+// verifyAudit checks the log in dir and prints the report. A break is reported as an error of kind Corrupt, after the
+// report. With a head that is not empty, the log must contain that entry.
 func verifyAudit(s *session, dir, head string) error {
 	dir = auditDir(dir)
 	// Parsed before the log is read, which may take seconds.
@@ -107,12 +119,14 @@ func verifyAudit(s *session, dir, head string) error {
 		}
 	}
 	r, err := audit.Verify(dir, want)
+	// Other errors, such as a missing folder, say nothing about the log, so there is no report.
 	broken, isBreak := errors.AsType[*audit.BreakError](err)
 	if err != nil && !isBreak {
 		return err
 	}
 	doc := auditDoc{Dir: dir, Files: r.Files, Entries: r.Entries, First: r.First, Head: r.Head.String(), Unfinished: r.Unfinished, Faults: []output.Fault{}}
 	if isBreak {
+		// The first break is the only one: the hashes of all later entries build on it.
 		doc.Faults = append(doc.Faults, output.Fault{File: broken.File, Offset: broken.Offset, What: rhumb.Message(broken.Err)})
 	}
 	if err := s.Print(doc, func(t table.Writer) {
@@ -141,13 +155,16 @@ func verifyAudit(s *session, dir, head string) error {
 // listAudit prints the entries that a filter selects. Entries before a break are printed before the
 // error.
 func listAudit(s *session, dir string, f auditFilter) error {
+	// Not nil, so that -o json prints [] if no entry is selected.
 	docs := []audit.Entry{}
 	var failed error
 	for e, err := range audit.All(auditDir(dir)) {
+		// There is no log at all, so an empty list would be misleading.
 		if rhumb.KindOf(err) == rhumb.NotFound {
 			return err
 		}
 		if err != nil {
+			// What was read before the break is valid and is printed below.
 			failed = err
 			break
 		}
@@ -175,6 +192,7 @@ func (f *auditFilter) selects(e *audit.Entry, now time.Time) bool {
 	// An empty part of the filter selects everything.
 	return (len(f.kinds) == 0 || slices.Contains(f.kinds, e.Kind)) &&
 		(f.since == 0 || now.Sub(e.Time) <= f.since) &&
+		// An empty part of the filter is replaced by the value of the entry, so that it is always equal.
 		strings.EqualFold(cmp.Or(f.caller, e.Caller), e.Caller) &&
 		strings.EqualFold(cmp.Or(f.action, e.Action), e.Action) &&
 		strings.EqualFold(cmp.Or(f.outcome, e.Outcome), e.Outcome)

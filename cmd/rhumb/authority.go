@@ -54,6 +54,7 @@ func (ac *authorityCommands) authorityCommand() *cobra.Command {
 // It needs no network, so an authority can be made on a machine that never has one, and its
 // certificates carried to the nodes as files.
 func (ac *authorityCommands) makeAuthority(cluster string, advertise []string, trust string) error {
+	// An ID that is given belongs to a cluster that exists, so it is parsed rather than drawn.
 	var id rhumb.ClusterID
 	var err error
 	// The authority chooses the ID of the cluster, because certificates contain it before the
@@ -67,6 +68,7 @@ func (ac *authorityCommands) makeAuthority(cluster string, advertise []string, t
 	if err != nil {
 		return err
 	}
+	// Tokens contain the addresses, so the authority must have at least one.
 	if len(addresses) == 0 {
 		host, err := os.Hostname()
 		if err != nil || host == "" {
@@ -78,6 +80,7 @@ func (ac *authorityCommands) makeAuthority(cluster string, advertise []string, t
 		ac.Notef("nodes will look for the authority at %s; --advertise sets another address", addresses[0])
 	}
 	var others []*x509.Certificate
+	// Certificates of the old authority remain valid until nodes have certificates of the new one.
 	if trust != "" {
 		if cluster == "" {
 			return rhumb.E("rhumb.init", rhumb.InvalidArgument, "--trust goes with the --cluster whose authority is lost; a new cluster has no other authority")
@@ -90,6 +93,7 @@ func (ac *authorityCommands) makeAuthority(cluster string, advertise []string, t
 	if err := authority.Create(ac.dir, id, addresses, authority.Config{Wall: wallClock, Adopt: cluster != "", Trust: others}); err != nil {
 		return err
 	}
+	// Opened only to print its key and addresses.
 	a, err := ac.open(slog.LevelWarn)
 	if err != nil {
 		return err
@@ -99,6 +103,7 @@ func (ac *authorityCommands) makeAuthority(cluster string, advertise []string, t
 	if err != nil {
 		return err
 	}
+	// The key in the directory signs certificates of nodes, so it deserves more care than a node's own.
 	ac.Notef("keep %s on a machine that runs no node, and keep a copy: whoever has it can speak for every node", ac.dir)
 	doc := map[string]any{"cluster_id": sum.Cluster, "authority": ac.dir, "key": sum.Keys[0], "addresses": sum.Addresses}
 	return ac.Print(doc, func(t table.Writer) {
@@ -111,6 +116,8 @@ func (ac *authorityCommands) makeAuthority(cluster string, advertise []string, t
 
 // authorityAddresses adds the default port to addresses without one.
 func authorityAddresses(hosts []string) (out []string, err error) {
+	// SplitHostPort fails for an address without a port, which is the common case. Brackets around an IPv6 address are
+	// removed, because JoinHostPort adds them.
 	for _, h := range hosts {
 		if _, _, err := net.SplitHostPort(h); err != nil {
 			h = net.JoinHostPort(strings.Trim(h, "[]"), strconv.Itoa(authority.PortDefault))
@@ -160,6 +167,7 @@ func (ac *authorityCommands) serve(ctx context.Context, listen string, level slo
 		return rhumb.Ef("rhumb.authority", rhumb.Unavailable, "cannot listen on %s: %v; check whether another process uses the address", listen, err)
 	}
 	ac.Notef("rhumb: authority of cluster %s listens on %s", a.Cluster(), l.Addr())
+	// SIGHUP makes the server read the keys again.
 	defer onHangup(server.Reload)()
 	return server.Serve(ctx, l)
 }
@@ -209,6 +217,7 @@ type issuedDoc struct {
 // one a week.
 func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) error {
 	docs := []issuedDoc{}
+	// Summaries hold every certificate of the ledger; most have expired after a year.
 	for _, c := range sum.Certificates {
 		if all || c.Expires.After(sum.Now) {
 			docs = append(docs, issuedDoc{c.Serial, c.Role, c.Name, c.Issued, c.Expires, c.Authority, c.Why, c.Revoked})
@@ -218,10 +227,12 @@ func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) erro
 		"cluster_id": sum.Cluster, "addresses": sum.Addresses, "keys": sum.Keys, "key_expires": sum.KeyExpires, "records": sum.Records, "gaps": sum.Gaps,
 		"certificates": docs,
 	}
+	// The first 16 digits of a hash are enough to tell keys apart, and --retire accepts a beginning.
 	title := "cluster " + sum.Cluster + ", key " + sum.Keys[0][:16]
 	for _, old := range sum.Keys[1:] {
 		title += ", old key " + old[:16]
 	}
+	// Gaps are worth the title: the ledger may lack certificates that are in use.
 	if sum.Gaps > 0 {
 		title += "; the ledger has lost records " + strconv.Itoa(sum.Gaps) + " times"
 	}
@@ -232,6 +243,7 @@ func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) erro
 			if d.Revoked {
 				why += ", revoked"
 			}
+			// Eight digits of the hash of the authority keep the row narrow.
 			t.AppendRow(table.Row{d.Serial, d.Role, d.Name, stamp(d.Issued), stamp(d.Expires), d.Authority[:min(8, len(d.Authority))], why})
 		}
 	})
@@ -271,6 +283,7 @@ who still has one of the old key. Then retire the old key with --retire.`,
 				return err
 			}
 			return ac.Print(doc, func(t table.Writer) {
+				// The document has exactly one entry: "retired" or "key".
 				for name, value := range doc {
 					t.AppendRow(table.Row{name, value})
 				}
@@ -310,6 +323,7 @@ func (ac *authorityCommands) issueFlags(c *cobra.Command, out *string, life *tim
 // issue makes a certificate and writes its files.
 func (ac *authorityCommands) issue(o authority.Order, out string) error {
 	const op rhumb.Op = "rhumb.cert"
+	// The files are named after the role, so that a folder can hold an operator's and a node's.
 	base := filepath.Join(out, o.Role.String())
 	// The package takes zero for the default, which is not what somebody wants who writes it.
 	if o.Life < time.Minute {
@@ -352,6 +366,7 @@ expires: rhumb cert revoke makes the cluster refuse it at once. Run both if a ke
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			// Exactly one of them.
+			// Neither of them would revoke nothing, and with both it would be open which one counts.
 			if (len(args) == 1) == (node != "") {
 				return rhumb.E("rhumb.authority", rhumb.InvalidArgument, "name a serial number or --node, not both")
 			}
@@ -386,6 +401,7 @@ func (ac *authorityCommands) advertiseCommand() *cobra.Command {
 		Example: "  rhumb authority advertise ca.example.com 192.0.2.7:7605 --authority ./authority",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
+			// Nothing is sent from here: a running server hands the addresses out.
 			a, err := ac.open(slog.LevelWarn)
 			if err != nil {
 				return err
@@ -411,10 +427,12 @@ tokens work at once.`,
 		Example: "  rhumb authority repair --authority ./authority",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			// Repair opens the directory itself, because it works without the key, which Open needs.
 			aside, err := authority.Repair(ac.dir, authority.Config{Logger: newLogger(ac.Err, slog.LevelWarn), Wall: wallClock})
 			if err != nil {
 				return err
 			}
+			// Running the command on a sound ledger must not void any token.
 			if aside == "" {
 				ac.Notef("the ledger is not damaged")
 				return nil

@@ -16,29 +16,43 @@ import (
 
 // batchLine is one mutation of a batch file.
 type batchLine struct {
-	Op      string          `json:"op"`
-	Table   string          `json:"table"`
-	Name    string          `json:"name"`
-	Fields  json.RawMessage `json:"fields"`
-	Text    *string         `json:"text"`
-	Bytes   string          `json:"bytes"`
-	If      string          `json:"if"`
-	Version string          `json:"version"`
-	By      []string        `json:"by"`
+	// Op is put, patch, delete or insert.
+	Op string `json:"op"`
+	// Table is the name of a table; the line does not know its ID.
+	Table string `json:"table"`
+	// Name is empty for an insert only, because the server chooses the name then.
+	Name string `json:"name"`
+	// Fields, Text and Bytes are three ways to write the value. A line has at most one of them.
+	Fields json.RawMessage `json:"fields"`
+	// Text is a pointer because the empty text is a value, too.
+	Text *string `json:"text"`
+	// Bytes has the form 0x and hexadecimal digits.
+	Bytes string `json:"bytes"`
+	// If names a condition. Version and By are its arguments.
+	If      string   `json:"if"`
+	Version string   `json:"version"`
+	By      []string `json:"by"`
 }
 
 // batchDoc is the outcome of a batch.
+// Mutations is the number of lines with a write.
 type batchDoc struct {
-	Mutations int        `json:"mutations"`
-	Applied   bool       `json:"applied"`
-	Version   string     `json:"version,omitempty"`
-	Existed   []bool     `json:"existed"`
-	Names     []string   `json:"names,omitempty"`
-	Home      string     `json:"home"`
-	Region    string     `json:"region"`
-	Receipt   receiptDoc `json:"receipt"`
+	// Applied is false if a condition did not hold. None of the writes was applied then.
+	Mutations int  `json:"mutations"`
+	Applied   bool `json:"applied"`
+	// Version is empty if the batch was not applied.
+	Version string `json:"version,omitempty"`
+	// Existed reports for each mutation whether its record was there before.
+	Existed []bool `json:"existed"`
+	// Names holds the names that the server chose for inserts.
+	Names []string `json:"names,omitempty"`
+	// Home is the range that holds all records of the batch, and Region the name of its region.
+	Home    string     `json:"home"`
+	Region  string     `json:"region"`
+	Receipt receiptDoc `json:"receipt"`
 }
 
+// batchCommand returns `rhumb batch`.
 func (wc *writeCommands) batchCommand() *cobra.Command {
 	var place placeFlags
 	c := &cobra.Command{
@@ -61,8 +75,11 @@ byte. The batch goes to the home of its first write.
 	return wc.connected(c)
 }
 
+// opBatch is the operation of errors about the lines of a batch file.
 const opBatch rhumb.Op = "rhumb.batch"
 
+// runBatch reads the batch from a file, or from standard input for "-", and applies it in one request. Lines are parsed
+// before a connection is opened; tables can be looked up only with one.
 func (wc *writeCommands) runBatch(ctx context.Context, file string, place placeFlags) error {
 	text, err := wc.readFile(file, 2*rhumb.BatchSizeMax) // JSON takes more bytes than the encoded batch
 	if err != nil {
@@ -85,11 +102,14 @@ func (wc *writeCommands) runBatch(ctx context.Context, file string, place placeF
 	})
 }
 
+// printBatch prints the outcome of a batch of a number of mutations. A batch whose condition does not hold is an outcome and
+// not an error.
 func (wc *writeCommands) printBatch(n names, mutations int, out client.BatchResult) error {
 	doc := batchDoc{
 		Mutations: mutations, Applied: out.Applied, Existed: out.Existed, Home: out.Receipt.Range.String(),
 		Region: n.nameOf(out.Receipt.Range.Region), Receipt: n.describeReceipt(out.Receipt),
 	}
+	// A batch that was not applied has no version.
 	if !out.Version.IsZero() {
 		doc.Version = out.Version.String()
 	}
@@ -108,6 +128,7 @@ func parseBatch(text []byte) (lines []batchLine, err error) {
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
+		// Empty lines count, so that the number in an error is the one that an editor shows.
 		var l batchLine
 		if err := decodeStrict(line, &l); err != nil {
 			return nil, rhumb.Ef(opBatch, rhumb.InvalidArgument, "line %d: %v", i+1, err)
@@ -150,6 +171,7 @@ func (l batchLine) mutation(table rhumb.TableID) (m rhumb.Mutation, err error) {
 		return m, rhumb.Ef(opBatch, rhumb.InvalidArgument, `"op" is %q; want put, patch, delete or insert`, l.Op)
 	}
 	if l.Name != "" {
+		// Names that are not printable are written as 0x and hexadecimal digits, like those that commands print.
 		if m.Name, err = rhumb.ParseName(l.Name); err != nil {
 			return m, err
 		}
@@ -160,6 +182,7 @@ func (l batchLine) mutation(table rhumb.TableID) (m rhumb.Mutation, err error) {
 	if m.Value, err = l.value(); err != nil {
 		return m, err
 	}
+	// Validate rejects combinations, such as an insert with a name or a delete with a value.
 	return m, m.Validate()
 }
 
@@ -167,6 +190,7 @@ func (l batchLine) mutation(table rhumb.TableID) (m rhumb.Mutation, err error) {
 func (l batchLine) value() ([]byte, error) {
 	switch {
 	case l.Fields != nil && l.Text == nil && l.Bytes == "":
+		// An empty object is a record without fields, which differs from no value.
 		record, err := parseFieldsJSON(l.Fields)
 		if err != nil {
 			return nil, err
@@ -175,6 +199,7 @@ func (l batchLine) value() ([]byte, error) {
 	case l.Fields == nil && l.Text != nil && l.Bytes == "":
 		return rhumb.EncodeOpaque(nil, []byte(*l.Text)), nil
 	case l.Fields == nil && l.Text == nil && l.Bytes != "":
+		// The parser of fields knows the form 0x, so bytes here are written like fields of this type.
 		v, err := rhumb.ParseField(rhumb.FieldBytes, l.Bytes)
 		if err != nil {
 			return nil, err
@@ -183,12 +208,14 @@ func (l batchLine) value() ([]byte, error) {
 	case l.Fields != nil || l.Text != nil || l.Bytes != "":
 		return nil, rhumb.E(opBatch, rhumb.InvalidArgument, `the line has more than one of "fields", "text" and "bytes"`)
 	}
+	// A delete needs no value; for other writes, Validate reports that it is missing.
 	return nil, nil
 }
 
 // condition returns the condition of a line. Members that belong to another condition are ignored,
 // but members without "if" are an error: the write would apply unconditionally.
 func (l batchLine) condition() (rhumb.Condition, error) {
+	// The same rules as for the flags of single writes, so that they are written down once.
 	f := conditionFlags{version: l.Version, newer: l.By}
 	switch l.If {
 	case "":
@@ -207,6 +234,7 @@ func (l batchLine) condition() (rhumb.Condition, error) {
 		return rhumb.Condition{}, rhumb.Ef(opBatch, rhumb.InvalidArgument, `"if" is %q; want absent, present, version or newer`, l.If)
 	}
 	cond, err := f.condition()
+	// A condition whose argument is empty would be Always, and would overwrite what it should protect.
 	if err == nil && l.If != "" && cond.Kind == rhumb.Always {
 		err = rhumb.Ef(opBatch, rhumb.InvalidArgument, `"if": %q needs "version", or "by" with the fields to compare`, l.If)
 	}

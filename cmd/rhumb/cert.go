@@ -21,6 +21,7 @@ const certSizeMax = 1 << 20
 func (i inputs) readCertificates(name string) ([]*x509.Certificate, error) {
 	text, err := i.readFile(name, certSizeMax)
 	if err != nil {
+		// PEM may hold several certificates, for example those of all authorities in ca.crt.
 		return nil, err
 	}
 	certs, err := identity.ParseCertificates(text)
@@ -33,6 +34,7 @@ func (i inputs) readCertificates(name string) ([]*x509.Certificate, error) {
 // certCommand returns the group of commands for certificates: those for files, and those that ask a
 // cluster.
 func (ac *authorityCommands) certCommand(online ...*cobra.Command) *cobra.Command {
+	// The commands online come from trustCommands, which need a connection and no directory.
 	return commandGroup("cert", "Make, show, list and revoke certificates", append([]*cobra.Command{ac.certCreateCommand(), ac.certShowCommand()}, online...)...)
 }
 
@@ -55,6 +57,7 @@ With --csr, the key stays where the certificate request was made.`,
 				return err
 			}
 			o := authority.Order{Role: role, Name: args[1], Life: life, Hosts: hosts}
+			// Without --csr, Issue creates the key, and issue writes it to a file.
 			if csr != "" {
 				text, err := ac.readFile(csr, certSizeMax)
 				if err != nil {
@@ -80,17 +83,20 @@ type certificateDoc struct {
 	// whose Role is "ca".
 	URI     string `json:"uri,omitempty"`
 	Cluster string `json:"cluster_id,omitempty"`
-	Role    string `json:"role"`
-	Name    string `json:"name"`
+	// Role and Name are parts of URI, so that programs need not parse it.
+	Role string `json:"role"`
+	Name string `json:"name"`
 	// Serial identifies the certificate in the list of revoked ones.
-	Serial    string    `json:"serial"`
+	Serial string `json:"serial"`
+	// NotBefore is some time before the certificate was issued.
 	NotBefore time.Time `json:"not_before"`
 	NotAfter  time.Time `json:"not_after"`
 	// Key is the kind of the public key.
 	Key string `json:"key"`
 	// Authority is the hash of the key of an authority, by which commands name it.
 	Authority string `json:"authority,omitempty"`
-	Issuer    string `json:"issuer"`
+	// Issuer is the distinguished name of the authority that signed the certificate.
+	Issuer string `json:"issuer"`
 	// Hosts are names and addresses for other software.
 	Hosts []string `json:"hosts,omitempty"`
 	// Files are the files that the command wrote.
@@ -112,6 +118,7 @@ func (ac *authorityCommands) certShowCommand() *cobra.Command {
 			}
 			var docs []certificateDoc
 			var sections []func(table.Writer)
+			// A file such as ca.crt has several; each gets a table of its own.
 			for _, c := range certs {
 				doc := describeCertificate(c)
 				docs = append(docs, doc)
@@ -131,6 +138,7 @@ func describeCertificate(c *x509.Certificate) certificateDoc {
 		Serial: identity.SerialOf(c), NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(), Key: c.PublicKeyAlgorithm.String(), Issuer: c.Issuer.String(),
 	}
 	if c.IsCA {
+		// Authorities have no URI: they speak for the cluster and not for one member.
 		doc.Role, doc.Name, doc.Authority = "ca", c.Subject.String(), identity.AuthorityOf(c)
 	} else if name, err := identity.FromCertificate(c); err != nil {
 		doc.Problem = rhumb.Message(err)
@@ -141,10 +149,12 @@ func describeCertificate(c *x509.Certificate) certificateDoc {
 	for _, ip := range c.IPAddresses {
 		doc.Hosts = append(doc.Hosts, net.IP(ip).String())
 	}
+	// Tests replace the clock.
 	now := time.Now()
 	if wallClock != nil {
 		now = wallClock()
 	}
+	// The last problem wins: a certificate outside its lifetime cannot be used for anything.
 	switch {
 	case now.After(c.NotAfter):
 		doc.Problem = "it has expired"
@@ -156,6 +166,7 @@ func describeCertificate(c *x509.Certificate) certificateDoc {
 
 // fill fills the table of one certificate.
 func (d certificateDoc) fill(t table.Writer) {
+	// Empty fields are left out of the table. The document for programs omits them by their tags.
 	row := func(name string, value any) {
 		if value != "" {
 			t.AppendRow(table.Row{name, value})

@@ -20,6 +20,8 @@ import (
 // clusterCommands are `rhumb init`, `status`, `node` and `region`.
 type clusterCommands struct{ *session }
 
+// initCommand returns `rhumb init`. It shares the directory of the authority with the commands for authorities, because
+// --authority makes one.
 func (cc *clusterCommands) initCommand(authorities *authorityCommands) *cobra.Command {
 	var advertise []string
 	var trust string
@@ -38,9 +40,11 @@ was started a moment ago.`,
   rhumb init --addr 127.0.0.1:7600 --insecure`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// With an authority, nothing is created but files: the founder among the nodes creates the cluster later.
 			if authorities.dir != "" {
 				return authorities.makeAuthority(cc.conn.Cluster, advertise, trust)
 			}
+			// Without an authority, these flags would be ignored without notice.
 			if len(advertise) > 0 || trust != "" {
 				return rhumb.E("rhumb.init", rhumb.InvalidArgument, "--advertise and --trust are for the authority of a cluster; give --authority DIR too")
 			}
@@ -48,6 +52,7 @@ was started a moment ago.`,
 			if err != nil {
 				return err
 			}
+			// The node may still be starting, so the command asks again until --timeout.
 			id, err := awaitAnswer(cmd.Context(), cc.session, cc.conn.Timeout, func(ctx context.Context) (rhumb.ClusterID, error) { return client.Init(ctx, cfg) })
 			if err != nil {
 				return err
@@ -63,12 +68,15 @@ was started a moment ago.`,
 	return cc.connected(c)
 }
 
+// nodeCommand returns the group `rhumb node`. It lists and drains nodes itself; operationCommands add the commands that
+// start operations.
 func (cc *clusterCommands) nodeCommand() *cobra.Command {
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the nodes and their state", Args: cobra.NoArgs,
 		Example: "  rhumb node ls\n  rhumb node ls -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				// Each node is asked about itself. A node that does not answer is in the list with an error.
 				nodes := c.Status(ctx)
 				if err := deniedStatus(nodes); err != nil {
 					return err
@@ -100,6 +108,7 @@ empty disk may register with a certificate of that name.`,
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.forgetNode(cmd.Context(), args[0]) },
 	}
+	// These commands change the copies of nodes in the background and have a progress.
 	more := (&operationCommands{session: cc.session}).nodeCommands()
 	return commandGroup("node", "List, drain, decommission, replace and remove nodes", append([]*cobra.Command{cc.connected(ls), cc.connected(drain), cc.connected(forget), cc.failbackCommand()}, more...)...)
 }
@@ -121,6 +130,7 @@ func (cc *clusterCommands) forgetNode(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
+	// The metadata rejects the request unless the node is fenced.
 	return cc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		n, err := c.ForgetNode(ctx, id)
 		if err != nil {
@@ -135,6 +145,8 @@ func (cc *clusterCommands) forgetNode(ctx context.Context, node string) error {
 }
 
 // describeTroubles summarizes the problems with the copies and disks of a node in a few words.
+// The words are in a fixed order: first the whole node, then its replicas by kind, then its disks. It returns "" for a
+// healthy node.
 func (d *nodeDoc) describeTroubles() string {
 	var words []string
 	if d.Short {
@@ -160,6 +172,7 @@ func (d *nodeDoc) describeTroubles() string {
 }
 
 // addHoldings adds to nodes their copies according to the metadata.
+// A node without an entry in holdings keeps a nil Copies, and its cell stays empty.
 func addHoldings(docs []nodeDoc, holdings []client.NodeHoldings) []nodeDoc {
 	for i := range docs {
 		for _, h := range holdings {
@@ -177,15 +190,18 @@ func addHoldings(docs []nodeDoc, holdings []client.NodeHoldings) []nodeDoc {
 // holds returns the copies of a node for people, and why a node that leaves or is dead cannot be removed yet.
 func (d *nodeDoc) holds() string {
 	switch {
+	// Not known, which differs from 0.
 	case d.Copies == nil:
 		return ""
 	case d.Removed:
 		return "removed"
+	// Nothing keeps the node, so its row says what to run next.
 	case d.Stays == "" && (d.State == "decommissioning" || d.State == "fenced"):
 		return "nothing: `rhumb node rm " + d.ID + "` removes it"
 	case d.State == "decommissioning" || d.State == "fenced":
 		return strings.TrimSpace(d.Stays + " " + d.Operation)
 	}
+	// Other nodes keep their copies, so the number is all there is to say.
 	return fmt.Sprint(*d.Copies)
 }
 
@@ -202,6 +218,7 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 		}
 		t.AppendHeader(row("NODE", "NAME", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "USED", "HOLDS", "TROUBLE", "MS"))
 		for _, d := range docs {
+			// A leader is a voter too, so the stronger word is printed.
 			meta := ""
 			switch {
 			case d.Leader:
@@ -215,12 +232,14 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 }
 
 // drainNode moves the roles of a node away, or takes the node back.
+// The command succeeds only once the node has no primaries left, so a script can stop the node afterwards.
 func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool) error {
 	id, err := connect.ParseNode(node)
 	if err != nil {
 		return err
 	}
 	return cc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		// A mistyped number fails here with a hint.
 		if !slices.ContainsFunc(c.Nodes(), func(n rhumb.Node) bool { return n.ID == id }) {
 			return rhumb.Ef("rhumb.drain", rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)
 		}
@@ -240,10 +259,12 @@ func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool
 	})
 }
 
+// regionCommand returns the group `rhumb region`.
 func (cc *clusterCommands) regionCommand() *cobra.Command {
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the regions and their primaries", Args: cobra.NoArgs, Example: "  rhumb region ls\n  rhumb region ls -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// The catalog of the client suffices, so no node is asked in person.
 			return cc.conn.With(cmd.Context(), func(_ context.Context, c *client.Client) error {
 				return cc.printRegions(describeRegions(c))
 			})
@@ -258,6 +279,7 @@ declare regions before they start nodes. Repeating it is harmless; a region neve
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.addRegion(cmd.Context(), args[0], location) },
 	}
+	// Regions that are not well known need a location.
 	add.Flags().StringVar(&location, "location", "", "LAT,LON of the region")
 	flags.Default(add.Flags(), "location", "that of a well-known region")
 	return commandGroup("region", "List and create regions", cc.connected(ls), cc.connected(add))
@@ -283,6 +305,7 @@ func (cc *clusterCommands) addRegion(ctx context.Context, name, location string)
 }
 
 // printRegions prints the table of regions.
+// The cell for the round trip is empty if no node of the region was reached.
 func (cc *clusterCommands) printRegions(docs []regionDoc) error {
 	return cc.Print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"REGION", "ID", "LOCATION", "NODES", "LIVE", "RANGES", "PRIMARIES", "MS"})

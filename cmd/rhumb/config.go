@@ -16,16 +16,22 @@ import (
 	"github.com/rhumbdb/rhumb/node/memory"
 )
 
+// opSettings is the operation of errors about the configuration as a whole.
 const opSettings rhumb.Op = "rhumb.settings"
 
 // settingDoc is a setting as `config show` prints it.
 type settingDoc struct {
-	Key    string `json:"key"`
-	Value  string `json:"value"`
+	// Key is the name in the configuration file.
+	Key string `json:"key"`
+	// Value is the text of the value in effect, and the default if nothing sets it.
+	Value string `json:"value"`
+	// Origin names the source of the value: a flag, the environment, a file, a context, or "default".
 	Origin string `json:"origin"`
-	About  string `json:"about"`
+	// About is one line of help.
+	About string `json:"about"`
 }
 
+// configCommand returns the group `rhumb config`. Its commands connect to nothing.
 func (a *app) configCommand() *cobra.Command {
 	show := &cobra.Command{
 		Use: "show", Short: "Print every setting, its value and where the value is from", Args: cobra.NoArgs,
@@ -54,11 +60,14 @@ func settingFlags(root *cobra.Command) []*pflag.FlagSet {
 	return sets
 }
 
+// showConfig prints all settings and, after them, the parts of the memory that follow from them.
 func (a *app) showConfig(sets []*pflag.FlagSet) error {
+	// The selected context holds settings, too, and a broken one has to be reported here.
 	if err := a.settings.LoadContext(); err != nil {
 		return err
 	}
 	var docs []settingDoc
+	// Every known setting is listed, and not only those that a source sets.
 	for _, s := range settings.All {
 		doc := settingDoc{Key: s.Key, Value: defaultOf(sets, s.Flag()), Origin: "default", About: s.About}
 		if value, origin, ok := a.settings.Shown(s.Key); ok {
@@ -93,6 +102,7 @@ func defaultOf(sets []*pflag.FlagSet, name string) string {
 // memoryParts returns how a node that starts with these settings divides its memory.
 func (a *app) memoryParts() ([]settingDoc, error) {
 	var total flags.ByteSize
+	// The origin of all parts is the memory, because they are computed from it.
 	origin := "memory"
 	if text := a.settings.Text("memory"); text != "" {
 		if err := total.Set(text); err != nil {
@@ -103,6 +113,7 @@ func (a *app) memoryParts() ([]settingDoc, error) {
 		_, from := memory.Limit()
 		total, origin = flags.ByteSize(memory.Default(1)), "half of the "+string(from)
 	}
+	// cache_size is in MiB, and each data directory has a store with memtables of its own.
 	p, err := memory.Split(int64(total), a.settings.Int("cache_size")<<20, max(len(a.settings.List("dir")), 1))
 	if err != nil {
 		return nil, err
@@ -139,6 +150,7 @@ func (a *app) checkConfig(sets []*pflag.FlagSet, args []string) error {
 		s.File = args[0]
 	}
 	var faults []string
+	// Several faults are collected, so that one run of the command shows them all.
 	add := func(err error) {
 		if err == nil {
 			return
@@ -148,6 +160,7 @@ func (a *app) checkConfig(sets []*pflag.FlagSet, args []string) error {
 			faults = append(faults, text)
 		}
 	}
+	// If a source cannot be read, its values are unknown and nothing else can be checked.
 	err := s.Load()
 	add(err)
 	if err == nil {
@@ -155,6 +168,7 @@ func (a *app) checkConfig(sets []*pflag.FlagSet, args []string) error {
 			add(s.Apply(set))
 		}
 	}
+	// Names that no setting has are most likely misspelt, so they are faults.
 	faults = append(faults, s.Unknown()...)
 	if len(faults) > 0 {
 		return rhumb.E(opSettings, rhumb.InvalidArgument, strings.Join(faults, "; "))

@@ -20,16 +20,20 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
+// opContext is the operation of errors about contexts that the commands find themselves.
 const opContext rhumb.Op = "rhumb.context"
 
 // contextDoc is a context as commands print it.
 type contextDoc struct {
-	Name    string `json:"name"`
-	Current bool   `json:"current"`
+	// Name is the name under which the context is kept.
+	Name string `json:"name"`
+	// Current is set for the context that commands use if they name none.
+	Current bool `json:"current"`
 	contexts.Context
 }
 
 // identity describes the identity with which the context connects.
+// The user is named before the certificate.
 func (d *contextDoc) identity() string {
 	switch {
 	case d.Insecure:
@@ -45,8 +49,10 @@ func (d *contextDoc) identity() string {
 // newContext holds the arguments of `rhumb context add`.
 type newContext struct {
 	contexts.Context
+	// check connects before the context is stored, use makes it the current one, and replace allows to overwrite.
 	check, use, replace bool
-	timeout             time.Duration
+	// timeout bounds the time that check waits, including nodes that are still starting.
+	timeout time.Duration
 }
 
 // contextCommands are `rhumb context`.
@@ -67,6 +73,7 @@ func contextCommand(s *session) *cobra.Command {
 		ValidArgsFunction: completeContexts,
 		RunE:              func(_ *cobra.Command, args []string) error { return cc.show(args) },
 	}
+	// none is set by --none. The pair of an argument and this flag is checked in use.
 	var none bool
 	use := &cobra.Command{
 		Use: "use NAME", Short: "Select the context of commands that name none",
@@ -104,6 +111,7 @@ from --password-file). The file holds the names of files and never a password.`,
 			if err := cc.add(cmd.Context(), args[0], n); err != nil {
 				return err
 			}
+			// The stored context is printed, so that the user sees the absolute paths.
 			return cc.show(args)
 		},
 	}
@@ -127,6 +135,7 @@ from --password-file). The file holds the names of files and never a password.`,
 }
 
 // add checks a context, connects if that was asked for, and stores it.
+// Validation comes before the connection, and the connection before the file, so that a failure keeps the file as it was.
 func (cc *contextCommands) add(ctx context.Context, name string, n newContext) error {
 	if err := contexts.CheckName(name); err != nil {
 		return err
@@ -143,6 +152,7 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 		}
 		*path = abs
 	}
+	// Validate looks at the combination of the fields only; try reads the files.
 	if err := n.Validate(); err != nil {
 		return err
 	}
@@ -150,6 +160,7 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 		return err
 	}
 	return cc.update(func(f *contexts.File) error {
+		// Checked under the lock of the file, because two commands may add the same name at once.
 		if _, exists := f.Contexts[name]; exists && !n.replace {
 			return rhumb.Ef(opContext, rhumb.AlreadyExists, "there is a context %s already; add --replace, or choose another name", name)
 		}
@@ -165,6 +176,7 @@ func (cc *contextCommands) add(ctx context.Context, name string, n newContext) e
 //
 // Without --check it reads files only, because a context may be made before its cluster exists.
 func (n *newContext) try(ctx context.Context, s *session, name string) error {
+	// The flags of a connection are filled from the context, so that both are checked by the same code.
 	conn := connect.Flags{Target: target.Target{
 		Addrs: n.Addr, CA: n.CA, Cert: n.Cert, Key: n.Key, User: n.User, PasswordFile: n.PasswordFile, Cluster: n.Cluster,
 		From: n.From, Insecure: n.Insecure, Timeout: n.timeout,
@@ -184,6 +196,7 @@ func (n *newContext) try(ctx context.Context, s *session, name string) error {
 		return err
 	}
 	defer c.Close()
+	// People add a context to see whether it works, so the answer is worth a line on standard error.
 	s.Notef("context %s: cluster %s answers, with %s in %s", name, c.Cluster(),
 		output.Counted(len(c.Nodes()), "node", "nodes"), output.Counted(len(c.Regions()), "region", "regions"))
 	return nil
@@ -205,6 +218,7 @@ func (cc *contextCommands) list() error {
 	}
 	return cc.Print(docs, func(t table.Writer) {
 		t.AppendHeader(table.Row{"CURRENT", "NAME", "ADDR", "IDENTITY", "CLUSTER", "FROM"})
+		// The current context is marked rather than put first, so that the order of names is stable.
 		for _, d := range docs {
 			mark := ""
 			if d.Current {
@@ -225,6 +239,7 @@ func (cc *contextCommands) show(args []string) error {
 	if len(args) > 0 {
 		name = args[0]
 	}
+	// The demo has no entry in the file; its addresses come and go with its process.
 	if name == "" || name == contexts.Demo {
 		return rhumb.E(opContext, rhumb.NotFound, "no context of the file is the current one; `rhumb context ls` lists the contexts, `rhumb context use NAME` selects one")
 	}
@@ -233,6 +248,7 @@ func (cc *contextCommands) show(args []string) error {
 		return err
 	}
 	doc := contextDoc{name, name == file.Current, c}
+	// Rows without a value are left out, because most contexts use one of several identities.
 	return cc.Print(doc, func(t table.Writer) {
 		for _, row := range [][2]string{
 			{"context", name},
@@ -265,6 +281,7 @@ func (cc *contextCommands) use(args []string, none bool) error {
 	if !none {
 		name = args[0]
 	}
+	// The name is looked up under the lock, so that no command selects a context that another one removes.
 	err := cc.update(func(f *contexts.File) error {
 		if name != "" && name != contexts.Demo {
 			if _, err := f.Find(name); err != nil {
@@ -288,6 +305,7 @@ func (cc *contextCommands) remove(name string) error {
 		if _, err := f.Find(name); err != nil {
 			return err
 		}
+		// The files of certificates and passwords that the context names stay: other contexts may use them.
 		delete(f.Contexts, name)
 		if wasCurrent = f.Current == name; wasCurrent {
 			f.Current = ""
@@ -323,8 +341,11 @@ func (cc *contextCommands) update(change func(*contexts.File) error) error {
 }
 
 // completeContexts completes the name of a context.
+// It offers the names in the file and "demo", filtered by what is typed so far. It never offers files, since an argument is
+// a name here.
 func completeContexts(_ *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	path, err := contexts.Path()
+	// Completion has no place for an error: the shell shows nothing instead.
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/rhumbdb/rhumb/node/publish"
 )
 
+// demoCommand returns `rhumb demo`. Its configuration is filled by the flags; demo.Run starts the processes and returns when
+// they have ended.
 func demoCommand(s *session) *cobra.Command {
 	var cfg demo.Config
 	var noRestart, noBanner bool
@@ -40,10 +42,12 @@ This is a demonstration, not a benchmark.`,
 			}
 			// The demo starts this same binary as its nodes, so that they never differ in version.
 			cfg.Binary, cfg.Program, cfg.Out, cfg.Err = binary, os.Args[0], s.Out, s.Err
+			// For programs, the format of the demo is one JSON line for each second, whatever -o says in detail.
 			if s.ForPrograms() {
 				cfg.JSON, cfg.Out = true, s.Lines()
 			}
 			cfg.Terminal = output.IsTerminal(s.Out)
+			// It bounds all nodes together.
 			cfg.MemoryBytes = int64(memory)
 			cfg.Restart, cfg.Banner = !noRestart, !noBanner
 			noteContext(s)
@@ -76,6 +80,7 @@ This is a demonstration, not a benchmark.`,
 // are about another cluster, nor the other way round.
 func noteContext(s *session) {
 	name := os.Getenv("RHUMB_CONTEXT")
+	// The variable wins over the file, as it does for every command.
 	if name == "" {
 		path, err := contexts.Path()
 		if err != nil {

@@ -32,20 +32,28 @@ import (
 
 // doctorDoc is the document of `rhumb doctor`.
 type doctorDoc struct {
-	Wrong    int              `json:"wrong"`
-	Warnings int              `json:"warnings"`
+	// Wrong and Warnings count the findings of these levels.
+	Wrong    int `json:"wrong"`
+	Warnings int `json:"warnings"`
+	// Findings are all findings, also those that found nothing wrong.
 	Findings []doctor.Finding `json:"findings"`
 }
 
 // doctorFlags describe the node that this machine runs or will run.
 type doctorFlags struct {
-	dirs, join                                   []string
-	memory                                       flags.ByteSize
-	imageDir                                     string
-	imageMiB                                     int64
-	hugePages, local                             bool
+	// dirs are the data directories, and join the nodes to reach. Both may be empty.
+	dirs, join []string
+	// memory is in bytes; 0 means the default of the node.
+	memory flags.ByteSize
+	// imageDir is the folder for images, and imageMiB their maximum size in MiB.
+	imageDir string
+	imageMiB int64
+	// local skips everything that needs the network.
+	hugePages, local bool
+	// The addresses are those of `rhumb start`, where they have the same names except for listen.
 	listen, heartbeatAddr, gossipAddr, adminAddr string
-	authority                                    string
+	// authority is HOST[:PORT]; empty means that no authority is looked at.
+	authority string
 }
 
 // doctorCommand returns `rhumb doctor`. It has the flags of a connection and those flags of `rhumb
@@ -74,6 +82,7 @@ if something is wrong; warnings do not count.`,
 }
 
 // register adds the flags of the node.
+// The defaults in the help are those of the node, so that both cannot differ.
 func (f *doctorFlags) register(fl *pflag.FlagSet) {
 	var defaults node.Config
 	defaults.SetDefaults()
@@ -103,12 +112,14 @@ func (f *doctorFlags) register(fl *pflag.FlagSet) {
 // people.
 func examine(ctx context.Context, s *session, f doctorFlags) error {
 	facts := f.gather(ctx, s)
+	// Judge sees nothing but the facts, so its rules can be tested without a machine.
 	findings := doctor.Judge(facts)
 	doc := doctorDoc{doctor.Count(findings, doctor.Wrong), doctor.Count(findings, doctor.Warning), findings}
 	err := s.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"RESULT", "AREA", "CHECK", "FOUND"})
 		for _, d := range doc.Findings {
 			level := string(d.Level)
+			// Only what is wrong is in capitals, so that it is found in a long list.
 			if d.Level == doctor.Wrong {
 				level = "WRONG"
 			}
@@ -118,6 +129,7 @@ func examine(ctx context.Context, s *session, f doctorFlags) error {
 			}
 		}
 	})
+	// The findings are printed in full before the error, which sets the exit code.
 	if err == nil && doc.Wrong > 0 {
 		err = rhumb.Ef("rhumb.doctor", rhumb.Other, "%s wrong, %s", output.Counted(doc.Wrong, "thing is", "things are"),
 			output.Counted(doc.Warnings, "warning", "warnings"))
@@ -127,6 +139,7 @@ func examine(ctx context.Context, s *session, f doctorFlags) error {
 
 // gather collects the facts about the machine and, unless --local is set, about the cluster.
 func (f *doctorFlags) gather(ctx context.Context, s *session) *doctor.Facts {
+	// The flag is in MiB, and 0 is its default.
 	budget := cmp.Or(f.imageMiB<<20, snapshot.BudgetDefault)
 	facts := &doctor.Facts{
 		Now: time.Now(), Version: describeVersion().Version, Clock: probe.ClockState(),
@@ -134,6 +147,7 @@ func (f *doctorFlags) gather(ctx context.Context, s *session) *doctor.Facts {
 	}
 	for _, dir := range f.dirs {
 		facts.Disks = append(facts.Disks, probe.Disk(dir))
+		// A directory without an identity is that of a node that has not enrolled, which is not wrong.
 		if files, ok := identityIn(dir); ok {
 			facts.Identities = append(facts.Identities, probe.Identity("node in "+dir, files, identity.RoleNode))
 		}
@@ -141,10 +155,12 @@ func (f *doctorFlags) gather(ctx context.Context, s *session) *doctor.Facts {
 	if s.conn.CA != "" {
 		facts.Identities = append(facts.Identities, probe.Identity("this command", identity.Files{Cert: s.conn.Cert, Key: s.conn.Key, CA: s.conn.CA}))
 	}
+	// These need the network, and each one adds facts only if it has something to ask.
 	if !f.local {
 		f.gatherCluster(ctx, s, facts)
 		f.gatherPeers(ctx, s, facts)
 		f.gatherAuthority(ctx, s, facts)
+		// All ports are dialled together: a firewall that drops packets costs the full timeout for each of them.
 		probe.Dial(ctx, facts.Reaches)
 	}
 	// Last, because a ping of the ports on this machine names the nodes that use them, and the node
@@ -165,10 +181,12 @@ func identityIn(dir string) (identity.Files, bool) {
 // gatherBinds tries the ports of the node. A port that is in use is free for the node that runs
 // there.
 func (f *doctorFlags) gatherBinds(ctx context.Context, s *session, facts *doctor.Facts) {
+	// The defaults are those of the node, filled in here for the flags that were left out.
 	var defaults node.Config
 	defaults.SetDefaults()
 	listen := cmp.Or(f.listen, defaults.Addr)
 	gossip := cmp.Or(f.gossipAddr, defaults.GossipAddr)
+	// Gossip needs its port for TCP and for UDP.
 	facts.Binds = []doctor.Bind{
 		probe.Bind("clients", "tcp", listen),
 		probe.Bind("heartbeats", "tcp", cmp.Or(f.heartbeatAddr, defaults.HeartbeatAddr)),
@@ -176,6 +194,7 @@ func (f *doctorFlags) gatherBinds(ctx context.Context, s *session, facts *doctor
 		probe.Bind("gossip", "udp", gossip),
 		probe.Bind("admin", "tcp", cmp.Or(f.adminAddr, defaults.AdminAddr)),
 	}
+	// If the port of clients is free, the node does not run, and nobody can be asked.
 	if !facts.Binds[0].InUse {
 		return
 	}
@@ -187,6 +206,7 @@ func (f *doctorFlags) gatherBinds(ctx context.Context, s *session, facts *doctor
 		here.Insecure = true
 	}
 	for _, pong := range pingNodes(ctx, here) {
+		// One process owns all these ports, so the answer on the first one names the owner of the others.
 		if pong.Err == nil {
 			for i := range facts.Binds {
 				facts.Binds[i].Node = nameOfPong(pong)
@@ -226,6 +246,7 @@ func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doct
 		}
 	}
 	err := s.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		// Facts about the members come from each of them, and their addresses from the metadata.
 		statuses := c.Status(ctx)
 		regions := regionNames(c)
 		report := upgrade.Judge(statuses)
@@ -235,6 +256,7 @@ func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doct
 			facts.Reaches = append(facts.Reaches, portsOf(st.Node.ID.String(), regions.nameOf(st.Node.Region), st.Node.Addr, st.Node.HeartbeatAddr, st.Node.AdminAddr)...)
 		}
 		facts.Identities = append(facts.Identities, certificatesInUse(ctx, c)...)
+		// A ping goes to every node, and not only to those with which the command connected.
 		conn := s.conn
 		conn.Addrs = nil
 		for _, st := range statuses {
@@ -251,6 +273,7 @@ func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doct
 		return err
 	})
 	if err != nil {
+		// The error is a fact among others: the checks of the machine are still worth printing.
 		facts.ClusterErr = rhumb.Message(err)
 	}
 }
@@ -264,6 +287,7 @@ func certificatesInUse(ctx context.Context, c *client.Client) (ids []doctor.Iden
 		return nil
 	}
 	for _, cert := range list.Certificates {
+		// Only certificates of nodes are facts about the cluster, and those that were rejected are not in use.
 		if cert.Role != identity.RoleNode.String() || cert.Revoked || cert.Distrusted {
 			continue
 		}
@@ -278,7 +302,9 @@ func certificatesInUse(ctx context.Context, c *client.Client) (ids []doctor.Iden
 // describeMember returns the answer of a node about itself, in the form of the
 // facts, which know nothing of clients.
 func describeMember(st client.NodeStatus, region string) doctor.Member {
+	// Only nodes that are fenced by the metadata count as Fenced; one that merely does not answer has an Err.
 	m := doctor.Member{ID: st.Node.ID.String(), Region: region, Version: st.Node.Build().Program, Fenced: st.Node.State == rhumb.NodeFenced, Err: st.Err}
+	// A reason is required, so that the finding never ends in an empty sentence.
 	if st.Err == "" && !st.Ready {
 		m.NotReady = cmp.Or(st.Reason, "no reason was given")
 	}
@@ -295,6 +321,7 @@ func describeMember(st client.NodeStatus, region string) doctor.Member {
 // been compared with others, so it says nothing.
 func offsetsOf(pongs []client.Pong) (offsets []doctor.Offset) {
 	for _, p := range pongs {
+		// A failed ping has no time to compare.
 		if p.Err == nil && p.Node != rhumb.NoNode {
 			offsets = append(offsets, doctor.Offset{Of: p.Node.String() + " at " + p.Addr, Ahead: p.Ahead, Uncertainty: p.Uncertainty})
 		}
@@ -314,6 +341,7 @@ func portsOf(id, region, addr, heartbeatAddr, adminAddr string) []doctor.Reach {
 	host, first := splitPort(addr)
 	_, second := splitPort(heartbeatAddr)
 	_, fourth := splitPort(adminAddr)
+	// Nodes that chose other ports for each use are not probed for gossip, rather than at a wrong port.
 	if second == first+1 && fourth == first+3 {
 		gossip := net.JoinHostPort(host, strconv.Itoa(first+2))
 		for _, network := range []string{"tcp", "udp"} {
@@ -338,9 +366,11 @@ func (f *doctorFlags) gatherPeers(ctx context.Context, s *session, facts *doctor
 		addr := withPort(peer, node.DefaultPort)
 		host, port := splitPort(addr)
 		at := func(n int) string { return net.JoinHostPort(host, strconv.Itoa(port+n)) }
+		// Members that the cluster itself named are there already, with their real ports.
 		known := slices.ContainsFunc(facts.Reaches, func(r doctor.Reach) bool { return r.Addr == addr })
 		if !known {
 			facts.Reaches = append(facts.Reaches, portsOf("a node", host, addr, at(1), at(3))...)
+			// A copy, so that the flags of the command still name the cluster.
 			conn := s.conn
 			conn.Addrs = []string{addr}
 			facts.Offsets = append(facts.Offsets, offsetsOf(pingNodes(ctx, conn))...)
@@ -353,6 +383,7 @@ func withPort(addr string, port int) string {
 	if _, _, err := net.SplitHostPort(addr); err == nil {
 		return addr
 	}
+	// Brackets around an IPv6 address are removed, because JoinHostPort adds them.
 	return net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(port))
 }
 
@@ -367,6 +398,7 @@ func (f *doctorFlags) gatherAuthority(ctx context.Context, s *session, facts *do
 	}
 	addr := withPort(f.authority, authorityPort)
 	facts.Reaches = append(facts.Reaches, doctor.Reach{Node: "the authority", Region: "the authority", Use: "enrolment", Network: "tcp", Addr: addr})
+	// An authority that cannot be reached is reported by the probe of its port, so the error is dropped.
 	if offset, err := probe.AuthorityClock(ctx, addr, s.conn.CA); err == nil {
 		facts.Offsets = append(facts.Offsets, offset)
 	}

@@ -20,38 +20,52 @@ import (
 type receiptDoc struct {
 	// Region is the name of the region that answered, or its number if the client does not know the
 	// name.
-	Region   string  `json:"region"`
-	Node     string  `json:"node"`
-	Range    string  `json:"range"`
-	Epoch    uint64  `json:"epoch"`
-	AgeMs    float64 `json:"age_ms"`
-	Hops     int     `json:"hops"`
-	Searched int     `json:"searched"`
+	Region string `json:"region"`
+	// Node and Range are empty if no single one answered.
+	Node  string `json:"node"`
+	Range string `json:"range"`
+	// Epoch is that of the range when it answered.
+	Epoch uint64 `json:"epoch"`
+	// AgeMs bounds the staleness of the answer, in milliseconds. It is 0 for a strong read.
+	AgeMs float64 `json:"age_ms"`
+	// Hops counts the nodes that handled the request: 1 means that the first one served it.
+	Hops int `json:"hops"`
+	// Searched counts the regions other than the caller's that were asked for the home of the record.
+	Searched int `json:"searched"`
 	// Unasked names the dead regions, which may hold the record too.
-	Unasked   []string `json:"unasked,omitempty"`
-	Timestamp string   `json:"timestamp,omitempty"`
+	Unasked []string `json:"unasked,omitempty"`
+	// Timestamp is the cluster time of the answer.
+	Timestamp string `json:"timestamp,omitempty"`
 }
 
 // recordDoc is a record as get and scan print it.
 type recordDoc struct {
-	Table   string `json:"table"`
-	Name    string `json:"name"`
-	Home    string `json:"home"`
-	Region  string `json:"region"`
+	// Table and Name are the key of the record.
+	Table string `json:"table"`
+	Name  string `json:"name"`
+	// Home is the range that holds the record, and Region the name of its region.
+	Home   string `json:"home"`
+	Region string `json:"region"`
+	// Version changes with each write, and `--if-version` accepts it.
 	Version string `json:"version"`
 	output.Value
+	// Receipt is set by get. A scan has many records and many receipts.
 	Receipt *receiptDoc `json:"receipt,omitempty"`
 }
 
 // writeDoc is the outcome of a write.
 type writeDoc struct {
-	Table   string     `json:"table"`
-	Name    string     `json:"name"`
-	Home    string     `json:"home"`
-	Region  string     `json:"region"`
-	Applied bool       `json:"applied"`
-	Existed bool       `json:"existed"`
-	Version string     `json:"version,omitempty"`
+	Table  string `json:"table"`
+	Name   string `json:"name"`
+	Home   string `json:"home"`
+	Region string `json:"region"`
+	// Applied is false if the condition of the write did not hold.
+	Applied bool `json:"applied"`
+	// Existed reports whether the record was there before.
+	Existed bool `json:"existed"`
+	// Version is that of the record after the write, if the write was applied.
+	Version string `json:"version,omitempty"`
+	// Key is set for names that the server chose, in the form of `rhumb key explain`.
 	Key     string     `json:"key,omitempty"`
 	Receipt receiptDoc `json:"receipt"`
 }
@@ -79,6 +93,7 @@ func (n names) nameOf(id rhumb.RegionID) string {
 	return id.String()
 }
 
+// describeReceipt returns the document of a receipt, with names in place of numbers where they are known.
 func (n names) describeReceipt(r rhumb.Receipt) receiptDoc {
 	doc := receiptDoc{
 		Region: n.nameOf(r.Region), Node: nodeName(r.Node), Range: rangeName(r.Range), Epoch: uint64(r.Epoch),
@@ -87,12 +102,14 @@ func (n names) describeReceipt(r rhumb.Receipt) receiptDoc {
 	for _, id := range r.Unasked {
 		doc.Unasked = append(doc.Unasked, n.nameOf(id))
 	}
+	// A zero timestamp means that the node sent none.
 	if r.Timestamp != 0 {
 		doc.Timestamp = r.Timestamp.String()
 	}
 	return doc
 }
 
+// describeRecord returns the document of a record of a table. The error is that of a value that cannot be decoded.
 func (n names) describeRecord(table string, it rhumb.Item) (recordDoc, error) {
 	value, err := output.DescribeValue(it.Value)
 	return recordDoc{
@@ -101,11 +118,13 @@ func (n names) describeRecord(table string, it rhumb.Item) (recordDoc, error) {
 	}, err
 }
 
+// describeWrite returns the document of a write to a table.
 func (n names) describeWrite(table string, r client.Result) writeDoc {
 	doc := writeDoc{
 		Table: table, Name: rhumb.NameString(r.Key.Name), Home: rangeName(r.Key.Home), Region: n.nameOf(r.Key.Home.Region),
 		Applied: r.Applied, Existed: r.Existed, Receipt: n.describeReceipt(r.Receipt),
 	}
+	// A write that was not applied has no version.
 	if !r.Version.IsZero() {
 		doc.Version = r.Version.String()
 	}
@@ -114,38 +133,49 @@ func (n names) describeWrite(table string, r client.Result) writeDoc {
 
 // regionDoc is a region of the cluster.
 type regionDoc struct {
-	ID          uint32        `json:"id"`
-	Name        string        `json:"name"`
-	Location    inspect.Place `json:"location"`
-	Nodes       int           `json:"nodes"`
-	NodesLive   int           `json:"nodes_live"`
-	Ranges      int           `json:"ranges"`
-	Primaries   int           `json:"primaries"`
-	RoundTripMs *float64      `json:"round_trip_ms,omitempty"`
+	ID       uint32        `json:"id"`
+	Name     string        `json:"name"`
+	Location inspect.Place `json:"location"`
+	// Nodes counts all nodes of the region, and NodesLive those that serve.
+	Nodes     int `json:"nodes"`
+	NodesLive int `json:"nodes_live"`
+	// Ranges counts the ranges whose home is the region, and Primaries the primaries on its nodes.
+	Ranges    int `json:"ranges"`
+	Primaries int `json:"primaries"`
+	// RoundTripMs is nil if no node of the region answered.
+	RoundTripMs *float64 `json:"round_trip_ms,omitempty"`
 }
 
 // nodeDoc is a node of the cluster and its report about itself.
 type nodeDoc struct {
-	ID            string   `json:"id"`
-	Name          string   `json:"name,omitempty"`
-	Region        string   `json:"region"`
-	Zone          string   `json:"zone"`
-	State         string   `json:"state"`
-	Ready         bool     `json:"ready"`
-	Reason        string   `json:"reason,omitempty"`
-	Addr          string   `json:"addr"`
-	HeartbeatAddr string   `json:"heartbeat_addr"`
-	AdminAddr     string   `json:"admin_addr"`
-	Voter         bool     `json:"voter"`
-	Leader        bool     `json:"metadata_leader"`
-	Ranges        int      `json:"ranges"`
-	Primaries     int      `json:"primaries"`
-	Revision      uint64   `json:"revision"`
-	Boot          uint64   `json:"boot"`
-	Version       string   `json:"version,omitempty"`
-	UptimeSeconds float64  `json:"uptime_seconds"`
-	RoundTripMs   float64  `json:"round_trip_ms"`
-	Suspected     []string `json:"suspected,omitempty"`
+	ID string `json:"id"`
+	// Name is empty on a cluster without certificates.
+	Name   string `json:"name,omitempty"`
+	Region string `json:"region"`
+	Zone   string `json:"zone"`
+	// State is the state in the metadata, and Ready what the node says about itself.
+	State string `json:"state"`
+	Ready bool   `json:"ready"`
+	// Reason says why a node is not ready.
+	Reason        string `json:"reason,omitempty"`
+	Addr          string `json:"addr"`
+	HeartbeatAddr string `json:"heartbeat_addr"`
+	AdminAddr     string `json:"admin_addr"`
+	// Voter and Leader are roles in the group of the metadata.
+	Voter     bool `json:"voter"`
+	Leader    bool `json:"metadata_leader"`
+	Ranges    int  `json:"ranges"`
+	Primaries int  `json:"primaries"`
+	// Revision is that of the metadata that the node has applied. It shows how far the node lags.
+	Revision uint64 `json:"revision"`
+	// Boot is the number of the node's present life.
+	Boot          uint64  `json:"boot"`
+	Version       string  `json:"version,omitempty"`
+	UptimeSeconds float64 `json:"uptime_seconds"`
+	// RoundTripMs is the time from this command to the node and back, in milliseconds.
+	RoundTripMs float64 `json:"round_trip_ms"`
+	// Suspected lists the nodes that this node suspects.
+	Suspected []string `json:"suspected,omitempty"`
 	// Short is true if the disk had lost acknowledged data when the present life of the node began.
 	Short bool `json:"short,omitempty"`
 	// Metadata is the state of the node's replica of the metadata, omitted while it is healthy.
@@ -183,7 +213,8 @@ type storeDoc struct {
 	UsedBytes uint64 `json:"used_bytes"`
 	FreeBytes uint64 `json:"free_bytes"`
 	Ranges    int    `json:"ranges"`
-	Refuses   string `json:"refuses,omitempty"`
+	// Refuses says why the store accepts no writes. It is empty while it does.
+	Refuses string `json:"refuses,omitempty"`
 	// Damages lists the damage that the store has found. DamagedRanges counts the ranges that it
 	// affects.
 	Damages       []client.StoreDamage `json:"damages,omitempty"`
@@ -195,17 +226,20 @@ type rangeDoc struct {
 	ID string `json:"id"`
 	// Last is the last slot of the range, and Slots the number of its slots. Reserved reports that the range is about to be
 	// split off from the one before it, to which its slots still belong.
-	Last      uint32   `json:"last_slot"`
-	Slots     uint32   `json:"slots"`
-	Reserved  bool     `json:"reserved,omitempty"`
-	Region    string   `json:"region"`
-	Class     string   `json:"class"`
-	Epoch     uint64   `json:"epoch"`
-	Version   uint64   `json:"version"`
-	Primary   string   `json:"primary"`
-	Preferred string   `json:"preferred"`
-	InSync    []string `json:"in_sync"`
-	Replicas  []string `json:"replicas"`
+	Last     uint32 `json:"last_slot"`
+	Slots    uint32 `json:"slots"`
+	Reserved bool   `json:"reserved,omitempty"`
+	Region   string `json:"region"`
+	Class    string `json:"class"`
+	// Epoch is the fencing number. Version grows with every change of the record.
+	Epoch   uint64 `json:"epoch"`
+	Version uint64 `json:"version"`
+	Primary string `json:"primary"`
+	// Preferred is the node that should be primary while it is healthy and in sync.
+	Preferred string `json:"preferred"`
+	// InSync and Replicas are never nil. Replicas that are not in InSync are learners.
+	InSync   []string `json:"in_sync"`
+	Replicas []string `json:"replicas"`
 	// Quarantined lists the replicas with damaged data.
 	Quarantined []string `json:"quarantined,omitempty"`
 	// Prepared is the node to which the primary is to hand the range over.
@@ -217,12 +251,16 @@ type rangeDoc struct {
 // recoveryDoc is a loss that an operator accepted: the copy from which the range continued, and the
 // state that the copies reported then.
 type recoveryDoc struct {
-	Epoch   uint64   `json:"epoch"`
-	Node    string   `json:"node"`
-	Gone    []string `json:"gone,omitempty"`
-	End     uint64   `json:"end"`
-	EndTime string   `json:"end_time,omitempty"`
-	Known   uint64   `json:"known_committed"`
+	// Epoch began with the recovery, and Node held the copy from which the range continued.
+	Epoch uint64 `json:"epoch"`
+	Node  string `json:"node"`
+	// Gone lists the nodes whose copies were given up.
+	Gone []string `json:"gone,omitempty"`
+	// End is the position at which that copy ended, and EndTime the time there, if it is known.
+	End     uint64 `json:"end"`
+	EndTime string `json:"end_time,omitempty"`
+	// Known is the greatest position that any copy knew as committed. If it is above End, acknowledged writes were lost.
+	Known uint64 `json:"known_committed"`
 }
 
 // describeRecovery returns nil if no loss was accepted.
@@ -242,22 +280,26 @@ func describeRecovery(r *rhumb.Recovery) *recoveryDoc {
 
 // tableDoc is a table and its settings.
 type tableDoc struct {
-	ID            uint32   `json:"id"`
-	Name          string   `json:"name"`
-	Class         string   `json:"class"`
-	Colocate      string   `json:"colocate,omitempty"`
-	LocationField string   `json:"location_field"`
-	HistorySecs   float64  `json:"history_seconds"`
-	Snapshot      string   `json:"snapshot,omitempty"`
-	Mode          string   `json:"mode"`
-	Replicas      int      `json:"replicas"`
-	MinInSync     int      `json:"min_in_sync"`
-	Survival      string   `json:"survival"`
-	Regions       []string `json:"regions,omitempty"`
-	HashSlots     int      `json:"hash_slots"`
-	Buckets       int      `json:"buckets"` // slots over which names are hashed; 0 in tables of cluster version 1
-	ShardSize     int64    `json:"shard_size_bytes"`
-	Ranges        int      `json:"ranges"`
+	ID    uint32 `json:"id"`
+	Name  string `json:"name"`
+	Class string `json:"class"`
+	// Colocate is one character, up to which names are hashed. It is empty if names are hashed whole.
+	Colocate      string `json:"colocate,omitempty"`
+	LocationField string `json:"location_field"`
+	// HistorySecs is how long old versions are kept, in seconds.
+	HistorySecs float64 `json:"history_seconds"`
+	Snapshot    string  `json:"snapshot,omitempty"`
+	// Mode, Replicas, MinInSync, Survival, Regions and HashSlots are those of the class of the table.
+	Mode      string   `json:"mode"`
+	Replicas  int      `json:"replicas"`
+	MinInSync int      `json:"min_in_sync"`
+	Survival  string   `json:"survival"`
+	Regions   []string `json:"regions,omitempty"`
+	HashSlots int      `json:"hash_slots"`
+	Buckets   int      `json:"buckets"` // slots over which names are hashed; 0 in tables of cluster version 1
+	ShardSize int64    `json:"shard_size_bytes"`
+	// Ranges counts the ranges of the class, which its tables share.
+	Ranges int `json:"ranges"`
 }
 
 // describeTable returns the document of a table.
@@ -273,11 +315,13 @@ func describeTable(t client.TableStatus) tableDoc {
 	return doc
 }
 
+// describeRange returns the document of a range, with the names of nodes and regions.
 func (n names) describeRange(r *rhumb.Range) rangeDoc {
 	doc := rangeDoc{
 		ID: r.ID.String(), Last: uint32(r.LastSlot()), Slots: uint32(r.LastSlot()-r.ID.Slot) + 1, Reserved: r.Birth != 0, Region: n.nameOf(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
 		Primary: nodeName(r.Primary), Preferred: nodeName(r.Preferred), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
 	}
+	// An empty list is omitted, because a range without damage is the normal case.
 	if len(r.Quarantined) > 0 {
 		doc.Quarantined = nodeNames(r.Quarantined)
 	}

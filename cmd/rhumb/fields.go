@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
 
+// opFields is the operation of errors about fields that users wrote.
 const opFields rhumb.Op = "rhumb.fields"
 
 // parseAssignments parses FIELD=VALUE and FIELD:TYPE=VALUE. Without a type, the location field of
@@ -33,6 +34,7 @@ func parseAssignments(args []string, locationField string) (rhumb.Record, error)
 		}
 		v, err := parseValue(name, typ, typed, text, locationField)
 		if err != nil {
+			// The error of the value knows neither the name nor the argument, so the name is added.
 			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s: %s", name, exit.Describe(err).Message)
 		}
 		fields = append(fields, rhumb.Field{Name: name, Value: v})
@@ -42,6 +44,7 @@ func parseAssignments(args []string, locationField string) (rhumb.Record, error)
 
 // cutType cuts NAME:TYPE at its last colon. A name with colons is possible if its type follows.
 func cutType(s string) (name, typ string, typed bool) {
+	// The last colon, because the types have none.
 	if i := strings.LastIndexByte(s, ':'); i >= 0 {
 		return s[:i], s[i+1:], true
 	}
@@ -52,6 +55,7 @@ func cutType(s string) (name, typ string, typed bool) {
 // 007 or NaN stays text.
 func parseValue(name, typ string, typed bool, text, locationField string) (rhumb.FieldValue, error) {
 	switch {
+	// A field of type null has no value, so its text is ignored.
 	case typ == rhumb.FieldNull.String():
 		return rhumb.FieldValue{}, nil
 	case typed:
@@ -60,6 +64,7 @@ func parseValue(name, typ string, typed bool, text, locationField string) (rhumb
 			return rhumb.FieldValue{}, err
 		}
 		return rhumb.ParseField(kind, text)
+	// Four numbers are a box and two are a point.
 	case name == locationField && strings.Count(text, ",") == 3:
 		return rhumb.ParseField(rhumb.FieldBox, text)
 	case name == locationField:
@@ -75,6 +80,7 @@ func parseValue(name, typ string, typed bool, text, locationField string) (rhumb
 // numberOrText parses text that is valid JSON: a number if it is one, and an int64 if it has
 // neither fraction nor exponent.
 func numberOrText(text string) rhumb.FieldValue {
+	// An int64 comes first, so that large integers keep all their digits.
 	if v, err := rhumb.ParseField(rhumb.FieldInt64, text); err == nil {
 		return v
 	}
@@ -94,6 +100,7 @@ func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 	}
 	var fields []rhumb.Field
 	for key, raw := range members {
+		// The suffix :TYPE of a key is needed only where JSON has no type of its own.
 		name, typ, typed := cutType(key)
 		v, err := parseJSONValue(raw, typ, typed)
 		if err != nil {
@@ -107,6 +114,7 @@ func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 // parseJSONValue parses one field. raw is valid JSON, so its first byte determines the type.
 func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldValue, error) {
 	text := string(raw)
+	// Text in quotes is decoded first, so that escapes in it are gone before its type is applied.
 	if raw[0] == '"' {
 		if err := json.Unmarshal(raw, &text); err != nil {
 			return rhumb.FieldValue{}, err
@@ -116,6 +124,7 @@ func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldVal
 		}
 	}
 	switch {
+	// The text of a JSON string may be null, too; the first byte tells them apart.
 	case text == "null" && raw[0] == 'n':
 		return rhumb.FieldValue{}, nil
 	case typed && raw[0] == '{':
@@ -126,6 +135,7 @@ func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldVal
 		return rhumb.BoolField(raw[0] == 't'), nil
 	case raw[0] == '{':
 		return parseJSONPlace(raw)
+	// Values are scalars, points and boxes; the format of records has no lists.
 	case raw[0] == '[':
 		return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, "a field cannot hold a list; store it as text")
 	}
@@ -140,6 +150,7 @@ func parseJSONTyped(raw json.RawMessage, typ string) (rhumb.FieldValue, error) {
 		v, err := rhumb.ParseField(rhumb.FieldBytes, *text.Bytes)
 		return rhumb.StringField(v.Text()), err
 	}
+	// An object under another type must be a place of exactly this type.
 	v, err := parseJSONPlace(raw)
 	if err == nil && v.Kind().String() != typ {
 		err = rhumb.Ef(opFields, rhumb.InvalidArgument, "the value is a %s", v.Kind())
@@ -149,6 +160,7 @@ func parseJSONTyped(raw json.RawMessage, typ string) (rhumb.FieldValue, error) {
 
 // parseJSONPlace parses a point or a box.
 func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
+	// Pointers tell a missing coordinate from one that is 0.
 	var point struct{ Lat, Lon *float64 }
 	if err := decodeStrict(raw, &point); err == nil && point.Lat != nil && point.Lon != nil {
 		v := rhumb.PointField(rhumb.Point{Lat: *point.Lat, Lon: *point.Lon})
@@ -157,6 +169,7 @@ func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
 	var box struct{ Min, Max *inspect.Place }
 	if err := decodeStrict(raw, &box); err == nil && box.Min != nil && box.Max != nil {
 		v := rhumb.BoxField(rhumb.Box{Min: rhumb.Point(*box.Min), Max: rhumb.Point(*box.Max)})
+		// Validate rejects coordinates that are out of bounds.
 		return v, v.Validate()
 	}
 	return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, `an object has to be a point, {"lat","lon"}, or a box, {"min":{…},"max":{…}}`)
@@ -170,6 +183,7 @@ func decodeStrict(text []byte, into any) error {
 	if err := dec.Decode(into); err != nil {
 		return err
 	}
+	// A second document on the same line is most likely a missing line break.
 	if _, err := dec.Token(); err != io.EOF {
 		return rhumb.E(opFields, rhumb.InvalidArgument, "there is text after the JSON document")
 	}
@@ -179,9 +193,11 @@ func decodeStrict(text []byte, into any) error {
 // valueFlags select the value that a put, insert or patch writes, if it is not FIELD=VALUE
 // arguments.
 type valueFlags struct {
+	// json, text and file are the texts of the flags of the same names.
 	json, text, file string
 }
 
+// register adds the flags to a command. Without opaque, only --json is there: a patch changes fields and needs a record.
 func (f *valueFlags) register(c *cobra.Command, opaque bool) {
 	c.Flags().StringVar(&f.json, "json", "", `fields as a JSON object; "-" reads it from standard input`)
 	if opaque {
@@ -198,9 +214,11 @@ func (f valueFlags) encode(in inputs, assignments []string, locationField string
 			given++
 		}
 	}
+	// Neither of them is an error too: a put without a value is most likely an accident.
 	if given != 1 {
 		return nil, rhumb.E(opFields, rhumb.InvalidArgument, "write the value in exactly one way: FIELD=VALUE …, --json, --text or --file")
 	}
+	// Opaque values keep their bytes and have no fields.
 	switch {
 	case f.text != "":
 		return rhumb.EncodeOpaque(nil, []byte(f.text)), nil
@@ -215,11 +233,13 @@ func (f valueFlags) encode(in inputs, assignments []string, locationField string
 	return rhumb.EncodeRecord(nil, record), nil
 }
 
+// parseRecord returns the record of --json or, without that flag, of the assignments.
 func (f valueFlags) parseRecord(in inputs, assignments []string, locationField string) (rhumb.Record, error) {
 	if f.json == "" {
 		return parseAssignments(assignments, locationField)
 	}
 	text := []byte(f.json)
+	// The flag holds the fields themselves unless it is "-".
 	if f.json == "-" {
 		var err error
 		if text, err = in.readFile("-", rhumb.BatchSizeMax); err != nil {

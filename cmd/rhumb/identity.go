@@ -18,7 +18,9 @@ import (
 // the node ask the authority at once.
 func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (keep func() (stop func()), err error) {
 	const op rhumb.Op = "rhumb.start"
+	// The functions of a node without renewal do nothing, so that its caller need not ask.
 	nothing := func() func() { return func() {} }
+	// Any other path than the default one means that the operator names the files.
 	own := cfg.Identity != node.DefaultIdentity(cfg.Dirs[0])
 	switch {
 	case strings.HasPrefix(tokenFile, token.Prefix):
@@ -45,6 +47,7 @@ func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (ke
 	if err != nil {
 		return nil, err
 	}
+	// The token of the founder made this node the one that creates the cluster.
 	cfg.Founder = state.Founder
 	cfg.Collectors = append(cfg.Collectors, keeper.Collectors()...)
 	return func() func() {
@@ -53,6 +56,7 @@ func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (ke
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		var work sync.WaitGroup
 		work.Go(func() { keeper.Run(ctx) })
+		// SIGHUP renews at once, for example after a rotation.
 		stop := onHangup(keeper.CheckNow)
 		return func() {
 			stop()
