@@ -179,7 +179,7 @@ func (h *handoverRun) findKeys(ctx context.Context) error {
 			return err
 		}
 		home := res.Key.Home
-		// A range has the slots from its ID to Last; 0 stands for the one slot alone.
+		// A range has the slots from its ID to Last. Last is 0 if it has one slot.
 		for _, r := range ranges {
 			if r.ID.Region != home.Region || home.Slot < r.ID.Slot || home.Slot > max(r.ID.Slot, r.Last) {
 				continue
@@ -297,7 +297,7 @@ func (h *handoverRun) measureTrips(ctx context.Context) {
 func (h *handoverRun) handOver(ctx context.Context) (*HandoverReport, error) {
 	out := &HandoverReport{}
 	var pauses, calm []time.Duration
-	// The number that the nodes counted must agree with what the client saw: an election would move the range, too.
+	// The number that the nodes counted must be the one that the client saw: an election would move the range, too.
 	counted := h.cfg.Cluster.Sum(ctx, "rhumb_host_handovers_total")
 	// Calm times and handovers take turns, so that a slow minute of the machine counts for both.
 	for i := range h.cfg.Handovers {

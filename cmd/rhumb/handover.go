@@ -107,6 +107,9 @@ func awaitRange(ctx context.Context, c *client.Client, id rhumb.RangeID, f func(
 	}
 }
 
+// A failed handover is reported and not repeated: the planner does so itself after a minute if the setting allows it, and
+// an operator who repeats the command at once would stop the writes of the range again.
+
 // failbackDoc is the result of `node failback`.
 type failbackDoc struct {
 	Node string `json:"node"`

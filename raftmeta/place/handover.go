@@ -181,7 +181,9 @@ func (p *Planner) takeOver(now time.Duration, s *catalog.State, r *rhumb.Range, 
 	return []catalog.Command{catalog.PrepareHandover{Range: r.ID, Version: version, Target: to}}
 }
 
-// isSplitting reports whether a range is being split, or reserved for a split. Metadata prepares no handover of it.
+// isSplitting reports whether a range is being split, or reserved for a split. Metadata prepares no handover of it, and no
+// split of a range whose handover is prepared. A split takes two commits of the range, so a later round of the planner finds
+// it complete.
 func isSplitting(s *catalog.State, r *rhumb.Range) bool {
 	_, splits := s.ReservedIn(r)
 	return splits || r.Birth != 0
