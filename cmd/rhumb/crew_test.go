@@ -103,11 +103,16 @@ func (k *crew) kill(n *crewNode) {
 	await(k.t, "the node to be gone", settleWait, func() bool { return gone(n.PID) })
 }
 
-// gone reports whether a process has ended, reaped or not.
+// gone reports whether a process has ended, reaped or not, and released its files. The first thread of a killed process may be a
+// zombie while others still hold its locks.
 func gone(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return true
+	}
+	threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	_, after, _ := strings.Cut(string(text), ") ")
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || strings.HasPrefix(after, "Z")
+	return strings.HasPrefix(after, "Z") && len(threads) <= 1
 }
 
 // start restarts a node on its directory.

@@ -25,7 +25,11 @@ func testSnapshot(t *testing.T, layout *demo.Layout) {
 		var images []imagecmd.ImageDoc
 		okJSON(t, &images, "snapshot", "ls")
 		for _, d := range images {
-			if d.Publisher != "alive" || d.Cluster != layout.ClusterID {
+			// The nodes of an earlier test may be ending.
+			if d.Cluster != layout.ClusterID {
+				continue
+			}
+			if d.Publisher != "alive" {
 				t.Fatalf("%+v", d)
 			}
 			if _, _, code := runIn(t.Context(), "", "snapshot", "get", d.Node, "airports", "ZRH"); code == exit.OK {
