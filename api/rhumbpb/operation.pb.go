@@ -1818,244 +1818,6 @@ func (x *BlockedRange) GetWhy() string {
 	return ""
 }
 
-// PlanFailoverRequest names what fails: a node, or a region, or a zone of a region.
-type PlanFailoverRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
-	Region        uint32                 `protobuf:"varint,2,opt,name=region,proto3" json:"region,omitempty"`
-	Zone          string                 `protobuf:"bytes,3,opt,name=zone,proto3" json:"zone,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PlanFailoverRequest) Reset() {
-	*x = PlanFailoverRequest{}
-	mi := &file_api_operation_proto_msgTypes[31]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PlanFailoverRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PlanFailoverRequest) ProtoMessage() {}
-
-func (x *PlanFailoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[31]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PlanFailoverRequest.ProtoReflect.Descriptor instead.
-func (*PlanFailoverRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{31}
-}
-
-func (x *PlanFailoverRequest) GetNode() uint32 {
-	if x != nil {
-		return x.Node
-	}
-	return 0
-}
-
-func (x *PlanFailoverRequest) GetRegion() uint32 {
-	if x != nil {
-		return x.Region
-	}
-	return 0
-}
-
-func (x *PlanFailoverRequest) GetZone() string {
-	if x != nil {
-		return x.Zone
-	}
-	return ""
-}
-
-type PlanFailoverResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The revision of the catalog from which the plan was made.
-	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	// The live nodes that fail.
-	Nodes []uint32 `protobuf:"varint,2,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
-	// Whether the metadata leader is one of them, and whether enough voters are left to elect another one.
-	LeaderFails    bool `protobuf:"varint,3,opt,name=leader_fails,json=leaderFails,proto3" json:"leader_fails,omitempty"`
-	MetadataServes bool `protobuf:"varint,4,opt,name=metadata_serves,json=metadataServes,proto3" json:"metadata_serves,omitempty"`
-	// The ranges with a copy on one of the nodes.
-	Ranges        []*PlannedRange `protobuf:"bytes,5,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PlanFailoverResponse) Reset() {
-	*x = PlanFailoverResponse{}
-	mi := &file_api_operation_proto_msgTypes[32]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PlanFailoverResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PlanFailoverResponse) ProtoMessage() {}
-
-func (x *PlanFailoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[32]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PlanFailoverResponse.ProtoReflect.Descriptor instead.
-func (*PlanFailoverResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{32}
-}
-
-func (x *PlanFailoverResponse) GetRevision() uint64 {
-	if x != nil {
-		return x.Revision
-	}
-	return 0
-}
-
-func (x *PlanFailoverResponse) GetNodes() []uint32 {
-	if x != nil {
-		return x.Nodes
-	}
-	return nil
-}
-
-func (x *PlanFailoverResponse) GetLeaderFails() bool {
-	if x != nil {
-		return x.LeaderFails
-	}
-	return false
-}
-
-func (x *PlanFailoverResponse) GetMetadataServes() bool {
-	if x != nil {
-		return x.MetadataServes
-	}
-	return false
-}
-
-func (x *PlanFailoverResponse) GetRanges() []*PlannedRange {
-	if x != nil {
-		return x.Ranges
-	}
-	return nil
-}
-
-type PlannedRange struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Range   *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
-	Primary uint32                 `protobuf:"varint,2,opt,name=primary,proto3" json:"primary,omitempty"`
-	// Who takes over; the present primary if it lives, 0 if nobody does.
-	Heir uint32 `protobuf:"varint,3,opt,name=heir,proto3" json:"heir,omitempty"`
-	// The bound of the pause of writes; 0 if the range is not served.
-	PauseUs uint64 `protobuf:"varint,4,opt,name=pause_us,json=pauseUs,proto3" json:"pause_us,omitempty"`
-	// The in-sync set afterwards.
-	InSync []uint32 `protobuf:"varint,5,rep,packed,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
-	// Who is to be primary in the end: the nearest live node to the failed one with, or without, a copy now. 0 if nobody is.
-	Second uint32 `protobuf:"varint,6,opt,name=second,proto3" json:"second,omitempty"`
-	// Why the range is not served; empty if it is.
-	Unserved      string `protobuf:"bytes,7,opt,name=unserved,proto3" json:"unserved,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PlannedRange) Reset() {
-	*x = PlannedRange{}
-	mi := &file_api_operation_proto_msgTypes[33]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PlannedRange) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PlannedRange) ProtoMessage() {}
-
-func (x *PlannedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[33]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PlannedRange.ProtoReflect.Descriptor instead.
-func (*PlannedRange) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{33}
-}
-
-func (x *PlannedRange) GetRange() *RangeID {
-	if x != nil {
-		return x.Range
-	}
-	return nil
-}
-
-func (x *PlannedRange) GetPrimary() uint32 {
-	if x != nil {
-		return x.Primary
-	}
-	return 0
-}
-
-func (x *PlannedRange) GetHeir() uint32 {
-	if x != nil {
-		return x.Heir
-	}
-	return 0
-}
-
-func (x *PlannedRange) GetPauseUs() uint64 {
-	if x != nil {
-		return x.PauseUs
-	}
-	return 0
-}
-
-func (x *PlannedRange) GetInSync() []uint32 {
-	if x != nil {
-		return x.InSync
-	}
-	return nil
-}
-
-func (x *PlannedRange) GetSecond() uint32 {
-	if x != nil {
-		return x.Second
-	}
-	return 0
-}
-
-func (x *PlannedRange) GetUnserved() string {
-	if x != nil {
-		return x.Unserved
-	}
-	return ""
-}
-
 var File_api_operation_proto protoreflect.FileDescriptor
 
 const file_api_operation_proto_rawDesc = "" +
@@ -2181,25 +1943,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\ablocked\x18\x02 \x03(\v2\x16.rhumb.v1.BlockedRangeR\ablocked\"I\n" +
 	"\fBlockedRange\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why\"U\n" +
-	"\x13PlanFailoverRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\rR\x04node\x12\x16\n" +
-	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
-	"\x04zone\x18\x03 \x01(\tR\x04zone\"\xc4\x01\n" +
-	"\x14PlanFailoverResponse\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x14\n" +
-	"\x05nodes\x18\x02 \x03(\rR\x05nodes\x12!\n" +
-	"\fleader_fails\x18\x03 \x01(\bR\vleaderFails\x12'\n" +
-	"\x0fmetadata_serves\x18\x04 \x01(\bR\x0emetadataServes\x12.\n" +
-	"\x06ranges\x18\x05 \x03(\v2\x16.rhumb.v1.PlannedRangeR\x06ranges\"\xcd\x01\n" +
-	"\fPlannedRange\x12'\n" +
-	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x18\n" +
-	"\aprimary\x18\x02 \x01(\rR\aprimary\x12\x12\n" +
-	"\x04heir\x18\x03 \x01(\rR\x04heir\x12\x19\n" +
-	"\bpause_us\x18\x04 \x01(\x04R\apauseUs\x12\x17\n" +
-	"\ain_sync\x18\x05 \x03(\rR\x06inSync\x12\x16\n" +
-	"\x06second\x18\x06 \x01(\rR\x06second\x12\x1a\n" +
-	"\bunserved\x18\a \x01(\tR\bunserved2\x98\b\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why2\xc9\a\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
@@ -2215,8 +1959,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\n" +
 	"SplitRange\x12\x1b.rhumb.v1.SplitRangeRequest\x1a\x1c.rhumb.v1.SplitRangeResponse\x12P\n" +
 	"\rHandOverRange\x12\x1e.rhumb.v1.HandOverRangeRequest\x1a\x1f.rhumb.v1.HandOverRangeResponse\x12A\n" +
-	"\bFailBack\x12\x19.rhumb.v1.FailBackRequest\x1a\x1a.rhumb.v1.FailBackResponse\x12M\n" +
-	"\fPlanFailover\x12\x1d.rhumb.v1.PlanFailoverRequest\x1a\x1e.rhumb.v1.PlanFailoverResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\bFailBack\x12\x19.rhumb.v1.FailBackRequest\x1a\x1a.rhumb.v1.FailBackResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_operation_proto_rawDescOnce sync.Once
@@ -2230,7 +1973,7 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_api_operation_proto_goTypes = []any{
 	(*SplitRangeRequest)(nil),        // 0: rhumb.v1.SplitRangeRequest
 	(*SplitRangeResponse)(nil),       // 1: rhumb.v1.SplitRangeResponse
@@ -2263,67 +2006,60 @@ var file_api_operation_proto_goTypes = []any{
 	(*FailBackRequest)(nil),          // 28: rhumb.v1.FailBackRequest
 	(*FailBackResponse)(nil),         // 29: rhumb.v1.FailBackResponse
 	(*BlockedRange)(nil),             // 30: rhumb.v1.BlockedRange
-	(*PlanFailoverRequest)(nil),      // 31: rhumb.v1.PlanFailoverRequest
-	(*PlanFailoverResponse)(nil),     // 32: rhumb.v1.PlanFailoverResponse
-	(*PlannedRange)(nil),             // 33: rhumb.v1.PlannedRange
-	(*RangeID)(nil),                  // 34: rhumb.v1.RangeID
-	(*Range)(nil),                    // 35: rhumb.v1.Range
-	(*Node)(nil),                     // 36: rhumb.v1.Node
+	(*RangeID)(nil),                  // 31: rhumb.v1.RangeID
+	(*Range)(nil),                    // 32: rhumb.v1.Range
+	(*Node)(nil),                     // 33: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	34, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
-	35, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
-	34, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	31, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
+	32, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
+	31, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
 	3,  // 3: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
 	2,  // 4: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	34, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	31, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
 	2,  // 6: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
 	2,  // 7: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
 	12, // 8: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
 	13, // 9: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
-	34, // 10: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	31, // 10: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
 	16, // 11: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	34, // 12: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
-	36, // 13: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	31, // 12: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
+	33, // 13: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
 	23, // 14: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	34, // 15: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	35, // 16: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
-	34, // 17: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
+	31, // 15: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	32, // 16: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
+	31, // 17: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
 	30, // 18: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
-	34, // 19: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
-	33, // 20: rhumb.v1.PlanFailoverResponse.ranges:type_name -> rhumb.v1.PlannedRange
-	34, // 21: rhumb.v1.PlannedRange.range:type_name -> rhumb.v1.RangeID
-	4,  // 22: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	6,  // 23: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	8,  // 24: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	10, // 25: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
-	14, // 26: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	19, // 27: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	17, // 28: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
-	21, // 29: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	24, // 30: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	0,  // 31: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
-	26, // 32: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
-	28, // 33: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
-	31, // 34: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
-	5,  // 35: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	7,  // 36: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	9,  // 37: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	11, // 38: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	15, // 39: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	20, // 40: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	18, // 41: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
-	22, // 42: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	25, // 43: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	1,  // 44: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
-	27, // 45: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
-	29, // 46: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
-	32, // 47: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
-	35, // [35:48] is the sub-list for method output_type
-	22, // [22:35] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	31, // 19: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
+	4,  // 20: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	6,  // 21: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	8,  // 22: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	10, // 23: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
+	14, // 24: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	19, // 25: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	17, // 26: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	21, // 27: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	24, // 28: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	0,  // 29: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
+	26, // 30: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
+	28, // 31: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
+	5,  // 32: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	7,  // 33: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	9,  // 34: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	11, // 35: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	15, // 36: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	20, // 37: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	18, // 38: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	22, // 39: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	25, // 40: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 41: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	27, // 42: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
+	29, // 43: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
+	32, // [32:44] is the sub-list for method output_type
+	20, // [20:32] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }
@@ -2338,7 +2074,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

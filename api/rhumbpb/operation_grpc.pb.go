@@ -30,7 +30,6 @@ const (
 	Operations_SplitRange_FullMethodName       = "/rhumb.v1.Operations/SplitRange"
 	Operations_HandOverRange_FullMethodName    = "/rhumb.v1.Operations/HandOverRange"
 	Operations_FailBack_FullMethodName         = "/rhumb.v1.Operations/FailBack"
-	Operations_PlanFailover_FullMethodName     = "/rhumb.v1.Operations/PlanFailover"
 )
 
 // OperationsClient is the client API for Operations service.
@@ -69,8 +68,6 @@ type OperationsClient interface {
 	HandOverRange(ctx context.Context, in *HandOverRangeRequest, opts ...grpc.CallOption) (*HandOverRangeResponse, error)
 	// FailBack prepares handovers of all ranges that prefer a node, and that it could serve, to this node.
 	FailBack(ctx context.Context, in *FailBackRequest, opts ...grpc.CallOption) (*FailBackResponse, error)
-	// PlanFailover returns what would happen if nodes died at once. It changes nothing.
-	PlanFailover(ctx context.Context, in *PlanFailoverRequest, opts ...grpc.CallOption) (*PlanFailoverResponse, error)
 }
 
 type operationsClient struct {
@@ -201,16 +198,6 @@ func (c *operationsClient) FailBack(ctx context.Context, in *FailBackRequest, op
 	return out, nil
 }
 
-func (c *operationsClient) PlanFailover(ctx context.Context, in *PlanFailoverRequest, opts ...grpc.CallOption) (*PlanFailoverResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(PlanFailoverResponse)
-	err := c.cc.Invoke(ctx, Operations_PlanFailover_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 // OperationsServer is the server API for Operations service.
 // All implementations must embed UnimplementedOperationsServer
 // for forward compatibility.
@@ -247,8 +234,6 @@ type OperationsServer interface {
 	HandOverRange(context.Context, *HandOverRangeRequest) (*HandOverRangeResponse, error)
 	// FailBack prepares handovers of all ranges that prefer a node, and that it could serve, to this node.
 	FailBack(context.Context, *FailBackRequest) (*FailBackResponse, error)
-	// PlanFailover returns what would happen if nodes died at once. It changes nothing.
-	PlanFailover(context.Context, *PlanFailoverRequest) (*PlanFailoverResponse, error)
 	mustEmbedUnimplementedOperationsServer()
 }
 
@@ -294,9 +279,6 @@ func (UnimplementedOperationsServer) HandOverRange(context.Context, *HandOverRan
 }
 func (UnimplementedOperationsServer) FailBack(context.Context, *FailBackRequest) (*FailBackResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FailBack not implemented")
-}
-func (UnimplementedOperationsServer) PlanFailover(context.Context, *PlanFailoverRequest) (*PlanFailoverResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method PlanFailover not implemented")
 }
 func (UnimplementedOperationsServer) mustEmbedUnimplementedOperationsServer() {}
 func (UnimplementedOperationsServer) testEmbeddedByValue()                    {}
@@ -535,24 +517,6 @@ func _Operations_FailBack_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Operations_PlanFailover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(PlanFailoverRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(OperationsServer).PlanFailover(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: Operations_PlanFailover_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OperationsServer).PlanFailover(ctx, req.(*PlanFailoverRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 // Operations_ServiceDesc is the grpc.ServiceDesc for Operations service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -607,10 +571,6 @@ var Operations_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FailBack",
 			Handler:    _Operations_FailBack_Handler,
-		},
-		{
-			MethodName: "PlanFailover",
-			Handler:    _Operations_PlanFailover_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
