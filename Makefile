@@ -29,7 +29,7 @@ demo: build ## run three regions of three nodes on this machine (ARGS='--latency
 	bin/rhumb demo $(ARGS)
 
 test: ## run all tests
-	$(GO) test -timeout 15m ./...
+	$(GO) test -timeout 30m ./...
 
 # The emulator does not tell the address of a SIGBUS, which TestGuard wants to see; flipped bits take it minutes.
 arm64: ## test what has assembly under emulation (Debian package qemu-user)
