@@ -117,6 +117,21 @@ func (w *world) settle() {
 	}
 }
 
+// TestBalanceLeavesMovesAlone guards the move of a copy against the balance of primaries: both changed the preferred primary of the range, in
+// turn and for ever, so the move never ended.
+func TestBalanceLeavesMovesAlone(t *testing.T) {
+	w := grow(t, 4)
+	id := rhumb.RangeID{Region: 1}
+	concerns := func() bool {
+		return slices.ContainsFunc(NewPlanner(Config{}).Balance(w.s), func(c catalog.Command) bool { return c.(catalog.SetReplicas).Range == id })
+	}
+	r, _ := w.s.Range(id)
+	w.do(catalog.SetReplicas{Range: id, Version: r.Version, Replicas: []rhumb.NodeID{1, 2, 3, 4}})
+	if concerns() {
+		t.Error("the preferred primary changes while a copy moves to node 4")
+	}
+}
+
 // TestCancelledMove removes the copy that a cancelled move leaves over, wherever the move was: while the new copy is a learner, when it is in
 // sync, and while the old one leaves.
 func TestCancelledMove(t *testing.T) {

@@ -129,7 +129,7 @@ func (p *Planner) dropGone(now, after time.Duration, s *catalog.State, r *rhumb.
 // Balance returns SetReplicas commands that move the preferred primary of hash slots to the replica
 // with the fewest, until the counts of nodes that share ranges differ by at most one. It does not
 // move slots in a node's own blocks, where the node is the preferred primary. It ignores nodes that
-// are not live, because they may return.
+// are not live, because they may return, and ranges of which a copy moves.
 func (p *Planner) Balance(s *catalog.State) []catalog.Command {
 	count := make(map[rhumb.NodeID]int)
 	var hashed []*rhumb.Range
@@ -146,6 +146,10 @@ func (p *Planner) Balance(s *catalog.State) []catalog.Command {
 			break
 		}
 		if !s.TakesCopies(r.Preferred) {
+			continue
+		}
+		// A copy moves, and its mover decides who is preferred. If both did, each would undo what the other has done, in every round.
+		if class, ok := s.Class(r.Class); ok && len(r.Replicas) > class.Settings.Replicas {
 			continue
 		}
 		to := r.Preferred
