@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -53,7 +52,6 @@ func Faults() []Fault {
 		{"kill-all", "F6", "kill -9 of all nodes at once", 0, strikeKillAll},
 		{"region", "F55", "power cut of all hosts of one region", 0, strikeRegion},
 		{"empty", "F36", "one disk is replaced by an empty one", gapFailover, strikeEmpty},
-		{"roll-back", "F37", "one disk goes back to its state of some seconds before", gapFailover, strikeRollBack},
 		{"torn", "F31", "the end of the log of a killed node is missing", gapFailover, strikeTorn},
 		{"flip", "F32", "one bit in the log of a killed node changes", gapFailover, strikeFlip},
 	}, linkFaults()...)
@@ -233,47 +231,6 @@ func strikeEmpty(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, e
 		}
 		return "removed " + strings.Join(removed, ", "), nil
 	})
-}
-
-// rollBackBy is how long a disk runs after its image was taken.
-const rollBackBy = 3 * time.Second
-
-// strikeRollBack takes an image of a disk, lets the node run on, and puts the image back, as the restart of a virtual machine from an image
-// does. The node is down for both moments, because a copy of a running disk would be torn too.
-func strikeRollBack(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
-	n := draw(c, random)
-	image := filepath.Join(c.cfg.Dir, "image-"+n.Name)
-	taken, err := strikeDisk(ctx, c, n, "image", func(ctx context.Context) (string, error) { return "", copyTree(ctx, n.disk(), image) })
-	if err != nil {
-		return nil, err
-	}
-	if _, err := taken.heal(ctx); err != nil {
-		return nil, err
-	}
-	// All copies must be in sync first. Otherwise the roll-back would be a second fault at the same time.
-	if err := c.AwaitWhole(ctx, healWait); err != nil {
-		return nil, err
-	}
-	if err := wait(ctx, rollBackBy); err != nil {
-		return nil, err
-	}
-	return strikeDisk(ctx, c, n, "roll-back", func(ctx context.Context) (string, error) {
-		if err := os.RemoveAll(n.disk() + "/data"); err != nil {
-			return "", err
-		}
-		if err := copyTree(ctx, image+"/data", n.disk()+"/data"); err != nil {
-			return "", err
-		}
-		return "the data is that of before", os.RemoveAll(image)
-	})
-}
-
-// copyTree copies a folder with its owners, which are those of the users of a host.
-func copyTree(ctx context.Context, from, to string) error {
-	if out, err := exec.CommandContext(ctx, "cp", "-a", from, to).CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	return nil
 }
 
 // largestLog returns the name and the bytes of the largest log in the store of a node, and the length of its part that is
