@@ -114,6 +114,10 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	c.Logf("checking what clients saw")
 	// The callers end before the histories are checked: a call in progress could change a key that was checked already.
 	r.Verdicts = l.finish(ctx)
+	// The reads of an interrupted run fail, which says nothing about the cluster.
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("the run was interrupted, so nothing was judged: %w", err)
+	}
 	record.close()
 	r.Windows, r.Calls, r.Examples, r.Length = record.windows, record.calls, record.examples, record.now()
 	r.judge()
@@ -139,7 +143,7 @@ func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, hold time
 	w.What = s.What
 	// The fault is healed even if the run was interrupted, so that the hosts can be removed.
 	if err := wait(ctx, hold); err != nil {
-		return w, errors.Join(err, s.end(ctx, &w))
+		return w, errors.Join(err, s.end(context.WithoutCancel(ctx), &w))
 	}
 	err = s.end(ctx, &w)
 	w.To = record.now()

@@ -17,8 +17,6 @@ import (
 type Strike struct {
 	// What names the fault and those it hit.
 	What string
-	// Dead is set if nodes cannot answer, so that others may take over.
-	Dead bool
 	// heal ends the fault and returns evidence that it had an effect, or an error if it had none.
 	heal func(ctx context.Context) (evidence string, err error)
 }
@@ -38,7 +36,6 @@ type Fault struct {
 // Bounds of the time without service. A failover in one region takes at most 2 s; for faults that look like a slow node, half a second more,
 // and the pause of the clients before they try again.
 const (
-	gapNone     = time.Second
 	gapFailover = 2500 * time.Millisecond
 	gapSlow     = 3 * time.Second
 )
@@ -105,7 +102,7 @@ func strikeKill(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	if err := n.signal(ctx, "KILL"); err != nil {
 		return nil, err
 	}
-	return &Strike{What: "kill " + n.Name, Dead: true, heal: func(ctx context.Context) (string, error) { return c.awaitLife(ctx, before) }}, nil
+	return &Strike{What: "kill " + n.Name, heal: func(ctx context.Context) (string, error) { return c.awaitLife(ctx, before) }}, nil
 }
 
 // strikeKillAll kills all processes within some milliseconds of each other. No node is left to take over, so service returns when
@@ -118,7 +115,7 @@ func strikeKillAll(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, erro
 			return nil, err
 		}
 	}
-	return &Strike{What: "kill-all", Dead: true, heal: func(ctx context.Context) (string, error) { return c.awaitLife(ctx, before) }}, nil
+	return &Strike{What: "kill-all", heal: func(ctx context.Context) (string, error) { return c.awaitLife(ctx, before) }}, nil
 }
 
 // cutPower ends all processes of hosts, and starts the hosts again when the strike ends.
@@ -129,7 +126,7 @@ func cutPower(c *Cluster, what string, nodes ...*Node) (*Strike, error) {
 			return nil, err
 		}
 	}
-	return &Strike{What: what, Dead: true, heal: func(ctx context.Context) (string, error) {
+	return &Strike{What: what, heal: func(ctx context.Context) (string, error) {
 		for _, n := range nodes {
 			if err := n.host.Start(); err != nil {
 				return "", err
@@ -166,7 +163,7 @@ func strikePause(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, e
 	if err := n.signal(ctx, "STOP"); err != nil {
 		return nil, err
 	}
-	return &Strike{What: "pause " + n.Name, Dead: true, heal: func(ctx context.Context) (string, error) {
+	return &Strike{What: "pause " + n.Name, heal: func(ctx context.Context) (string, error) {
 		// State T in the list of processes is the evidence.
 		out, err := n.host.Run(ctx, "ps", "-C", "rhumb", "-o", "stat=")
 		if err == nil && !strings.Contains(out, "T") {
@@ -190,7 +187,7 @@ func strikeDisk(ctx context.Context, c *Cluster, n *Node, what string, change fu
 	if err != nil {
 		return nil, errors.Join(err, n.host.Start())
 	}
-	return &Strike{What: what + " " + n.Name, Dead: true, heal: func(ctx context.Context) (string, error) {
+	return &Strike{What: what + " " + n.Name, heal: func(ctx context.Context) (string, error) {
 		if err := n.host.Start(); err != nil {
 			return "", err
 		}

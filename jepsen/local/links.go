@@ -121,11 +121,11 @@ func (l links) count(ctx context.Context) (packets int, err error) {
 }
 
 // strike cuts the links until the strike ends. The evidence is that each host dropped packets.
-func (l links) strike(ctx context.Context, what string, dead bool) (*Strike, error) {
+func (l links) strike(ctx context.Context, what string) (*Strike, error) {
 	if err := l.cut(ctx); err != nil {
 		return nil, err
 	}
-	return &Strike{What: what, Dead: dead, heal: func(ctx context.Context) (string, error) {
+	return &Strike{What: what, heal: func(ctx context.Context) (string, error) {
 		packets, err := l.count(ctx)
 		return fmt.Sprintf("%d packets dropped", packets), errors.Join(err, l.heal(ctx))
 	}}, nil
@@ -170,13 +170,13 @@ func (c *Cluster) isolated(n *Node) links {
 // when its lease ends.
 func strikeCut(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
-	return c.isolated(n).strike(ctx, "cut "+n.Name, true)
+	return c.isolated(n).strike(ctx, "cut "+n.Name)
 }
 
 // strikeOneWay makes one node deaf. Its packets arrive, so others may believe that it is well, while it hears no answer.
 func strikeOneWay(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
-	return links{n: c.others(n)}.strike(ctx, "one-way to "+n.Name, true)
+	return links{n: c.others(n)}.strike(ctx, "one-way to "+n.Name)
 }
 
 // strikePartial cuts the link between two nodes. A third node reaches both, so nobody is dead, and the two must not be treated as if
@@ -184,7 +184,7 @@ func strikeOneWay(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, 
 func strikePartial(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	order, l := c.shuffled(random), links{}
 	l.apart(order[0], order[1])
-	return l.strike(ctx, "partial "+order[0].Name+" "+order[1].Name, false)
+	return l.strike(ctx, "partial "+order[0].Name+" "+order[1].Name)
 }
 
 // strikeRing leaves each node two links. In a ring of five nodes, no node reaches a majority directly other than with its neighbours.
@@ -204,7 +204,7 @@ func strikeRing(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 			}
 		}
 	}
-	return l.strike(ctx, "ring", false)
+	return l.strike(ctx, "ring")
 }
 
 // strikeBridge splits the nodes, with one of them in both parts. Each part could take itself for the majority, together with the
@@ -219,7 +219,7 @@ func strikeBridge(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, 
 			}
 		}
 	}
-	return l.strike(ctx, "bridge "+order[middle].Name, false)
+	return l.strike(ctx, "bridge "+order[middle].Name)
 }
 
 // strikeHalves separates a minority from the majority. The majority must keep serving, and the minority must not.
@@ -233,7 +233,7 @@ func strikeHalves(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, 
 			l.apart(a, b)
 		}
 	}
-	return l.strike(ctx, "halves "+strings.Join(names, " "), true)
+	return l.strike(ctx, "halves "+strings.Join(names, " "))
 }
 
 // flapPhase is how long links are cut, and whole, in turn.
