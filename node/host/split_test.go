@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,6 +68,17 @@ func TestSplitUnderLoad(t *testing.T) {
 		o    rhumb.Outcome
 	}
 	all := make([][]written, writers)
+	var done atomic.Int64
+	// more waits until each writer has written several times on average, so that writes are on their way at each moment of a split.
+	more := func() {
+		want := done.Load() + 10*writers
+		w.eventually(func() error {
+			if n := done.Load(); n < want {
+				return fmt.Errorf("%d writes are acknowledged, want %d", n, want)
+			}
+			return nil
+		})
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	for i := range writers {
@@ -81,11 +93,12 @@ func TestSplitUnderLoad(t *testing.T) {
 					return
 				}
 				all[i] = append(all[i], written{id, name, o})
+				done.Add(1)
 			}
 		})
 	}
 	for _, at := range []rhumb.Slot{testRange.Slot + 40, testRange.Slot + 10} {
-		time.Sleep(100 * time.Millisecond)
+		more()
 		child := w.reserve(at)
 		w.eventually(func() error {
 			w.mu.Lock()
@@ -108,7 +121,7 @@ func TestSplitUnderLoad(t *testing.T) {
 			return nil
 		})
 	}
-	time.Sleep(100 * time.Millisecond)
+	more()
 	stop()
 	work.Wait()
 	count, later := 0, 0
