@@ -38,7 +38,7 @@ const (
 	// OperationRemoveRegion moves everything away from a region without tables' records, and removes it (Region).
 	OperationRemoveRegion OperationKind = 5
 	// OperationRebalance moves copies until the nodes of each region (or of one, Region) are alike. While it is paused, the cluster
-	// moves no copies for balance by itself either.
+	// moves no copies for balance either.
 	OperationRebalance OperationKind = 6
 )
 

@@ -265,7 +265,7 @@ func Open(dir string, cfg Config) (*Authority, error) {
 // machines.
 const clockTolerance = 5 * time.Minute
 
-// warnOfClock tells the operator that the clock is behind the newest record. Certificates follow the clock of the machine, but tokens
+// warnOfClock warns the operator that the clock is behind the newest record. Certificates follow the clock of the machine, but tokens
 // the ledger, so tokens made now do not expire before that record's time.
 func (a *Authority) warnOfClock() {
 	_ = a.ledger.View(func(s *ledger.State) { // Open has just read it

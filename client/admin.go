@@ -440,7 +440,7 @@ type RangeVerdict struct {
 	Range rhumb.RangeID
 	// Result is "equal", "alone" (fewer than two replicas answered), "differ" or "undecided".
 	Result string
-	// Seq and At are the position and the timestamp as of which the records were compared.
+	// The records were compared in their state at position Seq and timestamp At.
 	Seq rhumb.Seq
 	At  rhumb.Timestamp
 	// Table is the first table in which replicas differ.

@@ -61,7 +61,7 @@ const (
 	// StateQuarantine is the reason why the replica serves no requests.
 	StateQuarantine StateField = 'q'
 
-	// StateSplit is the number of bytes that splits of the range gave away, as estimated. It exists if the range was split or
+	// StateSplit is the estimated number of bytes that left the range in splits. It exists if the range was split or
 	// came from a split, so that its size is an estimate.
 	StateSplit StateField = 's'
 

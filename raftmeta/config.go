@@ -98,7 +98,7 @@ type Config struct {
 	// interval at which it plans; default 50 ms and 500 ms.
 	EvaluateEvery, PlanEvery time.Duration
 	// WallClock returns the time for records of operations; default time.Now. Sizes returns the size of a range in bytes, 0 if it
-	// is not known; by default, the surveys of nodes tell sizes.
+	// is not known; by default, sizes are those in the surveys of nodes.
 	WallClock func() time.Time
 	Sizes     func(rhumb.RangeID) int64
 	// Place holds the waiting times of the planner.

@@ -321,7 +321,7 @@ type VerifyRangeResponse struct {
 	// "equal", "alone", "differ" or "undecided".
 	Result string   `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
 	Range  *RangeID `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
-	// The position and the timestamp as of which the records were compared.
+	// The position and the timestamp at which the records were compared.
 	Seq uint64 `protobuf:"varint,3,opt,name=seq,proto3" json:"seq,omitempty"`
 	At  uint64 `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"`
 	// The first table in which replicas differ.

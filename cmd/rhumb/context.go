@@ -25,7 +25,7 @@ const opContext rhumb.Op = "rhumb.context"
 
 // contextDoc is a context as commands print it.
 type contextDoc struct {
-	// Name is the name under which the context is kept.
+	// Name identifies the context.
 	Name string `json:"name"`
 	// Current is set for the context that commands use if they name none.
 	Current bool `json:"current"`

@@ -16,7 +16,7 @@ import (
 // dropDoc is what `rhumb table drop` prints.
 type dropDoc struct {
 	Table string `json:"table"`
-	// ID is the number under which the table was dropped. A later table of the same name has another one.
+	// ID is the number of the dropped table. A later table with the same name has another number.
 	ID uint32 `json:"id"`
 	// Dropped is false if the table did not exist and --if-exists was given.
 	Dropped bool `json:"dropped"`

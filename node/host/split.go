@@ -136,7 +136,7 @@ func (h *Host) awaitsBirth(s *slot, ev *proposeEvent) bool {
 	return slices.ContainsFunc(ev.batch.Mutations, func(m rhumb.Mutation) bool { return h.homeOf(s.id, m.Table, m.Name).Slot >= at })
 }
 
-// holds reports whether held proposals must go on waiting: for the end of an election, or of a split.
+// holds reports whether held proposals must wait longer: for the end of an election, or of a split.
 func (s *slot) holds() bool {
 	if s.r.State() == replica.Activating {
 		return true

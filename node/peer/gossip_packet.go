@@ -70,7 +70,7 @@ func openPacket(packet []byte, keys [][]byte) ([]byte, error) {
 }
 
 // checkPacket returns an error unless the decrypted packet has the form in which members send: one message or a compound of messages,
-// compressed as a whole or not at all, behind a checksum or none. memberlist itself accepts these forms within each other, to any depth.
+// compressed as a whole or not at all, after a checksum or none. memberlist itself accepts these forms within each other, to any depth.
 func checkPacket(plain []byte) error {
 	if len(plain) >= gossipChecksum && plain[0] == gossipChecked {
 		plain = plain[gossipChecksum:] // memberlist compares it

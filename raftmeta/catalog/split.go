@@ -171,7 +171,7 @@ func (t *tx) shrinkReserved(r *rhumb.Range) {
 	t.putRange(next)
 }
 
-// setReservedReplicas gives a reserved range the replicas of the range that is to be split: each node that has a copy of it
+// setReservedReplicas sets the replicas of a reserved range to those of the range that is to be split: each node that has a copy of it
 // divides that copy.
 func (t *tx) setReservedReplicas(r *rhumb.Range) {
 	child, ok := t.ReservedIn(r)

@@ -27,7 +27,7 @@ func (m *mover) advanceRegion(o *rhumb.Operation) {
 	// leader has begun is continued, and none is done twice.
 	switch {
 	case t.left > 0:
-	// Planner.Voters gives the vote to another node, because the node is leaving.
+	// Planner.Voters moves the vote to another node, because the node is leaving.
 	case voter >= 0:
 		step, t.waits = 1, fmt.Sprintf("another node is to get the vote of %s in the metadata group", nodes[voter].ID)
 	case len(nodes) > 0:

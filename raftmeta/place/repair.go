@@ -129,7 +129,7 @@ func (p *Planner) dropGone(now, after time.Duration, s *catalog.State, r *rhumb.
 // Balance returns SetReplicas commands that move the preferred primary of hash slots to the replica
 // with the fewest, until the counts of nodes that share ranges differ by at most one. It does not
 // move slots in a node's own blocks, where the node is the preferred primary. It ignores nodes that
-// are not live, because they may return, and ranges of which a copy moves.
+// are not live, because they may return, and ranges with a copy that moves.
 func (p *Planner) Balance(s *catalog.State) []catalog.Command {
 	count := make(map[rhumb.NodeID]int)
 	var hashed []*rhumb.Range
