@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -49,6 +50,7 @@ func Faults() []Fault {
 		{"kill-all", "F6", "kill -9 of all nodes at once", 0, strikeKillAll},
 		{"region", "F55", "power cut of all hosts of one region", 0, strikeRegion},
 		{"empty", "F36", "one disk is replaced by an empty one", gapFailover, strikeEmpty},
+		{"roll-back", "F37", "one disk goes back to its state of some seconds before", gapFailover, strikeRollBack},
 		{"torn", "F31", "the end of the log of a killed node is missing", gapFailover, strikeTorn},
 		{"flip", "F32", "one bit in the log of a killed node changes", gapFailover, strikeFlip},
 	}, linkFaults()...)
@@ -203,31 +205,84 @@ func (n *Node) disk() string { return n.host.DataDir(dataDir) }
 // stranger who needs a token.
 const keptOnDisk = "identity"
 
+// wipe removes everything from the disk of a node but its certificate, and returns the names of what it removed.
+func (n *Node) wipe() (removed []string, err error) {
+	entries, err := os.ReadDir(n.disk())
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Name() == keptOnDisk {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(n.disk(), e.Name())); err != nil {
+			return nil, err
+		}
+		removed = append(removed, e.Name())
+	}
+	if len(removed) == 0 {
+		return nil, fmt.Errorf("%w: %s has no data", errNoEffect, n.disk())
+	}
+	return removed, nil
+}
+
 // strikeEmpty replaces the disk of a node by an empty one. The node must notice that it has forgotten its promises, and copy all of
 // its ranges from the others.
 func strikeEmpty(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "empty", func(context.Context) (string, error) {
-		entries, err := os.ReadDir(n.disk())
+		removed, err := n.wipe()
+		return "removed " + strings.Join(removed, ", "), err
+	})
+}
+
+// rollBackBy is how long a disk runs after its image was taken.
+const rollBackBy = 3 * time.Second
+
+// strikeRollBack takes an image of a disk, lets the node run on, and puts the image back, as the restart of a virtual machine from an
+// image does. The node is down at both moments, because a copy of a running disk would be torn too.
+func strikeRollBack(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	n := draw(c, random)
+	image := filepath.Join(c.cfg.Dir, "image-"+n.Name)
+	taken, err := strikeDisk(ctx, c, n, "image", func(ctx context.Context) (string, error) { return "", copyTree(ctx, n.disk(), image) })
+	if err != nil {
+		return nil, err
+	}
+	if _, err := taken.heal(ctx); err != nil {
+		return nil, err
+	}
+	// Without all copies in sync, the roll-back would be a second fault beyond the first.
+	if err := c.AwaitWhole(ctx, healWait); err != nil {
+		return nil, err
+	}
+	if err := wait(ctx, rollBackBy); err != nil {
+		return nil, err
+	}
+	return strikeDisk(ctx, c, n, "roll-back", func(ctx context.Context) (string, error) {
+		names, err := n.wipe()
 		if err != nil {
 			return "", err
 		}
-		var removed []string
-		// The certificate stays: the fault is the loss of data and not of the identity.
-		for _, e := range entries {
-			if e.Name() == keptOnDisk {
+		// Only what the image has: a file that is younger than the image is gone.
+		for _, name := range names {
+			from := filepath.Join(image, name)
+			if _, err := os.Stat(from); err != nil {
 				continue
 			}
-			if err := os.RemoveAll(filepath.Join(n.disk(), e.Name())); err != nil {
+			if err := copyTree(ctx, from, filepath.Join(n.disk(), name)); err != nil {
 				return "", err
 			}
-			removed = append(removed, e.Name())
 		}
-		if len(removed) == 0 {
-			return "", fmt.Errorf("%w: %s has no data", errNoEffect, n.disk())
-		}
-		return "removed " + strings.Join(removed, ", "), nil
+		return "put back " + strings.Join(names, ", "), os.RemoveAll(image)
 	})
+}
+
+// copyTree copies a folder with its owners, which are those of the users of a host.
+func copyTree(ctx context.Context, from, to string) error {
+	if out, err := exec.CommandContext(ctx, "cp", "-a", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
 }
 
 // largestLog returns the name and the bytes of the largest log in the store of a node, and the length of its part that is

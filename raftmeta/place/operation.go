@@ -191,9 +191,10 @@ func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (pha
 			m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: version, Replicas: r.Replicas, Preferred: heir})
 			version++
 		}
-		if goes(r.Primary) {
-			m.out = append(m.out, m.p.takeOver(m.now, m.s, r, version, heir, true)...)
+		if !goes(r.Primary) {
+			return phaseHand, fmt.Sprintf("%s becomes the preferred primary", heir)
 		}
+		m.out = append(m.out, m.p.takeOver(m.now, m.s, r, version, heir, true)...)
 		return phaseHand, fmt.Sprintf("%s takes over from %s", heir, r.Primary)
 	}
 	if members := slices.DeleteFunc(slices.Clone(from), func(id rhumb.NodeID) bool { return !r.IsInSync(id) }); len(members) > 0 {
