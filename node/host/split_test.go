@@ -144,6 +144,29 @@ func TestSplitUnderLoad(t *testing.T) {
 			count++
 		}
 	}
+	// A read of many keys that was sent to the old range finds those that the new ranges have now. Senders learn of a split later
+	// than the nodes that divide their copies.
+	var names [][]byte
+	var tables []rhumb.TableID
+	for i := range all {
+		for _, x := range all[i][:min(len(all[i]), 20)] {
+			names, tables = append(names, []byte(x.name), []byte("absent-"+x.name)), append(tables, testTable, testTable)
+		}
+	}
+	items, _, err := w.hosts[1].Get(t.Context(), testRange, testTable, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exist, err := w.hosts[1].Exists(t.Context(), testRange, tables, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range names {
+		value, _ := rhumb.DecodeOpaque(items[i].Value)
+		if written := i%2 == 0; exist[i] != written || written && string(value) != string(name) || items[i].Key.Home != splitHome(string(name)) {
+			t.Fatalf("%s is %q with home %s; it exists: %v", name, value, items[i].Key.Home, exist[i])
+		}
+	}
 	t.Logf("%d writes, %d of them in the new ranges", count, later)
 	if later == 0 || later == count {
 		t.Error("one part has everything")
