@@ -51,8 +51,8 @@ const (
 )
 
 // Node is a node of the cluster and its host.
-// Name is that of the host, and Region that of the node in the metadata.
 type Node struct {
+	// Name is that of the host, and Region that of the node in the metadata.
 	Name, Region string
 	// ID is known once the operator is connected.
 	ID   rhumb.NodeID
@@ -345,10 +345,10 @@ func (c *Cluster) AwaitWhole(ctx context.Context, most time.Duration) error {
 	deadline := time.Now().Add(most)
 	for {
 		err := c.whole(ctx)
-		// The last error says which part is missing, so it is reported when the time is over.
 		if err == nil {
 			return nil
 		}
+		// The last error says which part is missing.
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the cluster is not whole after %v: %w", most, err)
 		}
