@@ -182,14 +182,17 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 	if err := h.Install(ctx, c.cfg.Binary, []string{filepath.Join(c.cfg.Units, "rhumb.service")}); err != nil {
 		return err
 	}
-	first, err := c.fleet.Host(c.cfg.Regions[0] + "-1")
-	if err != nil {
-		return err
+	// All nodes have the same list, as in the book. A founder that loses its disk must find the others, or it would found a second cluster.
+	var join []string
+	for _, o := range c.fleet.Hosts() {
+		if o.Region() != "" {
+			join = append(join, o.Address().String())
+		}
 	}
 	zone := spec.Name[strings.LastIndexByte(spec.Name, '-')+1:]
 	// A node is reached by its address: hosts have no name service.
 	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [/var/lib/rhumb]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n",
-		spec.Region, zone, h.Address(), first.Address(), c.cfg.Memory)
+		spec.Region, zone, h.Address(), strings.Join(join, ", "), c.cfg.Memory)
 	// The token is made on the host of the authority, and travels to the node as a file.
 	order := []string{"token", "create", "--authority", authorityDir, "--node", spec.Name}
 	if len(c.nodes) == 0 {
