@@ -53,6 +53,11 @@ func genCommand(t *rapid.T, s *State) Command {
 			r, _ := g.record()
 			return CompleteSplit{r.ID, r.Epoch - rhumb.Epoch(rapid.IntRange(0, 9).Draw(t, "late")/9)}
 		},
+		"cancel-split": func() Command {
+			r, v := g.record()
+			old, _ := g.s.RangeOf(r.ID)
+			return CancelSplit{r.ID, old.Epoch, v}
+		},
 		"cancel":          func() Command { r, v := g.record(); return CancelHandover{r.ID, v} },
 		"fence":           func() Command { n := g.node(); return FenceNode{n, g.boot(n)} },
 		"set-state":       func() Command { n := g.node(); return SetNodeState{n, g.boot(n), g.state()} },
