@@ -241,8 +241,11 @@ func (c *Cluster) openOperator(ctx context.Context) error {
 		}
 	}
 	tls := &client.TLS{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "operator.crt"), Key: filepath.Join(dir, "operator.key")}
-	// The nodes may still be starting.
-	c.operator, err = client.Open(ctx, client.Config{Addrs: c.addrs(), TLS: tls, ConnectTimeout: bootWait})
+	// The nodes wait for each other before the first one creates the cluster, and Open asks each of them once.
+	err = eventually(ctx, func() error {
+		c.operator, err = client.Open(ctx, client.Config{Addrs: c.addrs(), TLS: tls})
+		return err
+	})
 	if err != nil {
 		return err
 	}
