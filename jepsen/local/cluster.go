@@ -325,8 +325,9 @@ func (c *Cluster) whole(ctx context.Context) error {
 	// A node that does not answer must not hold up the next look for long.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	live := 0
+	live, newest := 0, uint64(0)
 	for _, s := range c.operator.Status(ctx) {
+		newest = max(newest, s.Revision)
 		if s.Err != "" {
 			return fmt.Errorf("%s: %s", s.Node.Addr, s.Err)
 		}
@@ -336,6 +337,10 @@ func (c *Cluster) whole(ctx context.Context) error {
 	}
 	if live != len(c.nodes) {
 		return fmt.Errorf("%d of %d nodes are live and ready", live, len(c.nodes))
+	}
+	// The operator may get its metadata from a node that was cut off a moment ago and does not know yet what happened meanwhile.
+	if own := c.operator.Revision(); own < newest {
+		return fmt.Errorf("the operator knows revision %d of the metadata, and a node has %d", own, newest)
 	}
 	// A node may be ready while its copies still catch up.
 	for _, r := range c.operator.Ranges() {
