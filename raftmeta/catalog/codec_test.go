@@ -81,6 +81,8 @@ func goldenCommands() []Command {
 		ForgetNode{Node: 2, Boot: 6, Empty: true},
 		StartOperation{Kind: rhumb.OperationMove, Node: 2, Target: 3, Range: id, By: "ann", At: time.Unix(8, 9).UTC()},
 		StartOperation{Kind: rhumb.OperationRebalance, Region: 1, By: "ann", At: time.Unix(8, 9).UTC()},
+		StartOperation{Kind: rhumb.OperationMoveVote, Node: 1, Target: 2, By: "ann", At: time.Unix(8, 9).UTC()},
+		UnpinVotes{Nodes: []rhumb.NodeID{2, 3}},
 		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, Into: 1, By: "ann", At: time.Unix(8, 9).UTC()},
 		RemoveRegion{Region: 2, Into: 1, Force: true, Lost: 3, By: "ann", At: time.Unix(8, 9).UTC()},
 		UpdateOperation{

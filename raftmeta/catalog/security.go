@@ -125,6 +125,7 @@ func (c ForgetNode) applyTo(t *tx) Result {
 	// States are immutable, so the node is copied and replaced.
 	next := *n
 	next.Forgotten, next.Leaving, next.State = true, false, rhumb.NodeFenced
+	next.VotePinned = false
 	t.putNode(&next)
 	return Result{Node: c.Node}
 }

@@ -95,6 +95,35 @@ func (m *mover) advance(o *rhumb.Operation) {
 		m.advanceRepair(o)
 	case rhumb.OperationRemoveRegion:
 		m.advanceRegion(o)
+	case rhumb.OperationMoveVote:
+		m.advanceVote(o)
+	}
+}
+
+// advanceVote records how far the move of a vote is. Planner.Voters moves it: the driver of the group promotes one node and demotes
+// the other in one change, which needs the majorities of both sets, so the group is never weaker than before or after.
+func (m *mover) advanceVote(o *rhumb.Operation) {
+	from, knowsFrom := m.s.Node(o.Node)
+	to, knowsTo := m.s.Node(o.Target)
+	t := tally{left: 1}
+	switch {
+	case !knowsFrom || !knowsTo || mayNotVote(to):
+		m.fail(o, fmt.Sprintf("%s leaves the cluster and cannot take a vote", o.Target))
+	case to.Voter && !from.Voter:
+		m.record(o, rhumb.OperationDone, tally{}, 2)
+	// Somebody else has it, for example because the node was dead for too long.
+	case !from.Voter:
+		m.fail(o, fmt.Sprintf("%s lost its vote before %s could take it; `rhumb voter ls` shows who votes", o.Node, o.Target))
+	// Too few other nodes can vote at the moment, so the vote stays where it is too.
+	case to.Voter:
+		t.waits = fmt.Sprintf("%s votes; %s keeps its vote while no other node can take it", o.Target, o.Node)
+		m.record(o, rhumb.OperationRunning, t, 1)
+	case to.State != rhumb.NodeLive:
+		t.waits = fmt.Sprintf("%s is %s", o.Target, to.State)
+		m.record(o, rhumb.OperationRunning, t, 0)
+	default:
+		t.waits = fmt.Sprintf("the copy of the metadata on %s is to catch up, and then the vote moves", o.Target)
+		m.record(o, rhumb.OperationRunning, t, 0)
 	}
 }
 
