@@ -204,8 +204,7 @@ func freeAddrs(n int) (addrs []string, err error) {
 		// All stay open until all are found, so that none is found twice.
 		defer tcp.Close()
 		addr := tcp.Addr().String()
-		// Gossip needs the port for UDP too.
-		// The loop tries another port if this one is taken for UDP.
+		// Gossip needs the port for UDP, too. If UDP has it in use, the loop tries another one.
 		udp, err := net.ListenPacket("udp", addr)
 		if err != nil {
 			continue

@@ -53,7 +53,7 @@ func (d *run) newFeed() *feed {
 func (d *run) showFigures(ctx context.Context, f *feed) error {
 	tick := time.NewTicker(secondsShown)
 	defer tick.Stop()
-	// shown stays zero off a terminal, so that the first line is printed at once.
+	// shown is zero until a line was printed, so that the first one is printed at once.
 	last, shown := time.Now(), time.Time{}
 	for {
 		select {

@@ -10,7 +10,6 @@ import (
 )
 
 // screen prints tables: redrawn in place on a terminal, one after the other elsewhere.
-// out receives the drawing.
 type screen struct {
 	out io.Writer
 	// redraw is set on a terminal; lastRows counts the lines of the last drawing.

@@ -21,7 +21,7 @@ import (
 
 // streams are the standard streams of a run.
 type streams struct {
-	// in is the standard input. Commands read it only if an argument or flag is "-".
+	// in is the standard input. Commands read it if an argument or flag is "-", and to ask for a confirmation.
 	in io.Reader
 	// out receives the data that a command prints, and err everything else, so that a script can pipe the data.
 	out, err io.Writer
@@ -178,6 +178,7 @@ func (a *app) commands() []*cobra.Command {
 			(&operationCommands{session: s}).operationCommand(),
 			(&operationCommands{session: s}).settingCommand(),
 			(&operationCommands{session: s}).rebalanceCommand(),
+			(&operationCommands{session: s}).voterCommand(),
 			(&tableCommands{s}).tableCommand(),
 			authorities.authorityCommand(),
 			authorities.tokenCommand(),

@@ -192,7 +192,6 @@ func (f *auditFilter) selects(e *audit.Entry, now time.Time) bool {
 	// An empty part of the filter selects everything.
 	return (len(f.kinds) == 0 || slices.Contains(f.kinds, e.Kind)) &&
 		(f.since == 0 || now.Sub(e.Time) <= f.since) &&
-		// An empty part of the filter is replaced by the value of the entry, so that it is always equal.
 		strings.EqualFold(cmp.Or(f.caller, e.Caller), e.Caller) &&
 		strings.EqualFold(cmp.Or(f.action, e.Action), e.Action) &&
 		strings.EqualFold(cmp.Or(f.outcome, e.Outcome), e.Outcome)

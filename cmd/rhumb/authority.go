@@ -365,7 +365,6 @@ expires: rhumb cert revoke makes the cluster refuse it at once. Run both if a ke
 		Example: "  rhumb authority revoke --node eu-1 --authority ./authority\n  rhumb authority revoke 5f2a90c1d7 --authority ./authority --why 'laptop lost'",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			// Exactly one of them.
 			// Neither of them would revoke nothing, and with both it would be open which one counts.
 			if (len(args) == 1) == (node != "") {
 				return rhumb.E("rhumb.authority", rhumb.InvalidArgument, "name a serial number or --node, not both")

@@ -35,11 +35,11 @@ type batchLine struct {
 }
 
 // batchDoc is the outcome of a batch.
-// Mutations is the number of lines with a write.
 type batchDoc struct {
+	// Mutations is the number of writes in the batch.
+	Mutations int `json:"mutations"`
 	// Applied is false if a condition did not hold. None of the writes was applied then.
-	Mutations int  `json:"mutations"`
-	Applied   bool `json:"applied"`
+	Applied bool `json:"applied"`
 	// Version is empty if the batch was not applied.
 	Version string `json:"version,omitempty"`
 	// Existed reports for each mutation whether its record was there before.

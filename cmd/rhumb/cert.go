@@ -17,11 +17,10 @@ import (
 // certSizeMax bounds the files with certificates that commands read.
 const certSizeMax = 1 << 20
 
-// readCertificates reads the certificates in a file.
+// readCertificates reads the certificates in a file. A file may hold several, such as ca.crt with those of all authorities.
 func (i inputs) readCertificates(name string) ([]*x509.Certificate, error) {
 	text, err := i.readFile(name, certSizeMax)
 	if err != nil {
-		// PEM may hold several certificates, for example those of all authorities in ca.crt.
 		return nil, err
 	}
 	certs, err := identity.ParseCertificates(text)
@@ -88,7 +87,7 @@ type certificateDoc struct {
 	Name string `json:"name"`
 	// Serial identifies the certificate in the list of revoked ones.
 	Serial string `json:"serial"`
-	// NotBefore is some time before the certificate was issued.
+	// NotBefore is earlier than the time of issue, because clocks of nodes differ.
 	NotBefore time.Time `json:"not_before"`
 	NotAfter  time.Time `json:"not_after"`
 	// Key is the kind of the public key.

@@ -33,7 +33,6 @@ type contextDoc struct {
 }
 
 // identity describes the identity with which the context connects.
-// The user is named before the certificate.
 func (d *contextDoc) identity() string {
 	switch {
 	case d.Insecure:

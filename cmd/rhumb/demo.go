@@ -42,12 +42,12 @@ This is a demonstration, not a benchmark.`,
 			}
 			// The demo starts this same binary as its nodes, so that they never differ in version.
 			cfg.Binary, cfg.Program, cfg.Out, cfg.Err = binary, os.Args[0], s.Out, s.Err
-			// For programs, the format of the demo is one JSON line for each second, whatever -o says in detail.
+			// Every format for programs becomes one JSON line a second, because a demo has no end at which to print a document.
 			if s.ForPrograms() {
 				cfg.JSON, cfg.Out = true, s.Lines()
 			}
 			cfg.Terminal = output.IsTerminal(s.Out)
-			// It bounds all nodes together.
+			// The bound is for all nodes together.
 			cfg.MemoryBytes = int64(memory)
 			cfg.Restart, cfg.Banner = !noRestart, !noBanner
 			noteContext(s)

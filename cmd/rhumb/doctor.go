@@ -119,7 +119,7 @@ func examine(ctx context.Context, s *session, f doctorFlags) error {
 		t.AppendHeader(table.Row{"RESULT", "AREA", "CHECK", "FOUND"})
 		for _, d := range doc.Findings {
 			level := string(d.Level)
-			// Only faults are in capitals, so that it is found in a long list.
+			// Capitals make a fault stand out in a long list.
 			if d.Level == doctor.Wrong {
 				level = "WRONG"
 			}
@@ -155,7 +155,7 @@ func (f *doctorFlags) gather(ctx context.Context, s *session) *doctor.Facts {
 	if s.conn.CA != "" {
 		facts.Identities = append(facts.Identities, probe.Identity("this command", identity.Files{Cert: s.conn.Cert, Key: s.conn.Key, CA: s.conn.CA}))
 	}
-	// These need the network, and each one adds facts only if it has something to ask.
+	// These need the network.
 	if !f.local {
 		f.gatherCluster(ctx, s, facts)
 		f.gatherPeers(ctx, s, facts)
@@ -246,7 +246,7 @@ func (f *doctorFlags) gatherCluster(ctx context.Context, s *session, facts *doct
 		}
 	}
 	err := s.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
-		// Each member answers for itself, and the metadata has their addresses from the metadata.
+		// Each member answers for itself; the metadata has the addresses.
 		statuses := c.Status(ctx)
 		regions := regionNames(c)
 		report := upgrade.Judge(statuses)

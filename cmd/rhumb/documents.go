@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -199,7 +198,7 @@ type nodeDoc struct {
 	Copies    *int   `json:"copies,omitempty"`
 	Stays     string `json:"stays,omitempty"`
 	Operation string `json:"operation,omitempty"`
-	// Removed reports that the node was given up for good, ReplacedBy the node that returned in its place.
+	// Removed reports that the node was given up for good. ReplacedBy is the node that returned in its place.
 	Removed    bool   `json:"removed,omitempty"`
 	ReplacedBy string `json:"replaced_by,omitempty"`
 }
@@ -213,7 +212,7 @@ func (d *nodeDoc) used() string {
 	for _, s := range d.Stores {
 		sum += s.UsedBytes
 	}
-	return fmt.Sprintf("%.1f MiB", float64(sum)/(1<<20))
+	return bytesText(sum)
 }
 
 // storeDoc is a store of a node.

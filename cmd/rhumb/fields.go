@@ -214,7 +214,7 @@ func (f valueFlags) encode(in inputs, assignments []string, locationField string
 			given++
 		}
 	}
-	// Neither of them is an error too: a put without a value is most likely an accident.
+	// No value at all is an error, too: a put without a value is most likely an accident.
 	if given != 1 {
 		return nil, rhumb.E(opFields, rhumb.InvalidArgument, "write the value in exactly one way: FIELD=VALUE …, --json, --text or --file")
 	}

@@ -14,8 +14,8 @@ import (
 
 // Commands that change who is primary without moving data: `rhumb range handover` and `rhumb node failback`.
 
-// handoverPoll is how often a waiting command looks at its copy of the metadata, which a watch keeps current.
-const handoverPoll = 5 * time.Millisecond
+// rangePoll is how often a waiting command looks at its copy of the metadata, which a watch keeps current.
+const rangePoll = 5 * time.Millisecond
 
 // handoverDoc is the result of `range handover`.
 type handoverDoc struct {
@@ -43,11 +43,12 @@ range stays where it is.`,
 		RunE:    func(cmd *cobra.Command, args []string) error { return rc.handOver(cmd.Context(), args[0], to) },
 	}
 	c.Flags().StringVar(&to, "to", "", "the node that takes over")
-	_ = c.MarkFlagRequired("to")
+	must(c.MarkFlagRequired("to"))
 	return rc.connected(c)
 }
 
-// handOver asks for the handover and waits until it is over.
+// handOver asks for the handover and waits until it is over. A failed handover is reported and not repeated: a repetition would
+// stop the writes of the range again, and the planner repeats a fail-back itself.
 func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error {
 	const op rhumb.Op = "rhumb.handover"
 	to, err := connect.ParseNode(node)
@@ -90,8 +91,8 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 	})
 }
 
-// awaitRange waits until the client's metadata shows a range for which f holds. It polls the client's own copy of the metadata, which costs no request. With many ranges it is slow to copy them
-// all each time; a region has 64 for a table, and an operator moves one.
+// awaitRange waits until f holds for a range, and returns its record. It polls the client's own copy of the metadata, which costs
+// no request.
 func awaitRange(ctx context.Context, c *client.Client, id rhumb.RangeID, f func(*rhumb.Range) bool) (*rhumb.Range, error) {
 	for {
 		for _, r := range c.Ranges() {
@@ -102,19 +103,16 @@ func awaitRange(ctx context.Context, c *client.Client, id rhumb.RangeID, f func(
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(handoverPoll):
+		case <-time.After(rangePoll):
 		}
 	}
 }
 
-// A failed handover is reported and not repeated: the planner does so itself after a minute if the setting allows it, and
-// an operator who repeats the command at once would stop the writes of the range again.
-
 // failbackDoc is the result of `node failback`.
 type failbackDoc struct {
 	Node string `json:"node"`
-	// Moved counts the ranges that the node is primary of now and was not before; Blocked has those that prefer
-	// the node and stay elsewhere, with the reason.
+	// Moved counts the ranges that the command has moved to the node. Blocked has those that prefer the node and stay
+	// elsewhere, with the reason.
 	Moved   int               `json:"moved"`
 	Blocked map[string]string `json:"blocked,omitempty"`
 }
@@ -125,7 +123,7 @@ func (cc *clusterCommands) failbackCommand() *cobra.Command {
 		Use: "failback NODE", Short: "Return to a node the primaries that it had before it failed",
 		Long: `Hand over to a node all ranges that prefer it as primary and are served by another node since it failed or was drained. No
 write is refused. With the setting failback at auto this happens by itself once the node has been healthy for 30 s, or for longer if it
-fails repeatedly; this command does not wait. With manual it happens by this command only, and never refuses it.`,
+fails repeatedly; this command does not wait. With manual, ranges return by this command only. With never, this command is refused, too.`,
 		Example: "  rhumb node failback n3\n  rhumb setting set failback manual",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.failBack(cmd.Context(), args[0]) },
@@ -144,18 +142,17 @@ func (cc *clusterCommands) failBack(ctx context.Context, node string) error {
 			return err
 		}
 		doc := failbackDoc{Node: id.String(), Blocked: map[string]string{}}
-		// What stays elsewhere is an error only after everything else has moved.
+		// The command fails because of these ranges only after all others have moved.
 		for r, why := range blocked {
 			doc.Blocked[r.String()] = why
 		}
 		// All handovers run at the same time. Waiting for one after the other takes as long as the slowest.
 		for _, r := range prepared {
-			after, err := awaitRange(ctx, c, r, func(r *rhumb.Range) bool { return r.Primary == id })
-			if err != nil {
+			if _, err := awaitRange(ctx, c, r, func(r *rhumb.Range) bool { return r.Primary == id }); err != nil {
 				doc.Blocked[r.String()] = "its handover was not carried out in time"
-			} else if after.Primary == id {
-				doc.Moved++
+				continue
 			}
+			doc.Moved++
 		}
 		if err := cc.Print(doc, func(t table.Writer) {
 			t.AppendHeader(table.Row{"NODE", "MOVED", "STAY ELSEWHERE"})

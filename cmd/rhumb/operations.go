@@ -184,7 +184,8 @@ func (oc *operationCommands) listOperations(ctx context.Context, c *client.Clien
 	if err != nil {
 		return err
 	}
-	// Those that are not over are always shown, however many there are: an operator looks for them. The list is in the order of IDs, so the oldest of those that are over are left out.
+	// Operations that are not over are always shown, however many there are. The list is in the order of IDs, so the oldest of
+	// those that are over are left out.
 	over := 0
 	for _, o := range list {
 		if o.State.IsOver() {
@@ -320,15 +321,19 @@ func (oc *operationCommands) finish(c *client.Client, o *rhumb.Operation) error 
 	}
 	// The exit code shows a waiting script whether the node can be stopped.
 	if o.State != rhumb.OperationDone {
-		return rhumb.Ef("rhumb.operation", rhumb.Conflict, "operation %s is %s %s", o.ID, o.State, o.Error)
+		why := o.Error
+		if why == "" {
+			why = fmt.Sprintf("`rhumb operation describe %s` shows how far it came", o.ID)
+		}
+		return rhumb.Ef("rhumb.operation", rhumb.Conflict, "operation %s is %s: %s", o.ID, o.State, why)
 	}
 	return nil
 }
 
 // nodeCommands are the commands of `rhumb node` that change who takes part in the cluster.
 func (oc *operationCommands) nodeCommands() []*cobra.Command {
-	// The three commands belong together: the first two make a node empty, the third one removes an empty one. A dead node may skip the
-	// first step, because repair empties it.
+	// decommission and rm are two steps, and replace does both. A dead node may skip the first step, because repair creates its
+	// copies elsewhere.
 	decommission := &cobra.Command{
 		Use: "decommission NODE", Short: "Move everything away from a node, for good",
 		Long: `Move all copies, all primaries and the vote away from a node, live or dead, under load and without refused writes. The node serves

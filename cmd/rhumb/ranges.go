@@ -17,8 +17,8 @@ import (
 // rangeCommands are `rhumb range` and `rhumb unsafe-recover range`.
 type rangeCommands struct{ *session }
 
-// rangeCommand returns the group `rhumb range`. The commands of --node and --region filter here, because the client has all
-// ranges in its catalog.
+// rangeCommand returns the group `rhumb range`. `range ls` applies --node and --region itself, because the client has all ranges
+// in its catalog.
 func (rc *rangeCommands) rangeCommand() *cobra.Command {
 	var region, node string
 	ls := &cobra.Command{
@@ -37,7 +37,7 @@ func (rc *rangeCommands) rangeCommand() *cobra.Command {
 		Example: "  rhumb range describe 1/1042\n  rhumb range describe frankfurt/1042 -o json",
 		RunE:    func(cmd *cobra.Command, args []string) error { return rc.describeRange(cmd.Context(), args[0]) },
 	}
-	return commandGroup("range", "List, describe, compare, move and split ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.verifyCommand()), rc.connected(rc.discardCommand()), rc.handoverCommand(),
+	return commandGroup("range", "List, describe, compare, hand over, move and split ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.verifyCommand()), rc.connected(rc.discardCommand()), rc.handoverCommand(),
 		(&operationCommands{session: rc.session}).moveCommand(), rc.splitCommand())
 }
 
@@ -82,18 +82,11 @@ commits. Ranges above the size of the setting range_split_bytes are split withou
 func awaitBirth(ctx context.Context, c *client.Client, r *rhumb.Range) (*rhumb.Range, error) {
 	ctx, cancel := context.WithTimeout(ctx, splitWait)
 	defer cancel()
-	for {
-		for _, now := range c.Ranges() {
-			if now.ID == r.ID && now.Birth == 0 {
-				return now, nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil, rhumb.Ef("rhumb.range", rhumb.Unavailable, "range %s is reserved, and its primary has not divided the range yet; it will when its in-sync copies are reachable", r.ID)
-		case <-time.After(20 * time.Millisecond):
-		}
+	born, err := awaitRange(ctx, c, r.ID, func(r *rhumb.Range) bool { return r.Birth == 0 })
+	if err != nil {
+		return nil, rhumb.Ef("rhumb.range", rhumb.Unavailable, "range %s is reserved, and its primary has not divided the old range yet; it does so when all in-sync copies are reachable, and gives the split up after 10 s otherwise; the range stays whole then", r.ID)
 	}
+	return born, nil
 }
 
 // slotsText returns the number of slots of a range, for people.
@@ -169,8 +162,8 @@ func parseRange(c *client.Client, s string) (rhumb.RangeID, error) {
 }
 
 // replicaDoc is the state of one replica.
-// Node holds the replica, and Region is the region of the node and not of the range.
 type replicaDoc struct {
+	// Node holds the replica. Region is that of the node, which may differ from the region of the range.
 	Node   string `json:"node"`
 	Region string `json:"region"`
 	// State is the state that the node reports. It is empty if the node did not answer.

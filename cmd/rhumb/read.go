@@ -114,7 +114,6 @@ record per line. If --limit cuts the result short, a note shows the --after that
 					o.Limit++ // one record more shows whether there are more
 				}
 				records := t.Scan(ctx, o)
-				// Duplicates takes the same options.
 				if duplicates {
 					records = t.Duplicates(ctx, o)
 				}

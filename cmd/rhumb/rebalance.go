@@ -26,7 +26,7 @@ type rebalanceDoc struct {
 
 // rebalanceMove is one copy that would move.
 type rebalanceMove struct {
-	// From and To are nodes.
+	// Range is moved from the node From to the node To.
 	Range string `json:"range"`
 	From  string `json:"from"`
 	To    string `json:"to"`
@@ -59,7 +59,7 @@ fewer copies or fewer zones at any time, no copy leaves its region, at most four
 moved rests for ten minutes.
 
 The cluster does this by itself, after a node has joined for example. The command makes it an operation: it shows the progress,
-and rhumb operation pause holds all balance until rhumb operation resume. With --dry-run nothing is changed: the moves are
+and rhumb operation pause stops all balancing until rhumb operation resume. With --dry-run nothing is changed: the moves are
 listed with their sizes and reasons.`,
 		Example: "  rhumb rebalance --dry-run\n  rhumb rebalance frankfurt --no-wait",
 		Args:    cobra.MaximumNArgs(1),
@@ -95,18 +95,17 @@ func (oc *operationCommands) showBalance(ctx context.Context, c *client.Client, 
 	n := regionNames(c)
 	// Empty lists rather than null, which programs would have to handle.
 	doc := rebalanceDoc{Moves: []rebalanceMove{}, Regions: []rebalanceRegion{}, Waits: plan.Waits, Moving: plan.Moving}
-	// Names of regions for people and scripts alike, as in the other commands.
 	for _, m := range plan.Moves {
 		doc.Bytes += m.Bytes
 		doc.Moves = append(doc.Moves, rebalanceMove{
-			Range: fmt.Sprintf("%s/%d", n.nameOf(m.Range.Region), m.Range.Slot), From: m.From.String(), To: m.To.String(), Bytes: m.Bytes, Writes: m.Writes, WrittenBytes: m.WrittenRate, Why: m.Why,
+			Range: m.Range.String(), From: m.From.String(), To: m.To.String(), Bytes: m.Bytes, Writes: m.Writes, WrittenBytes: m.WrittenRate, Why: m.Why,
 		})
 	}
 	for _, x := range plan.Spreads {
 		doc.Regions = append(doc.Regions, rebalanceRegion{n.nameOf(x.Region), x.Least, x.Most, x.LeastAfter, x.MostAfter})
 	}
 	// The title has what concerns the plan as a whole; the table has the moves.
-	title := fmt.Sprintf("%d copies would move, %s in all", len(doc.Moves), formatMiB(doc.Bytes))
+	title := fmt.Sprintf("%d copies would move, %s in all", len(doc.Moves), bytesText(uint64(doc.Bytes)))
 	if doc.Moving > 0 {
 		title += fmt.Sprintf("; %d move already", doc.Moving)
 	}
@@ -114,15 +113,12 @@ func (oc *operationCommands) showBalance(ctx context.Context, c *client.Client, 
 		title += "; nothing moves now: " + doc.Waits
 	}
 	for _, x := range doc.Regions {
-		title += fmt.Sprintf("\n%s: a node weighs %s to %s, and %s to %s after the moves", x.Region, formatMiB(x.Least), formatMiB(x.Most), formatMiB(x.LeastAfter), formatMiB(x.MostAfter))
+		title += fmt.Sprintf("\n%s: a node weighs %s to %s, and %s to %s after the moves", x.Region, bytesText(uint64(x.Least)), bytesText(uint64(x.Most)), bytesText(uint64(x.LeastAfter)), bytesText(uint64(x.MostAfter)))
 	}
 	return oc.PrintTitled(doc, title, func(t table.Writer) {
 		t.AppendHeader(table.Row{"RANGE", "FROM", "TO", "SIZE", "WRITES/S", "BYTES/S", "WHY"})
 		for _, m := range doc.Moves {
-			t.AppendRow(table.Row{m.Range, m.From, m.To, formatMiB(m.Bytes), m.Writes, m.WrittenBytes, m.Why})
+			t.AppendRow(table.Row{m.Range, m.From, m.To, bytesText(uint64(m.Bytes)), m.Writes, m.WrittenBytes, m.Why})
 		}
 	})
 }
-
-// formatMiB returns a number of bytes for people.
-func formatMiB(b int64) string { return fmt.Sprintf("%.1f MiB", float64(b)/(1<<20)) }

@@ -29,7 +29,7 @@ in the folder "discarded" of the node's directory, up to 1 GiB; the oldest are r
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return rc.withReplica(cmd.Context(), args[0], node, func(ctx context.Context, c *client.Client, id rhumb.RangeID, n rhumb.NodeID) error {
-				// With true, as in recoverRange, a copy that counts as in sync is discarded too.
+				// false: a copy that counts as in sync is refused. Its loss is accepted only by recoverRange.
 				if err := c.DiscardReplica(ctx, id, n, false); err != nil {
 					return err
 				}

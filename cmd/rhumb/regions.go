@@ -140,7 +140,7 @@ other regions stay. The loss is recorded as an operation.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				region, err := regionByName(c, args[0])
+				region, err := regionNamed(c, args[0])
 				if err != nil {
 					return err
 				}
@@ -148,7 +148,7 @@ other regions stay. The loss is recorded as an operation.`,
 				// another owner meanwhile.
 				var host rhumb.Region
 				if into != "" {
-					if host, err = regionByName(c, into); err != nil {
+					if host, err = regionNamed(c, into); err != nil {
 						return err
 					}
 				}
@@ -170,15 +170,6 @@ other regions stay. The loss is recorded as an operation.`,
 	rm.Flags().BoolVar(&force, "force", false, "give up a region whose nodes are all lost for good")
 	rm.Flags().BoolVar(&yes, "yes", false, "with --force: do not ask for the name")
 	return oc.addNoWait(rm)
-}
-
-// regionByName returns a region of the cluster.
-func regionByName(c *client.Client, name string) (rhumb.Region, error) {
-	regions := c.Regions()
-	if i := slices.IndexFunc(regions, func(r rhumb.Region) bool { return r.Name == name }); i >= 0 {
-		return regions[i], nil
-	}
-	return rhumb.Region{}, rhumb.Ef("rhumb.region", rhumb.NotFound, "there is no region %q; list regions with `rhumb region ls`", name)
 }
 
 // lossDoc lists the losses with a region.

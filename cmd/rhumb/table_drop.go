@@ -60,7 +60,6 @@ func (tc *tableCommands) dropTable(ctx context.Context, c *client.Client, name s
 	}
 	// Tables of one class use the same ranges.
 	doc := dropDoc{Table: name, ID: uint32(t.Info().ID), Shared: []string{}}
-	// The list of tables is in order of IDs, and names are sorted below.
 	for _, o := range c.Tables() {
 		switch {
 		case o.ID == t.Info().ID:

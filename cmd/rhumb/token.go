@@ -113,7 +113,6 @@ func (ac *authorityCommands) createTokens(f tokenFlags) error {
 			return rhumb.WrapKind(op, rhumb.InvalidArgument, err)
 		}
 	}
-	// A failure in the middle leaves the tokens before it valid, as the comment of the function says.
 	var docs []tokenDoc
 	for i, node := range f.nodes {
 		t, err := a.CreateToken(authority.TokenRequest{Node: node, Founder: f.founder && i == 0, Force: f.force, Life: f.life})
@@ -201,8 +200,8 @@ func (ac *authorityCommands) tokenRemoveCommand() *cobra.Command {
 		Long:    `Make a token unusable. Removing a used token does not affect the node's certificate; it allows another --founder.`,
 		Example: "  rhumb token rm 9f86d081884c7d65 --authority ./authority",
 		Args:    cobra.ExactArgs(1),
-		// Parsed before the authority is opened, because the ID is public and may be misspelt.
 		RunE: func(_ *cobra.Command, args []string) error {
+			// A misspelt ID is reported before the authority is opened, which may have to be unlocked first.
 			id, err := token.ParseID(args[0])
 			if err != nil {
 				return err

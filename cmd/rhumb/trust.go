@@ -174,7 +174,7 @@ makes it refuse first, and then revokes every valid certificate of the node that
 			if len(args) > 0 {
 				r.Serial = args[0]
 			}
-			// With --authority, the authority obeys first.
+			// The authority comes first; refuseRenewal says why.
 			more, refused, err := ac.refuseRenewal(r)
 			if err != nil {
 				return err

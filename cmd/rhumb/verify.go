@@ -19,6 +19,7 @@ const verifyRangeMost = 4 * time.Hour
 // verifyNoteEvery is the interval of notes about progress if standard error is not a terminal.
 const verifyNoteEvery = 5 * time.Second
 
+// verifyCommand is `rhumb range verify`.
 func (rc *rangeCommands) verifyCommand() *cobra.Command {
 	var all bool
 	var region, trust string

@@ -1,14 +1,13 @@
 //go:build linux
 
 // Command chaos brings up a secured cluster on hosts of this machine, holds a load, does what faults do, and checks what clients saw.
-// It exits with 1 if a promise was broken, and with 3 if this machine cannot run hosts.
+// It exits with 1 if a promise was broken or the run could not be done, and with 3 if this machine cannot run hosts.
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -127,7 +126,7 @@ func run(ctx context.Context, cfg local.Config, plan local.Plan, dir, out string
 	if err := result.Save(out); err != nil {
 		return err
 	}
-	result.Print(io.MultiWriter(os.Stdout))
+	result.Print(os.Stdout)
 	if len(result.Broken) > 0 {
 		return errors.Join(errBroken, c.KeepLogs(filepath.Join(out, "logs")))
 	}

@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -218,9 +219,19 @@ func (b *batches) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: b.ops, Err: b.err}
 	last := &caller{index: callersPerWorkload, table: b.e.tables[0], client: b.e.clients[0], record: b.e.record}
 	for index := range callersPerWorkload {
-		if v.Err == nil {
-			v.Err = eventually(ctx, func() error { return b.read(ctx, last, index, b.last[index]) })
+		if v.Err != nil {
+			break
 		}
+		// Only a read that was not answered is repeated: a wrong answer stays wrong, whatever a later one says.
+		var wrong error
+		v.Err = eventually(ctx, func() error {
+			err := b.read(ctx, last, index, b.last[index])
+			if rhumb.KindOf(err) == rhumb.Other {
+				wrong, err = err, nil
+			}
+			return err
+		})
+		v.Err = errors.Join(v.Err, wrong)
 	}
 	return v
 }

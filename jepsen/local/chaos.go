@@ -90,7 +90,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	}
 	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
-	// The first faults are all faults once, so that a short run tries as many as it can.
+	// Each fault comes once before any comes again, so that a short run tries as many as it can.
 	order := random.Perm(len(faults))
 	for n := 0; record.now() < p.Duration; n++ {
 		if err := wait(ctx, calm); err != nil {

@@ -7,9 +7,9 @@
 //	fault.go     the faults that need nothing but signals and files
 //	links.go     the faults of links, by the packet filters of the hosts
 //	record.go    when each call began and ended, for the pictures and the time without service
-//	load.go      the workloads; each checks its own history
+//	load.go      the callers and the list of workloads. Each workload checks its own history: probe.go, register.go, lists.go, sets.go, bank.go
 //	chaos.go     draws faults from a seed, and judges
-//	report.go    the picture and the text
+//	report.go    the text of a result, and picture.go its picture
 //
 // A fault that had no effect fails the run: a run without faults proves nothing. Each fault therefore returns evidence, such as the
 // packets that a filter dropped or the process that is gone.

@@ -259,19 +259,23 @@ func strikeRollBack(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike
 		return nil, err
 	}
 	return strikeDisk(ctx, c, n, "roll-back", func(ctx context.Context) (string, error) {
-		names, err := n.wipe()
+		// Files that are younger than the image are gone afterwards.
+		if _, err := n.wipe(); err != nil {
+			return "", err
+		}
+		entries, err := os.ReadDir(image)
 		if err != nil {
 			return "", err
 		}
-		// Only what the image has: a file that is younger than the image is gone.
-		for _, name := range names {
-			from := filepath.Join(image, name)
-			if _, err := os.Stat(from); err != nil {
+		var names []string
+		for _, e := range entries {
+			if e.Name() == keptOnDisk {
 				continue
 			}
-			if err := copyTree(ctx, from, filepath.Join(n.disk(), name)); err != nil {
+			if err := copyTree(ctx, filepath.Join(image, e.Name()), filepath.Join(n.disk(), e.Name())); err != nil {
 				return "", err
 			}
+			names = append(names, e.Name())
 		}
 		return "put back " + strings.Join(names, ", "), os.RemoveAll(image)
 	})
@@ -314,7 +318,7 @@ func (n *Node) largestLog() (name string, text []byte, used int, err error) {
 const tornMost = 64 << 10
 
 // strikeTorn removes the end of the log of a killed node, as a disk does that had not written all of its cache. Entries of
-// acknowledged writes are among them, and the other copies must supply these.
+// acknowledged writes may be among them, and the other copies must supply these.
 func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "torn", func(context.Context) (string, error) {

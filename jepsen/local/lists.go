@@ -20,8 +20,8 @@ const listMost = 200
 type lists struct {
 	e *env
 
+	mu sync.Mutex // guards the fields below
 	// list is the list to which callers append at present.
-	mu   sync.Mutex // guards the fields below
 	list int
 	// tries and reads are the history, which check judges at the end.
 	tries []*listTry
@@ -84,7 +84,7 @@ func (l *lists) call(ctx context.Context, c *caller) {
 	if version.IsZero() {
 		cond = rhumb.Condition{Kind: rhumb.IfAbsent}
 	}
-	// The time of the answer is taken before anybody else can read it.
+	// answer is taken when the write has returned, which is after its effect: a read that began later must have the element.
 	out := c.put(ctx, listName(list), strings.TrimPrefix(text+" "+t.element, " "), cond, l.e.region)
 	l.mu.Lock()
 	t.outcome, t.answer = out, l.e.record.now()

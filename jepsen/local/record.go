@@ -27,8 +27,7 @@ type Window struct {
 	Evidence string
 	// From and To bound the fault; Whole is when all copies were in sync again.
 	From, To, Whole time.Duration
-	// Gap is the longest time without an acknowledged write to a key that began within the fault or the time until the cluster was whole, and
-	// Key the key.
+	// Gap is the longest time without an acknowledged write to a key that overlaps the time from From to Whole, and Key the key.
 	Gap time.Duration
 	Key string
 }
@@ -84,7 +83,7 @@ func longestGap(acks map[string][]time.Duration, from, to time.Duration) (gap ti
 	slices.Sort(keys)
 	for _, k := range keys {
 		last := time.Duration(0)
-		for _, at := range append(slices.Clone(acks[k]), max(to, last)) {
+		for _, at := range append(slices.Clone(acks[k]), to) {
 			if at > from && last < to && at-last > gap {
 				gap, key = at-last, k
 			}

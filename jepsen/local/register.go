@@ -64,8 +64,8 @@ func (r *register) saw(c *caller, name string, version rhumb.Version) {
 	r.seen[c] = registerKey{name, version}
 }
 
-// call reads or writes the present key. Half of the calls are reads. Among the writes are deletions, and writes with each kind of
-// condition, because each of them is another path through the primary.
+// call reads or writes the present key. Half of the calls are reads. Among the writes are deletions, and writes with three kinds
+// of condition, because each of them is another path through the primary.
 func (r *register) call(ctx context.Context, c *caller) {
 	name := fmt.Sprintf("r%d", r.calls.Add(1)/keyCalls)
 	if c.random.IntN(2) == 0 {

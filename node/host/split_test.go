@@ -234,3 +234,47 @@ func TestSplitIsUndone(t *testing.T) {
 		t.Errorf("read %q, %v", got, err)
 	}
 }
+
+// TestForgetsUnborn guards that a node which waits for the birth of a range forgets it when metadata removes the range, because its
+// table was dropped or the split was cancelled. Otherwise the end of the copy that holds the slots would create a copy of a range
+// that does not exist, and nobody would remove it.
+func TestForgetsUnborn(t *testing.T) {
+	for _, how := range []string{"dropped", "cancelled"} {
+		t.Run(how, func(t *testing.T) {
+			w := newSplitWorld(t, func(*Config) {})
+			w.eventually(func() error { _, err := w.putAt(1, "first", "0", rhumb.RequestID{}); return err })
+			w.mu.Lock()
+			w.cut[3] = true
+			child, gone := w.rec.Clone(), w.rec.Clone()
+			w.mu.Unlock()
+			// Born elsewhere. The copy here is not divided, because its node hears nothing.
+			child.ID.Slot, child.Version, child.Epoch, child.Allocated = testRange.Slot+32, 1, 2, 2
+			h := w.hosts[3]
+			h.Update([]*rhumb.Range{child})
+			waits := func() bool {
+				found := make(chan bool, 1)
+				h.post(askEvent{func(h *Host) { found <- h.unborn[child.ID] != nil }})
+				return <-found
+			}
+			if !waits() {
+				t.Fatal("the node does not wait for the range")
+			}
+			if how == "dropped" {
+				h.Remove([]rhumb.RangeID{child.ID})
+			} else {
+				h.Prune(func(id rhumb.RangeID) bool { return id != child.ID })
+			}
+			if waits() {
+				t.Error("the node still waits for the range")
+			}
+			gone.Version, gone.Replicas, gone.InSync = gone.Version+1, []rhumb.NodeID{1, 2}, []rhumb.NodeID{1, 2}
+			h.Update([]*rhumb.Range{gone})
+			w.eventually(func() error {
+				if ids := h.RangeIDs(); len(ids) > 0 {
+					return fmt.Errorf("node 3 holds %v", ids)
+				}
+				return nil
+			})
+		})
+	}
+}

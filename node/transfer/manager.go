@@ -107,8 +107,8 @@ type Progress struct {
 
 // Manager runs the transfers of one life of a node.
 type Manager struct {
-	// rt is the clock and the scheduler, which a simulator replaces.
 	cfg Config
+	// rt is the clock and the scheduler, which a simulator replaces.
 	rt  sched.Runtime
 	log *slog.Logger
 	m   metrics
