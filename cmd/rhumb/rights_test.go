@@ -108,6 +108,7 @@ var commandRights = []struct{ line, may string }{
 	{"operation resume op1", "admin operator"},
 	{"operation cancel op1", "admin operator"},
 	{"rebalance --dry-run", "monitor admin operator"},
+	{"plan failover n1", "monitor admin operator"},
 	{"rebalance --no-wait", "admin operator"},
 	{"setting ls", "monitor admin operator"},
 	{"setting set replace_after 1m", "admin operator"},
