@@ -104,7 +104,7 @@ func (n *Node) openGuard() (err error) {
 	}))
 	g.limiter = gate.NewLimiter(gate.LimiterConfig{User: l.User, Conn: l.Connection})
 	g.sessions = session.New(session.Config{
-		Insecure: n.cfg.Insecure, Policy: n.policy, Limiter: g.limiter, Record: g.audit.Note, Secret: n.mockSecret, Logger: n.cfg.Logger,
+		Insecure: n.cfg.Insecure, Policy: n.policy, Confirm: n.confirmPolicy, Limiter: g.limiter, Record: g.audit.Note, Secret: n.mockSecret, Logger: n.cfg.Logger,
 	})
 	mode := "tls"
 	if n.cfg.Insecure {
@@ -167,6 +167,18 @@ func (n *Node) policy() *access.Policy {
 	}
 	// A cluster without users is known to have none, unlike one whose metadata has not arrived.
 	return noUsers
+}
+
+// confirmPolicy returns the users that the cluster had after the call began. It asks the metadata leader.
+func (n *Node) confirmPolicy(ctx context.Context) (*access.Policy, error) {
+	m := n.currentMember()
+	if m == nil {
+		return nil, rhumb.E("node.confirmPolicy", rhumb.Unavailable, "the node has not joined yet")
+	}
+	if _, err := m.group.Linearize(ctx); err != nil {
+		return nil, err
+	}
+	return n.policy(), nil
 }
 
 // noUsers is the policy of a cluster without users.

@@ -98,6 +98,14 @@ const (
 	// CommitCopiedTail takes everything in a copy of a range as committed, also the end of the donor's
 	// log.
 	CommitCopiedTail
+	// InstallElectable elects a replica that receives a copy of its range and has not installed it.
+	InstallElectable
+	// InstallForgetsPromise installs a copy with the promise of the donor, without that of the replica.
+	InstallForgetsPromise
+	// SkipChecksum installs chunks of a copy as they arrive, also those that were damaged on the way.
+	SkipChecksum
+	// ResumeWrongSet continues a copy with the chunks of an earlier set of the range.
+	ResumeWrongSet
 	// AcceptOtherLife takes a handover that was meant for an earlier life.
 	AcceptOtherLife
 	// HandOverToFew leaves a member out of the in-sync set that a handover names.
@@ -112,7 +120,8 @@ var bugNames = [bugs]string{
 	"close-unfenced", "agree-only", "forget-ceiling", "take-any-frame", "close-ahead",
 	"adopt-shorter", "below-report", "skip-asking", "forget-promises", "ack-of-old-life", "grant-of-old-life", "nonce-ignored",
 	"no-refusal", "forget-quarantine", "no-progress-timeout", "no-clock-refusal", "vote-at-once", "names-without-epoch",
-	"full-disk-acks", "drop-before-removed", "commit-copied-tail", "accept-other-life", "hand-over-to-few",
+	"full-disk-acks", "drop-before-removed", "commit-copied-tail",
+	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life", "hand-over-to-few",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

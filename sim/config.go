@@ -117,6 +117,8 @@ type profile struct {
 	trusting   bool
 	faults     []FaultKind
 	faultEvery time.Duration
+	// spoiltChunks is the share of the chunks of copies that are damaged on the way.
+	spoiltChunks float64
 }
 
 // oneOf returns one of the choices.
@@ -176,6 +178,8 @@ func drawProfile(r *rand.Rand) profile {
 	if len(p.faults) == 0 && r.IntN(4) > 0 {
 		p.faults = append(p.faults, faultCrash, faultIsolate)
 	}
+	// Draws that came later stand at the end, so that they move no seed.
+	p.spoiltChunks = oneOf(r, 0, 0, 0.05, 0.3)
 	return p
 }
 

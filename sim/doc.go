@@ -33,7 +33,8 @@
 // A crash may also damage the disk (damage.go): the disk returns to the state of an earlier life, a
 // bit of the synced part of its log flips, the log ends before its synced end (detectably or not),
 // or the directory of the ranges comes back empty. A replica that finds damage in its data is
-// quarantined and later discarded (discard.go).
+// quarantined and later discarded (discard.go). In half of the seeds, chunks of copies of ranges are
+// damaged on the way (transfer.go).
 //
 // # Bounds of the faults
 //

@@ -200,27 +200,29 @@ func (w *world) electAnyone() {
 	if n == nil || w.rnd.IntN(10) > 0 {
 		return
 	}
-	st := w.state
 	for _, id := range w.ranges {
-		r, _ := st.Range(id)
+		r, _ := w.state.Range(id)
 		// Only replicas can be elected, and this one lacks acknowledged entries.
 		for _, outsider := range r.Replicas {
-			rec, _ := st.Node(outsider)
-			if r.IsInSync(outsider) || !st.IsLive(outsider) {
-				continue
+			if !r.IsInSync(outsider) && w.state.IsLive(outsider) {
+				w.enthrone(r, outsider)
+				return
 			}
-			members := []catalog.Member{{Node: outsider, Boot: rec.Boot}}
-			for _, old := range r.InSync {
-				o, _ := st.Node(old)
-				members = append(members, catalog.Member{Node: old, Boot: o.Boot})
-			}
-			w.proposeOnce(catalog.Batch{Commands: []catalog.Command{
-				catalog.AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version, Members: members},
-				catalog.Elect{Range: id, Version: r.Version + 1, Node: outsider},
-			}})
-			return
 		}
 	}
+}
+
+// enthrone makes a replica a member of the in-sync set and elects it, whatever its log lacks.
+func (w *world) enthrone(r *rhumb.Range, outsider rhumb.NodeID) {
+	var members []catalog.Member
+	for _, n := range append([]rhumb.NodeID{outsider}, r.InSync...) {
+		rec, _ := w.state.Node(n)
+		members = append(members, catalog.Member{Node: n, Boot: rec.Boot})
+	}
+	w.proposeOnce(catalog.Batch{Commands: []catalog.Command{
+		catalog.AlterISR{Range: r.ID, Epoch: r.Epoch, Version: r.Version, Members: members},
+		catalog.Elect{Range: r.ID, Version: r.Version + 1, Node: outsider},
+	}})
 }
 
 // startOperation starts a decommissioning or a move of a copy, which the controller of the metadata leader carries out, and

@@ -60,6 +60,8 @@ type node struct {
 	spoiled    []time.Duration
 	discarding []*replica.Replica
 	dropped    []bool
+	// oldChunks are the last chunks that the node received of each range (ResumeWrongSet).
+	oldChunks map[chunkAt][]byte
 }
 
 // identity returns the identity of the present life, as its disk knows it.
@@ -235,7 +237,7 @@ func (n *node) serveRanges(m *member) error {
 	// Streams may be open before the host exists.
 	n.host = h
 	n.transfers = transfer.New(transfer.Config{
-		Self: m.self, Engine: n.disk.engine, Host: h, Net: copies{n}, Runtime: n.rt, Logger: w.nodeLogger(n),
+		Self: m.self, Engine: n.disk.engine, Host: h, Net: newCopies(n), Runtime: n.rt, Logger: w.nodeLogger(n), Probe: n.transferProbe(),
 	})
 	for j, b := range w.nodes {
 		if n.connected[j] {

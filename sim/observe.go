@@ -164,7 +164,7 @@ func (n *node) observeClosed(i int, id rhumb.RangeID) {
 
 // hostProbe returns the Probe that feeds the judges and plants bugs.
 func (n *node) hostProbe() *host.Probe {
-	return &host.Probe{Ready: n.seeReady, Proposal: n.seeProposal, Agreed: n.seeAgreed, WaitedOut: n.seeWaitedOut, Installed: n.noteInstalled}
+	return &host.Probe{Ready: n.seeReady, Proposal: n.seeProposal, Agreed: n.seeAgreed, WaitedOut: n.seeWaitedOut, Install: n.seeInstall, Installed: n.noteInstalled}
 }
 
 // seeReady maintains the judges' copy of a log and passes its changes to the judges. It runs before

@@ -30,8 +30,16 @@ var mixes = map[Bug][]FaultKind{
 	DropBeforeRemoved: {faultMove, faultCrash},
 	CommitCopiedTail:  {faultUsurp, faultCrash, faultIsolate, faultData},
 	AcceptOtherLife:   {faultHandover},
-	HandOverToFew:     {faultHandover, faultData},
+	// Bugs of copies need replicas that fall behind, and most of them elections meanwhile.
+	InstallElectable:      {faultUsurp, faultCrash, faultIsolate, faultData},
+	InstallForgetsPromise: {faultUsurp, faultIsolate, faultMeta, faultData},
+	SkipChecksum:          {faultCrash, faultIsolate, faultData},
+	ResumeWrongSet:        {faultCrash, faultIsolate, faultData},
+	HandOverToFew:         {faultHandover, faultData},
 }
+
+// copyBugs are the bugs of copies of ranges, for which replicas must need copies often.
+var copyBugs = []Bug{CommitCopiedTail, InstallElectable, InstallForgetsPromise, SkipChecksum, ResumeWrongSet}
 
 // mixEvery is the mean time between two faults of a mix.
 const mixEvery = 1500 * time.Millisecond
@@ -47,8 +55,12 @@ func (p *profile) applyMix(b Bug) {
 		}
 		// A trimmed log can forbid the damage (mayDamage).
 		p.replica.LogKeepBytes = 0
-		if b == CommitCopiedTail {
+		if slices.Contains(copyBugs, b) {
 			p.replica.LogKeepBytes = 2000 // replicas need copies often
+		}
+		p.spoiltChunks = 0
+		if b == SkipChecksum {
+			p.spoiltChunks = 0.3
 		}
 	}
 	p.strict = p.strict || b == NoClockRefusal

@@ -31,6 +31,8 @@ type Stats struct {
 	Closed int
 	// Copied counts the copies that took the place of a replica whose log was trimmed.
 	Copied int
+	// Spoilt counts the chunks of copies that were damaged on the way.
+	Spoilt int
 	// Lost counts ranges whose in-sync set lacks trimmed log and that no member could copy at the last
 	// look.
 	Lost int
@@ -92,8 +94,11 @@ func (w *world) play() {
 	for i := range w.p.clients {
 		w.clients = append(w.clients, newClient(w, i))
 	}
-	if w.cfg.Bug == ElectAnyone {
+	switch w.cfg.Bug {
+	case ElectAnyone:
 		w.every(100*time.Millisecond, w.electAnyone)
+	case InstallElectable:
+		w.every(5*time.Millisecond, w.electInstalling)
 	}
 	w.loading = true
 	end := w.now + w.cfg.Duration

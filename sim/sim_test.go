@@ -70,6 +70,7 @@ type sum struct {
 	entries   int
 	lost      int
 	copied    int
+	spoilt    int
 	closed    int
 	slowest   time.Duration
 	slowSeed  uint64
@@ -89,6 +90,7 @@ func (s *sum) add(r Result) {
 	s.entries += r.Stats.Entries
 	s.lost += r.Stats.Lost
 	s.copied += r.Stats.Copied
+	s.spoilt += r.Stats.Spoilt
 	s.closed += r.Stats.Closed
 	if r.Stats.Recovery > s.slowest {
 		s.slowest, s.slowSeed = r.Stats.Recovery, r.Seed
@@ -106,7 +108,7 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 	t.Logf("operations: unknown %d, ok %d, unchanged %d, condition failed %d, not applied %d; %d log entries, %d epochs, %d closed timestamps",
 		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed)
 	t.Logf("faults:%s", faults.String())
-	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not", s.slowest, s.slowSeed, s.copied, s.lost)
+	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
 }
 
 // reportFailure reports a failed run and keeps its trace among the artifacts of the test.

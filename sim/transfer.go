@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"slices"
 	"time"
 
@@ -16,7 +17,15 @@ import (
 // copies carries the copies of ranges between nodes. It takes the place of the connection for
 // transfers of package peer: each chunk is a request of its own, which may be lost, and either node
 // may crash between two of them.
-type copies struct{ n *node }
+type copies struct {
+	n *node
+	// sets are the descriptions that this life has received. The manager uses the same ones, so a planted bug can
+	// make a description fit other bytes.
+	sets map[storage.SetID]*storage.Set
+}
+
+// newCopies returns the network of one life of a node.
+func newCopies(n *node) copies { return copies{n, map[storage.SetID]*storage.Set{}} }
 
 var _ transfer.Network = copies{}
 
@@ -82,6 +91,9 @@ func (t copies) Open(ctx context.Context, to rhumb.NodeID, q transfer.Question) 
 			}
 		}
 	}
+	if err == nil {
+		t.sets[set.ID] = set
+	}
 	return set, err
 }
 
@@ -106,8 +118,95 @@ func (t copies) Read(ctx context.Context, to rhumb.NodeID, id storage.SetID, fro
 		if err != nil || b == nil {
 			return err
 		}
-		if err := take(chunk, b); err != nil {
+		if err := take(chunk, t.spoil(id, chunk, b)); err != nil {
 			return err
+		}
+	}
+}
+
+// spoil damages some chunks on the way. A correct node compares each chunk with its checksum and reads it again.
+func (t copies) spoil(id storage.SetID, chunk int, b []byte) []byte {
+	w := t.n.w
+	if len(b) > 0 && w.wire.Float64() < w.p.spoiltChunks {
+		w.stats.Spoilt++
+		b[w.wire.IntN(len(b))] ^= 1 << w.wire.IntN(8)
+		if w.cfg.Bug == SkipChecksum {
+			t.acceptChunk(id, chunk, b)
+		}
+	}
+	if w.cfg.Bug == ResumeWrongSet {
+		b = t.mixChunks(id, chunk, b)
+	}
+	return b
+}
+
+// acceptChunk changes the description of a set such that a chunk fits it. The sets of the simulator have one chunk
+// per file.
+func (t copies) acceptChunk(id storage.SetID, chunk int, b []byte) {
+	set := t.sets[id]
+	// The description of an earlier life was read from the disk, out of reach of the bug.
+	if set == nil || chunk >= len(set.Files) || len(set.Files[chunk].Chunks) != 1 {
+		return
+	}
+	set.Files[chunk] = storage.SetFile{Bytes: int64(len(b)), Chunks: []uint32{crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))}}
+}
+
+// chunkAt is the place of a chunk in the sets of a range.
+type chunkAt struct {
+	id    rhumb.RangeID
+	chunk int
+}
+
+// mixChunks replaces the first chunk of a set by that of the set before, as if chunks on disk counted without a look at the
+// set that they belong to (ResumeWrongSet).
+func (t copies) mixChunks(id storage.SetID, chunk int, b []byte) []byte {
+	n := t.n
+	at := chunkAt{id.Range, chunk}
+	old := n.oldChunks[at]
+	if n.oldChunks == nil {
+		n.oldChunks = map[chunkAt][]byte{}
+	}
+	n.oldChunks[at] = slices.Clone(b)
+	if set := t.sets[id]; chunk > 0 || old == nil || set == nil || len(set.Files) < 2 {
+		return b
+	}
+	t.acceptChunk(id, chunk, old)
+	return old
+}
+
+// transferProbe returns the probe that plants the bugs of copies. It leaves out the check of a complete set, which
+// would find what the bugs do to its parts.
+func (n *node) transferProbe() *transfer.Probe {
+	if bug := n.w.cfg.Bug; bug != SkipChecksum && bug != ResumeWrongSet {
+		return nil
+	}
+	return &transfer.Probe{SkipVerify: true, Chunk: func(_ int, b []byte) []byte { return b }}
+}
+
+// seeInstall plants InstallForgetsPromise. The copy is then installed with the promise of its donor alone.
+func (n *node) seeInstall(_ rhumb.RangeID, promised rhumb.Epoch, least rhumb.Seq) (rhumb.Epoch, rhumb.Seq) {
+	if n.w.cfg.Bug == InstallForgetsPromise {
+		promised = 0
+	}
+	return promised, least
+}
+
+// electInstalling elects a replica that receives a copy at this moment (InstallElectable).
+func (w *world) electInstalling() {
+	if w.metadataLeader() == nil {
+		return
+	}
+	for _, n := range w.nodes {
+		if n.transfers == nil || n.down {
+			continue
+		}
+		for _, p := range n.transfers.Progress() {
+			r, ok := w.state.Range(p.Range)
+			// The set is known, so the copy has begun; a member would be elected by the book.
+			if ok && p.Of > 0 && r.IsReplica(n.id) && !r.IsInSync(n.id) && w.state.IsLive(n.id) {
+				w.enthrone(r, n.id)
+				return
+			}
 		}
 	}
 }
@@ -128,6 +227,7 @@ func (t copies) Release(_ context.Context, to rhumb.NodeID, id storage.SetID) {
 // noteInstalled makes the judges read the copy that took the place of a replica.
 func (n *node) noteInstalled(id rhumb.RangeID) {
 	i := slices.Index(n.w.ranges, id)
+	n.checkInstalledPromise(id)
 	old := n.disk.copies[i]
 	if old == nil {
 		old = &rangeCopy{}
@@ -145,4 +245,14 @@ func (n *node) noteInstalled(id rhumb.RangeID) {
 	}
 	n.w.stats.Copied++
 	n.w.tracef(n.name(), "has copied %s up to %d", id, len(n.disk.copies[i].entries))
+}
+
+// checkInstalledPromise checks that a copy does not promise less than the replica that it replaces
+// (docs/replication.md#rule-transfer): the old primary could otherwise get an acknowledgement that was refused to it.
+func (n *node) checkInstalledPromise(id rhumb.RangeID) {
+	st, ok := n.disk.engine.Store(id).State(id)
+	old, running := n.host.Replica(id)
+	if ok && running && st.Promised < old.Epoch() {
+		n.w.failf("%s: the copy of %s is installed with the promise of epoch %d, but the replica promised %d", n.id, id, st.Promised, old.Epoch())
+	}
 }

@@ -21,6 +21,8 @@ type world struct {
 	// rnd determines what happens in the world, chance which faults occur. They are separate so
 	// that a change in one area moves as little as possible in the other.
 	rnd, chance *rand.Rand
+	// wire decides which chunks of copies are damaged on the way.
+	wire *rand.Rand
 
 	now    time.Duration
 	events schedule
@@ -70,6 +72,7 @@ func newWorld(cfg Config) *world {
 	w := &world{
 		cfg: cfg, prints: map[uint64]uint64{},
 		rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), chance: rand.New(rand.NewPCG(cfg.Seed, seedSalt)),
+		wire: rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)),
 	}
 	w.p = drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
 	// A planted bug brings its own mix. The other of the two is NoBug, the least value.

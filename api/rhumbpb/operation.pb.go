@@ -1359,7 +1359,9 @@ type NodeHoldings struct {
 	// The reason why the node cannot be removed for good now; empty if it can.
 	Stays string `protobuf:"bytes,5,opt,name=stays,proto3" json:"stays,omitempty"`
 	// The operation that moves its copies away; 0 if there is none.
-	Operation     uint64 `protobuf:"varint,6,opt,name=operation,proto3" json:"operation,omitempty"`
+	Operation uint64 `protobuf:"varint,6,opt,name=operation,proto3" json:"operation,omitempty"`
+	// The reason why the node votes in the metadata group; empty if it does not.
+	VoteWhy       string `protobuf:"bytes,7,opt,name=vote_why,json=voteWhy,proto3" json:"vote_why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1436,6 +1438,103 @@ func (x *NodeHoldings) GetOperation() uint64 {
 	return 0
 }
 
+func (x *NodeHoldings) GetVoteWhy() string {
+	if x != nil {
+		return x.VoteWhy
+	}
+	return ""
+}
+
+type UnpinVotesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The nodes whose votes are unpinned; none means all.
+	Nodes         []uint32 `protobuf:"varint,1,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpinVotesRequest) Reset() {
+	*x = UnpinVotesRequest{}
+	mi := &file_api_operation_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpinVotesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpinVotesRequest) ProtoMessage() {}
+
+func (x *UnpinVotesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpinVotesRequest.ProtoReflect.Descriptor instead.
+func (*UnpinVotesRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *UnpinVotesRequest) GetNodes() []uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type UnpinVotesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The nodes whose votes were pinned.
+	Unpinned      []uint32 `protobuf:"varint,1,rep,packed,name=unpinned,proto3" json:"unpinned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpinVotesResponse) Reset() {
+	*x = UnpinVotesResponse{}
+	mi := &file_api_operation_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpinVotesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpinVotesResponse) ProtoMessage() {}
+
+func (x *UnpinVotesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpinVotesResponse.ProtoReflect.Descriptor instead.
+func (*UnpinVotesResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *UnpinVotesResponse) GetUnpinned() []uint32 {
+	if x != nil {
+		return x.Unpinned
+	}
+	return nil
+}
+
 type GiveUpRegionRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
@@ -1451,7 +1550,7 @@ type GiveUpRegionRequest struct {
 
 func (x *GiveUpRegionRequest) Reset() {
 	*x = GiveUpRegionRequest{}
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1562,7 @@ func (x *GiveUpRegionRequest) String() string {
 func (*GiveUpRegionRequest) ProtoMessage() {}
 
 func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1575,7 @@ func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionRequest.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{21}
+	return file_api_operation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GiveUpRegionRequest) GetRegion() uint32 {
@@ -1518,7 +1617,7 @@ type GiveUpRegionResponse struct {
 
 func (x *GiveUpRegionResponse) Reset() {
 	*x = GiveUpRegionResponse{}
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1629,7 @@ func (x *GiveUpRegionResponse) String() string {
 func (*GiveUpRegionResponse) ProtoMessage() {}
 
 func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1642,7 @@ func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionResponse.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{22}
+	return file_api_operation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GiveUpRegionResponse) GetLost() []*RangeID {
@@ -1571,7 +1670,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +1682,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +1695,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{23}
+	return file_api_operation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -1622,7 +1721,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[24]
+	mi := &file_api_operation_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1733,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[24]
+	mi := &file_api_operation_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1746,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{24}
+	return file_api_operation_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -1665,7 +1764,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +1776,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +1789,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{25}
+	return file_api_operation_proto_rawDescGZIP(), []int{27}
 }
 
 type ListSettingsResponse struct {
@@ -1702,7 +1801,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[26]
+	mi := &file_api_operation_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +1813,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[26]
+	mi := &file_api_operation_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +1826,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{26}
+	return file_api_operation_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -1747,7 +1846,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[27]
+	mi := &file_api_operation_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1858,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[27]
+	mi := &file_api_operation_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1871,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{27}
+	return file_api_operation_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Setting) GetName() string {
@@ -1799,7 +1898,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[28]
+	mi := &file_api_operation_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1910,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[28]
+	mi := &file_api_operation_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +1923,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{28}
+	return file_api_operation_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1849,7 +1948,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[29]
+	mi := &file_api_operation_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +1960,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[29]
+	mi := &file_api_operation_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +1973,7 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{29}
+	return file_api_operation_proto_rawDescGZIP(), []int{31}
 }
 
 type HandOverRangeRequest struct {
@@ -1887,7 +1986,7 @@ type HandOverRangeRequest struct {
 
 func (x *HandOverRangeRequest) Reset() {
 	*x = HandOverRangeRequest{}
-	mi := &file_api_operation_proto_msgTypes[30]
+	mi := &file_api_operation_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +1998,7 @@ func (x *HandOverRangeRequest) String() string {
 func (*HandOverRangeRequest) ProtoMessage() {}
 
 func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[30]
+	mi := &file_api_operation_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1912,7 +2011,7 @@ func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeRequest.ProtoReflect.Descriptor instead.
 func (*HandOverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{30}
+	return file_api_operation_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HandOverRangeRequest) GetRange() *RangeID {
@@ -1939,7 +2038,7 @@ type HandOverRangeResponse struct {
 
 func (x *HandOverRangeResponse) Reset() {
 	*x = HandOverRangeResponse{}
-	mi := &file_api_operation_proto_msgTypes[31]
+	mi := &file_api_operation_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2050,7 @@ func (x *HandOverRangeResponse) String() string {
 func (*HandOverRangeResponse) ProtoMessage() {}
 
 func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[31]
+	mi := &file_api_operation_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2063,7 @@ func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeResponse.ProtoReflect.Descriptor instead.
 func (*HandOverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{31}
+	return file_api_operation_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HandOverRangeResponse) GetRange() *Range {
@@ -1983,7 +2082,7 @@ type FailBackRequest struct {
 
 func (x *FailBackRequest) Reset() {
 	*x = FailBackRequest{}
-	mi := &file_api_operation_proto_msgTypes[32]
+	mi := &file_api_operation_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1995,7 +2094,7 @@ func (x *FailBackRequest) String() string {
 func (*FailBackRequest) ProtoMessage() {}
 
 func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[32]
+	mi := &file_api_operation_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2008,7 +2107,7 @@ func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackRequest.ProtoReflect.Descriptor instead.
 func (*FailBackRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{32}
+	return file_api_operation_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FailBackRequest) GetNode() uint32 {
@@ -2030,7 +2129,7 @@ type FailBackResponse struct {
 
 func (x *FailBackResponse) Reset() {
 	*x = FailBackResponse{}
-	mi := &file_api_operation_proto_msgTypes[33]
+	mi := &file_api_operation_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2141,7 @@ func (x *FailBackResponse) String() string {
 func (*FailBackResponse) ProtoMessage() {}
 
 func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[33]
+	mi := &file_api_operation_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2154,7 @@ func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackResponse.ProtoReflect.Descriptor instead.
 func (*FailBackResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{33}
+	return file_api_operation_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FailBackResponse) GetPrepared() []*RangeID {
@@ -2082,7 +2181,7 @@ type BlockedRange struct {
 
 func (x *BlockedRange) Reset() {
 	*x = BlockedRange{}
-	mi := &file_api_operation_proto_msgTypes[34]
+	mi := &file_api_operation_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2193,7 @@ func (x *BlockedRange) String() string {
 func (*BlockedRange) ProtoMessage() {}
 
 func (x *BlockedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[34]
+	mi := &file_api_operation_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2206,7 @@ func (x *BlockedRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockedRange.ProtoReflect.Descriptor instead.
 func (*BlockedRange) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{34}
+	return file_api_operation_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BlockedRange) GetRange() *RangeID {
@@ -2231,14 +2330,19 @@ const file_api_operation_proto_rawDesc = "" +
 	"most_after\x18\x05 \x01(\x03R\tmostAfter\"\x16\n" +
 	"\x14DescribeNodesRequest\"E\n" +
 	"\x15DescribeNodesResponse\x12,\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x16.rhumb.v1.NodeHoldingsR\x05nodes\"\xa2\x01\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x16.rhumb.v1.NodeHoldingsR\x05nodes\"\xbd\x01\n" +
 	"\fNodeHoldings\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x16\n" +
 	"\x06copies\x18\x02 \x01(\rR\x06copies\x12\x1c\n" +
 	"\tprimaries\x18\x03 \x01(\rR\tprimaries\x12\x14\n" +
 	"\x05voter\x18\x04 \x01(\bR\x05voter\x12\x14\n" +
 	"\x05stays\x18\x05 \x01(\tR\x05stays\x12\x1c\n" +
-	"\toperation\x18\x06 \x01(\x04R\toperation\"n\n" +
+	"\toperation\x18\x06 \x01(\x04R\toperation\x12\x19\n" +
+	"\bvote_why\x18\a \x01(\tR\avoteWhy\")\n" +
+	"\x11UnpinVotesRequest\x12\x14\n" +
+	"\x05nodes\x18\x01 \x03(\rR\x05nodes\"0\n" +
+	"\x12UnpinVotesResponse\x12\x1a\n" +
+	"\bunpinned\x18\x01 \x03(\rR\bunpinned\"n\n" +
 	"\x13GiveUpRegionRequest\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04into\x18\x02 \x01(\rR\x04into\x12\x17\n" +
@@ -2274,7 +2378,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\ablocked\x18\x02 \x03(\v2\x16.rhumb.v1.BlockedRangeR\ablocked\"I\n" +
 	"\fBlockedRange\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why2\x98\b\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why2\xe1\b\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
@@ -2291,7 +2395,9 @@ const file_api_operation_proto_rawDesc = "" +
 	"\n" +
 	"SplitRange\x12\x1b.rhumb.v1.SplitRangeRequest\x1a\x1c.rhumb.v1.SplitRangeResponse\x12P\n" +
 	"\rHandOverRange\x12\x1e.rhumb.v1.HandOverRangeRequest\x1a\x1f.rhumb.v1.HandOverRangeResponse\x12A\n" +
-	"\bFailBack\x12\x19.rhumb.v1.FailBackRequest\x1a\x1a.rhumb.v1.FailBackResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\bFailBack\x12\x19.rhumb.v1.FailBackRequest\x1a\x1a.rhumb.v1.FailBackResponse\x12G\n" +
+	"\n" +
+	"UnpinVotes\x12\x1b.rhumb.v1.UnpinVotesRequest\x1a\x1c.rhumb.v1.UnpinVotesResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_operation_proto_rawDescOnce sync.Once
@@ -2305,7 +2411,7 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_api_operation_proto_goTypes = []any{
 	(*SplitRangeRequest)(nil),        // 0: rhumb.v1.SplitRangeRequest
 	(*SplitRangeResponse)(nil),       // 1: rhumb.v1.SplitRangeResponse
@@ -2328,77 +2434,81 @@ var file_api_operation_proto_goTypes = []any{
 	(*DescribeNodesRequest)(nil),     // 18: rhumb.v1.DescribeNodesRequest
 	(*DescribeNodesResponse)(nil),    // 19: rhumb.v1.DescribeNodesResponse
 	(*NodeHoldings)(nil),             // 20: rhumb.v1.NodeHoldings
-	(*GiveUpRegionRequest)(nil),      // 21: rhumb.v1.GiveUpRegionRequest
-	(*GiveUpRegionResponse)(nil),     // 22: rhumb.v1.GiveUpRegionResponse
-	(*RemoveNodeRequest)(nil),        // 23: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 24: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 25: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 26: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 27: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 28: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 29: rhumb.v1.AlterSettingResponse
-	(*HandOverRangeRequest)(nil),     // 30: rhumb.v1.HandOverRangeRequest
-	(*HandOverRangeResponse)(nil),    // 31: rhumb.v1.HandOverRangeResponse
-	(*FailBackRequest)(nil),          // 32: rhumb.v1.FailBackRequest
-	(*FailBackResponse)(nil),         // 33: rhumb.v1.FailBackResponse
-	(*BlockedRange)(nil),             // 34: rhumb.v1.BlockedRange
-	(*RangeID)(nil),                  // 35: rhumb.v1.RangeID
-	(*Range)(nil),                    // 36: rhumb.v1.Range
-	(*Node)(nil),                     // 37: rhumb.v1.Node
+	(*UnpinVotesRequest)(nil),        // 21: rhumb.v1.UnpinVotesRequest
+	(*UnpinVotesResponse)(nil),       // 22: rhumb.v1.UnpinVotesResponse
+	(*GiveUpRegionRequest)(nil),      // 23: rhumb.v1.GiveUpRegionRequest
+	(*GiveUpRegionResponse)(nil),     // 24: rhumb.v1.GiveUpRegionResponse
+	(*RemoveNodeRequest)(nil),        // 25: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 26: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 27: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 28: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 29: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 30: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 31: rhumb.v1.AlterSettingResponse
+	(*HandOverRangeRequest)(nil),     // 32: rhumb.v1.HandOverRangeRequest
+	(*HandOverRangeResponse)(nil),    // 33: rhumb.v1.HandOverRangeResponse
+	(*FailBackRequest)(nil),          // 34: rhumb.v1.FailBackRequest
+	(*FailBackResponse)(nil),         // 35: rhumb.v1.FailBackResponse
+	(*BlockedRange)(nil),             // 36: rhumb.v1.BlockedRange
+	(*RangeID)(nil),                  // 37: rhumb.v1.RangeID
+	(*Range)(nil),                    // 38: rhumb.v1.Range
+	(*Node)(nil),                     // 39: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	35, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
-	36, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
-	35, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	37, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
+	38, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
+	37, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
 	3,  // 3: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
 	2,  // 4: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	35, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	37, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
 	2,  // 6: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
 	2,  // 7: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
 	12, // 8: rhumb.v1.PlanFailoverResponse.ranges:type_name -> rhumb.v1.RangeFailover
 	13, // 9: rhumb.v1.PlanFailoverResponse.take_over:type_name -> rhumb.v1.PauseStep
 	13, // 10: rhumb.v1.PlanFailoverResponse.stall:type_name -> rhumb.v1.PauseStep
-	35, // 11: rhumb.v1.RangeFailover.range:type_name -> rhumb.v1.RangeID
+	37, // 11: rhumb.v1.RangeFailover.range:type_name -> rhumb.v1.RangeID
 	16, // 12: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
 	17, // 13: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
-	35, // 14: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	37, // 14: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
 	20, // 15: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	35, // 16: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
-	37, // 17: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	27, // 18: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	35, // 19: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	36, // 20: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
-	35, // 21: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
-	34, // 22: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
-	35, // 23: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
+	37, // 16: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
+	39, // 17: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	29, // 18: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	37, // 19: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	38, // 20: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
+	37, // 21: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
+	36, // 22: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
+	37, // 23: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
 	4,  // 24: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
 	6,  // 25: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
 	8,  // 26: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
 	14, // 27: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
 	10, // 28: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
 	18, // 29: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	23, // 30: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	21, // 31: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
-	25, // 32: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	28, // 33: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	25, // 30: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	23, // 31: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	27, // 32: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	30, // 33: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
 	0,  // 34: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
-	30, // 35: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
-	32, // 36: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
-	5,  // 37: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	7,  // 38: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	9,  // 39: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	15, // 40: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	11, // 41: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
-	19, // 42: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	24, // 43: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	22, // 44: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
-	26, // 45: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	29, // 46: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	1,  // 47: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
-	31, // 48: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
-	33, // 49: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
-	37, // [37:50] is the sub-list for method output_type
-	24, // [24:37] is the sub-list for method input_type
+	32, // 35: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
+	34, // 36: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
+	21, // 37: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
+	5,  // 38: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	7,  // 39: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	9,  // 40: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	15, // 41: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	11, // 42: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
+	19, // 43: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	26, // 44: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	24, // 45: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	28, // 46: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	31, // 47: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 48: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	33, // 49: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
+	35, // 50: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
+	22, // 51: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
+	38, // [38:52] is the sub-list for method output_type
+	24, // [24:38] is the sub-list for method input_type
 	24, // [24:24] is the sub-list for extension type_name
 	24, // [24:24] is the sub-list for extension extendee
 	0,  // [0:24] is the sub-list for field type_name
@@ -2416,7 +2526,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

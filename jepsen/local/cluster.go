@@ -241,8 +241,11 @@ func (c *Cluster) openOperator(ctx context.Context) error {
 		}
 	}
 	tls := &client.TLS{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "operator.crt"), Key: filepath.Join(dir, "operator.key")}
-	// The nodes may still be starting.
-	c.operator, err = client.Open(ctx, client.Config{Addrs: c.addrs(), TLS: tls, ConnectTimeout: bootWait})
+	// The nodes wait for each other before the first one creates the cluster, and Open asks each of them once.
+	err = eventually(ctx, func() error {
+		c.operator, err = client.Open(ctx, client.Config{Addrs: c.addrs(), TLS: tls})
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -322,8 +325,9 @@ func (c *Cluster) whole(ctx context.Context) error {
 	// A node that does not answer must not hold up the next look for long.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	live := 0
+	live, newest := 0, uint64(0)
 	for _, s := range c.operator.Status(ctx) {
+		newest = max(newest, s.Revision)
 		if s.Err != "" {
 			return fmt.Errorf("%s: %s", s.Node.Addr, s.Err)
 		}
@@ -333,6 +337,10 @@ func (c *Cluster) whole(ctx context.Context) error {
 	}
 	if live != len(c.nodes) {
 		return fmt.Errorf("%d of %d nodes are live and ready", live, len(c.nodes))
+	}
+	// The operator may get its metadata from a node that was cut off a moment ago and does not know yet what happened meanwhile.
+	if own := c.operator.Revision(); own < newest {
+		return fmt.Errorf("the operator knows revision %d of the metadata, and a node has %d", own, newest)
 	}
 	// A node may be ready while its copies still catch up.
 	for _, r := range c.operator.Ranges() {

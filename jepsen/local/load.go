@@ -136,10 +136,11 @@ func opaque(stored []byte) string {
 	return string(payload)
 }
 
-// patience bounds the reads after the faults: the cluster is whole, so an answer comes at the first try but for a last change of primaries.
+// patience bounds the wait for what needs no more than a few tries: the start of a cluster, and the reads after the faults, when only a last
+// change of primaries can be in the way.
 const patience = 30 * time.Second
 
-// eventually repeats a read until it is answered.
+// eventually repeats f until it succeeds.
 func eventually(ctx context.Context, f func() error) error {
 	deadline := time.Now().Add(patience)
 	for {

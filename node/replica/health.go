@@ -313,6 +313,11 @@ func (r *Replica) refuseAhead(m *Message) bool {
 	if r.clockLimit == 0 || r.role == quarantined || m.Epoch < r.promised {
 		return false
 	}
+	// Entries that do not continue this log are not appended whatever their timestamps are. The primary needs the hint of stepAppend
+	// then: the entries before these may be committed, and without them nothing is in sync (seed 622).
+	if _, apart := r.findDivergence(m.Prev); apart {
+		return false
+	}
 	// The log's own timestamps count as accepted: a range whose log got ahead of all clocks must stay
 	// writable. An entry that is committed elsewhere is always accepted, since refusing it would only
 	// keep this copy from becoming whole.

@@ -366,6 +366,30 @@ func TestRefusedClock(t *testing.T) {
 	}
 }
 
+// TestLogsAreComparedBeforeClocks guards that a member whose log is too short says where it ends, whatever the timestamps of the
+// entries that it gets are. Told only of its clock, the primary would never send the entries before them, and those may be
+// committed.
+func TestLogsAreComparedBeforeClocks(t *testing.T) {
+	log := makeLog(1, 1, 1, 1, 1, 1)
+	ahead := log[5]
+	ahead.Requests[0].HLC = rhumb.MakeTimestamp(3_600_000, 0)
+	ahead.Seal(nil)
+	for _, tc := range []struct {
+		prev int
+		want string
+	}{
+		{5, "nack reject 5, has 1:3"},
+		{3, "append 4-5; commit 4; nack reject 3, has 0:0; ack match 5"},
+	} {
+		r := follower(log[:3], 3, 1)
+		r.SetClockLimit(rhumb.MakeTimestamp(1_000, 0))
+		step(t, r, Message{Kind: Append, Range: testRange, From: 1, To: 2, Epoch: 1, Prev: at(log, tc.prev), Entries: log[tc.prev:], Commit: 4})
+		if got := describeFlush(r); got != tc.want {
+			t.Errorf("after %d: got %q, want %q", tc.prev, got, tc.want)
+		}
+	}
+}
+
 // TestLogAheadOfClocks guards that a range whose log is an hour ahead of all clocks stays writable:
 // an entry is compared with its log, not only with the clock.
 func TestLogAheadOfClocks(t *testing.T) {

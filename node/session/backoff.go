@@ -127,15 +127,33 @@ func (b *backoff) failed(t try, now time.Time) time.Duration {
 	}
 	f.count++
 	f.last = now
-	if n := f.count - freeFailures; n > 0 {
-		// The shift is bounded before it overflows.
-		f.until = now.Add(min(waitMin<<min(n-1, 16), waitMax))
-	}
+	f.until = now.Add(f.wait())
 	if _, ok := b.known.Get(t); !ok {
 		limiterOf(b.users, t.user, userBurst).AllowN(now, 1)
 		limiterOf(b.sources, t.from, addressBurst).AllowN(now, 1)
 	}
 	return max(f.until.Sub(now), 0)
+}
+
+// wait returns the wait after the last failure.
+func (f *failures) wait() time.Duration {
+	n := f.count - freeFailures
+	if n <= 0 {
+		return 0
+	}
+	// The shift is bounded before it overflows.
+	return min(waitMin<<min(n-1, 16), waitMax)
+}
+
+// forgive takes a failure back that was not the user's.
+func (b *backoff) forgive(t try, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// The limits over all addresses keep their tokens: they are there for bursts.
+	if f, ok := b.tries.Get(t); ok && f.count > 0 {
+		f.count--
+		f.until = now
+	}
 }
 
 // succeeded records a login.

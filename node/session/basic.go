@@ -108,6 +108,9 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 		m.m.logins.WithLabelValues(loginDelayed).Inc()
 		return access.Principal{}, tooEarly(wait)
 	case !right:
+		if err := m.confirm(ctx, p, a.try); err != nil {
+			return access.Principal{}, err
+		}
 		m.m.logins.WithLabelValues(loginWrong).Inc()
 		m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + a.try.user, Address: remote, Action: "http", Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(errWrong)})
 		return access.Principal{}, errWrong

@@ -52,5 +52,11 @@ func (m *Manager) identifyHTTP(c *gate.Conn, r *http.Request) (access.Principal,
 	if policy == nil {
 		return access.Principal{}, errNoUsers
 	}
-	return who, checkUser(policy, who.Name, 0)
+	err := checkUser(policy, who.Name, 0)
+	if err != nil {
+		if unsure := m.confirm(r.Context(), policy, try{user: who.Name, from: c.From()}); unsure != nil {
+			return who, unsure
+		}
+	}
+	return who, err
 }

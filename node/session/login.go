@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"time"
@@ -155,12 +156,13 @@ func (m *Manager) logIn(stream loginStream, c *connState) error {
 	case wait > 0:
 		return m.refuseEarly(a.try, c, wait)
 	case !right:
-		return m.refuse(a.try, c, errWrong)
+		return m.refuse(stream.Context(), p, a.try, c, errWrong)
 	}
 	// Only who knows the password learns that the user is disabled. The policy may have changed.
-	if err := checkUser(m.cfg.Policy(), a.user.Name, a.user.Credentials); err != nil {
+	p = m.cfg.Policy()
+	if err := checkUser(p, a.user.Name, a.user.Credentials); err != nil {
 		m.back.failed(a.try, time.Now())
-		return m.refuse(a.try, c, err)
+		return m.refuse(stream.Context(), p, a.try, c, err)
 	}
 	return m.accept(stream, c, &a, signature, start)
 }
@@ -188,8 +190,12 @@ func (m *Manager) refuseEarly(t try, c *connState, wait time.Duration) error {
 	return tooEarly(wait)
 }
 
-// refuse records a failed login in the metrics and the audit log.
-func (m *Manager) refuse(t try, c *connState, why error) error {
+// refuse records a failed login in the metrics and the audit log, and returns why. If it is not sure that p is what the cluster
+// has, it records nothing and returns another error.
+func (m *Manager) refuse(ctx context.Context, p *access.Policy, t try, c *connState, why error) error {
+	if err := m.confirm(ctx, p, t); err != nil {
+		return err
+	}
 	m.m.logins.WithLabelValues(loginWrong).Inc()
 	m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + t.user, Address: c.gate.RemoteAddr().String(), Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(why)})
 	return why

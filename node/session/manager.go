@@ -58,6 +58,9 @@ type Config struct {
 	// Policy returns the users of the cluster, or nil while the node does not know them. A changed policy
 	// is another pointer. It must not block.
 	Policy func() *access.Policy
+	// Confirm returns the users that the cluster had after the call began, or an error if the node cannot ask. It is called before a
+	// login is refused. Without it, Policy is taken to be current.
+	Confirm func(context.Context) (*access.Policy, error)
 	// Limiter counts the requests of callers.
 	Limiter *gate.Limiter
 	// Record receives events for the audit log. It must not block. Nil discards them.
@@ -458,6 +461,7 @@ const (
 	loginDelayed = "delayed" // refused by back-off
 	loginBroken  = "broken"  // the exchange was not completed
 	loginBusy    = "busy"    // too many logins at once
+	loginUnsure  = "unsure"  // failed by metadata that may be old
 )
 
 func (m *Manager) newMetrics() metrics {
@@ -490,7 +494,7 @@ func (m *Manager) newMetrics() metrics {
 		}),
 	}
 	// A counter with labels appears in the metrics only once it has a value, and alerts need a value of 0.
-	for _, r := range []string{loginOK, loginWrong, loginDelayed, loginBroken, loginBusy} {
+	for _, r := range []string{loginOK, loginWrong, loginDelayed, loginBroken, loginBusy, loginUnsure} {
 		out.logins.WithLabelValues(r)
 	}
 	return out

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -203,6 +204,50 @@ func TestPrincipals(t *testing.T) {
 	}
 	if got := fmt.Sprint(w.kinds()); got != "[login login_failed]" {
 		t.Errorf("recorded %s", got)
+	}
+}
+
+// TestOldUsersRefuseNobody guards that a node calls a password wrong only by users that the cluster has now. A node that has just
+// started may have older ones, and its clients would fail everywhere for half a minute.
+func TestOldUsersRefuseNobody(t *testing.T) {
+	var current atomic.Pointer[access.Policy] // nil while the leader cannot be asked
+	w := newWorld(t, func(cfg *Config) {
+		cfg.Confirm = func(context.Context) (*access.Policy, error) {
+			if p := current.Load(); p != nil {
+				return p, nil
+			}
+			return nil, rhumb.E("test", rhumb.Unavailable, "no leader")
+		}
+	})
+	users := w.policy.Load()
+	for _, old := range []*access.User{nil, {Name: "app", Verifier: verifierOf(), Disabled: true, Credentials: 5}, {Name: "app", Credentials: 4}} {
+		if w.setUsers(); old != nil {
+			w.setUsers(old)
+		}
+		// More often than a user may fail: no failure may count in the end, because the node was at fault.
+		current.Store(users)
+		for range freeFailures + 2 {
+			if _, err := w.ping(w.dial(w.source(0, ""), account(password))); rhumb.KindOf(err) != rhumb.Unavailable {
+				t.Errorf("with %+v: %v", old, err)
+			}
+		}
+		current.Store(nil)
+		if _, err := w.ping(w.dial(w.source(0, ""), account(password))); rhumb.KindOf(err) != rhumb.Unavailable {
+			t.Errorf("with %+v and without a leader: %v", old, err)
+		}
+		// The same client succeeds as soon as the node has the present users.
+		w.policy.Store(users)
+		current.Store(users)
+		if _, err := w.ping(w.dial(w.source(0, ""), account(password))); err != nil {
+			t.Errorf("after %+v: %v", old, err)
+		}
+	}
+	if got := w.kinds(); slices.Contains(got, audit.LoginFailed) {
+		t.Errorf("recorded %s", got)
+	}
+	// What is confirmed is final.
+	if _, err := w.ping(w.dial(w.source(0, ""), account("wrong horse"))); rhumb.KindOf(err) != rhumb.Unauthenticated {
+		t.Errorf("a wrong password: %v", err)
 	}
 }
 

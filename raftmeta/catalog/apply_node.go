@@ -267,6 +267,8 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	}
 	// The driver of the metadata group sets Voter when the membership changes, not the node.
 	n.Voter = old.Voter
+	// A pin outlives restarts, or a rolling upgrade would undo what an operator chose.
+	n.VotePinned, n.Witness = old.VotePinned, old.Witness
 	// The catalog counts lives. The node's own count may be lower if its disk is an older copy, and
 	// higher if some starts never reached the catalog.
 	n.Boot = max(c.Boot, old.Boot+1)

@@ -12,8 +12,11 @@ import (
 
 // HeirWithout returns who takes over a range when the nodes that lost names cannot serve it any more: the live, unquarantined
 // in-sync member nearest to the preferred primary, or NoNode. Nearest is the shorter round trip, then fewer metres, then the
-// same zone. Members that are equally near take turns by range. A member that is leaving comes last: it would have to hand
-// over again, and is still better than nobody.
+// same zone. Members that are equally near take turns by range.
+//
+// What speaks against a member counts before its distance (heirCost). While the range is being split, a member that can divide it
+// comes before all others: any other one could neither complete the split, nor hand the range over, because a split that is
+// not complete forbids handovers.
 //
 // Nothing in this order depends on which node failed first, or on who was primary in between. So a zone whose nodes are fenced
 // one by one ends with the same primaries as one that is fenced at once, in any order, and a plan can name them.
@@ -29,7 +32,7 @@ func (s *State) HeirWithout(r *rhumb.Range, lost func(rhumb.NodeID) bool) rhumb.
 		if turns == nil {
 			turns = heirTurns(r)
 		}
-		rank := heirRank{leaves: s.isLeaving(r, id), span: s.spanBetween(r.Preferred, id), zoned: !s.shareZone(r.Preferred, id), turn: slices.Index(turns, id)}
+		rank := heirRank{cost: s.heirCost(r, id), span: s.spanBetween(r.Preferred, id), zoned: !s.shareZone(r.Preferred, id), turn: slices.Index(turns, id)}
 		if best == rhumb.NoNode || rank.less(bestRank) {
 			best, bestRank = id, rank
 		}
@@ -39,8 +42,8 @@ func (s *State) HeirWithout(r *rhumb.Range, lost func(rhumb.NodeID) bool) rhumb.
 
 // heirRank orders the members that could take over a range; the least does.
 type heirRank struct {
-	leaves bool
-	span   span
+	cost int
+	span span
 	// zoned is set for a member in another zone than the preferred primary.
 	zoned bool
 	turn  int
@@ -48,8 +51,8 @@ type heirRank struct {
 
 func (a heirRank) less(b heirRank) bool {
 	switch {
-	case a.leaves != b.leaves:
-		return b.leaves
+	case a.cost != b.cost:
+		return a.cost < b.cost
 	case a.span != b.span:
 		return a.span.less(b.span)
 	case a.zoned != b.zoned:
@@ -97,19 +100,32 @@ func (s *State) NearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.Node
 	if s.Has(rhumb.FeatureFailover) {
 		return s.HeirWithout(r, func(id rhumb.NodeID) bool { return id == of })
 	}
-	best, nearest, bestLeaves := rhumb.NoNode, span{}, false
+	best, nearest, bestCost := rhumb.NoNode, span{}, 0
 	for _, id := range r.InSync {
 		if id == of || !s.IsLive(id) || r.IsQuarantined(id) {
 			continue
 		}
 		// InSync is sorted, so the strict comparisons below leave ties to the lowest id.
-		d, leaves := s.spanBetween(of, id), s.isLeaving(r, id)
-		better := leaves == bestLeaves && (d.less(nearest) || d == nearest && load[id] < load[best])
-		if best == rhumb.NoNode || bestLeaves && !leaves || better {
-			best, nearest, bestLeaves = id, d, leaves
+		d, cost := s.spanBetween(of, id), s.heirCost(r, id)
+		better := cost == bestCost && (d.less(nearest) || d == nearest && load[id] < load[best])
+		if best == rhumb.NoNode || cost < bestCost || better {
+			best, nearest, bestCost = id, d, cost
 		}
 	}
 	return best
+}
+
+// heirCost ranks what speaks against a member as primary, whatever its distance. Each of them is better than no heir.
+func (s *State) heirCost(r *rhumb.Range, id rhumb.NodeID) (cost int) {
+	// A member that leaves would have to hand over again.
+	if s.isLeaving(r, id) {
+		cost++
+	}
+	// A copy cannot leave before the split is complete, so this weighs more.
+	if !s.CanDivide(r, id) {
+		cost += 2
+	}
+	return cost
 }
 
 // countPrimaries returns the number of ranges of each primary. Turns do not need it, so it is empty from the feature on.
