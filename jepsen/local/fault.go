@@ -44,7 +44,7 @@ const (
 
 // Faults returns all faults, in the order of the documentation.
 func Faults() []Fault {
-	return append([]Fault{
+	return slices.Concat([]Fault{
 		{"kill", "F1", "kill -9 of one node; systemd restarts it", gapFailover, strikeKill},
 		{"power", "F1", "power cut of one host, which stays down until the fault ends", gapFailover, strikePower},
 		{"pause", "F3", "SIGSTOP of one node", gapSlow, strikePause},
@@ -54,7 +54,7 @@ func Faults() []Fault {
 		{"roll-back", "F37", "one disk goes back to its state of some seconds before", gapFailover, strikeRollBack},
 		{"torn", "F31", "the end of the log of a killed node is missing", gapFailover, strikeTorn},
 		{"flip", "F32", "one bit in the log of a killed node changes", gapFailover, strikeFlip},
-	}, linkFaults()...)
+	}, linkFaults(), shapeFaults())
 }
 
 // errNoEffect is the cause of all errors about faults that did nothing.
