@@ -40,6 +40,9 @@ const (
 	// OperationRebalance moves copies until the nodes of each region (or of one, Region) are alike. While it is paused, the cluster
 	// moves no copies for balance either.
 	OperationRebalance OperationKind = 6
+	// OperationMoveVote moves the vote of a node in the metadata group (Node) to another one (Target), and pins the votes where they are
+	// then.
+	OperationMoveVote OperationKind = 7
 )
 
 // String returns the stable name of the kind.
@@ -57,6 +60,8 @@ func (k OperationKind) String() string {
 		return "remove-region"
 	case OperationRebalance:
 		return "rebalance"
+	case OperationMoveVote:
+		return "move-vote"
 	}
 	return fmt.Sprintf("kind_%d", uint8(k))
 }

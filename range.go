@@ -99,6 +99,11 @@ type Node struct {
 	// ReplacedBy is the node that returned in the place of this one with an empty disk: under its name, or at its address in
 	// an insecure cluster.
 	ReplacedBy NodeID `json:"replaced_by,omitempty"`
+	// VotePinned reports that an operator gave the node its vote in the metadata group. It keeps the vote, and gets it back after a
+	// failure, until the vote is moved or unpinned.
+	VotePinned bool `json:"vote_pinned,omitempty"`
+	// Witness reports that the node only votes in the metadata group: it never has copies of ranges.
+	Witness bool `json:"witness,omitempty"`
 }
 
 // Build returns the program of the node's present life.

@@ -222,6 +222,11 @@ type MetadataReplica struct {
 	// Recovered is the last forced recovery that made this replica the only voter, nil if there was
 	// none.
 	Recovered *MetadataRecovery `json:"recovered,omitempty"`
+	// Term, LastIndex and Applied are the position of the replica: the term of Raft, the last entry of its log, and the last
+	// one that it has applied. They are 0 for a node of an earlier build.
+	Term      uint64 `json:"term,omitempty"`
+	LastIndex uint64 `json:"last_index,omitempty"`
+	Applied   uint64 `json:"applied,omitempty"`
 }
 
 // MetadataRecovery is a recovery of the metadata from one survivor.
@@ -329,6 +334,7 @@ func metadataReplica(m *rhumbpb.MetadataReplica) *MetadataReplica {
 		return nil
 	}
 	out := &MetadataReplica{Silent: m.GetSilent(), WaitsFor: nodeIDs(m.GetWaitsFor()), Short: m.GetShort(), Readmits: nodeIDs(m.GetReadmits())}
+	out.Term, out.LastIndex, out.Applied = m.GetTerm(), m.GetLastIndex(), m.GetApplied()
 	if r := m.GetRecovered(); r != nil {
 		out.Recovered = &MetadataRecovery{At: time.Unix(0, r.GetAtNs()).UTC(), Term: r.GetTerm(), LastIndex: r.GetLastIndex(), Lost: nodeIDs(r.GetLost())}
 	}

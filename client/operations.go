@@ -16,6 +16,8 @@ type NodeHoldings struct {
 	Copies    int  `json:"copies"`
 	Primaries int  `json:"primaries"`
 	Voter     bool `json:"voter"`
+	// VoteWhy is why the node votes in the metadata group, "" if it does not.
+	VoteWhy string `json:"vote_why,omitempty"`
 	// Stays is why the node cannot be removed for good now, "" if it can.
 	Stays string `json:"stays,omitempty"`
 	// Operation moves its copies away; 0 if nothing does.
@@ -194,7 +196,7 @@ func (c *Client) Holdings(ctx context.Context) ([]NodeHoldings, error) {
 	for _, n := range resp.GetNodes() {
 		out = append(out, NodeHoldings{
 			Node: rhumb.NodeID(n.GetNode()), Copies: int(n.GetCopies()), Primaries: int(n.GetPrimaries()), Voter: n.GetVoter(), Stays: n.GetStays(),
-			Operation: rhumb.OperationID(n.GetOperation()),
+			Operation: rhumb.OperationID(n.GetOperation()), VoteWhy: n.GetVoteWhy(),
 		})
 	}
 	return out, err
@@ -271,4 +273,20 @@ func (c *Client) FailBack(ctx context.Context, node rhumb.NodeID) (prepared []rh
 		blocked[api.DecodeRangeID(b.GetRange())] = b.GetWhy()
 	}
 	return prepared, blocked, err
+}
+
+// UnpinVotes lets the cluster choose again who votes in the metadata group, for the given nodes or, without any, for all. It returns
+// the nodes whose votes were pinned.
+func (c *Client) UnpinVotes(ctx context.Context, nodes ...rhumb.NodeID) (unpinned []rhumb.NodeID, err error) {
+	q := &rhumbpb.UnpinVotesRequest{}
+	for _, id := range nodes {
+		q.Nodes = append(q.Nodes, uint32(id))
+	}
+	resp, err := askOperations(ctx, c, "client.Client.UnpinVotes", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.UnpinVotesResponse, error) {
+		return oc.UnpinVotes(ctx, q)
+	})
+	for _, id := range resp.GetUnpinned() {
+		unpinned = append(unpinned, rhumb.NodeID(id))
+	}
+	return unpinned, err
 }

@@ -1315,7 +1315,11 @@ type MetadataReplica struct {
 	// The nodes whose replicas this leader admits again, because they lost metadata.
 	Readmits []uint32 `protobuf:"varint,4,rep,packed,name=readmits,proto3" json:"readmits,omitempty"`
 	// The last recovery by force that made this replica the only voter. Absent if there was none.
-	Recovered     *MetadataRecovery `protobuf:"bytes,5,opt,name=recovered,proto3" json:"recovered,omitempty"`
+	Recovered *MetadataRecovery `protobuf:"bytes,5,opt,name=recovered,proto3" json:"recovered,omitempty"`
+	// The position of the replica: the term of Raft, the last entry of its log, and the last one that it has applied.
+	Term          uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
+	LastIndex     uint64 `protobuf:"varint,7,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	Applied       uint64 `protobuf:"varint,8,opt,name=applied,proto3" json:"applied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1383,6 +1387,27 @@ func (x *MetadataReplica) GetRecovered() *MetadataRecovery {
 		return x.Recovered
 	}
 	return nil
+}
+
+func (x *MetadataReplica) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *MetadataReplica) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+func (x *MetadataReplica) GetApplied() uint64 {
+	if x != nil {
+		return x.Applied
+	}
+	return 0
 }
 
 // MetadataRecovery is a recovery of the metadata from one survivor.
@@ -2986,13 +3011,17 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\tNodeSight\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x1b\n" +
 	"\tfenced_ns\x18\x02 \x01(\x03R\bfencedNs\x12\x14\n" +
-	"\x05lives\x18\x03 \x01(\rR\x05lives\"\xb2\x01\n" +
+	"\x05lives\x18\x03 \x01(\rR\x05lives\"\xff\x01\n" +
 	"\x0fMetadataReplica\x12\x16\n" +
 	"\x06silent\x18\x01 \x01(\bR\x06silent\x12\x1b\n" +
 	"\twaits_for\x18\x02 \x03(\rR\bwaitsFor\x12\x14\n" +
 	"\x05short\x18\x03 \x01(\bR\x05short\x12\x1a\n" +
 	"\breadmits\x18\x04 \x03(\rR\breadmits\x128\n" +
-	"\trecovered\x18\x05 \x01(\v2\x1a.rhumb.v1.MetadataRecoveryR\trecovered\"n\n" +
+	"\trecovered\x18\x05 \x01(\v2\x1a.rhumb.v1.MetadataRecoveryR\trecovered\x12\x12\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\a \x01(\x04R\tlastIndex\x12\x18\n" +
+	"\aapplied\x18\b \x01(\x04R\aapplied\"n\n" +
 	"\x10MetadataRecovery\x12\x13\n" +
 	"\x05at_ns\x18\x01 \x01(\x03R\x04atNs\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x1d\n" +

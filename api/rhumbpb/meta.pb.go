@@ -461,7 +461,11 @@ type Node struct {
 	// The node is to hold nothing any more.
 	Leaving bool `protobuf:"varint,52,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// The node that returned in its place with an empty disk.
-	ReplacedBy    uint32 `protobuf:"varint,53,opt,name=replaced_by,json=replacedBy,proto3" json:"replaced_by,omitempty"`
+	ReplacedBy uint32 `protobuf:"varint,53,opt,name=replaced_by,json=replacedBy,proto3" json:"replaced_by,omitempty"`
+	// An operator gave the node its vote in the metadata group.
+	VotePinned bool `protobuf:"varint,54,opt,name=vote_pinned,json=votePinned,proto3" json:"vote_pinned,omitempty"`
+	// The node only votes in the metadata group and has no copies of ranges.
+	Witness       bool `protobuf:"varint,55,opt,name=witness,proto3" json:"witness,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -613,6 +617,20 @@ func (x *Node) GetReplacedBy() uint32 {
 		return x.ReplacedBy
 	}
 	return 0
+}
+
+func (x *Node) GetVotePinned() bool {
+	if x != nil {
+		return x.VotePinned
+	}
+	return false
+}
+
+func (x *Node) GetWitness() bool {
+	if x != nil {
+		return x.Witness
+	}
+	return false
 }
 
 // ClassSettings hold how the ranges of a class are replicated.
@@ -1381,7 +1399,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x04dead\x18( \x01(\bR\x04dead\x12\x12\n" +
 	"\x04into\x182 \x01(\rR\x04into\x12\x18\n" +
 	"\aremoved\x183 \x01(\bR\aremoved\x12\x12\n" +
-	"\x04lost\x184 \x01(\rR\x04lost\"\xcf\x03\n" +
+	"\x04lost\x184 \x01(\rR\x04lost\"\x8a\x04\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1402,7 +1420,10 @@ const file_api_meta_proto_rawDesc = "" +
 	"\tforgotten\x183 \x01(\bR\tforgotten\x12\x18\n" +
 	"\aleaving\x184 \x01(\bR\aleaving\x12\x1f\n" +
 	"\vreplaced_by\x185 \x01(\rR\n" +
-	"replacedBy\"\x91\x02\n" +
+	"replacedBy\x12\x1f\n" +
+	"\vvote_pinned\x186 \x01(\bR\n" +
+	"votePinned\x12\x18\n" +
+	"\awitness\x187 \x01(\bR\awitness\"\x91\x02\n" +
 	"\rClassSettings\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.rhumb.v1.ModeR\x04mode\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\rR\breplicas\x12\x1e\n" +

@@ -1053,7 +1053,9 @@ type NodeHoldings struct {
 	// The reason why the node cannot be removed for good now; empty if it can.
 	Stays string `protobuf:"bytes,5,opt,name=stays,proto3" json:"stays,omitempty"`
 	// The operation that moves its copies away; 0 if there is none.
-	Operation     uint64 `protobuf:"varint,6,opt,name=operation,proto3" json:"operation,omitempty"`
+	Operation uint64 `protobuf:"varint,6,opt,name=operation,proto3" json:"operation,omitempty"`
+	// The reason why the node votes in the metadata group; empty if it does not.
+	VoteWhy       string `protobuf:"bytes,7,opt,name=vote_why,json=voteWhy,proto3" json:"vote_why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1130,6 +1132,103 @@ func (x *NodeHoldings) GetOperation() uint64 {
 	return 0
 }
 
+func (x *NodeHoldings) GetVoteWhy() string {
+	if x != nil {
+		return x.VoteWhy
+	}
+	return ""
+}
+
+type UnpinVotesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The nodes whose votes are unpinned; none means all.
+	Nodes         []uint32 `protobuf:"varint,1,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpinVotesRequest) Reset() {
+	*x = UnpinVotesRequest{}
+	mi := &file_api_operation_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpinVotesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpinVotesRequest) ProtoMessage() {}
+
+func (x *UnpinVotesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpinVotesRequest.ProtoReflect.Descriptor instead.
+func (*UnpinVotesRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *UnpinVotesRequest) GetNodes() []uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type UnpinVotesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The nodes whose votes were pinned.
+	Unpinned      []uint32 `protobuf:"varint,1,rep,packed,name=unpinned,proto3" json:"unpinned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnpinVotesResponse) Reset() {
+	*x = UnpinVotesResponse{}
+	mi := &file_api_operation_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnpinVotesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnpinVotesResponse) ProtoMessage() {}
+
+func (x *UnpinVotesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnpinVotesResponse.ProtoReflect.Descriptor instead.
+func (*UnpinVotesResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *UnpinVotesResponse) GetUnpinned() []uint32 {
+	if x != nil {
+		return x.Unpinned
+	}
+	return nil
+}
+
 type GiveUpRegionRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
@@ -1145,7 +1244,7 @@ type GiveUpRegionRequest struct {
 
 func (x *GiveUpRegionRequest) Reset() {
 	*x = GiveUpRegionRequest{}
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1256,7 @@ func (x *GiveUpRegionRequest) String() string {
 func (*GiveUpRegionRequest) ProtoMessage() {}
 
 func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1269,7 @@ func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionRequest.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{17}
+	return file_api_operation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GiveUpRegionRequest) GetRegion() uint32 {
@@ -1212,7 +1311,7 @@ type GiveUpRegionResponse struct {
 
 func (x *GiveUpRegionResponse) Reset() {
 	*x = GiveUpRegionResponse{}
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1323,7 @@ func (x *GiveUpRegionResponse) String() string {
 func (*GiveUpRegionResponse) ProtoMessage() {}
 
 func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1336,7 @@ func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionResponse.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{18}
+	return file_api_operation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GiveUpRegionResponse) GetLost() []*RangeID {
@@ -1265,7 +1364,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1376,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1389,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{19}
+	return file_api_operation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -1316,7 +1415,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1427,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1440,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{20}
+	return file_api_operation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -1359,7 +1458,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1470,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1483,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{21}
+	return file_api_operation_proto_rawDescGZIP(), []int{23}
 }
 
 type ListSettingsResponse struct {
@@ -1396,7 +1495,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1507,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1520,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{22}
+	return file_api_operation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -1441,7 +1540,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1552,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1565,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{23}
+	return file_api_operation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Setting) GetName() string {
@@ -1493,7 +1592,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[24]
+	mi := &file_api_operation_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1604,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[24]
+	mi := &file_api_operation_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1617,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{24}
+	return file_api_operation_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1543,7 +1642,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1654,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1667,7 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{25}
+	return file_api_operation_proto_rawDescGZIP(), []int{27}
 }
 
 type HandOverRangeRequest struct {
@@ -1581,7 +1680,7 @@ type HandOverRangeRequest struct {
 
 func (x *HandOverRangeRequest) Reset() {
 	*x = HandOverRangeRequest{}
-	mi := &file_api_operation_proto_msgTypes[26]
+	mi := &file_api_operation_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1593,7 +1692,7 @@ func (x *HandOverRangeRequest) String() string {
 func (*HandOverRangeRequest) ProtoMessage() {}
 
 func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[26]
+	mi := &file_api_operation_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1606,7 +1705,7 @@ func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeRequest.ProtoReflect.Descriptor instead.
 func (*HandOverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{26}
+	return file_api_operation_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *HandOverRangeRequest) GetRange() *RangeID {
@@ -1633,7 +1732,7 @@ type HandOverRangeResponse struct {
 
 func (x *HandOverRangeResponse) Reset() {
 	*x = HandOverRangeResponse{}
-	mi := &file_api_operation_proto_msgTypes[27]
+	mi := &file_api_operation_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1744,7 @@ func (x *HandOverRangeResponse) String() string {
 func (*HandOverRangeResponse) ProtoMessage() {}
 
 func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[27]
+	mi := &file_api_operation_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1757,7 @@ func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeResponse.ProtoReflect.Descriptor instead.
 func (*HandOverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{27}
+	return file_api_operation_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *HandOverRangeResponse) GetRange() *Range {
@@ -1677,7 +1776,7 @@ type FailBackRequest struct {
 
 func (x *FailBackRequest) Reset() {
 	*x = FailBackRequest{}
-	mi := &file_api_operation_proto_msgTypes[28]
+	mi := &file_api_operation_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1788,7 @@ func (x *FailBackRequest) String() string {
 func (*FailBackRequest) ProtoMessage() {}
 
 func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[28]
+	mi := &file_api_operation_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1801,7 @@ func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackRequest.ProtoReflect.Descriptor instead.
 func (*FailBackRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{28}
+	return file_api_operation_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FailBackRequest) GetNode() uint32 {
@@ -1724,7 +1823,7 @@ type FailBackResponse struct {
 
 func (x *FailBackResponse) Reset() {
 	*x = FailBackResponse{}
-	mi := &file_api_operation_proto_msgTypes[29]
+	mi := &file_api_operation_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1736,7 +1835,7 @@ func (x *FailBackResponse) String() string {
 func (*FailBackResponse) ProtoMessage() {}
 
 func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[29]
+	mi := &file_api_operation_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1749,7 +1848,7 @@ func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackResponse.ProtoReflect.Descriptor instead.
 func (*FailBackResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{29}
+	return file_api_operation_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *FailBackResponse) GetPrepared() []*RangeID {
@@ -1776,7 +1875,7 @@ type BlockedRange struct {
 
 func (x *BlockedRange) Reset() {
 	*x = BlockedRange{}
-	mi := &file_api_operation_proto_msgTypes[30]
+	mi := &file_api_operation_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +1887,7 @@ func (x *BlockedRange) String() string {
 func (*BlockedRange) ProtoMessage() {}
 
 func (x *BlockedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[30]
+	mi := &file_api_operation_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +1900,7 @@ func (x *BlockedRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockedRange.ProtoReflect.Descriptor instead.
 func (*BlockedRange) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{30}
+	return file_api_operation_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *BlockedRange) GetRange() *RangeID {
@@ -1900,14 +1999,19 @@ const file_api_operation_proto_rawDesc = "" +
 	"most_after\x18\x05 \x01(\x03R\tmostAfter\"\x16\n" +
 	"\x14DescribeNodesRequest\"E\n" +
 	"\x15DescribeNodesResponse\x12,\n" +
-	"\x05nodes\x18\x01 \x03(\v2\x16.rhumb.v1.NodeHoldingsR\x05nodes\"\xa2\x01\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x16.rhumb.v1.NodeHoldingsR\x05nodes\"\xbd\x01\n" +
 	"\fNodeHoldings\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x16\n" +
 	"\x06copies\x18\x02 \x01(\rR\x06copies\x12\x1c\n" +
 	"\tprimaries\x18\x03 \x01(\rR\tprimaries\x12\x14\n" +
 	"\x05voter\x18\x04 \x01(\bR\x05voter\x12\x14\n" +
 	"\x05stays\x18\x05 \x01(\tR\x05stays\x12\x1c\n" +
-	"\toperation\x18\x06 \x01(\x04R\toperation\"n\n" +
+	"\toperation\x18\x06 \x01(\x04R\toperation\x12\x19\n" +
+	"\bvote_why\x18\a \x01(\tR\avoteWhy\")\n" +
+	"\x11UnpinVotesRequest\x12\x14\n" +
+	"\x05nodes\x18\x01 \x03(\rR\x05nodes\"0\n" +
+	"\x12UnpinVotesResponse\x12\x1a\n" +
+	"\bunpinned\x18\x01 \x03(\rR\bunpinned\"n\n" +
 	"\x13GiveUpRegionRequest\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04into\x18\x02 \x01(\rR\x04into\x12\x17\n" +
@@ -1943,7 +2047,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\ablocked\x18\x02 \x03(\v2\x16.rhumb.v1.BlockedRangeR\ablocked\"I\n" +
 	"\fBlockedRange\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why2\xc9\a\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why2\x92\b\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
@@ -1959,7 +2063,9 @@ const file_api_operation_proto_rawDesc = "" +
 	"\n" +
 	"SplitRange\x12\x1b.rhumb.v1.SplitRangeRequest\x1a\x1c.rhumb.v1.SplitRangeResponse\x12P\n" +
 	"\rHandOverRange\x12\x1e.rhumb.v1.HandOverRangeRequest\x1a\x1f.rhumb.v1.HandOverRangeResponse\x12A\n" +
-	"\bFailBack\x12\x19.rhumb.v1.FailBackRequest\x1a\x1a.rhumb.v1.FailBackResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"\bFailBack\x12\x19.rhumb.v1.FailBackRequest\x1a\x1a.rhumb.v1.FailBackResponse\x12G\n" +
+	"\n" +
+	"UnpinVotes\x12\x1b.rhumb.v1.UnpinVotesRequest\x1a\x1c.rhumb.v1.UnpinVotesResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_operation_proto_rawDescOnce sync.Once
@@ -1973,7 +2079,7 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_api_operation_proto_goTypes = []any{
 	(*SplitRangeRequest)(nil),        // 0: rhumb.v1.SplitRangeRequest
 	(*SplitRangeResponse)(nil),       // 1: rhumb.v1.SplitRangeResponse
@@ -1992,71 +2098,75 @@ var file_api_operation_proto_goTypes = []any{
 	(*DescribeNodesRequest)(nil),     // 14: rhumb.v1.DescribeNodesRequest
 	(*DescribeNodesResponse)(nil),    // 15: rhumb.v1.DescribeNodesResponse
 	(*NodeHoldings)(nil),             // 16: rhumb.v1.NodeHoldings
-	(*GiveUpRegionRequest)(nil),      // 17: rhumb.v1.GiveUpRegionRequest
-	(*GiveUpRegionResponse)(nil),     // 18: rhumb.v1.GiveUpRegionResponse
-	(*RemoveNodeRequest)(nil),        // 19: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 20: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 21: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 22: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 23: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 24: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 25: rhumb.v1.AlterSettingResponse
-	(*HandOverRangeRequest)(nil),     // 26: rhumb.v1.HandOverRangeRequest
-	(*HandOverRangeResponse)(nil),    // 27: rhumb.v1.HandOverRangeResponse
-	(*FailBackRequest)(nil),          // 28: rhumb.v1.FailBackRequest
-	(*FailBackResponse)(nil),         // 29: rhumb.v1.FailBackResponse
-	(*BlockedRange)(nil),             // 30: rhumb.v1.BlockedRange
-	(*RangeID)(nil),                  // 31: rhumb.v1.RangeID
-	(*Range)(nil),                    // 32: rhumb.v1.Range
-	(*Node)(nil),                     // 33: rhumb.v1.Node
+	(*UnpinVotesRequest)(nil),        // 17: rhumb.v1.UnpinVotesRequest
+	(*UnpinVotesResponse)(nil),       // 18: rhumb.v1.UnpinVotesResponse
+	(*GiveUpRegionRequest)(nil),      // 19: rhumb.v1.GiveUpRegionRequest
+	(*GiveUpRegionResponse)(nil),     // 20: rhumb.v1.GiveUpRegionResponse
+	(*RemoveNodeRequest)(nil),        // 21: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 22: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 23: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 24: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 25: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 26: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 27: rhumb.v1.AlterSettingResponse
+	(*HandOverRangeRequest)(nil),     // 28: rhumb.v1.HandOverRangeRequest
+	(*HandOverRangeResponse)(nil),    // 29: rhumb.v1.HandOverRangeResponse
+	(*FailBackRequest)(nil),          // 30: rhumb.v1.FailBackRequest
+	(*FailBackResponse)(nil),         // 31: rhumb.v1.FailBackResponse
+	(*BlockedRange)(nil),             // 32: rhumb.v1.BlockedRange
+	(*RangeID)(nil),                  // 33: rhumb.v1.RangeID
+	(*Range)(nil),                    // 34: rhumb.v1.Range
+	(*Node)(nil),                     // 35: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	31, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
-	32, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
-	31, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	33, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
+	34, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
+	33, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
 	3,  // 3: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
 	2,  // 4: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	31, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	33, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
 	2,  // 6: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
 	2,  // 7: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
 	12, // 8: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
 	13, // 9: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
-	31, // 10: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	33, // 10: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
 	16, // 11: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	31, // 12: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
-	33, // 13: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	23, // 14: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	31, // 15: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	32, // 16: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
-	31, // 17: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
-	30, // 18: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
-	31, // 19: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
+	33, // 12: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
+	35, // 13: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	25, // 14: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	33, // 15: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	34, // 16: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
+	33, // 17: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
+	32, // 18: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
+	33, // 19: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
 	4,  // 20: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
 	6,  // 21: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
 	8,  // 22: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
 	10, // 23: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
 	14, // 24: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	19, // 25: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	17, // 26: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
-	21, // 27: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	24, // 28: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	21, // 25: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	19, // 26: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	23, // 27: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	26, // 28: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
 	0,  // 29: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
-	26, // 30: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
-	28, // 31: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
-	5,  // 32: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	7,  // 33: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	9,  // 34: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	11, // 35: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	15, // 36: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	20, // 37: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	18, // 38: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
-	22, // 39: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	25, // 40: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	1,  // 41: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
-	27, // 42: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
-	29, // 43: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
-	32, // [32:44] is the sub-list for method output_type
-	20, // [20:32] is the sub-list for method input_type
+	28, // 30: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
+	30, // 31: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
+	17, // 32: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
+	5,  // 33: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	7,  // 34: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	9,  // 35: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	11, // 36: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	15, // 37: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	22, // 38: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	20, // 39: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	24, // 40: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	27, // 41: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 42: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	29, // 43: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
+	31, // 44: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
+	18, // 45: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
+	33, // [33:46] is the sub-list for method output_type
+	20, // [20:33] is the sub-list for method input_type
 	20, // [20:20] is the sub-list for extension type_name
 	20, // [20:20] is the sub-list for extension extendee
 	0,  // [0:20] is the sub-list for field type_name
@@ -2074,7 +2184,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	Operations_SplitRange_FullMethodName       = "/rhumb.v1.Operations/SplitRange"
 	Operations_HandOverRange_FullMethodName    = "/rhumb.v1.Operations/HandOverRange"
 	Operations_FailBack_FullMethodName         = "/rhumb.v1.Operations/FailBack"
+	Operations_UnpinVotes_FullMethodName       = "/rhumb.v1.Operations/UnpinVotes"
 )
 
 // OperationsClient is the client API for Operations service.
@@ -68,6 +69,8 @@ type OperationsClient interface {
 	HandOverRange(ctx context.Context, in *HandOverRangeRequest, opts ...grpc.CallOption) (*HandOverRangeResponse, error)
 	// FailBack prepares handovers of all ranges that prefer a node, and that it could serve, to this node.
 	FailBack(ctx context.Context, in *FailBackRequest, opts ...grpc.CallOption) (*FailBackResponse, error)
+	// UnpinVotes lets the cluster choose again who votes in the metadata group, where an operator had chosen.
+	UnpinVotes(ctx context.Context, in *UnpinVotesRequest, opts ...grpc.CallOption) (*UnpinVotesResponse, error)
 }
 
 type operationsClient struct {
@@ -198,6 +201,16 @@ func (c *operationsClient) FailBack(ctx context.Context, in *FailBackRequest, op
 	return out, nil
 }
 
+func (c *operationsClient) UnpinVotes(ctx context.Context, in *UnpinVotesRequest, opts ...grpc.CallOption) (*UnpinVotesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnpinVotesResponse)
+	err := c.cc.Invoke(ctx, Operations_UnpinVotes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OperationsServer is the server API for Operations service.
 // All implementations must embed UnimplementedOperationsServer
 // for forward compatibility.
@@ -234,6 +247,8 @@ type OperationsServer interface {
 	HandOverRange(context.Context, *HandOverRangeRequest) (*HandOverRangeResponse, error)
 	// FailBack prepares handovers of all ranges that prefer a node, and that it could serve, to this node.
 	FailBack(context.Context, *FailBackRequest) (*FailBackResponse, error)
+	// UnpinVotes lets the cluster choose again who votes in the metadata group, where an operator had chosen.
+	UnpinVotes(context.Context, *UnpinVotesRequest) (*UnpinVotesResponse, error)
 	mustEmbedUnimplementedOperationsServer()
 }
 
@@ -279,6 +294,9 @@ func (UnimplementedOperationsServer) HandOverRange(context.Context, *HandOverRan
 }
 func (UnimplementedOperationsServer) FailBack(context.Context, *FailBackRequest) (*FailBackResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FailBack not implemented")
+}
+func (UnimplementedOperationsServer) UnpinVotes(context.Context, *UnpinVotesRequest) (*UnpinVotesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnpinVotes not implemented")
 }
 func (UnimplementedOperationsServer) mustEmbedUnimplementedOperationsServer() {}
 func (UnimplementedOperationsServer) testEmbeddedByValue()                    {}
@@ -517,6 +535,24 @@ func _Operations_FailBack_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operations_UnpinVotes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnpinVotesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationsServer).UnpinVotes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operations_UnpinVotes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationsServer).UnpinVotes(ctx, req.(*UnpinVotesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Operations_ServiceDesc is the grpc.ServiceDesc for Operations service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -571,6 +607,10 @@ var Operations_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FailBack",
 			Handler:    _Operations_FailBack_Handler,
+		},
+		{
+			MethodName: "UnpinVotes",
+			Handler:    _Operations_UnpinVotes_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

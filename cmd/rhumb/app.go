@@ -178,6 +178,7 @@ func (a *app) commands() []*cobra.Command {
 			(&operationCommands{session: s}).operationCommand(),
 			(&operationCommands{session: s}).settingCommand(),
 			(&operationCommands{session: s}).rebalanceCommand(),
+			(&operationCommands{session: s}).voterCommand(),
 			(&tableCommands{s}).tableCommand(),
 			authorities.authorityCommand(),
 			authorities.tokenCommand(),

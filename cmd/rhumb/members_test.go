@@ -186,14 +186,27 @@ func TestOperationsOutliveTheirLeader(t *testing.T) {
 	l, _ := startDemo(t, "--regions", "singapore", "--nodes-per-region", "5", "--latency", "none", "--load", "none", "--no-restart")
 	h := holdTableLoad(t, l, 8, client.TableOptions{Settings: rhumb.ClassSettings{HashSlots: 24}})
 	h.awaitProgress()
+	await(t, "three voters", settleWait, func() bool {
+		all := h.c.Nodes()
+		return len(slices.DeleteFunc(slices.Clone(all), func(n rhumb.Node) bool { return !n.Voter })) == 3
+	})
 	var nodes []nodeDoc
 	okJSON(t, &nodes, "node", "ls", "-o", "json")
 	at := slices.IndexFunc(nodes, func(n nodeDoc) bool { return n.Leader })
 	if at < 0 {
 		t.Fatalf("no node leads the metadata: %+v", nodes)
 	}
-	others := slices.Delete(slices.Clone(nodes), at, at+1)
-	from, to := others[0], others[1]
+	// A vote moves from the leader, which hands the leadership over first. Its node has no vote any more, and its copies move below.
+	from, target := nodes[at], nodeOfRole(t, false)
+	fails(t, exit.Usage, "voter", "move", target, from.ID)
+	ok(t, "voter", "move", from.ID, target)
+	voters := checkVoters(t, target, from.ID)
+	okJSON(t, &nodes, "node", "ls", "-o", "json")
+	at = slices.IndexFunc(nodes, func(n nodeDoc) bool { return n.Leader })
+	if at < 0 || nodes[at].ID == from.ID {
+		t.Fatalf("after its vote has moved, %s leads still: %+v", from.ID, nodes)
+	}
+	to := nodes[slices.IndexFunc(nodes, func(n nodeDoc) bool { return n.Voter && !n.Leader })]
 
 	// One copy of a range, with the role of primary.
 	var moved rhumb.RangeID
@@ -222,6 +235,17 @@ func TestOperationsOutliveTheirLeader(t *testing.T) {
 	awaitOperation(t, op.ID, "cancelled")
 	h.awaitWhole(settleWait)
 
+	// The next leader dies while a vote moves: the node that is to get it stands still, so the move cannot end before.
+	learner := nodes[slices.IndexFunc(nodes, func(n nodeDoc) bool { return !n.Voter && n.ID != from.ID })]
+	loser := voters[slices.IndexFunc(voters, func(v voterDoc) bool { return v.Node != nodes[at].ID && v.Node != to.ID })]
+	stopped := nodeOf(l, nodeID(t, learner.ID)).PID
+	if err := syscall.Kill(stopped, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(stopped, syscall.SIGCONT) // if the test fails before
+	okJSON(t, &op, "voter", "move", loser.Node, learner.ID, "--no-wait")
+	vote := op.ID
+
 	// The leader dies while copies move. Its own copies count as gone after replace_after, and until then ranges with too few others wait.
 	ok(t, "setting", "set", "replace_after", "5s")
 	okJSON(t, &op, "node", "replace", from.ID, to.ID, "--no-wait")
@@ -229,6 +253,12 @@ func TestOperationsOutliveTheirLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
+	if err := syscall.Kill(stopped, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	awaitOperation(t, vote, "done")
+	t.Logf("the vote of %s moved to %s %v after the leader was killed", loser.Node, learner.ID, time.Since(begin).Round(time.Millisecond))
+	checkVoters(t, learner.ID, loser.Node)
 	done := awaitOperation(t, op.ID, "done")
 	t.Logf("%s ended %v after its leader was killed, %d of %d ranges", op.ID, time.Since(begin).Round(time.Millisecond), done.Done, done.Total)
 	if done.Done != done.Total || done.Total == 0 || !h.holdsNothing(nodeID(t, from.ID)) {
@@ -237,4 +267,41 @@ func TestOperationsOutliveTheirLeader(t *testing.T) {
 	h.awaitProgress()
 	h.end()
 	h.audit()
+}
+
+// nodeOfRole returns a node that votes in the metadata group, or one that does not.
+func nodeOfRole(t *testing.T, voter bool) string {
+	t.Helper()
+	var all []voterDoc
+	okJSON(t, &all, "voter", "ls", "--all", "-o", "json")
+	at := slices.IndexFunc(all, func(v voterDoc) bool { return v.Voter == voter })
+	if at < 0 {
+		t.Fatalf("no node with voter=%v: %+v", voter, all)
+	}
+	return all[at].Node
+}
+
+// checkVoters checks the voters after a move: there are three, one of them leads, the new one is pinned, and the old one is not
+// among them.
+func checkVoters(t *testing.T, with, without string) (voters []voterDoc) {
+	t.Helper()
+	okJSON(t, &voters, "voter", "ls", "-o", "json")
+	leads, found := 0, false
+	voters = slices.DeleteFunc(voters, func(v voterDoc) bool { return !v.Voter })
+	for _, v := range voters {
+		if v.Leader {
+			leads++
+		}
+		found = found || v.Node == with && v.Pinned && v.Why == "pinned by an operator"
+		if v.Node == without {
+			t.Errorf("%s votes still: %+v", without, voters)
+		}
+		if v.Leader && (v.LastIndex == 0 || v.Applied == 0 || v.Term == 0) {
+			t.Errorf("the leader has no position: %+v", v)
+		}
+	}
+	if len(voters) != 3 || leads != 1 || !found {
+		t.Errorf("voters with %s: %+v", with, voters)
+	}
+	return voters
 }

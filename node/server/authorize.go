@@ -96,6 +96,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Operations_AlterSetting_FullMethodName:     needAdmin,
 	rhumbpb.Operations_HandOverRange_FullMethodName:    needAdmin,
 	rhumbpb.Operations_FailBack_FullMethodName:         needAdmin,
+	rhumbpb.Operations_UnpinVotes_FullMethodName:       needAdmin,
 	rhumbpb.Operations_SplitRange_FullMethodName:       needAdmin,
 
 	rhumbpb.Peer_Replicate_FullMethodName:        needNode,

@@ -208,6 +208,7 @@ func encodeMetadata(s *raftmeta.Status) *rhumbpb.MetadataReplica {
 		return nil
 	}
 	p := &rhumbpb.MetadataReplica{Silent: s.Silent, Short: s.Short, WaitsFor: nodeNumbers(s.Waits), Readmits: nodeNumbers(s.Readmits)}
+	p.Term, p.LastIndex, p.Applied = s.Term, s.Last, s.Applied
 	if r := s.Recovered; r != nil {
 		p.Recovered = &rhumbpb.MetadataRecovery{AtNs: r.At.UnixNano(), Term: r.Term, LastIndex: r.Last, Lost: nodeNumbers(r.Lost)}
 	}

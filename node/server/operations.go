@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -76,7 +77,7 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 		if cmd.Into, err = planRemoval(op, st, cmd.Region, cmd.Into); err != nil {
 			return nil, statusError(err)
 		}
-	case rhumb.OperationReplace, rhumb.OperationMove, rhumb.OperationRebalance:
+	case rhumb.OperationReplace, rhumb.OperationMove, rhumb.OperationRebalance, rhumb.OperationMoveVote:
 	default:
 		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "operations of kind %s are not started by this request", cmd.Kind))
 	}
@@ -203,13 +204,15 @@ func (s *Operations) DescribeNodes(context.Context, *rhumbpb.DescribeNodesReques
 	}
 	moves := make(map[rhumb.NodeID]rhumb.OperationID)
 	for o := range st.Operations() {
-		if !o.State.IsOver() && o.Kind != rhumb.OperationMove {
+		if !o.State.IsOver() && o.Kind != rhumb.OperationMove && o.Kind != rhumb.OperationMoveVote {
 			moves[o.Node] = o.ID
 		}
 	}
+	why := place.WhyVotes(st)
 	for n := range st.Nodes() {
 		out.Nodes = append(out.Nodes, &rhumbpb.NodeHoldings{
-			Node: uint32(n.ID), Copies: copies[n.ID], Primaries: primaries[n.ID], Voter: n.Voter, Stays: st.WhyNotForget(n), Operation: uint64(moves[n.ID]),
+			VoteWhy: why[n.ID],
+			Node:    uint32(n.ID), Copies: copies[n.ID], Primaries: primaries[n.ID], Voter: n.Voter, Stays: st.WhyNotForget(n), Operation: uint64(moves[n.ID]),
 		})
 	}
 	return out, nil
@@ -285,4 +288,28 @@ func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeReques
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s was removed meanwhile", r.ID))
 	}
 	return &rhumbpb.SplitRangeResponse{Range: api.EncodeRange(child)}, nil
+}
+
+// UnpinVotes lets the cluster choose its voters again.
+func (s *Operations) UnpinVotes(ctx context.Context, q *rhumbpb.UnpinVotesRequest) (*rhumbpb.UnpinVotesResponse, error) {
+	const op rhumb.Op = "server.Operations.UnpinVotes"
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	cmd := catalog.UnpinVotes{}
+	for _, id := range q.GetNodes() {
+		cmd.Nodes = append(cmd.Nodes, rhumb.NodeID(id))
+	}
+	// The answer names what was pinned before, so that an operator can pin it again.
+	out := &rhumbpb.UnpinVotesResponse{}
+	for n := range st.Nodes() {
+		if n.VotePinned && (len(cmd.Nodes) == 0 || slices.Contains(cmd.Nodes, n.ID)) {
+			out.Unpinned = append(out.Unpinned, uint32(n.ID))
+		}
+	}
+	if _, _, err := s.node.Propose(ctx, cmd); err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	return out, nil
 }

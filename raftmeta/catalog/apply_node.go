@@ -267,6 +267,8 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	}
 	// The driver of the metadata group sets Voter when the membership changes, not the node.
 	n.Voter = old.Voter
+	// A pin outlives restarts, or a rolling upgrade would undo what an operator chose.
+	n.VotePinned, n.Witness = old.VotePinned, old.Witness
 	// The catalog counts lives. The node's own count may be lower if its disk is an older copy, and
 	// higher if some starts never reached the catalog.
 	n.Boot = max(c.Boot, old.Boot+1)
@@ -450,8 +452,11 @@ func (t *tx) countPrimaries() map[rhumb.NodeID]int {
 // node itself; NoNode if there is none. load counts the primaries of each node. Among members at equal distance it chooses the one with the
 // fewest primaries, then the lowest id. Every replica of the catalog must reach the same decision,
 // so nothing else may influence it.
+//
+// While the range is being split, a member that can divide it comes before all others: any other one could neither complete the
+// split, nor hand the range over, because a split that is not complete forbids handovers.
 func (s *State) NearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
-	best, nearest, bestLeaves := rhumb.NoNode, span{}, false
+	best, nearest, bestCost := rhumb.NoNode, span{}, 0
 	for _, id := range r.InSync {
 		// A quarantined member may lack acknowledged entries, and a member that is not live cannot
 		// serve.
@@ -459,14 +464,26 @@ func (s *State) NearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.Node
 			continue
 		}
 		// InSync is sorted, so the strict comparisons below leave ties to the lowest id.
-		d, leaves := s.spanBetween(of, id), s.isLeaving(r, id)
-		// A member that leaves would have to hand over again. It is better than none.
-		better := leaves == bestLeaves && (d.less(nearest) || d == nearest && load[id] < load[best])
-		if best == rhumb.NoNode || bestLeaves && !leaves || better {
-			best, nearest, bestLeaves = id, d, leaves
+		d, cost := s.spanBetween(of, id), s.heirCost(r, id)
+		better := cost == bestCost && (d.less(nearest) || d == nearest && load[id] < load[best])
+		if best == rhumb.NoNode || cost < bestCost || better {
+			best, nearest, bestCost = id, d, cost
 		}
 	}
 	return best
+}
+
+// heirCost ranks what speaks against a member as primary, whatever its distance. Each of them is better than no heir.
+func (s *State) heirCost(r *rhumb.Range, id rhumb.NodeID) (cost int) {
+	// A member that leaves would have to hand over again.
+	if s.isLeaving(r, id) {
+		cost++
+	}
+	// A copy cannot leave before the split is complete, so this weighs more.
+	if !s.CanDivide(r, id) {
+		cost += 2
+	}
+	return cost
 }
 
 // isLeaving reports whether a replica is to go, or its node.

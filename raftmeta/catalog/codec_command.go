@@ -284,6 +284,9 @@ func (w *wireCommand) toCommand() (Command, error) {
 		take, ok = splitDecoders[w.Code]
 	}
 	if !ok {
+		take, ok = voteDecoders[w.Code]
+	}
+	if !ok {
 		return nil, rhumb.Ef(op, rhumb.Incompatible, "command %d is unknown to this binary; use a newer one", w.Code)
 	}
 	// toUUID copies whatever fits, so a wrong length has to be found here.

@@ -170,6 +170,8 @@ type wireNode struct {
 	Forgotten     bool            `cbor:"51,keyasint,omitempty"`
 	Leaving       bool            `cbor:"150,keyasint,omitempty"`
 	ReplacedBy    rhumb.NodeID    `cbor:"151,keyasint,omitempty"`
+	VotePinned    bool            `cbor:"80,keyasint,omitempty"`
+	Witness       bool            `cbor:"81,keyasint,omitempty"`
 }
 
 type wireClass struct {
@@ -269,7 +271,7 @@ func toWireNode(n *node) wireNode {
 		ID: n.ID, Region: n.Region, Zone: n.Zone, Addr: n.Addr, HeartbeatAddr: n.HeartbeatAddr, AdminAddr: n.AdminAddr,
 		Location: *toWirePoint(n.Location), Store: n.Store[:], Boot: n.Boot, State: n.State, Voter: n.Voter,
 		Binary: n.Binary, Nonce: n.nonce, Short: n.Short, Past: n.past, Name: n.Name, Forgotten: n.Forgotten,
-		Leaving: n.Leaving, ReplacedBy: n.ReplacedBy,
+		Leaving: n.Leaving, ReplacedBy: n.ReplacedBy, VotePinned: n.VotePinned, Witness: n.Witness,
 	}
 }
 
@@ -278,6 +280,7 @@ func (w *wireNode) toNode() *node {
 		ID: w.ID, Region: w.Region, Zone: w.Zone, Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr,
 		Location: w.Location.toPoint(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
 		Short: w.Short, Name: w.Name, Forgotten: w.Forgotten, Leaving: w.Leaving, ReplacedBy: w.ReplacedBy,
+		VotePinned: w.VotePinned, Witness: w.Witness,
 	}}
 }
 

@@ -76,10 +76,13 @@ func goldenCommands() []Command {
 		AdoptHandover{Range: id, Epoch: 9, Boot: 4},
 		PrepareSplit{Range: id, Version: 8, At: 77},
 		CompleteSplit{Range: id, Epoch: 9},
+		CancelSplit{Range: id, Epoch: 9, Version: 8},
 		CancelHandover{Range: id, Version: 8},
 		ForgetNode{Node: 2, Boot: 6, Empty: true},
 		StartOperation{Kind: rhumb.OperationMove, Node: 2, Target: 3, Range: id, By: "ann", At: time.Unix(8, 9).UTC()},
 		StartOperation{Kind: rhumb.OperationRebalance, Region: 1, By: "ann", At: time.Unix(8, 9).UTC()},
+		StartOperation{Kind: rhumb.OperationMoveVote, Node: 1, Target: 2, By: "ann", At: time.Unix(8, 9).UTC()},
+		UnpinVotes{Nodes: []rhumb.NodeID{2, 3}},
 		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, Into: 1, By: "ann", At: time.Unix(8, 9).UTC()},
 		RemoveRegion{Region: 2, Into: 1, Force: true, Lost: 3, By: "ann", At: time.Unix(8, 9).UTC()},
 		UpdateOperation{

@@ -57,6 +57,7 @@ const (
 	codeSetLeaving        commandCode = 53
 	codeSetSetting        commandCode = 54
 	codeRemoveRegion      commandCode = 55
+	codeUnpinVotes        commandCode = 80
 	codeSetClusterVersion commandCode = 90
 )
 

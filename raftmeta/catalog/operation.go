@@ -96,8 +96,11 @@ func (SetSetting) needs() rhumb.Feature       { return rhumb.FeatureOperations }
 // needs returns the feature of the kind. Builds before it would refuse the operation where newer ones start it, and their
 // states would differ.
 func (c StartOperation) needs() rhumb.Feature {
-	if c.Kind == rhumb.OperationRebalance {
+	switch c.Kind {
+	case rhumb.OperationRebalance:
 		return rhumb.FeatureRebalance
+	case rhumb.OperationMoveVote:
+		return rhumb.FeatureVoters
 	}
 	return rhumb.FeatureOperations
 }
@@ -129,6 +132,7 @@ var operationSteps = map[rhumb.OperationKind][]string{
 	rhumb.OperationRepair:       {"copy"},
 	rhumb.OperationRemoveRegion: {"move copies", "move votes", "remove nodes", "remove region"},
 	rhumb.OperationRebalance:    {"move copies"},
+	rhumb.OperationMoveVote:     {"catch up", "move vote"},
 }
 
 // putOperation stores an operation and notes that it was touched.
@@ -196,6 +200,9 @@ func (c StartOperation) checkTargets(t *tx) Result {
 	const op rhumb.Op = "catalog.StartOperation"
 	if c.Kind == rhumb.OperationRemoveRegion {
 		return c.checkRegion(t)
+	}
+	if c.Kind == rhumb.OperationMoveVote {
+		return c.checkVote(t)
 	}
 	if c.Kind == rhumb.OperationRebalance {
 		if _, ok := t.Region(c.Region); !ok && c.Region != rhumb.LocalRegion {
@@ -280,6 +287,9 @@ func (c UpdateOperation) applyTo(t *tx) Result {
 	next := o.Clone()
 	next.Steps, next.Progress, next.Waits, next.Error = slices.Clone(c.Steps), c.Progress, c.Waits, c.Error
 	t.enterState(next, c.State, c.At)
+	if c.State == rhumb.OperationDone && o.Kind == rhumb.OperationMoveVote {
+		t.pinVotes(o)
+	}
 	return Result{Operation: o.ID}
 }
 

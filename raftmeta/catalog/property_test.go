@@ -53,12 +53,18 @@ func genCommand(t *rapid.T, s *State) Command {
 			r, _ := g.record()
 			return CompleteSplit{r.ID, r.Epoch - rhumb.Epoch(rapid.IntRange(0, 9).Draw(t, "late")/9)}
 		},
+		"cancel-split": func() Command {
+			r, v := g.record()
+			old, _ := g.s.RangeOf(r.ID)
+			return CancelSplit{r.ID, old.Epoch, v}
+		},
 		"cancel":          func() Command { r, v := g.record(); return CancelHandover{r.ID, v} },
 		"fence":           func() Command { n := g.node(); return FenceNode{n, g.boot(n)} },
 		"set-state":       func() Command { n := g.node(); return SetNodeState{n, g.boot(n), g.state()} },
 		"set-replicas":    g.setReplicas,
 		"set-region-dead": func() Command { return SetRegionDead{rhumb.RegionID(rapid.IntRange(1, 4).Draw(g.t, "region"))} },
 		"set-voters":      func() Command { return SetVoters{g.nodes(3)} },
+		"unpin-votes":     func() Command { return UnpinVotes{g.nodes(2)} },
 		"create-user": func() Command {
 			return CreateUser{g.user(), g.verifier(), rapid.SliceOfN(rapid.SampledFrom(fewRoles), 0, 2).Draw(t, "roles")}
 		},
@@ -92,7 +98,7 @@ func genCommand(t *rapid.T, s *State) Command {
 		},
 		"forget": func() Command { n := g.node(); return ForgetNode{n, g.boot(n), rapid.Bool().Draw(t, "empty")} },
 		"start-operation": func() Command {
-			return StartOperation{Kind: rhumb.OperationKind(rapid.IntRange(0, 6).Draw(t, "kind")), Node: g.node(), Target: g.node(), Region: g.regionID(), Into: g.regionID(), Range: rhumb.RangeID{Region: 1}, By: "ann"}
+			return StartOperation{Kind: rhumb.OperationKind(rapid.IntRange(0, 7).Draw(t, "kind")), Node: g.node(), Target: g.node(), Region: g.regionID(), Into: g.regionID(), Range: rhumb.RangeID{Region: 1}, By: "ann"}
 		},
 		"remove-region": func() Command {
 			c := RemoveRegion{Region: g.regionID(), Into: g.regionID(), Force: rapid.Bool().Draw(t, "force"), By: "ann"}
@@ -132,7 +138,7 @@ func genCommand(t *rapid.T, s *State) Command {
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
 		"prepare", "prepare", "adopt", "adopt", "cancel", "prepare-split", "prepare-split", "complete-split", "complete-split",
 		"start-operation", "control-operation", "update-operation", "set-leaving", "set-setting", "remove-region",
-		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
+		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-voters", "unpin-votes", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
 		"create-user", "set-user", "drop-user", "create-role", "refuse-snapshot", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
 		"drop-table", "remove-class",
 	}

@@ -125,6 +125,7 @@ func (c ForgetNode) applyTo(t *tx) Result {
 	// States are immutable, so the node is copied and replaced.
 	next := *n
 	next.Forgotten, next.Leaving, next.State = true, false, rhumb.NodeFenced
+	next.VotePinned = false
 	t.putNode(&next)
 	return Result{Node: c.Node}
 }
@@ -516,6 +517,10 @@ func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
 	case CompleteSplit:
 		if r, ok := s.Range(c.Range); ok && r.Primary != from {
 			return denied("that the split of range %s is complete, whose primary is %s", c.Range, r.Primary)
+		}
+	case CancelSplit:
+		if r, ok := s.RangeOf(c.Range); ok && r.Primary != from {
+			return denied("to cancel the split of range %s, whose primary is %s", r.ID, r.Primary)
 		}
 	case AdoptHandover:
 		if r, ok := s.Range(c.Range); ok && r.Prepared != nil && r.Prepared.Target != from {

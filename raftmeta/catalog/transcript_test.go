@@ -263,7 +263,7 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 	case "forget":
 		return ForgetNode{Node: node, Boot: boot, Empty: a.has("empty")}
 	case "start":
-		kinds := map[string]rhumb.OperationKind{"decommission": 1, "replace": 2, "move": 3, "repair": 4, "remove-region": 5}
+		kinds := map[string]rhumb.OperationKind{"decommission": 1, "replace": 2, "move": 3, "repair": 4, "remove-region": 5, "move-vote": 7}
 		c := StartOperation{Kind: kinds[a.values["kind"]], Node: node, Target: rhumb.NodeID(a.num("target")), By: "ann", At: time.Unix(int64(a.num("at")), 0)}
 		c.Region, c.Into = rhumb.RegionID(a.num("region")), rhumb.RegionID(a.num("into"))
 		if a.has("range") {
@@ -309,6 +309,8 @@ func parseCommand(t *testing.T, s *State, name string, words []string) Command {
 		return SetGossipKeys{Version: a.num("version"), Keys: a.gossipKeys()}
 	case "set-voters":
 		return SetVoters{Voters: a.nodes("voters")}
+	case "unpin-votes":
+		return UnpinVotes{a.nodes("nodes")}
 	case "create-user":
 		return CreateUser{Name: a.values["name"], Verifier: a.verifier(), Roles: a.words("roles")}
 	case "set-user":
@@ -401,6 +403,9 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		fmt.Fprintf(out, "  node %s region=%s zone=%s boot=%d %s", id, n.Region, n.Zone, n.Boot, n.State)
 		if n.Voter {
 			out.WriteString(" voter")
+		}
+		if n.VotePinned {
+			out.WriteString(" pinned")
 		}
 		if n.Short {
 			out.WriteString(" short")

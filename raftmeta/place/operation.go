@@ -11,6 +11,9 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
+// waitsForSplit is what a move of a range waits for while the range is being split.
+const waitsForSplit = "the range is being split"
+
 // movesMax bounds the ranges that one operation moves at the same time, so that a node that leaves does not occupy the disks
 // and links of the others with all its copies at once.
 const movesMax = 16
@@ -92,6 +95,35 @@ func (m *mover) advance(o *rhumb.Operation) {
 		m.advanceRepair(o)
 	case rhumb.OperationRemoveRegion:
 		m.advanceRegion(o)
+	case rhumb.OperationMoveVote:
+		m.advanceVote(o)
+	}
+}
+
+// advanceVote records how far the move of a vote is. Planner.Voters moves it: the driver of the group promotes one node and demotes
+// the other in one change, which needs the majorities of both sets, so the group is never weaker than before or after.
+func (m *mover) advanceVote(o *rhumb.Operation) {
+	from, knowsFrom := m.s.Node(o.Node)
+	to, knowsTo := m.s.Node(o.Target)
+	t := tally{left: 1}
+	switch {
+	case !knowsFrom || !knowsTo || mayNotVote(to):
+		m.fail(o, fmt.Sprintf("%s leaves the cluster and cannot take a vote", o.Target))
+	case to.Voter && !from.Voter:
+		m.record(o, rhumb.OperationDone, tally{}, 2)
+	// Somebody else has it, for example because the node was dead for too long.
+	case !from.Voter:
+		m.fail(o, fmt.Sprintf("%s lost its vote before %s could take it; `rhumb voter ls` shows who votes", o.Node, o.Target))
+	// Too few other nodes can vote at the moment, so the vote stays where it is too.
+	case to.Voter:
+		t.waits = fmt.Sprintf("%s votes; %s keeps its vote while no other node can take it", o.Target, o.Node)
+		m.record(o, rhumb.OperationRunning, t, 1)
+	case to.State != rhumb.NodeLive:
+		t.waits = fmt.Sprintf("%s is %s", o.Target, to.State)
+		m.record(o, rhumb.OperationRunning, t, 0)
+	default:
+		t.waits = fmt.Sprintf("the copy of the metadata on %s is to catch up, and then the vote moves", o.Target)
+		m.record(o, rhumb.OperationRunning, t, 0)
 	}
 }
 
@@ -174,8 +206,17 @@ func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (pha
 	wanted := class.Settings.Replicas
 	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return goes(id) || !m.stays(r, id) })
 	inSync := slices.DeleteFunc(slices.Clone(keep), func(id rhumb.NodeID) bool { return !r.IsInSync(id) || !m.s.IsLive(id) })
+	// A reserved range gets the copies of the range that is to be split.
+	if r.Birth != 0 {
+		return phaseCopy, waitsForSplit
+	}
 	if waits, added := m.addCopies(r, keep, to, wanted); added || waits != "" {
 		return phaseCopy, waits
+	}
+	// Metadata refuses that a copy leaves until the split is complete. An election would be worse than in vain: a copy that is new
+	// is not a member of the reserved range, so its node cannot divide the range as primary.
+	if isSplitting(m.s, r) {
+		return phaseCopy, waitsForSplit
 	}
 	if to != rhumb.NoNode && !r.IsInSync(to) {
 		return phaseCopy, fmt.Sprintf("the copy on %s is not in sync yet", to)
@@ -389,10 +430,11 @@ func (m *mover) moving() map[rhumb.RangeID][]rhumb.NodeID {
 
 // surplus reports whether a range has more copies than its class asks for and nobody needs them: a cancelled move leaves one,
 // and so does a dead node that returns after its copies were created elsewhere. Nothing counts as surplus while a node of
-// the range is dead, drains or leaves, or while the range moves: then the extra copy is on its way to replace another one.
+// the range is dead, drains or leaves, or while the range moves: then the extra copy is on its way to replace another one. While it
+// is being split, metadata lets no copy go.
 func (m *mover) surplus(r *rhumb.Range, moved map[rhumb.RangeID][]rhumb.NodeID) bool {
 	class, ok := m.s.Class(r.Class)
-	if !ok || class.Dropping || len(r.Replicas) <= class.Settings.Replicas || len(moved[r.ID]) > 0 || len(r.Quarantined) > 0 || r.Prepared != nil {
+	if !ok || class.Dropping || len(r.Replicas) <= class.Settings.Replicas || len(moved[r.ID]) > 0 || len(r.Quarantined) > 0 || r.Prepared != nil || isSplitting(m.s, r) {
 		return false
 	}
 	return !slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) })

@@ -221,6 +221,79 @@ func TestVoters(t *testing.T) {
 	check("nobody to take the vote", five, []rhumb.NodeID{1, 2, 3, 4, 5}, all, 1, 2, 3, 4, 5)
 }
 
+// TestVotesOfOperators guards that the automatic choice does not undo what an operator chose: not for a better spread, and only while
+// a pinned node cannot vote.
+func TestVotesOfOperators(t *testing.T) {
+	all := func(rhumb.NodeID) bool { return true }
+	w := newWorld(t, build(t, three()...))
+	voters := []rhumb.NodeID{1, 4, 7}
+	w.do(catalog.SetVoters{Voters: voters})
+	want := func(name string, ready func(rhumb.NodeID) bool, want ...rhumb.NodeID) {
+		t.Helper()
+		got := w.p.Voters(w.now, w.s, voters, ready)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+		voters = got
+		w.do(catalog.SetVoters{Voters: got})
+	}
+	operation := func() *rhumb.Operation {
+		for o := range w.s.Operations() {
+			if !o.State.IsOver() {
+				return o
+			}
+		}
+		return nil
+	}
+	// The vote of the only voter of region 1 moves to region 2, which the automatic choice would not do.
+	w.do(catalog.StartOperation{Kind: rhumb.OperationMoveVote, Node: 1, Target: 5})
+	want("the new voter catches up", func(id rhumb.NodeID) bool { return id != 5 }, 1, 4, 7)
+	w.plan()
+	if o := operation(); o == nil || !strings.Contains(o.Waits, "catch up") {
+		t.Errorf("the operation while the node catches up: %+v", o)
+	}
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.PauseOperation})
+	want("a paused move", all, 1, 4, 7)
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.ResumeOperation})
+	want("it has caught up", all, 4, 5, 7)
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.PauseOperation})
+	want("paused after the vote moved", all, 4, 5, 7)
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.ResumeOperation})
+	w.plan()
+	if o := operation(); o != nil {
+		t.Errorf("the operation is not over: %+v", o)
+	}
+	want("nobody moves a vote back", all, 4, 5, 7)
+	if why := WhyVotes(w.s); why[5] != "pinned by an operator" || why[4] != why[5] || why[1] != "" {
+		t.Errorf("reasons: %v", why)
+	}
+
+	// A dead pinned voter is replaced, and takes its vote back.
+	w.fence(5)
+	w.pass(11 * sec)
+	want("a pinned voter is dead", all, 1, 4, 7)
+	if why := WhyVotes(w.s); !strings.Contains(why[1], "n5") {
+		t.Errorf("the reason of the stand-in: %q", why[1])
+	}
+	w.revive(5)
+	w.pass(sec)
+	want("it is back", all, 4, 5, 7)
+
+	// One that leaves cannot vote, pinned or not.
+	w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 4})
+	want("a pinned voter leaves", all, 1, 5, 7)
+	w.do(catalog.ControlOperation{ID: 2, Action: catalog.CancelOperation})
+	want("it stays after all", all, 4, 5, 7)
+	w.do(catalog.UnpinVotes{Nodes: []rhumb.NodeID{5}})
+	want("the choice is the cluster's again", all, 1, 4, 7)
+	w.do(catalog.UnpinVotes{})
+	for n := range w.s.Nodes() {
+		if n.VotePinned {
+			t.Errorf("%s is still pinned", n.ID)
+		}
+	}
+}
+
 func TestConfigListsFaults(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Error(err)
