@@ -277,6 +277,11 @@ func (m *member) removeDropped(u raftmeta.Update) {
 	if u.Full && u.State.HasDroppedTables() || slices.ContainsFunc(u.Changes.Tables, gone) {
 		m.host.SweepTables()
 	}
+	// A cancelled split takes the record of the new range away, as a drop does.
+	exists := func(id rhumb.RangeID) bool { _, ok := u.State.Range(id); return ok }
+	if u.Full || slices.ContainsFunc(u.Changes.Ranges, func(id rhumb.RangeID) bool { return !exists(id) }) {
+		m.host.Prune(exists)
+	}
 	ranges := u.Changes.Ranges
 	if u.Full {
 		ranges = m.host.RangeIDs()

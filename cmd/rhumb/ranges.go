@@ -84,7 +84,7 @@ func awaitBirth(ctx context.Context, c *client.Client, r *rhumb.Range) (*rhumb.R
 	defer cancel()
 	born, err := awaitRange(ctx, c, r.ID, func(r *rhumb.Range) bool { return r.Birth == 0 })
 	if err != nil {
-		return nil, rhumb.Ef("rhumb.range", rhumb.Unavailable, "range %s is reserved, and its primary has not divided the old range yet; it does so when all in-sync copies are reachable", r.ID)
+		return nil, rhumb.Ef("rhumb.range", rhumb.Unavailable, "range %s is reserved, and its primary has not divided the old range yet; it does so when all in-sync copies are reachable, and gives the split up after 10 s otherwise; the range stays whole then", r.ID)
 	}
 	return born, nil
 }

@@ -283,6 +283,10 @@ func (h *Host) proposeChange(p replica.MetaProposal) {
 		h.m.metaDropped.Inc()
 		return
 	}
+	if p.Kind == replica.CancelSplit {
+		h.m.splitsGivenUp.Inc()
+		h.log.Warn("a split that cannot be carried out is given up; the range stays whole", "new", p.Range.String())
+	}
 	h.cfg.Meta.Change(p, func(err error) {
 		h.changes.Add(-1)
 		// A conflict is normal: the record has changed since the proposal, and the news of it is on

@@ -36,6 +36,9 @@ type (
 // applyTo makes the replicas step down.
 func (ev removeEvent) applyTo(h *Host) {
 	for _, id := range ev.ids {
+		// A range that waits to be born is not born any more. Otherwise the end of the copy that holds its slots would
+		// create it.
+		h.forgetUnborn(id)
 		s, ok := h.findSlot(id)
 		if ok && s.installing {
 			// The disk is used outside the pass. installedEvent removes the copy, old or new, when the disk is done.

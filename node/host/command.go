@@ -30,6 +30,8 @@ func Command(self rhumb.NodeID, p replica.MetaProposal) catalog.Command {
 		return catalog.AdoptHandover{Range: p.Range, Epoch: p.Epoch, Boot: p.Lives[0]}
 	case replica.Complete:
 		return catalog.CompleteSplit{Range: p.Range, Epoch: p.Epoch}
+	case replica.CancelSplit:
+		return catalog.CancelSplit{Range: p.Range, Epoch: p.Epoch, Version: p.Version}
 	case replica.Readmit:
 		return catalog.ReadmitReplica{Range: p.Range, Node: p.Node, Epoch: p.Epoch}
 	}

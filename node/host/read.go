@@ -17,25 +17,28 @@ const readRetriesMax = 8
 func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, names [][]byte) ([]rhumb.Item, rhumb.Receipt, error) {
 	const op rhumb.Op = "host.Host.Get"
 	items := make([]rhumb.Item, len(names))
-	receipt, err := h.read(ctx, op, id, func(s *slot, st *readState) error {
+	receipt, err := h.readEach(ctx, op, id, len(names), func(i int) (rhumb.TableID, []byte) { return table, names[i] }, func(s *slot, st *readState, wanted []rhumb.Key, places []int) error {
+		// What the other parts have found. A part that is read again counts once.
 		size := 0
-		for i, name := range names {
-			key, err := h.keyOf(op, s, st.last, table, name)
+		for i := range items {
+			size += len(items[i].Value)
+		}
+		for _, i := range places {
+			size -= len(items[i].Value)
+		}
+		for n, i := range places {
+			found, err := s.store.Lookup(wanted[n], st.at)
 			if err != nil {
 				return err
 			}
-			found, err := s.store.Lookup(key, st.at)
-			if err != nil {
-				return err
-			}
-			items[i] = rhumb.Item{Key: key}
+			items[i] = rhumb.Item{Key: wanted[n]}
 			if !found.Tombstone {
 				items[i].Value, items[i].Version = found.Value, found.Version
 			}
 			// Checked after every record, so the memory of a read is bounded before the answer is
 			// built.
 			if size += len(found.Value); size > rhumb.ReadSizeMax {
-				return rhumb.Ef(op, rhumb.TooLarge, "the first %d of %d records hold more than %d bytes, the limit of one read; request fewer", i+1, len(names), rhumb.ReadSizeMax)
+				return rhumb.Ef(op, rhumb.TooLarge, "the first %d of %d records hold more than %d bytes, the limit of one read; request fewer", n+1, len(places), rhumb.ReadSizeMax)
 			}
 		}
 		return nil
@@ -46,19 +49,67 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 	return items, receipt, nil
 }
 
+// readEach runs do for the keys of a read that was sent to one range. A range that was split since the sender chose has a part of
+// them only; do then runs once more for the range that has the next key. Each part is a strong read by itself. The receipt is that of
+// the first part.
+//
+// A node divides its copies some round trips before the metadata names the new range, so a caller with the newest metadata would
+// be refused too.
+func (h *Host) readEach(ctx context.Context, op rhumb.Op, id rhumb.RangeID, n int, nameAt func(i int) (rhumb.TableID, []byte), do func(*slot, *readState, []rhumb.Key, []int) error) (receipt rhumb.Receipt, err error) {
+	left := make([]int, n)
+	for i := range left {
+		left[i] = i
+	}
+	for at := id; ; {
+		var elsewhere []int
+		var next rhumb.RangeID
+		part, err := h.read(ctx, op, at, func(s *slot, st *readState) error {
+			wanted, places := make([]rhumb.Key, 0, len(left)), make([]int, 0, len(left))
+			elsewhere = elsewhere[:0]
+			for _, i := range left {
+				table, name := nameAt(i)
+				key, err := h.keyOf(op, s, st.last, table, name)
+				if err == nil {
+					wanted, places = append(wanted, key), append(places, i)
+					continue
+				}
+				// The range of this very home does not have it: it is being divided, and the caller tries again. So every
+				// range but the first takes at least one key, and the loop ends.
+				home := h.homeOf(s.id, table, name)
+				if home == at {
+					return err
+				}
+				if len(elsewhere) == 0 {
+					next = home
+				}
+				elsewhere = append(elsewhere, i)
+			}
+			return do(s, st, wanted, places)
+		})
+		if err != nil {
+			return part, err
+		}
+		if at == id {
+			receipt = part
+		}
+		if len(elsewhere) == 0 {
+			return receipt, nil
+		}
+		left, at = elsewhere, next
+	}
+}
+
 // Exists reports which keys of one range exist, with a strong read and without a log entry: a key
 // is reported absent only if no write of it was acknowledged before the call. tables holds the
 // table of each name.
 func (h *Host) Exists(ctx context.Context, id rhumb.RangeID, tables []rhumb.TableID, names [][]byte) (exist []bool, err error) {
 	const op rhumb.Op = "host.Host.Exists"
-	_, err = h.read(ctx, op, id, func(s *slot, st *readState) (err error) {
-		wanted := make([]rhumb.Key, len(names))
-		for i, name := range names {
-			if wanted[i], err = h.keyOf(op, s, st.last, tables[i], name); err != nil {
-				return err
-			}
+	exist = make([]bool, len(names))
+	_, err = h.readEach(ctx, op, id, len(names), func(i int) (rhumb.TableID, []byte) { return tables[i], names[i] }, func(s *slot, st *readState, wanted []rhumb.Key, places []int) error {
+		found, err := s.store.Exists(s.id, wanted, st.at)
+		for n, i := range places[:len(found)] {
+			exist[i] = found[n]
 		}
-		exist, err = s.store.Exists(s.id, wanted, st.at)
 		return err
 	})
 	return exist, err

@@ -89,6 +89,22 @@ func (h *Host) forgetUnborn(id rhumb.RangeID) {
 	}
 }
 
+// Prune forgets the ranges that wait to be born and that metadata does not know any more: the split was cancelled, or the class
+// dropped.
+func (h *Host) Prune(exists func(rhumb.RangeID) bool) { h.post(pruneEvent{exists}) }
+
+// pruneEvent is a call of Prune.
+type pruneEvent struct{ exists func(rhumb.RangeID) bool }
+
+// applyTo forgets the ranges in a fixed order.
+func (ev pruneEvent) applyTo(h *Host) {
+	for _, d := range h.unbornRecords() {
+		if !ev.exists(d.ID) {
+			h.forgetUnborn(d.ID)
+		}
+	}
+}
+
 // settleUnborn creates the copies of ranges that can not be born here any more: the copy that held their slots was dropped, or
 // was replaced by one that was divided elsewhere. Such a copy is empty. If the record counts it as in sync, because the range
 // began with the in-sync set of the one before it, it is quarantined: an election must not take it for a copy that holds

@@ -144,6 +144,29 @@ func TestSplitUnderLoad(t *testing.T) {
 			count++
 		}
 	}
+	// A read of many keys that was sent to the old range finds those that the new ranges have now. Senders learn of a split later
+	// than the nodes that divide their copies.
+	var names [][]byte
+	var tables []rhumb.TableID
+	for i := range all {
+		for _, x := range all[i][:min(len(all[i]), 20)] {
+			names, tables = append(names, []byte(x.name), []byte("absent-"+x.name)), append(tables, testTable, testTable)
+		}
+	}
+	items, _, err := w.hosts[1].Get(t.Context(), testRange, testTable, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exist, err := w.hosts[1].Exists(t.Context(), testRange, tables, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range names {
+		value, _ := rhumb.DecodeOpaque(items[i].Value)
+		if written := i%2 == 0; exist[i] != written || written && string(value) != string(name) || items[i].Key.Home != splitHome(string(name)) {
+			t.Fatalf("%s is %q with home %s; it exists: %v", name, value, items[i].Key.Home, exist[i])
+		}
+	}
 	t.Logf("%d writes, %d of them in the new ranges", count, later)
 	if later == 0 || later == count {
 		t.Error("one part has everything")
@@ -209,5 +232,49 @@ func TestSplitIsUndone(t *testing.T) {
 	})
 	if got, _, err := w.getAt(2, upper); err != nil || got != "later" {
 		t.Errorf("read %q, %v", got, err)
+	}
+}
+
+// TestForgetsUnborn guards that a node which waits for the birth of a range forgets it when metadata removes the range, because its
+// table was dropped or the split was cancelled. Otherwise the end of the copy that holds the slots would create a copy of a range
+// that does not exist, and nobody would remove it.
+func TestForgetsUnborn(t *testing.T) {
+	for _, how := range []string{"dropped", "cancelled"} {
+		t.Run(how, func(t *testing.T) {
+			w := newSplitWorld(t, func(*Config) {})
+			w.eventually(func() error { _, err := w.putAt(1, "first", "0", rhumb.RequestID{}); return err })
+			w.mu.Lock()
+			w.cut[3] = true
+			child, gone := w.rec.Clone(), w.rec.Clone()
+			w.mu.Unlock()
+			// Born elsewhere. The copy here is not divided, because its node hears nothing.
+			child.ID.Slot, child.Version, child.Epoch, child.Allocated = testRange.Slot+32, 1, 2, 2
+			h := w.hosts[3]
+			h.Update([]*rhumb.Range{child})
+			waits := func() bool {
+				found := make(chan bool, 1)
+				h.post(askEvent{func(h *Host) { found <- h.unborn[child.ID] != nil }})
+				return <-found
+			}
+			if !waits() {
+				t.Fatal("the node does not wait for the range")
+			}
+			if how == "dropped" {
+				h.Remove([]rhumb.RangeID{child.ID})
+			} else {
+				h.Prune(func(id rhumb.RangeID) bool { return id != child.ID })
+			}
+			if waits() {
+				t.Error("the node still waits for the range")
+			}
+			gone.Version, gone.Replicas, gone.InSync = gone.Version+1, []rhumb.NodeID{1, 2}, []rhumb.NodeID{1, 2}
+			h.Update([]*rhumb.Range{gone})
+			w.eventually(func() error {
+				if ids := h.RangeIDs(); len(ids) > 0 {
+					return fmt.Errorf("node 3 holds %v", ids)
+				}
+				return nil
+			})
+		})
 	}
 }

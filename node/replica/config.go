@@ -9,6 +9,9 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
+// PrepareWaitDefault is the default of Config.PrepareWait. It is a part of the pause that a plan of a failover states.
+const PrepareWaitDefault = 300 * time.Millisecond
+
 // Config identifies a replica and sets its bounds. Zero values take the defaults.
 type Config struct {
 	// Range is the replicated range, Self the node of this replica.
@@ -64,6 +67,9 @@ type Config struct {
 	// asks for an election. Default 600 ms: more than the longest round trip with two syncs, and about
 	// the time after which a dead successor is suspected anyway.
 	HandoverWait time.Duration
+	// SplitWait is how long a primary may be unable to divide its range before it gives the split up. Default 10 s: more
+	// than an election, and than a member takes that has restarted.
+	SplitWait time.Duration
 	// VouchAfter is how long a primary waits before it has metadata record lives that the record does
 	// not name (docs/replication.md#rule-one-answer). Default 3 s.
 	VouchAfter time.Duration
@@ -97,7 +103,7 @@ func (c Config) withDefaults() Config {
 		c.Retransmit = 300 * time.Millisecond
 	}
 	if c.PrepareWait == 0 {
-		c.PrepareWait = 300 * time.Millisecond
+		c.PrepareWait = PrepareWaitDefault
 	}
 	if c.ChangeRetry == 0 {
 		c.ChangeRetry = time.Second
@@ -116,6 +122,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.VouchAfter == 0 {
 		c.VouchAfter = 3 * time.Second
+	}
+	if c.SplitWait == 0 {
+		c.SplitWait = 10 * time.Second
 	}
 	if c.LogKeepBytes == 0 {
 		c.LogKeepBytes = rhumb.LogKeepRange
@@ -148,7 +157,7 @@ func (c Config) Validate() error {
 	fault(c.InflightBytesMax < c.AppendBytesMax, "inflight bytes is %d; it must be at least append bytes, %d", c.InflightBytesMax, c.AppendBytesMax)
 	fault(c.UncommittedBytesMax < c.EntryBytesMax, "uncommitted bytes is %d; it must be at least entry bytes, %d", c.UncommittedBytesMax, c.EntryBytesMax)
 	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.AdoptBytesMax < 0 || c.LogKeepBytes < 0 || c.CopyKeepBytes < 0, "a bound is negative; bounds are 0 for the default, or more")
-	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0 || c.VouchAfter < 0 || c.HandoverWait < 0, "a duration is negative; durations are 0 for the default, or more")
+	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0 || c.VouchAfter < 0 || c.HandoverWait < 0 || c.SplitWait < 0, "a duration is negative; durations are 0 for the default, or more")
 	fault(c.HoldOffMax < c.HoldOffMin, "the longest hold-off is %v; it must be at least the shortest, %v", c.HoldOffMax, c.HoldOffMin)
 	if len(faults) > 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))

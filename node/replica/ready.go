@@ -88,6 +88,8 @@ const (
 	Adopt MetaKind = 7
 	// Complete requests CompleteSplit(R, Epoch): this range was split off, and its primary has begun.
 	Complete MetaKind = 8
+	// CancelSplit requests CancelSplit(R, Epoch, v): R is reserved in this range, which this primary cannot divide.
+	CancelSplit MetaKind = 9
 )
 
 // String returns the stable name of the kind.
@@ -109,6 +111,8 @@ func (k MetaKind) String() string {
 		return "adopt"
 	case Complete:
 		return "complete"
+	case CancelSplit:
+		return "cancel-split"
 	}
 	return fmt.Sprintf("meta_%d", uint8(k))
 }

@@ -95,6 +95,11 @@ type Replica struct {
 	reserved *rhumb.Range
 	// complete times the proposals to record that this range, which was split off, is born.
 	complete retry
+	// unsplit is for how long this primary has been unable to divide its range. givenUp is the version of the record for which
+	// it has given up, 0 for none, and cancel times the proposals to remove the record.
+	unsplit stall
+	givenUp uint64
+	cancel  retry
 
 	// State that outlives epochs. links is kept for all nodes, since a node may become a replica
 	// later.
@@ -322,6 +327,7 @@ func (r *Replica) stepDown() {
 	r.vouching = vouching{}
 	r.prep = preparation{}
 	r.handed, r.kept, r.adopt, r.complete = handed{}, stall{}, retry{}, retry{}
+	r.unsplit, r.givenUp, r.cancel = stall{}, 0, retry{}
 	r.tail = tail{}
 	r.overlay.reset()
 }
@@ -453,6 +459,7 @@ func (r *Replica) Tick(now time.Duration) {
 	r.completeSplit()
 	// Whatever kept the range from being divided may be over.
 	r.dirty = r.dirty || r.maySplit()
+	r.tickSplit(step)
 	r.tickProgress(step)
 	r.tickChange()
 	r.tickVouching(step)

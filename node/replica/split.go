@@ -2,6 +2,8 @@ package replica
 
 import (
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
@@ -30,7 +32,12 @@ func (r *Replica) Reserve(d *rhumb.Range) {
 	if r.reserved != nil && r.reserved.ID == d.ID && d.Version <= r.reserved.Version {
 		return
 	}
+	// The entry is committed, and the driver divides the copy in this pass. A second entry would divide what is divided.
+	if slices.ContainsFunc(r.out.Born, func(b Birth) bool { return b.At == d.ID.Slot }) {
+		return
+	}
 	r.reserved = d.Clone()
+	r.unsplit = stall{}
 	r.dirty = true
 }
 
@@ -58,6 +65,9 @@ func (r *Replica) wantsSplit() bool {
 func (r *Replica) maySplit() bool {
 	d := r.reserved
 	switch {
+	// The record may be gone already. The proposal to remove it names this version, so a newer one is no less than a new start.
+	case r.wantsSplit() && r.givenUp >= r.reserved.Version:
+		return false
 	case !r.wantsSplit() || r.commit < r.start || !r.isAdopted() || r.change.isActive() || r.desc.Prepared != nil:
 		return false
 	// The log of the new range continues this one, and its epochs must grow along it.
@@ -73,6 +83,32 @@ func (r *Replica) maySplit() bool {
 		}
 	}
 	return true
+}
+
+// tickSplit gives a split up that has been impossible for a while: a node that died for good may be a member of the new range, or this
+// node is none, because it joined the range later. Until then no copy could leave the range and no handover be prepared.
+//
+// Only a primary knows that nobody divides the range: all entries of earlier epochs are committed here, none of them does
+// (commitSplits forgets the record otherwise), and from here on this epoch appends none for this version of the record. The command
+// names the epoch and the version, so a primary of a later epoch, or a newer record, makes it void.
+func (r *Replica) tickSplit(step time.Duration) {
+	if !r.wantsSplit() || r.commit < r.start || !r.isAdopted() {
+		r.unsplit = stall{}
+		return
+	}
+	if r.givenUp < r.reserved.Version {
+		if r.unsplit.add(step, r.maySplit()); r.unsplit.lasted < r.cfg.SplitWait {
+			return
+		}
+		r.givenUp = r.reserved.Version
+		r.cancel = retry{}
+	}
+	if r.cancel.armed && !r.cancel.due(r.now, r.cfg.ChangeRetry) {
+		return
+	}
+	r.cancel.arm()
+	r.out.Meta = append(r.out.Meta, MetaProposal{Kind: CancelSplit, Range: r.reserved.ID, Epoch: r.promised, Version: r.reserved.Version})
+	r.dirty = true
 }
 
 // appendSplit appends the entry that divides the range. Ready calls it when all earlier proposals are sealed.

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"testing"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -68,5 +69,121 @@ func TestSplitHoldsUntilItIsHandedOut(t *testing.T) {
 	}
 	if _, ok := r.Splitting(); ok {
 		t.Fatal("the split does not end")
+	}
+}
+
+// splitter is a primary without other members, for the tests of splits that wait.
+type splitter struct {
+	t *testing.T
+	r *Replica
+	// record is the range, child the record that is reserved in it.
+	record, child *rhumb.Range
+	now           time.Duration
+	// appended are the first slots of the new ranges, one for each entry that divides the range; meta are the proposals.
+	appended []rhumb.Slot
+	born     []Birth
+	meta     []MetaProposal
+}
+
+// newSplitter returns the only replica of a range of sixteen slots, as primary, and a record that is reserved in it.
+func newSplitter(t *testing.T) *splitter {
+	id := rhumb.RangeID{Region: 1, Slot: 4}
+	x := &splitter{t: t, r: New(Config{Range: id, Self: 1, Life: 1, MinInSync: 1, VouchAfter: time.Hour}, Durable{})}
+	x.record = &rhumb.Range{
+		ID: id, Last: 19, Class: 1, Epoch: 1, Allocated: 1, Version: 1, Primary: 1, Preferred: 1,
+		InSync: []rhumb.NodeID{1}, Replicas: []rhumb.NodeID{1},
+	}
+	x.child = x.record.Clone()
+	x.child.ID.Slot, x.child.Epoch, x.child.Allocated, x.child.Birth, x.child.Version = 10, 2, 2, 2, 5
+	x.r.Describe(x.record)
+	x.settle()
+	x.r.Activate(10)
+	x.settle()
+	return x
+}
+
+// settle carries out everything that the replica asks for.
+func (x *splitter) settle() {
+	for x.r.HasReady() {
+		rd := x.r.Ready()
+		for _, e := range rd.Append {
+			if at := e.Split(); at != 0 {
+				x.appended = append(x.appended, at)
+			}
+		}
+		x.born, x.meta = append(x.born, rd.Born...), append(x.meta, rd.Meta...)
+		if rd.MustSync {
+			x.r.Persisted(rd.Batch)
+		}
+	}
+}
+
+// pass lets time pass in ticks.
+func (x *splitter) pass(d time.Duration) {
+	for end := x.now + d; x.now < end; {
+		x.now += 100 * time.Millisecond
+		x.r.Tick(x.now)
+		x.settle()
+	}
+}
+
+// TestSplitIsGivenUp guards that a primary has a record removed for which it cannot divide its range, that it does not divide the
+// range afterwards for the same version of that record, whatever changes meanwhile, and that a newer record is a new start.
+func TestSplitIsGivenUp(t *testing.T) {
+	x := newSplitter(t)
+	// A handover is prepared, of which the catalog does not know while it reserves: the record comes late.
+	held := x.record.Clone()
+	held.Version, held.Allocated, held.Prepared = 2, 2, &rhumb.Handover{Epoch: 2, Target: 2}
+	x.r.Describe(held)
+	x.child.Epoch, x.child.Allocated, x.child.Birth = 3, 3, 3
+	x.r.Reserve(x.child)
+	x.settle()
+	x.pass(9 * time.Second)
+	if len(x.meta)+len(x.appended) > 0 {
+		t.Fatalf("after 9 s: %+v, divided at %v", x.meta, x.appended)
+	}
+	x.pass(3 * time.Second)
+	want := MetaProposal{Kind: CancelSplit, Range: x.child.ID, Epoch: 1, Version: 5}
+	// The proposal may be lost, so it is repeated.
+	if len(x.meta) < 2 || x.meta[0].Kind != want.Kind || x.meta[0].Range != want.Range || x.meta[0].Epoch != want.Epoch || x.meta[0].Version != want.Version {
+		t.Fatalf("after 12 s: %+v, want %+v repeatedly", x.meta, want)
+	}
+	// Nothing stands against the split any more. But the command may be applied at any moment from now on, so this version stays unsplit.
+	next := x.record.Clone()
+	next.Version, next.Allocated = 3, 2
+	x.r.Describe(next)
+	x.r.Reserve(x.child)
+	x.settle()
+	if x.r.maySplit() || len(x.appended) > 0 {
+		t.Fatal("the range is divided although metadata may have removed the record of the new range")
+	}
+	// A newer record makes the command void.
+	newer := x.child.Clone()
+	newer.Version = 6
+	x.r.Reserve(newer)
+	x.settle()
+	x.pass(time.Second)
+	if len(x.appended) != 1 || x.appended[0] != 10 {
+		t.Fatalf("divided at %v, want at 10", x.appended)
+	}
+}
+
+// TestSplitsOnce guards that a record which changes between the commit of the entry and the division of the copy does not
+// make the primary append a second entry: the copy would be divided where it has been divided already.
+func TestSplitsOnce(t *testing.T) {
+	x := newSplitter(t)
+	x.r.Reserve(x.child)
+	rd := x.r.Ready()
+	if len(rd.Append) != 1 || rd.Append[0].Split() != 10 {
+		t.Fatalf("appended %+v", rd.Append)
+	}
+	x.r.Persisted(rd.Batch)
+	newer := x.child.Clone()
+	newer.Version++
+	x.r.Reserve(newer)
+	x.settle()
+	x.pass(time.Second)
+	if len(x.born) != 1 || len(x.appended) != 0 {
+		t.Errorf("born are %+v, and further entries divide the range at %v", x.born, x.appended)
 	}
 }

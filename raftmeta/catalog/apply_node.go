@@ -439,38 +439,6 @@ func (t *tx) shrinkInSync(r *rhumb.Range, inSync []rhumb.NodeID) {
 	t.putRange(next)
 }
 
-// countPrimaries returns the number of ranges of each primary.
-func (t *tx) countPrimaries() map[rhumb.NodeID]int {
-	load := make(map[rhumb.NodeID]int)
-	for r := range t.Ranges() {
-		load[r.Primary]++
-	}
-	return load
-}
-
-// NearestHeir returns the live, unquarantined in-sync member nearest to the node, other than the
-// node itself; NoNode if there is none. load counts the primaries of each node. Among members at equal distance it chooses the one with the
-// fewest primaries, then the lowest id. Every replica of the catalog must reach the same decision,
-// so nothing else may influence it.
-func (s *State) NearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
-	best, nearest, bestLeaves := rhumb.NoNode, span{}, false
-	for _, id := range r.InSync {
-		// A quarantined member may lack acknowledged entries, and a member that is not live cannot
-		// serve.
-		if id == of || !s.IsLive(id) || r.IsQuarantined(id) {
-			continue
-		}
-		// InSync is sorted, so the strict comparisons below leave ties to the lowest id.
-		d, leaves := s.spanBetween(of, id), s.isLeaving(r, id)
-		// A member that leaves would have to hand over again. It is better than none.
-		better := leaves == bestLeaves && (d.less(nearest) || d == nearest && load[id] < load[best])
-		if best == rhumb.NoNode || bestLeaves && !leaves || better {
-			best, nearest, bestLeaves = id, d, leaves
-		}
-	}
-	return best
-}
-
 // isLeaving reports whether a replica is to go, or its node.
 func (s *State) isLeaving(r *rhumb.Range, id rhumb.NodeID) bool {
 	n, ok := s.Node(id)

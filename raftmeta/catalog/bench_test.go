@@ -102,3 +102,21 @@ func BenchmarkDecode100k(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSplit100k applies both commands of a split. Each range has four slots, so it can be split once, and the state is thrown away.
+func BenchmarkSplit100k(b *testing.B) {
+	s := manyRanges(b, 100_000)
+	ids := rangeIDs(s)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		r, _ := s.Range(ids[i*7919%len(ids)])
+		next, res, _ := s.Apply(PrepareSplit{Range: r.ID, Version: r.Version, At: r.ID.Slot + 2})
+		if res.Failure != nil {
+			b.Fatal(res.Failure)
+		}
+		reserved, _ := next.Range(rhumb.RangeID{Region: r.ID.Region, Slot: r.ID.Slot + 2})
+		if _, res, _ = next.Apply(CompleteSplit{Range: reserved.ID, Epoch: reserved.Epoch}); res.Failure != nil {
+			b.Fatal(res.Failure)
+		}
+	}
+}

@@ -76,6 +76,7 @@ func goldenCommands() []Command {
 		AdoptHandover{Range: id, Epoch: 9, Boot: 4},
 		PrepareSplit{Range: id, Version: 8, At: 77},
 		CompleteSplit{Range: id, Epoch: 9},
+		CancelSplit{Range: id, Epoch: 9, Version: 8},
 		CancelHandover{Range: id, Version: 8},
 		ForgetNode{Node: 2, Boot: 6, Empty: true},
 		StartOperation{Kind: rhumb.OperationMove, Node: 2, Target: 3, Range: id, By: "ann", At: time.Unix(8, 9).UTC()},

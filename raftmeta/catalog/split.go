@@ -13,6 +13,7 @@ import (
 const (
 	codePrepareSplit  commandCode = 60
 	codeCompleteSplit commandCode = 61
+	codeCancelSplit   commandCode = 62
 )
 
 // PrepareSplit reserves the record of a new range for the slots of a range from At on. The primary then divides the
@@ -32,11 +33,24 @@ type CompleteSplit struct {
 	Epoch rhumb.Epoch
 }
 
+// CancelSplit removes the record of a range that is reserved and can not be born: a copy that it counts on is gone. Only the
+// primary of the range that was to be split can know that no entry divides the range: it proposes the command in its epoch,
+// when everything of earlier epochs is committed and without such an entry, and appends none for the same version of
+// the record. Range is the reserved range, Version the one of its record, and Epoch the one of the range that holds its slots. A
+// repetition changes nothing.
+type CancelSplit struct {
+	Range   rhumb.RangeID
+	Epoch   rhumb.Epoch
+	Version uint64
+}
+
 func (PrepareSplit) wireCode() commandCode  { return codePrepareSplit }
 func (CompleteSplit) wireCode() commandCode { return codeCompleteSplit }
+func (CancelSplit) wireCode() commandCode   { return codeCancelSplit }
 
 func (PrepareSplit) needs() rhumb.Feature  { return rhumb.FeatureSplit }
 func (CompleteSplit) needs() rhumb.Feature { return rhumb.FeatureSplit }
+func (CancelSplit) needs() rhumb.Feature   { return rhumb.FeatureSplit }
 
 func (c PrepareSplit) fillWire(w *wireCommand) {
 	w.Range, w.RangeVersion, w.SplitAt = toWireRangeID(c.Range), c.Version, c.At
@@ -46,10 +60,15 @@ func (c CompleteSplit) fillWire(w *wireCommand) {
 	w.Range, w.Epoch = toWireRangeID(c.Range), c.Epoch
 }
 
+func (c CancelSplit) fillWire(w *wireCommand) {
+	w.Range, w.Epoch, w.RangeVersion = toWireRangeID(c.Range), c.Epoch, c.Version
+}
+
 // splitDecoders is the part of commandDecoders for the commands of this file.
 var splitDecoders = map[commandCode]func(w *wireCommand) Command{
 	codePrepareSplit:  func(w *wireCommand) Command { return PrepareSplit{w.Range.toRangeID(), w.RangeVersion, w.SplitAt} },
 	codeCompleteSplit: func(w *wireCommand) Command { return CompleteSplit{w.Range.toRangeID(), w.Epoch} },
+	codeCancelSplit:   func(w *wireCommand) Command { return CancelSplit{w.Range.toRangeID(), w.Epoch, w.RangeVersion} },
 }
 
 // ReservedIn returns the range that is reserved for a split of r, if there is one. There is at most one, and it ends where
@@ -57,6 +76,13 @@ var splitDecoders = map[commandCode]func(w *wireCommand) Command{
 func (s *State) ReservedIn(r *rhumb.Range) (*rhumb.Range, bool) {
 	child, ok := s.ranges.floor(rangeKey(rhumb.RangeID{Region: r.ID.Region, Slot: r.LastSlot()}))
 	return child, ok && child.Birth != 0 && child.ID.Slot > r.ID.Slot && r.Holds(child.ID)
+}
+
+// CanDivide reports whether a node could divide a range as its primary: the range that is reserved for the split, if there is
+// one, counts it as a member with an intact copy. A copy that joined after the reservation does not.
+func (s *State) CanDivide(r *rhumb.Range, id rhumb.NodeID) bool {
+	child, splits := s.ReservedIn(r)
+	return !splits || child.IsInSync(id) && !child.IsQuarantined(id)
 }
 
 // isSplitting reports whether a range is reserved for a split, or divided by one that is not complete.
@@ -97,7 +123,8 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 	// allocated once and nobody has served the new range before, so its primary need not ask anybody.
 	epoch := r.Allocated + 1
 	next := r.Clone()
-	next.ID.Slot, next.Version, next.Recovery, next.Removed = c.At, 1, nil, nil
+	// A split of these slots may have been cancelled before. Nodes that did not see it go take the greater version for the newer.
+	next.ID.Slot, next.Version, next.Recovery, next.Removed = c.At, r.Version+1, nil, nil
 	next.Epoch, next.Allocated, next.Birth = epoch, epoch, epoch
 	if next.Last == c.At {
 		next.Last = 0 // a range of one slot has no last slot
@@ -137,6 +164,33 @@ func (c CompleteSplit) applyTo(t *tx) Result {
 	return Result{Range: born}
 }
 
+// applyTo removes a reserved range. In order: a range that is not there is gone already; it must not be born; its record and the epoch
+// of the range that holds its slots must be those that the proposer saw.
+func (c CancelSplit) applyTo(t *tx) Result {
+	const op rhumb.Op = "catalog.CancelSplit"
+	child, ok := t.Range(c.Range)
+	switch {
+	case !ok:
+		return Result{}
+	case child.Birth == 0:
+		return refuseRange(op, rhumb.Conflict, child, "the range was split; there is nothing to cancel")
+	case child.Version != c.Version:
+		return refuseRange(op, rhumb.Conflict, child, "the range has changed: expected version %d, found version %d; read it again", c.Version, child.Version)
+	}
+	parent, ok := t.RangeOf(child.ID)
+	if !ok || parent.Epoch != c.Epoch {
+		return refuseRange(op, rhumb.Conflict, child, "the range that is to be split is not in epoch %d any more", c.Epoch)
+	}
+	old := parent.Clone()
+	// A later split of the same slots begins above everything that a node may have promised for this one, and with a greater version.
+	old.Allocated = max(old.Allocated, child.Allocated)
+	old.Version = max(old.Version, child.Version) + 1
+	t.ranges.delete(t.owner, rangeKey(child.ID))
+	t.changes.Ranges = append(t.changes.Ranges, child.ID)
+	t.putRange(old)
+	return Result{Range: old}
+}
+
 // alignReserved moves a reserved range into an epoch above the new one of the range that is to be split, and gives it the
 // same primary. So a primary can divide its range whenever it was elected, and requests find both parts on one node. If the
 // new range is born already, this is an ordinary election.
@@ -145,7 +199,7 @@ func (t *tx) alignReserved(r *rhumb.Range) {
 	if !ok || child.Epoch > r.Epoch && child.Primary == r.Primary {
 		return
 	}
-	if !child.IsInSync(r.Primary) || child.IsQuarantined(r.Primary) {
+	if !t.CanDivide(r, r.Primary) {
 		// The primary does not divide the range in an epoch that is not below. Its next election tries again.
 		return
 	}

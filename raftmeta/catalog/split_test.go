@@ -167,3 +167,82 @@ func TestSplitOfDamagedCopy(t *testing.T) {
 		}
 	}
 }
+
+// join brings a node into the in-sync set of the range that is split.
+func (w *splitWorld) join(n rhumb.NodeID) {
+	w.t.Helper()
+	r := w.rng(w.id)
+	if !r.IsReplica(n) {
+		w.apply(SetReplicas{Range: w.id, Version: r.Version, Replicas: append(slices.Clone(r.Replicas), n)}, 0)
+	}
+	w.alter(append(slices.Clone(w.rng(w.id).InSync), n))
+}
+
+// alter sets the in-sync set of the range that is split.
+func (w *splitWorld) alter(set []rhumb.NodeID) {
+	w.t.Helper()
+	r := w.rng(w.id)
+	c := AlterISR{Range: w.id, Epoch: r.Epoch, Version: r.Version}
+	for _, n := range set {
+		c.Members = append(c.Members, Member{Node: n, Boot: 1})
+	}
+	w.apply(c, 0)
+}
+
+// TestHeirCanDivide guards that a range which is being split passes to a node that can divide it. A copy that joined after the
+// reservation is no member of the new range, so under such a primary the split, and every handover, would wait for ever.
+func TestHeirCanDivide(t *testing.T) {
+	w := newSplitWorld(t)
+	w.join(4)
+	w.apply(Elect{Range: w.id, Version: w.rng(w.id).Version, Node: 2}, 0)
+	w.alter([]rhumb.NodeID{2, 3, 4})
+	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 9}, 0).ID
+	// Node 1 has the lowest number, which decides among nodes at equal distance, and it counts in sync for the old range only.
+	w.join(1)
+	if r := w.rng(child); r.IsInSync(1) || !r.IsReplica(1) {
+		t.Fatalf("the reserved range is %+v", r)
+	}
+	w.apply(FenceNode{2, 1}, 0)
+	old, r := w.rng(w.id), w.rng(child)
+	if old.Primary == 1 || r.Primary != old.Primary || r.Epoch <= old.Epoch {
+		t.Errorf("%s is primary of the range, %s in epoch %d of the reserved one; the epoch of the old one is %d", old.Primary, r.Primary, r.Epoch, old.Epoch)
+	}
+}
+
+// TestCancelSplit guards that only the primary of the present epoch takes a reserved record away, that its slots stay where they
+// are, and that a later split of the same slots is newer than the cancelled one in everything that nodes compare.
+func TestCancelSplit(t *testing.T) {
+	w := newSplitWorld(t)
+	last := w.rng(w.id).LastSlot()
+	at := w.id.Slot + 9
+	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, at}, 0).ID
+	first := w.rng(child)
+	// Elections move the epochs of both.
+	w.apply(Elect{Range: w.id, Version: w.rng(w.id).Version, Node: 2}, 0)
+	w.apply(Elect{Range: w.id, Version: w.rng(w.id).Version, Node: 1}, 0)
+	old, r := w.rng(w.id), w.rng(child)
+	w.apply(CancelSplit{child, old.Epoch, first.Version}, rhumb.Conflict)
+	w.apply(CancelSplit{child, old.Epoch - 1, r.Version}, rhumb.Conflict)
+	w.apply(CancelSplit{w.id, old.Epoch, old.Version}, rhumb.Conflict)
+	for from := rhumb.NodeID(1); from <= 4; from++ {
+		if err := w.s.MayPropose(from, CancelSplit{child, old.Epoch, r.Version}); (err == nil) != (from == old.Primary) {
+			t.Errorf("%s: %v", from, err)
+		}
+	}
+	for range 2 {
+		w.apply(CancelSplit{child, old.Epoch, r.Version}, 0)
+		if _, ok := w.s.Range(child); ok || w.rng(w.id).LastSlot() != last {
+			t.Fatalf("the range ends at %s instead of %s, or the reserved one is there", w.rng(w.id).LastSlot(), last)
+		}
+	}
+	w.apply(CompleteSplit{child, r.Epoch}, rhumb.NotFound)
+	// Whatever waited for the split goes on, and the range can be split again.
+	w.apply(SetLeaving{w.id, w.rng(w.id).Version, []rhumb.NodeID{3}}, 0)
+	w.apply(SetLeaving{w.id, w.rng(w.id).Version, nil}, 0)
+	again := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, at}, 0)
+	if again.Version <= r.Version || again.Birth <= r.Allocated {
+		t.Errorf("the second reservation %+v is not newer than the first %+v", again, r)
+	}
+	w.apply(CompleteSplit{child, again.Epoch}, 0)
+	w.apply(CancelSplit{child, w.rng(w.id).Epoch, w.rng(child).Version}, rhumb.Conflict)
+}

@@ -59,43 +59,26 @@ type Spread struct {
 // threshold. Ranges that lack a copy, are moving, or have a copy that leaves or is damaged stay, and so do all
 // regions but one if only names it.
 func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeSize, bool), only rhumb.RegionID, most int) (moves []Move, before, after []Spread) {
-	// A range that an operation moves already stays out of the plan: one change of a range at a time.
-	moving := make(map[rhumb.RangeID]bool)
-	for o := range s.Operations() {
-		if o.Kind == rhumb.OperationMove && (!o.State.IsOver() || rests(o, wall)) {
-			moving[o.Range] = true
-		}
-	}
 	// Nodes that take no copies are on no scales: nothing moves to them, and their copies are moved by the
 	// operation that empties them.
 	regions := make(map[rhumb.RegionID]*scales)
+	on := make(map[rhumb.NodeID]*scales)
 	for n := range s.Nodes() {
 		if s.TakesCopies(n.ID) && (only == rhumb.LocalRegion || n.Region == only) {
 			if regions[n.Region] == nil {
-				regions[n.Region] = &scales{s: s, region: n.Region, weights: make(map[rhumb.NodeID]int64), movable: make(map[rhumb.NodeID][]weighed)}
+				regions[n.Region] = &scales{s: s, region: n.Region, weights: make(map[rhumb.NodeID]int64)}
 			}
 			sc := regions[n.Region]
 			sc.nodes = append(sc.nodes, n)
 			sc.weights[n.ID] = 0
+			on[n.ID] = sc
 		}
 	}
 	for r := range s.Ranges() {
-		// A range of unknown size counts as an empty one.
-		known, _ := size(r)
-		bytes, load := known.heft()
-		w := weighed{r, bytes + load + rangeWeight, known}
-		free := !moving[r.ID] && mayMove(s, r)
+		w := weigh(r, size).weight
 		for _, id := range r.Replicas {
-			n, _ := s.Node(id)
-			sc := regions[n.Region]
-			if sc == nil {
-				continue
-			}
-			if _, counts := sc.weights[id]; counts {
-				sc.weights[id] += w.weight
-				if free {
-					sc.movable[id] = append(sc.movable[id], w)
-				}
+			if sc := on[id]; sc != nil {
+				sc.weights[id] += w
 			}
 		}
 	}
@@ -105,16 +88,53 @@ func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeS
 			continue
 		}
 		before = append(before, sc.spread())
-		for len(moves) < most {
-			m, ok := sc.next()
-			if !ok {
-				break
+		// Nearly all plans end here. The lists below cost as much again as the walk above.
+		if len(moves) < most && sc.isUneven() {
+			sc.list(wall, on, size)
+			for len(moves) < most {
+				m, ok := sc.next()
+				if !ok {
+					break
+				}
+				moves = append(moves, m)
 			}
-			moves = append(moves, m)
 		}
 		after = append(after, sc.spread())
 	}
 	return moves, before, after
+}
+
+// weigh returns a range with its weight. A range of unknown size counts as an empty one.
+func weigh(r *rhumb.Range, size func(*rhumb.Range) (RangeSize, bool)) weighed {
+	known, _ := size(r)
+	bytes, load := known.heft()
+	return weighed{r, bytes + load + rangeWeight, known}
+}
+
+// list collects the ranges of which a copy may move within the region.
+func (sc *scales) list(wall time.Time, on map[rhumb.NodeID]*scales, size func(*rhumb.Range) (RangeSize, bool)) {
+	// A range that an operation moves already stays out of the plan: one change of a range at a time.
+	moving := make(map[rhumb.RangeID]bool)
+	for o := range sc.s.Operations() {
+		if o.Kind == rhumb.OperationMove && (!o.State.IsOver() || rests(o, wall)) {
+			moving[o.Range] = true
+		}
+	}
+	sc.movable, sc.moved, sc.fits = make(map[rhumb.NodeID][]int32), make(map[*rhumb.Range]bool), make(map[[2]rhumb.NodeID][]int32)
+	for r := range sc.s.Ranges() {
+		at := -1
+		for _, id := range r.Replicas {
+			// Whether the range may move is asked once it is known to have a copy here: the answer is dearer.
+			if on[id] != sc || at < 0 && (moving[r.ID] || !mayMove(sc.s, r)) {
+				continue
+			}
+			if at < 0 {
+				at = len(sc.ranges)
+				sc.ranges = append(sc.ranges, weigh(r, size))
+			}
+			sc.movable[id] = append(sc.movable[id], int32(at))
+		}
+	}
 }
 
 // mayMove reports whether balance may move a copy of a range: it is a hash slot, and all its copies are in sync.
@@ -146,8 +166,23 @@ type scales struct {
 	region  rhumb.RegionID
 	nodes   []*rhumb.Node
 	weights map[rhumb.NodeID]int64
-	movable map[rhumb.NodeID][]weighed
+	// ranges are those with a copy that may move, movable the places in it of those with a copy on a node. The ranges in moved have
+	// moved in this plan and stay.
+	ranges  []weighed
+	movable map[rhumb.NodeID][]int32
+	moved   map[*rhumb.Range]bool
+	fits    map[[2]rhumb.NodeID][]int32 // see fitting
 }
+
+// isUneven reports whether the heaviest and the lightest node differ enough for a move. If these two do not, no two nodes do:
+// a smaller difference and a greater mean are both further from it.
+func (sc *scales) isUneven() bool {
+	s := sc.spread()
+	return isWorth(s.Most, s.Least)
+}
+
+// isWorth reports whether the difference of two weights is worth a move.
+func isWorth(from, to int64) bool { return from-to > max((from+to)/2*balanceShare/100, 3*rangeWeight) }
 
 // spread returns the present spread. A region whose nodes take no copies is on no scales, so there is at
 // least one weight.
@@ -182,33 +217,47 @@ func (sc *scales) next() (Move, bool) {
 // between moves the range that brings two nodes closest together, if their difference is worth it.
 func (sc *scales) between(from, to *rhumb.Node) (Move, bool) {
 	gap := sc.weights[from.ID] - sc.weights[to.ID]
-	mean := (sc.weights[from.ID] + sc.weights[to.ID]) / 2
-	if gap <= max(mean*balanceShare/100, 3*rangeWeight) {
+	if !isWorth(sc.weights[from.ID], sc.weights[to.ID]) {
 		return Move{}, false
 	}
-	best := -1
-	for i, w := range sc.movable[from.ID] {
+	var best *weighed
+	for _, i := range sc.fitting(from, to) {
+		w := &sc.ranges[i]
 		// Beyond the gap the two would only change roles.
-		if w.weight >= gap || w.r.IsReplica(to.ID) || sc.losesZone(w.r, from, to) {
+		if w.weight >= gap || best != nil && far(gap-2*w.weight) >= far(gap-2*best.weight) {
 			continue
 		}
-		if best < 0 || far(gap-2*w.weight) < far(gap-2*sc.movable[from.ID][best].weight) {
-			best = i
+		if !sc.moved[w.r] {
+			best = w
 		}
 	}
-	if best < 0 {
+	if best == nil {
 		return Move{}, false
 	}
 	// The plan continues as if the move were done, so that the next one does not fill the same gap again.
-	w := sc.movable[from.ID][best]
 	why := fmt.Sprintf("%s weighs %s, %s weighs %s", from.ID, mebibytes(sc.weights[from.ID]), to.ID, mebibytes(sc.weights[to.ID]))
-	sc.weights[from.ID] -= w.weight
-	sc.weights[to.ID] += w.weight
+	sc.weights[from.ID] -= best.weight
+	sc.weights[to.ID] += best.weight
 	// One change per range at a time.
-	for id := range sc.movable {
-		sc.movable[id] = slices.DeleteFunc(sc.movable[id], func(o weighed) bool { return o.r == w.r })
+	sc.moved[best.r] = true
+	return Move{best.r.ID, from.ID, to.ID, best.size, why}, true
+}
+
+// fitting returns the places of the ranges whose copy may move from one node to the other, whatever they weigh. A plan tries the same
+// pairs again and again, and a node may have a hundred thousand ranges, so each pair is looked at once.
+func (sc *scales) fitting(from, to *rhumb.Node) []int32 {
+	pair := [2]rhumb.NodeID{from.ID, to.ID}
+	if out, known := sc.fits[pair]; known {
+		return out
 	}
-	return Move{w.r.ID, from.ID, to.ID, w.size, why}, true
+	var out []int32
+	for _, i := range sc.movable[from.ID] {
+		if r := sc.ranges[i].r; !r.IsReplica(to.ID) && !sc.losesZone(r, from, to) {
+			out = append(out, i)
+		}
+	}
+	sc.fits[pair] = out
+	return out
 }
 
 // mebibytes returns a weight for people.
@@ -217,22 +266,19 @@ func mebibytes(w int64) string { return fmt.Sprintf("%d MiB", w>>20) }
 // far returns how far two weights are apart.
 func far(d int64) int64 { return max(d, -d) }
 
-// losesZone reports whether the replicas of a range would be in fewer zones.
+// losesZone reports whether the replicas of a range would be in fewer zones: if from is alone in its zone, and to would not be.
 func (sc *scales) losesZone(r *rhumb.Range, from, to *rhumb.Node) bool {
-	type zone struct {
-		region rhumb.RegionID
-		name   string
-	}
-	// Zones of different regions may have the same name.
-	was, will := map[zone]bool{}, map[zone]bool{{to.Region, to.Zone}: true}
+	alone, joins := true, false
 	for _, id := range r.Replicas {
-		n, _ := sc.s.Node(id)
-		was[zone{n.Region, n.Zone}] = true
-		if id != from.ID {
-			will[zone{n.Region, n.Zone}] = true
+		if id == from.ID {
+			continue
 		}
+		// Zones of different regions may have the same name.
+		n, _ := sc.s.Node(id)
+		alone = alone && (n.Region != from.Region || n.Zone != from.Zone)
+		joins = joins || n.Region == to.Region && n.Zone == to.Zone
 	}
-	return len(will) < len(was)
+	return alone && joins
 }
 
 // rests reports whether balance has moved a copy of the operation's range lately, by the wall clock of the leader. A clock

@@ -261,15 +261,20 @@ func (e *Evidence) Heir(now time.Duration, s *catalog.State, r *rhumb.Range) (he
 	}
 	cut := e.brokenPairs(now, s)
 	turn := slices.Index(r.InSync, r.Primary) + 1
-	best := 0
+	best, divides := 0, false
 	for i := range r.InSync {
 		id := r.InSync[(turn+i)%len(r.InSync)]
 		if id == r.Primary || !s.IsLive(id) || e.IsUnfit(now, id) {
 			continue
 		}
 		// The in-sync set ranks candidates, but the replicas bound them: a set that shrank can grow again.
-		if n := cut.countReachable(id, r.InSync); cut.countReachable(id, r.Replicas) >= class.Settings.MinInSync && n > best {
-			heir, best = id, n
+		n := cut.countReachable(id, r.InSync)
+		if cut.countReachable(id, r.Replicas) < class.Settings.MinInSync {
+			continue
+		}
+		// Of equal ones, one that can complete a split: another one would hold it up.
+		if can := s.CanDivide(r, id); n > best || n == best && can && !divides {
+			heir, best, divides = id, n, can
 		}
 	}
 	if best > 0 {

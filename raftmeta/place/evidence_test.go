@@ -172,6 +172,10 @@ func TestHeir(t *testing.T) {
 	}
 	fenced := apply(t, s, catalog.FenceNode{Node: 3, Boot: 1})
 	left3 := apply(t, s, catalog.AlterISR{Range: r.ID, Epoch: r.Epoch, Version: r.Version, Members: []catalog.Member{{Node: 1, Boot: 1}, {Node: 4, Boot: 1}}})
+	// Node 2 joins while the range is being split, so it is no member of the new range.
+	splits := apply(t, s, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: r.ID.Slot + 1})
+	splits = apply(t, splits, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: []rhumb.NodeID{1, 2, 3, 4}})
+	splits = apply(t, splits, catalog.AlterISR{Range: r.ID, Epoch: r.Epoch, Version: r.Version + 1, Members: []catalog.Member{{Node: 1, Boot: 1}, {Node: 2, Boot: 1}, {Node: 3, Boot: 1}, {Node: 4, Boot: 1}}})
 	ring := map[rhumb.NodeID][]rhumb.NodeID{1: {3, 4}, 2: {4, 5}, 3: {5, 1}, 4: {1, 2}, 5: {2, 3}}
 	for _, tt := range []struct {
 		name    string
@@ -181,6 +185,8 @@ func TestHeir(t *testing.T) {
 		want    rhumb.NodeID
 	}{
 		{"nothing is known: the next", s, nil, nil, 3},
+		{"the next cannot divide the range", splits, nil, nil, 3},
+		{"nobody else is fit", splits, nil, []rhumb.NodeID{3, 4}, 2},
 		{"the next is not live", fenced, nil, nil, 4},
 		{"the next is not fit", s, nil, []rhumb.NodeID{3}, 4},
 		{"nobody is fit", s, nil, []rhumb.NodeID{3, 4}, 0},

@@ -11,6 +11,9 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
+// waitsForSplit is what a move of a range waits for while the range is being split.
+const waitsForSplit = "the range is being split"
+
 // movesMax bounds the ranges that one operation moves at the same time, so that a node that leaves does not occupy the disks
 // and links of the others with all its copies at once.
 const movesMax = 16
@@ -214,8 +217,17 @@ func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (pha
 	wanted := class.Settings.Replicas
 	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return goes(id) || !m.stays(r, id) })
 	inSync := slices.DeleteFunc(slices.Clone(keep), func(id rhumb.NodeID) bool { return !r.IsInSync(id) || !m.s.IsLive(id) })
+	// A reserved range gets the copies of the range that is to be split.
+	if r.Birth != 0 {
+		return phaseCopy, waitsForSplit
+	}
 	if waits, added := m.addCopies(r, keep, to, wanted); added || waits != "" {
 		return phaseCopy, waits
+	}
+	// Metadata refuses that a copy leaves until the split is complete. An election would be worse than in vain: a copy that is new
+	// is not a member of the reserved range, so its node cannot divide the range as primary.
+	if isSplitting(m.s, r) {
+		return phaseCopy, waitsForSplit
 	}
 	if to != rhumb.NoNode && !r.IsInSync(to) {
 		return phaseCopy, fmt.Sprintf("the copy on %s is not in sync yet", to)
@@ -434,10 +446,11 @@ func (m *mover) moving() map[rhumb.RangeID][]rhumb.NodeID {
 
 // surplus reports whether a range has more copies than its class asks for and nobody needs them: a cancelled move leaves one,
 // and so does a dead node that returns after its copies were created elsewhere. Nothing counts as surplus while a node of
-// the range is dead, drains or leaves, or while the range moves: then the extra copy is on its way to replace another one.
+// the range is dead, drains or leaves, or while the range moves: then the extra copy is on its way to replace another one. While it
+// is being split, metadata lets no copy go.
 func (m *mover) surplus(r *rhumb.Range, moved map[rhumb.RangeID][]rhumb.NodeID) bool {
 	class, ok := m.s.Class(r.Class)
-	if !ok || class.Dropping || len(r.Replicas) <= class.Settings.Replicas || len(moved[r.ID]) > 0 || len(r.Quarantined) > 0 || r.Prepared != nil {
+	if !ok || class.Dropping || len(r.Replicas) <= class.Settings.Replicas || len(moved[r.ID]) > 0 || len(r.Quarantined) > 0 || r.Prepared != nil || isSplitting(m.s, r) {
 		return false
 	}
 	return !slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) })

@@ -109,7 +109,8 @@ func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, p *pool, lacks int)
 // dropGone returns a command that removes replicas on nodes that are gone, if enough other replicas are
 // in sync.
 func (p *Planner) dropGone(now, after time.Duration, s *catalog.State, r *rhumb.Range, wanted int) (catalog.Command, bool) {
-	if len(r.Replicas) <= wanted || countStaying(s, r) < wanted {
+	// Metadata lets no copy go while the range is being split.
+	if len(r.Replicas) <= wanted || countStaying(s, r) < wanted || isSplitting(s, r) {
 		return nil, false
 	}
 	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool {

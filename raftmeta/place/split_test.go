@@ -3,6 +3,7 @@ package place
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
@@ -83,5 +84,69 @@ func TestSplits(t *testing.T) {
 	apply(catalog.SetSetting{Name: rhumb.SettingRangeSplitBytes, Value: "3MiB"})
 	if got := SplitBytes(s); got != 3<<20 {
 		t.Errorf("ranges are split at %d bytes", got)
+	}
+}
+
+// TestMovesWaitForSplits guards that nothing takes copies or roles away from a range while it is being split: metadata refuses
+// the former, and an election of a node whose copy is new would hold the split up. Everything goes on when the split is over.
+func TestMovesWaitForSplits(t *testing.T) {
+	for _, how := range []string{"decommission", "surplus", "dead"} {
+		w := newWorld(t, build(t, three()[:3]...))
+		w.do(Complete(w.s, catalog.CreateClass{Settings: settings(3, 1)}))
+		var old *rhumb.Range
+		for old = range w.s.Ranges() {
+		}
+		n4 := catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{9}, Boot: 1, Region: "fra", Zone: "d"}
+		w.do(n4)
+		switch how {
+		case "surplus", "dead":
+			// A fourth copy in sync: one is too many, or the one that takes the place of a dead one.
+			w.do(catalog.SetReplicas{Range: old.ID, Version: old.Version, Replicas: []rhumb.NodeID{1, 2, 3, 4}})
+			w.follow(never)
+		}
+		old, _ = w.s.Range(old.ID)
+		gone := old.InSync[0]
+		if gone == old.Primary && how != "decommission" {
+			gone = old.InSync[1]
+		}
+		if how == "decommission" {
+			gone = old.Primary
+			w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: gone, By: "ann", At: time.Unix(0, 0)})
+		}
+		w.do(catalog.PrepareSplit{Range: old.ID, Version: old.Version, At: old.ID.Slot + 1})
+		if how == "dead" {
+			w.fence(gone)
+			w.pass(DefaultConfig().ReplaceAfter + sec)
+		}
+		look := func() *rhumb.Range { r, _ := w.s.Range(old.ID); return r }
+		for range 10 {
+			for _, plan := range [][]catalog.Command{
+				w.p.Operations(w.now, time.Unix(0, 0), w.s, nil), w.p.Repair(w.now, w.s),
+			} {
+				for _, cmd := range plan {
+					next, res, _ := w.s.Apply(cmd)
+					if err := res.Err(); err != nil {
+						t.Fatalf("%s: %T is refused: %v", how, cmd, err)
+					}
+					w.s = next
+				}
+			}
+			if r := look(); r.Primary != old.Primary || len(r.Leaving) > 0 || r.Epoch != old.Epoch {
+				t.Fatalf("%s: while the range is being split: %+v", how, r)
+			}
+			w.follow(never)
+			w.pass(sec)
+		}
+		child := rhumb.RangeID{Region: old.ID.Region, Slot: old.ID.Slot + 1}
+		r, _ := w.s.Range(child)
+		w.do(catalog.CompleteSplit{Range: child, Epoch: r.Epoch})
+		for range 20 {
+			w.plan()
+			w.follow(never)
+			w.pass(sec)
+		}
+		if r := look(); how != "surplus" && r.IsReplica(gone) || len(r.Replicas) != 3 {
+			t.Errorf("%s: after the split the range still is %+v", how, r)
+		}
 	}
 }

@@ -44,6 +44,10 @@ const (
 	actStop
 	actGiveUp
 	actMove
+	actTakeSet
+	actInstall
+	actProposeAdopt
+	actCancel
 
 	actionKinds
 )
@@ -140,6 +144,14 @@ func (a Action) stringRest() string {
 		return fmt.Sprintf("%d is refused by %d and stops", a.a, a.b)
 	case actMove:
 		return fmt.Sprintf("the copy of %d is replaced by an empty one in epoch %d", a.a, a.x)
+	case actTakeSet:
+		return fmt.Sprintf("%d receives a copy of %d: %d entries, commit %d", a.a, a.b, a.y, a.x)
+	case actInstall:
+		return fmt.Sprintf("%d installs the copy: %d entries, commit %d", a.a, a.y, a.x)
+	case actProposeAdopt:
+		return fmt.Sprintf("%d proposes to adopt epoch %d", a.a, a.x)
+	case actCancel:
+		return fmt.Sprintf("metadata cancels the handover of epoch %d", a.x)
 	case actGiveUp:
 		return fmt.Sprintf("%d gives up as primary of epoch %d", a.a, a.x)
 	}

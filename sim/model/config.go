@@ -36,6 +36,8 @@ type Config struct {
 	Damages int
 	// Removals bounds the copies that are removed, and replaced by empty ones on the same nodes.
 	Removals int
+	// Copies bounds the sets that replicas receive from each other, over all replicas together.
+	Copies int
 	// Lacking bounds the disks that lack, at one time, the same entry or the same closed timestamp
 	// that they once held. The default is MinInSync-1, the greatest number that the protocol
 	// survives.
@@ -117,6 +119,7 @@ func (c Config) Validate() error {
 	within("Crashes", c.Crashes, 0, 7)
 	within("Damages", c.Damages, 0, 7)
 	within("Removals", c.Removals, 0, 7)
+	within("Copies", c.Copies, 0, 7)
 	within("Lacking", c.Lacking, 0, Replicas)
 	within("Messages", c.Messages, 1, MessagesMax)
 	within("Versions", c.Versions, 0, 15)
@@ -138,6 +141,7 @@ func (c Config) String() string {
 	}{
 		{c.Lacking != c.MinInSync-1, fmt.Sprintf("lacking %d", c.Lacking)},
 		{c.Images, "images"},
+		{c.Copies > 0, fmt.Sprintf("copies %d", c.Copies)},
 		{c.OneAnswer, "one answer"},
 		{c.Handover, "handover"},
 		{c.Fencing, "fencing"},

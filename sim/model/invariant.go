@@ -40,7 +40,7 @@ const (
 	// BegunOnce (ruling 20): an epoch is begun once, and not by two lives of one node.
 	BegunOnce
 	// HealthyStays (ruling 17): no replica with an intact disk has to undo a committed entry, which
-	// would quarantine it.
+	// would quarantine it. While no disk was damaged, no primary is refused either.
 	HealthyStays
 
 	invariants

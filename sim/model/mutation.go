@@ -174,6 +174,20 @@ const (
 	RemoveOutOfSync
 	// NewEpochForCopy (removal): a node whose copy was removed gets another one in a new epoch only.
 	NewEpochForCopy
+	// CopyReachesEnd (copies): a set that is installed is committed up to the end of the replica's log.
+	CopyReachesEnd
+	// CopyInOneStep (copies): the old copy stays until the set takes its place in one step.
+	CopyInOneStep
+	// CopyCountsInstalled (copies): what is being received counts for nothing before it is installed.
+	CopyCountsInstalled
+	// CopiedTailOpen (copies): entries of a set above its commit position are not committed.
+	CopiedTailOpen
+	// CopyKeepsPromise (copies): a copy promises no less than the replica that it replaces.
+	CopyKeepsPromise
+	// AdoptPrepared (section 1.11): metadata adopts a handover only while it is prepared in this epoch.
+	AdoptPrepared
+	// AdoptOfThisLife (section 1.11): metadata adopts a handover only for the present life of its target.
+	AdoptOfThisLife
 
 	mutations
 )
@@ -294,6 +308,13 @@ var findings = []Finding{
 	{Mutation: AnswerOfRecordedLife, Name: "answer-of-recorded-life", Rule: "ruling 17a", Config: oneAnswer, Breaks: NewPrimaryHolds},
 	{Mutation: RemoveOutOfSync, Name: "remove-out-of-sync", Rule: "removal", Config: removing, Breaks: InSyncHolds},
 	{Mutation: NewEpochForCopy, Name: "new-epoch-for-copy", Rule: "removal", Config: removing, Breaks: InSyncHolds},
+	{Mutation: CopyReachesEnd, Name: "copy-reaches-end", Rule: "transfer", Config: copying, Breaks: InSyncHolds},
+	{Mutation: CopyInOneStep, Name: "copy-in-one-step", Rule: "transfer", Config: copying, Breaks: InSyncHolds},
+	{Mutation: CopyCountsInstalled, Name: "copy-counts-installed", Rule: "transfer", Config: copying, Breaks: InSyncHolds},
+	{Mutation: CopiedTailOpen, Name: "copied-tail-open", Rule: "transfer", Config: copyingTail, Breaks: HealthyStays},
+	{Mutation: CopyKeepsPromise, Name: "copy-keeps-promise", Rule: "transfer", Config: slackCopying, Breaks: NewPrimaryHolds},
+	{Mutation: AdoptPrepared, Name: "adopt-prepared", Rule: "1.11", Config: handing, Breaks: ConfirmRead},
+	{Mutation: AdoptOfThisLife, Name: "adopt-of-this-life", Rule: "1.11", Config: damagingHanding, Breaks: BegunOnce},
 }
 
 // Unnoticed returns the rules whose absence breaks nothing; their Breaks is 0. They are second

@@ -1,5 +1,7 @@
 package model
 
+import "slices"
+
 // normaliseState clears information that no node can use any more, so that states that differ only
 // there count as one. Each clause is valid for the reason in its comment; under a mutation that
 // invalidates the reason the clause is skipped. TestReductionsHideNothing compares the verdicts
@@ -12,6 +14,8 @@ func (c *Config) normaliseState(s *state) {
 	c.forgetProposals(s)
 	c.forgetElections(s)
 	c.forgetDamage(s)
+	c.forgetSets(s)
+	c.forgetAdoptions(s)
 	// Messages that can change nothing are removed, and the array stays sorted because order is
 	// kept.
 	kept := 0
@@ -103,6 +107,9 @@ func (c *Config) forgetProposals(s *state) {
 func (c *Config) promisesFall(s *state, epoch uint8) bool {
 	if c.Without == DurablePromise && int(s.crashes) < c.Crashes {
 		// Without promises on disk, any epoch may be forgotten in a crash.
+		return true
+	}
+	if c.Without == CopyKeepsPromise && (int(s.copies) < c.Copies || slices.ContainsFunc(s.rep[:], func(r replica) bool { return r.set.held == 1 })) {
 		return true
 	}
 	return int(s.damages) < c.Damages && (c.Without == Relearn || epoch >= s.meta.epoch)

@@ -44,6 +44,9 @@ var (
 	oneAnswerClosed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 3, Secondaries: 1, OneAnswer: true}
 	oneAnswerAgreed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 2, Secondaries: 1, OneAnswer: true}
 	removing         = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Removals: 1}
+	copying          = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Copies: 2}
+	copyingTail      = Config{Epochs: 2, Writes: 1, Messages: 1, Secondaries: 1, MinInSync: 1, Copies: 1}
+	slackCopying     = Config{Epochs: 3, Writes: 1, Messages: 2, Secondaries: 2, Slack: 1, Copies: 1}
 	handing          = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Handover: true}
 	handingChanging  = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Handover: true}
 	handingTwice     = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Handover: true}
@@ -67,6 +70,9 @@ func Presets() []Preset {
 		{"change", changing, true},
 		{"change-fencing", Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 2, Fencing: true}, true},
 		{"removal", removing, true},
+		{"copy-chain", copying, true},
+		{"copy-tail", copyingTail, true},
+		{"copy-twice", Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Copies: 2}, true},
 		{"slack", slackOnly, true},
 		{"slack-change", slackChanging, true},
 		{"slack-restart", Config{Epochs: 2, Writes: 1, Messages: 2, Crashes: 1, Secondaries: 2, Slack: 1}, true},
@@ -97,6 +103,7 @@ func Presets() []Preset {
 		{"damage-handover", damagingHanding, true},
 		{"damage-handover-late", Config{Epochs: 2, Writes: 1, Messages: 2, Damages: 1, Secondaries: 2, Handover: true}, true},
 		{"damage-slack", Config{Epochs: 2, Writes: 1, Messages: 2, Damages: 1, Secondaries: 2, Slack: 1}, true},
+		{"damage-copy", Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Secondaries: 2, Copies: 1}, true},
 		{"damage-two", damagingTwo, true},
 		{"one-answer", Config{Epochs: 2, Writes: 1, Messages: 1, Damages: 1, Versions: 2, Secondaries: 1, OneAnswer: true}, true},
 		{"one-answer-closed", oneAnswerAgreed, true},

@@ -52,6 +52,7 @@ func (g *stepper) decideMetadata(i int) {
 	g.alterISR(i, 1)
 	g.fenceSecondary(i)
 	g.prepareHandover(i)
+	g.proposeAdoption(i)
 	g.adoptHandover(i)
 	g.moveCopy(i)
 }

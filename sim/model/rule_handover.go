@@ -64,18 +64,69 @@ func (g *stepper) receiveHandover(i int, m *message) {
 	g.endStep(&t, Action{kind: actTakeOver, a: uint8(i), b: m.from, x: m.epoch})
 }
 
-// adoptHandover records in metadata that i is primary of the reserved epoch.
-func (g *stepper) adoptHandover(i int) {
-	r, meta := &g.from.rep[i], &g.from.meta
-	if meta.preparedEpoch == 0 || r.role != primary || r.epoch != meta.preparedEpoch || int(meta.preparedFor) != i {
+// adoption is an AdoptHandover in flight to metadata.
+type adoption struct {
+	epoch uint8 // 0 if there is none
+	life  uint8 // of the target that began the epoch
+}
+
+// proposeAdoption lets the new primary i ask metadata to record its epoch. The proposal arrives at any time later, or never.
+func (g *stepper) proposeAdoption(i int) {
+	r := &g.from.rep[i]
+	if r.role != primary || r.epoch <= g.from.meta.epoch || g.from.adoptions[i].epoch == r.epoch {
 		return
 	}
 	t := *g.from
+	t.adoptions[i] = adoption{r.epoch, r.boot}
+	g.endStep(&t, Action{kind: actProposeAdopt, a: uint8(i), x: r.epoch})
+}
+
+// adoptHandover records in metadata that i is primary of the reserved epoch, when its proposal arrives. Meanwhile the handover may have been
+// cancelled, another node elected, or i restarted.
+func (g *stepper) adoptHandover(i int) {
+	q, meta := g.from.adoptions[i], &g.from.meta
+	if q.epoch == 0 {
+		return
+	}
+	// A later epoch may have acknowledged entries that the primary of this one lacks.
+	if (q.epoch != meta.preparedEpoch || int(meta.preparedFor) != i) && !g.without(AdoptPrepared) {
+		return
+	}
+	// The present life has not begun the epoch. If its disk has forgotten the promise, it would begin it again.
+	if q.life != g.from.rep[i].boot && !g.without(AdoptOfThisLife) {
+		return
+	}
+	t := *g.from
+	t.adoptions[i] = adoption{}
 	m := &t.meta
-	m.epoch, m.primary = m.preparedEpoch, m.preparedFor
+	m.epoch, m.primary = q.epoch, uint8(i)
 	m.preparedEpoch, m.preparedFor = 0, nobody
 	// A secondary may have been fenced in the meantime: i must read the record before it changes
 	// the set.
 	m.version++
+	// A node that reads the record without a memory of the epoch takes it for an election.
+	m.elections[m.epoch] = election{uint8(i), m.isr, m.version, m.lives}
 	g.endStep(&t, Action{kind: actAdopt, a: uint8(i), x: m.epoch})
+}
+
+// cancelHandover withdraws a prepared handover, at any time. The reserved epoch stays unused by metadata, although the target may
+// have begun it.
+func (g *stepper) cancelHandover() {
+	if g.from.meta.preparedEpoch == 0 {
+		return
+	}
+	t := *g.from
+	t.meta.preparedEpoch, t.meta.preparedFor = 0, nobody
+	g.endStep(&t, Action{kind: actCancel, x: g.from.meta.preparedEpoch})
+}
+
+// forgetAdoptions clears proposals that metadata will refuse: a reserved epoch is never reserved again.
+func (c *Config) forgetAdoptions(s *state) {
+	for i := range s.adoptions {
+		q := &s.adoptions[i]
+		late := (q.epoch != s.meta.preparedEpoch || int(s.meta.preparedFor) != i) && c.Without != AdoptPrepared
+		if late || q.life != s.rep[i].boot && c.Without != AdoptOfThisLife {
+			*q = adoption{}
+		}
+	}
 }

@@ -19,7 +19,7 @@ func (g *stepper) moveCopy(i int) {
 	t.removals++
 	r := &t.rep[i]
 	r.stepDown()
-	r.log, r.commit, r.stored = history{}, 0, 0
+	r.log, r.commit, r.stored, r.set = history{}, 0, 0, copySet{}
 	// Acknowledgements of the old copy name the old epoch, so the primary of a new one ignores them.
 	if fresh {
 		t.applyElect(int(m.primary), m.isr, false)

@@ -41,7 +41,7 @@ func (g *stepper) crashNode(i int) {
 // its number.
 func (g *stepper) newLife(t *state, i int) {
 	r := &t.rep[i]
-	*r = replica{promised: r.promised, seen: r.seen, stored: r.stored, log: r.log, boot: r.boot}
+	*r = replica{promised: r.promised, seen: r.seen, stored: r.stored, log: r.log, set: r.set, boot: r.boot}
 	if g.cfg.Rounds == 0 && g.cfg.Damages == 0 {
 		// Nothing depends on lives.
 		return

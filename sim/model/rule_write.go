@@ -102,6 +102,10 @@ func (g *stepper) mustRefuse(s *replica, m *message) bool {
 // refuseEpoch reports to the primary that its epoch undoes committed entries.
 func (g *stepper) refuseEpoch(i int, m *message) {
 	t := *g.from
+	// Only a disk that lost data makes a primary contradict committed entries.
+	if t.damages == 0 {
+		g.failInvariant(HealthyStays)
+	}
 	g.sendMessage(&t, message{kind: msgRefusal, from: uint8(i), to: m.from, epoch: m.epoch}, Action{kind: actRefuse, a: uint8(i), b: m.from, x: m.epoch})
 }
 

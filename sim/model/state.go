@@ -117,6 +117,7 @@ type replica struct {
 	seen     uint8 // greatest acknowledged closed timestamp; the clock stays above it
 	stored   uint8 // stored commit position beyond the end of the log; only reported
 	log      history
+	set      copySet // a copy that was received and not installed
 
 	// Volatile state; zero in a follower except for commit.
 
@@ -207,7 +208,10 @@ type state struct {
 	image image
 	lost  [Replicas]loss
 
-	writes, crashes, damages, removals uint8
+	// adoptions are the proposals to record a handover, by target.
+	adoptions [Replicas]adoption
+
+	writes, crashes, damages, removals, copies uint8
 }
 
 // newState returns the initial state: replica 0 is the active primary of epoch 1, and every in-sync

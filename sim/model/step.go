@@ -21,6 +21,7 @@ type stepper struct {
 func (g *stepper) successors(s *state) []step {
 	g.from, g.steps, g.broken = s, g.steps[:0], 0
 	g.listElections()
+	g.cancelHandover()
 	for i := range Replicas {
 		g.endRound(i)
 		g.restartNode(i)
@@ -29,6 +30,10 @@ func (g *stepper) successors(s *state) []step {
 		g.activateElected(i)
 		g.leadSteps(i)
 		g.decideMetadata(i)
+		for j := range Replicas {
+			g.takeSet(i, j)
+		}
+		g.installSet(i)
 		// A delivery does not remove its message, so every message may arrive again.
 		for k := range s.inNet {
 			if m := &s.net[k]; int(m.from) != i && (m.to == nobody || int(m.to) == i) {

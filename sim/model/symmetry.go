@@ -111,6 +111,7 @@ func (s *state) renamed(n *renaming) state {
 		t.rep[to] = s.rep[i].renamed(n)
 		t.round[to] = s.round[i]
 		t.lost[to] = s.lost[i]
+		t.adoptions[to] = s.adoptions[i]
 		for k, q := range s.proposals[i] {
 			q.isr, q.lives = n.mapSet(q.isr), n.mapLives(q.lives)
 			t.proposals[to][k] = q

@@ -80,6 +80,7 @@ func declareBounds(fs *flag.FlagSet, c *model.Config) {
 	fs.IntVar(&c.Crashes, "crashes", 0, "restarts without loss")
 	fs.IntVar(&c.Damages, "damages", 0, "restarts that lose synced data")
 	fs.IntVar(&c.Removals, "removals", 0, "copies that are removed and replaced by empty ones on the same nodes")
+	fs.IntVar(&c.Copies, "copies", 0, "sets that replicas receive from each other")
 	fs.IntVar(&c.Lacking, "lacking", 0, "disks that may lack the same entry at one time; 0 means one less than -min")
 	fs.BoolVar(&c.Images, "images", false, "every damage returns a disk to an older image")
 	fs.BoolVar(&c.OneAnswer, "one-answer", false, "one answer of a recorded life suffices for an election")
