@@ -134,7 +134,12 @@ func (m *mover) advanceNode(o *rhumb.Operation) {
 		m.record(o, rhumb.OperationDone, tally{}, 3)
 		return
 	}
-	t := m.moveAll(o.Node, o.Target)
+	// A node that is to be the new one, and leaves itself, would hold the old one up for ever. Any other node will do then.
+	to := o.Target
+	if m.leaves(to) {
+		to = rhumb.NoNode
+	}
+	t := m.moveAll(o.Node, to)
 	step := 0
 	state := rhumb.OperationRunning
 	switch {
@@ -148,6 +153,12 @@ func (m *mover) advanceNode(o *rhumb.Operation) {
 		step, state = 2, rhumb.OperationDone
 	}
 	m.record(o, state, t, step)
+}
+
+// leaves reports whether a node is to hold nothing any more.
+func (m *mover) leaves(id rhumb.NodeID) bool {
+	n, ok := m.s.Node(id)
+	return ok && mayNotVote(n)
 }
 
 // moveAll advances the moves of all copies on a node, movesMax at a time.
@@ -320,6 +331,11 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 	}
 	if why := m.leavesRegion(r, o.Node, o.Target); why != "" {
 		m.fail(o, why)
+		return
+	}
+	// The two would wait for each other: this copy would be marked as leaving, so that the node of the target could not give up its own.
+	if m.leaves(o.Target) {
+		m.fail(o, fmt.Sprintf("%s leaves the cluster", o.Target))
 		return
 	}
 	ph, waits := m.move(r, o.Target, o.Node)
