@@ -41,6 +41,7 @@ var mixes = map[Bug][]FaultKind{
 	SecondariesTogether:   {faultCrash},
 	AckAfterHandover:      {faultHandover, faultData},
 	ServeBeforeLast:       {faultHandover},
+	AckUnread:             {faultCrash},
 	HandOverToFew:         {faultHandover, faultData},
 }
 
@@ -70,7 +71,7 @@ func (p *profile) applyMix(b Bug) {
 			p.nodes = 6
 			p.surviveRegion()
 		}
-		p.spoiltChunks = 0
+		p.spoiltChunks, p.older = 0, b == AckUnread
 		if b == SkipChecksum {
 			p.spoiltChunks = 0.3
 		}

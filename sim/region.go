@@ -85,6 +85,8 @@ func (w *world) loseRegion() {
 	if w.err != nil || !w.p.survive || w.damage != nil && !w.damage.isRepaired() {
 		return
 	}
+	// The link that was cut last may have cost a range a member, and a range that has lost one already may not lose another.
+	w.awaitLive(w.now)
 	lost := w.chance.IntN(survivors)
 	voters, left := 0, 0
 	for d := range w.state.Nodes() {
@@ -98,6 +100,11 @@ func (w *world) loseRegion() {
 	// The metadata group survives when its votes are spread, which takes a while after other faults.
 	if left <= voters/2 {
 		return
+	}
+	whole := make([]bool, len(w.ranges))
+	for i, id := range w.ranges {
+		r, _ := w.state.Range(id)
+		whole[i] = len(r.InSync) >= w.p.settings.Replicas && len(r.Quarantined) == 0
 	}
 	w.tracef("fault", "region %d is down", lost+1)
 	w.stats.Regions++
@@ -114,8 +121,7 @@ func (w *world) loseRegion() {
 	for end := w.now + regionLostMost; w.err == nil; w.until(w.now + 250*time.Millisecond) {
 		waiting := ""
 		for i, id := range w.ranges {
-			r, _ := w.state.Range(id)
-			if acked, _ := w.monitor.Acknowledged(id); acked == before[i] && !w.awaitsPerson(r) {
+			if acked, _ := w.monitor.Acknowledged(id); acked == before[i] && whole[i] {
 				waiting = id.String()
 			}
 		}
