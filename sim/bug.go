@@ -108,7 +108,7 @@ const (
 	ResumeWrongSet
 	// AcceptOtherLife takes a handover that was meant for an earlier life.
 	AcceptOtherLife
-	// RemoveUnrecorded lets a primary go on without a member that is leaving before the metadata has removed it.
+	// RemoveUnrecorded lets a primary commit without a member that is leaving before the metadata has removed it.
 	RemoveUnrecorded
 	// ShrinkBelowMinimum stores a lower minimum of in-sync members than the table was promised.
 	ShrinkBelowMinimum
