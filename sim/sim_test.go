@@ -71,6 +71,8 @@ type sum struct {
 	lost      int
 	copied    int
 	spoilt    int
+	removed   int
+	regions   int
 	closed    int
 	slowest   time.Duration
 	slowSeed  uint64
@@ -91,6 +93,8 @@ func (s *sum) add(r Result) {
 	s.lost += r.Stats.Lost
 	s.copied += r.Stats.Copied
 	s.spoilt += r.Stats.Spoilt
+	s.removed += r.Stats.Removed
+	s.regions += r.Stats.Regions
 	s.closed += r.Stats.Closed
 	if r.Stats.Recovery > s.slowest {
 		s.slowest, s.slowSeed = r.Stats.Recovery, r.Seed
@@ -109,6 +113,7 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed)
 	t.Logf("faults:%s", faults.String())
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
+	t.Logf("%d nodes removed, %d regions lost", s.removed, s.regions)
 }
 
 // reportFailure reports a failed run and keeps its trace among the artifacts of the test.
