@@ -85,7 +85,7 @@ func (w *world) createTable() catalog.Command {
 		placement.Replicas = append(placement.Replicas, replicas)
 	}
 	placements := []catalog.Placement{placement}
-	// The planner would give each region its ranges soon; the run begins with all of them.
+	// The planner would create the ranges of each region soon; the run begins with all of them.
 	if w.p.survive {
 		placements = nil
 		for home := range survivors {
