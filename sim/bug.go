@@ -110,6 +110,18 @@ const (
 	AcceptOtherLife
 	// HandOverToFew leaves a member out of the in-sync set that a handover names.
 	HandOverToFew
+	// SplitForgetsResults divides a range without the results of requests for the new one.
+	SplitForgetsResults
+	// BirthAtAnyEpoch begins every epoch of a range that is not on record as born without asking anybody, as if it were the first.
+	BirthAtAnyEpoch
+	// DivideTwice divides a copy twice by one entry.
+	DivideTwice
+	// MissTheSplit lets secondaries go on with their whole copies after an entry that divides the range.
+	MissTheSplit
+	// SplitLostOnRestart loses the copies of ranges that were split off when a node restarts.
+	SplitLostOnRestart
+	// BirthBeforeCommit records a split as complete before the entry is committed.
+	BirthBeforeCommit
 	bugs
 )
 
@@ -122,6 +134,7 @@ var bugNames = [bugs]string{
 	"no-refusal", "forget-quarantine", "no-progress-timeout", "no-clock-refusal", "vote-at-once", "names-without-epoch",
 	"full-disk-acks", "drop-before-removed", "commit-copied-tail",
 	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life", "hand-over-to-few",
+	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/keys"
 	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -179,8 +178,20 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 	if m.n.w.cfg.Bug == DropBeforeRemoved {
 		ranges = withoutLeaving(ranges, m.self.Node)
 	}
+	if m.n.w.cfg.Bug == BirthAtAnyEpoch {
+		for i, r := range ranges {
+			if r.Birth != 0 {
+				ranges[i] = r.Clone()
+				ranges[i].Birth = r.Epoch
+			}
+		}
+	}
 	if len(ranges) > 0 {
 		m.n.host.Update(ranges)
+	}
+	// The record of a cancelled split is gone.
+	if m.n.w.p.splits() {
+		m.n.host.Prune(func(id rhumb.RangeID) bool { _, ok := st.Range(id); return ok })
 	}
 }
 
@@ -274,11 +285,11 @@ func (m *member) restartInPlace() {
 }
 
 // homeIn returns the home of a key in a range. Clients of the simulator choose the range and not only the name,
-// so names are spread over the slots of each range and not over those of the class. They also insert into
+// so names are spread over the slots of each root and not over those of the class. They also insert into
 // these ranges, where the names that the server chose are in the first slot.
 func (m *member) homeIn(id rhumb.RangeID, _ rhumb.TableID, name []byte) rhumb.RangeID {
-	if r, ok := m.group.State().Range(id); ok && len(name) != rhumb.SequenceNameSize {
-		id.Slot += keys.HashSlot(name, 0, int(r.LastSlot()-r.ID.Slot)+1)
+	if rt := m.n.w.rootOf(id); rt >= 0 {
+		return m.n.w.homeOf(rt, name)
 	}
 	return id
 }
@@ -309,6 +320,10 @@ func (m *member) Change(p replica.MetaProposal, done func(error)) {
 
 // proposeChange proposes the command that a replica wants, and returns its refusal as an error.
 func (m *member) proposeChange(ctx context.Context, p replica.MetaProposal) error {
+	// Most completions get lost, so that the first epoch is not the last that such a range begins.
+	if p.Kind == replica.Complete && m.n.w.cfg.Bug == BirthAtAnyEpoch && m.n.w.rnd.IntN(8) > 0 {
+		return rhumb.E("sim.propose", rhumb.Unavailable, "the completion is lost")
+	}
 	cmd := host.Command(m.self.Node, p)
 	if alter, ok := cmd.(catalog.AlterISR); ok && m.n.w.cfg.Bug == BlindMetadata {
 		return m.changeBlindly(ctx, alter)

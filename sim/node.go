@@ -116,6 +116,9 @@ func (n *node) start() {
 	case h != nil && h.n == n && h.kind == faultEmpty && h.done && !h.wiped:
 		n.emptyDirectory()
 	}
+	if w.cfg.Bug == SplitLostOnRestart && n.disk.engine.Identity().Boot > 1 {
+		n.forgetBirths()
+	}
 	// Before the host reads the disk.
 	if w.cfg.Bug == ForgetQuarantine {
 		n.forgetQuarantine()

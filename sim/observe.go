@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -32,6 +33,8 @@ type observation struct {
 	// undone are entries that the present event removes from logs. Their results must be removed
 	// too.
 	undone []undoneEntry
+	// births are those of the Ready before (DivideTwice).
+	births []replica.Birth
 }
 
 // undoneEntry is an entry that was undone in a range, by range index.
@@ -99,6 +102,11 @@ func (n *node) observeReplicas() {
 			// A damaged disk, or data that was damaged on purpose, justifies a quarantine. Anything
 			// else is a broken invariant.
 			if n.wasDamaged || n.spoiled[i] > 0 {
+				continue
+			}
+			// The copy that held the slots was replaced by one that was divided elsewhere.
+			if w.origin[i].parent >= 0 && strings.Contains(r.Status().Quarantine, "before it was divided") {
+				w.monitor.Lost(id, n.id, w.origin[i].born)
 				continue
 			}
 			w.failf("%s quarantined %s: %s", n.id, id, r.Status().Quarantine)
@@ -172,6 +180,11 @@ func (n *node) hostProbe() *host.Probe {
 func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 	w := n.w
 	i := w.rangeIndex(id)
+	if w.cfg.Bug == MissTheSplit {
+		if r, ok := n.host.Replica(id); ok && r.State() != replica.Primary {
+			rd.Born = nil
+		}
+	}
 	n.noteDiscarded(i)
 	c := n.disk.copies[i]
 	if c == nil {
@@ -195,6 +208,7 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		c.commit++
 		w.judge(w.monitor.Committed(id, n.id, c.entries[c.commit-1]))
 	}
+	n.noteBorn(id, rd.Born)
 	// Planted bugs change the work of the host, after the judges have seen what the replica
 	// asked for.
 	switch w.cfg.Bug {
@@ -202,6 +216,8 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		n.answerPrepare(id, &rd)
 	case KeepConflicts:
 		rd.UndoAbove = nil
+	case DivideTwice:
+		rd.Born, n.seen.births = append(n.seen.births, rd.Born...), rd.Born
 	case AckBeforeSync:
 		rd.Messages, rd.AfterSync = append(rd.Messages, rd.AfterSync...), nil
 	}
@@ -282,6 +298,12 @@ func (n *node) seeProposal(id rhumb.RangeID, p replica.Proposal) replica.Proposa
 	switch n.w.cfg.Bug {
 	case NoDedup:
 		if p.Seen != nil && p.Batch.Mutations[0].Kind != rhumb.Insert {
+			p.Seen = nil
+			p.Base = make([]replica.Base, len(p.Batch.Mutations))
+			n.rebaseConditions(id, &p, storage.Newest)
+		}
+	case SplitForgetsResults:
+		if p.Seen != nil && p.Seen.Seq <= n.w.origin[n.w.rangeIndex(id)].born && p.Batch.Mutations[0].Kind != rhumb.Insert {
 			p.Seen = nil
 			p.Base = make([]replica.Base, len(p.Batch.Mutations))
 			n.rebaseConditions(id, &p, storage.Newest)
@@ -408,11 +430,10 @@ func (n *node) storedState(i int) (check.State, error) {
 }
 
 // readRecords answers a strong read of several keys. It runs as a process of the node.
-func (n *node) readRecords(rng int, names [][]byte) (items []check.Item, at rhumb.Timestamp, err error) {
+func (n *node) readRecords(id rhumb.RangeID, names [][]byte) (items []check.Item, at rhumb.Timestamp, by rhumb.RangeID, err error) {
 	if n.host == nil {
-		return nil, 0, rhumb.E("sim.read", rhumb.Unavailable, "the node is joining its cluster")
+		return nil, 0, id, rhumb.E("sim.read", rhumb.Unavailable, "the node is joining its cluster")
 	}
-	id := n.w.ranges[rng]
 	ctx, cancel := n.rt.WithTimeout(n.ctx, attemptMax)
 	defer cancel()
 	n.delayClock()
@@ -421,11 +442,11 @@ func (n *node) readRecords(rng int, names [][]byte) (items []check.Item, at rhum
 	// The bug answers where the host refuses.
 	if err != nil && n.w.cfg.Bug == ReadTooSoon {
 		if found, receipt.Timestamp, err = n.readTooSoon(id, names); err != nil {
-			return nil, 0, err
+			return nil, 0, id, err
 		}
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, id, err
 	}
 	for _, it := range found {
 		if n.w.cfg.Bug == ReadUncommitted {
@@ -433,7 +454,7 @@ func (n *node) readRecords(rng int, names [][]byte) (items []check.Item, at rhum
 		}
 		items = append(items, check.Item{Version: it.Version, Value: it.Value})
 	}
-	return items, receipt.Timestamp, nil
+	return items, receipt.Timestamp, receipt.Range, nil
 }
 
 // lookUp reads one record of a range from the engine.

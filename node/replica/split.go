@@ -75,8 +75,14 @@ func (r *Replica) maySplit() bool {
 		return false
 	case d.ID.Slot <= r.cfg.Range.Slot || d.ID.Slot > r.desc.LastSlot():
 		return false
+	// Both ranges must count on the same members, and then they shrink together until the entry is committed (joins wait,
+	// and the catalog shrinks both sets in one command). So each member of the new range has the entry, and divides its copy. If
+	// this range had a member more, it could commit the entry without one of the new range, whose own set is too small to let
+	// that one go. The log is trimmed below the entry, so the node would get a copy that is divided already, and the new
+	// range would wait for it for ever.
+	case !slices.Equal(r.inSync, d.InSync):
+		return false
 	}
-	// A member of the new range that is none of this one would not acknowledge the entry, and might never divide its copy.
 	for _, n := range d.InSync {
 		if p := r.peer(n); n != r.cfg.Self && (p == nil || !p.inSync || !p.connected || !p.isFit()) {
 			return false

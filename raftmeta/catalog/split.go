@@ -205,7 +205,12 @@ func (t *tx) alignReserved(r *rhumb.Range) {
 	}
 	up := child.Clone()
 	up.Allocated = max(up.Allocated, r.Allocated)
-	t.electPrimary(up, r.Primary, up.InSync)
+	// Members that leave with this election leave both sets, as in shrinkReserved.
+	less := slices.DeleteFunc(slices.Clone(up.InSync), func(n rhumb.NodeID) bool { return !r.IsInSync(n) })
+	if !t.mayShrink(child, less) {
+		less = up.InSync
+	}
+	t.electPrimary(up, r.Primary, less)
 }
 
 // shrinkReserved takes the members that left an in-sync set out of that of the reserved range, which has no primary of its
