@@ -55,6 +55,8 @@ const (
 	FeatureRevokeBearer
 	// FeatureRebalance: an operator starts the balance of regions as an operation.
 	FeatureRebalance
+	// FeatureFailover: who takes over does not depend on the order in which nodes fail, and metadata remembers failures of nodes.
+	FeatureFailover
 	featureEnd
 )
 
@@ -68,14 +70,14 @@ var versions = []struct {
 	{VersionBase, "0.13", nil},
 	{VersionBase + 1, "0.14", []Feature{
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
-		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance,
+		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover,
 	}},
 }
 
 var featureNames = [featureEnd]string{
 	NoFeature: "none", FeatureHandover: "handover", FeatureTransfer: "transfer", FeatureOperations: "operations", FeatureSplit: "split",
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
-	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance",
+	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
 }
 
 // String returns the stable name of the feature.

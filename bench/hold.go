@@ -21,6 +21,26 @@ type hold struct {
 	writers []*writer
 	stop    atomic.Bool
 	wait    sync.WaitGroup
+
+	timing sync.Mutex // guards phase
+	// phase, if not nil, counts the latencies of successful writes.
+	phase *histogram
+}
+
+// timeInto makes a histogram count the latencies of writes that end from now on.
+func (h *hold) timeInto(to *histogram) {
+	h.timing.Lock()
+	defer h.timing.Unlock()
+	h.phase = to
+}
+
+// noteTime counts the latency of a write that ended.
+func (h *hold) noteTime(d time.Duration) {
+	h.timing.Lock()
+	defer h.timing.Unlock()
+	if h.phase != nil {
+		h.phase.add(d)
+	}
 }
 
 // writer is one caller. It writes increasing numbers to one key, so a read shows which writes
@@ -49,8 +69,12 @@ func (h *hold) startWriters(ctx context.Context, callers int, pause time.Duratio
 			for n := int64(1); !h.stop.Load() && ctx.Err() == nil; n++ {
 				// The client retries within its timeout, so an error means a call that failed for
 				// good.
+				begin := time.Now()
 				_, err := h.t.Put(ctx, w.name, fmt.Append(nil, n), client.PutOptions{Home: w.home})
 				w.recordResult(n, err)
+				if err == nil {
+					h.noteTime(time.Since(begin))
+				}
 				time.Sleep(pause)
 			}
 		})

@@ -176,6 +176,20 @@ func (c *Client) PlanRebalance(ctx context.Context, region rhumb.RegionID) (Bala
 	return out, err
 }
 
+// PlanFailover returns what happens when a node, a zone (ZONE or REGION/ZONE) or a region fails: who takes over, for how long
+// writes pause at most, and what is not served. It changes nothing. The error kind Conflict means that it has failed already.
+func (c *Client) PlanFailover(ctx context.Context, name string) (rhumb.FailoverPlan, error) {
+	resp, err := askOperations(ctx, c, "client.Client.PlanFailover", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.PlanFailoverResponse, error) {
+		return oc.PlanFailover(ctx, &rhumbpb.PlanFailoverRequest{Name: name})
+	})
+	if err != nil {
+		return rhumb.FailoverPlan{}, err
+	}
+	plan := api.DecodeFailoverPlan(resp)
+	plan.Name = name
+	return plan, nil
+}
+
 // ControlOperation pauses, resumes or cancels an operation.
 func (c *Client) ControlOperation(ctx context.Context, id rhumb.OperationID, action uint32) (*rhumb.Operation, error) {
 	resp, err := askOperations(ctx, c, "client.Client.ControlOperation", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.ControlOperationResponse, error) {

@@ -7,6 +7,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/node/server"
 	"github.com/rhumbdb/rhumb/raftmeta"
@@ -252,6 +253,46 @@ func (n *Node) PlanBalance(ctx context.Context, only rhumb.RegionID) (place.Bala
 		return place.BalancePlan{}, err
 	}
 	return m.group.PlanBalance(ctx, only)
+}
+
+// machineAllowance is the part of a planned pause for what no protocol bounds: syncs of the disks, processors that are busy, and
+// clients that connect again. Measured failovers of idle machines need a tenth of it (docs/benchmarks.md).
+const machineAllowance = 500 * time.Millisecond
+
+// failoverTimings returns the times of which a failover consists, as this node is configured.
+func failoverTimings() place.FailoverTimings {
+	c := raftmeta.DefaultConfig()
+	pair := func(t lease.Timing) place.PairTimings {
+		return place.PairTimings{Heartbeat: t.Heartbeat, Suspect: t.Suspect, Lease: t.Obligation()}
+	}
+	// Voters wait for a leader, take turns, and fall back to Raft's random time, which is at most two timeouts.
+	elect := func(tick time.Duration) time.Duration { return time.Duration(2*c.ElectionTicks+2) * tick }
+	return place.FailoverTimings{
+		Near: pair(lease.RegionTiming()), Far: pair(lease.WANTiming()), Report: reportInterval, Evaluate: c.EvaluateEvery, Contact: c.ContactTimeout,
+		ElectNear: elect(min(c.Tick, c.NearTick)), ElectFar: elect(c.Tick), Prepare: replica.PrepareWaitDefault, Machine: machineAllowance,
+	}
+}
+
+// PlanFailover returns what happens when a node, a zone or a region fails, by this node's copy of the metadata.
+func (n *Node) PlanFailover(ctx context.Context, name string) (rhumb.FailoverPlan, error) {
+	m, err := n.requireMember()
+	if err != nil {
+		return rhumb.FailoverPlan{}, err
+	}
+	// The plan is for the present records. Without a metadata leader, which a person may want to plan for just then, the copy is
+	// what there is.
+	s, err := n.Linearize(ctx)
+	if err != nil {
+		s = m.group.State()
+	}
+	kind, nodes, err := place.FailureDomain(s, name)
+	if err != nil {
+		return rhumb.FailoverPlan{}, err
+	}
+	leader, _ := m.group.Leader()
+	plan := place.PlanFailover(s, nodes, leader, failoverTimings())
+	plan.Kind, plan.Name = kind, name
+	return plan, nil
 }
 
 // Propose applies a command of an operator, and waits until the node's own copy of the metadata contains it.

@@ -108,6 +108,18 @@ const (
 	ResumeWrongSet
 	// AcceptOtherLife takes a handover that was meant for an earlier life.
 	AcceptOtherLife
+	// RemoveUnrecorded lets a primary go on without a member that is leaving before the metadata has removed it.
+	RemoveUnrecorded
+	// ShrinkBelowMinimum stores a lower minimum of in-sync members than the table was promised.
+	ShrinkBelowMinimum
+	// BelieveRemoved counts an acknowledgement of a copy that was removed for the one that took its place.
+	BelieveRemoved
+	// SecondariesTogether puts both secondaries of a range into one region, by a node that claims to be in another.
+	SecondariesTogether
+	// AckAfterHandover answers the writes that wait when a primary has handed over its range.
+	AckAfterHandover
+	// ServeBeforeLast serves reads at the target of a handover before it has committed the last entry.
+	ServeBeforeLast
 	// HandOverToFew leaves a member out of the in-sync set that a handover names.
 	HandOverToFew
 	// SplitForgetsResults divides a range without the results of requests for the new one.
@@ -133,7 +145,9 @@ var bugNames = [bugs]string{
 	"adopt-shorter", "below-report", "skip-asking", "forget-promises", "ack-of-old-life", "grant-of-old-life", "nonce-ignored",
 	"no-refusal", "forget-quarantine", "no-progress-timeout", "no-clock-refusal", "vote-at-once", "names-without-epoch",
 	"full-disk-acks", "drop-before-removed", "commit-copied-tail",
-	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life", "hand-over-to-few",
+	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life",
+	"remove-unrecorded", "shrink-below-minimum", "believe-removed", "secondaries-together", "ack-after-handover",
+	"serve-before-last", "hand-over-to-few",
 	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
 }
 

@@ -120,6 +120,8 @@ type profile struct {
 	// splitBytes is the size above which nodes split their ranges, 0 for never.
 	splitBytes int64
 	faultEvery time.Duration
+	// survive places the table such that it survives the loss of a region.
+	survive bool
 	// spoiltChunks is the share of the chunks of copies that are damaged on the way.
 	spoiltChunks float64
 }
@@ -184,6 +186,9 @@ func drawProfile(r *rand.Rand) profile {
 	}
 	// Draws that came later stand at the end, so that they move no seed.
 	p.spoiltChunks = oneOf(r, 0, 0, 0.05, 0.3)
+	if r.IntN(8) == 0 {
+		p.surviveRegion()
+	}
 	return p
 }
 

@@ -184,7 +184,7 @@ func (w *world) groupIsWhole() bool {
 	if w.metadataLeader() == nil || slices.Contains(w.net.cut, true) || slices.Contains(w.net.deaf, true) {
 		return false
 	}
-	return !slices.ContainsFunc(w.nodes, func(n *node) bool { return n.down || n.paused || n.host == nil })
+	return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !n.retired && (n.down || n.paused || n.host == nil) })
 }
 
 // isRepaired reports whether a damaged disk again holds everything that its node is counted for.

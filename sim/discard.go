@@ -110,6 +110,9 @@ func (n *node) discardCopy(i int, id rhumb.RangeID) {
 // drop survives a crash is open until the replica is gone.
 func (n *node) noteRemoval(i int, id rhumb.RangeID, r *replica.Replica) {
 	if d, ok := n.host.Range(id); ok && !d.IsReplica(n.id) {
+		if n.discarding[i] == nil {
+			n.w.noteRemoved(i, n)
+		}
 		n.discarding[i] = r
 	}
 }

@@ -32,7 +32,8 @@
 //
 // Monotonic clocks run at rates that differ within the bound that leases assume. Wall clocks are
 // skewed and jump. Nodes crash, restart, crash again while starting, and pause; all nodes of a
-// region go down together. The metadata group elects leaders, loses its majority and catches up.
+// region go down together. Copies are moved, and nodes are decommissioned, and replaced for good
+// (removal.go). The metadata group elects leaders, loses its majority and catches up.
 //
 // A crash may also damage the disk (damage.go): the disk returns to the state of an earlier life, a
 // bit of the synced part of its log flips, the log ends before its synced end (detectably or not),
@@ -79,7 +80,9 @@
 //
 // After the last fault every range must serve and every live replica must rejoin within
 // LivenessMax, also those that have to copy a range because their part of the log is trimmed away.
-// Then one more data path is cut, and its range must keep serving (rule-progress).
+// Then one more data path is cut, and its range must keep serving (rule-progress). In an eighth of
+// the seeds the table survives the loss of a region, and a whole region is lost then: every range
+// must keep serving, and be whole again after the return (region.go).
 //
 // At the end the histories of the clients must be linearizable, every acknowledged write must
 // appear in the committed log exactly once, and the engines must hold exactly the state that the

@@ -63,7 +63,7 @@ func (w *world) healAll() {
 		// SIGCONT.
 		n.resume()
 		// A crashed node restarts at once, whatever its planned downtime.
-		if n.down {
+		if n.down && !n.retired {
 			n.start()
 		}
 	}
@@ -131,7 +131,13 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 	case faultDrain:
 		return w.drainNode(n, length)
 	case faultMove:
-		if w.chance.IntN(2) == 0 {
+		switch w.chance.IntN(4) {
+		case 0:
+			return w.startOperation(n, length)
+		case 1:
+			if what := w.replaceNode(n); what != "" {
+				return what
+			}
 			return w.startOperation(n, length)
 		}
 		return w.moveReplicas()
@@ -171,7 +177,7 @@ func (w *world) takeDown(n *node, length time.Duration) string {
 	// healAll may have restarted the node already, and the node may have crashed again.
 	life := n.life
 	w.after(length, func() {
-		if n.down && n.life == life {
+		if n.down && n.life == life && !n.retired {
 			n.start()
 		}
 	})

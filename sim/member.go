@@ -49,7 +49,7 @@ func (n *node) makeRegistration() catalog.RegisterNode {
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
 		Nonce: n.begun.Nonce, Previous: n.begun.Previous, Short: n.disk.engine.Short() || n.mustReportEmpty(),
 		Binary: rhumb.ThisBuild("sim").String(),
-		Region: "r1", Zone: fmt.Sprintf("z%d", n.w.net.site[n.at]), HasLocation: true,
+		Region: n.regionOf(), Zone: fmt.Sprintf("z%d", n.w.net.site[n.at]), HasLocation: true,
 		Location: rhumb.Point{Lat: float64(n.w.net.site[n.at]), Lon: float64(n.index)},
 	}
 }
@@ -120,6 +120,10 @@ func (m *member) registerLife() (d *rhumb.Node, ok bool) {
 			// A nonce of an earlier life is refused; draw another.
 			m.n.beginLife(m.n.disk.engine.RenewLife)
 		case rhumb.WrongCluster, rhumb.InvalidArgument, rhumb.NotFound:
+			if err != nil && m.n.w.isForgotten(m.self.Node) {
+				m.n.retire()
+				return nil, false
+			}
 			if err != nil {
 				m.n.w.judge(fmt.Errorf("%s is refused: %w", m.n.id, err))
 				return nil, false
@@ -161,7 +165,12 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		m.n.host.SetPeers(m.leasePeers(st))
 		self, ok := st.Node(m.self.Node)
 		// The node was fenced, or the metadata has counted a newer life.
-		if ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) && !m.reborn {
+		switch {
+		case ok && self.Forgotten:
+			// Cut off from the others, it would not learn of it, and goes on.
+			m.n.retire()
+			return
+		case ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) && !m.reborn:
 			m.reborn = true
 			m.n.spawn(m.restartInPlace)
 		}
@@ -175,8 +184,11 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 			ranges = append(ranges, r)
 		}
 	}
-	if m.n.w.cfg.Bug == DropBeforeRemoved {
+	switch m.n.w.cfg.Bug {
+	case DropBeforeRemoved:
 		ranges = withoutLeaving(ranges, m.self.Node)
+	case RemoveUnrecorded:
+		ranges = unrecorded(ranges, m.self.Node)
 	}
 	if m.n.w.cfg.Bug == BirthAtAnyEpoch {
 		for i, r := range ranges {

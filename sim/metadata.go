@@ -84,7 +84,23 @@ func (w *world) createTable() catalog.Command {
 		}
 		placement.Replicas = append(placement.Replicas, replicas)
 	}
-	return catalog.CreateTable{Name: "t", Settings: w.p.settings, Placements: []catalog.Placement{placement}}
+	placements := []catalog.Placement{placement}
+	// The planner would give each region its ranges soon; the run begins with all of them.
+	if w.p.survive {
+		placements = nil
+		for home := range survivors {
+			p := catalog.Placement{Region: rhumb.RegionID(home + 1)}
+			for range w.p.ranges {
+				p.Replicas = append(p.Replicas, w.drawSpread(home))
+			}
+			placements = append(placements, p)
+		}
+	}
+	settings := w.p.settings
+	if w.cfg.Bug == ShrinkBelowMinimum {
+		settings.MinInSync--
+	}
+	return catalog.CreateTable{Name: "t", Settings: settings, Placements: placements}
 }
 
 // learnState takes a state that some node has applied and passes its changes to the judges. Such a
@@ -125,6 +141,7 @@ func (w *world) learnState(st *catalog.State) {
 			w.after(mendEvery, w.mendLater)
 		}
 		w.judge(w.monitor.Config(r))
+		w.judgeRemoved(r)
 		// A new member of the in-sync set must hold everything acknowledged (invariant I3).
 		w.judge(w.monitor.Held(id, w.diskOf(id)))
 	}
@@ -258,6 +275,9 @@ func (w *world) endOperations() {
 		if o.State.IsOver() && (!ok || !rec.Leaving || o.Kind != rhumb.OperationDecommission) {
 			continue
 		}
+		if again = again || w.isReplacing(o); w.isReplacing(o) {
+			continue
+		}
 		again = true
 		if !o.State.IsOver() {
 			w.proposeOnce(catalog.ControlOperation{ID: o.ID, Action: catalog.CancelOperation, At: time.Unix(0, int64(w.now))})
@@ -268,6 +288,9 @@ func (w *world) endOperations() {
 			continue
 		}
 		again = true
+		if w.isBeingReplaced(d.ID) {
+			continue
+		}
 		// An operation that is done leaves the node marked; an operator takes it back.
 		w.proposeOnce(catalog.SetNodeState{Node: d.ID, Boot: d.Boot, State: rhumb.NodeLive})
 	}
@@ -283,6 +306,9 @@ func (w *world) moveReplicas() string {
 	set := slices.Clone(r.Replicas)
 	n := oneOf(w.chance, w.nodes...).id
 	switch i := slices.Index(set, n); {
+	// The planner would bring it back: it is the only copy of its region.
+	case i >= 0 && w.p.survive && !w.sharesRegion(r, n):
+		return ""
 	// The catalog refuses to remove members of the in-sync set and the preferred primary.
 	case i >= 0 && !r.IsInSync(n) && n != r.Preferred && len(set) > w.p.settings.Replicas:
 		set = slices.Delete(set, i, i+1)

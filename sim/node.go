@@ -27,7 +27,9 @@ type node struct {
 	// down is set from a crash to the next start, paused while the process is stopped. life numbers
 	// the lives of the process: work that an earlier life scheduled is dropped.
 	down, paused bool
-	life         int
+	// retired is set when the node was removed from the cluster.
+	retired bool
+	life    int
 	// inbox holds what arrived during a pause.
 	inbox     []func()
 	processes []*process
@@ -232,7 +234,7 @@ func (n *node) serveRanges(m *member) error {
 		// start need not wait.
 		Self: m.self, Engine: n.disk.engine, Clock: n.hlc, Net: transport{n}, Meta: m, Logger: w.nodeLogger(n), Runtime: n.rt,
 		SyncOutstanding: n.disk.oldestSyncAge, Fresh: id.Fresh && id.Boot == 1 || w.cfg.Bug == ForgetGrants,
-		Known: n.knownRanges(m), Settings: m.rangeSettings, HomeIn: m.homeIn, Fatal: func(err error) { panic(err) }, Suspected: m.setSuspects, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.hostProbe(),
+		Known: n.knownRanges(m), Settings: m.rangeSettings, HomeIn: m.homeIn, Spans: m.spans, Fatal: func(err error) { panic(err) }, Suspected: m.setSuspects, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.hostProbe(),
 	})
 	if err != nil {
 		return err

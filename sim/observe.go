@@ -30,6 +30,10 @@ type observation struct {
 	// names counts the names generated in namesEpoch (NamesWithoutEpoch).
 	names      []uint64
 	namesEpoch []rhumb.Epoch
+	// handed is the last epoch that was handed over to the node (ServeBeforeLast), and waiting are the writes without an
+	// answer (AckAfterHandover).
+	handed  []rhumb.Epoch
+	waiting map[rhumb.RequestID]func(replica.Answer)
 	// undone are entries that the present event removes from logs. Their results must be removed
 	// too.
 	undone []undoneEntry
@@ -50,6 +54,7 @@ func newObservation(n *node) observation {
 		primary: make([]rhumb.Epoch, ranges), closed: make([]rhumb.Timestamp, ranges),
 		asked: make([]rhumb.Timestamp, nodes), agreed: make([]rhumb.Timestamp, nodes),
 		names: make([]uint64, ranges), namesEpoch: make([]rhumb.Epoch, ranges),
+		handed: make([]rhumb.Epoch, ranges), waiting: map[rhumb.RequestID]func(replica.Answer){},
 	}
 }
 
@@ -218,6 +223,10 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		rd.UndoAbove = nil
 	case DivideTwice:
 		rd.Born, n.seen.births = append(n.seen.births, rd.Born...), rd.Born
+	case AckAfterHandover:
+		if slices.ContainsFunc(rd.AfterSync, func(m replica.Message) bool { return m.Kind == replica.Handover }) {
+			n.answerWaiting(c)
+		}
 	case AckBeforeSync:
 		rd.Messages, rd.AfterSync = append(rd.Messages, rd.AfterSync...), nil
 	}
@@ -436,12 +445,22 @@ func (n *node) readRecords(id rhumb.RangeID, names [][]byte) (items []check.Item
 	}
 	ctx, cancel := n.rt.WithTimeout(n.ctx, attemptMax)
 	defer cancel()
+	tooSoon := n.w.cfg.Bug == ReadTooSoon
+	// Bugs of reads are planted in runs without splits.
+	rt := n.w.rootOf(id)
+	whole := n.w.ranges[rt]
+	if r, ok := n.host.Replica(whole); ok && n.w.cfg.Bug == ServeBeforeLast && r.State() == replica.Primary && r.Epoch() == n.seen.handed[rt] {
+		// The request would wait until the node serves the epoch that it was handed.
+		if tooSoon = !n.host.Serves(whole); tooSoon {
+			cancel()
+		}
+	}
 	n.delayClock()
 	found, receipt, err := n.host.Get(ctx, id, theTable, names)
 	n.late = 0
 	// The bug answers where the host refuses.
-	if err != nil && n.w.cfg.Bug == ReadTooSoon {
-		if found, receipt.Timestamp, err = n.readTooSoon(id, names); err != nil {
+	if err != nil && tooSoon {
+		if found, receipt.Timestamp, err = n.readTooSoon(whole, names); err != nil {
 			return nil, 0, id, err
 		}
 	}
@@ -467,6 +486,20 @@ func (n *node) lookUp(id rhumb.RangeID, key rhumb.Key, at rhumb.Timestamp) rhumb
 	return it
 }
 
+// answerWaiting answers the writes whose entries are in a log but not committed, as if the primary could still commit them
+// (AckAfterHandover). The host answers them again later, and clients ignore the second answer.
+func (n *node) answerWaiting(c *rangeCopy) {
+	for _, e := range c.entries[c.commit:] {
+		for i := range e.Requests {
+			q := &e.Requests[i]
+			if answer := n.seen.waiting[q.ID]; answer != nil {
+				delete(n.seen.waiting, q.ID)
+				answer(replica.Answer{Outcome: rhumb.Outcome{Applied: true, Seq: e.Seq, Version: e.Version(q), Names: q.Names}})
+			}
+		}
+	}
+}
+
 // readTooSoon reads at a primary whose epoch-start entry is not committed (ReadTooSoon).
 func (n *node) readTooSoon(id rhumb.RangeID, names [][]byte) (items []rhumb.Item, at rhumb.Timestamp, err error) {
 	r, ok := n.host.Replica(id)
@@ -486,6 +519,12 @@ func (n *node) propose(b *rhumb.Batch, answer func(replica.Answer)) {
 		answer(replica.Answer{Err: rhumb.E("sim.propose", rhumb.Unavailable, "the node is joining its cluster")})
 		return
 	}
-	n.host.Propose(b, func(o rhumb.Outcome, err error) { answer(replica.Answer{Outcome: o, Err: err}) })
+	if n.w.cfg.Bug == AckAfterHandover && !b.ID.IsZero() {
+		n.seen.waiting[b.ID] = answer
+	}
+	n.host.Propose(b, func(o rhumb.Outcome, err error) {
+		delete(n.seen.waiting, b.ID)
+		answer(replica.Answer{Outcome: o, Err: err})
+	})
 	n.host.Drive()
 }

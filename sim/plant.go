@@ -35,6 +35,12 @@ var mixes = map[Bug][]FaultKind{
 	InstallForgetsPromise: {faultUsurp, faultIsolate, faultMeta, faultData},
 	SkipChecksum:          {faultCrash, faultIsolate, faultData},
 	ResumeWrongSet:        {faultCrash, faultIsolate, faultData},
+	RemoveUnrecorded:      {faultMove, faultData, faultCrash, faultStall},
+	ShrinkBelowMinimum:    {faultMove, faultCrash, faultIsolate},
+	BelieveRemoved:        {faultMove},
+	SecondariesTogether:   {faultCrash},
+	AckAfterHandover:      {faultHandover, faultData},
+	ServeBeforeLast:       {faultHandover},
 	HandOverToFew:         {faultHandover, faultData},
 	// Bugs of splits. Each range is split a few times at most, so most of the other faults come at random.
 	SplitForgetsResults: {faultDivide, faultLoss, faultIsolate},
@@ -56,6 +62,8 @@ func (p *profile) applyMix(b Bug) {
 	if mix := mixes[b]; mix != nil {
 		p.faults, p.faultEvery = mix, mixEvery
 		p.settings.Replicas, p.settings.MinInSync = 3, 2
+		// The mix decides alone whether the table survives a region.
+		p.survive, p.settings.Survival = false, rhumb.SurviveZone
 		if slices.Contains([]Bug{AdoptShorter, BelowReport, SkipAsking, NoRefusal, ForgetPromises}, b) {
 			// With two replicas a damaged member stays in sync.
 			p.settings.Replicas = 2
@@ -64,6 +72,10 @@ func (p *profile) applyMix(b Bug) {
 		p.replica.LogKeepBytes = 0
 		if slices.Contains(copyBugs, b) {
 			p.replica.LogKeepBytes = 2000 // replicas need copies often
+		}
+		if b == SecondariesTogether {
+			p.nodes = 6
+			p.surviveRegion()
 		}
 		p.spoiltChunks = 0
 		if b == SkipChecksum {
@@ -133,6 +145,12 @@ func (n *node) misreadMessage(from *node, m *replica.Message) bool {
 		return false
 	case bug == AcceptOtherLife && m.Kind == replica.Handover:
 		m.TargetLife = n.identity().Boot
+	case bug == BelieveRemoved && m.Kind == replica.Ack:
+		n.believeRemoved(m, r.Status().Last.Seq)
+	case bug == ServeBeforeLast && m.Kind == replica.Handover:
+		// The commit position comes with the first message of the new epoch, too late for reads that are served at once.
+		m.Commit = 0
+		n.seen.handed[n.w.rangeIndex(m.Range)] = m.Epoch
 	case bug == HandOverToFew && m.Kind == replica.Handover && len(m.InSync) > 2:
 		// Receiver and sender stay: without them the message would be taken for damaged.
 		m.InSync = []rhumb.NodeID{min(m.From, m.To), max(m.From, m.To)}

@@ -33,6 +33,8 @@ type Stats struct {
 	Splits int
 	// Copied counts the copies that took the place of a replica whose log was trimmed.
 	Copied int
+	// Removed counts the nodes that were removed for good, Regions the regions that were lost after the other faults.
+	Removed, Regions int
 	// Spoilt counts the chunks of copies that were damaged on the way.
 	Spoilt int
 	// Lost counts ranges whose in-sync set lacks trimmed log and that no member could copy at the last
@@ -115,6 +117,7 @@ func (w *world) play() {
 	w.awaitLive(faultsEnd)
 	// One more broken path, with everything else intact: only now can a standstill be blamed on it.
 	w.breakLast()
+	w.loseRegion()
 	w.until(max(end, w.now))
 	w.loading = false
 	w.quiesce()

@@ -72,6 +72,8 @@ type sum struct {
 	copied    int
 	splits    int
 	spoilt    int
+	removed   int
+	regions   int
 	closed    int
 	slowest   time.Duration
 	slowSeed  uint64
@@ -93,6 +95,8 @@ func (s *sum) add(r Result) {
 	s.copied += r.Stats.Copied
 	s.splits += r.Stats.Splits
 	s.spoilt += r.Stats.Spoilt
+	s.removed += r.Stats.Removed
+	s.regions += r.Stats.Regions
 	s.closed += r.Stats.Closed
 	if r.Stats.Recovery > s.slowest {
 		s.slowest, s.slowSeed = r.Stats.Recovery, r.Seed
@@ -111,6 +115,7 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed, s.splits)
 	t.Logf("faults:%s", faults.String())
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
+	t.Logf("%d nodes removed, %d regions lost", s.removed, s.regions)
 }
 
 // reportFailure reports a failed run and keeps its trace among the artifacts of the test.

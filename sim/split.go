@@ -133,7 +133,7 @@ func (w *world) learnSplits(st *catalog.State) {
 // extend makes room for one more range.
 func (o *observation) extend() {
 	o.primary, o.closed = append(o.primary, 0), append(o.closed, 0)
-	o.names, o.namesEpoch = append(o.names, 0), append(o.namesEpoch, 0)
+	o.names, o.namesEpoch, o.handed = append(o.names, 0), append(o.namesEpoch, 0), append(o.handed, 0)
 }
 
 // isServed reports whether a range has slots of its own: it is neither reserved nor cancelled.
@@ -315,6 +315,16 @@ func (w *world) acknowledged(rt int) map[rhumb.RangeID]rhumb.Timestamp {
 		}
 	}
 	return out
+}
+
+// progress counts the log positions that were acknowledged in the ranges of a root.
+func (w *world) progress(rt int) (sum rhumb.Seq) {
+	for i, id := range w.ranges {
+		if acked, _ := w.monitor.Acknowledged(id); w.origin[i].root == rt {
+			sum += acked
+		}
+	}
+	return sum
 }
 
 // answeredBy returns the range that answered a write: the youngest one of the root whose committed log has the request there.

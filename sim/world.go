@@ -57,6 +57,11 @@ type world struct {
 	err     error
 	// mending is set while another mendCopies is scheduled.
 	mending bool
+	// replacing is set once a node was asked to be replaced, which is given up at replaceUntil.
+	replacing    bool
+	replaceUntil time.Duration
+	// removed is the memory of BelieveRemoved.
+	removed map[removedCopy]bool
 	// loading is set while clients issue new operations, healed after the last fault.
 	loading, healed bool
 	stats           Stats

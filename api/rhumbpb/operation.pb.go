@@ -676,6 +676,312 @@ func (x *ControlOperationResponse) GetOperation() *Operation {
 	return nil
 }
 
+type PlanFailoverRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of a node, a region, or a zone (ZONE, or REGION/ZONE).
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanFailoverRequest) Reset() {
+	*x = PlanFailoverRequest{}
+	mi := &file_api_operation_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanFailoverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanFailoverRequest) ProtoMessage() {}
+
+func (x *PlanFailoverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanFailoverRequest.ProtoReflect.Descriptor instead.
+func (*PlanFailoverRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PlanFailoverRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// PlanFailoverResponse is an rhumb.FailoverPlan.
+type PlanFailoverResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Nodes         []uint32               `protobuf:"varint,2,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
+	Ranges        []*RangeFailover       `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	Untouched     uint64                 `protobuf:"varint,4,opt,name=untouched,proto3" json:"untouched,omitempty"`
+	TakeOver      []*PauseStep           `protobuf:"bytes,5,rep,name=take_over,json=takeOver,proto3" json:"take_over,omitempty"`
+	Stall         []*PauseStep           `protobuf:"bytes,6,rep,name=stall,proto3" json:"stall,omitempty"`
+	Voters        uint32                 `protobuf:"varint,7,opt,name=voters,proto3" json:"voters,omitempty"`
+	VotersLeft    uint32                 `protobuf:"varint,8,opt,name=voters_left,json=votersLeft,proto3" json:"voters_left,omitempty"`
+	LeaderFails   bool                   `protobuf:"varint,9,opt,name=leader_fails,json=leaderFails,proto3" json:"leader_fails,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanFailoverResponse) Reset() {
+	*x = PlanFailoverResponse{}
+	mi := &file_api_operation_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanFailoverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanFailoverResponse) ProtoMessage() {}
+
+func (x *PlanFailoverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanFailoverResponse.ProtoReflect.Descriptor instead.
+func (*PlanFailoverResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlanFailoverResponse) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *PlanFailoverResponse) GetNodes() []uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *PlanFailoverResponse) GetRanges() []*RangeFailover {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *PlanFailoverResponse) GetUntouched() uint64 {
+	if x != nil {
+		return x.Untouched
+	}
+	return 0
+}
+
+func (x *PlanFailoverResponse) GetTakeOver() []*PauseStep {
+	if x != nil {
+		return x.TakeOver
+	}
+	return nil
+}
+
+func (x *PlanFailoverResponse) GetStall() []*PauseStep {
+	if x != nil {
+		return x.Stall
+	}
+	return nil
+}
+
+func (x *PlanFailoverResponse) GetVoters() uint32 {
+	if x != nil {
+		return x.Voters
+	}
+	return 0
+}
+
+func (x *PlanFailoverResponse) GetVotersLeft() uint32 {
+	if x != nil {
+		return x.VotersLeft
+	}
+	return 0
+}
+
+func (x *PlanFailoverResponse) GetLeaderFails() bool {
+	if x != nil {
+		return x.LeaderFails
+	}
+	return false
+}
+
+type RangeFailover struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Range         *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	Fate          string                 `protobuf:"bytes,2,opt,name=fate,proto3" json:"fate,omitempty"`
+	From          uint32                 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	To            uint32                 `protobuf:"varint,4,opt,name=to,proto3" json:"to,omitempty"`
+	Left          []uint32               `protobuf:"varint,5,rep,packed,name=left,proto3" json:"left,omitempty"`
+	PauseNs       int64                  `protobuf:"varint,6,opt,name=pause_ns,json=pauseNs,proto3" json:"pause_ns,omitempty"`
+	Reason        string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RangeFailover) Reset() {
+	*x = RangeFailover{}
+	mi := &file_api_operation_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RangeFailover) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RangeFailover) ProtoMessage() {}
+
+func (x *RangeFailover) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RangeFailover.ProtoReflect.Descriptor instead.
+func (*RangeFailover) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RangeFailover) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *RangeFailover) GetFate() string {
+	if x != nil {
+		return x.Fate
+	}
+	return ""
+}
+
+func (x *RangeFailover) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *RangeFailover) GetTo() uint32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *RangeFailover) GetLeft() []uint32 {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *RangeFailover) GetPauseNs() int64 {
+	if x != nil {
+		return x.PauseNs
+	}
+	return 0
+}
+
+func (x *RangeFailover) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type PauseStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	MostNs        int64                  `protobuf:"varint,2,opt,name=most_ns,json=mostNs,proto3" json:"most_ns,omitempty"`
+	Why           string                 `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseStep) Reset() {
+	*x = PauseStep{}
+	mi := &file_api_operation_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseStep) ProtoMessage() {}
+
+func (x *PauseStep) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseStep.ProtoReflect.Descriptor instead.
+func (*PauseStep) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PauseStep) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PauseStep) GetMostNs() int64 {
+	if x != nil {
+		return x.MostNs
+	}
+	return 0
+}
+
+func (x *PauseStep) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 type PlanRebalanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The region to balance; 0 means all.
@@ -686,7 +992,7 @@ type PlanRebalanceRequest struct {
 
 func (x *PlanRebalanceRequest) Reset() {
 	*x = PlanRebalanceRequest{}
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +1004,7 @@ func (x *PlanRebalanceRequest) String() string {
 func (*PlanRebalanceRequest) ProtoMessage() {}
 
 func (x *PlanRebalanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +1017,7 @@ func (x *PlanRebalanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRebalanceRequest.ProtoReflect.Descriptor instead.
 func (*PlanRebalanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{10}
+	return file_api_operation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PlanRebalanceRequest) GetRegion() uint32 {
@@ -735,7 +1041,7 @@ type PlanRebalanceResponse struct {
 
 func (x *PlanRebalanceResponse) Reset() {
 	*x = PlanRebalanceResponse{}
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +1053,7 @@ func (x *PlanRebalanceResponse) String() string {
 func (*PlanRebalanceResponse) ProtoMessage() {}
 
 func (x *PlanRebalanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +1066,7 @@ func (x *PlanRebalanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRebalanceResponse.ProtoReflect.Descriptor instead.
 func (*PlanRebalanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{11}
+	return file_api_operation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PlanRebalanceResponse) GetMoves() []*PlannedMove {
@@ -808,7 +1114,7 @@ type PlannedMove struct {
 
 func (x *PlannedMove) Reset() {
 	*x = PlannedMove{}
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +1126,7 @@ func (x *PlannedMove) String() string {
 func (*PlannedMove) ProtoMessage() {}
 
 func (x *PlannedMove) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +1139,7 @@ func (x *PlannedMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedMove.ProtoReflect.Descriptor instead.
 func (*PlannedMove) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{12}
+	return file_api_operation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PlannedMove) GetRange() *RangeID {
@@ -900,7 +1206,7 @@ type RegionSpread struct {
 
 func (x *RegionSpread) Reset() {
 	*x = RegionSpread{}
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1218,7 @@ func (x *RegionSpread) String() string {
 func (*RegionSpread) ProtoMessage() {}
 
 func (x *RegionSpread) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1231,7 @@ func (x *RegionSpread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionSpread.ProtoReflect.Descriptor instead.
 func (*RegionSpread) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{13}
+	return file_api_operation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RegionSpread) GetRegion() uint32 {
@@ -971,7 +1277,7 @@ type DescribeNodesRequest struct {
 
 func (x *DescribeNodesRequest) Reset() {
 	*x = DescribeNodesRequest{}
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1289,7 @@ func (x *DescribeNodesRequest) String() string {
 func (*DescribeNodesRequest) ProtoMessage() {}
 
 func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1302,7 @@ func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesRequest.ProtoReflect.Descriptor instead.
 func (*DescribeNodesRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{14}
+	return file_api_operation_proto_rawDescGZIP(), []int{18}
 }
 
 type DescribeNodesResponse struct {
@@ -1008,7 +1314,7 @@ type DescribeNodesResponse struct {
 
 func (x *DescribeNodesResponse) Reset() {
 	*x = DescribeNodesResponse{}
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1326,7 @@ func (x *DescribeNodesResponse) String() string {
 func (*DescribeNodesResponse) ProtoMessage() {}
 
 func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1339,7 @@ func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesResponse.ProtoReflect.Descriptor instead.
 func (*DescribeNodesResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{15}
+	return file_api_operation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DescribeNodesResponse) GetNodes() []*NodeHoldings {
@@ -1062,7 +1368,7 @@ type NodeHoldings struct {
 
 func (x *NodeHoldings) Reset() {
 	*x = NodeHoldings{}
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1380,7 @@ func (x *NodeHoldings) String() string {
 func (*NodeHoldings) ProtoMessage() {}
 
 func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1393,7 @@ func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHoldings.ProtoReflect.Descriptor instead.
 func (*NodeHoldings) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{16}
+	return file_api_operation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *NodeHoldings) GetNode() uint32 {
@@ -1149,7 +1455,7 @@ type UnpinVotesRequest struct {
 
 func (x *UnpinVotesRequest) Reset() {
 	*x = UnpinVotesRequest{}
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1467,7 @@ func (x *UnpinVotesRequest) String() string {
 func (*UnpinVotesRequest) ProtoMessage() {}
 
 func (x *UnpinVotesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1480,7 @@ func (x *UnpinVotesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinVotesRequest.ProtoReflect.Descriptor instead.
 func (*UnpinVotesRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{17}
+	return file_api_operation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UnpinVotesRequest) GetNodes() []uint32 {
@@ -1194,7 +1500,7 @@ type UnpinVotesResponse struct {
 
 func (x *UnpinVotesResponse) Reset() {
 	*x = UnpinVotesResponse{}
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1512,7 @@ func (x *UnpinVotesResponse) String() string {
 func (*UnpinVotesResponse) ProtoMessage() {}
 
 func (x *UnpinVotesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1525,7 @@ func (x *UnpinVotesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinVotesResponse.ProtoReflect.Descriptor instead.
 func (*UnpinVotesResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{18}
+	return file_api_operation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *UnpinVotesResponse) GetUnpinned() []uint32 {
@@ -1244,7 +1550,7 @@ type GiveUpRegionRequest struct {
 
 func (x *GiveUpRegionRequest) Reset() {
 	*x = GiveUpRegionRequest{}
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1562,7 @@ func (x *GiveUpRegionRequest) String() string {
 func (*GiveUpRegionRequest) ProtoMessage() {}
 
 func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1575,7 @@ func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionRequest.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{19}
+	return file_api_operation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GiveUpRegionRequest) GetRegion() uint32 {
@@ -1311,7 +1617,7 @@ type GiveUpRegionResponse struct {
 
 func (x *GiveUpRegionResponse) Reset() {
 	*x = GiveUpRegionResponse{}
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1629,7 @@ func (x *GiveUpRegionResponse) String() string {
 func (*GiveUpRegionResponse) ProtoMessage() {}
 
 func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1642,7 @@ func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionResponse.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{20}
+	return file_api_operation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GiveUpRegionResponse) GetLost() []*RangeID {
@@ -1364,7 +1670,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1682,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1695,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{21}
+	return file_api_operation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -1415,7 +1721,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1733,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1746,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{22}
+	return file_api_operation_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -1458,7 +1764,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1776,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1789,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{23}
+	return file_api_operation_proto_rawDescGZIP(), []int{27}
 }
 
 type ListSettingsResponse struct {
@@ -1495,7 +1801,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[24]
+	mi := &file_api_operation_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1813,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[24]
+	mi := &file_api_operation_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1826,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{24}
+	return file_api_operation_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -1540,7 +1846,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1858,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1871,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{25}
+	return file_api_operation_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Setting) GetName() string {
@@ -1592,7 +1898,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[26]
+	mi := &file_api_operation_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1910,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[26]
+	mi := &file_api_operation_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1923,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{26}
+	return file_api_operation_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1642,7 +1948,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[27]
+	mi := &file_api_operation_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1960,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[27]
+	mi := &file_api_operation_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1973,7 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{27}
+	return file_api_operation_proto_rawDescGZIP(), []int{31}
 }
 
 type HandOverRangeRequest struct {
@@ -1680,7 +1986,7 @@ type HandOverRangeRequest struct {
 
 func (x *HandOverRangeRequest) Reset() {
 	*x = HandOverRangeRequest{}
-	mi := &file_api_operation_proto_msgTypes[28]
+	mi := &file_api_operation_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +1998,7 @@ func (x *HandOverRangeRequest) String() string {
 func (*HandOverRangeRequest) ProtoMessage() {}
 
 func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[28]
+	mi := &file_api_operation_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +2011,7 @@ func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeRequest.ProtoReflect.Descriptor instead.
 func (*HandOverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{28}
+	return file_api_operation_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *HandOverRangeRequest) GetRange() *RangeID {
@@ -1732,7 +2038,7 @@ type HandOverRangeResponse struct {
 
 func (x *HandOverRangeResponse) Reset() {
 	*x = HandOverRangeResponse{}
-	mi := &file_api_operation_proto_msgTypes[29]
+	mi := &file_api_operation_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +2050,7 @@ func (x *HandOverRangeResponse) String() string {
 func (*HandOverRangeResponse) ProtoMessage() {}
 
 func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[29]
+	mi := &file_api_operation_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +2063,7 @@ func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeResponse.ProtoReflect.Descriptor instead.
 func (*HandOverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{29}
+	return file_api_operation_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *HandOverRangeResponse) GetRange() *Range {
@@ -1776,7 +2082,7 @@ type FailBackRequest struct {
 
 func (x *FailBackRequest) Reset() {
 	*x = FailBackRequest{}
-	mi := &file_api_operation_proto_msgTypes[30]
+	mi := &file_api_operation_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +2094,7 @@ func (x *FailBackRequest) String() string {
 func (*FailBackRequest) ProtoMessage() {}
 
 func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[30]
+	mi := &file_api_operation_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +2107,7 @@ func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackRequest.ProtoReflect.Descriptor instead.
 func (*FailBackRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{30}
+	return file_api_operation_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FailBackRequest) GetNode() uint32 {
@@ -1823,7 +2129,7 @@ type FailBackResponse struct {
 
 func (x *FailBackResponse) Reset() {
 	*x = FailBackResponse{}
-	mi := &file_api_operation_proto_msgTypes[31]
+	mi := &file_api_operation_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1835,7 +2141,7 @@ func (x *FailBackResponse) String() string {
 func (*FailBackResponse) ProtoMessage() {}
 
 func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[31]
+	mi := &file_api_operation_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1848,7 +2154,7 @@ func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackResponse.ProtoReflect.Descriptor instead.
 func (*FailBackResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{31}
+	return file_api_operation_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FailBackResponse) GetPrepared() []*RangeID {
@@ -1875,7 +2181,7 @@ type BlockedRange struct {
 
 func (x *BlockedRange) Reset() {
 	*x = BlockedRange{}
-	mi := &file_api_operation_proto_msgTypes[32]
+	mi := &file_api_operation_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1887,7 +2193,7 @@ func (x *BlockedRange) String() string {
 func (*BlockedRange) ProtoMessage() {}
 
 func (x *BlockedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[32]
+	mi := &file_api_operation_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1900,7 +2206,7 @@ func (x *BlockedRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockedRange.ProtoReflect.Descriptor instead.
 func (*BlockedRange) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{32}
+	return file_api_operation_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BlockedRange) GetRange() *RangeID {
@@ -1973,7 +2279,32 @@ const file_api_operation_proto_rawDesc = "" +
 	"\toperation\x18\x01 \x01(\x04R\toperation\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\rR\x06action\"M\n" +
 	"\x18ControlOperationResponse\x121\n" +
-	"\toperation\x18\x01 \x01(\v2\x13.rhumb.v1.OperationR\toperation\".\n" +
+	"\toperation\x18\x01 \x01(\v2\x13.rhumb.v1.OperationR\toperation\")\n" +
+	"\x13PlanFailoverRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xc8\x02\n" +
+	"\x14PlanFailoverResponse\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05nodes\x18\x02 \x03(\rR\x05nodes\x12/\n" +
+	"\x06ranges\x18\x03 \x03(\v2\x17.rhumb.v1.RangeFailoverR\x06ranges\x12\x1c\n" +
+	"\tuntouched\x18\x04 \x01(\x04R\tuntouched\x120\n" +
+	"\ttake_over\x18\x05 \x03(\v2\x13.rhumb.v1.PauseStepR\btakeOver\x12)\n" +
+	"\x05stall\x18\x06 \x03(\v2\x13.rhumb.v1.PauseStepR\x05stall\x12\x16\n" +
+	"\x06voters\x18\a \x01(\rR\x06voters\x12\x1f\n" +
+	"\vvoters_left\x18\b \x01(\rR\n" +
+	"votersLeft\x12!\n" +
+	"\fleader_fails\x18\t \x01(\bR\vleaderFails\"\xb7\x01\n" +
+	"\rRangeFailover\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x12\n" +
+	"\x04fate\x18\x02 \x01(\tR\x04fate\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\rR\x04from\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\rR\x02to\x12\x12\n" +
+	"\x04left\x18\x05 \x03(\rR\x04left\x12\x19\n" +
+	"\bpause_ns\x18\x06 \x01(\x03R\apauseNs\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"J\n" +
+	"\tPauseStep\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\amost_ns\x18\x02 \x01(\x03R\x06mostNs\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\".\n" +
 	"\x14PlanRebalanceRequest\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\"\xa4\x01\n" +
 	"\x15PlanRebalanceResponse\x12+\n" +
@@ -2047,13 +2378,14 @@ const file_api_operation_proto_rawDesc = "" +
 	"\ablocked\x18\x02 \x03(\v2\x16.rhumb.v1.BlockedRangeR\ablocked\"I\n" +
 	"\fBlockedRange\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why2\x92\b\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why2\xe1\b\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
 	"\x0eStartOperation\x12\x1f.rhumb.v1.StartOperationRequest\x1a .rhumb.v1.StartOperationResponse\x12Y\n" +
 	"\x10ControlOperation\x12!.rhumb.v1.ControlOperationRequest\x1a\".rhumb.v1.ControlOperationResponse\x12P\n" +
-	"\rPlanRebalance\x12\x1e.rhumb.v1.PlanRebalanceRequest\x1a\x1f.rhumb.v1.PlanRebalanceResponse\x12P\n" +
+	"\rPlanRebalance\x12\x1e.rhumb.v1.PlanRebalanceRequest\x1a\x1f.rhumb.v1.PlanRebalanceResponse\x12M\n" +
+	"\fPlanFailover\x12\x1d.rhumb.v1.PlanFailoverRequest\x1a\x1e.rhumb.v1.PlanFailoverResponse\x12P\n" +
 	"\rDescribeNodes\x12\x1e.rhumb.v1.DescribeNodesRequest\x1a\x1f.rhumb.v1.DescribeNodesResponse\x12G\n" +
 	"\n" +
 	"RemoveNode\x12\x1b.rhumb.v1.RemoveNodeRequest\x1a\x1c.rhumb.v1.RemoveNodeResponse\x12M\n" +
@@ -2079,7 +2411,7 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_api_operation_proto_goTypes = []any{
 	(*SplitRangeRequest)(nil),        // 0: rhumb.v1.SplitRangeRequest
 	(*SplitRangeResponse)(nil),       // 1: rhumb.v1.SplitRangeResponse
@@ -2091,85 +2423,95 @@ var file_api_operation_proto_goTypes = []any{
 	(*StartOperationResponse)(nil),   // 7: rhumb.v1.StartOperationResponse
 	(*ControlOperationRequest)(nil),  // 8: rhumb.v1.ControlOperationRequest
 	(*ControlOperationResponse)(nil), // 9: rhumb.v1.ControlOperationResponse
-	(*PlanRebalanceRequest)(nil),     // 10: rhumb.v1.PlanRebalanceRequest
-	(*PlanRebalanceResponse)(nil),    // 11: rhumb.v1.PlanRebalanceResponse
-	(*PlannedMove)(nil),              // 12: rhumb.v1.PlannedMove
-	(*RegionSpread)(nil),             // 13: rhumb.v1.RegionSpread
-	(*DescribeNodesRequest)(nil),     // 14: rhumb.v1.DescribeNodesRequest
-	(*DescribeNodesResponse)(nil),    // 15: rhumb.v1.DescribeNodesResponse
-	(*NodeHoldings)(nil),             // 16: rhumb.v1.NodeHoldings
-	(*UnpinVotesRequest)(nil),        // 17: rhumb.v1.UnpinVotesRequest
-	(*UnpinVotesResponse)(nil),       // 18: rhumb.v1.UnpinVotesResponse
-	(*GiveUpRegionRequest)(nil),      // 19: rhumb.v1.GiveUpRegionRequest
-	(*GiveUpRegionResponse)(nil),     // 20: rhumb.v1.GiveUpRegionResponse
-	(*RemoveNodeRequest)(nil),        // 21: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 22: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 23: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 24: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 25: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 26: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 27: rhumb.v1.AlterSettingResponse
-	(*HandOverRangeRequest)(nil),     // 28: rhumb.v1.HandOverRangeRequest
-	(*HandOverRangeResponse)(nil),    // 29: rhumb.v1.HandOverRangeResponse
-	(*FailBackRequest)(nil),          // 30: rhumb.v1.FailBackRequest
-	(*FailBackResponse)(nil),         // 31: rhumb.v1.FailBackResponse
-	(*BlockedRange)(nil),             // 32: rhumb.v1.BlockedRange
-	(*RangeID)(nil),                  // 33: rhumb.v1.RangeID
-	(*Range)(nil),                    // 34: rhumb.v1.Range
-	(*Node)(nil),                     // 35: rhumb.v1.Node
+	(*PlanFailoverRequest)(nil),      // 10: rhumb.v1.PlanFailoverRequest
+	(*PlanFailoverResponse)(nil),     // 11: rhumb.v1.PlanFailoverResponse
+	(*RangeFailover)(nil),            // 12: rhumb.v1.RangeFailover
+	(*PauseStep)(nil),                // 13: rhumb.v1.PauseStep
+	(*PlanRebalanceRequest)(nil),     // 14: rhumb.v1.PlanRebalanceRequest
+	(*PlanRebalanceResponse)(nil),    // 15: rhumb.v1.PlanRebalanceResponse
+	(*PlannedMove)(nil),              // 16: rhumb.v1.PlannedMove
+	(*RegionSpread)(nil),             // 17: rhumb.v1.RegionSpread
+	(*DescribeNodesRequest)(nil),     // 18: rhumb.v1.DescribeNodesRequest
+	(*DescribeNodesResponse)(nil),    // 19: rhumb.v1.DescribeNodesResponse
+	(*NodeHoldings)(nil),             // 20: rhumb.v1.NodeHoldings
+	(*UnpinVotesRequest)(nil),        // 21: rhumb.v1.UnpinVotesRequest
+	(*UnpinVotesResponse)(nil),       // 22: rhumb.v1.UnpinVotesResponse
+	(*GiveUpRegionRequest)(nil),      // 23: rhumb.v1.GiveUpRegionRequest
+	(*GiveUpRegionResponse)(nil),     // 24: rhumb.v1.GiveUpRegionResponse
+	(*RemoveNodeRequest)(nil),        // 25: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 26: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 27: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 28: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 29: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 30: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 31: rhumb.v1.AlterSettingResponse
+	(*HandOverRangeRequest)(nil),     // 32: rhumb.v1.HandOverRangeRequest
+	(*HandOverRangeResponse)(nil),    // 33: rhumb.v1.HandOverRangeResponse
+	(*FailBackRequest)(nil),          // 34: rhumb.v1.FailBackRequest
+	(*FailBackResponse)(nil),         // 35: rhumb.v1.FailBackResponse
+	(*BlockedRange)(nil),             // 36: rhumb.v1.BlockedRange
+	(*RangeID)(nil),                  // 37: rhumb.v1.RangeID
+	(*Range)(nil),                    // 38: rhumb.v1.Range
+	(*Node)(nil),                     // 39: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	33, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
-	34, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
-	33, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	37, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
+	38, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
+	37, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
 	3,  // 3: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
 	2,  // 4: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	33, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	37, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
 	2,  // 6: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
 	2,  // 7: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
-	12, // 8: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
-	13, // 9: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
-	33, // 10: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
-	16, // 11: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	33, // 12: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
-	35, // 13: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	25, // 14: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	33, // 15: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	34, // 16: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
-	33, // 17: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
-	32, // 18: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
-	33, // 19: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
-	4,  // 20: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	6,  // 21: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	8,  // 22: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	10, // 23: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
-	14, // 24: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	21, // 25: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	19, // 26: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
-	23, // 27: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	26, // 28: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	0,  // 29: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
-	28, // 30: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
-	30, // 31: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
-	17, // 32: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
-	5,  // 33: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	7,  // 34: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	9,  // 35: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	11, // 36: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	15, // 37: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	22, // 38: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	20, // 39: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
-	24, // 40: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	27, // 41: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	1,  // 42: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
-	29, // 43: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
-	31, // 44: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
-	18, // 45: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
-	33, // [33:46] is the sub-list for method output_type
-	20, // [20:33] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	12, // 8: rhumb.v1.PlanFailoverResponse.ranges:type_name -> rhumb.v1.RangeFailover
+	13, // 9: rhumb.v1.PlanFailoverResponse.take_over:type_name -> rhumb.v1.PauseStep
+	13, // 10: rhumb.v1.PlanFailoverResponse.stall:type_name -> rhumb.v1.PauseStep
+	37, // 11: rhumb.v1.RangeFailover.range:type_name -> rhumb.v1.RangeID
+	16, // 12: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
+	17, // 13: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
+	37, // 14: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	20, // 15: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
+	37, // 16: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
+	39, // 17: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	29, // 18: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	37, // 19: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	38, // 20: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
+	37, // 21: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
+	36, // 22: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
+	37, // 23: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
+	4,  // 24: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	6,  // 25: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	8,  // 26: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	14, // 27: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
+	10, // 28: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
+	18, // 29: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	25, // 30: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	23, // 31: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	27, // 32: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	30, // 33: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	0,  // 34: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
+	32, // 35: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
+	34, // 36: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
+	21, // 37: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
+	5,  // 38: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	7,  // 39: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	9,  // 40: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	15, // 41: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	11, // 42: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
+	19, // 43: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	26, // 44: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	24, // 45: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	28, // 46: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	31, // 47: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 48: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	33, // 49: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
+	35, // 50: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
+	22, // 51: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
+	38, // [38:52] is the sub-list for method output_type
+	24, // [24:38] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }
@@ -2184,7 +2526,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

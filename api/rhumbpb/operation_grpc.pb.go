@@ -22,6 +22,7 @@ const (
 	Operations_StartOperation_FullMethodName   = "/rhumb.v1.Operations/StartOperation"
 	Operations_ControlOperation_FullMethodName = "/rhumb.v1.Operations/ControlOperation"
 	Operations_PlanRebalance_FullMethodName    = "/rhumb.v1.Operations/PlanRebalance"
+	Operations_PlanFailover_FullMethodName     = "/rhumb.v1.Operations/PlanFailover"
 	Operations_DescribeNodes_FullMethodName    = "/rhumb.v1.Operations/DescribeNodes"
 	Operations_RemoveNode_FullMethodName       = "/rhumb.v1.Operations/RemoveNode"
 	Operations_GiveUpRegion_FullMethodName     = "/rhumb.v1.Operations/GiveUpRegion"
@@ -49,6 +50,9 @@ type OperationsClient interface {
 	// PlanRebalance returns the copies that balance would move now. It changes nothing. The metadata leader answers,
 	// through the node that is asked: the sizes of ranges are reported to it.
 	PlanRebalance(ctx context.Context, in *PlanRebalanceRequest, opts ...grpc.CallOption) (*PlanRebalanceResponse, error)
+	// PlanFailover returns what happens when a node, a zone or a region fails. It changes nothing. The node that is asked answers
+	// from its copy of the metadata. The error is NOT_FOUND for an unknown name, and CONFLICT for what has failed already.
+	PlanFailover(ctx context.Context, in *PlanFailoverRequest, opts ...grpc.CallOption) (*PlanFailoverResponse, error)
 	// DescribeNodes returns what each node still has, and why it cannot be removed.
 	DescribeNodes(ctx context.Context, in *DescribeNodesRequest, opts ...grpc.CallOption) (*DescribeNodesResponse, error)
 	// RemoveNode gives up a node for good. The error is CONFLICT if the node has copies or a vote.
@@ -115,6 +119,16 @@ func (c *operationsClient) PlanRebalance(ctx context.Context, in *PlanRebalanceR
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PlanRebalanceResponse)
 	err := c.cc.Invoke(ctx, Operations_PlanRebalance_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operationsClient) PlanFailover(ctx context.Context, in *PlanFailoverRequest, opts ...grpc.CallOption) (*PlanFailoverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanFailoverResponse)
+	err := c.cc.Invoke(ctx, Operations_PlanFailover_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -227,6 +241,9 @@ type OperationsServer interface {
 	// PlanRebalance returns the copies that balance would move now. It changes nothing. The metadata leader answers,
 	// through the node that is asked: the sizes of ranges are reported to it.
 	PlanRebalance(context.Context, *PlanRebalanceRequest) (*PlanRebalanceResponse, error)
+	// PlanFailover returns what happens when a node, a zone or a region fails. It changes nothing. The node that is asked answers
+	// from its copy of the metadata. The error is NOT_FOUND for an unknown name, and CONFLICT for what has failed already.
+	PlanFailover(context.Context, *PlanFailoverRequest) (*PlanFailoverResponse, error)
 	// DescribeNodes returns what each node still has, and why it cannot be removed.
 	DescribeNodes(context.Context, *DescribeNodesRequest) (*DescribeNodesResponse, error)
 	// RemoveNode gives up a node for good. The error is CONFLICT if the node has copies or a vote.
@@ -270,6 +287,9 @@ func (UnimplementedOperationsServer) ControlOperation(context.Context, *ControlO
 }
 func (UnimplementedOperationsServer) PlanRebalance(context.Context, *PlanRebalanceRequest) (*PlanRebalanceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanRebalance not implemented")
+}
+func (UnimplementedOperationsServer) PlanFailover(context.Context, *PlanFailoverRequest) (*PlanFailoverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanFailover not implemented")
 }
 func (UnimplementedOperationsServer) DescribeNodes(context.Context, *DescribeNodesRequest) (*DescribeNodesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeNodes not implemented")
@@ -387,6 +407,24 @@ func _Operations_PlanRebalance_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperationsServer).PlanRebalance(ctx, req.(*PlanRebalanceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Operations_PlanFailover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanFailoverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationsServer).PlanFailover(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operations_PlanFailover_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationsServer).PlanFailover(ctx, req.(*PlanFailoverRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -575,6 +613,10 @@ var Operations_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanRebalance",
 			Handler:    _Operations_PlanRebalance_Handler,
+		},
+		{
+			MethodName: "PlanFailover",
+			Handler:    _Operations_PlanFailover_Handler,
 		},
 		{
 			MethodName: "DescribeNodes",

@@ -178,6 +178,7 @@ func (a *app) commands() []*cobra.Command {
 			(&operationCommands{session: s}).operationCommand(),
 			(&operationCommands{session: s}).settingCommand(),
 			(&operationCommands{session: s}).rebalanceCommand(),
+			(&planCommands{s}).command(),
 			(&operationCommands{session: s}).voterCommand(),
 			(&tableCommands{s}).tableCommand(),
 			authorities.authorityCommand(),

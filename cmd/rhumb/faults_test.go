@@ -249,7 +249,10 @@ func TestPausedNodeComesBack(t *testing.T) {
 	layout, _ := startDemo(t, "--regions", "singapore", "--latency", "none", "--load", "none")
 	h := holdLoad(t, layout, 32)
 	h.awaitProgress()
+	h.awaitHealthy()
 	victim := layout.Nodes[0]
+	plan := planOf(t, victim.ID.String())
+	h.gap.Store(0)
 	if err := syscall.Kill(victim.PID, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -262,6 +265,8 @@ func TestPausedNodeComesBack(t *testing.T) {
 		return false
 	})
 	h.awaitProgress()
+	// A paused node is as good as dead, so what the plan of its failure says must have happened.
+	plan.expect(t, h.c, time.Duration(h.gap.Load()))
 	if err := syscall.Kill(victim.PID, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -330,24 +330,48 @@ func (oc *operationCommands) finish(c *client.Client, o *rhumb.Operation) error 
 	return nil
 }
 
+// onNode runs a command for a node, by its number or by the name in its certificate. With gone it does nothing for a node that does
+// not exist or was removed: tools repeat their steps.
+func (oc *operationCommands) onNode(ctx context.Context, arg string, gone bool, fn func(context.Context, *client.Client, rhumb.NodeID) error) error {
+	id, notNumber := connect.ParseNode(arg)
+	// What is neither a number nor a name fails before the command waits for a cluster.
+	if notNumber != nil && rhumb.ValidateNodeName(arg) != nil {
+		return notNumber
+	}
+	return oc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		for _, n := range c.Nodes() {
+			// The name of a removed node may belong to another one.
+			if n.ID == id && notNumber == nil && !(gone && n.Forgotten) || notNumber != nil && n.Name == arg && !n.Forgotten {
+				return fn(ctx, c, n.ID)
+			}
+		}
+		switch {
+		case gone:
+			oc.Notef("there is no node %s, or it was removed already", arg)
+			return nil
+		case notNumber != nil:
+			return rhumb.Ef("rhumb.node", rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", arg)
+		}
+		// The metadata refuses an unknown number with its own words.
+		return fn(ctx, c, id)
+	})
+}
+
 // nodeCommands are the commands of `rhumb node` that change who takes part in the cluster.
 func (oc *operationCommands) nodeCommands() []*cobra.Command {
 	// decommission and rm are two steps, and replace does both. A dead node may skip the first step, because repair creates its
 	// copies elsewhere.
+	var force, gone bool
 	decommission := &cobra.Command{
 		Use: "decommission NODE", Short: "Move everything away from a node, for good",
 		Long: `Move all copies, all primaries and the vote away from a node, live or dead, under load and without refused writes. The node serves
 meanwhile and gets no new copies. No range has fewer copies at any time. The command is refused, with what would fit, if the
 other nodes of the region cannot hold all copies. It waits until the node holds nothing; the operation goes on if the command
 ends. Afterwards rhumb node rm removes the node, and its process can be stopped.`,
-		Example: "  rhumb node decommission n3\n  rhumb node decommission n3 --no-wait",
+		Example: "  rhumb node decommission n3\n  rhumb node decommission frankfurt-3 --if-exists",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := connect.ParseNode(args[0])
-			if err != nil {
-				return err
-			}
-			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return oc.onNode(cmd.Context(), args[0], gone, func(ctx context.Context, c *client.Client, id rhumb.NodeID) error {
 				// Whether the other nodes have room is checked by the metadata, before the operation begins.
 				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationDecommission, Node: id})
 			})
@@ -373,7 +397,6 @@ old node may be dead. No range has fewer copies at any time.`,
 			})
 		},
 	}
-	var force bool
 	rm := &cobra.Command{
 		Use: "rm NODE", Short: "Remove a node for good",
 		Long: `Remove a node for good: a decommissioned one, or a dead one whose copies have been created elsewhere. It can never return, and
@@ -382,11 +405,7 @@ With --force a dead node is given up although ranges still count on it; they get
 		Example: "  rhumb node rm n3\n  rhumb node rm n3 --force",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := connect.ParseNode(args[0])
-			if err != nil {
-				return err
-			}
-			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return oc.onNode(cmd.Context(), args[0], gone, func(ctx context.Context, c *client.Client, id rhumb.NodeID) error {
 				n, err := c.RemoveNode(ctx, id, force)
 				if err != nil {
 					return err
@@ -399,6 +418,9 @@ With --force a dead node is given up although ranges still count on it; they get
 				})
 			})
 		},
+	}
+	for _, c := range []*cobra.Command{decommission, rm} {
+		c.Flags().BoolVar(&gone, "if-exists", false, "succeed if there is no such node, or if it was removed")
 	}
 	rm.Flags().BoolVar(&force, "force", false, "give up a dead node that ranges still count on")
 	return []*cobra.Command{oc.addNoWait(decommission), oc.addNoWait(replace), oc.connected(rm)}

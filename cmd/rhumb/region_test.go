@@ -81,9 +81,20 @@ func TestRegionIsLost(t *testing.T) {
 		}
 	}
 	progress()
+	plan := planOf(t, "frankfurt")
 	longest.Store(0)
 	killRegion(t, layout, "frankfurt")
 	progress()
+	await(t, "both nodes to be fenced", settleWait, func() bool {
+		fenced := 0
+		for _, n := range c.Nodes() {
+			if n.State == rhumb.NodeFenced {
+				fenced++
+			}
+		}
+		return fenced == 2
+	})
+	plan.expect(t, c, time.Duration(longest.Load()))
 	t.Logf("the longest pause of a caller was %v", time.Duration(longest.Load()).Round(time.Millisecond))
 	// The region that is lost had all copies of the other table.
 	local, err := c.Table(t.Context(), "local")

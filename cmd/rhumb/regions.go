@@ -124,7 +124,7 @@ func (cc *clusterCommands) printRegions(docs []regionDoc) error {
 // removeRegionCommand is `rhumb region rm`.
 func (oc *operationCommands) removeRegionCommand() *cobra.Command {
 	var into string
-	var force, yes bool
+	var force, yes, gone bool
 	rm := &cobra.Command{
 		Use: "rm REGION", Short: "Remove a region: its records move to another one",
 		Long: `Remove a region, under load and without refused writes. Its ranges move to the nodes of another region, the nearest one that has
@@ -141,6 +141,10 @@ other regions stay. The loss is recorded as an operation.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				region, err := regionNamed(c, args[0])
+				if gone && rhumb.KindOf(err) == rhumb.NotFound {
+					oc.Notef("there is no region %s, or it was removed already", args[0])
+					return nil
+				}
 				if err != nil {
 					return err
 				}
@@ -168,6 +172,7 @@ other regions stay. The loss is recorded as an operation.`,
 	}
 	rm.Flags().StringVar(&into, "into", "", "region that takes the ranges")
 	rm.Flags().BoolVar(&force, "force", false, "give up a region whose nodes are all lost for good")
+	rm.Flags().BoolVar(&gone, "if-exists", false, "succeed if there is no such region")
 	rm.Flags().BoolVar(&yes, "yes", false, "with --force: do not ask for the name")
 	return oc.addNoWait(rm)
 }

@@ -108,6 +108,7 @@ var commandRights = []struct{ line, may string }{
 	{"operation resume op1", "admin operator"},
 	{"operation cancel op1", "admin operator"},
 	{"rebalance --dry-run", "monitor admin operator"},
+	{"plan failover n1", "monitor admin operator"},
 	{"rebalance --no-wait", "admin operator"},
 	{"voter ls", "monitor admin operator"},
 	{"voter move n1 n2 --no-wait", "admin operator"},

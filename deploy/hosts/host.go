@@ -90,7 +90,7 @@ func (h *Host) Start() error {
 		Setsid:     true,
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
 	}
-	err = startInNetwork(c, h.namespaceFile())
+	err = startInNetwork(c, h.Namespace())
 	done.Close()
 	if err != nil {
 		return fmt.Errorf("start %s: %w", h.rec.Name, err)

@@ -142,8 +142,8 @@ func (h *Host) outside() string {
 	return fmt.Sprintf("rh%d.%d.%d", b[1], b[2], b[3])
 }
 
-// namespaceFile is where iproute2 keeps the namespace alive.
-func (h *Host) namespaceFile() string { return "/run/netns/" + h.namespace() }
+// Namespace returns the file of the host's network namespace, where iproute2 keeps it alive. It is there from Start to Destroy.
+func (h *Host) Namespace() string { return "/run/netns/" + h.namespace() }
 
 // makeNetwork makes the network namespace and connects it to the bridge, unless it is there.
 func (h *Host) makeNetwork() error {
@@ -181,7 +181,7 @@ func (h *Host) removeNetwork() error {
 			return err
 		}
 	}
-	if _, err := os.Stat(h.namespaceFile()); err != nil {
+	if _, err := os.Stat(h.Namespace()); err != nil {
 		return nil
 	}
 	return ip("netns", "del", h.namespace())
@@ -234,7 +234,7 @@ func (h *Host) NoFirewall() error {
 // nft applies a script in the network namespace of the host, whether or not the host is up.
 func (h *Host) nft(script string) error {
 	// The program of this machine, because a host needs no nft of its own.
-	c := exec.Command("nsenter", "--net="+h.namespaceFile(), "nft", "-f", "-")
+	c := exec.Command("nsenter", "--net="+h.Namespace(), "nft", "-f", "-")
 	c.Stdin = strings.NewReader(script)
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("nft: %w: %s", err, bytes.TrimSpace(out))

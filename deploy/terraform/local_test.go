@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -178,8 +179,8 @@ func (c *localCluster) secrets() []string {
 	return out
 }
 
-// TestLocal brings nine hosts in three regions up from one variable, with TLS and an operator's identity, adds a region while clients
-// write, and removes everything. No write may fail, no existing host may be touched but for its firewall, and the state may hold no secret.
+// TestLocal brings nine hosts in three regions up from one variable, with TLS and an operator's identity. While clients write, it adds a
+// region and a node, removes both again, and at the end removes everything. No write may fail, no existing host may be touched but for its firewall, and the state may hold no secret.
 func TestLocal(t *testing.T) {
 	c := newLocal(t)
 	three, four := regionsOf("eu", "us", "ap"), regionsOf("eu", "us", "ap", "af")
@@ -236,12 +237,14 @@ func TestLocal(t *testing.T) {
 		return nil
 	})
 	served := time.Since(began)
+	t.Logf("fourth region under load: terraform apply %.1f s, all nodes live after %.1f s, first write there after %.1f s", applied.Seconds(), joined.Seconds(), served.Seconds())
+	c.shrink(three, four)
 	written, slowest := load.stop(t)
-	t.Logf("fourth region under load: terraform apply %.1f s, all nodes live after %.1f s, first write there after %.1f s; %d writes, 0 failed, slowest %v",
-		applied.Seconds(), joined.Seconds(), served.Seconds(), written, slowest.Round(time.Millisecond))
+	t.Logf("under load in all: %d writes, 0 failed, slowest %v", written, slowest.Round(time.Millisecond))
 
 	began = time.Now()
-	c.mustRun(four, "destroy", "-auto-approve")
+	t.Setenv("RHUMB_DATA_LOSS", "accept")
+	c.mustRun(three, "destroy", "-auto-approve")
 	t.Logf("destroy %.1f s", time.Since(began).Seconds())
 	if _, err := os.Stat(filepath.Join(c.dir, "hosts")); err == nil {
 		t.Error("the folder of the hosts is still there")
@@ -253,6 +256,65 @@ func TestLocal(t *testing.T) {
 		if strings.Contains(name, ".terraform") || strings.Contains(name, "tfstate") {
 			t.Errorf("the test left %s in the work tree", name)
 		}
+	}
+}
+
+// shrink adds a node, removes it, and removes the fourth region, each by one changed variable. The hosts must go only after their
+// nodes have left, and the records of the region must stay.
+func (c *localCluster) shrink(three, four map[string]any) {
+	c.t.Helper()
+	more := maps.Clone(four)
+	eu := maps.Clone(four["eu"].(map[string]any))
+	eu["count"] = 4
+	more["eu"] = eu
+	began := time.Now()
+	c.mustRun(more, "apply", "-auto-approve")
+	eventually(c.t, time.Minute, func() error { return c.liveNodes(13) })
+	added := time.Since(began)
+
+	began = time.Now()
+	c.mustRun(four, "apply", "-auto-approve")
+	removed := time.Since(began)
+	c.hasLeft("eu-4", 12)
+	began = time.Now()
+	c.mustRun(three, "apply", "-auto-approve")
+	shrunk := time.Since(began)
+	for _, name := range []string{"af-1", "af-2", "af-3"} {
+		c.hasLeft(name, 9)
+	}
+	if out, err := c.rhumb("get", "notes", "from-af"); err != nil || !strings.Contains(out, "answered") {
+		c.t.Errorf("a record of the removed region: %v\n%s", err, out)
+	}
+	if out, err := c.rhumb("region", "ls"); err != nil || strings.Contains(out, " af ") {
+		c.t.Errorf("the region is there still: %v\n%s", err, out)
+	}
+	if out, err := c.run(three, "plan", "-detailed-exitcode"); err != nil {
+		c.t.Errorf("the plan after the removals is not empty: %v\n%s", err, out)
+	}
+	c.t.Logf("under load: node added %.1f s, node removed %.1f s, region of three nodes removed %.1f s", added.Seconds(), removed.Seconds(), shrunk.Seconds())
+}
+
+// hasLeft checks that a node was removed from the cluster by an operation, and its host from the machine.
+func (c *localCluster) hasLeft(name string, live int) {
+	c.t.Helper()
+	if err := c.liveNodes(live); err != nil {
+		c.t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(c.dir, "hosts", "hosts", name)); err == nil {
+		c.t.Errorf("the host of %s is there still", name)
+	}
+	out, err := c.rhumb("node", "ls", "-o", "json")
+	type node struct {
+		Name    string `json:"name"`
+		Removed bool   `json:"removed"`
+	}
+	var nodes []node
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &nodes)
+	}
+	at := slices.IndexFunc(nodes, func(n node) bool { return n.Name == name })
+	if err != nil || at < 0 || !nodes[at].Removed {
+		c.t.Errorf("%s was not removed from the cluster: %v\n%s", name, err, out)
 	}
 }
 
@@ -302,11 +364,13 @@ func (c *localCluster) checkGrowth(regions map[string]any) {
 	for _, r := range changes.Changes {
 		isNew := strings.Contains(r.Address, `"af-`)
 		isFirewall := strings.HasPrefix(r.Address, "terraform_data.firewall[")
+		// What a node needs to leave the cluster names all nodes, and nothing runs when it changes.
+		isLeave := strings.HasPrefix(r.Address, "module.leave.") && slices.Equal(r.Change.Actions, []string{"update"})
 		isKept := slices.Equal(r.Change.Actions, []string{"no-op"})
 		if isKept {
 			kept++
 		}
-		if !isNew && !isFirewall && !isKept {
+		if !isNew && !isFirewall && !isLeave && !isKept && r.Address != `module.leave.terraform_data.region["af"]` {
 			c.t.Errorf("adding a region: %s of %s", r.Change.Actions, r.Address)
 		}
 	}

@@ -60,6 +60,13 @@ func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
 		if f.Name == "region" && len(c.cfg.Regions) == 1 && len(p.Faults) == 0 {
 			continue
 		}
+		if why := f.missing(); why != "" {
+			if len(p.Faults) > 0 {
+				return nil, fmt.Errorf("the fault %s is not possible here: %s", f.Name, why)
+			}
+			c.Logf("without the fault %s: %s", f.Name, why)
+			continue
+		}
 		out = append(out, f)
 	}
 	for _, name := range p.Faults {

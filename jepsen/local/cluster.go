@@ -54,9 +54,7 @@ const (
 type Node struct {
 	// Name is that of the host, and Region that of the node in the metadata.
 	Name, Region string
-	// ID is known once the operator is connected.
-	ID   rhumb.NodeID
-	Addr netip.Addr
+	Addr         netip.Addr
 
 	host *hosts.Host
 }
@@ -249,18 +247,7 @@ func (c *Cluster) openOperator(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.AwaitWhole(ctx, bootWait); err != nil {
-		return err
-	}
-	// IDs are assigned by the cluster; addresses connect them with the hosts.
-	for _, n := range c.operator.Nodes() {
-		for _, mine := range c.nodes {
-			if strings.HasPrefix(n.Addr, mine.Addr.String()+":") {
-				mine.ID = n.ID
-			}
-		}
-	}
-	return nil
+	return c.AwaitWhole(ctx, bootWait)
 }
 
 // addUser creates the user of the workloads, with the right to read and write all tables.
@@ -328,6 +315,10 @@ func (c *Cluster) whole(ctx context.Context) error {
 	live, newest := 0, uint64(0)
 	for _, s := range c.operator.Status(ctx) {
 		newest = max(newest, s.Revision)
+		// The node that took its place is in the list, too.
+		if s.Node.ReplacedBy != rhumb.NoNode {
+			continue
+		}
 		if s.Err != "" {
 			return fmt.Errorf("%s: %s", s.Node.Addr, s.Err)
 		}
@@ -381,14 +372,15 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// life returns the life of a node in the metadata.
-func (c *Cluster) life(id rhumb.NodeID) rhumb.BootSeq {
-	for _, n := range c.operator.Nodes() {
-		if n.ID == id {
-			return n.Boot
+// identity returns the present life of a node in the metadata. A node whose disk was emptied comes back under its name as another
+// node.
+func (c *Cluster) identity(n *Node) rhumb.NodeIdentity {
+	for _, o := range c.operator.Nodes() {
+		if o.Name == n.Name && o.ReplacedBy == rhumb.NoNode && !o.Forgotten {
+			return o.Identity()
 		}
 	}
-	return 0
+	return rhumb.NodeIdentity{}
 }
 
 // Close ends the clients and removes the hosts with their disks and logs; KeepLogs copies the logs before.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,7 +44,7 @@ const (
 
 // Faults returns all faults, in the order of the documentation.
 func Faults() []Fault {
-	return append([]Fault{
+	return slices.Concat([]Fault{
 		{"kill", "F1", "kill -9 of one node; systemd restarts it", gapFailover, strikeKill},
 		{"power", "F1", "power cut of one host, which stays down until the fault ends", gapFailover, strikePower},
 		{"pause", "F3", "SIGSTOP of one node", gapSlow, strikePause},
@@ -53,7 +54,7 @@ func Faults() []Fault {
 		{"roll-back", "F37", "one disk goes back to its state of some seconds before", gapFailover, strikeRollBack},
 		{"torn", "F31", "the end of the log of a killed node is missing", gapFailover, strikeTorn},
 		{"flip", "F32", "one bit in the log of a killed node changes", gapFailover, strikeFlip},
-	}, linkFaults()...)
+	}, linkFaults(), shapeFaults())
 }
 
 // errNoEffect is the cause of all errors about faults that did nothing.
@@ -69,29 +70,31 @@ func (n *Node) signal(ctx context.Context, name string) error {
 }
 
 // awaitLife waits until the nodes are in newer lives, which proves that their processes ended.
-func (c *Cluster) awaitLife(ctx context.Context, before map[*Node]rhumb.BootSeq) (evidence string, err error) {
+func (c *Cluster) awaitLife(ctx context.Context, before map[*Node]rhumb.NodeIdentity) (evidence string, err error) {
 	// The lives are those in the metadata, as the client of the operator has them.
 	deadline := time.Now().Add(healWait)
 	var lives []string
-	for n, life := range before {
-		for c.life(n.ID) <= life {
+	for n, old := range before {
+		now := c.identity(n)
+		for ; now.Node < old.Node || now.Node == old.Node && now.Boot <= old.Boot; now = c.identity(n) {
 			if time.Now().After(deadline) {
-				return "", fmt.Errorf("%w: %s is still in life %d", errNoEffect, n.Name, life)
+				return "", fmt.Errorf("%w: %s is still %s in life %d", errNoEffect, n.Name, old.Node, old.Boot)
 			}
 			if err := wait(ctx, pollWait); err != nil {
 				return "", err
 			}
 		}
-		lives = append(lives, fmt.Sprintf("%s is in life %d", n.Name, c.life(n.ID)))
+		lives = append(lives, fmt.Sprintf("%s is %s in life %d", n.Name, now.Node, now.Boot))
 	}
+	slices.Sort(lives)
 	return strings.Join(lives, ", "), nil
 }
 
 // lives returns the lives of nodes.
-func (c *Cluster) lives(nodes ...*Node) map[*Node]rhumb.BootSeq {
-	out := map[*Node]rhumb.BootSeq{}
+func (c *Cluster) lives(nodes ...*Node) map[*Node]rhumb.NodeIdentity {
+	out := map[*Node]rhumb.NodeIdentity{}
 	for _, n := range nodes {
-		out[n] = c.life(n.ID)
+		out[n] = c.identity(n)
 	}
 	return out
 }

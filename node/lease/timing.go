@@ -54,6 +54,10 @@ func WANTiming() Timing {
 	}
 }
 
+// Obligation returns how long a grant binds its grantor at most: so long an elected node may have to wait for the lease of a
+// predecessor that died right after a heartbeat.
+func (t Timing) Obligation() time.Duration { return obligation(t.Lease, t) }
+
 // Validate returns an error that lists every fault of the timing.
 func (t Timing) Validate() error {
 	const op rhumb.Op = "lease.Timing"

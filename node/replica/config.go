@@ -9,6 +9,9 @@ import (
 	"github.com/rhumbdb/rhumb/entry"
 )
 
+// PrepareWaitDefault is the default of Config.PrepareWait. It is a part of the pause that a plan of a failover states.
+const PrepareWaitDefault = 300 * time.Millisecond
+
 // Config identifies a replica and sets its bounds. Zero values take the defaults.
 type Config struct {
 	// Range is the replicated range, Self the node of this replica.
@@ -100,7 +103,7 @@ func (c Config) withDefaults() Config {
 		c.Retransmit = 300 * time.Millisecond
 	}
 	if c.PrepareWait == 0 {
-		c.PrepareWait = 300 * time.Millisecond
+		c.PrepareWait = PrepareWaitDefault
 	}
 	if c.ChangeRetry == 0 {
 		c.ChangeRetry = time.Second

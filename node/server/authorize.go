@@ -88,6 +88,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Operations_ListOperations_FullMethodName:   needRead,
 	rhumbpb.Operations_DescribeNodes_FullMethodName:    needRead,
 	rhumbpb.Operations_PlanRebalance_FullMethodName:    needRead,
+	rhumbpb.Operations_PlanFailover_FullMethodName:     needRead,
 	rhumbpb.Operations_ListSettings_FullMethodName:     needRead,
 	rhumbpb.Operations_StartOperation_FullMethodName:   needAdmin,
 	rhumbpb.Operations_ControlOperation_FullMethodName: needAdmin,

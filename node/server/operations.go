@@ -21,6 +21,7 @@ type OperationsNode interface {
 	Linearize(ctx context.Context) (*catalog.State, error)
 	Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, *catalog.State, error)
 	PlanBalance(ctx context.Context, only rhumb.RegionID) (place.BalancePlan, error)
+	PlanFailover(ctx context.Context, name string) (rhumb.FailoverPlan, error)
 }
 
 // Operations is the service for long operations, for nodes that come and go, and for settings of the cluster.
@@ -170,6 +171,15 @@ func (s *Operations) PlanRebalance(ctx context.Context, q *rhumbpb.PlanRebalance
 		out.Spreads = append(out.Spreads, &rhumbpb.RegionSpread{Region: uint32(b.Region), Least: b.Least, Most: b.Most, LeastAfter: a.Least, MostAfter: a.Most})
 	}
 	return out, nil
+}
+
+// PlanFailover returns what happens when a node, a zone or a region fails.
+func (s *Operations) PlanFailover(ctx context.Context, q *rhumbpb.PlanFailoverRequest) (*rhumbpb.PlanFailoverResponse, error) {
+	plan, err := s.node.PlanFailover(ctx, q.GetName())
+	if err != nil {
+		return nil, statusError(rhumb.Wrap("server.Operations.PlanFailover", err))
+	}
+	return api.EncodeFailoverPlan(&plan), nil
 }
 
 // ControlOperation pauses, resumes or cancels an operation.

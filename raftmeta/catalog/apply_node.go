@@ -439,53 +439,6 @@ func (t *tx) shrinkInSync(r *rhumb.Range, inSync []rhumb.NodeID) {
 	t.putRange(next)
 }
 
-// countPrimaries returns the number of ranges of each primary.
-func (t *tx) countPrimaries() map[rhumb.NodeID]int {
-	load := make(map[rhumb.NodeID]int)
-	for r := range t.Ranges() {
-		load[r.Primary]++
-	}
-	return load
-}
-
-// NearestHeir returns the live, unquarantined in-sync member nearest to the node, other than the
-// node itself; NoNode if there is none. load counts the primaries of each node. Among members at equal distance it chooses the one with the
-// fewest primaries, then the lowest id. Every replica of the catalog must reach the same decision,
-// so nothing else may influence it.
-//
-// While the range is being split, a member that can divide it comes before all others: any other one could neither complete the
-// split, nor hand the range over, because a split that is not complete forbids handovers.
-func (s *State) NearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.NodeID]int) rhumb.NodeID {
-	best, nearest, bestCost := rhumb.NoNode, span{}, 0
-	for _, id := range r.InSync {
-		// A quarantined member may lack acknowledged entries, and a member that is not live cannot
-		// serve.
-		if id == of || !s.IsLive(id) || r.IsQuarantined(id) {
-			continue
-		}
-		// InSync is sorted, so the strict comparisons below leave ties to the lowest id.
-		d, cost := s.spanBetween(of, id), s.heirCost(r, id)
-		better := cost == bestCost && (d.less(nearest) || d == nearest && load[id] < load[best])
-		if best == rhumb.NoNode || cost < bestCost || better {
-			best, nearest, bestCost = id, d, cost
-		}
-	}
-	return best
-}
-
-// heirCost ranks what speaks against a member as primary, whatever its distance. Each of them is better than no heir.
-func (s *State) heirCost(r *rhumb.Range, id rhumb.NodeID) (cost int) {
-	// A member that leaves would have to hand over again.
-	if s.isLeaving(r, id) {
-		cost++
-	}
-	// A copy cannot leave before the split is complete, so this weighs more.
-	if !s.CanDivide(r, id) {
-		cost += 2
-	}
-	return cost
-}
-
 // isLeaving reports whether a replica is to go, or its node.
 func (s *State) isLeaving(r *rhumb.Range, id rhumb.NodeID) bool {
 	n, ok := s.Node(id)

@@ -18,8 +18,9 @@
 // proposer makes them, and apply only checks them, so a new policy never makes two replicas differ.
 // The one exception is the successor of a node: [FenceNode], [RegisterNode] and [SetNodeState]
 // choose a successor for each of its ranges while they are applied, so that the entry stays small
-// and the takeover is atomic. They choose the nearest live in-sync node in whole metres, then the
-// one with the fewest primaries, then the lowest id.
+// and the takeover is atomic. They choose the live in-sync node nearest to the preferred primary
+// ([State.HeirWithout]); nodes that are equally near take turns by range. Who fails first makes no
+// difference, so that a plan of a failover can ask the same rule.
 //
 // # Identities
 //

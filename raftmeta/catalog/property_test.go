@@ -482,8 +482,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestHeirsShareEqually fences a node whose peers are equally near. They get its primaries in equal
-// parts.
+// TestHeirsShareEqually fences a node whose peers are equally near. They get its primaries in nearly equal
+// parts: 16 ranges go to three nodes, which have 16 each. Then a second one fails, and two share what it has.
 func TestHeirsShareEqually(t *testing.T) {
 	s := founded()
 	for i := range 3 {
@@ -492,12 +492,16 @@ func TestHeirsShareEqually(t *testing.T) {
 	c := rhumb.DefaultClassSettings()
 	c.Replicas, c.HashSlots = 4, 64
 	s, _, _ = s.Apply(CreateClass{c, rotate(s, c)})
-	s, _, _ = s.Apply(FenceNode{1, 1})
-	count := map[rhumb.NodeID]int{}
-	for r := range s.Ranges() {
-		count[r.Primary]++
-	}
-	if count[2] < 21 || count[3] < 21 || count[4] < 21 {
-		t.Fatalf("primaries %v, want 21 or 22 each", count)
+	for i, least := range []int{19, 29} {
+		s, _, _ = s.Apply(FenceNode{rhumb.NodeID(i + 1), 1})
+		count := map[rhumb.NodeID]int{}
+		for r := range s.Ranges() {
+			count[r.Primary]++
+		}
+		for id := rhumb.NodeID(i + 2); id <= 4; id++ {
+			if count[id] < least {
+				t.Fatalf("primaries %v, want at least %d each", count, least)
+			}
+		}
 	}
 }

@@ -134,7 +134,12 @@ func (m *mover) advanceNode(o *rhumb.Operation) {
 		m.record(o, rhumb.OperationDone, tally{}, 3)
 		return
 	}
-	t := m.moveAll(o.Node, o.Target)
+	// A node that is to be the new one, and leaves itself, would hold the old one up for ever. Any other node will do then.
+	to := o.Target
+	if m.leaves(to) {
+		to = rhumb.NoNode
+	}
+	t := m.moveAll(o.Node, to)
 	step := 0
 	state := rhumb.OperationRunning
 	switch {
@@ -148,6 +153,12 @@ func (m *mover) advanceNode(o *rhumb.Operation) {
 		step, state = 2, rhumb.OperationDone
 	}
 	m.record(o, state, t, step)
+}
+
+// leaves reports whether a node is to hold nothing any more.
+func (m *mover) leaves(id rhumb.NodeID) bool {
+	n, ok := m.s.Node(id)
+	return ok && mayNotVote(n)
 }
 
 // moveAll advances the moves of all copies on a node, movesMax at a time.
@@ -318,6 +329,15 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		m.fail(o, "the range does not exist any more")
 		return
 	}
+	if why := m.leavesRegion(r, o.Node, o.Target); why != "" {
+		m.fail(o, why)
+		return
+	}
+	// The two would wait for each other: this copy would be marked as leaving, so that the node of the target could not give up its own.
+	if m.leaves(o.Target) {
+		m.fail(o, fmt.Sprintf("%s leaves the cluster", o.Target))
+		return
+	}
 	ph, waits := m.move(r, o.Target, o.Node)
 	t := tally{left: 1, bytes: uint64(m.size(r.ID)), waits: waits}
 	state := rhumb.OperationRunning
@@ -329,6 +349,30 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		return
 	}
 	m.record(o, state, t, int(ph))
+}
+
+// leavesRegion returns why a move would break the survival goal of a range, or "": the region of the target would hold more copies
+// than the goal allows. The catalog accepts such an operation, because it lets copies return to the region of their range, and older
+// builds would not refuse it.
+func (m *mover) leavesRegion(r *rhumb.Range, from, to rhumb.NodeID) string {
+	class, _ := m.s.Class(r.Class)
+	source, _ := m.s.Node(from)
+	target, ok := m.s.Node(to)
+	if class.Settings.Survival != rhumb.SurviveRegion || !ok || source.Region == target.Region || !r.IsReplica(from) {
+		return ""
+	}
+	held := 1
+	for _, id := range r.Replicas {
+		if n, _ := m.s.Node(id); id != to && n.Region == target.Region {
+			held++
+		}
+	}
+	most := class.Settings.RegionReplicasMax()
+	if held <= most {
+		return ""
+	}
+	at, _ := m.s.Region(target.Region)
+	return fmt.Sprintf("region %s would hold %d copies, and the survival goal of the table allows %d", at.Name, held, most)
 }
 
 // startRepairs starts a visible operation for each node that is gone for good and still counts as a copy of ranges. Repair
@@ -472,7 +516,7 @@ func (m *mover) trimSurplus() {
 }
 
 // pickSurplus returns the copy that a range misses least: one outside of the region of the range, which a removal of the region
-// has left there before it was cancelled, unless the class is spread over regions; then one that leaves already or is not in sync, so that
+// has left there before it was cancelled, unless the class is spread over regions; then one in a region with too many; then one that leaves already or is not in sync, so that
 // a choice once made stays; then one in a zone with another copy, then one on the node with the most copies. The primary and the preferred primary stay.
 func (m *mover) pickSurplus(r *rhumb.Range) rhumb.NodeID {
 	if m.load == nil {
@@ -497,6 +541,18 @@ func (m *mover) pickSurplus(r *rhumb.Range) rhumb.NodeID {
 		n, _ := m.s.Node(id)
 		return class.Settings.Survival != rhumb.SurviveRegion && n.Region != host
 	}
+	// crowded is true of a copy in a region that holds more of them than the survival goal allows. Without any other copy, the rest
+	// would not survive a region, whether or not that copy is in sync now.
+	crowded := func(id rhumb.NodeID) bool {
+		n, _ := m.s.Node(id)
+		held := 0
+		for _, other := range r.Replicas {
+			if o, _ := m.s.Node(other); o.Region == n.Region {
+				held++
+			}
+		}
+		return held > class.Settings.RegionReplicasMax()
+	}
 	free := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == r.Primary || id == r.Preferred })
 	if len(free) == 0 {
 		return rhumb.NoNode
@@ -504,6 +560,7 @@ func (m *mover) pickSurplus(r *rhumb.Range) rhumb.NodeID {
 	return slices.MinFunc(free, func(a, b rhumb.NodeID) int {
 		return cmp.Or(
 			cmp.Compare(rank(foreign(a)), rank(foreign(b))),
+			cmp.Compare(rank(crowded(a)), rank(crowded(b))),
 			cmp.Compare(rank(r.IsLeaving(a)), rank(r.IsLeaving(b))),
 			cmp.Compare(rank(!r.IsInSync(a)), rank(!r.IsInSync(b))),
 			cmp.Compare(rank(shared(a)), rank(shared(b))),

@@ -257,6 +257,44 @@ func TestDecommission(t *testing.T) {
 	}
 }
 
+// TestDecommissionOfATarget decommissions a node while a move and a replacement give it copies, at each of their steps. They waited for
+// each other: the range kept one copy on the leaving node, because the copy that the move was to remove did not count as one that stays.
+func TestDecommissionOfATarget(t *testing.T) {
+	for steps := range 8 {
+		for _, start := range []catalog.StartOperation{
+			{Kind: rhumb.OperationMove, Range: rhumb.RangeID{Region: 1}, Node: 1, Target: 4},
+			{Kind: rhumb.OperationReplace, Node: 1, Target: 4},
+		} {
+			w := grow(t, 5)
+			// Without a fifth node that takes copies nothing but the old ones is left.
+			if start.Kind == rhumb.OperationMove {
+				w.do(catalog.SetNodeState{Node: 5, Boot: 1, State: rhumb.NodeDraining})
+			}
+			start.At = time.Unix(0, 0)
+			w.do(start)
+			for range steps {
+				w.plan()
+				w.follow(never)
+			}
+			if w.operation(1).State.IsOver() {
+				continue
+			}
+			w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 4, At: time.Unix(0, 0)})
+			if o := w.run(2); o.State != rhumb.OperationDone || holds(w.s, 4) != 0 {
+				t.Errorf("%s, %d steps: %+v, n4 holds %d", start.Kind, steps, o, holds(w.s, 4))
+			}
+			want := rhumb.OperationFailed
+			if start.Kind == rhumb.OperationReplace {
+				want = rhumb.OperationDone
+			}
+			if o := w.run(1); o.State != want {
+				t.Errorf("%s, %d steps: %+v", start.Kind, steps, o)
+			}
+			w.settle()
+		}
+	}
+}
+
 // TestDecommissionWaits keeps every copy while the new ones are behind, pauses, goes on under a new leader, and undoes the
 // marks when it is cancelled.
 func TestDecommissionWaits(t *testing.T) {

@@ -55,7 +55,7 @@ variable "regions" {
   }
   validation {
     condition     = alltrue([for r in values(var.regions) : r.count == null ? true : r.count >= 1 && r.count <= 999 && floor(r.count) == r.count])
-    error_message = "regions: ${join(", ", [for name, r in var.regions : "${name} has count ${r.count}" if r.count == null ? false : !(r.count >= 1 && r.count <= 999 && floor(r.count) == r.count)])}; a count is a whole number from 1 to 999. To remove a region, drain its nodes and remove its line."
+    error_message = "regions: ${join(", ", [for name, r in var.regions : "${name} has count ${r.count}" if r.count == null ? false : !(r.count >= 1 && r.count <= 999 && floor(r.count) == r.count)])}; a count is a whole number from 1 to 999. To remove a region, remove its line."
   }
   validation {
     condition     = alltrue([for r in values(var.regions) : alltrue([for k in keys(coalesce(r.nodes, {})) : can(regex("^[1-9][0-9]{0,2}$", k))])])
@@ -63,7 +63,7 @@ variable "regions" {
   }
   validation {
     condition     = alltrue([for r in values(var.regions) : r.nodes == null ? true : length(r.nodes) >= 1])
-    error_message = "regions: ${join(", ", [for name, r in var.regions : name if r.nodes == null ? false : length(r.nodes) < 1])}: nodes is empty. To remove a region, drain its nodes and remove its line."
+    error_message = "regions: ${join(", ", [for name, r in var.regions : name if r.nodes == null ? false : length(r.nodes) < 1])}: nodes is empty. To remove a region, remove its line."
   }
   validation {
     condition     = sum(concat([0], [for r in values(var.regions) : r.count == null ? length(coalesce(r.nodes, {})) : max(r.count, 0)])) <= 1024

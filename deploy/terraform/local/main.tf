@@ -106,7 +106,23 @@ resource "terraform_data" "host" {
   }
 }
 
-# Replacing this object replaces the file of a running node and restarts it, so it must not change with other nodes.
+# Nodes and regions leave the cluster before their hosts go. Firewalls depend on it: they admit a node until it has left.
+module "leave" {
+  source     = "../leave"
+  depends_on = [terraform_data.host, terraform_data.operator]
+  nodes      = keys(module.core.nodes)
+  regions    = keys(module.core.regions)
+  endpoints  = values(module.core.endpoints)
+  operator = {
+    rhumb = "${var.bin_dir}/rhumb"
+    ca    = "${var.operator_dir}/ca.crt"
+    cert  = "${var.operator_dir}/operator.crt"
+    key   = "${var.operator_dir}/operator.key"
+  }
+}
+
+# Replacing this object replaces the file of a running node. The node restarts, unless only the list of nodes to join has changed: that
+# list is for nodes that are not members yet, and it changes when an older node is removed.
 resource "terraform_data" "config" {
   for_each         = module.core.nodes
   triggers_replace = [module.core.config[each.key], terraform_data.host[each.key].id]
@@ -119,6 +135,7 @@ resource "terraform_data" "config" {
 
 # Rules change with every new node. hostctl replaces them at once and keeps connections.
 resource "terraform_data" "firewall" {
+  depends_on       = [module.leave]
   for_each         = merge({ for name, host in terraform_data.host : name => host.id }, { authority = terraform_data.authority.id })
   triggers_replace = [local.rules[each.key == "authority" ? "authority" : "node"], each.value]
   provisioner "local-exec" {
