@@ -108,7 +108,7 @@ const (
 	ResumeWrongSet
 	// AcceptOtherLife takes a handover that was meant for an earlier life.
 	AcceptOtherLife
-	// RemoveUnrecorded lets a primary go on without a member that is leaving before the metadata has removed it.
+	// RemoveUnrecorded lets a primary continue without a member that is leaving before the metadata has removed it.
 	RemoveUnrecorded
 	// ShrinkBelowMinimum stores a lower minimum of in-sync members than the table was promised.
 	ShrinkBelowMinimum
@@ -128,7 +128,7 @@ const (
 	BirthAtAnyEpoch
 	// DivideTwice divides a copy twice by one entry.
 	DivideTwice
-	// MissTheSplit lets secondaries go on with their whole copies after an entry that divides the range.
+	// MissTheSplit lets secondaries keep their whole copies after an entry that divides the range.
 	MissTheSplit
 	// SplitLostOnRestart loses the copies of ranges that were split off when a node restarts.
 	SplitLostOnRestart

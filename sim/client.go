@@ -97,6 +97,7 @@ func (c *client) makeOp() *call {
 		return call
 	}
 	c.makeWrite(op)
+	// The home decides which range has the operation, now and after a split.
 	call.home, op.Part = op.Range, 0
 	if name := op.Mutations[0].Name; len(name) > 0 {
 		call.home, op.Part = w.homeOf(rng, name), w.cellOf(rng, name)

@@ -184,7 +184,7 @@ func drawProfile(r *rand.Rand) profile {
 	if len(p.faults) == 0 && r.IntN(4) > 0 {
 		p.faults = append(p.faults, faultCrash, faultIsolate)
 	}
-	// Draws that came later stand at the end, so that they move no seed.
+	// Later draws are at the end, so that they move no seed.
 	p.spoiltChunks = oneOf(r, 0, 0, 0.05, 0.3)
 	if r.IntN(8) == 0 {
 		p.surviveRegion()

@@ -167,7 +167,7 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		// The node was fenced, or the metadata has counted a newer life.
 		switch {
 		case ok && self.Forgotten:
-			// Cut off from the others, it would not learn of it, and goes on.
+			// Cut off from the others, it would not learn of it, and would continue.
 			m.n.retire()
 			return
 		case ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) && !m.reborn:
@@ -229,7 +229,7 @@ func (m *member) leasePeers(st *catalog.State) (out []lease.PeerInfo) {
 // setSuspects stores the peers that the leases suspect, in their present lives, and reports them.
 func (m *member) setSuspects(nodes []rhumb.NodeID) {
 	st := m.group.State()
-	// The list replaces the previous one: a peer that recovered is no longer reported.
+	// The list replaces the previous one. A peer that recovered disappears from it.
 	m.suspects = nil
 	for _, id := range nodes {
 		if d, ok := st.Node(id); ok {

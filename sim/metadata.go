@@ -85,7 +85,7 @@ func (w *world) createTable() catalog.Command {
 		placement.Replicas = append(placement.Replicas, replicas)
 	}
 	placements := []catalog.Placement{placement}
-	// The planner would give each region its ranges soon; the run begins with all of them.
+	// The planner would create the ranges of each region soon; the run begins with all of them.
 	if w.p.survive {
 		placements = nil
 		for home := range survivors {
@@ -267,7 +267,7 @@ func (w *world) startOperation(n *node, length time.Duration) string {
 	return fmt.Sprintf("%s of %s %s to %s", cmd.Kind, cmd.Range, cmd.Node, cmd.Target)
 }
 
-// endOperations cancels what is not over, and lets decommissioned nodes take copies again. It repeats until that is so.
+// endOperations cancels unfinished operations, and lets decommissioned nodes take copies again. It repeats until that is so.
 func (w *world) endOperations() {
 	again := false
 	for o := range w.state.Operations() {

@@ -30,7 +30,7 @@ var mixes = map[Bug][]FaultKind{
 	DropBeforeRemoved: {faultMove, faultCrash},
 	CommitCopiedTail:  {faultUsurp, faultCrash, faultIsolate, faultData},
 	AcceptOtherLife:   {faultHandover},
-	// Bugs of copies need replicas that fall behind, and most of them elections meanwhile.
+	// Bugs of copies need replicas that lag, and most of them elections meanwhile.
 	InstallElectable:      {faultUsurp, faultCrash, faultIsolate, faultData},
 	InstallForgetsPromise: {faultUsurp, faultIsolate, faultMeta, faultData},
 	SkipChecksum:          {faultCrash, faultIsolate, faultData},
@@ -148,7 +148,7 @@ func (n *node) misreadMessage(from *node, m *replica.Message) bool {
 	case bug == BelieveRemoved && m.Kind == replica.Ack:
 		n.believeRemoved(m, r.Status().Last.Seq)
 	case bug == ServeBeforeLast && m.Kind == replica.Handover:
-		// The commit position comes with the first message of the new epoch, too late for reads that are served at once.
+		// The first message of the new epoch carries the commit position, too late for reads that are served at once.
 		m.Commit = 0
 		n.seen.handed[n.w.rangeIndex(m.Range)] = m.Epoch
 	case bug == HandOverToFew && m.Kind == replica.Handover && len(m.InSync) > 2:

@@ -9,7 +9,7 @@ import (
 )
 
 // In some seeds the table survives the loss of a region: the nodes are in three regions of the metadata, and each range has one
-// replica in each. After the other faults, one region goes down as a whole. Every range must go on, and be whole
+// replica in each. After the other faults, one region goes down as a whole. Every range must continue, and be whole
 // again when the region returns.
 
 // Times of the loss of a region.
@@ -24,7 +24,7 @@ const (
 // survivors is the number of regions of seeds with survival goal region.
 const survivors = 3
 
-// surviveRegion makes the table of a profile survive the loss of a region.
+// surviveRegion lets the table of a profile survive the loss of a region.
 func (p *profile) surviveRegion() {
 	p.survive, p.regions = true, survivors
 	p.settings.Survival, p.settings.Replicas, p.settings.MinInSync = rhumb.SurviveRegion, 3, 2
@@ -40,7 +40,7 @@ func (n *node) regionOf() string {
 	case !n.w.p.survive:
 		site = 0
 	case n.liesAboutRegion():
-		// It stands in the second region, where another replica of the ranges is too.
+		// It is in the second region, where another replica of the ranges is too.
 		site = 2
 	}
 	return fmt.Sprintf("r%d", site+1)
@@ -80,7 +80,7 @@ func (m *member) spans(id rhumb.RangeID, members []rhumb.NodeID) bool {
 	return !ok || st.Spans(r.Class, members)
 }
 
-// loseRegion takes a region down, in seeds whose table survives that, and checks that every range goes on without it.
+// loseRegion takes a region down, in seeds whose table survives that, and checks that every range continues without it.
 func (w *world) loseRegion() {
 	if w.err != nil || !w.p.survive || w.damage != nil && !w.damage.isRepaired() {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// replaceMost is how long a replacement may take before the operator gives it up. Others are given up sooner, so that many of them
+// replaceMost is how long a replacement may take before the operator cancels it. Others are cancelled sooner, so that many of them
 // are interrupted.
 const replaceMost = 20 * time.Second
 
@@ -33,7 +33,7 @@ func (w *world) replaceNode(n *node) string {
 	return fmt.Sprintf("%s is replaced by %s", n.id, target.id)
 }
 
-// isReplacing reports whether an operation is a replacement that the operator does not give up yet.
+// isReplacing reports whether an operation is a replacement that the operator does not cancel yet.
 func (w *world) isReplacing(o *rhumb.Operation) bool {
 	return o.Kind == rhumb.OperationReplace && w.now < w.replaceUntil && !w.healed
 }

@@ -105,6 +105,7 @@ func (w *world) play() {
 		w.every(5*time.Millisecond, w.electInstalling)
 	}
 	w.loading = true
+	// Operators split ranges in all seeds with splits (divideRange), and size does in some.
 	if w.p.splits() && w.p.splitBytes > 0 {
 		w.every(splitEvery, w.splitLarge)
 	}

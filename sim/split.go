@@ -15,8 +15,8 @@ import (
 )
 
 // This file splits ranges (docs/replication.md#rule-split). Clients and checkers know roots, the ranges that the table was created
-// with: a key belongs to its root for ever, whatever range has its slot. Each root has a few points, drawn from the seed, at
-// which it may be divided. They make cells of its keys, and what one request reads or writes is of one cell: a batch is of one range,
+// with: a key always belongs to its root, and a range has its slot for a while. Each root has a few points, drawn from the seed, at
+// which it may be divided. They divide its keys into cells, and all keys of a request are of one cell: a batch is of one range,
 // before and after every split.
 
 // root is a range that the table was created with.
@@ -27,7 +27,7 @@ type root struct {
 	points []rhumb.Slot
 }
 
-// lineage is what the judges know of the origin of a range.
+// lineage holds the knowledge of the judges about the origin of a range.
 type lineage struct {
 	// root is the index of the range's root, parent that of the range that it was split off from, -1 for a root.
 	root, parent int
@@ -63,7 +63,9 @@ func (w *world) drawPoints(rt int) {
 		homes = append(homes, w.homeOf(rt, recordName(i)).Slot)
 	}
 	slices.Sort(homes)
+	// No point before the first key: the left part would be empty. Keys may share a slot, so a root may have no point at all.
 	homes = slices.Compact(homes)[1:]
+	// A generator of its own for each root: the points must not depend on the events of the run.
 	r := rand.New(rand.NewPCG(w.cfg.Seed, seedSalt+3+uint64(rt)))
 	r.Shuffle(len(homes), func(i, j int) { homes[i], homes[j] = homes[j], homes[i] })
 	homes = homes[:min(len(homes), pointsMax)]
@@ -82,9 +84,11 @@ func (w *world) homeOf(rt int, name []byte) rhumb.RangeID {
 
 // cellOf returns the cell of a name in a root.
 func (w *world) cellOf(rt int, name []byte) int {
+	// An insert has no name yet. Its home is the first slot of the root, which no split takes away.
 	if len(name) == 0 {
 		return 0
 	}
+	// A point is the first slot of its cell.
 	at, found := slices.BinarySearch(w.roots[rt].points, w.homeOf(rt, name).Slot)
 	if found {
 		at++
@@ -104,12 +108,14 @@ func (w *world) learnSplits(st *catalog.State) {
 	if !w.p.splits() {
 		return
 	}
+	// In the order of slots, so that the parent of a range is known before the range.
 	for r := range st.Ranges() {
 		i := w.rangeIndex(r.ID)
+		// Roots have no parent, and the parent of a range that is born does not change any more.
 		if i >= 0 && (w.origin[i].born > 0 || w.origin[i].parent < 0 || r.Birth == 0) {
 			continue
 		}
-		// The range that holds the slots now. A cancelled split may be made anew out of another range.
+		// The range that holds the slots now. After a cancelled split another range may be the parent of the next one.
 		parent := -1
 		for j, id := range w.ranges {
 			if _, there := st.Range(id); there && id.Slot < r.ID.Slot && w.origin[j].root == w.rootOf(r.ID) && (parent < 0 || id.Slot > w.ranges[parent].Slot) {
@@ -166,6 +172,7 @@ func (w *world) pointsIn(r *rhumb.Range) []rhumb.Slot {
 func (w *world) divideRange() string {
 	r := w.pickRange()
 	points := w.pointsIn(r)
+	// The catalog would refuse these. An attempt that is refused tests nothing, and the next fault comes later.
 	if len(points) == 0 || r.Prepared != nil || len(r.Leaving) > 0 {
 		return ""
 	}
@@ -177,6 +184,8 @@ func (w *world) divideRange() string {
 		w.after(w.p.metaDelay, func() { w.completeEarly(rhumb.RangeID{Region: r.ID.Region, Slot: at}) })
 	}
 	primary, member := w.nodes[r.Primary-1], w.nodes[oneOf(w.chance, r.InSync...)-1]
+	// The primary divides its range as soon as it has the record and all earlier proposals are sealed, so the interesting times are within
+	// a few delays of metadata, disk and network.
 	soon := w.drawDuration(0, 4*(w.p.metaDelay+w.p.syncDelay+w.p.regionDelay))
 	what := "alone"
 	switch w.chance.IntN(8) {
@@ -222,6 +231,7 @@ func (w *world) completeEarly(id rhumb.RangeID) {
 // splitLarge lets every node reserve splits of its primaries that are too large, as package node does.
 func (w *world) splitLarge() {
 	for _, n := range w.nodes {
+		// After the last fault no new split may begin: its end would not be awaited.
 		if n.down || n.paused || n.host == nil || w.healed {
 			continue
 		}
@@ -231,6 +241,7 @@ func (w *world) splitLarge() {
 			if len(points) == 0 {
 				continue
 			}
+			// A real node divides at the middle of the data. Here the cells of the clients decide.
 			cmd := catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: points[len(points)/2]}
 			n.run(n.life, func() {
 				n.spawn(func() {
@@ -255,6 +266,7 @@ func (n *node) noteBorn(parent rhumb.RangeID, births []replica.Birth) {
 			return
 		}
 		switch o := &w.origin[j]; {
+		// The first replica that learns of the commit. All others must divide their copies by the same entry.
 		case o.born == 0:
 			o.born, o.parent = b.Seq, i
 			w.stats.Splits++
@@ -263,6 +275,7 @@ func (n *node) noteBorn(parent rhumb.RangeID, births []replica.Birth) {
 			w.failf("%s divides range %s at %s by entry %d, another replica divided %s by entry %d", n.id, parent, b.At, b.Seq, w.ranges[o.parent], o.born)
 		}
 		old := n.disk.copies[i]
+		// A copy that was divided is on disk with the commit position, in one batch, so no restart divides it again.
 		if n.disk.copies[j] != nil || int(b.Seq) > len(old.entries) {
 			w.failf("%s divides range %s at %s twice, or without the entry %d", n.id, parent, b.At, b.Seq)
 			return
@@ -293,6 +306,7 @@ func (u undivided) Durable(seq rhumb.Seq) (entry.Position, bool) {
 // durableOf returns the view of the judges on the copy of a range at a node.
 func (w *world) durableOf(n *node, i int) check.Replica {
 	c, o := n.disk.copies[i], w.origin[i]
+	// A node that is down has no engine to ask. Its next start divides the copy, or learns again that the entry is committed.
 	if c != nil || o.parent < 0 || n.disk.engine != nil && !n.holdsWhole(o.parent, w.ranges[i].Slot) {
 		return c
 	}
@@ -329,6 +343,7 @@ func (w *world) progress(rt int) (sum rhumb.Seq) {
 
 // answeredBy returns the range that answered a write: the youngest one of the root whose committed log has the request there.
 func (w *world) answeredBy(rt int, id rhumb.RequestID, seq rhumb.Seq) rhumb.RangeID {
+	// The position alone names no range: the logs of a root share their beginning and number their entries alike.
 	for i := len(w.ranges) - 1; i > rt; i-- {
 		if w.origin[i].root != rt {
 			continue
@@ -344,6 +359,7 @@ func (w *world) answeredBy(rt int, id rhumb.RequestID, seq rhumb.Seq) rhumb.Rang
 func (n *node) forgetBirths() {
 	states, err := n.disk.engine.Ranges()
 	n.w.judge(err)
+	// The parents stay divided, so nothing makes the copies again.
 	for _, st := range states {
 		if i := n.w.rangeIndex(st.Range); i < 0 || n.w.origin[i].parent < 0 {
 			continue

@@ -175,7 +175,7 @@ func (t copies) mixChunks(id storage.SetID, chunk int, b []byte) []byte {
 }
 
 // transferProbe returns the probe that plants the bugs of copies. It leaves out the check of a complete set, which
-// would find what the bugs do to its parts.
+// would find the harm of the bugs to its parts.
 func (n *node) transferProbe() *transfer.Probe {
 	if bug := n.w.cfg.Bug; bug != SkipChecksum && bug != ResumeWrongSet {
 		return nil

@@ -181,6 +181,7 @@ func (c CancelSplit) applyTo(t *tx) Result {
 	if !ok || parent.Epoch != c.Epoch {
 		return refuseRange(op, rhumb.Conflict, child, "the range that is to be split is not in epoch %d any more", c.Epoch)
 	}
+	// The slots never left the parent, so its record needs no other change.
 	old := parent.Clone()
 	// A later split of the same slots begins above everything that a node may have promised for this one, and with a greater version.
 	old.Allocated = max(old.Allocated, child.Allocated)

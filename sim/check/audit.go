@@ -20,6 +20,7 @@ type Log struct {
 // several logs, at one position. At two positions it was applied twice.
 func indexLogs(logs []Log) (map[rhumb.RangeID]*index, error) {
 	out := map[rhumb.RangeID]*index{}
+	// Each log is checked as a whole first: its hashes chain across the split.
 	for _, l := range logs {
 		x, err := newIndex(l)
 		if err != nil {
@@ -109,7 +110,7 @@ func newIndex(l Log) (*index, error) {
 				}
 				names[string(name)] = e.Position()
 			}
-			// A request without an ID cannot be told from another one.
+			// A request without an ID looks like any other.
 			if r.ID.IsZero() {
 				continue
 			}

@@ -147,7 +147,7 @@ func (m *Monitor) Appended(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry) erro
 }
 
 // Split records that a replica has divided its copy of a range by the entry at seq, which is the first of all to do so: the log of
-// the new range continues the old one behind that entry.
+// the new range continues the old one after that entry.
 func (m *Monitor) Split(old, born rhumb.RangeID, seq rhumb.Seq) error {
 	from, to := m.watchRange(old), m.watchRange(born)
 	if seq == 0 || int(seq) > len(from.committed) {
