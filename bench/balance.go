@@ -32,8 +32,8 @@ type BalanceReport struct {
 	Joined   time.Duration `json:"joined_ns"`
 	First    time.Duration `json:"first_copy_ns"`
 	Balanced time.Duration `json:"balanced_ns"`
-	// Ranges is the number of ranges, Copies and Primaries what the new node has of them. Received is what it received to
-	// copy ranges as a whole; what it got by logs does not count.
+	// Ranges is the number of ranges, Copies and Primaries count those of the new node. Received are the bytes that it received to
+	// copy ranges as a whole, without those of logs.
 	Ranges    int   `json:"ranges"`
 	Copies    int   `json:"copies"`
 	Primaries int   `json:"primaries"`
@@ -179,7 +179,7 @@ func (b *balanceRun) awaitBalance(ctx context.Context, start time.Time, n *Joine
 	}
 }
 
-// count counts what a node has.
+// count counts the ranges of a node.
 func (b *balanceRun) count(id rhumb.NodeID, out *BalanceReport) {
 	out.Ranges, out.Copies, out.Primaries = 0, 0, 0
 	for _, r := range b.c.Ranges() {

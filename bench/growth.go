@@ -90,7 +90,7 @@ const (
 	growthTimeout = 30 * time.Second
 	// growthChecked is the number of records that are read back.
 	growthChecked = 10_000
-	// growthDisk is the space on disk for each byte of values, for all copies together: three copies, each of which is compacted to
+	// growthDisk is the space on disk for each byte of values, for all copies together: three copies, each compacted to
 	// a second place. Logs come on top, in growthDiskBase.
 	growthDisk     = 6
 	growthDiskBase = 2 << 30
@@ -320,7 +320,7 @@ func (g *growthRun) look(all []*rhumb.Range, before, now time.Time) {
 			continue
 		}
 		under[r.ID] = r.Birth != 0
-		// The ranges of the empty table did not come from a split.
+		// The ranges of the empty table were not split off.
 		if g.known[r.ID] || beginning {
 			g.known[r.ID] = true
 			continue
@@ -374,7 +374,7 @@ func (g *growthRun) describe(out *GrowthReport, perSecond float64) error {
 	return nil
 }
 
-// report fills in what was counted over the whole run.
+// report adds the counts of the whole run.
 func (g *growthRun) report(out *GrowthReport) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

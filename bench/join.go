@@ -23,7 +23,7 @@ type Joiner struct {
 }
 
 // Join starts one more node in a region of a cluster without TLS, with the settings of the others, and waits until it is in the
-// cluster. Its data lies beside that of the others.
+// cluster. Its data is in the directory of the cluster.
 func (c *Cluster) Join(ctx context.Context, cl *client.Client, binary, region, zone string) (*Joiner, error) {
 	j := &Joiner{ClusterNode: ClusterNode{Region: region}}
 	dir := filepath.Join(c.Dir, "joined-"+zone)

@@ -63,7 +63,7 @@ type TransferCopy struct {
 const (
 	// transferPoll is the time between two looks at the metrics of the receiver.
 	transferPoll = 20 * time.Millisecond
-	// transferLate is how long the metrics may be behind the metadata.
+	// transferLate is how long the metrics may lag the metadata.
 	transferLate = 5 * time.Second
 	// transferMax bounds the wait for a copy.
 	transferMax = 10 * time.Minute

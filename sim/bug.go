@@ -108,7 +108,7 @@ const (
 	ResumeWrongSet
 	// AcceptOtherLife takes a handover that was meant for an earlier life.
 	AcceptOtherLife
-	// RemoveUnrecorded lets a primary continue without a member that is leaving before the metadata has removed it.
+	// RemoveUnrecorded lets a primary commit without a member that is leaving before the metadata has removed it.
 	RemoveUnrecorded
 	// ShrinkBelowMinimum stores a lower minimum of in-sync members than the table was promised.
 	ShrinkBelowMinimum
@@ -120,6 +120,8 @@ const (
 	AckAfterHandover
 	// ServeBeforeLast serves reads at the target of a handover before it has committed the last entry.
 	ServeBeforeLast
+	// AckUnread acknowledges entries that an older build cannot read.
+	AckUnread
 	// HandOverToFew leaves a member out of the in-sync set that a handover names.
 	HandOverToFew
 	// SplitForgetsResults divides a range without the results of requests for the new one.
@@ -147,7 +149,7 @@ var bugNames = [bugs]string{
 	"full-disk-acks", "drop-before-removed", "commit-copied-tail",
 	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life",
 	"remove-unrecorded", "shrink-below-minimum", "believe-removed", "secondaries-together", "ack-after-handover",
-	"serve-before-last", "hand-over-to-few",
+	"serve-before-last", "ack-unread", "hand-over-to-few",
 	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
 }
 

@@ -120,6 +120,8 @@ type profile struct {
 	// splitBytes is the size above which nodes split their ranges, 0 for never.
 	splitBytes int64
 	faultEvery time.Duration
+	// older makes one node begin with an older build.
+	older bool
 	// survive places the table such that it survives the loss of a region.
 	survive bool
 	// spoiltChunks is the share of the chunks of copies that are damaged on the way.
@@ -189,6 +191,7 @@ func drawProfile(r *rand.Rand) profile {
 	if r.IntN(8) == 0 {
 		p.surviveRegion()
 	}
+	p.older = r.IntN(6) == 0
 	return p
 }
 

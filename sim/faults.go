@@ -62,6 +62,7 @@ func (w *world) healAll() {
 		// Resumed nodes first handle what arrived during their pause, as a process does after
 		// SIGCONT.
 		n.resume()
+		w.upgrade(n)
 		// A crashed node restarts at once, whatever its planned downtime.
 		if n.down && !n.retired {
 			n.start()

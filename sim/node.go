@@ -29,7 +29,9 @@ type node struct {
 	down, paused bool
 	// retired is set when the node was removed from the cluster.
 	retired bool
-	life    int
+	// older is set while the node runs an older build.
+	older bool
+	life  int
 	// inbox holds what arrived during a pause.
 	inbox     []func()
 	processes []*process

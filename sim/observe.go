@@ -519,6 +519,10 @@ func (n *node) propose(b *rhumb.Batch, answer func(replica.Answer)) {
 		answer(replica.Answer{Err: rhumb.E("sim.propose", rhumb.Unavailable, "the node is joining its cluster")})
 		return
 	}
+	if err := n.refuseLater(b); err != nil {
+		answer(replica.Answer{Err: err})
+		return
+	}
 	if n.w.cfg.Bug == AckAfterHandover && !b.ID.IsZero() {
 		n.seen.waiting[b.ID] = answer
 	}

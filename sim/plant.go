@@ -30,7 +30,7 @@ var mixes = map[Bug][]FaultKind{
 	DropBeforeRemoved: {faultMove, faultCrash},
 	CommitCopiedTail:  {faultUsurp, faultCrash, faultIsolate, faultData},
 	AcceptOtherLife:   {faultHandover},
-	// Bugs of copies need replicas that lag, and most of them elections meanwhile.
+	// Bugs of copies need replicas whose logs fall short, and most of them elections meanwhile.
 	InstallElectable:      {faultUsurp, faultCrash, faultIsolate, faultData},
 	InstallForgetsPromise: {faultUsurp, faultIsolate, faultMeta, faultData},
 	SkipChecksum:          {faultCrash, faultIsolate, faultData},
@@ -41,6 +41,7 @@ var mixes = map[Bug][]FaultKind{
 	SecondariesTogether:   {faultCrash},
 	AckAfterHandover:      {faultHandover, faultData},
 	ServeBeforeLast:       {faultHandover},
+	AckUnread:             {faultCrash},
 	HandOverToFew:         {faultHandover, faultData},
 	// Bugs of splits. Each range is split a few times at most, so most of the other faults come at random.
 	SplitForgetsResults: {faultDivide, faultLoss, faultIsolate},
@@ -77,7 +78,7 @@ func (p *profile) applyMix(b Bug) {
 			p.nodes = 6
 			p.surviveRegion()
 		}
-		p.spoiltChunks = 0
+		p.spoiltChunks, p.older = 0, b == AckUnread
 		if b == SkipChecksum {
 			p.spoiltChunks = 0.3
 		}
@@ -148,7 +149,7 @@ func (n *node) misreadMessage(from *node, m *replica.Message) bool {
 	case bug == BelieveRemoved && m.Kind == replica.Ack:
 		n.believeRemoved(m, r.Status().Last.Seq)
 	case bug == ServeBeforeLast && m.Kind == replica.Handover:
-		// The first message of the new epoch carries the commit position, too late for reads that are served at once.
+		// The target learns the commit position by the first message of the new epoch, too late for reads that are served at once.
 		m.Commit = 0
 		n.seen.handed[n.w.rangeIndex(m.Range)] = m.Epoch
 	case bug == HandOverToFew && m.Kind == replica.Handover && len(m.InSync) > 2:

@@ -9,7 +9,7 @@ import (
 )
 
 // In some seeds the table survives the loss of a region: the nodes are in three regions of the metadata, and each range has one
-// replica in each. After the other faults, one region goes down as a whole. Every range must continue, and be whole
+// replica in each. After the other faults, one region goes down as a whole. Every range must keep serving, and be whole
 // again when the region returns.
 
 // Times of the loss of a region.
@@ -40,7 +40,7 @@ func (n *node) regionOf() string {
 	case !n.w.p.survive:
 		site = 0
 	case n.liesAboutRegion():
-		// It is in the second region, where another replica of the ranges is too.
+		// Its site is the second region, where another replica of the ranges is too.
 		site = 2
 	}
 	return fmt.Sprintf("r%d", site+1)
@@ -80,11 +80,23 @@ func (m *member) spans(id rhumb.RangeID, members []rhumb.NodeID) bool {
 	return !ok || st.Spans(r.Class, members)
 }
 
-// loseRegion takes a region down, in seeds whose table survives that, and checks that every range continues without it.
+// servesWithout reports whether a range can commit without a region, although no client may have asked it to: its primary
+// serves, and its in-sync set has nobody left in the region.
+func (w *world) servesWithout(id rhumb.RangeID, lost int) bool {
+	r, _ := w.state.Range(id)
+	p := w.nodes[r.Primary-1]
+	return p.host != nil && p.host.Serves(id) && p.host.Leased(id) && !slices.ContainsFunc(r.InSync, func(n rhumb.NodeID) bool {
+		return w.net.site[w.nodes[n-1].at] == lost
+	})
+}
+
+// loseRegion takes a region down, in seeds whose table survives that, and checks that every range keeps serving without it.
 func (w *world) loseRegion() {
 	if w.err != nil || !w.p.survive || w.damage != nil && !w.damage.isRepaired() {
 		return
 	}
+	// The link that was cut last may have cost a range a member, and a range that has lost one already may not lose another.
+	w.awaitLive(w.now)
 	lost := w.chance.IntN(survivors)
 	voters, left := 0, 0
 	for d := range w.state.Nodes() {
@@ -99,6 +111,13 @@ func (w *world) loseRegion() {
 	if left <= voters/2 {
 		return
 	}
+	// Splits are over by now: every range that is not served was cancelled.
+	ranges := w.served()
+	whole := make([]bool, len(ranges))
+	for i, id := range ranges {
+		r, _ := w.state.Range(id)
+		whole[i] = len(r.InSync) >= w.p.settings.Replicas && len(r.Quarantined) == 0
+	}
 	w.tracef("fault", "region %d is down", lost+1)
 	w.stats.Regions++
 	for _, n := range w.nodes {
@@ -107,23 +126,22 @@ func (w *world) loseRegion() {
 		}
 	}
 	w.until(w.now + regionLostBefore)
-	before := make([]rhumb.Seq, len(w.roots))
-	for i := range w.roots {
-		before[i] = w.progress(i)
+	before := make([]rhumb.Seq, len(ranges))
+	for i, id := range ranges {
+		before[i], _ = w.monitor.Acknowledged(id)
 	}
 	for end := w.now + regionLostMost; w.err == nil; w.until(w.now + 250*time.Millisecond) {
 		waiting := ""
-		// A part of a root may have too few keys to be written soon.
-		for i, rt := range w.roots {
-			if r, _ := w.state.Range(rt.id); w.progress(i) == before[i] && !w.awaitsPerson(r) {
-				waiting = rt.id.String()
+		for i, id := range ranges {
+			if acked, _ := w.monitor.Acknowledged(id); acked == before[i] && whole[i] && !w.servesWithout(id, lost) {
+				waiting = id.String()
 			}
 		}
 		if waiting == "" {
 			break
 		}
 		if w.now >= end {
-			w.failf("range %s: no write was acknowledged within %v without region %d, although its table survives the loss of a region", waiting, regionLostMost, lost+1)
+			w.failf("range %s: it commits nothing within %v without region %d, although its table survives the loss of a region", waiting, regionLostMost, lost+1)
 		}
 	}
 	w.tracef("fault", "region %d returns", lost+1)

@@ -35,6 +35,8 @@ type Stats struct {
 	Copied int
 	// Removed counts the nodes that were removed for good, Regions the regions that were lost after the other faults.
 	Removed, Regions int
+	// Unread counts the messages with entries that an older build could not read.
+	Unread int
 	// Spoilt counts the chunks of copies that were damaged on the way.
 	Spoilt int
 	// Lost counts ranges whose in-sync set lacks trimmed log and that no member could copy at the last
@@ -109,6 +111,7 @@ func (w *world) play() {
 	if w.p.splits() && w.p.splitBytes > 0 {
 		w.every(splitEvery, w.splitLarge)
 	}
+	w.beginOlder()
 	end := w.now + w.cfg.Duration
 	// The load continues after the last fault, to test that the recovered cluster works.
 	faultsEnd := w.now + w.cfg.Duration*faultShare/100
@@ -144,7 +147,7 @@ func (w *world) awaitLive(healed time.Duration) {
 	for w.err == nil && w.now < healed+LivenessMax {
 		w.until(w.now + 250*time.Millisecond)
 		if why = w.whyNotLive(); why == "" {
-			w.stats.Recovery = w.now - healed
+			w.stats.Recovery = max(w.stats.Recovery, w.now-healed)
 			w.tracef("world", "live again after %v", w.stats.Recovery)
 			return
 		}

@@ -73,6 +73,7 @@ type sum struct {
 	splits    int
 	spoilt    int
 	removed   int
+	unread    int
 	regions   int
 	closed    int
 	slowest   time.Duration
@@ -95,6 +96,7 @@ func (s *sum) add(r Result) {
 	s.copied += r.Stats.Copied
 	s.splits += r.Stats.Splits
 	s.spoilt += r.Stats.Spoilt
+	s.unread += r.Stats.Unread
 	s.removed += r.Stats.Removed
 	s.regions += r.Stats.Regions
 	s.closed += r.Stats.Closed
@@ -115,7 +117,7 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed, s.splits)
 	t.Logf("faults:%s", faults.String())
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
-	t.Logf("%d nodes removed, %d regions lost", s.removed, s.regions)
+	t.Logf("%d nodes removed, %d regions lost, %d messages with entries that an older build could not read", s.removed, s.regions, s.unread)
 }
 
 // reportFailure reports a failed run and keeps its trace among the artifacts of the test.

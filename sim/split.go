@@ -331,16 +331,6 @@ func (w *world) acknowledged(rt int) map[rhumb.RangeID]rhumb.Timestamp {
 	return out
 }
 
-// progress counts the log positions that were acknowledged in the ranges of a root.
-func (w *world) progress(rt int) (sum rhumb.Seq) {
-	for i, id := range w.ranges {
-		if acked, _ := w.monitor.Acknowledged(id); w.origin[i].root == rt {
-			sum += acked
-		}
-	}
-	return sum
-}
-
 // answeredBy returns the range that answered a write: the youngest one of the root whose committed log has the request there.
 func (w *world) answeredBy(rt int, id rhumb.RequestID, seq rhumb.Seq) rhumb.RangeID {
 	// The position alone names no range: the logs of a root share their beginning and number their entries alike.

@@ -69,7 +69,7 @@ func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Me
 		// Bytes damaged on the way must not reach a replica: two contents at one position of one
 		// epoch quarantine it (rule A).
 		e, err := entry.DecodeWire(b)
-		// The replica takes what it can read and refuses the rest, so that its primary goes on without it. Only its range
+		// The replica takes what it can read and refuses the rest, so that its primary can commit without it. Only its range
 		// waits for a newer build.
 		if rhumb.KindOf(err) == rhumb.Incompatible && m.Kind == replica.Append {
 			m.Entries, m.Unknown = m.Entries[:i:i], true

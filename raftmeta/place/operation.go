@@ -482,7 +482,12 @@ func (m *mover) surplus(r *rhumb.Range, moved map[rhumb.RangeID][]rhumb.NodeID) 
 	if !ok || class.Dropping || len(r.Replicas) <= class.Settings.Replicas || len(moved[r.ID]) > 0 || len(r.Quarantined) > 0 || r.Prepared != nil || isSplitting(m.s, r) {
 		return false
 	}
-	return !slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) })
+	if slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) }) {
+		return false
+	}
+	// A stand-in from the zone of the preferred primary goes when that one has its range back. Now neither of them could go, and
+	// the range would lose another zone instead.
+	return r.Primary == r.Preferred || !m.s.ShareZone(r.Primary, r.Preferred)
 }
 
 // trimSurplus removes copies that are one too many, in the steps of a move: the copy leaves the in-sync set, and then the replica is
