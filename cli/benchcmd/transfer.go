@@ -36,7 +36,7 @@ Nodes limit what they send and receive (--transfer-rate). To see what is possibl
 	fl := c.Flags()
 	fl.Var(&size, "size", "size of the range, in bytes of its values")
 	fl.Var(&rate, "transfer-rate", "how much each node receives and sends a second, each")
-	flags.Default(fl, "transfer-rate", "the default of `rhumb start`")
+	flags.Default(fl, "transfer-rate", "the default of rhumb start")
 	fl.IntVar(&cfg.Copies, "copies", 3, "how many copies to measure")
 	fl.IntVar(&cfg.Writers, "writers", 16, "number of callers that write to the range")
 	fl.DurationVar(&cfg.Pause, "pause", 10*time.Millisecond, "time between two writes of a caller")
