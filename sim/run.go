@@ -181,7 +181,7 @@ func (w *world) breakLast() {
 	before, _ := w.monitor.Acknowledged(id)
 	for end := w.now + brokenMost; w.err == nil; w.until(w.now + 250*time.Millisecond) {
 		switch acked, _ := w.monitor.Acknowledged(id); {
-		case acked > before:
+		case acked > before || w.servesWithout(id, func(p, n *node) bool { return p == a && n == b || p == b && n == a }):
 			clear(w.net.vanish)
 			return
 		case w.now >= end:
