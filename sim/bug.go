@@ -124,6 +124,18 @@ const (
 	AckUnread
 	// HandOverToFew leaves a member out of the in-sync set that a handover names.
 	HandOverToFew
+	// SplitForgetsResults divides a range without the results of requests for the new one.
+	SplitForgetsResults
+	// BirthAtAnyEpoch begins every epoch of a range that is not on record as born without asking anybody, as if it were the first.
+	BirthAtAnyEpoch
+	// DivideTwice divides a copy twice by one entry.
+	DivideTwice
+	// MissTheSplit lets secondaries keep their whole copies after an entry that divides the range.
+	MissTheSplit
+	// SplitLostOnRestart loses the copies of ranges that were split off when a node restarts.
+	SplitLostOnRestart
+	// BirthBeforeCommit records a split as complete before the entry is committed.
+	BirthBeforeCommit
 	bugs
 )
 
@@ -138,6 +150,7 @@ var bugNames = [bugs]string{
 	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life",
 	"remove-unrecorded", "shrink-below-minimum", "believe-removed", "secondaries-together", "ack-after-handover",
 	"serve-before-last", "ack-unread", "hand-over-to-few",
+	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

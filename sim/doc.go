@@ -26,6 +26,10 @@
 // answered, and a crash cuts the log anywhere after the last answer (storagetest.Disk). A disk can
 // also run out of room for new work.
 //
+// In every third seed ranges are split, on command and, in some, because they are large (split.go). A key belongs to its root for
+// ever, which is one of the ranges that the table was created with, and the log of a range that was split off continues that of
+// the old one: the judges compare both as one. A split must be completed or cancelled in the end.
+//
 // Monotonic clocks run at rates that differ within the bound that leases assume. Wall clocks are
 // skewed and jump. Nodes crash, restart, crash again while starting, and pause; all nodes of a
 // region go down together. Copies are moved, and nodes are decommissioned, and replaced for good

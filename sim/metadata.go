@@ -116,9 +116,13 @@ func (w *world) learnState(st *catalog.State) {
 	if len(w.ranges) == 0 {
 		w.learnRanges(st)
 	}
+	w.learnSplits(st)
 	w.noteShort()
 	for _, id := range w.ranges {
 		r, ok := st.Range(id)
+		if !ok && w.origin[w.rangeIndex(id)].parent >= 0 {
+			continue // the split was cancelled
+		}
 		if !ok {
 			w.failf("range %s is missing from the metadata", id)
 			return
@@ -166,7 +170,10 @@ func (w *world) sameEverywhere(st *catalog.State) {
 // learnRanges starts observing the ranges once they exist.
 func (w *world) learnRanges(st *catalog.State) {
 	for r := range st.Ranges() {
+		w.roots = append(w.roots, root{id: r.ID, last: r.LastSlot()})
+		w.origin = append(w.origin, lineage{root: len(w.ranges), parent: -1})
 		w.ranges = append(w.ranges, r.ID)
+		w.drawPoints(len(w.roots) - 1)
 	}
 	if len(w.ranges) == 0 {
 		return
@@ -217,7 +224,7 @@ func (w *world) electAnyone() {
 	if n == nil || w.rnd.IntN(10) > 0 {
 		return
 	}
-	for _, id := range w.ranges {
+	for _, id := range w.served() {
 		r, _ := w.state.Range(id)
 		// Only replicas can be elected, and this one lacks acknowledged entries.
 		for _, outsider := range r.Replicas {
@@ -245,7 +252,7 @@ func (w *world) enthrone(r *rhumb.Range, outsider rhumb.NodeID) {
 // startOperation starts a decommissioning or a move of a copy, which the controller of the metadata leader carries out, and
 // cancels it later if it is not over. A decommissioned node returns, because the faults need nodes.
 func (w *world) startOperation(n *node, length time.Duration) string {
-	r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
+	r := w.pickRange()
 	cmd := catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: n.id, By: "sim", At: time.Unix(0, int64(w.now))}
 	if w.chance.IntN(2) == 0 {
 		cmd.Kind, cmd.Range, cmd.Node, cmd.Target = rhumb.OperationMove, r.ID, oneOf(w.chance, r.Replicas...), n.id
@@ -260,7 +267,7 @@ func (w *world) startOperation(n *node, length time.Duration) string {
 	return fmt.Sprintf("%s of %s %s to %s", cmd.Kind, cmd.Range, cmd.Node, cmd.Target)
 }
 
-// endOperations cancels what is not over, and lets decommissioned nodes take copies again. It repeats until that is so.
+// endOperations cancels unfinished operations, and lets decommissioned nodes take copies again. It repeats until that is so.
 func (w *world) endOperations() {
 	again := false
 	for o := range w.state.Operations() {
@@ -295,7 +302,7 @@ func (w *world) endOperations() {
 // moveReplicas changes the replicas of a range as a planner does: it adds a learner, or removes a
 // replica that is not in sync.
 func (w *world) moveReplicas() string {
-	r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
+	r := w.pickRange()
 	set := slices.Clone(r.Replicas)
 	n := oneOf(w.chance, w.nodes...).id
 	switch i := slices.Index(set, n); {

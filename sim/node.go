@@ -120,6 +120,9 @@ func (n *node) start() {
 	case h != nil && h.n == n && h.kind == faultEmpty && h.done && !h.wiped:
 		n.emptyDirectory()
 	}
+	if w.cfg.Bug == SplitLostOnRestart && n.disk.engine.Identity().Boot > 1 {
+		n.forgetBirths()
+	}
 	// Before the host reads the disk.
 	if w.cfg.Bug == ForgetQuarantine {
 		n.forgetQuarantine()
@@ -134,7 +137,7 @@ func (n *node) start() {
 // beginLife begins a life with BeginLife or RenewLife of the engine.
 func (n *node) beginLife(begin func(nonce uint64) (storage.Life, error)) {
 	var err error
-	// The nonce comes from the seed, so that a run repeats.
+	// The seed determines the nonce, so that a run repeats.
 	n.begun, err = begin(n.w.rnd.Uint64())
 	n.w.judge(err)
 	// The nonce must be durable before the life is registered (docs/replication.md#durable).
@@ -151,7 +154,7 @@ func (n *node) openClock() error {
 		ceiling = 0
 	}
 	n.hlc, err = hlc.New(hlc.Config{
-		// A restarted clock starts above its ceiling, hence above every timestamp that it ever gave
+		// A restarted clock starts above its ceiling, hence above every timestamp that it ever handed
 		// out.
 		Wall: n.wallNow, Ceiling: ceiling, AheadMax: n.w.p.aheadMax(),
 		Persist: func(c rhumb.Timestamp) error {

@@ -43,6 +43,13 @@ var mixes = map[Bug][]FaultKind{
 	ServeBeforeLast:       {faultHandover},
 	AckUnread:             {faultCrash},
 	HandOverToFew:         {faultHandover, faultData},
+	// Bugs of splits. Each range is split a few times at most, so most of the other faults come at random.
+	SplitForgetsResults: {faultDivide, faultLoss, faultIsolate},
+	BirthAtAnyEpoch:     {faultDivide, faultUsurp, faultMeta},
+	DivideTwice:         {faultDivide},
+	MissTheSplit:        {faultDivide, faultCrash},
+	SplitLostOnRestart:  {faultDivide, faultCrash},
+	BirthBeforeCommit:   {faultDivide, faultData},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.

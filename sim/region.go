@@ -24,7 +24,7 @@ const (
 // survivors is the number of regions of seeds with survival goal region.
 const survivors = 3
 
-// surviveRegion makes the table of a profile survive the loss of a region.
+// surviveRegion lets the table of a profile survive the loss of a region.
 func (p *profile) surviveRegion() {
 	p.survive, p.regions = true, survivors
 	p.settings.Survival, p.settings.Replicas, p.settings.MinInSync = rhumb.SurviveRegion, 3, 2
@@ -112,8 +112,10 @@ func (w *world) loseRegion() {
 		return
 	}
 	there := func(_, n *node) bool { return w.net.site[n.at] == lost }
-	whole := make([]bool, len(w.ranges))
-	for i, id := range w.ranges {
+	// Splits are over by now: every range that is not served was cancelled.
+	ranges := w.served()
+	whole := make([]bool, len(ranges))
+	for i, id := range ranges {
 		r, _ := w.state.Range(id)
 		whole[i] = len(r.InSync) >= w.p.settings.Replicas && len(r.Quarantined) == 0
 	}
@@ -125,13 +127,13 @@ func (w *world) loseRegion() {
 		}
 	}
 	w.until(w.now + regionLostBefore)
-	before := make([]rhumb.Seq, len(w.ranges))
-	for i, id := range w.ranges {
+	before := make([]rhumb.Seq, len(ranges))
+	for i, id := range ranges {
 		before[i], _ = w.monitor.Acknowledged(id)
 	}
 	for end := w.now + regionLostMost; w.err == nil; w.until(w.now + 250*time.Millisecond) {
 		waiting := ""
-		for i, id := range w.ranges {
+		for i, id := range ranges {
 			if acked, _ := w.monitor.Acknowledged(id); acked == before[i] && whole[i] && !w.servesWithout(id, there) {
 				waiting = id.String()
 			}

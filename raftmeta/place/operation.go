@@ -11,7 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// waitsForSplit is what a move of a range waits for while the range is being split.
+// waitsForSplit is the obstacle of a move while the range is being split.
 const waitsForSplit = "the range is being split"
 
 // movesMax bounds the ranges that one operation moves at the same time, so that a node that leaves does not occupy the disks
@@ -217,6 +217,7 @@ func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (pha
 	wanted := class.Settings.Replicas
 	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return goes(id) || !m.stays(r, id) })
 	inSync := slices.DeleteFunc(slices.Clone(keep), func(id rhumb.NodeID) bool { return !r.IsInSync(id) || !m.s.IsLive(id) })
+	// The range is in both loops of the planner: as itself, and as the part that it reserves.
 	// A reserved range gets the copies of the range that is to be split.
 	if r.Birth != 0 {
 		return phaseCopy, waitsForSplit
