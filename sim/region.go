@@ -81,12 +81,12 @@ func (m *member) spans(id rhumb.RangeID, members []rhumb.NodeID) bool {
 }
 
 // servesWithout reports whether a range can commit without the lost nodes, although no client may have asked it to: its primary
-// serves, and its in-sync set has none of them. Few clients may happen to write nothing to a range for a while (seeds 180, 1070).
-func (w *world) servesWithout(id rhumb.RangeID, lost func(primary, n *node) bool) bool {
+// serves, and its in-sync set has none of them. Few clients may happen to write nothing to a range for a while (seed 1070).
+func (w *world) servesWithout(id rhumb.RangeID, lost func(n *node) bool) bool {
 	r, _ := w.state.Range(id)
 	p := w.nodes[r.Primary-1]
 	return p.host != nil && p.host.Serves(id) && p.host.Leased(id) && !slices.ContainsFunc(r.InSync, func(n rhumb.NodeID) bool {
-		return lost(p, w.nodes[n-1])
+		return lost(w.nodes[n-1])
 	})
 }
 
@@ -111,7 +111,7 @@ func (w *world) loseRegion() {
 	if left <= voters/2 {
 		return
 	}
-	there := func(_, n *node) bool { return w.net.site[n.at] == lost }
+	there := func(n *node) bool { return w.net.site[n.at] == lost }
 	// Splits are over by now: every range that is not served was cancelled.
 	ranges := w.served()
 	whole := make([]bool, len(ranges))
