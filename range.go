@@ -3,6 +3,7 @@ package rhumb
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Region is a part of the world that contains nodes.
@@ -104,6 +105,10 @@ type Node struct {
 	VotePinned bool `json:"vote_pinned,omitempty"`
 	// Witness reports that the node only votes in the metadata group: it never has copies of ranges.
 	Witness bool `json:"witness,omitempty"`
+	// Relapses counts how often the node failed, or had to be relieved, soon after it had become healthy, and FailedAt is the last
+	// time: fail-back to it waits for longer with each (docs/operations/nodes.md#primaries). Both are 0 if it never did.
+	Relapses uint32    `json:"relapses,omitempty"`
+	FailedAt time.Time `json:"failed_at,omitzero"`
 }
 
 // Build returns the program of the node's present life.

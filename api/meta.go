@@ -75,7 +75,7 @@ func EncodeNode(n rhumb.Node) *rhumbpb.Node {
 		Location: EncodePoint(n.Location), Store: EncodeUUID(n.Store), Boot: uint64(n.Boot),
 		State: rhumbpb.NodeState(n.State), Voter: n.Voter, Binary: n.Binary, Short: n.Short,
 		Name: n.Name, Forgotten: n.Forgotten, Leaving: n.Leaving, ReplacedBy: uint32(n.ReplacedBy),
-		VotePinned: n.VotePinned, Witness: n.Witness,
+		VotePinned: n.VotePinned, Witness: n.Witness, Relapses: n.Relapses, FailedAtNs: encodeTime(n.FailedAt),
 	}
 }
 
@@ -89,7 +89,7 @@ func DecodeNode(m *rhumbpb.Node) (rhumb.Node, error) {
 		Location: DecodePoint(m.GetLocation()), Store: store, Boot: rhumb.BootSeq(m.GetBoot()),
 		Voter: m.GetVoter(), Binary: m.GetBinary(), Short: m.GetShort(),
 		Name: m.GetName(), Forgotten: m.GetForgotten(), Leaving: m.GetLeaving(), ReplacedBy: rhumb.NodeID(m.GetReplacedBy()),
-		VotePinned: m.GetVotePinned(), Witness: m.GetWitness(),
+		VotePinned: m.GetVotePinned(), Witness: m.GetWitness(), Relapses: m.GetRelapses(), FailedAt: decodeTime(m.GetFailedAtNs()),
 	}
 	// 0 is not on the wire and means that the sender left the state to the receiver, as in a
 	// JoinRequest.

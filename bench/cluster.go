@@ -26,7 +26,8 @@ type Cluster struct {
 
 	cmd      *exec.Cmd
 	out      *bufio.Scanner
-	password string // of benchUser
+	env      []string // of the nodes
+	password string   // of benchUser
 }
 
 // ClusterNode is one process of a Cluster.
@@ -51,12 +52,27 @@ func StartCluster(ctx context.Context, binary, dir string, regions []string, nod
 // StartClusterAt is StartCluster with simulated distances: "real", "none" or a file, as the flag
 // --latency of the demo takes them.
 func StartClusterAt(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int, latency string, flags ...string) (*Cluster, error) {
+	return startCluster(ctx, nil, binary, dir, regions, nodesPerRegion, latency, flags...)
+}
+
+// StartClusterWith is StartCluster with settings of the nodes, by the names of flags of `rhumb start`.
+func StartClusterWith(ctx context.Context, settings map[string]string, binary, dir string, regions []string, nodesPerRegion int) (*Cluster, error) {
+	return startCluster(ctx, settings, binary, dir, regions, nodesPerRegion, "none")
+}
+
+// startCluster starts a demo. The settings reach the nodes by the environment, which they inherit.
+func startCluster(ctx context.Context, settings map[string]string, binary, dir string, regions []string, nodesPerRegion int, latency string, flags ...string) (*Cluster, error) {
 	c := &Cluster{}
 	c.cmd = exec.CommandContext(ctx, binary, append([]string{
 		"demo", "--json", "--no-banner", "--load", "none", "--latency", latency,
 		"--regions", strings.Join(regions, ","), "--nodes-per-region", fmt.Sprint(nodesPerRegion), "--dir", dir,
 	}, flags...)...)
 	c.cmd.Stderr = os.Stderr
+	c.env = os.Environ()
+	for name, value := range settings {
+		c.env = append(c.env, "RHUMB_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))+"="+value)
+	}
+	c.cmd.Env = c.env
 	// SIGINT lets the demo stop its nodes in order.
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGINT) }
 	c.cmd.WaitDelay = clusterStop

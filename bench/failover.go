@@ -14,9 +14,9 @@ import (
 // FailoverConfig configures RunFailover.
 type FailoverConfig struct {
 	Cluster *Cluster
-	// Kills is the number of kill -9 of a node that is primary. The last LeaderKills of them hit
-	// the leader of the metadata group.
-	Kills, LeaderKills int
+	// Roles says which nodes are killed, one role after the other, each Kills times.
+	Roles []Role
+	Kills int
 	// Restarts is the number of kill -9 of all nodes at once, after the kills. The load of Writers
 	// has stopped by then.
 	Restarts int
@@ -35,12 +35,8 @@ type FailoverConfig struct {
 // FailoverReport is the result of RunFailover.
 type FailoverReport struct {
 	Kills []Kill `json:"kills"`
-	// P50 and Max cover the kills that did not hit the metadata leader, LeaderP50 and LeaderMax
-	// those that did.
-	P50       time.Duration `json:"p50_ns"`
-	Max       time.Duration `json:"max_ns"`
-	LeaderP50 time.Duration `json:"leader_p50_ns"`
-	LeaderMax time.Duration `json:"leader_max_ns"`
+	// Roles has the unavailability of ranges, by the role of the killed node.
+	Roles []RoleGaps `json:"roles,omitempty"`
 	// Restarts are the restarts of the whole cluster. RestartP50 and RestartMax are the median and
 	// the maximum of their Max.
 	Restarts   []Restart     `json:"restarts,omitempty"`
@@ -57,10 +53,53 @@ type FailoverReport struct {
 	Lost   int   `json:"lost"`
 }
 
+// Role is the role of a node that is killed.
+type Role string
+
+// The roles. A node that is killed as a secondary is primary of nothing: its ranges are handed over before. The metadata leader may
+// be primary of ranges or of none.
+const (
+	RolePrimary   Role = "primary"
+	RoleSecondary Role = "secondary"
+	RoleLeader    Role = "leader"
+)
+
+// Roles returns all roles, in the order in which they are described.
+func Roles() []Role { return []Role{RolePrimary, RoleSecondary, RoleLeader} }
+
+// RoleGaps has the unavailability of ranges over all kills of nodes of one role. That of a range is the longest time for which a caller of the
+// range was without a successful write, from the kill until all replicas were in sync again; it includes the time between two writes.
+type RoleGaps struct {
+	Role  Role `json:"role"`
+	Kills int  `json:"kills"`
+	// Primary covers the ranges whose primary the node was: how long no write was possible. Secondary covers the ranges with
+	// another copy on it: the stall until it left their in-sync sets.
+	Primary   Gaps `json:"primary"`
+	Secondary Gaps `json:"secondary"`
+}
+
+// Gaps is a distribution of times without a successful write.
+type Gaps struct {
+	Ranges int           `json:"ranges"`
+	P50    time.Duration `json:"p50_ns"`
+	P99    time.Duration `json:"p99_ns"`
+	Max    time.Duration `json:"max_ns"`
+}
+
+// gapsOf sorts ds and returns its distribution.
+func gapsOf(ds []time.Duration) (g Gaps) {
+	if g.Ranges = len(ds); g.Ranges > 0 {
+		slices.Sort(ds)
+		g.P50, g.Max = medianAndMax(ds)
+		g.P99 = ds[(len(ds)*99+99)/100-1]
+	}
+	return g
+}
+
 // Kill is one kill -9.
 type Kill struct {
-	Node   rhumb.NodeID `json:"node"`
-	Leader bool         `json:"leader"`
+	Node rhumb.NodeID `json:"node"`
+	Role Role         `json:"role"`
 	// Primaries is the number of ranges whose primary the node was.
 	Primaries int `json:"primaries"`
 	// Gap is the longest time without a successful write, over all callers.
@@ -68,6 +107,9 @@ type Kill struct {
 	// InSync is the time until every range had all replicas in sync again. It includes the three
 	// seconds for which the demo leaves a dead node down.
 	InSync time.Duration `json:"in_sync_ns"`
+
+	// primary and secondary are the gaps of the ranges by the role of the node in them.
+	primary, secondary []time.Duration
 }
 
 // RunFailover writes to a cluster, kills nodes under that load, and measures for how long callers
@@ -132,10 +174,17 @@ func (f *failover) killNodes(ctx context.Context) error {
 		f.report.FalseFailovers = f.sumEpochs() - before
 		f.cfg.Progress(fmt.Sprintf("%d changes of primary in %v, longest gap %v", f.report.FalseFailovers, f.cfg.Calm, f.worstGap()))
 	}
-	// The last LeaderKills kills hit the metadata leader.
-	for i := range f.cfg.Kills {
-		if err := f.killOne(ctx, i >= f.cfg.Kills-f.cfg.LeaderKills); err != nil {
+	if f.cfg.Kills > 0 {
+		// Primaries stay where failovers and handOver put them. Otherwise they would return to a node while it is killed for its other copies.
+		if err := f.c.SetSetting(ctx, rhumb.SettingFailback, "manual"); err != nil {
 			return err
+		}
+	}
+	for _, role := range f.cfg.Roles {
+		for range f.cfg.Kills {
+			if err := f.killOne(ctx, role); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -160,14 +209,15 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// killOne kills one primary and waits until every range has recovered.
-func (f *failover) killOne(ctx context.Context, leader bool) error {
+// killOne kills one node of a role and waits until every range has recovered.
+func (f *failover) killOne(ctx context.Context, role Role) error {
 	// The leader is looked up for each kill, because an earlier kill may have moved it.
-	victim, err := f.pickVictim(ctx, leader)
+	victim, err := f.pickVictim(ctx, role)
 	if err != nil {
 		return err
 	}
-	k := Kill{Node: victim.ID, Leader: leader, Primaries: f.countPrimaries(victim.ID)}
+	k := Kill{Node: victim.ID, Role: role, Primaries: f.countPrimaries(victim.ID)}
+	before := f.c.Ranges()
 	// The demo restarts nodes, so a process may be another one than at the start.
 	pid, err := pidOf(victim.Addr)
 	if err != nil {
@@ -186,10 +236,32 @@ func (f *failover) killOne(ctx context.Context, leader bool) error {
 	if err := f.awaitSettled(ctx); err != nil {
 		return err
 	}
-	k.Gap, k.InSync = f.worstGap(), time.Since(start)
+	k.InSync = time.Since(start)
+	k.sortGaps(before, f.homes(), f.takeGaps())
 	f.report.Kills = append(f.report.Kills, k)
-	f.cfg.Progress(fmt.Sprintf("killed %s (primary of %d ranges, metadata leader: %v): longest gap %v, in sync again after %v", k.Node, k.Primaries, leader, k.Gap, k.InSync))
+	f.cfg.Progress(fmt.Sprintf("killed %s (%s, primary of %d ranges): longest gap %v, in sync again after %v", k.Node, role, k.Primaries, k.Gap, k.InSync))
 	return nil
+}
+
+// sortGaps assigns the gap of each caller to the range of its key, as the ranges were before the kill.
+func (k *Kill) sortGaps(before []*rhumb.Range, homes []rhumb.RangeID, gaps []time.Duration) {
+	longest := make(map[rhumb.RangeID]time.Duration)
+	for _, r := range before {
+		for i, home := range homes {
+			if home.Region == r.ID.Region && home.Slot >= r.ID.Slot && home.Slot <= r.LastSlot() {
+				longest[r.ID] = max(longest[r.ID], gaps[i])
+			}
+		}
+		// A range without a caller was not observed.
+		gap, observed := longest[r.ID]
+		switch {
+		case observed && r.Primary == k.Node:
+			k.primary = append(k.primary, gap)
+		case observed && r.IsInSync(k.Node):
+			k.secondary = append(k.secondary, gap)
+		}
+	}
+	k.Gap = slices.Max(gaps)
 }
 
 // awaitMissed waits until the metadata shows that a node is gone or in a new life. Only then does
@@ -216,22 +288,102 @@ func (f *failover) awaitMissed(ctx context.Context, n rhumb.NodeID) error {
 	return nil
 }
 
-// pickVictim returns the metadata leader if leader is set, and otherwise the node with the most
-// primaries among the others.
-func (f *failover) pickVictim(ctx context.Context, leader bool) (best rhumb.Node, err error) {
+// pickVictim returns a node of a role, and brings it into that role if need be.
+func (f *failover) pickVictim(ctx context.Context, role Role) (best rhumb.Node, err error) {
 	lead := f.metadataLeader(ctx)
+	if role == RolePrimary && f.countPrimaries(lead) == f.countAllPrimaries() {
+		// Earlier kills have left everything to the leader, which another role is for.
+		if err := f.handOver(ctx, lead, func(i int) bool { return i%2 == 0 }); err != nil {
+			return best, err
+		}
+	}
 	most := 0
 	for _, d := range f.c.Nodes() {
 		n := f.countPrimaries(d.ID)
-		// A node without primaries would cause no gap.
-		if leader && d.ID == lead || !leader && d.ID != lead && n > most {
+		fits := d.ID != lead && (role == RoleSecondary || n > 0)
+		if role == RoleLeader {
+			fits = d.ID == lead
+		}
+		if role == RoleSecondary {
+			// Each node in turn: the last one that was killed is still primary of nothing, and would be killed again and again.
+			n = -f.kills(d.ID)
+		}
+		if fits && (best.ID == rhumb.NoNode || n > most) {
 			best, most = d, n
 		}
 	}
 	if best.ID == rhumb.NoNode {
-		return best, fmt.Errorf("found no node to kill; the metadata leader is %s", lead)
+		return best, fmt.Errorf("found no node to kill as %s; the metadata leader is %s", role, lead)
 	}
-	return best, nil
+	if role == RoleSecondary {
+		err = f.handOver(ctx, best.ID, func(int) bool { return true })
+	}
+	return best, err
+}
+
+// kills returns how often a node was killed.
+func (f *failover) kills(n rhumb.NodeID) (count int) {
+	for _, k := range f.report.Kills {
+		if k.Node == n {
+			count++
+		}
+	}
+	return count
+}
+
+// handOver hands over the ranges of a node that which selects by their order, each to its next in-sync member, and waits until the node is
+// primary of none of them.
+func (f *failover) handOver(ctx context.Context, from rhumb.NodeID, which func(i int) bool) error {
+	moved := make(map[rhumb.RangeID]bool)
+	i := 0
+	for _, r := range f.c.Ranges() {
+		if r.Primary != from {
+			continue
+		}
+		i++
+		if !which(i - 1) {
+			continue
+		}
+		others := slices.DeleteFunc(slices.Clone(r.InSync), func(id rhumb.NodeID) bool { return id == from })
+		if len(others) > 0 {
+			moved[r.ID] = true
+			// In turn, so that the others share the ranges. A refusal shows below: the range stays.
+			_, _ = f.c.HandOverRange(ctx, r.ID, others[i%len(others)])
+		}
+	}
+	for deadline := time.Now().Add(settleMax); ; {
+		left := 0
+		for _, r := range f.c.Ranges() {
+			if moved[r.ID] && r.Primary == from {
+				left++
+				// Asked again: a handover under load may be given up. A repetition of one in progress changes nothing.
+				if r.Prepared == nil {
+					if to := slices.IndexFunc(r.InSync, func(id rhumb.NodeID) bool { return id != from }); to >= 0 {
+						_, _ = f.c.HandOverRange(ctx, r.ID, r.InSync[to])
+					}
+				}
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d ranges were not handed over by %s after %v", left, from, settleMax)
+		}
+		if err := pauseFor(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// countAllPrimaries returns the number of ranges that have a primary.
+func (f *failover) countAllPrimaries() (count int) {
+	for _, r := range f.c.Ranges() {
+		if r.Primary != rhumb.NoNode {
+			count++
+		}
+	}
+	return count
 }
 
 // countPrimaries returns the number of ranges whose primary is n.
@@ -246,16 +398,18 @@ func (f *failover) countPrimaries(n rhumb.NodeID) (count int) {
 
 // summarise computes the figures over all kills and restarts.
 func (f *failover) summarise() {
-	var plain, leader []time.Duration
-	for _, k := range f.report.Kills {
-		if k.Leader {
-			leader = append(leader, k.Gap)
-		} else {
-			plain = append(plain, k.Gap)
+	for _, role := range f.cfg.Roles {
+		g := RoleGaps{Role: role}
+		var primary, secondary []time.Duration
+		for _, k := range f.report.Kills {
+			if k.Role == role {
+				g.Kills++
+				primary, secondary = append(primary, k.primary...), append(secondary, k.secondary...)
+			}
 		}
+		g.Primary, g.Secondary = gapsOf(primary), gapsOf(secondary)
+		f.report.Roles = append(f.report.Roles, g)
 	}
-	f.report.P50, f.report.Max = medianAndMax(plain)
-	f.report.LeaderP50, f.report.LeaderMax = medianAndMax(leader)
 	var last []time.Duration
 	for _, r := range f.report.Restarts {
 		// The slowest key of a restart counts, because a service is back only with all of its keys.

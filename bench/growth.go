@@ -3,13 +3,10 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -86,8 +83,6 @@ type GrowthSplit struct {
 
 // Constants of RunGrowth.
 const (
-	// growthBatch is the number of records in a call until the first size is reached.
-	growthBatch = 256
 	// growthPoll is the time between two looks at the client's copy of the metadata. A split takes two round trips of the metadata
 	// group, which is longer. A split that is over at the first look is taken to have lasted since the look before.
 	growthPoll = 2 * time.Millisecond
@@ -95,7 +90,7 @@ const (
 	growthTimeout = 30 * time.Second
 	// growthChecked is the number of records that are read back.
 	growthChecked = 10_000
-	// growthDisk is the space on disk for each byte of values, for all copies together: three copies, each of which is compacted to
+	// growthDisk is the space on disk for each byte of values, for all copies together: three copies, each compacted to
 	// a second place. Logs come on top, in growthDiskBase.
 	growthDisk     = 6
 	growthDiskBase = 2 << 30
@@ -174,24 +169,12 @@ func RunGrowth(ctx context.Context, cfg GrowthConfig) (*GrowthReport, error) {
 	return report, g.audit(ctx, report)
 }
 
-// hasRoom refuses a run that would fill the disk: nodes would refuse writes, and other programs suffer too.
-func hasRoom(dir string, needed int64) error {
-	var s syscall.Statfs_t
-	if err := syscall.Statfs(dir, &s); err != nil {
-		return fmt.Errorf("free space of %s: %w", dir, err)
-	}
-	if free := int64(s.Bavail) * int64(s.Bsize); free < needed {
-		return rhumb.Ef("bench.RunGrowth", rhumb.InvalidArgument, "%s has %d MiB free, and the run may need %d MiB", dir, free>>20, needed>>20)
-	}
-	return nil
-}
-
 // grow writes all records, and describes each step.
 func (g *growthRun) grow(ctx context.Context) (*GrowthReport, error) {
 	out := &GrowthReport{}
 	records := func(bytes int64) int64 { return bytes / int64(g.cfg.ValueBytes) }
 	begin := time.Now()
-	if err := g.writeUpTo(ctx, records(g.cfg.From), g.fillOnce); err != nil {
+	if err := g.writeUpTo(ctx, min(g.cfg.Callers, fillCallers), records(g.cfg.From), g.fillOnce); err != nil {
 		return nil, err
 	}
 	out.Fill = time.Since(begin)
@@ -203,7 +186,7 @@ func (g *growthRun) grow(ctx context.Context) (*GrowthReport, error) {
 	for i := range g.cfg.Steps {
 		begin := time.Now()
 		bytes := g.cfg.From + (g.cfg.To-g.cfg.From)*int64(i+1)/int64(g.cfg.Steps)
-		if err := g.writeUpTo(ctx, records(bytes), g.putOnce); err != nil {
+		if err := g.writeUpTo(ctx, g.cfg.Callers, records(bytes), g.putOnce); err != nil {
 			return nil, err
 		}
 		now := g.next.Load()
@@ -219,12 +202,12 @@ func (g *growthRun) grow(ctx context.Context) (*GrowthReport, error) {
 	return out, nil
 }
 
-// writeUpTo runs callers until the table has a number of records. A call writes the records from its number on and returns how many
+// writeUpTo runs a number of callers until the table has a number of records. A call writes the records from its number on and returns how many
 // these are.
-func (g *growthRun) writeUpTo(ctx context.Context, records int64, once func(ctx context.Context, rng *rand.ChaCha8, most int64) error) error {
+func (g *growthRun) writeUpTo(ctx context.Context, callers int, records int64, once func(ctx context.Context, rng *rand.ChaCha8, most int64) error) error {
 	var work sync.WaitGroup
-	errs := make(chan error, g.cfg.Callers)
-	for i := range g.cfg.Callers {
+	errs := make(chan error, callers)
+	for i := range callers {
 		work.Go(func() {
 			// Values that do not compress, so that bytes on disk mean something.
 			rng := rand.NewChaCha8([32]byte{byte(i), byte(i >> 8), byte(g.next.Load())})
@@ -261,19 +244,8 @@ func (g *growthRun) nameOf(n int64) []byte { return fmt.Appendf(nil, "g%012d", n
 
 // fillOnce writes many records with one call.
 func (g *growthRun) fillOnce(ctx context.Context, rng *rand.ChaCha8, most int64) error {
-	first, n := g.take(growthBatch, most)
-	if n == 0 {
-		return nil
-	}
-	mutations := make([]rhumb.Mutation, n)
-	for i := range mutations {
-		value := make([]byte, g.cfg.ValueBytes)
-		_, _ = rng.Read(value) // never fails
-		mutations[i] = rhumb.Mutation{Kind: rhumb.Put, Table: g.t.Info().ID, Name: g.nameOf(first + int64(i)), Value: rhumb.EncodeOpaque(nil, value)}
-	}
-	// The fill is not measured, so its errors end the run.
-	_, err := g.c.WriteMany(ctx, mutations, client.BatchOptions{})
-	return err
+	first, n := g.take(fillBatch, most)
+	return writeBatch(ctx, g.c, g.t, rng, n, g.cfg.ValueBytes, func(i int64) []byte { return g.nameOf(first + i) })
 }
 
 // putOnce writes one record and notes how long that took.
@@ -348,7 +320,7 @@ func (g *growthRun) look(all []*rhumb.Range, before, now time.Time) {
 			continue
 		}
 		under[r.ID] = r.Birth != 0
-		// The ranges of the empty table did not come from a split.
+		// The ranges of the empty table were not split off.
 		if g.known[r.ID] || beginning {
 			g.known[r.ID] = true
 			continue
@@ -402,7 +374,7 @@ func (g *growthRun) describe(out *GrowthReport, perSecond float64) error {
 	return nil
 }
 
-// report fills in what was counted over the whole run.
+// report adds the counts of the whole run.
 func (g *growthRun) report(out *GrowthReport) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -426,7 +398,7 @@ func (g *growthRun) audit(ctx context.Context, out *GrowthReport) error {
 			names = append(names, g.nameOf(n))
 		}
 	}
-	for part := range slices.Chunk(names, growthBatch) {
+	for part := range slices.Chunk(names, fillBatch) {
 		got, err := g.t.GetMany(ctx, part, client.GetOptions{Local: true})
 		if err != nil && rhumb.KindOf(err) != rhumb.NotFound {
 			return err
@@ -439,23 +411,4 @@ func (g *growthRun) audit(ctx context.Context, out *GrowthReport) error {
 		}
 	}
 	return nil
-}
-
-// diskBytes returns the space that the files below a directory take. Files that vanish meanwhile do not count.
-func diskBytes(dir string) (sum int64, err error) {
-	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return nil //nolint:nilerr // compaction removes files all the time
-		}
-		info, err := d.Info()
-		if err != nil {
-			return nil //nolint:nilerr // as above
-		}
-		// Blocks, not the length: logs are preallocated or sparse.
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			sum += st.Blocks * 512
-		}
-		return nil
-	})
-	return sum, err
 }

@@ -11,7 +11,7 @@ import (
 type histogram struct {
 	counts [histogramSteps * 64]int64
 	total  int64
-	most   time.Duration // exact, because single pauses are what a benchmark looks for
+	most   time.Duration // exact, because benchmarks look for single pauses
 }
 
 // histogramSteps is the number of buckets between a power of two and the next, a power of two itself.
@@ -22,7 +22,7 @@ func bucketOf(us uint64) int {
 	if us < histogramSteps {
 		return int(us)
 	}
-	// The bits behind the leading one select the step.
+	// The bits after the leading one select the step.
 	shift := bits.Len64(us) - bits.Len64(histogramSteps-1) - 1
 	return (shift+1)*histogramSteps + int(us>>shift) - histogramSteps
 }

@@ -21,6 +21,26 @@ type hold struct {
 	writers []*writer
 	stop    atomic.Bool
 	wait    sync.WaitGroup
+
+	timing sync.Mutex // guards phase
+	// phase, if not nil, counts the latencies of successful writes.
+	phase *histogram
+}
+
+// timeInto makes a histogram count the latencies of writes that end from now on.
+func (h *hold) timeInto(to *histogram) {
+	h.timing.Lock()
+	defer h.timing.Unlock()
+	h.phase = to
+}
+
+// noteTime counts the latency of a write that ended.
+func (h *hold) noteTime(d time.Duration) {
+	h.timing.Lock()
+	defer h.timing.Unlock()
+	if h.phase != nil {
+		h.phase.add(d)
+	}
 }
 
 // writer is one caller. It writes increasing numbers to one key, so a read shows which writes
@@ -29,9 +49,10 @@ type writer struct {
 	name []byte
 	home string // home region of the key
 
-	mu     sync.Mutex // guards the fields below
-	acked  int64      // greatest acknowledged number
-	last   time.Time  // time of that acknowledgement
+	mu     sync.Mutex    // guards the fields below
+	at     rhumb.RangeID // home of the key, after its first write
+	acked  int64         // greatest acknowledged number
+	last   time.Time     // time of that acknowledgement
 	gap    time.Duration
 	writes int64
 	errors int64
@@ -49,8 +70,12 @@ func (h *hold) startWriters(ctx context.Context, callers int, pause time.Duratio
 			for n := int64(1); !h.stop.Load() && ctx.Err() == nil; n++ {
 				// The client retries within its timeout, so an error means a call that failed for
 				// good.
-				_, err := h.t.Put(ctx, w.name, fmt.Append(nil, n), client.PutOptions{Home: w.home})
-				w.recordResult(n, err)
+				begin := time.Now()
+				res, err := h.t.Put(ctx, w.name, fmt.Append(nil, n), client.PutOptions{Home: w.home})
+				w.recordResult(n, res.Key.Home, err)
+				if err == nil {
+					h.noteTime(time.Since(begin))
+				}
 				time.Sleep(pause)
 			}
 		})
@@ -63,8 +88,8 @@ func (h *hold) stopWriters() {
 	h.wait.Wait()
 }
 
-// recordResult records the result of writing n.
-func (w *writer) recordResult(n int64, err error) {
+// recordResult records the result of writing n, and the home of the key.
+func (w *writer) recordResult(n int64, at rhumb.RangeID, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// last stays, so that the gap spans failed writes.
@@ -74,7 +99,7 @@ func (w *writer) recordResult(n int64, err error) {
 	}
 	now := time.Now()
 	w.gap = max(w.gap, now.Sub(w.last))
-	w.last, w.acked = now, n
+	w.last, w.acked, w.at = now, n, at
 	w.writes++
 }
 
@@ -87,6 +112,16 @@ func (h *hold) takeGaps() (out []time.Duration) {
 		// A gap that continues is reported again by the next call, in full.
 		out = append(out, max(w.gap, now.Sub(w.last)))
 		w.gap = 0
+		w.mu.Unlock()
+	}
+	return out
+}
+
+// homes returns the homes of the keys, in the order of takeGaps. A key that was never written has a zero home.
+func (h *hold) homes() (out []rhumb.RangeID) {
+	for _, w := range h.writers {
+		w.mu.Lock()
+		out = append(out, w.at)
 		w.mu.Unlock()
 	}
 	return out

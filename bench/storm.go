@@ -187,8 +187,8 @@ func (sc *stormClient) open(ctx context.Context, cluster *Cluster, i int) (err e
 
 // put writes the next number to the key of the client.
 func (sc *stormClient) put(ctx context.Context) error {
-	_, err := sc.t.Put(ctx, sc.name, fmt.Append(nil, sc.acked+1), client.PutOptions{Home: sc.home})
-	sc.recordResult(sc.acked+1, err)
+	res, err := sc.t.Put(ctx, sc.name, fmt.Append(nil, sc.acked+1), client.PutOptions{Home: sc.home})
+	sc.recordResult(sc.acked+1, res.Key.Home, err)
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
@@ -33,7 +34,13 @@ type metadata struct {
 	wide    []rhumb.RangeID                 // the ranges of several slots, sorted
 	active  map[rhumb.RangeID]rhumb.RangeID // the newest range in a node's block, by the first slot of the block
 	changed chan struct{}                   // closed and replaced with every change
+	// leave ends the watch, and doubt calls it unless an update arrives before: a node has shown that newer metadata exists.
+	leave func()
+	doubt *time.Timer // nil without doubt
 }
+
+// watchPatience is how long a watch may lack what another node knows. Updates reach all nodes that are not cut off within a round trip.
+const watchPatience = time.Second
 
 type blockOwner struct {
 	region rhumb.RegionID
@@ -77,6 +84,7 @@ func (m *metadata) applyUpdate(u *api.Metadata) (lost []string, ok bool) {
 	} else {
 		before = maps.Clone(m.nodes)
 	}
+	m.endDoubtLocked()
 	m.revision, m.cluster = u.Revision, u.Cluster
 	m.seen.Store(u.Revision)
 	m.mergeLocked(u)
@@ -234,8 +242,49 @@ func (m *metadata) learnRange(r *rhumb.Range) bool {
 	if !m.putRangeLocked(r) {
 		return false
 	}
+	m.beginDoubtLocked()
 	m.announceLocked()
 	return true
+}
+
+// noteEpoch notes the epoch of the primary that answered for a home.
+func (m *metadata) noteEpoch(home rhumb.RangeID, epoch rhumb.Epoch) {
+	behind := func() bool { r := m.rangeOfLocked(home); return r != nil && r.Epoch < epoch }
+	m.mu.RLock()
+	found := behind()
+	m.mu.RUnlock()
+	// Nearly every answer is of the epoch that is known, and must not wait for the lock of writers.
+	if !found {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if behind() {
+		m.beginDoubtLocked()
+	}
+}
+
+// watched sets the function that ends the watch which delivers updates from now on.
+func (m *metadata) watched(leave func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.endDoubtLocked()
+	m.leave = leave
+}
+
+// beginDoubtLocked ends the watch after a while unless it delivers something. A node that is cut off from the others keeps its watches, since
+// nothing tells it that there is something to deliver.
+func (m *metadata) beginDoubtLocked() {
+	if m.doubt == nil && m.leave != nil {
+		m.doubt = time.AfterFunc(watchPatience, m.leave)
+	}
+}
+
+func (m *metadata) endDoubtLocked() {
+	if m.doubt != nil {
+		m.doubt.Stop()
+		m.doubt = nil
+	}
 }
 
 // nextChange returns a channel that is closed with the next change.

@@ -43,11 +43,11 @@ func TestOverloadCostsOneAttempt(t *testing.T) {
 	}
 	work.Wait()
 	after := c.Metrics()
-	// Once there were 29 attempts for each write that was sent. On a busy machine some writes are sent again, because the node answers later
-	// than the attempt allows, and some attempts end unsent, because nothing was heard of the node for a second. So attempts are compared
-	// with what was sent, and not with the number of writes.
+	// The fault that this test is about made 29 attempts for each write. On a busy machine some writes are sent again, because the node answers
+	// later than the attempt allows, and some attempts end unsent, because nothing was heard of the node for a second. Up to 8 attempts for
+	// each write were seen with ten times as many processes as processors.
 	attempts, sent := after.Requests-before.Requests, after.Sent-before.Sent
-	if attempts > 2*sent || sent < callers {
+	if attempts > 14*callers || sent < callers {
 		t.Errorf("%d attempts and %d requests for %d writes", attempts, sent, callers)
 	}
 }

@@ -221,6 +221,26 @@ func TestFencedPrimaryIsLeft(t *testing.T) {
 	}
 }
 
+// A client that watches the metadata at a node which is cut off finds the new primaries through another node, and watches there from then
+// on. It would otherwise be cut off with that node, although it reaches all others.
+func TestCutOffNodeIsLeft(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	primary := w.rangeOf(homeOf(1, "k")).Primary
+	// The watch begins at the only address that the client knows.
+	c := w.open("", func(cfg *Config) { cfg.Addrs = []string{w.node(primary).addr} })
+	tab := w.table(c, "plain")
+	must[Result](t)(tab.Put(t.Context(), []byte("k"), nil, PutOptions{}))
+	w.isolate(primary, 3-primary)
+	if r := must[Result](t)(tab.Put(t.Context(), []byte("k"), nil, PutOptions{})); r.Receipt.Node != 3-primary {
+		t.Fatalf("served by %s", r.Receipt.Node)
+	}
+	// Once the watch is at the other node, no call goes through the one that is cut off.
+	await(t, "the new primary is known", func() bool {
+		r, _, _ := c.meta.primaryOf(homeOf(1, "k"))
+		return r.Primary == 3-primary
+	})
+}
+
 // A primary that cannot be reached, but lives, is reached through another node.
 func TestReachedThroughAnother(t *testing.T) {
 	w := newWorld(t, 1, 2)

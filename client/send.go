@@ -49,7 +49,7 @@ type request struct {
 	// sent is set once a write may have been applied: an attempt was sent, and no node answered
 	// that it was not applied. From then on only an answer shows the outcome (see finalError).
 	sent      bool
-	misses    int   // attempts in a row that got no answer
+	misses    int   // attempts in a row that reached no primary which serves
 	redirects int   // newer descriptors followed without a pause
 	spared    bool  // the last attempt was not sent, because its node refuses requests as overloaded
 	last      error // of the last attempt
@@ -150,6 +150,9 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 		out.Stay = func() bool { _, n, ok := c.meta.primaryOf(r.id); return ok && n.ID == asked }
 	}
 	answer, err := conn.Do(ctx, out)
+	if receipt := answer.GetReceipt(); receipt != nil {
+		c.meta.noteEpoch(r.id, rhumb.Epoch(receipt.Epoch))
+	}
 	switch failure, failed := errors.AsType[*stream.Error](err); {
 	case failed:
 		return nil, c.afterFailure(ctx, r, failure)
@@ -185,9 +188,14 @@ func (c *Client) afterRefusal(r *request, asked rhumb.NodeID, resp *rhumbpb.Resp
 	// metadata.
 	err, hint := api.DecodeError(resp.Error)
 	r.last = err
-	r.misses = 0
 	r.spared = false
 	news := c.meta.learnRange(hint.Newer)
+	if err.Kind == rhumb.Unavailable {
+		// The node may be cut off from all others, and the client's metadata may come from it. Another node knows the new primary.
+		r.misses++
+	} else {
+		r.misses = 0
+	}
 	switch err.Kind {
 	case rhumb.NotPrimary:
 		if hint.Newer != nil && !hint.Newer.Holds(r.id) && r.write {
@@ -306,7 +314,7 @@ func (c *Client) pauseUntilChange(ctx context.Context, r *request, d time.Durati
 // and how often the request may be forwarded.
 //
 // It picks the primary. If the primary is unknown, and for every second attempt after two that did
-// not reach it, it picks another node, a different one each time, which may forward the request:
+// not reach one that serves, it picks another node, a different one each time, which may forward the request:
 // the client may be cut off from the primary while other nodes are not.
 func (c *Client) pickNode(r *request) (conn *stream.Conn, asked rhumb.NodeID, hops uint32, err error) {
 	if r.at != "" {

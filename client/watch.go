@@ -62,6 +62,8 @@ func (c *Client) watchAt(addr string, ready func()) (began bool, err error) {
 	defer cancel()
 	late := time.AfterFunc(c.cfg.ConnectTimeout, cancel) // for a node that accepts the call and sends nothing
 	defer late.Stop()
+	c.meta.watched(cancel)
+	defer c.meta.watched(nil)
 	stream, err := conn.Cluster().WatchMetadata(ctx, &rhumbpb.WatchMetadataRequest{})
 	if err != nil {
 		e, _, _ := api.FromStatus(op, err)

@@ -64,6 +64,7 @@ type worldNode struct {
 	mute   bool
 	poses  func() (rhumb.NodeID, rhumb.ClusterID) // who it says it is, when not itself
 	status *rhumbpb.StatusResponse                // if not nil, the status it reports
+	frozen *api.Metadata                          // if not nil, the metadata of a node that is cut off
 
 	admin []proto.Message // requests of operators that the node got
 }
@@ -202,6 +203,20 @@ func moveIn(m *api.Metadata, id rhumb.RangeID, to rhumb.NodeID) {
 }
 
 // fence marks a node as fenced and makes another node the primary of its ranges.
+// isolate cuts a node off from all others, but not from clients. An heir takes over its ranges.
+func (w *world) isolate(id, heir rhumb.NodeID) {
+	n := w.node(id)
+	w.mu.Lock()
+	old := w.meta
+	w.mu.Unlock()
+	n.mu.Lock()
+	n.frozen = &old
+	n.mu.Unlock()
+	n.set(func(*rhumbpb.Request) fault { return fault{refuse: rhumb.Unavailable} })
+	// A watch that has begun delivers the same once more, and nothing afterwards.
+	w.fence(id, heir)
+}
+
 func (w *world) fence(id, heir rhumb.NodeID) {
 	w.change(func(m *api.Metadata) {
 		m.Nodes = slices.Clone(m.Nodes)
@@ -316,15 +331,22 @@ func (n *worldNode) Stream(s grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumb
 	}
 }
 
+// faultOf returns what the node does to a request.
+func (n *worldNode) faultOf(q *rhumbpb.Request) fault {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fault == nil {
+		return fault{}
+	}
+	return n.fault(q)
+}
+
 // serve answers a request; a nil response is none at all.
 func (n *worldNode) serve(q *rhumbpb.Request) (resp *rhumbpb.Response, cut bool) {
 	n.mu.Lock()
 	n.asked++
-	var f fault
-	if n.fault != nil {
-		f = n.fault(q)
-	}
 	n.mu.Unlock()
+	f := n.faultOf(q)
 	switch {
 	case f.drop:
 		return nil, f.cut
@@ -398,6 +420,10 @@ func (w *world) answer(self rhumb.NodeID, q *rhumbpb.Request) *rhumbpb.Response 
 			return failed(rhumb.E("world", rhumb.NotPrimary, "another node"), r)
 		}
 		hops = 2
+		// A forwarded request meets the same primary.
+		if f := w.nodes[r.Primary-1].faultOf(q); f.refuse != rhumb.Other {
+			return failed(&rhumb.Error{Op: "world", Kind: f.refuse, Range: f.of, RetryAfter: f.after, Msg: "asked for by the test"}, f.newer)
+		}
 	}
 	resp := w.carryOut(r, q)
 	resp.Receipt = api.EncodeReceipt(&rhumb.Receipt{
@@ -549,6 +575,11 @@ func (n *worldNode) WatchMetadata(_ *rhumbpb.WatchMetadataRequest, s grpc.Server
 		m := n.w.meta
 		news := n.w.news
 		n.w.mu.Unlock()
+		n.mu.Lock()
+		if n.frozen != nil {
+			m, news = *n.frozen, nil
+		}
+		n.mu.Unlock()
 		m.Full = true
 		for _, part := range api.EncodeMetadata(&m) {
 			if err := s.Send(part); err != nil {

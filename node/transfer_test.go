@@ -186,3 +186,51 @@ func del(t *testing.T, kv rhumbpb.KVClient, table uint32, name string) {
 		t.Fatal(err)
 	}
 }
+
+// TestImageFollowsCopy guards the image of a node whose ranges are replaced by copies: its log does not lead to the new
+// positions, so the image has to read the ranges as a whole. It must show what was written, moved and deleted meanwhile, and then
+// follow the log.
+func TestImageFollowsCopy(t *testing.T) {
+	logKeepForTests = 256 << 10
+	t.Cleanup(func() { logKeepForTests = 0 })
+	nodes := startRegion(t)
+	id := publishedTable(t, nodes[0], "cars", 3).Id
+	// A table with the same settings is in the same ranges, so that its writes trim the logs of the cars.
+	filler, err := clusterClient(t, nodes[0]).CreateTable(t.Context(), &rhumbpb.CreateTableRequest{
+		Name: "filler", Settings: &rhumbpb.ClassSettings{Replicas: 3, HashSlots: 8},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitInSync(t, nodes[0], 3)
+	kv := kvClient(t, nodes[0])
+	drive := func(name string, at rhumb.Point, speed int64) {
+		write(t, kv, &rhumbpb.Mutation{Kind: rhumbpb.MutationKind_MUTATION_KIND_PUT, Table: id, Name: []byte(name), Value: car(t, at.Lat, at.Lon, speed)})
+	}
+	here, there := rhumb.Point{Lat: 1.3, Lon: 103.8}, rhumb.Point{Lat: 1.4, Lon: 103.9}
+	for i := range 8 {
+		drive(fmt.Sprintf("car%d", i), here, int64(i))
+	}
+	away := nodes[2]
+	awaitImage(t, away, "before the node is away", shows("cars", here, map[string]int64{"car0": 0, "car1": 1, "car2": 2, "car3": 3, "car4": 4, "car5": 5, "car6": 6, "car7": 7}))
+	away.Close()
+	// Changed, moved away, deleted, and new; the fill pushes all of it out of the logs.
+	drive("car0", here, 100)
+	for i := 1; i < 6; i++ {
+		drive(fmt.Sprintf("car%d", i), there, int64(i))
+	}
+	write(t, kv, &rhumbpb.Mutation{Kind: rhumbpb.MutationKind_MUTATION_KIND_DELETE, Table: id, Name: []byte("car6")})
+	drive("car8", here, 8)
+	for range 2 {
+		fill(t, nodes[0], filler.Table, "during")
+	}
+	again := startAgain(t, away, nodes[0])
+	awaitInSync(t, nodes[0], 3)
+	if copied(t, again) == 0 {
+		t.Fatal("nothing was copied: the logs were not trimmed")
+	}
+	awaitImage(t, again, "after the copy", shows("cars", here, map[string]int64{"car0": 100, "car7": 7, "car8": 8}))
+	drive("car7", there, 7)
+	drive("car1", here, 1)
+	awaitImage(t, again, "after further writes", shows("cars", here, map[string]int64{"car0": 100, "car1": 1, "car8": 8}))
+}

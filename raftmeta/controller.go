@@ -105,6 +105,7 @@ func (c *controller) run(ctx context.Context) {
 func (c *controller) runRound(ctx context.Context, l *leadership) {
 	if c.term != l.term || c.planner == nil {
 		c.term, c.planner, c.planned = l.term, place.NewPlanner(c.config.Place), 0
+		c.planner.Recall(c.rt.Now()-c.start, c.wallClock(), c.State())
 	}
 	now := c.rt.Now() - c.start
 	// Observe comes first, so that the decisions below know how long each node has been in its
@@ -191,7 +192,9 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.sizes(now)) },
 		func() []catalog.Command { return place.RemoveClasses(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
+		func() []catalog.Command { return c.planner.Relapses(c.wallClock(), c.State()) },
 		func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) },
+		func() []catalog.Command { return c.planner.StandIns(now, c.State(), c.canServe) },
 		func() []catalog.Command { return c.planner.Balance(c.State()) },
 		func() []catalog.Command { return c.measuredPlans(now) },
 	} {

@@ -108,8 +108,34 @@ const (
 	ResumeWrongSet
 	// AcceptOtherLife takes a handover that was meant for an earlier life.
 	AcceptOtherLife
+	// RemoveUnrecorded lets a primary commit without a member that is leaving before the metadata has removed it.
+	RemoveUnrecorded
+	// ShrinkBelowMinimum stores a lower minimum of in-sync members than the table was promised.
+	ShrinkBelowMinimum
+	// BelieveRemoved counts an acknowledgement of a copy that was removed for the one that took its place.
+	BelieveRemoved
+	// SecondariesTogether puts both secondaries of a range into one region, by a node that claims to be in another.
+	SecondariesTogether
+	// AckAfterHandover answers the writes that wait when a primary has handed over its range.
+	AckAfterHandover
+	// ServeBeforeLast serves reads at the target of a handover before it has committed the last entry.
+	ServeBeforeLast
+	// AckUnread acknowledges entries that an older build cannot read.
+	AckUnread
 	// HandOverToFew leaves a member out of the in-sync set that a handover names.
 	HandOverToFew
+	// SplitForgetsResults divides a range without the results of requests for the new one.
+	SplitForgetsResults
+	// BirthAtAnyEpoch begins every epoch of a range that is not on record as born without asking anybody, as if it were the first.
+	BirthAtAnyEpoch
+	// DivideTwice divides a copy twice by one entry.
+	DivideTwice
+	// MissTheSplit lets secondaries keep their whole copies after an entry that divides the range.
+	MissTheSplit
+	// SplitLostOnRestart loses the copies of ranges that were split off when a node restarts.
+	SplitLostOnRestart
+	// BirthBeforeCommit records a split as complete before the entry is committed.
+	BirthBeforeCommit
 	bugs
 )
 
@@ -121,7 +147,10 @@ var bugNames = [bugs]string{
 	"adopt-shorter", "below-report", "skip-asking", "forget-promises", "ack-of-old-life", "grant-of-old-life", "nonce-ignored",
 	"no-refusal", "forget-quarantine", "no-progress-timeout", "no-clock-refusal", "vote-at-once", "names-without-epoch",
 	"full-disk-acks", "drop-before-removed", "commit-copied-tail",
-	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life", "hand-over-to-few",
+	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life",
+	"remove-unrecorded", "shrink-below-minimum", "believe-removed", "secondaries-together", "ack-after-handover",
+	"serve-before-last", "ack-unread", "hand-over-to-few",
+	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -33,7 +33,9 @@ var shows = map[Bug]*regexp.Regexp{
 var caught = map[Bug]uint64{
 	CloseAlone: 28, GrantOfOldLife: 55, AckOfOldLife: 15, ForgetQuarantine: 44, CommitCopiedTail: 46, IgnoreExclusions: 166,
 	BlindMetadata: 75, LeaseByWall: 24, ActivateAtOnce: 22, ForgetCeiling: 222,
-	InstallElectable: 1, InstallForgetsPromise: 8, SkipChecksum: 3, ResumeWrongSet: 3,
+	InstallElectable: 1, InstallForgetsPromise: 8, SkipChecksum: 3, ResumeWrongSet: 3, AckUnread: 5,
+	RemoveUnrecorded: 1, ShrinkBelowMinimum: 1, AckAfterHandover: 1, ServeBeforeLast: 14, BelieveRemoved: 1, SecondariesTogether: 5,
+	SplitForgetsResults: 8, SplitLostOnRestart: 4, BirthAtAnyEpoch: 3,
 }
 
 // bugSearch returns the seeds with which a bug is searched, in this order.

@@ -42,9 +42,11 @@ type client struct {
 
 // call is an operation in progress, with all its attempts.
 type call struct {
-	c       *client
-	op      *check.Op
+	c  *client
+	op *check.Op
+	// rng is the index of the root, home that of the first key, which all others of the operation share a range with.
 	rng     int
+	home    rhumb.RangeID
 	batch   *rhumb.Batch
 	attempt int
 	// until is when the client stops retrying.
@@ -58,7 +60,7 @@ type call struct {
 // newClient returns a client and schedules its first operation.
 func newClient(w *world, i int) *client {
 	c := &client{
-		w: w, index: i, at: place(w.p.nodes + i), id: w.drawUUID(), route: make([]int, len(w.ranges)),
+		w: w, index: i, at: place(w.p.nodes + i), id: w.drawUUID(), route: make([]int, len(w.roots)),
 		versions: map[string]rhumb.Version{},
 	}
 	// The first route is a guess, so that every run also tests routing by refusals.
@@ -86,33 +88,42 @@ func (c *client) name() string { return fmt.Sprintf("c%d", c.index) }
 // makeOp draws an operation, 40 % of them reads.
 func (c *client) makeOp() *call {
 	w := c.w
-	rng := w.rnd.IntN(len(w.ranges))
+	rng := w.rnd.IntN(len(w.roots))
 	op := &check.Op{ID: len(w.history), Client: c.index, Range: w.ranges[rng], Table: theTable}
 	call := &call{c: c, op: op, rng: rng, until: w.now + time.Duration(1+w.rnd.IntN(6))*time.Second}
 	if w.rnd.IntN(100) < 40 {
 		c.makeRead(op)
+		call.home, op.Part = w.homeOf(rng, op.Names[0]), w.cellOf(rng, op.Names[0])
 		return call
 	}
 	c.makeWrite(op)
+	// The home decides which range has the operation, now and after a split.
+	call.home, op.Part = op.Range, 0
+	if name := op.Mutations[0].Name; len(name) > 0 {
+		call.home, op.Part = w.homeOf(rng, name), w.cellOf(rng, name)
+	}
 	c.seq++
 	op.Request = rhumb.RequestID{Client: c.id, Seq: c.seq}
-	call.batch = &rhumb.Batch{Range: op.Range, ID: op.Request, Mutations: op.Mutations}
+	call.batch = &rhumb.Batch{Range: call.home, ID: op.Request, Mutations: op.Mutations}
 	// The generator must produce valid batches: a rejected one would test nothing.
 	w.judge(call.batch.Validate())
 	return call
 }
 
-// recordName returns name i. The same name denotes a different record in each range.
-func (c *client) recordName(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
+// recordName returns name i of the clients. The same name denotes a different record in each range.
+func recordName(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
 
 // makeRead draws the keys of a read.
 func (c *client) makeRead(op *check.Op) {
 	first := c.w.rnd.IntN(c.w.p.keys)
-	op.Names = [][]byte{c.recordName(first)}
+	op.Names = [][]byte{recordName(first)}
 	switch {
 	// Two keys in one read test that a read sees one state of the range.
 	case c.w.rnd.IntN(3) == 0 && c.w.p.keys > 1:
-		op.Names = append(op.Names, c.recordName((first+1)%c.w.p.keys))
+		rt := c.w.rootOf(op.Range)
+		if name := recordName((first + 1) % c.w.p.keys); c.w.cellOf(rt, name) == c.w.cellOf(rt, op.Names[0]) {
+			op.Names = append(op.Names, name)
+		}
 	case len(c.inserted) > 0 && c.w.rnd.IntN(10) == 0:
 		op.Names = [][]byte{oneOf(c.w.rnd, c.inserted...)}
 	}
@@ -128,7 +139,11 @@ func (c *client) makeWrite(op *check.Op) {
 		count = min(1+r.IntN(3), c.w.p.keys)
 	}
 	for i := range count {
-		name := c.recordName((first + i) % c.w.p.keys)
+		name := recordName((first + i) % c.w.p.keys)
+		// A batch is of one range, also after a split.
+		if rt := c.w.rootOf(op.Range); c.w.cellOf(rt, name) != c.w.cellOf(rt, recordName(first)) {
+			continue
+		}
 		op.Mutations = append(op.Mutations, c.makeMutation(op, name))
 	}
 	// An insert replaces the batch: recordNames expects exactly one generated name.
@@ -224,7 +239,8 @@ func (call *call) sendAttempt() {
 					// The monitor checks at the moment the node answers, not when the client hears
 					// of it: from here on the write counts as acknowledged (invariant I3).
 					if a.Err == nil && a.Outcome.Applied {
-						w.judge(w.monitor.Acked(call.op.Range, a.Outcome.Seq, w.diskOf(call.op.Range)))
+						by := w.answeredBy(call.rng, call.op.Request, a.Outcome.Seq)
+						w.judge(w.monitor.Acked(by, a.Outcome.Seq, w.diskOf(by)))
 					}
 					reply(func() { call.handleAnswer(a) })
 				})
@@ -236,7 +252,7 @@ func (call *call) sendAttempt() {
 		}
 	} else {
 		// Everything acknowledged before the read is sent must be visible to it (invariant I6).
-		_, acked := w.monitor.Acknowledged(call.op.Range)
+		acked := w.acknowledged(call.rng)
 		w.net.send(c.at, n.at, func() {
 			n.run(n.life, func() { n.spawn(func() { call.readAt(n, acked, reply) }) })
 		})
@@ -250,10 +266,11 @@ func (call *call) sendAttempt() {
 }
 
 // readAt executes the read. It runs as a process of the node.
-func (call *call) readAt(n *node, acked rhumb.Timestamp, reply func(func())) {
-	items, at, err := n.readRecords(call.rng, call.op.Names)
+func (call *call) readAt(n *node, acked map[rhumb.RangeID]rhumb.Timestamp, reply func(func())) {
+	items, at, by, err := n.readRecords(call.home, call.op.Names)
 	if err == nil {
-		n.w.judge(n.w.monitor.Read(call.op.Range, n.id, at, acked))
+		// A range that was born since has nothing that was acknowledged before.
+		n.w.judge(n.w.monitor.Read(by, n.id, at, acked[by]))
 	}
 	reply(func() {
 		if err != nil {
@@ -371,7 +388,7 @@ func (call *call) pickNode() {
 	if n.group == nil || w.rnd.IntN(5) == 0 {
 		return
 	}
-	if r, ok := n.group.State().Range(w.ranges[call.rng]); ok {
+	if r, ok := n.group.State().RangeOf(call.home); ok {
 		c.route[call.rng] = int(r.Primary) - 1
 	}
 }

@@ -11,6 +11,9 @@ import (
 // closed up to the last entry, or "".
 func (w *world) findUnclosed() string {
 	for i, id := range w.ranges {
+		if !w.isServed(id) {
+			continue
+		}
 		r, _ := w.state.Range(id)
 		// Without min_in_sync intact members nothing can be committed, so nothing is closed.
 		if w.awaitsPerson(r) || w.awaitsTransfer(r) {

@@ -71,13 +71,14 @@ const (
 	faultRegion                     // all nodes of a region are down for a while
 	faultClock                      // a wall clock is wrong for a while and steps
 	faultHandover                   // a handover is prepared, and something may happen to it
+	faultDivide                     // a range is split, and something may happen to it
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{
 	"crash", "crash-all", "crash-loop", "pause", "isolate", "split", "bridge", "one-way", "link", "slow-link", "loss",
 	"stall", "slow-disk", "jump", "meta", "drain", "move", "data", "usurp",
-	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover",
+	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover", "divide",
 }
 
 // String returns the name of the fault.
@@ -114,9 +115,15 @@ type profile struct {
 	strict bool
 	wrong  int
 	// trusting is strict without the rejection (NoClockRefusal).
-	trusting   bool
-	faults     []FaultKind
+	trusting bool
+	faults   []FaultKind
+	// splitBytes is the size above which nodes split their ranges, 0 for never.
+	splitBytes int64
 	faultEvery time.Duration
+	// older makes one node begin with an older build.
+	older bool
+	// survive places the table such that it survives the loss of a region.
+	survive bool
 	// spoiltChunks is the share of the chunks of copies that are damaged on the way.
 	spoiltChunks float64
 }
@@ -169,7 +176,8 @@ func drawProfile(r *rand.Rand) profile {
 	// The wrong node is drawn in every seed, so that strictness does not shift later draws.
 	p.strict, p.wrong = r.IntN(2) == 0, r.IntN(p.nodes)
 	p.replica = drawBounds(r)
-	for k := range faultKinds {
+	// drawSplits decides about splits.
+	for k := range faultDivide {
 		if r.IntN(3) == 0 {
 			p.faults = append(p.faults, k)
 		}
@@ -178,8 +186,12 @@ func drawProfile(r *rand.Rand) profile {
 	if len(p.faults) == 0 && r.IntN(4) > 0 {
 		p.faults = append(p.faults, faultCrash, faultIsolate)
 	}
-	// Draws that came later stand at the end, so that they move no seed.
+	// Later draws are at the end, so that they move no seed.
 	p.spoiltChunks = oneOf(r, 0, 0, 0.05, 0.3)
+	if r.IntN(8) == 0 {
+		p.surviveRegion()
+	}
+	p.older = r.IntN(6) == 0
 	return p
 }
 

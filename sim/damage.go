@@ -98,7 +98,7 @@ const (
 // electDamaged cuts the replication traffic of the primaries that would refill the log of a damaged
 // node, and elects the node as soon as it serves again.
 func (w *world) electDamaged(n *node, down time.Duration) {
-	for _, id := range w.ranges {
+	for _, id := range w.served() {
 		r, _ := w.state.Range(id)
 		if !r.IsInSync(n.id) || r.Primary == n.id {
 			continue
@@ -112,9 +112,9 @@ func (w *world) electDamaged(n *node, down time.Duration) {
 // electOnce elects a node for a range as soon as the node serves, unless the range has had another
 // election since. It retries every enthroneEvery, at most tries times.
 func (w *world) electOnce(n *node, before *rhumb.Range, tries int) {
-	r, _ := w.state.Range(before.ID)
+	r, ok := w.state.Range(before.ID)
 	// Another election, or a smaller set, has made this one pointless.
-	if tries == 0 || w.healed || r.Epoch != before.Epoch || !r.IsInSync(n.id) {
+	if !ok || tries == 0 || w.healed || r.Epoch != before.Epoch || !r.IsInSync(n.id) {
 		return
 	}
 	if n.host == nil || n.down {
@@ -141,7 +141,7 @@ func (w *world) mayDamage(h *diskDamage) bool {
 	if h.kind == faultRollBack && (n.disk.older == nil || n.disk.olderNonce == n.begun.Nonce) {
 		return false
 	}
-	for _, id := range w.ranges {
+	for _, id := range w.served() {
 		r, _ := w.state.Range(id)
 		intact := 0
 		for _, m := range r.InSync {
@@ -184,7 +184,7 @@ func (w *world) groupIsWhole() bool {
 	if w.metadataLeader() == nil || slices.Contains(w.net.cut, true) || slices.Contains(w.net.deaf, true) {
 		return false
 	}
-	return !slices.ContainsFunc(w.nodes, func(n *node) bool { return n.down || n.paused || n.host == nil })
+	return !slices.ContainsFunc(w.nodes, func(n *node) bool { return !n.retired && (n.down || n.paused || n.host == nil) })
 }
 
 // isRepaired reports whether a damaged disk again holds everything that its node is counted for.
@@ -194,7 +194,7 @@ func (h *diskDamage) isRepaired() bool {
 	if !h.done || !h.proven || h.n.down || h.n.host == nil {
 		return false
 	}
-	for _, id := range w.ranges {
+	for _, id := range w.served() {
 		r, _ := w.state.Range(id)
 		// A copy outside of the in-sync set counts for nothing, so it need not be intact.
 		if r.IsInSync(h.n.id) && !w.monitor.Whole(id, h.n.id, w.diskOf(id)) {
@@ -211,8 +211,8 @@ func (w *world) mustHoldFaults() bool {
 	for i, id := range w.ranges {
 		// A quarantined member must leave the in-sync set first: an election among fewer than
 		// min_in_sync intact members waits for an operator.
-		r, _ := w.state.Range(id)
-		if slices.ContainsFunc(r.InSync, func(m rhumb.NodeID) bool { return w.nodes[m-1].spoiled[i] > 0 }) {
+		r, ok := w.state.Range(id)
+		if ok && slices.ContainsFunc(r.InSync, func(m rhumb.NodeID) bool { return w.nodes[m-1].spoiled[i] > 0 }) {
 			return true
 		}
 	}
@@ -290,7 +290,7 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 			continue
 		}
 		// Equal hashes mean equal logs up to there, because the hash covers all earlier entries.
-		if is, ok := d.copies[i].Durable(old.durable); ok && is.Hash == was.Hash {
+		if is, ok := w.durableOf(d.n, i).Durable(old.durable); ok && is.Hash == was.Hash {
 			continue
 		}
 		lost = fmt.Sprintf("range %s has lost %v", id, was)

@@ -12,6 +12,9 @@ import (
 // replica is quarantined, keeps its data for a while, and is then discarded.
 func (w *world) damageReplica(n *node, length time.Duration) string {
 	i := w.chance.IntN(len(w.ranges))
+	if !w.isServed(w.ranges[i]) {
+		return ""
+	}
 	r, _ := w.state.Range(w.ranges[i])
 	// The same bounds as for a damaged disk apply, and the quarantine must be able to reach the
 	// metadata, so that the range replaces the member.
@@ -62,7 +65,10 @@ func (w *world) mendCopies() {
 	again := false
 	for _, n := range w.nodes {
 		for i, id := range w.ranges {
-			r, _ := w.state.Range(id)
+			r, ok := w.state.Range(id)
+			if !ok {
+				continue
+			}
 			again = again || n.spoiled[i] > 0 || r.IsQuarantined(n.id)
 			// A copy still in the in-sync set counts for elections; discarding it would lose what
 			// it alone may hold.
@@ -104,6 +110,9 @@ func (n *node) discardCopy(i int, id rhumb.RangeID) {
 // drop survives a crash is open until the replica is gone.
 func (n *node) noteRemoval(i int, id rhumb.RangeID, r *replica.Replica) {
 	if d, ok := n.host.Range(id); ok && !d.IsReplica(n.id) {
+		if n.discarding[i] == nil {
+			n.w.noteRemoved(i, n)
+		}
 		n.discarding[i] = r
 	}
 }

@@ -26,9 +26,15 @@
 // answered, and a crash cuts the log anywhere after the last answer (storagetest.Disk). A disk can
 // also run out of room for new work.
 //
+// In every third seed ranges are split, on command and, in some, because they are large (split.go). A key belongs to its root for
+// ever, which is one of the ranges that the table was created with, and the log of a range that was split off continues that of
+// the old one: the judges compare both as one. A split must be completed or cancelled in the end.
+//
 // Monotonic clocks run at rates that differ within the bound that leases assume. Wall clocks are
 // skewed and jump. Nodes crash, restart, crash again while starting, and pause; all nodes of a
-// region go down together. The metadata group elects leaders, loses its majority and catches up.
+// region go down together. Copies are moved, and nodes are decommissioned, and replaced for good
+// (removal.go). In a sixth of the seeds, one node runs an older build at first, which does not know
+// some entries (older.go). The metadata group elects leaders, loses its majority and catches up.
 //
 // A crash may also damage the disk (damage.go): the disk returns to the state of an earlier life, a
 // bit of the synced part of its log flips, the log ends before its synced end (detectably or not),
@@ -75,7 +81,9 @@
 //
 // After the last fault every range must serve and every live replica must rejoin within
 // LivenessMax, also those that have to copy a range because their part of the log is trimmed away.
-// Then one more data path is cut, and its range must keep serving (rule-progress).
+// Then one more data path is cut, and its range must keep serving (rule-progress). In an eighth of
+// the seeds the table survives the loss of a region, and a whole region is lost then: every range
+// must keep serving, and be whole again after the return (region.go).
 //
 // At the end the histories of the clients must be linearizable, every acknowledged write must
 // appear in the committed log exactly once, and the engines must hold exactly the state that the

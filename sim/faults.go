@@ -62,8 +62,9 @@ func (w *world) healAll() {
 		// Resumed nodes first handle what arrived during their pause, as a process does after
 		// SIGCONT.
 		n.resume()
+		w.upgrade(n)
 		// A crashed node restarts at once, whatever its planned downtime.
-		if n.down {
+		if n.down && !n.retired {
 			n.start()
 		}
 	}
@@ -91,7 +92,7 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 	n := oneOf(w.chance, w.nodes...)
 	// Primaries are the more interesting victims.
 	if w.chance.IntN(3) == 0 {
-		r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
+		r := w.pickRange()
 		n = w.nodes[r.Primary-1]
 	}
 	switch kind {
@@ -126,10 +127,18 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 		return "the metadata group does not meet"
 	case faultHandover:
 		return w.prepareHandover()
+	case faultDivide:
+		return w.divideRange()
 	case faultDrain:
 		return w.drainNode(n, length)
 	case faultMove:
-		if w.chance.IntN(2) == 0 {
+		switch w.chance.IntN(4) {
+		case 0:
+			return w.startOperation(n, length)
+		case 1:
+			if what := w.replaceNode(n); what != "" {
+				return what
+			}
 			return w.startOperation(n, length)
 		}
 		return w.moveReplicas()
@@ -169,7 +178,7 @@ func (w *world) takeDown(n *node, length time.Duration) string {
 	// healAll may have restarted the node already, and the node may have crashed again.
 	life := n.life
 	w.after(length, func() {
-		if n.down && n.life == life {
+		if n.down && n.life == life && !n.retired {
 			n.start()
 		}
 	})
@@ -276,7 +285,7 @@ func (w *world) drainNode(n *node, length time.Duration) string {
 // prepareHandover makes a primary hand over its range. At about the time of the handover, the handover may be cancelled,
 // one of both nodes may restart or lose its replication messages, or the target may be slow.
 func (w *world) prepareHandover() string {
-	r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
+	r := w.pickRange()
 	target, old := w.nodes[oneOf(w.chance, r.InSync...)-1], w.nodes[r.Primary-1]
 	if target == old || !w.proposeOnce(catalog.PrepareHandover{Range: r.ID, Version: r.Version, Target: target.id}) {
 		return ""
@@ -321,7 +330,7 @@ func (w *world) cancelHandover(id rhumb.RangeID) {
 // electRival elects an in-sync member, which may be restarting, while the primary is cut off and
 // may still rely on grants of the earlier life of that member (docs/replication.md#rule-s).
 func (w *world) electRival(length time.Duration) string {
-	r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
+	r := w.pickRange()
 	heir, old := w.nodes[oneOf(w.chance, r.InSync...)-1], w.nodes[r.Primary-1]
 	if heir == old || heir.down || old.down || w.metadataLeader() == nil {
 		return ""

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/keys"
 	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -50,7 +49,7 @@ func (n *node) makeRegistration() catalog.RegisterNode {
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
 		Nonce: n.begun.Nonce, Previous: n.begun.Previous, Short: n.disk.engine.Short() || n.mustReportEmpty(),
 		Binary: rhumb.ThisBuild("sim").String(),
-		Region: "r1", Zone: fmt.Sprintf("z%d", n.w.net.site[n.at]), HasLocation: true,
+		Region: n.regionOf(), Zone: fmt.Sprintf("z%d", n.w.net.site[n.at]), HasLocation: true,
 		Location: rhumb.Point{Lat: float64(n.w.net.site[n.at]), Lon: float64(n.index)},
 	}
 }
@@ -121,6 +120,10 @@ func (m *member) registerLife() (d *rhumb.Node, ok bool) {
 			// A nonce of an earlier life is refused; draw another.
 			m.n.beginLife(m.n.disk.engine.RenewLife)
 		case rhumb.WrongCluster, rhumb.InvalidArgument, rhumb.NotFound:
+			if err != nil && m.n.w.isForgotten(m.self.Node) {
+				m.n.retire()
+				return nil, false
+			}
 			if err != nil {
 				m.n.w.judge(fmt.Errorf("%s is refused: %w", m.n.id, err))
 				return nil, false
@@ -162,7 +165,12 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		m.n.host.SetPeers(m.leasePeers(st))
 		self, ok := st.Node(m.self.Node)
 		// The node was fenced, or the metadata has counted a newer life.
-		if ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) && !m.reborn {
+		switch {
+		case ok && self.Forgotten:
+			// Cut off from the others, it would not learn of it, and would continue.
+			m.n.retire()
+			return
+		case ok && (self.State == rhumb.NodeFenced || self.Boot != m.self.Boot) && !m.reborn:
 			m.reborn = true
 			m.n.spawn(m.restartInPlace)
 		}
@@ -176,11 +184,26 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 			ranges = append(ranges, r)
 		}
 	}
-	if m.n.w.cfg.Bug == DropBeforeRemoved {
+	switch m.n.w.cfg.Bug {
+	case DropBeforeRemoved:
 		ranges = withoutLeaving(ranges, m.self.Node)
+	case RemoveUnrecorded:
+		ranges = unrecorded(ranges, m.self.Node)
+	}
+	if m.n.w.cfg.Bug == BirthAtAnyEpoch {
+		for i, r := range ranges {
+			if r.Birth != 0 {
+				ranges[i] = r.Clone()
+				ranges[i].Birth = r.Epoch
+			}
+		}
 	}
 	if len(ranges) > 0 {
 		m.n.host.Update(ranges)
+	}
+	// The record of a cancelled split is gone.
+	if m.n.w.p.splits() {
+		m.n.host.Prune(func(id rhumb.RangeID) bool { _, ok := st.Range(id); return ok })
 	}
 }
 
@@ -206,7 +229,7 @@ func (m *member) leasePeers(st *catalog.State) (out []lease.PeerInfo) {
 // setSuspects stores the peers that the leases suspect, in their present lives, and reports them.
 func (m *member) setSuspects(nodes []rhumb.NodeID) {
 	st := m.group.State()
-	// The list replaces the previous one: a peer that recovered is no longer reported.
+	// The list replaces the previous one. A peer that recovered disappears from it.
 	m.suspects = nil
 	for _, id := range nodes {
 		if d, ok := st.Node(id); ok {
@@ -274,11 +297,11 @@ func (m *member) restartInPlace() {
 }
 
 // homeIn returns the home of a key in a range. Clients of the simulator choose the range and not only the name,
-// so names are spread over the slots of each range and not over those of the class. They also insert into
+// so names are spread over the slots of each root and not over those of the class. They also insert into
 // these ranges, where the names that the server chose are in the first slot.
 func (m *member) homeIn(id rhumb.RangeID, _ rhumb.TableID, name []byte) rhumb.RangeID {
-	if r, ok := m.group.State().Range(id); ok && len(name) != rhumb.SequenceNameSize {
-		id.Slot += keys.HashSlot(name, 0, int(r.LastSlot()-r.ID.Slot)+1)
+	if rt := m.n.w.rootOf(id); rt >= 0 {
+		return m.n.w.homeOf(rt, name)
 	}
 	return id
 }
@@ -309,6 +332,10 @@ func (m *member) Change(p replica.MetaProposal, done func(error)) {
 
 // proposeChange proposes the command that a replica wants, and returns its refusal as an error.
 func (m *member) proposeChange(ctx context.Context, p replica.MetaProposal) error {
+	// Most completions get lost, so that the first epoch is not the last that such a range begins.
+	if p.Kind == replica.Complete && m.n.w.cfg.Bug == BirthAtAnyEpoch && m.n.w.rnd.IntN(8) > 0 {
+		return rhumb.E("sim.propose", rhumb.Unavailable, "the completion is lost")
+	}
 	cmd := host.Command(m.self.Node, p)
 	if alter, ok := cmd.(catalog.AlterISR); ok && m.n.w.cfg.Bug == BlindMetadata {
 		return m.changeBlindly(ctx, alter)

@@ -84,7 +84,23 @@ func (w *world) createTable() catalog.Command {
 		}
 		placement.Replicas = append(placement.Replicas, replicas)
 	}
-	return catalog.CreateTable{Name: "t", Settings: w.p.settings, Placements: []catalog.Placement{placement}}
+	placements := []catalog.Placement{placement}
+	// The planner would create the ranges of each region soon; the run begins with all of them.
+	if w.p.survive {
+		placements = nil
+		for home := range survivors {
+			p := catalog.Placement{Region: rhumb.RegionID(home + 1)}
+			for range w.p.ranges {
+				p.Replicas = append(p.Replicas, w.drawSpread(home))
+			}
+			placements = append(placements, p)
+		}
+	}
+	settings := w.p.settings
+	if w.cfg.Bug == ShrinkBelowMinimum {
+		settings.MinInSync--
+	}
+	return catalog.CreateTable{Name: "t", Settings: settings, Placements: placements}
 }
 
 // learnState takes a state that some node has applied and passes its changes to the judges. Such a
@@ -100,9 +116,13 @@ func (w *world) learnState(st *catalog.State) {
 	if len(w.ranges) == 0 {
 		w.learnRanges(st)
 	}
+	w.learnSplits(st)
 	w.noteShort()
 	for _, id := range w.ranges {
 		r, ok := st.Range(id)
+		if !ok && w.origin[w.rangeIndex(id)].parent >= 0 {
+			continue // the split was cancelled
+		}
 		if !ok {
 			w.failf("range %s is missing from the metadata", id)
 			return
@@ -121,6 +141,7 @@ func (w *world) learnState(st *catalog.State) {
 			w.after(mendEvery, w.mendLater)
 		}
 		w.judge(w.monitor.Config(r))
+		w.judgeRemoved(r)
 		// A new member of the in-sync set must hold everything acknowledged (invariant I3).
 		w.judge(w.monitor.Held(id, w.diskOf(id)))
 	}
@@ -149,7 +170,10 @@ func (w *world) sameEverywhere(st *catalog.State) {
 // learnRanges starts observing the ranges once they exist.
 func (w *world) learnRanges(st *catalog.State) {
 	for r := range st.Ranges() {
+		w.roots = append(w.roots, root{id: r.ID, last: r.LastSlot()})
+		w.origin = append(w.origin, lineage{root: len(w.ranges), parent: -1})
 		w.ranges = append(w.ranges, r.ID)
+		w.drawPoints(len(w.roots) - 1)
 	}
 	if len(w.ranges) == 0 {
 		return
@@ -200,7 +224,7 @@ func (w *world) electAnyone() {
 	if n == nil || w.rnd.IntN(10) > 0 {
 		return
 	}
-	for _, id := range w.ranges {
+	for _, id := range w.served() {
 		r, _ := w.state.Range(id)
 		// Only replicas can be elected, and this one lacks acknowledged entries.
 		for _, outsider := range r.Replicas {
@@ -228,7 +252,7 @@ func (w *world) enthrone(r *rhumb.Range, outsider rhumb.NodeID) {
 // startOperation starts a decommissioning or a move of a copy, which the controller of the metadata leader carries out, and
 // cancels it later if it is not over. A decommissioned node returns, because the faults need nodes.
 func (w *world) startOperation(n *node, length time.Duration) string {
-	r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
+	r := w.pickRange()
 	cmd := catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: n.id, By: "sim", At: time.Unix(0, int64(w.now))}
 	if w.chance.IntN(2) == 0 {
 		cmd.Kind, cmd.Range, cmd.Node, cmd.Target = rhumb.OperationMove, r.ID, oneOf(w.chance, r.Replicas...), n.id
@@ -243,12 +267,15 @@ func (w *world) startOperation(n *node, length time.Duration) string {
 	return fmt.Sprintf("%s of %s %s to %s", cmd.Kind, cmd.Range, cmd.Node, cmd.Target)
 }
 
-// endOperations cancels what is not over, and lets decommissioned nodes take copies again. It repeats until that is so.
+// endOperations cancels unfinished operations, and lets decommissioned nodes take copies again. It repeats until that is so.
 func (w *world) endOperations() {
 	again := false
 	for o := range w.state.Operations() {
 		rec, ok := w.state.Node(o.Node)
 		if o.State.IsOver() && (!ok || !rec.Leaving || o.Kind != rhumb.OperationDecommission) {
+			continue
+		}
+		if again = again || w.isReplacing(o); w.isReplacing(o) {
 			continue
 		}
 		again = true
@@ -261,6 +288,9 @@ func (w *world) endOperations() {
 			continue
 		}
 		again = true
+		if w.isBeingReplaced(d.ID) {
+			continue
+		}
 		// An operation that is done leaves the node marked; an operator takes it back.
 		w.proposeOnce(catalog.SetNodeState{Node: d.ID, Boot: d.Boot, State: rhumb.NodeLive})
 	}
@@ -272,10 +302,13 @@ func (w *world) endOperations() {
 // moveReplicas changes the replicas of a range as a planner does: it adds a learner, or removes a
 // replica that is not in sync.
 func (w *world) moveReplicas() string {
-	r, _ := w.state.Range(oneOf(w.chance, w.ranges...))
+	r := w.pickRange()
 	set := slices.Clone(r.Replicas)
 	n := oneOf(w.chance, w.nodes...).id
 	switch i := slices.Index(set, n); {
+	// The planner would bring it back: it is the only copy of its region.
+	case i >= 0 && w.p.survive && !w.sharesRegion(r, n):
+		return ""
 	// The catalog refuses to remove members of the in-sync set and the preferred primary.
 	case i >= 0 && !r.IsInSync(n) && n != r.Preferred && len(set) > w.p.settings.Replicas:
 		set = slices.Delete(set, i, i+1)

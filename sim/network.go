@@ -197,7 +197,7 @@ func (n *network) breakStreams() {
 	}
 }
 
-// breakStreamsOf makes the peers of a crashed node notice, each at its own time.
+// breakStreamsOf lets the peers notice the crash of a node, each at its own time.
 func (n *network) breakStreamsOf(dead *node) {
 	for _, a := range n.w.nodes {
 		id, life := n.streams[n.pairIndex(a.at, dead.at)], a.life

@@ -27,7 +27,11 @@ type node struct {
 	// down is set from a crash to the next start, paused while the process is stopped. life numbers
 	// the lives of the process: work that an earlier life scheduled is dropped.
 	down, paused bool
-	life         int
+	// retired is set when the node was removed from the cluster.
+	retired bool
+	// older is set while the node runs an older build.
+	older bool
+	life  int
 	// inbox holds what arrived during a pause.
 	inbox     []func()
 	processes []*process
@@ -116,6 +120,9 @@ func (n *node) start() {
 	case h != nil && h.n == n && h.kind == faultEmpty && h.done && !h.wiped:
 		n.emptyDirectory()
 	}
+	if w.cfg.Bug == SplitLostOnRestart && n.disk.engine.Identity().Boot > 1 {
+		n.forgetBirths()
+	}
 	// Before the host reads the disk.
 	if w.cfg.Bug == ForgetQuarantine {
 		n.forgetQuarantine()
@@ -130,7 +137,7 @@ func (n *node) start() {
 // beginLife begins a life with BeginLife or RenewLife of the engine.
 func (n *node) beginLife(begin func(nonce uint64) (storage.Life, error)) {
 	var err error
-	// The nonce comes from the seed, so that a run repeats.
+	// The seed determines the nonce, so that a run repeats.
 	n.begun, err = begin(n.w.rnd.Uint64())
 	n.w.judge(err)
 	// The nonce must be durable before the life is registered (docs/replication.md#durable).
@@ -147,7 +154,7 @@ func (n *node) openClock() error {
 		ceiling = 0
 	}
 	n.hlc, err = hlc.New(hlc.Config{
-		// A restarted clock starts above its ceiling, hence above every timestamp that it ever gave
+		// A restarted clock starts above its ceiling, hence above every timestamp that it ever handed
 		// out.
 		Wall: n.wallNow, Ceiling: ceiling, AheadMax: n.w.p.aheadMax(),
 		Persist: func(c rhumb.Timestamp) error {
@@ -229,7 +236,7 @@ func (n *node) serveRanges(m *member) error {
 		// start need not wait.
 		Self: m.self, Engine: n.disk.engine, Clock: n.hlc, Net: transport{n}, Meta: m, Logger: w.nodeLogger(n), Runtime: n.rt,
 		SyncOutstanding: n.disk.oldestSyncAge, Fresh: id.Fresh && id.Boot == 1 || w.cfg.Bug == ForgetGrants,
-		Known: n.knownRanges(m), Settings: m.rangeSettings, HomeIn: m.homeIn, Fatal: func(err error) { panic(err) }, Suspected: m.setSuspects, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.hostProbe(),
+		Known: n.knownRanges(m), Settings: m.rangeSettings, HomeIn: m.homeIn, Spans: m.spans, Fatal: func(err error) { panic(err) }, Suspected: m.setSuspects, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.hostProbe(),
 	})
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -29,9 +30,15 @@ type observation struct {
 	// names counts the names generated in namesEpoch (NamesWithoutEpoch).
 	names      []uint64
 	namesEpoch []rhumb.Epoch
+	// handed is the last epoch that was handed over to the node (ServeBeforeLast), and waiting are the writes without an
+	// answer (AckAfterHandover).
+	handed  []rhumb.Epoch
+	waiting map[rhumb.RequestID]func(replica.Answer)
 	// undone are entries that the present event removes from logs. Their results must be removed
 	// too.
 	undone []undoneEntry
+	// births are those of the Ready before (DivideTwice).
+	births []replica.Birth
 }
 
 // undoneEntry is an entry that was undone in a range, by range index.
@@ -47,6 +54,7 @@ func newObservation(n *node) observation {
 		primary: make([]rhumb.Epoch, ranges), closed: make([]rhumb.Timestamp, ranges),
 		asked: make([]rhumb.Timestamp, nodes), agreed: make([]rhumb.Timestamp, nodes),
 		names: make([]uint64, ranges), namesEpoch: make([]rhumb.Epoch, ranges),
+		handed: make([]rhumb.Epoch, ranges), waiting: map[rhumb.RequestID]func(replica.Answer){},
 	}
 }
 
@@ -99,6 +107,11 @@ func (n *node) observeReplicas() {
 			// A damaged disk, or data that was damaged on purpose, justifies a quarantine. Anything
 			// else is a broken invariant.
 			if n.wasDamaged || n.spoiled[i] > 0 {
+				continue
+			}
+			// The copy that held the slots was replaced by one that was divided elsewhere.
+			if w.origin[i].parent >= 0 && strings.Contains(r.Status().Quarantine, "before it was divided") {
+				w.monitor.Lost(id, n.id, w.origin[i].born)
 				continue
 			}
 			w.failf("%s quarantined %s: %s", n.id, id, r.Status().Quarantine)
@@ -172,6 +185,11 @@ func (n *node) hostProbe() *host.Probe {
 func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 	w := n.w
 	i := w.rangeIndex(id)
+	if w.cfg.Bug == MissTheSplit {
+		if r, ok := n.host.Replica(id); ok && r.State() != replica.Primary {
+			rd.Born = nil
+		}
+	}
 	n.noteDiscarded(i)
 	c := n.disk.copies[i]
 	if c == nil {
@@ -195,6 +213,7 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		c.commit++
 		w.judge(w.monitor.Committed(id, n.id, c.entries[c.commit-1]))
 	}
+	n.noteBorn(id, rd.Born)
 	// Planted bugs change the work of the host, after the judges have seen what the replica
 	// asked for.
 	switch w.cfg.Bug {
@@ -202,6 +221,12 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		n.answerPrepare(id, &rd)
 	case KeepConflicts:
 		rd.UndoAbove = nil
+	case DivideTwice:
+		rd.Born, n.seen.births = append(n.seen.births, rd.Born...), rd.Born
+	case AckAfterHandover:
+		if slices.ContainsFunc(rd.AfterSync, func(m replica.Message) bool { return m.Kind == replica.Handover }) {
+			n.answerWaiting(c)
+		}
 	case AckBeforeSync:
 		rd.Messages, rd.AfterSync = append(rd.Messages, rd.AfterSync...), nil
 	}
@@ -282,6 +307,12 @@ func (n *node) seeProposal(id rhumb.RangeID, p replica.Proposal) replica.Proposa
 	switch n.w.cfg.Bug {
 	case NoDedup:
 		if p.Seen != nil && p.Batch.Mutations[0].Kind != rhumb.Insert {
+			p.Seen = nil
+			p.Base = make([]replica.Base, len(p.Batch.Mutations))
+			n.rebaseConditions(id, &p, storage.Newest)
+		}
+	case SplitForgetsResults:
+		if p.Seen != nil && p.Seen.Seq <= n.w.origin[n.w.rangeIndex(id)].born && p.Batch.Mutations[0].Kind != rhumb.Insert {
 			p.Seen = nil
 			p.Base = make([]replica.Base, len(p.Batch.Mutations))
 			n.rebaseConditions(id, &p, storage.Newest)
@@ -408,24 +439,33 @@ func (n *node) storedState(i int) (check.State, error) {
 }
 
 // readRecords answers a strong read of several keys. It runs as a process of the node.
-func (n *node) readRecords(rng int, names [][]byte) (items []check.Item, at rhumb.Timestamp, err error) {
+func (n *node) readRecords(id rhumb.RangeID, names [][]byte) (items []check.Item, at rhumb.Timestamp, by rhumb.RangeID, err error) {
 	if n.host == nil {
-		return nil, 0, rhumb.E("sim.read", rhumb.Unavailable, "the node is joining its cluster")
+		return nil, 0, id, rhumb.E("sim.read", rhumb.Unavailable, "the node is joining its cluster")
 	}
-	id := n.w.ranges[rng]
 	ctx, cancel := n.rt.WithTimeout(n.ctx, attemptMax)
 	defer cancel()
+	tooSoon := n.w.cfg.Bug == ReadTooSoon
+	// Bugs of reads are planted in runs without splits.
+	rt := n.w.rootOf(id)
+	whole := n.w.ranges[rt]
+	if r, ok := n.host.Replica(whole); ok && n.w.cfg.Bug == ServeBeforeLast && r.State() == replica.Primary && r.Epoch() == n.seen.handed[rt] {
+		// The request would wait until the node serves the epoch that it was handed.
+		if tooSoon = !n.host.Serves(whole); tooSoon {
+			cancel()
+		}
+	}
 	n.delayClock()
 	found, receipt, err := n.host.Get(ctx, id, theTable, names)
 	n.late = 0
 	// The bug answers where the host refuses.
-	if err != nil && n.w.cfg.Bug == ReadTooSoon {
-		if found, receipt.Timestamp, err = n.readTooSoon(id, names); err != nil {
-			return nil, 0, err
+	if err != nil && tooSoon {
+		if found, receipt.Timestamp, err = n.readTooSoon(whole, names); err != nil {
+			return nil, 0, id, err
 		}
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, id, err
 	}
 	for _, it := range found {
 		if n.w.cfg.Bug == ReadUncommitted {
@@ -433,7 +473,7 @@ func (n *node) readRecords(rng int, names [][]byte) (items []check.Item, at rhum
 		}
 		items = append(items, check.Item{Version: it.Version, Value: it.Value})
 	}
-	return items, receipt.Timestamp, nil
+	return items, receipt.Timestamp, receipt.Range, nil
 }
 
 // lookUp reads one record of a range from the engine.
@@ -444,6 +484,20 @@ func (n *node) lookUp(id rhumb.RangeID, key rhumb.Key, at rhumb.Timestamp) rhumb
 		it.Value, it.Version = found.Value, found.Version
 	}
 	return it
+}
+
+// answerWaiting answers the writes whose entries are in a log but not committed, as if the primary could still commit them
+// (AckAfterHandover). The host answers them again later, and clients ignore the second answer.
+func (n *node) answerWaiting(c *rangeCopy) {
+	for _, e := range c.entries[c.commit:] {
+		for i := range e.Requests {
+			q := &e.Requests[i]
+			if answer := n.seen.waiting[q.ID]; answer != nil {
+				delete(n.seen.waiting, q.ID)
+				answer(replica.Answer{Outcome: rhumb.Outcome{Applied: true, Seq: e.Seq, Version: e.Version(q), Names: q.Names}})
+			}
+		}
+	}
 }
 
 // readTooSoon reads at a primary whose epoch-start entry is not committed (ReadTooSoon).
@@ -465,6 +519,16 @@ func (n *node) propose(b *rhumb.Batch, answer func(replica.Answer)) {
 		answer(replica.Answer{Err: rhumb.E("sim.propose", rhumb.Unavailable, "the node is joining its cluster")})
 		return
 	}
-	n.host.Propose(b, func(o rhumb.Outcome, err error) { answer(replica.Answer{Outcome: o, Err: err}) })
+	if err := n.refuseLater(b); err != nil {
+		answer(replica.Answer{Err: err})
+		return
+	}
+	if n.w.cfg.Bug == AckAfterHandover && !b.ID.IsZero() {
+		n.seen.waiting[b.ID] = answer
+	}
+	n.host.Propose(b, func(o rhumb.Outcome, err error) {
+		delete(n.seen.waiting, b.ID)
+		answer(replica.Answer{Outcome: o, Err: err})
+	})
 	n.host.Drive()
 }

@@ -30,12 +30,26 @@ var mixes = map[Bug][]FaultKind{
 	DropBeforeRemoved: {faultMove, faultCrash},
 	CommitCopiedTail:  {faultUsurp, faultCrash, faultIsolate, faultData},
 	AcceptOtherLife:   {faultHandover},
-	// Bugs of copies need replicas that fall behind, and most of them elections meanwhile.
+	// Bugs of copies need replicas whose logs fall short, and most of them elections meanwhile.
 	InstallElectable:      {faultUsurp, faultCrash, faultIsolate, faultData},
 	InstallForgetsPromise: {faultUsurp, faultIsolate, faultMeta, faultData},
 	SkipChecksum:          {faultCrash, faultIsolate, faultData},
 	ResumeWrongSet:        {faultCrash, faultIsolate, faultData},
+	RemoveUnrecorded:      {faultMove, faultData, faultCrash, faultStall},
+	ShrinkBelowMinimum:    {faultMove, faultCrash, faultIsolate},
+	BelieveRemoved:        {faultMove},
+	SecondariesTogether:   {faultCrash},
+	AckAfterHandover:      {faultHandover, faultData},
+	ServeBeforeLast:       {faultHandover},
+	AckUnread:             {faultCrash},
 	HandOverToFew:         {faultHandover, faultData},
+	// Bugs of splits. Each range is split a few times at most, so most of the other faults come at random.
+	SplitForgetsResults: {faultDivide, faultLoss, faultIsolate},
+	BirthAtAnyEpoch:     {faultDivide, faultUsurp, faultMeta},
+	DivideTwice:         {faultDivide},
+	MissTheSplit:        {faultDivide, faultCrash},
+	SplitLostOnRestart:  {faultDivide, faultCrash},
+	BirthBeforeCommit:   {faultDivide, faultData},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.
@@ -49,6 +63,8 @@ func (p *profile) applyMix(b Bug) {
 	if mix := mixes[b]; mix != nil {
 		p.faults, p.faultEvery = mix, mixEvery
 		p.settings.Replicas, p.settings.MinInSync = 3, 2
+		// The mix decides alone whether the table survives a region.
+		p.survive, p.settings.Survival = false, rhumb.SurviveZone
 		if slices.Contains([]Bug{AdoptShorter, BelowReport, SkipAsking, NoRefusal, ForgetPromises}, b) {
 			// With two replicas a damaged member stays in sync.
 			p.settings.Replicas = 2
@@ -58,7 +74,11 @@ func (p *profile) applyMix(b Bug) {
 		if slices.Contains(copyBugs, b) {
 			p.replica.LogKeepBytes = 2000 // replicas need copies often
 		}
-		p.spoiltChunks = 0
+		if b == SecondariesTogether {
+			p.nodes = 6
+			p.surviveRegion()
+		}
+		p.spoiltChunks, p.older = 0, b == AckUnread
 		if b == SkipChecksum {
 			p.spoiltChunks = 0.3
 		}
@@ -126,6 +146,12 @@ func (n *node) misreadMessage(from *node, m *replica.Message) bool {
 		return false
 	case bug == AcceptOtherLife && m.Kind == replica.Handover:
 		m.TargetLife = n.identity().Boot
+	case bug == BelieveRemoved && m.Kind == replica.Ack:
+		n.believeRemoved(m, r.Status().Last.Seq)
+	case bug == ServeBeforeLast && m.Kind == replica.Handover:
+		// The target learns the commit position by the first message of the new epoch, too late for reads that are served at once.
+		m.Commit = 0
+		n.seen.handed[n.w.rangeIndex(m.Range)] = m.Epoch
 	case bug == HandOverToFew && m.Kind == replica.Handover && len(m.InSync) > 2:
 		// Receiver and sender stay: without them the message would be taken for damaged.
 		m.InSync = []rhumb.NodeID{min(m.From, m.To), max(m.From, m.To)}

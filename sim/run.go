@@ -29,8 +29,14 @@ type Stats struct {
 	Recovery time.Duration
 	// Closed counts how often a replica learned of a later closed timestamp.
 	Closed int
+	// Splits counts the ranges that were born by a split.
+	Splits int
 	// Copied counts the copies that took the place of a replica whose log was trimmed.
 	Copied int
+	// Removed counts the nodes that were removed for good, Regions the regions that were lost after the other faults.
+	Removed, Regions int
+	// Unread counts the messages with entries that an older build could not read.
+	Unread int
 	// Spoilt counts the chunks of copies that were damaged on the way.
 	Spoilt int
 	// Lost counts ranges whose in-sync set lacks trimmed log and that no member could copy at the last
@@ -101,6 +107,11 @@ func (w *world) play() {
 		w.every(5*time.Millisecond, w.electInstalling)
 	}
 	w.loading = true
+	// Operators split ranges in all seeds with splits (divideRange), and size does in some.
+	if w.p.splits() && w.p.splitBytes > 0 {
+		w.every(splitEvery, w.splitLarge)
+	}
+	w.beginOlder()
 	end := w.now + w.cfg.Duration
 	// The load continues after the last fault, to test that the recovered cluster works.
 	faultsEnd := w.now + w.cfg.Duration*faultShare/100
@@ -110,6 +121,7 @@ func (w *world) play() {
 	w.awaitLive(faultsEnd)
 	// One more broken path, with everything else intact: only now can a standstill be blamed on it.
 	w.breakLast()
+	w.loseRegion()
 	w.until(max(end, w.now))
 	w.loading = false
 	w.quiesce()
@@ -135,7 +147,7 @@ func (w *world) awaitLive(healed time.Duration) {
 	for w.err == nil && w.now < healed+LivenessMax {
 		w.until(w.now + 250*time.Millisecond)
 		if why = w.whyNotLive(); why == "" {
-			w.stats.Recovery = w.now - healed
+			w.stats.Recovery = max(w.stats.Recovery, w.now-healed)
 			w.tracef("world", "live again after %v", w.stats.Recovery)
 			return
 		}
@@ -160,8 +172,12 @@ func (w *world) breakLast() {
 	if w.err != nil || !slices.ContainsFunc(w.p.faults, func(k FaultKind) bool { return k == faultData || k == faultHalfOpen || k == faultRing }) {
 		return
 	}
-	id := oneOf(w.chance, w.ranges...)
+	id := oneOf(w.chance, w.served()...)
 	r, _ := w.state.Range(id)
+	// A part of a root may have too few keys to be written soon.
+	if rt := w.roots[w.rootOf(id)]; rt.id != id || rt.last != r.LastSlot() {
+		return
+	}
 	// At its least size the range may not drop any member.
 	if len(r.InSync) <= w.p.settings.MinInSync || len(r.Quarantined) > 0 {
 		return
@@ -190,7 +206,13 @@ func (w *world) whyNotLive() string {
 	// Only the last look counts.
 	w.stats.Lost, w.stats.Quarantined = 0, 0
 	for _, id := range w.ranges {
-		r, _ := w.state.Range(id)
+		r, ok := w.state.Range(id)
+		switch {
+		case !ok:
+			continue // the split was cancelled
+		case r.Birth != 0:
+			return fmt.Sprintf("range %s is reserved, and neither born nor cancelled", id)
+		}
 		if w.awaitsPerson(r) {
 			w.stats.Quarantined++
 			continue
@@ -300,11 +322,16 @@ func (w *world) quiesce() {
 // the committed log produces, or "".
 func (w *world) whyNotEqual() string {
 	for i, id := range w.ranges {
+		r, ok := w.state.Range(id)
+		if !ok {
+			continue
+		}
 		log := w.monitor.Log(id)
 		want := check.Replay(log)
+		// The log has everything from before the split, also of the other part.
+		maps.DeleteFunc(want, func(k check.StateKey, _ check.Item) bool { return !r.Holds(w.homeOf(w.origin[i].root, []byte(k.Name))) })
 		// Engines do not return tombstones.
 		maps.DeleteFunc(want, func(_ check.StateKey, it check.Item) bool { return rhumb.IsTombstone(it.Value) })
-		r, _ := w.state.Range(id)
 		if w.awaitsTransfer(r) {
 			continue
 		}
@@ -341,6 +368,7 @@ func (w *world) judgeHistory() {
 	logs := make([]check.Log, len(w.ranges))
 	for i, id := range w.ranges {
 		logs[i] = w.monitor.Log(id)
+		logs[i].Root = w.ranges[w.origin[i].root]
 	}
 	// Audit first: Resolve trusts the log for the outcomes that clients do not know.
 	w.judge(check.Audit(w.history, logs))

@@ -70,7 +70,11 @@ type sum struct {
 	entries   int
 	lost      int
 	copied    int
+	splits    int
 	spoilt    int
+	removed   int
+	unread    int
+	regions   int
 	closed    int
 	slowest   time.Duration
 	slowSeed  uint64
@@ -90,7 +94,11 @@ func (s *sum) add(r Result) {
 	s.entries += r.Stats.Entries
 	s.lost += r.Stats.Lost
 	s.copied += r.Stats.Copied
+	s.splits += r.Stats.Splits
 	s.spoilt += r.Stats.Spoilt
+	s.unread += r.Stats.Unread
+	s.removed += r.Stats.Removed
+	s.regions += r.Stats.Regions
 	s.closed += r.Stats.Closed
 	if r.Stats.Recovery > s.slowest {
 		s.slowest, s.slowSeed = r.Stats.Recovery, r.Seed
@@ -105,10 +113,11 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 	}
 	t.Logf("%d seeds, %.2f simulated hours in %v: %.0f times real time, %.0f events/s",
 		s.runs, s.simulated.Hours(), wall.Round(time.Millisecond), s.simulated.Seconds()/wall.Seconds(), float64(s.steps)/wall.Seconds())
-	t.Logf("operations: unknown %d, ok %d, unchanged %d, condition failed %d, not applied %d; %d log entries, %d epochs, %d closed timestamps",
-		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed)
+	t.Logf("operations: unknown %d, ok %d, unchanged %d, condition failed %d, not applied %d; %d log entries, %d epochs, %d closed timestamps, %d splits",
+		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed, s.splits)
 	t.Logf("faults:%s", faults.String())
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
+	t.Logf("%d nodes removed, %d regions lost, %d messages with entries that an older build could not read", s.removed, s.regions, s.unread)
 }
 
 // reportFailure reports a failed run and keeps its trace among the artifacts of the test.

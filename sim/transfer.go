@@ -72,6 +72,10 @@ func (t copies) call(ctx context.Context, id rhumb.NodeID, ask func(ctx context.
 
 // Open asks for a set.
 func (t copies) Open(ctx context.Context, to rhumb.NodeID, q transfer.Question) (set *storage.Set, err error) {
+	// A set may hold entries that an older build does not know, and then it is of no use.
+	if t.n.older {
+		return nil, rhumb.E("sim.copies", rhumb.Incompatible, "the node runs an older build")
+	}
 	var encoded []byte
 	err = t.call(ctx, to, func(ctx context.Context, m *transfer.Manager) error {
 		s, err := m.Open(ctx, t.n.id, q)
@@ -175,7 +179,7 @@ func (t copies) mixChunks(id storage.SetID, chunk int, b []byte) []byte {
 }
 
 // transferProbe returns the probe that plants the bugs of copies. It leaves out the check of a complete set, which
-// would find what the bugs do to its parts.
+// would find the changes that the bugs make to its parts.
 func (n *node) transferProbe() *transfer.Probe {
 	if bug := n.w.cfg.Bug; bug != SkipChecksum && bug != ResumeWrongSet {
 		return nil

@@ -73,6 +73,9 @@ func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 
 // receiveMessages passes replication messages to the host, except as planted bugs change them.
 func (n *node) receiveMessages(from *node, msgs []replica.Message) {
+	if n.older {
+		msgs = n.readOlder(msgs)
+	}
 	n.host.Receive(from.id, n.misreadAll(from, msgs))
 }
 

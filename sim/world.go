@@ -34,8 +34,11 @@ type world struct {
 	net   *network
 	nodes []*node
 	// state is the newest metadata that any node has applied.
-	state   *catalog.State
+	state *catalog.State
+	// ranges are all ranges that ever were, roots first. origin and the lists of nodes have the same order.
 	ranges  []rhumb.RangeID
+	origin  []lineage
+	roots   []root
 	clients []*client
 
 	// running is the process that runs now. lending is set while crypto/rand draws from rnd.
@@ -54,6 +57,11 @@ type world struct {
 	err     error
 	// mending is set while another mendCopies is scheduled.
 	mending bool
+	// replacing is set once a node was asked to be replaced, which is given up at replaceUntil.
+	replacing    bool
+	replaceUntil time.Duration
+	// removed is the memory of BelieveRemoved.
+	removed map[removedCopy]bool
 	// loading is set while clients issue new operations, healed after the last fault.
 	loading, healed bool
 	stats           Stats
@@ -75,6 +83,7 @@ func newWorld(cfg Config) *world {
 		wire: rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)),
 	}
 	w.p = drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
+	w.p.drawSplits(rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)))
 	// A planted bug brings its own mix. The other of the two is NoBug, the least value.
 	w.p.applyMix(max(cfg.Bug, cfg.Mix))
 	w.p.applyBug(cfg.Bug)
@@ -120,7 +129,7 @@ func (w *world) rangeIndex(id rhumb.RangeID) int { return slices.Index(w.ranges,
 func (w *world) diskOf(id rhumb.RangeID) func(rhumb.NodeID) check.Replica {
 	i := w.rangeIndex(id)
 	return func(n rhumb.NodeID) check.Replica {
-		return w.nodes[n-1].disk.copies[i]
+		return w.durableOf(w.nodes[n-1], i)
 	}
 }
 

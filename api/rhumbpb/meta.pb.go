@@ -464,6 +464,9 @@ type Node struct {
 	ReplacedBy uint32 `protobuf:"varint,53,opt,name=replaced_by,json=replacedBy,proto3" json:"replaced_by,omitempty"`
 	// An operator gave the node its vote in the metadata group.
 	VotePinned bool `protobuf:"varint,54,opt,name=vote_pinned,json=votePinned,proto3" json:"vote_pinned,omitempty"`
+	// How often the node failed soon after it had become healthy, and when it did last, in nanoseconds since 1970.
+	Relapses   uint32 `protobuf:"varint,56,opt,name=relapses,proto3" json:"relapses,omitempty"`
+	FailedAtNs int64  `protobuf:"varint,57,opt,name=failed_at_ns,json=failedAtNs,proto3" json:"failed_at_ns,omitempty"`
 	// The node only votes in the metadata group and has no copies of ranges.
 	Witness       bool `protobuf:"varint,55,opt,name=witness,proto3" json:"witness,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -624,6 +627,20 @@ func (x *Node) GetVotePinned() bool {
 		return x.VotePinned
 	}
 	return false
+}
+
+func (x *Node) GetRelapses() uint32 {
+	if x != nil {
+		return x.Relapses
+	}
+	return 0
+}
+
+func (x *Node) GetFailedAtNs() int64 {
+	if x != nil {
+		return x.FailedAtNs
+	}
+	return 0
 }
 
 func (x *Node) GetWitness() bool {
@@ -1399,7 +1416,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x04dead\x18( \x01(\bR\x04dead\x12\x12\n" +
 	"\x04into\x182 \x01(\rR\x04into\x12\x18\n" +
 	"\aremoved\x183 \x01(\bR\aremoved\x12\x12\n" +
-	"\x04lost\x184 \x01(\rR\x04lost\"\x8a\x04\n" +
+	"\x04lost\x184 \x01(\rR\x04lost\"\xc8\x04\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1422,7 +1439,10 @@ const file_api_meta_proto_rawDesc = "" +
 	"\vreplaced_by\x185 \x01(\rR\n" +
 	"replacedBy\x12\x1f\n" +
 	"\vvote_pinned\x186 \x01(\bR\n" +
-	"votePinned\x12\x18\n" +
+	"votePinned\x12\x1a\n" +
+	"\brelapses\x188 \x01(\rR\brelapses\x12 \n" +
+	"\ffailed_at_ns\x189 \x01(\x03R\n" +
+	"failedAtNs\x12\x18\n" +
 	"\awitness\x187 \x01(\bR\awitness\"\x91\x02\n" +
 	"\rClassSettings\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.rhumb.v1.ModeR\x04mode\x12\x1a\n" +

@@ -84,7 +84,7 @@ func (bc *commands) measureGrowth(ctx context.Context, cfg bench.GrowthConfig) e
 		}{{"all writes", r.Writes, r.Write}, {"in no split", r.Writes - r.InSplits, r.Calm}, {"in splits", r.InSplits, r.Split}} {
 			t.AppendRow(table.Row{x.what, "", "", x.n, ms(x.q.P50), ms(x.q.P99), ms(x.q.Max), ""})
 		}
-		// Each split by itself: the pause of one range is not seen in sums over many.
+		// Each split has a row: the pause of one range is not seen in sums over many.
 		for _, s := range r.Splits {
 			t.AppendRow(table.Row{
 				fmt.Sprintf("split of %s in %v", s.Range, s.Took.Round(time.Millisecond)), "", "", s.Writes,

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -205,6 +206,17 @@ func (d *nodeDoc) holds() string {
 	return fmt.Sprint(*d.Copies)
 }
 
+// failuresShown is how long after its last failure a node is shown with their number. A planner counts them for as long.
+const failuresShown = 20 * time.Minute
+
+// stateText returns the state of a node, with the failures that make fail-back to it wait.
+func (d *nodeDoc) stateText(now time.Time) string {
+	if d.Relapses < 2 || now.Sub(d.FailedAt) > failuresShown {
+		return d.State
+	}
+	return fmt.Sprintf("%s, failed %d times", d.State, d.Relapses)
+}
+
 // printNodes prints the table of nodes.
 func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 	return cc.Print(docs, func(t table.Writer) {
@@ -229,7 +241,7 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			if d.Witness {
 				meta = strings.TrimSpace(meta + " witness")
 			}
-			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.State, d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), d.holds(), d.describeTroubles(), fmt.Sprintf("%.1f", d.RoundTripMs)))
+			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), d.holds(), d.describeTroubles(), fmt.Sprintf("%.1f", d.RoundTripMs)))
 		}
 	})
 }

@@ -203,6 +203,10 @@ type nodeDoc struct {
 	// Removed reports that the node was given up for good. ReplacedBy is the node that returned in its place.
 	Removed    bool   `json:"removed,omitempty"`
 	ReplacedBy string `json:"replaced_by,omitempty"`
+	// Relapses counts how often the node failed soon after it had become healthy, and FailedAt is the last time. Fail-back waits longer
+	// with each.
+	Relapses uint32    `json:"relapses,omitempty"`
+	FailedAt time.Time `json:"failed_at,omitzero"`
 }
 
 // used returns the bytes on the disks of the node, for people.

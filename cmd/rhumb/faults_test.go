@@ -32,7 +32,7 @@ func TestKilledPrimariesLoseNothing(t *testing.T) {
 		t.Skip("starts processes; left out by -short")
 	}
 	t.Setenv("RHUMB_DEMO", filepath.Join(t.TempDir(), "context.json"))
-	p := startProcess(t, nil, "bench", "failover", "--kills", "3", "--leader-kills", "1", "--writers", "96", "--dir", t.TempDir(), "-o", "json")
+	p := startProcess(t, nil, "bench", "failover", "--role", "primary,secondary,leader", "--kills", "1", "--writers", "96", "--dir", t.TempDir(), "-o", "json")
 	var report bench.FailoverReport
 	text, _ := p.line()
 	if code := p.wait(); code != exit.OK {
@@ -44,7 +44,13 @@ func TestKilledPrimariesLoseNothing(t *testing.T) {
 	if len(report.Kills) != 3 || report.Writes == 0 || report.Lost != 0 || report.Errors != 0 {
 		t.Fatalf("%+v", report)
 	}
-	t.Logf("%d writes; longest gap of a caller: p50 %v, max %v; metadata leader killed too: max %v", report.Writes, report.P50, report.Max, report.LeaderMax)
+	for i, g := range report.Roles {
+		// A node that dies as a secondary is primary of nothing, and one that dies as a primary had other copies too.
+		if k := report.Kills[i]; k.Role != g.Role || g.Kills != 1 || (g.Role == bench.RoleSecondary) != (k.Primaries == 0) && g.Role != bench.RoleLeader || g.Secondary.Ranges == 0 {
+			t.Errorf("%+v of %+v", g, k)
+		}
+		t.Logf("%s killed: ranges of which it was primary: %+v; of which it had a copy: %+v", g.Role, g.Primary, g.Secondary)
+	}
 }
 
 // holder writes growing numbers to its keys until it is stopped, and remembers the last number of

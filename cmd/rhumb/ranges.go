@@ -184,6 +184,8 @@ type rangeStatusDoc struct {
 	rangeDoc
 	// SizeBytes is approximate.
 	SizeBytes uint64 `json:"size_bytes"`
+	// StandsInFor is the dead node in whose place the primary serves, omitted if there is none.
+	StandsInFor string `json:"stands_in_for,omitempty"`
 	// Status has an element for each replica, and is never nil.
 	Status []replicaDoc `json:"replica_status"`
 }
@@ -205,6 +207,12 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 			regionOf[node.ID] = n.nameOf(node.Region)
 		}
 		doc := rangeStatusDoc{rangeDoc: n.describeRange(s.Range), SizeBytes: s.SizeBytes, Status: []replicaDoc{}}
+		// Until the home is back, or has been replaced, its stand-in serves.
+		for _, node := range c.Nodes() {
+			if node.ID == s.Range.Preferred && node.ID != s.Range.Primary && node.State == rhumb.NodeFenced {
+				doc.StandsInFor = node.ID.String()
+			}
+		}
 		for _, r := range s.Replicas {
 			doc.Status = append(doc.Status, replicaDoc{
 				Node: r.Node.String(), Region: regionOf[r.Node], State: r.State, InSync: r.InSync, Epoch: uint64(r.Epoch),
@@ -220,6 +228,9 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	title := fmt.Sprintf("range %s of %s: slots up to %d, epoch %d, primary %s (preferred %s), about %d bytes",
 		doc.ID, doc.Region, doc.Last, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes)
+	if doc.StandsInFor != "" {
+		title += fmt.Sprintf("; %s stands in for %s, which is fenced", doc.Primary, doc.StandsInFor)
+	}
 	if doc.Prepared != "" {
 		title += "; a handover to " + doc.Prepared + " is prepared"
 	}

@@ -166,6 +166,7 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 		}
 		doc.Short, doc.Troubles = s.Node.Short, s.TroubleCounts
 		doc.Removed, doc.ReplacedBy = s.Node.Forgotten, nodeName(s.Node.ReplacedBy)
+		doc.Relapses, doc.FailedAt = s.Node.Relapses, s.Node.FailedAt
 		// A replica of the metadata that is healthy is left out, so that its presence is a sign.
 		if m := s.Metadata; m != nil && (m.Silent || m.Short || len(m.Readmits) > 0 || m.Recovered != nil) {
 			doc.Metadata = m

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -24,6 +27,50 @@ type dropDoc struct {
 	Shared []string `json:"shared_ranges_with"`
 	// Ranges counts the ranges of the table's class.
 	Ranges int `json:"ranges"`
+	// Bytes is the estimated size of one copy of these ranges, with everything that other tables have in them. It is left out if it is
+	// not known: if there are more than sizedRangesMax of them, or if some do not answer.
+	Bytes *uint64 `json:"bytes_estimate,omitempty"`
+}
+
+const (
+	// sizedRangesMax bounds the ranges that are asked for their sizes before a drop, sizersMax those that are asked at once, and sizeWait
+	// the time for all: a drop must be possible while ranges are not served.
+	sizedRangesMax = 4_096
+	sizersMax      = 16
+	sizeWait       = 3 * time.Second
+)
+
+// measureClass returns the estimated size of one copy of the ranges of a class, or nil. Primaries know the sizes of their ranges without
+// reading them. Records are not counted anywhere: that would take a scan.
+func measureClass(ctx context.Context, c *client.Client, class rhumb.ClassID) *uint64 {
+	ctx, cancel := context.WithTimeout(ctx, sizeWait)
+	defer cancel()
+	ranges := slices.DeleteFunc(c.Ranges(), func(r *rhumb.Range) bool { return r.Class != class })
+	if len(ranges) > sizedRangesMax {
+		return nil
+	}
+	var sum, answered atomic.Uint64
+	var next atomic.Int64
+	var work sync.WaitGroup
+	for range min(sizersMax, len(ranges)) {
+		work.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(ranges) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				s, err := c.DescribeRange(ctx, ranges[i].ID)
+				// Without an answer of the primary the size is 0, which would look like an empty range.
+				if err == nil && slices.ContainsFunc(s.Replicas, func(x client.ReplicaStatus) bool { return x.Node == s.Range.Primary && x.State == "primary" }) {
+					sum.Add(s.SizeBytes)
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	work.Wait()
+	// A part of the sum would look like the whole.
+	if int(answered.Load()) < len(ranges) {
+		return nil
+	}
+	out := sum.Load()
+	return &out
 }
 
 // dropCommand returns `rhumb table drop`.
@@ -69,6 +116,7 @@ func (tc *tableCommands) dropTable(ctx context.Context, c *client.Client, name s
 		}
 	}
 	slices.Sort(doc.Shared)
+	doc.Bytes = measureClass(ctx, c, t.Info().Class)
 	if !yes {
 		tc.Notef("table %s and all its records will be removed for good; %s", name, doc.explainRanges())
 		// The name is asked for rather than "yes", so that nobody confirms by habit.
@@ -86,10 +134,14 @@ func (tc *tableCommands) dropTable(ctx context.Context, c *client.Client, name s
 
 // explainRanges says what becomes of the ranges.
 func (d dropDoc) explainRanges() string {
-	if len(d.Shared) == 0 {
-		return fmt.Sprintf("its %d ranges go with it", d.Ranges)
+	size := ""
+	if d.Bytes != nil {
+		size = fmt.Sprintf(" (about %s in each copy)", bytesText(*d.Bytes))
 	}
-	return fmt.Sprintf("it shares %d ranges with %s, which keep them", d.Ranges, strings.Join(d.Shared, ", "))
+	if len(d.Shared) == 0 {
+		return fmt.Sprintf("its %d ranges%s go with it", d.Ranges, size)
+	}
+	return fmt.Sprintf("it shares %d ranges%s with %s, which keep them", d.Ranges, size, strings.Join(d.Shared, ", "))
 }
 
 // printDrop prints what became of a table.

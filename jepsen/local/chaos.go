@@ -24,6 +24,9 @@ type Plan struct {
 	Seed uint64
 	// PerSecond bounds the calls of all workloads.
 	PerSecond int
+	// AnyGap makes a run valid whatever time without service its keys had. On a machine that does other work as well, the processes of the
+	// cluster wait for their turn.
+	AnyGap bool
 }
 
 // calm is the time between two faults, after the cluster is whole.
@@ -176,7 +179,7 @@ func (r *Result) judge() {
 	}
 	for _, w := range r.Windows {
 		// A bound of 0 means that the fault has none.
-		if w.Fault.Gap > 0 && w.Gap > w.Fault.Gap {
+		if !r.Plan.AnyGap && w.Fault.Gap > 0 && w.Gap > w.Fault.Gap {
 			r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %s had no service for %v, the bound is %v", w.What, w.From.Seconds(), w.Key, w.Gap.Round(time.Millisecond), w.Fault.Gap))
 		}
 	}

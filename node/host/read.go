@@ -18,7 +18,7 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 	const op rhumb.Op = "host.Host.Get"
 	items := make([]rhumb.Item, len(names))
 	receipt, err := h.readEach(ctx, op, id, len(names), func(i int) (rhumb.TableID, []byte) { return table, names[i] }, func(s *slot, st *readState, wanted []rhumb.Key, places []int) error {
-		// What the other parts have found. A part that is read again counts once.
+		// The records of the other parts. A part that is read again counts once.
 		size := 0
 		for i := range items {
 			size += len(items[i].Value)
@@ -50,7 +50,7 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 }
 
 // readEach runs do for the keys of a read that was sent to one range. A range that was split since the sender chose has a part of
-// them only; do then runs once more for the range that has the next key. Each part is a strong read by itself. The receipt is that of
+// them only; do then runs once more for the range that has the next key. Each part is a strong read. The receipt is that of
 // the first part.
 //
 // A node divides its copies some round trips before the metadata names the new range, so a caller with the newest metadata would

@@ -39,7 +39,8 @@ func messageToPB(m *replica.Message) *rhumbpb.ReplicaMessage {
 }
 
 // messageFromPB decodes a message and checks the hash of each entry. The entries share memory with
-// p.
+// p. An Append ends before the first entry that a later release wrote; another message with such an entry is
+// Incompatible.
 func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Message, error) {
 	m := replica.Message{
 		Kind: replica.MessageKind(p.Kind), From: from, To: to,
@@ -68,6 +69,12 @@ func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Me
 		// Bytes damaged on the way must not reach a replica: two contents at one position of one
 		// epoch quarantine it (rule A).
 		e, err := entry.DecodeWire(b)
+		// The replica takes what it can read and refuses the rest, so that its primary can commit without it. Only its range
+		// waits for a newer build.
+		if rhumb.KindOf(err) == rhumb.Incompatible && m.Kind == replica.Append {
+			m.Entries, m.Unknown = m.Entries[:i:i], true
+			break
+		}
 		if err != nil {
 			return m, err
 		}

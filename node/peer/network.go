@@ -132,6 +132,8 @@ type networkMetrics struct {
 	frames   prometheus.Counter
 	// gaps has the times between two heartbeats of a peer as they arrive. A lease ends when the gap is too large.
 	gaps prometheus.Histogram
+	// unknown counts messages with entries that this build cannot read.
+	unknown prometheus.Counter
 }
 
 // NewNetwork returns a network without peers.
@@ -155,6 +157,7 @@ func NewNetwork(cfg Config) *Network {
 			silent:  counter("silent_total", "Connections that were closed because the peer did not answer. They are opened again."),
 			redials: counter("redials_total", "Streams to peers that broke. They are opened again."),
 			sent:    counter("messages_total", "Replication messages sent."),
+			unknown: counter("unknown_entries_total", "Replication messages with entries that a later release wrote. Their ranges wait until this node has a newer build."),
 			frames:  counter("frames_total", "Frames in which replication messages were sent."),
 			gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
 				Namespace: "rhumb", Subsystem: "peer", Name: "heartbeat_gap_seconds", Help: "Time between two heartbeats of a peer as they arrive.",
@@ -175,7 +178,7 @@ func NewNetwork(cfg Config) *Network {
 
 // Collectors returns the metrics of the network.
 func (n *Network) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames, n.m.gaps}
+	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames, n.m.gaps, n.m.unknown}
 }
 
 // SetPeers replaces the set of peers. A peer whose address or life changed is connected to again.

@@ -58,6 +58,7 @@ func TestMessageCrossesTheWireWhole(t *testing.T) {
 	var next int64
 	fill(reflect.ValueOf(&m).Elem(), &next)
 	m.Kind, m.From, m.To, m.Refused = replica.Append, 5, 6, replica.RefusedDisk
+	m.Unknown = false // is not sent
 	m.Prev.Hash = entry.Hash{1, 2, 3, 15: 9}
 	m.Entries = []*entry.Entry{testEntry()}
 	b, err := proto.Marshal(messageToPB(&m))
@@ -78,15 +79,59 @@ func TestMessageCrossesTheWireWhole(t *testing.T) {
 	}
 }
 
-// TestUnknownEntryIsNotSkipped guards that a message with an entry of a later version is refused as a whole: the
-// entries around it are not taken, so the replica acknowledges nothing from there on.
+// TestUnknownEntryIsNotSkipped guards that an Append ends before an entry of a later version: the entries after it
+// are not taken, so the replica acknowledges nothing from there on. A message that is of no use without its entries is lost.
 func TestUnknownEntryIsNotSkipped(t *testing.T) {
-	first, later := testEntry(), testEntry()
-	p := messageToPB(&replica.Message{Kind: replica.Append, From: 5, To: 6, Entries: []*entry.Entry{first, later}})
+	first, later, after := testEntry(), testEntry(), testEntry()
+	p := messageToPB(&replica.Message{Kind: replica.Append, From: 5, To: 6, Entries: []*entry.Entry{first, later, after}})
 	p.Entries[1][0]++
 	m, err := messageFromPB(p, 5, 6)
-	if rhumb.KindOf(err) != rhumb.Incompatible {
+	if err != nil || !m.Unknown || len(m.Entries) != 1 || m.Entries[0].Hash != first.Hash {
 		t.Fatalf("got %+v, %v", m, err)
+	}
+	for _, kind := range []replica.MessageKind{replica.Suffix, replica.Handover} {
+		p.Kind = rhumbpb.ReplicaMessageKind(kind)
+		if m, err := messageFromPB(p, 5, 6); rhumb.KindOf(err) != rhumb.Incompatible {
+			t.Errorf("%s: got %+v, %v", kind, m, err)
+		}
+	}
+}
+
+// TestUnknownEntryStopsItsRangeOnly guards that an entry of a later version leaves the stream open: it carries all ranges that two
+// nodes share, and the others go on.
+func TestUnknownEntryStopsItsRangeOnly(t *testing.T) {
+	cluster := rhumb.UUID{9}
+	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
+	conn, err := api.Connect(b.addr, nil, api.PlainText())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	s, err := rhumbpb.NewPeerClient(conn).Replicate(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, other := rhumb.RangeID{Region: 1, Slot: 1}, rhumb.RangeID{Region: 1, Slot: 2}
+	unknown := func(kind replica.MessageKind) *rhumbpb.ReplicaMessage {
+		p := messageToPB(&replica.Message{Kind: kind, Range: one, From: 1, To: 2, Entries: []*entry.Entry{testEntry()}})
+		p.Entries[0][0]++
+		return p
+	}
+	for _, f := range []*rhumbpb.ReplicaFrame{
+		{Hello: a.network.newHello()},
+		{Messages: []*rhumbpb.ReplicaMessage{unknown(replica.Append), messageToPB(&replica.Message{Kind: replica.Ack, Range: other, From: 1, To: 2})}},
+		{Messages: []*rhumbpb.ReplicaMessage{unknown(replica.Suffix)}},
+		{Messages: []*rhumbpb.ReplicaMessage{messageToPB(&replica.Message{Kind: replica.Nack, Range: other, From: 1, To: 2})}},
+	} {
+		if err := s.Send(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.await(t, "the messages of the other range", func() bool { return len(b.msgs) == 3 })
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m := b.msgs[0]; m.Range != one || !m.Unknown || len(m.Entries) != 0 || b.msgs[1].Range != other || b.msgs[2].Kind != replica.Nack {
+		t.Errorf("got %+v", b.msgs)
 	}
 }
 

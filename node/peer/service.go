@@ -113,6 +113,15 @@ func (s *Service) Replicate(stream grpc.BidiStreamingServer[rhumbpb.ReplicaFrame
 		msgs := make([]replica.Message, 0, len(f.Messages))
 		for _, p := range f.Messages {
 			m, err := messageFromPB(p, from.Node, self)
+			if m.Unknown || rhumb.KindOf(err) == rhumb.Incompatible {
+				n.m.unknown.Inc()
+			}
+			// Such a message is lost, like one on a bad link. The stream carries all ranges of both nodes, and only the range of
+			// this message has to wait.
+			if rhumb.KindOf(err) == rhumb.Incompatible {
+				n.cfg.Logger.Debug("a message of a peer has an entry of a later release", "from", from.Node, "range", m.Range.String(), "err", err)
+				continue
+			}
 			if err != nil {
 				n.cfg.Logger.Warn("cannot decode a message of a peer; closing its stream", "from", from.Node, "err", err)
 				return api.Status(err, api.Hint{})

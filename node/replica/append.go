@@ -31,7 +31,7 @@ func (r *Replica) Step(m Message) error {
 	case Append:
 		// refuseAhead cuts off the entries that this node's clock does not accept. Entries before those
 		// are processed as usual.
-		if r.refuseAhead(&m) {
+		if r.refuseAhead(&m) || r.refuseUnknown(&m) {
 			return nil
 		}
 		r.stepAppend(&m)

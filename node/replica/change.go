@@ -44,7 +44,8 @@ func (r *Replica) reconfigure() {
 		members := slices.DeleteFunc(slices.Clone(r.inSync), func(n rhumb.NodeID) bool { return n == p.node })
 		r.beginChange(change{members: members, node: p.node})
 		r.alterISR(members)
-	} else if p := r.learnerToAdd(); p != nil {
+	} else if p := r.learnerToAdd(); p != nil && len(r.splits) == 0 {
+		// While an entry that divides the range is not committed, nobody joins: see maySplit.
 		members := append(slices.Clone(r.inSync), p.node)
 		slices.Sort(members)
 		// Added to the pending set at once, and proposed only when caught up (see advanceJoin).

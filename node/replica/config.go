@@ -67,7 +67,7 @@ type Config struct {
 	// asks for an election. Default 600 ms: more than the longest round trip with two syncs, and about
 	// the time after which a dead successor is suspected anyway.
 	HandoverWait time.Duration
-	// SplitWait is how long a primary may be unable to divide its range before it gives the split up. Default 10 s: more
+	// SplitWait is how long a primary may be unable to divide its range before it cancels the split. Default 10 s: more
 	// than an election, and than a member takes that has restarted.
 	SplitWait time.Duration
 	// VouchAfter is how long a primary waits before it has metadata record lives that the record does

@@ -20,6 +20,8 @@ const (
 	RefusedClock Refusal = 1
 	// RefusedDisk: the receiver's disk is full.
 	RefusedDisk Refusal = 2
+	// RefusedVersion: the receiver's build cannot read the entries (docs/replication.md#rule-unknown-entry).
+	RefusedVersion Refusal = 3
 )
 
 // String returns the stable name of the refusal.
@@ -31,6 +33,8 @@ func (f Refusal) String() string {
 		return "clock_ahead"
 	case RefusedDisk:
 		return "disk_full"
+	case RefusedVersion:
+		return "older_build"
 	}
 	return "refused"
 }
@@ -333,6 +337,20 @@ func (r *Replica) refuseAhead(m *Message) bool {
 		at = max(at, last)
 	}
 	return false
+}
+
+// refuseUnknown sends a Nack for the entries of an Append that this build cannot read, which the driver has cut off. It
+// reports whether no entry is left. Nothing is undone in their place, and no position after them is acknowledged.
+func (r *Replica) refuseUnknown(m *Message) bool {
+	// As in refuseAhead, a later epoch and a log that does not fit come first.
+	if !m.Unknown || r.role == quarantined || m.Epoch < r.promised {
+		return false
+	}
+	if _, apart := r.findDivergence(m.Prev); apart {
+		return false
+	}
+	r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Reject: m.Prev.Seq, Refused: RefusedVersion})
+	return len(m.Entries) == 0
 }
 
 // Refuse answers an Append that the driver does not pass to Step, for example because the disk is

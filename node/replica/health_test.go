@@ -390,6 +390,26 @@ func TestLogsAreComparedBeforeClocks(t *testing.T) {
 	}
 }
 
+// TestUnknownEntryIsRefused guards that a member takes the entries before one that its build cannot read, says why it takes no more, and
+// acknowledges nothing after them. A log that does not reach the entries comes first, as with clocks.
+func TestUnknownEntryIsRefused(t *testing.T) {
+	log := makeLog(1, 1, 1, 1, 1, 1)
+	for _, tc := range []struct {
+		prev, end int
+		want      string
+	}{
+		{5, 5, "nack reject 5, has 1:3"},
+		{3, 5, "append 4-5; commit 4; nack reject 3, has 0:0; ack match 5"},
+		{3, 3, "nack reject 3, has 0:0"},
+	} {
+		r := follower(log[:3], 3, 1)
+		step(t, r, Message{Kind: Append, Range: testRange, From: 1, To: 2, Epoch: 1, Prev: at(log, tc.prev), Entries: log[tc.prev:tc.end], Unknown: true, Commit: 4})
+		if got := describeFlush(r); got != tc.want {
+			t.Errorf("after %d, %d entries: got %q, want %q", tc.prev, tc.end-tc.prev, got, tc.want)
+		}
+	}
+}
+
 // TestLogAheadOfClocks guards that a range whose log is an hour ahead of all clocks stays writable:
 // an entry is compared with its log, not only with the clock.
 func TestLogAheadOfClocks(t *testing.T) {

@@ -130,4 +130,8 @@ type Message struct {
 	TargetLife rhumb.BootSeq
 	InSync     []rhumb.NodeID
 	Version    uint64
+
+	// Unknown reports that entries followed that this build cannot read, because a later release wrote them. The receiver sets
+	// it; it is not sent (Append).
+	Unknown bool
 }

@@ -32,7 +32,7 @@ func (r *Replica) Reserve(d *rhumb.Range) {
 	if r.reserved != nil && r.reserved.ID == d.ID && d.Version <= r.reserved.Version {
 		return
 	}
-	// The entry is committed, and the driver divides the copy in this pass. A second entry would divide what is divided.
+	// The entry is committed, and the driver divides the copy in this pass. A second entry would divide the copy again.
 	if slices.ContainsFunc(r.out.Born, func(b Birth) bool { return b.At == d.ID.Slot }) {
 		return
 	}
@@ -65,7 +65,7 @@ func (r *Replica) wantsSplit() bool {
 func (r *Replica) maySplit() bool {
 	d := r.reserved
 	switch {
-	// The record may be gone already. The proposal to remove it names this version, so a newer one is no less than a new start.
+	// The record may be gone already. The proposal to remove it names this version, so a newer one makes it void.
 	case r.wantsSplit() && r.givenUp >= r.reserved.Version:
 		return false
 	case !r.wantsSplit() || r.commit < r.start || !r.isAdopted() || r.change.isActive() || r.desc.Prepared != nil:
@@ -75,8 +75,14 @@ func (r *Replica) maySplit() bool {
 		return false
 	case d.ID.Slot <= r.cfg.Range.Slot || d.ID.Slot > r.desc.LastSlot():
 		return false
+	// Both ranges must count on the same members, and then they shrink together until the entry is committed (joins wait,
+	// and the catalog shrinks both sets in one command). So each member of the new range has the entry, and divides its copy. If
+	// this range had a member more, it could commit the entry without one of the new range, whose own set is too small to let
+	// that one go. The log is trimmed below the entry, so the node would get a copy that is divided already, and the new
+	// range would never begin.
+	case !slices.Equal(r.inSync, d.InSync):
+		return false
 	}
-	// A member of the new range that is none of this one would not acknowledge the entry, and might never divide its copy.
 	for _, n := range d.InSync {
 		if p := r.peer(n); n != r.cfg.Self && (p == nil || !p.inSync || !p.connected || !p.isFit()) {
 			return false
@@ -85,7 +91,7 @@ func (r *Replica) maySplit() bool {
 	return true
 }
 
-// tickSplit gives a split up that has been impossible for a while: a node that died for good may be a member of the new range, or this
+// tickSplit cancels a split that has been impossible for a while: a node that died for good may be a member of the new range, or this
 // node is none, because it joined the range later. Until then no copy could leave the range and no handover be prepared.
 //
 // Only a primary knows that nobody divides the range: all entries of earlier epochs are committed here, none of them does
@@ -96,6 +102,7 @@ func (r *Replica) tickSplit(step time.Duration) {
 		r.unsplit = stall{}
 		return
 	}
+	// A version for which this primary has given up stays so: the proposal may be applied at any time.
 	if r.givenUp < r.reserved.Version {
 		if r.unsplit.add(step, r.maySplit()); r.unsplit.lasted < r.cfg.SplitWait {
 			return
@@ -103,6 +110,7 @@ func (r *Replica) tickSplit(step time.Duration) {
 		r.givenUp = r.reserved.Version
 		r.cancel = retry{}
 	}
+	// The proposal may be lost. Until the record changes, it is repeated.
 	if r.cancel.armed && !r.cancel.due(r.now, r.cfg.ChangeRetry) {
 		return
 	}

@@ -115,6 +115,12 @@ func (x *splitter) settle() {
 		if rd.MustSync {
 			x.r.Persisted(rd.Batch)
 		}
+		// Other nodes acknowledge everything at once.
+		for _, m := range append(rd.Messages, rd.AfterSync...) {
+			if n := len(m.Entries); m.Kind == Append && n > 0 {
+				_ = x.r.Step(Message{Kind: Ack, Range: m.Range, From: m.To, To: m.From, Life: 1, Epoch: m.Epoch, Match: m.Entries[n-1].Seq})
+			}
+		}
 	}
 }
 
@@ -185,5 +191,40 @@ func TestSplitsOnce(t *testing.T) {
 	x.pass(time.Second)
 	if len(x.born) != 1 || len(x.appended) != 0 {
 		t.Errorf("born are %+v, and further entries divide the range at %v", x.born, x.appended)
+	}
+}
+
+// TestSplitNeedsTheSameMembers guards that a range is not divided while it counts on a node that the new range does not count on.
+// With such a node it could commit the entry without a member of the new range, which then could not begin.
+func TestSplitNeedsTheSameMembers(t *testing.T) {
+	id := rhumb.RangeID{Region: 1, Slot: 4}
+	record := &rhumb.Range{
+		ID: id, Last: 19, Class: 1, Epoch: 1, Allocated: 1, Version: 1, Primary: 1, Preferred: 1,
+		InSync: []rhumb.NodeID{1, 2}, Replicas: []rhumb.NodeID{1, 2},
+	}
+	x := &splitter{t: t, r: New(Config{Range: id, Self: 1, Life: 1, MinInSync: 1, VouchAfter: time.Hour}, Durable{}), record: record}
+	x.r.Describe(record)
+	x.r.Peer(0, 2, true, false)
+	x.settle()
+	x.r.Activate(10)
+	x.settle()
+	if x.r.commit == 0 {
+		t.Fatal("the epoch has not begun")
+	}
+	child := record.Clone()
+	child.ID.Slot, child.Epoch, child.Allocated, child.Birth, child.Version, child.InSync = 10, 2, 2, 2, 5, []rhumb.NodeID{1}
+	x.r.Reserve(child)
+	x.settle()
+	x.pass(time.Second)
+	if len(x.appended) > 0 {
+		t.Fatal("the range is divided although node 2 counts for one part only")
+	}
+	child = child.Clone()
+	child.Version, child.InSync = 6, []rhumb.NodeID{1, 2}
+	x.r.Reserve(child)
+	x.settle()
+	x.pass(time.Second)
+	if len(x.appended) != 1 || len(x.born) != 1 {
+		t.Fatalf("divided at %v, born are %v", x.appended, x.born)
 	}
 }

@@ -278,6 +278,8 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	n.Voter = old.Voter
 	// A pin outlives restarts, or a rolling upgrade would undo what an operator chose.
 	n.VotePinned = old.VotePinned
+	// What the node did in earlier lives is what the count is for.
+	n.Relapses, n.FailedAt = old.Relapses, old.FailedAt
 	// The catalog counts lives. The node's own count may be lower if its disk is an older copy, and
 	// higher if some starts never reached the catalog.
 	n.Boot = max(c.Boot, old.Boot+1)

@@ -59,6 +59,7 @@ type wireCommand struct {
 	Table            rhumb.TableID   `cbor:"70,keyasint,omitempty"`
 	Distances        []wireDistance  `cbor:"71,keyasint,omitempty"`
 
+	Relapses        uint32               `cbor:"143,keyasint,omitempty"`
 	ClusterVersion  rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
 	PreviousVersion rhumb.ClusterVersion `cbor:"91,keyasint,omitempty"`
 }
@@ -286,6 +287,9 @@ func (w *wireCommand) toCommand() (Command, error) {
 	}
 	if !ok {
 		take, ok = voteDecoders[w.Code]
+	}
+	if !ok {
+		take, ok = relapseDecoders[w.Code]
 	}
 	if !ok {
 		return nil, rhumb.Ef(op, rhumb.Incompatible, "command %d is unknown to this binary; use a newer one", w.Code)

@@ -172,6 +172,8 @@ type wireNode struct {
 	ReplacedBy    rhumb.NodeID    `cbor:"151,keyasint,omitempty"`
 	VotePinned    bool            `cbor:"80,keyasint,omitempty"`
 	Witness       bool            `cbor:"81,keyasint,omitempty"`
+	Relapses      uint32          `cbor:"143,keyasint,omitempty"`
+	FailedAt      int64           `cbor:"144,keyasint,omitempty"` // nanoseconds since 1970
 }
 
 type wireClass struct {
@@ -272,6 +274,7 @@ func toWireNode(n *node) wireNode {
 		Location: *toWirePoint(n.Location), Store: n.Store[:], Boot: n.Boot, State: n.State, Voter: n.Voter,
 		Binary: n.Binary, Nonce: n.nonce, Short: n.Short, Past: n.past, Name: n.Name, Forgotten: n.Forgotten,
 		Leaving: n.Leaving, ReplacedBy: n.ReplacedBy, VotePinned: n.VotePinned, Witness: n.Witness,
+		Relapses: n.Relapses, FailedAt: toWireTime(n.FailedAt),
 	}
 }
 
@@ -281,6 +284,7 @@ func (w *wireNode) toNode() *node {
 		Location: w.Location.toPoint(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
 		Short: w.Short, Name: w.Name, Forgotten: w.Forgotten, Leaving: w.Leaving, ReplacedBy: w.ReplacedBy,
 		VotePinned: w.VotePinned, Witness: w.Witness,
+		Relapses: w.Relapses, FailedAt: fromWireTime(w.FailedAt),
 	}}
 }
 

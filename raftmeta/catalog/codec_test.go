@@ -84,6 +84,7 @@ func goldenCommands() []Command {
 		StartOperation{Kind: rhumb.OperationRebalance, Region: 1, By: "ann", At: time.Unix(8, 9).UTC()},
 		StartOperation{Kind: rhumb.OperationMoveVote, Node: 1, Target: 2, By: "ann", At: time.Unix(8, 9).UTC()},
 		UnpinVotes{Nodes: []rhumb.NodeID{2, 3}},
+		RecordRelapse{Node: 2, Relapses: 3, At: time.Unix(8, 9).UTC()},
 		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, Into: 1, By: "ann", At: time.Unix(8, 9).UTC()},
 		RemoveRegion{Region: 2, Into: 1, Force: true, Lost: 3, By: "ann", At: time.Unix(8, 9).UTC()},
 		UpdateOperation{

@@ -51,6 +51,7 @@ const (
 	codePrepareHandover   commandCode = 140
 	codeAdoptHandover     commandCode = 141
 	codeCancelHandover    commandCode = 142
+	codeRecordRelapse     commandCode = 143
 	codeStartOperation    commandCode = 50
 	codeUpdateOperation   commandCode = 51
 	codeControlOperation  commandCode = 52

@@ -32,12 +32,21 @@ func (s *State) HeirWithout(r *rhumb.Range, lost func(rhumb.NodeID) bool) rhumb.
 		if turns == nil {
 			turns = heirTurns(r)
 		}
-		rank := heirRank{cost: s.heirCost(r, id), span: s.spanBetween(r.Preferred, id), zoned: !s.shareZone(r.Preferred, id), turn: slices.Index(turns, id)}
+		rank := heirRank{cost: s.heirCost(r, id), span: s.spanBetween(r.Preferred, id), zoned: !s.ShareZone(r.Preferred, id), turn: slices.Index(turns, id)}
 		if best == rhumb.NoNode || rank.less(bestRank) {
 			best, bestRank = id, rank
 		}
 	}
 	return best
+}
+
+// IsNearer reports whether a is nearer to the preferred primary of a range than b, or otherwise better as its primary. Turns do
+// not count: they share ranges among nodes that are equally near, and are no reason to move one.
+func (s *State) IsNearer(r *rhumb.Range, a, b rhumb.NodeID) bool {
+	rank := func(id rhumb.NodeID) heirRank {
+		return heirRank{cost: s.heirCost(r, id), span: s.spanBetween(r.Preferred, id), zoned: !s.ShareZone(r.Preferred, id)}
+	}
+	return rank(a).less(rank(b))
 }
 
 // heirRank orders the members that could take over a range; the least does.
@@ -86,8 +95,8 @@ func heirTurns(r *rhumb.Range) []rhumb.NodeID {
 	return out
 }
 
-// shareZone reports whether two nodes are in one zone of one region.
-func (s *State) shareZone(a, b rhumb.NodeID) bool {
+// ShareZone reports whether two nodes, which must exist, are in one zone of one region.
+func (s *State) ShareZone(a, b rhumb.NodeID) bool {
 	x, _ := s.nodes.get(uint64(a))
 	y, _ := s.nodes.get(uint64(b))
 	return x.Region == y.Region && x.Zone == y.Zone

@@ -65,6 +65,9 @@ func genCommand(t *rapid.T, s *State) Command {
 		"set-region-dead": func() Command { return SetRegionDead{rhumb.RegionID(rapid.IntRange(1, 4).Draw(g.t, "region"))} },
 		"set-voters":      func() Command { return SetVoters{g.nodes(3)} },
 		"unpin-votes":     func() Command { return UnpinVotes{g.nodes(2)} },
+		"record-relapse": func() Command {
+			return RecordRelapse{g.node(), uint32(rapid.IntRange(0, 3).Draw(t, "relapses")), time.Unix(int64(rapid.IntRange(0, 9).Draw(t, "at")), 0).UTC()}
+		},
 		"create-user": func() Command {
 			return CreateUser{g.user(), g.verifier(), rapid.SliceOfN(rapid.SampledFrom(fewRoles), 0, 2).Draw(t, "roles")}
 		},
@@ -138,7 +141,7 @@ func genCommand(t *rapid.T, s *State) Command {
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
 		"prepare", "prepare", "adopt", "adopt", "cancel", "prepare-split", "prepare-split", "complete-split", "complete-split",
 		"start-operation", "control-operation", "update-operation", "set-leaving", "set-setting", "remove-region",
-		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-voters", "unpin-votes", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
+		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-voters", "unpin-votes", "record-relapse", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
 		"create-user", "set-user", "drop-user", "create-role", "refuse-snapshot", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
 		"drop-table", "remove-class",
 	}

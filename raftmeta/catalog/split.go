@@ -181,6 +181,7 @@ func (c CancelSplit) applyTo(t *tx) Result {
 	if !ok || parent.Epoch != c.Epoch {
 		return refuseRange(op, rhumb.Conflict, child, "the range that is to be split is not in epoch %d any more", c.Epoch)
 	}
+	// The slots never left the parent, so its record needs no other change.
 	old := parent.Clone()
 	// A later split of the same slots begins above everything that a node may have promised for this one, and with a greater version.
 	old.Allocated = max(old.Allocated, child.Allocated)
@@ -205,7 +206,12 @@ func (t *tx) alignReserved(r *rhumb.Range) {
 	}
 	up := child.Clone()
 	up.Allocated = max(up.Allocated, r.Allocated)
-	t.electPrimary(up, r.Primary, up.InSync)
+	// Members that leave with this election leave both sets, as in shrinkReserved.
+	less := slices.DeleteFunc(slices.Clone(up.InSync), func(n rhumb.NodeID) bool { return !r.IsInSync(n) })
+	if !t.mayShrink(child, less) {
+		less = up.InSync
+	}
+	t.electPrimary(up, r.Primary, less)
 }
 
 // shrinkReserved takes the members that left an in-sync set out of that of the reserved range, which has no primary of its

@@ -246,3 +246,14 @@ func TestCancelSplit(t *testing.T) {
 	w.apply(CompleteSplit{child, again.Epoch}, 0)
 	w.apply(CancelSplit{child, w.rng(w.id).Epoch, w.rng(child).Version}, rhumb.Conflict)
 }
+
+// TestSplitShrinksWithElections guards that a member which leaves the in-sync set with an election leaves that of the reserved range in
+// the same command: both count on the same members until the range is divided.
+func TestSplitShrinksWithElections(t *testing.T) {
+	w := newSplitWorld(t)
+	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 9}, 0).ID
+	w.apply(Elect{Range: w.id, Version: w.rng(w.id).Version, Node: 2, InSync: []rhumb.NodeID{2, 3}}, 0)
+	if old, r := w.rng(w.id), w.rng(child); !slices.Equal(old.InSync, r.InSync) || r.Primary != 2 {
+		t.Errorf("in sync are %v, and %v for the reserved range, whose primary is %s", old.InSync, r.InSync, r.Primary)
+	}
+}

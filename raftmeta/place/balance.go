@@ -111,7 +111,7 @@ func weigh(r *rhumb.Range, size func(*rhumb.Range) (RangeSize, bool)) weighed {
 	return weighed{r, bytes + load + rangeWeight, known}
 }
 
-// list collects the ranges of which a copy may move within the region.
+// list collects the ranges with a copy that may move within the region.
 func (sc *scales) list(wall time.Time, on map[rhumb.NodeID]*scales, size func(*rhumb.Range) (RangeSize, bool)) {
 	// A range that an operation moves already stays out of the plan: one change of a range at a time.
 	moving := make(map[rhumb.RangeID]bool)

@@ -11,7 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// waitsForSplit is what a move of a range waits for while the range is being split.
+// waitsForSplit is the obstacle of a move while the range is being split.
 const waitsForSplit = "the range is being split"
 
 // movesMax bounds the ranges that one operation moves at the same time, so that a node that leaves does not occupy the disks
@@ -217,6 +217,7 @@ func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (pha
 	wanted := class.Settings.Replicas
 	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return goes(id) || !m.stays(r, id) })
 	inSync := slices.DeleteFunc(slices.Clone(keep), func(id rhumb.NodeID) bool { return !r.IsInSync(id) || !m.s.IsLive(id) })
+	// The range is in both loops of the planner: as itself, and as the part that it reserves.
 	// A reserved range gets the copies of the range that is to be split.
 	if r.Birth != 0 {
 		return phaseCopy, waitsForSplit
@@ -329,6 +330,10 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		m.fail(o, "the range does not exist any more")
 		return
 	}
+	if why := m.leavesRegion(r, o.Node, o.Target); why != "" {
+		m.fail(o, why)
+		return
+	}
 	// The two would wait for each other: this copy would be marked as leaving, so that the node of the target could not give up its own.
 	if m.leaves(o.Target) {
 		m.fail(o, fmt.Sprintf("%s leaves the cluster", o.Target))
@@ -345,6 +350,30 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		return
 	}
 	m.record(o, state, t, int(ph))
+}
+
+// leavesRegion returns why a move would break the survival goal of a range, or "": the region of the target would hold more copies
+// than the goal allows. The catalog accepts such an operation, because it lets copies return to the region of their range, and older
+// builds would not refuse it.
+func (m *mover) leavesRegion(r *rhumb.Range, from, to rhumb.NodeID) string {
+	class, _ := m.s.Class(r.Class)
+	source, _ := m.s.Node(from)
+	target, ok := m.s.Node(to)
+	if class.Settings.Survival != rhumb.SurviveRegion || !ok || source.Region == target.Region || !r.IsReplica(from) {
+		return ""
+	}
+	held := 1
+	for _, id := range r.Replicas {
+		if n, _ := m.s.Node(id); id != to && n.Region == target.Region {
+			held++
+		}
+	}
+	most := class.Settings.RegionReplicasMax()
+	if held <= most {
+		return ""
+	}
+	at, _ := m.s.Region(target.Region)
+	return fmt.Sprintf("region %s would hold %d copies, and the survival goal of the table allows %d", at.Name, held, most)
 }
 
 // startRepairs starts a visible operation for each node that is gone for good and still counts as a copy of ranges. Repair
@@ -453,7 +482,12 @@ func (m *mover) surplus(r *rhumb.Range, moved map[rhumb.RangeID][]rhumb.NodeID) 
 	if !ok || class.Dropping || len(r.Replicas) <= class.Settings.Replicas || len(moved[r.ID]) > 0 || len(r.Quarantined) > 0 || r.Prepared != nil || isSplitting(m.s, r) {
 		return false
 	}
-	return !slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) })
+	if slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) }) {
+		return false
+	}
+	// A stand-in from the zone of the preferred primary goes when that one has its range back. Now neither of them could go, and
+	// the range would lose another zone instead.
+	return r.Primary == r.Preferred || !m.s.ShareZone(r.Primary, r.Preferred)
 }
 
 // trimSurplus removes copies that are one too many, in the steps of a move: the copy leaves the in-sync set, and then the replica is
@@ -488,7 +522,7 @@ func (m *mover) trimSurplus() {
 }
 
 // pickSurplus returns the copy that a range misses least: one outside of the region of the range, which a removal of the region
-// has left there before it was cancelled, unless the class is spread over regions; then one that leaves already or is not in sync, so that
+// has left there before it was cancelled, unless the class is spread over regions; then one in a region with too many; then one that leaves already or is not in sync, so that
 // a choice once made stays; then one in a zone with another copy, then one on the node with the most copies. The primary and the preferred primary stay.
 func (m *mover) pickSurplus(r *rhumb.Range) rhumb.NodeID {
 	if m.load == nil {
@@ -513,6 +547,18 @@ func (m *mover) pickSurplus(r *rhumb.Range) rhumb.NodeID {
 		n, _ := m.s.Node(id)
 		return class.Settings.Survival != rhumb.SurviveRegion && n.Region != host
 	}
+	// crowded is true of a copy in a region that holds more of them than the survival goal allows. Without any other copy, the rest
+	// would not survive a region, whether or not that copy is in sync now.
+	crowded := func(id rhumb.NodeID) bool {
+		n, _ := m.s.Node(id)
+		held := 0
+		for _, other := range r.Replicas {
+			if o, _ := m.s.Node(other); o.Region == n.Region {
+				held++
+			}
+		}
+		return held > class.Settings.RegionReplicasMax()
+	}
 	free := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return id == r.Primary || id == r.Preferred })
 	if len(free) == 0 {
 		return rhumb.NoNode
@@ -520,6 +566,7 @@ func (m *mover) pickSurplus(r *rhumb.Range) rhumb.NodeID {
 	return slices.MinFunc(free, func(a, b rhumb.NodeID) int {
 		return cmp.Or(
 			cmp.Compare(rank(foreign(a)), rank(foreign(b))),
+			cmp.Compare(rank(crowded(a)), rank(crowded(b))),
 			cmp.Compare(rank(r.IsLeaving(a)), rank(r.IsLeaving(b))),
 			cmp.Compare(rank(!r.IsInSync(a)), rank(!r.IsInSync(b))),
 			cmp.Compare(rank(shared(a)), rank(shared(b))),

@@ -75,6 +75,8 @@ type health struct {
 	forgotten time.Duration
 	// since is the time of the first observation of this state and life.
 	since time.Duration
+	// recorded is the count in the record of the node, as far as this planner has proposed or read it.
+	recorded int
 	// relapses counts how often the node left the live state, or restarted, shortly after it became
 	// live. wait is how long it must be healthy in consequence.
 	relapses int
@@ -120,6 +122,45 @@ func (h *health) noteRelapse(now time.Duration, c Config) {
 		h.relapses, h.wait = 0, c.FailbackAfter
 	}
 	h.relapses++
+	// A count that begins again may equal the recorded one, whose time is an earlier one then.
+	if h.relapses == 1 {
+		h.recorded = 0
+	}
+}
+
+// Recall takes over what earlier metadata leaders have recorded about failures of nodes. A new planner calls it before its first
+// Observe. wall is the time of day, as the records have it. A failure longer ago than a healthy node needs to start over does not count.
+//
+// Without it a node that fails again and again would get its ranges back after the shortest wait whenever the leader changes,
+// and it may be the failing node that leads.
+func (p *Planner) Recall(now time.Duration, wall time.Time, s *catalog.State) {
+	for n := range s.Nodes() {
+		if n.Relapses == 0 || wall.Sub(n.FailedAt) >= 2*p.config.FailbackMax {
+			continue
+		}
+		wait := p.config.FailbackAfter
+		for i := uint32(1); i < n.Relapses && wait < p.config.FailbackMax; i++ {
+			wait *= 2
+		}
+		p.health[n.ID] = &health{
+			boot: n.Boot, state: n.State, since: now, wait: min(wait, p.config.FailbackMax), relapses: int(n.Relapses), recorded: int(n.Relapses),
+		}
+	}
+}
+
+// Relapses returns the commands that record failures of nodes for later metadata leaders. A failure costs one small command.
+func (p *Planner) Relapses(wall time.Time, s *catalog.State) (out []catalog.Command) {
+	if !s.Has(rhumb.FeatureFailover) {
+		return nil
+	}
+	for n := range s.Nodes() {
+		if h, ok := p.health[n.ID]; ok && h.relapses != h.recorded && !n.Forgotten {
+			// Proposed once: a command that is lost costs a doubling of one wait.
+			h.recorded = h.relapses
+			out = append(out, catalog.RecordRelapse{Node: n.ID, Relapses: uint32(h.relapses), At: wall})
+		}
+	}
+	return out
 }
 
 // isHealthy reports whether the node has been live for long enough to take its ranges back.

@@ -41,7 +41,8 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 		if l == nil {
 			l = measureLoad(s)
 		}
-		if cmd, ok := l.addReplicas(s, r, pools.of(s, r, class), lacks); ok {
+		gone := func(id rhumb.NodeID) bool { return p.isGone(now, id, after) }
+		if cmd, ok := l.addReplicas(s, r, pools.of(s, r, class), lacks, gone); ok {
 			out = append(out, cmd)
 		}
 	}
@@ -80,14 +81,18 @@ func (p *Planner) countUsable(now, after time.Duration, r *rhumb.Range) int {
 	return n
 }
 
-// addReplicas returns a command that adds up to lacks replicas on nodes that hold none.
-func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, p *pool, lacks int) (catalog.Command, bool) {
+// addReplicas returns a command that adds up to lacks replicas on nodes that hold none. If the preferred primary is gone, the
+// nearest node to it comes first: that one is to take its place, in the second phase of the failover (StandIns).
+func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, p *pool, lacks int, gone func(rhumb.NodeID) bool) (catalog.Command, bool) {
 	var chosen []*rhumb.Node
 	for _, id := range r.Replicas {
-		// A replica on a node that is gone takes no place of its region: another one replaces it there.
-		if n, _ := s.Node(id); p.settings.Survival != rhumb.SurviveRegion || n.State != rhumb.NodeFenced {
+		// A replica on a node that is gone takes no place of its region or zone: another one replaces it there.
+		if n, _ := s.Node(id); !gone(id) && (p.settings.Survival != rhumb.SurviveRegion || n.State != rhumb.NodeFenced) {
 			chosen = append(chosen, n)
 		}
+	}
+	if home, ok := s.Node(r.Preferred); ok && gone(r.Preferred) {
+		p = p.nearTo(home)
 	}
 	replicas := slices.Clone(r.Replicas)
 	for ; lacks > 0 && len(replicas) < rhumb.ReplicasMax; lacks-- {
@@ -122,7 +127,11 @@ func (p *Planner) dropGone(now, after time.Duration, s *catalog.State, r *rhumb.
 	}
 	preferred := r.Preferred
 	if !slices.Contains(keep, preferred) {
-		preferred = r.Primary
+		// The range has a new home: the copy nearest to the old one, to which fail-back hands it over.
+		preferred = s.HeirWithout(r, func(id rhumb.NodeID) bool { return !s.TakesCopies(id) || !slices.Contains(keep, id) })
+		if preferred == rhumb.NoNode || !s.IsNearer(r, preferred, r.Primary) {
+			preferred = r.Primary
+		}
 	}
 	return catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: keep, Preferred: preferred}, true
 }

@@ -178,8 +178,8 @@ func (l *load) spreadReplicas(primary *rhumb.Node, p *pool) []rhumb.NodeID {
 
 // nextNode returns the best node of a pool to add to chosen. With survival goal region it takes the nearest
 // region that may hold one more replica, beginning with the home. Within a region it prefers the least used
-// zone, then the fewest replicas, then the nearest to the first chosen one, then the lowest id. It returns
-// nil if no node is left. Nodes in without are not considered.
+// zone, then the nearest to the node that is replaced, if the pool names one, then the fewest replicas, then the nearest to the
+// first chosen one, then the lowest id. It returns nil if no node is left. Nodes in without are not considered.
 func (l *load) nextNode(chosen []*rhumb.Node, p *pool, without ...rhumb.NodeID) *rhumb.Node {
 	type zone struct {
 		region rhumb.RegionID
@@ -203,6 +203,7 @@ func (l *load) nextNode(chosen []*rhumb.Node, p *pool, without ...rhumb.NodeID) 
 			cmp.Compare(p.micros[a.Region], p.micros[b.Region]),
 			cmp.Compare(a.Region, b.Region),
 			cmp.Compare(zones[zone{a.Region, a.Zone}], zones[zone{b.Region, b.Zone}]),
+			p.compareNear(a, b),
 			cmp.Compare(l.replicas[a.ID], l.replicas[b.ID]),
 			cmp.Compare(metresTo(chosen, a), metresTo(chosen, b)),
 			cmp.Compare(a.ID, b.ID),
@@ -217,6 +218,31 @@ type pool struct {
 	nodes    []*rhumb.Node
 	// micros is the round trip from the home region to each region of the nodes.
 	micros map[rhumb.RegionID]int64
+	// near, if not nil, is the node that is replaced.
+	near *rhumb.Node
+}
+
+// nearTo returns the pool for the replacement of a node.
+func (p *pool) nearTo(n *rhumb.Node) *pool {
+	next := *p
+	next.near = n
+	return &next
+}
+
+// compareNear orders two nodes by their distance from the node that is replaced: first one in its zone, then by metres.
+func (p *pool) compareNear(a, b *rhumb.Node) int {
+	if p.near == nil {
+		return 0
+	}
+	away := func(n *rhumb.Node) int64 {
+		// Every distance on the globe is shorter.
+		const otherZone = 1 << 40
+		if n.Region != p.near.Region || n.Zone != p.near.Zone {
+			return otherZone + geo.Metres(p.near.Location, n.Location)
+		}
+		return geo.Metres(p.near.Location, n.Location)
+	}
+	return cmp.Compare(away(a), away(b))
 }
 
 // pools caches pools by home region and class.

@@ -12,19 +12,46 @@ import (
 type Log struct {
 	Range   rhumb.RangeID
 	Entries []*entry.Entry
+	// Root is the range that operations name, if this one was split off from it; else it is zero or Range.
+	Root rhumb.RangeID
+}
+
+// indexLogs returns the index of all logs of each root. A log that was split off begins with the entries up to the split, so a request may be in
+// several logs, at one position. At two positions it was applied twice.
+func indexLogs(logs []Log) (map[rhumb.RangeID]*index, error) {
+	out := map[rhumb.RangeID]*index{}
+	// Each log is checked as a whole first: its hashes chain across the split.
+	for _, l := range logs {
+		x, err := newIndex(l)
+		if err != nil {
+			return nil, err
+		}
+		rt := l.Root
+		if rt.IsZero() {
+			rt = l.Range
+		}
+		whole := out[rt]
+		if whole == nil {
+			out[rt] = x
+			continue
+		}
+		for id, at := range x.byID {
+			if first, twice := whole.byID[id]; twice && first.entry.Hash != at.entry.Hash {
+				return nil, fmt.Errorf("log of range %s: request %s was applied in %v, and in %v before the range was split", l.Range, id, at.entry.Position(), first.entry.Position())
+			}
+			whole.byID[id] = at
+		}
+	}
+	return out, nil
 }
 
 // Audit compares the answers of clients with the committed logs. Every acknowledged write must be
 // in the log at the position and version of its answer, no refused write may be there, and no
 // request may be there twice.
 func Audit(history []*Op, logs []Log) error {
-	byRange := map[rhumb.RangeID]*index{}
-	for _, l := range logs {
-		x, err := newIndex(l)
-		if err != nil {
-			return err
-		}
-		byRange[l.Range] = x
+	byRange, err := indexLogs(logs)
+	if err != nil {
+		return err
 	}
 	for _, op := range history {
 		// Reads are in no log.
@@ -83,7 +110,7 @@ func newIndex(l Log) (*index, error) {
 				}
 				names[string(name)] = e.Position()
 			}
-			// A request without an ID cannot be told from another one.
+			// A request without an ID looks like any other.
 			if r.ID.IsZero() {
 				continue
 			}
@@ -139,13 +166,9 @@ func (x *index) auditWrite(op *Op) error {
 // becomes cheaper and stricter: with an unknown outcome, an effect that was seen and then lost
 // could pass for a late write.
 func Resolve(history []*Op, logs []Log) ([]*Op, error) {
-	byRange := map[rhumb.RangeID]*index{}
-	for _, l := range logs {
-		x, err := newIndex(l)
-		if err != nil {
-			return nil, err
-		}
-		byRange[l.Range] = x
+	byRange, err := indexLogs(logs)
+	if err != nil {
+		return nil, err
 	}
 	// The history of the caller is not changed; it still prints what clients saw.
 	out := slices.Clone(history)

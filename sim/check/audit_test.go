@@ -19,7 +19,7 @@ func chainOf(entries ...*entry.Entry) Log {
 		e.Seal(nil)
 		prev = e.Hash
 	}
-	return Log{testRange, entries}
+	return Log{Range: testRange, Entries: entries}
 }
 
 // entryOf returns an entry with one request that carries out op at a timestamp.

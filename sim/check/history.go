@@ -43,6 +43,8 @@ type Op struct {
 	// Client identifies the client. A client has one operation in progress at a time.
 	Client int
 	Range  rhumb.RangeID
+	// Part names the part of the range that always stays in one range: splits divide the range between its parts.
+	Part int
 	// Call and Return bound the operation in true time. The checks rely on true time, which only an
 	// observer outside of the cluster has; timestamps of the cluster are among the data under test.
 	Call, Return time.Duration

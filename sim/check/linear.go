@@ -50,7 +50,7 @@ type register struct {
 func Linearizable(history []*Op) error {
 	parts := map[keyName][]part{}
 	var keys []keyName
-	// An unknown write stays in the history: it may explain what a read saw.
+	// An unknown write stays in the history: it may explain the result of a read.
 	for _, op := range history {
 		if op.Result == NotApplied || !op.IsWrite() && op.Result != OK {
 			// It neither changed nor observed anything.

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
@@ -142,6 +143,29 @@ func (m *Monitor) Appended(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry) erro
 		}
 	}
 	w.seen[e.Seq-1] = append(at, position{e.Epoch, e.Hash})
+	return nil
+}
+
+// Split records that a replica has divided its copy of a range by the entry at seq, which is the first of all to do so: the log of
+// the new range continues the old one after that entry.
+func (m *Monitor) Split(old, born rhumb.RangeID, seq rhumb.Seq) error {
+	from, to := m.watchRange(old), m.watchRange(born)
+	if seq == 0 || int(seq) > len(from.committed) {
+		return fmt.Errorf("range %s was divided by entry %d, only %d are committed", old, seq, len(from.committed))
+	}
+	if len(to.committed)+len(to.primaries) > 0 {
+		return fmt.Errorf("range %s has entries or a primary before range %s was divided", born, old)
+	}
+	at := from.committed[seq-1]
+	to.committed, to.seen = slices.Clone(from.committed[:seq]), slices.Clone(from.seen[:seq])
+	// What was acknowledged or closed later concerns the old range.
+	if to.acked = min(from.acked, seq); to.acked > 0 {
+		to.ackedHLC = from.committed[to.acked-1].LastHLC()
+	}
+	to.closed, to.closedBy = min(from.closed, at.LastHLC()), from.closedBy
+	for n, upTo := range from.lost {
+		to.lost[n] = min(upTo, seq)
+	}
 	return nil
 }
 
@@ -311,4 +335,4 @@ func (m *Monitor) Read(r rhumb.RangeID, n rhumb.NodeID, at, acked rhumb.Timestam
 }
 
 // Log returns the committed log of a range.
-func (m *Monitor) Log(r rhumb.RangeID) Log { return Log{r, m.watchRange(r).committed} }
+func (m *Monitor) Log(r rhumb.RangeID) Log { return Log{Range: r, Entries: m.watchRange(r).committed} }

@@ -24,18 +24,25 @@ func (o *Op) logPosition() (at rhumb.Timestamp, ok bool) {
 // ended before it began. The log orders all keys of a range, so this checks strict serializability
 // of the range at the cost of a sort.
 func RealTime(history []*Op) error {
-	byRange := map[rhumb.RangeID][]*Op{}
-	var ranges []rhumb.RangeID
+	// Parts of a range may be in different logs after a split. The log of each continues that of the whole, so its positions
+	// grow all the same.
+	type place struct {
+		rng  rhumb.RangeID
+		part int
+	}
+	byRange := map[place][]*Op{}
+	var ranges []place
 	// An operation without a definite answer has no position, and Resolve has added those that took
 	// effect.
 	for _, op := range history {
 		if _, ok := op.logPosition(); !ok {
 			continue
 		}
-		if byRange[op.Range] == nil {
-			ranges = append(ranges, op.Range)
+		at := place{op.Range, op.Part}
+		if byRange[at] == nil {
+			ranges = append(ranges, at)
 		}
-		byRange[op.Range] = append(byRange[op.Range], op)
+		byRange[at] = append(byRange[at], op)
 	}
 	for _, r := range ranges {
 		if err := realTimeRange(byRange[r]); err != nil {

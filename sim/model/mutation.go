@@ -178,7 +178,7 @@ const (
 	CopyReachesEnd
 	// CopyInOneStep (copies): the old copy stays until the set takes its place in one step.
 	CopyInOneStep
-	// CopyCountsInstalled (copies): what is being received counts for nothing before it is installed.
+	// CopyCountsInstalled (copies): a set counts for nothing before it is installed.
 	CopyCountsInstalled
 	// CopiedTailOpen (copies): entries of a set above its commit position are not committed.
 	CopiedTailOpen
