@@ -27,6 +27,8 @@ type Plan struct {
 	// AnyGap makes a run valid whatever time without service its keys had. On a machine that does other work as well, the processes of the
 	// cluster wait for their turn.
 	AnyGap bool
+	// Meanwhile makes an operator change something during each fault: hand over, split, drain, or rotate keys.
+	Meanwhile bool
 }
 
 // calm is the time between two faults, after the cluster is whole.
@@ -110,7 +112,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 		if n < len(order) {
 			f = faults[order[n]]
 		}
-		w, err := inflict(ctx, c, record, f, p.Hold, random)
+		w, err := inflict(ctx, c, record, f, &p, random)
 		c.Logf("%s", w)
 		record.windows = append(record.windows, w)
 		if err != nil {
@@ -135,7 +137,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 }
 
 // inflict strikes, waits, heals, and waits until the cluster is whole.
-func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, hold time.Duration, random *rand.Rand) (w Window, err error) {
+func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, p *Plan, random *rand.Rand) (w Window, err error) {
 	// Gap and Key are filled in by the deferred function, even if the strike failed.
 	w = Window{Fault: f, What: f.Name, From: record.now()}
 	defer func() {
@@ -150,9 +152,12 @@ func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, hold time
 		w.To = record.now()
 		return w, err
 	}
+	if p.Meanwhile {
+		s = s.with(ctx, c, random)
+	}
 	w.What = s.What
 	// The fault is healed even if the run was interrupted, so that the hosts can be removed.
-	if err := wait(ctx, hold); err != nil {
+	if err := wait(ctx, p.Hold); err != nil {
 		return w, errors.Join(err, s.end(context.WithoutCancel(ctx), &w))
 	}
 	err = s.end(ctx, &w)

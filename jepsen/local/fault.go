@@ -54,7 +54,7 @@ func Faults() []Fault {
 		{"roll-back", "F37", "one disk goes back to its state of some seconds before", gapFailover, strikeRollBack},
 		{"torn", "F31", "the end of the log of a killed node is missing", gapFailover, strikeTorn},
 		{"flip", "F32", "one bit in the log of a killed node changes", gapFailover, strikeFlip},
-	}, linkFaults(), shapeFaults())
+	}, linkFaults(), shapeFaults(), changeFaults())
 }
 
 // errNoEffect is the cause of all errors about faults that did nothing.
