@@ -238,6 +238,9 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			case d.Voter:
 				meta = "voter"
 			}
+			if d.Witness {
+				meta = strings.TrimSpace(meta + " witness")
+			}
 			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), d.holds(), d.describeTroubles(), fmt.Sprintf("%.1f", d.RoundTripMs)))
 		}
 	})
