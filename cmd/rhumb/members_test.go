@@ -285,7 +285,11 @@ func nodeOfRole(t *testing.T, voter bool) string {
 // among them.
 func checkVoters(t *testing.T, with, without string) (voters []voterDoc) {
 	t.Helper()
-	okJSON(t, &voters, "voter", "ls", "-o", "json")
+	// The node that is asked may not have applied the end of the move yet.
+	await(t, with+" to be pinned", settleWait, func() bool {
+		okJSON(t, &voters, "voter", "ls", "-o", "json")
+		return slices.ContainsFunc(voters, func(v voterDoc) bool { return v.Node == with && v.Voter && v.Why == "pinned by an operator" })
+	})
 	leads, found := 0, false
 	voters = slices.DeleteFunc(voters, func(v voterDoc) bool { return !v.Voter })
 	for _, v := range voters {

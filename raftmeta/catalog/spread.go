@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/rhumbdb/rhumb"
@@ -170,9 +171,20 @@ func (s *State) Spans(class rhumb.ClassID, set []rhumb.NodeID) bool {
 }
 
 // mayShrink reports whether an in-sync set may become a smaller one. A set that is already in one region,
-// because an operator accepted a loss, does not have to get worse.
+// because an operator accepted a loss, does not have to get worse. And a set may be in one region while every other one with a replica is
+// lost: half of the replicas are in each of two regions then (rhumb.ClassSettings.RegionReplicasMax), and what was acknowledged
+// before is in both. Fencing needs the majority of the voters, so the lost region cannot do the same.
 func (s *State) mayShrink(r *rhumb.Range, set []rhumb.NodeID) bool {
-	return len(set) >= s.minInSync(r) && (s.Spans(r.Class, set) || !s.Spans(r.Class, r.InSync))
+	return len(set) >= s.minInSync(r) && (s.Spans(r.Class, set) || !s.Spans(r.Class, r.InSync) || s.isAlone(r, set))
+}
+
+// isAlone reports whether all replicas of a range outside of the region of a set are on fenced nodes.
+func (s *State) isAlone(r *rhumb.Range, set []rhumb.NodeID) bool {
+	home, ok := s.Node(set[0])
+	return ok && !slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool {
+		n, ok := s.Node(id)
+		return ok && n.Region != home.Region && n.State != rhumb.NodeFenced
+	})
 }
 
 // checkSpread returns an error if new replicas of a range contradict the residency or the survival goal of
@@ -212,7 +224,7 @@ func (s *State) ExplainSpread(settings rhumb.ClassSettings) string {
 	}
 	live := make(map[rhumb.RegionID]int)
 	for n := range s.Nodes() {
-		if n.State == rhumb.NodeLive {
+		if n.State == rhumb.NodeLive && !n.Witness {
 			live[n.Region]++
 		}
 	}
