@@ -380,6 +380,7 @@ func (w *world) judgeHistory() {
 	logs := make([]check.Log, len(w.ranges))
 	for i, id := range w.ranges {
 		logs[i] = w.monitor.Log(id)
+		// Operations name the root, whatever range answered them.
 		logs[i].Root = w.ranges[w.origin[i].root]
 	}
 	// Audit first: Resolve trusts the log for the outcomes that clients do not know.
