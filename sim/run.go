@@ -208,6 +208,8 @@ func (w *world) isIdle(id rhumb.RangeID) bool {
 	if p.host == nil || !p.host.Serves(id) || !p.host.Leased(id) {
 		return false
 	}
+	// An entry that waits for a member behind the broken path would be beyond the commit position. So a range that should have
+	// removed this member, and did not, is not idle.
 	s, ok := p.host.Replica(id)
 	return ok && s.Status().Commit == s.Status().Last.Seq
 }

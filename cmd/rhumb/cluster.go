@@ -211,6 +211,8 @@ const failuresShown = 20 * time.Minute
 
 // stateText returns the state of a node, with the failures that make fail-back to it wait.
 func (d *nodeDoc) stateText(now time.Time) string {
+	// One failure is nothing to wait longer for: fail-back waits the shortest time after it, as after a first start. The state
+	// itself tells whether the node is dead now.
 	if d.Relapses < 2 || now.Sub(d.FailedAt) > failuresShown {
 		return d.State
 	}
