@@ -236,6 +236,7 @@ func TestOperationsOutliveTheirLeader(t *testing.T) {
 	h.awaitWhole(settleWait)
 
 	// The next leader dies while a vote moves: the node that is to get it stands still, so the move cannot end before.
+	// A stopped process is fenced after a second, while a running one could take the vote before the leader is killed.
 	learner := nodes[slices.IndexFunc(nodes, func(n nodeDoc) bool { return !n.Voter && n.ID != from.ID })]
 	loser := voters[slices.IndexFunc(voters, func(v voterDoc) bool { return v.Node != nodes[at].ID && v.Node != to.ID })]
 	stopped := nodeOf(l, nodeID(t, learner.ID)).PID

@@ -256,6 +256,8 @@ func TestTwoRegionsAndAWitness(t *testing.T) {
 		t.Skip("starts processes; left out by -short")
 	}
 	base := t.TempDir()
+	// Nodes of a demo know the addresses of the demo only, so the cluster is made by hand. Two zones in each region with data, so that
+	// replicas have a reason to be on both nodes.
 	var nodes []*soloNode
 	for i, region := range []string{"frankfurt", "frankfurt", "virginia", "virginia", "singapore"} {
 		n := &soloNode{dir: filepath.Join(base, fmt.Sprint(i)), addr: freeAddr(t), gossip: freeAddr(t), region: region}
@@ -340,6 +342,8 @@ func TestTwoRegionsAndAWitness(t *testing.T) {
 	for n := range 20 {
 		put(n)
 	}
+	// Both nodes of the region at once, the founder of the cluster among them, which usually leads the metadata. The witness and the other
+	// region elect a leader, which fences the two nodes one after the other. Only then may the in-sync sets be in one region.
 	for _, n := range nodes[:2] {
 		if err := n.Process.Kill(); err != nil {
 			t.Fatal(err)

@@ -121,6 +121,8 @@ func insertRegion(st *catalog.State, self *rhumb.Node) rhumb.RegionID {
 	if !self.Witness {
 		return self.Region
 	}
+	// Distances between regions are measured, and the same on all nodes, so that all witnesses of a region send their inserts to one
+	// region. Records of inserts have the region that names them in their keys.
 	best := self.Region
 	for n := range st.Nodes() {
 		switch {

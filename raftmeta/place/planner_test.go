@@ -288,6 +288,7 @@ func TestWitness(t *testing.T) {
 func TestVotesOfOperators(t *testing.T) {
 	all := func(rhumb.NodeID) bool { return true }
 	w := newWorld(t, build(t, three()...))
+	// The state follows the votes as the driver of the group would record them, so that each step begins with what the last one left.
 	voters := []rhumb.NodeID{1, 4, 7}
 	w.do(catalog.SetVoters{Voters: voters})
 	want := func(name string, ready func(rhumb.NodeID) bool, want ...rhumb.NodeID) {
