@@ -30,6 +30,9 @@ type RangeFailover struct {
 	Reason string
 }
 
+// A bound without its parts could not be checked by the person who reads it, and a change of a timing would change it without a
+// trace. So a plan carries the parts, with the reason for each.
+
 // PauseStep is a part of a pause: what takes up to so long.
 type PauseStep struct {
 	Name string

@@ -84,10 +84,15 @@ type ClassSettings struct {
 // RegionReplicasMax returns how many replicas of a range one region may hold. With survival goal region, a
 // region must be dispensable in two ways: without it, MinInSync replicas are left, so the range continues;
 // and MinInSync replicas do not fit into it, so that every acknowledged write is in another region. It is 0
-// if no number satisfies both.
+// if no number satisfies both. With twice as many replicas as MinInSync, half of them may be in one region: two regions are enough
+// then, and the in-sync set is in both of them until one is lost.
 func (c ClassSettings) RegionReplicasMax() int {
 	if c.Survival != SurviveRegion {
 		return ReplicasMax
+	}
+	// A single member would be a set by itself, and the only one to know a write.
+	if c.MinInSync >= 2 && c.Replicas == 2*c.MinInSync {
+		return c.MinInSync
 	}
 	return max(0, min(c.Replicas-c.MinInSync, c.MinInSync-1))
 }

@@ -24,6 +24,7 @@ func EncodeFailoverPlan(p *rhumb.FailoverPlan) *rhumbpb.PlanFailoverResponse {
 
 // DecodeFailoverPlan returns the plan of a message, without its name.
 func DecodeFailoverPlan(m *rhumbpb.PlanFailoverResponse) rhumb.FailoverPlan {
+	// A fate that this binary does not know is kept as text, so that it is printed.
 	p := rhumb.FailoverPlan{
 		Kind: m.GetKind(), Nodes: decodeNodes(m.GetNodes()), Untouched: int(m.GetUntouched()), TakeOver: decodePause(m.GetTakeOver()),
 		Stall: decodePause(m.GetStall()), Voters: int(m.GetVoters()), VotersLeft: int(m.GetVotersLeft()), LeaderFails: m.GetLeaderFails(),
@@ -37,6 +38,7 @@ func DecodeFailoverPlan(m *rhumbpb.PlanFailoverResponse) rhumb.FailoverPlan {
 	return p
 }
 
+// encodePause returns the steps of a bound. The bound itself is not sent: it is their sum, and so the two cannot differ.
 func encodePause(p rhumb.PausePlan) (out []*rhumbpb.PauseStep) {
 	for _, s := range p.Steps {
 		out = append(out, &rhumbpb.PauseStep{Name: s.Name, MostNs: int64(s.Most), Why: s.Why})

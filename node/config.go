@@ -48,6 +48,8 @@ type Config struct {
 	// Zone is the failure domain within the region; replicas of a range are placed in different
 	// zones. Default "a".
 	Zone string
+	// Witness makes a new node one that votes in the metadata group and never holds data.
+	Witness bool
 	// Addr, HeartbeatAddr, GossipAddr and AdminAddr are the "host:port" to listen on. Defaults: the
 	// default ports on 127.0.0.1, or on all interfaces if Advertise is set. Port 0 selects a free port.
 	Addr, HeartbeatAddr, GossipAddr, AdminAddr string

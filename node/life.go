@@ -151,7 +151,7 @@ func (n *Node) askToJoin(addr string) (*rhumbpb.JoinResponse, error) {
 		Nonce:    cmd.Nonce, PreviousNonce: cmd.Previous, Short: cmd.Short, RegionName: cmd.Region, RegionLocation: api.EncodePoint(cmd.Location),
 		Node: &rhumbpb.Node{
 			Zone: cmd.Zone, Location: api.EncodePoint(cmd.Location), Addr: cmd.Addr, HeartbeatAddr: cmd.HeartbeatAddr,
-			AdminAddr: cmd.AdminAddr, Binary: cmd.Binary,
+			AdminAddr: cmd.AdminAddr, Binary: cmd.Binary, Witness: cmd.Witness,
 		},
 		Proof: encodeProof(cmd.Proof),
 	})
@@ -188,7 +188,7 @@ func (n *Node) registerCommand() catalog.RegisterNode {
 		Nonce: n.life.Nonce, Previous: n.life.Previous, Short: n.engine.Short(),
 		Region: n.cfg.Region, Zone: n.cfg.Zone, Location: n.cfg.Location, HasLocation: true,
 		Addr: n.outside.addr, HeartbeatAddr: n.outside.heartbeat, AdminAddr: n.outside.admin, Binary: rhumb.ThisBuild(n.cfg.Version).String(),
-		Name: n.ownName(),
+		Name: n.ownName(), Witness: n.cfg.Witness,
 	}
 }
 

@@ -260,6 +260,8 @@ func (n *Node) PlanBalance(ctx context.Context, only rhumb.RegionID) (place.Bala
 const machineAllowance = 500 * time.Millisecond
 
 // failoverTimings returns the times of which a failover consists, as this node is configured.
+// The values are constants of this program: a cluster whose nodes run programs with others would have a plan for those of the node
+// that was asked. Heartbeats of two nodes of a region, and of two regions, differ, so each range has the bound of its own set.
 func failoverTimings() place.FailoverTimings {
 	c := raftmeta.DefaultConfig()
 	pair := func(t lease.Timing) place.PairTimings {

@@ -116,6 +116,7 @@ func (w *world) learnState(st *catalog.State) {
 	if len(w.ranges) == 0 {
 		w.learnRanges(st)
 	}
+	// Before the records are judged: each range needs a place in the lists of the judges.
 	w.learnSplits(st)
 	w.noteShort()
 	for _, id := range w.ranges {

@@ -213,6 +213,7 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		c.commit++
 		w.judge(w.monitor.Committed(id, n.id, c.entries[c.commit-1]))
 	}
+	// After the commit, which the births follow, and before a planted bug changes them.
 	n.noteBorn(id, rd.Born)
 	// Planted bugs change the work of the host, after the judges have seen what the replica
 	// asked for.

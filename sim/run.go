@@ -208,6 +208,8 @@ func (w *world) isIdle(id rhumb.RangeID) bool {
 	if p.host == nil || !p.host.Serves(id) || !p.host.Leased(id) {
 		return false
 	}
+	// An entry that waits for a member behind the broken path would be beyond the commit position. So a range that should have
+	// removed this member, and did not, is not idle.
 	s, ok := p.host.Replica(id)
 	return ok && s.Status().Commit == s.Status().Last.Seq
 }
@@ -380,6 +382,7 @@ func (w *world) judgeHistory() {
 	logs := make([]check.Log, len(w.ranges))
 	for i, id := range w.ranges {
 		logs[i] = w.monitor.Log(id)
+		// Operations name the root, whatever range answered them.
 		logs[i].Root = w.ranges[w.origin[i].root]
 	}
 	// Audit first: Resolve trusts the log for the outcomes that clients do not know.

@@ -18,6 +18,24 @@ import (
 // with: a key always belongs to its root, and a range has its slot for a while. Each root has a few points, drawn from the seed, at
 // which it may be divided. They divide its keys into cells, and all keys of a request are of one cell: a batch is of one range,
 // before and after every split.
+//
+// The judges follow a split like this:
+//
+//   - The metadata shows a reserved range: the lists of the judges get a place for it (learnSplits).
+//   - The first replica divides its copy: the committed log of the new range begins with everything up to the entry, and what was
+//     acknowledged and closed up to there counts for it (check.Monitor.Split).
+//   - Every replica that divides its copy gets a log of the new range, as durable as that of the old one (noteBorn). All must
+//     divide by the same entry, and each once.
+//   - A member that has not divided its copy holds the new range by the log of the old one, if its disk still has the whole
+//     copy (durableOf).
+//   - At the end the records on disk are compared for each range with those of its log, within the slots of the range; the
+//     logs of a root must hold each request once; and the answers are checked for each root.
+//
+// A reserved range must be born or cancelled after the last fault, like all that whyNotLive awaits. A range that was cancelled keeps its
+// place in the lists: its slots may be reserved again.
+//
+// Two simplifications: clients know the cells, so no batch must be divided by a client, as package client does; and a client has
+// one identity for all ranges, which works because it has one request under way, and numbers all of them in one sequence.
 
 // root is a range that the table was created with.
 type root struct {

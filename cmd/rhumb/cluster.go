@@ -211,6 +211,8 @@ const failuresShown = 20 * time.Minute
 
 // stateText returns the state of a node, with the failures that make fail-back to it wait.
 func (d *nodeDoc) stateText(now time.Time) string {
+	// One failure is nothing to wait longer for: fail-back waits the shortest time after it, as after a first start. The state
+	// itself tells whether the node is dead now.
 	if d.Relapses < 2 || now.Sub(d.FailedAt) > failuresShown {
 		return d.State
 	}
@@ -237,6 +239,9 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 				meta = "leader"
 			case d.Voter:
 				meta = "voter"
+			}
+			if d.Witness {
+				meta = strings.TrimSpace(meta + " witness")
 			}
 			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), d.holds(), d.describeTroubles(), fmt.Sprintf("%.1f", d.RoundTripMs)))
 		}

@@ -171,8 +171,10 @@ type nodeDoc struct {
 	HeartbeatAddr string `json:"heartbeat_addr"`
 	AdminAddr     string `json:"admin_addr"`
 	// Voter and Leader are roles in the group of the metadata.
-	Voter     bool `json:"voter"`
-	Leader    bool `json:"metadata_leader"`
+	Voter  bool `json:"voter"`
+	Leader bool `json:"metadata_leader"`
+	// Witness nodes vote and hold no data.
+	Witness   bool `json:"witness,omitempty"`
 	Ranges    int  `json:"ranges"`
 	Primaries int  `json:"primaries"`
 	// Revision is that of the metadata that the node has applied. It shows how far the node lags.

@@ -236,6 +236,7 @@ func TestOperationsOutliveTheirLeader(t *testing.T) {
 	h.awaitWhole(settleWait)
 
 	// The next leader dies while a vote moves: the node that is to get it stands still, so the move cannot end before.
+	// A stopped process is fenced after a second, while a running one could take the vote before the leader is killed.
 	learner := nodes[slices.IndexFunc(nodes, func(n nodeDoc) bool { return !n.Voter && n.ID != from.ID })]
 	loser := voters[slices.IndexFunc(voters, func(v voterDoc) bool { return v.Node != nodes[at].ID && v.Node != to.ID })]
 	stopped := nodeOf(l, nodeID(t, learner.ID)).PID
@@ -285,7 +286,11 @@ func nodeOfRole(t *testing.T, voter bool) string {
 // among them.
 func checkVoters(t *testing.T, with, without string) (voters []voterDoc) {
 	t.Helper()
-	okJSON(t, &voters, "voter", "ls", "-o", "json")
+	// The node that is asked may not have applied the end of the move yet.
+	await(t, with+" to be pinned", settleWait, func() bool {
+		okJSON(t, &voters, "voter", "ls", "-o", "json")
+		return slices.ContainsFunc(voters, func(v voterDoc) bool { return v.Node == with && v.Voter && v.Why == "pinned by an operator" })
+	})
 	leads, found := 0, false
 	voters = slices.DeleteFunc(voters, func(v voterDoc) bool { return !v.Voter })
 	for _, v := range voters {

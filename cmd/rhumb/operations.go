@@ -339,6 +339,8 @@ func (oc *operationCommands) onNode(ctx context.Context, arg string, gone bool, 
 		return notNumber
 	}
 	return oc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		// The list of this client's copy of the metadata is enough to find the number. What the node does, and whether it still has
+		// something, is decided by the metadata when the command arrives.
 		for _, n := range c.Nodes() {
 			// The name of a removed node may belong to another one.
 			if n.ID == id && notNumber == nil && !(gone && n.Forgotten) || notNumber != nil && n.Name == arg && !n.Forgotten {

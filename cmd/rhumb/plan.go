@@ -64,6 +64,7 @@ type pauseDoc struct {
 	Steps  []pauseStepDoc `json:"steps"`
 }
 
+// pauseStepDoc is a part of a bound, with the reason for its length.
 type pauseStepDoc struct {
 	Name   string  `json:"name"`
 	MostMs float64 `json:"most_ms"`
@@ -103,6 +104,7 @@ func (pc *planCommands) printFailover(p *rhumb.FailoverPlan) error {
 		TakeOver: describePause(p.TakeOver), Stall: describePause(p.Stall),
 		Voters: p.Voters, VotersLeft: p.VotersLeft, LeaderFails: p.LeaderFails, Majority: p.HasMajority(),
 	}
+	// A person wants to know who takes over how much, and a region has hundreds of ranges: those with one fate share a row.
 	groups := make(map[failoverGroup]*failoverRow)
 	for _, r := range p.Ranges {
 		if r.Fate == rhumb.FailoverUnserved {
@@ -149,6 +151,8 @@ type failoverGroup struct {
 	reason   string
 }
 
+// failoverRow is a row of the table: how many ranges share a group, the longest bound among them, and one of them as an example for
+// `rhumb range describe`.
 type failoverRow struct {
 	failoverGroup
 	ranges  int
@@ -161,6 +165,7 @@ func failoverTitle(d *failoverDoc) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "If %s %s fails (%s): %d ranges are served on, %d are not, and %d have nothing to do with it.", d.Kind, d.Name, strings.Join(d.Nodes, ", "), d.Served, d.Unserved, d.Untouched)
 	fmt.Fprintf(&b, "\nMetadata: %d of %d voters are left", d.VotersLeft, d.Voters)
+	// Without a majority the rest of the plan says the same for every range, so the title says it once.
 	switch {
 	case !d.Majority:
 		b.WriteString(", which is no majority: nobody can be elected until one of them returns.")

@@ -30,6 +30,7 @@ func (d *failoverDoc) expect(t *testing.T, c *client.Client, longest time.Durati
 	for _, r := range d.Ranges {
 		planned[r.Range] = r
 	}
+	// The sets are compared besides the primaries: a range is served when its set has shrunk to the copies that are left.
 	fates := make(map[rhumb.FailoverFate]int)
 	for _, r := range c.Ranges() {
 		// The plan concerns the ranges that were there when it was made.
@@ -46,6 +47,7 @@ func (d *failoverDoc) expect(t *testing.T, c *client.Client, longest time.Durati
 			t.Errorf("range %s has the in-sync set %s, and the plan said %s with %v: %s", r.ID, left, p.Fate, p.Left, p.Reason)
 		}
 	}
+	// A plan of nothing would agree with everything.
 	if len(fates) == 0 {
 		t.Error("the plan concerns no range")
 	}

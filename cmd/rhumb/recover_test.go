@@ -18,18 +18,21 @@ type soloNode struct {
 	*process
 	dir, addr, gossip string
 	admin             string // "" for any
+	region            string // "" for frankfurt
+	flags             []string
 }
 
 // start starts the node on its directory.
 func (n *soloNode) start(t *testing.T, zone, join string) {
 	t.Helper()
 	args := []string{
-		"start", "--region", "frankfurt", "--zone", zone, "--dir", n.dir, "--insecure", "--addr", n.addr, "--gossip-addr", n.gossip,
+		"start", "--region", cmp.Or(n.region, "frankfurt"), "--zone", zone, "--dir", n.dir, "--insecure", "--addr", n.addr, "--gossip-addr", n.gossip,
 		"--heartbeat-addr", "127.0.0.1:0", "--admin-addr", cmp.Or(n.admin, "127.0.0.1:0"), "--snapshot-dir", n.dir + "-images",
 	}
 	if join != "" {
 		args = append(args, "--join", join)
 	}
+	args = append(args, n.flags...)
 	n.process = startProcess(t, nil, args...)
 }
 

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -244,5 +246,127 @@ func TestRegionIsGivenUp(t *testing.T) {
 	okJSON(t, &ops, append([]string{"operation", "ls"}, at...)...)
 	if len(ops) == 0 || ops[len(ops)-1].Kind != "remove-region" || !strings.Contains(ops[len(ops)-1].Error, "by force: ") || !strings.Contains(ops[len(ops)-1].Error, "local") {
 		t.Errorf("the loss is not recorded: %+v", ops)
+	}
+}
+
+// TestTwoRegionsAndAWitness loses one of two regions with data. A third region has a witness only: it votes, so the other region goes on with
+// every acknowledged write, and it passes requests on without ever holding a copy.
+func TestTwoRegionsAndAWitness(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes; left out by -short")
+	}
+	base := t.TempDir()
+	// Nodes of a demo know the addresses of the demo only, so the cluster is made by hand. Two zones in each region with data, so that
+	// replicas have a reason to be on both nodes.
+	var nodes []*soloNode
+	for i, region := range []string{"frankfurt", "frankfurt", "virginia", "virginia", "singapore"} {
+		n := &soloNode{dir: filepath.Join(base, fmt.Sprint(i)), addr: freeAddr(t), gossip: freeAddr(t), region: region}
+		join := ""
+		if i > 0 {
+			join = nodes[0].addr
+		}
+		if region == "singapore" {
+			n.flags = []string{"--witness"}
+		}
+		n.start(t, string(rune('a'+i%2)), join)
+		nodes = append(nodes, n)
+		if i == 0 {
+			await(t, "the cluster to be made", bootWait, func() bool {
+				_, _, code := runIn(t.Context(), "", "init", "--addr", n.addr, "--insecure")
+				return code == exit.OK
+			})
+		}
+	}
+	// Commands go to the region that stays.
+	at := []string{"--addr", nodes[2].addr, "--insecure"}
+	with := func(args ...string) []string { return append(args, at...) }
+	var witness nodeDoc
+	await(t, "the witness to vote", settleWait, func() bool {
+		var nodes []nodeDoc
+		stdout, _, code := runIn(t.Context(), "", with("node", "ls", "-o", "json")...)
+		if code != exit.OK || json.Unmarshal([]byte(stdout), &nodes) != nil {
+			return false
+		}
+		voters := 0
+		for _, n := range nodes {
+			if n.Voter {
+				voters++
+			}
+			if n.Witness {
+				witness = n
+			}
+		}
+		return len(nodes) == 5 && voters == 3 && witness.Voter && witness.Ready
+	})
+	// A table that needs a third region with data would be refused here.
+	ok(t, with("table", "create", "survives", "--survive", "region", "--replicas", "4", "--min-in-sync", "2", "--hash-slots", "4")...)
+	// The node that is asked may not have applied the change of voters yet.
+	await(t, "the reason of the vote", settleWait, func() bool {
+		var votes []voterDoc
+		okJSON(t, &votes, with("voter", "ls", "-o", "json")...)
+		return slices.ContainsFunc(votes, func(v voterDoc) bool { return v.Witness && v.Why == "witness of region singapore" })
+	})
+
+	// A client that knows the witness only reads, writes and inserts through it, and no range gets a copy there.
+	through := []string{"--addr", nodes[4].addr, "--insecure"}
+	// Its copy of the metadata may be a moment behind.
+	await(t, "the witness to know the table", settleWait, func() bool {
+		_, _, code := runIn(t.Context(), "", append([]string{"put", "survives", "first", "n=1"}, through...)...)
+		return code == exit.OK
+	})
+	ok(t, append([]string{"insert", "survives", "n=2"}, through...)...)
+	if out := ok(t, append([]string{"get", "survives", "first", "-o", "json"}, through...)...); strings.Contains(out, `"node": "`+witness.ID+`"`) {
+		t.Errorf("the witness answered itself: %s", out)
+	}
+	var ranges []rangeDoc
+	okJSON(t, &ranges, with("range", "ls", "-o", "json")...)
+	fails(t, exit.Usage, with("range", "move", ranges[0].ID, ranges[0].Replicas[0], witness.ID)...)
+
+	c, err := client.Open(t.Context(), client.Config{Addrs: []string{nodes[3].addr, nodes[4].addr}, Insecure: true, Timeout: 20 * time.Second, ConnectTimeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	table, err := c.Table(t.Context(), "survives")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(n int) {
+		t.Helper()
+		for i := range 8 {
+			if _, err := table.Put(t.Context(), fmt.Appendf(nil, "k%d", i), fmt.Append(nil, n), client.PutOptions{Home: "frankfurt"}); err != nil {
+				t.Fatalf("write %d of k%d: %v", n, i, err)
+			}
+		}
+	}
+	for n := range 20 {
+		put(n)
+	}
+	// Both nodes of the region at once, the founder of the cluster among them, which usually leads the metadata. The witness and the other
+	// region elect a leader, which fences the two nodes one after the other. Only then may the in-sync sets be in one region.
+	for _, n := range nodes[:2] {
+		if err := n.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := time.Now()
+	put(20)
+	t.Logf("all keys of the lost region were written again after %v", time.Since(begin).Round(time.Millisecond))
+	for n := 21; n < 40; n++ {
+		put(n)
+	}
+	for i := range 8 {
+		got, err := table.Get(t.Context(), fmt.Appendf(nil, "k%d", i), client.GetOptions{Home: "frankfurt"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := got.Bytes(); err != nil || string(b) != "39" {
+			t.Errorf("k%d holds %q: %v", i, b, err)
+		}
+	}
+	for _, r := range c.Ranges() {
+		if slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return id.String() == witness.ID }) {
+			t.Errorf("range %s has a copy on the witness: %v", r.ID, r.Replicas)
+		}
 	}
 }

@@ -94,6 +94,7 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	flags.Default(fl, "location", "that of a well-known region")
 	fl.StringVar(&cfg.Zone, "zone", "", "failure domain within the region; copies of a range are in different zones")
 	flags.Default(fl, "zone", defaults.Zone)
+	fl.BoolVar(&cfg.Witness, "witness", false, "the new node votes in the metadata group and holds no data; place it in a region of its own")
 	fl.StringSliceVar(&cfg.Join, "join", nil, "host[:port] of other nodes, as in their --addr")
 	fl.StringVar(&cfg.Addr, "addr", "", "host:port for clients and nodes")
 	flags.Default(fl, "addr", defaults.Addr)

@@ -157,7 +157,7 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 			ID: s.Node.ID.String(), Name: s.Node.Name, Region: n.nameOf(s.Node.Region), Zone: s.Node.Zone, State: s.Node.State.String(), Ready: s.Ready,
 			// An error in asking explains more than the reason of an earlier answer.
 			Reason: cmp.Or(s.Err, s.Reason), Addr: s.Node.Addr, HeartbeatAddr: s.Node.HeartbeatAddr, AdminAddr: s.Node.AdminAddr,
-			Voter: s.Node.Voter, Leader: s.MetadataLeader == s.Node.ID && s.MetadataLeader != 0, Ranges: s.Ranges, Primaries: s.Primaries,
+			Voter: s.Node.Voter, Witness: s.Node.Witness, Leader: s.MetadataLeader == s.Node.ID && s.MetadataLeader != 0, Ranges: s.Ranges, Primaries: s.Primaries,
 			Revision: s.Revision, Boot: uint64(s.Node.Boot), Version: s.Node.Build().Program, UptimeSeconds: s.Uptime.Seconds(),
 			RoundTripMs: milliseconds(s.RoundTrip), Location: inspect.Place(s.Node.Location),
 		}

@@ -73,6 +73,7 @@ is dead or being removed, another node votes in its place. rhumb voter unpin lea
 			if err != nil {
 				return err
 			}
+			// The metadata checks that FROM votes and TO does not, in the same step in which it records the operation.
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationMoveVote, Node: from, Target: to})
 			})
@@ -84,6 +85,7 @@ is dead or being removed, another node votes in its place. rhumb voter unpin lea
 zones as before, and moves as few of them as that allows.`,
 		Example: "  rhumb voter unpin\n  rhumb voter unpin n7",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			// Without arguments the request names no node, which means all.
 			var nodes []rhumb.NodeID
 			for _, arg := range args {
 				id, err := connect.ParseNode(arg)
@@ -135,6 +137,7 @@ func describeVoters(n names, statuses []client.NodeStatus, holdings []client.Nod
 			last = s.Metadata.LastIndex
 		}
 	}
+	// A pinned node without a vote is in the list too: it shows that an operator's choice waits.
 	docs := []voterDoc{}
 	for _, s := range statuses {
 		if s.Node.Forgotten || !s.Node.Voter && !s.Node.VotePinned && !all {
@@ -182,6 +185,7 @@ func (oc *operationCommands) unpinVotes(ctx context.Context, c *client.Client, n
 	if err != nil {
 		return err
 	}
+	// An empty list says that no vote was pinned, which is not an error: tools may repeat the command.
 	doc := map[string][]string{"unpinned": {}}
 	for _, id := range unpinned {
 		doc["unpinned"] = append(doc["unpinned"], id.String())

@@ -261,6 +261,9 @@ func TestLocal(t *testing.T) {
 
 // shrink adds a node, removes it, and removes the fourth region, each by one changed variable. The hosts must go only after their
 // nodes have left, and the records of the region must stay.
+//
+// Everything is done by `terraform apply` with another value of the variable, as an operator does it. The load runs on meanwhile, and its
+// end judges whether a write failed.
 func (c *localCluster) shrink(three, four map[string]any) {
 	c.t.Helper()
 	more := maps.Clone(four)

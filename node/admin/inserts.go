@@ -102,8 +102,9 @@ func (a *Admin) lighterNode(class rhumb.ClassID) (least rhumb.NodeID, ok bool) {
 	if leaves {
 		most = math.MaxInt64
 	}
+	region := insertRegion(st, self)
 	for n := range st.Nodes() {
-		if n.ID == a.cfg.Self || n.Region != self.Region || !st.TakesCopies(n.ID) {
+		if n.ID == a.cfg.Self || n.Region != region || !st.TakesCopies(n.ID) {
 			continue
 		}
 		// The condition on ok admits a node with exactly one shard less; afterwards only lighter ones win.
@@ -112,6 +113,27 @@ func (a *Admin) lighterNode(class rhumb.ClassID) (least rhumb.NodeID, ok bool) {
 		}
 	}
 	return least, ok
+}
+
+// insertRegion returns the region whose nodes take the inserts that a node sends away: its own, or for a witness without a node with data in
+// its region the nearest one that has some.
+func insertRegion(st *catalog.State, self *rhumb.Node) rhumb.RegionID {
+	if !self.Witness {
+		return self.Region
+	}
+	// Distances between regions are measured, and the same on all nodes, so that all witnesses of a region send their inserts to one
+	// region. Records of inserts have the region that names them in their keys.
+	best := self.Region
+	for n := range st.Nodes() {
+		switch {
+		case !st.TakesCopies(n.ID):
+		case n.Region == self.Region:
+			return self.Region
+		case best == self.Region || st.RegionMicros(self.Region, n.Region) < st.RegionMicros(self.Region, best):
+			best = n.Region
+		}
+	}
+	return best
 }
 
 // Takes returns a nil error if this node may name keys in the range: the slot is in a block of its

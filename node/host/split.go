@@ -176,6 +176,7 @@ func (h *Host) divide(s *slot, rd *replica.Ready, c *commit, commits []*commit) 
 	}
 	for _, b := range rd.Born {
 		next := &commit{batch: s.store.NewBatch()}
+		// The promise of a copy that was here before holds for the new one, as in addCopy.
 		id, err := next.batch.Split(s.id, storage.Split{At: b.At, Seq: b.Seq, Promised: h.floors[rhumb.RangeID{Region: s.id.Region, Slot: b.At}]})
 		if err != nil {
 			// The log here cannot be read up to the entry. A start finds the damage and quarantines the copy.
@@ -213,10 +214,12 @@ func (h *Host) bear(parent *slot, id rhumb.RangeID, b replica.Birth) {
 	if fresh.committed = seq; h.cfg.Committed != nil {
 		h.cfg.Committed(Committed{Range: id, Seq: seq, HLC: at, Parent: parent.id})
 	}
+	// The record that the node waited with. It says who is primary, and in which epoch.
 	if d := h.unborn[id]; d != nil {
 		delete(h.unborn, id)
 		h.setRecord(fresh, d)
 	}
+	// Members may have been faster: their messages are as good as those that arrive from now on.
 	early := h.early[id]
 	delete(h.early, id)
 	for i := range early {

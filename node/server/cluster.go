@@ -611,7 +611,7 @@ func decodeRegistration(q *rhumbpb.JoinRequest) (catalog.RegisterNode, error) {
 		Cluster: cluster, Node: id.Node, Store: id.Store, Boot: id.Boot, Nonce: q.Nonce, Previous: q.PreviousNonce, Short: q.Short,
 		Region: q.RegionName, Zone: n.GetZone(), Location: api.DecodePoint(n.GetLocation()), HasLocation: n.GetLocation() != nil,
 		Addr: n.GetAddr(), HeartbeatAddr: n.GetHeartbeatAddr(), AdminAddr: n.GetAdminAddr(), Binary: n.GetBinary(),
-		Proof: proof,
+		Proof: proof, Witness: n.GetWitness(),
 	}, nil
 }
 

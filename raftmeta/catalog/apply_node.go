@@ -25,6 +25,9 @@ func (c Init) applyTo(t *tx) Result {
 	if c.First.Node != rhumb.NoNode {
 		return refuse(op, rhumb.InvalidArgument, "the first node already has id %s, but a new cluster assigns one", c.First.Node)
 	}
+	if c.First.Witness {
+		return refuse(op, rhumb.InvalidArgument, "the first node of a cluster cannot be a witness; start it without --witness, and join the witness to it")
+	}
 	// RegisterNode refuses to register before the cluster has an id, so the id is set first and
 	// removed again if the node is refused.
 	if len(c.Gossip) > 0 {
@@ -218,6 +221,7 @@ func (c RegisterNode) newRecord(id rhumb.NodeID, at rhumb.Region) *node {
 	return &node{nonce: c.Nonce, Node: rhumb.Node{
 		ID: id, Region: at.ID, Zone: c.Zone, Addr: c.Addr, HeartbeatAddr: c.HeartbeatAddr, AdminAddr: c.AdminAddr,
 		Location: location, Store: c.Store, Boot: c.Boot, State: rhumb.NodeLive, Binary: c.Binary, Name: c.Name,
+		Witness: c.Witness,
 	}}
 }
 
@@ -251,6 +255,11 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	if at.Name != c.Region {
 		return refuse(op, rhumb.InvalidArgument, "%s is registered in region %q and cannot move to %q; add a new node there instead", old.ID, at.Name, c.Region)
 	}
+	// A node with data that became a witness would keep copies which nobody places, and the other way round tables would count on a machine
+	// that was made for votes.
+	if c.Witness != old.Witness {
+		return refuse(op, rhumb.InvalidArgument, "%s joined %s --witness and cannot change that; decommission it, and start it with an empty directory", old.ID, map[bool]string{true: "with", false: "without"}[old.Witness])
+	}
 	// The disk of a replaced node is back. It takes its place again if the other one has stopped.
 	if by, replaced := t.nodes.get(uint64(old.ReplacedBy)); replaced {
 		if by.State != rhumb.NodeFenced {
@@ -268,7 +277,7 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	// The driver of the metadata group sets Voter when the membership changes, not the node.
 	n.Voter = old.Voter
 	// A pin outlives restarts, or a rolling upgrade would undo what an operator chose.
-	n.VotePinned, n.Witness = old.VotePinned, old.Witness
+	n.VotePinned = old.VotePinned
 	// What the node did in earlier lives is what the count is for.
 	n.Relapses, n.FailedAt = old.Relapses, old.FailedAt
 	// The catalog counts lives. The node's own count may be lower if its disk is an older copy, and

@@ -289,6 +289,9 @@ func (c SetReplicas) applyTo(t *tx) Result {
 		if !r.IsReplica(id) && (!known || n.State == rhumb.NodeFenced) {
 			return refuseRange(op, rhumb.Conflict, r, "%s is unknown or fenced and cannot hold a new replica", id)
 		}
+		if !r.IsReplica(id) && n.Witness {
+			return refuseRange(op, rhumb.InvalidArgument, r, "%s is a witness and holds no data", id)
+		}
 		if !r.IsReplica(id) && n.Leaving {
 			return refuseRange(op, rhumb.Conflict, r, "%s is %s and cannot hold a new replica", id, n.State)
 		}

@@ -119,7 +119,7 @@ func (t *tx) checkNewClass(settings rhumb.ClassSettings, placements []Placement)
 func (s *State) explainShortage(replicas int) string {
 	live := make(map[rhumb.RegionID]int)
 	for n := range s.Nodes() {
-		if n.State == rhumb.NodeLive {
+		if n.State == rhumb.NodeLive && !n.Witness {
 			live[n.Region]++
 		}
 	}
@@ -182,6 +182,9 @@ func (t *tx) checkReplicas(in rhumb.RegionID, settings rhumb.ClassSettings, repl
 		// The region of a node never changes, so this is an error of the proposer.
 		if !ok || n.Region != in && (settings.Survival == rhumb.SurviveZone || id == replicas[0]) {
 			return rhumb.Ef(op, rhumb.InvalidArgument, "%s is not a node of region %s", id, in)
+		}
+		if n.Witness {
+			return rhumb.Ef(op, rhumb.InvalidArgument, "%s is a witness and holds no data", id)
 		}
 		// The state may have changed after the proposer chose the node.
 		if n.State != rhumb.NodeLive {

@@ -55,6 +55,7 @@ type wireCommand struct {
 	GossipVersion    uint64          `cbor:"55,keyasint,omitempty"`
 	Proof            *wireProof      `cbor:"56,keyasint,omitempty"`
 	SplitAt          rhumb.Slot      `cbor:"57,keyasint,omitempty"`
+	Witness          bool            `cbor:"80,keyasint,omitempty"`
 	Table            rhumb.TableID   `cbor:"70,keyasint,omitempty"`
 	Distances        []wireDistance  `cbor:"71,keyasint,omitempty"`
 
@@ -96,7 +97,7 @@ func (c AddRegion) fillWire(w *wireCommand) { w.Name, w.Location = c.Name, toWir
 
 func (c RegisterNode) fillWire(w *wireCommand) {
 	w.Cluster, w.Node, w.Store, w.Boot, w.Nonce = fromUUID(c.Cluster), c.Node, fromUUID(c.Store), c.Boot, c.Nonce
-	w.Previous, w.Short, w.NodeName = c.Previous, c.Short, c.Name
+	w.Previous, w.Short, w.NodeName, w.Witness = c.Previous, c.Short, c.Name, c.Witness
 	w.Name, w.Zone, w.Addr, w.HeartbeatAddr, w.AdminAddr, w.Binary = c.Region, c.Zone, c.Addr, c.HeartbeatAddr, c.AdminAddr, c.Binary
 	if c.HasLocation {
 		w.Location = toWirePoint(c.Location)
@@ -330,7 +331,7 @@ func (w *wireCommand) toRegisterNode() RegisterNode {
 		Cluster: toUUID(w.Cluster), Node: w.Node, Store: toUUID(w.Store), Boot: w.Boot, Nonce: w.Nonce, Previous: w.Previous, Short: w.Short,
 		Region: w.Name, Zone: w.Zone, Location: w.Location.toPoint(), HasLocation: w.Location != nil,
 		Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr, Binary: w.Binary,
-		Name: w.NodeName,
+		Name: w.NodeName, Witness: w.Witness,
 	}
 	if w.Proof != nil {
 		c.Proof = &RegistrationProof{w.Proof.At, w.Proof.Chain, w.Proof.Signature}

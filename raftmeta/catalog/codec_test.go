@@ -71,6 +71,7 @@ func goldenCommands() []Command {
 		RevokeCertificate{rhumb.Revocation{Serial: "1f", Authority: fingerprint, At: time.Unix(8, 0).UTC()}},
 		RevokeBearer{rhumb.Revocation{Name: "user tower", Why: "lost", At: time.Unix(8, 0).UTC()}},
 		RegisterNode{Store: rhumb.UUID{2}, Boot: 5, Name: "eu-2", Proof: &RegistrationProof{At: 7, Chain: [][]byte{{1}, {2}}, Signature: []byte{3}}},
+		RegisterNode{Store: rhumb.UUID{3}, Boot: 5, Region: "sin", Zone: "a", Witness: true},
 		ForgetNode{Node: 2, Boot: 6},
 		PrepareHandover{Range: id, Version: 8, Target: 2},
 		AdoptHandover{Range: id, Epoch: 9, Boot: 4},

@@ -136,6 +136,9 @@ type RegisterNode struct {
 	// node. The first registration with a name binds the name to the node, also if earlier lives of the
 	// node had none.
 	Name string
+	// Witness makes a new node one that votes in the metadata group and never holds data. It is fixed by the first registration, as the
+	// region is. The first node of a cluster cannot be one.
+	Witness bool
 	// Proof shows that the node itself made the registration. It is nil for an insecure node, and in the log:
 	// the metadata leader verifies it before the command enters the log (docs/replication.md#rule-speaker).
 	Proof *RegistrationProof
@@ -454,6 +457,13 @@ type Batch struct {
 }
 
 // needs: a number of buckets makes ranges of several slots.
+func (c RegisterNode) needs() rhumb.Feature {
+	if c.Witness {
+		return rhumb.FeatureVoters
+	}
+	return rhumb.NoFeature
+}
+
 func (c CreateClass) needs() rhumb.Feature { return bucketsNeed(c.Settings) }
 func (c CreateTable) needs() rhumb.Feature { return bucketsNeed(c.Settings) }
 

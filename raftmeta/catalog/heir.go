@@ -110,6 +110,7 @@ func (s *State) NearestHeir(r *rhumb.Range, of rhumb.NodeID, load map[rhumb.Node
 		return s.HeirWithout(r, func(id rhumb.NodeID) bool { return id == of })
 	}
 	best, nearest, bestCost := rhumb.NoNode, span{}, 0
+	// Kept as it was: the log of a cluster that is being upgraded has commands which older programs applied like this.
 	for _, id := range r.InSync {
 		if id == of || !s.IsLive(id) || r.IsQuarantined(id) {
 			continue

@@ -40,6 +40,8 @@ func (c RecordRelapse) applyTo(t *tx) Result {
 	case n.Relapses == c.Relapses && n.FailedAt.Equal(c.At):
 		return Result{Node: c.Node}
 	}
+	// The record of the node is shared with readers of earlier states, so a copy is changed. Nothing else about the node changes: its
+	// life, its state and its roles are those that it had.
 	next := *n
 	next.Relapses, next.FailedAt = c.Relapses, c.At
 	t.putNode(&next)

@@ -81,6 +81,7 @@ func (s *State) ReservedIn(r *rhumb.Range) (*rhumb.Range, bool) {
 // CanDivide reports whether a node could divide a range as its primary: the range that is reserved for the split, if there is
 // one, counts it as a member with an intact copy. A copy that joined after the reservation does not.
 func (s *State) CanDivide(r *rhumb.Range, id rhumb.NodeID) bool {
+	// Any live member may divide a range that nothing is reserved in: there is nothing to divide yet.
 	child, splits := s.ReservedIn(r)
 	return !splits || child.IsInSync(id) && !child.IsQuarantined(id)
 }

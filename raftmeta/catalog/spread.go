@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/rhumbdb/rhumb"
@@ -170,9 +171,24 @@ func (s *State) Spans(class rhumb.ClassID, set []rhumb.NodeID) bool {
 }
 
 // mayShrink reports whether an in-sync set may become a smaller one. A set that is already in one region,
-// because an operator accepted a loss, does not have to get worse.
+// because an operator accepted a loss, does not have to get worse. And a set may be in one region while every other one with a replica is
+// lost: half of the replicas are in each of two regions then (rhumb.ClassSettings.RegionReplicasMax), and what was acknowledged
+// before is in both. Fencing needs the majority of the voters, so the lost region cannot do the same.
 func (s *State) mayShrink(r *rhumb.Range, set []rhumb.NodeID) bool {
-	return len(set) >= s.minInSync(r) && (s.Spans(r.Class, set) || !s.Spans(r.Class, r.InSync))
+	return len(set) >= s.minInSync(r) && (s.Spans(r.Class, set) || !s.Spans(r.Class, r.InSync) || s.isAlone(r, set))
+}
+
+// isAlone reports whether all replicas of a range outside of the region of a set are on fenced nodes. The state of a node counts and not
+// whether its replica is in sync: a replica that lives may join the set again, and until then writes wait for it or for
+// the fencing of its node. Otherwise a primary could leave out the other region after a hiccup of a link, and the promise
+// of the table would be void without anybody having noticed. A node that registers again is not fenced any more, and from
+// then on the set may not shrink further in this way.
+func (s *State) isAlone(r *rhumb.Range, set []rhumb.NodeID) bool {
+	home, ok := s.Node(set[0])
+	return ok && !slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool {
+		n, ok := s.Node(id)
+		return ok && n.Region != home.Region && n.State != rhumb.NodeFenced
+	})
 }
 
 // checkSpread returns an error if new replicas of a range contradict the residency or the survival goal of
@@ -212,7 +228,7 @@ func (s *State) ExplainSpread(settings rhumb.ClassSettings) string {
 	}
 	live := make(map[rhumb.RegionID]int)
 	for n := range s.Nodes() {
-		if n.State == rhumb.NodeLive {
+		if n.State == rhumb.NodeLive && !n.Witness {
 			live[n.Region]++
 		}
 	}

@@ -160,10 +160,10 @@ func (s *State) IsLive(id rhumb.NodeID) bool {
 	return ok && n.State.Serves()
 }
 
-// TakesCopies reports whether the node exists and may get new copies.
+// TakesCopies reports whether the node exists and may get new copies. A witness never does.
 func (s *State) TakesCopies(id rhumb.NodeID) bool {
 	n, ok := s.nodes.get(uint64(id))
-	return ok && n.State == rhumb.NodeLive && !n.Leaving
+	return ok && n.State == rhumb.NodeLive && !n.Leaving && !n.Witness
 }
 
 // Class returns the class with the given id.

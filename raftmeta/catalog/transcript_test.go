@@ -404,6 +404,9 @@ func writeChanges(out *strings.Builder, s *State, c Changes) {
 		if n.Voter {
 			out.WriteString(" voter")
 		}
+		if n.Witness {
+			out.WriteString(" witness")
+		}
 		if n.VotePinned {
 			out.WriteString(" pinned")
 		}

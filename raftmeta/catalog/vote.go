@@ -28,7 +28,9 @@ var voteDecoders = map[commandCode]func(w *wireCommand) Command{
 	codeUnpinVotes: func(w *wireCommand) Command { return UnpinVotes{w.Nodes} },
 }
 
-// applyTo takes the pins back.
+// applyTo takes the pins back. The votes themselves stay for now: the metadata leader compares them with its own choice in its next
+// round, and changes as few as that needs. All nodes of the command are checked before the first record changes, so that a mistyped
+// number unpins nobody.
 func (c UnpinVotes) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.UnpinVotes"
 	for _, id := range c.Nodes {
@@ -42,7 +44,8 @@ func (c UnpinVotes) applyTo(t *tx) Result {
 	return Result{}
 }
 
-// setPins stores for each node whether its vote is pinned. A record that does not change is not stored.
+// setPins stores for each node whether its vote is pinned. A record that does not change is not stored, so that a repeated command
+// moves no revision and wakes no watcher.
 func (t *tx) setPins(pinned func(*rhumb.Node) bool) {
 	for _, n := range t.nodes.all() {
 		if is := pinned(&n.Node); is != n.VotePinned {
@@ -61,7 +64,8 @@ func (t *tx) pinVotes(moved *rhumb.Operation) {
 	})
 }
 
-// checkVote refuses to move a vote that is not there, or to a node that cannot take it.
+// checkVote refuses to move a vote that is not there, or to a node that cannot take it. How close the copy of the metadata on the
+// target is to the leader's cannot be checked here: only the leader knows. The operation waits for it.
 func (c StartOperation) checkVote(t *tx) Result {
 	const op rhumb.Op = "catalog.StartOperation"
 	// Two moves at a time could each wait for the other's node.

@@ -44,6 +44,7 @@ func FailureDomain(s *catalog.State, name string) (kind string, nodes []rhumb.No
 	for r := range s.Regions() {
 		regions[r.ID] = r.Name
 	}
+	// found has the nodes by what the name would be: a node, a zone or a region. zones are the zones of that name, with their regions.
 	found := make(map[string][]rhumb.NodeID)
 	zones := make(map[string]bool)
 	known := false
@@ -154,6 +155,7 @@ func whyUnserved(s *catalog.State, r *rhumb.Range, left []rhumb.NodeID) string {
 	switch {
 	case len(left) == 0:
 		return "no in-sync copy is left"
+	// Acknowledged writes are safe on those that are left, and new ones would not be.
 	case len(left) < need:
 		return fmt.Sprintf("%d of the %d in-sync copies that a write needs is left (%s)", len(left), need, nodeList(left))
 	case !s.Spans(r.Class, left):
@@ -162,6 +164,7 @@ func whyUnserved(s *catalog.State, r *rhumb.Range, left []rhumb.NodeID) string {
 	return fmt.Sprintf("none of the in-sync copies that are left (%s) can be elected", nodeList(left))
 }
 
+// nodeList returns nodes as text for a reason, in the order of their numbers as in-sync sets have them.
 func nodeList(nodes []rhumb.NodeID) string {
 	out := make([]string, len(nodes))
 	for i, n := range nodes {
@@ -181,6 +184,8 @@ type pauses struct {
 // newPauses computes the part of the pauses that all ranges share: until metadata has decided.
 func newPauses(s *catalog.State, plan *rhumb.FailoverPlan, fails func(rhumb.NodeID) bool, t FailoverTimings) *pauses {
 	p := &pauses{s: s, t: t}
+	// Metadata commits when a majority of the voters that are left answers the leader. Which of them leads then is not known, so
+	// the longest round trip among them counts: it bounds every commit, whoever leads.
 	voters, trip := make(map[rhumb.RegionID]bool), time.Duration(0)
 	for n := range s.Nodes() {
 		if n.Voter && n.State != rhumb.NodeFenced && !fails(n.ID) {
@@ -204,6 +209,7 @@ func newPauses(s *catalog.State, plan *rhumb.FailoverPlan, fails func(rhumb.Node
 		}
 		alone = alone || count < 2
 	}
+	// Voters in one region use the short tick of Raft (raftmeta.Config.NearTick).
 	elect := t.ElectNear
 	if trip > 0 {
 		elect = t.ElectFar
@@ -253,10 +259,12 @@ func (p *pauses) of(r *rhumb.Range, left []rhumb.NodeID, moves bool) (out rhumb.
 			trip = max(trip, time.Duration(p.s.RegionMicros(x.Region, y.Region))*time.Microsecond)
 		}
 	}
+	// One pair of members in two regions suffices for the longer times: the slowest member decides when all have answered.
 	pair, decided := p.t.Near, p.near
 	if len(regions) > 1 {
 		pair, decided = p.t.Far, p.far
 	}
+	// The shared steps are cloned, because the next range appends its own.
 	out.Steps = slices.Clone(decided)
 	for _, s := range decided {
 		out.Most += s.Most

@@ -29,6 +29,7 @@ func randomCluster(t *testing.T, random *rand.Rand) *catalog.State {
 		}
 	}
 	s := build(t, specs...)
+	// Voters are drawn too: some failures take the majority of the metadata with them.
 	voters := []rhumb.NodeID{}
 	for len(voters) < min(5, len(specs)) {
 		if id := rhumb.NodeID(1 + random.IntN(len(specs))); !slices.Contains(voters, id) {
@@ -51,15 +52,19 @@ func randomCluster(t *testing.T, random *rand.Rand) *catalog.State {
 		member := r.InSync[random.IntN(len(r.InSync))]
 		var cmd catalog.Command
 		switch random.IntN(8) {
+		// A few nodes have failed before. Each of them makes the sets of its ranges smaller.
 		case 0:
 			cmd = catalog.FenceNode{Node: member, Boot: 1}
 			if random.IntN(4) > 0 {
 				continue
 			}
+		// A damaged copy stays in a set that is at its minimum, and cannot be elected.
 		case 1:
 			cmd = catalog.QuarantineReplica{Range: r.ID, Node: member}
+		// Primaries that are not the preferred ones: the heir is nearest to the preferred one all the same.
 		case 2, 3, 4:
 			cmd = catalog.Elect{Range: r.ID, Version: r.Version, Node: member}
+		// Members that have left, as slow or stopped ones do.
 		default:
 			c := catalog.AlterISR{Range: r.ID, Epoch: r.Epoch, Version: r.Version}
 			for _, m := range r.InSync {
@@ -86,6 +91,7 @@ func isServed(s *catalog.State, r *rhumb.Range) bool {
 // TestPlanIsWhatHappens plans fifty random failures of nodes, zones and regions, lets them happen in a random order, and
 // compares: who is primary of each range, and which ranges cannot commit.
 func TestPlanIsWhatHappens(t *testing.T) {
+	// Counted, so that the test fails if the histories stop to meet one of the cases.
 	fates := map[rhumb.FailoverFate]int{}
 	kinds := map[string]int{}
 	for seed := uint64(0); kinds["node"]+kinds["zone"]+kinds["region"] < 50; seed++ {

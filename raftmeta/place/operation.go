@@ -105,6 +105,8 @@ func (m *mover) advance(o *rhumb.Operation) {
 func (m *mover) advanceVote(o *rhumb.Operation) {
 	from, knowsFrom := m.s.Node(o.Node)
 	to, knowsTo := m.s.Node(o.Target)
+	// A vote has no size, so the progress counts one part. The operation ends by what the state says about both nodes, so a leader
+	// that takes over between the change of the group and this record finds the same.
 	t := tally{left: 1}
 	switch {
 	case !knowsFrom || !knowsTo || mayNotVote(to):

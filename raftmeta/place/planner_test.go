@@ -221,11 +221,74 @@ func TestVoters(t *testing.T) {
 	check("nobody to take the vote", five, []rhumb.NodeID{1, 2, 3, 4, 5}, all, 1, 2, 3, 4, 5)
 }
 
+// TestWitness guards that a witness takes the vote of its region, also from a node with data, and gets no copy of anything.
+func TestWitness(t *testing.T) {
+	all := func(rhumb.NodeID) bool { return true }
+	w := newWorld(t, build(t, spec{"a", "x", 0}, spec{"a", "y", 0}, spec{"b", "x", 1}, spec{"b", "y", 1}))
+	join := catalog.RegisterNode{
+		Binary: testBinary, Store: rhumb.UUID{9}, Boot: 1, Nonce: 9, Region: "c", Zone: "x", Location: rhumb.Point{Lat: 2}, HasLocation: true, Witness: true,
+	}
+	w.do(join)
+	w.pass(sec)
+	if got := w.p.Voters(w.now, w.s, []rhumb.NodeID{1, 2, 3}, all); !slices.Equal(got, []rhumb.NodeID{1, 3, 5}) {
+		t.Errorf("a witness in a region of its own: voters %v", got)
+	}
+	second := join
+	second.Store, second.Region, second.Nonce = rhumb.UUID{10}, "a", 10
+	w.do(second)
+	w.pass(sec)
+	if got := w.p.Voters(w.now, w.s, []rhumb.NodeID{1, 3, 5}, all); !slices.Equal(got, []rhumb.NodeID{3, 5, 6}) {
+		t.Errorf("a witness beside nodes with data: voters %v", got)
+	}
+	// Half of the replicas in each region: two regions with data are enough, and the witness is no third one.
+	c := settings(4, 4)
+	c.Survival = rhumb.SurviveRegion
+	w.do(Complete(w.s, catalog.CreateTable{Name: "t", Settings: c}))
+	w.do(Complete(w.s, catalog.CreateTable{Name: "u", Settings: settings(2, 4)}))
+	for r := range w.s.Ranges() {
+		if r.IsReplica(5) || r.IsReplica(6) || r.ID.Region == 3 {
+			t.Errorf("range %s has replicas %v", r.ID, r.Replicas)
+		}
+	}
+	if _, res, _ := w.s.Apply(catalog.SetReplicas{Range: rhumb.RangeID{Region: 1}, Version: 1, Replicas: []rhumb.NodeID{1, 2, 3, 4, 5}}); rhumb.KindOf(res.Err()) != rhumb.InvalidArgument {
+		t.Errorf("a copy on a witness: %+v", res)
+	}
+	if _, res, _ := w.s.Apply(Complete(w.s, catalog.OpenSlot{Node: 5, Class: 1})); res.Err() == nil {
+		t.Error("a witness opened a slot for inserts")
+	}
+	// The kind of a node is fixed when it joins.
+	again := join
+	again.Node, again.Witness, again.Boot, again.Nonce, again.Previous = 5, false, 2, 11, 9
+	if _, res, _ := w.s.Apply(again); rhumb.KindOf(res.Err()) != rhumb.InvalidArgument {
+		t.Errorf("a witness that restarts as another node: %+v", res)
+	}
+
+	// One region is lost. Fencing the first of its nodes leaves the set in both regions; fencing the last one leaves it in one, because
+	// nobody else has a copy any more. A region that still lives is not left out.
+	id := rhumb.RangeID{Region: 2}
+	r, _ := w.s.Range(id)
+	alone := catalog.AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version, Members: []catalog.Member{{Node: 3, Boot: 1}, {Node: 4, Boot: 1}}}
+	if _, res, _ := w.s.Apply(alone); rhumb.KindOf(res.Err()) != rhumb.InvalidArgument {
+		t.Errorf("an in-sync set without a region that lives: %+v", res)
+	}
+	w.fence(1)
+	if r, _ = w.s.Range(id); !slices.Equal(r.InSync, []rhumb.NodeID{2, 3, 4}) {
+		t.Errorf("one node is lost: in sync %v", r.InSync)
+	}
+	w.fence(2)
+	for r := range w.s.Ranges() {
+		if class, _ := w.s.Class(r.Class); class.Settings.Survival == rhumb.SurviveRegion && (!slices.Equal(r.InSync, []rhumb.NodeID{3, 4}) || r.Primary < 3) {
+			t.Errorf("a region is lost: range %s has primary %s, in sync %v", r.ID, r.Primary, r.InSync)
+		}
+	}
+}
+
 // TestVotesOfOperators guards that the automatic choice does not undo what an operator chose: not for a better spread, and only while
 // a pinned node cannot vote.
 func TestVotesOfOperators(t *testing.T) {
 	all := func(rhumb.NodeID) bool { return true }
 	w := newWorld(t, build(t, three()...))
+	// The state follows the votes as the driver of the group would record them, so that each step begins with what the last one left.
 	voters := []rhumb.NodeID{1, 4, 7}
 	w.do(catalog.SetVoters{Voters: voters})
 	want := func(name string, ready func(rhumb.NodeID) bool, want ...rhumb.NodeID) {

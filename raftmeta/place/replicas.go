@@ -114,7 +114,7 @@ func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb
 func slotReplicas(s *catalog.State, id rhumb.NodeID, class rhumb.ClassID) []rhumb.NodeID {
 	n, ok := s.Node(id)
 	c, found := s.Class(class)
-	if !ok || !found || n.State != rhumb.NodeLive {
+	if !ok || !found || n.State != rhumb.NodeLive || n.Witness {
 		return nil
 	}
 	pool := newPool(s, n.Region, c.Settings)

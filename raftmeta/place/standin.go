@@ -24,6 +24,8 @@ func (p *Planner) StandIns(now time.Duration, s *catalog.State, canServe func(*r
 	if !s.Has(rhumb.FeatureFailover) || s.Setting(rhumb.SettingFailback) == FailbackNever {
 		return nil
 	}
+	// The setting is read in each round, so that a change of it counts at once, and it is the same time after which copies are
+	// created elsewhere: before that the cluster expects the node back.
 	var out []catalog.Command
 	after := p.replaceAfter(s)
 	for r := range s.Ranges() {
@@ -45,6 +47,8 @@ func (p *Planner) standIn(now, after time.Duration, s *catalog.State, r *rhumb.R
 		return rhumb.NoNode
 	}
 	to := s.HeirWithout(r, func(id rhumb.NodeID) bool { return !s.TakesCopies(id) || r.IsLeaving(id) || !p.isHealthy(now, id) })
+	// A node that is only as near as the primary is no reason to move the range, even if it is that node's turn: each move stops the
+	// writes for a moment, and who is in sync changes all the time.
 	if to == rhumb.NoNode || to == r.Primary || !s.IsNearer(r, to, r.Primary) {
 		return rhumb.NoNode
 	}

@@ -11,6 +11,7 @@ import (
 
 // pairedWorld has two nodes in each of three zones, n1 and n4 in the first, and six ranges with three copies.
 func pairedWorld(t *testing.T) *world {
+	// The zones repeat, so that each node has exactly one other in its zone.
 	var specs []spec
 	for range 2 {
 		for _, zone := range []string{"a", "b", "c"} {
@@ -56,6 +57,7 @@ func (w *world) secondPhase() {
 // another zone. After replace_after the other node of the dead one's zone gets the copy, and then the range, by a handover.
 func TestSecondPhase(t *testing.T) {
 	w := pairedWorld(t)
+	// homes are the ranges of n1 that can tell the two phases apart: n4 is nearest to n1, and has no copy at first.
 	var homes []rhumb.RangeID
 	for r := range w.s.Ranges() {
 		if r.Preferred == 1 && !r.IsReplica(4) {
@@ -77,6 +79,7 @@ func TestSecondPhase(t *testing.T) {
 		}
 		return out
 	}
+	// Every change of primary begins an epoch, so the sum shows moves that end where they began.
 	epochs := func() (sum rhumb.Epoch) {
 		for _, id := range homes {
 			r, _ := w.s.Range(id)
@@ -134,6 +137,7 @@ func TestStandInWithoutSpareNode(t *testing.T) {
 		if r := look(); r.Preferred != 1 {
 			t.Fatalf("%+v", r)
 		}
+		// n2 has left the set, so only n3 can take over at once.
 		w.pass(60 * sec)
 		r := look()
 		w.do(catalog.AlterISR{Range: r.ID, Epoch: r.Epoch, Version: r.Version, Members: []catalog.Member{{Node: 1, Boot: 1}, {Node: 3, Boot: 1}}})
@@ -166,6 +170,7 @@ func TestStandInWithoutSpareNode(t *testing.T) {
 func TestFailuresAreRemembered(t *testing.T) {
 	s := build(t, three()[:3]...)
 	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateClass{Settings: settings(3, 6)})))
+	// The time of day is what two leaders have in common: each counts its own time from an arbitrary start.
 	wall := time.Unix(1_000_000, 0)
 	for range 3 {
 		w.fence(1)

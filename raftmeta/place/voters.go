@@ -35,6 +35,8 @@ type seats struct {
 // move by moving others. canTake reports whether a node could vote now.
 func wishes(s *catalog.State, current []rhumb.NodeID, canTake func(rhumb.NodeID) bool) seats {
 	w := seats{pinned: make(map[rhumb.NodeID]bool)}
+	// Pins of nodes that are dead, leave or lag count too. Such nodes are not in the pool, so that others take their places
+	// meanwhile, and the pins bring them back later.
 	for n := range s.Nodes() {
 		if n.VotePinned {
 			w.pinned[n.ID] = true
@@ -45,6 +47,8 @@ func wishes(s *catalog.State, current []rhumb.NodeID, canTake func(rhumb.NodeID)
 		if o.Kind != rhumb.OperationMoveVote || o.State.IsOver() || o.State == rhumb.OperationPaused && !slices.Contains(current, o.Target) {
 			continue
 		}
+		// The pins of a move are not in the state before its end: a move that fails or is cancelled must leave the automatic choice as
+		// it was, and there would be nobody to take them back.
 		for _, id := range current {
 			w.pinned[id] = true
 		}
@@ -167,6 +171,8 @@ func nextVoter(chosen, pool []*rhumb.Node, current []rhumb.NodeID, wish seats) *
 // WhyVotes returns, for people, why each voter of the metadata group has its vote. It judges the votes as they are in the state.
 func WhyVotes(s *catalog.State) map[rhumb.NodeID]string {
 	out := make(map[rhumb.NodeID]string)
+	// The reasons follow from the votes as they are, and not from a record of the choice: a record would be about a state that has
+	// changed since, for example because a region was added.
 	votes, all := make(map[rhumb.RegionID]int), 0
 	var absent []string
 	for n := range s.Nodes() {

@@ -38,6 +38,7 @@ func RealTime(history []*Op) error {
 		if _, ok := op.logPosition(); !ok {
 			continue
 		}
+		// Without splits all keys of a range are one part.
 		at := place{op.Range, op.Part}
 		if byRange[at] == nil {
 			ranges = append(ranges, at)
