@@ -20,6 +20,7 @@ var (
 	seedFlag   = flag.Uint64("sim.seed", 0, "run only this seed and write its trace")
 	bugFlag    = flag.String("sim.bug", NoBug.String(), "bug to plant with -sim.seed")
 	mixFlag    = flag.String("sim.mix", NoBug.String(), "bug whose faults -sim.seed or -sim.seeds is run with")
+	splitsFlag = flag.Bool("sim.splits", false, "split ranges in every third seed")
 	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
 )
 
@@ -174,7 +175,7 @@ func TestSeeds(t *testing.T) {
 	}
 	failures := 0
 	for _, seed := range seeds {
-		r := runSeed(t, Config{Seed: seed, Duration: *lengthFlag, Mix: mix})
+		r := runSeed(t, Config{Seed: seed, Duration: *lengthFlag, Mix: mix, Splits: *splitsFlag})
 		total.add(r)
 		if r.Err != nil {
 			failures++
@@ -208,7 +209,7 @@ func TestOneSeed(t *testing.T) {
 	}
 	defer f.Close()
 	out := bufio.NewWriter(f)
-	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Trace: out})
+	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Splits: *splitsFlag, Trace: out})
 	if err := out.Flush(); err != nil {
 		t.Fatal(err)
 	}

@@ -61,8 +61,8 @@ const splitEvery = 2 * time.Second
 
 // drawSplits decides whether and how the ranges of a seed are split. It has a generator of its own: seeds without splits stay
 // what they were.
-func (p *profile) drawSplits(r *rand.Rand) {
-	if r.IntN(3) == 0 {
+func (p *profile) drawSplits(r *rand.Rand, on bool) {
+	if r.IntN(3) == 0 && on {
 		p.faults = append(p.faults, faultDivide)
 	}
 	p.splitBytes = oneOf[int64](r, 0, 0, 3000, 10_000)
