@@ -32,7 +32,7 @@ type Config struct {
 	// Mix selects the faults with which a bug is searched, without planting the bug. The default is
 	// the faults of the seed.
 	Mix Bug
-	// Splits draws splits of ranges in every third seed. Two known faults show in about one seed of a hundred (docs/roadmap.md), so
+	// Splits draws splits of ranges in every third seed. A known fault shows in one seed of two hundred (docs/roadmap.md), so
 	// it is not the default.
 	Splits bool
 	// Trace receives one line per step if it is not nil.

@@ -296,6 +296,12 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 		lost = fmt.Sprintf("range %s has lost %v", id, was)
 		// From now on the monitor does not expect these entries of the node.
 		w.monitor.Lost(id, d.n.id, old.durable)
+		// Nor of a range that was split off elsewhere, whose entries this copy held before it was divided.
+		for child, o := range w.origin {
+			if o.parent == i && o.born > 0 && (before[child] == nil || before[child].durable == 0) {
+				w.monitor.Lost(w.ranges[child], d.n.id, min(old.durable, o.born))
+			}
+		}
 	}
 	h := w.damage
 	// No unchecked damage explains a loss here.

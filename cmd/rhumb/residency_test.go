@@ -262,7 +262,8 @@ func TestResidencyCanary(t *testing.T) {
 func retry(t *testing.T, do func(ctx context.Context) error) {
 	t.Helper()
 	var err error
-	for range 20 {
+	// A call that fails at once, because the ranges of a new table are not known yet, must not use up all tries within a moment.
+	for range 100 {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		err = do(ctx)
 		cancel()
@@ -272,6 +273,7 @@ func retry(t *testing.T, do func(ctx context.Context) error) {
 		if k := rhumb.KindOf(err); k != rhumb.Unavailable && k != rhumb.DeadlineExceeded && k != rhumb.Unknown && k != rhumb.NotPrimary {
 			break
 		}
+		time.Sleep(50 * time.Millisecond)
 	}
 	t.Fatal(err)
 }

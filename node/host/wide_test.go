@@ -89,7 +89,7 @@ func TestWideRange(t *testing.T) {
 	if _, err := w.propose(1, putOf("x", "v"), rhumb.RequestID{}); rhumb.KindOf(err) != rhumb.InvalidArgument {
 		t.Fatalf("a key of another range: %v", err)
 	}
-	if _, err := w.get(1, "x"); rhumb.KindOf(err) != rhumb.Unavailable {
+	if _, err := w.get(1, "x"); rhumb.KindOf(err) != rhumb.NotPrimary {
 		t.Fatalf("a read of a key of another range: %v", err)
 	}
 	// Requests may name any home of the range.

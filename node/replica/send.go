@@ -121,6 +121,12 @@ func (r *Replica) sendAll() {
 
 // sendTo sends to one peer until its window is full or everything was sent.
 func (r *Replica) sendTo(p *progress) {
+	// Entries from before a split may still be in memory. A peer that lacks them may have begun an empty copy with the bounds after it,
+	// which could neither hold those entries nor be divided. It copies the range.
+	if p.next < r.divided {
+		r.markLost(p)
+		return
+	}
 	last := r.log.last().Seq
 	for p.next <= last {
 		// The window bounds the entries that a slow peer keeps in memory, here and on its own node.
@@ -178,7 +184,8 @@ func (r *Replica) Fetched(f LogRead, entries []*entry.Entry) {
 	if !p.canSend() || p.next != f.From {
 		return
 	}
-	if len(entries) == 0 {
+	// The range may have been split while storage read, as in sendTo.
+	if len(entries) == 0 || f.From < r.divided {
 		r.markLost(p)
 		return
 	}

@@ -228,3 +228,38 @@ func TestSplitNeedsTheSameMembers(t *testing.T) {
 		t.Fatalf("divided at %v, born are %v", x.appended, x.born)
 	}
 }
+
+// TestNothingFromBeforeASplitIsSent guards that a learner that lacks entries from before a split copies the range, although the primary
+// has just read them from its disk for it. Its copy may have begun with the bounds after the split: it could not hold those entries,
+// and the entry that divides the range would stop the node.
+func TestNothingFromBeforeASplitIsSent(t *testing.T) {
+	for _, splits := range []bool{false, true} {
+		x := newSplitter(t)
+		x.r.Propose(20, Proposal{Token: 1, Batch: putBatch("k", "v"), Slots: []rhumb.Slot{12}})
+		log := flush(x.r).Append
+		x.record.Version, x.record.Replicas = 2, []rhumb.NodeID{1, 2}
+		x.r.Describe(x.record)
+		x.r.Peer(0, 2, true, false)
+		probe := flush(x.r).Messages[0]
+		// The log of the learner is empty. The primary reads its own from the beginning.
+		step(t, x.r, Message{Kind: Nack, Range: probe.Range, From: 2, To: 1, Life: 1, Epoch: 1, Promised: 1, Reject: probe.Prev.Seq})
+		reads := flush(x.r).Fetch
+		if len(reads) != 1 || reads[0].From != 1 {
+			t.Fatalf("the primary reads %+v", reads)
+		}
+		if splits {
+			x.r.Reserve(x.child)
+			if flush(x.r); x.r.divided == 0 {
+				t.Fatal("the range is not divided")
+			}
+		}
+		x.r.Fetched(reads[0], log)
+		want := Append
+		if splits {
+			want = LogTrimmed
+		}
+		if got := flush(x.r).Messages; len(got) == 0 || got[0].Kind != want {
+			t.Errorf("split %v: sent %+v, want %s", splits, got, want)
+		}
+	}
+}
