@@ -121,9 +121,9 @@ func (r *Replica) sendAll() {
 
 // sendTo sends to one peer until its window is full or everything was sent.
 func (r *Replica) sendTo(p *progress) {
-	// Entries from before a split may still be in memory. A peer that lacks them may have begun an empty copy with the bounds after it,
-	// which could neither hold those entries nor be divided. It copies the range.
-	if p.next < r.divided {
+	// Entries from before a split may still be in memory. A peer whose copy is empty may have begun it with the bounds after the split: it
+	// could neither hold those entries nor be divided. It copies the range. A copy with a log keeps its bounds until it is divided.
+	if p.next == 1 && r.divided > 0 {
 		r.markLost(p)
 		return
 	}
@@ -185,7 +185,7 @@ func (r *Replica) Fetched(f LogRead, entries []*entry.Entry) {
 		return
 	}
 	// The range may have been split while storage read, as in sendTo.
-	if len(entries) == 0 || f.From < r.divided {
+	if len(entries) == 0 || f.From == 1 && r.divided > 0 {
 		r.markLost(p)
 		return
 	}
