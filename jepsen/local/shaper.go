@@ -33,7 +33,7 @@ const (
 // The messages of nfnetlink_queue (linux/netfilter/nfnetlink_queue.h).
 const (
 	queueSubsystem = unix.NFNL_SUBSYS_QUEUE << 8
-	queuePacket    = queueSubsystem | 0
+	queuePacket    = queueSubsystem
 	queueVerdict   = queueSubsystem | 1
 	queueConfig    = queueSubsystem | 2
 
