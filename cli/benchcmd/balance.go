@@ -42,17 +42,12 @@ meanwhile. The region counts as balanced when nothing was left to move for eleve
 
 // measureBalance fails if a write failed or is missing, so that a script notices.
 func (bc *commands) measureBalance(ctx context.Context, cfg bench.BalanceConfig) error {
-	p, err := newBenchPlace(bc.dir)
+	p, c, stop, err := bc.startRegion(ctx, nil)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	defer p.removeTemporary()
-	cfg.Binary = p.binary
-	if cfg.Cluster, err = bench.StartClusterWith(ctx, nil, p.binary, p.dir, []string{"singapore"}, 3); err != nil {
-		return rhumb.Wrap(op, err)
-	}
-	defer cfg.Cluster.Stop()
-	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	defer stop()
+	cfg.Cluster, cfg.Binary, cfg.Progress = c, p.binary, bc.progress
 	r, err := bench.RunBalance(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)

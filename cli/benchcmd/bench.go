@@ -89,3 +89,18 @@ func startBench(ctx context.Context, dir string, regions []string, nodes int, fl
 	}
 	return c, func() { c.Stop(); p.removeTemporary() }, nil
 }
+
+// startRegion starts three nodes in one region, with settings by the names of flags of `rhumb start`. stop ends them and removes their data.
+func (bc *commands) startRegion(ctx context.Context, settings map[string]string) (p benchPlace, c *bench.Cluster, stop func(), err error) {
+	if p, err = newBenchPlace(bc.dir); err != nil {
+		return p, nil, nil, err
+	}
+	if c, err = bench.StartClusterWith(ctx, settings, p.binary, p.dir, []string{"singapore"}, 3); err != nil {
+		p.removeTemporary()
+		return p, nil, nil, err
+	}
+	return p, c, func() { c.Stop(); p.removeTemporary() }, nil
+}
+
+// progress shows how far a measurement is.
+func (bc *commands) progress(text string) { bc.Notef("%s", text) }

@@ -70,7 +70,7 @@ func (bc *commands) measureFailover(ctx context.Context, cfg bench.FailoverConfi
 	}
 	defer stop()
 	cfg.Cluster = cluster
-	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	cfg.Progress = bc.progress
 	r, err := bench.RunFailover(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)

@@ -51,17 +51,12 @@ func (bc *commands) measureGrowth(ctx context.Context, cfg bench.GrowthConfig) e
 	if cfg.From < int64(cfg.ValueBytes) || cfg.To <= cfg.From {
 		return rhumb.E(op, rhumb.InvalidArgument, "--from must be at least one record, and --to larger than --from")
 	}
-	p, err := newBenchPlace(bc.dir)
+	p, c, stop, err := bc.startRegion(ctx, nil)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	defer p.removeTemporary()
-	if cfg.Cluster, err = bench.StartCluster(ctx, p.binary, p.dir, []string{"singapore"}, 3); err != nil {
-		return rhumb.Wrap(op, err)
-	}
-	defer cfg.Cluster.Stop()
-	cfg.Dir = p.dir
-	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	defer stop()
+	cfg.Cluster, cfg.Dir, cfg.Progress = c, p.dir, bc.progress
 	r, err := bench.RunGrowth(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)

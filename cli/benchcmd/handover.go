@@ -41,18 +41,13 @@ func (bc *commands) measureHandover(ctx context.Context, cfg bench.HandoverConfi
 	if cfg.Handovers < 1 || cfg.Writers < 1 || cfg.Pause < 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, "--handovers and --writers must be at least 1, and --pause not negative")
 	}
-	p, err := newBenchPlace(bc.dir)
+	p, c, stop, err := bc.startRegion(ctx, nil)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	defer p.removeTemporary()
-	if cfg.Cluster, err = bench.StartCluster(ctx, p.binary, p.dir, []string{"singapore"}, 3); err != nil {
-		return rhumb.Wrap(op, err)
-	}
-	defer cfg.Cluster.Stop()
+	defer stop()
 	// The syncs are measured on the disk that the nodes write to.
-	cfg.Dir = p.dir
-	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	cfg.Cluster, cfg.Dir, cfg.Progress = c, p.dir, bc.progress
 	r, err := bench.RunHandover(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)

@@ -115,7 +115,7 @@ func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters 
 	}
 	defer place.removeTemporary()
 	cfg.Dir = place.dir
-	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	cfg.Progress = bc.progress
 	kinds := [][]string{nil}
 	if clusters.secure {
 		kinds = append(kinds, clusters.demoFlags())
@@ -142,7 +142,7 @@ func (bc *commands) measureOwn(ctx context.Context, cfg bench.KVConfig, replicas
 	if err != nil {
 		return err
 	}
-	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	cfg.Progress = bc.progress
 	cfg.Clusters = []bench.Rhumb{{Name: "own", Client: own, Replicas: replicas}}
 	return bc.printKV(ctx, cfg)
 }

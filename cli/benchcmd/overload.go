@@ -67,7 +67,7 @@ func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfi
 	}
 	defer stop()
 	cfg.Cluster = cluster
-	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	cfg.Progress = bc.progress
 	r, err := bench.RunOverload(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)

@@ -51,7 +51,7 @@ func (bc *commands) measureRotate(ctx context.Context, cfg bench.RotateConfig, r
 		return rhumb.Wrap(op, err)
 	}
 	defer cfg.Cluster.Stop()
-	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	cfg.Progress = bc.progress
 	r, err := bench.RunRotate(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)

@@ -50,7 +50,7 @@ func (bc *commands) measureStorm(ctx context.Context, cfg bench.StormConfig, clu
 	}
 	defer stop()
 	cfg.Cluster = cluster
-	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	cfg.Progress = bc.progress
 	r, failure := bench.RunStorm(ctx, cfg)
 	if r == nil {
 		return rhumb.Wrap(op, failure)

@@ -47,17 +47,12 @@ Nodes limit what they send and receive (--transfer-rate). To see what is possibl
 
 // measureTransfer fails if a write failed or is missing, so that a script notices.
 func (bc *commands) measureTransfer(ctx context.Context, cfg bench.TransferConfig, rate string) error {
-	p, err := newBenchPlace(bc.dir)
+	p, c, stop, err := bc.startRegion(ctx, bench.TransferSettings(rate))
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	defer p.removeTemporary()
-	if cfg.Cluster, err = bench.StartClusterWith(ctx, bench.TransferSettings(rate), p.binary, p.dir, []string{"singapore"}, 3); err != nil {
-		return rhumb.Wrap(op, err)
-	}
-	defer cfg.Cluster.Stop()
-	cfg.Dir = p.dir
-	cfg.Progress = func(text string) { bc.Notef("%s", text) }
+	defer stop()
+	cfg.Cluster, cfg.Dir, cfg.Progress = c, p.dir, bc.progress
 	r, err := bench.RunTransfer(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)

@@ -167,3 +167,16 @@ func ParseNode(s string) (rhumb.NodeID, error) {
 	}
 	return rhumb.NodeID(id), nil
 }
+
+// ParseNodes parses several nodes, each as ParseNode does.
+func ParseNodes(texts ...string) ([]rhumb.NodeID, error) {
+	var nodes []rhumb.NodeID
+	for _, s := range texts {
+		id, err := ParseNode(s)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, id)
+	}
+	return nodes, nil
+}

@@ -386,16 +386,12 @@ old node may be dead. No range has fewer copies at any time.`,
 		Example: "  rhumb node replace n3 n7",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			from, err := connect.ParseNode(args[0])
-			if err != nil {
-				return err
-			}
-			to, err := connect.ParseNode(args[1])
+			nodes, err := connect.ParseNodes(args...)
 			if err != nil {
 				return err
 			}
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationReplace, Node: from, Target: to})
+				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationReplace, Node: nodes[0], Target: nodes[1]})
 			})
 		},
 	}
@@ -437,11 +433,7 @@ in sync before the old one goes.`,
 		Example: "  rhumb range move frankfurt/12 n1 n4",
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			source, err := connect.ParseNode(args[1])
-			if err != nil {
-				return err
-			}
-			target, err := connect.ParseNode(args[2])
+			nodes, err := connect.ParseNodes(args[1:]...)
 			if err != nil {
 				return err
 			}
@@ -451,7 +443,7 @@ in sync before the old one goes.`,
 				if err != nil {
 					return err
 				}
-				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationMove, Range: id, Node: source, Target: target})
+				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationMove, Range: id, Node: nodes[0], Target: nodes[1]})
 			})
 		},
 	}

@@ -258,24 +258,18 @@ func TestResidencyCanary(t *testing.T) {
 	}
 }
 
-// retry repeats a write that fails while a node is taking over.
+// retry repeats a write that fails while a node is taking over, or while the ranges of a new table are not known yet.
 func retry(t *testing.T, do func(ctx context.Context) error) {
 	t.Helper()
-	var err error
-	// A call that fails at once, because the ranges of a new table are not known yet, must not use up all tries within a moment.
-	for range 100 {
+	await(t, "a write", settleWait, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		err = do(ctx)
-		cancel()
-		if err == nil {
-			return
+		defer cancel()
+		err := do(ctx)
+		if k := rhumb.KindOf(err); err != nil && k != rhumb.Unavailable && k != rhumb.DeadlineExceeded && k != rhumb.Unknown && k != rhumb.NotPrimary {
+			t.Fatal(err)
 		}
-		if k := rhumb.KindOf(err); k != rhumb.Unavailable && k != rhumb.DeadlineExceeded && k != rhumb.Unknown && k != rhumb.NotPrimary {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatal(err)
+		return err == nil
+	})
 }
 
 // imagesOf returns the folder with the images of a demo's cluster.

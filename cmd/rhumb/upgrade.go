@@ -51,13 +51,9 @@ The command asks for confirmation, and waits until all nodes have applied the ve
 		Example: "  rhumb upgrade finalize\n  rhumb upgrade finalize --yes\n  rhumb upgrade finalize --without n7",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var ids []rhumb.NodeID
-			for _, w := range without {
-				id, err := connect.ParseNode(w)
-				if err != nil {
-					return err
-				}
-				ids = append(ids, id)
+			ids, err := connect.ParseNodes(without...)
+			if err != nil {
+				return err
 			}
 			return uc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error { return uc.finalize(ctx, c, ids, yes) })
 		},

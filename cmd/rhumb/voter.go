@@ -65,17 +65,13 @@ is dead or being removed, another node votes in its place. rhumb voter unpin lea
 		Example: "  rhumb voter move n2 n7\n  rhumb voter move n2 n7 --no-wait",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			from, err := connect.ParseNode(args[0])
-			if err != nil {
-				return err
-			}
-			to, err := connect.ParseNode(args[1])
+			nodes, err := connect.ParseNodes(args...)
 			if err != nil {
 				return err
 			}
 			// The metadata checks that FROM votes and TO does not, in the same step in which it records the operation.
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationMoveVote, Node: from, Target: to})
+				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationMoveVote, Node: nodes[0], Target: nodes[1]})
 			})
 		},
 	}
@@ -86,13 +82,9 @@ zones as before, and moves as few of them as that allows.`,
 		Example: "  rhumb voter unpin\n  rhumb voter unpin n7",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// Without arguments the request names no node, which means all.
-			var nodes []rhumb.NodeID
-			for _, arg := range args {
-				id, err := connect.ParseNode(arg)
-				if err != nil {
-					return err
-				}
-				nodes = append(nodes, id)
+			nodes, err := connect.ParseNodes(args...)
+			if err != nil {
+				return err
 			}
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error { return oc.unpinVotes(ctx, c, nodes) })
 		},
