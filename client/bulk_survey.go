@@ -51,15 +51,17 @@ type askedRegion struct {
 // startBulkSurvey starts asking all living regions for names.
 func (t *Table) startBulkSurvey(ctx context.Context, op rhumb.Op, names [][]byte) *bulkSurvey {
 	s := &bulkSurvey{t: t, op: op, ctx: ctx, names: names, prior: -1, silence: map[int]error{}, done: make(chan struct{})}
+	near := t.c.regionFor(t)
 	for _, r := range t.c.meta.regionsWith(t.info.Class) {
-		switch {
-		case r.Dead:
+		if r.Dead {
 			s.unasked = append(s.unasked, r.ID)
 			continue
-		case r.ID == t.c.here.ID:
-			// A record here takes precedence over one elsewhere.
+		}
+		if r.ID == near {
+			// A record there takes precedence over one elsewhere.
 			s.prior = len(s.regions)
-		default:
+		}
+		if r.ID != t.c.here.ID {
 			s.searched++
 		}
 		b, _ := t.c.meta.hashBlock(t, r.ID) // regionsWith returns only regions that have one

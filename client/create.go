@@ -30,11 +30,12 @@ func (p *plan) writeOrCreate(ctx context.Context) (BatchResult, error) {
 	// A guess needs a mutation that can be made conditional on the record's existence. A failed
 	// condition of the caller, and the other mutations of a batch, could not be distinguished from
 	// a wrong guess.
+	here := c.regionFor(p.t)
 	var guess rhumb.RegionID
 	if m.Kind == rhumb.Patch && m.Cond.Kind == rhumb.Always && len(p.mutations) == 1 {
-		guess = c.homes.expectedRegion(m.Table, c.here.ID)
+		guess = c.homes.expectedRegion(m.Table, here)
 	}
-	if guess == c.here.ID {
+	if guess == here {
 		out, err := p.writeInRegion(ctx, guess, ifPresent(p.mutations))
 		if rhumb.KindOf(err) != rhumb.ConditionFailed {
 			return out, err
@@ -56,7 +57,7 @@ func (p *plan) writeOrCreate(ctx context.Context) (BatchResult, error) {
 		return BatchResult{}, err
 	}
 	// A record here takes precedence over one elsewhere, so the answer from here is needed.
-	s.prior = c.here.ID
+	s.prior = here
 	if guess != 0 {
 		return p.tryRegion(ctx, guess, s)
 	}
@@ -172,6 +173,15 @@ func locationOf(stored []byte, field string) *rhumb.Point {
 		return &mid
 	}
 	return nil
+}
+
+// regionFor returns the region to which a call goes that names no home: the caller's, or the one nearest to it if the table has no
+// records in the caller's. A table that is confined to other regions is used from everywhere.
+func (c *Client) regionFor(t *Table) rhumb.RegionID {
+	if _, ok := c.meta.hashBlock(t, c.here.ID); ok {
+		return c.here.ID
+	}
+	return c.nearestRegion(t, nil)
 }
 
 // nearestRegion returns the region nearest to a location among those that may hold a table's

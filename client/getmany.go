@@ -43,8 +43,12 @@ func (t *Table) getMany(ctx context.Context, op rhumb.Op, names [][]byte, o GetO
 	// open: the caller did not say where the records are, so they are searched for.
 	open := o.Home == "" && !o.Local
 	r.o = readOptions{local: o.Local, alive: open}
-	if o.Home == "" {
+	switch {
+	case o.Home != "":
+	case o.Local:
 		home.Region = t.c.here.ID
+	default:
+		home.Region = t.c.regionFor(t)
 	}
 	// First round: each name where it is expected.
 	first := make([]rhumb.RegionID, len(names)) // the region in which each name is read first; 0 for none

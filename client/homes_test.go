@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
@@ -375,4 +376,48 @@ func TestHomesBound(t *testing.T) {
 	if _, ok := h.get(1, []byte("0")); !ok || h.size() != 2 {
 		t.Error("forget forgot the region it was to keep")
 	}
+}
+
+// TestConfinedTableIsUsedFromElsewhere guards that a client in a region in which a table has no records reads and writes it without naming a
+// home: its writes go to the nearest region that has the table. A call that names the other region says why it fails.
+func TestConfinedTableIsUsedFromElsewhere(t *testing.T) {
+	w := newWorld(t, 3, 1)
+	// The table has slots in Frankfurt and Virginia only.
+	w.change(func(m *api.Metadata) {
+		m.Classes = slices.Clone(m.Classes)
+		m.Classes[0].Settings.Regions = rhumb.NewRegionSet("frankfurt", "virginia")
+		m.Blocks = slices.DeleteFunc(slices.Clone(m.Blocks), func(b rhumb.Block) bool { return b.Region == 1 && b.Node == rhumb.NoNode })
+	})
+	c := w.open("singapore")
+	tab := w.table(c, "plain")
+	ctx := t.Context()
+	near := c.regionFor(tab)
+	if near == 1 {
+		t.Fatal("the region without slots is chosen")
+	}
+	want := []rhumb.RegionID{near}
+	must[Result](t)(tab.Put(ctx, []byte("put"), nil, PutOptions{}))
+	must[Result](t)(tab.Patch(ctx, []byte("patch"), record(t, "a", 1), PatchOptions{}))
+	if out, err := c.WriteMany(ctx, []rhumb.Mutation{
+		{Kind: rhumb.Put, Table: tab.info.ID, Name: []byte("many"), Value: rhumb.EncodeOpaque(nil, nil)},
+		{Kind: rhumb.Patch, Table: tab.info.ID, Name: []byte("many patch"), Value: rhumb.EncodeRecord(nil, record(t, "a", 1))},
+	}, BatchOptions{}); err != nil || out[0].Err != nil || out[1].Err != nil {
+		t.Fatal(out, err)
+	}
+	for _, name := range []string{"put", "patch", "many", "many patch"} {
+		if rs := w.regionsOf(name); !slices.Equal(rs, want) {
+			t.Errorf("%s is in %v, want %v", name, rs, want)
+		}
+		must[Got](t)(tab.Get(ctx, []byte(name), GetOptions{}))
+	}
+	got, err := tab.GetMany(ctx, [][]byte{[]byte("put"), []byte("absent")}, GetOptions{})
+	if err != nil || !got[0].Exists() || got[1].Exists() {
+		t.Errorf("%+v, %v", got, err)
+	}
+	must[Result](t)(tab.Delete(ctx, []byte("put"), DeleteOptions{}))
+	if rs := w.regionsOf("put"); len(rs) != 0 {
+		t.Errorf("a deleted record is in %v", rs)
+	}
+	_, err = tab.Put(ctx, []byte("k"), nil, PutOptions{Home: "singapore"})
+	wantKind(t, err, rhumb.InvalidArgument)
 }

@@ -109,7 +109,7 @@ func (w *manyWrites) run(ctx context.Context) {
 		case region != 0:
 		case m.Kind == rhumb.Put:
 			// An unconditional put is written here without a search, a patch goes where its record is.
-			region = w.c.here.ID
+			region = w.c.regionFor(w.tableAt(i))
 		default:
 			region = w.cachedHome(m)
 		}
@@ -128,8 +128,8 @@ func (w *manyWrites) run(ctx context.Context) {
 	work.Wait()
 	for _, i := range known {
 		if m := &w.mutations[i]; w.home.Region == 0 && m.Kind == rhumb.Put && w.out[i].Err == nil {
-			// From now on reads find the record here before they look elsewhere.
-			w.c.homes.forget(m.Table, m.Name, w.c.here.ID)
+			// From now on reads find the record there before they look elsewhere.
+			w.c.homes.forget(m.Table, m.Name, w.targets[i].region)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func (w *manyWrites) writeOrCreate(ctx context.Context, places []int) {
 	// of its own.
 	ofOpen, ofFar := w.startSurveys(ctx, open), w.startSurveys(ctx, far)
 	missed := w.writeAll(ctx, slices.Concat(here, far), true)
-	ofHere := w.startSurveys(ctx, slices.DeleteFunc(missed, func(i int) bool { return w.targets[i].region != w.c.here.ID }))
+	ofHere := w.startSurveys(ctx, slices.DeleteFunc(missed, func(i int) bool { return w.targets[i].region != w.c.regionFor(w.tableAt(i)) }))
 	w.writeAll(ctx, w.takeLocated(ctx, slices.Concat(ofOpen, ofHere, ofFar)), false)
 	for _, i := range slices.Concat(here, far, open) {
 		// Cached only after the write: a record that was not created has no home.
@@ -194,13 +194,14 @@ func (w *manyWrites) guessHomes(places []int) (known, here, far, open []int) {
 			w.targets[i].region = region
 			continue
 		}
-		region = w.c.homes.expectedRegion(m.Table, w.c.here.ID)
+		near := w.c.regionFor(w.tableAt(i))
+		region = w.c.homes.expectedRegion(m.Table, near)
 		switch {
 		case region == 0 || w.c.meta.isDead(region, w.tables[m.Table].info.Class):
 			// A guess for a dead region would fail the mutation instead of finding its record
 			// elsewhere.
 			open = append(open, i)
-		case region == w.c.here.ID:
+		case region == near:
 			here = append(here, i)
 		default:
 			far = append(far, i)

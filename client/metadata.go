@@ -313,10 +313,15 @@ func (m *metadata) homeOfName(t *Table, region rhumb.RegionID, name []byte) (rhu
 	const op rhumb.Op = "client"
 	m.mu.RLock()
 	b, ok := m.hash[blockOwner{region, t.info.Class}]
+	home, confined := m.regions[region], m.classes[t.info.Class].Settings.Regions
 	m.mu.RUnlock()
+	switch {
+	case ok:
+	case !confined.Has(home.Name):
+		return rhumb.RangeID{}, rhumb.Ef(op, rhumb.InvalidArgument, "table %s is confined to the regions %s and has no records in %s", t.info.Name, strings.Join(confined.Names(), ", "), home.Name)
 	// A region that joined after the class was created gets its hash slots later.
-	if !ok {
-		return rhumb.RangeID{}, rhumb.Ef(op, rhumb.Unavailable, "table %s has no slots in region %s yet; retry", t.info.Name, region)
+	default:
+		return rhumb.RangeID{}, rhumb.Ef(op, rhumb.Unavailable, "table %s has no slots in region %s yet; retry", t.info.Name, home.Name)
 	}
 	return rhumb.RangeID{Region: region, Slot: b.First + keys.HashSlot(name, t.info.Colocate, t.slots)}, nil
 }

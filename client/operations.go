@@ -176,8 +176,8 @@ func (c *Client) PlanRebalance(ctx context.Context, region rhumb.RegionID) (Bala
 	return out, err
 }
 
-// PlanFailover returns what happens when a node, a zone (ZONE or REGION/ZONE) or a region fails: who takes over, for how long
-// writes pause at most, and what is not served. It changes nothing. The error kind Conflict means that it has failed already.
+// PlanFailover returns a plan of the failure of a node, a zone (ZONE or REGION/ZONE) or a region: who takes over, how long writes pause at
+// most, and which ranges are not served. It changes nothing. It returns an error of kind Conflict if the named nodes have failed already.
 func (c *Client) PlanFailover(ctx context.Context, name string) (rhumb.FailoverPlan, error) {
 	resp, err := askOperations(ctx, c, "client.Client.PlanFailover", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.PlanFailoverResponse, error) {
 		return oc.PlanFailover(ctx, &rhumbpb.PlanFailoverRequest{Name: name})

@@ -106,7 +106,8 @@ func (t *Table) findRecord(ctx context.Context, op rhumb.Op, name []byte, o read
 	c := t.c
 	cached, isCached := c.homes.get(t.info.ID, name)
 	// A cached home saves the search. If it is old, the search finds the record elsewhere.
-	first := c.here.ID
+	near := c.regionFor(t)
+	first := near
 	if isCached {
 		first = cached
 	}
@@ -122,9 +123,8 @@ func (t *Table) findRecord(ctx context.Context, op rhumb.Op, name []byte, o read
 			return got, err
 		}
 		if got.Exists() {
-			// A cached home that is the caller's region saved nothing: that region is asked first
-			// in any case.
-			if isCached && first != c.here.ID {
+			// A cached home that is the region asked first in any case saved nothing.
+			if isCached && first != near {
 				c.m.homesKnown.Add(1)
 			}
 			return got, nil

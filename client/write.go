@@ -264,10 +264,11 @@ func (p *plan) writeToHome(ctx context.Context) (BatchResult, error) {
 	c, m := p.c, &p.mutations[0]
 	switch {
 	case m.Kind == rhumb.Put && m.Cond.Kind == rhumb.Always:
-		out, err := p.writeInRegion(ctx, c.here.ID, p.mutations)
+		region := c.regionFor(p.t)
+		out, err := p.writeInRegion(ctx, region, p.mutations)
 		if err == nil {
-			// From now on reads find the record here before they look elsewhere.
-			c.homes.forget(m.Table, m.Name, c.here.ID)
+			// From now on reads find the record there before they look elsewhere.
+			c.homes.forget(m.Table, m.Name, region)
 		}
 		return out, err
 	case m.Kind == rhumb.Put && m.Cond.Kind == rhumb.IfAbsent, m.Kind == rhumb.Patch:
@@ -298,7 +299,7 @@ func (p *plan) deleteRecord(ctx context.Context) (BatchResult, error) {
 	// Writing at once saves the round trip of a search if the record is where it is expected.
 	region, ok := p.c.homes.get(m.Table, m.Name)
 	if !ok {
-		region = p.c.here.ID
+		region = p.c.regionFor(p.t)
 	}
 	out, err := p.writeInRegion(ctx, region, present)
 	if rhumb.KindOf(err) != rhumb.ConditionFailed {

@@ -29,8 +29,8 @@ write. At the end every acknowledged write is read back.
   secondary  a node that is primary of nothing: its ranges are handed over before
   leader     the leader of the metadata group, which may be primary of ranges too
 
-The last table has the unavailability of ranges: the gap of the callers of each range, apart for ranges of which the node was primary and
-for those of which it had another copy.
+The last table shows how long ranges were unavailable, for each role: first the ranges of which the killed node was primary, then those of
+which it had another copy. A range is unavailable for as long as its callers get no answer.
 
 With --restarts, all nodes are then killed at once and restarted. For each of 64 keys, the command measures the time from the
 start of the first process to the first successful write.`,

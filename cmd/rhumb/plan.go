@@ -104,7 +104,7 @@ func (pc *planCommands) printFailover(p *rhumb.FailoverPlan) error {
 		TakeOver: describePause(p.TakeOver), Stall: describePause(p.Stall),
 		Voters: p.Voters, VotersLeft: p.VotersLeft, LeaderFails: p.LeaderFails, Majority: p.HasMajority(),
 	}
-	// A person wants to know who takes over how much, and a region has hundreds of ranges: those with one fate share a row.
+	// A region has hundreds of ranges. Those with the same fate share a row.
 	groups := make(map[failoverGroup]*failoverRow)
 	for _, r := range p.Ranges {
 		if r.Fate == rhumb.FailoverUnserved {
