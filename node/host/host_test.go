@@ -604,16 +604,8 @@ func TestRetryAfterFailoverIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkPropose measures a durable write of 100 bytes through one host without secondaries.
-func BenchmarkPropose(b *testing.B) {
-	for _, callers := range []int{1, 64, 256} {
-		b.Run(fmt.Sprint(callers), func(b *testing.B) {
-			benchPropose(b, callers)
-		})
-	}
-}
-
-func benchPropose(b *testing.B, callers int) {
+// newBenchHost returns the only host of a range, as its primary, and a function that writes 100 bytes.
+func newBenchHost(b *testing.B) (h *Host, write func(i int) error) {
 	engine, err := storage.OpenEngine([]string{b.TempDir()}, storage.Config{})
 	if err != nil {
 		b.Fatal(err)
@@ -624,7 +616,7 @@ func benchPropose(b *testing.B, callers int) {
 	}
 	rec := &rhumb.Range{ID: testRange, Class: 1, Epoch: 1, Allocated: 1, Version: 1, Primary: 1, Replicas: []rhumb.NodeID{1}, InSync: []rhumb.NodeID{1}}
 	l := &line{w: &world{hosts: map[rhumb.NodeID]*Host{}, rec: rec, cut: map[rhumb.NodeID]bool{}}, self: rhumb.NodeIdentity{Node: 1, Boot: 1}}
-	h, err := New(Config{
+	h, err = New(Config{
 		Self: l.self, Engine: engine, Clock: clock, Net: l, Meta: l, Logger: slog.New(slog.DiscardHandler), Fresh: true,
 		Settings: func(rhumb.RangeID) (rhumb.ClassSettings, bool) { return rhumb.ClassSettings{MinInSync: 1}, true },
 		Fatal:    func(err error) { panic(err) },
@@ -632,11 +624,10 @@ func benchPropose(b *testing.B, callers int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer engine.Close()
-	defer h.Close()
+	b.Cleanup(func() { h.Close(); _ = engine.Close() })
 	h.Update([]*rhumb.Range{rec})
 	value := rhumb.EncodeOpaque(nil, make([]byte, 100))
-	write := func(i int) error {
+	write = func(i int) error {
 		done := make(chan error, 1)
 		h.Propose(&rhumb.Batch{Range: testRange, Mutations: []rhumb.Mutation{{Kind: rhumb.Put, Table: testTable, Name: fmt.Appendf(nil, "key-%06d", i%100_000), Value: value}}},
 			func(_ rhumb.Outcome, err error) { done <- err })
@@ -646,6 +637,35 @@ func benchPropose(b *testing.B, callers int) {
 	for write(0) != nil {
 		time.Sleep(time.Millisecond)
 	}
+	return h, write
+}
+
+// BenchmarkGet measures a strong read of one record in memory.
+func BenchmarkGet(b *testing.B) {
+	h, write := newBenchHost(b)
+	if err := write(1); err != nil {
+		b.Fatal(err)
+	}
+	names := [][]byte{[]byte("key-000001")}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := h.Get(b.Context(), testRange, testTable, names); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkPropose measures a durable write of 100 bytes through one host without secondaries.
+func BenchmarkPropose(b *testing.B) {
+	for _, callers := range []int{1, 64, 256} {
+		b.Run(fmt.Sprint(callers), func(b *testing.B) {
+			benchPropose(b, callers)
+		})
+	}
+}
+
+func benchPropose(b *testing.B, callers int) {
+	_, write := newBenchHost(b)
 	b.ReportAllocs()
 	b.ResetTimer()
 	var wait sync.WaitGroup

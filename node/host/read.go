@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -56,21 +57,33 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 // A node divides its copies some round trips before the metadata names the new range, so a caller with the newest metadata would
 // be refused too.
 func (h *Host) readEach(ctx context.Context, op rhumb.Op, id rhumb.RangeID, n int, nameAt func(i int) (rhumb.TableID, []byte), do func(*slot, *readState, []rhumb.Key, []int) error) (receipt rhumb.Receipt, err error) {
-	left := make([]int, n)
-	for i := range left {
-		left[i] = i
+	// Most reads are of one name, and of a range that is whole: they must not cost more for the others.
+	var one struct {
+		wanted [1]rhumb.Key
+		place  [1]int
+	}
+	wanted, left := one.wanted[:0], one.place[:]
+	if n != 1 {
+		wanted, left = make([]rhumb.Key, 0, n), make([]int, n)
+		for i := range left {
+			left[i] = i
+		}
 	}
 	for at := id; ; {
 		var elsewhere []int
 		var next rhumb.RangeID
 		part, err := h.read(ctx, op, at, func(s *slot, st *readState) error {
-			wanted, places := make([]rhumb.Key, 0, len(left)), make([]int, 0, len(left))
-			elsewhere = elsewhere[:0]
-			for _, i := range left {
+			// A part that is read again begins anew.
+			wanted, elsewhere = wanted[:0], elsewhere[:0]
+			places := left
+			for n, i := range left {
 				table, name := nameAt(i)
 				key, err := h.keyOf(op, s, st.last, table, name)
 				if err == nil {
-					wanted, places = append(wanted, key), append(places, i)
+					wanted = append(wanted, key)
+					if len(elsewhere) > 0 {
+						places = append(places, i)
+					}
 					continue
 				}
 				// The range of this very home does not have it: it is being divided, and the caller tries again. So every
@@ -80,7 +93,7 @@ func (h *Host) readEach(ctx context.Context, op rhumb.Op, id rhumb.RangeID, n in
 					return err
 				}
 				if len(elsewhere) == 0 {
-					next = home
+					next, places = home, slices.Clone(left[:n])
 				}
 				elsewhere = append(elsewhere, i)
 			}

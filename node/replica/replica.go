@@ -93,8 +93,8 @@ type Replica struct {
 	// range that this one is to be divided for, nil if there is none.
 	splits   []Birth
 	reserved *rhumb.Range
-	// divided is the position of the last entry that has divided the range in this life of the replica.
-	divided rhumb.Seq
+	// divided is set once an entry has divided the range in this life of the replica.
+	divided bool
 	// complete times the proposals to record that this range, which was split off, is born.
 	complete retry
 	// unsplit is for how long this primary has been unable to divide its range. givenUp is the version of the record for which

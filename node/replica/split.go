@@ -155,7 +155,7 @@ func (r *Replica) commitSplits() {
 	if t := born.Seq - 1; t > r.log.trim {
 		r.setTrim(t)
 	}
-	r.divided = born.Seq
+	r.divided = true
 	// The members divide their copies as soon as they know of the commit, and the new range waits for them.
 	for _, p := range r.peers {
 		p.commitDue = p.commitDue || p.canSend()

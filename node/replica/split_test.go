@@ -249,7 +249,7 @@ func TestNothingFromBeforeASplitIsSent(t *testing.T) {
 		}
 		if splits {
 			x.r.Reserve(x.child)
-			if flush(x.r); x.r.divided == 0 {
+			if flush(x.r); !x.r.divided {
 				t.Fatal("the range is not divided")
 			}
 		}
