@@ -178,8 +178,8 @@ func (w *world) breakLast() {
 	if rt := w.roots[w.rootOf(id)]; rt.id != id || rt.last != r.LastSlot() {
 		return
 	}
-	// At its least size the range may not drop any member.
-	if len(r.InSync) <= w.p.settings.MinInSync || len(r.Quarantined) > 0 {
+	// At its least size the range may not drop any member. A member too many may be on its way out (seed 3128).
+	if min(len(r.InSync), w.p.settings.Replicas) <= w.p.settings.MinInSync || slices.ContainsFunc(r.InSync, r.IsLeaving) || len(r.Quarantined) > 0 {
 		return
 	}
 	i := (slices.Index(r.InSync, r.Primary) + 1) % len(r.InSync)
