@@ -46,7 +46,7 @@ var (
 	removing         = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Removals: 1}
 	removingOnce     = Config{Epochs: 2, Messages: 1, Versions: 4, Secondaries: 1, Removals: 1}
 	spreading        = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 2, Far: 0b110, Spread: true, Fencing: true}
-	removingRegion   = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 2, Far: 0b100, RegionRemoval: true, Removals: 1}
+	removingRegion   = Config{Epochs: 2, Messages: 1, Versions: 3, Secondaries: 2, Far: 0b100, RegionRemoval: true, Removals: 1}
 	mixing           = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Older: 0b110}
 	copying          = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Copies: 2}
 	copyingTail      = Config{Epochs: 2, Writes: 1, Messages: 1, Secondaries: 1, MinInSync: 1, Copies: 1}
@@ -74,6 +74,7 @@ func Presets() []Preset {
 		{"change", changing, true},
 		{"change-fencing", Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 2, Fencing: true}, true},
 		{"removal", removing, true},
+		{"removal-once", removingOnce, true},
 		{"region", spreading, true},
 		{"region-removal", removingRegion, true},
 		{"region-loss", Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 2, Secondaries: 2, Far: 0b100, Spread: true, RegionLoss: true}, true},
