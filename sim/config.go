@@ -35,6 +35,8 @@ type Config struct {
 	// Splits draws splits of ranges in every third seed. A known fault shows in one seed of two hundred (docs/roadmap.md), so
 	// it is not the default.
 	Splits bool
+	// Conform checks each step of the replicas against the guards of the model, which is done in every eighth seed anyway.
+	Conform bool
 	// Trace receives one line per step if it is not nil.
 	Trace io.Writer
 }

@@ -31,6 +31,8 @@ type Stats struct {
 	Closed int
 	// Splits counts the ranges that were born by a split.
 	Splits int
+	// Conformed counts the steps of replicas that were checked against the model.
+	Conformed int
 	// Copied counts the copies that took the place of a replica whose log was trimmed.
 	Copied int
 	// Removed counts the nodes that were removed for good, Regions the regions that were lost after the other faults.

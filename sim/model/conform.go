@@ -81,7 +81,9 @@ func (g *Guards) commitsEarly(a, b *Glimpse) bool {
 	by := func(x *Glimpse) bool {
 		return len(x.InSync) >= g.MinInSync && b.holdAll(x.InSync, b.Commit) && b.holdAll(x.Pending, b.Commit)
 	}
-	return b.Commit < b.Start || !by(a) && !by(b)
+	// A newer record may have ended one change, before another one began in the same step.
+	ended := b.Version > a.Version && len(b.InSync) >= g.MinInSync && b.holdAll(b.InSync, b.Commit)
+	return b.Commit < b.Start || !by(a) && !by(b) && !ended
 }
 
 // beginsEarly is rule P: an elected node begins its epoch when enough members have answered, or one of the life that the record names.
