@@ -121,10 +121,12 @@ func (w *world) play() {
 	w.until(faultsEnd)
 	w.healAll()
 	w.awaitLive(faultsEnd)
+	served, acked := w.now, w.ackedPositions()
 	// One more broken path, with everything else intact: only now can a standstill be blamed on it.
 	w.breakLast()
 	w.loseRegion()
 	w.until(max(end, w.now))
+	w.judgeWrites(served, acked)
 	w.loading = false
 	w.quiesce()
 	if w.err == nil {
@@ -156,6 +158,34 @@ func (w *world) awaitLive(healed time.Duration) {
 	}
 	if w.err == nil {
 		w.failf("not live %v after the last fault: %s", LivenessMax, why)
+	}
+}
+
+// writeWithin is the time within which a range that serves acknowledges a write, if a client writes to it.
+const writeWithin = 5 * time.Second
+
+// ackedPositions returns the acknowledged positions of the ranges that are served.
+func (w *world) ackedPositions() map[rhumb.RangeID]rhumb.Seq {
+	out := map[rhumb.RangeID]rhumb.Seq{}
+	for _, id := range w.served() {
+		out[id], _ = w.monitor.Acknowledged(id)
+	}
+	return out
+}
+
+// judgeWrites checks at the end of the load that every range has acknowledged writes since it was live again, or has none that wait: replicas
+// that are in sync and hold leases are not yet a range that works.
+func (w *world) judgeWrites(since time.Duration, before map[rhumb.RangeID]rhumb.Seq) {
+	if w.err != nil || w.now-since < writeWithin {
+		return
+	}
+	for _, id := range w.served() {
+		acked, known := before[id]
+		r, _ := w.state.Range(id)
+		if now, _ := w.monitor.Acknowledged(id); known && now == acked && !w.awaitsPerson(r) && !w.awaitsTransfer(r) && !w.isIdle(id) {
+			w.failf("range %s: no write was acknowledged in the %v since everything works again", id, w.now-since)
+			return
+		}
 	}
 }
 
