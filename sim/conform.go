@@ -8,16 +8,16 @@ import (
 	"github.com/rhumbdb/rhumb/sim/model"
 )
 
-// In every conformEvery-th seed, and with Config.Conform, each step of each replica core is checked against the guards of the model: what a
-// replica wants done is compared with what it showed before (model.Guards). Acknowledgements and answers to PREPARE are counted from
-// the messages on the wire and not from what the replica believes.
+// In every conformEvery-th seed, and with Config.Conform, each step of each replica core is checked against the guards of the model
+// (model.Guards): a glimpse of the replica after the step is compared with the one before it. Acknowledgements and answers to PREPARE are counted
+// from the messages on the wire, independently of the replica.
 
 // conformEvery is the distance of seeds whose steps are checked.
 const conformEvery = 8
 
-// conformance is what the observer of one life of a node knows, by range index.
+// conformance is the knowledge of an observer about one life of a node, by range index.
 type conformance struct {
-	// last is what a replica showed last, and of the replica itself: another one begins anew.
+	// last is the last glimpse of a replica, and of the replica itself: with another one the comparison starts again.
 	last []model.Glimpse
 	of   []*replica.Replica
 	acks []map[rhumb.NodeID]heardFrom
@@ -80,7 +80,7 @@ func (n *node) hearMessages(msgs []replica.Message) {
 	}
 }
 
-// conformStep compares what a replica shows now with what it showed before, and passes a broken guard to the judge.
+// conformStep compares a new glimpse of a replica with the last one, and passes a broken guard to the judge.
 func (n *node) conformStep(i int, id rhumb.RangeID, rd *replica.Ready) {
 	r, ok := n.host.Replica(id)
 	if !ok {
@@ -120,7 +120,7 @@ func (n *node) checkRecordedSet(id rhumb.RangeID, g *model.Glimpse) {
 	}
 }
 
-// glimpse returns what a replica shows of itself.
+// glimpse returns the present glimpse of a replica.
 func (n *node) glimpse(i int, r *replica.Replica) model.Glimpse {
 	s, c := r.Status(), &n.seen.conform
 	g := model.Glimpse{

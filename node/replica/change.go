@@ -159,14 +159,14 @@ func (r *Replica) memberToRemove() *progress {
 	return nil
 }
 
-// staysSpread reports whether metadata accepts the in-sync set without a member that leaves. Metadata would refuse a set in one region
-// for ever, and the change that is pending for it would keep everybody from joining who could make the set a good one.
+// staysSpread reports whether metadata accepts the in-sync set without a member that leaves. Metadata would never accept a set
+// in one region, and while that change is pending, nobody joins who could mend the set.
 func (r *Replica) staysSpread(leaving rhumb.NodeID) bool {
 	if r.cfg.Spans == nil {
 		return true
 	}
 	rest := slices.DeleteFunc(slices.Clone(r.inSync), func(n rhumb.NodeID) bool { return n == leaving })
-	// A set that is in one region already does not have to stay as it is.
+	// A set that is in one region already may shrink.
 	return r.cfg.Spans(rest) || !r.cfg.Spans(r.inSync)
 }
 

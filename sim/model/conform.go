@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Conformance: the rules of one replica, stated about what an observer sees of it before and after a step. An implementation that runs
+// Conformance: the rules of one replica, stated about the glimpses that an observer has of it before and after a step. An implementation that runs
 // under observation is checked against them step by step (package sim does so), and TestGuards checks the guards themselves
 // on the model: they accept every step of the whole protocol, and each refuses a step when its rule is left out.
 
-// Glimpse is what an observer sees of a replica at one moment. Positions count entries from 1; nodes are any numbers.
+// Glimpse is the view that an observer has of a replica at one moment. Positions count entries from 1; nodes are any numbers.
 type Glimpse struct {
 	Self, Promised uint64
 	// Primary reports that the replica acts as primary of the promised epoch, Elected that it prepares to.
@@ -54,7 +54,7 @@ var guards = []struct {
 	{"pending-until-version", (*Guards).endsChangeEarly},
 }
 
-// Check returns the name of the first rule that a step breaks and what is wrong, or "". Both glimpses are of one life of the replica.
+// Check returns the name of the first rule that a step breaks and a description, or "". Both glimpses are of one life of the replica.
 func (g *Guards) Check(before, after *Glimpse) (rule, what string) {
 	for _, r := range guards {
 		if r.broken(g, before, after) {
@@ -72,7 +72,7 @@ func (b *Glimpse) holdAll(members []uint64, at uint64) bool {
 // leads reports whether a step begins and ends in the same epoch of a primary.
 func leads(a, b *Glimpse) bool { return a.Primary && b.Primary && a.Promised == b.Promised }
 
-// commitsEarly is rule C: a primary commits what is in its own epoch, and what all members of its set and of the wanted set have. In one step a
+// commitsEarly is rule C: a primary commits entries from its epoch-start entry on, when all members of its set and of the wanted set have them. In one step a
 // replica may commit with the sets before it and then begin a change, so either sets justify a commit.
 func (g *Guards) commitsEarly(a, b *Glimpse) bool {
 	if !leads(a, b) || b.Commit == a.Commit {

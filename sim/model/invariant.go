@@ -147,7 +147,7 @@ func (c *Config) newPrimaryHolds(s *state) bool {
 func (c *Config) inSyncHolds(s *state) bool {
 	lacking := 0
 	for i := range Replicas {
-		// A region that is lost with its disks is beyond what an in-sync set promises; RegionSurvives is about it.
+		// A region that is lost with its disks exceeds the promise of an in-sync set; RegionSurvives is about it.
 		lost := c.RegionLoss && s.gone.has(i)
 		if s.meta.isr.has(i) && s.rep[i].log.common(&s.seen.acked) < s.seen.acked.n && !s.damagedNow(i) && !lost {
 			lacking++

@@ -188,7 +188,7 @@ const (
 	FenceSpans
 	// RegionEmptyFirst (regions): the nodes of a removed region stop when no copy is left there.
 	RegionEmptyFirst
-	// AckWhatIsRead (builds): an older build acknowledges only what it has read.
+	// AckWhatIsRead (builds): an older build acknowledges no entry that it has not read.
 	AckWhatIsRead
 	// BeginReadable (builds): an elected node that cannot read the end of the best log does not begin.
 	BeginReadable

@@ -1,7 +1,7 @@
 package model
 
 // Two builds (docs/replication.md#rule-unknown-entry). An older one cannot read some entries; here these are the client writes, and not the
-// entries that begin epochs. What lies behind such an entry cannot be read either: the node waits there until it is upgraded.
+// entries that begin epochs. Entries after such an entry cannot be read either: the node waits there until it is upgraded.
 
 // isRead reports whether node i can read an entry.
 func (s *state) isRead(i int, e entry) bool { return !s.older.has(i) || e.isStart() }

@@ -149,7 +149,7 @@ func (g *stepper) fetchBest(i int) {
 			continue
 		}
 		// Each length is a step of its own, because the node may crash between pieces.
-		// An older build fetches what it can read.
+		// An older build fetches up to the first entry that it cannot read.
 		for n := s.log.common(&s.best); n <= g.from.readable(i, &s.best); n++ {
 			t := *g.from
 			r := &t.rep[i]

@@ -1,6 +1,6 @@
 package model
 
-// Two regions, of which the record of the range knows (docs/replication.md#rule-region). A range that survives regions never has its
+// Two regions, known to the record of the range (docs/replication.md#rule-region). A range that survives regions never has its
 // in-sync set in one region, and an acknowledged entry is then in both. A region is removed when no copy is left in it.
 
 // spans reports whether the members of a set are in both regions.
@@ -22,7 +22,7 @@ func (c *Config) regionsSurvive(s *state) bool {
 	for _, there := range [...]set{s.far, everyone &^ s.far} {
 		left := false
 		for i := range Replicas {
-			// A damaged disk holds as much as it is the only one to lack at the moment.
+			// A damaged disk counts as intact here: damage is bounded separately (Config.Lacking).
 			holds := s.rep[i].log.common(&s.seen.acked) == s.seen.acked.n || s.damagedNow(i)
 			left = left || s.meta.isr.has(i) && !there.has(i) && holds
 		}

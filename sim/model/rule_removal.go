@@ -1,6 +1,6 @@
 package model
 
-// Copies are removed and placed again (docs/replication.md#rule-removal). Removing is a change of the record, of which the node learns at any
+// Copies are removed and placed again (docs/replication.md#rule-removal). Removing is a change of the record. The node learns of it at any
 // time later, also after it got another copy. Nodes read records in order, but learn of epochs also from other nodes.
 
 // removeReplica removes the copy of node i from the record.
@@ -21,7 +21,7 @@ func (g *stepper) removeReplica(i int) {
 	g.endStep(&t, Action{kind: actRemove, a: uint8(i), x: m.epoch})
 }
 
-// placeReplica gives node i a copy again: the old one, if the node has not learned yet that it was removed, or an empty one.
+// placeReplica places a copy on node i again: the old one, if the node has not learned yet that it was removed, or an empty one.
 func (g *stepper) placeReplica(i int) {
 	m := &g.from.meta
 	if m.replicas.has(i) || g.from.gone.has(i) || g.from.region != 0 && g.from.far.has(i) {

@@ -48,8 +48,8 @@ func (g *stepper) sendAppend(p int) {
 }
 
 // receiveAppend is rule A. Refusing, undoing, appending and acknowledging are one step, because a
-// member syncs them together (docs/replication.md#durable). sent is the length of the log in the message, of which an older build may have
-// read less.
+// member syncs them together (docs/replication.md#durable). sent is the length of the log in the message. An older build may have
+// read less of it.
 func (g *stepper) receiveAppend(i int, m *message, sent uint8) {
 	s := &g.from.rep[i]
 	// A deposed primary continues to replicate. Without the fence its entries would replace newer
