@@ -13,6 +13,7 @@ import (
 // would expose too rarely.
 var mixes = map[Bug][]FaultKind{
 	ForgetGrants:      {faultUsurp},
+	IgnoreExclusions:  {faultUsurp},
 	CloseUnfenced:     {faultUsurp, faultData},
 	AdoptShorter:      {faultTorn, faultFlip, faultEmpty, faultUsurp, faultCrash},
 	BelowReport:       {faultTorn, faultFlip, faultEmpty, faultUsurp, faultCrash},
