@@ -4,6 +4,11 @@ import "time"
 
 // Bounds of a flow.
 const (
+	// framesMax bounds the unanswered frames of a slow link: those without an answer to any of their requests. While a
+	// frame of a fast link, whose fastest answer takes less than fastAnswer, is unanswered, requests gather, since a second
+	// frame would make smaller frames and smaller commits.
+	framesMax  = 4
+	fastAnswer = 2 * time.Millisecond
 	// windowFirst is the window of a new flow. windowMin and windowMax bound it later.
 	windowFirst = 2 << 20
 	windowMax   = queueBytesMax
@@ -54,6 +59,14 @@ func newFlow() flow { return flow{window: windowFirst} }
 // window.
 func (f *flow) hasRoom(size, more int) bool {
 	return f.inflight+more == 0 || f.inflight+more+size <= f.window
+}
+
+// frames returns how many frames may be unanswered.
+func (f *flow) frames() int {
+	if f.fastest < fastAnswer {
+		return 1
+	}
+	return framesMax
 }
 
 // isNarrow reports whether the window is smaller than its maximum because the node refused requests
