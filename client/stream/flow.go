@@ -4,9 +4,9 @@ import "time"
 
 // Bounds of a flow.
 const (
-	// framesMax bounds the unanswered frames of a slow link: those without an answer to any of their requests. While a
-	// frame of a fast link, whose fastest answer takes less than fastAnswer, is unanswered, requests gather, since a second
-	// frame would make smaller frames and smaller commits.
+	// framesMax bounds the unanswered frames: those without an answer to any of their requests. While answers usually take
+	// less than fastAnswer, the bound is one frame: a second one would make smaller frames and smaller commits, and
+	// requests gather for a short time only. With slow answers, one frame at a time would leave the node idle.
 	framesMax  = 4
 	fastAnswer = 2 * time.Millisecond
 	// windowFirst is the window of a new flow. windowMin and windowMax bound it later.
@@ -63,7 +63,7 @@ func (f *flow) hasRoom(size, more int) bool {
 
 // frames returns how many frames may be unanswered.
 func (f *flow) frames() int {
-	if f.fastest < fastAnswer {
+	if f.fastest+f.wait < fastAnswer {
 		return 1
 	}
 	return framesMax

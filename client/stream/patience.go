@@ -10,9 +10,8 @@ import (
 // A call is looked at up to this much late.
 const patienceEvery = 10 * time.Millisecond
 
-// patience ends the calls of a Conn that wait for too long. It has one timer for all calls: a timer for each
-// call, which almost always is stopped before it fires, was a tenth of the processor time of a caller
-// (docs/benchmarks.md#put-and-get-compared-with-etcd).
+// patience ends the calls of a Conn that wait for too long. It has one timer for all calls, because a timer for each
+// call would almost always be stopped before it fires, and costs as much as sending the call.
 type patience struct {
 	timer *time.Timer
 	armed bool // guarded by Conn.mu
