@@ -45,7 +45,7 @@ func Explain(key []byte) (Explanation, error) {
 	x := Explanation{Key: hex.EncodeToString(key)}
 	home, ok := Home(key)
 	if !ok {
-		return x, rhumb.Ef("keys.Explain", rhumb.InvalidArgument, "the key is %d bytes long, but region and slot at its beginning take %d", len(key), homeSize)
+		return x, rhumb.Ef("keys.Explain", rhumb.InvalidArgument, "key has %d bytes; keys begin with region and slot, %d bytes", len(key), homeSize)
 	}
 	x.Region, x.Slot = home.Region, home.Slot
 	x.addPart(key, 0, 4, "region", home.Region.String())
