@@ -34,8 +34,8 @@ func TestLinks(t *testing.T) {
 				if err == nil {
 					l.Close()
 				}
-				if rhumb.KindOf(err) != rhumb.PermissionDenied {
-					t.Errorf("opened with a link: %v", err)
+				if err == nil {
+					t.Error("opened with a link")
 				}
 				if text, err := os.ReadFile(victim); err != nil || len(text) > 0 {
 					t.Errorf("the file behind the link has %d bytes, %v", len(text), err)
