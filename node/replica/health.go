@@ -82,7 +82,18 @@ const doublingsMax = 10
 // isHeldOff reports whether a node may not join yet (docs/replication.md#rule-hold-off).
 func (r *Replica) isHeldOff(n rhumb.NodeID) bool {
 	f, ok := r.flaps[n]
-	return ok && r.now < f.until
+	if !ok || r.now >= f.until {
+		return false
+	}
+	// A hold-off protects commits from a member that comes and goes. While nothing can be committed, there
+	// is nothing to protect, and the node may be the one that the range needs (seed 1147).
+	return !r.isBlocked() || r.now < f.leftAt+r.cfg.HoldOffMin
+}
+
+// isBlocked reports whether nothing was committed for ProgressTimeout while entries wait, and no
+// smaller set could commit.
+func (r *Replica) isBlocked() bool {
+	return r.role == primary && r.yield.blocked.lasted >= r.cfg.ProgressTimeout && !r.hasFitSet()
 }
 
 // noteDeparture records that a node left the in-sync set, or failed to join it. It is held off

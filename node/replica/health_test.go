@@ -342,6 +342,35 @@ func TestHoldOff(t *testing.T) {
 	}
 }
 
+// TestHoldOffEndsWhenBlocked guards that a member that is held off for a long time joins nevertheless while nothing can be committed
+// without it, since the other member of a smallest set is behind a broken data path.
+func TestHoldOffEndsWhenBlocked(t *testing.T) {
+	c := healthCluster(t, Config{HoldOffMin: time.Second, HoldOffMax: time.Minute})
+	r := c.node(1).r
+	suspect := func(is bool) {
+		r.Peer(c.now, 3, true, is)
+		c.run()
+	}
+	for !slices.Contains(c.record.InSync, 3) || r.flaps[3].pause < 16*time.Second {
+		suspect(true)
+		suspect(false)
+		for !slices.Contains(c.record.InSync, 3) {
+			c.pass(50 * time.Millisecond)
+		}
+	}
+	suspect(true)
+	suspect(false)
+	c.wantInSync(t, "held off", 1, 1, 2)
+	c.lost = 2 // an election would not help
+	before := c.commit()
+	c.put("b")
+	c.pass(4*time.Second, between(1, 2), between(2, 1))
+	c.wantInSync(t, "blocked", 1, 1, 3)
+	if c.commit() != before+1 {
+		t.Fatal("the entry is not committed")
+	}
+}
+
 // TestHoldOffOfRestarts guards that a node that restarts rejoins as soon as after its first
 // departure, three times within a short while, and later each time from then on.
 func TestHoldOffOfRestarts(t *testing.T) {

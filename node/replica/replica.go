@@ -525,7 +525,7 @@ func (r *Replica) NeedsTick() bool {
 		}
 		// Retransmission, and news of the commit position. A peer to which nothing can be sent needs no
 		// ticks: only Peer or Describe changes that.
-		if p.canSend() && (p.hasUnacked() || p.next <= r.log.last().Seq || p.commit < r.commit) {
+		if p.canSend() && (p.hasUnacked() || p.next <= r.log.last().Seq || p.commit < r.commit) || r.lacksAgreement(p) {
 			return true
 		}
 	}
