@@ -127,6 +127,57 @@ func TestStuckMemberLeaves(t *testing.T) {
 	}
 }
 
+// TestSlowMemberLeaves guards docs/replication.md#rule-slow: a member that is called slow leaves once entries wait for it, and not
+// before; a set of the least size keeps it; and it joins when it is fast again, later each time.
+func TestSlowMemberLeaves(t *testing.T) {
+	c := healthCluster(t, Config{HoldOffMin: time.Second, HoldOffMax: 4 * time.Second})
+	r := c.node(1).r
+	slow := func(n rhumb.NodeID, is bool) {
+		r.SetSlow(n, is)
+		c.run()
+	}
+	slow(3, true)
+	c.pass(10 * time.Second)
+	c.wantInSync(t, "slow, and nothing waits", 1, 1, 2, 3)
+	c.put("b")
+	c.run(between(3, 1))
+	c.wantInSync(t, "slow", 1, 1, 2)
+	if c.commit() != 3 {
+		t.Fatal("not committed without the slow member")
+	}
+	slow(2, true)
+	c.put("c")
+	c.pass(time.Second, between(2, 1), between(3, 1))
+	c.wantInSync(t, "both are slow", 1, 1, 2)
+	slow(2, false)
+	for i, want := range []time.Duration{0, 2 * time.Second, 4 * time.Second} {
+		if i > 0 {
+			slow(3, true)
+			c.put("d")
+			c.run(between(3, 1))
+			c.wantInSync(t, "slow again", 1, 1, 2)
+		}
+		c.pass(10 * time.Second)
+		c.wantInSync(t, "still slow", 1, 1, 2)
+		// The pause is counted from the departure, so it is over by now only if it is shorter than that.
+		slow(3, false)
+		c.pass(max(100*time.Millisecond, want-10*time.Second))
+		c.wantInSync(t, "fast again", 1, 1, 2, 3)
+	}
+	if got := r.flaps[3].pause; got != 4*time.Second {
+		t.Errorf("the hold-off of a member that comes and goes is %v", got)
+	}
+}
+
+// TestSlowMemberKeepsRegions guards that a slow member stays while the others would be in too few regions.
+func TestSlowMemberKeepsRegions(t *testing.T) {
+	c := healthCluster(t, Config{Spans: func(members []rhumb.NodeID) bool { return slices.Contains(members, 3) }})
+	c.node(1).r.SetSlow(3, true)
+	c.put("b")
+	c.pass(time.Second, between(3, 1))
+	c.wantInSync(t, "the only member elsewhere is slow", 1, 1, 2, 3)
+}
+
 // TestSmallerSetFromMetadataCommits guards that entries in flight are committed as soon as the
 // record names a smaller set, whoever made it smaller.
 func TestSmallerSetFromMetadataCommits(t *testing.T) {
