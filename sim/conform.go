@@ -83,6 +83,7 @@ func (n *node) hearMessages(msgs []replica.Message) {
 // conformStep compares a new glimpse of a replica with the last one, and passes a broken guard to the judge.
 func (n *node) conformStep(i int, id rhumb.RangeID, rd *replica.Ready) {
 	r, ok := n.host.Replica(id)
+	// The replica may have been dropped by the same pass.
 	if !ok {
 		return
 	}
@@ -93,6 +94,7 @@ func (n *node) conformStep(i int, id rhumb.RangeID, rd *replica.Ready) {
 	after.Appended = before.Appended + uint64(len(rd.Append))
 	// A change stays sent until another one takes its place.
 	after.Sent = before.Sent && slices.Equal(before.Pending, after.Pending) && before.Version == after.Version && before.Promised == after.Promised
+	// Metadata learns of a change by this proposal, so from now on only a newer record ends it.
 	for _, m := range rd.Meta {
 		if m.Kind == replica.AlterISR && slices.Equal(nodeNumbers(m.New), after.Pending) {
 			after.Sent = true
@@ -129,20 +131,24 @@ func (n *node) glimpse(i int, r *replica.Replica) model.Glimpse {
 		InSync: nodeNumbers(s.InSync), Pending: nodeNumbers(s.Pending), Match: map[uint64]uint64{uint64(n.id): uint64(s.Durable)},
 		Answers: []uint64{uint64(n.id)},
 	}
+	// The record as this node knows it: the replica cannot know a newer one.
 	d, known := n.group.State().Range(n.w.ranges[i])
 	vouched := func(id rhumb.NodeID, life rhumb.BootSeq) bool { return known && life != 0 && d.LifeOf(id) == life }
 	g.Vouched = vouched(n.id, n.identity().Boot)
+	// Acknowledgements of another epoch say nothing about the log of this one.
 	for id, a := range c.acks[i] {
 		if a.epoch == s.Epoch {
 			g.Match[uint64(id)] = uint64(a.match)
 		}
 	}
+	// The answers are kept after the epoch began, because the guard looks at the step in which it begins.
 	for id, p := range c.promises[i] {
 		if p.epoch == s.Epoch {
 			g.Answers = append(g.Answers, uint64(id))
 			g.Vouched = g.Vouched || vouched(id, p.life)
 		}
 	}
+	// A handover carries the whole log, and the first epoch of a range has nothing before it.
 	g.Unasked = c.handed[i] == s.Epoch || known && replica.BeginsWithoutAsking(d, s.Epoch)
 	return g
 }

@@ -180,6 +180,7 @@ func (w *world) judgeWrites(since time.Duration, before map[rhumb.RangeID]rhumb.
 		return
 	}
 	for _, id := range w.served() {
+		// A range that was born since has no position to compare with.
 		acked, known := before[id]
 		r, _ := w.state.Range(id)
 		if now, _ := w.monitor.Acknowledged(id); known && now == acked && !w.awaitsPerson(r) && !w.awaitsTransfer(r) && !w.isIdle(id) {
@@ -240,7 +241,7 @@ func (w *world) isIdle(id rhumb.RangeID) bool {
 	if p.host == nil || !p.host.Serves(id) || !p.host.Leased(id) {
 		return false
 	}
-	// An entry that waits for a member behind the broken path would be beyond the commit position. So a range that should have
+	// An entry that waits for a member without a path would be beyond the commit position. So a range that should have
 	// removed this member, and did not, is not idle.
 	s, ok := p.host.Replica(id)
 	return ok && s.Status().Commit == s.Status().Last.Seq

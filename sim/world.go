@@ -28,7 +28,7 @@ type world struct {
 	events schedule
 	steps  uint64
 	// digest is a fingerprint of the run: a hash over the times of all events. Equal seeds must
-	// give equal digests.
+	// have equal digests.
 	digest uint64
 
 	net   *network

@@ -78,6 +78,7 @@ func (g *Guards) commitsEarly(a, b *Glimpse) bool {
 	if !leads(a, b) || b.Commit == a.Commit {
 		return false
 	}
+	// The acknowledgements are those after the step: they only grow within an epoch and a life.
 	by := func(x *Glimpse) bool {
 		return len(x.InSync) >= g.MinInSync && b.holdAll(x.InSync, b.Commit) && b.holdAll(x.Pending, b.Commit)
 	}
@@ -91,6 +92,7 @@ func (g *Guards) beginsEarly(a, b *Glimpse) bool {
 	if !b.Primary || leads(a, b) || b.Unasked || b.Vouched {
 		return false
 	}
+	// Answers count that were given by members before or after the record changed within the step.
 	members := 0
 	for _, n := range b.Answers {
 		if slices.Contains(b.InSync, n) || slices.Contains(a.InSync, n) {
@@ -106,6 +108,7 @@ func (g *Guards) changesTooMuch(a, b *Glimpse) bool {
 	if !leads(a, b) || b.Pending == nil || slices.Equal(a.Pending, b.Pending) && a.Version == b.Version {
 		return false
 	}
+	// A wanted set that nobody was told of may be dropped and replaced.
 	replaced := a.Pending != nil && a.Version == b.Version && a.Sent
 	return replaced || len(b.Pending) < g.MinInSync || !slices.Contains(b.Pending, b.Self)
 }

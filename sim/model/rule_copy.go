@@ -36,7 +36,7 @@ func (g *stepper) takeSet(i, j int) {
 		r.log, r.commit = history{}, 0
 	}
 	if g.without(CopyCountsInstalled) {
-		// The replica acknowledges what it is going to hold.
+		// The replica acknowledges entries before it holds them.
 		g.sendMessage(&t, message{kind: msgAck, from: uint8(i), to: g.from.meta.primary, epoch: s.promised, x: donor.commit, z: s.boot}, act)
 		return
 	}
@@ -59,7 +59,7 @@ func (g *stepper) installSet(i int) {
 	if g.without(CopiedTailOpen) {
 		r.commit = set.log.n
 	}
-	// Raising the promise makes the grants of the node exclude the epochs below.
+	// With the raised promise, the grants of the node exclude the epochs below.
 	r.promise(set.promised)
 	if g.without(CopyKeepsPromise) {
 		r.promised = set.promised

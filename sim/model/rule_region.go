@@ -60,6 +60,7 @@ func (g *stepper) removeRegion() {
 	if !g.cfg.RegionRemoval || s.region != 0 || s.meta.replicas&s.far != 0 && !g.without(RegionEmptyFirst) {
 		return
 	}
+	// Whoever decides this does not ask the nodes: the record alone counts.
 	t := *g.from
 	t.region = 1
 	t.stopNodes(t.far)

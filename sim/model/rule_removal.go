@@ -13,6 +13,7 @@ func (g *stepper) removeReplica(i int) {
 	if m.isr.has(i) && !g.without(RemoveOutOfSync) {
 		return
 	}
+	// The node keeps its copy until it hears of this record.
 	t := *g.from
 	t.removals++
 	t.meta.replicas = m.replicas.without(i)
@@ -31,6 +32,7 @@ func (g *stepper) placeReplica(i int) {
 	if fresh && int(m.allocated) >= g.cfg.Epochs {
 		return
 	}
+	// An old record that removed the copy may still be on its way to the node.
 	t := *g.from
 	t.meta.replicas = m.replicas.with(i)
 	// Acknowledgements of the old copy name the old epoch, so the primary of a new one ignores them.

@@ -274,7 +274,7 @@ func (r *replica) promise(epoch uint8) {
 }
 
 // appendEntry appends an entry of the own epoch with the lowest timestamp that rule W permits, like
-// a node whose clock is far behind. That timestamp is the most likely one to violate a closed
+// a node whose clock is far too slow. That timestamp is the most likely one to violate a closed
 // timestamp.
 func (r *replica) appendEntry(write uint8) entry {
 	e := newEntry(r.epoch, max(r.seen, r.closed, r.log.lastInterval()), write)

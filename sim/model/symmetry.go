@@ -41,7 +41,7 @@ func (n *renaming) mapName(i uint8) uint8 {
 // fingerprint returns one number for all states that differ only in the names of replicas. Replicas
 // are sorted by marks that do not depend on names; where marks are equal every order is tried and
 // the least fingerprint is taken. Sorting by marks avoids five of the six renamings unless marks
-// are equal, each of which copies and hashes the state. With named set, names count.
+// are equal; each renaming copies and hashes the state. With named set, names count.
 func (s *state) fingerprint(named bool) uint64 {
 	if named {
 		return xxh3.Hash(s.rawBytes())

@@ -143,11 +143,13 @@ func runSearches(searches []search, out io.Writer) (broken bool, err error) {
 		err    error
 		done   chan struct{}
 	}
+	// Each search writes into a buffer of its own, so that lines of two searches do not mix.
 	results := make([]result, len(searches))
 	for i := range results {
 		results[i].done = make(chan struct{})
 	}
 	var next atomic.Int64
+	// More searches at once would only need more memory.
 	for range min(runtime.GOMAXPROCS(0), len(searches)) {
 		go func() {
 			for i := next.Add(1) - 1; i < int64(len(searches)); i = next.Add(1) - 1 {
@@ -157,6 +159,7 @@ func runSearches(searches []search, out io.Writer) (broken bool, err error) {
 			}
 		}()
 	}
+	// A result is printed as soon as it and all before it are known.
 	for i := range results {
 		r := &results[i]
 		<-r.done

@@ -81,7 +81,7 @@ func (g *stepper) hearAnswers(i int) {
 	if !g.cfg.Asking || g.from.voters[i].silent == 0 {
 		return
 	}
-	// An answer may come from a silent voter too. Otherwise a restart of the whole group would
+	// A silent voter may answer too. Otherwise a restart of the whole group would
 	// never end the silence.
 	for j := range g.cfg.Voters {
 		if j == i || g.from.voters[i].answers.has(j) {
@@ -293,7 +293,7 @@ func (g *stepper) sendAppend(i int) {
 // is silent.
 func (g *stepper) receiveAppend(i int, m *message) {
 	s := &g.from.voters[i]
-	// A leader takes no APPEND of its own term: it could only come from another leader of that
+	// A leader takes no APPEND of its own term: its sender could only be another leader of that
 	// term, which OneLeader rules out.
 	if int(m.from) == i || m.term < s.term || m.term == s.term && s.role == leader {
 		return

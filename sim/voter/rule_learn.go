@@ -6,6 +6,7 @@ package voter
 
 // members returns the voters of the configuration that v has applied.
 func (g *stepper) members(v *voter) set {
+	// Without learners the configuration never changes.
 	all := set(1<<g.cfg.Voters - 1)
 	if !g.cfg.Learning {
 		return all
@@ -46,6 +47,7 @@ func (g *stepper) nextChange(v *voter) uint8 {
 // appends none while another change is not committed.
 func (g *stepper) appendLearning(l int) {
 	s := &g.from.voters[l]
+	// Two changes that are not committed could lead to two majorities without a common member.
 	if g.nextChange(s) <= s.log.n {
 		return
 	}
@@ -89,6 +91,7 @@ func (g *stepper) mayLearn(i int) bool {
 	if !g.cfg.Learning {
 		return false
 	}
+	// Any peer may have told it: answers carry the admissions that a peer knows as committed.
 	known := g.leavesOut(LearnerKnowsAdmission)
 	for j := range g.cfg.Voters {
 		known = known || g.wasAdmitted(&g.from.voters[j], i)
@@ -101,6 +104,7 @@ func (g *stepper) beginLearning(v *voter, end uint8) {
 	if !g.cfg.Learning {
 		return
 	}
+	// Raft makes a new progress for a node that it adds.
 	for i := range g.cfg.Voters {
 		if e := v.log.e[end-1]; e.admits(i) && !e.promotes() {
 			v.match[i] = 0
@@ -116,6 +120,7 @@ func (g *stepper) takePromotion(i int) {
 		if !e.admits(i) || !e.promotes() || e.life() != s.life && !g.leavesOut(PromotionOfThisLife) {
 			continue
 		}
+		// With the promotion the log holds every entry that was committed before it.
 		t := *g.from
 		v := &t.voters[i]
 		v.silent, v.short, v.answers, v.greatest, v.floor = 0, 0, 0, 0, position{}
