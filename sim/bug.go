@@ -93,7 +93,7 @@ const (
 	NamesWithoutEpoch
 	// FullDiskAcks acknowledges entries that a full disk did not take.
 	FullDiskAcks
-	// DropBeforeRemoved drops a copy as soon as it is marked as leaving, while it is still in sync.
+	// DropBeforeRemoved drops a copy as soon as it is marked as leaving, although it still is in sync.
 	DropBeforeRemoved
 	// CommitCopiedTail takes everything in a copy of a range as committed, also the end of the donor's
 	// log.

@@ -207,7 +207,9 @@ func drawProfile(r *rand.Rand) profile {
 	return p
 }
 
-// drawWitness adds a witness in some seeds whose ranges do not have to be in several regions.
+// drawWitness adds a witness in some seeds whose ranges do not have to be in several regions. It is one node more than the seed draws, so that
+// the others are as many as without it, and it draws from a generator of its own, so that all other seeds keep their meaning.
+// The witness suffers all faults of nodes: it may be a voter of the metadata, and even its leader.
 func (p *profile) drawWitness(r *rand.Rand) {
 	if p.witness = r.IntN(8) == 0 && !p.survive; p.witness {
 		p.nodes++

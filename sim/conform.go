@@ -12,6 +12,17 @@ import (
 // (model.Guards): a glimpse of the replica after the step is compared with the one before it. Acknowledgements and answers to PREPARE are counted
 // from the messages on the wire, independently of the replica.
 
+// A step here is the work between two calls of host.Probe.Ready, in which a replica may handle several events: messages, a record, a tick. Two
+// consequences follow. A change of the in-sync set may begin in the same step in which entries are committed with the sets before it, so the
+// guards accept a commit that either sets justify. And a record may end one change before the next one begins in the same step, so a newer
+// version of the record resets the comparison of changes. Neither hides a bug that lasts for more than one step.
+//
+// The check needs a status of the replica in each step, which copies its sets and peers. That is why not every seed has it. The seeds that
+// have it are the same in every run, so that a failed one can be repeated.
+//
+// Not checked here are leases, closed timestamps, copies and splits. The monitor judges those by their effects: a read that misses an
+// acknowledged write, an entry below a closed timestamp, an in-sync member without an acknowledged entry.
+
 // conformEvery is the distance of seeds whose steps are checked.
 const conformEvery = 8
 
@@ -25,6 +36,9 @@ type conformance struct {
 	promises []map[rhumb.NodeID]heardFrom
 	handed   []rhumb.Epoch
 }
+
+// The memory of one life ends with the life: acknowledgements of an earlier life of this node went to an earlier primary, and it must
+// not count them.
 
 // heardFrom is the newest message of a node: its epoch and life, and the greatest position in both.
 type heardFrom struct {

@@ -4,7 +4,7 @@
 // simulated and fail as real ones do. One seed always produces the same run, so every failure can
 // be replayed with its trace.
 //
-// # What is simulated
+// # The parts of a world
 //
 // A node gets a sched.Runtime whose timers, workers and waits are events of the world. Code that
 // blocks runs as a process: a coroutine that the world resumes when the awaited channel is ready.

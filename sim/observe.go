@@ -220,8 +220,8 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 	}
 	// After the commit, which the births follow, and before a planted bug changes them.
 	n.noteBorn(id, rd.Born)
-	// Planted bugs change the work of the host, after the judges have seen what the replica
-	// asked for.
+	// Planted bugs change the work of the host, after the judges have seen the wishes of the
+	// replica.
 	switch w.cfg.Bug {
 	case SkipAsking, NoRefusal:
 		n.answerPrepare(id, &rd)

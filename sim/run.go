@@ -173,6 +173,10 @@ func (w *world) ackedPositions() map[rhumb.RangeID]rhumb.Seq {
 	return out
 }
 
+// judgeWrites is the last check of liveness. awaitLive looks at the states of replicas; a range could look well and still acknowledge nothing,
+// because a client is routed wrongly, or because requests wait for something that no state shows. Clients are random, so a range may
+// have no write to acknowledge; then nothing may be left uncommitted.
+//
 // judgeWrites checks at the end of the load that every range has acknowledged writes since it was live again, or has none that wait: replicas
 // that are in sync and hold leases are not yet a range that works.
 func (w *world) judgeWrites(since time.Duration, before map[rhumb.RangeID]rhumb.Seq) {

@@ -34,6 +34,7 @@ func (ev stepDownEvent) applyTo(h *Host) {
 // hear of a newer record. That one may list it again. A primary that knows it may have appended to this copy already, and
 // counted it as in sync (TestLateRemovalKeepsNewCopy).
 func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
+	// The replica of a copy that is gone already promises nothing more.
 	if !s.gone && s.r.Epoch() > d.Epoch {
 		return
 	}

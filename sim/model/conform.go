@@ -36,6 +36,9 @@ type Guards struct {
 	MinInSync int
 }
 
+// Two glimpses say nothing about the messages between them. So a guard states what must be true of any step that changes a glimpse in its way,
+// not which step it was. Steps that end a life are not compared: the caller begins again with the first glimpse of the next.
+
 // guards are the rules in the order in which they are checked. The name of a guard is that of a mutation, where the model has one.
 var guards = []struct {
 	name   string

@@ -1,7 +1,13 @@
 package voter
 
 // A leader may admit a voter by two changes of the configuration in place of one entry: the first makes the voter a learner, the second
-// promotes it when it has caught up (docs/replication.md#rule-voter-admit). Each change takes effect on a node with the commit position that
+// promotes it when it has caught up (docs/replication.md#rule-voter-admit). Package raftmeta does this in three changes: it
+// removes the voter, adds it as a learner, and promotes it. The model takes the first two as one.
+//
+// Leaving out that a learner takes part only when it is promoted breaks nothing within the bounds: candidates count no vote of a node that is no
+// voter in their configuration, and a candidate with an older configuration has a shorter log than the learner, who refuses it.
+//
+// Each change takes effect on a node with the commit position that
 // the node knows.
 
 // members returns the voters of the configuration that v has applied.
