@@ -268,17 +268,14 @@ func (c *Cluster) refusal(ctx context.Context, n *Node) (string, error) {
 	return "", fmt.Errorf("%w: the stores of %s refuse nothing", errNoEffect, n.Name)
 }
 
-// secondStore is the second directory of a node, and acceptLost the file of the environment that accepts its loss.
-const (
-	secondStore = dataDir + "/second"
-	acceptLost  = "/etc/default/rhumb"
-)
+// secondStore is the second directory of a node.
+const secondStore = dataDir + "/second"
 
 // strikeLostStore removes the second store of a node. An operator who knows that it is lost starts the node without it: the node begins a
 // new life, and the copies in that store are made again.
 func strikeLostStore(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
-	if err := n.install(ctx, acceptLost, "root", "0644", "RHUMB_ACCEPT_LOST_STORE=2\n"); err != nil {
+	if err := n.install(ctx, argsFile, "root", "0644", c.defaultArgs("--accept-lost-store 2")); err != nil {
 		return nil, err
 	}
 	s, err := strikeDisk(ctx, c, n, "lost-store", func(context.Context) (string, error) {
@@ -290,7 +287,7 @@ func strikeLostStore(ctx context.Context, c *Cluster, random *rand.Rand) (*Strik
 	return &Strike{What: s.What, heal: func(ctx context.Context) (string, error) {
 		evidence, err := s.heal(ctx)
 		// The node refuses to start with the flag again.
-		return evidence, errors.Join(err, n.install(ctx, acceptLost, "root", "0644", ""))
+		return evidence, errors.Join(err, n.install(ctx, argsFile, "root", "0644", c.defaultArgs("")))
 	}}, nil
 }
 
