@@ -80,7 +80,7 @@ type Cluster struct {
 	// password is that of the user chaos, in a file.
 	password string
 
-	mu sync.Mutex // guards the log
+	mu sync.Mutex // guards the log and nodes
 	// open are the clients that Open has returned.
 	open []*client.Client
 }
@@ -232,7 +232,7 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 		text, _ := os.ReadFile(h.LogFile("rhumb"))
 		return fmt.Errorf("%w; its log ends with: %s", err, text[max(0, len(text)-2000):])
 	}
-	c.nodes = append(c.nodes, &Node{Name: spec.Name, Region: spec.Region, Addr: h.Address(), host: h})
+	c.setNodes(append(c.Nodes(), &Node{Name: spec.Name, Region: spec.Region, Addr: h.Address(), host: h}))
 	c.Logf("%s runs at %s", spec.Name, h.Address())
 	return nil
 }
@@ -330,7 +330,18 @@ func (c *Cluster) Open(ctx context.Context, region string) (*client.Client, erro
 func (c *Cluster) Operator() *client.Client { return c.operator }
 
 // Nodes returns the nodes.
-func (c *Cluster) Nodes() []*Node { return slices.Clone(c.nodes) }
+func (c *Cluster) Nodes() []*Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.nodes)
+}
+
+// setNodes replaces the nodes.
+func (c *Cluster) setNodes(nodes []*Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes = nodes
+}
 
 // whole returns an error unless all nodes are live and ready and every range has all of its copies in sync.
 func (c *Cluster) whole(ctx context.Context) error {

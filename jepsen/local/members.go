@@ -48,7 +48,7 @@ func (c *Cluster) addNode(ctx context.Context, region string) (*Node, error) {
 
 // dropNode ends the host of a node that is not in the cluster any more.
 func (c *Cluster) dropNode(ctx context.Context, n *Node) error {
-	c.nodes = slices.DeleteFunc(slices.Clone(c.nodes), func(o *Node) bool { return o == n })
+	c.setNodes(slices.DeleteFunc(c.Nodes(), func(o *Node) bool { return o == n }))
 	if err := n.host.Kill(); err != nil {
 		return err
 	}

@@ -75,5 +75,11 @@ func (r *Result) Save(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "report.txt"), []byte(text.String()), 0o644); err != nil {
 		return err
 	}
+	// A run shorter than one sample has none.
+	if len(r.Samples) > 0 {
+		if err := drawResources(filepath.Join(dir, "resources.png"), r.Samples, r.Length); err != nil {
+			return err
+		}
+	}
 	return r.Draw(filepath.Join(dir, "report.png"))
 }
