@@ -159,7 +159,7 @@ func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, p *Plan, 
 		record.mu.Lock()
 		defer record.mu.Unlock()
 		w.Whole = record.now()
-		w.Gap, w.Key = longestGap(record.acks, w.From, w.Whole)
+		w.measure(record.acks)
 	}()
 	// A strike that fails leaves nothing to heal.
 	s, err := f.strike(ctx, c, random)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -47,6 +48,7 @@ func (r *Result) Print(w io.Writer) {
 	for _, win := range r.Windows {
 		fmt.Fprintln(w, win)
 	}
+	r.printGaps(w)
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, v := range r.Verdicts {
@@ -63,6 +65,26 @@ func (r *Result) Print(w io.Writer) {
 		return
 	}
 	fmt.Fprintf(w, "; not valid:\n  %s\n", strings.Join(r.Broken, "\n  "))
+}
+
+// printGaps prints for each fault how long the keys had no service, over all its windows.
+func (r *Result) printGaps(w io.Writer) {
+	gaps, trials := map[string][]time.Duration{}, map[string]int{}
+	for _, win := range r.Windows {
+		gaps[win.Fault.Name] = append(gaps[win.Fault.Name], win.Gaps...)
+		trials[win.Fault.Name]++
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\nfault\ttimes\tmedian gap of a key\tlongest\tbound\t")
+	for _, f := range Faults() {
+		all := gaps[f.Name]
+		if len(all) == 0 {
+			continue
+		}
+		slices.Sort(all)
+		fmt.Fprintf(t, "%s\t%d\t%.0f ms\t%.0f ms\t%.0f ms\t\n", f.Name, trials[f.Name], percentile(all, 0.5), percentile(all, 1), f.Gap.Seconds()*1000)
+	}
+	_ = t.Flush()
 }
 
 // Save writes the text of the result and its picture into a folder.
