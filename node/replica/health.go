@@ -82,7 +82,11 @@ const doublingsMax = 10
 // isHeldOff reports whether a node may not join yet (docs/replication.md#rule-hold-off).
 func (r *Replica) isHeldOff(n rhumb.NodeID) bool {
 	f, ok := r.flaps[n]
-	return ok && r.now < f.until
+	if !ok || r.now >= f.until {
+		return false
+	}
+	// A set that cannot commit is not held up by a node that comes and goes: that node may be all that it needs.
+	return r.hasFitSet() || r.now < f.leftAt+r.cfg.HoldOffMin
 }
 
 // noteDeparture records that a node left the in-sync set, or failed to join it. It is held off
