@@ -14,7 +14,7 @@ import (
 // clock, so the error is one of the process.
 const clockFile = "/etc/rhumb/clock"
 
-// clockNotice is what a node writes into its log when the error of its clock changes.
+// clockNotice is the message in the log of a node when the error of its clock changes.
 const clockNotice = "the clock of this node is wrong on purpose"
 
 // clockFaults returns the faults of clocks. A wrong clock may neither break an answer nor stop a key.
@@ -26,7 +26,7 @@ func clockFaults() []Fault {
 	}
 }
 
-// clockErrors holds the sizes of a wrong clock, in the order of what they break: nothing, a lease, certificates, and the bound of an hour.
+// clockErrors holds the sizes of a wrong clock, from one that breaks nothing to the bound of an hour.
 var clockErrors = []time.Duration{100 * time.Millisecond, 2 * time.Second, time.Minute, time.Hour}
 
 // drawOffset returns a random error of a clock.

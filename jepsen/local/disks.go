@@ -18,7 +18,7 @@ import (
 )
 
 // The disk of a node is an ext4 file system in a file, mounted through a loop device. The kernel freezes such a file system on demand: who
-// writes or syncs then waits, and cannot even be killed, as on a disk that does not answer. Reads of what is cached continue.
+// writes or syncs then waits, and cannot even be killed, as on a disk that does not answer. Reads of cached blocks continue.
 
 // diskSize is the size of each disk. The file is sparse.
 const diskSize = 4 << 30
@@ -70,7 +70,7 @@ func (c *Cluster) mountDisk(ctx context.Context, h *hosts.Host) error {
 	if err := os.Truncate(image, diskSize); err != nil {
 		return err
 	}
-	// Without blocks that are reserved for root, so that a filler leaves what it says.
+	// Without blocks that are reserved for root, so that strikeFull can fill all of it.
 	if err := run(ctx, "mkfs.ext4", "-q", "-F", "-m", "0", image); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (n *Node) guard() (stop func(), err error) {
 	}, nil
 }
 
-// probeDisk writes and syncs a file on the disk of a node, and returns how long that took. The folder is that of the file system's own.
+// probeDisk writes and syncs a file on the disk of a node, and returns how long that took. lost+found belongs to the file system, and the node ignores it.
 func (n *Node) probeDisk() (took time.Duration, err error) {
 	began := time.Now()
 	f, err := os.Create(filepath.Join(n.disk(), "lost+found", "probe"))
@@ -164,6 +164,7 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 	}
 	// The probe cannot be interrupted while the disk is frozen, so it ends after the last thaw.
 	var writes, sum, longest atomic.Int64
+	// Not of the context of the caller: an interrupted run thaws the disk too.
 	ending, end := context.WithCancel(context.Background())
 	probed, pulsed := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -214,7 +215,7 @@ func (n *Node) pulse(ctx context.Context, frozen, thawed time.Duration) error {
 // fullLeft holds how much of a full disk is left, in parts of its size: nothing, and less than the node needs to take entries.
 var fullLeft = []float64{0, 0.02}
 
-// strikeFull fills the disk of a node with a file of somebody else. The node must refuse what it cannot store, and others go on without it.
+// strikeFull fills the disk of a node with a file of somebody else. The node must refuse writes that it cannot store, and others continue without it.
 func strikeFull(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	left := fullLeft[random.IntN(len(fullLeft))]
@@ -241,7 +242,7 @@ func (n *Node) fill(name string, left float64) error {
 	defer f.Close()
 	size := int64(fs.Bavail)*fs.Bsize - int64(left*diskSize)
 	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
-	// What the node wrote meanwhile, and the tree of the file itself, need space too.
+	// The node writes meanwhile, and the tree of the file itself needs space too.
 	if errors.Is(err, unix.ENOSPC) {
 		return nil
 	}

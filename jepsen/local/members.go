@@ -35,6 +35,7 @@ const memberWait = 2 * time.Minute
 // addNode brings up a new host of a region with a node on it.
 func (c *Cluster) addNode(ctx context.Context, region string) (*Node, error) {
 	c.added++
+	// A name is used once: the metadata remembers those of removed nodes.
 	spec := hosts.Spec{Name: fmt.Sprintf("%s-new%d", region, c.added), Region: region}
 	if err := c.fleet.Up(netip.Prefix{}, spec); err != nil {
 		return nil, err
@@ -52,7 +53,9 @@ func (c *Cluster) dropNode(ctx context.Context, n *Node) error {
 	if err := n.host.Kill(); err != nil {
 		return err
 	}
-	return errors.Join(c.unmountDisk(ctx, n.host), c.fleet.Remove(n.Name))
+	// Otherwise the authority waits until the last certificate of the node has expired before it retires the key of it.
+	_, err := c.asAuthority(ctx, "authority", "revoke", "--authority", authorityDir, "--node", n.Name, "--why", "removed")
+	return errors.Join(err, c.unmountDisk(ctx, n.host), c.fleet.Remove(n.Name))
 }
 
 // copies counts the ranges with a copy on a node.
@@ -89,7 +92,7 @@ func (c *Cluster) orders(ctx context.Context, args ...string) error {
 	})
 }
 
-// strikeJoin lets a node join. It leaves at the end, with all that it holds.
+// strikeJoin adds a node. The node leaves when the strike ends, and its copies move to other nodes.
 func strikeJoin(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n, err := c.addNode(ctx, draw(c, random).Region)
 	if err != nil {
@@ -121,6 +124,7 @@ func strikeReplace(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 			return nil, err
 		}
 	}
+	// Taken now: the metadata may list the old node under its name only while it counts.
 	from, to := c.identity(old).Node, c.identity(next).Node
 	return &Strike{What: fmt.Sprintf("replace %s %s", state, old.Name), heal: func(ctx context.Context) (string, error) {
 		err := c.orders(ctx, "node", "replace", from.String(), to.String())
@@ -161,7 +165,7 @@ func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 	}}, nil
 }
 
-// programOf returns what the metadata says about the program of a node.
+// programOf returns the program of a node, as the metadata has it.
 func (c *Cluster) programOf(n *Node) string {
 	id := c.identity(n).Node
 	for _, o := range c.operator.Nodes() {
@@ -173,7 +177,7 @@ func (c *Cluster) programOf(n *Node) string {
 }
 
 // strikeCertificates replaces the key of the authority, as docs/operations/rotate.md says: all nodes get certificates of the new key, so does
-// the operator, and at the end nobody trusts the old key. Connections go on.
+// the operator, and at the end nobody trusts the old key. Connections stay open.
 func strikeCertificates(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, error) {
 	before, err := c.operator.Certificates(ctx)
 	if err != nil {
@@ -233,7 +237,7 @@ func (c *Cluster) reload(ctx context.Context) (err error) {
 	return err
 }
 
-// makeOperator makes the certificate of the operator and copies it, with the authorities that are trusted, to where clients read them.
+// makeOperator makes the certificate of the operator and copies it, with the trusted authorities, to the folder from which clients read them.
 func (c *Cluster) makeOperator(ctx context.Context) error {
 	h, err := c.fleet.Host("authority")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // sampleEvery is the time between two looks at the resources of the nodes.
 const sampleEvery = 5 * time.Second
 
-// Sample is what the process of a node used at a moment.
+// Sample holds the resources that the process of a node used at a moment.
 type Sample struct {
 	At   time.Duration
 	Node string
@@ -78,6 +78,7 @@ func (n *Node) process() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// Every process of the machine is looked at: the processes of a host have other numbers inside of it.
 	for _, name := range all {
 		text, err := os.ReadFile(name)
 		if err != nil || !strings.HasPrefix(string(text), "/usr/bin/rhumb\x00start") {
@@ -108,6 +109,7 @@ func (n *Node) sample() (s Sample, err error) {
 	if err != nil {
 		return s, err
 	}
+	// The kernel counts pages that the process shares with nobody and those that it maps.
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil {
 		return s, err
@@ -165,6 +167,7 @@ func flat(samples []Sample) (broken []string) {
 			}
 		}
 	}
+	// The nodes are in a map, and the report must not differ from run to run.
 	slices.Sort(broken)
 	return broken
 }
