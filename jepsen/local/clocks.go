@@ -57,14 +57,17 @@ func strikeRate(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 // strikeWrong gives the clock of a node an error until the strike ends. The evidence is that the node has taken it, and how often it
 // noticed that its clocks disagree.
 func strikeWrong(ctx context.Context, n *Node, wrong string) (*Strike, error) {
+	// The log is counted and not emptied, because it belongs to the report.
 	before, err := n.logged(clockNotice)
 	if err != nil {
 		return nil, err
 	}
+	// The watchdog of leases sees each jump that is larger than what a time service does.
 	noticed, err := n.logged("clock disagree")
 	if err != nil {
 		return nil, err
 	}
+	// A clock that was set half way is right again before the next fault.
 	if err := n.setClock(ctx, wrong); err != nil {
 		return nil, errors.Join(err, n.setClock(context.WithoutCancel(ctx), ""))
 	}

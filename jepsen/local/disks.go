@@ -67,6 +67,7 @@ func (c *Cluster) mountDisk(ctx context.Context, h *hosts.Host) error {
 	if err := os.WriteFile(image, nil, 0o600); err != nil {
 		return err
 	}
+	// Longer than its blocks: the machine gives space only to what the node writes.
 	if err := os.Truncate(image, diskSize); err != nil {
 		return err
 	}
@@ -109,10 +110,12 @@ func (n *Node) freeze(request uint) error {
 // guard starts a process that thaws the disk of a node after a while, in case that this program dies.
 func (n *Node) guard() (stop func(), err error) {
 	c := exec.Command("sh", "-c", fmt.Sprintf("sleep %d; fsfreeze -u %s", int(thawAfter.Seconds()), n.disk()))
+	// A group of its own, so that an interrupt from the terminal does not end it before the disk is thawed.
 	c.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	if err := c.Start(); err != nil {
 		return nil, err
 	}
+	// The shell and its sleep end together.
 	return func() {
 		_ = unix.Kill(-c.Process.Pid, unix.SIGKILL)
 		_ = c.Wait()
@@ -177,6 +180,7 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 				probed <- err
 				return
 			}
+			// Few probes: they must not be the load of the disk themselves.
 			_ = wait(ending, pollWait)
 		}
 	}()
@@ -217,6 +221,7 @@ var fullLeft = []float64{0, 0.02}
 
 // strikeFull fills the disk of a node with a file of somebody else. The node must refuse writes that it cannot store, and others continue without it.
 func strikeFull(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	// A disk without a free byte and one with a little are different states of a node.
 	n := draw(c, random)
 	left := fullLeft[random.IntN(len(fullLeft))]
 	filler := filepath.Join(n.disk(), "lost+found", "filler")
@@ -253,6 +258,7 @@ func (n *Node) fill(name string, left float64) error {
 // which is an effect too.
 func (c *Cluster) refusal(ctx context.Context, n *Node) (string, error) {
 	id := c.identity(n).Node
+	// Only the node itself knows its stores.
 	for _, s := range c.operator.Status(ctx) {
 		if s.Node.ID != id {
 			continue
@@ -302,6 +308,7 @@ func (n *Node) loseSecond() (string, error) {
 	if len(entries) == 0 {
 		return "", fmt.Errorf("%w: %s is empty", errNoEffect, dir)
 	}
+	// The folder stays, as the mount point of a disk does.
 	for _, e := range entries {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 	}

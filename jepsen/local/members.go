@@ -43,6 +43,7 @@ func (c *Cluster) addNode(ctx context.Context, region string) (*Node, error) {
 	if err := c.startNode(ctx, spec); err != nil {
 		return nil, err
 	}
+	// startNode has appended it.
 	n := c.nodes[len(c.nodes)-1]
 	return n, c.AwaitWhole(ctx, bootWait)
 }
@@ -70,6 +71,7 @@ func (c *Cluster) copies(id rhumb.NodeID) (count int) {
 
 // awaitCopies waits until a node holds a copy.
 func (c *Cluster) awaitCopies(ctx context.Context, n *Node) (count int, err error) {
+	// The balance of copies decides when, so only the end of the wait is known.
 	id := c.identity(n).Node
 	for deadline := time.Now().Add(memberWait); time.Now().Before(deadline); {
 		if count = c.copies(id); count > 0 {
@@ -101,6 +103,7 @@ func strikeJoin(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return &Strike{What: "join " + n.Name, heal: func(ctx context.Context) (string, error) {
 		count, err := c.awaitCopies(ctx, n)
 		id := c.identity(n).Node.String()
+		// A node without a copy leaves too, so that the next fault begins with the same nodes.
 		for _, verb := range []string{"decommission", "rm"} {
 			if err == nil || errors.Is(err, errNoEffect) {
 				err = errors.Join(err, c.orders(ctx, "node", verb, id))
@@ -146,6 +149,7 @@ func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 	if n.old {
 		binary = c.cfg.Previous
 	}
+	// A stop drains the node first, so no key may lose its service.
 	if _, err := n.host.Run(ctx, "systemctl", "stop", "rhumb"); err != nil {
 		return nil, err
 	}
@@ -220,6 +224,7 @@ func strikeCertificates(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike,
 // authoritiesOf returns the hashes of the authorities that signed the certificates of the nodes.
 func authoritiesOf(all *client.Certificates) (out []string) {
 	for _, cert := range all.Certificates {
+		// Users and operators may have certificates of any key that is trusted.
 		if cert.Role == "node" && !slices.Contains(out, cert.Authority) {
 			out = append(out, cert.Authority)
 		}
@@ -243,6 +248,7 @@ func (c *Cluster) makeOperator(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The authority writes into a new folder only.
 	if _, err := h.Run(ctx, "rm", "-rf", authorityDir+"/operator"); err != nil {
 		return err
 	}

@@ -59,6 +59,7 @@ type sampler struct {
 
 // follow takes samples until ctx ends.
 func (s *sampler) follow(ctx context.Context, nodes func() []*Node, now func() time.Duration) {
+	// The first sample is late by one interval: the start of a node is not of interest.
 	for wait(ctx, sampleEvery) == nil {
 		for _, n := range nodes() {
 			// A node that is down has no figures.
@@ -95,6 +96,7 @@ func (n *Node) process() (string, error) {
 
 // sameFile reports whether two paths lead to the same file.
 func sameFile(a, b string) bool {
+	// Device and inode are compared: a namespace has no other name.
 	left, err := os.Stat(a)
 	if err != nil {
 		return false
@@ -125,6 +127,7 @@ func (n *Node) sample() (s Sample, err error) {
 
 // statusField returns a number in /proc/PID/status.
 func statusField(text, name string) float64 {
+	// A field that a kernel lacks counts as zero, which cannot grow.
 	_, rest, _ := strings.Cut(text, "\n"+name+":")
 	fields := strings.Fields(rest)
 	if len(fields) == 0 {
@@ -151,6 +154,7 @@ func treeSize(dir string) (mib float64, err error) {
 
 // flat returns a line for each resource of a node that grows against the rule.
 func flat(samples []Sample) (broken []string) {
+	// Nodes that were replaced have fewer samples, and a start of their own.
 	byNode := map[string][]Sample{}
 	for _, s := range samples {
 		byNode[s.Node] = append(byNode[s.Node], s)
@@ -159,6 +163,7 @@ func flat(samples []Sample) (broken []string) {
 		if len(all) < flatSamples {
 			continue
 		}
+		// Medians, because a fault makes peaks that are no leak.
 		third := len(all) / 3
 		for _, r := range resources() {
 			middle, last := median(all[third:2*third], r.of), median(all[2*third:], r.of)
@@ -188,6 +193,7 @@ func drawResources(path string, samples []Sample, length time.Duration) error {
 	for _, r := range append(resources(), resource{"data in MiB", func(s Sample) float64 { return s.Disk }, 0}) {
 		p := plot.New()
 		p.Y.Label.Text, p.X.Min, p.X.Max, p.Y.Min = r.name, 0, length.Seconds(), 0
+		// Each node is a line of its own in every chart, in the same color.
 		lines := map[string]plotter.XYs{}
 		var names []string
 		for _, s := range samples {
