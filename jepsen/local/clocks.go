@@ -14,7 +14,7 @@ import (
 // clock, so the error is one of the process.
 const clockFile = "/etc/rhumb/clock"
 
-// clockNotice is what a node writes into its log when the error of its clock changes.
+// clockNotice is the message in the log of a node when the error of its clock changes.
 const clockNotice = "the clock of this node is wrong on purpose"
 
 // clockFaults returns the faults of clocks. A wrong clock may neither break an answer nor stop a key.
@@ -26,7 +26,7 @@ func clockFaults() []Fault {
 	}
 }
 
-// clockErrors holds the sizes of a wrong clock, in the order of what they break: nothing, a lease, certificates, and the bound of an hour.
+// clockErrors holds the sizes of a wrong clock, from one that breaks nothing to the bound of an hour.
 var clockErrors = []time.Duration{100 * time.Millisecond, 2 * time.Second, time.Minute, time.Hour}
 
 // drawOffset returns a random error of a clock.
@@ -57,14 +57,17 @@ func strikeRate(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 // strikeWrong gives the clock of a node an error until the strike ends. The evidence is that the node has taken it, and how often it
 // noticed that its clocks disagree.
 func strikeWrong(ctx context.Context, n *Node, wrong string) (*Strike, error) {
+	// The log is counted and not emptied, because it belongs to the report.
 	before, err := n.logged(clockNotice)
 	if err != nil {
 		return nil, err
 	}
+	// The watchdog of leases sees each jump that is larger than what a time service does.
 	noticed, err := n.logged("clock disagree")
 	if err != nil {
 		return nil, err
 	}
+	// A clock that was set half way is right again before the next fault.
 	if err := n.setClock(ctx, wrong); err != nil {
 		return nil, errors.Join(err, n.setClock(context.WithoutCancel(ctx), ""))
 	}

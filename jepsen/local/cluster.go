@@ -80,7 +80,7 @@ type Cluster struct {
 	// password is that of the user chaos, in a file.
 	password string
 
-	mu sync.Mutex // guards the log
+	mu sync.Mutex // guards the log and nodes
 	// open are the clients that Open has returned.
 	open []*client.Client
 }
@@ -175,9 +175,12 @@ func (c *Cluster) startAuthority(ctx context.Context) error {
 	return err
 }
 
-// restarts is a drop-in of systemd that lifts the limit of restarts. The unit itself allows five starts within ten minutes,
-// and faults need more.
-const restarts = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestartSec=1\n"
+// restarts is a drop-in of systemd that lifts the limit of restarts, and adds the flags in argsFile. The unit itself allows five starts
+// within ten minutes, and faults need more.
+const restarts = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestartSec=1\nExecStart=\nExecStart=/usr/bin/rhumb start $CHAOS_ARGS\n"
+
+// argsFile is the file with the environment of the unit.
+const argsFile = "/etc/default/rhumb"
 
 // startNode starts a node on its host. The first node creates the cluster.
 func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
@@ -202,8 +205,8 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 	}
 	zone := spec.Name[strings.LastIndexByte(spec.Name, '-')+1:]
 	// A node is reached by its address: hosts have no name service.
-	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [%s, %s]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n%s",
-		spec.Region, zone, dataDir, secondStore, h.Address(), strings.Join(join, ", "), c.cfg.Memory, c.testSettings())
+	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [%s, %s]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n",
+		spec.Region, zone, dataDir, secondStore, h.Address(), strings.Join(join, ", "), c.cfg.Memory)
 	// The token is made on the host of the authority, and travels to the node as a file.
 	order := []string{"token", "create", "--authority", authorityDir, "--node", spec.Name}
 	if len(c.nodes) == 0 {
@@ -217,6 +220,7 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 		{"/etc/rhumb/rhumb.yaml", "root", "0644", settings},
 		{"/etc/rhumb/token", "rhumb", "0600", token},
 		{"/etc/systemd/system/rhumb.service.d/chaos.conf", "root", "0644", restarts},
+		{argsFile, "root", "0644", c.defaultArgs("")},
 		{clockFile, "root", "0644", ""},
 	} {
 		if err := installOn(ctx, h, f.path, f.owner, f.mode, f.text); err != nil {
@@ -224,19 +228,22 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 		}
 	}
 	if _, err := h.Run(ctx, "systemctl", "enable", "--now", "rhumb"); err != nil {
-		return err
+		// The host is removed, so its log has to be part of the error.
+		text, _ := os.ReadFile(h.LogFile("rhumb"))
+		return fmt.Errorf("%w; its log ends with: %s", err, text[max(0, len(text)-2000):])
 	}
-	c.nodes = append(c.nodes, &Node{Name: spec.Name, Region: spec.Region, Addr: h.Address(), host: h})
+	c.setNodes(append(c.Nodes(), &Node{Name: spec.Name, Region: spec.Region, Addr: h.Address(), host: h}))
 	c.Logf("%s runs at %s", spec.Name, h.Address())
 	return nil
 }
 
-// testSettings returns the settings that faults need. A previous program may not know them.
-func (c *Cluster) testSettings() string {
-	if c.cfg.Previous != "" {
-		return ""
+// defaultArgs returns the text of argsFile, with the flags that faults need. A previous program may not know them.
+func (c *Cluster) defaultArgs(more string) string {
+	args := more
+	if c.cfg.Previous == "" {
+		args = "--clock-error-file " + clockFile + " " + more
 	}
-	return "clock_error_file: " + clockFile + "\n"
+	return "CHAOS_ARGS=\"" + strings.TrimSpace(args) + "\"\n"
 }
 
 // installOn writes a file with its owner and mode on a host in one step, so that no other user can read a token.
@@ -323,7 +330,18 @@ func (c *Cluster) Open(ctx context.Context, region string) (*client.Client, erro
 func (c *Cluster) Operator() *client.Client { return c.operator }
 
 // Nodes returns the nodes.
-func (c *Cluster) Nodes() []*Node { return slices.Clone(c.nodes) }
+func (c *Cluster) Nodes() []*Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.nodes)
+}
+
+// setNodes replaces the nodes.
+func (c *Cluster) setNodes(nodes []*Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes = nodes
+}
 
 // whole returns an error unless all nodes are live and ready and every range has all of its copies in sync.
 func (c *Cluster) whole(ctx context.Context) error {

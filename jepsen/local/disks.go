@@ -18,7 +18,7 @@ import (
 )
 
 // The disk of a node is an ext4 file system in a file, mounted through a loop device. The kernel freezes such a file system on demand: who
-// writes or syncs then waits, and cannot even be killed, as on a disk that does not answer. Reads of what is cached continue.
+// writes or syncs then waits, and cannot even be killed, as on a disk that does not answer. Reads of cached blocks continue.
 
 // diskSize is the size of each disk. The file is sparse.
 const diskSize = 4 << 30
@@ -67,10 +67,11 @@ func (c *Cluster) mountDisk(ctx context.Context, h *hosts.Host) error {
 	if err := os.WriteFile(image, nil, 0o600); err != nil {
 		return err
 	}
+	// Longer than its blocks: the machine gives space only to what the node writes.
 	if err := os.Truncate(image, diskSize); err != nil {
 		return err
 	}
-	// Without blocks that are reserved for root, so that a filler leaves what it says.
+	// Without blocks that are reserved for root, so that strikeFull can fill all of it.
 	if err := run(ctx, "mkfs.ext4", "-q", "-F", "-m", "0", image); err != nil {
 		return err
 	}
@@ -109,17 +110,19 @@ func (n *Node) freeze(request uint) error {
 // guard starts a process that thaws the disk of a node after a while, in case that this program dies.
 func (n *Node) guard() (stop func(), err error) {
 	c := exec.Command("sh", "-c", fmt.Sprintf("sleep %d; fsfreeze -u %s", int(thawAfter.Seconds()), n.disk()))
+	// A group of its own, so that an interrupt from the terminal does not end it before the disk is thawed.
 	c.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	if err := c.Start(); err != nil {
 		return nil, err
 	}
+	// The shell and its sleep end together.
 	return func() {
 		_ = unix.Kill(-c.Process.Pid, unix.SIGKILL)
 		_ = c.Wait()
 	}, nil
 }
 
-// probeDisk writes and syncs a file on the disk of a node, and returns how long that took. The folder is that of the file system's own.
+// probeDisk writes and syncs a file on the disk of a node, and returns how long that took. lost+found belongs to the file system, and the node ignores it.
 func (n *Node) probeDisk() (took time.Duration, err error) {
 	began := time.Now()
 	f, err := os.Create(filepath.Join(n.disk(), "lost+found", "probe"))
@@ -164,6 +167,7 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 	}
 	// The probe cannot be interrupted while the disk is frozen, so it ends after the last thaw.
 	var writes, sum, longest atomic.Int64
+	// Not of the context of the caller: an interrupted run thaws the disk too.
 	ending, end := context.WithCancel(context.Background())
 	probed, pulsed := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -176,6 +180,7 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 				probed <- err
 				return
 			}
+			// Few probes: they must not be the load of the disk themselves.
 			_ = wait(ending, pollWait)
 		}
 	}()
@@ -214,8 +219,9 @@ func (n *Node) pulse(ctx context.Context, frozen, thawed time.Duration) error {
 // fullLeft holds how much of a full disk is left, in parts of its size: nothing, and less than the node needs to take entries.
 var fullLeft = []float64{0, 0.02}
 
-// strikeFull fills the disk of a node with a file of somebody else. The node must refuse what it cannot store, and others go on without it.
+// strikeFull fills the disk of a node with a file of somebody else. The node must refuse writes that it cannot store, and others continue without it.
 func strikeFull(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	// A disk without a free byte and one with a little are different states of a node.
 	n := draw(c, random)
 	left := fullLeft[random.IntN(len(fullLeft))]
 	filler := filepath.Join(n.disk(), "lost+found", "filler")
@@ -241,7 +247,7 @@ func (n *Node) fill(name string, left float64) error {
 	defer f.Close()
 	size := int64(fs.Bavail)*fs.Bsize - int64(left*diskSize)
 	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
-	// What the node wrote meanwhile, and the tree of the file itself, need space too.
+	// The node writes meanwhile, and the tree of the file itself needs space too.
 	if errors.Is(err, unix.ENOSPC) {
 		return nil
 	}
@@ -252,6 +258,7 @@ func (n *Node) fill(name string, left float64) error {
 // which is an effect too.
 func (c *Cluster) refusal(ctx context.Context, n *Node) (string, error) {
 	id := c.identity(n).Node
+	// Only the node itself knows its stores.
 	for _, s := range c.operator.Status(ctx) {
 		if s.Node.ID != id {
 			continue
@@ -268,17 +275,14 @@ func (c *Cluster) refusal(ctx context.Context, n *Node) (string, error) {
 	return "", fmt.Errorf("%w: the stores of %s refuse nothing", errNoEffect, n.Name)
 }
 
-// secondStore is the second directory of a node, and acceptLost the file of the environment that accepts its loss.
-const (
-	secondStore = dataDir + "/second"
-	acceptLost  = "/etc/default/rhumb"
-)
+// secondStore is the second directory of a node.
+const secondStore = dataDir + "/second"
 
 // strikeLostStore removes the second store of a node. An operator who knows that it is lost starts the node without it: the node begins a
 // new life, and the copies in that store are made again.
 func strikeLostStore(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
-	if err := n.install(ctx, acceptLost, "root", "0644", "RHUMB_ACCEPT_LOST_STORE=2\n"); err != nil {
+	if err := n.install(ctx, argsFile, "root", "0644", c.defaultArgs("--accept-lost-store 2")); err != nil {
 		return nil, err
 	}
 	s, err := strikeDisk(ctx, c, n, "lost-store", func(context.Context) (string, error) {
@@ -290,7 +294,7 @@ func strikeLostStore(ctx context.Context, c *Cluster, random *rand.Rand) (*Strik
 	return &Strike{What: s.What, heal: func(ctx context.Context) (string, error) {
 		evidence, err := s.heal(ctx)
 		// The node refuses to start with the flag again.
-		return evidence, errors.Join(err, n.install(ctx, acceptLost, "root", "0644", ""))
+		return evidence, errors.Join(err, n.install(ctx, argsFile, "root", "0644", c.defaultArgs("")))
 	}}, nil
 }
 
@@ -304,6 +308,7 @@ func (n *Node) loseSecond() (string, error) {
 	if len(entries) == 0 {
 		return "", fmt.Errorf("%w: %s is empty", errNoEffect, dir)
 	}
+	// The folder stays, as the mount point of a disk does.
 	for _, e := range entries {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 	}

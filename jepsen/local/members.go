@@ -35,6 +35,7 @@ const memberWait = 2 * time.Minute
 // addNode brings up a new host of a region with a node on it.
 func (c *Cluster) addNode(ctx context.Context, region string) (*Node, error) {
 	c.added++
+	// A name is used once: the metadata remembers those of removed nodes.
 	spec := hosts.Spec{Name: fmt.Sprintf("%s-new%d", region, c.added), Region: region}
 	if err := c.fleet.Up(netip.Prefix{}, spec); err != nil {
 		return nil, err
@@ -42,17 +43,20 @@ func (c *Cluster) addNode(ctx context.Context, region string) (*Node, error) {
 	if err := c.startNode(ctx, spec); err != nil {
 		return nil, err
 	}
+	// startNode has appended it.
 	n := c.nodes[len(c.nodes)-1]
 	return n, c.AwaitWhole(ctx, bootWait)
 }
 
 // dropNode ends the host of a node that is not in the cluster any more.
 func (c *Cluster) dropNode(ctx context.Context, n *Node) error {
-	c.nodes = slices.DeleteFunc(slices.Clone(c.nodes), func(o *Node) bool { return o == n })
+	c.setNodes(slices.DeleteFunc(c.Nodes(), func(o *Node) bool { return o == n }))
 	if err := n.host.Kill(); err != nil {
 		return err
 	}
-	return errors.Join(c.unmountDisk(ctx, n.host), c.fleet.Remove(n.Name))
+	// Otherwise the authority waits until the last certificate of the node has expired before it retires the key of it.
+	_, err := c.asAuthority(ctx, "authority", "revoke", "--authority", authorityDir, "--node", n.Name, "--why", "removed")
+	return errors.Join(err, c.unmountDisk(ctx, n.host), c.fleet.Remove(n.Name))
 }
 
 // copies counts the ranges with a copy on a node.
@@ -67,6 +71,7 @@ func (c *Cluster) copies(id rhumb.NodeID) (count int) {
 
 // awaitCopies waits until a node holds a copy.
 func (c *Cluster) awaitCopies(ctx context.Context, n *Node) (count int, err error) {
+	// The balance of copies decides when, so only the end of the wait is known.
 	id := c.identity(n).Node
 	for deadline := time.Now().Add(memberWait); time.Now().Before(deadline); {
 		if count = c.copies(id); count > 0 {
@@ -89,7 +94,7 @@ func (c *Cluster) orders(ctx context.Context, args ...string) error {
 	})
 }
 
-// strikeJoin lets a node join. It leaves at the end, with all that it holds.
+// strikeJoin adds a node. The node leaves when the strike ends, and its copies move to other nodes.
 func strikeJoin(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n, err := c.addNode(ctx, draw(c, random).Region)
 	if err != nil {
@@ -98,6 +103,7 @@ func strikeJoin(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return &Strike{What: "join " + n.Name, heal: func(ctx context.Context) (string, error) {
 		count, err := c.awaitCopies(ctx, n)
 		id := c.identity(n).Node.String()
+		// A node without a copy leaves too, so that the next fault begins with the same nodes.
 		for _, verb := range []string{"decommission", "rm"} {
 			if err == nil || errors.Is(err, errNoEffect) {
 				err = errors.Join(err, c.orders(ctx, "node", verb, id))
@@ -121,6 +127,7 @@ func strikeReplace(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 			return nil, err
 		}
 	}
+	// Taken now: the metadata may list the old node under its name only while it counts.
 	from, to := c.identity(old).Node, c.identity(next).Node
 	return &Strike{What: fmt.Sprintf("replace %s %s", state, old.Name), heal: func(ctx context.Context) (string, error) {
 		err := c.orders(ctx, "node", "replace", from.String(), to.String())
@@ -142,6 +149,7 @@ func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 	if n.old {
 		binary = c.cfg.Previous
 	}
+	// A stop drains the node first, so no key may lose its service.
 	if _, err := n.host.Run(ctx, "systemctl", "stop", "rhumb"); err != nil {
 		return nil, err
 	}
@@ -161,7 +169,7 @@ func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 	}}, nil
 }
 
-// programOf returns what the metadata says about the program of a node.
+// programOf returns the program of a node, as the metadata has it.
 func (c *Cluster) programOf(n *Node) string {
 	id := c.identity(n).Node
 	for _, o := range c.operator.Nodes() {
@@ -173,7 +181,7 @@ func (c *Cluster) programOf(n *Node) string {
 }
 
 // strikeCertificates replaces the key of the authority, as docs/operations/rotate.md says: all nodes get certificates of the new key, so does
-// the operator, and at the end nobody trusts the old key. Connections go on.
+// the operator, and at the end nobody trusts the old key. Connections stay open.
 func strikeCertificates(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, error) {
 	before, err := c.operator.Certificates(ctx)
 	if err != nil {
@@ -216,6 +224,7 @@ func strikeCertificates(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike,
 // authoritiesOf returns the hashes of the authorities that signed the certificates of the nodes.
 func authoritiesOf(all *client.Certificates) (out []string) {
 	for _, cert := range all.Certificates {
+		// Users and operators may have certificates of any key that is trusted.
 		if cert.Role == "node" && !slices.Contains(out, cert.Authority) {
 			out = append(out, cert.Authority)
 		}
@@ -233,12 +242,13 @@ func (c *Cluster) reload(ctx context.Context) (err error) {
 	return err
 }
 
-// makeOperator makes the certificate of the operator and copies it, with the authorities that are trusted, to where clients read them.
+// makeOperator makes the certificate of the operator and copies it, with the trusted authorities, to the folder from which clients read them.
 func (c *Cluster) makeOperator(ctx context.Context) error {
 	h, err := c.fleet.Host("authority")
 	if err != nil {
 		return err
 	}
+	// The authority writes into a new folder only.
 	if _, err := h.Run(ctx, "rm", "-rf", authorityDir+"/operator"); err != nil {
 		return err
 	}
