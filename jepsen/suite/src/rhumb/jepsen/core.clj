@@ -95,7 +95,7 @@
     :default [] :parse-fn (fn [t] (case t "all" rn/faults "none" [] (words t)))
     :validate [#(every? (set rn/faults) %) (str "some of " (str/join ", " (map name rn/faults)))]]
    [nil "--rhumb FILE" "the program to install, for the nodes" :default "../../bin/rhumb"]
-   [nil "--topology LIST" "the region of each node" :default ["eu" "eu" "us" "us" "ap"] :parse-fn #(str/split % #",")]
+   [nil "--topology LIST" "the region of each node, one that is well known" :default ["frankfurt" "frankfurt" "virginia" "virginia" "singapore"] :parse-fn #(str/split % #",")]
    [nil "--memory SIZE" "memory of a node" :default "256MiB"]
    ["-r" "--rate HZ" "operations a second, of all clients together" :default 100 :parse-fn parse-double]
    [nil "--interval SECONDS" "mean time between two changes of the nemesis" :default 8 :parse-fn parse-double]
