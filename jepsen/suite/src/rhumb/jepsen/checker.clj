@@ -5,7 +5,8 @@
 (defn- evidence
   "Whether the completion of a nemesis shows that its fault had an effect."
   [{:keys [f value]}]
-  (case f
+  ; The invocation has the targets, and the completion a map of what was done to each.
+  (case (when (map? value) f)
     :start-kill (some (fn [[_ [_ pids]]] (seq pids)) value)
     :start-pause (some (fn [[_ [_ pids]]] (seq pids)) value)
     :stop-partition (pos? (:dropped value 0))

@@ -1,6 +1,7 @@
 (ns rhumb.jepsen.client
   "What the clients of all workloads share: a session over gRPC and TLS, and the outcome of operations."
   (:require [jepsen.client :as client]
+            [jepsen.util :as util]
             [rhumb.jepsen.db :as db])
   (:import (io.rhumb.jepsen Change Failure Session Session$Inserted Value)))
 
@@ -28,7 +29,10 @@
     (let [session (Session. (db/address node) (int db/port) (db/credentials test))]
       (assoc this :conn session :home (db/region test node))))
 
-  (setup! [this test] (numbers! test conn) this)
+  (setup! [this test]
+    ; The first connection of a machine under load takes a while.
+    (util/await-fn #(numbers! test conn) {:timeout 60000 :retry-interval 500 :log-interval 5000 :log-message "connects"})
+    this)
 
   (invoke! [this test op]
     (try
