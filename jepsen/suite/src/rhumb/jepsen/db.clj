@@ -1,0 +1,223 @@
+(ns rhumb.jepsen.db
+  "Installs, starts, kills and pauses nodes of a secured cluster over SSH."
+  (:require [clojure.java.io :as io]
+            [clojure.string :as str]
+            [clojure.tools.logging :refer [info]]
+            [jepsen.control :as c]
+            [jepsen.control.util :as cu]
+            [jepsen.core :as jepsen]
+            [jepsen.db :as db]
+            [jepsen.lazyfs :as lazyfs]
+            [jepsen.store :as store]
+            [jepsen.util :as util])
+  (:import (java.security MessageDigest)
+           (java.util HexFormat)))
+
+(def dir "The folder of everything on a node." "/opt/rhumb-jepsen")
+(def data (str dir "/data"))
+(def clock-file "Holds the error of the clock of the node." (str dir "/clock"))
+(def log-file (str dir "/rhumb.log"))
+(def authority "The folder of the authority, on the first node." (str dir "/authority"))
+(def authority-log (str dir "/authority.log"))
+(def table "The table of all workloads." "jepsen")
+(def port 7600)
+(def boot-seconds "How long a cluster may take to come up, or to be whole after faults." 180)
+
+(defn address
+  "The address of a node, as the machine of the test resolves its name."
+  [node]
+  (.getHostAddress (java.net.InetAddress/getByName node)))
+
+(defn node-name
+  "The name of a node in its certificate. The nodes of a test may be addresses."
+  [test node]
+  (str "n" (inc (.indexOf ^java.util.List (:nodes test) node))))
+
+(defn region
+  "The region of a node: the nodes take the regions of the option :topology in turn."
+  [test node]
+  (nth (:topology test) (.indexOf ^java.util.List (:nodes test) node)))
+
+(defn regions [test] (distinct (:topology test)))
+
+(defn binary [] (str dir "/bin/rhumb"))
+
+(defn- sha256 [file]
+  (with-open [in (io/input-stream file)]
+    (let [digest (MessageDigest/getInstance "SHA-256")
+          buffer (byte-array 65536)]
+      (loop []
+        (let [n (.read in buffer)]
+          (when (pos? n)
+            (.update digest buffer 0 n)
+            (recur))))
+      (.formatHex (HexFormat/of) (.digest digest)))))
+
+(defn install!
+  "Copies the program from this machine, unless the node has it already."
+  [test]
+  (c/exec :mkdir :-p (str dir "/bin"))
+  (let [wanted (sha256 (:rhumb test))
+        present (first (str/split (c/exec :sha256sum (binary) (c/lit "||") :true) #"\s"))]
+    (when-not (= wanted present)
+      (info "installs" (:rhumb test))
+      (c/upload (:rhumb test) (binary))
+      (c/exec :chmod "0755" (binary)))))
+
+(defn pids
+  "The processes of the node. The authority is another command of the same program."
+  []
+  (->> (c/exec :pgrep :-f :--ignore-ancestors "rhumb start" (c/lit "||") :true)
+       str/split-lines (remove str/blank?) vec))
+
+(defn signal!
+  "Sends a signal to the node, and returns the processes that got it."
+  [sig]
+  (let [ps (pids)]
+    (when (seq ps)
+      (c/exec :kill (str "-" (name sig)) ps (c/lit "||") :true))
+    ps))
+
+(defn start-node! [test node]
+  (if (seq (pids))
+    :already-running
+    (do (cu/start-daemon!
+          {:chdir dir :logfile log-file :pidfile (str dir "/rhumb.pid") :match-executable? false
+           :env {:GOTRACEBACK "all"}}
+          (binary) :start
+          :--dir data
+          :--region (region test node)
+          :--zone (str "z" (inc (.indexOf ^java.util.List (:nodes test) node)))
+          :--advertise (address node)
+          (mapcat (fn [n] [:--join (address n)]) (:nodes test))
+          :--token (str dir "/token")
+          :--memory (:memory test)
+          :--clock-error-file clock-file)
+        :started)))
+
+(defn kill-node! []
+  (let [ps (signal! :KILL)]
+    (util/await-fn (fn [] (when (seq (pids)) (throw (ex-info "still runs" {}))) true)
+                   {:timeout 10000 :retry-interval 50 :log-interval 5000})
+    ps))
+
+(defn at-authority
+  "Runs a command of the authority on the first node."
+  [test & args]
+  (c/on-nodes test [(jepsen/primary test)]
+              (fn [_ _] (c/exec (binary) args :--authority authority))))
+
+(defn- on-first [test f]
+  (get (c/on-nodes test [(jepsen/primary test)] (fn [t n] (f))) (jepsen/primary test)))
+
+(defn operator
+  "Runs a command as the operator, on the first node, and returns its output."
+  [test & args]
+  (on-first test
+    #(c/exec (binary) args :-o :json
+             (mapcat (fn [n] [:--addr (str (address n) ":" port)]) (:nodes test))
+             :--ca (str dir "/operator/ca.crt") :--cert (str dir "/operator/operator.crt") :--key (str dir "/operator/operator.key"))))
+
+(defn start-authority! [node]
+  (c/exec :mkdir :-p authority)
+  (c/exec (binary) :init :--authority authority :--advertise (str (address node) ":7605"))
+  (cu/start-daemon!
+    {:chdir dir :logfile authority-log :pidfile (str dir "/authority.pid") :match-executable? false}
+    (binary) :authority :serve :--authority authority)
+  (c/exec (binary) :authority :operator :jepsen :--authority authority :--out (str dir "/operator")))
+
+(defn credentials
+  "The folder on this machine with the certificate of the user of the workloads."
+  [test]
+  (.getCanonicalPath ^java.io.File (store/path! test "user")))
+
+(defn live
+  "How many nodes are ready, by the word of the cluster."
+  [test]
+  (->> (operator test :node :ls) (re-seq #"\"ready\":true") count))
+
+(defn await-whole
+  "Waits until all nodes are ready and all ranges have all copies in sync."
+  [test]
+  (util/await-fn
+    (fn []
+      (let [n (live test)]
+        (when (< n (count (:nodes test)))
+          (throw (ex-info (str "only " n " nodes are ready") {}))))
+      ; Ranges whose primaries have not gone back to their preferred nodes yet are served, so they count as whole.
+      (let [status (operator test :status)]
+        (doseq [trouble ["no_primary" "under_replicated" "refusing" "lost" "quarantined_copies"]]
+          (when-not (str/includes? status (str "\"" trouble "\":0"))
+            (throw (ex-info (str trouble ": " (subs status 0 (min 600 (count status)))) {})))))
+      true)
+    {:timeout (* 1000 boot-seconds) :retry-interval 1000 :log-interval 15000 :log-message "waits for the cluster"}))
+
+(defn- set-up-cluster! [test]
+  (util/await-fn (fn [] (when (< (live test) (count (:nodes test))) (throw (ex-info "not all ready" {}))) true)
+                 {:timeout (* 1000 boot-seconds) :retry-interval 500 :log-interval 15000 :log-message "waits for nodes"})
+  (operator test :table :create table :--colocate "/" :--replicas 3
+            (when (< 1 (count (regions test))) [:--survive :region]))
+  (operator test :role :create :jepsen)
+  (operator test :grant :jepsen :--table "*" :--rights "read,write,delete")
+  ; The numbers of tables and regions are metadata, which every reader of the cluster may see.
+  (operator test :grant :jepsen :--cluster-wide :--rights "read")
+  (operator test :user :create :jepsen :--no-password :--role :jepsen)
+  (on-first test
+    (fn []
+      (io/make-parents (io/file (credentials test) "x"))
+      (c/exec (binary) :cert :create :user :jepsen :--authority authority :--out (str dir "/user"))
+      (doseq [f ["ca.crt" "user.crt" "user.key"]]
+        (c/download (str dir "/user/" f) (str (credentials test) "/" f))))))
+
+(defrecord Rhumb [lazy]
+  db/DB
+  (setup! [this test node]
+    (c/su
+      (install! test)
+      (c/exec :mkdir :-p data)
+      (when lazy (lazyfs/mount! lazy))
+      (jepsen/synchronize test)
+      (when (= node (jepsen/primary test))
+        (start-authority! node)
+        (doseq [n (:nodes test)]
+          (let [token (c/exec (binary) :token :create :--authority authority :--node (node-name test n)
+                              (when (= n node) :--founder))]
+            (swap! (:tokens test) assoc n token))))
+      (jepsen/synchronize test)
+      (cu/write-file! (str (get @(:tokens test) node) "\n") (str dir "/token"))
+      (c/exec :chmod "0600" (str dir "/token"))
+      (start-node! test node)
+      (jepsen/synchronize test boot-seconds)
+      (when (= node (jepsen/primary test))
+        (set-up-cluster! test)
+        (await-whole test))
+      (jepsen/synchronize test (* 2 boot-seconds))))
+
+  (teardown! [this test node]
+    (c/su
+      (signal! :CONT)
+      (kill-node!)
+      (c/exec :pkill :-9 :-f "rhumb authority serv[e]" (c/lit "||") :true)
+      (when lazy (try (lazyfs/umount! lazy) (catch Exception _)))
+      (c/exec :bash :-c (str "cd " dir " 2>/dev/null && ls -A | grep -vx bin | xargs -r rm -rf || true"))))
+
+  db/Kill
+  (start! [this test node] (c/su (start-node! test node)))
+  (kill! [this test node]
+    (c/su
+      (let [ps (kill-node!)]
+        ; What the node has not synced is lost, as with a power cut.
+        (when lazy (lazyfs/lose-unfsynced-writes! lazy))
+        [:killed ps])))
+
+  db/Pause
+  (pause! [this test node] (c/su [:paused (signal! :STOP)]))
+  (resume! [this test node] (c/su [:resumed (signal! :CONT)]))
+
+  db/LogFiles
+  (log-files [this test node]
+    (cond-> {log-file "rhumb.log"}
+      (= node (jepsen/primary test)) (assoc authority-log "authority.log"))))
+
+(defn db [lazy?]
+  (Rhumb. (when lazy? (lazyfs/lazyfs data))))

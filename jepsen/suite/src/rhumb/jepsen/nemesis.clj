@@ -1,0 +1,146 @@
+(ns rhumb.jepsen.nemesis
+  "Faults. Each package has a nemesis whose completions hold evidence of what was done."
+  (:require [clojure.string :as str]
+            [jepsen.control :as c]
+            [jepsen.db :as jdb]
+            [jepsen.generator :as gen]
+            [jepsen.nemesis :as n]
+            [jepsen.nemesis.combined :as nc]
+            [jepsen.net :as net]
+            [jepsen.random :as rand]
+            [jepsen.util :as util]
+            [rhumb.jepsen.db :as db])
+  (:import (java.util List)))
+
+(def faults "All kinds of faults." [:kill :pause :partition :clock :disk])
+
+(defn- package
+  "A package that starts and stops a fault in turn."
+  [fault nemesis start color opts]
+  (let [start-f (keyword (str "start-" (name fault))), stop-f (keyword (str "stop-" (name fault)))
+        stop {:type :info :f stop-f}]
+    {:nemesis (nemesis start-f stop-f)
+     :generator (->> (gen/flip-flop (fn [t _] {:type :info :f start-f :value (start t)}) (gen/repeat stop))
+                     (gen/stagger (:interval opts)))
+     :final-generator stop
+     :perf #{{:name (name fault) :start #{start-f} :stop #{stop-f} :color color}}}))
+
+; Partitions
+
+(defn- halves [nodes]
+  (let [nodes (rand/shuffle nodes), k (quot (count nodes) 2)]
+    [(vec (take k nodes)) (vec (drop k nodes))]))
+
+(defn grudge
+  "The links that a partition cuts: for each node, those from which it hears nothing."
+  [test shape]
+  (let [nodes (:nodes test)]
+    (case shape
+      :one (n/complete-grudge (n/split-one (rand/nth nodes) nodes))
+      :majority (n/complete-grudge (halves nodes))
+      :ring (n/majorities-ring nodes)
+      ; One side hears the other, and is not heard.
+      :one-way (let [[a b] (halves nodes)] (into {} (map (fn [x] [x (set b)])) a))
+      :region (let [r (rand/nth (vec (db/regions test)))
+                    [a b] ((juxt filter remove) #(= r (db/region test %)) nodes)]
+                (n/complete-grudge [(vec a) (vec b)])))))
+
+(defn- dropped
+  "Counts the packets that the filter of a node has dropped."
+  []
+  (->> (c/su (c/exec :iptables :-L :INPUT :-n :-v :-x))
+       str/split-lines
+       (keep #(second (re-find #"^\s*(\d+)\s+\d+\s+DROP" %)))
+       (map parse-long) (reduce + 0)))
+
+(defn- partition-nemesis [start-f stop-f]
+  (reify
+    n/Reflection (fs [_] #{start-f stop-f})
+    n/Nemesis
+    (setup! [this test] (net/heal! (:net test) test) this)
+    (invoke! [_ test {:keys [f value] :as op}]
+      (assoc op :value
+             (if (= f start-f)
+               (let [g (grudge test value)]
+                 (net/drop-all! test g)
+                 [value g])
+               ; Packets that were dropped are the evidence.
+               (let [packets (c/on-nodes test (fn [_ _] (dropped)))]
+                 (net/heal! (:net test) test)
+                 {:dropped (reduce + (vals packets))}))))
+    (teardown! [_ test] (net/heal! (:net test) test))))
+
+(defn partition-package [opts]
+  (package :partition partition-nemesis
+           (fn [test] (rand/nth (cond-> [:one :majority :ring :one-way]
+                                  (< 1 (count (db/regions test))) (conj :region))))
+           "#E9DCA0" opts))
+
+; Kill and pause
+
+(defn- some-nodes [test]
+  (let [nodes (rand/shuffle (:nodes test))]
+    (vec (take (rand/nth [1 1 2 (count nodes)]) nodes))))
+
+(defn- process-nemesis [start! stop!]
+  (fn [start-f stop-f]
+    (reify
+      n/Reflection (fs [_] #{start-f stop-f})
+      n/Nemesis
+      (setup! [this _] this)
+      (invoke! [_ test {:keys [f value] :as op}]
+        (assoc op :value (if (= f start-f)
+                           (c/on-nodes test value #(start! (:db test) %1 %2))
+                           (c/on-nodes test #(stop! (:db test) %1 %2)))))
+      (teardown! [_ test]))))
+
+(defn kill-package [opts]
+  (package :kill (process-nemesis jdb/kill! jdb/start!) some-nodes "#E9A4A0" opts))
+
+(defn pause-package [opts]
+  (package :pause (process-nemesis jdb/pause! jdb/resume!)
+           ; Not all at once: a cluster of which nothing moves shows nothing.
+           #(vec (take (rand/nth [1 1 2]) (rand/shuffle (:nodes %)))) "#A0B1E9" opts))
+
+; Clock. The clock of the machine stays as it is: a node reads the error of its clock from a file.
+
+(defn- skew []
+  (rand/nth ["offset=100ms" "offset=-100ms" "offset=5s" "offset=-5s" "offset=1h" "offset=-1h"
+             "offset=1s strobe=200ms" "offset=60s strobe=200ms" "rate=1.05" "rate=0.95"]))
+
+(defn- set-clock! [text]
+  ; The file is replaced at once, so that the node never reads half of it.
+  (c/su (c/exec :bash :-c (str "printf '%s' '" text "' >" db/clock-file ".new && mv " db/clock-file ".new " db/clock-file)))
+  text)
+
+(defn- seen-errors
+  "Counts the changes of its clock that a node has logged."
+  []
+  (parse-long (c/su (c/exec :bash :-c (str "grep -c 'clock of this node is wrong on purpose' " db/log-file " || true")))))
+
+(defn- clock-nemesis [start-f stop-f]
+  (reify
+    n/Reflection (fs [_] #{start-f stop-f})
+    n/Nemesis
+    (setup! [this _] this)
+    (invoke! [_ test {:keys [f value] :as op}]
+      (assoc op :value (if (= f start-f)
+                         (c/on-nodes test (vec (keys value)) (fn [_ node] (set-clock! (get value node))))
+                         (let [seen (c/on-nodes test (fn [_ _] (seen-errors)))]
+                           (c/on-nodes test (fn [_ _] (set-clock! "")))
+                           {:logged (reduce + (vals seen))}))))
+    (teardown! [_ test])))
+
+(defn clock-package [opts]
+  (package :clock clock-nemesis
+           (fn [test] (into {} (map (fn [node] [node (skew)])) (take (rand/nth [1 2 3]) (rand/shuffle (:nodes test)))))
+           "#A0E9DB" opts))
+
+(defn packages
+  "The packages of the faults of a test, composed."
+  [opts]
+  (let [of {:kill kill-package :disk kill-package :pause pause-package :partition partition-package :clock clock-package}
+        wanted (distinct (keep of (:faults opts)))]
+    (if (empty? wanted)
+      {:nemesis n/noop :generator nil :final-generator nil :perf #{}}
+      (nc/compose-packages (mapv #(% opts) wanted)))))
