@@ -85,10 +85,6 @@ func (r *Replica) isHeldOff(n rhumb.NodeID) bool {
 	if !ok || r.now >= f.until {
 		return false
 	}
-<<<<<<< HEAD
-	// A set that cannot commit is not held up by a node that comes and goes: that node may be all that it needs.
-	return r.hasFitSet() || r.now < f.leftAt+r.cfg.HoldOffMin
-=======
 	// A hold-off protects commits from a member that comes and goes. While nothing can be committed, there
 	// is nothing to protect, and the node may be the one that the range needs (seed 1147).
 	return !r.isBlocked() || r.now < f.leftAt+r.cfg.HoldOffMin
@@ -98,7 +94,6 @@ func (r *Replica) isHeldOff(n rhumb.NodeID) bool {
 // smaller set could commit.
 func (r *Replica) isBlocked() bool {
 	return r.role == primary && r.yield.blocked.lasted >= r.cfg.ProgressTimeout && !r.hasFitSet()
->>>>>>> main
 }
 
 // noteDeparture records that a node left the in-sync set, or failed to join it. It is held off
