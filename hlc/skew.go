@@ -26,6 +26,7 @@ const (
 
 // ParseSkew parses words such as "offset=-1h", "strobe=200ms" and "rate=1.05", separated by spaces. The empty text is no error of the clock.
 func ParseSkew(text string) (s Skew, err error) {
+	// The last of two equal words counts, as in flags.
 	for _, word := range strings.Fields(text) {
 		name, value, _ := strings.Cut(word, "=")
 		switch name {
@@ -60,6 +61,7 @@ func (s Skew) At(lasted time.Duration) (ahead time.Duration) {
 	if s.Strobe == 0 || lasted/s.Strobe%2 == 0 {
 		ahead = s.Offset
 	}
+	// The error of the rate adds up from the moment at which the skew began.
 	if s.Rate != 0 {
 		ahead += time.Duration((s.Rate - 1) * float64(lasted))
 	}

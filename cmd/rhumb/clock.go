@@ -40,6 +40,7 @@ func setWrongClock(ctx context.Context, file string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	// The first look has happened: certificates are judged before the node starts.
 	go w.follow(ctx)
 	wallClock = w.now
 	return nil
@@ -57,6 +58,7 @@ func openWrongClock(file string, log *slog.Logger) (*wrongClock, error) {
 
 // now returns the wrong time.
 func (w *wrongClock) now() time.Time {
+	// One reading of the clock decides both, so that a rate has no jitter.
 	s, now := w.present.Load(), time.Now()
 	return now.Add(s.At(now.Sub(s.since)))
 }
@@ -71,6 +73,7 @@ func (w *wrongClock) look() error {
 	if string(text) == w.text {
 		return nil
 	}
+	// Also a text that is wrong is kept, so that it is reported once.
 	w.text = string(text)
 	s, err := hlc.ParseSkew(w.text)
 	if err != nil {

@@ -54,7 +54,7 @@ func strikeRate(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return strikeWrong(ctx, draw(c, random), rates[random.IntN(len(rates))])
 }
 
-// strikeWrong gives the clock of a node an error until the strike ends. The evidence is that the node has taken it, and how often it
+// strikeWrong sets the clock of a node wrong until the strike ends. The evidence is that the node has taken it, and how often it
 // noticed that its clocks disagree.
 func strikeWrong(ctx context.Context, n *Node, wrong string) (*Strike, error) {
 	// The log is counted and not emptied, because it belongs to the report.
@@ -62,7 +62,7 @@ func strikeWrong(ctx context.Context, n *Node, wrong string) (*Strike, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The watchdog of leases sees each jump that is larger than what a time service does.
+	// The watchdog of leases sees each jump that is larger than those of a time service.
 	noticed, err := n.logged("clock disagree")
 	if err != nil {
 		return nil, err

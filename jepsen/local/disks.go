@@ -58,7 +58,7 @@ func run(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// mountDisk gives a host a disk of its own. The host is restarted, because it binds its folders at its start.
+// mountDisk mounts a disk of its own for a host. The host is restarted, because it binds its folders at its start.
 func (c *Cluster) mountDisk(ctx context.Context, h *hosts.Host) error {
 	if err := h.Kill(); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (c *Cluster) mountDisk(ctx context.Context, h *hosts.Host) error {
 	if err := os.WriteFile(image, nil, 0o600); err != nil {
 		return err
 	}
-	// Longer than its blocks: the machine gives space only to what the node writes.
+	// Longer than its blocks: only blocks that the node writes take space.
 	if err := os.Truncate(image, diskSize); err != nil {
 		return err
 	}

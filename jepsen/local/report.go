@@ -81,6 +81,7 @@ func (r *Result) printGaps(w io.Writer) {
 		if len(all) == 0 {
 			continue
 		}
+		// The median is that of all keys and repetitions together.
 		slices.Sort(all)
 		fmt.Fprintf(t, "%s\t%d\t%.0f ms\t%.0f ms\t%.0f ms\t\n", f.Name, trials[f.Name], percentile(all, 0.5), percentile(all, 1), f.Gap.Seconds()*1000)
 	}

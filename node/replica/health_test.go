@@ -405,35 +405,6 @@ func TestHoldOffOfRestarts(t *testing.T) {
 	}
 }
 
-// TestHoldOffOfNeeded guards that a node which is held off for long rejoins after the shortest hold-off, if the set cannot commit without it.
-func TestHoldOffOfNeeded(t *testing.T) {
-	c := healthCluster(t, Config{HoldOffMin: time.Second, HoldOffMax: time.Minute})
-	r := c.node(1).r
-	for range 5 {
-		r.Peer(c.now, 3, true, true)
-		c.run()
-		c.wantInSync(t, "suspected", 1, 1, 2)
-		r.Peer(c.now, 3, true, false)
-		c.pass(200 * time.Millisecond)
-		c.wantInSync(t, "held off", 1, 1, 2)
-		for !slices.Contains(c.record.InSync, 3) && c.now < time.Minute {
-			c.pass(50 * time.Millisecond)
-		}
-	}
-	// The next hold-off lasts half a minute. Then the other member dies.
-	r.Peer(c.now, 3, true, true)
-	c.run()
-	r.Peer(c.now, 3, true, false)
-	r.Peer(c.now, 2, false, true)
-	start := c.now
-	for !slices.Contains(c.record.InSync, 3) {
-		if c.now-start > 2*time.Second {
-			t.Fatalf("a node that is needed is held off: %+v", r.Status().Peers)
-		}
-		c.pass(50 * time.Millisecond)
-	}
-}
-
 // TestRefusedClock guards that entries too far ahead of the receiver's clock are answered and not
 // dropped silently. One refusing member leaves the set; if half of the set refuses, the primary
 // yields.
