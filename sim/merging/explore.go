@@ -53,12 +53,12 @@ type Config struct {
 type Result struct {
 	// States is the number of distinct states, Merged the number of those in which the merge is complete and a write was acknowledged.
 	States, Merged int
-	// Broken says what broke, "" if nothing did, and Trace is a shortest way to it.
+	// Broken names the broken invariant, "" if there is none, and Trace is a shortest way to it.
 	Broken string
 	Trace  []string
 }
 
-// String returns what broke and the numbered trace.
+// String returns the broken invariant and the numbered trace.
 func (r *Result) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d states, %d merged; broken: %s\n", r.States, r.Merged, r.Broken)

@@ -23,8 +23,10 @@ func (g *stepper) to(change func(s *state), format string, args ...any) {
 	g.add(next, act)
 }
 
+// omits reports whether a rule is left out.
 func (g *stepper) omits(m Mutation) bool { return g.cfg.Mutation == m }
 
+// listSteps adds every state that one step of any node leads to.
 func (g *stepper) listSteps() {
 	for n := range g.cfg.Nodes {
 		g.order(n)
@@ -37,7 +39,8 @@ func (g *stepper) listSteps() {
 	}
 }
 
-// lead lists elections and what follows from them.
+// lead lists elections and their consequences: promises, the beginning of epochs, and the end of leases. A node promises an epoch for
+// each range apart, since the records of two ranges may arrive apart.
 func (g *stepper) lead(n int, x side) {
 	s, c := &g.from, &g.from.nodes[n].c[x]
 	gone := x == right && s.nodes[n].united
@@ -87,7 +90,9 @@ func (g *stepper) mayBeLeased(n int, x side) bool {
 	return false
 }
 
-// replicate lists the copying of logs, and commits.
+// replicate lists the copying of logs, and commits. A member takes the log of a primary unless it has promised a later epoch. A
+// united member has no right log, so it acknowledges nothing for the right range. That does not stop a later primary of that range for
+// long: it needs no commit there, because the left log has the entry that takes over.
 func (g *stepper) replicate(n int, x side) {
 	s, c := &g.from, &g.from.nodes[n].c[x]
 	if c.active == 0 {
@@ -119,7 +124,8 @@ func (g *stepper) replicate(n int, x side) {
 	}
 }
 
-// order lists the entries that a primary appends.
+// order lists the entries that a primary appends: writes to the slots of the right range, in the right log before the merge and in
+// the left one after the union; the end of the right range; and the entry that takes over.
 func (g *stepper) order(n int) {
 	s, nd := &g.from, &g.from.nodes[n]
 	l, r := &nd.c[left], &nd.c[right]
@@ -158,7 +164,8 @@ func (g *stepper) order(n int) {
 	}
 }
 
-// finish lists the union of copies and the records of the merge.
+// finish lists the union of copies, the copying of a united range by a node that lacks the end, and the two commands that end a
+// merge. The left primary completes it, the right primary cancels it.
 func (g *stepper) finish(n int) {
 	s, nd := &g.from, &g.from.nodes[n]
 	l, r := &nd.c[left], &nd.c[right]
@@ -197,7 +204,8 @@ func (nd *node) copyOf(from *node) {
 	nd.c[left].log, nd.c[left].commit = from.c[left].log, from.c[left].commit
 }
 
-// membership lists how a node leaves the in-sync sets of both ranges, and comes back.
+// membership lists the changes of the in-sync sets. Both ranges have one set: a node leaves both sets in one command, and joins them in
+// one command when it has all entries of both logs.
 func (g *stepper) membership(n int) {
 	s := &g.from
 	size := 0

@@ -18,14 +18,15 @@ const (
 
 func (x side) String() string { return [...]string{"left", "right"}[x] }
 
-// kind is what an entry of a log does.
+// kind is the effect of an entry of a log. Entries of the left range that have nothing to do with the merge are not modelled:
+// they are ordered as ever, and no rule of the merge names them.
 type kind uint8
 
 const (
 	start kind = iota + 1 // begins an epoch
 	write                 // writes to a slot of the right range
 	end                   // ends the right range
-	take                  // gives the slots of the right range to the left one
+	take                  // moves the slots of the right range to the left one
 )
 
 // entry is an entry of a log. id is the number of a write; of and at are epoch and position of the end that a take names.
@@ -82,6 +83,7 @@ type copyState struct {
 	log      logState
 	commit   uint8
 	promised uint8
+	// Acknowledgements count in one epoch only.
 	// active is the epoch in which the node acts as primary, 0 if it does not. leased reports that its lease may be valid.
 	active uint8
 	leased bool
@@ -104,7 +106,8 @@ type state struct {
 	nodes [nodesMax]node
 	// The record: the epoch, the primary and the in-sync set of both ranges.
 	epoch, primary, inSync uint8
-	// cancelled and merged tell how the merge ended.
+	// cancelled and merged are the two ways in which a merge ends.
+	// Both are changes of the record; nodes may act on an older one for a while.
 	cancelled, merged bool
 	// written counts the writes, done is the set of those that were acknowledged.
 	written, done uint8
@@ -149,7 +152,9 @@ func (s *state) serves(cfg *Config, n int) (seen uint8, ok bool) {
 	return seen | c.log.writes(c.commit), true
 }
 
-// broken returns what is wrong, or "".
+// broken names an invariant that the state breaks, or returns "". Reads must see every acknowledged write, members of the in-sync set
+// must hold every acknowledged write, and those members must be able to unite their copies: a set of members that cannot would
+// leave the range without service.
 func (s *state) broken(cfg *Config) string {
 	for n := range cfg.Nodes {
 		nd := &s.nodes[n]
