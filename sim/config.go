@@ -33,9 +33,8 @@ type Config struct {
 	// Mix selects the faults with which a bug is searched, without planting the bug. The default is
 	// the faults of the seed.
 	Mix Bug
-	// Splits draws splits of ranges in every third seed. A known fault shows in one seed of two hundred (docs/roadmap.md), so
-	// it is not the default.
-	Splits bool
+	// Whole leaves out the splits of ranges, which every third seed draws. Seeds from before there were splits then are what they were.
+	Whole bool
 	// Conform checks each step of the replicas against the guards of the model, which is done in every eighth seed anyway.
 	Conform bool
 	// Trace receives one line per step if it is not nil.

@@ -26,7 +26,7 @@
 // answered, and a crash cuts the log anywhere after the last answer (storagetest.Disk). A disk can
 // also run out of room for new work.
 //
-// With -sim.splits, ranges are split in every third seed, on command and, in some, because they are large (split.go). A key belongs to its root for
+// Ranges are split in every third seed, on command and, in some, because they are large (split.go). A key belongs to its root for
 // ever, which is one of the ranges that the table was created with, and the log of a range that was split off continues that of
 // the old one: the judges compare both as one. A split must be completed or cancelled in the end.
 //

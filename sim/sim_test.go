@@ -21,7 +21,7 @@ var (
 	seedFlag   = flag.Uint64("sim.seed", 0, "run only this seed and write its trace")
 	bugFlag    = flag.String("sim.bug", NoBug.String(), "bug to plant with -sim.seed")
 	mixFlag    = flag.String("sim.mix", NoBug.String(), "bug whose faults -sim.seed or -sim.seeds is run with")
-	splitsFlag = flag.Bool("sim.splits", false, "split ranges in every third seed")
+	wholeFlag  = flag.Bool("sim.whole", false, "split no ranges")
 	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
 )
 
@@ -33,19 +33,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// corpusSeeds reads testdata/seeds.txt: one seed per line, followed by the problem that it exposed.
-// Lines that begin with # are remarks.
-func corpusSeeds(t *testing.T) []uint64 {
+// corpusSeeds reads testdata/seeds.txt: one seed per line, followed by the problem that it exposed. If that begins with "splits",
+// the seed draws splits of ranges, as new seeds do; older seeds do not. Lines that begin with # are remarks.
+func corpusSeeds(t *testing.T) (runs []Config) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "seeds.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var seeds []uint64
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
-		first, _, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
+		first, why, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
 		if first == "" || strings.HasPrefix(first, "#") {
 			continue
 		}
@@ -53,12 +52,12 @@ func corpusSeeds(t *testing.T) []uint64 {
 		if err != nil {
 			t.Fatalf("testdata/seeds.txt: %v", err)
 		}
-		seeds = append(seeds, seed)
+		runs = append(runs, Config{Seed: seed, Whole: !strings.HasPrefix(strings.TrimSpace(why), "splits")})
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
 	}
-	return seeds
+	return runs
 }
 
 // sum accumulates the results of many runs.
@@ -156,7 +155,7 @@ func reportFailure(t *testing.T, cfg Config, r Result) {
 	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
-	t.Errorf("%v\nreplay: make sim SEED=%d\ntrace: %s", r.Err, cfg.Seed, path)
+	t.Errorf("%v\nreplay: make sim SEED=%d (without splits: %v)\ntrace: %s", r.Err, cfg.Seed, cfg.Whole, path)
 	if again.Digest != r.Digest {
 		t.Errorf("seed %d: the replay differs: digest %x, then %x", cfg.Seed, r.Digest, again.Digest)
 	}
@@ -186,14 +185,15 @@ func TestSeeds(t *testing.T) {
 	}
 	var total sum
 	began := time.Now()
-	seeds := corpusSeeds(t)
-	known := len(seeds)
+	runs := corpusSeeds(t)
+	known := len(runs)
 	for i := range *seedsFlag {
-		seeds = append(seeds, *firstFlag+uint64(i)**strideFlag)
+		runs = append(runs, Config{Seed: *firstFlag + uint64(i)**strideFlag, Whole: *wholeFlag})
 	}
 	failures := 0
-	for _, seed := range seeds {
-		r := runSeed(t, Config{Seed: seed, Duration: *lengthFlag, Mix: mix, Splits: *splitsFlag})
+	for _, cfg := range runs {
+		cfg.Duration, cfg.Mix = *lengthFlag, mix
+		r := runSeed(t, cfg)
 		total.add(r)
 		if r.Err != nil {
 			failures++
@@ -227,7 +227,7 @@ func TestOneSeed(t *testing.T) {
 	}
 	defer f.Close()
 	out := bufio.NewWriter(f)
-	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Splits: *splitsFlag, Trace: out})
+	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Whole: *wholeFlag, Trace: out})
 	if err := out.Flush(); err != nil {
 		t.Fatal(err)
 	}

@@ -129,6 +129,7 @@ func (w *world) learnSplits(st *catalog.State) {
 	// In the order of slots, so that the parent of a range is known before the range.
 	for r := range st.Ranges() {
 		i := w.rangeIndex(r.ID)
+		w.noteQuarantined(i, r)
 		// Roots have no parent, and the parent of a range that is born does not change any more.
 		if i >= 0 && (w.origin[i].born > 0 || w.origin[i].parent < 0 || r.Birth == 0) {
 			continue
@@ -150,6 +151,19 @@ func (w *world) learnSplits(st *catalog.State) {
 			n.disk.quarantined, n.disk.copies = append(n.disk.quarantined, false), append(n.disk.copies, nil)
 			n.dropped, n.spoiled, n.discarding = append(n.dropped, false), append(n.spoiled, 0), append(n.discarding, nil)
 			n.seen.extend()
+		}
+	}
+}
+
+// noteQuarantined remembers the copies of a reserved range that are quarantined with those of the range that is to be divided: the
+// metadata does not know which nodes have divided their copies. Such a copy may be intact.
+func (w *world) noteQuarantined(i int, r *rhumb.Range) {
+	if i < 0 || r.Birth == 0 {
+		return
+	}
+	for _, id := range r.Quarantined {
+		if n := w.nodes[id-1]; n.disk.copies[i] != nil && n.spoiled[i] == 0 {
+			n.spoiled[i] = w.now
 		}
 	}
 }

@@ -255,12 +255,13 @@ func (h *Host) replaceSlot(old *slot, st storage.RangeState) error {
 	if err != nil {
 		return err
 	}
+	// The record says what the new copy lacks.
+	fresh.desc.Store(old.desc.Load())
 	h.forgetSlot(old)
 	h.m.installed.Inc()
 	h.reserveAll()
 	// The promise of the new slot holds for grants too.
 	h.leases.excludeRange(fresh.id, fresh.r.Epoch(), rhumb.NoNode)
-	fresh.desc.Store(old.desc.Load())
 	h.resumeSlot(fresh)
 	h.noteLag(fresh)
 	// The image of the node learns of the new position. Its log does not lead there, so it reads the

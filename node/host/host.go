@@ -288,8 +288,10 @@ type Host struct {
 	floors map[rhumb.RangeID]rhumb.Epoch
 	// unborn holds the records of ranges that the metadata places here and that this node has no copy of, because it has not
 	// divided the copy that holds their slots. early holds messages for them. The pass owns both.
-	unborn    map[rhumb.RangeID]*rhumb.Range
-	early     map[rhumb.RangeID][]replica.Message
+	unborn map[rhumb.RangeID]*rhumb.Range
+	early  map[rhumb.RangeID][]replica.Message
+	// forfeited holds those ranges of unborn whose slots were in a copy with the entry of the split that is gone.
+	forfeited map[rhumb.RangeID]bool
 	collector *collector
 	// heals counts the replacements of damaged copies, and healed is when the last look was. Only the
 	// pass uses the former, and only the ticker the latter.
@@ -341,6 +343,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.floors = make(map[rhumb.RangeID]rhumb.Epoch)
 	h.unborn, h.early = make(map[rhumb.RangeID]*rhumb.Range), make(map[rhumb.RangeID][]replica.Message)
+	h.forfeited = make(map[rhumb.RangeID]bool)
 	h.known = make(map[rhumb.RangeID]*rhumb.Range, len(cfg.Known))
 	for _, d := range cfg.Known {
 		h.known[d.ID] = d
@@ -357,13 +360,14 @@ func New(cfg Config) (*Host, error) {
 	for _, st := range states {
 		held[st.Range] = true
 	}
+	stored := len(states)
 	// Metadata may place a range here that the store does not hold: the store is new, or it lost
 	// the range. The range starts empty, and its promise is relearned from the record (ruling 16a).
 	for _, d := range cfg.Known {
 		if !d.IsReplica(cfg.Self.Node) || held[d.ID] {
 			continue
 		}
-		if holdsSlot(states, d.ID) || d.Birth != 0 {
+		if holdsSlot(states, d.ID) || d.Birth != 0 && !h.wasDivided(states[:stored], d) {
 			// The range is born when the copy that holds its slots is divided. An earlier life may have promised something for
 			// it, on a disk that is an older copy by now.
 			h.unborn[d.ID] = d

@@ -93,6 +93,7 @@ func (ev removedEvent) applyTo(h *Host) {
 
 // forgetSlot takes a slot whose copy is gone out of the host.
 func (h *Host) forgetSlot(s *slot) {
+	h.forfeit(s)
 	if current, ok := h.findSlot(s.id); ok && current == s {
 		h.slots.Delete(s.id)
 	}

@@ -347,7 +347,7 @@ func (h *Host) updateRanges(ranges []*rhumb.Range) {
 			// This node never held the range. The first commit of the range creates its stored
 			// state. A crash before that leaves no trace, and metadata announces the range again.
 			// Nothing is read here, so nothing fails.
-			s = h.addCopy(d)
+			s = h.startUnborn(d)
 		}
 		h.setRecord(s, d)
 	}

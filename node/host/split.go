@@ -29,6 +29,14 @@ func holdsSlot(states []storage.RangeState, home rhumb.RangeID) bool {
 	})
 }
 
+// wasDivided reports, at the start, whether the store has a copy that was divided elsewhere at a reserved range (lacks).
+func (h *Host) wasDivided(states []storage.RangeState, reserved *rhumb.Range) bool {
+	return slices.ContainsFunc(states, func(st storage.RangeState) bool {
+		d := h.known[st.Range]
+		return d != nil && dividedBefore(d, max(st.Range.Slot, st.LastSlot), reserved)
+	})
+}
+
 // holder returns the slot of another range that holds a home: a copy that is not divided yet. It may be on its way out.
 func (h *Host) holder(home rhumb.RangeID) *slot {
 	for _, s := range h.allSlots {
@@ -41,7 +49,22 @@ func (h *Host) holder(home rhumb.RangeID) *slot {
 
 // isUnborn reports whether a range that is placed on this node has to wait: until it is born anywhere, or until this node has
 // divided the copy that holds its slots.
-func (h *Host) isUnborn(d *rhumb.Range) bool { return d.Birth != 0 || h.holder(d.ID) != nil }
+func (h *Host) isUnborn(d *rhumb.Range) bool {
+	return h.holder(d.ID) != nil || d.Birth != 0 && !slices.ContainsFunc(h.allSlots, func(s *slot) bool { return s.lacks(d) })
+}
+
+// lacks reports whether the copy was divided elsewhere at a reserved range: the record still holds the slots of that range, and the
+// copy does not. The disk of this node was emptied or went back, and the copy that it got ends before them.
+func (s *slot) lacks(reserved *rhumb.Range) bool {
+	d := s.desc.Load()
+	return d != nil && s.made && !s.gone && dividedBefore(d, s.last, reserved)
+}
+
+// dividedBefore reports whether a copy that ends with slot last was divided already at a range which is reserved in the record of
+// the copy.
+func dividedBefore(d *rhumb.Range, last rhumb.Slot, reserved *rhumb.Range) bool {
+	return d.ID != reserved.ID && d.Holds(reserved.ID) && last < reserved.ID.Slot
+}
 
 // noteUnborn keeps the record of such a range.
 func (h *Host) noteUnborn(d *rhumb.Range) {
@@ -82,11 +105,19 @@ func (h *Host) forgetUnborn(id rhumb.RangeID) {
 	if _, ok := h.unborn[id]; !ok {
 		return
 	}
-	delete(h.unborn, id)
-	delete(h.early, id)
+	h.endWait(id)
 	if s := h.holder(id); s != nil && !s.gone {
 		s.r.Reserve(nil)
 	}
+}
+
+// endWait ends the wait for the birth of a range, and returns the messages that came for it.
+func (h *Host) endWait(id rhumb.RangeID) (early []replica.Message) {
+	early = h.early[id]
+	delete(h.unborn, id)
+	delete(h.early, id)
+	delete(h.forfeited, id)
+	return early
 }
 
 // Prune forgets the ranges that wait to be born and that metadata does not know any more: the split was cancelled, or the class
@@ -106,25 +137,37 @@ func (ev pruneEvent) applyTo(h *Host) {
 }
 
 // settleUnborn creates the copies of ranges that can not be born here any more: the copy that held their slots was dropped, or
-// was replaced by one that was divided elsewhere. Such a copy is empty. If the record counts it as in sync, because the range
-// began with the in-sync set of the one before it, it is quarantined: an election must not take it for a copy that holds
-// everything.
+// was replaced by one that was divided elsewhere.
 func (h *Host) settleUnborn() {
 	for _, d := range h.unbornRecords() {
-		id := d.ID
-		if h.isUnborn(d) {
-			continue
+		if !h.isUnborn(d) {
+			h.setRecord(h.startUnborn(d), d)
 		}
-		delete(h.unborn, id)
-		delete(h.early, id)
-		var s *slot
-		if d.IsInSync(h.cfg.Self.Node) {
-			h.log.Warn("the copy of a range that was split off was not made here before the copy that held its slots was replaced; the replica is quarantined and copies the range", "range", id.String())
-			s, _ = h.addSlot(storage.RangeState{Range: id, LastSlot: d.Last, Promised: h.floors[id], Quarantine: "the copy that held its slots was replaced before it was divided"}, false)
-		} else {
-			s = h.addCopy(d)
+	}
+}
+
+// startUnborn starts the empty copy of such a range. Its answers count as little as those of any disk that was emptied, so the range
+// can begin although the record counts the copy as in sync (docs/replication.md#rule-split).
+//
+// If the copy that went had the entry of the split, its acknowledgement may have committed the entry, and no disk has lost anything.
+// An election must not take the empty copy for that one: it is quarantined.
+func (h *Host) startUnborn(d *rhumb.Range) *slot {
+	had := h.forfeited[d.ID] || h.unborn[d.ID] != nil && d.LifeOf(h.cfg.Self.Node) == h.cfg.Self.Boot
+	h.endWait(d.ID)
+	if !had || !d.IsInSync(h.cfg.Self.Node) {
+		return h.addCopy(d)
+	}
+	h.log.Warn("the copy of a range that was split off was not made here before the copy that held its slots was replaced; the replica is quarantined and copies the range", "range", d.ID.String())
+	s, _ := h.addSlot(storage.RangeState{Range: d.ID, LastSlot: d.Last, Promised: h.floors[d.ID], Quarantine: "the copy that held its slots was replaced before it was divided"}, false)
+	return s
+}
+
+// forfeit remembers the ranges that a copy, which goes, was about to be divided for.
+func (h *Host) forfeit(s *slot) {
+	for id := range h.unborn {
+		if id.Region == s.id.Region && s.id.Slot < id.Slot && id.Slot <= s.last && s.r.HasSplit(id.Slot) {
+			h.forfeited[id] = true
 		}
-		h.setRecord(s, d)
 	}
 }
 
@@ -216,12 +259,10 @@ func (h *Host) bear(parent *slot, id rhumb.RangeID, b replica.Birth) {
 	}
 	// The record that the node waited with. It says who is primary, and in which epoch.
 	if d := h.unborn[id]; d != nil {
-		delete(h.unborn, id)
 		h.setRecord(fresh, d)
 	}
 	// Members may have been faster: their messages are as good as those that arrive from now on.
-	early := h.early[id]
-	delete(h.early, id)
+	early := h.endWait(id)
 	for i := range early {
 		if h.admitMessage(fresh, &early[i]) {
 			_ = fresh.r.Step(early[i]) // a message that does not fit is sent again

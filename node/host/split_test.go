@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/keys"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
@@ -275,6 +277,61 @@ func TestForgetsUnborn(t *testing.T) {
 				}
 				return nil
 			})
+		})
+	}
+}
+
+// TestEmptiedDiskOfSplit guards that a node whose disk was emptied between a split elsewhere and its own division has an empty copy of
+// the new range, and answers for it: the range begins only when all members do, and metadata calls it born only then. If the copy that
+// went had the entry of the split, or the record counts on the node alone, the empty copy is quarantined.
+func TestEmptiedDiskOfSplit(t *testing.T) {
+	for _, how := range []string{"emptied", "had the entry", "recorded life"} {
+		t.Run(how, func(t *testing.T) {
+			w := newSplitWorld(t, func(*Config) {})
+			w.eventually(func() error { _, err := w.putAt(1, "first", "0", rhumb.RequestID{}); return err })
+			h := w.hosts[3]
+			w.eventually(func() error {
+				st, err := h.Status(t.Context(), testRange)
+				if err == nil && st.Commit < 2 {
+					err = rhumb.E("test", rhumb.Unavailable, "behind")
+				}
+				return err
+			})
+			w.mu.Lock()
+			w.cut[3] = true
+			child := w.rec.Clone()
+			w.mu.Unlock()
+			child.ID.Slot, child.Version = testRange.Slot+32, 1
+			child.Epoch, child.Allocated, child.Birth = 2, 2, 2
+			if how == "recorded life" {
+				child.Lives = []rhumb.MemberLife{{Node: 3, Life: 1}}
+			}
+			h.Update([]*rhumb.Range{child})
+			var err error
+			asked := h.ask("test", t.Context(), func(h *Host) {
+				s, _ := h.findSlot(testRange)
+				st, _ := s.store.State(testRange)
+				if how == "had the entry" {
+					e := &entry.Entry{Epoch: 1, Node: 1, Seq: st.Last.Seq + 1, Prev: st.Last.Hash, Requests: []entry.Request{{HLC: st.LastHLC + 1, Noop: true, Split: child.ID.Slot}}}
+					e.Seal(nil)
+					err = s.r.Step(replica.Message{Kind: replica.Append, Range: testRange, From: 1, To: 3, Life: 1, Epoch: 1, Prev: st.Last, Entries: []*entry.Entry{e}})
+				}
+				// The copy that comes in its place was divided at its donor.
+				s.gone = true
+				_, dropped := h.dropRange(s)
+				b := s.store.NewBatch()
+				b.CreateRange(storage.RangeState{Range: testRange, LastSlot: child.ID.Slot - 1, Promised: st.Promised})
+				created := b.Apply()
+				st, _ = s.store.State(testRange)
+				err = errors.Join(err, dropped, created, h.replaceSlot(s, st))
+			})
+			if err := errors.Join(asked, err); err != nil {
+				t.Fatal(err)
+			}
+			st, err := h.Status(t.Context(), child.ID)
+			if want := how != "emptied"; err != nil || (st.State == replica.Quarantined) != want {
+				t.Errorf("the copy of the new range is %s (%v); quarantined: want %v", st.State, err, want)
+			}
 		})
 	}
 }

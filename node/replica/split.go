@@ -55,6 +55,11 @@ func (r *Replica) Splitting() (at rhumb.Slot, ok bool) {
 	return at, ok
 }
 
+// HasSplit reports whether the log has an entry, not known to be committed, that divides the range at a slot.
+func (r *Replica) HasSplit(at rhumb.Slot) bool {
+	return slices.ContainsFunc(r.splits, func(b Birth) bool { return b.At == at })
+}
+
 // wantsSplit reports whether a record waits for this primary to divide its range.
 func (r *Replica) wantsSplit() bool {
 	return r.role == primary && r.reserved != nil && r.reserved.Birth != 0 && len(r.splits) == 0
