@@ -60,9 +60,12 @@ func (w *Watchdog) Check(boot time.Duration, wall time.Time) (disagree time.Dura
 }
 
 // Watch checks Boottime against the wall clock until ctx ends. It calls trip with the disagreement
-// each time that the caller must drop its leases.
-func (w *Watchdog) Watch(ctx context.Context, trip func(disagree time.Duration)) {
-	w.watchClocks(ctx, Boottime, time.Now, trip)
+// each time that the caller must drop its leases. A wall of nil is time.Now.
+func (w *Watchdog) Watch(ctx context.Context, wall func() time.Time, trip func(disagree time.Duration)) {
+	if wall == nil {
+		wall = time.Now
+	}
+	w.watchClocks(ctx, Boottime, wall, trip)
 }
 
 // watchClocks is Watch with the clocks as parameters, for tests.

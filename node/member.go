@@ -512,7 +512,7 @@ func (m *member) reportLoop() {
 // leases last in real time (docs/replication.md#assumptions).
 func (m *member) watchClock() {
 	var w hlc.Watchdog
-	w.Watch(m.ctx, func(disagree time.Duration) {
+	w.Watch(m.ctx, m.n.cfg.Wall, func(disagree time.Duration) {
 		m.n.cfg.Logger.Warn("monotonic and wall clock disagree; all leases are dropped", "by", disagree)
 		m.host.Leases().DropHeld()
 	})

@@ -136,6 +136,8 @@ const (
 	SplitLostOnRestart
 	// BirthBeforeCommit records a split as complete before the entry is committed.
 	BirthBeforeCommit
+	// WitnessWithData registers a witness as a node that takes copies.
+	WitnessWithData
 	bugs
 )
 
@@ -150,7 +152,7 @@ var bugNames = [bugs]string{
 	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life",
 	"remove-unrecorded", "shrink-below-minimum", "believe-removed", "secondaries-together", "ack-after-handover",
 	"serve-before-last", "ack-unread", "hand-over-to-few",
-	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
+	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit", "witness-with-data",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -37,6 +37,8 @@ type observation struct {
 	// undone are entries that the present event removes from logs. Their results must be removed
 	// too.
 	undone []undoneEntry
+	// conform is the memory of the check against the model.
+	conform conformance
 	// births are those of the Ready before (DivideTwice).
 	births []replica.Birth
 }
@@ -185,6 +187,9 @@ func (n *node) hostProbe() *host.Probe {
 func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 	w := n.w
 	i := w.rangeIndex(id)
+	if w.conforms() {
+		n.conformStep(i, id, &rd)
+	}
 	if w.cfg.Bug == MissTheSplit {
 		if r, ok := n.host.Replica(id); ok && r.State() != replica.Primary {
 			rd.Born = nil

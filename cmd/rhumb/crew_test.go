@@ -8,9 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,34 +19,16 @@ import (
 	"github.com/rhumbdb/rhumb/demo"
 )
 
-// The name of the file that holds the error of a node's clock, in nanoseconds, is the node's
-// directory with clockSuffix. The node reads the file every clockPoll.
-const (
-	clockSuffix = ".clock"
-	clockPoll   = 50 * time.Millisecond
-)
+// clockSuffix is what the name of the file with the error of a node's clock has after the node's directory.
+const clockSuffix = ".clock"
 
-// clockFromFile returns the clock of a node that was started with args, or nil for other commands.
-func clockFromFile(args []string) func() time.Time {
+// withClockFile adds the file with the error of the clock to the arguments of a node.
+func withClockFile(args []string) []string {
 	at := slices.Index(args, "--dir")
 	if len(args) < 2 || args[1] != "start" || at < 0 || at+1 == len(args) {
-		return nil
+		return args
 	}
-	var wrong atomic.Int64
-	read := func() {
-		text, err := os.ReadFile(args[at+1] + clockSuffix)
-		n, notANumber := strconv.ParseInt(string(text), 10, 64)
-		if err == nil && notANumber == nil {
-			wrong.Store(n)
-		}
-	}
-	read()
-	go func() {
-		for range time.Tick(clockPoll) {
-			read()
-		}
-	}()
-	return func() time.Time { return time.Now().Add(time.Duration(wrong.Load())) }
+	return append(slices.Clone(args), "--clock-error-file", args[at+1]+clockSuffix)
 }
 
 // crew holds the nodes of a demo that the test kills and restarts itself, because it changes their
@@ -237,7 +217,7 @@ func (k *crew) stepClock(hold time.Duration) string {
 func (k *crew) setClock(n *crewNode, wrong time.Duration) {
 	k.t.Helper()
 	part := n.Dir + clockSuffix + ".part"
-	if err := os.WriteFile(part, fmt.Append(nil, wrong.Nanoseconds()), 0o600); err != nil {
+	if err := os.WriteFile(part, fmt.Appendf(nil, "offset=%v", wrong), 0o600); err != nil {
 		k.t.Fatal(err)
 	}
 	if err := os.Rename(part, n.Dir+clockSuffix); err != nil {

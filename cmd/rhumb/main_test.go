@@ -32,7 +32,7 @@ const asProgram = "GO_TEST_RUNS_RHUMB"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		wallClock = clockFromFile(os.Args)
+		os.Args = withClockFile(os.Args)
 		main()
 		return
 	}

@@ -450,7 +450,7 @@ func TestWrongClock(t *testing.T) {
 	c := newSecureCluster(t, "frankfurt")
 	n := c.nodes[0]
 	for _, wrong := range []time.Duration{24 * time.Hour, -24 * time.Hour} {
-		must(os.WriteFile(n.dir+clockSuffix, fmt.Append(nil, int64(wrong)), 0o600))
+		must(os.WriteFile(n.dir+clockSuffix, fmt.Appendf(nil, "offset=%v", wrong), 0o600))
 		c.startNode(t, n)
 		if code := n.wait(); code != exit.Auth || !strings.Contains(n.stderr.String(), "the clock of this host is wrong") {
 			t.Errorf("a clock that is wrong by %v: exit %d\n%s", wrong, code, n.stderr.String())

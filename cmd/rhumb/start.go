@@ -30,8 +30,8 @@ import (
 type startFlags struct {
 	// location is LAT,LON, and latencyFile the name of a file.
 	location, latencyFile, logLevel string
-	// token is a file.
-	token string
+	// token and clockErrorFile are files.
+	token, clockErrorFile string
 	// Sizes in MiB are 0 if the flag is left out.
 	cacheMiB, snapshotMiB int64
 	overdueMiB            int64
@@ -40,8 +40,7 @@ type startFlags struct {
 	transferRate, verifyRate, logKeep flags.ByteSize
 }
 
-// wallClock is the wall clock of the node; nil is time.Now. Tests run single processes with wrong
-// clocks.
+// wallClock is the wall clock of the node; nil is time.Now. It is set once, before the node starts (--clock-error-file).
 var wallClock func() time.Time
 
 // startCommand returns `rhumb start`. Flags that node.Config takes as they are go straight into it; startFlags holds the
@@ -129,6 +128,8 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	fl.Var(&f.verifyRate, "verify-rate", "how much the node reads a second to compare replicas, such as 16MiB")
 	flags.Default(fl, "verify-rate", "16MiB")
 	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", defaults.DrainTimeout, "how long a stop waits for primaries to move away")
+	fl.StringVar(&f.clockErrorFile, "clock-error-file", "", "for tests: file with the error of the node's clock, such as offset=1h strobe=200ms rate=1.05, read again when it changes")
+	flags.Default(fl, "clock-error-file", "none, the clock is right")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
 
@@ -177,6 +178,9 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 		return rhumb.Ef(op, rhumb.InvalidArgument, "--log-level %q is none of debug, info, warn, error", f.logLevel)
 	}
 	cfg.Logger = newLogger(s.Err, level)
+	if err := setWrongClock(ctx, f.clockErrorFile, cfg.Logger); err != nil {
+		return err
+	}
 	cfg.Version, cfg.Wall = describeVersion().Version, wallClock
 	cfg.CacheBytes, cfg.MemoryBytes, cfg.TransferRate = f.cacheMiB<<20, int64(f.memory), int64(f.transferRate)
 	cfg.VerifyRate = int64(f.verifyRate)

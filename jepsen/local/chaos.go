@@ -53,6 +53,11 @@ type Result struct {
 	Broken []string
 }
 
+// NeedsDisks reports whether the plan has faults for which each node needs a disk of its own, and this machine can make disks.
+func (p *Plan) NeedsDisks() bool {
+	return missingDisks() == "" && slices.ContainsFunc(Faults(), func(f Fault) bool { return f.ownDisks() && selected(p.Faults, f.Name) })
+}
+
 // chosen returns the faults to draw from, in the order of Faults.
 func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
 	var names []string
@@ -65,7 +70,7 @@ func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
 		if f.Name == "region" && len(c.cfg.Regions) == 1 && len(p.Faults) == 0 {
 			continue
 		}
-		if why := f.missing(); why != "" {
+		if why := f.missing(&c.cfg); why != "" {
 			if len(p.Faults) > 0 {
 				return nil, fmt.Errorf("the fault %s is not possible here: %s", f.Name, why)
 			}

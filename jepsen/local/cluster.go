@@ -30,6 +30,10 @@ type Config struct {
 	// Regions holds the names of the regions, and Nodes the number of nodes in each. Nodes of a region are in zones of their own.
 	Regions []string
 	Nodes   int
+	// Previous is another version of the program, which the fault upgrade exchanges with Binary. Empty means that there is none.
+	Previous string
+	// Disks gives each node a disk of its own, which the faults of disks need.
+	Disks bool
 	// Memory is the memory of a node, as in its configuration.
 	Memory string
 	// Log receives one line for each step.
@@ -57,6 +61,8 @@ type Node struct {
 	Addr         netip.Addr
 
 	host *hosts.Host
+	// old is set while the node runs Config.Previous.
+	old bool
 }
 
 // Cluster is a secured cluster on hosts of this machine.
@@ -67,6 +73,8 @@ type Cluster struct {
 	release func()
 	// nodes is in the order of the regions and names.
 	nodes []*Node
+	// added counts the nodes that were added after the start.
+	added int
 	// operator administers the cluster.
 	operator *client.Client
 	// password is that of the user chaos, in a file.
@@ -177,6 +185,11 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 	if err != nil {
 		return err
 	}
+	if c.cfg.Disks {
+		if err := c.mountDisk(ctx, h); err != nil {
+			return err
+		}
+	}
 	if err := h.Install(ctx, c.cfg.Binary, []string{filepath.Join(c.cfg.Units, "rhumb.service")}); err != nil {
 		return err
 	}
@@ -189,8 +202,8 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 	}
 	zone := spec.Name[strings.LastIndexByte(spec.Name, '-')+1:]
 	// A node is reached by its address: hosts have no name service.
-	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [/var/lib/rhumb]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n",
-		spec.Region, zone, h.Address(), strings.Join(join, ", "), c.cfg.Memory)
+	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [%s, %s]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n%s",
+		spec.Region, zone, dataDir, secondStore, h.Address(), strings.Join(join, ", "), c.cfg.Memory, c.testSettings())
 	// The token is made on the host of the authority, and travels to the node as a file.
 	order := []string{"token", "create", "--authority", authorityDir, "--node", spec.Name}
 	if len(c.nodes) == 0 {
@@ -204,12 +217,10 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 		{"/etc/rhumb/rhumb.yaml", "root", "0644", settings},
 		{"/etc/rhumb/token", "rhumb", "0600", token},
 		{"/etc/systemd/system/rhumb.service.d/chaos.conf", "root", "0644", restarts},
+		{clockFile, "root", "0644", ""},
 	} {
-		// install writes the file with its owner and mode in one step, so that no other user can read a token.
-		cmd := h.Command(ctx, "install", "-D", "-o", f.owner, "-m", f.mode, "/dev/stdin", f.path)
-		cmd.Stdin = strings.NewReader(f.text)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", f.path, err, out)
+		if err := installOn(ctx, h, f.path, f.owner, f.mode, f.text); err != nil {
+			return err
 		}
 	}
 	if _, err := h.Run(ctx, "systemctl", "enable", "--now", "rhumb"); err != nil {
@@ -220,27 +231,34 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 	return nil
 }
 
+// testSettings returns the settings that faults need. A previous program may not know them.
+func (c *Cluster) testSettings() string {
+	if c.cfg.Previous != "" {
+		return ""
+	}
+	return "clock_error_file: " + clockFile + "\n"
+}
+
+// installOn writes a file with its owner and mode on a host in one step, so that no other user can read a token.
+func installOn(ctx context.Context, h *hosts.Host, path, owner, mode, text string) error {
+	cmd := h.Command(ctx, "install", "-D", "-o", owner, "-m", mode, "/dev/stdin", path+".part")
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", path, err, out)
+	}
+	_, err := h.Run(ctx, "mv", path+".part", path)
+	return err
+}
+
 // openOperator gets the certificate of an operator and connects with it.
 func (c *Cluster) openOperator(ctx context.Context) error {
-	if _, err := c.asAuthority(ctx, "authority", "operator", userName, "--authority", authorityDir, "--out", authorityDir+"/operator"); err != nil {
-		return err
-	}
-	h, err := c.fleet.Host("authority")
-	if err != nil {
+	if err := c.makeOperator(ctx); err != nil {
 		return err
 	}
 	dir := filepath.Join(c.cfg.Dir, "operator")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	for _, name := range []string{"operator.crt", "operator.key", "ca.crt"} {
-		if err := h.CopyOut(authorityDir+"/operator/"+name, filepath.Join(dir, name)); err != nil {
-			return err
-		}
-	}
 	tls := &client.TLS{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "operator.crt"), Key: filepath.Join(dir, "operator.key")}
 	// The nodes wait for each other before the first one creates the cluster, and Open asks each of them once.
-	err = eventually(ctx, func() error {
+	err := eventually(ctx, func() (err error) {
 		c.operator, err = client.Open(ctx, client.Config{Addrs: c.addrs(), TLS: tls})
 		return err
 	})
@@ -315,8 +333,8 @@ func (c *Cluster) whole(ctx context.Context) error {
 	live, newest := 0, uint64(0)
 	for _, s := range c.operator.Status(ctx) {
 		newest = max(newest, s.Revision)
-		// The node that took its place is in the list, too.
-		if s.Node.ReplacedBy != rhumb.NoNode {
+		// The node that took its place is in the list, too, and a node that was removed does not count.
+		if s.Node.ReplacedBy != rhumb.NoNode || s.Node.Forgotten {
 			continue
 		}
 		if s.Err != "" {
@@ -391,7 +409,12 @@ func (c *Cluster) Close() error {
 	if c.operator != nil {
 		c.operator.Close()
 	}
-	err := c.fleet.Destroy()
+	var err error
+	// A mounted disk would keep its folder.
+	for _, h := range c.fleet.Hosts() {
+		err = errors.Join(err, h.Kill(), c.unmountDisk(context.Background(), h))
+	}
+	err = errors.Join(err, c.fleet.Destroy())
 	c.release()
 	return err
 }

@@ -154,11 +154,22 @@ func (r *Replica) memberToRemove() *progress {
 	}
 	// Then those whose copies are to go (docs/replication.md#rule-removal), as long as enough fit members stay.
 	for _, p := range r.peers {
-		if p.inSync && r.desc.IsLeaving(p.node) && r.fitMembers() > r.cfg.MinInSync {
+		if p.inSync && r.desc.IsLeaving(p.node) && r.fitMembers() > r.cfg.MinInSync && r.staysSpread(p.node) {
 			return p
 		}
 	}
 	return r.slowMember()
+}
+
+// staysSpread reports whether metadata accepts the in-sync set without a member that leaves. Metadata would never accept a set
+// in one region, and while that change is pending, nobody joins who could mend the set.
+func (r *Replica) staysSpread(leaving rhumb.NodeID) bool {
+	if r.cfg.Spans == nil {
+		return true
+	}
+	rest := slices.DeleteFunc(slices.Clone(r.inSync), func(n rhumb.NodeID) bool { return n == leaving })
+	// A set that is in one region already may shrink.
+	return r.cfg.Spans(rest) || !r.cfg.Spans(r.inSync)
 }
 
 // learnerToAdd returns a learner that may join, or nil.

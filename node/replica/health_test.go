@@ -576,3 +576,19 @@ func TestLeavingMemberLeaves(t *testing.T) {
 	mark()
 	c.wantInSync(t, "nothing is marked any more", 1, 1, 2, 3)
 }
+
+// TestLeavingMemberWaitsForItsRegion guards survival of a region: a marked member stays in the in-sync set while the others are in one region.
+// Metadata refuses the smaller set, and its proposal, which is repeated for ever, would keep everybody from joining
+// (docs/replication.md#rule-removal).
+func TestLeavingMemberWaitsForItsRegion(t *testing.T) {
+	spread := func(members []rhumb.NodeID) bool { return slices.Contains(members, 3) || slices.Contains(members, 4) }
+	c := healthCluster(t, Config{Spans: spread})
+	c.change(func(d *rhumb.Range) { d.Leaving = []rhumb.NodeID{3} })
+	c.describe()
+	c.run()
+	c.pass(10 * time.Second)
+	c.wantInSync(t, "n3 alone is in another region", 1, 1, 2, 3)
+	if p := c.node(1).r.Status().Pending; p != nil {
+		t.Errorf("the change to %v is pending, which metadata refuses", p)
+	}
+}

@@ -32,8 +32,8 @@ func (c AlterISR) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "an in-sync set of %d is below the minimum of %d", len(set), t.minInSync(r))
 	case !slices.Contains(set, r.Primary):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lacks the primary, %s", r.Primary)
-	// Whatever is acknowledged must survive the loss of a region.
-	case len(set) < len(r.InSync) && !t.mayShrink(r, set):
+	// Whatever is acknowledged must survive the loss of a region. A set of the same size loses a member too, if another one joins.
+	case !isSubset(r.InSync, set) && !t.mayShrink(r, set):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set %v would be in one region, but the range survives the loss of a region", set)
 	}
 	// The unchanged set is accepted whatever the state of its members. Proposing it settles an

@@ -20,7 +20,7 @@ func (r *replica) copyLeast() uint8 { return max(r.log.n, r.commit, r.stored) }
 // takeSet lets replica i receive a set of replica j. Until the set is installed, nothing but the old copy answers for i.
 func (g *stepper) takeSet(i, j int) {
 	s, donor := &g.from.rep[i], &g.from.rep[j]
-	if i == j || int(g.from.copies) >= g.cfg.Copies || s.role == primary || s.set.held == 1 {
+	if i == j || int(g.from.copies) >= g.cfg.Copies || s.role == primary || s.set.held == 1 || g.from.gone.has(j) || g.from.readable(i, &donor.log) < donor.log.n {
 		return
 	}
 	// A donor with a shorter commit refuses. The end of i may grow later, so it is compared again when the set is installed.
