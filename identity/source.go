@@ -308,6 +308,10 @@ func (s *Source) checkOwn(l *loaded, v *Verifier) error {
 	return err
 }
 
+// OwnFault returns why other members refuse this member's certificate, by what this member knows itself, or nil: the certificate
+// has expired, or was revoked since it was read.
+func (s *Source) OwnFault() error { return s.checkOwn(s.current.Load(), s.Verifier()) }
+
 // run looks at the files and the connections until ctx ends.
 func (s *Source) run(ctx context.Context, w watch) {
 	tick := time.NewTicker(s.cfg.Poll)

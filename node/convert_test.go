@@ -56,4 +56,6 @@ func TestSecureAnInsecureCluster(t *testing.T) {
 		d, _ := nodes[0].State().Node(nodes[2].Identity().Node)
 		return d.State == rhumb.NodeFenced
 	})
+	// Whether it has learned of the revocation itself or only meets refusals, it must not get traffic.
+	await(t, "the revoked node to be not ready", func() bool { return nodes[2].Ready() != nil })
 }

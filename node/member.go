@@ -447,6 +447,26 @@ func (m *member) setSuspects(nodes []rhumb.NodeID) {
 	m.triggerReport()
 }
 
+// reachesNobody returns the number of the other nodes if this node suspects all of them, and otherwise 0. Fenced nodes do not
+// count: a node is well without them.
+func (m *member) reachesNobody() (missed int) {
+	h := m.hostIfReady()
+	if h == nil {
+		return 0
+	}
+	suspects := h.Leases().Suspects()
+	for n := range m.group.State().Nodes() {
+		switch {
+		case n.ID == m.self.Node || n.State == rhumb.NodeFenced:
+		case !slices.Contains(suspects, n.ID):
+			return 0
+		default:
+			missed++
+		}
+	}
+	return missed
+}
+
 // triggerReport makes the report loop send a report at once.
 func (m *member) triggerReport() {
 	// One token is enough: the report is built from the newest state when the loop takes the token.

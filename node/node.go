@@ -318,6 +318,14 @@ func (n *Node) Ready() error {
 	if d, ok := m.group.State().Node(m.self.Node); ok && d.State == rhumb.NodeDraining {
 		return rhumb.E(op, rhumb.Unavailable, "the node is draining; rhumb node drain --undo lets it take part again")
 	}
+	if n.source != nil {
+		if err := n.source.OwnFault(); err != nil {
+			return rhumb.Ef(op, rhumb.Unavailable, "other nodes refuse the certificate of this node: %s", rhumb.Message(err))
+		}
+	}
+	if missed := m.reachesNobody(); missed > 0 {
+		return rhumb.Ef(op, rhumb.Unavailable, "the node reaches none of the %d other nodes; it may be cut off, or they refuse its certificate", missed)
+	}
 	return nil
 }
 

@@ -39,6 +39,20 @@ func TestDrainedNodeIsNotReady(t *testing.T) {
 	await(t, "/readyz is well again", func() bool { return readyz() == http.StatusOK })
 }
 
+// TestLonelyNodeIsNotReady guards that /readyz answers 503 with the reason at a node that reaches no other one.
+func TestLonelyNodeIsNotReady(t *testing.T) {
+	nodes := startRegion(t)
+	nodes[0].Close()
+	if err := nodes[2].Ready(); err != nil {
+		t.Errorf("one of two others is gone: %v", err)
+	}
+	nodes[1].Close()
+	await(t, "the last node to be not ready", func() bool { return nodes[2].Ready() != nil })
+	if err := nodes[2].Ready(); !strings.Contains(err.Error(), "reaches none of the") {
+		t.Errorf("ready: %v", err)
+	}
+}
+
 // startAt starts a node with the given addresses. The channel receives the argument of Fatal.
 func startAt(t *testing.T, dir, addr string, join ...string) (n *Node, fatal chan error) {
 	t.Helper()

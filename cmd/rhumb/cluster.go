@@ -72,15 +72,20 @@ was started a moment ago.`,
 // nodeCommand returns the group `rhumb node`. It lists and drains nodes itself; operationCommands add the commands that
 // start operations.
 func (cc *clusterCommands) nodeCommand() *cobra.Command {
+	var all bool
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the nodes and their state", Args: cobra.NoArgs,
-		Example: "  rhumb node ls\n  rhumb node ls -o json",
+		Long:    "List the nodes and their state. Nodes that were removed for good are left out unless --all is given.",
+		Example: "  rhumb node ls\n  rhumb node ls --all -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				// Each node is asked about itself. A node that does not answer is in the list with an error.
 				nodes := c.Status(ctx)
 				if err := deniedStatus(nodes); err != nil {
 					return err
+				}
+				if !all {
+					nodes = slices.DeleteFunc(nodes, func(n client.NodeStatus) bool { return n.Node.Forgotten })
 				}
 				// The list is of use without this part, for example while no node answers.
 				holdings, err := c.Holdings(ctx)
@@ -91,6 +96,7 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 			})
 		},
 	}
+	ls.Flags().BoolVar(&all, "all", false, "list nodes that were removed too")
 	var undo bool
 	drain := &cobra.Command{
 		Use: "drain NODE", Short: "Move all roles away from a node",

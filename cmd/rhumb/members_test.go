@@ -83,6 +83,16 @@ func TestDecommissionUnderLoad(t *testing.T) {
 		t.Errorf("operations: %+v", ops)
 	}
 	ok(t, "node", "rm", victim.ID)
+	for _, all := range []bool{false, true} {
+		args := []string{"node", "ls", "-o", "json"}
+		if all {
+			args = append(args, "--all")
+		}
+		okJSON(t, &nodes, args...)
+		if listed := slices.ContainsFunc(nodes, func(n nodeDoc) bool { return n.ID == victim.ID }); listed != all {
+			t.Errorf("%v lists the removed node: %v", args, listed)
+		}
+	}
 	process := nodeOf(l, id)
 	await(t, "the removed node to stop", settleWait, func() bool { return gone(process.PID) })
 	h.awaitProgress()
@@ -91,7 +101,7 @@ func TestDecommissionUnderLoad(t *testing.T) {
 	h.audit()
 	h.noneFailed()
 	// A region of three nodes cannot lose another one.
-	other := nodes[(at+1)%len(nodes)].ID
+	other := nodes[slices.IndexFunc(nodes, func(n nodeDoc) bool { return n.ID != victim.ID })].ID
 	fails(t, exit.Precondition, "node", "decommission", other)
 }
 

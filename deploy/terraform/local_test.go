@@ -306,7 +306,7 @@ func (c *localCluster) hasLeft(name string, live int) {
 	if _, err := os.Stat(filepath.Join(c.dir, "hosts", "hosts", name)); err == nil {
 		c.t.Errorf("the host of %s is there still", name)
 	}
-	out, err := c.rhumb("node", "ls", "-o", "json")
+	out, err := c.rhumb("node", "ls", "--all", "-o", "json")
 	type node struct {
 		Name    string `json:"name"`
 		Removed bool   `json:"removed"`

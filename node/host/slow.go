@@ -164,12 +164,13 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 	paused := now-w.began > 2*slowStep
 	w.began = now
 	nodes := slices.Sorted(maps.Keys(w.peers))
-	excess := make(map[rhumb.NodeID]time.Duration, len(nodes))
+	excess, trips := make(map[rhumb.NodeID]time.Duration, len(nodes)), make(map[rhumb.NodeID]time.Duration, len(nodes))
 	for _, n := range nodes {
 		p := w.peers[n]
 		p.endTiming(now, awaits)
 		if mean, ok := p.mean(); ok && !paused {
-			excess[n] = max(0, mean-p.shortestTrip(now, n, trip))
+			trips[n] = p.shortestTrip(now, n, trip)
+			excess[n] = max(0, mean-trips[n])
 		}
 	}
 	own, synced := w.own.mean()
@@ -186,7 +187,8 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 					others = append(others, y)
 				}
 			}
-			late = isLate(x, others)
+			// Long ways vary by a part of their length, which is nothing that the node could change.
+			late = isLate(x, others) && x > trips[n]
 		}
 		p := w.peers[n]
 		switch changed := p.endStep(late); {

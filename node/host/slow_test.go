@@ -52,7 +52,8 @@ func TestSlowPeer(t *testing.T) {
 		{"four times", 5 * ms, peers{2: 5 * ms, 3: 20 * ms}, nil, false},
 		{"too little to matter", 200 * time.Microsecond, peers{2: 300 * time.Microsecond, 3: 7 * ms}, nil, false},
 		{"far away", 2 * ms, peers{2: 3 * ms, 3: 103 * ms}, peers{3: 100 * ms}, false},
-		{"far away and slow", 2 * ms, peers{2: 3 * ms, 3: 150 * ms}, peers{3: 100 * ms}, true},
+		{"far away and slow", 2 * ms, peers{2: 3 * ms, 3: 250 * ms}, peers{3: 100 * ms}, true},
+		{"far away, on a way that varies", 2 * ms, peers{2: 3 * ms, 3: 190 * ms}, peers{3: 100 * ms}, false},
 		{"everybody is slow", 100 * ms, peers{2: 100 * ms, 3: 120 * ms}, nil, false},
 		{"two nodes", 2 * ms, peers{3: 40 * ms}, nil, true},
 	} {

@@ -320,6 +320,10 @@ func (c SetReplicas) applyTo(t *tx) Result {
 			return failure
 		}
 	}
+	if region := t.bareRegion(r, set); region != 0 {
+		gone, _ := t.Region(region)
+		return refuseRange(op, rhumb.Conflict, r, "replicas %v leave no copy in region %s, and the range needs copies in as many regions to survive the loss of one; add a copy in another region first", set, gone.Name)
+	}
 	// Nothing changes, so the version stays and proposals of the primary that name it remain valid.
 	if preferred == r.Preferred && slices.Equal(set, r.Replicas) {
 		return Result{Range: r}

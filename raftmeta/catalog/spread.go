@@ -213,6 +213,38 @@ func (t *tx) checkSpread(settings rhumb.ClassSettings, replicas []rhumb.NodeID, 
 	return nil
 }
 
+// bareRegion returns a region in which a range would have no live copy any more if its replicas became a set, although its class survives
+// the loss of a region and needs copies in more regions than are left; or 0. A region whose copies are all on fenced nodes has
+// nothing to lose, and a range that has copies in more regions than it needs, because it moves, may leave one.
+func (s *State) bareRegion(r *rhumb.Range, set []rhumb.NodeID) rhumb.RegionID {
+	class, _ := s.Class(r.Class)
+	if class.Settings.Survival != rhumb.SurviveRegion {
+		return 0
+	}
+	before, after := make(map[rhumb.RegionID]bool), make(map[rhumb.RegionID]bool)
+	for _, id := range slices.Concat(r.Replicas, set) {
+		n, ok := s.Node(id)
+		switch {
+		case !ok || n.State == rhumb.NodeFenced:
+		case slices.Contains(set, id):
+			after[n.Region] = true
+		default:
+			before[n.Region] = true
+		}
+	}
+	if len(after) >= class.Settings.RegionsMin() {
+		return 0
+	}
+	// The least number, because all replicas of the catalog must answer alike.
+	bare := rhumb.RegionID(0)
+	for region := range before {
+		if !after[region] && (bare == 0 || region < bare) {
+			bare = region
+		}
+	}
+	return bare
+}
+
 // ExplainSpread returns why no region can be home to ranges of a class with survival goal region or with
 // residency.
 func (s *State) ExplainSpread(settings rhumb.ClassSettings) string {

@@ -107,6 +107,11 @@ func TestSurplusKeepsRegions(t *testing.T) {
 		}
 		s = apply(t, s, catalog.AlterISR{Range: r.ID, Epoch: now.Epoch, Version: now.Version, Members: members})
 		now, _ = s.Range(r.ID)
+		// The catalog refuses it from whoever proposes it.
+		bare := slices.DeleteFunc(slices.Clone(now.Replicas), func(id rhumb.NodeID) bool { return id == lone })
+		if next, res, _ := s.Apply(catalog.SetReplicas{Range: r.ID, Version: now.Version, Replicas: bare}); next != s || rhumb.KindOf(res.Err()) != rhumb.Conflict || !strings.Contains(res.Err().Error(), "no copy in region") {
+			t.Errorf("the only copy in a region is removed: %v", res.Err())
+		}
 		m := &mover{p: NewPlanner(Config{}), s: s}
 		if got := m.pickSurplus(now); got != twin && got != home {
 			t.Errorf("range %s, replicas %v, in sync %v: %s goes, which is the only copy of its region", r.ID, now.Replicas, now.InSync, got)
