@@ -57,6 +57,8 @@ const (
 	FeatureRebalance
 	// FeatureFailover: who takes over does not depend on the order in which nodes fail, and metadata remembers failures of nodes.
 	FeatureFailover
+	// FeatureDrainingMember: a node that drains joins an in-sync set that lacks live members.
+	FeatureDrainingMember
 	featureEnd
 )
 
@@ -70,7 +72,7 @@ var versions = []struct {
 	{VersionBase, "0.13", nil},
 	{VersionBase + 1, "0.14", []Feature{
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
-		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover,
+		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover, FeatureDrainingMember,
 	}},
 }
 
@@ -78,6 +80,7 @@ var featureNames = [featureEnd]string{
 	NoFeature: "none", FeatureHandover: "handover", FeatureTransfer: "transfer", FeatureOperations: "operations", FeatureSplit: "split",
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
 	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
+	FeatureDrainingMember: "draining-member",
 }
 
 // String returns the stable name of the feature.

@@ -96,6 +96,10 @@ func (l *failureLimit) count(addr string, now time.Time) {
 
 // forgive reduces the count by one for each interval.
 func (c *failureCount) forgive(now time.Time) {
+	// A clock that was ahead and was set back must not lock the address out until then.
+	if now.Before(c.last) {
+		c.last = now
+	}
 	steps := int(now.Sub(c.last) / failuresRefill)
 	if steps <= 0 {
 		return

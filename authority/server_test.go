@@ -255,6 +255,12 @@ func TestFailureLimit(t *testing.T) {
 	must(t, l.check("b", c.now))
 	c.advance(failuresRefill)
 	must(t, l.check("a", c.now))
+	// A clock that was a day ahead does not lock an address out for a day.
+	l.count("a", c.now)
+	c.advance(-24 * time.Hour)
+	_ = l.check("a", c.now)
+	c.advance(failuresRefill)
+	must(t, l.check("a", c.now))
 	for i := range 3 * failuresAddrs {
 		l.count(string(rune(i))+"x", c.now)
 	}

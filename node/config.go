@@ -222,13 +222,13 @@ func (c *Config) Validate() error {
 	fault(len(c.Dirs) == 0, "no data directory; give --dir")
 	fault(rhumb.ValidateTableName(c.Region) != nil, "region name %q: want 1 to %d letters, digits, '_', '-' and '.'; give --region", c.Region, rhumb.TableNameSizeMax)
 	if err := c.Location.Validate(); err != nil {
-		fault(true, "location: %v", err)
+		fault(true, "location: %s", rhumb.Message(err))
 	}
 	if err := c.Snapshot.Policy.Validate(); err != nil {
-		fault(true, "snapshot: %v", err)
+		fault(true, "snapshot: %s", rhumb.Message(err))
 	}
 	if _, err := c.Memory(); err != nil {
-		fault(true, "memory: %v", err)
+		fault(true, "memory: %s", rhumb.Message(err))
 	}
 	fault(c.LogKeep < 0, "the log to keep is %d bytes; it must be 0 for the default, or more", c.LogKeep)
 	c.Limits.validate(fault)
@@ -249,7 +249,7 @@ func (c *Config) addressFaults() (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	hosts, err := parseAdvertise(c.Advertise)
 	if err != nil {
-		fault("--advertise: %v", err)
+		fault("--advertise: %s", rhumb.Message(err))
 	}
 	if c.Insecure && !c.Identity.IsZero() {
 		fault("--insecure and a certificate exclude each other; leave out --insecure to use TLS")

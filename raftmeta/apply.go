@@ -37,7 +37,8 @@ func (d *driver) applyReady(rd raft.Ready) error {
 		}
 	}
 	// One publication per Ready bounds the work of watchers: a burst of entries wakes each of them
-	// once.
+	// once. The policy is compiled once as well.
+	d.state = d.state.WithPolicy()
 	d.publishState(delta)
 	for _, dec := range decided {
 		dec.proposal.finish(dec.result, nil)
@@ -88,7 +89,7 @@ func (d *driver) applyEntry(e *raftpb.Entry) (decision, catalog.Changes, error) 
 	}
 	// The result is computed even if nobody here waits for it: applying must not depend on who
 	// proposed.
-	next, result, changes := d.state.Apply(cmd)
+	next, result, changes := d.state.ApplyDeferred(cmd)
 	d.state = next
 	p := d.pending[id]
 	delete(d.pending, id)
@@ -109,7 +110,7 @@ func (d *driver) applyConfChange(e *raftpb.Entry) (catalog.Changes, error) {
 	if err := d.noteAdmissions(e.GetIndex(), cc); err != nil {
 		return catalog.Changes{}, err
 	}
-	next, _, changes := d.state.Apply(catalog.SetVoters{Voters: nodeIDs(d.conf.GetVoters())})
+	next, _, changes := d.state.ApplyDeferred(catalog.SetVoters{Voters: nodeIDs(d.conf.GetVoters())})
 	d.state = next
 	d.config.logger().Info("metadata members", "voters", d.conf.GetVoters(), "learners", d.conf.GetLearners())
 	return changes, nil

@@ -320,11 +320,13 @@ func (p *proof) newestAdmission() (newest admission) {
 func (p *proof) heardEnough(s standing) bool {
 	voters := p.newestVoters(s)
 	if p.isAlone(voters) {
-		// It may have forgotten the others. They have until shortAlone to ask.
-		if len(s.Learners) == 0 && p.record.Short {
+		// It may have forgotten the others. They have until shortAlone to ask. Answers of the learners
+		// that it remembers do not shorten that: they may not have heard of other voters yet, and it may
+		// have forgotten further learners (TestForgottenVotersAreAwaited).
+		if p.record.Short {
 			return p.waited >= shortAlone
 		}
-		// With all learners heard, any newer configuration that they applied would have changed
+		// Nothing is missing, so any newer configuration that a learner applied would have changed
 		// voters above.
 		return p.waited >= fewAfter || len(s.Learners) > 0 && len(p.answers) >= len(s.Learners)
 	}

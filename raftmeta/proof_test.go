@@ -110,7 +110,7 @@ func TestOnlyVoter(t *testing.T) {
 		"whole, one learner answers": {learners: []uint64{2, 3}, answers: 1, silent: fewAfter},
 		"whole, all learners answer": {learners: []uint64{2, 3}, answers: 2},
 		"short, without learners":    {short: true, silent: shortAlone},
-		"short, all learners answer": {short: true, learners: []uint64{2}, answers: 1},
+		"short, all learners answer": {short: true, learners: []uint64{2}, answers: 1, silent: shortAlone},
 	} {
 		s := standing{Voters: []uint64{1}, Learners: c.learners}
 		p := newProof(1, record{Life: 9, Short: c.short}, false, s)
@@ -125,6 +125,26 @@ func TestOnlyVoter(t *testing.T) {
 		if ticks != c.silent {
 			t.Errorf("%s: silent for %d ticks, want %d", name, ticks, c.silent)
 		}
+	}
+}
+
+// TestForgottenVotersAreAwaited: a short founder remembers itself as the only voter and one learner. The learner has not heard either
+// that both it and a third node vote by now. The third node says so, and the founder then needs the answers of all.
+func TestForgottenVotersAreAwaited(t *testing.T) {
+	s := standing{Last: position{2, 7}, Applied: 6, Voters: []uint64{1}, Learners: []uint64{2}}
+	p := newProof(1, record{Life: 9, Short: true}, false, s)
+	p.hearAnswer(2, answer{Life: 9, Last: position{2, 9}, Applied: 9, Voters: []uint64{1}})
+	for range shortAlone - 1 {
+		p.tick(false)
+		if p.nextRuling(s); !p.silent {
+			t.Fatalf("takes part after %d ticks, although other voters may exist", p.waited)
+		}
+	}
+	p.hearAnswer(3, answer{Life: 9, Last: position{2, 11}, Applied: 11, Voters: []uint64{1, 2, 3}})
+	p.tick(false)
+	p.nextRuling(s)
+	if p.silent || p.mayCampaign() || p.floor != (position{2, 11}) {
+		t.Errorf("all have answered: silent %v, may campaign %v, floor %v", p.silent, p.mayCampaign(), p.floor)
 	}
 }
 

@@ -93,7 +93,7 @@ const (
 	NamesWithoutEpoch
 	// FullDiskAcks acknowledges entries that a full disk did not take.
 	FullDiskAcks
-	// DropBeforeRemoved drops a copy as soon as it is marked as leaving, while it is still in sync.
+	// DropBeforeRemoved drops a copy as soon as it is marked as leaving, although it still is in sync.
 	DropBeforeRemoved
 	// CommitCopiedTail takes everything in a copy of a range as committed, also the end of the donor's
 	// log.
@@ -136,6 +136,8 @@ const (
 	SplitLostOnRestart
 	// BirthBeforeCommit records a split as complete before the entry is committed.
 	BirthBeforeCommit
+	// WitnessWithData registers a witness as a node that takes copies.
+	WitnessWithData
 	bugs
 )
 
@@ -150,7 +152,7 @@ var bugNames = [bugs]string{
 	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life",
 	"remove-unrecorded", "shrink-below-minimum", "believe-removed", "secondaries-together", "ack-after-handover",
 	"serve-before-last", "ack-unread", "hand-over-to-few",
-	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
+	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit", "witness-with-data",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

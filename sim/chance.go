@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// lent is the random source behind crypto/rand. Raft draws its election timeouts from crypto/rand
+// lent is the random source of crypto/rand. Raft draws its election timeouts from crypto/rand
 // and the storage engine its ids; a run repeats only if its seed determines those draws.
 // crypto/rand.Reader is one variable for the whole process, so only one world can hold it at a
 // time.

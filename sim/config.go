@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -35,6 +36,8 @@ type Config struct {
 	// Splits draws splits of ranges in every third seed. A known fault shows in one seed of two hundred (docs/roadmap.md), so
 	// it is not the default.
 	Splits bool
+	// Conform checks each step of the replicas against the guards of the model, which is done in every eighth seed anyway.
+	Conform bool
 	// Trace receives one line per step if it is not nil.
 	Trace io.Writer
 }
@@ -123,6 +126,8 @@ type profile struct {
 	// splitBytes is the size above which nodes split their ranges, 0 for never.
 	splitBytes int64
 	faultEvery time.Duration
+	// witness makes the last node one that votes in the metadata group and holds no data.
+	witness bool
 	// older makes one node begin with an older build.
 	older bool
 	// survive places the table such that it survives the loss of a region.
@@ -195,7 +200,28 @@ func drawProfile(r *rand.Rand) profile {
 		p.surviveRegion()
 	}
 	p.older = r.IntN(6) == 0
+	// A region is lost among the other faults too, and not only after them.
+	if p.survive && len(p.faults) > 0 && !slices.Contains(p.faults, faultRegion) {
+		p.faults = append(p.faults, faultRegion)
+	}
 	return p
+}
+
+// drawWitness adds a witness in some seeds whose ranges do not have to be in several regions. It is one node more than the seed draws, so that
+// the others are as many as without it, and it draws from a generator of its own, so that all other seeds keep their meaning.
+// The witness suffers all faults of nodes: it may be a voter of the metadata, and even its leader.
+func (p *profile) drawWitness(r *rand.Rand) {
+	if p.witness = r.IntN(8) == 0 && !p.survive; p.witness {
+		p.nodes++
+	}
+}
+
+// dataNodes is the number of nodes that may hold copies. A witness is the last node.
+func (p *profile) dataNodes() int {
+	if p.witness {
+		return p.nodes - 1
+	}
+	return p.nodes
 }
 
 // drawBounds shrinks some bounds so far that the paths beyond them become common.

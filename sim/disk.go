@@ -355,8 +355,9 @@ func (d *disk) reloadCopy(i int) error {
 		d.copies[i], d.quarantined[i] = nil, false
 		return nil
 	}
-	// An undamaged disk cannot hold a range that its node never wrote.
-	if d.copies[i] == nil && !d.n.wasDamaged {
+	// An undamaged disk cannot hold a range that its node never wrote. An older copy of the disk can hold one that the node
+	// has dropped since (seed 900).
+	if h := d.n.w.damage; d.copies[i] == nil && !d.n.wasDamaged && (h == nil || h.n != d.n || !h.done) {
 		return fmt.Errorf("%s holds range %s but never wrote it", d.n.id, id)
 	}
 	d.quarantined[i] = st.Quarantine != ""

@@ -4,7 +4,7 @@
 // simulated and fail as real ones do. One seed always produces the same run, so every failure can
 // be replayed with its trace.
 //
-// # What is simulated
+// # The parts of a world
 //
 // A node gets a sched.Runtime whose timers, workers and waits are events of the world. Code that
 // blocks runs as a process: a coroutine that the world resumes when the awaited channel is ready.
@@ -69,6 +69,9 @@
 // keys. A client retries with the same request ID until it abandons the operation and records the
 // outcome as unknown.
 //
+// In an eighth of the seeds the last node is a witness, which votes in the metadata group and must never hold a copy. In every eighth seed each
+// step of each replica is checked against the guards of the model (conform.go).
+//
 // Each seed draws a cluster size, a set of fault kinds and small bounds (swarm testing: Groce et
 // al., ISSTA 2012), so that rare paths such as fetching old log entries are common in some seeds.
 //
@@ -79,7 +82,7 @@
 // replicas are examined. Whenever a node learns that a range is closed up to a timestamp, it must
 // hold everything up to there, and nothing may be committed at or below that timestamp later.
 //
-// After the last fault every range must serve and every live replica must rejoin within
+// After the last fault every range must serve, acknowledge writes, and every live replica must rejoin within
 // LivenessMax, also those that have to copy a range because their part of the log is trimmed away.
 // Then one more data path is cut, and its range must keep serving (rule-progress). In an eighth of
 // the seeds the table survives the loss of a region, and a whole region is lost then: every range

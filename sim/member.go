@@ -48,7 +48,7 @@ func (n *node) makeRegistration() catalog.RegisterNode {
 	return catalog.RegisterNode{
 		Cluster: id.Cluster, Node: id.Node, Store: id.Store, Boot: id.Boot,
 		Nonce: n.begun.Nonce, Previous: n.begun.Previous, Short: n.disk.engine.Short() || n.mustReportEmpty(),
-		Binary: rhumb.ThisBuild("sim").String(),
+		Binary: rhumb.ThisBuild("sim").String(), Witness: n.isWitness() && n.w.cfg.Bug != WitnessWithData,
 		Region: n.regionOf(), Zone: fmt.Sprintf("z%d", n.w.net.site[n.at]), HasLocation: true,
 		Location: rhumb.Point{Lat: float64(n.w.net.site[n.at]), Lon: float64(n.index)},
 	}

@@ -77,7 +77,7 @@ func (w *world) proposeUntilDone(n *node, cmd catalog.Command) catalog.Result {
 func (w *world) createTable() catalog.Command {
 	placement := catalog.Placement{Region: 1}
 	for range w.p.ranges {
-		order := w.rnd.Perm(len(w.nodes))
+		order := w.rnd.Perm(w.p.dataNodes())
 		replicas := make([]rhumb.NodeID, w.p.settings.Replicas)
 		for i := range replicas {
 			replicas[i] = w.nodes[order[i]].id

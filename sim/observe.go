@@ -37,6 +37,8 @@ type observation struct {
 	// undone are entries that the present event removes from logs. Their results must be removed
 	// too.
 	undone []undoneEntry
+	// conform is the memory of the check against the model.
+	conform conformance
 	// births are those of the Ready before (DivideTwice).
 	births []replica.Birth
 }
@@ -185,6 +187,9 @@ func (n *node) hostProbe() *host.Probe {
 func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 	w := n.w
 	i := w.rangeIndex(id)
+	if w.conforms() {
+		n.conformStep(i, id, &rd)
+	}
 	if w.cfg.Bug == MissTheSplit {
 		if r, ok := n.host.Replica(id); ok && r.State() != replica.Primary {
 			rd.Born = nil
@@ -215,8 +220,8 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 	}
 	// After the commit, which the births follow, and before a planted bug changes them.
 	n.noteBorn(id, rd.Born)
-	// Planted bugs change the work of the host, after the judges have seen what the replica
-	// asked for.
+	// Planted bugs change the work of the host, after the judges have seen the wishes of the
+	// replica.
 	switch w.cfg.Bug {
 	case SkipAsking, NoRefusal:
 		n.answerPrepare(id, &rd)

@@ -13,6 +13,7 @@ import (
 // would expose too rarely.
 var mixes = map[Bug][]FaultKind{
 	ForgetGrants:      {faultUsurp},
+	IgnoreExclusions:  {faultUsurp},
 	CloseUnfenced:     {faultUsurp, faultData},
 	AdoptShorter:      {faultTorn, faultFlip, faultEmpty, faultUsurp, faultCrash},
 	BelowReport:       {faultTorn, faultFlip, faultEmpty, faultUsurp, faultCrash},
@@ -50,6 +51,7 @@ var mixes = map[Bug][]FaultKind{
 	MissTheSplit:        {faultDivide, faultCrash},
 	SplitLostOnRestart:  {faultDivide, faultCrash},
 	BirthBeforeCommit:   {faultDivide, faultData},
+	WitnessWithData:     {faultMove},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.
@@ -62,6 +64,11 @@ const mixEvery = 1500 * time.Millisecond
 func (p *profile) applyMix(b Bug) {
 	if mix := mixes[b]; mix != nil {
 		p.faults, p.faultEvery = mix, mixEvery
+		// Mixes have no witness, except for the one.
+		p.nodes, p.witness = p.dataNodes(), b == WitnessWithData
+		if p.witness {
+			p.nodes++
+		}
 		p.settings.Replicas, p.settings.MinInSync = 3, 2
 		// The mix decides alone whether the table survives a region.
 		p.survive, p.settings.Survival = false, rhumb.SurviveZone

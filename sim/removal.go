@@ -19,7 +19,7 @@ const replaceMost = 20 * time.Second
 func (w *world) replaceNode(n *node) string {
 	target := w.nodes[(n.index+1+w.chance.IntN(len(w.nodes)-1))%len(w.nodes)]
 	// The others must be able to hold all replicas, and to vote.
-	if w.replacing || w.healed || len(w.nodes) <= max(w.p.settings.Replicas, votersLeast) || w.p.survive || w.damage != nil {
+	if w.replacing || w.healed || w.p.dataNodes() <= max(w.p.settings.Replicas, votersLeast) || w.p.survive || w.damage != nil {
 		return ""
 	}
 	cmd := catalog.StartOperation{
@@ -44,6 +44,9 @@ func (w *world) isForgotten(id rhumb.NodeID) bool {
 	return ok && rec.Forgotten
 }
 
+// isWitness reports whether a node votes in the metadata group only.
+func (n *node) isWitness() bool { return n.w.p.witness && n.index == n.w.p.nodes-1 }
+
 // retire stops a node that was removed from the cluster. It never starts again.
 func (n *node) retire() {
 	if n.retired {
@@ -62,11 +65,14 @@ func (n *node) retire() {
 	})
 }
 
-// judgeRemoved checks that the metadata forgets no node that still counts for a range.
+// judgeRemoved checks that the metadata forgets no node that still counts for a range, and that no witness holds a copy.
 func (w *world) judgeRemoved(r *rhumb.Range) {
 	for _, id := range r.Replicas {
 		if w.isForgotten(id) {
 			w.failf("range %s: %s was removed from the cluster and is still a replica", r.ID, id)
+		}
+		if w.nodes[id-1].isWitness() {
+			w.failf("range %s: %s is a witness and holds a copy", r.ID, id)
 		}
 	}
 }

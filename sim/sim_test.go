@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -71,6 +72,7 @@ type sum struct {
 	entries   int
 	lost      int
 	copied    int
+	conformed int
 	splits    int
 	spoilt    int
 	removed   int
@@ -95,6 +97,7 @@ func (s *sum) add(r Result) {
 	s.entries += r.Stats.Entries
 	s.lost += r.Stats.Lost
 	s.copied += r.Stats.Copied
+	s.conformed += r.Stats.Conformed
 	s.splits += r.Stats.Splits
 	s.spoilt += r.Stats.Spoilt
 	s.unread += r.Stats.Unread
@@ -114,11 +117,26 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 	}
 	t.Logf("%d seeds, %.2f simulated hours in %v: %.0f times real time, %.0f events/s",
 		s.runs, s.simulated.Hours(), wall.Round(time.Millisecond), s.simulated.Seconds()/wall.Seconds(), float64(s.steps)/wall.Seconds())
+	if spent := processorTime(t); spent > 0 {
+		t.Logf("%.0f simulated hours per core-hour (%.2f s of processor time per seed); %d steps of replicas checked against the model",
+			s.simulated.Seconds()/spent.Seconds(), spent.Seconds()/float64(s.runs), s.conformed)
+	}
 	t.Logf("operations: unknown %d, ok %d, unchanged %d, condition failed %d, not applied %d; %d log entries, %d epochs, %d closed timestamps, %d splits",
 		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed, s.splits)
 	t.Logf("faults:%s", faults.String())
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
 	t.Logf("%d nodes removed, %d regions lost, %d messages with entries that an older build could not read", s.removed, s.regions, s.unread)
+}
+
+// processorTime returns the processor time that the process has used.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Log(err)
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // reportFailure reports a failed run and keeps its trace among the artifacts of the test.

@@ -76,6 +76,9 @@ func (n *node) receiveMessages(from *node, msgs []replica.Message) {
 	if n.older {
 		msgs = n.readOlder(msgs)
 	}
+	if n.w.conforms() {
+		n.hearMessages(msgs)
+	}
 	n.host.Receive(from.id, n.misreadAll(from, msgs))
 }
 

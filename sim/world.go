@@ -28,7 +28,7 @@ type world struct {
 	events schedule
 	steps  uint64
 	// digest is a fingerprint of the run: a hash over the times of all events. Equal seeds must
-	// give equal digests.
+	// have equal digests.
 	digest uint64
 
 	net   *network
@@ -84,6 +84,7 @@ func newWorld(cfg Config) *world {
 	}
 	w.p = drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
 	w.p.drawSplits(rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)), cfg.Splits)
+	w.p.drawWitness(rand.New(rand.NewPCG(cfg.Seed, seedSalt+3)))
 	// A planted bug brings its own mix. The other of the two is NoBug, the least value.
 	w.p.applyMix(max(cfg.Bug, cfg.Mix))
 	w.p.applyBug(cfg.Bug)

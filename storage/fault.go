@@ -67,11 +67,14 @@ func ioError(op rhumb.Op, path string, err error) error {
 	return &rhumb.Error{Op: op, Kind: kind, Msg: path, Err: err}
 }
 
-// accessError is ioError for the first access to a directory, where a missing permission is the
-// most likely mistake. It names the user and what to change.
+// accessError is ioError for the first access to a directory, where a missing permission or a wrong path is the most likely
+// mistake. It says what to change.
 func accessError(op rhumb.Op, dir string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return rhumb.Ef(op, rhumb.PermissionDenied, "user %d may not write to %s: %v; change the owner or mode of the directory, or use another one", os.Getuid(), dir, rhumb.Message(err))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return rhumb.Ef(op, rhumb.InvalidArgument, "%v; use another directory", err)
 	}
 	return ioError(op, dir, err)
 }
@@ -82,7 +85,7 @@ func lockError(op rhumb.Op, dir, owner string, err error) error {
 	if _, onFile := errors.AsType[*fs.PathError](err); onFile {
 		return accessError(op, dir, err)
 	}
-	return rhumb.Ef(op, rhumb.Unavailable, "%s is in use by another process%s; stop that process or use another directory: %v", dir, owner, err)
+	return rhumb.Ef(op, rhumb.Unavailable, "%s is in use by another process%s; stop that process or use another directory", dir, owner)
 }
 
 // blockAt finds the offset of the damaged block in Pebble's message. Pebble has no field for it.

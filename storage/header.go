@@ -206,7 +206,7 @@ func makeDir(fsys vfs.FS, dir string) error {
 		missing = append(missing, d)
 	}
 	if err := fsys.MkdirAll(dir, 0o755); err != nil {
-		return ioError(op, dir, err)
+		return accessError(op, dir, err)
 	}
 	for _, d := range missing {
 		if err := syncDir(fsys, fsys.PathDir(d)); err != nil {

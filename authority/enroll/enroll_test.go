@@ -338,6 +338,22 @@ func TestKeeper(t *testing.T) {
 	check(t, w.ensure(k.cfg.Dir, file))
 }
 
+// TestKeeperAfterWrongClock guards that a node whose clock was ahead for a while asks its authority again when the clock is
+// right, and not when that time comes: it would miss every rotation until then.
+func TestKeeperAfterWrongClock(t *testing.T) {
+	w := newWorld(t)
+	k := enrolled(t, w)
+	w.advance(48 * time.Hour)
+	k.step(t.Context())
+	w.advance(-48 * time.Hour)
+	_, err := w.authority().Rotate()
+	check(t, err)
+	k.step(t.Context())
+	if !k.renewNow {
+		t.Errorf("after the clock was set back, the node asks its authority in %v", k.nextCheck.Sub(w.wall()))
+	}
+}
+
 // TestKeeperRotates guards that a running node follows a rotation: it trusts both keys, and renews
 // with the new one.
 func TestKeeperRotates(t *testing.T) {

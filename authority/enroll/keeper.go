@@ -116,7 +116,8 @@ func (k *Keeper) step(ctx context.Context) time.Duration {
 	if renewAt := renewalTime(leaf, k.spread); k.renewNow || !now.Before(renewAt) {
 		return k.renew(ctx, leaf)
 	}
-	if now.Before(k.nextCheck) {
+	// A clock that was ahead and was set back must not put the check off until then.
+	if now.Before(k.nextCheck) && k.nextCheck.Sub(now) <= checkInterval*6/5 {
 		return k.untilNext(leaf, now)
 	}
 	renew, err := checkOnce(ctx, k.cfg)

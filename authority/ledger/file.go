@@ -110,9 +110,9 @@ func openLock(dir string, wall func() time.Time, warn func(string, ...any)) (*Le
 	if warn == nil {
 		warn = func(string, ...any) {}
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := openOwn(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR)
 	if err != nil {
-		return nil, rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
+		return nil, err
 	}
 	if err := handOver(lock); err != nil {
 		return nil, errors.Join(rhumb.WrapKind(opLedger, rhumb.Unavailable, err), lock.Close())
@@ -275,9 +275,9 @@ const batchMax = 4
 
 // readTail reads the file from l.size. A torn end that no mark covers is cut off.
 func (l *Ledger) readTail(marked uint64, hasMark bool) error {
-	f, err := os.OpenFile(l.path(), os.O_RDWR, 0)
+	f, err := openOwn(l.path(), os.O_RDWR)
 	if err != nil {
-		return rhumb.WrapKind(opLedger, rhumb.Unavailable, err)
+		return err
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.NewSectionReader(f, l.size, sizeMax))
@@ -374,7 +374,7 @@ func (l *Ledger) append(records []Record) error {
 
 // write appends lines and syncs them.
 func (l *Ledger) write(lines []byte) error {
-	f, err := os.OpenFile(l.path(), os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := openOwn(l.path(), os.O_CREATE|os.O_WRONLY)
 	if err != nil {
 		return err
 	}
@@ -478,61 +478,4 @@ func Repair(dir string, cluster rhumb.ClusterID, wall func() time.Time, warn fun
 		// The mark is newer than the last record left, so refresh appends the gap.
 		return l.refresh()
 	})
-}
-
-// WriteFile replaces a file as a whole: written under another name, synced, renamed, directory
-// synced.
-//
-// Readers without the lock, such as nodes that read a CA file, see the old or the new content and
-// nothing between. After a loss of power the same holds, which takes both syncs: without the first
-// the new name may have an empty file, without the second the old name may be back.
-func WriteFile(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil {
-		err = handOver(f)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-		return err
-	}
-	return SyncDir(filepath.Dir(path))
-}
-
-// handOver changes the owner of a file that root made to the owner of its folder. Root runs
-// commands on the folder of a service, and the service has to read the files afterwards.
-func handOver(f *os.File) error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	var st unix.Stat_t
-	if err := unix.Stat(filepath.Dir(f.Name()), &st); err != nil {
-		return err
-	}
-	// A folder that everybody may write to, such as /tmp, has no owner in this sense.
-	if st.Mode&0o022 != 0 {
-		return nil
-	}
-	return f.Chown(int(st.Uid), int(st.Gid))
-}
-
-// SyncDir syncs the entries of a directory.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -36,6 +37,15 @@ func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
 	c.PersistentFlags().StringVar(&bc.dir, "dir", "", "where the clusters keep their data")
 	flags.Default(c.PersistentFlags(), "dir", "a directory that is removed at the end")
 	return c
+}
+
+// listOf returns the values that a flag takes, for a message.
+func listOf[T ~string](values []T) string {
+	words := make([]string, len(values))
+	for i, v := range values {
+		words[i] = string(v)
+	}
+	return strings.Join(words, ", ")
 }
 
 // besideBinary returns the path of a program in the folder of this program, which is where make

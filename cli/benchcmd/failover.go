@@ -43,7 +43,7 @@ start of the first process to the first successful write.`,
 			clusters.nodes = []int{nodes}
 			for _, r := range roles {
 				if !slices.Contains(bench.Roles(), bench.Role(r)) {
-					return rhumb.Ef(op, rhumb.InvalidArgument, "--role %s is not one of %v", r, bench.Roles())
+					return rhumb.Ef(op, rhumb.InvalidArgument, "--role %q is none of %s", r, listOf(bench.Roles()))
 				}
 				cfg.Roles = append(cfg.Roles, bench.Role(r))
 			}

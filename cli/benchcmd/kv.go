@@ -99,7 +99,7 @@ func parseOps(names []string) (ops []load.Op, err error) {
 	for _, name := range names {
 		o := load.Op(name)
 		if !slices.Contains(load.Ops(), o) {
-			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "--op %s: unknown operation; want some of %v", name, load.Ops())
+			return nil, rhumb.Ef(op, rhumb.InvalidArgument, "--op %q is none of %s", name, listOf(load.Ops()))
 		}
 		ops = append(ops, o)
 	}

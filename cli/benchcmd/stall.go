@@ -89,7 +89,7 @@ A node that keeps leaving the in-sync sets is held off for up to a minute, so a 
 func (f *stallFlags) checkBounds() error {
 	for _, name := range f.kinds {
 		if !slices.Contains(bench.FaultKinds(), bench.FaultKind(name)) {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "--kinds %s: unknown fault; want some of %v", name, bench.FaultKinds())
+			return rhumb.Ef(op, rhumb.InvalidArgument, "--kinds %q is none of %s", name, listOf(bench.FaultKinds()))
 		}
 	}
 	for _, n := range f.nodes {

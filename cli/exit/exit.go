@@ -53,7 +53,6 @@ var nextSteps = map[rhumb.Kind]string{
 	rhumb.Unknown:          "the write may or may not have been applied: read the record before you write again",
 	rhumb.Expired:          "whether the write was applied can no longer be determined: read the record",
 	rhumb.ConditionFailed:  "read the record again, then decide",
-	rhumb.Conflict:         "something else changed it at the same time: look again, then repeat",
 	rhumb.DiskFull:         "`rhumb status` shows which node has no room",
 }
 
@@ -82,7 +81,7 @@ type Doc struct {
 // one: outer errors add the operations that the error passed through, which mean nothing to a
 // person.
 func Describe(err error) Doc {
-	doc := Doc{Kind: rhumb.KindOf(err).String(), Message: err.Error(), ExitCode: Code(err), NextStep: nextSteps[rhumb.KindOf(err)]}
+	doc := Doc{Kind: rhumb.KindOf(err).String(), Message: err.Error(), ExitCode: Code(err)}
 	bare := true // no error so far had a message
 	for e := err; e != nil; e = unwrapFirst(e) {
 		typed, ok := e.(*rhumb.Error)
@@ -109,16 +108,29 @@ func Describe(err error) Doc {
 			doc.Node = typed.Node.String()
 		}
 	}
-	if step := imageSteps[rhumb.KindOf(err)]; step != "" && doc.Op == string(OpSnapshot) {
-		doc.NextStep = step
-	}
-	if doc.Op == "host.Host.Discard" || doc.Op == "rhumb.unsafe-recover" || strings.HasPrefix(doc.Op, "authority.") {
-		doc.NextStep = "" // their messages say what to do
-	}
+	doc.NextStep = nextStep(doc.Op, rhumb.KindOf(err))
 	if v := rhumb.CurrentOf(err); !v.IsZero() {
 		doc.CurrentVersion = v.String()
 	}
 	return doc
+}
+
+// nextStep returns what to do about an error of a kind, or "" if the message says it.
+func nextStep(op string, kind rhumb.Kind) string {
+	begins := func(prefix string) bool { return strings.HasPrefix(op, prefix) }
+	switch {
+	case op == string(OpSnapshot) && imageSteps[kind] != "":
+		return imageSteps[kind]
+	case op == "host.Host.Discard", op == "rhumb.unsafe-recover", begins("authority."):
+		return ""
+	// The directory, the port or the demo of this machine is at fault, so no other node can tell more.
+	case kind == rhumb.Unavailable && (begins("storage.") || op == "node.listen" || begins("demo.")):
+		return ""
+	// No command gets an answer there, and `rhumb status` does not either.
+	case kind == rhumb.Unavailable && op == "client.Ping":
+		return "check the address, and that a node runs there; `rhumb doctor` checks the way to it"
+	}
+	return nextSteps[kind]
 }
 
 // unwrapFirst unwraps an error by one level, to the first of several joined errors.

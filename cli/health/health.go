@@ -279,8 +279,10 @@ func (j *judgement) judgeNode(n *client.NodeStatus) {
 	case n.Reason != "": // for example a wrong clock or a full disk
 		j.addProblem("node %s in %s gives up its primaries: %s", id, region, n.Reason)
 	}
-	// Peers of a fenced node do not hear it either; the line above already says so.
-	if by := j.suspectedBy[id]; len(by) > 0 && n.Node.State != rhumb.NodeFenced {
+	// Peers of a fenced node do not hear it either; the line above already says so. Neither counts what a node says that is fenced
+	// or starts: it hears nobody.
+	by := slices.DeleteFunc(slices.Clone(j.suspectedBy[id]), func(by rhumb.NodeID) bool { return !j.isAlive(by) })
+	if len(by) > 0 && n.Node.State != rhumb.NodeFenced {
 		j.addProblem("node %s in %s is suspected by %s: its heartbeats do not arrive there", id, region, listNodes(by))
 	}
 	if lives := j.lives[id]; lives >= loopLives {

@@ -48,11 +48,11 @@ func (p *Printer) Print(doc any, asTable func(t table.Writer)) error {
 	return rhumb.Wrap(opPrint, err)
 }
 
-// PrintTitled is like Print with a line above the table. The line is not a row of the table because
-// the width of the columns must not break it.
+// PrintTitled is like Print with lines above the table. They are not rows of the table because the width of the columns must
+// not break them. The title may have line breaks; text of the database that becomes part of it must not.
 func (p *Printer) PrintTitled(doc any, title string, asTable func(t table.Writer)) error {
 	if !p.ForPrograms() {
-		fmt.Fprintln(p.Out, Escape(title))
+		fmt.Fprintln(p.Out, EscapeLines(title))
 	}
 	return p.Print(doc, asTable)
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 )
 
-// TestTitles guards that the width of a table does not break the line above it.
+// TestTitles guards that the lines above a table are printed as they are, whatever the width of the table.
 func TestTitles(t *testing.T) {
 	var out strings.Builder
 	p := Printer{Out: &out}
-	title := strings.Repeat("a long title ", 10) + "1/3"
+	title := strings.Repeat("a long title ", 10) + "1/3\nand a second line"
 	if err := p.PrintTitled(nil, title, func(t table.Writer) { t.AppendRow(table.Row{"x"}) }); err != nil {
 		t.Fatal(err)
 	}

@@ -55,6 +55,11 @@ type call struct {
 	// the queue until takeFrame skips it, because removing it from the middle would cost time
 	// proportional to the queue.
 	abandoned bool
+	// look is when patience looks at the call next, flight the part of Timeout that is reserved for the
+	// flight, and flying says that the flight has begun at look.
+	look   time.Time
+	flight time.Duration
+	flying bool
 
 	// done is closed once answer or err is set. Both are immutable from then on.
 	done   chan struct{}
@@ -88,88 +93,53 @@ func (c *call) failWith(err *Error) {
 // the flight has to begin is not sent at all: its answer would arrive too late, and nobody would
 // know what became of it. A request keeps its place in the queue until then, as long as the node
 // works. If only its deadline ends the wait, the error says how long an answer takes (RetryAfter).
+// A timeout is noticed up to patienceEvery late. The end of ctx is noticed at once.
 func (c *Conn) Do(ctx context.Context, req Request) (*rhumbpb.Response, error) {
 	r := &call{Request: req, done: make(chan struct{})}
-	flight, err := c.submitCall(r)
-	if err != nil {
+	if err := c.submitCall(r); err != nil {
 		return nil, &Error{Err: err}
 	}
-	// The timer fires when somebody has to look whether the request is sent, and when the flight has to
-	// be over.
-	timer := time.NewTimer(req.Timeout - flight)
-	defer timer.Stop()
-	for inFlight := false; ; {
-		select {
-		case <-r.done:
-			return r.answer, r.err
-		case <-ctx.Done():
-			return c.abandonCall(r, ctx.Err())
-		case <-timer.C:
-		}
-		next := flight
-		if !inFlight {
-			// A request that was sent gets the reserved time. One that is still queued may wait for its
-			// turn as long as it can be answered in time.
-			if inFlight = c.isSent(r); !inFlight {
-				next = c.turnOf(r)
-			}
-		} else {
-			next = 0
-		}
-		if next <= 0 || !inFlight && req.Stay != nil && !req.Stay() {
-			return c.abandonCall(r, rhumb.Ef(opConn, rhumb.DeadlineExceeded, "%s did not answer within %s", c.cfg.Addr, req.Timeout))
-		}
-		timer.Reset(next)
+	// A plain receive costs less than a select, and a timer for each call more than both: see patience.
+	if ctx.Done() == nil {
+		<-r.done
+		return r.answer, r.err
+	}
+	select {
+	case <-r.done:
+		return r.answer, r.err
+	case <-ctx.Done():
+		c.mu.Lock()
+		c.abandonLocked(r, ctx.Err())
+		c.mu.Unlock()
+		return r.answer, r.err
 	}
 }
 
-// turnOf returns for how long a request that is not sent may still wait for its turn.
-func (c *Conn) turnOf(r *call) time.Duration {
-	if r.Deadline.IsZero() {
-		return 0
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	return c.flow.turn(now, r.Timeout, r.Deadline.Sub(now))
-}
-
-// isSent reports whether a request was sent.
-func (c *Conn) isSent(r *call) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return r.frame != nil
-}
-
-// submitCall sends a request or adds it to the queue, and returns how much of its timeout is for
-// the flight.
-func (c *Conn) submitCall(r *call) (flight time.Duration, err error) {
+// submitCall sends a request or adds it to the queue.
+func (c *Conn) submitCall(r *call) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.closed:
-		return 0, rhumb.Ef(opConn, rhumb.Unavailable, "the connection to %s was closed", c.cfg.Addr)
+		return rhumb.Ef(opConn, rhumb.Unavailable, "the connection to %s was closed", c.cfg.Addr)
 	case r.Resend:
-		flight = r.Timeout / 2 // does not wait for its turn, so the wait in the node is all there is
+		r.flight = r.Timeout / 2 // does not wait for its turn, so the wait in the node is all there is
 	case len(c.queue) >= queueRequestsMax || len(c.queue) > 0 && c.queueBytes+r.Size > queueBytesMax:
 		err := rhumb.Ef(opConn, rhumb.Overloaded,
 			"%d requests (%d bytes) already wait to be sent to %s; at most %d requests or %d bytes may; retry later or send less",
 			len(c.queue), c.queueBytes, c.cfg.Addr, queueRequestsMax, queueBytesMax)
 		err.RetryAfter = c.flow.fullRetry(c.queueBytes)
-		return 0, err
+		return err
 	default:
-		flight = c.flow.flight(r.Timeout)
+		r.flight = c.flow.flight(r.Timeout)
 	}
+	r.look = time.Now().Add(r.Timeout - r.flight)
+	c.patience.arm()
 	// IDs are unique among the streams of a Conn, so a late answer cannot meet a later request.
 	c.lastID++
 	r.Message.Id = c.lastID
 	if len(c.unanswered) == 0 && len(c.queue) == 0 {
 		c.signalUse()
-	}
-	if c.stream != nil && !c.sending && len(c.unanswered) == 0 && len(c.queue) == 0 && r.Size <= directBytesMax {
-		// The stream is idle: nothing can gather by waiting.
-		c.sendFrameLocked([]*call{r})
-		return flight, nil
 	}
 	if r.Resend {
 		c.queue = slices.Insert(c.queue, 0, r)
@@ -177,18 +147,15 @@ func (c *Conn) submitCall(r *call) (flight time.Duration, err error) {
 		c.queue = append(c.queue, r)
 	}
 	c.queueBytes += r.Size
-	c.signal()
-	return flight, nil
+	c.sendHereLocked()
+	return nil
 }
 
-// abandonCall ends the wait for a request. If the answer arrived in the meantime, abandonCall
-// returns that.
-func (c *Conn) abandonCall(r *call, cause error) (*rhumbpb.Response, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// abandonLocked ends the wait for a call, unless it has ended already.
+func (c *Conn) abandonLocked(r *call, cause error) {
 	select {
 	case <-r.done: // calls finish under mu, so no answer can arrive from here on
-		return r.answer, r.err
+		return
 	default:
 	}
 	timedOut := rhumb.KindOf(cause) == rhumb.DeadlineExceeded
@@ -200,10 +167,9 @@ func (c *Conn) abandonCall(r *call, cause error) (*rhumbpb.Response, error) {
 			c.flow.onTimeout(now, now.Sub(r.frame.sent))
 		}
 		c.forgetLocked(r)
-		if len(c.queue) > 0 {
-			c.signal() // the flow may have room now
-		}
-		return nil, &Error{Sent: true, Err: cause}
+		c.signalLocked() // the flow may have room now
+		r.failWith(&Error{Sent: true, Err: cause})
+		return
 	}
 	if timedOut && c.flow.isWorking(now) {
 		// The node works, so it was not the network that held the request back.
@@ -215,7 +181,7 @@ func (c *Conn) abandonCall(r *call, cause error) (*rhumbpb.Response, error) {
 	}
 	r.abandoned = true
 	c.queueBytes -= r.Size
-	return nil, &Error{Err: cause}
+	r.failWith(&Error{Err: cause})
 }
 
 // failQueueLocked fails all requests that were not sent.

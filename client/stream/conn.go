@@ -6,8 +6,8 @@
 // be sent twice.
 //
 // A request for an idle stream is sent at once on its caller's goroutine, so that a lone caller
-// pays for no switch between goroutines. All other requests queue, and the goroutine of the Conn
-// sends the gathered requests as one frame whenever fewer than framesMax frames are unanswered.
+// pays for no switch between goroutines. Others gather while frames are unanswered: one frame on a fast
+// link, several on a slow one. Whoever receives an answer sends what has gathered as one frame.
 // Frames therefore grow with the load, and no request waits for others to arrive.
 //
 // A flow bounds the bytes that the node has been sent and has not answered. Requests above the
@@ -31,20 +31,17 @@ import (
 
 // Bounds of one Conn.
 const (
-	// framesMax bounds the unanswered frames: those without an answer to any of their requests.
-	// While there are that many, requests gather in the queue, so that the next frame carries all
-	// of them.
-	framesMax = 4
-	// stallMax is how long requests gather at most before another frame is sent although framesMax
-	// frames are unanswered. Some requests stay unanswered for a long time, for example while their
+	// stallMax is how long requests gather at most before another frame is sent although as many
+	// frames are unanswered as may be (flow.frames). Some requests stay unanswered for a long time, for example while their
 	// range has no primary; they must not stop the others.
 	stallMax = 2 * time.Millisecond
 	// frameRequestsMax bounds the requests of one frame, and frameBytesMax their size in bytes. A
 	// frame holds at least one request of any size.
 	frameRequestsMax = 1_024
 	frameBytesMax    = 4 << 20
-	// directBytesMax is the largest request that is sent on its caller's goroutine. It is below the
-	// flow-control window of an idle gRPC stream, so Send does not block the caller.
+	// directBytesMax bounds what is sent on the goroutine of a caller or of the receiver, and what may be unanswered then. Both together
+	// are below the flow-control window of a gRPC stream, so Send does not block. A receiver that blocked would keep the node
+	// from answering.
 	directBytesMax = 16 << 10
 	// queueRequestsMax and queueBytesMax bound the queue; requests beyond it fail as Overloaded.
 	queueRequestsMax = 1 << 16
@@ -113,6 +110,7 @@ type Conn struct {
 	generation int
 	stall      *time.Timer // begins a new generation when it fires
 	stallSet   bool
+	patience   patience
 	closed     bool
 }
 
@@ -128,7 +126,9 @@ func New(cfg Config) (*Conn, error) {
 	c := &Conn{cfg: cfg, conn: conn, wake: make(chan struct{}, 1), begun: make(chan struct{}, 1), unanswered: map[uint64]*call{}, flow: newFlow()}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.stall = time.AfterFunc(time.Hour, c.onStall)
-	c.stall.Stop() // sendQueued sets the timer when it is needed
+	c.stall.Stop() // signalLocked sets the timer when it is needed
+	c.patience.timer = time.AfterFunc(time.Hour, c.onPatience)
+	c.patience.timer.Stop()
 	c.work.Go(c.run)
 	// TCP and gRPC take more than ten seconds to notice a node that is stopped, so the connection
 	// is probed while somebody depends on it.
@@ -211,6 +211,7 @@ func (c *Conn) Close() {
 	c.mu.Lock()
 	c.closed = true
 	c.stall.Stop()
+	c.patience.timer.Stop()
 	c.failQueueLocked(&Error{Err: rhumb.Ef(opConn, rhumb.Canceled, "the connection to %s was closed", c.cfg.Addr)})
 	c.mu.Unlock()
 	c.cancel() // ends the stream, which fails the requests that were sent

@@ -344,6 +344,29 @@ func TestTimeoutAfterSending(t *testing.T) {
 	}
 }
 
+// TestTimeoutsShareOneTimer guards that each of many calls without an answer ends by its own timeout, and that the timer rests
+// when nobody waits.
+func TestTimeoutsShareOneTimer(t *testing.T) {
+	n := newFakeNode(t)
+	c := n.open(t)
+	n.set(func() { n.mute = func(uint64) bool { return true } })
+	begin := time.Now()
+	var work sync.WaitGroup
+	for i := range 20 {
+		work.Go(func() {
+			r := request(1)
+			r.Timeout = time.Duration(50+10*i) * time.Millisecond
+			_, err := c.Do(context.Background(), r) // no channel to wait for but the call's own
+			wantError(t, err, rhumb.DeadlineExceeded, true)
+			if took := time.Since(begin); took < r.Timeout {
+				t.Errorf("a call of %v ended after %v", r.Timeout, took)
+			}
+		})
+	}
+	work.Wait()
+	await(t, "the timer rests", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return !c.patience.armed })
+}
+
 // TestBrokenStream guards that the requests of a stream that breaks may have been applied, that
 // queued ones are sent on the next stream, and that this one greets the node again.
 func TestBrokenStream(t *testing.T) {

@@ -4,6 +4,11 @@ import "time"
 
 // Bounds of a flow.
 const (
+	// framesMax bounds the unanswered frames: those without an answer to any of their requests. While answers usually take
+	// less than fastAnswer, the bound is one frame: a second one would make smaller frames and smaller commits, and
+	// requests gather for a short time only. With slow answers, one frame at a time would leave the node idle.
+	framesMax  = 4
+	fastAnswer = 2 * time.Millisecond
 	// windowFirst is the window of a new flow. windowMin and windowMax bound it later.
 	windowFirst = 2 << 20
 	windowMax   = queueBytesMax
@@ -54,6 +59,14 @@ func newFlow() flow { return flow{window: windowFirst} }
 // window.
 func (f *flow) hasRoom(size, more int) bool {
 	return f.inflight+more == 0 || f.inflight+more+size <= f.window
+}
+
+// frames returns how many frames may be unanswered.
+func (f *flow) frames() int {
+	if f.fastest+f.wait < fastAnswer {
+		return 1
+	}
+	return framesMax
 }
 
 // isNarrow reports whether the window is smaller than its maximum because the node refused requests

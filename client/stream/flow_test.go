@@ -192,3 +192,29 @@ func TestFlowBounds(t *testing.T) {
 		}
 	})
 }
+
+// TestFrames guards that one frame at a time gathers requests while answers are fast, and several when they are slow.
+func TestFrames(t *testing.T) {
+	f := newFlow()
+	now := time.Unix(1, 0)
+	answer := func(took time.Duration) {
+		for range 4 * smoothing {
+			f.onAnswer(now, took, 1)
+		}
+	}
+	if got := f.frames(); got != 1 {
+		t.Errorf("before the first answer: %d", got)
+	}
+	answer(300 * time.Microsecond)
+	if got := f.frames(); got != 1 {
+		t.Errorf("fast answers: %d", got)
+	}
+	answer(20 * time.Millisecond)
+	if got := f.frames(); got != framesMax {
+		t.Errorf("slow answers: %d", got)
+	}
+	answer(300 * time.Microsecond)
+	if got := f.frames(); got != 1 {
+		t.Errorf("fast again: %d", got)
+	}
+}

@@ -21,11 +21,8 @@ func (c *Conn) receiveAnswers(s kvStream) {
 		for _, answer := range f.Responses {
 			c.deliverLocked(answer)
 		}
-		queued := len(c.queue) > 0
+		c.sendHereLocked() // fewer frames are open, and the flow has room
 		c.mu.Unlock()
-		if queued {
-			c.signal() // fewer frames are open, and the flow has room
-		}
 	}
 }
 
@@ -80,7 +77,5 @@ func (c *Conn) onStreamEnd(s kvStream, cause error) {
 	}
 	c.openFrames = 0
 	c.generation++
-	if len(c.queue) > 0 {
-		c.signal()
-	}
+	c.signalLocked()
 }

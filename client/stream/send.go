@@ -18,6 +18,34 @@ func (c *Conn) signal() {
 	}
 }
 
+// signalLocked wakes run if it could send something. Otherwise requests gather: the answer to a frame, or the
+// stall timer, sends them.
+func (c *Conn) signalLocked() {
+	switch {
+	case len(c.queue) == 0 || c.sending || c.closed:
+	case c.stream != nil && c.openFrames >= c.flow.frames():
+		if !c.stallSet {
+			c.stallSet = true
+			c.stall.Reset(stallMax)
+		}
+	default:
+		c.signal()
+	}
+}
+
+// sendHereLocked sends the queue on the goroutine of the caller, if that can not block it, or has run send it. A
+// switch to another goroutine takes longer than to send a few small requests.
+func (c *Conn) sendHereLocked() {
+	if c.stream == nil || c.sending || c.closed || len(c.queue) == 0 || c.openFrames >= c.flow.frames() ||
+		c.queueBytes > directBytesMax || c.flow.inflight > directBytesMax {
+		c.signalLocked()
+		return
+	}
+	if calls := c.takeFrameLocked(); len(calls) > 0 {
+		c.sendFrameLocked(calls)
+	}
+}
+
 // run sends queued requests until the Conn is closed.
 func (c *Conn) run() {
 	for {
@@ -33,7 +61,7 @@ func (c *Conn) run() {
 
 // sendQueued sends one frame of queued requests, or opens the stream that they need, and reports
 // whether another call may find work. Whoever changes a condition under which it returns false must
-// call signal.
+// call signalLocked.
 func (c *Conn) sendQueued() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,12 +73,8 @@ func (c *Conn) sendQueued() bool {
 		// does not use.
 		c.openStreamLocked()
 		return true
-	case c.openFrames >= framesMax:
-		// Requests gather until a frame is answered or the timer fires.
-		if !c.stallSet {
-			c.stallSet = true
-			c.stall.Reset(stallMax)
-		}
+	case c.openFrames >= c.flow.frames():
+		c.signalLocked()
 		return false
 	}
 	calls := c.takeFrameLocked()
@@ -119,9 +143,7 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 	if err != nil && c.stream == s {
 		c.cancelStream() // Recv returns the cause, and receiveAnswers fails the requests with it
 	}
-	if len(c.queue) > 0 {
-		c.signal() // sendQueued did nothing while sending was set
-	}
+	c.signalLocked() // nobody could send while sending was set
 }
 
 // openStreamLocked opens the stream, and connects if necessary. It releases the lock in the

@@ -209,8 +209,14 @@ func usageError(cmd *cobra.Command, err error) error {
 	// Cobra writes several lines; an error of rhumb is one line.
 	msg := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n\n", "; ")
 	msg = strings.Join(strings.Fields(msg), " ")
+	// Cobra says how many arguments it wants, but not which.
 	if strings.Contains(msg, "arg(s)") {
-		msg += ": " + cmd.UseLine() // cobra says how many arguments it wants, but not which
+		given := msg[strings.LastIndexByte(msg, ' ')+1:]
+		msg = fmt.Sprintf("wrong number of arguments (%s); write %s", given, cmd.UseLine())
+	}
+	if names, found := strings.CutPrefix(msg, "required flag(s) "); found {
+		names = strings.TrimSuffix(names, " not set")
+		msg = "give " + strings.ReplaceAll(strings.ReplaceAll(names, ` "`, " --"), `"`, "")
 	}
 	return rhumb.E("rhumb.usage", rhumb.InvalidArgument, fmt.Sprintf("%s; see `%s --help`", msg, cmd.CommandPath()))
 }

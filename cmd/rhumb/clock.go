@@ -20,7 +20,7 @@ const clockFilePoll = 20 * time.Millisecond
 type wrongClock struct {
 	file string
 	log  *slog.Logger
-	// text is what the file held at the last look. Only follow uses it after the start.
+	// text is the content of the file at the last look. Only follow uses it after the start.
 	text    string
 	present atomic.Pointer[skewed]
 }

@@ -230,7 +230,8 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			}
 			return append(table.Row{id}, rest...)
 		}
-		t.AppendHeader(row("NODE", "NAME", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "USED", "HOLDS", "TROUBLE", "MS"))
+		// What a node holds may be a sentence, so this column is the last one.
+		t.AppendHeader(row("NODE", "NAME", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "USED", "RTT MS", "TROUBLE", "HOLDS"))
 		for _, d := range docs {
 			// A leader is a voter too, so the stronger word is printed.
 			meta := ""
@@ -243,7 +244,7 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			if d.Witness {
 				meta = strings.TrimSpace(meta + " witness")
 			}
-			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), d.holds(), d.describeTroubles(), fmt.Sprintf("%.1f", d.RoundTripMs)))
+			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), fmt.Sprintf("%.1f", d.RoundTripMs), d.describeTroubles(), d.holds()))
 		}
 	})
 }

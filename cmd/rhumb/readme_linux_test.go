@@ -60,15 +60,16 @@ func runSection(t *testing.T, file, heading string) string {
 		block, _, _ = strings.Cut(block, "```")
 		commands += block
 	}
-	commands = strings.ReplaceAll(commands, "--user ann", "--user ann --password-file pw")
-	commands = strings.ReplaceAll(commands, "user create ann", "user create ann --new-password-file pw")
-
 	dir := t.TempDir()
+	password := filepath.Join(dir, "pw")
+	must(os.WriteFile(password, []byte("correct horse battery"), 0o600))
+	commands = strings.ReplaceAll(commands, "--user ann", "--user ann --password-file "+password)
+	commands = strings.ReplaceAll(commands, "user create ann", "user create ann --new-password-file "+password)
 	binary, err := os.Executable()
 	must(err)
-	must(os.Mkdir(filepath.Join(dir, "bin"), 0o755))
+	occupyNames(t, dir)
+	must(os.MkdirAll(filepath.Join(dir, "bin"), 0o755))
 	must(os.Symlink(binary, filepath.Join(dir, "bin", "rhumb")))
-	must(os.WriteFile(filepath.Join(dir, "pw"), []byte("correct horse battery"), 0o600))
 	ctx, cancel := context.WithTimeout(t.Context(), readmeWait)
 	defer cancel()
 	// The shell is the first process of a namespace, so whatever it began ends with it.
@@ -83,4 +84,20 @@ func runSection(t *testing.T, file, heading string) string {
 	}
 	t.Logf("took %v", time.Since(begin).Round(10*time.Millisecond))
 	return string(out)
+}
+
+// occupyNames makes dir look like the root of the repository, where a reader runs the commands: each of its files and folders
+// is there, and no folder is empty. A command that wants a folder for itself fails if its name is taken.
+func occupyNames(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir("../..")
+	must(err)
+	for _, e := range entries {
+		taken := filepath.Join(dir, e.Name())
+		if e.IsDir() {
+			must(os.Mkdir(taken, 0o755))
+			taken = filepath.Join(taken, "taken")
+		}
+		must(os.WriteFile(taken, nil, 0o644))
+	}
 }

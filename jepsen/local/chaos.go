@@ -45,12 +45,19 @@ type Result struct {
 	Windows  []Window
 	// Calls are all calls of all workloads.
 	Calls []Call
+	// Samples are the resources of the nodes over time.
+	Samples []Sample
 	// Examples holds the text of the first error of each kind.
 	Examples map[rhumb.Kind]string
 	// Length is how long the run took, including the final checks.
 	Length time.Duration
 	// Broken holds one line for each broken promise. A run is valid if it is empty.
 	Broken []string
+}
+
+// NeedsDisks reports whether the plan has faults for which each node needs a disk of its own, and this machine can make disks.
+func (p *Plan) NeedsDisks() bool {
+	return missingDisks() == "" && slices.ContainsFunc(Faults(), func(f Fault) bool { return f.ownDisks() && selected(p.Faults, f.Name) })
 }
 
 // chosen returns the faults to draw from, in the order of Faults.
@@ -65,7 +72,7 @@ func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
 		if f.Name == "region" && len(c.cfg.Regions) == 1 && len(p.Faults) == 0 {
 			continue
 		}
-		if why := f.missing(); why != "" {
+		if why := f.missing(&c.cfg); why != "" {
 			if len(p.Faults) > 0 {
 				return nil, fmt.Errorf("the fault %s is not possible here: %s", f.Name, why)
 			}
@@ -100,6 +107,10 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	var resources sampler
+	sampling, stopSampling := context.WithCancel(ctx)
+	defer stopSampling()
+	go resources.follow(sampling, c.Nodes, record.now)
 	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
 	// Each fault comes once before any comes again, so that a short run tries as many as it can.
@@ -131,6 +142,10 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 		return nil, fmt.Errorf("the run was interrupted, so nothing was judged: %w", err)
 	}
 	record.close()
+	stopSampling()
+	resources.mu.Lock()
+	r.Samples = resources.samples
+	resources.mu.Unlock()
 	r.Windows, r.Calls, r.Examples, r.Length = record.windows, record.calls, record.examples, record.now()
 	r.judge()
 	return r, nil
@@ -144,7 +159,7 @@ func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, p *Plan, 
 		record.mu.Lock()
 		defer record.mu.Unlock()
 		w.Whole = record.now()
-		w.Gap, w.Key = longestGap(record.acks, w.From, w.Whole)
+		w.measure(record.acks)
 	}()
 	// A strike that fails leaves nothing to heal.
 	s, err := f.strike(ctx, c, random)
@@ -188,6 +203,7 @@ func (r *Result) judge() {
 			r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %s had no service for %v, the bound is %v", w.What, w.From.Seconds(), w.Key, w.Gap.Round(time.Millisecond), w.Fault.Gap))
 		}
 	}
+	r.Broken = append(r.Broken, flat(r.Samples)...)
 	if len(r.Windows) == 0 {
 		r.Broken = append(r.Broken, "no fault was tried")
 	}

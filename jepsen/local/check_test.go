@@ -91,7 +91,9 @@ func TestLongestGap(t *testing.T) {
 		{1, 3, "gone", 2},     // never served again: until the end
 		{3.3, 3.5, "late", 0.3},
 	} {
-		gap, key := longestGap(map[string][]time.Duration{tt.only: acks[tt.only]}, second(tt.from)[0], second(tt.to)[0])
+		w := Window{From: second(tt.from)[0], Whole: second(tt.to)[0]}
+		w.measure(map[string][]time.Duration{tt.only: acks[tt.only]})
+		gap, key := w.Gap, w.Key
 		if (gap-second(tt.gap)[0]).Abs() > time.Millisecond || key != tt.only {
 			t.Errorf("%s from %v to %v: %v of %q, want %v s", tt.only, tt.from, tt.to, gap, key, tt.gap)
 		}

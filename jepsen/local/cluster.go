@@ -30,6 +30,10 @@ type Config struct {
 	// Regions holds the names of the regions, and Nodes the number of nodes in each. Nodes of a region are in zones of their own.
 	Regions []string
 	Nodes   int
+	// Previous is another version of the program, which the fault upgrade exchanges with Binary. Empty means that there is none.
+	Previous string
+	// Disks gives each node a disk of its own, which the faults of disks need.
+	Disks bool
 	// Memory is the memory of a node, as in its configuration.
 	Memory string
 	// Log receives one line for each step.
@@ -57,6 +61,8 @@ type Node struct {
 	Addr         netip.Addr
 
 	host *hosts.Host
+	// old is set while the node runs Config.Previous.
+	old bool
 }
 
 // Cluster is a secured cluster on hosts of this machine.
@@ -67,12 +73,14 @@ type Cluster struct {
 	release func()
 	// nodes is in the order of the regions and names.
 	nodes []*Node
+	// added counts the nodes that were added after the start.
+	added int
 	// operator administers the cluster.
 	operator *client.Client
 	// password is that of the user chaos, in a file.
 	password string
 
-	mu sync.Mutex // guards the log
+	mu sync.Mutex // guards the log and nodes
 	// open are the clients that Open has returned.
 	open []*client.Client
 }
@@ -167,15 +175,23 @@ func (c *Cluster) startAuthority(ctx context.Context) error {
 	return err
 }
 
-// restarts is a drop-in of systemd that lifts the limit of restarts. The unit itself allows five starts within ten minutes,
-// and faults need more.
-const restarts = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestartSec=1\n"
+// restarts is a drop-in of systemd that lifts the limit of restarts, and adds the flags in argsFile. The unit itself allows five starts
+// within ten minutes, and faults need more.
+const restarts = "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestartSec=1\nExecStart=\nExecStart=/usr/bin/rhumb start $CHAOS_ARGS\n"
+
+// argsFile is the file with the environment of the unit.
+const argsFile = "/etc/default/rhumb"
 
 // startNode starts a node on its host. The first node creates the cluster.
 func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 	h, err := c.fleet.Host(spec.Name)
 	if err != nil {
 		return err
+	}
+	if c.cfg.Disks {
+		if err := c.mountDisk(ctx, h); err != nil {
+			return err
+		}
 	}
 	if err := h.Install(ctx, c.cfg.Binary, []string{filepath.Join(c.cfg.Units, "rhumb.service")}); err != nil {
 		return err
@@ -189,8 +205,8 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 	}
 	zone := spec.Name[strings.LastIndexByte(spec.Name, '-')+1:]
 	// A node is reached by its address: hosts have no name service.
-	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [/var/lib/rhumb]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n",
-		spec.Region, zone, h.Address(), strings.Join(join, ", "), c.cfg.Memory)
+	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [%s, %s]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n",
+		spec.Region, zone, dataDir, secondStore, h.Address(), strings.Join(join, ", "), c.cfg.Memory)
 	// The token is made on the host of the authority, and travels to the node as a file.
 	order := []string{"token", "create", "--authority", authorityDir, "--node", spec.Name}
 	if len(c.nodes) == 0 {
@@ -204,43 +220,52 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 		{"/etc/rhumb/rhumb.yaml", "root", "0644", settings},
 		{"/etc/rhumb/token", "rhumb", "0600", token},
 		{"/etc/systemd/system/rhumb.service.d/chaos.conf", "root", "0644", restarts},
+		{argsFile, "root", "0644", c.defaultArgs("")},
+		{clockFile, "root", "0644", ""},
 	} {
-		// install writes the file with its owner and mode in one step, so that no other user can read a token.
-		cmd := h.Command(ctx, "install", "-D", "-o", f.owner, "-m", f.mode, "/dev/stdin", f.path)
-		cmd.Stdin = strings.NewReader(f.text)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", f.path, err, out)
+		if err := installOn(ctx, h, f.path, f.owner, f.mode, f.text); err != nil {
+			return err
 		}
 	}
 	if _, err := h.Run(ctx, "systemctl", "enable", "--now", "rhumb"); err != nil {
-		return err
+		// The host is removed, so its log has to be part of the error.
+		text, _ := os.ReadFile(h.LogFile("rhumb"))
+		return fmt.Errorf("%w; its log ends with: %s", err, text[max(0, len(text)-2000):])
 	}
-	c.nodes = append(c.nodes, &Node{Name: spec.Name, Region: spec.Region, Addr: h.Address(), host: h})
+	c.setNodes(append(c.Nodes(), &Node{Name: spec.Name, Region: spec.Region, Addr: h.Address(), host: h}))
 	c.Logf("%s runs at %s", spec.Name, h.Address())
 	return nil
 }
 
+// defaultArgs returns the text of argsFile, with the flags that faults need. A previous program may not know them.
+func (c *Cluster) defaultArgs(more string) string {
+	args := more
+	if c.cfg.Previous == "" {
+		args = "--clock-error-file " + clockFile + " " + more
+	}
+	return "CHAOS_ARGS=\"" + strings.TrimSpace(args) + "\"\n"
+}
+
+// installOn writes a file with its owner and mode on a host in one step, so that no other user can read a token.
+func installOn(ctx context.Context, h *hosts.Host, path, owner, mode, text string) error {
+	cmd := h.Command(ctx, "install", "-D", "-o", owner, "-m", mode, "/dev/stdin", path+".part")
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", path, err, out)
+	}
+	_, err := h.Run(ctx, "mv", path+".part", path)
+	return err
+}
+
 // openOperator gets the certificate of an operator and connects with it.
 func (c *Cluster) openOperator(ctx context.Context) error {
-	if _, err := c.asAuthority(ctx, "authority", "operator", userName, "--authority", authorityDir, "--out", authorityDir+"/operator"); err != nil {
-		return err
-	}
-	h, err := c.fleet.Host("authority")
-	if err != nil {
+	if err := c.makeOperator(ctx); err != nil {
 		return err
 	}
 	dir := filepath.Join(c.cfg.Dir, "operator")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	for _, name := range []string{"operator.crt", "operator.key", "ca.crt"} {
-		if err := h.CopyOut(authorityDir+"/operator/"+name, filepath.Join(dir, name)); err != nil {
-			return err
-		}
-	}
 	tls := &client.TLS{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "operator.crt"), Key: filepath.Join(dir, "operator.key")}
 	// The nodes wait for each other before the first one creates the cluster, and Open asks each of them once.
-	err = eventually(ctx, func() error {
+	err := eventually(ctx, func() (err error) {
 		c.operator, err = client.Open(ctx, client.Config{Addrs: c.addrs(), TLS: tls})
 		return err
 	})
@@ -305,7 +330,18 @@ func (c *Cluster) Open(ctx context.Context, region string) (*client.Client, erro
 func (c *Cluster) Operator() *client.Client { return c.operator }
 
 // Nodes returns the nodes.
-func (c *Cluster) Nodes() []*Node { return slices.Clone(c.nodes) }
+func (c *Cluster) Nodes() []*Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.nodes)
+}
+
+// setNodes replaces the nodes.
+func (c *Cluster) setNodes(nodes []*Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes = nodes
+}
 
 // whole returns an error unless all nodes are live and ready and every range has all of its copies in sync.
 func (c *Cluster) whole(ctx context.Context) error {
@@ -315,8 +351,8 @@ func (c *Cluster) whole(ctx context.Context) error {
 	live, newest := 0, uint64(0)
 	for _, s := range c.operator.Status(ctx) {
 		newest = max(newest, s.Revision)
-		// The node that took its place is in the list, too.
-		if s.Node.ReplacedBy != rhumb.NoNode {
+		// The node that took its place is in the list, too, and a node that was removed does not count.
+		if s.Node.ReplacedBy != rhumb.NoNode || s.Node.Forgotten {
 			continue
 		}
 		if s.Err != "" {
@@ -391,7 +427,12 @@ func (c *Cluster) Close() error {
 	if c.operator != nil {
 		c.operator.Close()
 	}
-	err := c.fleet.Destroy()
+	var err error
+	// A mounted disk would keep its folder.
+	for _, h := range c.fleet.Hosts() {
+		err = errors.Join(err, h.Kill(), c.unmountDisk(context.Background(), h))
+	}
+	err = errors.Join(err, c.fleet.Destroy())
 	c.release()
 	return err
 }

@@ -7,6 +7,10 @@
 //	fault.go     the faults that need nothing but signals and files
 //	links.go     the faults of links, by the packet filters of the hosts
 //	shapes.go    the faults of links that work badly: line.go decides about packets, shaper.go has them from the kernel
+//	clocks.go    wrong clocks
+//	disks.go     disks of their own, that stall, are slow or full
+//	members.go   nodes that come, go, and get another program or other certificates
+//	resources.go memory, files and threads of the nodes over time
 //	changes.go   what operators do meanwhile
 //	record.go    when each call began and ended, for the pictures and the time without service
 //	load.go      the callers and the list of workloads. Each workload checks its own history: probe.go, register.go, lists.go, sets.go, bank.go

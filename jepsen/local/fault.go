@@ -54,7 +54,7 @@ func Faults() []Fault {
 		{"roll-back", "F37", "one disk goes back to its state of some seconds before", gapFailover, strikeRollBack},
 		{"torn", "F31", "the end of the log of a killed node is missing", gapFailover, strikeTorn},
 		{"flip", "F32", "one bit in the log of a killed node changes", gapFailover, strikeFlip},
-	}, linkFaults(), shapeFaults(), changeFaults())
+	}, diskFaults(), clockFaults(), linkFaults(), shapeFaults(), changeFaults(), memberFaults())
 }
 
 // errNoEffect is the cause of all errors about faults that did nothing.
@@ -208,6 +208,9 @@ func (n *Node) disk() string { return n.host.DataDir(dataDir) }
 // stranger who needs a token.
 const keptOnDisk = "identity"
 
+// isKept reports whether an entry of a disk is not data of the node.
+func isKept(name string) bool { return name == keptOnDisk || name == "lost+found" }
+
 // wipe removes everything from the disk of a node but its certificate, and returns the names of what it removed.
 func (n *Node) wipe() (removed []string, err error) {
 	entries, err := os.ReadDir(n.disk())
@@ -215,7 +218,7 @@ func (n *Node) wipe() (removed []string, err error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if e.Name() == keptOnDisk {
+		if isKept(e.Name()) {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(n.disk(), e.Name())); err != nil {
@@ -272,7 +275,7 @@ func strikeRollBack(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike
 		}
 		var names []string
 		for _, e := range entries {
-			if e.Name() == keptOnDisk {
+			if isKept(e.Name()) {
 				continue
 			}
 			if err := copyTree(ctx, filepath.Join(image, e.Name()), filepath.Join(n.disk(), e.Name())); err != nil {
@@ -299,8 +302,12 @@ func (n *Node) largestLog() (name string, text []byte, used int, err error) {
 	if err != nil {
 		return "", nil, 0, err
 	}
+	second, err := filepath.Glob(filepath.Join(n.disk(), filepath.Base(secondStore), "data", "*.log"))
+	if err != nil {
+		return "", nil, 0, err
+	}
 	// The largest log is the one that most likely holds entries of acknowledged writes.
-	for _, log := range logs {
+	for _, log := range append(logs, second...) {
 		b, err := os.ReadFile(log)
 		if err != nil {
 			return "", nil, 0, err

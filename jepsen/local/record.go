@@ -2,6 +2,7 @@ package local
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,8 @@ type Window struct {
 	// Gap is the longest time without an acknowledged write to a key that overlaps the time from From to Whole, and Key the key.
 	Gap time.Duration
 	Key string
+	// Gaps are the longest times of all keys.
+	Gaps []time.Duration
 }
 
 // Record collects the events of a run.
@@ -73,24 +76,31 @@ func (r *Record) ack(key string) {
 	r.acks[key] = append(r.acks[key], r.now())
 }
 
-// longestGap returns the longest time between two acknowledged writes to a key that overlaps the time from from to to. A key that was never
-// served again has a gap until to.
-func longestGap(acks map[string][]time.Duration, from, to time.Duration) (gap time.Duration, key string) {
-	keys := make([]string, 0, len(acks))
+// longestGaps returns for each key the longest time between two acknowledged writes that overlaps the time from from to to. A key that was
+// never served again has a gap until to.
+func longestGaps(acks map[string][]time.Duration, from, to time.Duration) map[string]time.Duration {
+	out := map[string]time.Duration{}
 	for k := range acks {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
 		last := time.Duration(0)
 		for _, at := range append(slices.Clone(acks[k]), to) {
-			if at > from && last < to && at-last > gap {
-				gap, key = at-last, k
+			if at > from && last < to {
+				out[k] = max(out[k], at-last)
 			}
 			last = at
 		}
 	}
-	return gap, key
+	return out
+}
+
+// measure fills in the gaps of a window.
+func (w *Window) measure(acks map[string][]time.Duration) {
+	w.Gap, w.Key, w.Gaps = 0, "", nil
+	gaps := longestGaps(acks, w.From, w.Whole)
+	for _, k := range slices.Sorted(maps.Keys(gaps)) {
+		if w.Gaps = append(w.Gaps, gaps[k]); gaps[k] > w.Gap {
+			w.Gap, w.Key = gaps[k], k
+		}
+	}
 }
 
 // close completes the windows of the faults.
@@ -98,8 +108,7 @@ func (r *Record) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.windows {
-		w := &r.windows[i]
-		w.Gap, w.Key = longestGap(r.acks, w.From, w.Whole)
+		r.windows[i].measure(r.acks)
 	}
 }
 

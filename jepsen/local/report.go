@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -47,6 +48,7 @@ func (r *Result) Print(w io.Writer) {
 	for _, win := range r.Windows {
 		fmt.Fprintln(w, win)
 	}
+	r.printGaps(w)
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, v := range r.Verdicts {
@@ -65,6 +67,26 @@ func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "; not valid:\n  %s\n", strings.Join(r.Broken, "\n  "))
 }
 
+// printGaps prints for each fault how long the keys had no service, over all its windows.
+func (r *Result) printGaps(w io.Writer) {
+	gaps, trials := map[string][]time.Duration{}, map[string]int{}
+	for _, win := range r.Windows {
+		gaps[win.Fault.Name] = append(gaps[win.Fault.Name], win.Gaps...)
+		trials[win.Fault.Name]++
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\nfault\ttimes\tmedian gap of a key\tlongest\tbound\t")
+	for _, f := range Faults() {
+		all := gaps[f.Name]
+		if len(all) == 0 {
+			continue
+		}
+		slices.Sort(all)
+		fmt.Fprintf(t, "%s\t%d\t%.0f ms\t%.0f ms\t%.0f ms\t\n", f.Name, trials[f.Name], percentile(all, 0.5), percentile(all, 1), f.Gap.Seconds()*1000)
+	}
+	_ = t.Flush()
+}
+
 // Save writes the text of the result and its picture into a folder.
 func (r *Result) Save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -74,6 +96,12 @@ func (r *Result) Save(dir string) error {
 	r.Print(&text)
 	if err := os.WriteFile(filepath.Join(dir, "report.txt"), []byte(text.String()), 0o644); err != nil {
 		return err
+	}
+	// A run shorter than one sample has none.
+	if len(r.Samples) > 0 {
+		if err := drawResources(filepath.Join(dir, "resources.png"), r.Samples, r.Length); err != nil {
+			return err
+		}
 	}
 	return r.Draw(filepath.Join(dir, "report.png"))
 }

@@ -24,13 +24,22 @@ func shapeFaults() []Fault {
 	}
 }
 
-// missing returns what this machine lacks for a fault, or "".
-func (f Fault) missing() string {
-	if !slices.ContainsFunc(shapeFaults(), func(s Fault) bool { return s.Name == f.Name }) {
-		return ""
-	}
-	if _, err := exec.LookPath(shapeTool); err != nil {
-		return "install the package " + shapeTool
+// missing returns what this machine, or the run, lacks for a fault, or "".
+func (f Fault) missing(cfg *Config) string {
+	switch {
+	case f.ownDisks():
+		return missingDisks()
+	case f.Name == "upgrade" && cfg.Previous == "":
+		return "name another version of the program with --previous"
+	case f.ID == "F40" || f.ID == "F41" || f.ID == "F42":
+		// The flag is unknown to releases before it.
+		if cfg.Previous != "" {
+			return "with --previous, nodes have no wrong clocks"
+		}
+	case slices.ContainsFunc(shapeFaults(), func(s Fault) bool { return s.Name == f.Name }):
+		if _, err := exec.LookPath(shapeTool); err != nil {
+			return "install the package " + shapeTool
+		}
 	}
 	return ""
 }

@@ -41,6 +41,7 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 	h.noteRole(s)
 	h.notifyCommitted(s, &rd)
 	h.sendAll(rd.Messages)
+	h.noteSent(&rd)
 	for i := range rd.Answers {
 		h.answerProposal(rd.Answers[i])
 	}

@@ -14,6 +14,7 @@ type closeEvent struct{}
 // claims.
 func (closeEvent) applyTo(h *Host) {
 	h.boundLogs()
+	h.judgeDelays()
 	ts := h.leases.askedClosing()
 	var claims []lease.Published
 	for _, s := range h.allSlots {

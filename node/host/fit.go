@@ -17,17 +17,21 @@ const leadMax = rhumb.ClockAheadMax * 8 / 10
 type fitness struct {
 	// clock is why no range may have its primary on this node, or "" if it may.
 	clock string
+	// disk is why none may because of a slow disk, or "".
+	disk string
 	// full holds the stores without room for writes.
 	full map[*storage.Store]bool
 }
 
 // allowsPrimary reports whether a slot's replica may be primary.
-func (f *fitness) allowsPrimary(s *slot) bool { return f.clock == "" && !f.full[s.store] }
+func (f *fitness) allowsPrimary(s *slot) bool {
+	return f.clock == "" && f.disk == "" && !f.full[s.store]
+}
 
 // equal reports whether f and g allow the same primaries. The text of the reason does not count,
 // since it contains a measured offset that changes all the time.
 func (f *fitness) equal(g *fitness) bool {
-	if (f.clock == "") != (g.clock == "") || len(f.full) != len(g.full) {
+	if (f.clock == "") != (g.clock == "") || f.disk != g.disk || len(f.full) != len(g.full) {
 		return false
 	}
 	for s := range f.full {
@@ -43,6 +47,9 @@ func (f *fitness) reason() string {
 	if f.clock != "" {
 		return f.clock
 	}
+	if f.disk != "" {
+		return f.disk
+	}
 	for s := range f.full {
 		return "disk_full: " + s.Dir() + " has no room for writes"
 	}
@@ -56,7 +63,7 @@ func (h *Host) Unfit() string { return h.fit.Load().reason() }
 // updateFitness measures the fitness of the node and informs the replicas of a change. The ticker
 // calls it.
 func (h *Host) updateFitness() {
-	now := &fitness{clock: h.clockFault()}
+	now := &fitness{clock: h.clockFault(), disk: h.diskFault()}
 	for _, s := range h.cfg.Engine.Stores() {
 		if rhumb.KindOf(s.Writable()) == rhumb.DiskFull {
 			if now.full == nil {

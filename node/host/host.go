@@ -276,6 +276,9 @@ type Host struct {
 	noticePending bool
 
 	fit atomic.Pointer[fitness]
+	// slow judges delays; the pass owns it. diskSlow is its judgement of this node's own disk.
+	slow     slowness
+	diskSlow atomic.Bool
 	// slots maps rhumb.RangeID to *slot. Only the pass writes it.
 	slots sync.Map
 	// wide lists the slots of ranges of several slots of the keyspace, sorted.
@@ -500,7 +503,7 @@ func (h *Host) Receive(from rhumb.NodeID, msgs []replica.Message) {
 		h.m.droppedMessages.Add(float64(len(msgs)))
 		return
 	}
-	if !h.post(messagesEvent{from, msgs, size}) {
+	if !h.post(messagesEvent{from, msgs, size, h.rt.Now()}) {
 		h.cfg.Budgets.PeersIn.Release(int64(size))
 	}
 }
@@ -545,6 +548,9 @@ func (h *Host) setPeer(n rhumb.NodeID, change func(*peerState)) {
 	p := h.nodes[n]
 	change(&p)
 	h.nodes[n] = p
+	if !p.connected || p.suspect {
+		h.forgetDelays(n)
+	}
 	now := h.rt.Now()
 	for _, s := range h.allSlots {
 		if d := s.desc.Load(); d != nil && d.IsReplica(n) {

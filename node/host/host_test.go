@@ -38,6 +38,8 @@ type world struct {
 	// child is the record of a range that is split off, or nil.
 	child *rhumb.Range
 	cut   map[rhumb.NodeID]bool
+	// deaf are the nodes that hear of no new record.
+	deaf map[rhumb.NodeID]bool
 	// unconfirmed makes ConfirmPrimary fail, as without a majority of the metadata group.
 	unconfirmed bool
 }
@@ -247,11 +249,11 @@ func (w *world) reserve(at rhumb.Slot) rhumb.RangeID {
 	return child.ID
 }
 
-// publishLocked makes rec the record and delivers it to the hosts that are not cut off.
+// publishLocked makes rec the record and delivers it to the hosts that are neither cut off nor deaf.
 func (w *world) publishLocked(rec *rhumb.Range) {
 	w.rec = rec
 	for id, h := range w.hosts {
-		if !w.cut[id] {
+		if !w.cut[id] && !w.deaf[id] {
 			go h.Update([]*rhumb.Range{rec.Clone()})
 		}
 	}

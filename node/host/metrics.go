@@ -37,6 +37,8 @@ type metrics struct {
 	clearFailed     prometheus.Counter
 	unfit           prometheus.Gauge
 	clockAhead      prometheus.Gauge
+	slowFound       prometheus.Counter
+	slowPeers       prometheus.Gauge
 
 	handedOver       prometheus.Counter
 	handoverTimeouts prometheus.Counter
@@ -76,10 +78,14 @@ func newMetrics() metrics {
 		clearedBytes:    counter("cleared_bytes_total", "Bytes of dropped tables that were deleted from ranges of other tables, before compression."),
 		clearFailed:     counter("clear_failed_total", "Failures to delete what belongs to dropped tables; the next trim of the range or the next start of the node tries again."),
 		unfit: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "rhumb", Subsystem: "host", Name: "unfit", Help: "1 while this node yields its primaries because its clock is wrong or its disk is full.",
+			Namespace: "rhumb", Subsystem: "host", Name: "unfit", Help: "1 while this node yields its primaries because its clock is wrong or its disk is full or slow.",
 		}),
 		clockAhead: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "clock_ahead_seconds", Help: "How far the wall clock is ahead of the median of the nodes in contact; negative if it is behind.",
+		}),
+		slowFound: counter("slow_nodes_total", "Times that another node was found to acknowledge much later than others."),
+		slowPeers: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "slow_nodes", Help: "Nodes that acknowledge much later than others; ranges do not wait for them if enough other copies are left.",
 		}),
 		handedOver:       counter("handovers_total", "Ranges that this node handed over to another node."),
 		handoverTimeouts: counter("handover_timeouts_total", "Requests that waited in vain for a range that was being handed over to this node."),
@@ -96,7 +102,7 @@ func (h *Host) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
-		m.unfit, m.clockAhead, m.discarded, m.distrusted, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.splits, m.splitsGivenUp, m.clearedBytes, m.clearFailed,
+		m.unfit, m.clockAhead, m.slowFound, m.slowPeers, m.discarded, m.distrusted, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.splits, m.splitsGivenUp, m.clearedBytes, m.clearFailed,
 		troubleCollector{h},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are admitted and not answered.",

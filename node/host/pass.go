@@ -2,6 +2,7 @@ package host
 
 import (
 	"slices"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
@@ -17,6 +18,8 @@ type (
 		from rhumb.NodeID
 		msgs []replica.Message
 		size int
+		// at is when the messages arrived.
+		at time.Duration
 	}
 	persistedEvent struct{ commit *commit }
 	fetchedEvent   struct {
@@ -36,6 +39,8 @@ type commit struct {
 	batch   *storage.Batch
 	parts   []commitPart
 	applied bool
+	// took is how long the sync took.
+	took time.Duration
 }
 
 // commitPart is the part of a commit that belongs to one range.
@@ -211,7 +216,8 @@ func (h *Host) sync(c *commit, apart bool) {
 			h.cfg.Fatal(rhumb.Wrap("host.Host.sync", err))
 		}
 	}, func() {
-		h.m.syncSeconds.Observe((h.rt.Now() - start).Seconds())
+		c.took = h.rt.Now() - start
+		h.m.syncSeconds.Observe(c.took.Seconds())
 		h.mu.Lock()
 		h.syncing--
 		h.mu.Unlock()
@@ -344,6 +350,7 @@ func (ev messagesEvent) applyTo(h *Host) {
 			h.keepEarly(&ev.msgs[i])
 			continue
 		}
+		h.slow.noteReceived(ev.at, &ev.msgs[i])
 		// A rejected message was already answered.
 		if !h.admitMessage(s, &ev.msgs[i]) {
 			continue
@@ -384,6 +391,7 @@ func (h *Host) admitMessage(s *slot, m *replica.Message) bool {
 
 // applyTo reports a durable commit to its replicas.
 func (ev persistedEvent) applyTo(h *Host) {
+	h.slow.noteSync(ev.commit.took)
 	for i := range ev.commit.parts {
 		p := &ev.commit.parts[i]
 		// The copy was dropped while its commit was being synced. A copy that is being replaced may

@@ -29,7 +29,15 @@ func (ev stepDownEvent) applyTo(h *Host) {
 //
 // The promise of the copy is kept in memory: if the node gets a new copy in this life, that copy must not act in an epoch that
 // the old one had promised to leave. In a later life the node relearns its promises from the metadata (ruling 16a).
+//
+// A copy that has promised a later epoch than the record's is left alone: epochs originate in the metadata, so the node is about to
+// hear of a newer record. That one may list it again. A primary that knows it may have appended to this copy already, and
+// counted it as in sync (TestLateRemovalKeepsNewCopy).
 func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
+	// The replica of a copy that is gone already promises nothing more.
+	if !s.gone && s.r.Epoch() > d.Epoch {
+		return
+	}
 	s.desc.Store(d)
 	// A copy that is being discarded, or is removed already, finds the new record when that is done.
 	if s.gone {

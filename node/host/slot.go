@@ -377,6 +377,7 @@ func (h *Host) setRecord(s *slot, d *rhumb.Range) {
 		// only when it changes.
 		if p, ok := h.nodes[n]; ok && n != h.cfg.Self.Node {
 			s.r.Peer(now, n, p.connected, p.suspect)
+			s.r.SetSlow(n, h.slow.isPeerSlow(n))
 		}
 	}
 	h.markDirty(s)

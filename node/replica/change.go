@@ -20,6 +20,8 @@ type change struct {
 	// first, and commits wait for it meanwhile: otherwise it could never catch up under load. A change
 	// that was not sent may be dropped.
 	unsent bool
+	// unhurried reports that nothing stands still until the change is decided.
+	unhurried bool
 	// retracted reports that the present set was proposed under the same version as well. Whichever
 	// proposal commits first moves the version, so the change is settled either way.
 	retracted bool
@@ -42,7 +44,7 @@ func (r *Replica) reconfigure() {
 	// Removing comes before adding: commits may stand still because of the unfit member.
 	if p := r.memberToRemove(); p != nil {
 		members := slices.DeleteFunc(slices.Clone(r.inSync), func(n rhumb.NodeID) bool { return n == p.node })
-		r.beginChange(change{members: members, node: p.node})
+		r.beginChange(change{members: members, node: p.node, unhurried: p.slow && p.isFit()})
 		r.alterISR(members)
 	} else if p := r.learnerToAdd(); p != nil && len(r.splits) == 0 {
 		// While an entry that divides the range is not committed, nobody joins: see maySplit.
@@ -73,7 +75,7 @@ func (r *Replica) advanceJoin() {
 	case r.change.retracted:
 	// Nobody else knows of the change, so it can be dropped. It also yields to a removal, since
 	// commits wait for the member that should leave.
-	case r.change.unsent && (!fit || leaves || r.memberToRemove() != nil):
+	case r.change.unsent && (!fit || leaves || p.slow || r.memberToRemove() != nil):
 		if !fit {
 			// A node that fails while it joins holds up commits like a member that fails.
 			r.noteDeparture(p.node)
@@ -116,7 +118,7 @@ func (r *Replica) alterISR(members []rhumb.NodeID) {
 	r.out.Meta = append(r.out.Meta, MetaProposal{
 		Kind: AlterISR, Range: r.cfg.Range, Epoch: r.promised, Version: r.version, New: slices.Clone(members), Lives: lives,
 		// A proposal of the unchanged set that settles nothing is only for recording lives.
-		Vouched: vouched, Unhurried: slices.Equal(members, r.inSync) && !r.change.retracted,
+		Vouched: vouched, Unhurried: r.change.unhurried || slices.Equal(members, r.inSync) && !r.change.retracted,
 	})
 	r.change.timer.arm()
 }
@@ -136,7 +138,7 @@ func (r *Replica) tickChange() {
 }
 
 // memberToRemove returns an in-sync peer that should leave, or nil. A peer should leave if it is
-// suspected, quarantined, has lost log that it acknowledged, refuses entries, or makes no progress.
+// suspected, quarantined, has lost log that it acknowledged, refuses entries, makes no progress, or is slow.
 func (r *Replica) memberToRemove() *progress {
 	// If too few of the remaining members are fit, a smaller set could not commit either. The set then
 	// stays whole, because only its members can be elected. Removing suspects regardless of who is
@@ -152,11 +154,22 @@ func (r *Replica) memberToRemove() *progress {
 	}
 	// Then those whose copies are to go (docs/replication.md#rule-removal), as long as enough fit members stay.
 	for _, p := range r.peers {
-		if p.inSync && r.desc.IsLeaving(p.node) && r.fitMembers() > r.cfg.MinInSync {
+		if p.inSync && r.desc.IsLeaving(p.node) && r.fitMembers() > r.cfg.MinInSync && r.staysSpread(p.node) {
 			return p
 		}
 	}
-	return nil
+	return r.slowMember()
+}
+
+// staysSpread reports whether metadata accepts the in-sync set without a member that leaves. Metadata would never accept a set
+// in one region, and while that change is pending, nobody joins who could mend the set.
+func (r *Replica) staysSpread(leaving rhumb.NodeID) bool {
+	if r.cfg.Spans == nil {
+		return true
+	}
+	rest := slices.DeleteFunc(slices.Clone(r.inSync), func(n rhumb.NodeID) bool { return n == leaving })
+	// A set that is in one region already may shrink.
+	return r.cfg.Spans(rest) || !r.cfg.Spans(r.inSync)
 }
 
 // learnerToAdd returns a learner that may join, or nil.
@@ -191,6 +204,8 @@ func (r *Replica) whyNotJoin(p *progress) string {
 		return "its log is still being compared with the primary's"
 	case r.isHeldOff(p.node):
 		return "held off: it left the in-sync set recently, and rejoins after a pause"
+	case p.slow:
+		return "slow: it acknowledges much later than the others"
 	case r.lagBytes(p) > int64(r.cfg.JoinWithinBytes):
 		return fmt.Sprintf("it is %d bytes behind and joins within %d", r.lagBytes(p), r.cfg.JoinWithinBytes)
 	}

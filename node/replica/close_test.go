@@ -2,6 +2,7 @@ package replica
 
 import (
 	"testing"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -93,6 +94,59 @@ func TestJoinAgrees(t *testing.T) {
 		t.Fatalf("a learner that has not agreed to all joins: %+v", rd.Meta)
 	}
 	r.Close(600, agreeing{2: 600, 3: 500}.to)
+	if rd := flush(r); len(rd.Meta) != 1 || len(rd.Meta[0].New) != 3 {
+		t.Fatalf("a learner that has agreed does not join: %+v", rd.Meta)
+	}
+}
+
+// TestLateAckHidesNewLife guards that a learner in a new life joins an idle range although a late acknowledgement of its earlier life
+// has ended the probe: its agreement counts for the new life only, and no entry is sent that would show this life (seed 1147 of sim).
+func TestLateAckHidesNewLife(t *testing.T) {
+	r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
+	// Two ticks, because the timer starts with the first.
+	pass := func() Ready {
+		now := r.now
+		r.Tick(now + 50*time.Millisecond)
+		r.Tick(now + 50*time.Millisecond + r.cfg.Retransmit)
+		return flush(r)
+	}
+	closeAll := func() {
+		r.Close(500, func(n rhumb.NodeID, life rhumb.BootSeq) rhumb.Timestamp {
+			if n == 3 && life != 2 {
+				return 0
+			}
+			return 500
+		})
+	}
+	inLife := func(life rhumb.BootSeq) Message {
+		m := ack(3, 1, 1)
+		m.Life, m.Commit = life, 1
+		return m
+	}
+	step(t, r, ack(2, 1, 1))
+	closeAll() // n3 has acknowledged nothing yet, and does not count
+	step(t, r, inLife(1))
+	flush(r)
+	closeAll()
+	if rd := flush(r); len(rd.Meta) != 0 {
+		t.Fatalf("a learner whose earlier life agreed joins: %+v", rd.Meta)
+	}
+	if !r.NeedsTick() {
+		t.Fatal("a primary that has to ask a learner needs no ticks")
+	}
+	asked := false
+	for _, m := range pass().Messages {
+		asked = asked || m.To == 3 && m.Kind == Append && len(m.Entries) == 0
+	}
+	if !asked {
+		t.Fatal("nothing is sent to a learner that agrees to nothing")
+	}
+	// The first acknowledgement of a new life only shows the life; the probe that follows counts.
+	step(t, r, inLife(2))
+	flush(r)
+	step(t, r, inLife(2))
+	flush(r)
+	closeAll()
 	if rd := flush(r); len(rd.Meta) != 1 || len(rd.Meta[0].New) != 3 {
 		t.Fatalf("a learner that has agreed does not join: %+v", rd.Meta)
 	}

@@ -82,7 +82,23 @@ const doublingsMax = 10
 // isHeldOff reports whether a node may not join yet (docs/replication.md#rule-hold-off).
 func (r *Replica) isHeldOff(n rhumb.NodeID) bool {
 	f, ok := r.flaps[n]
-	return ok && r.now < f.until
+	if !ok || r.now >= f.until {
+		return false
+	}
+<<<<<<< HEAD
+	// A set that cannot commit is not held up by a node that comes and goes: that node may be all that it needs.
+	return r.hasFitSet() || r.now < f.leftAt+r.cfg.HoldOffMin
+=======
+	// A hold-off protects commits from a member that comes and goes. While nothing can be committed, there
+	// is nothing to protect, and the node may be the one that the range needs (seed 1147).
+	return !r.isBlocked() || r.now < f.leftAt+r.cfg.HoldOffMin
+}
+
+// isBlocked reports whether nothing was committed for ProgressTimeout while entries wait, and no
+// smaller set could commit.
+func (r *Replica) isBlocked() bool {
+	return r.role == primary && r.yield.blocked.lasted >= r.cfg.ProgressTimeout && !r.hasFitSet()
+>>>>>>> main
 }
 
 // noteDeparture records that a node left the in-sync set, or failed to join it. It is held off
@@ -173,19 +189,34 @@ func (r *Replica) fitMembers() int {
 
 // hasFitSet reports whether the fit members could be an in-sync set by themselves.
 func (r *Replica) hasFitSet() bool {
-	if r.fitMembers() < r.cfg.MinInSync {
-		return false
+	if r.fitMembers() < r.cfg.MinInSync || r.cfg.Spans == nil {
+		return r.fitMembers() >= r.cfg.MinInSync
 	}
-	if r.cfg.Spans == nil {
-		return true
-	}
+	return r.hasFitSetWithout(rhumb.NoNode)
+}
+
+// hasFitSetWithout reports whether the fit members other than n could be an in-sync set by themselves.
+func (r *Replica) hasFitSetWithout(n rhumb.NodeID) bool {
 	fit := []rhumb.NodeID{r.cfg.Self}
 	for _, p := range r.peers {
-		if p.inSync && p.isFit() {
+		if p.inSync && p.isFit() && p.node != n {
 			fit = append(fit, p.node)
 		}
 	}
-	return r.cfg.Spans(fit)
+	return len(fit) >= r.cfg.MinInSync && (r.cfg.Spans == nil || r.cfg.Spans(fit))
+}
+
+// slowMember returns a member that should leave because it is slow (docs/replication.md#rule-slow), or nil. Only entries that
+// wait for it make it leave: the record of a range that nobody writes does not change. Those who stay may be slow too, so
+// the set shrinks by one at a time, and stays if that is all that is left.
+func (r *Replica) slowMember() *progress {
+	last := r.log.last().Seq
+	for _, p := range r.peers {
+		if p.inSync && p.slow && p.match < last && r.hasFitSetWithout(p.node) {
+			return p
+		}
+	}
+	return nil
 }
 
 // tickProgress measures how long each member has had unacknowledged entries without acknowledging

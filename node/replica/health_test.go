@@ -127,6 +127,57 @@ func TestStuckMemberLeaves(t *testing.T) {
 	}
 }
 
+// TestSlowMemberLeaves guards docs/replication.md#rule-slow: a member that is called slow leaves once entries wait for it, and not
+// before; a set of the least size keeps it; and it joins when it is fast again, later each time.
+func TestSlowMemberLeaves(t *testing.T) {
+	c := healthCluster(t, Config{HoldOffMin: time.Second, HoldOffMax: 4 * time.Second})
+	r := c.node(1).r
+	slow := func(n rhumb.NodeID, is bool) {
+		r.SetSlow(n, is)
+		c.run()
+	}
+	slow(3, true)
+	c.pass(10 * time.Second)
+	c.wantInSync(t, "slow, and nothing waits", 1, 1, 2, 3)
+	c.put("b")
+	c.run(between(3, 1))
+	c.wantInSync(t, "slow", 1, 1, 2)
+	if c.commit() != 3 {
+		t.Fatal("not committed without the slow member")
+	}
+	slow(2, true)
+	c.put("c")
+	c.pass(time.Second, between(2, 1), between(3, 1))
+	c.wantInSync(t, "both are slow", 1, 1, 2)
+	slow(2, false)
+	for i, want := range []time.Duration{0, 2 * time.Second, 4 * time.Second} {
+		if i > 0 {
+			slow(3, true)
+			c.put("d")
+			c.run(between(3, 1))
+			c.wantInSync(t, "slow again", 1, 1, 2)
+		}
+		c.pass(10 * time.Second)
+		c.wantInSync(t, "still slow", 1, 1, 2)
+		// The pause is counted from the departure, so it is over by now only if it is shorter than that.
+		slow(3, false)
+		c.pass(max(100*time.Millisecond, want-10*time.Second))
+		c.wantInSync(t, "fast again", 1, 1, 2, 3)
+	}
+	if got := r.flaps[3].pause; got != 4*time.Second {
+		t.Errorf("the hold-off of a member that comes and goes is %v", got)
+	}
+}
+
+// TestSlowMemberKeepsRegions guards that a slow member stays while the others would be in too few regions.
+func TestSlowMemberKeepsRegions(t *testing.T) {
+	c := healthCluster(t, Config{Spans: func(members []rhumb.NodeID) bool { return slices.Contains(members, 3) }})
+	c.node(1).r.SetSlow(3, true)
+	c.put("b")
+	c.pass(time.Second, between(3, 1))
+	c.wantInSync(t, "the only member elsewhere is slow", 1, 1, 2, 3)
+}
+
 // TestSmallerSetFromMetadataCommits guards that entries in flight are committed as soon as the
 // record names a smaller set, whoever made it smaller.
 func TestSmallerSetFromMetadataCommits(t *testing.T) {
@@ -291,6 +342,35 @@ func TestHoldOff(t *testing.T) {
 	}
 }
 
+// TestHoldOffEndsWhenBlocked guards that a member that is held off for a long time joins nevertheless while nothing can be committed
+// without it, since the other member of a smallest set is behind a broken data path.
+func TestHoldOffEndsWhenBlocked(t *testing.T) {
+	c := healthCluster(t, Config{HoldOffMin: time.Second, HoldOffMax: time.Minute})
+	r := c.node(1).r
+	suspect := func(is bool) {
+		r.Peer(c.now, 3, true, is)
+		c.run()
+	}
+	for !slices.Contains(c.record.InSync, 3) || r.flaps[3].pause < 16*time.Second {
+		suspect(true)
+		suspect(false)
+		for !slices.Contains(c.record.InSync, 3) {
+			c.pass(50 * time.Millisecond)
+		}
+	}
+	suspect(true)
+	suspect(false)
+	c.wantInSync(t, "held off", 1, 1, 2)
+	c.lost = 2 // an election would not help
+	before := c.commit()
+	c.put("b")
+	c.pass(4*time.Second, between(1, 2), between(2, 1))
+	c.wantInSync(t, "blocked", 1, 1, 3)
+	if c.commit() != before+1 {
+		t.Fatal("the entry is not committed")
+	}
+}
+
 // TestHoldOffOfRestarts guards that a node that restarts rejoins as soon as after its first
 // departure, three times within a short while, and later each time from then on.
 func TestHoldOffOfRestarts(t *testing.T) {
@@ -322,6 +402,35 @@ func TestHoldOffOfRestarts(t *testing.T) {
 		if got[i] < want[i] || got[i] > want[i]+200*time.Millisecond {
 			t.Fatalf("held off for %v, want %v", got, want)
 		}
+	}
+}
+
+// TestHoldOffOfNeeded guards that a node which is held off for long rejoins after the shortest hold-off, if the set cannot commit without it.
+func TestHoldOffOfNeeded(t *testing.T) {
+	c := healthCluster(t, Config{HoldOffMin: time.Second, HoldOffMax: time.Minute})
+	r := c.node(1).r
+	for range 5 {
+		r.Peer(c.now, 3, true, true)
+		c.run()
+		c.wantInSync(t, "suspected", 1, 1, 2)
+		r.Peer(c.now, 3, true, false)
+		c.pass(200 * time.Millisecond)
+		c.wantInSync(t, "held off", 1, 1, 2)
+		for !slices.Contains(c.record.InSync, 3) && c.now < time.Minute {
+			c.pass(50 * time.Millisecond)
+		}
+	}
+	// The next hold-off lasts half a minute. Then the other member dies.
+	r.Peer(c.now, 3, true, true)
+	c.run()
+	r.Peer(c.now, 3, true, false)
+	r.Peer(c.now, 2, false, true)
+	start := c.now
+	for !slices.Contains(c.record.InSync, 3) {
+		if c.now-start > 2*time.Second {
+			t.Fatalf("a node that is needed is held off: %+v", r.Status().Peers)
+		}
+		c.pass(50 * time.Millisecond)
 	}
 }
 
@@ -495,4 +604,20 @@ func TestLeavingMemberLeaves(t *testing.T) {
 	c.wantInSync(t, "at the minimum", 1, 1, 2)
 	mark()
 	c.wantInSync(t, "nothing is marked any more", 1, 1, 2, 3)
+}
+
+// TestLeavingMemberWaitsForItsRegion guards survival of a region: a marked member stays in the in-sync set while the others are in one region.
+// Metadata refuses the smaller set, and its proposal, which is repeated for ever, would keep everybody from joining
+// (docs/replication.md#rule-removal).
+func TestLeavingMemberWaitsForItsRegion(t *testing.T) {
+	spread := func(members []rhumb.NodeID) bool { return slices.Contains(members, 3) || slices.Contains(members, 4) }
+	c := healthCluster(t, Config{Spans: spread})
+	c.change(func(d *rhumb.Range) { d.Leaving = []rhumb.NodeID{3} })
+	c.describe()
+	c.run()
+	c.pass(10 * time.Second)
+	c.wantInSync(t, "n3 alone is in another region", 1, 1, 2, 3)
+	if p := c.node(1).r.Status().Pending; p != nil {
+		t.Errorf("the change to %v is pending, which metadata refuses", p)
+	}
 }

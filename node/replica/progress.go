@@ -25,7 +25,11 @@ func (f flow) String() string {
 }
 
 // link is the driver's view of a node, whether or not the node is a replica.
-type link struct{ connected, suspect bool }
+type link struct {
+	connected, suspect bool
+	// slow is set while the driver finds that the node acknowledges much later than others.
+	slow bool
+}
 
 // progress is a primary's view of one peer.
 //

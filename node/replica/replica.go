@@ -404,7 +404,7 @@ func (r *Replica) Persisted(batch uint64) {
 // Peer reports whether a stream to another node exists, and whether lease.Pairs suspects the node.
 func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect bool) {
 	r.now = max(r.now, now)
-	news := link{connected, suspect}
+	news := link{connected, suspect, r.links[n].slow}
 	if r.links[n] == news {
 		return
 	}
@@ -428,6 +428,21 @@ func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect boo
 		r.sendPrepares()
 	}
 	r.dirty = r.dirty || r.role == primary
+}
+
+// SetSlow sets whether a node acknowledges much later than others. While it does, it leaves the in-sync sets that can do
+// without it, and does not join (docs/replication.md#rule-slow).
+func (r *Replica) SetSlow(n rhumb.NodeID, slow bool) {
+	l := r.links[n]
+	if l.slow == slow {
+		return
+	}
+	l.slow = slow
+	r.links[n] = l
+	if p := r.peer(n); p != nil {
+		p.slow = slow
+		r.dirty = r.dirty || r.role == primary
+	}
 }
 
 // Tick lets time pass. Only a replica with NeedsTick needs it. The driver's period bounds how late
@@ -510,7 +525,7 @@ func (r *Replica) NeedsTick() bool {
 		}
 		// Retransmission, and news of the commit position. A peer to which nothing can be sent needs no
 		// ticks: only Peer or Describe changes that.
-		if p.canSend() && (p.hasUnacked() || p.next <= r.log.last().Seq || p.commit < r.commit) {
+		if p.canSend() && (p.hasUnacked() || p.next <= r.log.last().Seq || p.commit < r.commit) || r.lacksAgreement(p) {
 			return true
 		}
 	}

@@ -256,9 +256,22 @@ func (r *Replica) tickPeer(p *progress) {
 			p.commitDue = true
 			r.dirty = true
 		}
+	// An empty Append makes the peer say in which life it speaks.
+	case r.lacksAgreement(p):
+		if p.retransmitDue(r.now, r.cfg.Retransmit) {
+			p.commitDue = true
+			r.dirty = true
+		}
 	default:
 		p.waiting = false
 	}
+}
+
+// lacksAgreement reports whether a peer that has everything has agreed to no closed timestamp. The peer may be in a later life than
+// the one that acknowledged: a late copy of an acknowledgement can end the probe that would have found out. Without another entry
+// nothing is sent to it, and it cannot join (seed 1147).
+func (r *Replica) lacksAgreement(p *progress) bool {
+	return p.agreed == 0 && r.closed > 0 && p.canSend() && !p.fetching && !p.hasUnacked()
 }
 
 // stepAck processes an acknowledgement (rule C).

@@ -26,6 +26,14 @@ type tx struct {
 // Apply returns the state after cmd, the result of cmd, and the records that cmd touched. If the
 // command is refused or already done, Apply returns s itself and no changes.
 func (s *State) Apply(cmd Command) (*State, Result, Changes) {
+	next, res, changes := s.ApplyDeferred(cmd)
+	return next.WithPolicy(), res, changes
+}
+
+// ApplyDeferred is Apply without the work of compiling the policy, for states between which nobody looks: a node that starts
+// applies thousands of commands at once, and with thousands of users each policy takes a millisecond. The caller calls
+// WithPolicy before it shows the state to others.
+func (s *State) ApplyDeferred(cmd Command) (*State, Result, Changes) {
 	// The copy is shallow: a State is a few words and the roots of its trees.
 	t := &tx{State: *s, owner: new(owner)}
 	res := t.applyAdmitted(cmd)
@@ -37,7 +45,7 @@ func (s *State) Apply(cmd Command) (*State, Result, Changes) {
 	}
 	// One command is one revision, however many records it touches. Readers wait for revisions, so
 	// a batch becomes visible as a whole.
-	t.compilePolicy(t.nextRevision())
+	t.dateAccess(t.nextRevision())
 	t.revision++
 	res.setRevision(t.revision)
 	// The copy drops the owner: whoever applies to next starts with a new owner and copies tree

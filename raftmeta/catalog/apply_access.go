@@ -17,18 +17,42 @@ import (
 // The compiled policy is derived and never stored: every replica compiles it from the same records,
 // and a later version may compile them in another way without a change of the format.
 type accessBook struct {
-	users  []*access.User
-	roles  []*access.Role
+	users []*access.User
+	roles []*access.Role
+	// revision is that of the last change of a user or role.
+	revision uint64
+	// policy is compiled from the users and roles. In a state of ApplyDeferred it may be that of an earlier revision.
 	policy *access.Policy
 }
 
+// compiled returns the book with the policy of its own revision.
+func (b *accessBook) compiled() *accessBook {
+	if b == nil || b.policy.Revision() == b.revision {
+		return b
+	}
+	c := *b
+	c.policy = access.Compile(b.policy, b.revision, b.users, b.roles)
+	return &c
+}
+
 // Access returns what callers may do. The policy of a cluster without users is nil, which denies
-// users everything.
+// users everything. A state of ApplyDeferred compiles the policy in each call.
 func (s *State) Access() *access.Policy {
 	if s == nil || s.access == nil {
 		return nil
 	}
-	return s.access.policy
+	return s.access.compiled().policy
+}
+
+// WithPolicy returns the state with a compiled policy, so that Access costs nothing.
+func (s *State) WithPolicy() *State {
+	b := s.access.compiled()
+	if b == s.access {
+		return s
+	}
+	next := *s
+	next.access = b
+	return &next
 }
 
 // Users yields all users, ordered by name. The records are shared and must not be modified.
@@ -72,7 +96,7 @@ func findRole(roles []*access.Role, name string) (int, bool) {
 }
 
 // editBook returns a copy of the users and roles that the transaction may change, and notes the
-// change. The policy is compiled at the end of the transaction.
+// change. The policy is compiled after the transaction.
 func (t *tx) editBook() *accessBook {
 	b := *t.book()
 	b.users, b.roles = slices.Clone(b.users), slices.Clone(b.roles)
@@ -101,16 +125,11 @@ func (t *tx) putRole(r *access.Role) {
 	}
 }
 
-// compilePolicy compiles the policy if a command changed users or roles. revision is that of the
-// new state.
-//
-// Once per command and not once per record: a role that is taken from a thousand users is one
-// compilation.
-func (t *tx) compilePolicy(revision uint64) {
-	if !t.changes.Access {
-		return
+// dateAccess notes the revision of the new state if a command changed users or roles. The policy is then out of date.
+func (t *tx) dateAccess(revision uint64) {
+	if t.changes.Access {
+		t.access.revision = revision
 	}
-	t.access.policy = access.Compile(t.access.policy, revision, t.access.users, t.access.roles)
 }
 
 // nextRevision returns the revision that the command creates.
@@ -397,8 +416,8 @@ func (s *State) checkAccess() error {
 	if len(b.users) > access.UsersMax || len(b.roles) > access.RolesMax || grants > access.GrantsMax || prefixes > access.PrefixBytesMax {
 		return brokenInvariant("there are %d users, %d roles, %d grants and %d bytes of prefixes, more than the limits", len(b.users), len(b.roles), grants, prefixes)
 	}
-	if b.policy.Revision() > s.revision {
-		return brokenInvariant("users or roles changed at revision %d, after the present one, %d", b.policy.Revision(), s.revision)
+	if b.revision > s.revision {
+		return brokenInvariant("users or roles changed at revision %d, after the present one, %d", b.revision, s.revision)
 	}
 	for i, r := range b.roles {
 		if i > 0 && b.roles[i-1].Name >= r.Name || access.ValidateName("role", r.Name) != nil {

@@ -32,8 +32,8 @@ func (c AlterISR) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "an in-sync set of %d is below the minimum of %d", len(set), t.minInSync(r))
 	case !slices.Contains(set, r.Primary):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lacks the primary, %s", r.Primary)
-	// Whatever is acknowledged must survive the loss of a region.
-	case len(set) < len(r.InSync) && !t.mayShrink(r, set):
+	// Whatever is acknowledged must survive the loss of a region. A set of the same size loses a member too, if another one joins.
+	case !isSubset(r.InSync, set) && !t.mayShrink(r, set):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set %v would be in one region, but the range survives the loss of a region", set)
 	}
 	// The unchanged set is accepted whatever the state of its members. Proposing it settles an
@@ -83,7 +83,7 @@ func (t *tx) checkMembers(op rhumb.Op, r *rhumb.Range, members []Member) Result 
 		// at its minimum, the primary cannot drop the dead one before the learner is in.
 		case n.Boot != m.Boot:
 			return refuseRange(op, rhumb.Conflict, r, "%s was seen in life %d, but is in life %d now", m.Node, m.Boot, n.Boot)
-		case !n.State.Serves():
+		case !n.State.Serves() && !t.isNeededThough(r, n.State):
 			return refuseRange(op, rhumb.Conflict, r, "%s is %s and cannot join the in-sync set", m.Node, n.State)
 		case r.IsQuarantined(m.Node):
 			return refuseRange(op, rhumb.Conflict, r, "the replica on %s is quarantined and cannot join the in-sync set", m.Node)
@@ -92,6 +92,21 @@ func (t *tx) checkMembers(op rhumb.Op, r *rhumb.Range, members []Member) Result 
 		}
 	}
 	return Result{}
+}
+
+// isNeededThough reports whether a node that drains may join the in-sync set all the same: too few live members are left to commit. The
+// node left the set when it began to drain; if another member dies then, its copy is what keeps the range writable.
+func (t *tx) isNeededThough(r *rhumb.Range, state rhumb.NodeState) bool {
+	if state != rhumb.NodeDraining || !t.Has(rhumb.FeatureDrainingMember) {
+		return false
+	}
+	live := 0
+	for _, m := range r.InSync {
+		if n, ok := t.Node(m); ok && n.State.Serves() {
+			live++
+		}
+	}
+	return live < t.minInSync(r)
 }
 
 // applyTo makes the node the primary. In order: the version must be that of the record; a given

@@ -133,7 +133,7 @@ func toStateAccess(b *accessBook) (w stateAccess) {
 	if b == nil {
 		return w
 	}
-	w.AccessRevision = b.policy.Revision()
+	w.AccessRevision = b.revision
 	for _, u := range b.users {
 		w.Users = append(w.Users, wireUser{u.Name, toWireVerifier(u.Verifier), u.Disabled, u.Roles, u.Credentials})
 	}
@@ -155,7 +155,7 @@ func (w *stateAccess) toBook() (*accessBook, error) {
 		}
 		return nil, nil
 	}
-	b := &accessBook{}
+	b := &accessBook{revision: w.AccessRevision}
 	for _, u := range w.Users {
 		b.users = append(b.users, &access.User{
 			Name: u.Name, Verifier: u.Verifier.toVerifier(), Disabled: u.Disabled, Roles: u.Roles, Credentials: u.Credentials,
@@ -168,6 +168,5 @@ func (w *stateAccess) toBook() (*accessBook, error) {
 		}
 		b.roles = append(b.roles, x)
 	}
-	b.policy = access.Compile(nil, w.AccessRevision, b.users, b.roles)
-	return b, nil
+	return b.compiled(), nil
 }

@@ -658,8 +658,12 @@ func WhyNotLeave(s *catalog.State, id rhumb.NodeID) string {
 	if most == 0 {
 		return ""
 	}
-	return fmt.Sprintf("region %s would have %d live nodes without %s, but these tables keep more copies: %s; add %d nodes to the region first, or replace %s by a new node (rhumb node replace)",
-		region.Name, left, id, strings.Join(tables, ", "), most-left, id)
+	more := "a node"
+	if most-left > 1 {
+		more = fmt.Sprintf("%d nodes", most-left)
+	}
+	return fmt.Sprintf("without %s, the live nodes of region %s would be %d, but these tables keep more copies: %s; add %s to the region first, or replace %s by a new node (rhumb node replace)",
+		id, region.Name, left, strings.Join(tables, ", "), more, id)
 }
 
 // holdsClass reports whether a node has a copy of a range of the class.

@@ -13,7 +13,7 @@ import (
 
 // porcupineWait bounds the search for one key in real time. Histories as long as those of the
 // simulator take milliseconds. An undecided history counts as a failure, not as a success.
-const porcupineWait = 20 * time.Second
+const porcupineWait = 2 * time.Minute
 
 // keyName is a key of a history.
 type keyName struct {

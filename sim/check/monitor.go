@@ -158,7 +158,7 @@ func (m *Monitor) Split(old, born rhumb.RangeID, seq rhumb.Seq) error {
 	}
 	at := from.committed[seq-1]
 	to.committed, to.seen = slices.Clone(from.committed[:seq]), slices.Clone(from.seen[:seq])
-	// What was acknowledged or closed later concerns the old range.
+	// Later acknowledgements and closed timestamps concern the old range.
 	if to.acked = min(from.acked, seq); to.acked > 0 {
 		to.ackedHLC = from.committed[to.acked-1].LastHLC()
 	}
@@ -256,7 +256,7 @@ func (m *Monitor) Held(r rhumb.RangeID, disk func(rhumb.NodeID) Replica) error {
 	if w.acked == 0 || w.config == nil {
 		return nil
 	}
-	// The hash of the last acknowledged entry stands for all entries below it.
+	// The hash of the last acknowledged entry covers all entries below it.
 	want := w.committed[w.acked-1].Position()
 	for _, n := range w.config.InSync {
 		got, ok := disk(n).Durable(w.acked)

@@ -43,7 +43,12 @@ const (
 	actRefuse
 	actStop
 	actGiveUp
-	actMove
+	actRemove
+	actPlace
+	actDrop
+	actLoseRegion
+	actEndRegion
+	actUpgrade
 	actTakeSet
 	actInstall
 	actProposeAdopt
@@ -142,8 +147,18 @@ func (a Action) stringRest() string {
 		return fmt.Sprintf("%d refuses epoch %d of %d, which undoes committed entries", a.a, a.x, a.b)
 	case actStop:
 		return fmt.Sprintf("%d is refused by %d and stops", a.a, a.b)
-	case actMove:
-		return fmt.Sprintf("the copy of %d is replaced by an empty one in epoch %d", a.a, a.x)
+	case actRemove:
+		return fmt.Sprintf("metadata removes the copy of %d in epoch %d", a.a, a.x)
+	case actPlace:
+		return fmt.Sprintf("metadata gives %d a copy again, in epoch %d", a.a, a.x)
+	case actDrop:
+		return fmt.Sprintf("%d drops its copy, which a record of epoch %d removed", a.a, a.x)
+	case actLoseRegion:
+		return fmt.Sprintf("the region of %03b is lost with its disks", a.x)
+	case actEndRegion:
+		return fmt.Sprintf("the removal of the region of %03b ends, and its nodes stop", a.x)
+	case actUpgrade:
+		return fmt.Sprintf("%d restarts with the newer build", a.a)
 	case actTakeSet:
 		return fmt.Sprintf("%d receives a copy of %d: %d entries, commit %d", a.a, a.b, a.y, a.x)
 	case actInstall:

@@ -34,8 +34,18 @@ type Config struct {
 	Crashes int
 	// Damages bounds the restarts that lose synced data, over all replicas together.
 	Damages int
-	// Removals bounds the copies that are removed, and replaced by empty ones on the same nodes.
+	// Removals bounds the copies that are removed. Their nodes may get new, empty ones later.
 	Removals int
+	// Far are the replicas in the other one of two regions, one bit each.
+	Far uint8
+	// Spread makes the range survive the loss of a region: its in-sync set is never in one region.
+	Spread bool
+	// RegionLoss lets the other region stop for good, with all its disks.
+	RegionLoss bool
+	// RegionRemoval lets the other region be removed, and its nodes stop for good, when no copy is left there.
+	RegionRemoval bool
+	// Older are the replicas that begin with an older build, which cannot read client writes. An upgrade is a restart.
+	Older uint8
 	// Copies bounds the sets that replicas receive from each other, over all replicas together.
 	Copies int
 	// Lacking bounds the disks that lack, at one time, the same entry or the same closed timestamp
@@ -125,6 +135,11 @@ func (c Config) Validate() error {
 	within("Versions", c.Versions, 0, 15)
 	within("Closed", c.Closed, 0, ClosedMax)
 	within("Slack", c.Slack, 0, 1)
+	within("Far", int(c.Far), 0, int(everyone))
+	within("Older", int(c.Older), 0, int(everyone))
+	if c.Slack > 0 && c.Spread {
+		faults = append(faults, rhumb.E(op, rhumb.InvalidArgument, "Spread needs Slack 0: with slack, not every member holds every entry"))
+	}
 	within("MinInSync", c.MinInSync, 1, c.Secondaries+1)
 	within("Secondaries", c.Secondaries, 1, Replicas-1)
 	return errors.Join(faults...)
@@ -141,6 +156,12 @@ func (c Config) String() string {
 	}{
 		{c.Lacking != c.MinInSync-1, fmt.Sprintf("lacking %d", c.Lacking)},
 		{c.Images, "images"},
+		{c.Removals > 0, fmt.Sprintf("removals %d", c.Removals)},
+		{c.Far != 0, fmt.Sprintf("far %03b", c.Far)},
+		{c.Spread, "spread"},
+		{c.RegionLoss, "region loss"},
+		{c.RegionRemoval, "region removal"},
+		{c.Older != 0, fmt.Sprintf("older %03b", c.Older)},
 		{c.Copies > 0, fmt.Sprintf("copies %d", c.Copies)},
 		{c.OneAnswer, "one answer"},
 		{c.Handover, "handover"},

@@ -39,4 +39,16 @@
 //
 // The tests exhaust the short configurations of Presets and catch every mutation, in a minute on
 // two cores; -model.long adds the long ones. docs/model.md lists the figures.
+//
+// # Removals, regions and builds
+//
+// Removing a copy, learning of the removal and placing a copy again are steps of their own, so a node may learn of the removal when it has joined
+// again (rule_removal.go). The replicas of Config.Far are in a second region. A range with Config.Spread keeps its in-sync set in both, and
+// every state is asked whether it would survive the loss of either (rule_region.go). The replicas of Config.Older run a build that cannot read
+// client writes until they restart (rule_older.go).
+//
+// # Conformance
+//
+// Guards are the rules of one replica in terms of an observer. Package sim checks the real replica against them in each step of a run. Their
+// test checks them on this model, so that a guard can neither refuse a step of the protocol nor miss the rule that it is named after.
 package model

@@ -42,6 +42,9 @@ const (
 	// HealthyStays (ruling 17): no replica with an intact disk has to undo a committed entry, which
 	// would quarantine it. While no disk was damaged, no primary is refused either.
 	HealthyStays
+	// RegionSurvives: of a range that survives regions, the in-sync set has an intact holder of every acknowledged entry in each of
+	// two regions.
+	RegionSurvives
 
 	invariants
 )
@@ -50,7 +53,7 @@ var invariantNames = [invariants]string{
 	"", "one primary per epoch", "log matching", "in-sync set holds every acknowledged entry",
 	"new primary holds every acknowledged entry", "commit is stable", "one history", "lease read is current",
 	"confirmed read is current", "closed stays closed", "least in-sync size", "belief is owed", "reported commit is held",
-	"an epoch is begun once", "no healthy replica is quarantined",
+	"an epoch is begun once", "no healthy replica is quarantined", "acknowledged entries survive a region",
 }
 
 // String returns a short name of the invariant.
@@ -71,6 +74,7 @@ var checks = [...]struct {
 	{OnePrimary, (*Config).onePrimary},
 	{NewPrimaryHolds, (*Config).newPrimaryHolds},
 	{InSyncHolds, (*Config).inSyncHolds},
+	{RegionSurvives, (*Config).regionsSurvive},
 	{ConfirmRead, (*Config).confirmedReads},
 	{LeaseRead, (*Config).leaseReads},
 	{Owed, (*Config).beliefsOwed},
@@ -143,7 +147,9 @@ func (c *Config) newPrimaryHolds(s *state) bool {
 func (c *Config) inSyncHolds(s *state) bool {
 	lacking := 0
 	for i := range Replicas {
-		if s.meta.isr.has(i) && s.rep[i].log.common(&s.seen.acked) < s.seen.acked.n && !s.damagedNow(i) {
+		// A region that is lost with its disks exceeds the promise of an in-sync set; RegionSurvives is about it.
+		lost := c.RegionLoss && s.gone.has(i)
+		if s.meta.isr.has(i) && s.rep[i].log.common(&s.seen.acked) < s.seen.acked.n && !s.damagedNow(i) && !lost {
 			lacking++
 		}
 	}
@@ -234,7 +240,7 @@ func (c *Config) logsMatch(s *state) bool {
 func commitStable(from, to *state, act Action) bool {
 	for i := range Replicas {
 		a, b := &from.rep[i], &to.rep[i]
-		if (act.kind == actCrash || act.kind == actDamage || act.kind == actMove) && int(act.a) == i {
+		if (act.kind == actCrash || act.kind == actDamage || act.kind == actDrop || act.kind == actUpgrade) && int(act.a) == i || to.gone.has(i) {
 			continue
 		}
 		if b.commit < a.commit || b.log.common(&a.log) < a.commit {

@@ -2,7 +2,10 @@ package model
 
 import (
 	"flag"
+	"fmt"
+	"os"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +17,33 @@ var (
 	seed = flag.Uint64("model.seed", 1, "seed of the random walks")
 )
 
-// TestProtocolIsSafe checks that the protocol breaks no invariant within the bounds of each preset.
+// modelPage reports what the searches of these tests found.
+const modelPage = "../../docs/model.md"
+
+// wantRow checks that the page reports a result: the row of a name ends with the given columns.
+func wantRow(t *testing.T, name, end string) {
+	t.Helper()
+	page, err := os.ReadFile(modelPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "\n| `"+name+"`")
+	if line, _, _ := strings.Cut(rest, "\n"); !strings.HasSuffix(line, end) {
+		t.Errorf("%s: the row of %s ends with %q, want %q", modelPage, name, line, end)
+	}
+}
+
+// thousands formats n with commas, as the page does.
+func thousands(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// TestProtocolIsSafe checks that the protocol breaks no invariant within the bounds of each preset, and that docs/model.md reports the sizes
+// of the searches.
 func TestProtocolIsSafe(t *testing.T) {
 	var (
 		mu    sync.Mutex // guards taken
@@ -37,6 +66,7 @@ func TestProtocolIsSafe(t *testing.T) {
 				if !res.Exhausted {
 					t.Fatalf("%v: not exhausted after %d states", p.Config, res.States)
 				}
+				wantRow(t, p.Name, fmt.Sprintf("| %s | %s | %d |", thousands(res.States), thousands(res.Transitions), res.Depth))
 				mu.Lock()
 				defer mu.Unlock()
 				for k, n := range res.taken {

@@ -174,6 +174,24 @@ const (
 	RemoveOutOfSync
 	// NewEpochForCopy (removal): a node whose copy was removed gets another one in a new epoch only.
 	NewEpochForCopy
+	// JoinListed (removal): only a replica that the record lists joins.
+	JoinListed
+	// DropWhenRemoved (removal): a node drops its copy only when the record does not list it.
+	DropWhenRemoved
+	// DropByRecord (removal): a copy that has promised a later epoch than that of the record which removed it stays.
+	DropByRecord
+	// ChangeSpans (regions): a change of the in-sync set leaves it in two regions.
+	ChangeSpans
+	// ElectSpans (regions): so does an election.
+	ElectSpans
+	// FenceSpans (regions): so does the fencing of a secondary.
+	FenceSpans
+	// RegionEmptyFirst (regions): the nodes of a removed region stop when no copy is left there.
+	RegionEmptyFirst
+	// AckWhatIsRead (builds): an older build acknowledges no entry that it has not read.
+	AckWhatIsRead
+	// BeginReadable (builds): an elected node that cannot read the end of the best log does not begin.
+	BeginReadable
 	// CopyReachesEnd (copies): a set that is installed is committed up to the end of the replica's log.
 	CopyReachesEnd
 	// CopyInOneStep (copies): the old copy stays until the set takes its place in one step.
@@ -307,7 +325,15 @@ var findings = []Finding{
 	{Mutation: AgreedPerLife, Name: "agreed-per-life", Rule: "ruling 17a", Config: oneAnswerAgreed, Breaks: ClosedStaysClosed},
 	{Mutation: AnswerOfRecordedLife, Name: "answer-of-recorded-life", Rule: "ruling 17a", Config: oneAnswer, Breaks: NewPrimaryHolds},
 	{Mutation: RemoveOutOfSync, Name: "remove-out-of-sync", Rule: "removal", Config: removing, Breaks: InSyncHolds},
-	{Mutation: NewEpochForCopy, Name: "new-epoch-for-copy", Rule: "removal", Config: removing, Breaks: InSyncHolds},
+	{Mutation: NewEpochForCopy, Name: "new-epoch-for-copy", Rule: "removal", Config: removingOnce, Breaks: InSyncHolds},
+	{Mutation: JoinListed, Name: "join-listed", Rule: "removal", Config: removing, Breaks: InSyncHolds},
+	{Mutation: DropWhenRemoved, Name: "drop-when-removed", Rule: "removal", Config: removing, Breaks: InSyncHolds},
+	{Mutation: DropByRecord, Name: "drop-by-record", Rule: "removal", Config: removingOnce, Breaks: InSyncHolds},
+	{Mutation: ChangeSpans, Name: "change-spans", Rule: "regions", Config: spreading, Breaks: RegionSurvives},
+	{Mutation: ElectSpans, Name: "elect-spans", Rule: "regions", Config: spreading, Breaks: RegionSurvives},
+	{Mutation: FenceSpans, Name: "fence-spans", Rule: "regions", Config: spreading, Breaks: RegionSurvives},
+	{Mutation: RegionEmptyFirst, Name: "region-empty-first", Rule: "regions", Config: removingRegion, Breaks: InSyncHolds},
+	{Mutation: AckWhatIsRead, Name: "ack-what-is-read", Rule: "builds", Config: mixing, Breaks: InSyncHolds},
 	{Mutation: CopyReachesEnd, Name: "copy-reaches-end", Rule: "transfer", Config: copying, Breaks: InSyncHolds},
 	{Mutation: CopyInOneStep, Name: "copy-in-one-step", Rule: "transfer", Config: copying, Breaks: InSyncHolds},
 	{Mutation: CopyCountsInstalled, Name: "copy-counts-installed", Rule: "transfer", Config: copying, Breaks: InSyncHolds},
@@ -324,4 +350,5 @@ func Unnoticed() []Finding { return slices.Clone(unnoticed) }
 var unnoticed = []Finding{
 	{Mutation: ReportedReached, Name: "reported-reached", Rule: "E, ruling 16", Config: damaging},
 	{Mutation: RefuseDiffering, Name: "refuse-differing", Rule: "A, ruling 17", Config: damagingTwo},
+	{Mutation: BeginReadable, Name: "begin-readable", Rule: "builds", Config: mixing},
 }

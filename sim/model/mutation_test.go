@@ -1,6 +1,10 @@
 package model
 
-import "testing"
+import (
+	"fmt"
+	"strconv"
+	"testing"
+)
 
 // TestMutationsAreCaught checks that leaving out any rule breaks an invariant. A rule whose absence
 // goes unnoticed is either superfluous or not modelled.
@@ -21,6 +25,11 @@ func TestMutationsAreCaught(t *testing.T) {
 			if v.Invariant != f.Breaks {
 				t.Errorf("breaks %q, want %q\n%v", v.Invariant, f.Breaks, v)
 			}
+			steps := strconv.Itoa(len(v.Trace))
+			if f.Steps > 0 {
+				steps += " (walk)"
+			}
+			wantRow(t, f.Name, fmt.Sprintf("| %v | %s |", v.Invariant, steps))
 			t.Logf("%s: %v after %d steps; %d states, %d transitions, %.1fs", f.Name, v.Invariant, len(v.Trace), res.States, res.Transitions, res.Elapsed.Seconds())
 		})
 	}

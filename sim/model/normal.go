@@ -16,6 +16,7 @@ func (c *Config) normaliseState(s *state) {
 	c.forgetDamage(s)
 	c.forgetSets(s)
 	c.forgetAdoptions(s)
+	c.forgetRemovals(s)
 	// Messages that can change nothing are removed, and the array stays sorted because order is
 	// kept.
 	kept := 0

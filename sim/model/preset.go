@@ -44,6 +44,10 @@ var (
 	oneAnswerClosed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 3, Secondaries: 1, OneAnswer: true}
 	oneAnswerAgreed  = Config{Epochs: 2, Messages: 1, Damages: 1, Closed: 1, Versions: 2, Secondaries: 1, OneAnswer: true}
 	removing         = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Removals: 1}
+	removingOnce     = Config{Epochs: 2, Messages: 1, Versions: 4, Secondaries: 1, Removals: 1}
+	spreading        = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 2, Far: 0b110, Spread: true, Fencing: true}
+	removingRegion   = Config{Epochs: 2, Messages: 1, Versions: 3, Secondaries: 2, Far: 0b100, RegionRemoval: true, Removals: 1}
+	mixing           = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Older: 0b110}
 	copying          = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Copies: 2}
 	copyingTail      = Config{Epochs: 2, Writes: 1, Messages: 1, Secondaries: 1, MinInSync: 1, Copies: 1}
 	slackCopying     = Config{Epochs: 3, Writes: 1, Messages: 2, Secondaries: 2, Slack: 1, Copies: 1}
@@ -70,6 +74,11 @@ func Presets() []Preset {
 		{"change", changing, true},
 		{"change-fencing", Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 2, Fencing: true}, true},
 		{"removal", removing, true},
+		{"removal-once", removingOnce, true},
+		{"region", spreading, true},
+		{"region-removal", removingRegion, true},
+		{"region-loss", Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 2, Secondaries: 2, Far: 0b100, Spread: true, RegionLoss: true}, true},
+		{"builds", mixing, true},
 		{"copy-chain", copying, true},
 		{"copy-tail", copyingTail, true},
 		{"copy-twice", Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Copies: 2}, true},

@@ -136,6 +136,10 @@ func (g *stepper) alterISR(p, k int) {
 	if q.epoch == 0 || !current && !g.without(CompareAndSet) {
 		return
 	}
+	// Nobody counts on a copy that is being dropped.
+	if q.isr&^meta.replicas != 0 && !g.without(JoinListed) || !g.staysSpread(q.isr) && !g.without(ChangeSpans) {
+		return
+	}
 	t := *g.from
 	t.proposals[p][k] = proposal{}
 	t.meta.isr = q.isr

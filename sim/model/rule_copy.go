@@ -20,7 +20,7 @@ func (r *replica) copyLeast() uint8 { return max(r.log.n, r.commit, r.stored) }
 // takeSet lets replica i receive a set of replica j. Until the set is installed, nothing but the old copy answers for i.
 func (g *stepper) takeSet(i, j int) {
 	s, donor := &g.from.rep[i], &g.from.rep[j]
-	if i == j || int(g.from.copies) >= g.cfg.Copies || s.role == primary || s.set.held == 1 {
+	if i == j || int(g.from.copies) >= g.cfg.Copies || s.role == primary || s.set.held == 1 || g.from.gone.has(j) || g.from.readable(i, &donor.log) < donor.log.n {
 		return
 	}
 	// A donor with a shorter commit refuses. The end of i may grow later, so it is compared again when the set is installed.
@@ -36,7 +36,7 @@ func (g *stepper) takeSet(i, j int) {
 		r.log, r.commit = history{}, 0
 	}
 	if g.without(CopyCountsInstalled) {
-		// The replica acknowledges what it is going to hold.
+		// The replica acknowledges entries before it holds them.
 		g.sendMessage(&t, message{kind: msgAck, from: uint8(i), to: g.from.meta.primary, epoch: s.promised, x: donor.commit, z: s.boot}, act)
 		return
 	}
@@ -59,7 +59,7 @@ func (g *stepper) installSet(i int) {
 	if g.without(CopiedTailOpen) {
 		r.commit = set.log.n
 	}
-	// Raising the promise makes the grants of the node exclude the epochs below.
+	// With the raised promise, the grants of the node exclude the epochs below.
 	r.promise(set.promised)
 	if g.without(CopyKeepsPromise) {
 		r.promised = set.promised

@@ -22,6 +22,9 @@ func (g *stepper) listElections() {
 			if isr&^base != 0 || !isr.has(n) || isr.size() < g.cfg.MinInSync || g.cfg.Slack > 0 && isr != meta.isr {
 				continue
 			}
+			if !g.staysSpread(isr) && !g.without(ElectSpans) {
+				continue
+			}
 			t := *g.from
 			t.applyElect(n, isr, g.without(ReservedNotReused))
 			g.endStep(&t, Action{kind: actElect, a: uint8(n), x: t.meta.epoch, y: uint8(isr)})
@@ -54,7 +57,8 @@ func (g *stepper) decideMetadata(i int) {
 	g.prepareHandover(i)
 	g.proposeAdoption(i)
 	g.adoptHandover(i)
-	g.moveCopy(i)
+	g.removeReplica(i)
+	g.placeReplica(i)
 }
 
 // fenceSecondary removes a secondary from the in-sync set without asking the primary (part of
@@ -64,6 +68,9 @@ func (g *stepper) fenceSecondary(i int) {
 	// The primary stays, and so do min_insync members. The primary learns of the smaller set later
 	// and until then waits for more members than it has to, which is safe.
 	if !g.cfg.Fencing || g.cfg.Slack > 0 || i == int(m.primary) || !m.isr.has(i) || m.isr.size() <= g.cfg.MinInSync || int(m.version) >= g.cfg.Versions {
+		return
+	}
+	if !g.staysSpread(m.isr.without(i)) && !g.without(FenceSpans) {
 		return
 	}
 	t := *g.from

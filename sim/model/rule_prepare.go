@@ -149,7 +149,8 @@ func (g *stepper) fetchBest(i int) {
 			continue
 		}
 		// Each length is a step of its own, because the node may crash between pieces.
-		for n := s.log.common(&s.best); n <= s.best.n; n++ {
+		// An older build fetches up to the first entry that it cannot read.
+		for n := s.log.common(&s.best); n <= g.from.readable(i, &s.best); n++ {
 			t := *g.from
 			r := &t.rep[i]
 			// The mutation takes the present log of the source, although its answer reported
@@ -209,9 +210,11 @@ func (c *Config) answersNeeded(members set) int {
 // epoch-start entry.
 func (g *stepper) activateElected(i int) {
 	s := &g.from.rep[i]
+	// An older build that cannot read the best log waits for its upgrade, or for another election.
+	complete := s.log == s.best || g.without(BeginReadable) && g.from.older.has(i) && s.log.n == g.from.readable(i, &s.best)
 	// All conditions of rule E at once. Metadata may meanwhile have elected another node; then
 	// members refuse this epoch by their promises.
-	if s.role != activating || g.cfg.PairsOnly || s.log != s.best && g.reachesReported(s, &s.best) || s.log.full() || g.owesGrant(g.from, i, nobody) || !g.hasEnoughAnswers(s) {
+	if s.role != activating || g.cfg.PairsOnly || !complete && g.reachesReported(s, &s.best) || s.log.full() || g.owesGrant(g.from, i, nobody) || !g.hasEnoughAnswers(s) {
 		return
 	}
 	t := *g.from

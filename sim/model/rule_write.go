@@ -48,8 +48,9 @@ func (g *stepper) sendAppend(p int) {
 }
 
 // receiveAppend is rule A. Refusing, undoing, appending and acknowledging are one step, because a
-// member syncs them together (docs/replication.md#durable).
-func (g *stepper) receiveAppend(i int, m *message) {
+// member syncs them together (docs/replication.md#durable). sent is the length of the log in the message. An older build may have
+// read less of it.
+func (g *stepper) receiveAppend(i int, m *message, sent uint8) {
 	s := &g.from.rep[i]
 	// A deposed primary continues to replicate. Without the fence its entries would replace newer
 	// ones.
@@ -81,6 +82,9 @@ func (g *stepper) receiveAppend(i int, m *message) {
 	// The log may end in entries of an earlier epoch, which the primary does not have.
 	if g.without(AckWhatWasSent) {
 		match = r.log.n
+	}
+	if g.without(AckWhatIsRead) {
+		match = sent
 	}
 	ack := message{kind: msgAck, from: uint8(i), to: m.from, epoch: m.epoch, x: match, z: r.boot}
 	g.sendMessage(&t, ack, Action{kind: actFollow, a: uint8(i), b: m.from, x: m.epoch, y: m.log.n})

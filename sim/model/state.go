@@ -13,6 +13,9 @@ func (s set) with(i int) set    { return s | 1<<i }
 func (s set) without(i int) set { return s &^ (1 << i) }
 func (s set) size() int         { return bits.OnesCount8(uint8(s)) }
 
+// everyone is the set of all replicas.
+const everyone set = 1<<Replicas - 1
+
 // nobody is the number of no replica.
 const nobody = 7
 
@@ -178,6 +181,7 @@ type register struct {
 	version   uint8
 	lives     [Replicas]uint8
 	allocated uint8 // greatest allocated epoch, including prepared ones
+	replicas  set   // nodes that hold a copy; the in-sync set is a part of it
 	// A prepared handover; epoch 0 if there is none.
 	preparedEpoch, preparedFor uint8
 	elections                  [EpochsMax + 1]election
@@ -210,6 +214,13 @@ type state struct {
 
 	// adoptions are the proposals to record a handover, by target.
 	adoptions [Replicas]adoption
+	// removedIn is the epoch of the record that removed the copy of each node, until the node learns of it; otherwise 0.
+	removedIn [Replicas]uint8
+
+	far    set   // replicas in the other region (Config.Far)
+	gone   set   // nodes that stopped for good, with their disks
+	older  set   // nodes that run an older build (Config.Older)
+	region uint8 // 1 once the other region was removed
 
 	writes, crashes, damages, removals, copies uint8
 }
@@ -219,7 +230,8 @@ type state struct {
 func newState(c *Config) state {
 	var s state
 	isr := set(1<<(c.Secondaries+1) - 1)
-	s.meta = register{epoch: 1, isr: isr, version: 1, allocated: 1, preparedFor: nobody}
+	s.meta = register{epoch: 1, isr: isr, version: 1, allocated: 1, preparedFor: nobody, replicas: everyone}
+	s.far, s.older = set(c.Far), set(c.Older)
 	for e := range s.meta.elections {
 		s.meta.elections[e].primary = nobody
 	}
@@ -262,7 +274,7 @@ func (r *replica) promise(epoch uint8) {
 }
 
 // appendEntry appends an entry of the own epoch with the lowest timestamp that rule W permits, like
-// a node whose clock is far behind. That timestamp is the most likely one to violate a closed
+// a node whose clock is far too slow. That timestamp is the most likely one to violate a closed
 // timestamp.
 func (r *replica) appendEntry(write uint8) entry {
 	e := newEntry(r.epoch, max(r.seen, r.closed, r.log.lastInterval()), write)

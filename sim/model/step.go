@@ -22,18 +22,26 @@ func (g *stepper) successors(s *state) []step {
 	g.from, g.steps, g.broken = s, g.steps[:0], 0
 	g.listElections()
 	g.cancelHandover()
+	g.loseRegion()
+	g.removeRegion()
 	for i := range Replicas {
+		g.decideMetadata(i)
+		// Messages and proposals of a node that stopped for good may still arrive.
+		if s.gone.has(i) {
+			continue
+		}
 		g.endRound(i)
 		g.restartNode(i)
 		g.learnRecord(i)
 		g.fetchBest(i)
 		g.activateElected(i)
 		g.leadSteps(i)
-		g.decideMetadata(i)
 		for j := range Replicas {
 			g.takeSet(i, j)
 		}
 		g.installSet(i)
+		g.dropCopy(i)
+		g.upgradeNode(i)
 		// A delivery does not remove its message, so every message may arrive again.
 		for k := range s.inNet {
 			if m := &s.net[k]; int(m.from) != i && (m.to == nobody || int(m.to) == i) {
@@ -62,10 +70,15 @@ func (g *stepper) leadSteps(p int) {
 }
 
 // receiveMessage lists the steps caused by the arrival of m at replica i.
-func (g *stepper) receiveMessage(i int, m *message) {
+func (g *stepper) receiveMessage(i int, sent *message) {
+	read, ok := g.readByOlder(i, *sent)
+	if !ok {
+		return
+	}
+	m := &read
 	switch m.kind {
 	case msgAppend:
-		g.receiveAppend(i, m)
+		g.receiveAppend(i, m, sent.log.n)
 	case msgAck:
 		g.receiveAck(i, m)
 	case msgHeartbeat:

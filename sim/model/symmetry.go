@@ -41,7 +41,7 @@ func (n *renaming) mapName(i uint8) uint8 {
 // fingerprint returns one number for all states that differ only in the names of replicas. Replicas
 // are sorted by marks that do not depend on names; where marks are equal every order is tried and
 // the least fingerprint is taken. Sorting by marks avoids five of the six renamings unless marks
-// are equal, each of which copies and hashes the state. With named set, names count.
+// are equal; each renaming copies and hashes the state. With named set, names count.
 func (s *state) fingerprint(named bool) uint64 {
 	if named {
 		return xxh3.Hash(s.rawBytes())
@@ -85,8 +85,14 @@ func (s *state) replicaMark(i int) uint64 {
 			flags |= 1 << k
 		}
 	}
+	more := uint8(0)
+	for k, members := range [...]set{s.meta.replicas, s.far, s.gone, s.older} {
+		if members.has(i) {
+			more |= 1 << k
+		}
+	}
 	b := [...]uint8{
-		flags, r.promised, r.boot, r.seen, r.commit, uint8(r.role), r.epoch, r.version, r.start,
+		flags, more, s.removedIn[i], r.promised, r.boot, r.seen, r.commit, uint8(r.role), r.epoch, r.version, r.start,
 		r.closed, r.published, uint8(r.isr.size()), uint8(r.pending.size()), s.round[i],
 		r.log.n, uint8(r.log.e[0]), uint8(r.log.e[1]), uint8(r.log.e[2]), uint8(r.log.e[3]), uint8(r.log.e[4]),
 		s.proposals[i][0].epoch, s.proposals[i][1].epoch,
@@ -98,6 +104,8 @@ func (s *state) replicaMark(i int) uint64 {
 func (s *state) renamed(n *renaming) state {
 	t := *s
 	t.meta.primary, t.meta.preparedFor, t.meta.isr = n.mapName(s.meta.primary), n.mapName(s.meta.preparedFor), n.mapSet(s.meta.isr)
+	t.meta.replicas, t.far, t.gone, t.older = n.mapSet(s.meta.replicas), n.mapSet(s.far), n.mapSet(s.gone), n.mapSet(s.older)
+	t.removedIn = n.mapLives(s.removedIn)
 	t.meta.lives = n.mapLives(s.meta.lives)
 	if s.image.of != 0 {
 		t.image.of = n[s.image.of-1] + 1

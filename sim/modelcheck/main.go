@@ -5,12 +5,16 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/rhumbdb/rhumb/sim/model"
 	"github.com/rhumbdb/rhumb/sim/voter"
@@ -79,7 +83,12 @@ func declareBounds(fs *flag.FlagSet, c *model.Config) {
 	fs.IntVar(&c.Rounds, "rounds", 0, "lease rounds of each holder; 0 leaves leases out")
 	fs.IntVar(&c.Crashes, "crashes", 0, "restarts without loss")
 	fs.IntVar(&c.Damages, "damages", 0, "restarts that lose synced data")
-	fs.IntVar(&c.Removals, "removals", 0, "copies that are removed and replaced by empty ones on the same nodes")
+	fs.IntVar(&c.Removals, "removals", 0, "copies that are removed; their nodes may get others later")
+	fs.Func("far", "replicas in the other one of two regions, as bits: 110", bits(&c.Far))
+	fs.BoolVar(&c.Spread, "spread", false, "the range survives the loss of a region")
+	fs.BoolVar(&c.RegionLoss, "region-loss", false, "the other region may be lost with its disks")
+	fs.BoolVar(&c.RegionRemoval, "region-removal", false, "the other region may be removed when no copy is left there")
+	fs.Func("older", "replicas that begin with an older build, which cannot read client writes, as bits", bits(&c.Older))
 	fs.IntVar(&c.Copies, "copies", 0, "sets that replicas receive from each other")
 	fs.IntVar(&c.Lacking, "lacking", 0, "disks that may lack the same entry at one time; 0 means one less than -min")
 	fs.BoolVar(&c.Images, "images", false, "every damage returns a disk to an older image")
@@ -99,6 +108,15 @@ func declareBounds(fs *flag.FlagSet, c *model.Config) {
 	fs.BoolVar(&c.LateHeartbeats, "late-heartbeats", false, "heartbeats may stay in flight")
 }
 
+// bits returns a parser of a set of replicas, such as 110.
+func bits(to *uint8) func(string) error {
+	return func(s string) error {
+		v, err := strconv.ParseUint(s, 2, 8)
+		*to = uint8(v)
+		return err
+	}
+}
+
 // run carries out the command line and reports whether an invariant was broken.
 func run(args []string, out io.Writer) (broken bool, err error) {
 	o, err := parseFlags(args)
@@ -113,13 +131,45 @@ func run(args []string, out io.Writer) (broken bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	for _, s := range searches {
-		// All searches run even after a violation, so that one run lists every broken preset.
-		failed, err := s.runSearch(out)
-		if err != nil {
+	return runSearches(searches, out)
+}
+
+// runSearches runs as many searches at once as there are processors, and prints the results in the order of the searches. All run even
+// after a violation, so that one run lists every broken preset.
+func runSearches(searches []search, out io.Writer) (broken bool, err error) {
+	type result struct {
+		text   bytes.Buffer
+		broken bool
+		err    error
+		done   chan struct{}
+	}
+	// Each search writes into a buffer of its own, so that lines of two searches do not mix.
+	results := make([]result, len(searches))
+	for i := range results {
+		results[i].done = make(chan struct{})
+	}
+	var next atomic.Int64
+	// More searches at once would only need more memory.
+	for range min(runtime.GOMAXPROCS(0), len(searches)) {
+		go func() {
+			for i := next.Add(1) - 1; i < int64(len(searches)); i = next.Add(1) - 1 {
+				r := &results[i]
+				r.broken, r.err = searches[i].runSearch(&r.text)
+				close(r.done)
+			}
+		}()
+	}
+	// A result is printed as soon as it and all before it are known.
+	for i := range results {
+		r := &results[i]
+		<-r.done
+		if _, err := r.text.WriteTo(out); err != nil {
 			return broken, err
 		}
-		broken = broken || failed
+		if r.err != nil {
+			return broken, r.err
+		}
+		broken = broken || r.broken
 	}
 	return broken, nil
 }

@@ -40,6 +40,9 @@ type Config struct {
 	Noticed bool
 	// Admission lets leaders admit voters.
 	Admission bool
+	// Learning lets leaders admit voters by two changes of the configuration: one makes the voter a learner, who counts for nothing, and
+	// one promotes it.
+	Learning bool
 	// Without is the part of the rule to leave out.
 	Without Mutation
 }
@@ -69,7 +72,7 @@ func (c Config) Validate() error {
 	}
 	within("Terms", c.Terms, 1, termsMax)
 	within("Entries", c.Entries, 0, logMax)
-	within("Restarts", c.Restarts, 0, 7)
+	within("Restarts", c.Restarts, 0, 3)
 	within("Damages", c.Damages, 0, c.Restarts)
 	within("Damaged", c.Damaged, 0, c.Voters)
 	within("Messages", c.Messages, 1, messagesMax)
@@ -90,7 +93,7 @@ func (c Config) String() string {
 	for _, o := range []struct {
 		on   bool
 		name string
-	}{{c.Admission, "admission"}, {c.Images, "images"}, {c.Noticed, "noticed"}} {
+	}{{c.Admission, "admission"}, {c.Learning, "learning"}, {c.Images, "images"}, {c.Noticed, "noticed"}} {
 		if o.on {
 			s += ", " + o.name
 		}

@@ -18,7 +18,7 @@
 // commits the entry without the acknowledgement of the admitted one. The voter receives the log as
 // a learner does and takes part once it holds the committed entry; it votes only in later terms
 // than that of the leader. Removing the voter from the configuration, adding it as a learner and
-// promoting it has the same effect.
+// promoting it has the same effect; this is modelled as well (Config.Learning, rule_learn.go).
 //
 // # Steps
 //

@@ -28,6 +28,10 @@ const (
 	AdmissionCommitted
 	// AdmissionOfThisLife: an admission is for one life.
 	AdmissionOfThisLife
+	// LearnerKnowsAdmission: a learner acknowledges only when it knows that this life was admitted.
+	LearnerKnowsAdmission
+	// PromotionOfThisLife: a promotion is for one life.
+	PromotionOfThisLife
 
 	mutations
 )
@@ -62,6 +66,8 @@ var findings = []Finding{
 	{ShortUntilReached, "short-until-reached", noticed, OneLeader},
 	{AdmissionCommitted, "admission-committed", admission, LeaderHolds},
 	{AdmissionOfThisLife, "admission-of-this-life", readmission, OneLeader},
+	{LearnerKnowsAdmission, "learner-knows-admission", learning, LeaderHolds},
+	{PromotionOfThisLife, "promotion-of-this-life", relearning, OneLeader},
 	{WholeRule, "one-answer-of-two", Config{
 		Voters: 3, Terms: 2, Entries: 1, Restarts: 1, Damages: 1, Damaged: 1, Messages: 1, Asking: true, Answers: 1,
 	}, OneLeader},

@@ -81,7 +81,7 @@ func (g *stepper) hearAnswers(i int) {
 	if !g.cfg.Asking || g.from.voters[i].silent == 0 {
 		return
 	}
-	// An answer may come from a silent voter too. Otherwise a restart of the whole group would
+	// A silent voter may answer too. Otherwise a restart of the whole group would
 	// never end the silence.
 	for j := range g.cfg.Voters {
 		if j == i || g.from.voters[i].answers.has(j) {
@@ -133,6 +133,10 @@ func (g *stepper) takeAdmission(i int) {
 	if s.silent == 0 {
 		return
 	}
+	if g.cfg.Learning {
+		g.takePromotion(i)
+		return
+	}
 	for k := range s.log.n {
 		// The admission counts only if it is committed and names this life. An old one in the log
 		// must not admit a later life.
@@ -150,6 +154,10 @@ func (g *stepper) takeAdmission(i int) {
 
 // appendAdmission lets leader l append an entry that admits a silent voter.
 func (g *stepper) appendAdmission(l int) {
+	if g.cfg.Learning {
+		g.appendLearning(l)
+		return
+	}
 	if !g.cfg.Admission {
 		return
 	}
@@ -209,7 +217,7 @@ func (g *stepper) castVotes(i int) {
 // takeOffice makes a candidate with enough votes the leader, and checks OneLeader and LeaderHolds.
 func (g *stepper) takeOffice(i int) {
 	s := &g.from.voters[i]
-	if s.role != candidate || s.votes.size() < g.cfg.majoritySize() {
+	if s.role != candidate || !g.isMajority(s, s.votes) {
 		return
 	}
 	t := *g.from
@@ -285,7 +293,7 @@ func (g *stepper) sendAppend(i int) {
 // is silent.
 func (g *stepper) receiveAppend(i int, m *message) {
 	s := &g.from.voters[i]
-	// A leader takes no APPEND of its own term: it could only come from another leader of that
+	// A leader takes no APPEND of its own term: its sender could only be another leader of that
 	// term, which OneLeader rules out.
 	if int(m.from) == i || m.term < s.term || m.term == s.term && s.role == leader {
 		return
@@ -304,7 +312,7 @@ func (g *stepper) receiveAppend(i int, m *message) {
 	// The acknowledgement arrives in the same step. It counts only while the sender still leads the
 	// term.
 	l := &t.voters[m.from]
-	if l.role == leader && l.term == m.term && (v.silent == 0 || g.leavesOut(SilentUncounted)) {
+	if l.role == leader && l.term == m.term && (v.silent == 0 || g.leavesOut(SilentUncounted) || g.mayLearn(i)) {
 		l.match[i] = max(l.match[i], m.log.n)
 	}
 	g.addStep(&t, "%d takes %d entries of term %d from %d", uint8(i), m.log.n, m.term, m.from)
@@ -321,17 +329,22 @@ func (g *stepper) advanceCommit(i int) {
 			return
 		}
 		// match of the leader itself is the end of its log.
-		n := 0
+		var holders set
 		for j := range g.cfg.Voters {
 			if s.match[j] >= end {
-				n++
+				holders = holders.with(j)
 			}
 		}
-		if n < g.cfg.majoritySize() {
+		if !g.isMajority(s, holders) {
+			continue
+		}
+		// A change of the configuration takes effect when it is committed, so entries after it need the new majority.
+		if next := g.nextChange(s); next < end {
 			continue
 		}
 		t := *g.from
 		t.voters[i].commit = end
+		g.beginLearning(&t.voters[i], end)
 		if t.committed.commonPrefix(&s.log) < min(t.committed.n, end) {
 			g.markBroken(OneHistory)
 		}

@@ -18,15 +18,19 @@ func (s set) size() int      { return bits.OnesCount8(uint8(s)) }
 const nobody = 7
 
 // entry is a log entry: its term (2 bits), the voter that it admits (3 bits; nobody for an ordinary
-// entry), and the life that it admits (3 bits). Entries have no other content: two entries of one
+// entry), whether it promotes that voter (1 bit; Config.Learning), and the life that it admits (2 bits). Entries have no other content: two entries of one
 // term at one position were appended by one leader, unless an invariant is broken.
 type entry uint8
 
 func newEntry(term, admits, life uint8) entry { return entry(term<<6 | admits<<3 | life) }
 
+// promotion returns the entry that makes a learner a voter.
+func (e entry) promotion() entry { return e | 1<<2 }
+
 func (e entry) term() uint8       { return uint8(e >> 6) }
 func (e entry) admits(i int) bool { return int(e>>3&7) == i }
-func (e entry) life() uint8       { return uint8(e & 7) }
+func (e entry) promotes() bool    { return e>>2&1 == 1 }
+func (e entry) life() uint8       { return uint8(e & 3) }
 
 // history is a log. Entries from n on are zero, so that equal logs are equal memory.
 type history struct {

@@ -30,7 +30,7 @@ func (n *renaming) renameSet(s set) (out set) {
 func (n *renaming) renameLog(h *history) {
 	for k := range h.n {
 		if e := h.e[k]; !e.admits(nobody) {
-			h.e[k] = newEntry(e.term(), n[e>>3&7], e.life())
+			h.e[k] = e&^(7<<3) | entry(n[e>>3&7])<<3
 		}
 	}
 }

@@ -1,0 +1,338 @@
+package host
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/replica"
+)
+
+// Bounds of the judgement of slow nodes. A node that is slow all the time is judged within slowLeaves+1 steps, and a node that is
+// fast again within slowSteps+1.
+const (
+	// slowStep is how long delays are gathered before they are compared.
+	slowStep = 500 * time.Millisecond
+	// slowSteps is the number of steps that a judgement looks back. A node becomes slow if it was late in slowLeaves of them, and
+	// is no longer slow if it was in at most slowReturns. One stall of a disk, or a pause, is not enough.
+	slowSteps, slowLeaves, slowReturns = 10, 6, 1
+	// slowFactor and slowFloor say what is late: more than slowFactor times the delay of at least half of the others, and more
+	// than slowFloor. Delays are without the round trip, so a distant node is not late for being distant.
+	slowFactor, slowFloor = 5, 8 * time.Millisecond
+	// ackWait is how long an acknowledgement is waited for. A later one counts as that late.
+	ackWait = 2 * time.Second
+	// tripKeep is for how long the shortest round trip to a node is remembered, at least. A route that has become longer for good
+	// counts as a delay until then.
+	tripKeep = 5 * time.Minute
+	// ownHoldMin is how long a node with a slow disk has no primaries at least. The time doubles up to ownHoldMax with each time that
+	// the disk becomes slow again within ownHoldMax.
+	ownHoldMin, ownHoldMax = 15 * time.Second, 5 * time.Minute
+)
+
+// slowness judges which peers acknowledge much later than others, and whether this node's own disk is slower than what
+// its peers need in all. It is plain data: the caller passes the time, and the pass of the host owns it.
+//
+// A primary waits for the slowest member of an in-sync set. The delays are those of the node, not of a range, because a node
+// is slow for all of its ranges, and each range may have few writes.
+type slowness struct {
+	peers map[rhumb.NodeID]*peerDelay
+	own   delays
+	began time.Duration
+	// usual is the delay of the peers in the last step that had any, with which own is compared. A node whose ranges
+	// have all moved away gets no acknowledgements any more.
+	usual time.Duration
+	// ownUntil is the end of the hold of ownHoldMin and ownHeld its length.
+	ownUntil, ownHeld time.Duration
+}
+
+// delays are the delays of one node, and how many of the latest steps were late.
+type delays struct {
+	total time.Duration
+	count int
+	late  [slowSteps]bool
+	next  int
+	slow  bool
+}
+
+// peerDelay measures the acknowledgements of a peer. One Append is timed at a time, which bounds the work per message.
+type peerDelay struct {
+	delays
+	// timed is the Append whose acknowledgement is waited for; its epoch is 0 if there is none.
+	timed timedAppend
+	// trips are the shortest round trips of the present and of the last period, which began at the time period.
+	trips  [2]time.Duration
+	period time.Duration
+}
+
+// timedAppend is an Append that was sent at a time and ends with an entry.
+type timedAppend struct {
+	id    rhumb.RangeID
+	epoch rhumb.Epoch
+	last  rhumb.Seq
+	at    time.Duration
+}
+
+// add records one delay.
+func (d *delays) add(delay time.Duration) { d.total, d.count = d.total+delay, d.count+1 }
+
+// mean returns the mean delay of the step, and false if there was none.
+func (d *delays) mean() (time.Duration, bool) {
+	if d.count == 0 {
+		return 0, false
+	}
+	return d.total / time.Duration(d.count), true
+}
+
+// endStep records whether the step was late, and reports whether the judgement changed. A step without a delay was not late: a
+// node that is asked nothing holds up nobody.
+func (d *delays) endStep(late bool) (changed bool) {
+	d.late[d.next] = late
+	d.next = (d.next + 1) % slowSteps
+	d.total, d.count = 0, 0
+	n := 0
+	for _, is := range d.late {
+		if is {
+			n++
+		}
+	}
+	was := d.slow
+	switch {
+	case n >= slowLeaves:
+		d.slow = true
+	case n <= slowReturns:
+		d.slow = false
+	}
+	return d.slow != was
+}
+
+// noteSent begins to time an Append of entries that were appended just now. Others are sent to peers that catch up.
+func (w *slowness) noteSent(now time.Duration, m *replica.Message, first rhumb.Seq) {
+	if m.Kind != replica.Append || len(m.Entries) == 0 || m.Entries[0].Seq < first {
+		return
+	}
+	p := w.peers[m.To]
+	if p == nil {
+		if w.peers == nil {
+			w.peers = make(map[rhumb.NodeID]*peerDelay)
+		}
+		p = new(peerDelay)
+		w.peers[m.To] = p
+	}
+	if p.timed.epoch == 0 {
+		p.timed = timedAppend{m.Range, m.Epoch, m.Entries[len(m.Entries)-1].Seq, now}
+	}
+}
+
+// noteReceived ends the timing of an Append if m answers it, which arrived at now: a node whose own disk is slow may take it
+// from the queue much later.
+func (w *slowness) noteReceived(now time.Duration, m *replica.Message) {
+	p := w.peers[m.From]
+	if p == nil || p.timed.epoch == 0 || m.Range != p.timed.id {
+		return
+	}
+	switch {
+	case m.Kind == replica.Ack && m.Epoch == p.timed.epoch && m.Match >= p.timed.last:
+		p.add(now - p.timed.at)
+		p.timed = timedAppend{}
+	// A refusal says nothing about speed, and after an election the Append may never be answered.
+	case m.Kind == replica.Nack, m.Epoch > p.timed.epoch:
+		p.timed = timedAppend{}
+	}
+}
+
+// noteSync records how long this node's disk took to sync.
+func (w *slowness) noteSync(took time.Duration) { w.own.add(took) }
+
+// forget drops what is known of a peer that cannot be reached: other rules judge it.
+func (w *slowness) forget(n rhumb.NodeID) { delete(w.peers, n) }
+
+// judgement is what a step has changed.
+type judgement struct {
+	// slow and fast are the peers that are judged otherwise than before, ascending.
+	slow, fast []rhumb.NodeID
+}
+
+// judge ends a step if it is over. trip returns the present round trip to a peer; awaits reports whether an Append may
+// still be answered.
+func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Duration, bool), awaits func(rhumb.RangeID, rhumb.Epoch) bool) (j judgement) {
+	if now-w.began < slowStep {
+		return judgement{}
+	}
+	// After a pause of this process the delays are its own.
+	paused := now-w.began > 2*slowStep
+	w.began = now
+	nodes := slices.Sorted(maps.Keys(w.peers))
+	excess := make(map[rhumb.NodeID]time.Duration, len(nodes))
+	for _, n := range nodes {
+		p := w.peers[n]
+		p.endTiming(now, awaits)
+		if mean, ok := p.mean(); ok && !paused {
+			excess[n] = max(0, mean-p.shortestTrip(now, n, trip))
+		}
+	}
+	own, synced := w.own.mean()
+	synced = synced && !paused
+	for _, n := range nodes {
+		late := false
+		if x, ok := excess[n]; ok {
+			others := make([]time.Duration, 0, len(nodes))
+			if synced {
+				others = append(others, own)
+			}
+			for m, y := range excess {
+				if m != n {
+					others = append(others, y)
+				}
+			}
+			late = isLate(x, others)
+		}
+		p := w.peers[n]
+		switch changed := p.endStep(late); {
+		case changed && p.slow:
+			j.slow = append(j.slow, n)
+		case changed:
+			j.fast = append(j.fast, n)
+		}
+	}
+	if len(excess) > 0 {
+		w.usual = median(slices.Collect(maps.Values(excess)))
+	}
+	if w.own.endStep(synced && w.usual > 0 && isLate(own, []time.Duration{w.usual})) && w.own.slow {
+		w.hold(now)
+	}
+	return j
+}
+
+// hold keeps primaries away for a while, for longer each time.
+func (w *slowness) hold(now time.Duration) {
+	if w.ownHeld > 0 && now-w.ownUntil >= ownHoldMax {
+		w.ownHeld = 0
+	}
+	w.ownHeld = min(max(ownHoldMin, 2*w.ownHeld), ownHoldMax)
+	w.ownUntil = now + w.ownHeld
+}
+
+// isSlow reports whether this node's own disk is slow, or was a short while ago.
+func (w *slowness) isSlow(now time.Duration) bool { return w.own.slow || now < w.ownUntil }
+
+// endTiming counts an Append that has waited for a step already, and stops to wait for one that nobody answers.
+func (p *peerDelay) endTiming(now time.Duration, awaits func(rhumb.RangeID, rhumb.Epoch) bool) {
+	waited := now - p.timed.at
+	switch {
+	case p.timed.epoch == 0:
+	case !awaits(p.timed.id, p.timed.epoch):
+		p.timed = timedAppend{}
+	case waited >= slowStep:
+		p.add(waited)
+		if waited >= ackWait {
+			p.timed = timedAppend{}
+		}
+	}
+}
+
+// shortestTrip returns the shortest round trip to the peer lately.
+func (p *peerDelay) shortestTrip(now time.Duration, n rhumb.NodeID, trip func(rhumb.NodeID) (time.Duration, bool)) time.Duration {
+	rtt, ok := trip(n)
+	if !ok {
+		return max(p.trips[0], p.trips[1])
+	}
+	if now-p.period >= tripKeep {
+		p.period, p.trips = now, [2]time.Duration{rtt, p.trips[0]}
+	}
+	if p.trips[0] == 0 || rtt < p.trips[0] {
+		p.trips[0] = rtt
+	}
+	if p.trips[1] == 0 {
+		return p.trips[0]
+	}
+	return min(p.trips[0], p.trips[1])
+}
+
+// isLate reports whether a delay stands out from the others. Without others nobody stands out.
+func isLate(delay time.Duration, others []time.Duration) bool {
+	return len(others) > 0 && delay > max(slowFactor*median(others), slowFloor)
+}
+
+// median returns the middle of at least one delay, the later one of two.
+func median(delays []time.Duration) time.Duration {
+	slices.Sort(delays)
+	return delays[len(delays)/2]
+}
+
+// judgeDelays informs the replicas of peers that have become slow, or fast again. The pass calls it.
+func (h *Host) judgeDelays() {
+	now := h.rt.Now()
+	j := h.slow.judge(now, h.leases.RTT, func(id rhumb.RangeID, e rhumb.Epoch) bool {
+		s, ok := h.findSlot(id)
+		return ok && s.r.State() == replica.Primary && s.r.Epoch() == e
+	})
+	for _, n := range j.slow {
+		h.m.slowFound.Inc()
+		h.log.Warn("a node acknowledges much later than others; ranges that have enough other copies stop waiting for it", "node", n.String())
+		h.setSlow(n, true)
+	}
+	for _, n := range j.fast {
+		h.log.Info("a node acknowledges as fast as others again", "node", n.String())
+		h.setSlow(n, false)
+	}
+	if len(j.slow)+len(j.fast) > 0 {
+		h.m.slowPeers.Set(float64(h.slow.countSlow()))
+	}
+	h.diskSlow.Store(h.slow.isSlow(now))
+}
+
+// noteSent times the Appends of a Ready.
+func (h *Host) noteSent(rd *replica.Ready) {
+	if len(rd.Append) == 0 {
+		return
+	}
+	now := h.rt.Now()
+	for i := range rd.Messages {
+		h.slow.noteSent(now, &rd.Messages[i], rd.Append[0].Seq)
+	}
+}
+
+// isPeerSlow reports whether a peer is judged slow.
+func (w *slowness) isPeerSlow(n rhumb.NodeID) bool {
+	p := w.peers[n]
+	return p != nil && p.slow
+}
+
+// countSlow returns the number of slow peers.
+func (w *slowness) countSlow() (n int) {
+	for _, p := range w.peers {
+		if p.slow {
+			n++
+		}
+	}
+	return n
+}
+
+// setSlow informs every replica that shares a range with a peer.
+func (h *Host) setSlow(n rhumb.NodeID, slow bool) {
+	for _, s := range h.allSlots {
+		if d := s.desc.Load(); d != nil && d.IsReplica(n) {
+			s.r.SetSlow(n, slow)
+			h.markDirty(s)
+		}
+	}
+}
+
+// forgetDelays forgets the delays of a peer that has gone.
+func (h *Host) forgetDelays(n rhumb.NodeID) {
+	if p := h.slow.peers[n]; p != nil && p.slow {
+		h.setSlow(n, false)
+	}
+	h.slow.forget(n)
+	h.m.slowPeers.Set(float64(h.slow.countSlow()))
+}
+
+// diskFault returns the reason why a slow disk keeps primaries away, or "".
+func (h *Host) diskFault() string {
+	if !h.diskSlow.Load() {
+		return ""
+	}
+	return fmt.Sprintf("disk_slow: its disk takes more than %d times as long as its peers take to answer; if that lasts, see what else uses the disk, or replace it", slowFactor)
+}

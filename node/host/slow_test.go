@@ -1,0 +1,157 @@
+package host
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/replica"
+)
+
+// delayWorld passes delays of peers to a slowness, without a host.
+type delayWorld struct {
+	slowness
+	now   time.Duration
+	seq   rhumb.Seq
+	trips map[rhumb.NodeID]time.Duration
+	lost  bool
+}
+
+// step sends each peer Appends for a step, which are answered after a delay, and syncs.
+func (w *delayWorld) step(own time.Duration, acks map[rhumb.NodeID]time.Duration) judgement {
+	for end := w.now + slowStep; w.now < end; w.now += 50 * time.Millisecond {
+		w.seq++
+		if own > 0 {
+			w.noteSync(own)
+		}
+		for n, delay := range acks {
+			m := replica.Message{Kind: replica.Append, Range: rhumb.RangeID{Region: 1}, To: n, Epoch: 1, Entries: []*entry.Entry{{Seq: w.seq}}}
+			w.noteSent(w.now, &m, w.seq)
+			if !w.lost {
+				w.noteReceived(w.now+delay, &replica.Message{Kind: replica.Ack, Range: m.Range, From: n, Epoch: 1, Match: w.seq})
+			}
+		}
+	}
+	return w.judge(w.now, func(n rhumb.NodeID) (time.Duration, bool) { return w.trips[n], true }, func(rhumb.RangeID, rhumb.Epoch) bool { return true })
+}
+
+// TestSlowPeer guards who is called slow: whoever answers late compared with the others, without the round trip, for most of
+// five seconds, and not whoever is far away, stalls once, or is as slow as everybody.
+func TestSlowPeer(t *testing.T) {
+	const ms = time.Millisecond
+	type peers = map[rhumb.NodeID]time.Duration
+	for _, tt := range []struct {
+		name        string
+		own         time.Duration
+		acks, trips peers
+		want        bool
+	}{
+		{"equal", 2 * ms, peers{2: 3 * ms, 3: 3 * ms}, nil, false},
+		{"ten times", 2 * ms, peers{2: 3 * ms, 3: 30 * ms}, nil, true},
+		{"four times", 5 * ms, peers{2: 5 * ms, 3: 20 * ms}, nil, false},
+		{"too little to matter", 200 * time.Microsecond, peers{2: 300 * time.Microsecond, 3: 7 * ms}, nil, false},
+		{"far away", 2 * ms, peers{2: 3 * ms, 3: 103 * ms}, peers{3: 100 * ms}, false},
+		{"far away and slow", 2 * ms, peers{2: 3 * ms, 3: 150 * ms}, peers{3: 100 * ms}, true},
+		{"everybody is slow", 100 * ms, peers{2: 100 * ms, 3: 120 * ms}, nil, false},
+		{"two nodes", 2 * ms, peers{3: 40 * ms}, nil, true},
+	} {
+		w := &delayWorld{trips: tt.trips}
+		found := 0
+		for i := range 20 {
+			j := w.step(tt.own, tt.acks)
+			if len(j.slow) > 0 {
+				found = i + 1
+			}
+		}
+		if (found > 0) != tt.want || w.isPeerSlow(3) != tt.want || w.isPeerSlow(2) {
+			t.Errorf("%s: n3 is slow: %v, found in step %d", tt.name, w.isPeerSlow(3), found)
+		}
+		if tt.want && found != slowLeaves {
+			t.Errorf("%s: found in step %d, want %d", tt.name, found, slowLeaves)
+		}
+	}
+}
+
+// TestSlowPeerReturns guards that a peer that is fast again is called so within slowSteps, and that one that is asked nothing is not
+// slow for ever.
+func TestSlowPeerReturns(t *testing.T) {
+	const ms = time.Millisecond
+	slow := map[rhumb.NodeID]time.Duration{2: 3 * ms, 3: 40 * ms}
+	for name, then := range map[string]map[rhumb.NodeID]time.Duration{"fast": {2: 3 * ms, 3: 3 * ms}, "asked nothing": {2: 3 * ms}} {
+		w := new(delayWorld)
+		for range slowSteps {
+			w.step(2*ms, slow)
+		}
+		steps := 0
+		for w.isPeerSlow(3) && steps < 100 {
+			w.step(2*ms, then)
+			steps++
+		}
+		if steps < 5 || steps > slowSteps {
+			t.Errorf("%s: no longer slow after %d steps", name, steps)
+		}
+	}
+	// A single stall, and then an answer.
+	w := new(delayWorld)
+	for i := range 20 {
+		acks := map[rhumb.NodeID]time.Duration{2: 3 * ms, 3: 3 * ms}
+		if i == 10 || i == 11 {
+			acks[3] = 400 * ms
+		}
+		if w.step(2*ms, acks); w.isPeerSlow(3) {
+			t.Fatal("a stall of a second makes a node slow")
+		}
+	}
+}
+
+// TestUnansweredIsLate guards that a peer whose acknowledgements do not come at all is late, not unknown.
+func TestUnansweredIsLate(t *testing.T) {
+	const ms = time.Millisecond
+	w := &delayWorld{lost: true}
+	for range slowSteps {
+		w.step(2*ms, map[rhumb.NodeID]time.Duration{3: 0})
+	}
+	if !w.isPeerSlow(3) {
+		t.Error("a peer that answers nothing is not slow")
+	}
+}
+
+// TestSlowOwnDisk guards that a node knows that its own disk is the slow one by what its peers need in all, also after its ranges have
+// moved away and nobody acknowledges anything any more, and that it stays without primaries for longer each time.
+func TestSlowOwnDisk(t *testing.T) {
+	const ms = time.Millisecond
+	w := new(delayWorld)
+	fast := map[rhumb.NodeID]time.Duration{2: 3 * ms, 3: 3 * ms}
+	round := func() (held time.Duration) {
+		for range slowSteps {
+			w.step(30*ms, fast)
+		}
+		if !w.isSlow(w.now) {
+			t.Fatal("the own disk is not slow")
+		}
+		for range 40 {
+			w.step(30*ms, nil)
+		}
+		if !w.isSlow(w.now) {
+			t.Fatal("without primaries the disk counts as fast")
+		}
+		// The hold began when the disk was found slow; a second verdict begins the next one.
+		for range slowSteps {
+			w.step(2*ms, nil)
+		}
+		return w.ownHeld
+	}
+	if a, b := round(), round(); a != ownHoldMin || b != 2*ownHoldMin {
+		t.Errorf("held for %v, then %v", a, b)
+	}
+	for range int(ownHoldMax/slowStep) + 100 {
+		w.step(2*ms, fast)
+	}
+	if w.isSlow(w.now) {
+		t.Error("the disk is slow for ever")
+	}
+	if c := round(); c != ownHoldMin {
+		t.Errorf("held for %v after a long time", c)
+	}
+}
