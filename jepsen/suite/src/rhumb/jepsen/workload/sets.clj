@@ -1,6 +1,7 @@
 (ns rhumb.jepsen.workload.sets
   "Elements that are added and found again: under names, as inserts that the server names, and by scans during the writes."
   (:require [clojure.set :as set]
+            [clojure.string :as str]
             [jepsen.checker :as checker]
             [jepsen.generator :as gen]
             [jepsen.history :as h]
@@ -10,6 +11,12 @@
 
 (defn- adds [] (map (fn [x] {:f :add :value x}) (range)))
 
+(defn- element
+  "The element of a record: the number in its name, which its value repeats. A record under another name is no element."
+  [prefix v]
+  (let [x (parse-long (rc/text v)), name (rc/record-name v)]
+    (when (and (str/starts-with? name prefix) (= x (parse-long (subs name (count prefix))))) x)))
+
 (defrecord Named []
   rc/Workload
   (answer [_ c test {:keys [f value] :as op}]
@@ -18,7 +25,7 @@
         :add (do (rc/write! c test region [(rc/put test (str "set-" value) value)])
                  (assoc op :type :ok))
         :read (assoc op :type :ok
-                     :value (into #{} (keep #(parse-long (rc/text %)) (rc/scan-region c test region))))))))
+                     :value (into #{} (keep #(element "set-" %) (rc/scan-region c test region))))))))
 
 (defn set-workload
   "Scans read the whole set, and each range is read at one moment after the scan began. So an element that was added before a scan began
@@ -71,7 +78,7 @@
                  (assoc op :type :ok))
         :read (let [found (rc/scan-region c test region)]
                 (assoc op :type :ok :value {:names (mapv rc/record-name found)
-                                            :elements (into (sorted-set) (map (comp parse-long rc/text)) found)}))))))
+                                            :elements (into (sorted-set) (keep #(element "scan/" %)) found)}))))))
 
 (defn scan-checker
   "A scan has every element whose addition was acknowledged before the scan began, none whose addition had not begun when it ended,
