@@ -184,19 +184,34 @@ func (r *Replica) fitMembers() int {
 
 // hasFitSet reports whether the fit members could be an in-sync set by themselves.
 func (r *Replica) hasFitSet() bool {
-	if r.fitMembers() < r.cfg.MinInSync {
-		return false
+	if r.fitMembers() < r.cfg.MinInSync || r.cfg.Spans == nil {
+		return r.fitMembers() >= r.cfg.MinInSync
 	}
-	if r.cfg.Spans == nil {
-		return true
-	}
+	return r.hasFitSetWithout(rhumb.NoNode)
+}
+
+// hasFitSetWithout reports whether the fit members other than n could be an in-sync set by themselves.
+func (r *Replica) hasFitSetWithout(n rhumb.NodeID) bool {
 	fit := []rhumb.NodeID{r.cfg.Self}
 	for _, p := range r.peers {
-		if p.inSync && p.isFit() {
+		if p.inSync && p.isFit() && p.node != n {
 			fit = append(fit, p.node)
 		}
 	}
-	return r.cfg.Spans(fit)
+	return len(fit) >= r.cfg.MinInSync && (r.cfg.Spans == nil || r.cfg.Spans(fit))
+}
+
+// slowMember returns a member that should leave because it is slow (docs/replication.md#rule-slow), or nil. Only entries that
+// wait for it make it leave: the record of a range that nobody writes does not change. Those who stay may be slow too, so
+// the set shrinks by one at a time, and stays if that is all that is left.
+func (r *Replica) slowMember() *progress {
+	last := r.log.last().Seq
+	for _, p := range r.peers {
+		if p.inSync && p.slow && p.match < last && r.hasFitSetWithout(p.node) {
+			return p
+		}
+	}
+	return nil
 }
 
 // tickProgress measures how long each member has had unacknowledged entries without acknowledging
