@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Skew is the error of a wrong wall clock, for tests. It has no clock of its own. The zero value is no error.
+// Skew is the error of a wrong wall clock, for tests. It has no clock of its own. The zero value changes nothing.
 type Skew struct {
 	// Offset is how far the clock is ahead; below zero, it is behind.
 	Offset time.Duration
@@ -24,7 +24,7 @@ const (
 	skewRateMax   = 100
 )
 
-// ParseSkew parses words such as "offset=-1h", "strobe=200ms" and "rate=1.05", separated by spaces. The empty text is no error of the clock.
+// ParseSkew parses words such as "offset=-1h", "strobe=200ms" and "rate=1.05", separated by spaces. The empty text leaves the clock right.
 func ParseSkew(text string) (s Skew, err error) {
 	// The last of two equal words counts, as in flags.
 	for _, word := range strings.Fields(text) {

@@ -123,7 +123,7 @@ func nextStep(op string, kind rhumb.Kind) string {
 		return imageSteps[kind]
 	case op == "host.Host.Discard", op == "rhumb.unsafe-recover", begins("authority."):
 		return ""
-	// The directory, the port or the demo of this machine is at fault, so no other node can tell more.
+	// The directory, the port or the demo of this machine is at fault, so no other node knows more.
 	case kind == rhumb.Unavailable && (begins("storage.") || op == "node.listen" || begins("demo.")):
 		return ""
 	// No command gets an answer there, and `rhumb status` does not either.

@@ -279,7 +279,7 @@ func (j *judgement) judgeNode(n *client.NodeStatus) {
 	case n.Reason != "": // for example a wrong clock or a full disk
 		j.addProblem("node %s in %s gives up its primaries: %s", id, region, n.Reason)
 	}
-	// Peers of a fenced node do not hear it either; the line above already says so. Neither counts what a node says that is fenced
+	// Peers of a fenced node do not hear it either; the line above already says so. Neither counts the words of a node that is fenced
 	// or starts: it hears nobody.
 	by := slices.DeleteFunc(slices.Clone(j.suspectedBy[id]), func(by rhumb.NodeID) bool { return !j.isAlive(by) })
 	if len(by) > 0 && n.Node.State != rhumb.NodeFenced {

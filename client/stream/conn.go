@@ -7,7 +7,7 @@
 //
 // A request for an idle stream is sent at once on its caller's goroutine, so that a lone caller
 // pays for no switch between goroutines. Others gather while frames are unanswered: one frame on a fast
-// link, several on a slow one. Whoever receives an answer sends what has gathered as one frame.
+// link, several on a slow one. Whoever receives an answer sends all gathered requests as one frame.
 // Frames therefore grow with the load, and no request waits for others to arrive.
 //
 // A flow bounds the bytes that the node has been sent and has not answered. Requests above the
@@ -39,7 +39,7 @@ const (
 	// frame holds at least one request of any size.
 	frameRequestsMax = 1_024
 	frameBytesMax    = 4 << 20
-	// directBytesMax bounds what is sent on the goroutine of a caller or of the receiver, and what may be unanswered then. Both together
+	// directBytesMax bounds the bytes that are sent on the goroutine of a caller or of the receiver, and the unanswered bytes then. Both together
 	// are below the flow-control window of a gRPC stream, so Send does not block. A receiver that blocked would keep the node
 	// from answering.
 	directBytesMax = 16 << 10

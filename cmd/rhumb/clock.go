@@ -46,7 +46,7 @@ func setWrongClock(ctx context.Context, file string, log *slog.Logger) error {
 	return nil
 }
 
-// openWrongClock returns the clock of a file. A file that is missing or empty is no error of the clock.
+// openWrongClock returns the clock of a file. A missing or empty file leaves the clock right.
 func openWrongClock(file string, log *slog.Logger) (*wrongClock, error) {
 	w := &wrongClock{file: file, log: log}
 	w.present.Store(&skewed{since: time.Now()})
@@ -69,7 +69,7 @@ func (w *wrongClock) look() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// The error continues while the file is the same: a strobe must not begin anew at each look.
+	// The error continues while the file is the same: a strobe must not begin again at each look.
 	if string(text) == w.text {
 		return nil
 	}

@@ -236,7 +236,7 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			}
 			return append(table.Row{id}, rest...)
 		}
-		// What a node holds may be a sentence, so this column is the last one.
+		// The text about held copies may be a sentence, so this column is the last one.
 		t.AppendHeader(row("NODE", "NAME", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "USED", "RTT MS", "TROUBLE", "HOLDS"))
 		for _, d := range docs {
 			// A leader is a voter too, so the stronger word is printed.

@@ -38,17 +38,17 @@ func drawOffset(random *rand.Rand) time.Duration {
 	return d
 }
 
-// strikeClock makes the clock of a node jump.
+// strikeClock lets the clock of a node jump.
 func strikeClock(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	return strikeWrong(ctx, draw(c, random), fmt.Sprintf("offset=%v", drawOffset(random)))
 }
 
-// strikeStrobe makes the clock of a node jump five times a second.
+// strikeStrobe lets the clock of a node jump five times a second.
 func strikeStrobe(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	return strikeWrong(ctx, draw(c, random), fmt.Sprintf("offset=%v strobe=200ms", drawOffset(random)))
 }
 
-// strikeRate makes the clock of a node run too fast or too slow.
+// strikeRate lets the clock of a node run too fast or too slow.
 func strikeRate(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	rates := []string{"rate=0.95", "rate=1.05"}
 	return strikeWrong(ctx, draw(c, random), rates[random.IntN(len(rates))])

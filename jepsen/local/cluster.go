@@ -32,7 +32,7 @@ type Config struct {
 	Nodes   int
 	// Previous is another version of the program, which the fault upgrade exchanges with Binary. Empty means that there is none.
 	Previous string
-	// Disks gives each node a disk of its own, which the faults of disks need.
+	// Disks mounts a disk for each node, which the faults of disks need.
 	Disks bool
 	// Memory is the memory of a node, as in its configuration.
 	Memory string

@@ -39,7 +39,7 @@ func diskFaults() []Fault {
 // ownDisks reports whether a fault needs a disk for each node.
 func (f Fault) ownDisks() bool { return f.Name == "stall" || f.Name == "slow-disk" || f.Name == "full" }
 
-// missingDisks returns what this machine lacks for disks of their own, or "".
+// missingDisks returns the means for disks of their own that this machine lacks, or "".
 func missingDisks() string {
 	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
 		return "install the package e2fsprogs"

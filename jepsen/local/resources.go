@@ -31,7 +31,7 @@ type Sample struct {
 type resource struct {
 	name string
 	of   func(Sample) float64
-	// slack is how much the second half of a run may exceed the first, beside flatFactor.
+	// slack is how much the second half of a run may exceed the first, in addition to flatFactor.
 	slack float64
 }
 

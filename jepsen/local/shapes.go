@@ -24,7 +24,7 @@ func shapeFaults() []Fault {
 	}
 }
 
-// missing returns what this machine, or the run, lacks for a fault, or "".
+// missing returns the means for a fault that this machine, or the run, lacks, or "".
 func (f Fault) missing(cfg *Config) string {
 	switch {
 	case f.ownDisks():

@@ -145,10 +145,10 @@ func (w *slowness) noteReceived(now time.Duration, m *replica.Message) {
 // noteSync records how long this node's disk took to sync.
 func (w *slowness) noteSync(took time.Duration) { w.own.add(took) }
 
-// forget drops what is known of a peer that cannot be reached: other rules judge it.
+// forget drops the measurements of a peer that cannot be reached: other rules judge it.
 func (w *slowness) forget(n rhumb.NodeID) { delete(w.peers, n) }
 
-// judgement is what a step has changed.
+// judgement lists the changes of a step.
 type judgement struct {
 	// slow and fast are the peers that are judged otherwise than before, ascending.
 	slow, fast []rhumb.NodeID

@@ -4,7 +4,7 @@
 //
 // Rhumb does not merge ranges yet. The model exists before the code, because it shows which rules the code must keep.
 //
-// # What is modelled
+// # Scope of the model
 //
 // Both ranges have one primary and one in-sync set, which change in one command. An election names a primary in a new epoch; a node
 // learns of it for each range apart. A member copies the whole log of a primary in one step, which is also its acknowledgement.
