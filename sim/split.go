@@ -51,6 +51,8 @@ type lineage struct {
 	root, parent int
 	// born is the position of the entry that divided the parent, 0 until a replica has carried it out.
 	born rhumb.Seq
+	// quarantined lists the nodes whose copies were quarantined while the range was reserved.
+	quarantined []rhumb.NodeID
 }
 
 // pointsMax bounds the points of a root, so that most cells have several keys.
@@ -162,6 +164,9 @@ func (w *world) noteQuarantined(i int, r *rhumb.Range) {
 		return
 	}
 	for _, id := range r.Quarantined {
+		if o := &w.origin[i]; !slices.Contains(o.quarantined, id) {
+			o.quarantined = append(o.quarantined, id)
+		}
 		if n := w.nodes[id-1]; n.disk.copies[i] != nil && n.spoiled[i] == 0 {
 			n.spoiled[i] = w.now
 		}

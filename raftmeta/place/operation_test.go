@@ -336,7 +336,7 @@ func TestDecommissionWaits(t *testing.T) {
 // TestWhyNotLeave names the tables that keep more copies than nodes would be left.
 func TestWhyNotLeave(t *testing.T) {
 	w := grow(t, 3)
-	if why := WhyNotLeave(w.s, 1); !strings.Contains(why, "2 live nodes without n1") || !strings.Contains(why, "t (3); add 1 nodes") {
+	if why := WhyNotLeave(w.s, 1); !strings.Contains(why, "without n1, the live nodes of region fra would be 2") || !strings.Contains(why, "t (3); add a node") {
 		t.Errorf("%q", why)
 	}
 }

@@ -85,8 +85,10 @@ func (g *Guards) commitsEarly(a, b *Glimpse) bool {
 	by := func(x *Glimpse) bool {
 		return len(x.InSync) >= g.MinInSync && b.holdAll(x.InSync, b.Commit) && b.holdAll(x.Pending, b.Commit)
 	}
-	// A newer record may have ended one change, before another one began in the same step.
-	ended := b.Version > a.Version && len(b.InSync) >= g.MinInSync && b.holdAll(b.InSync, b.Commit)
+	// A newer record may have ended one change, or one that was not proposed may have been dropped, before another one began in the same
+	// step.
+	dropped := a.Pending != nil && !a.Sent && !slices.Equal(a.Pending, b.Pending)
+	ended := (b.Version > a.Version || dropped) && len(b.InSync) >= g.MinInSync && b.holdAll(b.InSync, b.Commit)
 	return b.Commit < b.Start || !by(a) && !by(b) && !ended
 }
 

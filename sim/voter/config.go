@@ -80,9 +80,6 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// majoritySize returns the size of a majority of the voters.
-func (c *Config) majoritySize() int { return c.Voters/2 + 1 }
-
 // String returns the bounds in one line, in the form used in docs/model.md.
 func (c Config) String() string {
 	c = c.withDefaults()
