@@ -34,8 +34,12 @@ var (
 
 // nodeColors are those of the nodes in the picture of resources.
 var nodeColors = []color.Color{
-	color.NRGBA{31, 119, 180, 255}, color.NRGBA{255, 127, 14, 255}, color.NRGBA{44, 160, 44, 255},
-	color.NRGBA{214, 39, 40, 255}, color.NRGBA{148, 103, 189, 255}, color.NRGBA{140, 86, 75, 255},
+	color.NRGBA{31, 119, 180, 255},
+	color.NRGBA{255, 127, 14, 255},
+	color.NRGBA{44, 160, 44, 255},
+	color.NRGBA{214, 39, 40, 255},
+	color.NRGBA{148, 103, 189, 255},
+	color.NRGBA{140, 86, 75, 255},
 }
 
 // bucketed holds the figures of the calls in one bucket.
