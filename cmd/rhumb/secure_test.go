@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/url"
@@ -367,14 +368,30 @@ func TestSecureDemo(t *testing.T) {
 	}
 }
 
+// serialOf returns the serial number of the first certificate of a file, as logs show it.
+func serialOf(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	must(err)
+	block, _ := pem.Decode(text)
+	if block == nil {
+		t.Fatalf("%s has no certificate", file)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	must(err)
+	return fmt.Sprintf("%x", cert.SerialNumber)
+}
+
 // TestRotateUnderLoad guards that the certificates of all nodes and the key of the authority are
 // replaced while clients write, without a failed write.
 func TestRotateUnderLoad(t *testing.T) {
 	c := startSecureCluster(t, "frankfurt", "frankfurt", "frankfurt")
 	c.ok(t, "table", "create", "flights")
+	var log lockedBuffer
 	cl, err := client.Open(t.Context(), client.Config{
 		Addrs: []string{c.nodes[0].addr, c.nodes[1].addr, c.nodes[2].addr},
 		TLS:   &client.TLS{CA: filepath.Join(c.operator, "ca.crt"), Cert: filepath.Join(c.operator, "operator.crt"), Key: filepath.Join(c.operator, "operator.key")},
+		Logger: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
 	must(err)
 	defer cl.Close()
@@ -421,6 +438,9 @@ func TestRotateUnderLoad(t *testing.T) {
 		for _, file := range []string{"ca.crt", "operator.key", "operator.crt"} {
 			must(os.Rename(filepath.Join(fresh, file), filepath.Join(c.operator, file)))
 		}
+		// The client looks at its files once a second, and nodes may forget the old key sooner.
+		serial := serialOf(t, filepath.Join(c.operator, "operator.crt"))
+		await(t, "the client to load its certificate", settleWait, func() bool { return strings.Contains(log.String(), serial) })
 		await(t, "all nodes to renew", settleWait, func() bool {
 			_, _, code := runIn(t.Context(), "", "authority", "rotate", "--authority", c.authorityDir, "--retire", before.Keys[0][:16])
 			return code == exit.OK
