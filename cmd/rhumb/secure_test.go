@@ -389,8 +389,8 @@ func TestRotateUnderLoad(t *testing.T) {
 	c.ok(t, "table", "create", "flights")
 	var log lockedBuffer
 	cl, err := client.Open(t.Context(), client.Config{
-		Addrs: []string{c.nodes[0].addr, c.nodes[1].addr, c.nodes[2].addr},
-		TLS:   &client.TLS{CA: filepath.Join(c.operator, "ca.crt"), Cert: filepath.Join(c.operator, "operator.crt"), Key: filepath.Join(c.operator, "operator.key")},
+		Addrs:  []string{c.nodes[0].addr, c.nodes[1].addr, c.nodes[2].addr},
+		TLS:    &client.TLS{CA: filepath.Join(c.operator, "ca.crt"), Cert: filepath.Join(c.operator, "operator.crt"), Key: filepath.Join(c.operator, "operator.key")},
 		Logger: slog.New(slog.NewJSONHandler(&log, nil)),
 	})
 	must(err)
