@@ -59,6 +59,9 @@ const (
 	FeatureFailover
 	// FeatureDrainingMember: a node that drains joins an in-sync set that lacks live members.
 	FeatureDrainingMember
+	// FeatureKeepRegions: metadata refuses every change that takes the copies of a range out of regions that it needs, also a
+	// swap of equal size.
+	FeatureKeepRegions
 	featureEnd
 )
 
@@ -73,6 +76,7 @@ var versions = []struct {
 	{VersionBase + 1, "0.14", []Feature{
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
 		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover, FeatureDrainingMember,
+		FeatureKeepRegions,
 	}},
 }
 
@@ -80,7 +84,7 @@ var featureNames = [featureEnd]string{
 	NoFeature: "none", FeatureHandover: "handover", FeatureTransfer: "transfer", FeatureOperations: "operations", FeatureSplit: "split",
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
 	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
-	FeatureDrainingMember: "draining-member",
+	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions",
 }
 
 // String returns the stable name of the feature.

@@ -13,7 +13,7 @@ import (
 
 // openOwn opens a file in the directory of a ledger. It follows no link and takes no file with a second name: root runs commands on
 // the folder of a service, and whoever has the user of the service could otherwise make root write to any file of the host, or
-// give it away.
+// pass it on.
 func openOwn(path string, flag int) (*os.File, error) {
 	f, err := os.OpenFile(path, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if errors.Is(err, unix.ELOOP) {

@@ -11,7 +11,7 @@ import (
 const patienceEvery = 10 * time.Millisecond
 
 // patience ends the calls of a Conn that wait for too long. It has one timer for all calls, because a timer for each
-// call would almost always be stopped before it fires, and costs as much as sending the call.
+// call would almost always be stopped before it fires.
 type patience struct {
 	timer *time.Timer
 	armed bool // guarded by Conn.mu

@@ -33,7 +33,7 @@ func (c AlterISR) applyTo(t *tx) Result {
 	case !slices.Contains(set, r.Primary):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lacks the primary, %s", r.Primary)
 	// Whatever is acknowledged must survive the loss of a region. A set of the same size loses a member too, if another one joins.
-	case !isSubset(r.InSync, set) && !t.mayShrink(r, set):
+	case (len(set) < len(r.InSync) || t.Has(rhumb.FeatureKeepRegions) && !isSubset(r.InSync, set)) && !t.mayShrink(r, set):
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set %v would be in one region, but the range survives the loss of a region", set)
 	}
 	// The unchanged set is accepted whatever the state of its members. Proposing it settles an
@@ -320,7 +320,8 @@ func (c SetReplicas) applyTo(t *tx) Result {
 			return failure
 		}
 	}
-	if region := t.bareRegion(r, set); region != 0 {
+	// Earlier builds accept the command, and all replicas of the catalog must answer alike.
+	if region := t.bareRegion(r, set); region != 0 && t.Has(rhumb.FeatureKeepRegions) {
 		gone, _ := t.Region(region)
 		return refuseRange(op, rhumb.Conflict, r, "replicas %v leave no copy in region %s, and the range needs copies in as many regions to survive the loss of one; add a copy in another region first", set, gone.Name)
 	}
