@@ -93,3 +93,16 @@ var (
 	_ [BlockSlots - HashSlotsDefault]struct{}
 	_ [BucketsDefault - BlockSlots]struct{} // every class can begin with the most ranges
 )
+
+// VoterCount returns the number of voters of the metadata group: 5 for five regions or more, 3 for
+// three nodes or more, otherwise 1. An even number survives no more failures than the odd one below
+// it, and more voters than regions only add copies that fail together.
+func VoterCount(nodes, regions int) int {
+	switch {
+	case regions >= VotersMax && nodes >= VotersMax:
+		return VotersMax
+	case nodes >= 3:
+		return 3
+	}
+	return 1
+}

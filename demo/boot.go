@@ -78,6 +78,9 @@ func (d *run) bootCluster(running context.Context) error {
 	if err := d.createTables(ctx); err != nil {
 		return err
 	}
+	if err := d.awaitVoters(ctx); err != nil {
+		return err
+	}
 	d.learnNodes()
 	return d.createViewer(ctx)
 }
@@ -232,6 +235,24 @@ func runAll(n int, f func(i int) error) error {
 		}
 	}
 	return nil
+}
+
+// awaitVoters waits until the metadata group has all its voters. Before, the death of the first node would end the demo: nobody else
+// could elect.
+func (d *run) awaitVoters(ctx context.Context) error {
+	c, want := d.stations[0].client, rhumb.VoterCount(len(d.layout.Nodes), len(d.layout.Regions))
+	return d.retryUntil(ctx, fmt.Sprintf("%d voters of the metadata", want), func(context.Context) error {
+		voters := 0
+		for _, n := range c.Nodes() {
+			if n.Voter {
+				voters++
+			}
+		}
+		if voters < want {
+			return rhumb.Ef(opRun, rhumb.Unavailable, "there are %d", voters)
+		}
+		return nil
+	})
 }
 
 // learnNodes records the node IDs that the cluster assigned, and the processes.

@@ -170,9 +170,14 @@ func (j *judgement) isAlive(id rhumb.NodeID) bool {
 func (j *judgement) judgeMetadata() {
 	var leader rhumb.NodeID
 	var dead []rhumb.NodeID
-	voters, silent := 0, 0
+	voters, silent, alive := 0, 0, 0
+	regions := make(map[rhumb.RegionID]bool)
 	for i := range j.Nodes {
 		n := &j.Nodes[i]
+		if j.isAlive(n.Node.ID) {
+			alive++
+			regions[n.Node.Region] = true
+		}
 		leader = cmp.Or(leader, n.MetadataLeader)
 		if n.Node.Voter {
 			voters++
@@ -190,6 +195,10 @@ func (j *judgement) judgeMetadata() {
 	// A silent voter may prove its log at any moment, so it counts as up below. But it cannot
 	// replace a voter that fails now, so it does not count as spare.
 	majority := voters/2 + 1
+	// The group of a cluster that has just been formed, or has grown, takes its voters one at a time, once they have its log.
+	if want := rhumb.VoterCount(alive, len(regions)); voters > 0 && voters < want {
+		j.addNote("the metadata group has %s and will have %d: until then it survives fewer failures", counted(voters, "voter", "voters"), want)
+	}
 	j.CanLose = max(voters-len(dead)-silent-majority, 0)
 	switch {
 	case voters > 0 && voters-len(dead) < majority:

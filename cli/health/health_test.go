@@ -49,6 +49,10 @@ func TestJudge(t *testing.T) {
 		lose   int
 	}{
 		"well": {breaks: func(*View) {}, lose: 1},
+		"a young cluster": {
+			breaks: func(v *View) { v.Nodes[1].Node.Voter, v.Nodes[2].Node.Voter = false, false },
+			note:   "the metadata group has 1 voter and will have 3", lose: 0,
+		},
 		"a node dies": {
 			breaks: func(v *View) { dies(v, 3) },
 			says:   []string{"node n3 in singapore is not ready: cannot be reached", "1 range has no live primary"}, lose: 0,

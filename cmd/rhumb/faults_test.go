@@ -192,14 +192,22 @@ func (h *holder) audit() {
 	h.t.Logf("%d acknowledged writes, none missing", h.total())
 }
 
-// awaitHealthy waits until all nodes are live and all replicas are in sync.
+// awaitHealthy waits until all nodes are live, all replicas are in sync and the metadata group has its voters.
 func (h *holder) awaitHealthy() {
 	h.t.Helper()
 	await(h.t, "the cluster to be whole", settleWait, func() bool {
+		voters, regions := 0, make(map[rhumb.RegionID]bool)
 		for _, n := range h.c.Nodes() {
 			if n.State != rhumb.NodeLive {
 				return false
 			}
+			regions[n.Region] = true
+			if n.Voter {
+				voters++
+			}
+		}
+		if voters < rhumb.VoterCount(len(h.c.Nodes()), len(regions)) {
+			return false
 		}
 		for _, r := range h.c.Ranges() {
 			if len(r.InSync) < len(r.Replicas) {

@@ -17,7 +17,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/rhumbdb/rhumb/raftmeta/place"
+	"github.com/rhumbdb/rhumb"
 )
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the golden files")
@@ -299,7 +299,7 @@ func TestVoterCount(t *testing.T) {
 		if err := json.Unmarshal([]byte(mustTerraform(t, dir, "output", "-json", "voters")), &voters); err != nil {
 			t.Fatal(err)
 		}
-		if want := place.VoterCount(tt.regions*tt.nodes, tt.regions); voters.Count != want {
+		if want := rhumb.VoterCount(tt.regions*tt.nodes, tt.regions); voters.Count != want {
 			t.Errorf("%d regions of %d nodes: %d voters, want %d", tt.regions, tt.nodes, voters.Count, want)
 		}
 	}

@@ -11,19 +11,6 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// VoterCount returns the number of voters of the metadata group: 5 for five regions or more, 3 for
-// three nodes or more, otherwise 1. An even number survives no more failures than the odd one below
-// it, and more voters than regions only add copies that fail together.
-func VoterCount(nodes, regions int) int {
-	switch {
-	case regions >= rhumb.VotersMax && nodes >= rhumb.VotersMax:
-		return rhumb.VotersMax
-	case nodes >= 3:
-		return 3
-	}
-	return 1
-}
-
 // seats says where operators want votes: pinned nodes keep their votes or get them as soon as they can. left is a node whose vote is
 // being moved away, once the node that gets it can take it.
 type seats struct {
@@ -88,7 +75,7 @@ func (p *Planner) Voters(now time.Duration, s *catalog.State, current []rhumb.No
 	if len(pool) < staying || len(pool) == 0 || len(pool) < len(current) && late {
 		return slices.Sorted(slices.Values(current))
 	}
-	want := VoterCount(len(pool), regions)
+	want := rhumb.VoterCount(len(pool), regions)
 	if want < len(current) && len(pool) >= len(current) {
 		want = len(current)
 	}
