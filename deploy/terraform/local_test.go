@@ -43,6 +43,10 @@ func newLocal(t *testing.T) *localCluster {
 	if err := hosts.Supported(); err != nil {
 		t.Skip(err)
 	}
+	// The layer renders the firewall of each host for nft.
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs the program nft: install nftables")
+	}
 	c := &localCluster{t: t, dir: t.TempDir(), network: freeNetwork(t)}
 	for name, env := range map[string]string{"rhumb": "", "hostctl": "CGO_ENABLED=0"} {
 		source := map[string]string{"rhumb": "../../cmd/rhumb", "hostctl": "../hostctl"}[name]
