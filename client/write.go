@@ -113,7 +113,7 @@ func (t *Table) applyOne(ctx context.Context, op rhumb.Op, m rhumb.Mutation, o B
 		return Result{}, err
 	}
 	r := Result{
-		Key:     rhumb.Key{Table: t.info.ID, Home: t.homeIn(out.Receipt.Range, m.Name), Name: m.Name},
+		Key:     rhumb.Key{Table: t.info.ID, Home: t.HomeIn(out.Receipt.Range, m.Name), Name: m.Name},
 		Applied: out.Applied, Version: out.Version, Receipt: out.Receipt,
 	}
 	// Inserts, and writes that did not look, know nothing of earlier records.

@@ -221,6 +221,12 @@ func (c *Config) Validate() error {
 	}
 	fault(len(c.Dirs) == 0, "no data directory; give --dir")
 	fault(rhumb.ValidateTableName(c.Region) != nil, "region name %q: want 1 to %d letters, digits, '_', '-' and '.'; give --region", c.Region, rhumb.TableNameSizeMax)
+	// A node that registers creates its region and its zone.
+	for what, name := range map[string]string{"region": c.Region, "zone": c.Zone} {
+		if err := rhumb.ValidateNewName(what, name); err != nil {
+			fault(true, "%s; give --%s", rhumb.Message(err), what)
+		}
+	}
 	if err := c.Location.Validate(); err != nil {
 		fault(true, "location: %s", rhumb.Message(err))
 	}

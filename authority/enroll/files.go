@@ -134,6 +134,10 @@ var order = []string{caFile, stateFile, keyFile, certFile}
 // decision.
 func install(dir string, files map[string][]byte) error {
 	const op rhumb.Op = "enroll.install"
+	// A set that an earlier attempt left counts already, and a folder cannot be renamed over it.
+	if err := finishInstall(dir); err != nil {
+		return err
+	}
 	part := filepath.Join(dir, partDir)
 	err := os.RemoveAll(part)
 	if err == nil {
