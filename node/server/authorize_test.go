@@ -606,13 +606,13 @@ func TestOldCatalogDecidesNothing(t *testing.T) {
 		old, newer   rhumb.Kind // while the catalog stays old, and if it becomes current; Unknown means allowed
 	}{
 		{"new", status, nil, rhumb.Unavailable, rhumb.PermissionDenied},
-		{"new", rhumbpb.Cluster_Ping_FullMethodName, nil, rhumb.Unavailable, rhumb.Unknown},
-		{"ann", status, nil, rhumb.Unavailable, rhumb.Unknown},
-		{"mon", status, nil, rhumb.Unknown, rhumb.Unknown},
+		{"new", rhumbpb.Cluster_Ping_FullMethodName, nil, rhumb.Unavailable, rhumb.Other},
+		{"ann", status, nil, rhumb.Unavailable, rhumb.Other},
+		{"mon", status, nil, rhumb.Other, rhumb.Other},
 		{"adm", drop, nil, rhumb.Unavailable, rhumb.PermissionDenied},
 		{"bob", drop, nil, rhumb.Unavailable, rhumb.PermissionDenied},
-		{"tad", rhumbpb.Cluster_DropTable_FullMethodName, &rhumbpb.DropTableRequest{Table: "flights"}, rhumb.Unavailable, rhumb.Unknown},
-		{"", drop, nil, rhumb.Unknown, rhumb.Unknown},
+		{"tad", rhumbpb.Cluster_DropTable_FullMethodName, &rhumbpb.DropTableRequest{Table: "flights"}, rhumb.Unavailable, rhumb.Other},
+		{"", drop, nil, rhumb.Other, rhumb.Other},
 	} {
 		who := access.Principal{Kind: access.KindUser, Name: tc.user}
 		if tc.user == "" {
