@@ -363,7 +363,8 @@ func (n *Node) newestRevision(m *member) (newest uint64) {
 	return newest
 }
 
-// revisionAt returns the revision of the metadata at a node, or 0 if the node does not answer or is in another cluster.
+// revisionAt returns the revision of the metadata at a node, or 0 if the node does not answer, is not ready or is in another cluster. Nodes
+// that are not ready start themselves: after a restart of the whole cluster, waiting for each other would only delay the election.
 func (n *Node) revisionAt(addr string, cluster rhumb.ClusterID) uint64 {
 	conn, err := n.connectAny(addr)
 	if err != nil {
@@ -373,7 +374,7 @@ func (n *Node) revisionAt(addr string, cluster rhumb.ClusterID) uint64 {
 	ctx, cancel := context.WithTimeout(n.ctx, contactTimeout)
 	defer cancel()
 	resp, err := rhumbpb.NewClusterClient(conn).Ping(ctx, &rhumbpb.PingRequest{})
-	if err != nil || !bytes.Equal(resp.Cluster, cluster[:]) {
+	if err != nil || !resp.Ready || !bytes.Equal(resp.Cluster, cluster[:]) {
 		return 0
 	}
 	return resp.Revision
