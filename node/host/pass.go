@@ -20,6 +20,8 @@ type (
 		size int
 		// at is when the messages arrived.
 		at time.Duration
+		// acks says that every message is an Ack, and answers that some are neither an Ack nor an Append.
+		acks, answers bool
 	}
 	persistedEvent struct{ commit *commit }
 	fetchedEvent   struct {
@@ -88,7 +90,7 @@ func (h *Host) enqueue(ev event) bool {
 	}
 	// The health check measures from here. Without the reset an idle period would look like a slow
 	// pass.
-	if len(h.queue)+len(h.proposals) == 0 {
+	if len(h.prompt)+len(h.queue)+len(h.proposals) == 0 {
 		h.since = h.rt.Now()
 	}
 	// Client batches have a queue of their own, so that a pass can take them within their own bound
@@ -98,16 +100,32 @@ func (h *Host) enqueue(ev event) bool {
 		h.proposals = append(h.proposals, ev)
 		h.waiting += ev.size
 	case messagesEvent:
-		h.queue = append(h.queue, ev)
-		h.waiting += ev.size
+		h.enqueueMessagesLocked(ev)
+	case persistedEvent:
+		h.prompt = append(h.prompt, ev)
 	default:
 		h.queue = append(h.queue, ev)
 	}
 	return true
 }
 
-// Drive runs a pass over the waiting events, unless a pass is running or commitsInFlightMax commits
-// are in flight. It may sync a commit on the calling goroutine. If much is waiting, the host's own
+// enqueueMessagesLocked queues messages of a peer. Acknowledgements overtake the Appends of the peer: it sends both
+// for one range only in different epochs, and a message of an earlier epoch changes nothing whenever it arrives. They
+// do not overtake its other answers, such as a Nack, which may be about the same entries. h.mu must be held.
+func (h *Host) enqueueMessagesLocked(ev messagesEvent) {
+	if ev.acks && h.answersQueued == 0 {
+		h.prompt = append(h.prompt, ev)
+		return
+	}
+	if ev.answers {
+		h.answersQueued++
+	}
+	h.queue = append(h.queue, ev)
+	h.waiting += ev.size
+}
+
+// Drive runs a pass over the waiting events, unless a pass is running. While commitsInFlightMax commits are in
+// flight, the pass takes acknowledgements only. It may sync a commit on the calling goroutine. If much is waiting, the host's own
 // goroutine runs the pass instead: the caller reads a stream, and an overloaded node must go back
 // to reading so that it rejects the excess at once.
 func (h *Host) Drive() {
@@ -125,49 +143,63 @@ func (h *Host) Drive() {
 
 // mayDriveLocked reports whether a pass may start now. h.mu must be held.
 func (h *Host) mayDriveLocked() bool {
-	return !h.driving && !h.closed && h.syncing < commitsInFlightMax && len(h.queue)+len(h.proposals) > 0
+	return !h.driving && !h.closed && h.hasWorkLocked()
 }
 
-// takeEventsLocked takes the events of the next pass into h.events: up to passBytesMax of peers'
-// entries, with all other events that precede them, and up to passBytesMax of client batches. h.mu
-// must be held.
+// hasWorkLocked reports whether a pass would take an event. h.mu must be held.
+func (h *Host) hasWorkLocked() bool {
+	return len(h.prompt) > 0 || h.syncing < commitsInFlightMax && len(h.queue)+len(h.proposals) > 0
+}
+
+// takeEventsLocked takes the events of the next pass into h.events: acknowledgements and durable commits, and, unless
+// commitsInFlightMax commits are in flight, those that takeWritesLocked takes. h.mu must be held.
 func (h *Host) takeEventsLocked() {
+	h.events = append(h.events[:0], h.prompt...)
+	clear(h.prompt)
+	h.prompt = h.prompt[:0]
+	if h.syncing < commitsInFlightMax {
+		h.takeWritesLocked()
+	}
+	// What remains in the queue has its next chance now, so its wait is measured from here.
+	h.since = h.rt.Now()
+}
+
+// takeWritesLocked adds events to h.events that may lead to a commit: up to passBytesMax of peers' entries, with all
+// other events that precede them, and up to passBytesMax of client batches. h.mu must be held.
+func (h *Host) takeWritesLocked() {
 	n, size := 0, 0
 	for ; n < len(h.queue) && size < passBytesMax; n++ {
 		if m, ok := h.queue[n].(messagesEvent); ok {
 			size += m.size
 		}
 	}
-	// The usual case swaps the two slices and copies nothing.
-	if n == len(h.queue) {
-		h.events, h.queue = h.queue, h.events[:0]
-	} else {
-		h.events = append(h.events[:0], h.queue[:n]...)
-		// Order is kept: messages of one peer must reach their replica in the order in which they
-		// were sent. The tail is cleared so that taken events can be freed.
-		rest := copy(h.queue, h.queue[n:])
-		clear(h.queue[rest:])
-		h.queue = h.queue[:rest]
-	}
+	taken := len(h.events)
+	h.events = append(h.events, h.queue[:n]...)
+	// Order is kept: Appends and answers of one peer must reach their replica in the order in which they
+	// were sent. The tail is cleared so that taken events can be freed.
+	rest := copy(h.queue, h.queue[n:])
+	clear(h.queue[rest:])
+	h.queue = h.queue[:rest]
 	// Client batches have their own bound: acknowledgements and time do not wait for them.
 	n, size = 0, 0
 	for ; n < len(h.proposals) && size < passBytesMax; n++ {
 		size += h.proposals[n].size
 		h.events = append(h.events, h.proposals[n])
 	}
-	rest := copy(h.proposals, h.proposals[n:])
+	rest = copy(h.proposals, h.proposals[n:])
 	clear(h.proposals[rest:])
 	h.proposals = h.proposals[:rest]
-	for i := range h.events {
-		switch ev := h.events[i].(type) {
+	for _, ev := range h.events[taken:] {
+		switch ev := ev.(type) {
 		case *proposeEvent:
 			h.waiting -= ev.size
 		case messagesEvent:
 			h.waiting -= ev.size
+			if ev.answers {
+				h.answersQueued--
+			}
 		}
 	}
-	// What remains in the queue has its next chance now, so its wait is measured from here.
-	h.since = h.rt.Now()
 }
 
 // runPasses runs passes until nothing is left to do. The caller has set h.driving. A borrowed
@@ -185,7 +217,7 @@ func (h *Host) runPasses(borrowed bool) {
 		// driving and syncing change under one lock. If driving were cleared first, another caller
 		// could start a pass beyond commitsInFlightMax.
 		h.syncing += len(commits)
-		more := len(h.queue)+len(h.proposals) > 0 && h.syncing < commitsInFlightMax && !h.closed
+		more := h.hasWorkLocked() && !h.closed
 		if !more {
 			h.driving = false
 		}
@@ -197,7 +229,8 @@ func (h *Host) runPasses(borrowed bool) {
 		for i, c := range commits {
 			// The last commit of a lone caller is synced here: nobody else waits, so a hand-off
 			// would gain nothing. There are never more commits in flight than commitsInFlightMax
-			// and those of one pass.
+			// and those of one pass, apart from the rare ones of passes that took acknowledgements only: they move trim
+			// positions, and end an election for which proposals were held.
 			h.sync(c, !alone || i < len(commits)-1)
 		}
 		if borrowed || !more {
