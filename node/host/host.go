@@ -238,7 +238,10 @@ type Host struct {
 	stopped atomic.Bool
 
 	// The pass owns the fields below, unless their comment says otherwise.
-	events     []event
+	events []event
+	// passAt is when the pass took its events: its time in all that is measured in milliseconds. Leases, which must
+	// not outlive a pause in the middle of a pass, read the clock themselves.
+	passAt     time.Duration
 	dirtySlots []*slot
 	// electedSlots are replicas that the next pass may activate.
 	electedSlots []*slot
@@ -320,7 +323,8 @@ type Host struct {
 
 // call is a proposal that waits for its answer.
 type call struct {
-	done  func(rhumb.Outcome, error)
+	ev *proposeEvent
+	// since is the time of the pass that took it.
 	since time.Duration
 }
 
@@ -456,7 +460,7 @@ func (h *Host) Close() {
 	for _, tok := range slices.Sorted(maps.Keys(h.tokens)) {
 		c := h.tokens[tok]
 		delete(h.tokens, tok)
-		c.done(rhumb.Outcome{}, rhumb.E("host.Host.Close", rhumb.Unknown, "the node stopped before the outcome was known; retry with the same request id"))
+		c.ev.answer(rhumb.Outcome{}, rhumb.E("host.Host.Close", rhumb.Unknown, "the node stopped before the outcome was known; retry with the same request id"))
 	}
 }
 

@@ -23,8 +23,12 @@ type (
 		// acks says that every message is an Ack, and answers that some are neither an Ack nor an Append.
 		acks, answers bool
 	}
-	persistedEvent struct{ commit *commit }
-	fetchedEvent   struct {
+	persistedEvent struct {
+		commit *commit
+		// at is when the commit became durable.
+		at time.Duration
+	}
+	fetchedEvent struct {
 		s       *slot
 		f       replica.LogRead
 		entries []*entry.Entry
@@ -91,7 +95,7 @@ func (h *Host) enqueue(ev event) bool {
 	// The health check measures from here. Without the reset an idle period would look like a slow
 	// pass.
 	if len(h.prompt)+len(h.queue)+len(h.proposals) == 0 {
-		h.since = h.rt.Now()
+		h.since = h.arrival(ev)
 	}
 	// Client batches have a queue of their own, so that a pass can take them within their own bound
 	// and acknowledgements do not wait for them.
@@ -107,6 +111,19 @@ func (h *Host) enqueue(ev event) bool {
 		h.queue = append(h.queue, ev)
 	}
 	return true
+}
+
+// arrival returns when an event arrived. Most events know, which saves a reading of the clock.
+func (h *Host) arrival(ev event) time.Duration {
+	switch ev := ev.(type) {
+	case *proposeEvent:
+		return ev.since
+	case messagesEvent:
+		return ev.at
+	case persistedEvent:
+		return ev.at
+	}
+	return h.rt.Now()
 }
 
 // enqueueMessagesLocked queues messages of a peer. Acknowledgements overtake the Appends of the peer: it sends both
@@ -160,8 +177,10 @@ func (h *Host) takeEventsLocked() {
 	if h.syncing < commitsInFlightMax {
 		h.takeWritesLocked()
 	}
-	// What remains in the queue has its next chance now, so its wait is measured from here.
-	h.since = h.rt.Now()
+	// The one reading of the clock of this pass. What remains in the queue has its next chance now, so its wait is
+	// measured from here.
+	h.passAt = h.rt.Now()
+	h.since = h.passAt
 }
 
 // takeWritesLocked adds events to h.events that may lead to a commit: up to passBytesMax of peers' entries, with all
@@ -249,12 +268,13 @@ func (h *Host) sync(c *commit, apart bool) {
 			h.cfg.Fatal(rhumb.Wrap("host.Host.sync", err))
 		}
 	}, func() {
-		c.took = h.rt.Now() - start
+		now := h.rt.Now()
+		c.took = now - start
 		h.m.syncSeconds.Observe(c.took.Seconds())
 		h.mu.Lock()
 		h.syncing--
 		h.mu.Unlock()
-		h.post(persistedEvent{c})
+		h.post(persistedEvent{c, now})
 	})
 }
 
@@ -294,11 +314,10 @@ func (h *Host) pass() []*commit {
 			// The election is over, won or lost, and the held proposals take their turn: a replica
 			// that lost rejects them with the primary's name.
 			if len(s.held) > 0 && !s.holds() {
-				now := h.rt.Now()
 				for _, ev := range h.takeHeld(s) {
 					// The wait for the election does not count as time in the queue, or the batch
 					// would be rejected as too old.
-					ev.since = now
+					ev.since = h.passAt
 					ev.applyTo(h)
 				}
 			}
@@ -468,7 +487,7 @@ func (tickEvent) applyTo(h *Host) {
 	// The timer of commitNoticeDelay posts the same event.
 	h.noticePending = false
 	h.shrinkTails()
-	now := h.rt.Now()
+	now := h.passAt
 	// A slot leaves the list once its replica neither wants ticks nor waits for its activation.
 	h.activeSlots = slices.DeleteFunc(h.activeSlots, func(s *slot) bool {
 		if s.gone {

@@ -79,14 +79,14 @@ func TestAdmissionTranscript(t *testing.T) {
 		case "advance":
 			rt.now += millisArg(t, td)
 		case "admit":
-			b, ok := a.admitBatch(int64(bytesArg(td, "size")))
+			b, ok := a.admitBatch(rt.Now(), int64(bytesArg(td, "size")))
 			if !ok {
 				said = fmt.Sprintf("rejected, retry after %v\n", a.retryAfter().Round(time.Millisecond))
 				break
 			}
 			batches[td.CmdArgs[0].Key] = b
 		case "answer":
-			a.endBatch(batches[td.CmdArgs[0].Key])
+			a.endBatch(rt.Now(), batches[td.CmdArgs[0].Key])
 		default:
 			td.Fatalf(t, "unknown command %s", td.Cmd)
 		}
