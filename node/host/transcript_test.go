@@ -130,9 +130,9 @@ func TestQueueTranscript(t *testing.T) {
 			var from int
 			td.ScanArgs(t, "from", &from)
 			size := bytesArg(td, "size")
-			h.enqueue(messagesEvent{from: rhumb.NodeID(from), msgs: []replica.Message{{}}, size: size, acks: size == 0, answers: td.HasArg("nack")})
+			h.enqueue(messagesEvent{from: rhumb.NodeID(from), msgs: []replica.Message{{}}, size: size, at: rt.now, acks: size == 0, answers: td.HasArg("nack")})
 		case "batch":
-			h.enqueue(&proposeEvent{batch: &rhumb.Batch{}, size: bytesArg(td, "size"), done: func(rhumb.Outcome, error) { answered++ }})
+			h.enqueue(&proposeEvent{batch: &rhumb.Batch{}, size: bytesArg(td, "size"), since: rt.now, done: func(rhumb.Outcome, error) { answered++ }})
 		case "tick":
 			h.enqueue(tickEvent{})
 		case "inflight":
