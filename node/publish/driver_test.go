@@ -594,7 +594,10 @@ func TestCommitsShareVersions(t *testing.T) {
 		<-pace.C
 		w.driver.Committed(hashRange(0), at[i], nil)
 	}
-	await(t, "the last commit", func() bool { rows, err := w.rows("t"); return err == nil && rows["k"] == string(opaque(fmt.Sprint(commits-1))) })
+	await(t, "the last commit", func() bool {
+		rows, err := w.rows("t")
+		return err == nil && rows["k"] == string(opaque(fmt.Sprint(commits-1)))
+	})
 	if made, most := version()-before, uint64(time.Since(begin)/wakeInterval)+2; made > most {
 		t.Errorf("%d commits in %v made %d versions, want at most %d", commits, time.Since(begin), made, most)
 	}
