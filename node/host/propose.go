@@ -171,7 +171,7 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 	// precedes the conditions (rule W).
 	if !ev.batch.ID.IsZero() {
 		var err error
-		if p.Seen, p.Expired, err = s.lookUpRequest(ev.batch.ID); p.Seen != nil || p.Expired || err != nil {
+		if p.Seen, p.Expired, err = s.requests.lookUp(s.store, s.id, s.r.Epoch(), ev.batch.ID); p.Seen != nil || p.Expired || err != nil {
 			return p, err
 		}
 	}
