@@ -619,7 +619,7 @@ func (h *Host) checkHealth() (ok bool, why string) {
 	h.mu.Lock()
 	waits := len(h.prompt)+len(h.queue)+len(h.proposals) > 0
 	// With all commits in flight no pass may take writes. The check of the sync below covers that case.
-	forDisk := !h.driving && h.syncing >= commitsInFlightMax
+	forDisk := !h.driving && h.syncing >= commitsInFlightMax && len(h.prompt) == 0
 	since := h.since
 	h.mu.Unlock()
 	if waits && !forDisk && now-since > stallMax {
