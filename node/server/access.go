@@ -268,6 +268,8 @@ func (a *Access) checkRevoke(ctx context.Context, role string, g access.Grant) e
 			return nil
 		}
 	}
+	// A role may have thousands of grants. A few of those that overlap show the mistake, which is usually a forgotten or mistyped
+	// prefix.
 	var has []string
 	related := access.Related(r.Grants, g)
 	for _, o := range related[:min(len(related), relatedMax)] {
