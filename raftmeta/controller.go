@@ -189,7 +189,7 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
 		func() []catalog.Command { return place.MissingBlocks(c.State()) },
 		func() []catalog.Command { return c.endHandovers(now) },
-		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.sizes(now)) },
+		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.measures(now)) },
 		func() []catalog.Command { return place.RemoveClasses(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
 		func() []catalog.Command { return c.planner.Relapses(c.wallClock(), c.State()) },
@@ -217,20 +217,20 @@ func (c *controller) endHandovers(now time.Duration) []catalog.Command {
 	return commands
 }
 
-// sizes returns the sizes of ranges for the progress of operations, as their primaries have reported them.
-func (c *controller) sizes(now time.Duration) func(rhumb.RangeID) int64 {
-	if c.config.Sizes != nil {
-		return c.config.Sizes
-	}
-	// One copy for the whole plan, which asks for the size of each range that moves.
+// measures returns the reports of nodes that the progress of operations needs.
+func (c *controller) measures(now time.Duration) place.Measures {
+	// One copy for the whole plan, which asks for each range that moves.
 	surveys := c.evidence.copySurveys()
-	return func(id rhumb.RangeID) int64 {
-		r, ok := c.State().Range(id)
-		if !ok {
-			return 0
-		}
-		size, _ := surveys.Size(now, r)
-		return size.Bytes
+	return place.Measures{
+		Size: func(id rhumb.RangeID) (int64, bool) {
+			r, ok := c.State().Range(id)
+			if !ok {
+				return 0, false
+			}
+			size, known := surveys.Size(now, r)
+			return size.Bytes, known
+		},
+		Copied: func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(now, id) },
 	}
 }
 
