@@ -193,6 +193,7 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 		func() []catalog.Command { return place.RemoveClasses(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
 		func() []catalog.Command { return c.planner.Relapses(c.wallClock(), c.State()) },
+		func() []catalog.Command { return c.planner.Returns(now, c.State()) },
 		func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) },
 		func() []catalog.Command { return c.planner.StandIns(now, c.State(), c.canServe) },
 		func() []catalog.Command { return c.planner.Balance(c.State()) },

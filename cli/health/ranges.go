@@ -211,6 +211,7 @@ func (j *judgement) judgeDifferences() {
 			ranges[g] = append(ranges[g], d.Range)
 		}
 	}
+	// A bad disk may affect all ranges of a node: one line counts them.
 	for _, g := range order {
 		j.addProblem("the copies of %s differ (%s, on %s): %s; `rhumb range verify` compares again", counted(len(ranges[g]), "range", "ranges"), listRanges(ranges[g]), g.nodes, g.why)
 	}

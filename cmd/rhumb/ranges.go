@@ -204,6 +204,7 @@ func describeCopy(p *client.CopyProgress) *copyDoc {
 		From: p.From.String(), DoneBytes: p.DoneBytes, TotalBytes: p.TotalBytes, BytesPerSecond: p.BytesPerSecond, Installing: p.Installing,
 		Failures: p.Failures, LastError: p.LastError,
 	}
+	// A zero would look like a copy that is done.
 	if left, ok := p.ETA(); ok {
 		seconds := left.Seconds()
 		doc.ETASeconds = &seconds
@@ -213,9 +214,11 @@ func describeCopy(p *client.CopyProgress) *copyDoc {
 
 // text returns the progress of a copy for people, "" for none.
 func (d *copyDoc) text() string {
+	// The first cases are those without a speed.
 	switch {
 	case d == nil:
 		return ""
+	// The replica waits for its next attempt, and no node sends to it.
 	case d.From == rhumb.NoNode.String():
 		return fmt.Sprintf("the last of %d attempts to copy the range failed: %s", d.Failures, d.LastError)
 	case d.Installing:
@@ -282,6 +285,9 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 		doc.ID, doc.Region, doc.Last, doc.Epoch, doc.Primary, doc.Preferred, doc.SizeBytes)
 	if doc.StandsInFor != "" {
 		title += fmt.Sprintf("; %s stands in for %s, which is fenced", doc.Primary, doc.StandsInFor)
+	}
+	if doc.Former != "" {
+		title += "; it returns to " + doc.Former + " when that node is back"
 	}
 	if doc.Prepared != "" {
 		title += "; a handover to " + doc.Prepared + " is prepared"

@@ -58,6 +58,7 @@ type differenceDoc struct {
 
 // describeDifferences returns the ranges whose copies differ.
 func describeDifferences(c *client.Client, all []client.RangeDifference) (docs []differenceDoc) {
+	// By name, because people know tables by it.
 	tables := map[rhumb.TableID]string{}
 	for _, t := range c.Tables() {
 		tables[t.ID] = t.Name

@@ -199,6 +199,7 @@ func (t *tally) note(ph phase, waits string, r *rhumb.Range) {
 
 // weigh counts a range that is left to move.
 func (m *mover) weigh(t *tally, id rhumb.RangeID) {
+	// A range without a size counts all the same: ranges are counted exactly, bytes are estimated.
 	size, known := m.size(id)
 	t.left++
 	t.bytes += uint64(size)
@@ -511,6 +512,10 @@ func (m *mover) surplus(r *rhumb.Range, moved map[rhumb.RangeID][]rhumb.NodeID) 
 		return false
 	}
 	if slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) }) {
+		return false
+	}
+	// The copy on the former node is the one that is to stay, and it is not in sync at first.
+	if r.IsReplica(r.Former) {
 		return false
 	}
 	// A stand-in from the zone of the preferred primary goes when that one has its range back. Now neither of them could go, and
