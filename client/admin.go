@@ -426,6 +426,7 @@ type CopyProgress struct {
 
 // ETA estimates how long the rest of the copy takes at the speed so far. ok is false while no speed is known.
 func (p *CopyProgress) ETA() (left time.Duration, ok bool) {
+	// Before the first chunk, and while a copy waits for its next attempt, any number would be a guess.
 	if p.BytesPerSecond <= 0 || p.TotalBytes <= 0 {
 		return 0, false
 	}

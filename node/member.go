@@ -710,6 +710,7 @@ func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbp
 
 // copyProgress returns the copy of a range that this node receives, or nil.
 func (m *member) copyProgress(id rhumb.RangeID) *rhumbpb.CopyProgress {
+	// The list has the copies in progress and those that wait for another attempt: a few, and at most as many as the node has ranges.
 	for _, p := range m.transfers.Progress() {
 		if p.Range == id {
 			return &rhumbpb.CopyProgress{

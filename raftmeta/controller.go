@@ -227,7 +227,8 @@ func (c *controller) endHandovers(now time.Duration) []catalog.Command {
 
 // measures returns the reports of nodes that the progress of operations needs.
 func (c *controller) measures(now time.Duration) place.Measures {
-	// One copy for the whole plan, which asks for each range that moves.
+	// One copy for the whole plan, which asks for each range that moves. Surveys that arrive meanwhile count in the next round: the
+	// records of operations change every few seconds anyway.
 	surveys := c.evidence.copySurveys()
 	return place.Measures{
 		Size: func(id rhumb.RangeID) (int64, bool) {

@@ -55,7 +55,6 @@ func TestFormerRangesReturn(t *testing.T) {
 	await(t, "the ranges to return", settleWait, func() bool {
 		// The command fails while a range cannot return, and says which.
 		var d failbackDoc
-		var d failbackDoc
 		out, _, _ := runIn(t.Context(), "", "node", "failback", victim.ID.String(), "-o", "json")
 		if err := json.Unmarshal([]byte(out), &d); err != nil {
 			return false

@@ -235,6 +235,8 @@ func movedAway(region rhumb.RegionID, nodes []rhumb.Node, ranges []*rhumb.Range)
 	for _, n := range nodes {
 		regionOf[n.ID] = n.Region
 	}
+	// The copy of the metadata that the client has may be some milliseconds old. The note is for people, and the move is checked again
+	// when it is asked for.
 	count, example := 0, ""
 	for _, r := range ranges {
 		away := slices.IndexFunc(r.Replicas, func(id rhumb.NodeID) bool { return regionOf[id] != region })

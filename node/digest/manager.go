@@ -406,7 +406,8 @@ func (m *Manager) Differing() (out []Difference) {
 	if known == 0 {
 		return nil
 	}
-	// The host is asked without the lock.
+	// The host is asked without the lock: it has locks of its own, and a comparison that ends meanwhile must not wait for them. Such a
+	// difference is listed the next time.
 	primaries := m.cfg.Host.Primaries()
 	m.mu.Lock()
 	defer m.mu.Unlock()

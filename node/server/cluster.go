@@ -250,6 +250,7 @@ const differencesMax = 256
 
 // addDifferences adds the ranges whose replicas differ to a status.
 func addDifferences(resp *rhumbpb.StatusResponse, all []digest.Difference) {
+	// The count is of all, so that a list that was cut shows.
 	resp.DifferingCount = uint32(len(all))
 	for _, d := range all[:min(len(all), differencesMax)] {
 		resp.Differing = append(resp.Differing, &rhumbpb.RangeDifference{

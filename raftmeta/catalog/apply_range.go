@@ -377,6 +377,8 @@ func (s *State) formerNode(r *rhumb.Range, set []rhumb.NodeID, preferred rhumb.N
 
 // forgetFormer takes a node that is removed for good out of the records of its former ranges.
 func (t *tx) forgetFormer(id rhumb.NodeID) {
+	// A walk over all ranges, as in a fencing, and rarer. Before FeatureFormer no record has the mark, so nothing changes in earlier
+	// versions.
 	for r := range t.freezeState().Ranges() {
 		if r.Former == id {
 			next := r.Clone()

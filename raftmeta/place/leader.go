@@ -32,6 +32,9 @@ func NextLeader(s *catalog.State, leader rhumb.NodeID, canLead func(rhumb.NodeID
 			live = append(live, n)
 		}
 	}
+	// Distances are those between regions, as nodes measure them, or by metres where none is recorded yet. Zones do not count: within
+	// a region any voter is near enough.
+	//
 	// In the order of the nodes, so that the lowest of several equal ones is chosen each time.
 	best, least := rhumb.NoNode, majorityMicros(s, leader, live, voters)-leadStep
 	for _, n := range live {

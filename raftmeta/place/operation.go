@@ -209,7 +209,8 @@ func (m *mover) weigh(t *tally, id rhumb.RangeID) {
 	if m.measures.Copied == nil {
 		return
 	}
-	// By the share, because a copy has other bytes than the records: tables are compressed.
+	// By the share, because a copy has other bytes than the records: tables are compressed, and hold older versions. A copy that
+	// arrived is not reported any more, and what it added to the record stays (record).
 	if share, ok := m.measures.Copied(id); ok {
 		t.arrived += uint64(share * float64(size))
 	}

@@ -113,7 +113,9 @@ func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (size RangeSize, known
 // is the farthest behind. ok is false if no node has reported one.
 func (v *Surveys) Copied(now time.Duration, id rhumb.RangeID) (share float64, ok bool) {
 	share = 1
+	// Few nodes receive copies at a time, and each lists few, so the lists are searched and not indexed.
 	for _, x := range v.nodes {
+		// The copy of a node that stopped reporting may have been dropped.
 		if now-x.at > SurveyKeep {
 			continue
 		}
