@@ -161,6 +161,9 @@ type Range struct {
 	// Removed lists the nodes whose replicas were removed in this epoch, in ascending order. Such a node gets a new copy only
 	// in a new epoch: a late acknowledgement of the old copy must not count for the new one.
 	Removed []NodeID `json:"removed,omitempty"`
+	// Former is the node that was preferred before its copy was given up because it was dead, or NoNode. If it returns, the range is
+	// copied to it and handed over to it (docs/decisions/0062-former-ranges-return.md).
+	Former NodeID `json:"former,omitempty"`
 }
 
 // Handover is an epoch that is reserved for a node, which the primary makes its successor without an election.

@@ -208,6 +208,21 @@ type NodeStatus struct {
 	ClusterVersion rhumb.ClusterVersion `json:"cluster_version,omitempty"`
 	// DatabaseFormat is the lowest format of the node's databases, 0 if the program does not report it.
 	DatabaseFormat uint32 `json:"database_format,omitempty"`
+	// Differing lists ranges of this node's primaries whose replicas differ, and DifferingCount counts them in full; the list may be
+	// truncated.
+	Differing      []RangeDifference `json:"differing,omitempty"`
+	DifferingCount int               `json:"differing_count,omitempty"`
+}
+
+// RangeDifference is a difference between the replicas of a range that the last comparison has found and nobody has mended.
+type RangeDifference struct {
+	Range rhumb.RangeID `json:"range"`
+	// Nodes have the replicas that differ: all that answered, if no copy has a majority.
+	Nodes []rhumb.NodeID `json:"nodes"`
+	// Table is the first table in which they differ.
+	Table rhumb.TableID `json:"table"`
+	// Why says why no replica was quarantined.
+	Why string `json:"why,omitempty"`
 }
 
 // MetadataReplica describes a node's replica of the metadata group.
@@ -320,6 +335,10 @@ func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {
 		s.Stores = append(s.Stores, store)
 	}
 	s.addTroubles(m)
+	s.DifferingCount = int(m.GetDifferingCount())
+	for _, d := range m.GetDiffering() {
+		s.Differing = append(s.Differing, RangeDifference{api.DecodeRangeID(d.GetRange()), nodeIDs(d.GetNodes()), rhumb.TableID(d.GetTable()), d.GetWhy()})
+	}
 	return s
 }
 
@@ -385,6 +404,44 @@ type ReplicaStatus struct {
 	CommitTime rhumb.Timestamp `json:"commit_time"`
 	// Reason is why the replica does not catch up, was quarantined or could not be asked.
 	Reason string `json:"reason,omitempty"`
+	// Copying is the copy of the range that the node receives, nil if it receives none.
+	Copying *CopyProgress `json:"copying,omitempty"`
+}
+
+// CopyProgress describes a copy of a range that a node is receiving.
+type CopyProgress struct {
+	// From is the node that sends the copy.
+	From rhumb.NodeID `json:"from"`
+	// DoneBytes were received of TotalBytes, which is 0 until the other node has made the copy. BytesPerSecond is the speed since the
+	// transfer began or continued.
+	DoneBytes      int64 `json:"done_bytes"`
+	TotalBytes     int64 `json:"total_bytes"`
+	BytesPerSecond int64 `json:"bytes_per_second"`
+	// Installing is set while the complete copy takes the place of the old one.
+	Installing bool `json:"installing,omitempty"`
+	// Failures counts the attempts that failed, and LastError is why the last one did.
+	Failures  int    `json:"failures,omitempty"`
+	LastError string `json:"last_error,omitempty"`
+}
+
+// ETA estimates how long the rest of the copy takes at the speed so far. ok is false while no speed is known.
+func (p *CopyProgress) ETA() (left time.Duration, ok bool) {
+	// Before the first chunk, and while a copy waits for its next attempt, any number would be a guess.
+	if p.BytesPerSecond <= 0 || p.TotalBytes <= 0 {
+		return 0, false
+	}
+	return time.Duration(float64(max(p.TotalBytes-p.DoneBytes, 0)) / float64(p.BytesPerSecond) * float64(time.Second)), true
+}
+
+// decodeCopy converts a message, nil for none.
+func decodeCopy(m *rhumbpb.CopyProgress) *CopyProgress {
+	if m == nil {
+		return nil
+	}
+	return &CopyProgress{
+		From: rhumb.NodeID(m.GetFrom()), DoneBytes: m.GetDoneBytes(), TotalBytes: m.GetTotalBytes(), BytesPerSecond: m.GetBytesPerSecond(),
+		Installing: m.GetInstalling(), Failures: int(m.GetFailures()), LastError: m.GetLastError(),
+	}
 }
 
 // RangeStatus is a range with its replicas.
@@ -408,7 +465,7 @@ func (c *Client) DescribeRange(ctx context.Context, id rhumb.RangeID) (RangeStat
 		out.Replicas = append(out.Replicas, ReplicaStatus{
 			Node: rhumb.NodeID(r.GetNode()), State: r.GetState(), InSync: r.GetInSync(), Epoch: rhumb.Epoch(r.GetEpoch()),
 			End: rhumb.Seq(r.GetEnd()), Commit: rhumb.Seq(r.GetCommit()), Trim: rhumb.Seq(r.GetTrim()), Reason: r.GetReason(),
-			EndTime: rhumb.Timestamp(r.GetEndTime()), CommitTime: rhumb.Timestamp(r.GetCommitTime()),
+			EndTime: rhumb.Timestamp(r.GetEndTime()), CommitTime: rhumb.Timestamp(r.GetCommitTime()), Copying: decodeCopy(r.GetCopying()),
 		})
 	}
 	return out, nil

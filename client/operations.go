@@ -273,20 +273,24 @@ func (c *Client) SplitRange(ctx context.Context, home rhumb.RangeID, at rhumb.Sl
 	return api.DecodeRange(resp.GetRange()), nil
 }
 
-// FailBack asks for the handover of all ranges that prefer a node to this node. It returns the ranges whose handover is
-// prepared, and for those that stay where they are the reason.
-func (c *Client) FailBack(ctx context.Context, node rhumb.NodeID) (prepared []rhumb.RangeID, blocked map[rhumb.RangeID]string, err error) {
+// FailBack asks for the handover of all ranges that prefer a node to this node, and for the return of those that it had before it was
+// dead for long. It returns the ranges whose handover is prepared, those that are being copied to the node, and for those that stay
+// where they are the reason.
+func (c *Client) FailBack(ctx context.Context, node rhumb.NodeID) (prepared, returning []rhumb.RangeID, blocked map[rhumb.RangeID]string, err error) {
 	resp, err := askOperations(ctx, c, "client.Client.FailBack", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.FailBackResponse, error) {
 		return oc.FailBack(ctx, &rhumbpb.FailBackRequest{Node: uint32(node)})
 	})
 	for _, id := range resp.GetPrepared() {
 		prepared = append(prepared, api.DecodeRangeID(id))
 	}
+	for _, id := range resp.GetReturning() {
+		returning = append(returning, api.DecodeRangeID(id))
+	}
 	blocked = make(map[rhumb.RangeID]string)
 	for _, b := range resp.GetBlocked() {
 		blocked[api.DecodeRangeID(b.GetRange())] = b.GetWhy()
 	}
-	return prepared, blocked, err
+	return prepared, returning, blocked, err
 }
 
 // UnpinVotes lets the cluster choose again who votes in the metadata group, for the given nodes or, without any, for all. It returns

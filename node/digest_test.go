@@ -127,6 +127,25 @@ func TestTwoCopiesDiffer(t *testing.T) {
 	if bad.Why == "" {
 		t.Error("the answer does not say what is missing")
 	}
+	// The primary of the range names it in its status, and nobody else does.
+	want, named := api.DecodeRangeID(bad.Range), 0
+	for _, n := range []*Node{nodes[0], again} {
+		resp, err := clusterClient(t, n).Status(t.Context(), &rhumbpb.StatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range resp.Differing {
+			if named++; api.DecodeRangeID(d.Range) != want || len(d.Nodes) != 2 || d.Why == "" || d.Table != table.Id {
+				t.Errorf("%s names %v, want %s", n.Identity().Node, d, want)
+			}
+		}
+		if len(resp.Differing) != int(resp.DifferingCount) {
+			t.Errorf("%d named of %d", len(resp.Differing), resp.DifferingCount)
+		}
+	}
+	if named != 1 {
+		t.Errorf("the difference was named %d times", named)
+	}
 	// An operator's word does not leave a range with fewer copies than it needs.
 	for _, r := range bad.Replicas {
 		if r.Verdict != "undecided" {

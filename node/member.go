@@ -704,7 +704,22 @@ func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbp
 			resp.Behind[uint32(p.Node)] = p.Why
 		}
 	}
+	resp.Status.Copying = m.copyProgress(id)
 	return resp, nil
+}
+
+// copyProgress returns the copy of a range that this node receives, or nil.
+func (m *member) copyProgress(id rhumb.RangeID) *rhumbpb.CopyProgress {
+	// The list has the copies in progress and those that wait for another attempt: a few, and at most as many as the node has ranges.
+	for _, p := range m.transfers.Progress() {
+		if p.Range == id {
+			return &rhumbpb.CopyProgress{
+				From: uint32(p.From), DoneBytes: p.Done, TotalBytes: p.Of, BytesPerSecond: int64(p.Rate), Installing: p.Installing,
+				Failures: uint32(p.Failures), LastError: p.LastError,
+			}
+		}
+	}
+	return nil
 }
 
 // DiscardReplica discards this node's damaged copy of a range.

@@ -77,6 +77,9 @@ func (n *Node) Info(ctx context.Context) server.Info {
 		}
 		// If the replicas do not answer in time, Ranges shows it too.
 		i.Troubles, _ = m.host.Troubles(ctx)
+		if d := m.Digests(); d != nil {
+			i.Differing = d.Differing()
+		}
 	}
 	i.Sights = n.sights.listSights(time.Now())
 	for _, s := range n.engine.Stores() {
@@ -215,6 +218,7 @@ func (n *Node) RangeInfo(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID) 
 	info := server.RangeInfo{
 		State: s.GetState(), Epoch: rhumb.Epoch(s.GetEpoch()), End: rhumb.Seq(s.GetEnd()), Commit: rhumb.Seq(s.GetCommit()),
 		Trim: rhumb.Seq(s.GetTrim()), EndTime: rhumb.Timestamp(s.GetEndTime()), CommitTime: rhumb.Timestamp(s.GetCommitTime()), Bytes: resp.SizeBytes, Reason: s.GetReason(), Behind: map[rhumb.NodeID]string{},
+		Copying: s.GetCopying(),
 	}
 	for node, why := range resp.Behind {
 		info.Behind[rhumb.NodeID(node)] = why

@@ -66,9 +66,25 @@ func (m *member) takeSurvey(speeds rates) place.Survey {
 		}
 	}
 	speeds.forget(now)
+	s.Copies = m.takeCopies()
 	if len(s.Ranges) > place.SurveyRangesMax {
 		slices.SortFunc(s.Ranges, func(a, b place.RangeSize) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		s.Ranges = s.Ranges[:place.SurveyRangesMax]
 	}
 	return s
+}
+
+// takeCopies returns the copies that this node is receiving, for the progress of operations.
+func (m *member) takeCopies() (out []place.CopyShare) {
+	transfers := m.Transfers()
+	if transfers == nil {
+		return nil
+	}
+	for _, p := range transfers.Progress() {
+		// A copy that failed and waits for its next attempt has no sender.
+		if p.From != rhumb.NoNode && len(out) < place.SurveyCopiesMax {
+			out = append(out, place.CopyShare{Range: p.Range, Done: p.Done, Of: p.Of})
+		}
+	}
+	return out
 }

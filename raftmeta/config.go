@@ -97,10 +97,8 @@ type Config struct {
 	// EvaluateEvery is the interval at which the controller evaluates evidence, PlanEvery the
 	// interval at which it plans; default 50 ms and 500 ms.
 	EvaluateEvery, PlanEvery time.Duration
-	// WallClock returns the time for records of operations; default time.Now. Sizes returns the size of a range in bytes, 0 if it
-	// is not known; by default, sizes are those in the surveys of nodes.
+	// WallClock returns the time for records of operations; default time.Now.
 	WallClock func() time.Time
-	Sizes     func(rhumb.RangeID) int64
 	// Place holds the waiting times of the planner.
 	Place place.Config
 	// LogSize is the growth in bytes after which the log is compacted to a copy of the state. If

@@ -83,7 +83,13 @@ type controller struct {
 	term    uint64
 	planner *place.Planner
 	planned time.Duration // when plans were made last; 0 to make them at once
+	// asked is when this node last tried to hand over the leadership, in this term; 0 if it did not.
+	asked time.Duration
 }
+
+// leadGrace is how long a witness leads before it hands the leadership over, and how long it waits before it tries again: an election
+// is often followed by others, and a transfer that Raft gave up says that the other node is not well.
+const leadGrace = 10 * time.Second
 
 // newController returns the controller of a group. It does nothing until run is called.
 func newController(g *Group) *controller {
@@ -104,7 +110,7 @@ func (c *controller) run(ctx context.Context) {
 // observations of an earlier one are out of date.
 func (c *controller) runRound(ctx context.Context, l *leadership) {
 	if c.term != l.term || c.planner == nil {
-		c.term, c.planner, c.planned = l.term, place.NewPlanner(c.config.Place), 0
+		c.term, c.planner, c.planned, c.asked = l.term, place.NewPlanner(c.config.Place), 0, 0
 		c.planner.Recall(c.rt.Now()-c.start, c.wallClock(), c.State())
 	}
 	now := c.rt.Now() - c.start
@@ -183,16 +189,18 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 		c.planned = 0
 		return
 	}
+	c.yieldLead(ctx, now)
 	// Each step is decided on the state after the previous one, so the commands are computed in the
 	// loop and not beforehand.
 	for _, commands := range []func() []catalog.Command{
 		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
 		func() []catalog.Command { return place.MissingBlocks(c.State()) },
 		func() []catalog.Command { return c.endHandovers(now) },
-		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.sizes(now)) },
+		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.measures(now)) },
 		func() []catalog.Command { return place.RemoveClasses(c.State()) },
 		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
 		func() []catalog.Command { return c.planner.Relapses(c.wallClock(), c.State()) },
+		func() []catalog.Command { return c.planner.Returns(now, c.State()) },
 		func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) },
 		func() []catalog.Command { return c.planner.StandIns(now, c.State(), c.canServe) },
 		func() []catalog.Command { return c.planner.Balance(c.State()) },
@@ -217,20 +225,21 @@ func (c *controller) endHandovers(now time.Duration) []catalog.Command {
 	return commands
 }
 
-// sizes returns the sizes of ranges for the progress of operations, as their primaries have reported them.
-func (c *controller) sizes(now time.Duration) func(rhumb.RangeID) int64 {
-	if c.config.Sizes != nil {
-		return c.config.Sizes
-	}
-	// One copy for the whole plan, which asks for the size of each range that moves.
+// measures returns the reports of nodes that the progress of operations needs.
+func (c *controller) measures(now time.Duration) place.Measures {
+	// One copy for the whole plan, which asks for each range that moves. Surveys that arrive meanwhile count in the next round: the
+	// records of operations change every few seconds anyway.
 	surveys := c.evidence.copySurveys()
-	return func(id rhumb.RangeID) int64 {
-		r, ok := c.State().Range(id)
-		if !ok {
-			return 0
-		}
-		size, _ := surveys.Size(now, r)
-		return size.Bytes
+	return place.Measures{
+		Size: func(id rhumb.RangeID) (int64, bool) {
+			r, ok := c.State().Range(id)
+			if !ok {
+				return 0, false
+			}
+			size, known := surveys.Size(now, r)
+			return size.Bytes, known
+		},
+		Copied: func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(now, id) },
 	}
 }
 
@@ -259,6 +268,29 @@ func (c *controller) proposeCommand(ctx context.Context, cmd catalog.Command) bo
 	}
 	// The next decision of the round must see the effect of this command.
 	return c.AwaitRevision(ctx, res.Revision) == nil
+}
+
+// yieldLead hands the leadership over if this node is a witness that is far from the other voters (place.NextLeader). Nothing waits
+// for the transfer: until it succeeds this node leads, and does all the work of a leader.
+func (c *controller) yieldLead(ctx context.Context, now time.Duration) {
+	since := max(c.leadership.Load().since-c.start, c.asked)
+	if now-since < leadGrace {
+		return
+	}
+	heir := rhumb.NoNode
+	err := c.askDriver(ctx, "raftmeta.yieldLead", func(d *driver) {
+		ready := d.readyNodes()
+		heir = place.NextLeader(d.state, d.config.Node, func(id rhumb.NodeID) bool { return ready[uint64(id)] })
+		if heir != rhumb.NoNode {
+			d.node.TransferLeader(uint64(heir))
+		}
+	})
+	if err != nil || heir == rhumb.NoNode {
+		return
+	}
+	c.asked = now
+	c.metrics.leadYields.Inc()
+	c.log.Info("this witness hands the leadership of the metadata to a voter that is nearer to the others", "to", heir)
 }
 
 // changeMembers runs the driver's changeMembers and reports whether a change was proposed. An error

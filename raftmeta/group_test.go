@@ -276,6 +276,43 @@ func TestStepAside(t *testing.T) {
 	})
 }
 
+// TestWitnessYields makes a witness that is far from the other voters the leader: it hands the leadership to a node with data within
+// seconds, and gets it no more.
+func TestWitnessYields(t *testing.T) {
+	inBubble(t, 2, nil, func(c *cluster) {
+		far := registration(3, 1)
+		far.Region, far.Witness, far.Location = "far", true, rhumb.Point{Lat: 60, Lon: 100}
+		if res := c.propose(1, far); res.Node != 3 {
+			t.Fatalf("joined as %s", res.Node)
+		}
+		c.kvs[3], c.boots[3] = newMemKV(), 1
+		c.open(3)
+		c.awaitVoters(3)
+		witness := c.groups[3]
+		c.await("the witness leads", func() bool {
+			for _, g := range c.groups {
+				if g.IsLeader() && g != witness {
+					_ = g.askDriver(c.t.Context(), "test", func(d *driver) { d.node.TransferLeader(3) })
+				}
+			}
+			time.Sleep(200 * time.Millisecond) // of fake time
+			return witness.IsLeader()
+		})
+		began := time.Now()
+		c.await("a node with data leads", func() bool { return c.leader() != 3 })
+		if took := time.Since(began); took < leadGrace/2 || took > 3*leadGrace {
+			t.Errorf("it took %v", took)
+		}
+		leader := c.leader()
+		for range 60 {
+			time.Sleep(time.Second)
+			if got := c.leader(); got != leader {
+				t.Fatalf("the leadership went on from %s to %s", leader, got)
+			}
+		}
+	})
+}
+
 // TestUnknownCommandStops puts a command of a newer binary into the log. Each replica that learns
 // that the command is committed stops and reports it, now and at its next start.
 func TestUnknownCommandStops(t *testing.T) {

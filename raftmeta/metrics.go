@@ -30,6 +30,7 @@ type metrics struct {
 	// Handovers that nobody adopted in time: withdrawn, and replaced by an election because the primary drains.
 	handoversCancelled, handoversElected prometheus.Counter
 	yields                               prometheus.Counter
+	leadYields                           prometheus.Counter
 	silent                               prometheus.Gauge
 	short                                prometheus.Gauge
 	readmitted                           prometheus.Counter
@@ -73,6 +74,7 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 		resyncs:     counter("watch_resyncs_total", "Watches that fell behind and must read everything again."),
 		yields:      counter("yields_total", "Ranges moved to another primary because theirs could not commit or was unfit."),
 		fenced:      counter("nodes_fenced_total", "Nodes fenced by this leader."),
+		leadYields:  counter("lead_yields_total", "Attempts of this witness to hand the leadership to a voter that is nearer to the others."),
 		silent:      gauge("silent", "1 while this replica does not vote because it has not proved its log since it started."),
 		short:       gauge("short", "1 while this replica lacks metadata that it had already made durable."),
 		recovered:   gauge("recovered_timestamp_seconds", "Time of the last forced recovery that made this replica the only voter, in seconds since 1970; 0 if never."),

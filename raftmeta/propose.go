@@ -369,8 +369,8 @@ func (g *Group) handleSurvey(from rhumb.NodeID, b []byte) error {
 	switch {
 	case s.From != from:
 		return rhumb.Ef(op, rhumb.PermissionDenied, "%s sent a survey of %s", from, s.From)
-	case len(s.Ranges) > place.SurveyRangesMax || len(s.Regions) > rhumb.RegionsMax:
-		return rhumb.Ef(op, rhumb.Corrupt, "the survey has %d ranges and %d regions, more than the limits", len(s.Ranges), len(s.Regions))
+	case len(s.Ranges) > place.SurveyRangesMax || len(s.Regions) > rhumb.RegionsMax || len(s.Copies) > place.SurveyCopiesMax:
+		return rhumb.Ef(op, rhumb.Corrupt, "the survey has %d ranges, %d regions and %d copies, more than the limits", len(s.Ranges), len(s.Regions), len(s.Copies))
 	case !g.IsLeader():
 		return rhumb.E(op, rhumb.Unavailable, "this node does not lead the metadata group")
 	}

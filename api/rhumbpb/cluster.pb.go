@@ -1510,6 +1510,10 @@ type StatusResponse struct {
 	ClusterVersion uint32 `protobuf:"varint,30,opt,name=cluster_version,json=clusterVersion,proto3" json:"cluster_version,omitempty"`
 	// The lowest format of the databases of this node.
 	DatabaseFormat uint32 `protobuf:"varint,31,opt,name=database_format,json=databaseFormat,proto3" json:"database_format,omitempty"`
+	// Ranges whose primary is this node and whose replicas differ; at most 256.
+	Differing []*RangeDifference `protobuf:"bytes,32,rep,name=differing,proto3" json:"differing,omitempty"`
+	// The number of all such ranges.
+	DifferingCount uint32 `protobuf:"varint,33,opt,name=differing_count,json=differingCount,proto3" json:"differing_count,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1666,6 +1670,20 @@ func (x *StatusResponse) GetClusterVersion() uint32 {
 func (x *StatusResponse) GetDatabaseFormat() uint32 {
 	if x != nil {
 		return x.DatabaseFormat
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetDiffering() []*RangeDifference {
+	if x != nil {
+		return x.Differing
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetDifferingCount() uint32 {
+	if x != nil {
+		return x.DifferingCount
 	}
 	return 0
 }
@@ -2056,6 +2074,104 @@ func (x *DescribeRangeRequest) GetRange() *RangeID {
 	return nil
 }
 
+// CopyProgress is a copy of a range that a node is receiving.
+type CopyProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node that sends the copy.
+	From uint32 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`
+	// Received and all bytes. The latter is 0 until the other node has made the copy.
+	DoneBytes  int64 `protobuf:"varint,2,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
+	TotalBytes int64 `protobuf:"varint,3,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	// Bytes per second since the transfer began or continued.
+	BytesPerSecond int64 `protobuf:"varint,4,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	// Set while the complete copy takes the place of the old one.
+	Installing bool `protobuf:"varint,5,opt,name=installing,proto3" json:"installing,omitempty"`
+	// Attempts that failed, and why the last one did.
+	Failures      uint32 `protobuf:"varint,6,opt,name=failures,proto3" json:"failures,omitempty"`
+	LastError     string `protobuf:"bytes,7,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyProgress) Reset() {
+	*x = CopyProgress{}
+	mi := &file_api_cluster_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyProgress) ProtoMessage() {}
+
+func (x *CopyProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyProgress.ProtoReflect.Descriptor instead.
+func (*CopyProgress) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CopyProgress) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *CopyProgress) GetDoneBytes() int64 {
+	if x != nil {
+		return x.DoneBytes
+	}
+	return 0
+}
+
+func (x *CopyProgress) GetTotalBytes() int64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+func (x *CopyProgress) GetBytesPerSecond() int64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *CopyProgress) GetInstalling() bool {
+	if x != nil {
+		return x.Installing
+	}
+	return false
+}
+
+func (x *CopyProgress) GetFailures() uint32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *CopyProgress) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
 type ReplicaStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -2071,15 +2187,17 @@ type ReplicaStatus struct {
 	// Why the replica cannot catch up from the log, is quarantined, or did not answer.
 	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The timestamps of the end of the log and of the known commit position.
-	EndTime       uint64 `protobuf:"varint,9,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	CommitTime    uint64 `protobuf:"varint,10,opt,name=commit_time,json=commitTime,proto3" json:"commit_time,omitempty"`
+	EndTime    uint64 `protobuf:"varint,9,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	CommitTime uint64 `protobuf:"varint,10,opt,name=commit_time,json=commitTime,proto3" json:"commit_time,omitempty"`
+	// The copy that the replica receives; absent if it receives none.
+	Copying       *CopyProgress `protobuf:"bytes,11,opt,name=copying,proto3" json:"copying,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_api_cluster_proto_msgTypes[31]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2091,7 +2209,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[31]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2104,7 +2222,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{31}
+	return file_api_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReplicaStatus) GetNode() uint32 {
@@ -2177,6 +2295,13 @@ func (x *ReplicaStatus) GetCommitTime() uint64 {
 	return 0
 }
 
+func (x *ReplicaStatus) GetCopying() *CopyProgress {
+	if x != nil {
+		return x.Copying
+	}
+	return nil
+}
+
 type DescribeRangeResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Range    *Range                 `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
@@ -2189,7 +2314,7 @@ type DescribeRangeResponse struct {
 
 func (x *DescribeRangeResponse) Reset() {
 	*x = DescribeRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2326,7 @@ func (x *DescribeRangeResponse) String() string {
 func (*DescribeRangeResponse) ProtoMessage() {}
 
 func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2339,7 @@ func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{32}
+	return file_api_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DescribeRangeResponse) GetRange() *Range {
@@ -2246,7 +2371,7 @@ type InitRequest struct {
 
 func (x *InitRequest) Reset() {
 	*x = InitRequest{}
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2383,7 @@ func (x *InitRequest) String() string {
 func (*InitRequest) ProtoMessage() {}
 
 func (x *InitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2396,7 @@ func (x *InitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
 func (*InitRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{33}
+	return file_api_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 type InitResponse struct {
@@ -2284,7 +2409,7 @@ type InitResponse struct {
 
 func (x *InitResponse) Reset() {
 	*x = InitResponse{}
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2421,7 @@ func (x *InitResponse) String() string {
 func (*InitResponse) ProtoMessage() {}
 
 func (x *InitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2434,7 @@ func (x *InitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitResponse.ProtoReflect.Descriptor instead.
 func (*InitResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{34}
+	return file_api_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *InitResponse) GetCluster() []byte {
@@ -2350,7 +2475,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2362,7 +2487,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2375,7 +2500,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{35}
+	return file_api_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *JoinRequest) GetCluster() []byte {
@@ -2457,7 +2582,7 @@ type RegistrationProof struct {
 
 func (x *RegistrationProof) Reset() {
 	*x = RegistrationProof{}
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2469,7 +2594,7 @@ func (x *RegistrationProof) String() string {
 func (*RegistrationProof) ProtoMessage() {}
 
 func (x *RegistrationProof) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2482,7 +2607,7 @@ func (x *RegistrationProof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistrationProof.ProtoReflect.Descriptor instead.
 func (*RegistrationProof) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{36}
+	return file_api_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RegistrationProof) GetChain() [][]byte {
@@ -2522,7 +2647,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_api_cluster_proto_msgTypes[37]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +2659,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[37]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +2672,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{37}
+	return file_api_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -2604,7 +2729,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_cluster_proto_msgTypes[38]
+	mi := &file_api_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2616,7 +2741,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[38]
+	mi := &file_api_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2629,7 +2754,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{38}
+	return file_api_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DrainRequest) GetNode() uint32 {
@@ -2663,7 +2788,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_cluster_proto_msgTypes[39]
+	mi := &file_api_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2800,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[39]
+	mi := &file_api_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2813,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{39}
+	return file_api_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DrainResponse) GetPrimaries() uint32 {
@@ -2710,7 +2835,7 @@ type DiscardReplicaRequest struct {
 
 func (x *DiscardReplicaRequest) Reset() {
 	*x = DiscardReplicaRequest{}
-	mi := &file_api_cluster_proto_msgTypes[40]
+	mi := &file_api_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2722,7 +2847,7 @@ func (x *DiscardReplicaRequest) String() string {
 func (*DiscardReplicaRequest) ProtoMessage() {}
 
 func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[40]
+	mi := &file_api_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2735,7 +2860,7 @@ func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{40}
+	return file_api_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DiscardReplicaRequest) GetRange() *RangeID {
@@ -2767,7 +2892,7 @@ type DiscardReplicaResponse struct {
 
 func (x *DiscardReplicaResponse) Reset() {
 	*x = DiscardReplicaResponse{}
-	mi := &file_api_cluster_proto_msgTypes[41]
+	mi := &file_api_cluster_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2779,7 +2904,7 @@ func (x *DiscardReplicaResponse) String() string {
 func (*DiscardReplicaResponse) ProtoMessage() {}
 
 func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[41]
+	mi := &file_api_cluster_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2792,7 +2917,7 @@ func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{41}
+	return file_api_cluster_proto_rawDescGZIP(), []int{42}
 }
 
 type RecoverRangeRequest struct {
@@ -2812,7 +2937,7 @@ type RecoverRangeRequest struct {
 
 func (x *RecoverRangeRequest) Reset() {
 	*x = RecoverRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[42]
+	mi := &file_api_cluster_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2824,7 +2949,7 @@ func (x *RecoverRangeRequest) String() string {
 func (*RecoverRangeRequest) ProtoMessage() {}
 
 func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[42]
+	mi := &file_api_cluster_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2837,7 +2962,7 @@ func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{42}
+	return file_api_cluster_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RecoverRangeRequest) GetRange() *RangeID {
@@ -2891,7 +3016,7 @@ type RecoverRangeResponse struct {
 
 func (x *RecoverRangeResponse) Reset() {
 	*x = RecoverRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[43]
+	mi := &file_api_cluster_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2903,7 +3028,7 @@ func (x *RecoverRangeResponse) String() string {
 func (*RecoverRangeResponse) ProtoMessage() {}
 
 func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[43]
+	mi := &file_api_cluster_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2916,7 +3041,7 @@ func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeResponse.ProtoReflect.Descriptor instead.
 func (*RecoverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{43}
+	return file_api_cluster_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RecoverRangeResponse) GetRange() *Range {
@@ -3027,7 +3152,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x1d\n" +
 	"\n" +
 	"last_index\x18\x03 \x01(\x04R\tlastIndex\x12\x12\n" +
-	"\x04lost\x18\x04 \x03(\rR\x04lost\"\x81\x06\n" +
+	"\x04lost\x18\x04 \x03(\rR\x04lost\"\xe3\x06\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12\"\n" +
 	"\x04node\x18\x02 \x01(\v2\x0e.rhumb.v1.NodeR\x04node\x12\x14\n" +
@@ -3047,7 +3172,9 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\x06sights\x18\x0f \x03(\v2\x13.rhumb.v1.NodeSightR\x06sights\x125\n" +
 	"\bmetadata\x18\x10 \x01(\v2\x19.rhumb.v1.MetadataReplicaR\bmetadata\x12'\n" +
 	"\x0fcluster_version\x18\x1e \x01(\rR\x0eclusterVersion\x12'\n" +
-	"\x0fdatabase_format\x18\x1f \x01(\rR\x0edatabaseFormat\x1a@\n" +
+	"\x0fdatabase_format\x18\x1f \x01(\rR\x0edatabaseFormat\x127\n" +
+	"\tdiffering\x18  \x03(\v2\x19.rhumb.v1.RangeDifferenceR\tdiffering\x12'\n" +
+	"\x0fdiffering_count\x18! \x01(\rR\x0edifferingCount\x1a@\n" +
 	"\x12TroubleCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"7\n" +
@@ -3074,7 +3201,20 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x16\n" +
 	"\x06ranges\x18\x04 \x01(\rR\x06ranges\"?\n" +
 	"\x14DescribeRangeRequest\x12'\n" +
-	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\"\xfa\x01\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\"\xe7\x01\n" +
+	"\fCopyProgress\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\rR\x04from\x12\x1d\n" +
+	"\n" +
+	"done_bytes\x18\x02 \x01(\x03R\tdoneBytes\x12\x1f\n" +
+	"\vtotal_bytes\x18\x03 \x01(\x03R\n" +
+	"totalBytes\x12(\n" +
+	"\x10bytes_per_second\x18\x04 \x01(\x03R\x0ebytesPerSecond\x12\x1e\n" +
+	"\n" +
+	"installing\x18\x05 \x01(\bR\n" +
+	"installing\x12\x1a\n" +
+	"\bfailures\x18\x06 \x01(\rR\bfailures\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\a \x01(\tR\tlastError\"\xac\x02\n" +
 	"\rReplicaStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x17\n" +
@@ -3087,7 +3227,8 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\bend_time\x18\t \x01(\x04R\aendTime\x12\x1f\n" +
 	"\vcommit_time\x18\n" +
 	" \x01(\x04R\n" +
-	"commitTime\"\x92\x01\n" +
+	"commitTime\x120\n" +
+	"\acopying\x18\v \x01(\v2\x16.rhumb.v1.CopyProgressR\acopying\"\x92\x01\n" +
 	"\x15DescribeRangeResponse\x12%\n" +
 	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range\x123\n" +
 	"\breplicas\x18\x02 \x03(\v2\x17.rhumb.v1.ReplicaStatusR\breplicas\x12\x1d\n" +
@@ -3182,7 +3323,7 @@ func file_api_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_api_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_api_cluster_proto_goTypes = []any{
 	(ReplicaTroubleKind)(0),         // 0: rhumb.v1.ReplicaTroubleKind
 	(*DropTableRequest)(nil),        // 1: rhumb.v1.DropTableRequest
@@ -3216,111 +3357,115 @@ var file_api_cluster_proto_goTypes = []any{
 	(*DescribeTableRequest)(nil),    // 29: rhumb.v1.DescribeTableRequest
 	(*DescribeTableResponse)(nil),   // 30: rhumb.v1.DescribeTableResponse
 	(*DescribeRangeRequest)(nil),    // 31: rhumb.v1.DescribeRangeRequest
-	(*ReplicaStatus)(nil),           // 32: rhumb.v1.ReplicaStatus
-	(*DescribeRangeResponse)(nil),   // 33: rhumb.v1.DescribeRangeResponse
-	(*InitRequest)(nil),             // 34: rhumb.v1.InitRequest
-	(*InitResponse)(nil),            // 35: rhumb.v1.InitResponse
-	(*JoinRequest)(nil),             // 36: rhumb.v1.JoinRequest
-	(*RegistrationProof)(nil),       // 37: rhumb.v1.RegistrationProof
-	(*JoinResponse)(nil),            // 38: rhumb.v1.JoinResponse
-	(*DrainRequest)(nil),            // 39: rhumb.v1.DrainRequest
-	(*DrainResponse)(nil),           // 40: rhumb.v1.DrainResponse
-	(*DiscardReplicaRequest)(nil),   // 41: rhumb.v1.DiscardReplicaRequest
-	(*DiscardReplicaResponse)(nil),  // 42: rhumb.v1.DiscardReplicaResponse
-	(*RecoverRangeRequest)(nil),     // 43: rhumb.v1.RecoverRangeRequest
-	(*RecoverRangeResponse)(nil),    // 44: rhumb.v1.RecoverRangeResponse
-	nil,                             // 45: rhumb.v1.StatusResponse.TroubleCountsEntry
-	(*Table)(nil),                   // 46: rhumb.v1.Table
-	(*Point)(nil),                   // 47: rhumb.v1.Point
-	(*Region)(nil),                  // 48: rhumb.v1.Region
-	(*Node)(nil),                    // 49: rhumb.v1.Node
-	(*RangeID)(nil),                 // 50: rhumb.v1.RangeID
-	(*ClassSettings)(nil),           // 51: rhumb.v1.ClassSettings
-	(*Class)(nil),                   // 52: rhumb.v1.Class
-	(*Range)(nil),                   // 53: rhumb.v1.Range
-	(*Identity)(nil),                // 54: rhumb.v1.Identity
-	(*Metadata)(nil),                // 55: rhumb.v1.Metadata
-	(*VerifyRangeRequest)(nil),      // 56: rhumb.v1.VerifyRangeRequest
-	(*VerifyRangeResponse)(nil),     // 57: rhumb.v1.VerifyRangeResponse
+	(*CopyProgress)(nil),            // 32: rhumb.v1.CopyProgress
+	(*ReplicaStatus)(nil),           // 33: rhumb.v1.ReplicaStatus
+	(*DescribeRangeResponse)(nil),   // 34: rhumb.v1.DescribeRangeResponse
+	(*InitRequest)(nil),             // 35: rhumb.v1.InitRequest
+	(*InitResponse)(nil),            // 36: rhumb.v1.InitResponse
+	(*JoinRequest)(nil),             // 37: rhumb.v1.JoinRequest
+	(*RegistrationProof)(nil),       // 38: rhumb.v1.RegistrationProof
+	(*JoinResponse)(nil),            // 39: rhumb.v1.JoinResponse
+	(*DrainRequest)(nil),            // 40: rhumb.v1.DrainRequest
+	(*DrainResponse)(nil),           // 41: rhumb.v1.DrainResponse
+	(*DiscardReplicaRequest)(nil),   // 42: rhumb.v1.DiscardReplicaRequest
+	(*DiscardReplicaResponse)(nil),  // 43: rhumb.v1.DiscardReplicaResponse
+	(*RecoverRangeRequest)(nil),     // 44: rhumb.v1.RecoverRangeRequest
+	(*RecoverRangeResponse)(nil),    // 45: rhumb.v1.RecoverRangeResponse
+	nil,                             // 46: rhumb.v1.StatusResponse.TroubleCountsEntry
+	(*Table)(nil),                   // 47: rhumb.v1.Table
+	(*Point)(nil),                   // 48: rhumb.v1.Point
+	(*Region)(nil),                  // 49: rhumb.v1.Region
+	(*Node)(nil),                    // 50: rhumb.v1.Node
+	(*RangeID)(nil),                 // 51: rhumb.v1.RangeID
+	(*RangeDifference)(nil),         // 52: rhumb.v1.RangeDifference
+	(*ClassSettings)(nil),           // 53: rhumb.v1.ClassSettings
+	(*Class)(nil),                   // 54: rhumb.v1.Class
+	(*Range)(nil),                   // 55: rhumb.v1.Range
+	(*Identity)(nil),                // 56: rhumb.v1.Identity
+	(*Metadata)(nil),                // 57: rhumb.v1.Metadata
+	(*VerifyRangeRequest)(nil),      // 58: rhumb.v1.VerifyRangeRequest
+	(*VerifyRangeResponse)(nil),     // 59: rhumb.v1.VerifyRangeResponse
 }
 var file_api_cluster_proto_depIdxs = []int32{
-	46, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
+	47, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
 	7,  // 1: rhumb.v1.ContactResponse.keys:type_name -> rhumb.v1.GossipKeys
 	8,  // 2: rhumb.v1.GossipKeys.keys:type_name -> rhumb.v1.GossipKey
-	47, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
-	48, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
-	49, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
+	48, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
+	49, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
+	50, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
 	19, // 6: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
 	0,  // 7: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
-	50, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
+	51, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
 	23, // 9: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
-	49, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
+	50, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
 	18, // 11: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
 	20, // 12: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
-	45, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
+	46, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
 	21, // 14: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
 	22, // 15: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
-	51, // 16: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
-	46, // 17: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
-	52, // 18: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
-	46, // 19: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
-	52, // 20: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
-	50, // 21: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
-	53, // 22: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
-	32, // 23: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
-	54, // 24: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
-	47, // 25: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
-	49, // 26: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
-	37, // 27: rhumb.v1.JoinRequest.proof:type_name -> rhumb.v1.RegistrationProof
-	54, // 28: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
-	49, // 29: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
-	55, // 30: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
-	50, // 31: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	50, // 32: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	53, // 33: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
-	15, // 34: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
-	17, // 35: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
-	25, // 36: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
-	26, // 37: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
-	27, // 38: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
-	29, // 39: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
-	31, // 40: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
-	34, // 41: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
-	36, // 42: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
-	39, // 43: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
-	41, // 44: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	56, // 45: rhumb.v1.Cluster.VerifyRange:input_type -> rhumb.v1.VerifyRangeRequest
-	43, // 46: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
-	5,  // 47: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
-	9,  // 48: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
-	13, // 49: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
-	11, // 50: rhumb.v1.Cluster.FinalizeUpgrade:input_type -> rhumb.v1.FinalizeUpgradeRequest
-	3,  // 51: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
-	1,  // 52: rhumb.v1.Cluster.DropTable:input_type -> rhumb.v1.DropTableRequest
-	16, // 53: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
-	24, // 54: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
-	55, // 55: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
-	55, // 56: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
-	28, // 57: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
-	30, // 58: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
-	33, // 59: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
-	35, // 60: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
-	38, // 61: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
-	40, // 62: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
-	42, // 63: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	57, // 64: rhumb.v1.Cluster.VerifyRange:output_type -> rhumb.v1.VerifyRangeResponse
-	44, // 65: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
-	6,  // 66: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
-	10, // 67: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
-	14, // 68: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
-	12, // 69: rhumb.v1.Cluster.FinalizeUpgrade:output_type -> rhumb.v1.FinalizeUpgradeResponse
-	4,  // 70: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
-	2,  // 71: rhumb.v1.Cluster.DropTable:output_type -> rhumb.v1.DropTableResponse
-	53, // [53:72] is the sub-list for method output_type
-	34, // [34:53] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	52, // 16: rhumb.v1.StatusResponse.differing:type_name -> rhumb.v1.RangeDifference
+	53, // 17: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
+	47, // 18: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
+	54, // 19: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
+	47, // 20: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
+	54, // 21: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
+	51, // 22: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	32, // 23: rhumb.v1.ReplicaStatus.copying:type_name -> rhumb.v1.CopyProgress
+	55, // 24: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
+	33, // 25: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
+	56, // 26: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
+	48, // 27: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
+	50, // 28: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
+	38, // 29: rhumb.v1.JoinRequest.proof:type_name -> rhumb.v1.RegistrationProof
+	56, // 30: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
+	50, // 31: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
+	57, // 32: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
+	51, // 33: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	51, // 34: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	55, // 35: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
+	15, // 36: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
+	17, // 37: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
+	25, // 38: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
+	26, // 39: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
+	27, // 40: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
+	29, // 41: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
+	31, // 42: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
+	35, // 43: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
+	37, // 44: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
+	40, // 45: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
+	42, // 46: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	58, // 47: rhumb.v1.Cluster.VerifyRange:input_type -> rhumb.v1.VerifyRangeRequest
+	44, // 48: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
+	5,  // 49: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
+	9,  // 50: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
+	13, // 51: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
+	11, // 52: rhumb.v1.Cluster.FinalizeUpgrade:input_type -> rhumb.v1.FinalizeUpgradeRequest
+	3,  // 53: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
+	1,  // 54: rhumb.v1.Cluster.DropTable:input_type -> rhumb.v1.DropTableRequest
+	16, // 55: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
+	24, // 56: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
+	57, // 57: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
+	57, // 58: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
+	28, // 59: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
+	30, // 60: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
+	34, // 61: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
+	36, // 62: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
+	39, // 63: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
+	41, // 64: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
+	43, // 65: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	59, // 66: rhumb.v1.Cluster.VerifyRange:output_type -> rhumb.v1.VerifyRangeResponse
+	45, // 67: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
+	6,  // 68: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
+	10, // 69: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
+	14, // 70: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
+	12, // 71: rhumb.v1.Cluster.FinalizeUpgrade:output_type -> rhumb.v1.FinalizeUpgradeResponse
+	4,  // 72: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
+	2,  // 73: rhumb.v1.Cluster.DropTable:output_type -> rhumb.v1.DropTableResponse
+	55, // [55:74] is the sub-list for method output_type
+	36, // [36:55] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_api_cluster_proto_init() }
@@ -3336,7 +3481,7 @@ func file_api_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_cluster_proto_rawDesc), len(file_api_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -166,6 +166,78 @@ func (x *RangeDigest) GetTables() []*TableDigest {
 	return nil
 }
 
+// RangeDifference is a difference that the last comparison of a range has found and nobody has mended.
+type RangeDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Range *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	// The replicas whose records differ; all that answered, if no copy has a majority.
+	Nodes []uint32 `protobuf:"varint,2,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
+	// The first table in which they differ.
+	Table uint32 `protobuf:"varint,3,opt,name=table,proto3" json:"table,omitempty"`
+	// Why no replica was quarantined.
+	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RangeDifference) Reset() {
+	*x = RangeDifference{}
+	mi := &file_api_digest_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RangeDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RangeDifference) ProtoMessage() {}
+
+func (x *RangeDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_api_digest_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RangeDifference.ProtoReflect.Descriptor instead.
+func (*RangeDifference) Descriptor() ([]byte, []int) {
+	return file_api_digest_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RangeDifference) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *RangeDifference) GetNodes() []uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *RangeDifference) GetTable() uint32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *RangeDifference) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 type VerifyRangeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Range *RangeID               `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
@@ -177,7 +249,7 @@ type VerifyRangeRequest struct {
 
 func (x *VerifyRangeRequest) Reset() {
 	*x = VerifyRangeRequest{}
-	mi := &file_api_digest_proto_msgTypes[2]
+	mi := &file_api_digest_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -189,7 +261,7 @@ func (x *VerifyRangeRequest) String() string {
 func (*VerifyRangeRequest) ProtoMessage() {}
 
 func (x *VerifyRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_digest_proto_msgTypes[2]
+	mi := &file_api_digest_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -202,7 +274,7 @@ func (x *VerifyRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRangeRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_digest_proto_rawDescGZIP(), []int{2}
+	return file_api_digest_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *VerifyRangeRequest) GetRange() *RangeID {
@@ -239,7 +311,7 @@ type ReplicaVerdict struct {
 
 func (x *ReplicaVerdict) Reset() {
 	*x = ReplicaVerdict{}
-	mi := &file_api_digest_proto_msgTypes[3]
+	mi := &file_api_digest_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -251,7 +323,7 @@ func (x *ReplicaVerdict) String() string {
 func (*ReplicaVerdict) ProtoMessage() {}
 
 func (x *ReplicaVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_api_digest_proto_msgTypes[3]
+	mi := &file_api_digest_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -264,7 +336,7 @@ func (x *ReplicaVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaVerdict.ProtoReflect.Descriptor instead.
 func (*ReplicaVerdict) Descriptor() ([]byte, []int) {
-	return file_api_digest_proto_rawDescGZIP(), []int{3}
+	return file_api_digest_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ReplicaVerdict) GetNode() uint32 {
@@ -336,7 +408,7 @@ type VerifyRangeResponse struct {
 
 func (x *VerifyRangeResponse) Reset() {
 	*x = VerifyRangeResponse{}
-	mi := &file_api_digest_proto_msgTypes[4]
+	mi := &file_api_digest_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +420,7 @@ func (x *VerifyRangeResponse) String() string {
 func (*VerifyRangeResponse) ProtoMessage() {}
 
 func (x *VerifyRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_digest_proto_msgTypes[4]
+	mi := &file_api_digest_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +433,7 @@ func (x *VerifyRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRangeResponse.ProtoReflect.Descriptor instead.
 func (*VerifyRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_digest_proto_rawDescGZIP(), []int{4}
+	return file_api_digest_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *VerifyRangeResponse) GetResult() string {
@@ -435,7 +507,12 @@ const file_api_digest_proto_rawDesc = "" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\x04R\x02at\x12\x1b\n" +
 	"\tlast_slot\x18\x03 \x01(\rR\blastSlot\x12-\n" +
-	"\x06tables\x18\x04 \x03(\v2\x15.rhumb.v1.TableDigestR\x06tables\"S\n" +
+	"\x06tables\x18\x04 \x03(\v2\x15.rhumb.v1.TableDigestR\x06tables\"x\n" +
+	"\x0fRangeDifference\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x14\n" +
+	"\x05nodes\x18\x02 \x03(\rR\x05nodes\x12\x14\n" +
+	"\x05table\x18\x03 \x01(\rR\x05table\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"S\n" +
 	"\x12VerifyRangeRequest\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x14\n" +
 	"\x05trust\x18\x02 \x01(\rR\x05trust\"\xbe\x01\n" +
@@ -469,26 +546,28 @@ func file_api_digest_proto_rawDescGZIP() []byte {
 	return file_api_digest_proto_rawDescData
 }
 
-var file_api_digest_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_api_digest_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_api_digest_proto_goTypes = []any{
 	(*TableDigest)(nil),         // 0: rhumb.v1.TableDigest
 	(*RangeDigest)(nil),         // 1: rhumb.v1.RangeDigest
-	(*VerifyRangeRequest)(nil),  // 2: rhumb.v1.VerifyRangeRequest
-	(*ReplicaVerdict)(nil),      // 3: rhumb.v1.ReplicaVerdict
-	(*VerifyRangeResponse)(nil), // 4: rhumb.v1.VerifyRangeResponse
-	(*RangeID)(nil),             // 5: rhumb.v1.RangeID
+	(*RangeDifference)(nil),     // 2: rhumb.v1.RangeDifference
+	(*VerifyRangeRequest)(nil),  // 3: rhumb.v1.VerifyRangeRequest
+	(*ReplicaVerdict)(nil),      // 4: rhumb.v1.ReplicaVerdict
+	(*VerifyRangeResponse)(nil), // 5: rhumb.v1.VerifyRangeResponse
+	(*RangeID)(nil),             // 6: rhumb.v1.RangeID
 }
 var file_api_digest_proto_depIdxs = []int32{
-	5, // 0: rhumb.v1.RangeDigest.range:type_name -> rhumb.v1.RangeID
+	6, // 0: rhumb.v1.RangeDigest.range:type_name -> rhumb.v1.RangeID
 	0, // 1: rhumb.v1.RangeDigest.tables:type_name -> rhumb.v1.TableDigest
-	5, // 2: rhumb.v1.VerifyRangeRequest.range:type_name -> rhumb.v1.RangeID
-	5, // 3: rhumb.v1.VerifyRangeResponse.range:type_name -> rhumb.v1.RangeID
-	3, // 4: rhumb.v1.VerifyRangeResponse.replicas:type_name -> rhumb.v1.ReplicaVerdict
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	6, // 2: rhumb.v1.RangeDifference.range:type_name -> rhumb.v1.RangeID
+	6, // 3: rhumb.v1.VerifyRangeRequest.range:type_name -> rhumb.v1.RangeID
+	6, // 4: rhumb.v1.VerifyRangeResponse.range:type_name -> rhumb.v1.RangeID
+	4, // 5: rhumb.v1.VerifyRangeResponse.replicas:type_name -> rhumb.v1.ReplicaVerdict
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_api_digest_proto_init() }
@@ -503,7 +582,7 @@ func file_api_digest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_digest_proto_rawDesc), len(file_api_digest_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

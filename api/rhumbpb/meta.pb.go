@@ -1004,7 +1004,9 @@ type Range struct {
 	// Not 0 for a range that is reserved for a split and does not serve: the epoch with which it begins.
 	Birth uint64 `protobuf:"varint,61,opt,name=birth,proto3" json:"birth,omitempty"`
 	// Replicas whose copies are to go.
-	Leaving       []uint32 `protobuf:"varint,50,rep,packed,name=leaving,proto3" json:"leaving,omitempty"`
+	Leaving []uint32 `protobuf:"varint,50,rep,packed,name=leaving,proto3" json:"leaving,omitempty"`
+	// The node that gets the range back if it returns, 0 for none.
+	Former        uint32 `protobuf:"varint,70,opt,name=former,proto3" json:"former,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1156,6 +1158,13 @@ func (x *Range) GetLeaving() []uint32 {
 		return x.Leaving
 	}
 	return nil
+}
+
+func (x *Range) GetFormer() uint32 {
+	if x != nil {
+		return x.Former
+	}
+	return 0
 }
 
 // RangeRecovery records that an operator made a range available again from one copy, without the
@@ -1472,7 +1481,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x05class\x18\x02 \x01(\rR\x05class\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\rR\x05first\x12\x14\n" +
-	"\x05slots\x18< \x01(\rR\x05slots\"\xef\x03\n" +
+	"\x05slots\x18< \x01(\rR\x05slots\"\x87\x04\n" +
 	"\x05Range\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
@@ -1491,7 +1500,8 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x0fprepared_target\x18) \x01(\rR\x0epreparedTarget\x12\x12\n" +
 	"\x04last\x18< \x01(\rR\x04last\x12\x14\n" +
 	"\x05birth\x18= \x01(\x04R\x05birth\x12\x18\n" +
-	"\aleaving\x182 \x03(\rR\aleaving\"\x90\x01\n" +
+	"\aleaving\x182 \x03(\rR\aleaving\x12\x16\n" +
+	"\x06former\x18F \x01(\rR\x06former\"\x90\x01\n" +
 	"\rRangeRecovery\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +

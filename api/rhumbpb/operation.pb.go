@@ -2122,7 +2122,9 @@ type FailBackResponse struct {
 	// The ranges whose handover to the node is prepared.
 	Prepared []*RangeID `protobuf:"bytes,1,rep,name=prepared,proto3" json:"prepared,omitempty"`
 	// The ranges that prefer the node and stay where they are, with the reason.
-	Blocked       []*BlockedRange `protobuf:"bytes,2,rep,name=blocked,proto3" json:"blocked,omitempty"`
+	Blocked []*BlockedRange `protobuf:"bytes,2,rep,name=blocked,proto3" json:"blocked,omitempty"`
+	// The ranges that the node had before it was dead for long, and that are being copied to it again.
+	Returning     []*RangeID `protobuf:"bytes,3,rep,name=returning,proto3" json:"returning,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2167,6 +2169,13 @@ func (x *FailBackResponse) GetPrepared() []*RangeID {
 func (x *FailBackResponse) GetBlocked() []*BlockedRange {
 	if x != nil {
 		return x.Blocked
+	}
+	return nil
+}
+
+func (x *FailBackResponse) GetReturning() []*RangeID {
+	if x != nil {
+		return x.Returning
 	}
 	return nil
 }
@@ -2372,10 +2381,11 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x15HandOverRangeResponse\x12%\n" +
 	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range\"%\n" +
 	"\x0fFailBackRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\rR\x04node\"s\n" +
+	"\x04node\x18\x01 \x01(\rR\x04node\"\xa4\x01\n" +
 	"\x10FailBackResponse\x12-\n" +
 	"\bprepared\x18\x01 \x03(\v2\x11.rhumb.v1.RangeIDR\bprepared\x120\n" +
-	"\ablocked\x18\x02 \x03(\v2\x16.rhumb.v1.BlockedRangeR\ablocked\"I\n" +
+	"\ablocked\x18\x02 \x03(\v2\x16.rhumb.v1.BlockedRangeR\ablocked\x12/\n" +
+	"\treturning\x18\x03 \x03(\v2\x11.rhumb.v1.RangeIDR\treturning\"I\n" +
 	"\fBlockedRange\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why2\xe1\b\n" +
@@ -2478,40 +2488,41 @@ var file_api_operation_proto_depIdxs = []int32{
 	38, // 20: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
 	37, // 21: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
 	36, // 22: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
-	37, // 23: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
-	4,  // 24: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	6,  // 25: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	8,  // 26: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	14, // 27: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
-	10, // 28: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
-	18, // 29: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	25, // 30: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	23, // 31: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
-	27, // 32: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	30, // 33: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	0,  // 34: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
-	32, // 35: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
-	34, // 36: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
-	21, // 37: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
-	5,  // 38: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	7,  // 39: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	9,  // 40: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	15, // 41: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	11, // 42: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
-	19, // 43: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	26, // 44: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	24, // 45: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
-	28, // 46: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	31, // 47: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	1,  // 48: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
-	33, // 49: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
-	35, // 50: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
-	22, // 51: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
-	38, // [38:52] is the sub-list for method output_type
-	24, // [24:38] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	37, // 23: rhumb.v1.FailBackResponse.returning:type_name -> rhumb.v1.RangeID
+	37, // 24: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
+	4,  // 25: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	6,  // 26: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	8,  // 27: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	14, // 28: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
+	10, // 29: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
+	18, // 30: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	25, // 31: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	23, // 32: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	27, // 33: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	30, // 34: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	0,  // 35: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
+	32, // 36: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
+	34, // 37: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
+	21, // 38: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
+	5,  // 39: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	7,  // 40: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	9,  // 41: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	15, // 42: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	11, // 43: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
+	19, // 44: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	26, // 45: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	24, // 46: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	28, // 47: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	31, // 48: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 49: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	33, // 50: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
+	35, // 51: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
+	22, // 52: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
+	39, // [39:53] is the sub-list for method output_type
+	25, // [25:39] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }

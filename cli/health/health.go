@@ -41,6 +41,8 @@ type RangeCounts struct {
 	// Lost counts ranges whose in-sync copies are all damaged: they are not served until an
 	// operator accepts the loss.
 	Lost int `json:"lost"`
+	// Differing counts ranges whose copies differ and that nobody has mended.
+	Differing int `json:"differing"`
 	// Quarantined counts damaged copies, not ranges.
 	Quarantined int `json:"quarantined_copies"`
 }
@@ -51,6 +53,8 @@ type Verdict struct {
 	// although no action is needed.
 	Problems, Notes []string
 	Counts          RangeCounts
+	// Differences are the ranges whose replicas differ, as far as the nodes list them.
+	Differences []client.RangeDifference
 	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or
 	// the metadata group has no majority.
 	CanLose int
@@ -74,6 +78,7 @@ func Judge(v View) Verdict {
 	}
 	j.judgeRanges()
 	j.judgeTroubles()
+	j.judgeDifferences()
 	if r := upgrade.Judge(v.Nodes); r.Note() != "" {
 		j.addNote("%s", r.Note())
 	}

@@ -197,6 +197,24 @@ func TestJudge(t *testing.T) {
 			breaks: func(v *View) { v.Ranges[0].Primary = 2; v.Nodes[0].Node.State = rhumb.NodeDraining },
 			says:   []string{"1 range is displaced: preferred node n1 drains"}, lose: 1,
 		},
+		"copies differ": {
+			breaks: func(v *View) {
+				v.Nodes[0].DifferingCount = 2
+				for _, slot := range []rhumb.Slot{1, 3} {
+					v.Nodes[0].Differing = append(v.Nodes[0].Differing, client.RangeDifference{
+						Range: rhumb.RangeID{Region: 1, Slot: slot}, Nodes: []rhumb.NodeID{1, 3}, Table: 5, Why: "no copy is that of a majority of the replicas",
+					})
+				}
+			},
+			says: []string{"the copies of 2 ranges differ (1/1, 1/3, on n1, n3): no copy is that of a majority of the replicas; `rhumb range verify`"}, lose: 1,
+		},
+		"copies differ and nobody was quarantined": {
+			breaks: func(v *View) {
+				v.Nodes[0].DifferingCount = 1
+				v.Nodes[0].Differing = []client.RangeDifference{{Range: rhumb.RangeID{Region: 1}, Nodes: []rhumb.NodeID{2}}}
+			},
+			says: []string{"the copies of 1 range differ (1/0, on n2): the copies that differ were not quarantined"}, lose: 1,
+		},
 		"suspected": {
 			breaks: func(v *View) { v.Nodes[0].Suspected = []rhumb.NodeID{2} },
 			says:   []string{"node n2 in singapore is suspected by n1: its heartbeats do not arrive there"}, lose: 1,

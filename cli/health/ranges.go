@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -189,6 +190,30 @@ func (j *judgement) judgeTroubles() {
 	}
 	for _, g := range order {
 		j.addProblem(troubleFormats[g.kind], g.node, counted(len(ranges[g]), "range", "ranges"), listRanges(ranges[g]), g.reason)
+	}
+}
+
+// judgeDifferences reports ranges whose replicas differ, one line for each group of nodes and reason. Only the primary of a range
+// reports a difference, so that no range is counted twice.
+func (j *judgement) judgeDifferences() {
+	type group struct{ nodes, why string }
+	ranges := map[group][]rhumb.RangeID{}
+	var order []group // as the nodes reported them
+	for _, n := range j.Nodes {
+		// The list of a node is cut, and its count is not.
+		j.Counts.Differing += max(n.DifferingCount, len(n.Differing))
+		for _, d := range n.Differing {
+			j.Differences = append(j.Differences, d)
+			g := group{listNodes(d.Nodes), cmp.Or(d.Why, "the copies that differ were not quarantined; the log of the primary says why")}
+			if ranges[g] == nil {
+				order = append(order, g)
+			}
+			ranges[g] = append(ranges[g], d.Range)
+		}
+	}
+	// A bad disk may affect all ranges of a node: one line counts them.
+	for _, g := range order {
+		j.addProblem("the copies of %s differ (%s, on %s): %s; `rhumb range verify` compares again", counted(len(ranges[g]), "range", "ranges"), listRanges(ranges[g]), g.nodes, g.why)
 	}
 }
 

@@ -259,6 +259,8 @@ type rangeDoc struct {
 	Quarantined []string `json:"quarantined,omitempty"`
 	// Prepared is the node to which the primary is to hand the range over.
 	Prepared string `json:"prepared_handover,omitempty"`
+	// Former is the node that was preferred until it was dead for long. The range returns to it when it is back.
+	Former string `json:"former,omitempty"`
 	// Recovery is the last loss that an operator accepted.
 	Recovery *recoveryDoc `json:"recovery,omitempty"`
 }
@@ -343,7 +345,7 @@ func (n names) describeRange(r *rhumb.Range) rangeDoc {
 	if r.Prepared != nil {
 		doc.Prepared = nodeName(r.Prepared.Target)
 	}
-	doc.Recovery = describeRecovery(r.Recovery)
+	doc.Recovery, doc.Former = describeRecovery(r.Recovery), nodeName(r.Former)
 	return doc
 }
 

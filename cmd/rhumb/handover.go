@@ -115,6 +115,8 @@ func awaitRange(ctx context.Context, c *client.Client, id rhumb.RangeID, f func(
 // failbackDoc is the result of `node failback`.
 type failbackDoc struct {
 	Node string `json:"node"`
+	// Returning counts the ranges of the node whose copies were created elsewhere while it was dead: they are being copied to it.
+	Returning int `json:"returning"`
 	// Moved counts the ranges that the command has moved to the node. Blocked has those that prefer the node and stay
 	// elsewhere, with the reason.
 	Moved   int               `json:"moved"`
@@ -127,7 +129,8 @@ func (cc *clusterCommands) failbackCommand() *cobra.Command {
 		Use: "failback NODE", Short: "Return to a node the primaries that it had before it failed",
 		Long: `Hand over to a node all ranges that prefer it as primary and are served by another node since it failed or was drained. No
 write is refused. With the setting failback at auto this happens by itself once the node has been healthy for 30 s, or for longer if it
-fails repeatedly; this command does not wait. With manual, ranges return by this command only. With never, this command is refused, too.
+fails repeatedly; this command does not wait. Ranges whose copies were created elsewhere while the node was dead are copied to it first;
+the command begins that and does not wait for it. With manual, ranges return by this command only. With never, this command is refused, too.
 ` + connect.NodeHelp,
 		Example: "  rhumb node failback n3\n  rhumb setting set failback manual",
 		Args:    cobra.ExactArgs(1),
@@ -146,11 +149,11 @@ func (cc *clusterCommands) failBack(ctx context.Context, node string) error {
 		if err != nil {
 			return err
 		}
-		prepared, blocked, err := c.FailBack(ctx, id)
+		prepared, returning, blocked, err := c.FailBack(ctx, id)
 		if err != nil {
 			return err
 		}
-		doc := failbackDoc{Node: id.String(), Blocked: map[string]string{}}
+		doc := failbackDoc{Node: id.String(), Returning: len(returning), Blocked: map[string]string{}}
 		// The command fails because of these ranges only after all others have moved.
 		for r, why := range blocked {
 			doc.Blocked[r.String()] = why
@@ -164,8 +167,8 @@ func (cc *clusterCommands) failBack(ctx context.Context, node string) error {
 			doc.Moved++
 		}
 		if err := cc.Print(doc, func(t table.Writer) {
-			t.AppendHeader(table.Row{"NODE", "MOVED", "STAY ELSEWHERE"})
-			t.AppendRow(table.Row{doc.Node, doc.Moved, len(doc.Blocked)})
+			t.AppendHeader(table.Row{"NODE", "MOVED", "ARE COPIED TO IT", "STAY ELSEWHERE"})
+			t.AppendRow(table.Row{doc.Node, doc.Moved, doc.Returning, len(doc.Blocked)})
 		}); err != nil {
 			return err
 		}

@@ -145,6 +145,11 @@ func (oc *operationCommands) operationCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if o.Kind == rhumb.OperationRemoveRegion && o.State == rhumb.OperationCancelled {
+					if note := movedAway(o.Region, c.Nodes(), c.Ranges()); note != "" {
+						oc.Notef("%s", note)
+					}
+				}
 				return oc.printOperation(c, o)
 			}),
 		}

@@ -181,6 +181,60 @@ type replicaDoc struct {
 	Trim   uint64 `json:"trim"`
 	// Reason explains the state, or why there is none.
 	Reason string `json:"reason,omitempty"`
+	// Copying is the copy of the range that the node receives, omitted if it receives none.
+	Copying *copyDoc `json:"copying,omitempty"`
+}
+
+// copyDoc is a copy of a range that a node receives.
+type copyDoc struct {
+	From string `json:"from"`
+	// DoneBytes of TotalBytes have arrived. TotalBytes is 0 until the other node has made the copy.
+	DoneBytes      int64 `json:"done_bytes"`
+	TotalBytes     int64 `json:"total_bytes"`
+	BytesPerSecond int64 `json:"bytes_per_second"`
+	// ETASeconds is the estimated time left, omitted without an estimate.
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+	Installing bool     `json:"installing,omitempty"`
+	Failures   int      `json:"failures,omitempty"`
+	LastError  string   `json:"last_error,omitempty"`
+}
+
+// describeCopy returns the document of a copy, nil for none.
+func describeCopy(p *client.CopyProgress) *copyDoc {
+	if p == nil {
+		return nil
+	}
+	doc := &copyDoc{
+		From: p.From.String(), DoneBytes: p.DoneBytes, TotalBytes: p.TotalBytes, BytesPerSecond: p.BytesPerSecond, Installing: p.Installing,
+		Failures: p.Failures, LastError: p.LastError,
+	}
+	// A zero would look like a copy that is done.
+	if left, ok := p.ETA(); ok {
+		seconds := left.Seconds()
+		doc.ETASeconds = &seconds
+	}
+	return doc
+}
+
+// text returns the progress of a copy for people, "" for none.
+func (d *copyDoc) text() string {
+	// The first cases are those without a speed.
+	switch {
+	case d == nil:
+		return ""
+	// The replica waits for its next attempt, and no node sends to it.
+	case d.From == rhumb.NoNode.String():
+		return fmt.Sprintf("the last of %d attempts to copy the range failed: %s", d.Failures, d.LastError)
+	case d.Installing:
+		return fmt.Sprintf("installs a copy of %s from %s", bytesText(uint64(d.TotalBytes)), d.From)
+	case d.TotalBytes == 0:
+		return fmt.Sprintf("waits until %s has made a copy", d.From)
+	}
+	text := fmt.Sprintf("copies from %s: %s of %s, %s/s", d.From, bytesText(uint64(d.DoneBytes)), bytesText(uint64(d.TotalBytes)), bytesText(uint64(d.BytesPerSecond)))
+	if d.ETASeconds != nil {
+		text += fmt.Sprintf(", about %s left", ran(*d.ETASeconds))
+	}
+	return text
 }
 
 // rangeStatusDoc is a range with the state of its replicas.
@@ -221,6 +275,7 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 			doc.Status = append(doc.Status, replicaDoc{
 				Node: r.Node.String(), Region: regionOf[r.Node], State: r.State, InSync: r.InSync, Epoch: uint64(r.Epoch),
 				End: uint64(r.End), Commit: uint64(r.Commit), Trim: uint64(r.Trim), Reason: r.Reason,
+				Copying: describeCopy(r.Copying),
 			})
 		}
 		return rc.printRangeStatus(doc)
@@ -235,6 +290,9 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	if doc.StandsInFor != "" {
 		title += fmt.Sprintf("; %s stands in for %s, which is fenced", doc.Primary, doc.StandsInFor)
 	}
+	if doc.Former != "" {
+		title += "; it returns to " + doc.Former + " when that node is back"
+	}
 	if doc.Prepared != "" {
 		title += "; a handover to " + doc.Prepared + " is prepared"
 	}
@@ -246,9 +304,9 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 		}
 	}
 	return rc.PrintTitled(doc, title, func(t table.Writer) {
-		t.AppendHeader(table.Row{"NODE", "REGION", "STATE", "IN SYNC", "EPOCH", "END", "COMMIT", "TRIM", "REASON"})
+		t.AppendHeader(table.Row{"NODE", "REGION", "STATE", "IN SYNC", "EPOCH", "END", "COMMIT", "TRIM", "COPY", "REASON"})
 		for _, r := range doc.Status {
-			t.AppendRow(table.Row{r.Node, r.Region, r.State, r.InSync, r.Epoch, r.End, r.Commit, r.Trim, r.Reason})
+			t.AppendRow(table.Row{r.Node, r.Region, r.State, r.InSync, r.Epoch, r.End, r.Commit, r.Trim, r.Copying.text(), r.Reason})
 		}
 	})
 }

@@ -227,3 +227,33 @@ func (oc *operationCommands) giveUpRegion(ctx context.Context, c *client.Client,
 		t.AppendRow(table.Row{"its ranges", fmt.Sprintf("%d lost, %d now belong to the nodes of %s", len(doc.Ranges), kept, doc.Into)})
 	})
 }
+
+// movedAway says which ranges of a region have copies in others after its removal was cancelled, with a command that moves one of them
+// back; "" if none has. Nothing moves them back by itself: the operator may have cancelled because the region is in a bad state.
+func movedAway(region rhumb.RegionID, nodes []rhumb.Node, ranges []*rhumb.Range) string {
+	regionOf := map[rhumb.NodeID]rhumb.RegionID{}
+	for _, n := range nodes {
+		regionOf[n.ID] = n.Region
+	}
+	// The copy of the metadata that the client has may be some milliseconds old. The note is for people, and the move is checked again
+	// when it is asked for.
+	count, example := 0, ""
+	for _, r := range ranges {
+		away := slices.IndexFunc(r.Replicas, func(id rhumb.NodeID) bool { return regionOf[id] != region })
+		if r.ID.Region != region || away < 0 {
+			continue
+		}
+		count++
+		// Any live node of the region that has no copy yet can take one.
+		back := slices.IndexFunc(nodes, func(n rhumb.Node) bool {
+			return n.Region == region && n.State == rhumb.NodeLive && !n.Witness && !r.IsReplica(n.ID)
+		})
+		if back >= 0 && example == "" {
+			example = fmt.Sprintf("; `rhumb range move %s %s %s` moves a copy back, and so on for each copy", r.ID, r.Replicas[away], nodes[back].ID)
+		}
+	}
+	if count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d ranges of the region have copies in other regions, and these stay there%s", count, example)
+}

@@ -36,11 +36,41 @@ type statusDoc struct {
 	// LocalCopy is true if no node knows a leader: the document then shows the copy of one node,
 	// which may be old.
 	LocalCopy bool `json:"local_copy,omitempty"`
+	// Differing lists ranges whose copies differ; at most 256 for each node.
+	Differing []differenceDoc `json:"differing_ranges,omitempty"`
 	// Ranges counts ranges by their state, and Tables all tables.
 	Ranges  health.RangeCounts `json:"ranges"`
 	Tables  int                `json:"tables"`
 	Regions []regionDoc        `json:"regions"`
 	Nodes   []nodeDoc          `json:"nodes"`
+}
+
+// differenceDoc is a range whose copies differ.
+type differenceDoc struct {
+	Range string `json:"range"`
+	// Nodes have the copies that differ: all that answered, if no copy has a majority.
+	Nodes []string `json:"nodes"`
+	// Table is the first table in which they differ. It is a number if the table was dropped.
+	Table string `json:"table"`
+	// Why says why no copy was quarantined.
+	Why string `json:"why,omitempty"`
+}
+
+// describeDifferences returns the ranges whose copies differ.
+func describeDifferences(c *client.Client, all []client.RangeDifference) (docs []differenceDoc) {
+	// By name, because people know tables by it.
+	tables := map[rhumb.TableID]string{}
+	for _, t := range c.Tables() {
+		tables[t.ID] = t.Name
+	}
+	for _, d := range all {
+		doc := differenceDoc{Range: d.Range.String(), Table: cmp.Or(tables[d.Table], fmt.Sprint(uint32(d.Table))), Why: d.Why}
+		for _, n := range d.Nodes {
+			doc.Nodes = append(doc.Nodes, n.String())
+		}
+		docs = append(docs, doc)
+	}
+	return docs
 }
 
 // statusCommand returns `rhumb status`.
@@ -49,7 +79,7 @@ func (cc *clusterCommands) statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "status", Short: "Report whether the cluster is healthy, and what needs attention",
 		Long: `Ask every node for its state and report whether the cluster is healthy: which nodes and regions are down, which ranges
-lack copies or a primary and why, which copies and files are damaged, which stores refuse writes, which nodes are fenced
+lack copies or a primary and why, which copies and files are damaged or differ, which stores refuse writes, which nodes are fenced
 again and again, and how many more nodes may fail. Without a leader of the metadata group, the command shows one node's
 copy of the metadata and says so.`,
 		Example: "  rhumb status\n  rhumb status -o json\n  rhumb status --check && echo healthy",
@@ -91,6 +121,7 @@ func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
 		ClusterID: c.Cluster().String(), Healthy: len(v.Problems) == 0, Problems: v.Problems, Notes: v.Notes, CanLose: v.CanLose, Revision: view.Revision,
 		Ranges: v.Counts, Tables: len(c.Tables()), Regions: describeRegions(c, false), Nodes: describeNodes(c, view.Nodes),
 	}
+	doc.Differing = describeDifferences(c, v.Differences)
 	// A node that does not answer, or that is fenced, serves nobody.
 	ready := map[string]int{}
 	for _, n := range doc.Nodes {

@@ -71,6 +71,24 @@ func (k *crew) awaitCopied(n *crewNode, id rhumb.RangeID, most float64) {
 	})
 }
 
+// awaitShown waits until `rhumb range describe` shows a part of the copy that a node receives, with an estimate of the rest.
+func (k *crew) awaitShown(n *crewNode, id rhumb.RangeID) {
+	k.t.Helper()
+	await(k.t, "the copy in range describe", settleWait, func() bool {
+		var d rangeStatusDoc
+		okJSON(k.t, &d, "range", "describe", id.String())
+		for _, r := range d.Status {
+			if c := r.Copying; r.Node == n.ID.String() && c != nil && c.DoneBytes > 0 && c.ETASeconds != nil {
+				if c.From == r.Node || c.DoneBytes > c.TotalBytes || c.TotalBytes < copyBytes/2 {
+					k.t.Errorf("the copy is shown as %+v", c)
+				}
+				return true
+			}
+		}
+		return false
+	})
+}
+
 // TestKilledDuringCopy kills the receiver of a copy with kill -9 at two moments, and its donor at another one. Each time the
 // copy continues where it was, and the node is in sync only when it is whole.
 func TestKilledDuringCopy(t *testing.T) {
@@ -95,6 +113,7 @@ func TestKilledDuringCopy(t *testing.T) {
 	// The receiver, after an eighth and after a quarter more.
 	for _, part := range []float64{copyBytes / 8, copyBytes / 4} {
 		k.awaitCopied(receiver, id, part)
+		k.awaitShown(receiver, id)
 		before = k.life(receiver.ID)
 		k.kill(receiver)
 		k.start(receiver)

@@ -50,7 +50,7 @@ type Point struct {
 // Host is the access to the replicas of this node. Its methods may be called from any goroutine, and those with a
 // context wait for a pass of the host.
 type Host interface {
-	// Primaries returns the ranges whose primary is here.
+	// Primaries returns the ranges whose primary is here, in ascending order.
 	Primaries() []rhumb.RangeID
 	// DigestPoint returns the position up to which the primary of a range has committed.
 	DigestPoint(ctx context.Context, id rhumb.RangeID) (Point, error)
@@ -113,7 +113,7 @@ type Manager struct {
 
 	mu sync.Mutex // guards all below
 	// differing are the ranges whose last comparison found a difference.
-	differing map[rhumb.RangeID]bool
+	differing map[rhumb.RangeID]Difference
 	// verifying are the ranges that are being compared.
 	verifying map[rhumb.RangeID]bool
 	// free is when everything that was read so far has passed at the rate.
@@ -126,7 +126,7 @@ func New(cfg Config) *Manager {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Manager{
 		cfg: cfg, m: newMetrics(), ctx: ctx, cancel: cancel, answering: make(chan struct{}, answersMost),
-		differing: map[rhumb.RangeID]bool{}, verifying: map[rhumb.RangeID]bool{},
+		differing: map[rhumb.RangeID]Difference{}, verifying: map[rhumb.RangeID]bool{},
 	}
 	if cfg.Interval > 0 {
 		m.work.Go(m.compareAll)
@@ -372,7 +372,7 @@ func (m *Manager) note(r *Report) {
 	m.mu.Lock()
 	// A comparison in which nobody but this node answered neither confirms nor ends an earlier difference.
 	if bad && len(r.Distrusted) == 0 {
-		m.differing[r.Range] = true
+		m.differing[r.Range] = Difference{Range: r.Range, Nodes: slices.Clone(r.Differ), Table: r.Table, Why: r.Why}
 	} else if r.Result != Alone {
 		delete(m.differing, r.Range)
 	}
@@ -384,15 +384,42 @@ func (m *Manager) note(r *Report) {
 	}
 }
 
-// Differing returns the ranges whose last comparison found a difference that nobody has mended.
-func (m *Manager) Differing() (ids []rhumb.RangeID) {
+// Difference is a difference between the replicas of a range.
+type Difference struct {
+	Range rhumb.RangeID
+	// Nodes have the replicas that differ: all that answered, if no copy has a majority.
+	Nodes []rhumb.NodeID
+	// Table is the first table in which they differ.
+	Table rhumb.TableID
+	// Why says why no replica was quarantined; "" if a quarantine was refused.
+	Why string
+}
+
+// Differing returns the ranges whose last comparison found a difference that nobody has mended, in the order of ranges.
+// A range whose primary is another node now is left out and forgotten: that node compares it, and would not tell this one
+// that the difference is gone.
+func (m *Manager) Differing() (out []Difference) {
+	m.mu.Lock()
+	known := len(m.differing)
+	m.mu.Unlock()
+	// Most nodes never see a difference, and the metric asks every few seconds.
+	if known == 0 {
+		return nil
+	}
+	// The host is asked without the lock: it has locks of its own, and a comparison that ends meanwhile must not wait for them. Such a
+	// difference is listed the next time.
+	primaries := m.cfg.Host.Primaries()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for id := range m.differing {
-		ids = append(ids, id)
+	for id, d := range m.differing {
+		if _, ours := slices.BinarySearchFunc(primaries, id, rhumb.RangeID.Compare); !ours {
+			delete(m.differing, id)
+			continue
+		}
+		out = append(out, d)
 	}
-	slices.SortFunc(ids, rhumb.RangeID.Compare)
-	return ids
+	slices.SortFunc(out, func(a, b Difference) int { return a.Range.Compare(b.Range) })
+	return out
 }
 
 // metrics are the counters of a manager.

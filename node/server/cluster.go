@@ -11,6 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/node/digest"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/raftmeta"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
@@ -62,6 +63,8 @@ type Info struct {
 	Metadata *raftmeta.Status
 	// DatabaseFormat is the lowest format of the databases of the node.
 	DatabaseFormat uint32
+	// Differing are the ranges of this node's primaries whose replicas differ.
+	Differing []digest.Difference
 }
 
 // RangeInfo describes one replica of a range.
@@ -77,6 +80,8 @@ type RangeInfo struct {
 	// Behind explains for other replicas why they do not join the in-sync set. Only the primary knows
 	// them.
 	Behind map[rhumb.NodeID]string
+	// Copying is the copy of the range that the node receives, nil if it receives none.
+	Copying *rhumbpb.CopyProgress
 }
 
 // ContactInfo says how to reach the gossip of a node.
@@ -198,6 +203,7 @@ func (c *Cluster) Status(ctx context.Context, _ *rhumbpb.StatusRequest) (*rhumbp
 		resp.Suspected = append(resp.Suspected, uint32(n))
 	}
 	addTroubles(resp, &i)
+	addDifferences(resp, i.Differing)
 	resp.Metadata = encodeMetadata(i.Metadata)
 	return resp, nil
 }
@@ -236,6 +242,20 @@ func addTroubles(resp *rhumbpb.StatusResponse, i *Info) {
 	}
 	for _, s := range i.Sights {
 		resp.Sights = append(resp.Sights, &rhumbpb.NodeSight{Node: uint32(s.Node), FencedNs: int64(s.Fenced), Lives: uint32(s.Lives)})
+	}
+}
+
+// differencesMax bounds the ranges that one status names. A damaged disk may affect all ranges of a node.
+const differencesMax = 256
+
+// addDifferences adds the ranges whose replicas differ to a status.
+func addDifferences(resp *rhumbpb.StatusResponse, all []digest.Difference) {
+	// The count is of all, so that a list that was cut shows.
+	resp.DifferingCount = uint32(len(all))
+	for _, d := range all[:min(len(all), differencesMax)] {
+		resp.Differing = append(resp.Differing, &rhumbpb.RangeDifference{
+			Range: api.EncodeRangeID(d.Range), Nodes: nodeNumbers(d.Nodes), Table: uint32(d.Table), Why: d.Why,
+		})
 	}
 }
 
@@ -559,7 +579,7 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 		resp.Replicas = append(resp.Replicas, &rhumbpb.ReplicaStatus{
 			Node: uint32(n), State: f.State, InSync: r.IsInSync(n), Epoch: uint64(f.Epoch),
 			End: uint64(f.End), Commit: uint64(f.Commit), Trim: uint64(f.Trim), Reason: f.Reason,
-			EndTime: uint64(f.EndTime), CommitTime: uint64(f.CommitTime),
+			EndTime: uint64(f.EndTime), CommitTime: uint64(f.CommitTime), Copying: f.Copying,
 		})
 	}
 	return resp, nil

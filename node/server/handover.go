@@ -7,6 +7,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/rhumbdb/rhumb"
@@ -67,7 +68,7 @@ func (s *Operations) HandOverRange(ctx context.Context, q *rhumbpb.HandOverRange
 	return &rhumbpb.HandOverRangeResponse{Range: api.EncodeRange(r)}, nil
 }
 
-// FailBack prepares handovers of the ranges that prefer a node to this node. It does not wait until the node has been
+// FailBack prepares handovers of the ranges that prefer a node to this node, and begins to copy its former ranges to it. It does not wait until the node has been
 // healthy for a while, as the planner does: the operator has decided that it is.
 func (s *Operations) FailBack(ctx context.Context, q *rhumbpb.FailBackRequest) (*rhumbpb.FailBackResponse, error) {
 	const op rhumb.Op = "server.Operations.FailBack"
@@ -108,13 +109,29 @@ func (s *Operations) FailBack(ctx context.Context, q *rhumbpb.FailBackRequest) (
 			commands = append(commands, catalog.PrepareHandover{Range: r.ID, Version: r.Version, Target: to})
 		}
 	}
+	// Ranges whose copies were created elsewhere while the node was dead are copied to it first.
+	begin, coming, waiting := place.ReturnsTo(st, to)
+	for _, id := range coming {
+		out.Returning = append(out.Returning, api.EncodeRangeID(id))
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(waiting), rhumb.RangeID.Compare) {
+		block(id, waiting[id])
+	}
+	// In the same batches: a node has few of either kind.
+	for _, c := range begin {
+		commands = append(commands, c)
+	}
 	for batch := range slices.Chunk(commands, failBackBatch) {
 		res, _, err := s.node.Propose(ctx, catalog.Batch{Commands: batch})
 		if err != nil {
 			return nil, statusError(rhumb.Wrap(op, err))
 		}
 		for i, item := range res.Items {
-			id := batch[i].(catalog.PrepareHandover).Range
+			id, returns := rangeOfCommand(batch[i])
+			if returns && item.Err() == nil {
+				out.Returning = append(out.Returning, api.EncodeRangeID(id))
+				continue
+			}
 			if err := item.Err(); err != nil {
 				block(id, rhumb.Message(err))
 			} else {
@@ -123,4 +140,12 @@ func (s *Operations) FailBack(ctx context.Context, q *rhumbpb.FailBackRequest) (
 		}
 	}
 	return out, nil
+}
+
+// rangeOfCommand returns the range of a command of FailBack, and whether the command begins its return.
+func rangeOfCommand(cmd catalog.Command) (id rhumb.RangeID, returns bool) {
+	if c, ok := cmd.(catalog.SetReplicas); ok {
+		return c.Range, true
+	}
+	return cmd.(catalog.PrepareHandover).Range, false
 }

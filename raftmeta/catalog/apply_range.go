@@ -330,7 +330,7 @@ func (c SetReplicas) applyTo(t *tx) Result {
 		return Result{Range: r}
 	}
 	next := r.Clone()
-	next.Replicas, next.Preferred = set, preferred
+	next.Replicas, next.Preferred, next.Former = set, preferred, t.formerNode(r, set, preferred)
 	// A quarantine belongs to a copy. If the node gets a replica again, that is a new copy.
 	next.Quarantined = slices.DeleteFunc(next.Quarantined, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
 	next.Leaving = dropNodes(next.Leaving, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
@@ -351,6 +351,42 @@ func (c SetReplicas) applyTo(t *tx) Result {
 	next.Version++
 	t.putRange(next)
 	return Result{Range: next}
+}
+
+// formerNode returns the node that a range belongs to after a change of its replicas or of its preferred primary.
+func (s *State) formerNode(r *rhumb.Range, set []rhumb.NodeID, preferred rhumb.NodeID) rhumb.NodeID {
+	n, known := s.Node(r.Preferred)
+	// One node for each range, so the bound is that of the ranges. Nothing here depends on time: a node is not given up because it
+	// was away for long, but because an operator removes it.
+	switch {
+	// Earlier builds do not record it, and all replicas of the catalog must hold the same.
+	case !s.Has(rhumb.FeatureFormer), preferred == r.Former:
+		return rhumb.NoNode
+	case preferred == r.Preferred:
+		return r.Former
+	// Somebody has decided where the range belongs: it was there, and could have stayed.
+	case slices.Contains(set, r.Preferred), !known, n.State != rhumb.NodeFenced, n.Leaving, n.Forgotten, n.ReplacedBy != rhumb.NoNode:
+		return rhumb.NoNode
+	}
+	// If the one that replaced a dead node dies too, the range still belongs to the first.
+	if r.Former != rhumb.NoNode {
+		return r.Former
+	}
+	return r.Preferred
+}
+
+// forgetFormer takes a node that is removed for good out of the records of its former ranges.
+func (t *tx) forgetFormer(id rhumb.NodeID) {
+	// A walk over all ranges, as in a fencing, and rarer. Before FeatureFormer no record has the mark, so nothing changes in earlier
+	// versions.
+	for r := range t.freezeState().Ranges() {
+		if r.Former == id {
+			next := r.Clone()
+			next.Former = rhumb.NoNode
+			next.Version++
+			t.putRange(next)
+		}
+	}
 }
 
 // dropNodes returns the nodes without those that drop names, and nil for none.

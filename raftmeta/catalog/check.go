@@ -191,6 +191,9 @@ func (s *State) checkRange(r *rhumb.Range) error {
 		return brokenInvariant("range %s: a handover to %s in epoch %d is prepared, but the range is in epoch %d of %d with primary %s and in-sync set %v",
 			r.ID, h.Target, h.Epoch, r.Epoch, r.Allocated, r.Primary, r.InSync)
 	}
+	if n, ok := s.Node(r.Former); r.Former != rhumb.NoNode && (!ok || n.Forgotten) {
+		return brokenInvariant("range %s: its former node %s is unknown or was removed", r.ID, r.Former)
+	}
 	for _, id := range r.Replicas {
 		if _, ok := s.Node(id); !ok {
 			return brokenInvariant("range %s: replica %s is not a known node", r.ID, id)

@@ -38,6 +38,8 @@ type wireState struct {
 
 	// ClusterVersion is missing from states of rhumb.VersionBase, whose programs do not know the field.
 	ClusterVersion rhumb.ClusterVersion `cbor:"90,keyasint,omitempty"`
+
+	Formers []wireFormer `cbor:"180,keyasint,omitempty"`
 }
 
 // wireSpan holds the last slot and the birth of a range that has several slots or is reserved.
@@ -47,6 +49,14 @@ type wireSpan struct {
 	Slot   rhumb.Slot
 	Last   rhumb.Slot
 	Birth  rhumb.Epoch
+}
+
+// wireFormer holds the former node of a range that has one.
+type wireFormer struct {
+	_      struct{} `cbor:",toarray"`
+	Region rhumb.RegionID
+	Slot   rhumb.Slot
+	Node   rhumb.NodeID
 }
 
 // wireWidth holds the number of slots of a block that has more than rhumb.BlockSlots.
@@ -258,6 +268,9 @@ func (s *State) Encode() []byte {
 		if r.Last != 0 || r.Birth != 0 {
 			w.Spans = append(w.Spans, wireSpan{Region: r.ID.Region, Slot: r.ID.Slot, Last: r.Last, Birth: r.Birth})
 		}
+		if r.Former != rhumb.NoNode {
+			w.Formers = append(w.Formers, wireFormer{Region: r.ID.Region, Slot: r.ID.Slot, Node: r.Former})
+		}
 		if r.Recovery != nil {
 			w.Recoveries = append(w.Recoveries, *toWireRecovery(r.ID, r.Recovery))
 		}
@@ -422,6 +435,11 @@ func (w *wireState) amendRanges(t *tx) error {
 	}
 	for _, x := range w.Spans {
 		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Last, r.Birth = x.Last, x.Birth }); err != nil {
+			return err
+		}
+	}
+	for _, x := range w.Formers {
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Former = x.Node }); err != nil {
 			return err
 		}
 	}

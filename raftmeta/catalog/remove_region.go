@@ -230,6 +230,7 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 			next := *n
 			next.Forgotten, next.Leaving = true, false
 			t.putNode(&next)
+			t.forgetFormer(n.ID)
 		}
 	}
 	t.removeRegion(c.Region, c.Lost)

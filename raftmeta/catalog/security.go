@@ -127,6 +127,7 @@ func (c ForgetNode) applyTo(t *tx) Result {
 	next.Forgotten, next.Leaving, next.State = true, false, rhumb.NodeFenced
 	next.VotePinned = false
 	t.putNode(&next)
+	t.forgetFormer(c.Node)
 	return Result{Node: c.Node}
 }
 

@@ -327,6 +327,9 @@ func balanceWaits(now time.Duration, s *catalog.State, v *Surveys) (waits string
 			waits = fmt.Sprintf("%s is %s", n.ID, n.State)
 		}
 	}
+	if to := returning(s); to != rhumb.NoNode && waits == "" {
+		waits = fmt.Sprintf("ranges return to %s, which was dead", to)
+	}
 	// Without the surveys of all nodes, some would look empty.
 	if waits == "" && !v.covers(now, s) {
 		waits = "not every node has reported its sizes yet"

@@ -53,6 +53,7 @@ func BenchmarkPlan100k(b *testing.B) {
 	p := NewPlanner(DefaultConfig())
 	p.Observe(0, s)
 	size := func(id rhumb.RangeID) int64 { return int64(id.Slot) }
+	measures := Measures{Size: func(id rhumb.RangeID) (int64, bool) { return size(id), true }}
 	for _, part := range []struct {
 		name string
 		do   func() int
@@ -61,7 +62,7 @@ func BenchmarkPlan100k(b *testing.B) {
 		{"DeadRegions", func() int { return len(p.DeadRegions(now, s)) }},
 		{"MissingBlocks", func() int { return len(MissingBlocks(s)) }},
 		{"Handovers", func() int { c, _ := p.Handovers(now, s); return len(c) }},
-		{"Operations", func() int { return len(p.Operations(now, time.Now(), s, size)) }},
+		{"Operations", func() int { return len(p.Operations(now, time.Now(), s, measures)) }},
 		{"RemoveClasses", func() int { return len(RemoveClasses(s)) }},
 		{"Repair", func() int { return len(p.Repair(now, s)) }},
 		{"Failback", func() int {

@@ -30,7 +30,7 @@ const (
 
 // Operations returns the commands that advance the operations of the cluster by one step, and the records of how far they
 // are. All of it follows from the state: a leader that takes over continues where the last one stopped. wall is the wall
-// clock, for the records; sizes returns the size of a range's copy in bytes, 0 if it is not known.
+// clock, for the records; measures are what nodes have reported about sizes and copies.
 //
 // A copy moves in this order, one change of its range at a time (docs/replication.md#rule-removal):
 //
@@ -39,12 +39,12 @@ const (
 //  3. another in-sync node becomes primary;
 //  4. the copy is marked as leaving, and the primary takes it out of the in-sync set;
 //  5. the replica is removed, and its node drops the data.
-func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State, sizes func(rhumb.RangeID) int64) []catalog.Command {
+func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State, measures Measures) []catalog.Command {
 	// Earlier builds know no operations.
 	if !s.Has(rhumb.FeatureOperations) {
 		return nil
 	}
-	m := &mover{p: p, now: now, wall: wall, s: s, sizes: sizes, pools: make(pools)}
+	m := &mover{p: p, now: now, wall: wall, s: s, measures: measures, pools: make(pools)}
 	m.startRepairs()
 	for o := range s.Operations() {
 		if o.State == rhumb.OperationRunning && len(m.out) < PlanMax {
@@ -62,16 +62,24 @@ func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State
 	return m.out
 }
 
+// Measures are the reports of nodes that the progress of operations needs. Both functions may be nil.
+type Measures struct {
+	// Size returns the size of a range's copy in bytes. known is false without a report.
+	Size func(rhumb.RangeID) (bytes int64, known bool)
+	// Copied returns how much of the copies of a range that are in progress has arrived, between 0 and 1.
+	Copied func(rhumb.RangeID) (share float64, ok bool)
+}
+
 // mover is one call of Operations.
 type mover struct {
-	p     *Planner
-	now   time.Duration
-	wall  time.Time
-	s     *catalog.State
-	sizes func(rhumb.RangeID) int64
-	load  *load
-	pools pools
-	out   []catalog.Command
+	p        *Planner
+	now      time.Duration
+	wall     time.Time
+	s        *catalog.State
+	measures Measures
+	load     *load
+	pools    pools
+	out      []catalog.Command
 	// active reports that an operation is running.
 	active bool
 }
@@ -79,6 +87,9 @@ type mover struct {
 // tally counts the remaining work of an operation.
 type tally struct {
 	left, bytes uint64
+	// unknown counts the ranges of which no size is known, and arrived the bytes that copies in progress have received.
+	unknown int
+	arrived uint64
 	// moving counts the copies in progress. waits names the obstacle of one of them.
 	moving int
 	waits  string
@@ -170,8 +181,7 @@ func (m *mover) moveAll(from, to rhumb.NodeID) tally {
 		if !r.IsReplica(from) {
 			continue
 		}
-		t.left++
-		t.bytes += uint64(m.size(r.ID))
+		m.weigh(&t, r.ID)
 		if t.moving < movesMax && len(m.out) < PlanMax {
 			ph, waits := m.move(r, to, from)
 			t.note(ph, waits, r)
@@ -187,16 +197,34 @@ func (t *tally) note(ph phase, waits string, r *rhumb.Range) {
 	}
 }
 
+// weigh counts a range that is left to move.
+func (m *mover) weigh(t *tally, id rhumb.RangeID) {
+	// A range without a size counts all the same: ranges are counted exactly, bytes are estimated.
+	size, known := m.size(id)
+	t.left++
+	t.bytes += uint64(size)
+	if !known {
+		t.unknown++
+	}
+	if m.measures.Copied == nil {
+		return
+	}
+	// By the share, because a copy has other bytes than the records: tables are compressed, and hold older versions. A copy that
+	// arrived is not reported any more, and what it added to the record stays (record).
+	if share, ok := m.measures.Copied(id); ok {
+		t.arrived += uint64(share * float64(size))
+	}
+}
+
 // size returns the size of a range: the reported one, else the last one that was reported to this planner, else 0.
-func (m *mover) size(id rhumb.RangeID) int64 {
-	var size int64
-	if m.sizes != nil {
-		size = max(0, m.sizes(id))
+func (m *mover) size(id rhumb.RangeID) (bytes int64, known bool) {
+	if m.measures.Size != nil {
+		if bytes, known = m.measures.Size(id); known {
+			m.p.sizes[id] = max(0, bytes)
+		}
 	}
-	if size > 0 {
-		m.p.sizes[id] = size
-	}
-	return cmp.Or(size, m.p.sizes[id])
+	bytes, known = m.p.sizes[id]
+	return bytes, known
 }
 
 // stays reports whether a replica counts as one that remains: its node is not leaving and not gone, and its data is intact.
@@ -342,7 +370,8 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		return
 	}
 	ph, waits := m.move(r, o.Target, o.Node)
-	t := tally{left: 1, bytes: uint64(m.size(r.ID)), waits: waits}
+	t := tally{waits: waits}
+	m.weigh(&t, r.ID)
 	state := rhumb.OperationRunning
 	switch {
 	case ph == phaseGone && r.IsReplica(o.Target):
@@ -415,8 +444,7 @@ func (m *mover) advanceRepair(o *rhumb.Operation) {
 	var t tally
 	for r := range m.s.Ranges() {
 		if r.IsReplica(o.Node) {
-			t.left++
-			t.bytes += uint64(m.size(r.ID))
+			m.weigh(&t, r.ID)
 			if t.waits == "" {
 				t.waits = fmt.Sprintf("range %s: its replicas are %v, in sync are %v", r.ID, r.Replicas, r.InSync)
 			}
@@ -443,10 +471,10 @@ func (m *mover) record(o *rhumb.Operation, state rhumb.OperationState, t tally, 
 	p.Total, p.TotalBytes = max(p.Total, t.left), max(p.TotalBytes, t.bytes)
 	p.Done = p.Total - t.left
 	// Ranges grow while they move, and a new leader knows their sizes only after some seconds. Neither undoes what was done, so the
-	// bytes that are done never fall, and they rise only with the ranges that are done: else an unknown size would look like
-	// a finished one. Bytes are an estimate; ranges are counted.
-	if p.Done > o.Progress.Done || t.left == 0 {
-		p.DoneBytes = max(p.DoneBytes, p.TotalBytes-t.bytes)
+	// bytes that are done never fall. While a size is unknown they rise only with the ranges that are done: else it would look like
+	// a finished range. Bytes are an estimate; ranges are counted.
+	if p.Done > o.Progress.Done || t.left == 0 || t.unknown == 0 {
+		p.DoneBytes = max(p.DoneBytes, p.TotalBytes-t.bytes+min(t.arrived, t.bytes))
 	}
 	for i := range next.Steps {
 		switch {
@@ -485,6 +513,10 @@ func (m *mover) surplus(r *rhumb.Range, moved map[rhumb.RangeID][]rhumb.NodeID) 
 		return false
 	}
 	if slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) }) {
+		return false
+	}
+	// The copy on the former node is the one that is to stay, and it is not in sync at first.
+	if r.IsReplica(r.Former) {
 		return false
 	}
 	// A stand-in from the zone of the preferred primary goes when that one has its range back. Now neither of them could go, and

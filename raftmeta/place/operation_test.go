@@ -17,7 +17,7 @@ func (w *world) plan() int {
 	for _, plan := range []func() []catalog.Command{
 		func() []catalog.Command { out, _ := w.p.Handovers(w.now, w.s); return out },
 		func() []catalog.Command {
-			return w.p.Operations(w.now, time.Unix(0, 0).Add(w.now), w.s, func(rhumb.RangeID) int64 { return 10 })
+			return w.p.Operations(w.now, time.Unix(0, 0).Add(w.now), w.s, Measures{Size: func(rhumb.RangeID) (int64, bool) { return 10, true }})
 		},
 		func() []catalog.Command { return w.p.Repair(w.now, w.s) },
 	} {
@@ -170,17 +170,53 @@ func TestReplaceWhileAnotherNodeIsDead(t *testing.T) {
 	}
 }
 
+// TestProgressWithinRange: a copy in progress counts with what it has received, by the share, although no range is done; and no
+// report takes it back, or finishes a range.
+func TestProgressWithinRange(t *testing.T) {
+	w := grow(t, 4)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1, By: "ann", At: time.Unix(0, 0)})
+	size := func(rhumb.RangeID) (int64, bool) { return 100, true }
+	step := func(m Measures) rhumb.Progress {
+		for _, cmd := range w.p.Operations(w.now, time.Unix(0, 0).Add(w.now), w.s, m) {
+			w.s, _, _ = w.s.Apply(cmd)
+		}
+		return w.operation(1).Progress
+	}
+	// A new leader knows no sizes yet: nothing looks done.
+	if p := step(Measures{Copied: func(rhumb.RangeID) (float64, bool) { return 1, true }}); p.DoneBytes != 0 {
+		t.Fatalf("without sizes: %+v", p)
+	}
+	var surveys Surveys
+	report := func(done int64) Measures {
+		var s Survey
+		for r := range w.s.Ranges() {
+			s.Copies = append(s.Copies, CopyShare{Range: r.ID, Done: done, Of: 40})
+		}
+		surveys.Add(w.now, s)
+		return Measures{size, func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(w.now, id) }}
+	}
+	for _, test := range []struct{ done, percent int64 }{{0, 0}, {10, 25}, {30, 75}, {20, 75}, {99, 100}, {-5, 100}} {
+		p := step(report(test.done))
+		if p.Done != 0 || p.TotalBytes == 0 || int64(p.DoneBytes) != int64(p.TotalBytes)*test.percent/100 {
+			t.Errorf("%d of 40 bytes of each copy: %+v, want %d %%", test.done, p, test.percent)
+		}
+	}
+	w.now += SurveyKeep + 1
+	for r := range w.s.Ranges() {
+		if _, ok := surveys.Copied(w.now, r.ID); ok {
+			t.Error("an old survey still counts")
+		}
+	}
+}
+
 // TestProgressInBytes counts bytes with ranges, and never back: not when a range grows, nor when its size is unknown for a while.
 func TestProgressInBytes(t *testing.T) {
 	w := grow(t, 4)
 	w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1, By: "ann", At: time.Unix(0, 0)})
 	var last rhumb.Progress
 	for i := range 100 {
-		sizes := func(rhumb.RangeID) int64 { return int64(100 + i) }
-		if i%3 == 1 {
-			sizes = func(rhumb.RangeID) int64 { return 0 }
-		}
-		for _, cmd := range w.p.Operations(w.now, time.Unix(0, 0).Add(w.now), w.s, sizes) {
+		measures := Measures{Size: func(rhumb.RangeID) (int64, bool) { return int64(100 + i), i%3 != 1 }}
+		for _, cmd := range w.p.Operations(w.now, time.Unix(0, 0).Add(w.now), w.s, measures) {
 			w.s, _, _ = w.s.Apply(cmd)
 		}
 		w.follow(never)

@@ -69,8 +69,7 @@ func (m *mover) moveOut(nodes []*rhumb.Node) tally {
 		if len(from) == 0 {
 			continue
 		}
-		t.left++
-		t.bytes += uint64(m.size(r.ID))
+		m.weigh(&t, r.ID)
 		if t.moving < movesMax && len(m.out) < PlanMax {
 			ph, waits := m.move(r, rhumb.NoNode, from...)
 			t.note(ph, waits, r)

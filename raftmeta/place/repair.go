@@ -155,7 +155,8 @@ func (p *Planner) Balance(s *catalog.State) []catalog.Command {
 		if len(out) == PlanMax {
 			break
 		}
-		if !s.TakesCopies(r.Preferred) {
+		// A range that returns to its former node has a preferred primary for that time only.
+		if !s.TakesCopies(r.Preferred) || r.Former != rhumb.NoNode {
 			continue
 		}
 		// A copy moves, and its mover decides who is preferred. If both did, each would undo what the other has done, in every round.

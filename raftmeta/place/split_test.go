@@ -121,7 +121,7 @@ func TestMovesWaitForSplits(t *testing.T) {
 		look := func() *rhumb.Range { r, _ := w.s.Range(old.ID); return r }
 		for range 10 {
 			for _, plan := range [][]catalog.Command{
-				w.p.Operations(w.now, time.Unix(0, 0), w.s, nil), w.p.Repair(w.now, w.s),
+				w.p.Operations(w.now, time.Unix(0, 0), w.s, Measures{}), w.p.Repair(w.now, w.s),
 			} {
 				for _, cmd := range plan {
 					next, res, _ := w.s.Apply(cmd)

@@ -89,7 +89,7 @@ func TestSurplusKeepsRegions(t *testing.T) {
 		}
 		home, twin := at(0)
 		began := apply(t, s, catalog.StartOperation{Kind: rhumb.OperationMove, Range: r.ID, Node: lone, Target: twin, By: "ann"})
-		for _, cmd := range NewPlanner(Config{}).Operations(0, time.Unix(0, 0), began, nil) {
+		for _, cmd := range NewPlanner(Config{}).Operations(0, time.Unix(0, 0), began, Measures{}) {
 			began = apply(t, began, cmd)
 		}
 		for o := range began.Operations() {

@@ -27,7 +27,7 @@ func (w *world) secondPhase() {
 	w.t.Helper()
 	for _, step := range []func() []catalog.Command{
 		func() []catalog.Command {
-			return w.p.Operations(w.now, time.Unix(0, 0), w.s, func(rhumb.RangeID) int64 { return 0 })
+			return w.p.Operations(w.now, time.Unix(0, 0), w.s, Measures{Size: func(rhumb.RangeID) (int64, bool) { return 0, true }})
 		},
 		func() []catalog.Command { return w.p.Repair(w.now, w.s) },
 		func() []catalog.Command { return w.p.Failback(w.now, w.s, always) },

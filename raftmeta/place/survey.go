@@ -23,6 +23,17 @@ type Survey struct {
 	From    rhumb.NodeID
 	Regions []RegionRTT
 	Ranges  []RangeSize
+	// Copies are those that the node is receiving. Builds that do not know them leave them out.
+	Copies []CopyShare `cbor:",omitempty"`
+}
+
+// SurveyCopiesMax bounds the copies in one survey. A node receives few at a time.
+const SurveyCopiesMax = 256
+
+// CopyShare is how much a node has received of a copy of a range, in bytes. Of is 0 until the donor has made the copy.
+type CopyShare struct {
+	Range    rhumb.RangeID
+	Done, Of int64
 }
 
 // RegionRTT is the shortest round trip from a node to a node of another region, in microseconds.
@@ -96,6 +107,34 @@ func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (size RangeSize, known
 	}
 	size, known = x.ranges[r.ID]
 	return size, known
+}
+
+// Copied returns how much of the copies of a range that are in progress has arrived, between 0 and 1: that of the copy which
+// is the farthest behind. ok is false if no node has reported one.
+func (v *Surveys) Copied(now time.Duration, id rhumb.RangeID) (share float64, ok bool) {
+	share = 1
+	// Few nodes receive copies at a time, and each lists few, so the lists are searched and not indexed.
+	for _, x := range v.nodes {
+		// The copy of a node that stopped reporting may have been dropped.
+		if now-x.at > SurveyKeep {
+			continue
+		}
+		for _, c := range x.Copies {
+			if c.Range != id {
+				continue
+			}
+			// A node that claims too much must not finish an operation.
+			at := 0.0
+			if c.Of > 0 {
+				at = float64(min(max(c.Done, 0), c.Of)) / float64(c.Of)
+			}
+			share, ok = min(share, at), true
+		}
+	}
+	if !ok {
+		return 0, false
+	}
+	return share, true
 }
 
 // covers reports whether every live node has sent a recent survey.

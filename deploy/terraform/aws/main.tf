@@ -169,3 +169,14 @@ resource "aws_eip_association" "node" {
   allocation_id = aws_eip.node[each.key].id
   instance_id   = aws_instance.node[each.key].id
 }
+
+# Nodes and regions leave the cluster before their machines go. Rules are of one node each, and a node that is removed needs its rules until
+# it has left, as it needs its way to the internet.
+module "leave" {
+  source     = "../leave"
+  nodes      = keys(module.core.nodes)
+  regions    = keys(module.core.regions)
+  endpoints  = values(module.core.endpoints)
+  operator   = var.operator
+  depends_on = [aws_instance.node, aws_eip_association.node, aws_vpc_security_group_ingress_rule.node, aws_vpc_security_group_egress_rule.node, aws_route_table_association.zone]
+}

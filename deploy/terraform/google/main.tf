@@ -37,6 +37,7 @@ resource "google_compute_subnetwork" "region" {
 }
 
 resource "google_compute_firewall" "node" {
+  depends_on    = [module.leave]
   for_each      = local.rules
   name          = "rhumb-${each.key}"
   network       = google_compute_network.rhumb.id
@@ -104,4 +105,14 @@ resource "google_compute_instance" "node" {
   lifecycle {
     ignore_changes = [boot_disk, metadata["user-data"]]
   }
+}
+
+# Nodes and regions leave the cluster before their machines go. Firewalls depend on it: their rules are those of all nodes.
+module "leave" {
+  source     = "../leave"
+  nodes      = keys(module.core.nodes)
+  regions    = keys(module.core.regions)
+  endpoints  = values(module.core.endpoints)
+  operator   = var.operator
+  depends_on = [google_compute_instance.node]
 }

@@ -73,3 +73,9 @@ variable "public_key" {
   description = "SSH key of the operators."
   type        = string
 }
+
+variable "operator" {
+  description = "Paths on the machine that runs Terraform: the program rhumb, and the identity of an operator. With it, nodes and regions that are removed from the variables leave the cluster before their machines go. Null leaves that to people."
+  type        = object({ rhumb = string, ca = string, cert = string, key = string })
+  default     = null
+}

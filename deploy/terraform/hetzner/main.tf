@@ -16,9 +16,21 @@ resource "hcloud_ssh_key" "operators" {
   public_key = var.public_key
 }
 
+# A machine starts with a firewall without rules, which admits nobody, so that no machine is ever open. The firewall with the rules is
+# attached to it afterwards: those rules change only after nodes have left, so they depend on machines and not the reverse.
+resource "hcloud_firewall" "closed" {
+  name = "rhumb-closed"
+}
+
+resource "hcloud_firewall_attachment" "node" {
+  firewall_id = hcloud_firewall.node.id
+  server_ids  = [for name, server in hcloud_server.node : server.id]
+}
+
 # A firewall admits several networks per rule; core lists none but those that it means.
 resource "hcloud_firewall" "node" {
-  name = "rhumb-node"
+  depends_on = [module.leave]
+  name       = "rhumb-node"
   dynamic "rule" {
     for_each = { for name, rule in module.core.firewall : name => rule if rule.to == "node" }
     content {
@@ -55,7 +67,7 @@ resource "hcloud_server" "node" {
   server_type        = coalesce(each.value.instance, var.instance)
   image              = var.image
   ssh_keys           = [hcloud_ssh_key.operators.id]
-  firewall_ids       = [hcloud_firewall.node.id]
+  firewall_ids       = [hcloud_firewall.closed.id]
   placement_group_id = hcloud_placement_group.region["${each.value.region}-${floor((each.value.ordinal - 1) / 10)}"].id
   user_data          = module.core.cloud_init[each.key]
 
@@ -64,8 +76,18 @@ resource "hcloud_server" "node" {
     ipv6_enabled = false
   }
 
-  # A newer image or other user data must not replace a machine with data.
+  # A newer image or other user data must not replace a machine with data. The attachment adds a firewall.
   lifecycle {
-    ignore_changes = [image, user_data, ssh_keys]
+    ignore_changes = [image, user_data, ssh_keys, firewall_ids]
   }
+}
+
+# Nodes and regions leave the cluster before their machines go.
+module "leave" {
+  source     = "../leave"
+  nodes      = keys(module.core.nodes)
+  regions    = keys(module.core.regions)
+  endpoints  = values(module.core.endpoints)
+  operator   = var.operator
+  depends_on = [hcloud_server.node]
 }

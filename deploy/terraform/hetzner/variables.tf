@@ -62,3 +62,9 @@ variable "image" {
   type        = string
   default     = "debian-12"
 }
+
+variable "operator" {
+  description = "Paths on the machine that runs Terraform: the program rhumb, and the identity of an operator. With it, nodes and regions that are removed from the variables leave the cluster before their machines go. Null leaves that to people."
+  type        = object({ rhumb = string, ca = string, cert = string, key = string })
+  default     = null
+}

@@ -236,7 +236,8 @@ func TestLayersKeepMachines(t *testing.T) {
 
 // Each layer is planned and applied with the example of its regions, a stand-in of terraform_data for each resource. This checks all
 // expressions, keys and the order of resources: the first plan must succeed although no address is known. Then a fourth region is
-// added, and no machine that exists may change. The names of the arguments remain unchecked.
+// added, and no machine that exists may change. In layers with the module leave the region is removed again: its nodes leave before their
+// machines go, and before what admits them does. The names of the arguments remain unchecked.
 func TestLayersApplyWithStandIns(t *testing.T) {
 	program, err := exec.LookPath("terraform")
 	if err != nil {
@@ -270,6 +271,16 @@ func TestLayersApplyWithStandIns(t *testing.T) {
 				t.Fatal(err)
 			}
 			vars := filepath.Join(dir, "x.tfvars")
+			if leaves := m.names("module")["leave"] != nil; leaves {
+				// Both commands succeed, and the cluster is that of the local layer's test.
+				tool := filepath.Join(dir, "rhumb")
+				if err := os.WriteFile(tool, []byte("#!/bin/sh\necho \"called: $*\" >&2\n"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				example = fmt.Appendf(example, "\noperator = { rhumb = %q, ca = \"ca.crt\", cert = \"op.crt\", key = \"op.key\" }\n", tool)
+			} else if name != "azure" {
+				t.Errorf("%s: nodes do not leave the cluster before their machines go", name)
+			}
 			if err := os.WriteFile(vars, example, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -295,7 +306,57 @@ func TestLayersApplyWithStandIns(t *testing.T) {
 					t.Errorf("machine %s changed when a region was added:\n%.3000s\n%.3000s", key, machine, after[key])
 				}
 			}
+			if m.names("module")["leave"] == nil {
+				return
+			}
+			if err := os.WriteFile(vars, example, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			checkLeaving(t, run("apply", "-no-color", "-auto-approve", "-var-file", vars))
+			if left := machines(t, run("show", "-json")); len(left) != 9 {
+				t.Errorf("%d machines after a region was removed, want 9", len(left))
+			}
 		})
+	}
+}
+
+// checkLeaving checks the order in the output of an apply that removes a region: the region leaves, then its nodes, and then everything
+// else of it goes. A rule that admits all nodes changes last.
+func checkLeaving(t *testing.T, out string) {
+	t.Helper()
+	begun, done := map[string]int{}, map[string]int{}
+	for i, line := range strings.Split(out, "\n") {
+		address, what, _ := strings.Cut(line, ": ")
+		switch {
+		case strings.HasPrefix(what, "Destroying..."), strings.HasPrefix(what, "Modifying..."):
+			begun[address] = i
+		case strings.HasPrefix(what, "Destruction complete"):
+			done[address] = i
+		}
+	}
+	last, machines := 0, 0
+	for address, at := range done {
+		if strings.HasPrefix(address, "module.leave.") {
+			last = max(last, at)
+		}
+	}
+	if done[`module.leave.terraform_data.region["africa"]`] == 0 || strings.Count(out, "called: region rm africa") != 1 {
+		t.Errorf("the region did not leave:\n%.5000s", out)
+	}
+	for address, at := range begun {
+		// The module's own objects change too: they name all nodes.
+		if strings.HasPrefix(address, "module.") {
+			continue
+		}
+		if at < last {
+			t.Errorf("%s changed before the nodes had left:\n%.5000s", address, out)
+		}
+		if strings.Contains(address, "africa") {
+			machines++
+		}
+	}
+	if machines == 0 {
+		t.Errorf("nothing of the region was destroyed:\n%.5000s", out)
 	}
 }
 

@@ -2,6 +2,7 @@ package lint_test
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -27,9 +28,14 @@ func (m *module) withStandIns(core string) string {
 		case "variable", "locals", "output":
 			b.WriteString(rewrite(m.text(block.Range())))
 		case "module":
-			b.WriteString(rewrite(strings.Replace(m.text(block.Range()), `"../core"`, fmt.Sprintf("%q", core), 1)))
+			text := strings.Replace(m.text(block.Range()), `"../core"`, fmt.Sprintf("%q", core), 1)
+			text = strings.Replace(text, `"../leave"`, fmt.Sprintf("%q", filepath.Join(filepath.Dir(core), "leave")), 1)
+			b.WriteString(rewrite(text))
 		case "resource", "data":
 			fmt.Fprintf(&b, "resource \"terraform_data\" %q {\n", strings.Join(block.Labels, "_"))
+			if depends := block.Body.Attributes["depends_on"]; depends != nil {
+				fmt.Fprintf(&b, "  depends_on = %s\n", rewrite(m.text(depends.Expr.Range())))
+			}
 			key := `"one"`
 			if each := block.Body.Attributes["for_each"]; each != nil {
 				fmt.Fprintf(&b, "  for_each = %s\n", rewrite(m.text(each.Expr.Range())))
@@ -49,7 +55,7 @@ func (m *module) withStandIns(core string) string {
 func (m *module) arguments(body *hclsyntax.Body) string {
 	var b strings.Builder
 	for _, name := range sortedNames(body.Attributes) {
-		if name != "for_each" {
+		if name != "for_each" && name != "depends_on" {
 			fmt.Fprintf(&b, "    %s = %s\n", name, m.text(body.Attributes[name].Expr.Range()))
 		}
 	}
@@ -81,11 +87,17 @@ func (m *module) rewriter() func(string) string {
 	}
 	one := regexp.MustCompile(`(?:data\.)?\b(` + strings.Join(types, "|") + `)(\[[^\]]*\])?\.([a-z_]+)`)
 	all := regexp.MustCompile(`(?:data\.)?\b(` + strings.Join(types, "|") + `)( :)`)
+	// Elements of depends_on name a resource and nothing of it.
+	whole := regexp.MustCompile(`\b(` + strings.Join(types, "|") + `)([,\]])`)
 	standIn := func(name string) string { return "terraform_data." + strings.Replace(name, ".", "_", 1) }
 	return func(text string) string {
 		text = one.ReplaceAllStringFunc(text, func(s string) string {
 			parts := one.FindStringSubmatch(s)
 			return standIn(parts[1]) + parts[2] + ".output." + parts[3]
+		})
+		text = whole.ReplaceAllStringFunc(text, func(s string) string {
+			parts := whole.FindStringSubmatch(s)
+			return standIn(parts[1]) + parts[2]
 		})
 		return all.ReplaceAllStringFunc(text, func(s string) string {
 			parts := all.FindStringSubmatch(s)

@@ -1,0 +1,70 @@
+package place
+
+import (
+	"slices"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// leadStep is how much nearer to a majority of the voters another node must be, in microseconds of a round trip, before a witness
+// hands the leadership to it. Measurements of distances vary by as much.
+const leadStep = 2_000
+
+// NextLeader returns the voter to which a witness that leads the metadata group hands the leadership: the one with the shortest way
+// to a majority of the live voters, if that is shorter than the witness's own way. It is rhumb.NoNode if the leader stays, which is
+// always so if it is not a witness: each handover of this kind ends at a node with data, so the leadership cannot go back and forth.
+// canLead reports whether a voter is in contact and lacks few entries.
+//
+// Raft elects the voter that notices the loss of the leader first, wherever it is. Every change of the fleet, and every failover,
+// then takes a round trip from there.
+func NextLeader(s *catalog.State, leader rhumb.NodeID, canLead func(rhumb.NodeID) bool) rhumb.NodeID {
+	if n, ok := s.Node(leader); !ok || !n.Witness {
+		return rhumb.NoNode
+	}
+	voters, live := 0, []*rhumb.Node{}
+	for n := range s.Nodes() {
+		if n.Voter {
+			voters++
+		}
+		// Commits wait for live voters only, and a node that drains is about to stop.
+		if n.Voter && n.State.Serves() {
+			live = append(live, n)
+		}
+	}
+	// Distances are those between regions, as nodes measure them, or by metres where none is recorded yet. Zones do not count: within
+	// a region any voter is near enough.
+	//
+	// In the order of the nodes, so that the lowest of several equal ones is chosen each time.
+	best, least := rhumb.NoNode, majorityMicros(s, leader, live, voters)-leadStep
+	for _, n := range live {
+		if n.Witness || mayNotVote(n) || !canLead(n.ID) {
+			continue
+		}
+		if way := majorityMicros(s, n.ID, live, voters); way < least {
+			best, least = n.ID, way
+		}
+	}
+	return best
+}
+
+// majorityMicros returns the round trip from a node to the farthest voter of the nearest majority, the node itself included.
+func majorityMicros(s *catalog.State, from rhumb.NodeID, live []*rhumb.Node, voters int) int64 {
+	at, _ := s.Node(from)
+	var ways []int64
+	for _, n := range live {
+		if n.ID != from {
+			ways = append(ways, s.RegionMicros(at.Region, n.Region))
+		}
+	}
+	slices.Sort(ways)
+	// The node itself is one of the majority. Without enough live voters nothing is committed from anywhere.
+	others := voters / 2
+	switch {
+	case others == 0:
+		return 0
+	case others > len(ways):
+		return catalog.DistanceMicrosMax
+	}
+	return ways[others-1]
+}
