@@ -620,3 +620,27 @@ func TestLeftoversAreRemoved(t *testing.T) {
 		}
 	}
 }
+
+// TestLostFiles guards that a certificate of which a file could not be written leaves no key, and that the ledger gives the reason of its
+// revocation.
+func TestLostFiles(t *testing.T) {
+	a := newAuthority(t, newClock())
+	made, err := a.Issue(Order{Role: identity.RoleOperator, Name: "bob"})
+	must(t, err)
+	dir := t.TempDir()
+	// A folder in the place of the last file makes its rename fail, as a full disk would.
+	must(t, os.MkdirAll(filepath.Join(dir, "ca.crt", "full"), 0o700))
+	if paths, err := made.Save(dir); err == nil || paths != nil {
+		t.Errorf("saved %v, %v", paths, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*operator*")); len(left) > 0 {
+		t.Errorf("%v are left", left)
+	}
+	must(t, a.Revoke(identity.SerialOf(made.Leaf), "", "lost"))
+	must(t, a.Revoke(identity.SerialOf(made.Leaf), "", "again"))
+	sum, err := a.Summarize()
+	must(t, err)
+	if c := sum.Certificates[len(sum.Certificates)-1]; c.Name != "bob" || !c.Revoked || c.RevokedWhy != "lost" {
+		t.Errorf("the ledger has %+v", c)
+	}
+}

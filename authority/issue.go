@@ -230,7 +230,7 @@ type Issued struct {
 }
 
 // Save writes the files of a certificate into a folder, named after its role: node.crt, node.key
-// and ca.crt. It replaces files of these names.
+// and ca.crt. It replaces files of these names. If one of them cannot be written, it removes those that it has written.
 func (i *Issued) Save(dir string) (paths []string, err error) {
 	const op rhumb.Op = "authority.Save"
 	name, err := identity.FromCertificate(i.Leaf)
@@ -250,6 +250,11 @@ func (i *Issued) Save(dir string) (paths []string, err error) {
 			continue
 		}
 		if err := ledger.WriteFile(f.path, f.text, 0o600); err != nil {
+			// The caller is told that the certificate is lost, so it must not be usable: it would be valid for months, and nobody
+			// would know of it.
+			for _, path := range paths {
+				_ = os.Remove(path)
+			}
 			return nil, rhumb.WrapKind(op, rhumb.Unavailable, err)
 		}
 		paths = append(paths, f.path)
