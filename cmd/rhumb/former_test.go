@@ -15,7 +15,7 @@ func TestFormerRangesReturn(t *testing.T) {
 	k := startCrew(t, 4, rand.New(rand.NewPCG(1, 1)))
 	ok(t, "table", "create", "notes", "--replicas", "3", "--hash-slots", "8")
 	ok(t, "setting", "set", "failback", "manual")
-	ok(t, "setting", "set", "replace_after", "1s")
+	ok(t, "setting", "set", "replace_after", "5s")
 	for i := range 24 {
 		ok(t, "put", "notes", fmt.Sprint("note-", i), fmt.Sprintf("n=%d", i))
 	}
