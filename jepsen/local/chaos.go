@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench/disk"
 )
 
 // Plan describes a run.
@@ -57,7 +58,7 @@ type Result struct {
 
 // NeedsDisks reports whether the plan has faults for which each node needs a disk of its own, and this machine can make disks.
 func (p *Plan) NeedsDisks() bool {
-	return missingDisks() == "" && slices.ContainsFunc(Faults(), func(f Fault) bool { return f.ownDisks() && selected(p.Faults, f.Name) })
+	return disk.Missing() == "" && slices.ContainsFunc(Faults(), func(f Fault) bool { return f.ownDisks() && selected(p.Faults, f.Name) })
 }
 
 // chosen returns the faults to draw from, in the order of Faults.

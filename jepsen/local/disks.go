@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -14,17 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rhumbdb/rhumb/bench/disk"
 	"github.com/rhumbdb/rhumb/deploy/hosts"
 )
-
-// The disk of a node is an ext4 file system in a file, mounted through a loop device. The kernel freezes such a file system on demand: who
-// writes or syncs then waits, and cannot even be killed, as on a disk that does not answer. Reads of cached blocks continue.
-
-// diskSize is the size of each disk. The file is sparse.
-const diskSize = 4 << 30
-
-// thawAfter bounds a freeze, whatever becomes of this program.
-const thawAfter = 90 * time.Second
 
 // diskFaults returns the faults of disks that work badly.
 func diskFaults() []Fault {
@@ -39,100 +30,27 @@ func diskFaults() []Fault {
 // ownDisks reports whether a fault needs a disk for each node.
 func (f Fault) ownDisks() bool { return f.Name == "stall" || f.Name == "slow-disk" || f.Name == "full" }
 
-// missingDisks returns the means for disks of their own that this machine lacks, or "".
-func missingDisks() string {
-	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
-		return "install the package e2fsprogs"
-	}
-	if _, err := os.Stat("/dev/loop-control"); err != nil {
-		return "the kernel has no loop devices"
-	}
-	return ""
-}
-
-// run runs a program of this machine.
-func run(ctx context.Context, name string, args ...string) error {
-	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, out)
-	}
-	return nil
-}
-
 // mountDisk mounts a disk of its own for a host. The host is restarted, because it binds its folders at its start.
 func (c *Cluster) mountDisk(ctx context.Context, h *hosts.Host) error {
 	if err := h.Kill(); err != nil {
 		return err
 	}
-	image, at := filepath.Join(c.cfg.Dir, "disk-"+h.Name()), h.DataDir(dataDir)
-	if err := os.WriteFile(image, nil, 0o600); err != nil {
-		return err
-	}
-	// Longer than its blocks: only blocks that the node writes take space.
-	if err := os.Truncate(image, diskSize); err != nil {
-		return err
-	}
-	// Without blocks that are reserved for root, so that strikeFull can fill all of it.
-	if err := run(ctx, "mkfs.ext4", "-q", "-F", "-m", "0", image); err != nil {
-		return err
-	}
-	if err := run(ctx, "mount", "-o", "loop", image, at); err != nil {
+	if _, err := disk.Mount(ctx, c.diskImage(h), h.DataDir(dataDir)); err != nil {
 		return err
 	}
 	return h.Start()
 }
 
+// diskImage is the file with the disk of a host, if it has one.
+func (c *Cluster) diskImage(h *hosts.Host) string { return filepath.Join(c.cfg.Dir, "disk-"+h.Name()) }
+
 // unmountDisk takes the disk of a host away, if it has one, and removes its file. The host is down.
 func (c *Cluster) unmountDisk(ctx context.Context, h *hosts.Host) error {
-	image := filepath.Join(c.cfg.Dir, "disk-"+h.Name())
-	if _, err := os.Stat(image); err != nil {
-		return nil
-	}
-	// Lazily: the mounts of the host disappear a moment after its processes.
-	return errors.Join(run(ctx, "umount", "-l", h.DataDir(dataDir)), os.Remove(image))
+	return disk.At(c.diskImage(h), h.DataDir(dataDir)).Remove(ctx)
 }
 
-// FIFREEZE and FITHAW of linux/fs.h.
-const (
-	ioctlFreeze = 0xC0045877
-	ioctlThaw   = 0xC0045878
-)
-
-// freeze stops, or continues, all writes to the disk of a node.
-func (n *Node) freeze(request uint) error {
-	f, err := os.Open(n.disk())
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return os.NewSyscallError("ioctl", unix.IoctlSetInt(int(f.Fd()), request, 0))
-}
-
-// guard starts a process that thaws the disk of a node after a while, in case that this program dies.
-func (n *Node) guard() (stop func(), err error) {
-	c := exec.Command("sh", "-c", fmt.Sprintf("sleep %d; fsfreeze -u %s", int(thawAfter.Seconds()), n.disk()))
-	// A group of its own, so that an interrupt from the terminal does not end it before the disk is thawed.
-	c.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	if err := c.Start(); err != nil {
-		return nil, err
-	}
-	// The shell and its sleep end together.
-	return func() {
-		_ = unix.Kill(-c.Process.Pid, unix.SIGKILL)
-		_ = c.Wait()
-	}, nil
-}
-
-// probeDisk writes and syncs a file on the disk of a node, and returns how long that took. lost+found belongs to the file system, and the node ignores it.
-func (n *Node) probeDisk() (took time.Duration, err error) {
-	began := time.Now()
-	f, err := os.Create(filepath.Join(n.disk(), "lost+found", "probe"))
-	if err != nil {
-		return 0, err
-	}
-	_, err = f.Write([]byte("probe"))
-	err = errors.Join(err, f.Sync(), f.Close())
-	return time.Since(began), err
-}
+// ownDisk is the disk of a node, for freezing it. Its file is not known here, so it cannot be removed.
+func (n *Node) ownDisk() disk.Disk { return disk.At("", n.disk()) }
 
 // stalledLeast is how long a write must have waited for a disk that was stalled or slow.
 const stalledLeast = 50 * time.Millisecond
@@ -157,11 +75,11 @@ func strikeSlowDisk(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, 
 
 // strikeFreeze freezes the disk until the strike ends, or in turn if thawed is not 0. The evidence is how long writes of its own took.
 func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike, error) {
-	stopGuard, err := n.guard()
+	stopGuard, err := n.ownDisk().Guard()
 	if err != nil {
 		return nil, err
 	}
-	if err := n.freeze(ioctlFreeze); err != nil {
+	if err := n.ownDisk().Freeze(); err != nil {
 		stopGuard()
 		return nil, err
 	}
@@ -172,7 +90,7 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 	probed, pulsed := make(chan error, 1), make(chan error, 1)
 	go func() {
 		for {
-			took, err := n.probeDisk()
+			took, err := n.ownDisk().Probe()
 			writes.Add(1)
 			sum.Add(int64(took))
 			longest.Store(max(longest.Load(), int64(took)))
@@ -187,7 +105,7 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 	go func() { pulsed <- n.pulse(ending, frozen, thawed) }()
 	return &Strike{What: what, heal: func(context.Context) (string, error) {
 		end()
-		err := errors.Join(<-pulsed, n.freeze(ioctlThaw))
+		err := errors.Join(<-pulsed, n.ownDisk().Thaw())
 		stopGuard()
 		err = errors.Join(err, <-probed)
 		if err == nil && time.Duration(longest.Load()) < stalledLeast {
@@ -205,11 +123,11 @@ func (n *Node) pulse(ctx context.Context, frozen, thawed time.Duration) error {
 		return nil
 	}
 	for wait(ctx, frozen) == nil {
-		if err := n.freeze(ioctlThaw); err != nil {
+		if err := n.ownDisk().Thaw(); err != nil {
 			return err
 		}
 		_ = wait(ctx, thawed)
-		if err := n.freeze(ioctlFreeze); err != nil {
+		if err := n.ownDisk().Freeze(); err != nil {
 			return err
 		}
 	}
@@ -245,7 +163,7 @@ func (n *Node) fill(name string, left float64) error {
 		return err
 	}
 	defer f.Close()
-	size := int64(fs.Bavail)*fs.Bsize - int64(left*diskSize)
+	size := int64(fs.Bavail)*fs.Bsize - int64(left*disk.Size)
 	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
 	// The node writes meanwhile, and the tree of the file itself needs space too.
 	if errors.Is(err, unix.ENOSPC) {

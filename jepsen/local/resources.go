@@ -14,6 +14,8 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
+
+	"github.com/rhumbdb/rhumb/bench/chart"
 )
 
 // sampleEvery is the time between two looks at the resources of the nodes.
@@ -217,5 +219,5 @@ func drawResources(path string, samples []Sample, length time.Duration) error {
 		charts = append(charts, p)
 	}
 	charts[len(charts)-1].X.Label.Text = "seconds"
-	return save(path, charts...)
+	return chart.Save(path, charts...)
 }

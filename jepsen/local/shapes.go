@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/rhumbdb/rhumb/bench/disk"
 )
 
 // shapeTool is the program that puts packets into a queue. The rules of nft could do it too, in kernels that have them.
@@ -28,7 +30,7 @@ func shapeFaults() []Fault {
 func (f Fault) missing(cfg *Config) string {
 	switch {
 	case f.ownDisks():
-		return missingDisks()
+		return disk.Missing()
 	case f.Name == "upgrade" && cfg.Previous == "":
 		return "name another version of the program with --previous"
 	case f.ID == "F40" || f.ID == "F41" || f.ID == "F42":
