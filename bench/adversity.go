@@ -127,7 +127,8 @@ type adversity struct {
 }
 
 // RunAdversity holds a constant load on a cluster, lets it meet one adversity after the other, and judges what the callers saw by the
-// goals of the project. At the end it reads back every key. A missed goal is in the report, and no error.
+// goals of the project. At the end it reads back every key. A missed goal is in the report, and no error. After a failure, the report has the
+// phases that ended before.
 func RunAdversity(ctx context.Context, cfg AdversityConfig) (*AdversityReport, error) {
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
@@ -160,17 +161,16 @@ func RunAdversity(ctx context.Context, cfg AdversityConfig) (*AdversityReport, e
 	if err := pauseFor(ctx, 3*time.Second); err != nil {
 		return nil, err
 	}
-	if err := a.runPhases(ctx); err != nil {
-		return nil, err
-	}
+	failed := a.runPhases(ctx)
 	load.stop()
 	a.report.LoadAverage[1] = loadAverage()
 	a.report.calls = load.calls
-	if a.report.Lost, err = load.countLost(ctx); err != nil {
-		return nil, err
+	// After a failure, keys may have no service. What the phases showed is reported all the same.
+	if failed == nil {
+		a.report.Lost, failed = load.countLost(ctx)
 	}
 	a.report.judge(load.callers)
-	return a.report, nil
+	return a.report, failed
 }
 
 // loadAverage returns the load of the machine over the last minute, or 0 if the machine does not report it.

@@ -20,6 +20,8 @@ const (
 	// adversityWide is how much rarer a caller of the table that survives regions calls: each of its writes crosses the world, and a
 	// caller has one call at a time.
 	adversityWide = 5
+	// adversitySlots is the number of ranges of each table in each region. With few, several keys show when a range is available.
+	adversitySlots = 6
 	// adversityCallsMax bounds the calls that a run remembers, about 60 bytes each.
 	adversityCallsMax = 4_000_000
 )
@@ -108,9 +110,9 @@ func openLoad(ctx context.Context, cfg *AdversityConfig) (_ *adversityLoad, err 
 
 // openAdversityTable creates one of the two tables, or opens it.
 func openAdversityTable(ctx context.Context, c *client.Client, wide, create bool) (*client.Table, error) {
-	name, o := "near", client.TableOptions{}
+	name, o := "near", client.TableOptions{Settings: rhumb.ClassSettings{HashSlots: adversitySlots}}
 	if wide {
-		name, o.Settings = "wide", rhumb.ClassSettings{Survival: rhumb.SurviveRegion}
+		name, o.Settings.Survival = "wide", rhumb.SurviveRegion
 	}
 	if create {
 		return c.CreateTable(ctx, name, o)

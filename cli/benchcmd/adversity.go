@@ -2,6 +2,7 @@ package benchcmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -101,16 +102,17 @@ func (bc *commands) measureAdversity(ctx context.Context, cfg bench.AdversityCon
 	}
 	defer cfg.Cluster.Stop()
 	cfg.Progress = bc.progress
-	r, err := bench.RunAdversity(ctx, cfg)
-	if err != nil {
-		return rhumb.Wrap(op, err)
+	r, failed := bench.RunAdversity(ctx, cfg)
+	// The phases so far are printed after a failure or Ctrl-C too, because each took long.
+	if r == nil || len(r.Phases) == 0 {
+		return rhumb.Wrap(op, failed)
 	}
 	if picture != "" {
 		if err := r.Draw(picture); err != nil {
 			return rhumb.Wrap(op, err)
 		}
 	}
-	return bc.printAdversity(r)
+	return rhumb.Wrap(op, errors.Join(failed, bc.printAdversity(r)))
 }
 
 // printAdversity prints a report, and returns an error that names the goals that were missed.
