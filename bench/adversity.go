@@ -2,30 +2,31 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench/disk"
-	"github.com/rhumbdb/rhumb/wan"
 )
 
 // AdversityConfig configures RunAdversity.
 type AdversityConfig struct {
-	// Cluster was started with --cuts and --no-restart, and has three nodes or more in each of three regions or more.
+	// Cluster was started with --cuts and --no-restart, and has three nodes or more in
+	// each of three regions or more.
 	Cluster *Cluster
-	// Disk is the disk of the node StalledNode, or nil to leave out the phase with a stalled disk.
+	// Disk is the disk of the node StalledNode, or nil to leave out the phase with a
+	// stalled disk.
 	Disk *disk.Disk
-	// Hold is how long a phase lasts, besides the time to heal. It must exceed adversityAfter.
+	// Hold is how long a phase lasts, besides the time to heal. It must exceed
+	// adversityAfter.
 	Hold time.Duration
-	// Keys is the number of callers of each table in each region. Each calls a key of its own, one time per Interval, or per five of
-	// them in the table that survives the loss of a region. One call in four is a read.
+	// Keys is the number of callers of each table in each region. Each calls a key of
+	// its own, one time per Interval, or per five of them in the table that survives
+	// the loss of a region. One call in four is a read.
 	Keys     int
 	Interval time.Duration
 	// Random draws the moments of the calls.
@@ -42,7 +43,8 @@ type AdversityReport struct {
 	Offered float64 `json:"offered_per_second"`
 	// Lost counts the keys without their last acknowledged write at the end.
 	Lost int `json:"lost"`
-	// LoadAverage is that of the machine over the last minute, at the start and the end of the run.
+	// LoadAverage is that of the machine over the last minute, at the start and the end
+	// of the run.
 	LoadAverage [2]float64 `json:"load_average"`
 	// Skipped says which phase is missing and why.
 	Skipped string `json:"skipped,omitempty"`
@@ -66,27 +68,33 @@ type AdversityPhase struct {
 	// What says whom the fault struck.
 	What string        `json:"what,omitempty"`
 	From time.Duration `json:"from_ns"`
-	// Healed is the end of the fault, and To the time at which all nodes were live and all replicas in sync.
+	// Healed is the end of the fault, and To the time at which all nodes were live and
+	// all replicas in sync.
 	Healed time.Duration `json:"healed_ns"`
 	To     time.Duration `json:"to_ns"`
 
-	// Goodput is the number of calls a second that were answered from From to Healed. GoodputAfter leaves out the first five seconds.
-	// Share is the part of the offered calls that GoodputAfter is. None of them counts calls to keys without an intact copy.
+	// Goodput is the number of calls a second that were answered from From to Healed.
+	// GoodputAfter leaves out the first five seconds. Share is the part of the offered
+	// calls that GoodputAfter is. None of them counts calls to keys without an intact
+	// copy.
 	Goodput      float64 `json:"goodput"`
 	GoodputAfter float64 `json:"goodput_after_5s"`
 	Share        float64 `json:"share_after_5s"`
-	// Near has the latencies of the table whose copies are in one region, in microseconds, Wide those of the other one. A call that is
-	// late because the one before it took long has its wait counted.
+	// Near has the latencies of the table whose copies are in one region, in
+	// microseconds, Wide those of the other one. A call that is late because the one
+	// before it took long has its wait counted.
 	Near Quantiles `json:"near_us"`
 	Wide Quantiles `json:"wide_us"`
 	// NearP999 is the 99.9th percentile of Near.
 	NearP999 float64 `json:"near_p999_us"`
-	// FailedWrites and FailedReads count calls that failed for their caller, without those to keys without an intact copy.
+	// FailedWrites and FailedReads count calls that failed for their caller, without
+	// those to keys without an intact copy.
 	FailedWrites int `json:"failed_writes"`
 	FailedReads  int `json:"failed_reads"`
 	// FirstError is the first error of them.
 	FirstError string `json:"first_error,omitempty"`
-	// Gap is the longest time without an acknowledged write to a range, of the ranges that the fault struck.
+	// Gap is the longest time without an acknowledged write to a range, of the ranges
+	// that the fault struck.
 	Gap time.Duration `json:"gap_ns"`
 
 	// parts has for each caller which part of its range the fault struck.
@@ -113,9 +121,29 @@ const (
 	phaseHealing     = "healing"
 )
 
-// StalledNode returns the directory, inside of that of the cluster, of the node whose disk is stalled: the second one of a region, because
-// the first one of the first region founds the cluster and begins as metadata leader.
+// StalledNode returns the directory, inside of that of the cluster, of the node whose
+// disk is stalled: the second one of a region, because the first one of the first
+// region founds the cluster and begins as metadata leader.
 func StalledNode(dir, region string) string { return filepath.Join(dir, region+"-b") }
+
+// The load is open: a caller has a time at which each of its calls is due, and does not
+// slow down because the cluster does. A closed load would hide an outage, since nobody
+// would call meanwhile. A caller has one call at a time, so that the numbers in its key
+// only grow and a lost write shows. Calls that become due while one is under way are
+// skipped: they are missing in the rate, and their waits are in the latencies.
+//
+// Gaps are those of ranges and not of keys: a range fails over as a whole, and its keys
+// together show within tens of milliseconds when it was available again. A gap counts
+// until everything is in sync again, so that a second pause at the return of a node
+// shows too.
+//
+// The demo starts the processes, because it knows how to form a cluster. It does not
+// restart them: a dead node must stay dead for a whole phase. So this program notes the
+// commands of the processes and starts them itself.
+//
+// A phase without evidence that its fault happened is an error and not a good result: a
+// write of another process must have waited for the stalled disk, and the cut links
+// must have withheld something.
 
 // adversity is a run of RunAdversity.
 type adversity struct {
@@ -126,9 +154,10 @@ type adversity struct {
 	report *AdversityReport
 }
 
-// RunAdversity holds a constant load on a cluster, lets it meet one adversity after the other, and judges what the callers saw by the
-// goals of the project. At the end it reads back every key. A missed goal is in the report, and no error. After a failure, the report has the
-// phases that ended before.
+// RunAdversity holds a constant load on a cluster, lets it meet one adversity after the
+// other, and judges what the callers saw by the goals of the project. At the end it
+// reads back every key. A missed goal is in the report, and no error. After a failure,
+// the report has the phases that ended before.
 func RunAdversity(ctx context.Context, cfg AdversityConfig) (*AdversityReport, error) {
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
@@ -148,7 +177,8 @@ func RunAdversity(ctx context.Context, cfg AdversityConfig) (*AdversityReport, e
 		a.report.Offered += 1 / c.interval.Seconds()
 	}
 	a.report.LoadAverage[0] = loadAverage()
-	// Primaries stay where a fault has put them: fail-back would move them while the next fault is measured.
+	// Primaries stay where a fault has put them: fail-back would move them while the
+	// next fault is measured.
 	if err := a.c.SetSetting(ctx, rhumb.SettingFailback, "manual"); err != nil {
 		return nil, err
 	}
@@ -165,7 +195,8 @@ func RunAdversity(ctx context.Context, cfg AdversityConfig) (*AdversityReport, e
 	load.stop()
 	a.report.LoadAverage[1] = loadAverage()
 	a.report.calls = load.calls
-	// After a failure, keys may have no service. What the phases showed is reported all the same.
+	// After a failure, keys may have no service. What the phases showed is reported all
+	// the same.
 	if failed == nil {
 		a.report.Lost, failed = load.countLost(ctx)
 	}
@@ -173,7 +204,8 @@ func RunAdversity(ctx context.Context, cfg AdversityConfig) (*AdversityReport, e
 	return a.report, failed
 }
 
-// loadAverage returns the load of the machine over the last minute, or 0 if the machine does not report it.
+// loadAverage returns the load of the machine over the last minute, or 0 if the machine
+// does not report it.
 func loadAverage() (load float64) {
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
 		_, _ = fmt.Sscan(string(text), &load)
@@ -183,6 +215,8 @@ func loadAverage() (load float64) {
 
 // runPhases runs all phases.
 func (a *adversity) runPhases(ctx context.Context) error {
+	// The order is that of growing harm. Each phase but the loss of a region begins
+	// with a whole cluster, so that it measures one fault.
 	steps := []struct {
 		name string
 		run  func(ctx context.Context, p *AdversityPhase) error
@@ -246,7 +280,8 @@ func (a *adversity) strike(ctx context.Context, p *AdversityPhase, what string, 
 	p.From = time.Since(a.load.begin)
 }
 
-// pickVictim returns the node that is primary of the most ranges and does not lead the metadata group.
+// pickVictim returns the node that is primary of the most ranges and does not lead the
+// metadata group.
 func (a *adversity) pickVictim(ctx context.Context) (victim ClusterNode) {
 	lead, most := a.metadataLeader(ctx), -1
 	for _, n := range a.cfg.Cluster.Nodes {
@@ -261,236 +296,4 @@ func (a *adversity) pickVictim(ctx context.Context) (victim ClusterNode) {
 		}
 	}
 	return victim
-}
-
-// maintain restarts one node of each region, one after the other, as a person does for an upgrade: the node drains first. The node with
-// the disk of its own is among them, and its log is elsewhere from now on.
-func (a *adversity) maintain(ctx context.Context, p *AdversityPhase) error {
-	p.From = time.Since(a.load.begin)
-	done := map[string]int{}
-	for _, n := range a.cfg.Cluster.Nodes {
-		// The second node of each region.
-		if done[n.Region]++; done[n.Region] != 2 {
-			continue
-		}
-		if _, err := a.c.Drain(ctx, n.ID, false); err != nil {
-			return err
-		}
-		if err := a.awaitDrained(ctx, n.ID); err != nil {
-			return err
-		}
-		if err := a.stopNode(ctx, n.ID); err != nil {
-			return err
-		}
-		if err := a.startNode(n.ID); err != nil {
-			return err
-		}
-		if err := a.awaitBack(ctx, n.ID); err != nil {
-			return err
-		}
-		p.What += " " + n.ID.String()
-	}
-	return nil
-}
-
-// awaitDrained waits until a node is primary of nothing.
-func (a *adversity) awaitDrained(ctx context.Context, n rhumb.NodeID) error {
-	return a.await(ctx, fmt.Sprintf("node %s to hand over its ranges", n), func() bool {
-		return !slices.ContainsFunc(a.c.Ranges(), func(r *rhumb.Range) bool { return r.Primary == n })
-	})
-}
-
-// awaitBack waits until a restarted node is live and all copies are in sync. It ends the draining of the node if the restart has not.
-func (a *adversity) awaitBack(ctx context.Context, n rhumb.NodeID) error {
-	var failed error
-	err := a.await(ctx, fmt.Sprintf("node %s to return", n), func() bool {
-		for _, d := range a.c.Nodes() {
-			if d.ID == n && d.State == rhumb.NodeDraining {
-				_, failed = a.c.Drain(ctx, n, true)
-			}
-			if d.ID == n && d.State == rhumb.NodeLive {
-				return true
-			}
-		}
-		return false
-	})
-	if err != nil {
-		return errors.Join(err, failed)
-	}
-	return a.awaitSettled(ctx)
-}
-
-// await waits until done returns true.
-func (a *adversity) await(ctx context.Context, what string, done func() bool) error {
-	for deadline := time.Now().Add(settleMax); !done(); {
-		if time.Now().After(deadline) {
-			return fmt.Errorf("waited %v for %s", settleMax, what)
-		}
-		if err := pauseFor(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// stallDisk freezes the disk of a node.
-func (a *adversity) stallDisk(ctx context.Context, p *AdversityPhase) error {
-	victim := rhumb.NoNode
-	for i, n := range a.cfg.Cluster.Nodes {
-		// The node that has the disk is the second one of its region, as StalledNode says.
-		if i > 0 && a.cfg.Cluster.Nodes[i-1].Region == n.Region && StalledNode(a.cfg.Cluster.Dir, n.Region) == a.cfg.Disk.At {
-			victim = n.ID
-			break
-		}
-	}
-	// A stall of a node that is primary of nothing would be no test of failover.
-	if err := a.giveRanges(ctx, victim); err != nil {
-		return err
-	}
-	stopGuard, err := a.cfg.Disk.Guard()
-	if err != nil {
-		return err
-	}
-	defer stopGuard()
-	a.strike(ctx, p, victim.String(), victim)
-	if err := a.cfg.Disk.Freeze(); err != nil {
-		return err
-	}
-	// The probe is the evidence that the disk was stalled. It ends after the thaw.
-	took := make(chan time.Duration, 1)
-	go func() {
-		d, _ := a.cfg.Disk.Probe() // an error leaves d at 0
-		took <- d
-	}()
-	err = pauseFor(ctx, a.cfg.Hold)
-	err = errors.Join(err, a.cfg.Disk.Thaw())
-	p.Healed = time.Since(a.load.begin)
-	if d := <-took; err == nil && d < a.cfg.Hold/2 {
-		err = fmt.Errorf("the disk was not stalled: a write of another process took %v", d)
-	}
-	return err
-}
-
-// giveRanges hands over ranges to a node until it is primary of one of each table.
-func (a *adversity) giveRanges(ctx context.Context, to rhumb.NodeID) error {
-	given := map[bool]bool{}
-	for _, r := range a.c.Ranges() {
-		// The ranges of the callers only: others are not observed.
-		for _, c := range a.load.callers {
-			c.mu.Lock()
-			inside := c.at.Region == r.ID.Region && c.at.Slot >= r.ID.Slot && c.at.Slot <= r.LastSlot()
-			c.mu.Unlock()
-			if !inside || given[c.wide] || !r.IsInSync(to) {
-				continue
-			}
-			given[c.wide] = true
-			if r.Primary == to {
-				continue
-			}
-			id := r.ID
-			if _, err := a.c.HandOverRange(ctx, id, to); err != nil {
-				return err
-			}
-			err := a.await(ctx, fmt.Sprintf("range %s to be handed over to node %s", id, to), func() bool {
-				return slices.ContainsFunc(a.c.Ranges(), func(r *rhumb.Range) bool { return r.ID == id && r.Primary == to })
-			})
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// partition cuts a node off from all others.
-func (a *adversity) partition(ctx context.Context, p *AdversityPhase) error {
-	victim := a.pickVictim(ctx)
-	whole, err := wan.ReadFile(a.cfg.Cluster.LatencyFile)
-	if err != nil {
-		return err
-	}
-	hurt, err := wan.ReadFile(a.cfg.Cluster.LatencyFile)
-	if err != nil {
-		return err
-	}
-	own, ok := nameOf(whole, victim.Addr)
-	if !ok {
-		return fmt.Errorf("latency file %s does not name node %s", a.cfg.Cluster.LatencyFile, victim.ID)
-	}
-	for name := range whole.Nodes {
-		if name != own {
-			hurt.Cut = append(hurt.Cut, []string{own, name})
-		}
-	}
-	before := a.cfg.Cluster.Withheld(ctx)
-	a.strike(ctx, p, own, victim.ID)
-	if err := hurt.Save(a.cfg.Cluster.LatencyFile); err != nil {
-		return err
-	}
-	err = pauseFor(ctx, a.cfg.Hold)
-	if err == nil && a.cfg.Cluster.Withheld(ctx) == before {
-		err = errors.New("the cut links withheld nothing")
-	}
-	err = errors.Join(err, whole.Save(a.cfg.Cluster.LatencyFile))
-	p.Healed = time.Since(a.load.begin)
-	return err
-}
-
-// loseNode kills a node that is primary of ranges, and starts it again at the end.
-func (a *adversity) loseNode(ctx context.Context, p *AdversityPhase) error {
-	victim := a.pickVictim(ctx)
-	a.strike(ctx, p, fmt.Sprintf("%s in %s", victim.ID, victim.Region), victim.ID)
-	if _, err := a.signal(victim.ID, syscall.SIGKILL); err != nil {
-		return err
-	}
-	err := pauseFor(ctx, a.cfg.Hold)
-	p.Healed = time.Since(a.load.begin)
-	return errors.Join(err, a.startNode(victim.ID))
-}
-
-// loseRegion kills all nodes of the region of the metadata leader.
-func (a *adversity) loseRegion(ctx context.Context, p *AdversityPhase) error {
-	lead, region := a.metadataLeader(ctx), ""
-	for _, n := range a.cfg.Cluster.Nodes {
-		if n.ID == lead || region == "" {
-			region = n.Region
-		}
-	}
-	victims := a.nodesIn(region)
-	a.strike(ctx, p, region, victims...)
-	for _, n := range victims {
-		if _, err := a.signal(n, syscall.SIGKILL); err != nil {
-			return err
-		}
-	}
-	return pauseFor(ctx, a.cfg.Hold)
-}
-
-// nodesIn returns the nodes of a region.
-func (a *adversity) nodesIn(region string) (out []rhumb.NodeID) {
-	for _, n := range a.cfg.Cluster.Nodes {
-		if n.Region == region {
-			out = append(out, n.ID)
-		}
-	}
-	return out
-}
-
-// heal starts the nodes of the lost region, and holds the load once all is in sync.
-func (a *adversity) heal(ctx context.Context, p *AdversityPhase) error {
-	lost := a.report.Phases[len(a.report.Phases)-1].What
-	p.What = lost
-	for _, n := range a.nodesIn(lost) {
-		if err := a.startNode(n); err != nil {
-			return err
-		}
-	}
-	for _, n := range a.nodesIn(lost) {
-		if err := a.awaitBack(ctx, n); err != nil {
-			return err
-		}
-	}
-	// From here on, the rate must be that of the start again.
-	p.From = time.Since(a.load.begin)
-	return pauseFor(ctx, a.cfg.Hold)
 }

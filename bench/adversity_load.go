@@ -17,10 +17,11 @@ const (
 	adversityTimeout = 10 * time.Second
 	// adversityReads is the number of calls of a caller of which one is a read.
 	adversityReads = 4
-	// adversityWide is how much rarer a caller of the table that survives regions calls: each of its writes crosses the world, and a
-	// caller has one call at a time.
+	// adversityWide is how much rarer a caller of the table that survives regions
+	// calls: each of its writes crosses the world, and a caller has one call at a time.
 	adversityWide = 5
-	// adversitySlots is the number of ranges of each table in each region. With few, several keys show when a range is available.
+	// adversitySlots is the number of ranges of each table in each region. With few,
+	// several keys show when a range is available.
 	adversitySlots = 6
 	// adversityCallsMax bounds the calls that a run remembers, about 60 bytes each.
 	adversityCallsMax = 4_000_000
@@ -42,8 +43,9 @@ type adversityCaller struct {
 // adversityCall is a call that ended.
 type adversityCall struct {
 	caller int
-	// due is when the call should have begun, from the start of the run. took counts from then, so that calls which waited for the
-	// caller's previous call have that time too.
+	// due is when the call should have begun, from the start of the run. took counts
+	// from then, so that calls which waited for the caller's previous call have that
+	// time too.
 	due, took time.Duration
 	read, ok  bool
 	why       string // the error of a failed call
@@ -52,7 +54,8 @@ type adversityCall struct {
 // end returns when the call ended.
 func (c adversityCall) end() time.Duration { return c.due + c.took }
 
-// adversityLoad holds a constant load on a cluster.
+// adversityLoad holds a constant load on a cluster, from callers in all regions. It only notes
+// the calls; figures are computed from them after the run.
 type adversityLoad struct {
 	clients []*client.Client
 	callers []*adversityCaller
@@ -130,7 +133,8 @@ func (l *adversityLoad) start(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// runCaller calls until ctx ends. A caller that is late skips the calls that were due meanwhile: they count as offered, and not as answered.
+// runCaller calls until ctx ends. A caller that is late skips the calls that were due
+// meanwhile: they count as offered, and not as answered.
 func (l *adversityLoad) runCaller(ctx context.Context, i int, c *adversityCaller, due time.Duration) {
 	for n := int64(1); pauseFor(ctx, due-time.Since(l.begin)) == nil; n++ {
 		read := n%adversityReads == 0
@@ -149,7 +153,8 @@ func (l *adversityLoad) runCaller(ctx context.Context, i int, c *adversityCaller
 	}
 }
 
-// call writes n to the key, or reads the key. A read that returns less than an acknowledged number is an error.
+// call writes n to the key, or reads the key. A read that returns less than an
+// acknowledged number is an error.
 func (c *adversityCaller) call(ctx context.Context, n int64, read bool) error {
 	if !read {
 		res, err := c.t.Put(ctx, c.name, fmt.Append(nil, n), client.PutOptions{Home: c.home})
@@ -169,7 +174,8 @@ func (c *adversityCaller) call(ctx context.Context, n int64, read bool) error {
 	return c.check(ctx, acked)
 }
 
-// check reads the key and returns an error if it holds less than an acknowledged number.
+// check reads the key and returns an error if it holds less than an acknowledged
+// number.
 func (c *adversityCaller) check(ctx context.Context, acked int64) error {
 	got, err := c.t.Get(ctx, c.name, client.GetOptions{Home: c.home})
 	if err != nil {

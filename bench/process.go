@@ -13,8 +13,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// nodeProcesses stops the processes of nodes and starts them again at its own time. The demo that started them first must have been
-// started with --no-restart.
+// nodeProcesses stops the processes of nodes and starts them again at its own time. The
+// demo that started them first must have been started with --no-restart.
 type nodeProcesses struct {
 	cluster  *Cluster
 	commands map[rhumb.NodeID]*nodeCommand
@@ -50,7 +50,8 @@ func (c *Cluster) findCommands() (*nodeProcesses, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Outside of the node's directory: that may be a disk that does not answer, which must not hold up the log.
+		// Outside of the node's directory: that may be a disk that does not answer,
+		// which must not hold up the log.
 		p.commands[n.ID] = &nodeCommand{exe, args, env, filepath.Join(c.Dir, fmt.Sprintf("node-%s.log", n.ID))}
 	}
 	return p, nil
@@ -83,7 +84,8 @@ func (p *nodeProcesses) stopNode(ctx context.Context, n rhumb.NodeID) error {
 		return err
 	}
 	for deadline := time.Now().Add(clusterStop); ; {
-		// The list of arguments of a process is empty once it has ended, also before its parent has noticed.
+		// The list of arguments of a process is empty once it has ended, also before
+		// its parent has noticed.
 		if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || len(args) == 0 {
 			return nil
 		}
@@ -110,7 +112,8 @@ func (p *nodeProcesses) startNode(n rhumb.NodeID) error {
 		return err
 	}
 	p.started = append(p.started, cmd)
-	// Its exit code is nobody's business, and without Wait it would stay in the table of processes.
+	// Its exit code is nobody's business, and without Wait it would stay in the table
+	// of processes.
 	go func() { _ = cmd.Wait() }()
 	return nil
 }

@@ -1,4 +1,5 @@
-// Package chart draws charts over the time of a run, with the faults of the run as bands.
+// Package chart draws charts over the time of a run, with the faults of the run as
+// bands.
 package chart
 
 import (
@@ -15,7 +16,8 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Sizes of a picture. Each chart has the width of the whole, so that a moment is at the same place in all of them.
+// Sizes of a picture. Each chart has the width of the whole, so that a moment is at the
+// same place in all of them.
 const (
 	width  = 34 * vg.Centimeter
 	height = 20 * vg.Centimeter
@@ -28,13 +30,15 @@ var (
 	Failed = color.NRGBA{214, 39, 40, 255}
 )
 
-// The two colours of a band separate the time of the fault from the time until the cluster was whole again.
+// The two colours of a band separate the time of the fault from the time until the
+// cluster was whole again.
 var (
 	colorFault = color.NRGBA{214, 39, 40, 60}
 	colorHeal  = color.NRGBA{255, 187, 120, 70}
 )
 
-// Band is a fault: from its start to its end, and until the cluster was whole again. Times count from the start of the run.
+// Band is a fault: from its start to its end, and until the cluster was whole again.
+// Times count from the start of the run.
 type Band struct {
 	Name            string
 	From, To, Whole time.Duration
@@ -47,7 +51,8 @@ type Line struct {
 	Color color.Color
 }
 
-// AddLines adds lines to a chart, with their names in the legend. A line without points is left out.
+// AddLines adds lines to a chart, with their names in the legend. A line without points
+// is left out.
 func AddLines(p *plot.Plot, lines ...Line) error {
 	p.Legend.Top = true
 	for _, l := range lines {
@@ -65,8 +70,9 @@ func AddLines(p *plot.Plot, lines ...Line) error {
 	return nil
 }
 
-// AddBands draws each fault as a band over the height of the chart, with its name if named is set. Bands are added after the lines, whose
-// range of values they take; they are transparent.
+// AddBands draws each fault as a band over the height of the chart, with its name if
+// named is set. Bands are added after the lines, whose range of values they take; they
+// are transparent.
 func AddBands(p *plot.Plot, bands []Band, named bool) error {
 	var names plotter.XYLabels
 	for _, b := range bands {
@@ -103,7 +109,8 @@ func AddBands(p *plot.Plot, bands []Band, named bool) error {
 	return nil
 }
 
-// Save draws charts below each other into one file. The end of its name, such as .png or .svg, decides the format.
+// Save draws charts below each other into one file. The end of its name, such as .png
+// or .svg, decides the format.
 func Save(path string, charts ...*plot.Plot) (err error) {
 	canvas, err := draw.NewFormattedCanvas(width, height, strings.TrimPrefix(filepath.Ext(path), "."))
 	if err != nil {

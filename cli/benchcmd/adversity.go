@@ -22,8 +22,8 @@ import (
 // adversityRegions are the regions of `rhumb bench adversity`.
 var adversityRegions = []string{"singapore", "frankfurt", "virginia"}
 
-// The bounds of `rhumb bench adversity`. The rate after a fault is taken from its sixth second on, and a disk is not frozen for longer than
-// a minute.
+// The bounds of `rhumb bench adversity`. The rate after a fault is taken from its sixth
+// second on, and a disk is not frozen for longer than a minute.
 const (
 	adversityHoldLeast = 8 * time.Second
 	adversityHoldMost  = time.Minute
@@ -90,7 +90,8 @@ func (bc *commands) measureAdversity(ctx context.Context, cfg bench.AdversityCon
 			return rhumb.Wrap(op, err)
 		}
 		d, err := disk.Mount(ctx, filepath.Join(place.dir, "disk"), at)
-		// Also after an error: the file may be there, and mounted. Not of ctx, which an interrupt has ended.
+		// Also after an error: the file may be there, and mounted. Not of ctx, which an
+		// interrupt has ended.
 		defer func() { _ = d.Remove(context.WithoutCancel(ctx)) }()
 		if err != nil {
 			return rhumb.Wrap(op, err)
@@ -103,7 +104,8 @@ func (bc *commands) measureAdversity(ctx context.Context, cfg bench.AdversityCon
 	defer cfg.Cluster.Stop()
 	cfg.Progress = bc.progress
 	r, failed := bench.RunAdversity(ctx, cfg)
-	// The phases so far are printed after a failure or Ctrl-C too, because each took long.
+	// The phases so far are printed after a failure or Ctrl-C too, because each took
+	// long.
 	if r == nil || len(r.Phases) == 0 {
 		return rhumb.Wrap(op, failed)
 	}
@@ -115,7 +117,8 @@ func (bc *commands) measureAdversity(ctx context.Context, cfg bench.AdversityCon
 	return rhumb.Wrap(op, errors.Join(failed, bc.printAdversity(r)))
 }
 
-// printAdversity prints a report, and returns an error that names the goals that were missed.
+// printAdversity prints a report, and returns an error that names the goals that were
+// missed.
 func (bc *commands) printAdversity(r *bench.AdversityReport) error {
 	var err error
 	if bc.ForPrograms() {
