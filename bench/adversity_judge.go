@@ -128,6 +128,7 @@ func (p *AdversityPhase) measure(calls []adversityCall, callers []*adversityCall
 			offered += 1 / c.interval.Seconds()
 		}
 	}
+	// A phase that is shorter than the time after which the rate is judged has no such rate.
 	after := min(p.From+adversityAfter, p.Healed)
 	for _, c := range calls {
 		if !p.served(c.caller) {
@@ -192,6 +193,8 @@ func (r *AdversityReport) gaps(p *AdversityPhase, callers []*adversityCaller, fi
 	}
 	var each []time.Duration
 	for _, ends := range acks {
+		// Calls of several callers are noted in the order in which they ended, but for those that
+		// ended at the same moment.
 		slices.Sort(ends)
 		gap := time.Duration(0)
 		for i := range len(ends) - 1 {

@@ -37,6 +37,8 @@ func (c *Cluster) findCommands() (*nodeProcesses, error) {
 		if err != nil {
 			return nil, err
 		}
+		// The kernel shows both lists as they were at the start of the process, which is what
+		// another start needs.
 		proc := fmt.Sprintf("/proc/%d/", pid)
 		exe, err := os.Readlink(proc + "exe")
 		if err != nil {
@@ -121,6 +123,7 @@ func (p *nodeProcesses) startNode(n rhumb.NodeID) error {
 // stopAll ends the processes that startNode has started.
 func (p *nodeProcesses) stopAll() {
 	for _, cmd := range p.started {
+		// Killed and not drained: the whole cluster ends, and its data is removed or kept as it is.
 		_ = cmd.Process.Kill()
 	}
 }

@@ -81,6 +81,7 @@ func AddBands(p *plot.Plot, bands []Band, named bool) error {
 			color    color.Color
 		}{{b.From, b.To, colorFault}, {b.To, b.Whole, colorHeal}} {
 			if part.to <= part.from {
+				// A fault that was over at once, or a cluster that was never hurt.
 				continue
 			}
 			from, to := part.from.Seconds(), part.to.Seconds()
@@ -112,10 +113,13 @@ func AddBands(p *plot.Plot, bands []Band, named bool) error {
 // Save draws charts below each other into one file. The end of its name, such as .png
 // or .svg, decides the format.
 func Save(path string, charts ...*plot.Plot) (err error) {
+	// The library knows the formats by these names: "png", "svg", "pdf" and others. It returns an
+	// error for a name that it does not know.
 	canvas, err := draw.NewFormattedCanvas(width, height, strings.TrimPrefix(filepath.Ext(path), "."))
 	if err != nil {
 		return err
 	}
+	// One column: charts below each other share the axis of time.
 	tiles := draw.Tiles{Rows: len(charts), Cols: 1, PadY: vg.Points(6)}
 	column := make([][]*plot.Plot, len(charts))
 	for i, p := range charts {

@@ -83,7 +83,9 @@ func (bc *commands) measureAdversity(ctx context.Context, cfg bench.AdversityCon
 		return rhumb.Wrap(op, err)
 	}
 	defer place.removeTemporary()
+	// A folder below the given one: the file of the disk must not be among the folders of the nodes.
 	dir := filepath.Join(place.dir, "cluster")
+	// The disk is there before its node, which then finds an empty directory, as on a new machine.
 	if disk.Missing() == "" {
 		at := bench.StalledNode(dir, adversityRegions[0])
 		if err := os.MkdirAll(at, 0o700); err != nil {
@@ -109,6 +111,8 @@ func (bc *commands) measureAdversity(ctx context.Context, cfg bench.AdversityCon
 	if r == nil || len(r.Phases) == 0 {
 		return rhumb.Wrap(op, failed)
 	}
+	// The picture is drawn before the tables are printed, so that an error about it is not lost
+	// between them.
 	if picture != "" {
 		if err := r.Draw(picture); err != nil {
 			return rhumb.Wrap(op, err)
@@ -133,6 +137,8 @@ func (bc *commands) printAdversity(r *bench.AdversityReport) error {
 	if r.Skipped != "" {
 		bc.Notef("left out: %s", r.Skipped)
 	}
+	// The message names each missed goal with its figure: a script that only sees the exit code
+	// and the message must know what was missed.
 	var missed []string
 	for _, g := range r.Missed() {
 		missed = append(missed, g.String())
@@ -147,6 +153,7 @@ func (bc *commands) printAdversity(r *bench.AdversityReport) error {
 func adversityTable(t table.Writer, r *bench.AdversityReport) {
 	ms := func(us float64) string { return fmt.Sprintf("%.1f", us/1e3) }
 	t.AppendHeader(table.Row{"phase", "struck", "seconds", "calls/s", "after 5 s", "share", "one region: p50, p99, p99.9 ms", "several: p50, p99 ms", "failed writes, reads", "gap", "in sync after"})
+	// A row is wide, because a person compares phases by their columns.
 	for _, p := range r.Phases {
 		t.AppendRow(table.Row{
 			p.Name, p.What, fmt.Sprintf("%.1f", (p.Healed - p.From).Seconds()), fmt.Sprintf("%.0f", p.Goodput), fmt.Sprintf("%.0f", p.GoodputAfter),

@@ -30,7 +30,8 @@ func diskFaults() []Fault {
 // ownDisks reports whether a fault needs a disk for each node.
 func (f Fault) ownDisks() bool { return f.Name == "stall" || f.Name == "slow-disk" || f.Name == "full" }
 
-// mountDisk mounts a disk of its own for a host. The host is restarted, because it binds its folders at its start.
+// mountDisk mounts a disk of its own for a host. The host is restarted, because it
+// binds its folders at its start.
 func (c *Cluster) mountDisk(ctx context.Context, h *hosts.Host) error {
 	if err := h.Kill(); err != nil {
 		return err
@@ -44,24 +45,29 @@ func (c *Cluster) mountDisk(ctx context.Context, h *hosts.Host) error {
 // diskImage is the file with the disk of a host, if it has one.
 func (c *Cluster) diskImage(h *hosts.Host) string { return filepath.Join(c.cfg.Dir, "disk-"+h.Name()) }
 
-// unmountDisk takes the disk of a host away, if it has one, and removes its file. The host is down.
+// unmountDisk takes the disk of a host away, if it has one, and removes its file. The
+// host is down.
 func (c *Cluster) unmountDisk(ctx context.Context, h *hosts.Host) error {
 	return disk.At(c.diskImage(h), h.DataDir(dataDir)).Remove(ctx)
 }
 
-// ownDisk is the disk of a node, for freezing it. Its file is not known here, so it cannot be removed.
+// ownDisk is the disk of a node, for freezing it. Its file is not known here, so it
+// cannot be removed.
 func (n *Node) ownDisk() disk.Disk { return disk.At("", n.disk()) }
 
-// stalledLeast is how long a write must have waited for a disk that was stalled or slow.
+// stalledLeast is how long a write must have waited for a disk that was stalled or
+// slow.
 const stalledLeast = 50 * time.Millisecond
 
-// strikeStall freezes the disk of a node. The node cannot acknowledge anything, and must not keep others from doing so.
+// strikeStall freezes the disk of a node. The node cannot acknowledge anything, and
+// must not keep others from doing so.
 func strikeStall(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return n.strikeFreeze("stall "+n.Name, 0, 0)
 }
 
-// The disk of a slow node answers nothing for slowFrozen, and everything for slowThawed, in turn.
+// The disk of a slow node answers nothing for slowFrozen, and everything for
+// slowThawed, in turn.
 const (
 	slowFrozen = 100 * time.Millisecond
 	slowThawed = 20 * time.Millisecond
@@ -73,7 +79,8 @@ func strikeSlowDisk(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, 
 	return n.strikeFreeze("slow-disk "+n.Name, slowFrozen, slowThawed)
 }
 
-// strikeFreeze freezes the disk until the strike ends, or in turn if thawed is not 0. The evidence is how long writes of its own took.
+// strikeFreeze freezes the disk until the strike ends, or in turn if thawed is not 0.
+// The evidence is how long writes of its own took.
 func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike, error) {
 	stopGuard, err := n.ownDisk().Guard()
 	if err != nil {
@@ -83,7 +90,8 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 		stopGuard()
 		return nil, err
 	}
-	// The probe cannot be interrupted while the disk is frozen, so it ends after the last thaw.
+	// The probe cannot be interrupted while the disk is frozen, so it ends after the
+	// last thaw.
 	var writes, sum, longest atomic.Int64
 	// Not of the context of the caller: an interrupted run thaws the disk too.
 	ending, end := context.WithCancel(context.Background())
@@ -116,7 +124,8 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 	}}, nil
 }
 
-// pulse thaws and freezes a frozen disk in turn until ctx ends, and leaves it frozen. Without thawed, it stays frozen.
+// pulse thaws and freezes a frozen disk in turn until ctx ends, and leaves it frozen.
+// Without thawed, it stays frozen.
 func (n *Node) pulse(ctx context.Context, frozen, thawed time.Duration) error {
 	if thawed == 0 {
 		<-ctx.Done()
@@ -134,10 +143,12 @@ func (n *Node) pulse(ctx context.Context, frozen, thawed time.Duration) error {
 	return nil
 }
 
-// fullLeft holds how much of a full disk is left, in parts of its size: nothing, and less than the node needs to take entries.
+// fullLeft holds how much of a full disk is left, in parts of its size: nothing, and
+// less than the node needs to take entries.
 var fullLeft = []float64{0, 0.02}
 
-// strikeFull fills the disk of a node with a file of somebody else. The node must refuse writes that it cannot store, and others continue without it.
+// strikeFull fills the disk of a node with a file of somebody else. The node must
+// refuse writes that it cannot store, and others continue without it.
 func strikeFull(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	// A disk without a free byte and one with a little are different states of a node.
 	n := draw(c, random)
@@ -172,8 +183,8 @@ func (n *Node) fill(name string, left float64) error {
 	return err
 }
 
-// refusal returns why the stores of a node refuse writes, and an error if they do not. A node that does not answer was stopped by its disk,
-// which is an effect too.
+// refusal returns why the stores of a node refuse writes, and an error if they do not.
+// A node that does not answer was stopped by its disk, which is an effect too.
 func (c *Cluster) refusal(ctx context.Context, n *Node) (string, error) {
 	id := c.identity(n).Node
 	// Only the node itself knows its stores.
@@ -196,8 +207,9 @@ func (c *Cluster) refusal(ctx context.Context, n *Node) (string, error) {
 // secondStore is the second directory of a node.
 const secondStore = dataDir + "/second"
 
-// strikeLostStore removes the second store of a node. An operator who knows that it is lost starts the node without it: the node begins a
-// new life, and the copies in that store are made again.
+// strikeLostStore removes the second store of a node. An operator who knows that it is
+// lost starts the node without it: the node begins a new life, and the copies in that
+// store are made again.
 func strikeLostStore(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	if err := n.install(ctx, argsFile, "root", "0644", c.defaultArgs("--accept-lost-store 2")); err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/bench/chart"
 )
 
-// pictureBucket is the time of one point of a line. A gap of a second is four points wide.
+// pictureBucket is the time of one point of a line. A gap of a second is four points
+// wide.
 const pictureBucket = 250 * time.Millisecond
 
 // nodeColors are those of the nodes in the picture of resources.
@@ -31,8 +32,8 @@ type bucketed struct {
 	answered, lost int
 }
 
-// buckets sorts the calls by the time at which they ended. A call that waited for a failover thus stands where its answer came, and the
-// time before has no answers.
+// buckets sorts the calls by the time at which they ended. A call that waited for a
+// failover thus stands where its answer came, and the time before has no answers.
 func (r *Result) buckets() []bucketed {
 	out := make([]bucketed, r.Length/pictureBucket+1)
 	for _, c := range r.Calls {
@@ -51,12 +52,14 @@ func (r *Result) buckets() []bucketed {
 	return out
 }
 
-// percentile returns the value below which a share of the sorted values lie, in milliseconds.
+// percentile returns the value below which a share of the sorted values lie, in
+// milliseconds.
 func percentile(sorted []time.Duration, share float64) float64 {
 	return float64(sorted[int(share*float64(len(sorted)-1))]) / float64(time.Millisecond)
 }
 
-// Draw draws the run as a PNG file: answers and failed calls a second above, latencies below, with the faults as bands across both.
+// Draw draws the run as a PNG file: answers and failed calls a second above, latencies
+// below, with the faults as bands across both.
 func (r *Result) Draw(path string) error {
 	var answered, failed, median, worst plotter.XYs
 	perSecond := float64(time.Second / pictureBucket)
