@@ -15,8 +15,9 @@ import (
 // adversityBucket is the time of one point of a line.
 const adversityBucket = 500 * time.Millisecond
 
-// Draw draws the answered and failed calls a second, and the latencies, with the phases
-// as bands. The end of the name of the file, such as .svg or .png, decides the format.
+// Draw draws the answered and failed calls a second, and the latencies, with
+// the phases as bands. The end of the name of the file, such as .svg or .png,
+// decides the format.
 func (r *AdversityReport) Draw(path string) error {
 	if len(r.Phases) == 0 {
 		return errors.New("there is nothing to draw: the run has no phases")
@@ -72,8 +73,8 @@ func rateLine(counts []float64) (line plotter.XYs) {
 	return line
 }
 
-// latencyLines returns the medians and 99th percentiles of the buckets. A bucket
-// without a call has no point: no latency is not a latency of zero.
+// latencyLines returns the medians and 99th percentiles of the buckets. A
+// bucket without a call has no point: no latency is not a latency of zero.
 func latencyLines(took [][]time.Duration) (median, slow plotter.XYs) {
 	for i, t := range took {
 		if len(t) == 0 {

@@ -12,14 +12,15 @@ import (
 	"github.com/rhumbdb/rhumb/wan"
 )
 
-// The phases of RunAdversity. Each function notes whom it strikes before it does, holds the
-// fault, and ends it. Whatever happens, a fault that this program can end is ended: a frozen
-// disk would keep processes that nobody can kill, and cut links would stay cut for a cluster
-// whose directory the caller has named and continues with.
+// The phases of RunAdversity. Each function notes whom it strikes before it
+// does, holds the fault, and ends it. Whatever happens, a fault that this
+// program can end is ended: a frozen disk would keep processes that nobody can
+// kill, and cut links would stay cut for a cluster whose directory the caller
+// has named and continues with.
 
-// maintain restarts one node of each region, one after the other, as a person does for
-// an upgrade: the node drains first. The node with the disk of its own is among them,
-// and its log is elsewhere from now on.
+// maintain restarts one node of each region, one after the other, as a person
+// does for an upgrade: the node drains first. The node with the disk of its own
+// is among them, and its log is elsewhere from now on.
 func (a *adversity) maintain(ctx context.Context, p *AdversityPhase) error {
 	p.From = time.Since(a.load.begin)
 	done := map[string]int{}
@@ -55,8 +56,8 @@ func (a *adversity) awaitDrained(ctx context.Context, n rhumb.NodeID) error {
 	})
 }
 
-// awaitBack waits until a restarted node is live and all copies are in sync. It ends
-// the draining of the node if the restart has not.
+// awaitBack waits until a restarted node is live and all copies are in sync. It
+// ends the draining of the node if the restart has not.
 func (a *adversity) awaitBack(ctx context.Context, n rhumb.NodeID) error {
 	var failed error
 	err := a.await(ctx, fmt.Sprintf("node %s to return", n), func() bool {
@@ -93,14 +94,15 @@ func (a *adversity) await(ctx context.Context, what string, done func() bool) er
 func (a *adversity) stallDisk(ctx context.Context, p *AdversityPhase) error {
 	victim := rhumb.NoNode
 	for i, n := range a.cfg.Cluster.Nodes {
-		// The node that has the disk is the second one of its region, as StalledNode
-		// says.
+		// The node that has the disk is the second one of its region, as
+		// StalledNode says.
 		if i > 0 && a.cfg.Cluster.Nodes[i-1].Region == n.Region && StalledNode(a.cfg.Cluster.Dir, n.Region) == a.cfg.Disk.At {
 			victim = n.ID
 			break
 		}
 	}
-	// A stall of a node that is primary of nothing would be no test of failover.
+	// A stall of a node that is primary of nothing would be no test of
+	// failover.
 	if err := a.giveRanges(ctx, victim); err != nil {
 		return err
 	}
@@ -113,7 +115,8 @@ func (a *adversity) stallDisk(ctx context.Context, p *AdversityPhase) error {
 	if err := a.cfg.Disk.Freeze(); err != nil {
 		return err
 	}
-	// The probe is the evidence that the disk was stalled. It ends after the thaw.
+	// The probe is the evidence that the disk was stalled. It ends after the
+	// thaw.
 	took := make(chan time.Duration, 1)
 	go func() {
 		d, _ := a.cfg.Disk.Probe() // an error leaves d at 0
@@ -128,7 +131,8 @@ func (a *adversity) stallDisk(ctx context.Context, p *AdversityPhase) error {
 	return err
 }
 
-// giveRanges hands over ranges to a node until it is primary of one of each table.
+// giveRanges hands over ranges to a node until it is primary of one of each
+// table.
 func (a *adversity) giveRanges(ctx context.Context, to rhumb.NodeID) error {
 	given := map[bool]bool{}
 	for _, r := range a.c.Ranges() {
@@ -193,12 +197,13 @@ func (a *adversity) partition(ctx context.Context, p *AdversityPhase) error {
 	return err
 }
 
-// loseNode kills a node that is primary of ranges, and starts it again at the end.
+// loseNode kills a node that is primary of ranges, and starts it again at the
+// end.
 func (a *adversity) loseNode(ctx context.Context, p *AdversityPhase) error {
 	victim := a.pickVictim(ctx)
 	a.strike(ctx, p, fmt.Sprintf("%s in %s", victim.ID, victim.Region), victim.ID)
-	// kill -9 loses what the process has not written, and its connections are reset at
-	// once.
+	// kill -9 loses what the process has not written, and its connections are
+	// reset at once.
 	if _, err := a.signal(victim.ID, syscall.SIGKILL); err != nil {
 		return err
 	}
@@ -215,8 +220,9 @@ func (a *adversity) loseRegion(ctx context.Context, p *AdversityPhase) error {
 			region = n.Region
 		}
 	}
-	// Its keys of the table with copies in one region have no service until it returns.
-	// That is what the table was created for, so they count in no figure.
+	// Its keys of the table with copies in one region have no service until it
+	// returns. That is what the table was created for, so they count in no
+	// figure.
 	victims := a.nodesIn(region)
 	a.strike(ctx, p, region, victims...)
 	for _, n := range victims {
@@ -237,7 +243,8 @@ func (a *adversity) nodesIn(region string) (out []rhumb.NodeID) {
 	return out
 }
 
-// heal starts the nodes of the lost region, and holds the load once all is in sync.
+// heal starts the nodes of the lost region, and holds the load once all is in
+// sync.
 func (a *adversity) heal(ctx context.Context, p *AdversityPhase) error {
 	lost := a.report.Phases[len(a.report.Phases)-1].What
 	p.What = lost

@@ -23,13 +23,13 @@ type AdversityGoal struct {
 
 // The limits of the goals.
 //
-// They are what callers of a cluster of this shape are promised, and not what this machine
-// reaches: nine nodes on two cores share processors and one disk, so a busy machine misses
-// them. A figure without the load of the machine therefore says little, and the report has
-// both.
+// They are what callers of a cluster of this shape are promised, and not what
+// this machine reaches: nine nodes on two cores share processors and one disk,
+// so a busy machine misses them. A figure without the load of the machine
+// therefore says little, and the report has both.
 const (
-	// adversityAfter is the time after a fault from which the rate must be back, and
-	// goodputLeast the share of the rate of the baseline.
+	// adversityAfter is the time after a fault from which the rate must be
+	// back, and goodputLeast the share of the rate of the baseline.
 	adversityAfter = 5 * time.Second
 	goodputLeast   = 0.9
 
@@ -43,7 +43,8 @@ const (
 	upgradeP999   = 50 * time.Millisecond
 )
 
-// judge computes the figures of the phases from the calls, and judges the goals.
+// judge computes the figures of the phases from the calls, and judges the
+// goals.
 func (r *AdversityReport) judge(callers []*adversityCaller) {
 	for i := range r.Phases {
 		r.Phases[i].measure(r.calls, callers)
@@ -51,8 +52,8 @@ func (r *AdversityReport) judge(callers []*adversityCaller) {
 	if len(r.Phases) == 0 {
 		return
 	}
-	// The first phase is the measure of the others: what the callers get when nothing happens on
-	// this machine, with this load.
+	// The first phase is the measure of the others: what the callers get when
+	// nothing happens on this machine, with this load.
 	base := &r.Phases[0]
 	for i := range r.Phases {
 		p := &r.Phases[i]
@@ -76,7 +77,8 @@ func (r *AdversityReport) judge(callers []*adversityCaller) {
 			limit("G3", "reads that failed", "reads", 0, float64(p.FailedReads))
 			limit("G6", "rate after 5 s, of the baseline", "", goodputLeast, p.shareOf(base))
 		case phaseRegion:
-			// The leader's successor is elected first, and only then can ranges fail over.
+			// The leader's successor is elected first, and only then can ranges
+			// fail over.
 			most := failoverWide
 			if p.leader {
 				most = failoverLead
@@ -91,8 +93,8 @@ func (r *AdversityReport) judge(callers []*adversityCaller) {
 	r.limitsOf(&AdversityPhase{Name: "all"})("G1", "keys without their last acknowledged write", "keys", 0, float64(r.Lost))
 }
 
-// limitsOf returns a function that adds goals of a phase. A share must reach its limit,
-// every other figure must not exceed it.
+// limitsOf returns a function that adds goals of a phase. A share must reach
+// its limit, every other figure must not exceed it.
 func (r *AdversityReport) limitsOf(p *AdversityPhase) func(goal, what, unit string, limit, seen float64) {
 	return func(goal, what, unit string, limit, seen float64) {
 		met := seen <= limit
@@ -103,8 +105,8 @@ func (r *AdversityReport) limitsOf(p *AdversityPhase) func(goal, what, unit stri
 	}
 }
 
-// shareOf returns the rate of the phase as a share of that of another one, or 0 if that
-// had no answers.
+// shareOf returns the rate of the phase as a share of that of another one, or 0
+// if that had no answers.
 func (p *AdversityPhase) shareOf(base *AdversityPhase) float64 {
 	if base.Share == 0 {
 		return 0
@@ -115,8 +117,8 @@ func (p *AdversityPhase) shareOf(base *AdversityPhase) float64 {
 // milliseconds converts a duration.
 func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// served reports whether a copy of the key of a caller was left. Without a fault there
-// always is one.
+// served reports whether a copy of the key of a caller was left. Without a
+// fault there always is one.
 func (p *AdversityPhase) served(caller int) bool { return p.parts == nil || !p.parts[caller].none }
 
 // measure computes the figures of a phase.
@@ -128,13 +130,15 @@ func (p *AdversityPhase) measure(calls []adversityCall, callers []*adversityCall
 			offered += 1 / c.interval.Seconds()
 		}
 	}
-	// A phase that is shorter than the time after which the rate is judged has no such rate.
+	// A phase that is shorter than the time after which the rate is judged has
+	// no such rate.
 	after := min(p.From+adversityAfter, p.Healed)
 	for _, c := range calls {
 		if !p.served(c.caller) {
 			continue
 		}
-		// A call belongs to the phase in which it ended, also while the cluster healed.
+		// A call belongs to the phase in which it ended, also while the cluster
+		// healed.
 		if c.end() < p.From || c.end() >= p.To {
 			continue
 		}
@@ -159,8 +163,8 @@ func (p *AdversityPhase) measure(calls []adversityCall, callers []*adversityCall
 		if callers[c.caller].wide {
 			times = &wide
 		}
-		// The calls that were due while this one was under way were skipped. They would
-		// have waited for it.
+		// The calls that were due while this one was under way were skipped.
+		// They would have waited for it.
 		for d := c.took; d > 0; d -= callers[c.caller].interval {
 			times.add(d)
 		}
@@ -173,9 +177,10 @@ func (p *AdversityPhase) measure(calls []adversityCall, callers []*adversityCall
 	}
 }
 
-// gaps returns the 99th percentile and the longest of the times without an acknowledged
-// write, over the ranges that the filter selects, and notes the longest in the phase. A
-// range is the unit that fails over; all its keys together show when it was available.
+// gaps returns the 99th percentile and the longest of the times without an
+// acknowledged write, over the ranges that the filter selects, and notes the
+// longest in the phase. A range is the unit that fails over; all its keys
+// together show when it was available.
 func (r *AdversityReport) gaps(p *AdversityPhase, callers []*adversityCaller, filter func(s struckPart, wide bool) bool) (p99, longest time.Duration) {
 	acks := map[rhumb.RangeID][]time.Duration{}
 	for _, c := range r.calls {
@@ -193,8 +198,8 @@ func (r *AdversityReport) gaps(p *AdversityPhase, callers []*adversityCaller, fi
 	}
 	var each []time.Duration
 	for _, ends := range acks {
-		// Calls of several callers are noted in the order in which they ended, but for those that
-		// ended at the same moment.
+		// Calls of several callers are noted in the order in which they ended,
+		// but for those that ended at the same moment.
 		slices.Sort(ends)
 		gap := time.Duration(0)
 		for i := range len(ends) - 1 {

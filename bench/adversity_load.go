@@ -17,13 +17,15 @@ const (
 	adversityTimeout = 10 * time.Second
 	// adversityReads is the number of calls of a caller of which one is a read.
 	adversityReads = 4
-	// adversityWide is how much rarer a caller of the table that survives regions
-	// calls: each of its writes crosses the world, and a caller has one call at a time.
+	// adversityWide is how much rarer a caller of the table that survives
+	// regions calls: each of its writes crosses the world, and a caller has one
+	// call at a time.
 	adversityWide = 5
-	// adversitySlots is the number of ranges of each table in each region. With few,
-	// several keys show when a range is available.
+	// adversitySlots is the number of ranges of each table in each region. With
+	// few, several keys show when a range is available.
 	adversitySlots = 6
-	// adversityCallsMax bounds the calls that a run remembers, about 60 bytes each.
+	// adversityCallsMax bounds the calls that a run remembers, about 60 bytes
+	// each.
 	adversityCallsMax = 4_000_000
 )
 
@@ -43,9 +45,9 @@ type adversityCaller struct {
 // adversityCall is a call that ended.
 type adversityCall struct {
 	caller int
-	// due is when the call should have begun, from the start of the run. took counts
-	// from then, so that calls which waited for the caller's previous call have that
-	// time too.
+	// due is when the call should have begun, from the start of the run. took
+	// counts from then, so that calls which waited for the caller's previous
+	// call have that time too.
 	due, took time.Duration
 	read, ok  bool
 	why       string // the error of a failed call
@@ -54,8 +56,9 @@ type adversityCall struct {
 // end returns when the call ended.
 func (c adversityCall) end() time.Duration { return c.due + c.took }
 
-// adversityLoad holds a constant load on a cluster, from callers in all regions. It only notes
-// the calls; figures are computed from them after the run.
+// adversityLoad holds a constant load on a cluster, from callers in all
+// regions. It only notes the calls; figures are computed from them after the
+// run.
 type adversityLoad struct {
 	clients []*client.Client
 	callers []*adversityCaller
@@ -123,7 +126,8 @@ func openAdversityTable(ctx context.Context, c *client.Client, wide, create bool
 	return c.Table(ctx, name)
 }
 
-// start starts the callers. The starts of their calls are spread over the interval.
+// start starts the callers. The starts of their calls are spread over the
+// interval.
 func (l *adversityLoad) start(ctx context.Context, random *rand.Rand) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	l.begin = time.Now()
@@ -133,8 +137,8 @@ func (l *adversityLoad) start(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// runCaller calls until ctx ends. A caller that is late skips the calls that were due
-// meanwhile: they count as offered, and not as answered.
+// runCaller calls until ctx ends. A caller that is late skips the calls that
+// were due meanwhile: they count as offered, and not as answered.
 func (l *adversityLoad) runCaller(ctx context.Context, i int, c *adversityCaller, due time.Duration) {
 	for n := int64(1); pauseFor(ctx, due-time.Since(l.begin)) == nil; n++ {
 		read := n%adversityReads == 0
@@ -174,8 +178,8 @@ func (c *adversityCaller) call(ctx context.Context, n int64, read bool) error {
 	return c.check(ctx, acked)
 }
 
-// check reads the key and returns an error if it holds less than an acknowledged
-// number.
+// check reads the key and returns an error if it holds less than an
+// acknowledged number.
 func (c *adversityCaller) check(ctx context.Context, acked int64) error {
 	got, err := c.t.Get(ctx, c.name, client.GetOptions{Home: c.home})
 	if err != nil {
@@ -209,7 +213,8 @@ func (l *adversityLoad) stop() {
 	l.wait.Wait()
 }
 
-// countLost reads every key and returns how many lack their last acknowledged write.
+// countLost reads every key and returns how many lack their last acknowledged
+// write.
 func (l *adversityLoad) countLost(ctx context.Context) (lost int, err error) {
 	for _, c := range l.callers {
 		if c.acked == 0 {

@@ -10,9 +10,10 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// adversityRun returns the report of a run of 90 s whose two callers, one of each
-// table, call every 100 ms and are answered after 5 ms. The node loss strikes the
-// primaries of both ranges. change may alter a call, or drop it by returning false.
+// adversityRun returns the report of a run of 90 s whose two callers, one of
+// each table, call every 100 ms and are answered after 5 ms. The node loss
+// strikes the primaries of both ranges. change may alter a call, or drop it by
+// returning false.
 func adversityRun(change func(c *adversityCall) bool) *AdversityReport {
 	near, wide := rhumb.RangeID{Region: 1, Slot: 0}, rhumb.RangeID{Region: 1, Slot: 1 << 20}
 	callers := []*adversityCaller{{interval: 100 * time.Millisecond}, {interval: 100 * time.Millisecond, wide: true}}
@@ -44,8 +45,8 @@ func (c *adversityCall) in(phase int, from, to time.Duration) bool {
 	return at >= from && at < to
 }
 
-// TestAdversityGoals plants one shortcoming after the other into a run without any, and
-// expects the goals that it misses and no other.
+// TestAdversityGoals plants one shortcoming after the other into a run without
+// any, and expects the goals that it misses and no other.
 func TestAdversityGoals(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -73,7 +74,8 @@ func TestAdversityGoals(t *testing.T) {
 		},
 		{
 			"a pause at a handover", func(c *adversityCall) bool {
-				// The calls that were due in this time wait for one that takes 450 ms.
+				// The calls that were due in this time wait for one that takes
+				// 450 ms.
 				if c.in(1, time.Second, 1100*time.Millisecond) {
 					c.took = 450 * time.Millisecond
 				}

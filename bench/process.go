@@ -13,8 +13,9 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// nodeProcesses stops the processes of nodes and starts them again at its own time. The
-// demo that started them first must have been started with --no-restart.
+// nodeProcesses stops the processes of nodes and starts them again at its own
+// time. The demo that started them first must have been started with
+// --no-restart.
 type nodeProcesses struct {
 	cluster  *Cluster
 	commands map[rhumb.NodeID]*nodeCommand
@@ -37,8 +38,8 @@ func (c *Cluster) findCommands() (*nodeProcesses, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The kernel shows both lists as they were at the start of the process, which is what
-		// another start needs.
+		// The kernel shows both lists as they were at the start of the process,
+		// which is what another start needs.
 		proc := fmt.Sprintf("/proc/%d/", pid)
 		exe, err := os.Readlink(proc + "exe")
 		if err != nil {
@@ -52,8 +53,8 @@ func (c *Cluster) findCommands() (*nodeProcesses, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Outside of the node's directory: that may be a disk that does not answer,
-		// which must not hold up the log.
+		// Outside of the node's directory: that may be a disk that does not
+		// answer, which must not hold up the log.
 		p.commands[n.ID] = &nodeCommand{exe, args, env, filepath.Join(c.Dir, fmt.Sprintf("node-%s.log", n.ID))}
 	}
 	return p, nil
@@ -86,8 +87,8 @@ func (p *nodeProcesses) stopNode(ctx context.Context, n rhumb.NodeID) error {
 		return err
 	}
 	for deadline := time.Now().Add(clusterStop); ; {
-		// The list of arguments of a process is empty once it has ended, also before
-		// its parent has noticed.
+		// The list of arguments of a process is empty once it has ended, also
+		// before its parent has noticed.
 		if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || len(args) == 0 {
 			return nil
 		}
@@ -114,8 +115,8 @@ func (p *nodeProcesses) startNode(n rhumb.NodeID) error {
 		return err
 	}
 	p.started = append(p.started, cmd)
-	// Its exit code is nobody's business, and without Wait it would stay in the table
-	// of processes.
+	// Its exit code is nobody's business, and without Wait it would stay in the
+	// table of processes.
 	go func() { _ = cmd.Wait() }()
 	return nil
 }
@@ -123,7 +124,8 @@ func (p *nodeProcesses) startNode(n rhumb.NodeID) error {
 // stopAll ends the processes that startNode has started.
 func (p *nodeProcesses) stopAll() {
 	for _, cmd := range p.started {
-		// Killed and not drained: the whole cluster ends, and its data is removed or kept as it is.
+		// Killed and not drained: the whole cluster ends, and its data is
+		// removed or kept as it is.
 		_ = cmd.Process.Kill()
 	}
 }

@@ -1,5 +1,5 @@
-// Package chart draws charts over the time of a run, with the faults of the run as
-// bands.
+// Package chart draws charts over the time of a run, with the faults of the run
+// as bands.
 package chart
 
 import (
@@ -16,29 +16,30 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Sizes of a picture. Each chart has the width of the whole, so that a moment is at the
-// same place in all of them.
+// Sizes of a picture. Each chart has the width of the whole, so that a moment
+// is at the same place in all of them.
 const (
 	width  = 34 * vg.Centimeter
 	height = 20 * vg.Centimeter
 )
 
-// Colours of lines. Slow is for a latency that few calls reach, Failed for errors.
+// Colours of lines. Slow is for a latency that few calls reach, Failed for
+// errors.
 var (
 	Fast   = color.NRGBA{31, 119, 180, 255}
 	Slow   = color.NRGBA{148, 103, 189, 255}
 	Failed = color.NRGBA{214, 39, 40, 255}
 )
 
-// The two colours of a band separate the time of the fault from the time until the
-// cluster was whole again.
+// The two colours of a band separate the time of the fault from the time until
+// the cluster was whole again.
 var (
 	colorFault = color.NRGBA{214, 39, 40, 60}
 	colorHeal  = color.NRGBA{255, 187, 120, 70}
 )
 
-// Band is a fault: from its start to its end, and until the cluster was whole again.
-// Times count from the start of the run.
+// Band is a fault: from its start to its end, and until the cluster was whole
+// again. Times count from the start of the run.
 type Band struct {
 	Name            string
 	From, To, Whole time.Duration
@@ -51,8 +52,8 @@ type Line struct {
 	Color color.Color
 }
 
-// AddLines adds lines to a chart, with their names in the legend. A line without points
-// is left out.
+// AddLines adds lines to a chart, with their names in the legend. A line
+// without points is left out.
 func AddLines(p *plot.Plot, lines ...Line) error {
 	p.Legend.Top = true
 	for _, l := range lines {
@@ -70,9 +71,9 @@ func AddLines(p *plot.Plot, lines ...Line) error {
 	return nil
 }
 
-// AddBands draws each fault as a band over the height of the chart, with its name if
-// named is set. Bands are added after the lines, whose range of values they take; they
-// are transparent.
+// AddBands draws each fault as a band over the height of the chart, with its
+// name if named is set. Bands are added after the lines, whose range of values
+// they take; they are transparent.
 func AddBands(p *plot.Plot, bands []Band, named bool) error {
 	var names plotter.XYLabels
 	for _, b := range bands {
@@ -81,7 +82,8 @@ func AddBands(p *plot.Plot, bands []Band, named bool) error {
 			color    color.Color
 		}{{b.From, b.To, colorFault}, {b.To, b.Whole, colorHeal}} {
 			if part.to <= part.from {
-				// A fault that was over at once, or a cluster that was never hurt.
+				// A fault that was over at once, or a cluster that was never
+				// hurt.
 				continue
 			}
 			from, to := part.from.Seconds(), part.to.Seconds()
@@ -103,18 +105,19 @@ func AddBands(p *plot.Plot, bands []Band, named bool) error {
 		return err
 	}
 	for i := range labels.TextStyle {
-		// Upwards, because faults follow each other faster than their names are long.
+		// Upwards, because faults follow each other faster than their names are
+		// long.
 		labels.TextStyle[i].Rotation, labels.TextStyle[i].XAlign, labels.TextStyle[i].YAlign = 1.5708, text.XRight, text.YTop
 	}
 	p.Add(labels)
 	return nil
 }
 
-// Save draws charts below each other into one file. The end of its name, such as .png
-// or .svg, decides the format.
+// Save draws charts below each other into one file. The end of its name, such
+// as .png or .svg, decides the format.
 func Save(path string, charts ...*plot.Plot) (err error) {
-	// The library knows the formats by these names: "png", "svg", "pdf" and others. It returns an
-	// error for a name that it does not know.
+	// The library knows the formats by these names: "png", "svg", "pdf" and
+	// others. It returns an error for a name that it does not know.
 	canvas, err := draw.NewFormattedCanvas(width, height, strings.TrimPrefix(filepath.Ext(path), "."))
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
-// Package disk makes disks that a test can stop: an ext4 file system in a file, mounted
-// through a loop device. The kernel freezes such a file system on demand. Processes
-// that write or sync then wait, and cannot even be killed, as with a disk that does not
-// answer. Reads of cached blocks continue.
+// Package disk makes disks that a test can stop: an ext4 file system in a file,
+// mounted through a loop device. The kernel freezes such a file system on
+// demand. Processes that write or sync then wait, and cannot even be killed, as
+// with a disk that does not answer. Reads of cached blocks continue.
 package disk
 
 import (
@@ -20,7 +20,8 @@ import (
 // Size is the size of each disk. The file is sparse.
 const Size = 4 << 30
 
-// thawAfter bounds a freeze, whatever becomes of the program that froze the disk.
+// thawAfter bounds a freeze, whatever becomes of the program that froze the
+// disk.
 const thawAfter = 90 * time.Second
 
 // Disk is a mounted disk.
@@ -66,7 +67,8 @@ func Mount(ctx context.Context, image, at string) (Disk, error) {
 	if err := os.Truncate(image, Size); err != nil {
 		return d, err
 	}
-	// Without blocks that are reserved for root, so that a test can fill all of it.
+	// Without blocks that are reserved for root, so that a test can fill all of
+	// it.
 	if err := runProgram(ctx, "mkfs.ext4", "-q", "-F", "-m", "0", image); err != nil {
 		return d, err
 	}
@@ -78,7 +80,8 @@ func (d Disk) Remove(ctx context.Context) error {
 	if _, err := os.Stat(d.image); err != nil {
 		return nil
 	}
-	// Lazily: mounts in other namespaces disappear a moment after their processes.
+	// Lazily: mounts in other namespaces disappear a moment after their
+	// processes.
 	return errors.Join(runProgram(ctx, "umount", "-l", d.At), os.Remove(d.image))
 }
 
@@ -104,13 +107,13 @@ func (d Disk) control(request uint) error {
 	return os.NewSyscallError("ioctl", unix.IoctlSetInt(int(f.Fd()), request, 0))
 }
 
-// Guard starts a process that thaws the disk after a while, in case that this program
-// dies. stop ends the process.
+// Guard starts a process that thaws the disk after a while, in case that this
+// program dies. stop ends the process.
 func (d Disk) Guard() (stop func(), err error) {
 	// The path is an argument of the shell, and not a part of its script.
 	c := exec.Command("sh", "-c", fmt.Sprintf(`sleep %d; fsfreeze -u "$1"`, int(thawAfter.Seconds())), "sh", d.At)
-	// A group of its own, so that an interrupt from the terminal does not end it before
-	// the disk is thawed.
+	// A group of its own, so that an interrupt from the terminal does not end
+	// it before the disk is thawed.
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := c.Start(); err != nil {
 		return nil, err
@@ -122,8 +125,8 @@ func (d Disk) Guard() (stop func(), err error) {
 	}, nil
 }
 
-// Probe writes and syncs a file on the disk, and returns how long that took. lost+found
-// belongs to the file system, and nodes ignore it.
+// Probe writes and syncs a file on the disk, and returns how long that took.
+// lost+found belongs to the file system, and nodes ignore it.
 func (d Disk) Probe() (took time.Duration, err error) {
 	began := time.Now()
 	f, err := os.Create(filepath.Join(d.At, "lost+found", "probe"))

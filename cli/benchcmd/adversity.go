@@ -22,8 +22,8 @@ import (
 // adversityRegions are the regions of `rhumb bench adversity`.
 var adversityRegions = []string{"singapore", "frankfurt", "virginia"}
 
-// The bounds of `rhumb bench adversity`. The rate after a fault is taken from its sixth
-// second on, and a disk is not frozen for longer than a minute.
+// The bounds of `rhumb bench adversity`. The rate after a fault is taken from
+// its sixth second on, and a disk is not frozen for longer than a minute.
 const (
 	adversityHoldLeast = 8 * time.Second
 	adversityHoldMost  = time.Minute
@@ -83,17 +83,19 @@ func (bc *commands) measureAdversity(ctx context.Context, cfg bench.AdversityCon
 		return rhumb.Wrap(op, err)
 	}
 	defer place.removeTemporary()
-	// A folder below the given one: the file of the disk must not be among the folders of the nodes.
+	// A folder below the given one: the file of the disk must not be among the
+	// folders of the nodes.
 	dir := filepath.Join(place.dir, "cluster")
-	// The disk is there before its node, which then finds an empty directory, as on a new machine.
+	// The disk is there before its node, which then finds an empty directory,
+	// as on a new machine.
 	if disk.Missing() == "" {
 		at := bench.StalledNode(dir, adversityRegions[0])
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			return rhumb.Wrap(op, err)
 		}
 		d, err := disk.Mount(ctx, filepath.Join(place.dir, "disk"), at)
-		// Also after an error: the file may be there, and mounted. Not of ctx, which an
-		// interrupt has ended.
+		// Also after an error: the file may be there, and mounted. Not of ctx,
+		// which an interrupt has ended.
 		defer func() { _ = d.Remove(context.WithoutCancel(ctx)) }()
 		if err != nil {
 			return rhumb.Wrap(op, err)
@@ -106,13 +108,13 @@ func (bc *commands) measureAdversity(ctx context.Context, cfg bench.AdversityCon
 	defer cfg.Cluster.Stop()
 	cfg.Progress = bc.progress
 	r, failed := bench.RunAdversity(ctx, cfg)
-	// The phases so far are printed after a failure or Ctrl-C too, because each took
-	// long.
+	// The phases so far are printed after a failure or Ctrl-C too, because each
+	// took long.
 	if r == nil || len(r.Phases) == 0 {
 		return rhumb.Wrap(op, failed)
 	}
-	// The picture is drawn before the tables are printed, so that an error about it is not lost
-	// between them.
+	// The picture is drawn before the tables are printed, so that an error
+	// about it is not lost between them.
 	if picture != "" {
 		if err := r.Draw(picture); err != nil {
 			return rhumb.Wrap(op, err)
@@ -121,8 +123,8 @@ func (bc *commands) measureAdversity(ctx context.Context, cfg bench.AdversityCon
 	return rhumb.Wrap(op, errors.Join(failed, bc.printAdversity(r)))
 }
 
-// printAdversity prints a report, and returns an error that names the goals that were
-// missed.
+// printAdversity prints a report, and returns an error that names the goals
+// that were missed.
 func (bc *commands) printAdversity(r *bench.AdversityReport) error {
 	var err error
 	if bc.ForPrograms() {
@@ -137,8 +139,8 @@ func (bc *commands) printAdversity(r *bench.AdversityReport) error {
 	if r.Skipped != "" {
 		bc.Notef("left out: %s", r.Skipped)
 	}
-	// The message names each missed goal with its figure: a script that only sees the exit code
-	// and the message must know what was missed.
+	// The message names each missed goal with its figure: a script that only
+	// sees the exit code and the message must know what was missed.
 	var missed []string
 	for _, g := range r.Missed() {
 		missed = append(missed, g.String())
