@@ -110,7 +110,9 @@ type collection struct {
 	// client is the client whose results are being collected, and raised what its floor becomes.
 	client rhumb.UUID
 	raised floor
-	done   Collected
+	// forgets is set if the collection deletes a result or a floor.
+	forgets bool
+	done    Collected
 }
 
 // beginCollection returns a collection of a range. Until end is called, the range is not dropped
@@ -413,6 +415,7 @@ func (c *collection) collectResult(key, value []byte, now rhumb.Timestamp) error
 		if err == nil && now.Sub(f.hlc) > rhumb.DedupFloorKeep {
 			// If this walk also deletes a result of the client, raiseFloor writes the floor again,
 			// later in the same batch.
+			c.forgets = true
 			err = c.b.Delete(key, nil)
 		}
 		return err
@@ -431,6 +434,7 @@ func (c *collection) collectResult(key, value []byte, now rhumb.Timestamp) error
 	}
 	c.raised = c.raised.max(floor{d.Request.Seq, hlc})
 	c.done.Results++
+	c.forgets = true
 	return c.b.Delete(key, nil)
 }
 
@@ -473,6 +477,10 @@ func (c *collection) apply() error {
 	}
 	if err := c.s.db.Apply(c.b, pebble.NoSync); err != nil {
 		return err
+	}
+	// After Apply: whoever sees the new count sees the deletions.
+	if c.forgets {
+		c.rs.forgotten.Add(1)
 	}
 	c.rs.mu.Lock()
 	// The size changes only once the deletions are visible. If Apply failed, nothing was collected.

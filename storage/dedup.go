@@ -202,29 +202,58 @@ func (s *Store) floorOf(id rhumb.RangeID, client rhumb.UUID) (f floor, err error
 	return decodeFloor(v)
 }
 
-// LastRequest returns the greatest Seq of a client's requests that a range has a result of, or had
-// (see RequestFloor), or 0 if there is none. A caller that has seen every request since then need
-// not look up a request with a greater Seq, which saves new requests a read.
-func (s *Store) LastRequest(id rhumb.RangeID, client rhumb.UUID) (seq uint64, err error) {
-	const op rhumb.Op = "storage.Store.LastRequest"
+// RequestWindow is what a range knows of the last requests of one client.
+type RequestWindow struct {
+	// Last is the greatest Seq of which the range has a result, or had (see RequestFloor); 0 if there is none.
+	Last uint64
+	// Floor is the client's floor (see RequestFloor).
+	Floor uint64
+	// Stored has bit i set if the result of Last-i is stored, for the last rhumb.DedupWindow numbers.
+	Stored uint64
+}
+
+// RequestWindow returns what a range knows of the last requests of a client. A caller that has seen every request of the
+// range since then knows of each further one whether it is new without another read.
+func (s *Store) RequestWindow(id rhumb.RangeID, client rhumb.UUID) (w RequestWindow, err error) {
+	const op rhumb.Op = "storage.Store.RequestWindow"
 	it, err := s.db.NewIter(&pebble.IterOptions{
-		LowerBound: keys.AppendDedup(nil, id, rhumb.RequestID{Client: client}),
+		LowerBound: keys.AppendDedup(nil, id, rhumb.RequestID{Client: client, Seq: 1}),
 		UpperBound: keys.AppendDedup(nil, id, rhumb.RequestID{Client: client, Seq: math.MaxUint64}),
 	})
 	if err != nil {
-		return 0, s.dbError(op, err)
+		return w, s.dbError(op, err)
 	}
-	// The bounds exclude the greatest number of all, which no client reaches.
-	if it.Last() {
+	var stored [rhumb.DedupWindow]uint64
+	n := 0
+	// The bounds exclude the floor, and the greatest number of all, which no client reaches.
+	for ok := it.Last(); ok && n < len(stored) && err == nil; ok = it.Prev() {
 		var d keys.Decoded
 		if d, err = keys.Decode(it.Key()); err == nil {
-			seq = d.Request.Seq
-		}
-		if err == nil && seq == 0 { // every result was collected, and only the floor remains
-			var f floor
-			f, err = decodeFloor(it.Value())
-			seq = f.seq
+			stored[n] = d.Request.Seq
+			n++
 		}
 	}
-	return seq, s.dbError(op, cmp.Or(err, it.Error(), it.Close()))
+	if err = cmp.Or(err, it.Error(), it.Close()); err != nil {
+		return w, s.dbError(op, err)
+	}
+	// After the results: collection raises the floor in the batch that deletes a result, so the floor covers what the
+	// iterator did not see.
+	f, err := s.floorOf(id, client)
+	// A result below the floor stays while its entry is not trimmed, so either may be the greater one.
+	w.Last, w.Floor = max(stored[0], f.seq), f.seq
+	for _, seq := range stored[:n] {
+		if w.Last-seq < rhumb.DedupWindow {
+			w.Stored |= 1 << (w.Last - seq)
+		}
+	}
+	return w, s.dbError(op, err)
+}
+
+// Forgotten counts how often collection has deleted results or floors of a range since the store was opened. Whoever
+// keeps a RequestWindow reads it again after Forgotten has changed. It is read before the window.
+func (s *Store) Forgotten(id rhumb.RangeID) uint64 {
+	if rs := s.rangeOf(id); rs != nil {
+		return rs.forgotten.Load()
+	}
+	return 0
 }

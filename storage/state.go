@@ -112,6 +112,8 @@ type rangeState struct {
 	// a read would have seen. It is not durable. After a restart it is the timestamp of the trim
 	// position, which is at least as high as any floor that Collect set.
 	floor atomic.Uint64
+	// forgotten counts the collections that deleted results or floors of clients.
+	forgotten atomic.Uint64
 }
 
 // The values of the state keys (docs/formats/log.md). Each is a key of its own, so a change of one

@@ -64,8 +64,7 @@ type admitted struct {
 }
 
 // admitBatch admits a batch, or returns false if the batch does not fit.
-func (a *admission) admitBatch(size int64) (*admitted, bool) {
-	now := a.clock()
+func (a *admission) admitBatch(now time.Duration, size int64) (*admitted, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	// Only the oldest batches can be stuck, so the list is trimmed from the front and each batch is
@@ -93,8 +92,7 @@ func (a *admission) endLocked(b *admitted) {
 }
 
 // endBatch records the answer to a batch.
-func (a *admission) endBatch(b *admitted) {
-	now := a.clock()
+func (a *admission) endBatch(now time.Duration, b *admitted) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	// The time of a stuck batch shows that its range lacks members, not how fast this node is.

@@ -61,21 +61,21 @@ func TestPace(t *testing.T) {
 // counted twice if it is answered after all.
 func TestAdmission(t *testing.T) {
 	a := &admission{clock: func() time.Duration { return time.Hour }, pace: newPace(100)}
-	stuck, ok := a.admitBatch(80)
-	if _, more := a.admitBatch(30); !ok || more {
+	stuck, ok := a.admitBatch(a.clock(), 80)
+	if _, more := a.admitBatch(a.clock(), 30); !ok || more {
 		t.Fatal("80 bytes of 100 are not taken in, or 110 are")
 	}
 	stuck.since -= stuckAfter + 1
-	next, ok := a.admitBatch(30)
+	next, ok := a.admitBatch(a.clock(), 30)
 	if used, _ := a.readUsage(); !ok || used != 30 {
 		t.Fatalf("%d bytes count beside a batch that is stuck, want 30", used)
 	}
-	a.endBatch(stuck)
-	a.endBatch(next)
+	a.endBatch(a.clock(), stuck)
+	a.endBatch(a.clock(), next)
 	if used, _ := a.readUsage(); used != 0 {
 		t.Fatalf("%d bytes count when all is answered", used)
 	}
-	if _, ok := a.admitBatch(1_000); !ok {
+	if _, ok := a.admitBatch(a.clock(), 1_000); !ok {
 		t.Fatal("a batch above the bound never goes")
 	}
 }
@@ -90,12 +90,12 @@ func TestRetryAfter(t *testing.T) {
 	}
 	answer := func(took time.Duration) {
 		for range 20 * latencyWeight {
-			b, ok := a.admitBatch(1)
+			b, ok := a.admitBatch(a.clock(), 1)
 			if !ok {
 				t.Fatal("a batch of one byte does not go")
 			}
 			now += took
-			a.endBatch(b)
+			a.endBatch(a.clock(), b)
 		}
 	}
 	answer(300 * time.Millisecond)

@@ -14,8 +14,8 @@
 // itself, and posts the result: a lone writer on a node without secondaries gets its answer without
 // a single hand-off. If more events arrive meanwhile, the pass moves to the host's own goroutine,
 // so that a caller does not work for others for long. While commitsInFlightMax commits are being
-// synced, no new pass starts. Events that arrive meanwhile accumulate into a larger batch, which is
-// the source of group commit.
+// synced, a pass takes only what does not lead to another commit: acknowledgements of peers and commits that have become
+// durable, which answer callers. All other events accumulate into a larger batch, which is the source of group commit.
 //
 // # Reads
 //

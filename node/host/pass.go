@@ -20,9 +20,15 @@ type (
 		size int
 		// at is when the messages arrived.
 		at time.Duration
+		// acks says that every message is an Ack, and answers that some are neither an Ack nor an Append.
+		acks, answers bool
 	}
-	persistedEvent struct{ commit *commit }
-	fetchedEvent   struct {
+	persistedEvent struct {
+		commit *commit
+		// at is when the commit became durable.
+		at time.Duration
+	}
+	fetchedEvent struct {
 		s       *slot
 		f       replica.LogRead
 		entries []*entry.Entry
@@ -88,8 +94,8 @@ func (h *Host) enqueue(ev event) bool {
 	}
 	// The health check measures from here. Without the reset an idle period would look like a slow
 	// pass.
-	if len(h.queue)+len(h.proposals) == 0 {
-		h.since = h.rt.Now()
+	if len(h.prompt)+len(h.queue)+len(h.proposals) == 0 {
+		h.since = h.arrival(ev)
 	}
 	// Client batches have a queue of their own, so that a pass can take them within their own bound
 	// and acknowledgements do not wait for them.
@@ -98,16 +104,45 @@ func (h *Host) enqueue(ev event) bool {
 		h.proposals = append(h.proposals, ev)
 		h.waiting += ev.size
 	case messagesEvent:
-		h.queue = append(h.queue, ev)
-		h.waiting += ev.size
+		h.enqueueMessagesLocked(ev)
+	case persistedEvent:
+		h.prompt = append(h.prompt, ev)
 	default:
 		h.queue = append(h.queue, ev)
 	}
 	return true
 }
 
-// Drive runs a pass over the waiting events, unless a pass is running or commitsInFlightMax commits
-// are in flight. It may sync a commit on the calling goroutine. If much is waiting, the host's own
+// arrival returns when an event arrived. Most events know, which saves a reading of the clock.
+func (h *Host) arrival(ev event) time.Duration {
+	switch ev := ev.(type) {
+	case *proposeEvent:
+		return ev.since
+	case messagesEvent:
+		return ev.at
+	case persistedEvent:
+		return ev.at
+	}
+	return h.rt.Now()
+}
+
+// enqueueMessagesLocked queues messages of a peer. Acknowledgements overtake the Appends of the peer: it sends both
+// for one range only in different epochs, and a message of an earlier epoch changes nothing whenever it arrives. They
+// do not overtake its other answers, such as a Nack, which may be about the same entries. h.mu must be held.
+func (h *Host) enqueueMessagesLocked(ev messagesEvent) {
+	if ev.acks && h.answersQueued == 0 {
+		h.prompt = append(h.prompt, ev)
+		return
+	}
+	if ev.answers {
+		h.answersQueued++
+	}
+	h.queue = append(h.queue, ev)
+	h.waiting += ev.size
+}
+
+// Drive runs a pass over the waiting events, unless a pass is running. While commitsInFlightMax commits are in
+// flight, the pass takes acknowledgements only. It may sync a commit on the calling goroutine. If much is waiting, the host's own
 // goroutine runs the pass instead: the caller reads a stream, and an overloaded node must go back
 // to reading so that it rejects the excess at once.
 func (h *Host) Drive() {
@@ -125,49 +160,65 @@ func (h *Host) Drive() {
 
 // mayDriveLocked reports whether a pass may start now. h.mu must be held.
 func (h *Host) mayDriveLocked() bool {
-	return !h.driving && !h.closed && h.syncing < commitsInFlightMax && len(h.queue)+len(h.proposals) > 0
+	return !h.driving && !h.closed && h.hasWorkLocked()
 }
 
-// takeEventsLocked takes the events of the next pass into h.events: up to passBytesMax of peers'
-// entries, with all other events that precede them, and up to passBytesMax of client batches. h.mu
-// must be held.
+// hasWorkLocked reports whether a pass would take an event. h.mu must be held.
+func (h *Host) hasWorkLocked() bool {
+	return len(h.prompt) > 0 || h.syncing < commitsInFlightMax && len(h.queue)+len(h.proposals) > 0
+}
+
+// takeEventsLocked takes the events of the next pass into h.events: acknowledgements and durable commits, and, unless
+// commitsInFlightMax commits are in flight, those that takeWritesLocked takes. h.mu must be held.
 func (h *Host) takeEventsLocked() {
+	h.events = append(h.events[:0], h.prompt...)
+	clear(h.prompt)
+	h.prompt = h.prompt[:0]
+	if h.syncing < commitsInFlightMax {
+		h.takeWritesLocked()
+	}
+	// The one reading of the clock of this pass. What remains in the queue has its next chance now, so its wait is
+	// measured from here.
+	h.passAt = h.rt.Now()
+	h.since = h.passAt
+}
+
+// takeWritesLocked adds events to h.events that may lead to a commit: up to passBytesMax of peers' entries, with all
+// other events that precede them, and up to passBytesMax of client batches. h.mu must be held.
+func (h *Host) takeWritesLocked() {
 	n, size := 0, 0
 	for ; n < len(h.queue) && size < passBytesMax; n++ {
 		if m, ok := h.queue[n].(messagesEvent); ok {
 			size += m.size
 		}
 	}
-	// The usual case swaps the two slices and copies nothing.
-	if n == len(h.queue) {
-		h.events, h.queue = h.queue, h.events[:0]
-	} else {
-		h.events = append(h.events[:0], h.queue[:n]...)
-		// Order is kept: messages of one peer must reach their replica in the order in which they
-		// were sent. The tail is cleared so that taken events can be freed.
-		rest := copy(h.queue, h.queue[n:])
-		clear(h.queue[rest:])
-		h.queue = h.queue[:rest]
-	}
+	taken := len(h.events)
+	h.events = append(h.events, h.queue[:n]...)
+	// Order is kept: Appends and answers of one peer must reach their replica in the order in which they
+	// were sent. The tail is cleared so that taken events can be freed.
+	rest := copy(h.queue, h.queue[n:])
+	clear(h.queue[rest:])
+	h.queue = h.queue[:rest]
 	// Client batches have their own bound: acknowledgements and time do not wait for them.
 	n, size = 0, 0
 	for ; n < len(h.proposals) && size < passBytesMax; n++ {
 		size += h.proposals[n].size
 		h.events = append(h.events, h.proposals[n])
 	}
-	rest := copy(h.proposals, h.proposals[n:])
+	rest = copy(h.proposals, h.proposals[n:])
 	clear(h.proposals[rest:])
 	h.proposals = h.proposals[:rest]
-	for i := range h.events {
-		switch ev := h.events[i].(type) {
+	for _, ev := range h.events[taken:] {
+		switch ev := ev.(type) {
 		case *proposeEvent:
 			h.waiting -= ev.size
 		case messagesEvent:
 			h.waiting -= ev.size
+			if ev.answers {
+				h.answersQueued--
+			}
 		}
 	}
-	// What remains in the queue has its next chance now, so its wait is measured from here.
-	h.since = h.rt.Now()
 }
 
 // runPasses runs passes until nothing is left to do. The caller has set h.driving. A borrowed
@@ -185,7 +236,7 @@ func (h *Host) runPasses(borrowed bool) {
 		// driving and syncing change under one lock. If driving were cleared first, another caller
 		// could start a pass beyond commitsInFlightMax.
 		h.syncing += len(commits)
-		more := len(h.queue)+len(h.proposals) > 0 && h.syncing < commitsInFlightMax && !h.closed
+		more := h.hasWorkLocked() && !h.closed
 		if !more {
 			h.driving = false
 		}
@@ -197,7 +248,8 @@ func (h *Host) runPasses(borrowed bool) {
 		for i, c := range commits {
 			// The last commit of a lone caller is synced here: nobody else waits, so a hand-off
 			// would gain nothing. There are never more commits in flight than commitsInFlightMax
-			// and those of one pass.
+			// and those of one pass, apart from the rare ones of passes that took acknowledgements only: they move trim
+			// positions, and end an election for which proposals were held.
 			h.sync(c, !alone || i < len(commits)-1)
 		}
 		if borrowed || !more {
@@ -216,12 +268,13 @@ func (h *Host) sync(c *commit, apart bool) {
 			h.cfg.Fatal(rhumb.Wrap("host.Host.sync", err))
 		}
 	}, func() {
-		c.took = h.rt.Now() - start
+		now := h.rt.Now()
+		c.took = now - start
 		h.m.syncSeconds.Observe(c.took.Seconds())
 		h.mu.Lock()
 		h.syncing--
 		h.mu.Unlock()
-		h.post(persistedEvent{c})
+		h.post(persistedEvent{c, now})
 	})
 }
 
@@ -261,11 +314,10 @@ func (h *Host) pass() []*commit {
 			// The election is over, won or lost, and the held proposals take their turn: a replica
 			// that lost rejects them with the primary's name.
 			if len(s.held) > 0 && !s.holds() {
-				now := h.rt.Now()
 				for _, ev := range h.takeHeld(s) {
 					// The wait for the election does not count as time in the queue, or the batch
 					// would be rejected as too old.
-					ev.since = now
+					ev.since = h.passAt
 					ev.applyTo(h)
 				}
 			}
@@ -435,7 +487,7 @@ func (tickEvent) applyTo(h *Host) {
 	// The timer of commitNoticeDelay posts the same event.
 	h.noticePending = false
 	h.shrinkTails()
-	now := h.rt.Now()
+	now := h.passAt
 	// A slot leaves the list once its replica neither wants ticks nor waits for its activation.
 	h.activeSlots = slices.DeleteFunc(h.activeSlots, func(s *slot) bool {
 		if s.gone {

@@ -25,8 +25,17 @@ type proposeEvent struct {
 
 // answer calls done with the only answer of the batch and releases its share of the admission.
 func (ev *proposeEvent) answer(o rhumb.Outcome, err error) {
+	var now time.Duration
 	if ev.taken != nil {
-		ev.admit.endBatch(ev.taken)
+		now = ev.admit.clock()
+	}
+	ev.answerAt(now, o, err)
+}
+
+// answerAt is answer for a caller that has read the clock.
+func (ev *proposeEvent) answerAt(now time.Duration, o rhumb.Outcome, err error) {
+	if ev.taken != nil {
+		ev.admit.endBatch(now, ev.taken)
 	}
 	ev.done(o, err)
 }
@@ -47,7 +56,7 @@ func (h *Host) Propose(b *rhumb.Batch, done func(rhumb.Outcome, error)) {
 	var ok bool
 	// The batch is rejected before it is queued, so it is certain that Overloaded means not
 	// applied.
-	if ev.taken, ok = h.admission.admitBatch(int64(ev.size + proposeOverhead)); !ok {
+	if ev.taken, ok = h.admission.admitBatch(ev.since, int64(ev.size+proposeOverhead)); !ok {
 		used, most := h.admission.readUsage()
 		h.refuseOverloaded(op, ev, fmt.Sprintf("%d bytes of requests wait on this node, which accepts %d at its present pace", used, most))
 		return
@@ -80,7 +89,7 @@ func (ev *proposeEvent) applyTo(h *Host) {
 	}
 	// A batch that waited this long has a caller that is about to time out. To apply it would spend
 	// time on an answer that nobody reads. Replicas that are not primary answer at once anyway.
-	if waited := h.rt.Now() - ev.since; waited > queueWaitMax && s.r.State() == replica.Primary {
+	if waited := h.passAt - ev.since; waited > queueWaitMax && s.r.State() == replica.Primary {
 		h.refuseOverloaded(op, ev, fmt.Sprintf("the batch waited %v for its turn, longer than %v", waited.Round(time.Millisecond), queueWaitMax))
 		return
 	}
@@ -103,7 +112,7 @@ func (ev *proposeEvent) applyTo(h *Host) {
 	// The token connects the replica's answer, in this or a later pass, with the call.
 	h.nextTok++
 	p.Token = h.nextTok
-	h.tokens[p.Token] = call{ev.answer, h.rt.Now()}
+	h.tokens[p.Token] = call{ev, h.passAt}
 	s.r.Propose(ts, p)
 	h.markDirty(s)
 }
@@ -117,7 +126,7 @@ func (h *Host) holdProposal(s *slot, ev *proposeEvent) bool {
 		return false
 	}
 	if len(s.held) == 0 {
-		s.heldSince = h.rt.Now()
+		s.heldSince = h.passAt
 	}
 	s.held = append(s.held, ev)
 	h.heldTotal.events++
@@ -162,7 +171,7 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 	// precedes the conditions (rule W).
 	if !ev.batch.ID.IsZero() {
 		var err error
-		if p.Seen, p.Expired, err = s.lookUpRequest(ev.batch.ID); p.Seen != nil || p.Expired || err != nil {
+		if p.Seen, p.Expired, err = s.requests.lookUp(s.store, s.id, s.r.Epoch(), ev.batch.ID); p.Seen != nil || p.Expired || err != nil {
 			return p, err
 		}
 	}
@@ -268,6 +277,6 @@ func (h *Host) answerProposal(a replica.Answer) {
 		return
 	}
 	delete(h.tokens, a.Token)
-	h.m.proposeSeconds.Observe((h.rt.Now() - c.since).Seconds())
-	c.done(a.Outcome, a.Err)
+	h.m.proposeSeconds.Observe((h.passAt - c.since).Seconds())
+	c.ev.answerAt(h.passAt, a.Outcome, a.Err)
 }

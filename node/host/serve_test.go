@@ -157,9 +157,9 @@ func TestManyClients(t *testing.T) {
 	h.post(askEvent{func(h *Host) {
 		s, _ := h.findSlot(testRange)
 		for i := range clientsMax {
-			s.clients[rhumb.UUID{2, byte(i), byte(i >> 8)}] = 1
+			s.requests.clients[rhumb.UUID{2, byte(i), byte(i >> 8)}] = clientWindow{last: 1}
 		}
-		done <- len(s.clients)
+		done <- len(s.requests.clients)
 	}})
 	if n := <-done; n < clientsMax {
 		t.Fatalf("%d clients are known, want at least %d", n, clientsMax)
@@ -170,7 +170,7 @@ func TestManyClients(t *testing.T) {
 	remaining := make(chan int, 1)
 	h.post(askEvent{func(h *Host) {
 		s, _ := h.findSlot(testRange)
-		remaining <- len(s.clients)
+		remaining <- len(s.requests.clients)
 	}})
 	if n := <-remaining; n != 1 {
 		t.Errorf("%d clients are known after clientsMax was reached, want the last one", n)

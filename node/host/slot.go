@@ -68,11 +68,8 @@ type slot struct {
 	held      []*proposeEvent
 	heldSince time.Duration
 
-	// clients holds, per client, the greatest request number seen while this replica is primary of
-	// clientsEpoch. A request above it was never seen, in this or an earlier epoch, and needs no
-	// look-up.
-	clients      map[rhumb.UUID]uint64
-	clientsEpoch rhumb.Epoch
+	// requests recognises repeated requests while this replica is primary.
+	requests requests
 
 	// names counts the names that this replica assigned as primary of namesEpoch.
 	names      uint64
@@ -272,50 +269,6 @@ func (s *slot) newName() ([]byte, error) {
 		return nil, err
 	}
 	return rhumb.SequenceName(seq), nil
-}
-
-// clientsMax bounds the clients remembered per range. Beyond it all are forgotten, which costs one
-// look-up each.
-const clientsMax = 4_096
-
-// lookUpRequest returns the stored result of a request that was applied before, or nil. expired is
-// true if the answer is unknown by now: the client has since sent a request that it sends only
-// after the answer to this one, or the result was collected (docs/replication.md#requests). The
-// pass of a primary calls it.
-func (s *slot) lookUpRequest(id rhumb.RequestID) (seen *replica.Dedup, expired bool, err error) {
-	// Another primary may have applied requests in the epochs between, which this memory does not
-	// know.
-	if epoch := s.r.Epoch(); s.clientsEpoch != epoch || len(s.clients) >= clientsMax {
-		s.clients, s.clientsEpoch = map[rhumb.UUID]uint64{}, epoch
-	}
-	// A request above the greatest known number is new, which saves a read of its result.
-	last, known := s.clients[id.Client]
-	if !known {
-		if last, err = s.store.LastRequest(s.id, id.Client); err != nil {
-			return nil, false, err
-		}
-	}
-	s.clients[id.Client] = max(last, id.Seq)
-	if id.Seq > last {
-		return nil, false, nil
-	}
-	stored, found, err := s.store.Dedup(s.id, id)
-	switch {
-	case err != nil:
-		return nil, false, err
-	case found:
-		o := &stored.Outcome
-		return &replica.Dedup{Seq: stored.Seq, Version: o.Version, Applied: o.Applied, Existed: o.Existed, Names: o.Names}, false, nil
-	// A client sends a request this far ahead only after the answer to this one, so this is a late
-	// copy.
-	case last-id.Seq >= rhumb.DedupWindow:
-		return nil, true, nil
-	}
-	// The floor must be read after the result: collection deletes a result as it raises the floor.
-	// In the other order a result could disappear between the two reads, and the request would look
-	// new.
-	floor, err := s.store.RequestFloor(s.id, id.Client)
-	return nil, id.Seq <= floor, err
 }
 
 // Update takes the newest metadata records of ranges that this node holds, held, or is to hold.

@@ -79,14 +79,14 @@ func TestAdmissionTranscript(t *testing.T) {
 		case "advance":
 			rt.now += millisArg(t, td)
 		case "admit":
-			b, ok := a.admitBatch(int64(bytesArg(td, "size")))
+			b, ok := a.admitBatch(rt.Now(), int64(bytesArg(td, "size")))
 			if !ok {
 				said = fmt.Sprintf("rejected, retry after %v\n", a.retryAfter().Round(time.Millisecond))
 				break
 			}
 			batches[td.CmdArgs[0].Key] = b
 		case "answer":
-			a.endBatch(batches[td.CmdArgs[0].Key])
+			a.endBatch(rt.Now(), batches[td.CmdArgs[0].Key])
 		default:
 			td.Fatalf(t, "unknown command %s", td.Cmd)
 		}
@@ -107,7 +107,7 @@ func (w *wakes) Stop() {}
 //
 //	new
 //	advance MS
-//	messages from=N size=SIZE    entries of a peer; size 0 is an acknowledgement
+//	messages from=N size=SIZE    entries of a peer; size 0 is an acknowledgement; nack adds a refusal
 //	batch size=SIZE              a client batch
 //	tick
 //	inflight N                   N commits are being synced
@@ -129,9 +129,10 @@ func TestQueueTranscript(t *testing.T) {
 		case "messages":
 			var from int
 			td.ScanArgs(t, "from", &from)
-			h.enqueue(messagesEvent{from: rhumb.NodeID(from), msgs: []replica.Message{{}}, size: bytesArg(td, "size")})
+			size := bytesArg(td, "size")
+			h.enqueue(messagesEvent{from: rhumb.NodeID(from), msgs: []replica.Message{{}}, size: size, at: rt.now, acks: size == 0, answers: td.HasArg("nack")})
 		case "batch":
-			h.enqueue(&proposeEvent{batch: &rhumb.Batch{}, size: bytesArg(td, "size"), done: func(rhumb.Outcome, error) { answered++ }})
+			h.enqueue(&proposeEvent{batch: &rhumb.Batch{}, size: bytesArg(td, "size"), since: rt.now, done: func(rhumb.Outcome, error) { answered++ }})
 		case "tick":
 			h.enqueue(tickEvent{})
 		case "inflight":
@@ -140,14 +141,16 @@ func TestQueueTranscript(t *testing.T) {
 			}
 		case "drive":
 			*woken, answered = 0, 0
+			before := len(h.prompt)
 			h.Drive()
+			taken := before > 0 && len(h.prompt) == 0
 			switch {
 			case *woken > 0 && answered > 0:
 				out.WriteString("the caller runs a pass and wakes the worker\n")
 			case *woken > 0:
 				out.WriteString("wakes the worker\n")
 				h.driving = false
-			case answered > 0:
+			case answered > 0 || taken:
 				fmt.Fprintf(&out, "the caller runs a pass with %d batches\n", answered)
 			default:
 				out.WriteString("no pass\n")
@@ -161,7 +164,7 @@ func TestQueueTranscript(t *testing.T) {
 		default:
 			td.Fatalf(t, "unknown command %s", td.Cmd)
 		}
-		waiting := slices.Clone(h.queue)
+		waiting := slices.Concat(h.prompt, h.queue)
 		for _, ev := range h.proposals {
 			waiting = append(waiting, ev)
 		}

@@ -48,7 +48,10 @@ type Driver struct {
 	// following is true once the image is open; from then on Committed wakes the driver.
 	following atomic.Bool
 
+	// wake holds a token if there is work, and hurry if somebody waits for it. The driver does not look at wake for
+	// wakeInterval after a step.
 	wake   chan struct{}
+	hurry  chan struct{}
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
@@ -124,7 +127,7 @@ func Open(cfg Config) (*Driver, error) {
 	// revision begins as true, so that the first step applies the catalog.
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
-		cfg: cfg, m: newMetrics(), moved: map[rhumb.RangeID]move{}, revision: true, wake: make(chan struct{}, 1), ctx: ctx, cancel: cancel,
+		cfg: cfg, m: newMetrics(), moved: map[rhumb.RangeID]move{}, revision: true, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), ctx: ctx, cancel: cancel,
 		pending: map[rhumb.RangeID]move{}, idle: map[rhumb.RangeID]Position{}, births: map[rhumb.RangeID]birth{}, unsaved: map[rhumb.RangeID]struct{}{}, tables: map[rhumb.TableID]*table{},
 		classes: map[rhumb.ClassID]bool{},
 	}
@@ -168,7 +171,7 @@ func (d *Driver) Committed(id rhumb.RangeID, p Position, entries []*entry.Entry)
 	d.mu.Unlock()
 	// openImage wakes the driver after it has set following, so no report is missed.
 	if d.following.Load() {
-		d.nudge()
+		signal(d.wake)
 	}
 }
 
@@ -214,14 +217,13 @@ func (d *Driver) CatalogChanged() {
 	// catalog again.
 	d.revision = true
 	d.mu.Unlock()
-	d.nudge()
+	signal(d.hurry)
 }
 
-// nudge wakes the driver. One pending wake-up is enough, since a step handles everything that
-// waits.
-func (d *Driver) nudge() {
+// signal leaves a token for the driver. One is enough, since a step handles everything that waits.
+func signal(c chan struct{}) {
 	select {
-	case d.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -234,7 +236,7 @@ func (d *Driver) Publish(ctx context.Context) (uint64, error) {
 	d.mu.Lock()
 	d.demands = append(d.demands, got)
 	d.mu.Unlock()
-	d.nudge()
+	signal(d.hurry)
 	select {
 	case a := <-got:
 		return a.version, a.err
@@ -245,12 +247,16 @@ func (d *Driver) Publish(ctx context.Context) (uint64, error) {
 	}
 }
 
-// run publishes until the driver is closed.
+// run publishes until the driver is closed. After each step it rests for wakeInterval: a busy node would otherwise spend
+// several percent of its processor time on wake-ups.
 func (d *Driver) run() {
 	beat := time.NewTicker(beatInterval)
 	defer beat.Stop()
 	due := time.NewTimer(0)
 	defer due.Stop()
+	rest := time.NewTimer(0)
+	defer rest.Stop()
+	var wake <-chan struct{} // nil during a rest
 	for {
 		select {
 		case <-d.ctx.Done():
@@ -263,12 +269,18 @@ func (d *Driver) run() {
 				d.publishClosed()
 			}
 			continue
-		case <-d.wake:
+		case <-rest.C:
+			wake = d.wake
+			continue
+		case <-wake:
+		case <-d.hurry:
 		case <-due.C:
 		}
 		if wait := d.step(); wait > 0 {
 			due.Reset(wait)
 		}
+		wake = nil
+		rest.Reset(wakeInterval)
 	}
 }
 

@@ -569,3 +569,36 @@ func TestPolicy(t *testing.T) {
 		})
 	}
 }
+
+// TestCommitsShareVersions guards that a busy node does not make a version for each commit.
+func TestCommitsShareVersions(t *testing.T) {
+	w := newWorld(t, Policy{})
+	id := w.table("t", rhumb.SnapshotOn)
+	await(t, "the table", func() bool { _, err := w.rows("t"); return err == nil })
+	version := func() (n uint64) {
+		if err := w.view(func(v reader.View) error { n = v.Version(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const commits = 300
+	var at [commits]Position
+	for i := range at {
+		w.append(hashRange(0), false, false, entry.Write{Table: id, Name: []byte("k"), Value: opaque(fmt.Sprint(i))})
+		at[i] = w.logs[hashRange(0)].commit
+	}
+	pace := time.NewTicker(wakeInterval / 10)
+	defer pace.Stop()
+	before, begin := version(), time.Now()
+	for i := range at {
+		<-pace.C
+		w.driver.Committed(hashRange(0), at[i], nil)
+	}
+	await(t, "the last commit", func() bool {
+		rows, err := w.rows("t")
+		return err == nil && rows["k"] == string(opaque(fmt.Sprint(commits-1)))
+	})
+	if made, most := version()-before, uint64(time.Since(begin)/wakeInterval)+2; made > most {
+		t.Errorf("%d commits in %v made %d versions, want at most %d", commits, time.Since(begin), made, most)
+	}
+}

@@ -90,7 +90,7 @@ func (d *Driver) openImage() error {
 	// The order matters: a commit that arrives before following is set does not wake the driver, so
 	// the driver wakes itself once afterwards.
 	d.following.Store(true)
-	d.nudge()
+	signal(d.hurry)
 	d.cfg.Logger.Info("image opened", "version", p.Version(), "ranges", len(d.at))
 	return nil
 }

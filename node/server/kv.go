@@ -587,8 +587,8 @@ func (k *KV) serveRange(ctx context.Context, q *rhumbpb.Request, id rhumb.RangeI
 	}
 	// here answers on this node. Unless it may wait, it returns false if the range is not ready for reads.
 	here := func(mayWait bool) bool {
-		limited, cancel := k.withDeadline(ctx, q.TimeoutUs)
-		defer cancel()
+		limited := newLateContext(ctx, timeoutOf(q.TimeoutUs))
+		defer limited.stop()
 		var resp *rhumbpb.Response
 		if awaited {
 			err = k.cfg.Ranges.AwaitPrimary(limited, id, rhumb.Epoch(q.Handed), true)
@@ -682,11 +682,15 @@ func (k *KV) sendOn(ctx context.Context, q *rhumbpb.Request, to rhumb.NodeID, r 
 // withDeadline returns ctx limited to us microseconds, and to requestTimeoutDefault in any case. 0
 // means no limit of the client's own.
 func (k *KV) withDeadline(ctx context.Context, us uint64) (context.Context, context.CancelFunc) {
-	d := requestTimeoutDefault
-	if us > 0 {
-		d = min(d, api.DecodeMicros(us))
+	return context.WithTimeout(ctx, timeoutOf(us))
+}
+
+// timeoutOf returns the time that a request may take, of us microseconds.
+func timeoutOf(us uint64) time.Duration {
+	if us == 0 {
+		return requestTimeoutDefault
 	}
-	return context.WithTimeout(ctx, d)
+	return min(requestTimeoutDefault, api.DecodeMicros(us))
 }
 
 // encodeReceipt completes a receipt with this node's region and the hops that the request has made.

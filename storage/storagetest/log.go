@@ -248,8 +248,8 @@ func (l *Log) checkResults(s *storage.Store) error {
 	}
 	for client, want := range last {
 		// The floor keeps the last number even when every result is collected.
-		if got, err := s.LastRequest(l.ID, client); err != nil || got != want {
-			return fmt.Errorf("range %s: the last request of client %s is %d, want %d: %v", l.ID, client, got, want, err)
+		if got, err := s.RequestWindow(l.ID, client); err != nil || got.Last != want {
+			return fmt.Errorf("range %s: the last request of client %s is %d, want %d: %v", l.ID, client, got.Last, want, err)
 		}
 	}
 	return nil

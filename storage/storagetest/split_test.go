@@ -117,8 +117,8 @@ func checkSplit(w *storagetest.World, l *storagetest.Log, split *entry.Entry) (d
 		w.Fatalf("the states are %+v and %+v", old, st)
 	}
 	// A result of a later entry is not of the new range.
-	if last, err := s.LastRequest(splitChild, splitClient); err != nil || last != rhumb.DedupWindow+30 {
-		w.Fatalf("the last request of the new range is %d, %v", last, err)
+	if last, err := s.RequestWindow(splitChild, splitClient); err != nil || last.Last != rhumb.DedupWindow+30 {
+		w.Fatalf("the last request of the new range is %d, %v", last.Last, err)
 	}
 	if marks, err := s.Marks(splitChild, split.Seq, split.Seq); err != nil || len(marks) != 1 || marks[0].Position != split.Position() {
 		w.Fatalf("the log of the new range begins with %v, %v", marks, err)

@@ -385,8 +385,8 @@ var cases = []Case{
 		return []*Log{l}
 	}},
 	{Name: "the last request of a client while its results are collected", Do: func(w *World) []*Log {
-		if last, err := w.Store.LastRequest(R, rhumb.UUID{}); last != 0 || err != nil {
-			w.Errorf("the last request of a range that does not exist is %d: %v", last, err)
+		if last, err := w.Store.RequestWindow(R, rhumb.UUID{}); last != (storage.RequestWindow{}) || err != nil {
+			w.Errorf("the window of a range that does not exist is %+v: %v", last, err)
 		}
 		l := w.Create(R)
 		other := rhumb.RequestID{Client: rhumb.UUID{9}, Seq: 40}
@@ -395,13 +395,14 @@ var cases = []Case{
 		w.Append(l, withID(Put("a", "1"), 7), withID(Put("a", "2"), 5), stranger, withID(Put("b", "undone"), 8))
 		w.Batch(func(b *storage.Batch) { mustUndo(w, b, R, 3) })
 		l.Undo(3)
-		lastIs := func(want uint64) {
+		windowIs := func(want storage.RequestWindow) {
 			w.Helper()
-			if got, err := w.Store.LastRequest(R, rhumb.UUID{}); got != want || err != nil {
-				w.Errorf("the last request is %d, want %d: %v", got, want, err)
+			if got, err := w.Store.RequestWindow(R, rhumb.UUID{}); got != want || err != nil {
+				w.Errorf("the window is %+v, want %+v: %v", got, want, err)
 			}
 		}
-		lastIs(7)
+		windowIs(storage.RequestWindow{Last: 7, Stored: 0b101})
+		forgotten := w.Store.Forgotten(R)
 		w.commitAndTrim(l)
 		l.HLC = l.HLC.Add(2 * rhumb.DedupKeep)
 		w.Append(l, Put("last", ""))
@@ -410,7 +411,10 @@ var cases = []Case{
 		if c := w.Collect(l, storage.CollectLimits{Before: storage.Newest, WritesMax: 1}); c.Results != 3 {
 			w.Errorf("collected %+v, want three results", c)
 		}
-		lastIs(7)
+		windowIs(storage.RequestWindow{Last: 7, Floor: 7})
+		if w.Store.Forgotten(R) == forgotten {
+			w.Errorf("results were deleted, and Forgotten is still %d", forgotten)
+		}
 		for client, want := range map[rhumb.UUID]uint64{{}: 7, other.Client: 40, {1}: 0} {
 			if floor, err := w.Store.RequestFloor(R, client); floor != want || err != nil {
 				w.Errorf("the floor of client %s is %d, want %d: %v", client, floor, want, err)
@@ -429,8 +433,8 @@ var cases = []Case{
 			w.Batch(func(b *storage.Batch) { b.SetCommit(R, l.CommitPos()) })
 			w.Collect(l, everything)
 		}
-		if last, err := w.Store.LastRequest(R, rhumb.UUID{}); last != 0 || err != nil {
-			w.Errorf("the last request is %d: %v", last, err)
+		if last, err := w.Store.RequestWindow(R, rhumb.UUID{}); last != (storage.RequestWindow{}) || err != nil {
+			w.Errorf("the window is %+v: %v", last, err)
 		}
 		return nil
 	}},
