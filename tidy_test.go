@@ -26,7 +26,7 @@ var layers = [][]string{
 	{"identity/identitytest", "authority/ledger"},
 	{"deploy/hosts"},
 	{"cli/contexts", "cli/secret", "authority"},
-	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/load", "cli/doctor", "cli/exit", "cli/flags", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
+	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/chart", "bench/disk", "bench/load", "cli/doctor", "cli/exit", "cli/flags", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"cli/settings", "authority/enroll"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "sim/merging", "snapshot/rtree", "bench/roads"},
 	{"raftmeta/place", "node/digest", "node/transfer", "storage/storagetest", "client/login", "client/stream", "snapshot/segment", "snapshot/reader"},
@@ -73,7 +73,7 @@ var owners = map[string][]string{
 	"github.com/spf13/cobra":            {"cmd/rhumb", "deploy/hostctl", "cli/benchcmd", "cli/flags", "cli/imagecmd", "jepsen/chaos"},
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"go.yaml.in/yaml":                   {"cli/contexts", "cli/output", "ingest", "wan"},
-	"gonum.org/v1/plot":                 {"bench/image", "jepsen/local"},
+	"gonum.org/v1/plot":                 {"bench", "bench/chart", "bench/image", "jepsen/local"},
 	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/login", "client/stream", "identity", "node", "node/peer", "node/server", "node/session"},
 	"google.golang.org/protobuf": {
 		"api", "api/rhumbpb", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",

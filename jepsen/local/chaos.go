@@ -10,24 +10,28 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench/disk"
 )
 
 // Plan describes a run.
 type Plan struct {
-	// Faults holds the names of the faults to draw from; empty means all that the cluster can bear.
+	// Faults holds the names of the faults to draw from; empty means all that the
+	// cluster can bear.
 	Faults []string
 	// Workloads holds the names of the workloads; empty means all.
 	Workloads []string
 	// Duration is how long faults are drawn, and Hold how long each lasts.
 	Duration, Hold time.Duration
-	// Seed decides which faults follow each other and whom they hit, and the operations of the callers.
+	// Seed decides which faults follow each other and whom they hit, and the operations
+	// of the callers.
 	Seed uint64
 	// PerSecond bounds the calls of all workloads.
 	PerSecond int
-	// AnyGap makes a run valid whatever time without service its keys had. On a machine that does other work as well, the processes of the
-	// cluster wait for their turn.
+	// AnyGap makes a run valid whatever time without service its keys had. On a machine
+	// that does other work as well, the processes of the cluster wait for their turn.
 	AnyGap bool
-	// Meanwhile makes an operator change something during each fault: hand over, split, drain, or rotate keys.
+	// Meanwhile makes an operator change something during each fault: hand over, split,
+	// drain, or rotate keys.
 	Meanwhile bool
 }
 
@@ -40,7 +44,8 @@ type Result struct {
 	Plan    Plan
 	Regions []string
 	Nodes   int
-	// Verdicts has an element for each workload, and Windows one for each fault that was tried.
+	// Verdicts has an element for each workload, and Windows one for each fault that
+	// was tried.
 	Verdicts []Verdict
 	Windows  []Window
 	// Calls are all calls of all workloads.
@@ -55,9 +60,10 @@ type Result struct {
 	Broken []string
 }
 
-// NeedsDisks reports whether the plan has faults for which each node needs a disk of its own, and this machine can make disks.
+// NeedsDisks reports whether the plan has faults for which each node needs a disk of
+// its own, and this machine can make disks.
 func (p *Plan) NeedsDisks() bool {
-	return missingDisks() == "" && slices.ContainsFunc(Faults(), func(f Fault) bool { return f.ownDisks() && selected(p.Faults, f.Name) })
+	return disk.Missing() == "" && slices.ContainsFunc(Faults(), func(f Fault) bool { return f.ownDisks() && selected(p.Faults, f.Name) })
 }
 
 // chosen returns the faults to draw from, in the order of Faults.
@@ -68,7 +74,8 @@ func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
 		if !selected(p.Faults, f.Name) {
 			continue
 		}
-		// The loss of the only region is the loss of everything, which is another fault.
+		// The loss of the only region is the loss of everything, which is another
+		// fault.
 		if f.Name == "region" && len(c.cfg.Regions) == 1 && len(p.Faults) == 0 {
 			continue
 		}
@@ -94,8 +101,9 @@ func (p *Plan) chosen(c *Cluster) (out []Fault, err error) {
 	return out, nil
 }
 
-// Run holds a load against the cluster, draws faults from the seed, heals each, and checks what clients saw. An error means
-// that the run could not be done; broken promises are in Result.Broken.
+// Run holds a load against the cluster, draws faults from the seed, heals each, and
+// checks what clients saw. An error means that the run could not be done; broken
+// promises are in Result.Broken.
 func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	faults, err := p.chosen(c)
 	if err != nil {
@@ -113,7 +121,8 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	go resources.follow(sampling, c.Nodes, record.now)
 	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
-	// Each fault comes once before any comes again, so that a short run tries as many as it can.
+	// Each fault comes once before any comes again, so that a short run tries as many
+	// as it can.
 	order := random.Perm(len(faults))
 	for n := 0; record.now() < p.Duration; n++ {
 		if err := wait(ctx, calm); err != nil {
@@ -135,7 +144,8 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 		}
 	}
 	c.Logf("checking what clients saw")
-	// The callers end before the histories are checked: a call in progress could change a key that was checked already.
+	// The callers end before the histories are checked: a call in progress could change
+	// a key that was checked already.
 	r.Verdicts = l.finish(ctx)
 	// The reads of an interrupted run fail, which says nothing about the cluster.
 	if err := ctx.Err(); err != nil {
@@ -171,7 +181,8 @@ func inflict(ctx context.Context, c *Cluster, record *Record, f Fault, p *Plan, 
 		s = s.with(ctx, c, random)
 	}
 	w.What = s.What
-	// The fault is healed even if the run was interrupted, so that the hosts can be removed.
+	// The fault is healed even if the run was interrupted, so that the hosts can be
+	// removed.
 	if err := wait(ctx, p.Hold); err != nil {
 		return w, errors.Join(err, s.end(context.WithoutCancel(ctx), &w))
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -14,17 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rhumbdb/rhumb/bench/disk"
 	"github.com/rhumbdb/rhumb/deploy/hosts"
 )
-
-// The disk of a node is an ext4 file system in a file, mounted through a loop device. The kernel freezes such a file system on demand: who
-// writes or syncs then waits, and cannot even be killed, as on a disk that does not answer. Reads of cached blocks continue.
-
-// diskSize is the size of each disk. The file is sparse.
-const diskSize = 4 << 30
-
-// thawAfter bounds a freeze, whatever becomes of this program.
-const thawAfter = 90 * time.Second
 
 // diskFaults returns the faults of disks that work badly.
 func diskFaults() []Fault {
@@ -39,111 +30,44 @@ func diskFaults() []Fault {
 // ownDisks reports whether a fault needs a disk for each node.
 func (f Fault) ownDisks() bool { return f.Name == "stall" || f.Name == "slow-disk" || f.Name == "full" }
 
-// missingDisks returns the means for disks of their own that this machine lacks, or "".
-func missingDisks() string {
-	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
-		return "install the package e2fsprogs"
-	}
-	if _, err := os.Stat("/dev/loop-control"); err != nil {
-		return "the kernel has no loop devices"
-	}
-	return ""
-}
-
-// run runs a program of this machine.
-func run(ctx context.Context, name string, args ...string) error {
-	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, out)
-	}
-	return nil
-}
-
-// mountDisk mounts a disk of its own for a host. The host is restarted, because it binds its folders at its start.
+// mountDisk mounts a disk of its own for a host. The host is restarted, because it
+// binds its folders at its start.
 func (c *Cluster) mountDisk(ctx context.Context, h *hosts.Host) error {
 	if err := h.Kill(); err != nil {
 		return err
 	}
-	image, at := filepath.Join(c.cfg.Dir, "disk-"+h.Name()), h.DataDir(dataDir)
-	if err := os.WriteFile(image, nil, 0o600); err != nil {
-		return err
-	}
-	// Longer than its blocks: only blocks that the node writes take space.
-	if err := os.Truncate(image, diskSize); err != nil {
-		return err
-	}
-	// Without blocks that are reserved for root, so that strikeFull can fill all of it.
-	if err := run(ctx, "mkfs.ext4", "-q", "-F", "-m", "0", image); err != nil {
-		return err
-	}
-	if err := run(ctx, "mount", "-o", "loop", image, at); err != nil {
+	if _, err := disk.Mount(ctx, c.diskImage(h), h.DataDir(dataDir)); err != nil {
 		return err
 	}
 	return h.Start()
 }
 
-// unmountDisk takes the disk of a host away, if it has one, and removes its file. The host is down.
+// diskImage is the file with the disk of a host, if it has one.
+func (c *Cluster) diskImage(h *hosts.Host) string { return filepath.Join(c.cfg.Dir, "disk-"+h.Name()) }
+
+// unmountDisk takes the disk of a host away, if it has one, and removes its file. The
+// host is down.
 func (c *Cluster) unmountDisk(ctx context.Context, h *hosts.Host) error {
-	image := filepath.Join(c.cfg.Dir, "disk-"+h.Name())
-	if _, err := os.Stat(image); err != nil {
-		return nil
-	}
-	// Lazily: the mounts of the host disappear a moment after its processes.
-	return errors.Join(run(ctx, "umount", "-l", h.DataDir(dataDir)), os.Remove(image))
+	return disk.At(c.diskImage(h), h.DataDir(dataDir)).Remove(ctx)
 }
 
-// FIFREEZE and FITHAW of linux/fs.h.
-const (
-	ioctlFreeze = 0xC0045877
-	ioctlThaw   = 0xC0045878
-)
+// ownDisk is the disk of a node, for freezing it. Its file is not known here, so it
+// cannot be removed.
+func (n *Node) ownDisk() disk.Disk { return disk.At("", n.disk()) }
 
-// freeze stops, or continues, all writes to the disk of a node.
-func (n *Node) freeze(request uint) error {
-	f, err := os.Open(n.disk())
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return os.NewSyscallError("ioctl", unix.IoctlSetInt(int(f.Fd()), request, 0))
-}
-
-// guard starts a process that thaws the disk of a node after a while, in case that this program dies.
-func (n *Node) guard() (stop func(), err error) {
-	c := exec.Command("sh", "-c", fmt.Sprintf("sleep %d; fsfreeze -u %s", int(thawAfter.Seconds()), n.disk()))
-	// A group of its own, so that an interrupt from the terminal does not end it before the disk is thawed.
-	c.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	if err := c.Start(); err != nil {
-		return nil, err
-	}
-	// The shell and its sleep end together.
-	return func() {
-		_ = unix.Kill(-c.Process.Pid, unix.SIGKILL)
-		_ = c.Wait()
-	}, nil
-}
-
-// probeDisk writes and syncs a file on the disk of a node, and returns how long that took. lost+found belongs to the file system, and the node ignores it.
-func (n *Node) probeDisk() (took time.Duration, err error) {
-	began := time.Now()
-	f, err := os.Create(filepath.Join(n.disk(), "lost+found", "probe"))
-	if err != nil {
-		return 0, err
-	}
-	_, err = f.Write([]byte("probe"))
-	err = errors.Join(err, f.Sync(), f.Close())
-	return time.Since(began), err
-}
-
-// stalledLeast is how long a write must have waited for a disk that was stalled or slow.
+// stalledLeast is how long a write must have waited for a disk that was stalled or
+// slow.
 const stalledLeast = 50 * time.Millisecond
 
-// strikeStall freezes the disk of a node. The node cannot acknowledge anything, and must not keep others from doing so.
+// strikeStall freezes the disk of a node. The node cannot acknowledge anything, and
+// must not keep others from doing so.
 func strikeStall(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return n.strikeFreeze("stall "+n.Name, 0, 0)
 }
 
-// The disk of a slow node answers nothing for slowFrozen, and everything for slowThawed, in turn.
+// The disk of a slow node answers nothing for slowFrozen, and everything for
+// slowThawed, in turn.
 const (
 	slowFrozen = 100 * time.Millisecond
 	slowThawed = 20 * time.Millisecond
@@ -155,24 +79,26 @@ func strikeSlowDisk(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, 
 	return n.strikeFreeze("slow-disk "+n.Name, slowFrozen, slowThawed)
 }
 
-// strikeFreeze freezes the disk until the strike ends, or in turn if thawed is not 0. The evidence is how long writes of its own took.
+// strikeFreeze freezes the disk until the strike ends, or in turn if thawed is not 0.
+// The evidence is how long writes of its own took.
 func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike, error) {
-	stopGuard, err := n.guard()
+	stopGuard, err := n.ownDisk().Guard()
 	if err != nil {
 		return nil, err
 	}
-	if err := n.freeze(ioctlFreeze); err != nil {
+	if err := n.ownDisk().Freeze(); err != nil {
 		stopGuard()
 		return nil, err
 	}
-	// The probe cannot be interrupted while the disk is frozen, so it ends after the last thaw.
+	// The probe cannot be interrupted while the disk is frozen, so it ends after the
+	// last thaw.
 	var writes, sum, longest atomic.Int64
 	// Not of the context of the caller: an interrupted run thaws the disk too.
 	ending, end := context.WithCancel(context.Background())
 	probed, pulsed := make(chan error, 1), make(chan error, 1)
 	go func() {
 		for {
-			took, err := n.probeDisk()
+			took, err := n.ownDisk().Probe()
 			writes.Add(1)
 			sum.Add(int64(took))
 			longest.Store(max(longest.Load(), int64(took)))
@@ -187,7 +113,7 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 	go func() { pulsed <- n.pulse(ending, frozen, thawed) }()
 	return &Strike{What: what, heal: func(context.Context) (string, error) {
 		end()
-		err := errors.Join(<-pulsed, n.freeze(ioctlThaw))
+		err := errors.Join(<-pulsed, n.ownDisk().Thaw())
 		stopGuard()
 		err = errors.Join(err, <-probed)
 		if err == nil && time.Duration(longest.Load()) < stalledLeast {
@@ -198,28 +124,31 @@ func (n *Node) strikeFreeze(what string, frozen, thawed time.Duration) (*Strike,
 	}}, nil
 }
 
-// pulse thaws and freezes a frozen disk in turn until ctx ends, and leaves it frozen. Without thawed, it stays frozen.
+// pulse thaws and freezes a frozen disk in turn until ctx ends, and leaves it frozen.
+// Without thawed, it stays frozen.
 func (n *Node) pulse(ctx context.Context, frozen, thawed time.Duration) error {
 	if thawed == 0 {
 		<-ctx.Done()
 		return nil
 	}
 	for wait(ctx, frozen) == nil {
-		if err := n.freeze(ioctlThaw); err != nil {
+		if err := n.ownDisk().Thaw(); err != nil {
 			return err
 		}
 		_ = wait(ctx, thawed)
-		if err := n.freeze(ioctlFreeze); err != nil {
+		if err := n.ownDisk().Freeze(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fullLeft holds how much of a full disk is left, in parts of its size: nothing, and less than the node needs to take entries.
+// fullLeft holds how much of a full disk is left, in parts of its size: nothing, and
+// less than the node needs to take entries.
 var fullLeft = []float64{0, 0.02}
 
-// strikeFull fills the disk of a node with a file of somebody else. The node must refuse writes that it cannot store, and others continue without it.
+// strikeFull fills the disk of a node with a file of somebody else. The node must
+// refuse writes that it cannot store, and others continue without it.
 func strikeFull(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	// A disk without a free byte and one with a little are different states of a node.
 	n := draw(c, random)
@@ -245,7 +174,7 @@ func (n *Node) fill(name string, left float64) error {
 		return err
 	}
 	defer f.Close()
-	size := int64(fs.Bavail)*fs.Bsize - int64(left*diskSize)
+	size := int64(fs.Bavail)*fs.Bsize - int64(left*disk.Size)
 	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
 	// The node writes meanwhile, and the tree of the file itself needs space too.
 	if errors.Is(err, unix.ENOSPC) {
@@ -254,8 +183,8 @@ func (n *Node) fill(name string, left float64) error {
 	return err
 }
 
-// refusal returns why the stores of a node refuse writes, and an error if they do not. A node that does not answer was stopped by its disk,
-// which is an effect too.
+// refusal returns why the stores of a node refuse writes, and an error if they do not.
+// A node that does not answer was stopped by its disk, which is an effect too.
 func (c *Cluster) refusal(ctx context.Context, n *Node) (string, error) {
 	id := c.identity(n).Node
 	// Only the node itself knows its stores.
@@ -278,8 +207,9 @@ func (c *Cluster) refusal(ctx context.Context, n *Node) (string, error) {
 // secondStore is the second directory of a node.
 const secondStore = dataDir + "/second"
 
-// strikeLostStore removes the second store of a node. An operator who knows that it is lost starts the node without it: the node begins a
-// new life, and the copies in that store are made again.
+// strikeLostStore removes the second store of a node. An operator who knows that it is
+// lost starts the node without it: the node begins a new life, and the copies in that
+// store are made again.
 func strikeLostStore(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	if err := n.install(ctx, argsFile, "root", "0644", c.defaultArgs("--accept-lost-store 2")); err != nil {

@@ -14,6 +14,8 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
+
+	"github.com/rhumbdb/rhumb/bench/chart"
 )
 
 // sampleEvery is the time between two looks at the resources of the nodes.
@@ -23,7 +25,8 @@ const sampleEvery = 5 * time.Second
 type Sample struct {
 	At   time.Duration
 	Node string
-	// Memory is the resident memory of the process and Disk its data, in MiB. Files and Threads are counts.
+	// Memory is the resident memory of the process and Disk its data, in MiB. Files and
+	// Threads are counts.
 	Memory, Disk, Files, Threads float64
 }
 
@@ -31,11 +34,13 @@ type Sample struct {
 type resource struct {
 	name string
 	of   func(Sample) float64
-	// slack is how much the second half of a run may exceed the first, in addition to flatFactor.
+	// slack is how much the second half of a run may exceed the first, in addition to
+	// flatFactor.
 	slack float64
 }
 
-// resources returns the figures that are recorded. Only data is expected to grow with writes, so it is drawn and not judged.
+// resources returns the figures that are recorded. Only data is expected to grow with
+// writes, so it is drawn and not judged.
 func resources() []resource {
 	return []resource{
 		{"memory in MiB", func(s Sample) float64 { return s.Memory }, 64},
@@ -44,8 +49,10 @@ func resources() []resource {
 	}
 }
 
-// The rule of a flat resource: the median of the last third of a run exceeds that of its middle third by no more than a quarter, and the
-// slack of the resource. The first third is the start, when caches fill. Runs with fewer samples of a node are not judged.
+// The rule of a flat resource: the median of the last third of a run exceeds that of
+// its middle third by no more than a quarter, and the slack of the resource. The first
+// third is the start, when caches fill. Runs with fewer samples of a node are not
+// judged.
 const (
 	flatFactor  = 1.25
 	flatSamples = 60
@@ -73,20 +80,23 @@ func (s *sampler) follow(ctx context.Context, nodes func() []*Node, now func() t
 	}
 }
 
-// process returns the folder in /proc of the node's process, as the first host process's child that runs the program.
+// process returns the folder in /proc of the node's process, as the first host
+// process's child that runs the program.
 func (n *Node) process() (string, error) {
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		return "", err
 	}
-	// Every process of the machine is looked at: the processes of a host have other numbers inside of it.
+	// Every process of the machine is looked at: the processes of a host have other
+	// numbers inside of it.
 	for _, name := range all {
 		text, err := os.ReadFile(name)
 		if err != nil || !strings.HasPrefix(string(text), "/usr/bin/rhumb\x00start") {
 			continue
 		}
 		dir := filepath.Dir(name)
-		// Hosts have UTS namespaces and network namespaces of their own; the latter has a name.
+		// Hosts have UTS namespaces and network namespaces of their own; the latter has
+		// a name.
 		if sameFile(filepath.Join(dir, "ns", "net"), n.host.Namespace()) {
 			return dir, nil
 		}
@@ -111,7 +121,8 @@ func (n *Node) sample() (s Sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	// The kernel counts pages that the process shares with nobody and those that it maps.
+	// The kernel counts pages that the process shares with nobody and those that it
+	// maps.
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil {
 		return s, err
@@ -187,7 +198,8 @@ func median(samples []Sample, of func(Sample) float64) float64 {
 	return values[len(values)/2]
 }
 
-// drawResources draws memory, files, threads and data of each node over time into one PNG file.
+// drawResources draws memory, files, threads and data of each node over time into one
+// PNG file.
 func drawResources(path string, samples []Sample, length time.Duration) error {
 	var charts []*plot.Plot
 	for _, r := range append(resources(), resource{"data in MiB", func(s Sample) float64 { return s.Disk }, 0}) {
@@ -217,5 +229,5 @@ func drawResources(path string, samples []Sample, length time.Duration) error {
 		charts = append(charts, p)
 	}
 	charts[len(charts)-1].X.Label.Text = "seconds"
-	return save(path, charts...)
+	return chart.Save(path, charts...)
 }

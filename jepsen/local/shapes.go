@@ -9,9 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/rhumbdb/rhumb/bench/disk"
 )
 
-// shapeTool is the program that puts packets into a queue. The rules of nft could do it too, in kernels that have them.
+// shapeTool is the program that puts packets into a queue. The rules of nft could do it
+// too, in kernels that have them.
 const shapeTool = "iptables"
 
 // shapeFaults returns the faults of links that work, badly.
@@ -28,7 +31,7 @@ func shapeFaults() []Fault {
 func (f Fault) missing(cfg *Config) string {
 	switch {
 	case f.ownDisks():
-		return missingDisks()
+		return disk.Missing()
 	case f.Name == "upgrade" && cfg.Previous == "":
 		return "name another version of the program with --previous"
 	case f.ID == "F40" || f.ID == "F41" || f.ID == "F42":
@@ -44,7 +47,8 @@ func (f Fault) missing(cfg *Config) string {
 	return ""
 }
 
-// shapeStrike returns a fault that shapes all links of a random node, in both directions.
+// shapeStrike returns a fault that shapes all links of a random node, in both
+// directions.
 func shapeStrike(name string, s shape) func(context.Context, *Cluster, *rand.Rand) (*Strike, error) {
 	return func(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 		n := draw(c, random)
@@ -80,7 +84,8 @@ func (l *shaped) add(ctx context.Context, to *Node, random *rand.Rand, from ...*
 	l.shapers = append(l.shapers, s)
 	for _, o := range from {
 		rule := func(ctx context.Context, verb string) error {
-			// Without the shaper, packets pass: an interrupted run leaves links that work.
+			// Without the shaper, packets pass: an interrupted run leaves links that
+			// work.
 			_, err := to.host.Run(ctx, shapeTool, "-w", "-t", "mangle", verb, "PREROUTING", "-s", o.Addr.String(), "-j", "NFQUEUE", "--queue-num", strconv.Itoa(queueNumber), "--queue-bypass")
 			return err
 		}

@@ -1,0 +1,131 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// nodeProcesses stops the processes of nodes and starts them again at its own
+// time. The demo that started them first must have been started with
+// --no-restart.
+type nodeProcesses struct {
+	cluster  *Cluster
+	commands map[rhumb.NodeID]*nodeCommand
+	// started are the processes that this program has started and must end.
+	started []*exec.Cmd
+}
+
+// nodeCommand starts a node as the demo did.
+type nodeCommand struct {
+	exe       string
+	args, env []string
+	log       string
+}
+
+// findCommands notes how the present process of each node was started.
+func (c *Cluster) findCommands() (*nodeProcesses, error) {
+	p := &nodeProcesses{cluster: c, commands: map[rhumb.NodeID]*nodeCommand{}}
+	for _, n := range c.Nodes {
+		pid, err := pidOf(n.Addr)
+		if err != nil {
+			return nil, err
+		}
+		// The kernel shows both lists as they were at the start of the process,
+		// which is what another start needs.
+		proc := fmt.Sprintf("/proc/%d/", pid)
+		exe, err := os.Readlink(proc + "exe")
+		if err != nil {
+			return nil, err
+		}
+		args, err := readList(proc + "cmdline")
+		if err != nil {
+			return nil, err
+		}
+		env, err := readList(proc + "environ")
+		if err != nil {
+			return nil, err
+		}
+		// Outside of the node's directory: that may be a disk that does not
+		// answer, which must not hold up the log.
+		p.commands[n.ID] = &nodeCommand{exe, args, env, filepath.Join(c.Dir, fmt.Sprintf("node-%s.log", n.ID))}
+	}
+	return p, nil
+}
+
+// readList reads a file of strings that each end with a zero byte.
+func readList(path string) ([]string, error) {
+	text, err := os.ReadFile(path)
+	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), err
+}
+
+// signal sends a signal to the present process of a node.
+func (p *nodeProcesses) signal(n rhumb.NodeID, s syscall.Signal) (pid int, err error) {
+	for _, m := range p.cluster.Nodes {
+		if m.ID != n {
+			continue
+		}
+		if pid, err = pidOf(m.Addr); err != nil {
+			return 0, err
+		}
+		return pid, os.NewSyscallError("kill", syscall.Kill(pid, s))
+	}
+	return 0, fmt.Errorf("the cluster has no node %s", n)
+}
+
+// stopNode lets a node drain and end, and waits until its process is gone.
+func (p *nodeProcesses) stopNode(ctx context.Context, n rhumb.NodeID) error {
+	pid, err := p.signal(n, syscall.SIGTERM)
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(clusterStop); ; {
+		// The list of arguments of a process is empty once it has ended, also
+		// before its parent has noticed.
+		if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || len(args) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("node %s did not stop within %v", n, clusterStop)
+		}
+		if err := pauseFor(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// startNode starts a node whose process has ended.
+func (p *nodeProcesses) startNode(n rhumb.NodeID) error {
+	c := p.commands[n]
+	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	// The process has a descriptor of its own.
+	defer func() { _ = log.Close() }()
+	cmd := &exec.Cmd{Path: c.exe, Args: c.args, Env: c.env, Stdout: log, Stderr: log, SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p.started = append(p.started, cmd)
+	// Its exit code is nobody's business, and without Wait it would stay in the
+	// table of processes.
+	go func() { _ = cmd.Wait() }()
+	return nil
+}
+
+// stopAll ends the processes that startNode has started.
+func (p *nodeProcesses) stopAll() {
+	for _, cmd := range p.started {
+		// Killed and not drained: the whole cluster ends, and its data is
+		// removed or kept as it is.
+		_ = cmd.Process.Kill()
+	}
+}
