@@ -62,6 +62,8 @@ const (
 	// FeatureKeepRegions: metadata refuses every change that takes the copies of a range out of regions that it needs, also a
 	// swap of equal size.
 	FeatureKeepRegions
+	// FeatureMerge: neighbouring ranges are merged.
+	FeatureMerge
 	featureEnd
 )
 
@@ -76,7 +78,7 @@ var versions = []struct {
 	{VersionBase + 1, "0.14", []Feature{
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
 		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover, FeatureDrainingMember,
-		FeatureKeepRegions,
+		FeatureKeepRegions, FeatureMerge,
 	}},
 }
 
@@ -84,7 +86,7 @@ var featureNames = [featureEnd]string{
 	NoFeature: "none", FeatureHandover: "handover", FeatureTransfer: "transfer", FeatureOperations: "operations", FeatureSplit: "split",
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
 	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
-	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions",
+	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions", FeatureMerge: "merge",
 }
 
 // String returns the stable name of the feature.

@@ -115,7 +115,7 @@ func (h *Host) forgetSlot(s *slot) {
 func (h *Host) addCopy(d *rhumb.Range) *slot {
 	id, floor := d.ID, h.floors[d.ID]
 	// Nothing is read, so nothing fails.
-	s, _ := h.addSlot(storage.RangeState{Range: id, LastSlot: d.Last, Promised: floor}, false)
+	s, _ := h.addSlot(storage.RangeState{Range: id, LastSlot: h.freeLast(nil, d), Promised: floor}, false)
 	if floor > 0 {
 		// The promise of the copy that was here before holds for grants too.
 		h.leases.excludeRange(id, floor, rhumb.NoNode)

@@ -72,8 +72,8 @@ func (r *Replica) HasEnded() bool { return r.merge.ended.Seq != 0 }
 // actsFully reports whether this primary has committed the start of its epoch, and metadata knows the epoch.
 func (r *Replica) actsFully() bool { return r.role == primary && r.commit >= r.start && r.isAdopted() }
 
-// membersReady reports whether all members of the in-sync set are connected and fit, so that the next entry is committed soon.
-func (r *Replica) membersReady() bool {
+// MembersReady reports whether all members of the in-sync set are connected and fit, so that the next entry is committed soon.
+func (r *Replica) MembersReady() bool {
 	for _, p := range r.peers {
 		if p.inSync && (!p.connected || !p.isFit()) {
 			return false
@@ -89,7 +89,7 @@ func (r *Replica) wantsEnd() bool {
 
 // MayEnd reports whether this primary could end its range now.
 func (r *Replica) MayEnd() bool {
-	return r.wantsEnd() && r.actsFully() && r.membersReady() && r.merge.givenUp < r.desc.Version
+	return r.wantsEnd() && r.actsFully() && r.MembersReady() && r.merge.givenUp < r.desc.Version
 }
 
 // MayTake reports whether this primary could take over the slots of the range after its own.
@@ -197,7 +197,7 @@ func (r *Replica) tickMerge(step time.Duration) {
 	case r.desc.TakesOver != 0 && m.last > r.desc.LastSlot():
 		r.proposeMerge(MetaProposal{Kind: CompleteMerge, Range: r.cfg.Range, Epoch: r.promised, Version: r.desc.TakesOver})
 	case r.desc.Settling != 0 && r.allUnited():
-		r.proposeMerge(MetaProposal{Kind: SettleMerge, Range: r.cfg.Range, Epoch: r.promised, Version: uint64(r.desc.Settling)})
+		r.proposeMerge(MetaProposal{Kind: SettleMerge, Range: r.cfg.Range, Epoch: r.promised, Version: r.desc.Version})
 	}
 }
 

@@ -97,7 +97,7 @@ const (
 	CancelMerge MetaKind = 10
 	// CompleteMerge requests CompleteMerge(R, Epoch, v), where v names the merge: this range has taken over the slots of the other one.
 	CompleteMerge MetaKind = 11
-	// SettleMerge requests SettleMerge(R, Epoch, v), where v is the first slot of the other range: every replica has united its copies.
+	// SettleMerge requests SettleMerge(R, Epoch, v): every replica has united its copies.
 	SettleMerge MetaKind = 12
 )
 

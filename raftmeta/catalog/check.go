@@ -154,6 +154,12 @@ func (s *State) checkRanges() error {
 		if overlaps && r.Birth != 0 && !slices.Equal(r.Replicas, before.Replicas) {
 			return brokenInvariant("range %s is reserved on %v, but the range before it is on %v", r.ID, r.Replicas, before.Replicas)
 		}
+		if o, ok := s.MergePartner(r); r.IsMerging() && !c.Dropping && (!ok || !slices.Equal(o.Replicas, r.Replicas) || r.TakesOver != 0 && r.Ends != 0) {
+			return brokenInvariant("range %s is marked for a merge, but has no partner on the same replicas", r.ID)
+		}
+		if r.Settling != 0 && (r.Settling <= r.ID.Slot || r.Settling > r.LastSlot()) {
+			return brokenInvariant("range %s settles slot %d, which is not inside of it", r.ID, r.Settling)
+		}
 		before = r
 		if err := s.checkRange(r); err != nil {
 			return err

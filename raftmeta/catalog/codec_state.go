@@ -30,6 +30,7 @@ type wireState struct {
 	Handovers   []wireHandover   `cbor:"40,keyasint,omitempty"` // prepared ones
 	// Spans belong to Ranges, and Widths to Blocks.
 	Spans  []wireSpan  `cbor:"160,keyasint,omitempty"`
+	Merges []wireMerge `cbor:"161,keyasint,omitempty"`
 	Widths []wireWidth `cbor:"161,keyasint,omitempty"`
 
 	stateAccess                   // 60 to 62
@@ -47,6 +48,16 @@ type wireSpan struct {
 	Slot   rhumb.Slot
 	Last   rhumb.Slot
 	Birth  rhumb.Epoch
+}
+
+// wireMerge holds what a range that is being merged, or was, has to say about it.
+type wireMerge struct {
+	_         struct{} `cbor:",toarray"`
+	Region    rhumb.RegionID
+	Slot      rhumb.Slot
+	TakesOver uint64
+	Ends      uint64
+	Settling  rhumb.Slot
 }
 
 // wireWidth holds the number of slots of a block that has more than rhumb.BlockSlots.
@@ -258,6 +269,9 @@ func (s *State) Encode() []byte {
 		if r.Last != 0 || r.Birth != 0 {
 			w.Spans = append(w.Spans, wireSpan{Region: r.ID.Region, Slot: r.ID.Slot, Last: r.Last, Birth: r.Birth})
 		}
+		if r.IsMerging() || r.Settling != 0 {
+			w.Merges = append(w.Merges, wireMerge{Region: r.ID.Region, Slot: r.ID.Slot, TakesOver: r.TakesOver, Ends: r.Ends, Settling: r.Settling})
+		}
 		if r.Recovery != nil {
 			w.Recoveries = append(w.Recoveries, *toWireRecovery(r.ID, r.Recovery))
 		}
@@ -422,6 +436,11 @@ func (w *wireState) amendRanges(t *tx) error {
 	}
 	for _, x := range w.Spans {
 		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Last, r.Birth = x.Last, x.Birth }); err != nil {
+			return err
+		}
+	}
+	for _, x := range w.Merges {
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.TakesOver, r.Ends, r.Settling = x.TakesOver, x.Ends, x.Settling }); err != nil {
 			return err
 		}
 	}

@@ -83,7 +83,12 @@ func (s *State) ReservedIn(r *rhumb.Range) (*rhumb.Range, bool) {
 func (s *State) CanDivide(r *rhumb.Range, id rhumb.NodeID) bool {
 	// Any live member may divide a range that nothing is reserved in: there is nothing to divide yet.
 	child, splits := s.ReservedIn(r)
-	return !splits || child.IsInSync(id) && !child.IsQuarantined(id)
+	if splits {
+		return child.IsInSync(id) && !child.IsQuarantined(id)
+	}
+	// Only a member of both ranges of a merge can be primary of both.
+	other, merges := s.MergePartner(r)
+	return !merges || other.IsInSync(id) && !other.IsQuarantined(id)
 }
 
 // isSplitting reports whether a range is reserved for a split, or divided by one that is not complete.
@@ -111,6 +116,11 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
 	case reserved || r.Birth != 0:
 		return refuseRange(op, rhumb.Conflict, r, "the range is being split already; retry when that is done")
+	case r.IsMerging():
+		return refuseRange(op, rhumb.Conflict, r, "the range is being merged; retry when that is done")
+	// A node may have a copy of the range that began there. It must not take the new range for that one.
+	case r.Settling == c.At:
+		return refuseRange(op, rhumb.Conflict, r, "a range that began at slot %d was merged, and not every replica has united its copies; retry, or choose another slot", c.At)
 	// The handover would begin an epoch that the new range does not know of.
 	case r.Prepared != nil:
 		return refuseRange(op, rhumb.Conflict, r, "a handover to %s is prepared; retry when it is done", r.Prepared.Target)
@@ -127,6 +137,9 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 	// A split of these slots may have been cancelled before. Nodes that did not see it go take the greater version for the newer.
 	next.ID.Slot, next.Version, next.Recovery, next.Removed = c.At, r.Version+1, nil, nil
 	next.Epoch, next.Allocated, next.Birth = epoch, epoch, epoch
+	if next.Settling < c.At {
+		next.Settling = 0
+	}
 	if next.Last == c.At {
 		next.Last = 0 // a range of one slot has no last slot
 	}
@@ -155,6 +168,9 @@ func (c CompleteSplit) applyTo(t *tx) Result {
 	old.Last = 0
 	if last := child.ID.Slot - 1; last > old.ID.Slot {
 		old.Last = last
+	}
+	if old.Settling >= child.ID.Slot {
+		old.Settling = 0 // the new range settles it
 	}
 	old.Version++
 	born := child.Clone()

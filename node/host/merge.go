@@ -1,0 +1,201 @@
+package host
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/storage"
+)
+
+// This file unites copies (docs/replication.md#rule-merge). The replicas of two ranges know nothing of each other; the host, which has both,
+// lets the right one end, lets the left one take over, and unites the copies when the takeover is committed.
+
+// mergePair returns the two slots of a merge that this node has both of, given one of them.
+func (h *Host) mergePair(s *slot) (left, right *slot, ok bool) {
+	d := s.desc.Load()
+	if d == nil || !d.IsMerging() {
+		return nil, nil, false
+	}
+	if left = s; d.Ends != 0 {
+		left, ok = h.homeSlot(rhumb.RangeID{Region: s.id.Region, Slot: s.id.Slot - 1})
+		if !ok {
+			return nil, nil, false
+		}
+	}
+	l := left.desc.Load()
+	if l == nil || l.TakesOver == 0 {
+		return nil, nil, false
+	}
+	right, ok = h.findSlot(rhumb.RangeID{Region: s.id.Region, Slot: l.LastSlot() + 1})
+	if !ok || left.gone || right.gone || !left.made || !right.made || left.last != l.LastSlot() {
+		return nil, nil, false
+	}
+	r := right.desc.Load()
+	return left, right, r != nil && r.Ends == l.TakesOver
+}
+
+// advanceMerge lets the primaries of two ranges that are to be merged take the next step, if both are on this node. Each step is decided
+// again in every pass, so nothing is remembered.
+func (h *Host) advanceMerge(s *slot) {
+	left, right, ok := h.mergePair(s)
+	// Copies in different stores cannot be united without moving data.
+	if !ok || left.store != right.store || !left.r.MayTake() {
+		return
+	}
+	if right.r.MayEnd() {
+		// The right range ends only when the left one could take over at once: its slots have no service in between.
+		if left.r.MembersReady() {
+			right.r.EndRange()
+			h.markDirty(right)
+		}
+		return
+	}
+	if take, above, ok := right.r.Ended(); ok {
+		left.r.TakeOver(take, above)
+		h.markDirty(left)
+	}
+}
+
+// admitTakes cuts off a message before an entry that takes over a range whose end this node does not have on disk. So whoever
+// acknowledges the entry can unite its copies, and a committed one proves that every member of the in-sync set can
+// (docs/replication.md#rule-merge). It returns false if nothing of the message is left, or something else was done with it.
+func (h *Host) admitTakes(s *slot, m *replica.Message) bool {
+	for i, e := range m.Entries {
+		take := e.Take()
+		if take.IsZero() || h.hasEnd(s, take) {
+			continue
+		}
+		if i > 0 {
+			m.Entries = m.Entries[:i:i]
+			return true
+		}
+		// While the merge is under way, the end arrives with the log of its range, and the message is repeated. Afterwards that log is
+		// gone, and the united range has to be copied.
+		if d := s.desc.Load(); d != nil && d.LastSlot() >= take.Slot && m.Kind == replica.Append {
+			h.log.Info("a copy cannot be united, because its end is missing; it is replaced", "range", s.id.String(), "entry", e.Seq)
+			*m = replica.Message{Kind: replica.LogTrimmed, Range: m.Range, From: m.From, To: m.To, Life: m.Life, Epoch: m.Epoch, Commit: m.Commit, Trim: e.Seq}
+			return true
+		}
+		return false
+	}
+	return true
+}
+
+// hasEnd reports whether this node has the end that an entry of a range names, or has united its copies by it.
+func (h *Host) hasEnd(s *slot, take entry.Take) bool {
+	if s.last >= take.Last {
+		return true
+	}
+	right, ok := h.findSlot(rhumb.RangeID{Region: s.id.Region, Slot: take.Slot})
+	if !ok || right.gone || !right.made || right.store != s.store || right.r.State() == replica.Quarantined {
+		return false
+	}
+	st, ok := s.store.State(right.id)
+	return ok && st.End == storage.End{Epoch: take.Epoch, Seq: take.Seq} && max(st.Range.Slot, st.LastSlot) == take.Last
+}
+
+// unite unites the copy of a range with that of the range whose slots it takes over, by an entry that is applied. If this node lacks
+// the other copy, it cannot, and the replica is quarantined: a whole copy has to come from another node.
+func (h *Host) unite(s *slot, t replica.Taken, commits []*commit) (_ []*commit, ok bool) {
+	right, found := h.findSlot(rhumb.RangeID{Region: s.id.Region, Slot: t.Take.Slot})
+	if !found || !h.hasEnd(s, t.Take) {
+		why := fmt.Sprintf("entry %d takes over range %s, and this node does not have the end of its log at %d:%d", t.Seq, rhumb.RangeID{Region: s.id.Region, Slot: t.Take.Slot}, t.Take.Epoch, t.Take.Seq)
+		s.r.Damaged(why)
+		return commits, false
+	}
+	// What the right replica still has to say to callers, and what this pass has staged for it, comes first.
+	for right.r.HasReady() && !h.abandoned {
+		commits = h.carryOut(right, right.r.Ready(), commits)
+	}
+	for _, c := range commits {
+		if h.applyCommit(c); h.abandoned {
+			return commits, false
+		}
+	}
+	next := &commit{batch: s.store.NewBatch()}
+	if err := next.batch.Unite(s.id, t.Seq, t.Take); err != nil {
+		h.cfg.Fatal(rhumb.Wrap("host.Host.unite", err))
+		return commits, false
+	}
+	commits = append(commits, next)
+	if h.applyCommit(next); h.abandoned {
+		return commits, false
+	}
+	h.m.merges.Inc()
+	h.log.Info("united two ranges", "range", s.id.String(), "right", right.id.String(), "last", t.Take.Last, "entry", t.Seq)
+	s.last = t.Take.Last
+	s.r.SetLastSlot(s.last)
+	// Requests of clients of the right range are in the store now.
+	s.clients = nil
+	h.retireSlot(right)
+	return commits, true
+}
+
+// retireSlot ends the replica of a range whose slots another copy of this node has.
+func (h *Host) retireSlot(right *slot) {
+	right.gone = true
+	right.read.Store(nil)
+	h.floors[right.id] = max(h.floors[right.id], right.r.Epoch())
+	for _, a := range right.r.Retire() {
+		h.answerProposal(a)
+	}
+	held := h.takeHeld(right)
+	h.forgetSlot(right)
+	h.noteLag(right)
+	// They are for the other range now, which this pass may still be working on.
+	for _, ev := range held {
+		ev.since = h.rt.Now()
+		if !h.enqueue(ev) {
+			h.refuseEvent(ev)
+		}
+	}
+}
+
+// mergedIn returns the slots of this node, apart from one, that begin within the slots of a range and were merged into it elsewhere: they
+// have ended, or were about to.
+func (h *Host) mergedIn(s *slot, last rhumb.Slot) (out []*slot) {
+	for _, o := range h.allSlots {
+		if d := o.desc.Load(); o != s && o.id.Region == s.id.Region && s.id.Slot < o.id.Slot && o.id.Slot <= last && (o.r.HasEnded() || d != nil && d.Ends != 0) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// freeLast returns the last slot that an empty copy of a range may have here. A copy of a range that it took over elsewhere may be
+// left, until the copy of the united range comes.
+func (h *Host) freeLast(s *slot, d *rhumb.Range) rhumb.Slot {
+	last := d.LastSlot()
+	for _, o := range h.allSlots {
+		if o != s && o.id.Region == d.ID.Region && d.ID.Slot < o.id.Slot && o.id.Slot <= last {
+			last = o.id.Slot - 1
+		}
+	}
+	return last
+}
+
+// pruneEnded drops the copies of ranges that were merged, if this node has no copy of the range that took over, and does not get one.
+func (h *Host) pruneEnded(exists func(rhumb.RangeID) bool) {
+	for _, s := range slices.Clone(h.allSlots) {
+		d := s.desc.Load()
+		ended := s.r.HasEnded() || d != nil && d.Ends != 0
+		if s.gone || !ended || exists(s.id) || h.isAwaited(s) {
+			continue
+		}
+		removeEvent{[]rhumb.RangeID{s.id}}.applyTo(h)
+	}
+}
+
+// isAwaited reports whether a copy of this node waits to be united with that of a range that has ended, or to replace it.
+func (h *Host) isAwaited(right *slot) bool {
+	return slices.ContainsFunc(h.allSlots, func(o *slot) bool {
+		d := o.desc.Load()
+		if o == right || d == nil || d.ID.Region != right.id.Region || !d.IsReplica(h.cfg.Self.Node) {
+			return false
+		}
+		return d.Holds(right.id) || d.LastSlot()+1 == right.id.Slot
+	})
+}
