@@ -161,9 +161,9 @@ type Range struct {
 	// merge, which tells merges of the same slots apart.
 	TakesOver uint64 `json:"takes_over,omitempty"`
 	Ends      uint64 `json:"ends,omitempty"`
-	// Settling, if not 0, is the first slot of the last range that this one took over, until every replica has united its copies. No
-	// range begins there meanwhile: a copy of the old range may be left.
-	Settling Slot `json:"settling,omitempty"`
+	// Merged lists the first slots of the ranges that this one took over, ascending. No range begins there again: a copy of the old range
+	// may be left on a disk, and its log has nothing to do with that of a new range.
+	Merged []Slot `json:"merged,omitempty"`
 	// Leaving lists the replicas whose copies are to go, in ascending order. The primary takes them out of the in-sync set.
 	Leaving []NodeID `json:"leaving,omitempty"`
 	// Removed lists the nodes whose replicas were removed in this epoch, in ascending order. Such a node gets a new copy only
@@ -238,6 +238,7 @@ func (r *Range) Clone() *Range {
 	c.Quarantined = slices.Clone(r.Quarantined)
 	c.Lives = slices.Clone(r.Lives)
 	c.Leaving, c.Removed = slices.Clone(r.Leaving), slices.Clone(r.Removed)
+	c.Merged = slices.Clone(r.Merged)
 	if r.Recovery != nil {
 		recovery := *r.Recovery
 		recovery.Gone = slices.Clone(recovery.Gone)

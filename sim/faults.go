@@ -129,6 +129,8 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 		return w.prepareHandover()
 	case faultDivide:
 		return w.divideRange()
+	case faultMerge:
+		return w.mergeRanges()
 	case faultDrain:
 		return w.drainNode(n, length)
 	case faultMove:

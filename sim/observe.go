@@ -224,7 +224,7 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		w.judge(w.monitor.Committed(id, n.id, c.entries[c.commit-1]))
 	}
 	// After the commit, which the births follow, and before a planted bug changes them.
-	n.noteBorn(id, rd.Born)
+	n.noteReshaped(id, rd.Born, rd.Taken)
 	// Planted bugs change the work of the host, after the judges have seen the wishes of the
 	// replica.
 	switch w.cfg.Bug {

@@ -44,10 +44,9 @@ type staged struct {
 	resized  bool // the range has another last slot
 	united   bool // dropped because another range took over its slots: its keys stay
 	// raised is the least collection floor that the range has from now on.
-	raised      rhumb.Timestamp
-	uncollected bool // no collection of the range may run while the batch is applied
-	born        bool // created by a split, with the keys that it has
-	commit      bool // the commit position needs its own key, because no record carries it
+	raised rhumb.Timestamp
+	born   bool // created by a split, with the keys that it has
+	commit bool // the commit position needs its own key, because no record carries it
 }
 
 // NewBatch returns an empty batch.
@@ -372,7 +371,7 @@ func (b *Batch) Apply() error {
 	for _, g := range b.staged {
 		// No collection of the range may be between reading its state and applying its deletions.
 		// The lock is held until the drop is published.
-		if g.dropped || g.uncollected {
+		if g.dropped {
 			g.rs.collecting.Lock()
 			defer g.rs.collecting.Unlock()
 		}

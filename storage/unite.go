@@ -144,28 +144,17 @@ func (s *Store) keptLogs(region rhumb.RegionID, slots []rhumb.Slot) (kept []rhum
 	return kept, nil
 }
 
-// divideMerged gives a range that is split off the logs of united ranges in its slots. A log in its first slot is removed, because the log
-// of the new range is in its place. The versions that it lists stay until their keys are written again.
+// divideMerged gives a range that is split off the logs of united ranges in its slots. Metadata lets no range begin where one of them did,
+// so the log of the new range is not among them.
 func (b *Batch) divideMerged(g, child *staged) {
 	i, found := slices.BinarySearch(g.log.merged, child.id.Slot)
-	if i == len(g.log.merged) {
+	switch {
+	case found:
+		panic(fmt.Sprintf("storage: range %s was merged before, and cannot begin again", child.id))
+	case i == len(g.log.merged):
 		return
 	}
-	if found {
-		span := keys.KindSpan(child.id, keys.KindLog)
-		if err := b.b.DeleteRange(span.Lower, span.Upper, nil); err != nil {
-			panic("storage: an unindexed batch rejected a range deletion: " + err.Error())
-		}
-	}
-	rest := g.log.merged[i:]
-	if found {
-		rest = rest[1:]
-	}
-	g.log.merged, child.log.merged = slices.Clone(g.log.merged[:i]), slices.Clone(rest)
-	// A collection that began before would take the new log for one of those.
-	g.uncollected = true
+	g.log.merged, child.log.merged = slices.Clone(g.log.merged[:i]), slices.Clone(g.log.merged[i:])
 	b.setState(g.id, keys.StateMerged, encodeSlots(g.log.merged))
-	if len(rest) > 0 {
-		b.setState(child.id, keys.StateMerged, encodeSlots(rest))
-	}
+	b.setState(child.id, keys.StateMerged, encodeSlots(child.log.merged))
 }

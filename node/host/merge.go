@@ -157,8 +157,16 @@ func (h *Host) retireSlot(right *slot) {
 // mergedIn returns the slots of this node, apart from one, that begin within the slots of a range and were merged into it elsewhere: they
 // have ended, or were about to.
 func (h *Host) mergedIn(s *slot, last rhumb.Slot) (out []*slot) {
+	return slices.DeleteFunc(h.slotsIn(s, last), func(o *slot) bool {
+		d := o.desc.Load()
+		return o.gone || !o.r.HasEnded() && (d == nil || d.Ends == 0)
+	})
+}
+
+// slotsIn returns the slots of this node, apart from one, that begin within the slots of a range.
+func (h *Host) slotsIn(s *slot, last rhumb.Slot) (out []*slot) {
 	for _, o := range h.allSlots {
-		if d := o.desc.Load(); o != s && o.id.Region == s.id.Region && s.id.Slot < o.id.Slot && o.id.Slot <= last && (o.r.HasEnded() || d != nil && d.Ends != 0) {
+		if o != s && o.id.Region == s.id.Region && s.id.Slot < o.id.Slot && o.id.Slot <= last {
 			out = append(out, o)
 		}
 	}

@@ -59,6 +59,10 @@ func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
 	h.log.Info("removing the copy of a range: the metadata places it elsewhere", "range", s.id.String(), "version", d.Version, "replicas", d.Replicas)
 	s.gone = true
 	s.read.Store(nil)
+	// Copies of ranges that were merged into this one wait to be united with it.
+	for _, o := range h.mergedIn(s, d.LastSlot()) {
+		removeEvent{[]rhumb.RangeID{o.id}}.applyTo(h)
+	}
 	for _, ev := range h.takeHeld(s) {
 		ev.answer(rhumb.Outcome{}, &rhumb.Error{
 			Op: "host.Host.Propose", Kind: rhumb.NotPrimary, Range: s.id, Node: d.Primary, Msg: "the node has no copy of the range any more",

@@ -36,8 +36,6 @@ type merge struct {
 	takes []Taken
 	// last is the last slot of the copy. The record may not show it yet.
 	last rhumb.Slot
-	// tookAt is the position of the last committed entry that took over slots in this life, 0 for none.
-	tookAt rhumb.Seq
 	// end is set if this primary is to end its range, and take is what it is to take over, above a timestamp.
 	end   bool
 	take  entry.Take
@@ -168,10 +166,10 @@ func (r *Replica) commitTakes() {
 	if n == 0 {
 		return
 	}
-	m.tookAt = m.takes[n-1].Seq
+	t := m.takes[n-1].Seq - 1
 	r.out.Taken = append(r.out.Taken, m.takes[:n]...)
 	m.takes = slices.Clone(m.takes[n:])
-	if t := m.tookAt - 1; t > r.log.trim {
+	if t > r.log.trim {
 		r.setTrim(t)
 	}
 	// The members unite their copies as soon as they know of the commit.
@@ -182,11 +180,10 @@ func (r *Replica) commitTakes() {
 
 // isMerging reports whether this primary has to look after a merge from time to time.
 func (r *Replica) isMerging() bool {
-	return r.desc.TakesOver != 0 || r.desc.Settling != 0 || r.desc.Ends != 0 || r.HasEnded()
+	return r.desc.IsMerging() || r.HasEnded()
 }
 
-// tickMerge proposes to metadata what this primary knows about a merge: that it cannot begin, that it is done, or that every replica has
-// united its copies.
+// tickMerge proposes to metadata what this primary knows about a merge: that it cannot begin, or that it is done.
 func (r *Replica) tickMerge(step time.Duration) {
 	if !r.actsFully() {
 		return
@@ -196,8 +193,6 @@ func (r *Replica) tickMerge(step time.Duration) {
 		r.tickUnable(step)
 	case r.desc.TakesOver != 0 && m.last > r.desc.LastSlot():
 		r.proposeMerge(MetaProposal{Kind: CompleteMerge, Range: r.cfg.Range, Epoch: r.promised, Version: r.desc.TakesOver})
-	case r.desc.Settling != 0 && r.allUnited():
-		r.proposeMerge(MetaProposal{Kind: SettleMerge, Range: r.cfg.Range, Epoch: r.promised, Version: r.desc.Version})
 	}
 }
 
@@ -223,13 +218,6 @@ func (r *Replica) proposeMerge(p MetaProposal) {
 	r.merge.propose.arm()
 	r.out.Meta = append(r.out.Meta, p)
 	r.dirty = true
-}
-
-// allUnited reports whether every replica has reported a commit position beyond the takeover. Such a replica has united its copies, or has
-// a copy of the united range. An earlier epoch took over if this one did not.
-func (r *Replica) allUnited() bool {
-	at := max(r.start, r.merge.tookAt)
-	return !slices.ContainsFunc(r.peers, func(p *progress) bool { return p.commit < at })
 }
 
 // Retire answers everything that waits, because the range does not exist any more: its slots belong to another one.

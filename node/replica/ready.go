@@ -97,8 +97,6 @@ const (
 	CancelMerge MetaKind = 10
 	// CompleteMerge requests CompleteMerge(R, Epoch, v), where v names the merge: this range has taken over the slots of the other one.
 	CompleteMerge MetaKind = 11
-	// SettleMerge requests SettleMerge(R, Epoch, v): every replica has united its copies.
-	SettleMerge MetaKind = 12
 )
 
 // String returns the stable name of the kind.
@@ -126,8 +124,6 @@ func (k MetaKind) String() string {
 		return "cancel-merge"
 	case CompleteMerge:
 		return "complete-merge"
-	case SettleMerge:
-		return "settle-merge"
 	}
 	return fmt.Sprintf("meta_%d", uint8(k))
 }

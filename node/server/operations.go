@@ -289,6 +289,9 @@ func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeReques
 	if at == 0 {
 		// Names are hashed, so half of the slots have about half of the data.
 		at = r.ID.Slot + (r.LastSlot()-r.ID.Slot+1)/2
+		if free, ok := catalog.FreeSlot(r, at); ok {
+			at = free
+		}
 	}
 	if _, st, err = s.node.Propose(ctx, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: at}); err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))

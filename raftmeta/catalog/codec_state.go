@@ -30,7 +30,7 @@ type wireState struct {
 	Handovers   []wireHandover   `cbor:"40,keyasint,omitempty"` // prepared ones
 	// Spans belong to Ranges, and Widths to Blocks.
 	Spans  []wireSpan  `cbor:"160,keyasint,omitempty"`
-	Merges []wireMerge `cbor:"161,keyasint,omitempty"`
+	Merges []wireMerge `cbor:"164,keyasint,omitempty"`
 	Widths []wireWidth `cbor:"161,keyasint,omitempty"`
 
 	stateAccess                   // 60 to 62
@@ -57,7 +57,7 @@ type wireMerge struct {
 	Slot      rhumb.Slot
 	TakesOver uint64
 	Ends      uint64
-	Settling  rhumb.Slot
+	Merged    []rhumb.Slot
 }
 
 // wireWidth holds the number of slots of a block that has more than rhumb.BlockSlots.
@@ -269,8 +269,8 @@ func (s *State) Encode() []byte {
 		if r.Last != 0 || r.Birth != 0 {
 			w.Spans = append(w.Spans, wireSpan{Region: r.ID.Region, Slot: r.ID.Slot, Last: r.Last, Birth: r.Birth})
 		}
-		if r.IsMerging() || r.Settling != 0 {
-			w.Merges = append(w.Merges, wireMerge{Region: r.ID.Region, Slot: r.ID.Slot, TakesOver: r.TakesOver, Ends: r.Ends, Settling: r.Settling})
+		if r.IsMerging() || len(r.Merged) > 0 {
+			w.Merges = append(w.Merges, wireMerge{Region: r.ID.Region, Slot: r.ID.Slot, TakesOver: r.TakesOver, Ends: r.Ends, Merged: r.Merged})
 		}
 		if r.Recovery != nil {
 			w.Recoveries = append(w.Recoveries, *toWireRecovery(r.ID, r.Recovery))
@@ -440,7 +440,7 @@ func (w *wireState) amendRanges(t *tx) error {
 		}
 	}
 	for _, x := range w.Merges {
-		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.TakesOver, r.Ends, r.Settling = x.TakesOver, x.Ends, x.Settling }); err != nil {
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.TakesOver, r.Ends, r.Merged = x.TakesOver, x.Ends, x.Merged }); err != nil {
 			return err
 		}
 	}

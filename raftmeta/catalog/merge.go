@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/rhumbdb/rhumb"
@@ -14,7 +15,6 @@ const (
 	codePrepareMerge  commandCode = 63
 	codeCancelMerge   commandCode = 64
 	codeCompleteMerge commandCode = 65
-	codeSettleMerge   commandCode = 66
 )
 
 // PrepareMerge asks the primary of a range to take over the slots of the range after it. Version and RightVersion are those of both
@@ -43,23 +43,13 @@ type CompleteMerge struct {
 	Merge uint64
 }
 
-// SettleMerge records that every replica has united its copies, so that a range may begin at the same slot again. The primary proposes
-// it in its epoch, for the version of the record.
-type SettleMerge struct {
-	Range   rhumb.RangeID
-	Epoch   rhumb.Epoch
-	Version uint64
-}
-
 func (PrepareMerge) wireCode() commandCode  { return codePrepareMerge }
 func (CancelMerge) wireCode() commandCode   { return codeCancelMerge }
 func (CompleteMerge) wireCode() commandCode { return codeCompleteMerge }
-func (SettleMerge) wireCode() commandCode   { return codeSettleMerge }
 
 func (PrepareMerge) needs() rhumb.Feature  { return rhumb.FeatureMerge }
 func (CancelMerge) needs() rhumb.Feature   { return rhumb.FeatureMerge }
 func (CompleteMerge) needs() rhumb.Feature { return rhumb.FeatureMerge }
-func (SettleMerge) needs() rhumb.Feature   { return rhumb.FeatureMerge }
 
 func (c PrepareMerge) fillWire(w *wireCommand) {
 	w.Range, w.RangeVersion, w.Merge = toWireRangeID(c.Range), c.Version, c.RightVersion
@@ -73,16 +63,11 @@ func (c CompleteMerge) fillWire(w *wireCommand) {
 	w.Range, w.Epoch, w.Merge = toWireRangeID(c.Range), c.Epoch, c.Merge
 }
 
-func (c SettleMerge) fillWire(w *wireCommand) {
-	w.Range, w.Epoch, w.RangeVersion = toWireRangeID(c.Range), c.Epoch, c.Version
-}
-
 // mergeDecoders is the part of commandDecoders for the commands of this file.
 var mergeDecoders = map[commandCode]func(w *wireCommand) Command{
 	codePrepareMerge:  func(w *wireCommand) Command { return PrepareMerge{w.Range.toRangeID(), w.RangeVersion, w.Merge} },
 	codeCancelMerge:   func(w *wireCommand) Command { return CancelMerge{w.Range.toRangeID(), w.Epoch, w.RangeVersion} },
 	codeCompleteMerge: func(w *wireCommand) Command { return CompleteMerge{w.Range.toRangeID(), w.Epoch, w.Merge} },
-	codeSettleMerge:   func(w *wireCommand) Command { return SettleMerge{w.Range.toRangeID(), w.Epoch, w.RangeVersion} },
 }
 
 // RightOf returns the range that begins where a range ends, if there is one.
@@ -103,6 +88,15 @@ func (s *State) MergePartner(r *rhumb.Range) (*rhumb.Range, bool) {
 	return nil, false
 }
 
+// FreeSlot returns the slot at which a range may be split that is nearest to a wanted one, among those from there on; ok is false if there is
+// none (rhumb.Range.Merged).
+func FreeSlot(r *rhumb.Range, at rhumb.Slot) (free rhumb.Slot, ok bool) {
+	for at <= r.LastSlot() && slices.Contains(r.Merged, at) {
+		at++
+	}
+	return at, at > r.ID.Slot && at <= r.LastSlot()
+}
+
 // isReshaping reports whether a range is being split or merged.
 func (s *State) isReshaping(r *rhumb.Range) bool { return r.IsMerging() || s.isSplitting(r) }
 
@@ -119,8 +113,8 @@ func (s *State) whyNotMerge(left, right *rhumb.Range) string {
 		return "one of them is being split"
 	case left.IsMerging() || right.IsMerging():
 		return "one of them is being merged already"
-	case left.Settling != 0 || right.Settling != 0:
-		return "replicas of one of them have not finished its last merge"
+	case len(left.Merged)+len(right.Merged) >= rhumb.MergedMax:
+		return fmt.Sprintf("%d ranges were merged into them, which is the most", len(left.Merged)+len(right.Merged))
 	case left.Prepared != nil || right.Prepared != nil:
 		return "a handover of one of them is prepared"
 	case len(left.Leaving)+len(right.Leaving) > 0:
@@ -220,9 +214,10 @@ func (c CompleteMerge) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.Conflict, left, "the range that was taken over is gone; its class is being dropped")
 	}
 	next := left.Clone()
-	next.Last, next.TakesOver, next.Settling = right.LastSlot(), 0, right.ID.Slot
-	// A later split at the same slot begins above everything that a node may have promised for the range that goes, and with a
-	// greater version.
+	next.Last, next.TakesOver = right.LastSlot(), 0
+	// All slots of the right range are above those of the left one.
+	next.Merged = slices.Concat(left.Merged, []rhumb.Slot{right.ID.Slot}, right.Merged)
+	// A range that is split off later begins above everything that a node may have promised for the range that goes.
 	next.Allocated = max(left.Allocated, right.Allocated)
 	next.Version = max(left.Version, right.Version) + 1
 	// The last loss that an operator accepted.
@@ -231,25 +226,6 @@ func (c CompleteMerge) applyTo(t *tx) Result {
 	}
 	t.ranges.delete(t.owner, rangeKey(right.ID))
 	t.changes.Ranges = append(t.changes.Ranges, right.ID)
-	t.putRange(next)
-	return Result{Range: next}
-}
-
-// applyTo removes the mark. Epoch and version must be those that the proposer saw.
-func (c SettleMerge) applyTo(t *tx) Result {
-	const op rhumb.Op = "catalog.SettleMerge"
-	r, ok := t.Range(c.Range)
-	switch {
-	case !ok:
-		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
-	case r.Settling == 0:
-		return Result{Range: r}
-	case r.Epoch != c.Epoch || r.Version != c.Version:
-		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected epoch %d version %d, found epoch %d version %d; read it again", c.Epoch, c.Version, r.Epoch, r.Version)
-	}
-	next := r.Clone()
-	next.Settling = 0
-	next.Version++
 	t.putRange(next)
 	return Result{Range: next}
 }

@@ -526,10 +526,6 @@ func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
 		if r, ok := s.Range(c.Range); ok && r.Primary != from {
 			return denied("that the merge of range %s is complete, whose primary is %s", c.Range, r.Primary)
 		}
-	case SettleMerge:
-		if r, ok := s.Range(c.Range); ok && r.Primary != from {
-			return denied("that the merge of range %s is settled, whose primary is %s", c.Range, r.Primary)
-		}
 	case CancelMerge:
 		if r, ok := s.Range(c.Range); ok && r.Primary != from {
 			return denied("to cancel the merge of range %s, whose primary is %s", c.Range, r.Primary)

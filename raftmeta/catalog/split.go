@@ -118,9 +118,8 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.Conflict, r, "the range is being split already; retry when that is done")
 	case r.IsMerging():
 		return refuseRange(op, rhumb.Conflict, r, "the range is being merged; retry when that is done")
-	// A node may have a copy of the range that began there. It must not take the new range for that one.
-	case r.Settling == c.At:
-		return refuseRange(op, rhumb.Conflict, r, "a range that began at slot %d was merged, and not every replica has united its copies; retry, or choose another slot", c.At)
+	case slices.Contains(r.Merged, c.At):
+		return refuseRange(op, rhumb.InvalidArgument, r, "a range that began at slot %d was merged into the range, and no range begins there again; choose another slot", c.At)
 	// The handover would begin an epoch that the new range does not know of.
 	case r.Prepared != nil:
 		return refuseRange(op, rhumb.Conflict, r, "a handover to %s is prepared; retry when it is done", r.Prepared.Target)
@@ -137,14 +136,20 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 	// A split of these slots may have been cancelled before. Nodes that did not see it go take the greater version for the newer.
 	next.ID.Slot, next.Version, next.Recovery, next.Removed = c.At, r.Version+1, nil, nil
 	next.Epoch, next.Allocated, next.Birth = epoch, epoch, epoch
-	if next.Settling < c.At {
-		next.Settling = 0
-	}
+	next.Merged = dropSlots(r.Merged, func(s rhumb.Slot) bool { return s < c.At })
 	if next.Last == c.At {
 		next.Last = 0 // a range of one slot has no last slot
 	}
 	t.putRange(next)
 	return Result{Range: next}
+}
+
+// dropSlots returns the slots without those that drop names, and nil for none.
+func dropSlots(slots []rhumb.Slot, drop func(rhumb.Slot) bool) []rhumb.Slot {
+	if left := slices.DeleteFunc(slices.Clone(slots), drop); len(left) > 0 {
+		return left
+	}
+	return nil
 }
 
 // applyTo records that the slots belong to the new range. In order: a repetition is the result; the proposer must be in the present
@@ -169,9 +174,7 @@ func (c CompleteSplit) applyTo(t *tx) Result {
 	if last := child.ID.Slot - 1; last > old.ID.Slot {
 		old.Last = last
 	}
-	if old.Settling >= child.ID.Slot {
-		old.Settling = 0 // the new range settles it
-	}
+	old.Merged = dropSlots(parent.Merged, func(s rhumb.Slot) bool { return s >= child.ID.Slot })
 	old.Version++
 	born := child.Clone()
 	born.Birth = 0
