@@ -203,7 +203,7 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 	}
 	// The record of a cancelled split, and of a range that was merged, is gone.
 	if m.n.w.p.splits() {
-		m.n.host.Prune(func(id rhumb.RangeID) bool { _, ok := st.Range(id); return ok })
+		m.n.host.Prune(func(id rhumb.RangeID) bool { _, ok := st.Range(id); return ok }, st.IsMerged)
 	}
 }
 

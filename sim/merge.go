@@ -6,6 +6,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/sim/check"
@@ -53,6 +54,13 @@ func (w *world) mergeRanges() string {
 	right, _ := w.state.RightOf(left)
 	if !w.proposeOnce(catalog.PrepareMerge{Range: left.ID, Version: left.Version, RightVersion: right.Version}) {
 		return ""
+	}
+	if w.cfg.Bug == MergeBeforeUnion {
+		w.after(w.p.metaDelay, func() {
+			if l, ok := w.state.Range(left.ID); ok {
+				w.proposeOnce(catalog.CompleteMerge{Range: l.ID, Epoch: l.Epoch, Merge: l.TakesOver})
+			}
+		})
 	}
 	return "ranges " + left.ID.String() + " and " + right.ID.String() + ", " + w.disturbRange(oneOf(w.chance, left, right))
 }
@@ -141,6 +149,33 @@ func (n *node) canUnite(i int, t *taken) bool {
 	}
 	is, ok := c.Durable(t.end.Seq)
 	return ok && is == t.end
+}
+
+// noteAbsorbed records that a copy which was installed has the slots of ranges that were merged: their copies are gone.
+func (n *node) noteAbsorbed(id rhumb.RangeID) {
+	st, _ := n.disk.engine.Store(id).State(id)
+	for j, other := range n.w.ranges {
+		if other.Region == id.Region && id.Slot < other.Slot && other.Slot <= st.LastSlot && n.disk.copies[j] != nil {
+			delete(n.disk.unmarked, n.disk.copies[j])
+			n.disk.copies[j], n.disk.quarantined[j], n.disk.merged[j] = nil, false, true
+		}
+	}
+}
+
+// isMerged reports whether another range has taken over a range.
+func (w *world) isMerged(j int) bool {
+	return slices.ContainsFunc(w.origin, func(o lineage) bool {
+		return slices.ContainsFunc(o.takes, func(t taken) bool { return t.right == j })
+	})
+}
+
+// seeMerge plants the bugs of merges in the host.
+func (n *node) seeMerge(rule host.MergeRule, ok bool) bool {
+	switch {
+	case n.w.cfg.Bug == TakeBeforeCommit && rule == host.EndIsCommitted, n.w.cfg.Bug == TakeWithoutEnd && rule == host.MemberHasEnd:
+		return true
+	}
+	return ok
 }
 
 // tookOver reports whether a position of a range is that of an entry which took over the range that ordered a request.

@@ -124,8 +124,8 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 		t.Logf("%.0f simulated hours per core-hour (%.2f s of processor time per seed); %d steps of replicas checked against the model",
 			s.simulated.Seconds()/spent.Seconds(), spent.Seconds()/float64(s.runs), s.conformed)
 	}
-	t.Logf("operations: unknown %d, ok %d, unchanged %d, condition failed %d, not applied %d; %d log entries, %d epochs, %d closed timestamps, %d splits",
-		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed, s.splits)
+	t.Logf("operations: unknown %d, ok %d, unchanged %d, condition failed %d, not applied %d; %d log entries, %d epochs, %d closed timestamps, %d splits, %d merges",
+		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed, s.splits, s.merges)
 	t.Logf("faults:%s", faults.String())
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
 	t.Logf("%d nodes removed, %d regions lost, %d messages with entries that an older build could not read", s.removed, s.regions, s.unread)

@@ -149,11 +149,11 @@ type (
 	}
 	installedEvent struct {
 		installEvent
-		s   *slot
+		s *slot
 		// merged are copies of ranges that were merged into the range: the new copy has their slots.
 		merged []*slot
-		st  storage.RangeState
-		err error
+		st     storage.RangeState
+		err    error
 	}
 )
 

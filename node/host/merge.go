@@ -13,6 +13,25 @@ import (
 // This file unites copies (docs/replication.md#rule-merge). The replicas of two ranges know nothing of each other; the host, which has both,
 // lets the right one end, lets the left one take over, and unites the copies when the takeover is committed.
 
+// MergeRule is a rule of merges that the host keeps.
+type MergeRule uint8
+
+// The rules.
+const (
+	// EndIsCommitted: a range takes over another one only after the end of that one is committed.
+	EndIsCommitted MergeRule = 1
+	// MemberHasEnd: a member acknowledges a takeover only if it has the end that it names.
+	MemberHasEnd MergeRule = 2
+)
+
+// mayGoOn lets a simulator break a rule on purpose.
+func (h *Host) mayGoOn(rule MergeRule, ok bool) bool {
+	if h.cfg.Probe != nil && h.cfg.Probe.Merge != nil {
+		return h.cfg.Probe.Merge(rule, ok)
+	}
+	return ok
+}
+
 // mergePair returns the two slots of a merge that this node has both of, given one of them.
 func (h *Host) mergePair(s *slot) (left, right *slot, ok bool) {
 	d := s.desc.Load()
@@ -53,7 +72,7 @@ func (h *Host) advanceMerge(s *slot) {
 		}
 		return
 	}
-	if take, above, ok := right.r.Ended(); ok {
+	if take, above, ok := right.r.Ended(); !take.IsZero() && h.mayGoOn(EndIsCommitted, ok) {
 		left.r.TakeOver(take, above)
 		h.markDirty(left)
 	}
@@ -65,7 +84,7 @@ func (h *Host) advanceMerge(s *slot) {
 func (h *Host) admitTakes(s *slot, m *replica.Message) bool {
 	for i, e := range m.Entries {
 		take := e.Take()
-		if take.IsZero() || h.hasEnd(s, take) {
+		if take.IsZero() || h.mayGoOn(MemberHasEnd, h.hasEnd(s, take)) {
 			continue
 		}
 		if i > 0 {
@@ -129,7 +148,7 @@ func (h *Host) unite(s *slot, t replica.Taken, commits []*commit) (_ []*commit, 
 	s.last = t.Take.Last
 	s.r.SetLastSlot(s.last)
 	// Requests of clients of the right range are in the store now.
-	s.clients = nil
+	s.clients = map[rhumb.UUID]uint64{}
 	h.retireSlot(right)
 	return commits, true
 }
@@ -158,8 +177,9 @@ func (h *Host) retireSlot(right *slot) {
 // have ended, or were about to.
 func (h *Host) mergedIn(s *slot, last rhumb.Slot) (out []*slot) {
 	return slices.DeleteFunc(h.slotsIn(s, last), func(o *slot) bool {
-		d := o.desc.Load()
-		return o.gone || !o.r.HasEnded() && (d == nil || d.Ends == 0)
+		d, into := o.desc.Load(), s.desc.Load()
+		ended := o.r.HasEnded() || d != nil && d.Ends != 0 || into != nil && slices.Contains(into.Merged, o.id.Slot)
+		return o.gone || !ended
 	})
 }
 
@@ -185,12 +205,10 @@ func (h *Host) freeLast(s *slot, d *rhumb.Range) rhumb.Slot {
 	return last
 }
 
-// pruneEnded drops the copies of ranges that were merged, if this node has no copy of the range that took over, and does not get one.
-func (h *Host) pruneEnded(exists func(rhumb.RangeID) bool) {
+// pruneMerged drops the copies of ranges that were merged, if this node has no copy of the range that took over, and does not get one.
+func (h *Host) pruneMerged(merged func(rhumb.RangeID) bool) {
 	for _, s := range slices.Clone(h.allSlots) {
-		d := s.desc.Load()
-		ended := s.r.HasEnded() || d != nil && d.Ends != 0
-		if s.gone || !ended || exists(s.id) || h.isAwaited(s) {
+		if s.gone || !merged(s.id) || h.isAwaited(s) {
 			continue
 		}
 		removeEvent{[]rhumb.RangeID{s.id}}.applyTo(h)

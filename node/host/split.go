@@ -121,11 +121,11 @@ func (h *Host) endWait(id rhumb.RangeID) (early []replica.Message) {
 }
 
 // Prune forgets the ranges that wait to be born and that metadata does not know any more: the split was cancelled, or the class
-// dropped.
-func (h *Host) Prune(exists func(rhumb.RangeID) bool) { h.post(pruneEvent{exists}) }
+// dropped. It drops the copies of ranges that were merged, if no copy of this node waits to be united with them.
+func (h *Host) Prune(exists, merged func(rhumb.RangeID) bool) { h.post(pruneEvent{exists, merged}) }
 
 // pruneEvent is a call of Prune.
-type pruneEvent struct{ exists func(rhumb.RangeID) bool }
+type pruneEvent struct{ exists, merged func(rhumb.RangeID) bool }
 
 // applyTo forgets the ranges in a fixed order.
 func (ev pruneEvent) applyTo(h *Host) {
@@ -134,7 +134,7 @@ func (ev pruneEvent) applyTo(h *Host) {
 			h.forgetUnborn(d.ID)
 		}
 	}
-	h.pruneEnded(ev.exists)
+	h.pruneMerged(ev.merged)
 }
 
 // settleUnborn creates the copies of ranges that can not be born here any more: the copy that held their slots was dropped, or

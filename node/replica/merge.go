@@ -104,16 +104,17 @@ func (r *Replica) EndRange() {
 	}
 }
 
-// Ended returns what another range has to name in order to take over the slots of this one, and a timestamp above which it does so;
-// ok is false unless this replica is the acting primary and has committed the end.
+// Ended returns what another range has to name in order to take over the slots of this one, and a timestamp above which it does so, if this
+// primary knows the end of its range; ok is false unless it acts in its epoch and has committed the end.
 //
 // Acting in the present epoch means that no primary of an earlier epoch answers reads any more.
 func (r *Replica) Ended() (take entry.Take, above rhumb.Timestamp, ok bool) {
 	e := r.merge.ended
-	if e.Seq == 0 || !r.actsFully() || r.commit < e.Seq {
+	if e.Seq == 0 || r.role != primary {
 		return entry.Take{}, 0, false
 	}
-	return entry.Take{Slot: r.cfg.Range.Slot, Last: r.merge.last, Epoch: e.Epoch, Seq: e.Seq}, max(r.orders.hlc, r.closed, r.log.last().HLC), true
+	take = entry.Take{Slot: r.cfg.Range.Slot, Last: r.merge.last, Epoch: e.Epoch, Seq: e.Seq}
+	return take, max(r.orders.hlc, r.closed, r.log.last().HLC), r.actsFully() && r.commit >= e.Seq
 }
 
 // TakeOver makes the primary take over the slots of a range that has ended, with the next Ready and above a timestamp.

@@ -88,6 +88,12 @@ func (s *State) MergePartner(r *rhumb.Range) (*rhumb.Range, bool) {
 	return nil, false
 }
 
+// IsMerged reports whether a range was merged into another one.
+func (s *State) IsMerged(id rhumb.RangeID) bool {
+	r, ok := s.RangeOf(id)
+	return ok && slices.Contains(r.Merged, id.Slot)
+}
+
 // FreeSlot returns the slot at which a range may be split that is nearest to a wanted one, among those from there on; ok is false if there is
 // none (rhumb.Range.Merged).
 func FreeSlot(r *rhumb.Range, at rhumb.Slot) (free rhumb.Slot, ok bool) {
