@@ -303,6 +303,37 @@ func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeReques
 	return &rhumbpb.SplitRangeResponse{Range: api.EncodeRange(child)}, nil
 }
 
+// MergeRange marks a range and the one that begins where it ends for a merge.
+func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeRequest) (*rhumbpb.MergeRangeResponse, error) {
+	const op rhumb.Op = "server.Operations.MergeRange"
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	id := api.DecodeRangeID(q.GetRange())
+	left, ok := st.RangeOf(id)
+	if !ok {
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "no range has the slot %s; list ranges with `rhumb range ls`", id))
+	}
+	right, ok := st.RightOf(left)
+	if !ok {
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "no range begins at slot %d, where range %s ends", left.LastSlot()+1, left.ID))
+	}
+	cmd := catalog.PrepareMerge{Range: left.ID, Version: left.Version, RightVersion: right.Version}
+	if err := st.Admits(cmd); err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	if why := st.WhyNotMerge(left); why != "" {
+		return nil, statusError(&rhumb.Error{Op: op, Kind: rhumb.Conflict, Range: left.ID, Msg: "ranges " + left.ID.String() + " and " + right.ID.String() + " cannot be merged now: " + why})
+	}
+	if !q.GetDryRun() {
+		if _, _, err := s.node.Propose(ctx, cmd); err != nil {
+			return nil, statusError(rhumb.Wrap(op, err))
+		}
+	}
+	return &rhumbpb.MergeRangeResponse{Left: api.EncodeRange(left), Right: api.EncodeRange(right)}, nil
+}
+
 // UnpinVotes lets the cluster choose its voters again.
 func (s *Operations) UnpinVotes(ctx context.Context, q *rhumbpb.UnpinVotesRequest) (*rhumbpb.UnpinVotesResponse, error) {
 	const op rhumb.Op = "server.Operations.UnpinVotes"
