@@ -52,11 +52,11 @@ var mixes = map[Bug][]FaultKind{
 	SplitLostOnRestart:  {faultDivide, faultCrash},
 	BirthBeforeCommit:   {faultDivide, faultData},
 	// Bugs of merges need ranges that were split.
-	MergeForgetsResults: {faultDivide, faultMerge, faultLoss, faultIsolate},
+	MergeForgetsResults: {faultDivide, faultMerge, faultLoss, faultIsolate, faultDrain},
 	MissTheUnion:        {faultDivide, faultMerge, faultCrash},
-	MergeBeforeUnion:    {faultDivide, faultMerge, faultData},
+	MergeBeforeUnion:    {faultDivide, faultMerge, faultData, faultMove, faultHandover},
 	TakeBeforeCommit:    {faultDivide, faultMerge, faultData, faultUsurp},
-	TakeWithoutEnd:      {faultDivide, faultMerge, faultData, faultStall},
+	TakeWithoutEnd:      {faultDivide, faultMerge, faultData, faultEmpty, faultRollBack},
 	WitnessWithData:     {faultMove},
 }
 
