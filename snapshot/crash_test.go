@@ -31,13 +31,24 @@ const childEnv, childDirEnv = "RHUMB_SNAPSHOT_CHILD", "RHUMB_SNAPSHOT_CHILD_DIR"
 func TestMain(m *testing.M) {
 	run := map[string]func(dir string) error{"writer": writeForEver, "full": fillFileSystem, "huge": useHugePages}[os.Getenv(childEnv)]
 	if run == nil {
-		os.Exit(m.Run())
+		os.Exit(runTests(m))
 	}
 	if err := run(os.Getenv(childDirEnv)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// runTests runs the tests, with a folder for the programs that several of them share.
+func runTests(m *testing.M) int {
+	var err error
+	if compiledDir, err = os.MkdirTemp("", "rhumb-readers-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(compiledDir)
+	return m.Run()
 }
 
 func child(t *testing.T, what, dir string, attr *syscall.SysProcAttr) *exec.Cmd {

@@ -329,13 +329,23 @@ func runGolden(t *testing.T, program ...string) {
 	}
 }
 
-// compileReader compiles a program over the C reader, with the sanitizers when they are there.
+// compiled has the programs that compileReader has compiled, by source, in the folder compiledDir: with sanitizers the compiler takes
+// longer than most tests.
+var (
+	compiled    = map[string]string{}
+	compiledDir string
+)
+
+// compileReader compiles a program over the C reader, once for all tests, with the sanitizers when they are there.
 func compileReader(t *testing.T, compiler, standard, source string, sanitize bool) string {
 	t.Helper()
 	if _, err := exec.LookPath(compiler); err != nil {
 		t.Skipf("no %s: apt-get install gcc g++ libc6-dev", compiler)
 	}
-	program := filepath.Join(t.TempDir(), "program")
+	if program := compiled[source]; program != "" {
+		return program
+	}
+	program := filepath.Join(compiledDir, strings.TrimSuffix(source, filepath.Ext(source)))
 	args := []string{standard, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic"}
 	if sanitize {
 		args = append(args, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -344,6 +354,7 @@ func compileReader(t *testing.T, compiler, standard, source string, sanitize boo
 	if text, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %v: %v\n%s", compiler, args, err, text)
 	}
+	compiled[source] = program
 	return program
 }
 

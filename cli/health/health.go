@@ -226,7 +226,9 @@ func (j *judgement) judgeMetadataReplica(n *client.NodeStatus) {
 	}
 	switch {
 	case m.Short:
-		j.addProblem("the metadata replica of node %s lost entries that it had stored: it is being filled again and votes after that; do not stop another voter until then", n.Node.ID)
+		// The mark does not tell a replica that lost its end from an intact one that was behind when it started: both wait for their floor.
+		j.addProblem("the metadata replica of node %s lacks entries that it may have stored before it started: it is being filled and votes after that; "+
+			"do not stop another voter until then", n.Node.ID)
 	// A silent learner costs nothing, so only voters are a problem.
 	case m.Silent && n.Node.Voter && len(m.WaitsFor) > 0:
 		j.addProblem("the metadata voter of node %s has started and does not vote yet: it waits for answers of %s", n.Node.ID, listNodes(m.WaitsFor))

@@ -88,7 +88,7 @@ func TestJudge(t *testing.T) {
 				v.Nodes[1].Metadata = &client.MetadataReplica{Silent: true, Short: true}
 				v.Nodes[0].Metadata = &client.MetadataReplica{Readmits: []rhumb.NodeID{2}}
 			},
-			says: []string{"the metadata replica of node n2 lost entries that it had stored", "metadata replicas of n2 lost entries: the leader removes them"}, lose: 0,
+			says: []string{"the metadata replica of node n2 lacks entries that it may have stored before it started", "metadata replicas of n2 lost entries: the leader removes them"}, lose: 0,
 		},
 		"the metadata was recovered": {
 			breaks: func(v *View) {

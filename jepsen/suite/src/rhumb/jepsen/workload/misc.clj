@@ -87,7 +87,7 @@
   []
   (reify checker/Checker
     (check [_ test history opts]
-      (loop [ops (seq history) acked {} open {} made {} late []]
+      (loop [ops (seq (h/client-ops history)) acked {} open {} made {} late []] ; the values of the nemesis are no pairs
         (if-let [{:keys [type f value process]} (first ops)]
           (let [[k v] value, more (next ops)]
             (cond
