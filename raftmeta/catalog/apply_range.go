@@ -53,6 +53,10 @@ func (c AlterISR) applyTo(t *tx) Result {
 	next.Version++
 	t.putRange(next)
 	t.shrinkReserved(next)
+	// The primary of the other range of a merge may have joined, and can be that of both now.
+	if o, ok := t.MergePartner(next); ok {
+		t.alignMerge(o)
+	}
 	return Result{Range: next}
 }
 

@@ -240,7 +240,7 @@ func (c CompleteMerge) applyTo(t *tx) Result {
 // both can carry the merge out.
 func (t *tx) alignMerge(r *rhumb.Range) {
 	o, ok := t.MergePartner(r)
-	if !ok || o.Primary == r.Primary || !o.IsInSync(r.Primary) || o.IsQuarantined(r.Primary) {
+	if !ok || o.Primary == r.Primary || !o.IsInSync(r.Primary) || o.IsQuarantined(r.Primary) || !t.IsLive(r.Primary) {
 		return
 	}
 	// Members that leave with this election leave both sets.

@@ -14,30 +14,24 @@ const (
 	WholeRule Mutation = iota
 	// TakeBeforeCommit takes over although the end is not known to be committed.
 	TakeBeforeCommit
-	// TakeUnelected takes over in an epoch in which the node does not act as primary of the right range.
-	TakeUnelected
-	// TakeWithoutWaiting lets a node begin an epoch of the left range, whose log has the take, while a lease of the right range may be valid.
-	TakeWithoutWaiting
 	// WriteAfterEnd orders writes in the right range after its end.
 	WriteAfterEnd
 	// CancelAfterEnd cancels a merge although the right range has the end.
 	CancelAfterEnd
-	// ReadAfterEnd answers reads of the right range in an epoch after that of its end.
+	// ReadAfterEnd answers reads of the right range after its end.
 	ReadAfterEnd
-	// UniteWithoutEnd unites copies although the right one lacks the end.
-	UniteWithoutEnd
-	// JoinApart lets a node into the in-sync set that is caught up in one range only.
-	JoinApart
+	// AckWithoutEnd acknowledges a take without the end that it names.
+	AckWithoutEnd
 )
 
 // Mutations lists all mutations.
 func Mutations() []Mutation {
-	return []Mutation{TakeBeforeCommit, TakeUnelected, TakeWithoutWaiting, WriteAfterEnd, CancelAfterEnd, ReadAfterEnd, UniteWithoutEnd, JoinApart}
+	return []Mutation{TakeBeforeCommit, WriteAfterEnd, CancelAfterEnd, ReadAfterEnd, AckWithoutEnd}
 }
 
 // String returns the name of the mutation.
 func (m Mutation) String() string {
-	return [...]string{"whole-rule", "take-before-commit", "take-unelected", "take-without-waiting", "write-after-end", "cancel-after-end", "read-after-end", "unite-without-end", "join-apart"}[m]
+	return [...]string{"whole-rule", "take-before-commit", "write-after-end", "cancel-after-end", "read-after-end", "ack-without-end"}[m]
 }
 
 // Config bounds a search.
@@ -75,7 +69,7 @@ func Explore(cfg Config) (res Result) {
 	for i := 0; i < len(states); i++ {
 		s := states[i]
 		res.States++
-		if s.merged && s.nodes[s.primary].united && s.done != 0 {
+		if s.merged && s.nodes[s.primary[left]].united && s.done != 0 {
 			res.Merged++
 		}
 		if res.Broken = s.broken(&cfg); res.Broken != "" {

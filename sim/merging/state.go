@@ -48,6 +48,16 @@ func (l *logState) add(e entry) {
 	l.n++
 }
 
+// prefix returns the log up to a position.
+func (l *logState) prefix(upTo uint8) logState {
+	p := *l
+	for i := upTo; i < p.n; i++ {
+		p.e[i] = entry{}
+	}
+	p.n = min(p.n, upTo)
+	return p
+}
+
 // find returns the position of the first entry of a kind, or 0.
 func (l *logState) find(k kind) uint8 {
 	for i := range l.n {
@@ -97,15 +107,15 @@ type node struct {
 	// united reports that the copies are one. had is then the set of the writes that the right copy had.
 	united bool
 	had    uint8
-	// counts is the in-sync set that the node counts on as a primary.
-	counts uint8
+	// counts are the in-sync sets of both ranges that the node counts on as a primary.
+	counts [2]uint8
 }
 
 // state is the state of the world.
 type state struct {
 	nodes [nodesMax]node
-	// The record: the epoch, the primary and the in-sync set of both ranges.
-	epoch, primary, inSync uint8
+	// The records: the epoch, the primary and the in-sync set of each range.
+	epoch, primary, inSync [2]uint8
 	// cancelled and merged are the two ways in which a merge ends.
 	// Both are changes of the record; nodes may act on an older one for a while.
 	cancelled, merged bool
@@ -116,7 +126,8 @@ type state struct {
 }
 
 func newState(cfg *Config) state {
-	s := state{epoch: 1, inSync: 1<<cfg.Nodes - 1, elections: uint8(cfg.Elections), shrinks: uint8(cfg.Shrinks), joins: uint8(cfg.Joins)}
+	all := uint8(1<<cfg.Nodes - 1)
+	s := state{epoch: [2]uint8{1, 1}, inSync: [2]uint8{all, all}, elections: uint8(cfg.Elections), shrinks: uint8(cfg.Shrinks), joins: uint8(cfg.Joins)}
 	for x := range s.nodes[0].c {
 		s.activate(0, side(x))
 	}
@@ -126,9 +137,9 @@ func newState(cfg *Config) state {
 // activate makes a node the primary of a range in the epoch of the record.
 func (s *state) activate(n int, x side) {
 	c := &s.nodes[n].c[x]
-	c.promised, c.active, c.leased, c.acked = s.epoch, s.epoch, true, [nodesMax]uint8{}
-	c.log.add(entry{epoch: s.epoch, kind: start})
-	s.nodes[n].counts = s.inSync
+	c.promised, c.active, c.leased, c.acked = s.epoch[x], s.epoch[x], true, [nodesMax]uint8{}
+	c.log.add(entry{epoch: s.epoch[x], kind: start})
+	s.nodes[n].counts[x] = s.inSync[x]
 }
 
 // has reports whether a set of nodes has one.
@@ -145,27 +156,41 @@ func (s *state) serves(cfg *Config, n int) (seen uint8, ok bool) {
 	if c.active == 0 || !c.leased || c.commit < c.log.startOf(c.active) {
 		return 0, false
 	}
-	// Others may have united their copies in the epoch of the end.
-	if at := c.log.find(end); x == right && at > 0 && c.log.e[at-1].epoch < c.active && cfg.Mutation != ReadAfterEnd {
+	// Others may have united their copies.
+	if x == right && c.log.find(end) > 0 && cfg.Mutation != ReadAfterEnd {
 		return 0, false
 	}
 	return seen | c.log.writes(c.commit), true
 }
 
-// broken names an invariant that the state breaks, or returns "". Reads must see every acknowledged write, members of the in-sync set
-// must hold every acknowledged write, and those members must be able to unite their copies: a set of members that cannot would
-// leave the range without service.
+// isTaken reports whether a node knows that the take is committed.
+func (s *state) isTaken(cfg *Config) bool {
+	for n := range cfg.Nodes {
+		if l := &s.nodes[n].c[left]; l.log.find(take) > 0 && l.commit >= l.log.find(take) {
+			return true
+		}
+	}
+	return false
+}
+
+// broken names an invariant that the state breaks, or returns "". Reads must see every acknowledged write, members of the in-sync set of the range
+// that has the slots must hold every acknowledged write, and those of the left one must be able to unite their copies: a set of members that
+// cannot would leave the range without service.
 func (s *state) broken(cfg *Config) string {
+	owner := right
+	if s.isTaken(cfg) {
+		owner = left
+	}
 	for n := range cfg.Nodes {
 		nd := &s.nodes[n]
 		if seen, ok := s.serves(cfg, n); ok && s.done&^seen != 0 {
 			return fmt.Sprintf("stale read: n%d serves and lacks acknowledged writes %b", n+1, s.done&^seen)
 		}
 		holds := nd.had | nd.c[left].log.writes(logMax) | nd.c[right].log.writes(logMax)
-		if has(s.inSync, n) && s.done&^holds != 0 {
+		if has(s.inSync[owner], n) && s.done&^holds != 0 {
 			return fmt.Sprintf("lost write: n%d is in sync and lacks acknowledged writes %b", n+1, s.done&^holds)
 		}
-		if at := nd.c[left].log.find(take); has(s.inSync, n) && !nd.united && at > 0 && nd.c[left].commit >= at && !nd.hasEnd(at) {
+		if at := nd.c[left].log.find(take); has(s.inSync[left], n) && !nd.united && at > 0 && nd.c[left].commit >= at && !nd.hasEnd(at) {
 			return fmt.Sprintf("no union: n%d is in sync and lacks the end that the left range took over", n+1)
 		}
 	}
@@ -173,7 +198,10 @@ func (s *state) broken(cfg *Config) string {
 }
 
 // hasEnd reports whether the right copy has the end that the take at a position of the left log names.
-func (nd *node) hasEnd(take uint8) bool {
-	t, r := nd.c[left].log.e[take-1], &nd.c[right].log
+func (nd *node) hasEnd(take uint8) bool { return nd.hasEndOf(nd.c[left].log.e[take-1]) }
+
+// hasEndOf reports whether the right copy has the end that a take names.
+func (nd *node) hasEndOf(t entry) bool {
+	r := &nd.c[right].log
 	return r.n >= t.at && r.e[t.at-1].kind == end && r.e[t.at-1].epoch == t.of
 }
