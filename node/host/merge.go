@@ -91,14 +91,18 @@ func (h *Host) admitTakes(s *slot, m *replica.Message) bool {
 			m.Entries = m.Entries[:i:i]
 			return true
 		}
-		// While the merge is under way, the end arrives with the log of its range, and the message is repeated. Afterwards that log is
-		// gone, and the united range has to be copied.
-		if d := s.desc.Load(); d != nil && d.LastSlot() >= take.Slot && m.Kind == replica.Append {
-			h.log.Info("a copy cannot be united, because its end is missing; it is replaced", "range", s.id.String(), "entry", e.Seq)
-			*m = replica.Message{Kind: replica.LogTrimmed, Range: m.Range, From: m.From, To: m.To, Life: m.Life, Epoch: m.Epoch, Commit: m.Commit, Trim: e.Seq}
-			return true
+		// Before the entry is committed, the end arrives with the log of its range, and the message is repeated. The sender of a committed one
+		// has united its copies, and that log is gone: the united range has to be copied, as if the log were trimmed.
+		if m.Commit < e.Seq {
+			return false
 		}
-		return false
+		h.log.Debug("a copy cannot be united, because the end of the other range is missing; it is to be replaced", "range", s.id.String(), "entry", e.Seq)
+		if m.Kind == replica.Suffix {
+			m.Entries, m.Trimmed, m.Trim = nil, true, e.Seq
+		} else {
+			*m = replica.Message{Kind: replica.LogTrimmed, Range: m.Range, From: m.From, To: m.To, Life: m.Life, Epoch: m.Epoch, Commit: m.Commit, Trim: e.Seq}
+		}
+		return true
 	}
 	return true
 }
