@@ -56,7 +56,7 @@ var mixes = map[Bug][]FaultKind{
 	MissTheUnion:        {faultDivide, faultMerge, faultCrash},
 	MergeBeforeUnion:    {faultDivide, faultMerge, faultData, faultMove, faultHandover},
 	TakeBeforeCommit:    {faultDivide, faultMerge, faultData, faultUsurp},
-	TakeWithoutEnd:      {faultDivide, faultMerge, faultData, faultEmpty, faultRollBack},
+	TakeWithoutEnd:      {faultDivide, faultMerge, faultData, faultStall},
 	WitnessWithData:     {faultMove},
 }
 
