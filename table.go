@@ -318,6 +318,16 @@ func (s SnapshotFeatures) Validate() error {
 	return nil
 }
 
+// ValidateNewName rejects the names "." and ".." for a new table, region or zone, which the other checks
+// of names accept. Paths and URLs contain these names, and there the two mean folders. The catalog does not check this, because every build has to apply its
+// commands with the same result: nodes and clients refuse the name before they propose it.
+func ValidateNewName(what, name string) error {
+	if name == "." || name == ".." {
+		return Ef("rhumb.Name", InvalidArgument, "%s name %q means a folder in paths and URLs; choose a name with a letter or a digit", what, name)
+	}
+	return nil
+}
+
 // ValidateTableName rejects names that are empty or long, or contain characters other than letters,
 // digits, '_', '-' and '.'.
 func ValidateTableName(name string) error {

@@ -107,6 +107,28 @@ func (s Scope) Rights() Rights {
 	return TableRights
 }
 
+// Overlaps reports whether a request can be in both scopes.
+func (s Scope) Overlaps(o Scope) bool {
+	if s.Cluster || o.Cluster {
+		return s.Cluster && o.Cluster
+	}
+	if s.Table != o.Table && s.Table != AllTables && o.Table != AllTables {
+		return false
+	}
+	return strings.HasPrefix(s.Prefix, o.Prefix) || strings.HasPrefix(o.Prefix, s.Prefix)
+}
+
+// Related returns the grants of a role other than that in the scope of g which allow, somewhere in this scope, a right of g. Their
+// scopes are wider or narrower than that of g.
+func Related(grants []Grant, g Grant) (related []Grant) {
+	for _, o := range grants {
+		if o.Scope != g.Scope && o.Rights&g.Rights != 0 && o.Scope.Overlaps(g.Scope) {
+			related = append(related, Grant{o.Scope, o.Rights & g.Rights})
+		}
+	}
+	return related
+}
+
 // Compare orders scopes: the cluster first, then by table, then by prefix.
 func (s Scope) Compare(o Scope) int {
 	if s.Cluster != o.Cluster {

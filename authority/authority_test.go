@@ -593,3 +593,30 @@ func TestIssuedAt(t *testing.T) {
 		t.Errorf("issued at %v, valid from %v; want %v", got, leaf.NotBefore, c.now)
 	}
 }
+
+// TestLeftoversAreRemoved guards that an authority removes what killed commands left beside its key, which may be a key, and no file
+// that a command is writing now or that an operator named.
+func TestLeftoversAreRemoved(t *testing.T) {
+	c := newClock()
+	a := newAuthority(t, c)
+	old := time.Now().Add(-2 * leftoverAge)
+	want := map[string]bool{
+		".authority.key-123": false, ".ca.crt-9": false, ".mark-77": false, ".addresses-1": false, ".cross.crt-2": false,
+		".authority.key-456": true, ".authority.key-backup": true, "authority.key-1": true, ".other-1": true,
+	}
+	for name := range want {
+		path := filepath.Join(a.dir, name)
+		must(t, os.WriteFile(path, []byte("x"), 0o600))
+		if name != ".authority.key-456" {
+			must(t, os.Chtimes(path, old, old))
+		}
+	}
+	again, err := Open(a.dir, Config{Wall: c.read})
+	must(t, err)
+	must(t, again.Close())
+	for name, left := range want {
+		if _, err := os.Stat(filepath.Join(a.dir, name)); (err == nil) != left {
+			t.Errorf("%s: %v, want it left: %v", name, err, left)
+		}
+	}
+}

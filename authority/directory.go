@@ -167,9 +167,7 @@ func Create(dir string, cluster rhumb.ClusterID, addresses []string, cfg Config)
 
 // ours reports whether a file of the name may be left from an interrupted Create.
 func ours(name string) bool {
-	return slices.Contains([]string{keyFile, caFile, addressesFile, ledger.FileName, "mark", "lock"}, name) ||
-		strings.HasPrefix(name, "."+keyFile) || strings.HasPrefix(name, "."+caFile) || strings.HasPrefix(name, "."+addressesFile) ||
-		strings.HasPrefix(name, "."+clusterFile) || strings.HasPrefix(name, ".mark")
+	return slices.Contains([]string{keyFile, caFile, addressesFile, ledger.FileName, ledger.MarkName, "lock"}, name) || isTemporary(name)
 }
 
 // writeAuthority writes the files of a new authority.
@@ -252,6 +250,7 @@ func Open(dir string, cfg Config) (*Authority, error) {
 	if _, err := a.load(); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
+	a.removeLeftovers()
 	// The ledger is last: opening it may append a record, which a process that cannot read the key
 	// should not cause.
 	if a.ledger, err = ledger.Open(dir, a.cluster, cfg.Wall, cfg.Logger.Warn); err != nil {
@@ -259,6 +258,42 @@ func Open(dir string, cfg Config) (*Authority, error) {
 	}
 	a.warnOfClock()
 	return a, nil
+}
+
+// leftoverAge is the age at which a temporary file belongs to no command any more. Commands replace a file within milliseconds.
+const leftoverAge = time.Hour
+
+// removeLeftovers removes the temporary files of commands that were killed while they replaced a file. One of them may hold a
+// private key. Failures are logged only: the files harm nothing but order.
+func (a *Authority) removeLeftovers() {
+	entries, err := os.ReadDir(a.dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		// Ages are by the clock of the machine and not by a.wall, because the file system uses it too. Others that write to
+		// the directory at this moment have younger files.
+		if err != nil || !info.Mode().IsRegular() || !isTemporary(e.Name()) || time.Since(info.ModTime()) < leftoverAge {
+			continue
+		}
+		if err := os.Remove(filepath.Join(a.dir, e.Name())); err != nil {
+			a.logger.Warn("cannot remove a temporary file that a killed command left", "file", filepath.Join(a.dir, e.Name()), "err", err)
+			continue
+		}
+		a.logger.Info("removed a temporary file that a killed command left", "file", filepath.Join(a.dir, e.Name()))
+	}
+}
+
+// isTemporary reports whether a file has a name that ledger.WriteFile chooses for the new content of a file of an authority: digits
+// after the name of the file. Copies that operators name keep out of this.
+func isTemporary(name string) bool {
+	for _, file := range []string{keyFile, caFile, crossFile, addressesFile, clusterFile, ledger.MarkName} {
+		if digits, ok := strings.CutPrefix(name, "."+file+"-"); ok {
+			return digits != "" && strings.Trim(digits, "0123456789") == ""
+		}
+	}
+	return false
 }
 
 // clockTolerance is how far the newest record may be ahead of the clock without a warning: the directory may move between

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/access"
@@ -78,8 +79,8 @@ func askAccess[T any](ctx context.Context, c *Client, op rhumb.Op, call func(con
 // a change that was made already. It is success if an earlier attempt may have made it.
 //
 // Changes carry no request ID as writes of records do. They are idempotent instead: repeating one
-// leaves the same state, except that a second drop fails, and that failure is the success of the
-// earlier attempt.
+// leaves the same state, except that a second drop or revocation fails, and that failure is the success
+// of the earlier attempt.
 func (c *Client) changeAccess(ctx context.Context, op rhumb.Op, done rhumb.Kind, call func(context.Context, rhumbpb.AccessClient) (*rhumbpb.AccessResponse, error)) error {
 	// Counts the nodes that were asked, not retries of one.
 	tries := 0
@@ -228,31 +229,41 @@ func (c *Client) assignRole(ctx context.Context, op rhumb.Op, user, role string,
 	})
 }
 
-// Grant adds rights to a role in a scope. Revoke takes them away; a grant without rights is
-// removed.
+// Grant adds rights to a role in a scope. Rights that the role has there already are left as they are.
 func (c *Client) Grant(ctx context.Context, role string, s access.Scope, r access.Rights) error {
-	return c.alterGrant(ctx, "client.Client.Grant", role, s, r, 0)
+	return c.alterGrant(ctx, "client.Client.Grant", rhumb.Other, role, s, r, 0)
 }
 
-// Revoke takes rights from a role in a scope.
+// Revoke takes rights from a role in exactly one scope; a grant without rights is removed. The error is NotFound if the role has none
+// of the rights in this scope. Rights that it has in a wider or narrower scope remain.
 func (c *Client) Revoke(ctx context.Context, role string, s access.Scope, r access.Rights) error {
-	return c.alterGrant(ctx, "client.Client.Revoke", role, s, 0, r)
+	return c.alterGrant(ctx, "client.Client.Revoke", rhumb.NotFound, role, s, 0, r)
 }
 
 // SetGrant makes the rights of a role in a scope exactly those given; none removes the grant.
 func (c *Client) SetGrant(ctx context.Context, role string, s access.Scope, r access.Rights) error {
+	const op rhumb.Op = "client.Client.SetGrant"
 	// One command, so that every request is judged by the old rights or by the new ones.
-	return c.alterGrant(ctx, "client.Client.SetGrant", role, s, r, s.Rights()&^r)
+	err := c.alterGrant(ctx, op, rhumb.Other, role, s, r, s.Rights()&^r)
+	if r != 0 || rhumb.KindOf(err) != rhumb.NotFound {
+		return err
+	}
+	// Either the role or its grant does not exist. A grant that was removed already is as it should be.
+	roles, rolesErr := c.Roles(ctx)
+	if rolesErr == nil && slices.ContainsFunc(roles, func(o RoleInfo) bool { return o.Name == role }) {
+		return nil
+	}
+	return err
 }
 
 // alterGrant adds rights to the grant of a role in a scope and removes others from it. Both happen in one step, so that
-// no request is judged by half of the change.
-func (c *Client) alterGrant(ctx context.Context, op rhumb.Op, role string, s access.Scope, add, remove access.Rights) error {
+// no request is judged by half of the change. done is as in changeAccess.
+func (c *Client) alterGrant(ctx context.Context, op rhumb.Op, done rhumb.Kind, role string, s access.Scope, add, remove access.Rights) error {
 	// A grant that can never be valid fails without a round trip.
 	if err := (access.Grant{Scope: s, Rights: add | remove}).Validate(); err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	return c.changeAccess(ctx, op, rhumb.Other, func(ctx context.Context, a rhumbpb.AccessClient) (*rhumbpb.AccessResponse, error) {
+	return c.changeAccess(ctx, op, done, func(ctx context.Context, a rhumbpb.AccessClient) (*rhumbpb.AccessResponse, error) {
 		return a.AlterGrant(ctx, &rhumbpb.AlterGrantRequest{Role: role, Scope: api.EncodeScope(s), Add: uint32(add), Remove: uint32(remove)})
 	})
 }

@@ -51,6 +51,9 @@ func (c *Client) CreateTable(ctx context.Context, name string, o TableOptions) (
 	if err := rhumb.ValidateTableName(name); err != nil {
 		return nil, rhumb.Wrap(op, err)
 	}
+	if err := rhumb.ValidateNewName("table", name); err != nil {
+		return nil, rhumb.Wrap(op, err)
+	}
 	// tries counts the nodes that were asked.
 	tries := 0
 	resp, err := askNearest(ctx, c, op, func(ctx context.Context, cc rhumbpb.ClusterClient) (*rhumbpb.CreateTableResponse, error) {

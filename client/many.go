@@ -365,7 +365,7 @@ func (w *manyWrites) writeAll(ctx context.Context, places []int, present bool) (
 func (w *manyWrites) writePart(ctx context.Context, id rhumb.RangeID, places []int, present bool) {
 	if !w.fixed {
 		// The range of the first key, whatever has become of the one by which the part was formed.
-		id = w.tableAt(places[0]).homeIn(id, w.mutations[places[0]].Name)
+		id = w.tableAt(places[0]).HomeIn(id, w.mutations[places[0]].Name)
 	}
 	mutations := make([]rhumb.Mutation, len(places))
 	for n, i := range places {
@@ -395,7 +395,7 @@ func (w *manyWrites) recordOutcome(out BatchResult, places []int) {
 	for n, i := range places {
 		m, at := &w.mutations[i], &w.targets[i]
 		r := Result{
-			Key:     rhumb.Key{Table: m.Table, Home: w.tableAt(i).homeIn(out.Receipt.Range, m.Name), Name: m.Name},
+			Key:     rhumb.Key{Table: m.Table, Home: w.tableAt(i).HomeIn(out.Receipt.Range, m.Name), Name: m.Name},
 			Applied: out.Applied, Version: out.Version, Existed: out.Existed[n], Receipt: out.Receipt,
 		}
 		r.Receipt.Searched, r.Receipt.Unasked = at.searched, at.unasked

@@ -156,7 +156,7 @@ func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 	for _, r := range ranges {
 		c := &cursor{id: r.ID, last: r.LastSlot()}
 		// The name has one home in a range. Another range of named keys does not have it.
-		at := t.homeIn(r.ID, after)
+		at := t.HomeIn(r.ID, after)
 		switch {
 		case o.After == "":
 			s.fetchAfter(c, nil)
@@ -195,7 +195,7 @@ func (t *Table) rangesToScan(o ScanOptions) ([]*rhumb.Range, error) {
 		// Ranges of hash slots hold named keys, the others hold keys that the server named.
 		hashed := ok && b.Contains(r.ID.Slot)
 		switch {
-		case hashed && oneSlot && !r.Holds(t.homeIn(r.ID, o.Prefix)):
+		case hashed && oneSlot && !r.Holds(t.HomeIn(r.ID, o.Prefix)):
 			continue // all names with this prefix hash to another slot
 		case !hashed && len(o.Prefix) > rhumb.SequenceNameSize:
 			continue // names that the server assigns are shorter
@@ -305,7 +305,7 @@ func (s *scan) fetchAfter(c *cursor, name []byte) {
 func (s *scan) fetchFrom(c *cursor, name []byte) {
 	s.startFetch(c, func() page {
 		const op rhumb.Op = "client.Table.Scan"
-		got, err := s.t.readOne(s.ctx, op, s.t.homeIn(c.id, name), name, readOptions{local: s.o.Local})
+		got, err := s.t.readOne(s.ctx, op, s.t.HomeIn(c.id, name), name, readOptions{local: s.o.Local})
 		if err != nil {
 			return page{err: err}
 		}

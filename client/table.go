@@ -88,8 +88,9 @@ func (t *Table) parseHome(s string) (home rhumb.RangeID, fixed bool, err error) 
 	return rhumb.RangeID{Region: r.ID}, false, err
 }
 
-// homeIn returns the home of a record in a range: that of its name if the range holds named keys.
-func (t *Table) homeIn(id rhumb.RangeID, name []byte) rhumb.RangeID {
+// HomeIn returns the home of a record that a range holds: the slot of its name if the range holds named keys. A range holds the
+// slots of many records, and its ID changes for some of them when it is split; the home of a record does not.
+func (t *Table) HomeIn(id rhumb.RangeID, name []byte) rhumb.RangeID {
 	if b, ok := t.c.meta.hashBlock(t, id.Region); ok && b.Contains(id.Slot) {
 		id.Slot = b.First + t.slotOf(t.info.Colocate, name)
 	}

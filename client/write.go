@@ -113,7 +113,7 @@ func (t *Table) applyOne(ctx context.Context, op rhumb.Op, m rhumb.Mutation, o B
 		return Result{}, err
 	}
 	r := Result{
-		Key:     rhumb.Key{Table: t.info.ID, Home: t.homeIn(out.Receipt.Range, m.Name), Name: m.Name},
+		Key:     rhumb.Key{Table: t.info.ID, Home: t.HomeIn(out.Receipt.Range, m.Name), Name: m.Name},
 		Applied: out.Applied, Version: out.Version, Receipt: out.Receipt,
 	}
 	// Inserts, and writes that did not look, know nothing of earlier records.
@@ -380,7 +380,7 @@ func (p *plan) outcomeOfAbsent() (BatchResult, error) {
 	if m.Kind == rhumb.Delete && (m.Cond.Kind == rhumb.Always || m.Cond.Kind == rhumb.IfAbsent) {
 		return BatchResult{}, rhumb.Ef(p.op, rhumb.NotFound, "the first record of the batch, %s, is in no region, so the batch has no home; name one", rhumb.NameString(m.Name))
 	}
-	return BatchResult{}, rhumb.Ef(p.op, rhumb.ConditionFailed, "condition %s on %s failed: the record is in no region", m.Cond.Kind, rhumb.NameString(m.Name))
+	return BatchResult{}, rhumb.Ef(p.op, rhumb.ConditionFailed, "record %s of table %s does not exist in any region", rhumb.NameString(m.Name), p.t.Name())
 }
 
 // writeInRegion writes a batch of named keys in a home region.

@@ -115,14 +115,7 @@ func (n Name) Validate() error {
 func ValidateName(r Role, name string) error {
 	const op rhumb.Op = "identity.ValidateName"
 	if r == RoleNode {
-		ok := len(name) >= 1 && len(name) <= NameSizeMax && isLower(name[0])
-		for i := range len(name) {
-			ok = ok && (isLower(name[i]) || isDigit(name[i]) || name[i] == '-')
-		}
-		if !ok {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "node name %q: names have 1 to %d lower-case letters, digits and '-', and begin with a letter, such as eu-1", name, NameSizeMax)
-		}
-		return nil
+		return rhumb.Wrap(op, rhumb.ValidateNodeName(name))
 	}
 	ok := len(name) >= 1 && len(name) <= NameSizeMax && name[0] != '-' && name[0] != '.'
 	for i := range len(name) {

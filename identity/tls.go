@@ -290,6 +290,10 @@ func (c *creds) ClientHandshake(ctx context.Context, authority string, raw net.C
 // all clients connect at once, and each attempt costs both sides a part of a handshake. Without growing
 // pauses, the attempts that are refused leave no time for those that are accepted. A certificate that
 // was refused is reported at once: another attempt would not help.
+//
+// Package api bounds the connections that one process opens at a time, which does not bound a thousand
+// processes with one connection each. The pauses of gRPC end at a second, because a node that restarts must be
+// found soon; a thousand attempts a second would be more handshakes than a node completes.
 func (s *Source) holdOff(ctx context.Context, authority string, err error) {
 	if ReasonOf(err) != ReasonNone {
 		return

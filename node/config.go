@@ -67,6 +67,11 @@ type Config struct {
 	Advertise string
 	// Founder makes a node without a cluster create the one in its certificate, unless a node that it joins belongs to it already.
 	Founder bool
+	// Founded says that this node created its cluster in a former life of its directory, and so does not create it again although its
+	// data is gone.
+	Founded bool
+	// OnFounded is called each time when a founder is in its cluster. It records what Founded says; nil records nothing.
+	OnFounded func() error
 	// Collectors holds further metrics for the admin port, such as those
 	// of the renewal of the certificate.
 	Collectors []prometheus.Collector
@@ -221,6 +226,12 @@ func (c *Config) Validate() error {
 	}
 	fault(len(c.Dirs) == 0, "no data directory; give --dir")
 	fault(rhumb.ValidateTableName(c.Region) != nil, "region name %q: want 1 to %d letters, digits, '_', '-' and '.'; give --region", c.Region, rhumb.TableNameSizeMax)
+	// A node that registers creates its region and its zone.
+	for what, name := range map[string]string{"region": c.Region, "zone": c.Zone} {
+		if err := rhumb.ValidateNewName(what, name); err != nil {
+			fault(true, "%s; give --%s", rhumb.Message(err), what)
+		}
+	}
 	if err := c.Location.Validate(); err != nil {
 		fault(true, "location: %s", rhumb.Message(err))
 	}

@@ -240,7 +240,12 @@ type callersHTTP struct{ n *Node }
 
 // Identify implements server.Callers.
 func (c callersHTTP) Identify(r *http.Request) (access.Principal, error) {
-	return c.n.guard.sessions.HTTP(c.n.guard.admin, r)
+	who, err := c.n.guard.sessions.HTTP(c.n.guard.admin, r)
+	// The right may have been granted while the node was down. A probe must not wait, so the caller has to ask again.
+	if err == nil && who.Kind == access.KindUser && !c.Allows(who, access.Read) && !c.n.isCurrent() {
+		return access.Principal{}, server.ErrNotCurrent
+	}
+	return who, err
 }
 
 // Allows implements server.Callers.

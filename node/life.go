@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	mathrand "math/rand/v2"
 	"slices"
 	"time"
 
@@ -218,6 +219,7 @@ func (n *Node) enterCluster(nodes []*rhumb.Node) error {
 	}
 	n.member.Store(m)
 	n.obstacle.Store(nil)
+	n.noteFounded()
 	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster, "node", id.Node, "life", id.Boot, "region", n.cfg.Region)
 	return nil
 }
@@ -280,6 +282,7 @@ func (n *Node) confirmLife(d *rhumb.Node) error {
 // every member that gossip knows.
 func (n *Node) registerLife(m *member) (*rhumb.Node, error) {
 	const op rhumb.Op = "node.register"
+	n.catchUp(m)
 	for start := time.Now(); n.ctx.Err() == nil; {
 		st := m.group.State()
 		// If the boot is smaller, an earlier start registered this life and did not receive the
@@ -313,6 +316,68 @@ func (n *Node) registerLife(m *member) (*rhumb.Node, error) {
 		}
 	}
 	return nil, n.ctx.Err()
+}
+
+// catchUp waits until the node's own copy of the metadata has what other nodes had when the node asked them.
+//
+// The metadata leader expects heartbeats from a node as soon as it is registered, and the node sends them once its own copy shows the
+// registration. If the copy had to replay many entries in between, the leader would fence the node, again in each of its lives. The
+// wait ends early if the copy stops making progress: its leader may know only the former address of this node, and learns the
+// new one by the registration.
+func (n *Node) catchUp(m *member) {
+	want := n.newestRevision(m)
+	for end := time.Now().Add(catchUpMax); n.ctx.Err() == nil && time.Now().Before(end); {
+		before := m.group.State().Revision()
+		if before >= want {
+			return
+		}
+		n.setObstacle(fmt.Sprintf("the copy of the metadata on this node is at revision %d and catches up with %d", before, want))
+		ctx, cancel := context.WithTimeout(n.ctx, catchUpStall)
+		_ = m.group.AwaitRevision(ctx, want) // the next iteration looks at the revision
+		cancel()
+		if m.group.State().Revision() == before {
+			n.cfg.Logger.Info("the copy of the metadata does not catch up before the registration; the node registers", "revision", before, "newest", want)
+			return
+		}
+	}
+}
+
+// newestRevision returns the newest revision of the metadata that some nodes of the cluster of m have, or 0 if none answers.
+func (n *Node) newestRevision(m *member) (newest uint64) {
+	addrs := n.contactAddrs()
+	for _, g := range n.gossip.Members() {
+		if g.Cluster == m.cluster && g.Addr != n.outside.addr && !slices.Contains(addrs, g.Addr) {
+			addrs = append(addrs, g.Addr)
+		}
+	}
+	// Random ones, because always the same few may be down.
+	mathrand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	addrs = addrs[:min(len(addrs), catchUpAsks)]
+	answers := make(chan uint64, len(addrs))
+	for _, addr := range addrs {
+		go func() { answers <- n.revisionAt(addr, m.cluster) }()
+	}
+	for range addrs {
+		newest = max(newest, <-answers)
+	}
+	return newest
+}
+
+// revisionAt returns the revision of the metadata at a node, or 0 if the node does not answer, is not ready or is in another cluster. Nodes
+// that are not ready start themselves: after a restart of the whole cluster, waiting for each other would only delay the election.
+func (n *Node) revisionAt(addr string, cluster rhumb.ClusterID) uint64 {
+	conn, err := n.connectAny(addr)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(n.ctx, contactTimeout)
+	defer cancel()
+	resp, err := rhumbpb.NewClusterClient(conn).Ping(ctx, &rhumbpb.PingRequest{})
+	if err != nil || !resp.Ready || !bytes.Equal(resp.Cluster, cluster[:]) {
+		return 0
+	}
+	return resp.Revision
 }
 
 // checkTwin returns an error if another process acts as this node. Then the directory of this

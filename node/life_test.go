@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -442,5 +443,57 @@ func TestSilentMemberIsNamed(t *testing.T) {
 	_, err = n.askToJoin(l.Addr().String())
 	if rhumb.KindOf(err) != rhumb.Unavailable || !strings.Contains(rhumb.Message(err), l.Addr().String()) || !strings.Contains(rhumb.Message(err), "did not answer") {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestRegistersWithCurrentMetadata guards that a node that was down while the metadata changed has replayed the changes when it is
+// registered: a replay that takes longer than the node may be silent would get it fenced again, in each of its lives.
+func TestRegistersWithCurrentMetadata(t *testing.T) {
+	nodes := startRegion(t)
+	down := nodes[2].Identity()
+	nodes[2].Close()
+	meta := nodes[0].member.Load().group
+	for i := range 300 {
+		res, err := meta.Propose(t.Context(), catalog.CreateRole{Name: fmt.Sprintf("r%d", i)})
+		if err != nil || res.Err() != nil {
+			t.Fatal(err, res.Err())
+		}
+	}
+	want := nodes[0].State().Revision()
+	watch := meta.Watch()
+	defer watch.Close()
+	again := startNode(t, nodes[2].cfg.Dirs[0], nodes[2].cfg.Region, nodes[2].cfg.Zone, nodes[0].Addr())
+	for {
+		u, err := watch.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d, ok := u.State.Node(down.Node); !ok || d.Boot <= down.Boot {
+			continue
+		}
+		// This is the first state with the registration. The copy of the node can only have grown since.
+		if got := again.State().Revision(); got < want {
+			t.Errorf("the node was registered at revision %d of its copy, want %d at least", got, want)
+		}
+		break
+	}
+	awaitReady(t, again)
+}
+
+// TestStartingNodeDeniesNothing guards that a node without a member, as in the moments of its start, calls itself not current, and that
+// requests stop waiting for it when they end.
+func TestStartingNodeDeniesNothing(t *testing.T) {
+	nodes := startRegion(t)
+	m := nodes[2].member.Swap(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if nodes[2].isCurrent() || nodes[2].awaitCurrent(ctx) {
+		t.Error("a node without a member is current")
+	}
+	done := make(chan bool, 1)
+	go func() { done <- nodes[2].awaitCurrent(t.Context()) }()
+	nodes[2].member.Store(m)
+	if !<-done {
+		t.Error("the node did not become current")
 	}
 }

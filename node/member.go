@@ -166,7 +166,7 @@ func (m *member) startServing(fresh bool) error {
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
 		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, HomeIn: m.homeIn, Spans: m.spans, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
-		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep}, HealAfter: max(0, m.n.cfg.HealAfter),
+		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep, TableName: m.tableName}, HealAfter: max(0, m.n.cfg.HealAfter),
 		Transfers: func() bool { return m.group.State().Has(rhumb.FeatureTransfer) },
 		Committed: func(c host.Committed) {
 			p := publish.Position{Seq: c.Seq, HLC: c.HLC}
@@ -260,6 +260,14 @@ func (m *member) tableHistory(id rhumb.TableID) (time.Duration, bool) {
 		return 0, false
 	}
 	return t.History, true
+}
+
+// tableName returns the name of a table for the texts of errors, or its number if the metadata has no such table.
+func (m *member) tableName(id rhumb.TableID) string {
+	if t, ok := m.group.State().Table(id); ok {
+		return t.Name
+	}
+	return id.String()
 }
 
 // homeIn returns the home of a key that belongs, or belonged, to a range.

@@ -43,6 +43,14 @@ const (
 	adminIdle = 2 * time.Minute
 	// registerTimeout bounds one attempt to register.
 	registerTimeout = 3 * time.Second
+	// catchUpMax bounds the wait for the own copy of the metadata before a registration. The wait ends after
+	// catchUpStall without progress. catchUpAsks nodes are asked how far the metadata is.
+	catchUpMax   = 5 * time.Minute
+	catchUpStall = 3 * time.Second
+	catchUpAsks  = 4
+	// currentWait bounds the wait of a request for current metadata, and currentPoll is the interval of the looks at it.
+	currentWait = 2 * time.Second
+	currentPoll = 20 * time.Millisecond
 )
 
 // Node is a running node. Fields that change are atomic or guarded by entering.
@@ -246,7 +254,7 @@ func (n *Node) servePorts(p ports) {
 			// The principal first: the rights are checked against it. Handlers run only if both have let the call in.
 			grpc.InTapHandle(g.sessions.Tap(door, streams)), grpc.ChainStreamInterceptor(g.sessions.Stream),
 			grpc.ChainUnaryInterceptor(server.AuditRefusals(g.sessions.RecordFailure)))
-		options = append(options, server.Authorize(n.State, n.denied)...)
+		options = append(options, server.Authorize(n.State, n.awaitCurrent, n.denied)...)
 		return append(options, grpc.ChainUnaryInterceptor(server.Audit(n.admitAdministration, n.record)))
 	}
 	all := grpc.NewServer(options(wantClient, g.main, server.LimitStreams(n.budgets.streams))...)
@@ -352,6 +360,28 @@ func (n *Node) currentMember() *member {
 		return m
 	}
 	return n.entrant.Load()
+}
+
+// isCurrent reports whether the node's copy of the metadata has everything that was decided before this life was registered. Before
+// that, the copy is as old as the end of the former life.
+func (n *Node) isCurrent() bool { return n.member.Load() != nil }
+
+// awaitCurrent waits until isCurrent, for currentWait at most, and reports whether it is.
+func (n *Node) awaitCurrent(ctx context.Context) bool {
+	// Polled, because only requests that come early wait at all.
+	for end := time.Now().Add(currentWait); !n.isCurrent(); {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-n.ctx.Done():
+			return false
+		case <-time.After(currentPoll):
+		}
+		if time.Now().After(end) {
+			return n.isCurrent()
+		}
+	}
+	return true
 }
 
 // AwaitReady waits until Ready returns nil.

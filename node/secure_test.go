@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
@@ -240,7 +241,8 @@ func TestFounder(t *testing.T) {
 	_ = l.Close()
 	early := startSecure(t, a, filepath.Join(t.TempDir(), "n2"), "eu-2", addr)
 	cfg := secureConfig(t, a, filepath.Join(t.TempDir(), "n1"), "eu-1")
-	cfg.Addr, cfg.Founder = addr, true
+	var founded atomic.Int32
+	cfg.Addr, cfg.Founder, cfg.OnFounded = addr, true, func() error { founded.Add(1); return nil }
 	founder, err := Start(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +250,7 @@ func TestFounder(t *testing.T) {
 	t.Cleanup(founder.Close)
 	awaitReady(t, founder, early)
 	cfg = secureConfig(t, a, filepath.Join(t.TempDir(), "n3"), "eu-3", addr)
-	cfg.Founder = true
+	cfg.Founder, cfg.OnFounded = true, func() error { founded.Add(1); return nil }
 	second, err := Start(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -260,8 +262,30 @@ func TestFounder(t *testing.T) {
 			t.Errorf("a node is in cluster %s, want %s", got.Cluster, a.Cluster)
 		}
 	}
+	if founded.Load() != 2 {
+		t.Errorf("%d founders recorded that they have their cluster, want 2", founded.Load())
+	}
 	if nodes := slices.Collect(founder.State().Nodes()); len(nodes) != 3 {
 		t.Errorf("the founder knows %d nodes, want 3", len(nodes))
+	}
+}
+
+// TestFounderFoundsOnce guards that a founder whose data was lost does not create a second cluster with the ID of the first one, and says
+// what to do.
+func TestFounderFoundsOnce(t *testing.T) {
+	a := identitytest.New(t)
+	cfg := secureConfig(t, a, filepath.Join(t.TempDir(), "n1"), "eu-1")
+	cfg.Founded = true
+	n, err := Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	n.entering.Lock()
+	n.foundCluster(founderPatience)
+	n.entering.Unlock()
+	if err := n.Ready(); !n.Identity().Cluster.IsZero() || err == nil || !strings.Contains(err.Error(), "has created its cluster before") {
+		t.Errorf("the node is in cluster %s: %v", n.Identity().Cluster, err)
 	}
 }
 

@@ -171,6 +171,10 @@ func enrolNode(ctx context.Context, cfg Config, tok token.Token) error {
 	if err := adopt(cfg, key, name, grant.Founder, &grant); err != nil {
 		return err
 	}
+	// Another token of a founder allows another cluster. The authority makes none before an operator has removed the first.
+	if err := os.Remove(filepath.Join(cfg.Dir, foundedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return rhumb.WrapKind(op, rhumb.Unavailable, err)
+	}
 	cfg.Logger.Info("enrolled", "node", tok.Node, "cluster", tok.Cluster, "files", cfg.Dir)
 	return nil
 }

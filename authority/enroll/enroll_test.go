@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -428,4 +429,64 @@ func (h onWarn) Handle(_ context.Context, r slog.Record) error {
 		h.f()
 	}
 	return nil
+}
+
+// TestRenewalAfterHalfRenewal guards that a renewal that failed half-way, with the new files complete and some of them moved, is
+// finished by the next step of the keeper and blocks no later one.
+func TestRenewalAfterHalfRenewal(t *testing.T) {
+	w := newWorld(t)
+	k := enrolled(t, w)
+	defer func() { stepHook = func(string) {} }()
+	for _, at := range []string{"files complete", "moved " + caFile, "moved " + keyFile, "moved " + certFile} {
+		before := leafOf(t, k)
+		w.advance(6 * 24 * time.Hour)
+		// A goroutine of its own, which ends where a full disk or a kill would end the renewal.
+		stepHook = func(step string) {
+			if step == at {
+				runtime.Goexit()
+			}
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			k.step(t.Context())
+		}()
+		<-done
+		stepHook = func(string) {}
+		k.step(t.Context())
+		src, err := identity.OpenSource(identity.SourceConfig{Files: Files(k.cfg.Dir), Wall: w.wall, Logger: quietly})
+		if err != nil {
+			t.Fatalf("%s: %v", at, err)
+		}
+		src.Close()
+		if after := leafOf(t, k); after.SerialNumber.Cmp(before.SerialNumber) == 0 || k.failures != 0 {
+			t.Errorf("%s: not renewed, %d failures", at, k.failures)
+		}
+		if _, err := os.Stat(filepath.Join(k.cfg.Dir, nextDir)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %s is left", at, nextDir)
+		}
+	}
+}
+
+// TestMarkFounded guards the mark of a founder: it outlives renewals, and another token of a founder removes it.
+func TestMarkFounded(t *testing.T) {
+	w := newWorld(t)
+	k := enrolled(t, w)
+	for range 2 {
+		check(t, MarkFounded(k.cfg.Dir))
+	}
+	w.advance(6 * 24 * time.Hour)
+	k.step(t.Context())
+	if !HasFounded(k.cfg.Dir) {
+		t.Error("a renewal has removed the mark")
+	}
+	w.advance(60 * 24 * time.Hour)
+	tok, err := w.authority().CreateToken(authority.TokenRequest{Node: "eu-1", Founder: true})
+	check(t, err)
+	file := filepath.Join(t.TempDir(), "token")
+	check(t, os.WriteFile(file, []byte(tok.Encode()), 0o600))
+	check(t, w.ensure(k.cfg.Dir, file))
+	if HasFounded(k.cfg.Dir) {
+		t.Error("the mark is left")
+	}
 }

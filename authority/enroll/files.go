@@ -31,6 +31,7 @@ const (
 	nextDir     = "next"
 	partDir     = "next.part"
 	lockFile    = "lock"
+	foundedFile = "founded"
 )
 
 // Files returns the paths of the identity in a folder.
@@ -65,6 +66,21 @@ func ReadState(dir string) (*State, error) {
 		return nil, rhumb.Ef("enroll.ReadState", rhumb.Corrupt, "%s is damaged; enrol the node again with a new token: remove %s and start with --token", path, dir)
 	}
 	return s, nil
+}
+
+// HasFounded reports whether MarkFounded was called for the identity in a folder.
+func HasFounded(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, foundedFile))
+	return err == nil
+}
+
+// MarkFounded records that the node of an identity has created its cluster, as its token allowed. The token allowed it once. A file of
+// its own, because the keeper rewrites the state file at any time.
+func MarkFounded(dir string) error {
+	if HasFounded(dir) {
+		return nil
+	}
+	return rhumb.WrapKind("enroll.MarkFounded", rhumb.Unavailable, ledger.WriteFile(filepath.Join(dir, foundedFile), nil, 0o600))
 }
 
 // encode returns the text of the state file, indented for people who look into the folder of a
@@ -134,6 +150,10 @@ var order = []string{caFile, stateFile, keyFile, certFile}
 // decision.
 func install(dir string, files map[string][]byte) error {
 	const op rhumb.Op = "enroll.install"
+	// A set that an earlier attempt left counts already, and a folder cannot be renamed over it.
+	if err := finishInstall(dir); err != nil {
+		return err
+	}
 	part := filepath.Join(dir, partDir)
 	err := os.RemoveAll(part)
 	if err == nil {

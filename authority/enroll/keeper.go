@@ -105,6 +105,12 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // step performs the next due action and returns how long to wait.
 func (k *Keeper) step(ctx context.Context) time.Duration {
+	// A renewal that failed half-way, because of a full disk for example, has moved some files of the new set. The others are
+	// needed first: the key and the certificate may not belong to each other now.
+	if err := finishInstall(k.cfg.Dir); err != nil {
+		k.cfg.Logger.Warn("the files of a renewed certificate cannot be moved into place; the node keeps trying", "dir", k.cfg.Dir, "err", rhumb.Message(err))
+		return retryFirst
+	}
 	// Read again at each step, because an operator or another tool may replace the files at any
 	// time.
 	leaf, err := readLeaf(k.cfg.Dir)

@@ -20,7 +20,7 @@ import (
 // The files in the directory of a ledger.
 const (
 	FileName = "ledger"
-	markName = "mark"
+	MarkName = "mark"
 	lockName = "lock"
 )
 
@@ -131,7 +131,7 @@ func (l *Ledger) Close() error {
 func (l *Ledger) path() string { return filepath.Join(l.dir, FileName) }
 
 // markPath returns the name of the file with the last acknowledged head.
-func (l *Ledger) markPath() string { return filepath.Join(l.dir, markName) }
+func (l *Ledger) markPath() string { return filepath.Join(l.dir, MarkName) }
 
 // View calls f with the current state.
 func (l *Ledger) View(f func(s *State)) error {

@@ -74,7 +74,7 @@ func TestGolden(t *testing.T) {
 		FileName: `ab57f2dd {"seq":1,"time":"2026-03-01T12:00:00Z","kind":"made","cluster":"07000000000000000000000000000000"}
 b675b88b {"seq":2,"time":"2026-03-01T12:00:00Z","kind":"created","token":"0102","secret":"00","role":"node","name":"eu-1","expires":"2026-03-01T13:00:00Z"}
 `,
-		markName: `a1517736 {"seq":2,"head":"2d84ca8e45b8b0a8865e1317ead663525af43e3c6a2bdb1ce2bfc93d91bf06dd"}
+		MarkName: `a1517736 {"seq":2,"head":"2d84ca8e45b8b0a8865e1317ead663525af43e3c6a2bdb1ce2bfc93d91bf06dd"}
 `,
 	} {
 		got, err := os.ReadFile(filepath.Join(dir, name))
@@ -131,7 +131,7 @@ func TestCrash(t *testing.T) {
 			if marked {
 				m = newMark
 			}
-			check(t, os.WriteFile(filepath.Join(crashed, markName), m, 0o600))
+			check(t, os.WriteFile(filepath.Join(crashed, MarkName), m, 0o600))
 			l, err := Open(crashed, testCluster, testWall, nil)
 			torn := size != len(before) && size != len(after) && after[size-1] != '\n'
 			switch {
@@ -170,9 +170,9 @@ func TestLost(t *testing.T) {
 		},
 		"emptied":      func(t *testing.T, dir string, _ []byte) { check(t, os.Truncate(filepath.Join(dir, FileName), 0)) },
 		"removed":      func(t *testing.T, dir string, _ []byte) { check(t, os.Remove(filepath.Join(dir, FileName))) },
-		"mark removed": func(t *testing.T, dir string, _ []byte) { check(t, os.Remove(filepath.Join(dir, markName))) },
+		"mark removed": func(t *testing.T, dir string, _ []byte) { check(t, os.Remove(filepath.Join(dir, MarkName))) },
 		"mark damaged": func(t *testing.T, dir string, _ []byte) {
-			check(t, os.WriteFile(filepath.Join(dir, markName), []byte("zzz"), 0o600))
+			check(t, os.WriteFile(filepath.Join(dir, MarkName), []byte("zzz"), 0o600))
 		},
 	} {
 		for _, running := range []bool{false, true} {
@@ -274,7 +274,7 @@ func FuzzOpen(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content, mark []byte) {
 		dir := t.TempDir()
 		check(t, os.WriteFile(filepath.Join(dir, FileName), content, 0o600))
-		check(t, os.WriteFile(filepath.Join(dir, markName), mark, 0o600))
+		check(t, os.WriteFile(filepath.Join(dir, MarkName), mark, 0o600))
 		l, err := Open(dir, testCluster, testWall, nil)
 		if err != nil {
 			return
@@ -310,7 +310,7 @@ func TestHandOver(t *testing.T) {
 	check(t, os.Chmod(dir, 0o700))
 	check(t, Create(dir, testCluster, false, testWall))
 	add(t, open(t, dir), created("a"))
-	for _, name := range []string{FileName, markName, lockName} {
+	for _, name := range []string{FileName, MarkName, lockName} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		check(t, err)
 		if st := info.Sys().(*syscall.Stat_t); st.Uid != 12345 || st.Gid != 12346 {

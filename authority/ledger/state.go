@@ -57,6 +57,8 @@ type Certificate struct {
 	Issued, Expires time.Time
 	// Revoked is set if it must not be renewed.
 	Revoked bool
+	// RevokedWhy is the reason of the first revocation, if one was given.
+	RevokedWhy string
 }
 
 // State is the sum of the records of a ledger. Callers of Update and View must not keep or change
@@ -226,13 +228,20 @@ func (s *State) applyKind(r *Record) error {
 		s.Certificates = append(s.Certificates, c)
 		s.bySerial[c.Serial], s.newest[c.Role+"/"+c.Name] = c, c
 	case Revoked:
+		revoke := func(c *Certificate) {
+			if !c.Revoked {
+				c.Revoked, c.RevokedWhy = true, r.Why
+			}
+		}
 		if c, ok := s.bySerial[r.Serial]; ok {
-			c.Revoked = true
+			revoke(c)
 		}
 		if r.Serial == "" {
 			s.revoked[r.Role+"/"+r.Name] = r.Time
 			for _, c := range s.Certificates {
-				c.Revoked = c.Revoked || c.Role == r.Role && c.Name == r.Name
+				if c.Role == r.Role && c.Name == r.Name {
+					revoke(c)
+				}
 			}
 		}
 	case Rotated:

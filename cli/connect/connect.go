@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
-	"strconv"
 
 	"github.com/spf13/pflag"
 
@@ -153,30 +152,4 @@ func (f Flags) With(ctx context.Context, fn func(ctx context.Context, c *client.
 	}
 	defer c.Close()
 	return fn(ctx, c)
-}
-
-// ParseNode parses a node as commands print it, such as n3, or its number alone.
-func ParseNode(s string) (rhumb.NodeID, error) {
-	digits := s
-	if len(s) > 1 && s[0] == 'n' {
-		digits = s[1:]
-	}
-	id, err := strconv.ParseUint(digits, 10, 32)
-	if err != nil || id == 0 {
-		return 0, rhumb.Ef("rhumb.node", rhumb.InvalidArgument, "%q is not a node; write n1, as `rhumb node ls` prints it", s)
-	}
-	return rhumb.NodeID(id), nil
-}
-
-// ParseNodes parses several nodes, each as ParseNode does.
-func ParseNodes(texts ...string) ([]rhumb.NodeID, error) {
-	var nodes []rhumb.NodeID
-	for _, s := range texts {
-		id, err := ParseNode(s)
-		if err != nil {
-			return nil, err
-		}
-		nodes = append(nodes, id)
-	}
-	return nodes, nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,11 +83,27 @@ func TestDemoAs(t *testing.T) {
 	}
 }
 
-// TestParseNode guards the two forms of a node's name.
+// TestParseNode guards how operators name a node: by its number, or by its name if no removed node has it.
 func TestParseNode(t *testing.T) {
-	for in, want := range map[string]rhumb.NodeID{"n3": 3, "12": 12, "n0": 0, "0": 0, "n": 0, "": 0, "x3": 0, "-1": 0, "4294967296": 0} {
-		if got, err := ParseNode(in); got != want || (err == nil) != (want != 0) {
+	nodes := []rhumb.Node{{ID: 4, Name: "eu-1", Forgotten: true}, {ID: 5, Name: "eu-1"}, {ID: 6, Name: "n"}, {ID: 7, Name: "eu-2", Forgotten: true}}
+	for in, want := range map[string]rhumb.NodeID{"n3": 3, "12": 12, "eu-1": 5, "n": 6, "eu-2": 0, "x3": 0} {
+		node, err := ParseNode(in)
+		if err != nil {
+			t.Errorf("%q: %v", in, err)
+			continue
+		}
+		got, err := node.Find(nodes)
+		if got != want || rhumb.KindOf(err) != map[bool]rhumb.Kind{true: rhumb.NotFound}[want == 0] {
 			t.Errorf("%q is %v, %v; want %v", in, got, err, want)
 		}
+	}
+	for _, in := range []string{"n0", "0", "", "-1", "4294967296", "n4294967296", "EU-1", "eu_1", ".."} {
+		if _, err := ParseNode(in); rhumb.KindOf(err) != rhumb.InvalidArgument {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+	named, err := ParseNodes("eu-1", "n3")
+	if ids, findErr := FindNodes(named, nodes); err != nil || findErr != nil || !slices.Equal(ids, []rhumb.NodeID{5, 3}) {
+		t.Errorf("%v, %v, %v", ids, err, findErr)
 	}
 }

@@ -334,15 +334,15 @@ func (ic *commands) publishCommand() *cobra.Command {
 		Use: "publish NODE", Short: "Make a node publish a version of its image now",
 		Long: `Make a node publish everything that is committed, whatever its policy is, and print the version. Nodes that were started
 with --snapshot-on-demand make versions only for this command. The request goes to the operators' address of the node, so the
-command has to run on the node's machine.`,
-		Example: "  rhumb snapshot publish n1\n  rhumb snapshot publish n1 -o json",
+command has to run on the node's machine. ` + connect.NodeHelp,
+		Example: "  rhumb snapshot publish n1\n  rhumb snapshot publish frankfurt-1\n  rhumb snapshot publish n1 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := connect.ParseNode(args[0])
+			node, err := connect.ParseNode(args[0])
 			if err != nil {
 				return err
 			}
-			return ic.publishImage(cmd.Context(), id)
+			return ic.publishImage(cmd.Context(), node)
 		},
 	}
 	ic.conn.Register(c.Flags())
@@ -351,7 +351,7 @@ command has to run on the node's machine.`,
 
 // publishImage asks a node for a version of its image. The request goes to
 // the admin port of the node, with the identity of the connection.
-func (ic *commands) publishImage(ctx context.Context, id rhumb.NodeID) error {
+func (ic *commands) publishImage(ctx context.Context, node connect.NodeArg) error {
 	cfg, err := ic.conn.Config()
 	if err != nil {
 		return err
@@ -363,6 +363,10 @@ func (ic *commands) publishImage(ctx context.Context, id rhumb.NodeID) error {
 	defer admin.Close()
 	return ic.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		nodes := c.Nodes()
+		id, err := node.Find(nodes)
+		if err != nil {
+			return err
+		}
 		i := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
 		if i < 0 {
 			return rhumb.Ef(exit.OpSnapshot, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)

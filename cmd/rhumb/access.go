@@ -32,6 +32,8 @@ type accessDone struct {
 	Role string `json:"role,omitempty"`
 	// On is the grant that was changed, and nil for all other changes.
 	On *grantDoc `json:"grant,omitempty"`
+	// Remains has the rights of a revocation that the role keeps, by grants in wider or narrower scopes.
+	Remains []grantDoc `json:"remains,omitempty"`
 	// Done is a participle such as "created" or "removed", which completes a sentence about the user or role.
 	Done string `json:"done"`
 }
@@ -70,6 +72,15 @@ func (d *grantDoc) scope() string {
 	return "table " + d.Table
 }
 
+// sentence returns scope and rights for people.
+func (d *grantDoc) sentence() string {
+	text := d.scope()
+	if d.Prefix != "" {
+		text += ", names that begin with " + d.Prefix
+	}
+	return text + ": " + strings.Join(d.Rights, ",")
+}
+
 // change runs a change and prints its document.
 func (ac *accessCommands) change(ctx context.Context, doc accessDone, fn func(ctx context.Context, c *client.Client) error) error {
 	// Nothing is printed before the cluster has made the change.
@@ -94,11 +105,7 @@ func (ac *accessCommands) printDone(doc accessDone) error {
 		subject += ", role " + doc.Role
 	}
 	if doc.On != nil {
-		subject += ", " + doc.On.scope()
-		if doc.On.Prefix != "" {
-			subject += ", names that begin with " + doc.On.Prefix
-		}
-		subject += ": " + strings.Join(doc.On.Rights, ",")
+		subject += ", " + doc.On.sentence()
 	}
 	ac.Notef("%s %s", subject, doc.Done)
 	return nil
@@ -451,7 +458,7 @@ cluster, its tables, users, roles and grants. Neither shows a record.`,
   rhumb grant ls`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return ac.alterGrant(cmd.Context(), args[0], &f, "granted")
+			return ac.addGrant(cmd.Context(), args[0], &f)
 		},
 	}
 	ls := &cobra.Command{
@@ -467,34 +474,73 @@ cluster, its tables, users, roles and grants. Neither shows a record.`,
 func (ac *accessCommands) revokeCommand() *cobra.Command {
 	// The flags are those of grant, so that a grant is taken back by the words that made it.
 	var f grantFlags
+	var gone bool
 	revoke := &cobra.Command{
 		Use: "revoke ROLE", Short: "Take rights from a role",
-		Long: `Take rights from the grant of a role in exactly one scope. Rights that the role has by a shorter prefix, for all tables, or that the
-user has by another role, remain; rhumb grant ls lists them. A request that is being served may still succeed; each node denies
-the next one as soon as it has the change.`,
+		Long: `Take rights from the grant of a role in exactly one scope. The command fails if the role has none of them there. Rights that the
+role has by a shorter or longer prefix, or for all tables, remain, and the command lists them. Rights that a user has by another role
+remain too. A request that is being served may still succeed; each node denies the next one as soon as it has the change.`,
 		Example: `  rhumb revoke flights-writer --table flights --rights write
   rhumb revoke monitoring --cluster-wide --rights read`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return ac.alterGrant(cmd.Context(), args[0], &f, "revoked")
+			return ac.revokeGrant(cmd.Context(), args[0], &f, gone)
 		},
 	}
-	return ac.connected(f.register(revoke))
+	f.register(revoke)
+	revoke.Flags().BoolVar(&gone, "if-exists", false, "succeed if there is no such role, or if it has none of the rights")
+	return ac.connected(revoke)
 }
 
-// alterGrant grants or revokes rights, as done says: "granted" or "revoked". It prints the grant and the word.
-func (ac *accessCommands) alterGrant(ctx context.Context, role string, f *grantFlags, done string) error {
+// addGrant grants rights to a role.
+func (ac *accessCommands) addGrant(ctx context.Context, role string, f *grantFlags) error {
 	g, err := f.grant()
 	if err != nil {
 		return err
 	}
 	// The role is in accessDone already, so the document of the grant does not repeat it.
 	doc := describeGrant("", g)
-	return ac.change(ctx, accessDone{Role: role, On: &doc, Done: done}, func(ctx context.Context, c *client.Client) error {
-		if done == "revoked" {
-			return c.Revoke(ctx, role, g.Scope, g.Rights)
-		}
+	return ac.change(ctx, accessDone{Role: role, On: &doc, Done: "granted"}, func(ctx context.Context, c *client.Client) error {
 		return c.Grant(ctx, role, g.Scope, g.Rights)
+	})
+}
+
+// revokeGrant takes rights from a role and lists those that remain. With gone it succeeds if the role has none of the rights.
+func (ac *accessCommands) revokeGrant(ctx context.Context, role string, f *grantFlags, gone bool) error {
+	g, err := f.grant()
+	if err != nil {
+		return err
+	}
+	doc := describeGrant("", g)
+	done := accessDone{Role: role, On: &doc, Done: "revoked"}
+	return ac.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		err := c.Revoke(ctx, role, g.Scope, g.Rights)
+		switch {
+		case gone && rhumb.KindOf(err) == rhumb.NotFound:
+			done.Done = "not revoked: nothing is granted there"
+		case err != nil:
+			return err
+		}
+		// The revocation is done by now. It must not look like a failure if the roles cannot be read.
+		roles, err := c.Roles(ctx)
+		if err != nil {
+			ac.Notef("what else the role may do is not known: %s", rhumb.Message(err))
+		}
+		for _, r := range roles {
+			if r.Name != role {
+				continue
+			}
+			for _, left := range access.Related(r.Grants, g) {
+				done.Remains = append(done.Remains, describeGrant("", left))
+			}
+		}
+		if err := ac.printDone(done); err != nil || ac.ForPrograms() {
+			return err
+		}
+		for _, left := range done.Remains {
+			ac.Notef("role %s still has %s", role, left.sentence())
+		}
+		return nil
 	})
 }
 

@@ -177,6 +177,9 @@ func (ac *authorityCommands) listCommand() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "ls --authority DIR", Short: "List the certificates that the authority issued", Args: cobra.NoArgs,
+		Long: `List the certificates that the authority issued, with their occasion and the reason of a revocation. A command that failed, because
+of a full disk for example, may have left a certificate that nobody has: its reason says so, unless the ledger itself could not be
+written. Revoke it by its serial (rhumb authority revoke), and run the command again.`,
 		Example: "  rhumb authority ls --authority ./authority\n  rhumb authority ls --authority ./authority --all -o json",
 		RunE: func(*cobra.Command, []string) error {
 			a, err := ac.open(slog.LevelWarn)
@@ -211,6 +214,8 @@ type issuedDoc struct {
 	Why string `json:"why"`
 	// Revoked is set if the authority does not renew the certificate.
 	Revoked bool `json:"revoked,omitempty"`
+	// RevokedWhy is the reason that was given.
+	RevokedWhy string `json:"revoked_why,omitempty"`
 }
 
 // printSummary prints the certificates. Without all, it omits expired ones: the server alone adds
@@ -220,7 +225,7 @@ func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) erro
 	// Summaries hold every certificate of the ledger; most have expired after a year.
 	for _, c := range sum.Certificates {
 		if all || c.Expires.After(sum.Now) {
-			docs = append(docs, issuedDoc{c.Serial, c.Role, c.Name, c.Issued, c.Expires, c.Authority, c.Why, c.Revoked})
+			docs = append(docs, issuedDoc{c.Serial, c.Role, c.Name, c.Issued, c.Expires, c.Authority, c.Why, c.Revoked, c.RevokedWhy})
 		}
 	}
 	doc := map[string]any{
@@ -242,6 +247,9 @@ func (ac *authorityCommands) printSummary(sum *authority.Summary, all bool) erro
 			why := d.Why
 			if d.Revoked {
 				why += ", revoked"
+			}
+			if d.RevokedWhy != "" {
+				why += ": " + d.RevokedWhy
 			}
 			// Eight digits of the hash of the authority keep the row narrow.
 			t.AppendRow(table.Row{d.Serial, d.Role, d.Name, stamp(d.Issued), stamp(d.Expires), d.Authority[:min(8, len(d.Authority))], why})
@@ -349,9 +357,23 @@ func (ac *authorityCommands) issue(o authority.Order, out string) error {
 	// The certificate is issued by now. If a file cannot be written, the certificate is in the
 	// ledger and nobody has its key.
 	if doc.Files, err = made.Save(out); err != nil {
-		return err
+		return lostCertificate(a, doc.Serial, err)
 	}
 	return ac.printCertificate(doc)
+}
+
+// whyLost is the reason in the ledger for a certificate whose files could not be written.
+const whyLost = "its files could not be written"
+
+// lostCertificate revokes a certificate whose files could not be written, so that `rhumb authority ls` says so, and returns the error of
+// the command.
+func lostCertificate(a *authority.Authority, serial string, err error) error {
+	next := "make room and run the command again"
+	// The ledger may be on the same full disk.
+	if a.Revoke(serial, "", whyLost) != nil {
+		next += ", then `rhumb authority revoke " + serial + "`"
+	}
+	return rhumb.Ef("rhumb.cert", rhumb.KindOf(err), "the certificate %s is in the ledger, and %s: %s; %s", serial, whyLost, rhumb.Message(err), next)
 }
 
 // revokeCommand returns the command that ends renewals. The cluster itself refuses a certificate by

@@ -101,8 +101,8 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 	drain := &cobra.Command{
 		Use: "drain NODE", Short: "Move all roles away from a node",
 		Long: `Move all primaries away from a node and give it no new role, before it is stopped for good or for work on its machine.
-A node that is stopped by SIGTERM drains first, without this command.`,
-		Example: "  rhumb node drain n3\n  rhumb node drain n3 --undo",
+A node that is stopped by SIGTERM drains first, without this command. ` + connect.NodeHelp,
+		Example: "  rhumb node drain n3\n  rhumb node drain frankfurt-3 --undo",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.drainNode(cmd.Context(), args[0], undo) },
 	}
@@ -110,7 +110,7 @@ A node that is stopped by SIGTERM drains first, without this command.`,
 	forget := &cobra.Command{
 		Use: "forget NODE", Short: "Give up a dead node for good",
 		Long: `Give up a node whose disk is lost. The node must be fenced, and can never return. Its name is free afterwards: a node with an
-empty disk may register with a certificate of that name.`,
+empty disk may register with a certificate of that name. ` + connect.NodeHelp,
 		Example: "  rhumb node forget n3",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.forgetNode(cmd.Context(), args[0]) },
@@ -133,12 +133,16 @@ func deniedStatus(nodes []client.NodeStatus) error {
 
 // forgetNode removes a node for good.
 func (cc *clusterCommands) forgetNode(ctx context.Context, node string) error {
-	id, err := connect.ParseNode(node)
+	arg, err := connect.ParseNode(node)
 	if err != nil {
 		return err
 	}
 	// The metadata rejects the request unless the node is fenced.
 	return cc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		id, err := arg.Find(c.Nodes())
+		if err != nil {
+			return err
+		}
 		n, err := c.ForgetNode(ctx, id)
 		if err != nil {
 			return err
@@ -258,11 +262,15 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 // drainNode moves the roles of a node away, or takes the node back.
 // The command succeeds only once the node has no primaries left, so a script can stop the node afterwards.
 func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool) error {
-	id, err := connect.ParseNode(node)
+	arg, err := connect.ParseNode(node)
 	if err != nil {
 		return err
 	}
 	return cc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		id, err := arg.Find(c.Nodes())
+		if err != nil {
+			return err
+		}
 		// A mistyped number fails here with a hint.
 		if !slices.ContainsFunc(c.Nodes(), func(n rhumb.Node) bool { return n.ID == id }) {
 			return rhumb.Ef("rhumb.drain", rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)

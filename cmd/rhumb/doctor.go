@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/x509"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -181,6 +182,9 @@ func identityIn(dir string) (identity.Files, bool) {
 // gatherBinds tries the ports of the node. A port that is in use is free for the node that runs
 // there.
 func (f *doctorFlags) gatherBinds(ctx context.Context, s *session, facts *doctor.Facts) {
+	if f.bindsOfMembers(facts) {
+		return
+	}
 	// The defaults are those of the node, filled in here for the flags that were left out.
 	var defaults node.Config
 	defaults.SetDefaults()
@@ -213,6 +217,37 @@ func (f *doctorFlags) gatherBinds(ctx context.Context, s *session, facts *doctor
 			}
 		}
 	}
+}
+
+// bindsOfMembers fills in the ports of the nodes of the cluster that run on this machine, and reports whether it did. It does nothing if
+// a flag describes a node of this machine: then the question is whether that one can start.
+func (f *doctorFlags) bindsOfMembers(facts *doctor.Facts) bool {
+	if len(f.dirs)+len(f.join) > 0 || cmp.Or(f.listen, f.heartbeatAddr, f.gossipAddr, f.adminAddr) != "" {
+		return false
+	}
+	// facts.Reaches holds the ports of the members, which have been dialled by now. A port that did not answer is reported there.
+	for _, r := range facts.Reaches {
+		if r.Network == "tcp" && r.Err == "" && isOwnAddress(r.Addr) {
+			facts.Binds = append(facts.Binds, doctor.Bind{Use: r.Use, Network: r.Network, Addr: r.Addr, InUse: true, Node: "node " + r.Node})
+		}
+	}
+	return len(facts.Binds) > 0
+}
+
+// isOwnAddress reports whether an address with a port is one of this machine. Names of hosts are not resolved.
+func isOwnAddress(addr string) bool {
+	ap, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return false
+	}
+	if ap.Addr().IsLoopback() {
+		return true
+	}
+	own, _ := net.InterfaceAddrs() // without the list, the address counts as foreign
+	return slices.ContainsFunc(own, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && p.Addr() == ap.Addr().Unmap()
+	})
 }
 
 // pingNodes pings the nodes that flags name. It returns nothing if the flags cannot be used: the

@@ -82,6 +82,9 @@ func testDoctor(t *testing.T, layout *demo.Layout) {
 			t.Errorf("nothing says %q: %+v", want, doc.Findings)
 		}
 	}
+	if !doc.found(doctor.Good, layout.Nodes[0].HeartbeatAddr+" (heartbeats, tcp): node n1 runs there") || doc.found(doctor.Good, ":7600") {
+		t.Errorf("the ports are not those of the demo: %+v", doc.Findings)
+	}
 	doc, code := diagnose(t, "--addr", layout.Nodes[0].Addr, "--insecure", "--join", "127.0.0.1:1", "--listen", layout.Nodes[0].Addr)
 	if code != exit.Failure || !doc.found(doctor.Wrong, "127.0.0.1:1 of a node") || !doc.found(doctor.Good, "node n1 runs there") {
 		t.Errorf("a closed port: exit %d, %+v", code, doc.Findings)

@@ -42,7 +42,7 @@ type recordDoc struct {
 	// Table and Name are the key of the record.
 	Table string `json:"table"`
 	Name  string `json:"name"`
-	// Home is the range that holds the record, and Region the name of its region.
+	// Home is the slot of the record, and Region the name of its region. --home accepts both.
 	Home   string `json:"home"`
 	Region string `json:"region"`
 	// Version changes with each write, and `--if-version` accepts it.

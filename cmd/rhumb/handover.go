@@ -37,8 +37,8 @@ trip between the two nodes, and one sync of the disk. The node also becomes the 
 the range there. If the number of preferred primaries of the nodes then differs by more than one, another range may move in return.
 
 The command waits until the metadata shows the new primary. A handover that nobody carries out within 10 s is cancelled, and the
-range stays where it is.`,
-		Example: "  rhumb range handover 1/1042 --to n3\n  rhumb range handover frankfurt/1042 --to n3 -o json",
+range stays where it is. ` + connect.NodeHelp,
+		Example: "  rhumb range handover 1/1042 --to n3\n  rhumb range handover frankfurt/1042 --to frankfurt-3 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return rc.handOver(cmd.Context(), args[0], to) },
 	}
@@ -51,12 +51,16 @@ range stays where it is.`,
 // stop the writes of the range again, and the planner repeats a fail-back itself.
 func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error {
 	const op rhumb.Op = "rhumb.handover"
-	to, err := connect.ParseNode(node)
+	arg, err := connect.ParseNode(node)
 	if err != nil {
 		return err
 	}
 	return rc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		id, err := parseRange(c, name)
+		if err != nil {
+			return err
+		}
+		to, err := arg.Find(c.Nodes())
 		if err != nil {
 			return err
 		}
@@ -123,7 +127,8 @@ func (cc *clusterCommands) failbackCommand() *cobra.Command {
 		Use: "failback NODE", Short: "Return to a node the primaries that it had before it failed",
 		Long: `Hand over to a node all ranges that prefer it as primary and are served by another node since it failed or was drained. No
 write is refused. With the setting failback at auto this happens by itself once the node has been healthy for 30 s, or for longer if it
-fails repeatedly; this command does not wait. With manual, ranges return by this command only. With never, this command is refused, too.`,
+fails repeatedly; this command does not wait. With manual, ranges return by this command only. With never, this command is refused, too.
+` + connect.NodeHelp,
 		Example: "  rhumb node failback n3\n  rhumb setting set failback manual",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.failBack(cmd.Context(), args[0]) },
@@ -132,11 +137,15 @@ fails repeatedly; this command does not wait. With manual, ranges return by this
 
 // failBack asks for the handovers and waits until each has succeeded or was given up.
 func (cc *clusterCommands) failBack(ctx context.Context, node string) error {
-	id, err := connect.ParseNode(node)
+	arg, err := connect.ParseNode(node)
 	if err != nil {
 		return err
 	}
 	return cc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		id, err := arg.Find(c.Nodes())
+		if err != nil {
+			return err
+		}
 		prepared, blocked, err := c.FailBack(ctx, id)
 		if err != nil {
 			return err

@@ -47,8 +47,12 @@ func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (ke
 	if err != nil {
 		return nil, err
 	}
-	// The token of the founder made this node the one that creates the cluster.
+	// The token of the founder made this node the one that creates the cluster, once.
 	cfg.Founder = state.Founder
+	if state.Founder && enroll.HasFounded(ec.Dir) {
+		cfg.Founder, cfg.Founded = false, true
+	}
+	cfg.OnFounded = func() error { return enroll.MarkFounded(ec.Dir) }
 	cfg.Collectors = append(cfg.Collectors, keeper.Collectors()...)
 	return func() func() {
 		// The renewal outlives the signal that stops the node: a node that drains for minutes still

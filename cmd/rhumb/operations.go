@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -333,28 +334,23 @@ func (oc *operationCommands) finish(c *client.Client, o *rhumb.Operation) error 
 // onNode runs a command for a node, by its number or by the name in its certificate. With gone it does nothing for a node that does
 // not exist or was removed: tools repeat their steps.
 func (oc *operationCommands) onNode(ctx context.Context, arg string, gone bool, fn func(context.Context, *client.Client, rhumb.NodeID) error) error {
-	id, notNumber := connect.ParseNode(arg)
-	// What is neither a number nor a name fails before the command waits for a cluster.
-	if notNumber != nil && rhumb.ValidateNodeName(arg) != nil {
-		return notNumber
+	named, err := connect.ParseNode(arg)
+	if err != nil {
+		return err
 	}
 	return oc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		// The list of this client's copy of the metadata is enough to find the number. What the node does, and whether it still has
 		// something, is decided by the metadata when the command arrives.
-		for _, n := range c.Nodes() {
-			// The name of a removed node may belong to another one.
-			if n.ID == id && notNumber == nil && !(gone && n.Forgotten) || notNumber != nil && n.Name == arg && !n.Forgotten {
-				return fn(ctx, c, n.ID)
-			}
-		}
-		switch {
-		case gone:
+		nodes := c.Nodes()
+		id, err := named.Find(nodes)
+		known := slices.ContainsFunc(nodes, func(n rhumb.Node) bool { return n.ID == id && !n.Forgotten })
+		if gone && (err != nil || !known) {
 			oc.Notef("there is no node %s, or it was removed already", arg)
 			return nil
-		case notNumber != nil:
-			return rhumb.Ef("rhumb.node", rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", arg)
 		}
-		// The metadata refuses an unknown number with its own words.
+		if err != nil {
+			return err
+		}
 		return fn(ctx, c, id)
 	})
 }
@@ -369,7 +365,7 @@ func (oc *operationCommands) nodeCommands() []*cobra.Command {
 		Long: `Move all copies, all primaries and the vote away from a node, live or dead, under load and without refused writes. The node serves
 meanwhile and gets no new copies. No range has fewer copies at any time. The command is refused, with what would fit, if the
 other nodes of the region cannot hold all copies. It waits until the node holds nothing; the operation goes on if the command
-ends. Afterwards rhumb node rm removes the node, and its process can be stopped.`,
+ends. Afterwards rhumb node rm removes the node, and its process can be stopped. ` + connect.NodeHelp,
 		Example: "  rhumb node decommission n3\n  rhumb node decommission frankfurt-3 --if-exists",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -382,15 +378,19 @@ ends. Afterwards rhumb node rm removes the node, and its process can be stopped.
 	replace := &cobra.Command{
 		Use: "replace OLD NEW", Short: "Move everything from a node, live or dead, to a new one",
 		Long: `Move all copies of a node to another node of the region, usually a new and empty one, and then remove the old node for good. The
-old node may be dead. No range has fewer copies at any time.`,
-		Example: "  rhumb node replace n3 n7",
+old node may be dead. No range has fewer copies at any time. ` + connect.NodeHelp,
+		Example: "  rhumb node replace n3 n7\n  rhumb node replace frankfurt-3 frankfurt-7",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nodes, err := connect.ParseNodes(args...)
+			named, err := connect.ParseNodes(args...)
 			if err != nil {
 				return err
 			}
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				nodes, err := connect.FindNodes(named, c.Nodes())
+				if err != nil {
+					return err
+				}
 				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationReplace, Node: nodes[0], Target: nodes[1]})
 			})
 		},
@@ -399,7 +399,8 @@ old node may be dead. No range has fewer copies at any time.`,
 		Use: "rm NODE", Short: "Remove a node for good",
 		Long: `Remove a node for good: a decommissioned one, or a dead one whose copies have been created elsewhere. It can never return, and
 its name is free. A node that still counts as a copy of a range, or votes in the metadata group, is refused with the reason.
-With --force a dead node is given up although ranges still count on it; they get other copies when the region has nodes for them.`,
+With --force a dead node is given up although ranges still count on it; they get other copies when the region has nodes for them.
+` + connect.NodeHelp,
 		Example: "  rhumb node rm n3\n  rhumb node rm n3 --force",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -429,17 +430,21 @@ func (oc *operationCommands) moveCommand() *cobra.Command {
 	move := &cobra.Command{
 		Use: "move REGION/SLOT FROM TO", Short: "Move one copy of a range to another node",
 		Long: `Move the copy of a range from one node to another node of its region, with the role of primary if the copy has it. The new copy is
-in sync before the old one goes.`,
+in sync before the old one goes. ` + connect.NodeHelp,
 		Example: "  rhumb range move frankfurt/12 n1 n4",
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nodes, err := connect.ParseNodes(args[1:]...)
+			named, err := connect.ParseNodes(args[1:]...)
 			if err != nil {
 				return err
 			}
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				// The name of the region is resolved here, because the request has its number.
 				id, err := parseRange(c, args[0])
+				if err != nil {
+					return err
+				}
+				nodes, err := connect.FindNodes(named, c.Nodes())
 				if err != nil {
 					return err
 				}

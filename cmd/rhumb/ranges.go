@@ -163,7 +163,11 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 	// Zero selects all nodes.
 	var holder rhumb.NodeID
 	if node != "" {
-		if holder, err = connect.ParseNode(node); err != nil {
+		arg, err := connect.ParseNode(node)
+		if err != nil {
+			return err
+		}
+		if holder, err = arg.Find(c.Nodes()); err != nil {
 			return err
 		}
 	}

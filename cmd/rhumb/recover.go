@@ -24,7 +24,8 @@ func (rc *rangeCommands) discardCommand() *cobra.Command {
 		Long: `Make a node discard its quarantined copy of a range and begin an empty one in its place. The empty copy fetches the log
 from the primary of the range as far back as the log reaches; if that is not enough, it stays a learner that needs a state
 transfer. A copy that is not quarantined, or that is still in sync, is not discarded. The files that held the copy are kept
-in the folder "discarded" of the node's directory, up to 1 GiB; the oldest are removed first.`,
+in the folder "discarded" of the node's directory, up to 1 GiB; the oldest are removed first.
+` + connect.NodeHelp,
 		Example: "  rhumb range discard 1/1042 --node n3\n  rhumb range discard frankfurt/1042 --node n3 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -48,13 +49,17 @@ in the folder "discarded" of the node's directory, up to 1 GiB; the oldest are r
 
 // withReplica parses a range and a node and calls do with them.
 func (rc *rangeCommands) withReplica(ctx context.Context, name, node string, do func(context.Context, *client.Client, rhumb.RangeID, rhumb.NodeID) error) error {
-	n, err := connect.ParseNode(node)
+	arg, err := connect.ParseNode(node)
 	if err != nil {
 		return err
 	}
 	return rc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
-		// Names of regions can be resolved only with a connection.
+		// Names of regions and nodes can be resolved only with a connection.
 		id, err := parseRange(c, name)
+		if err != nil {
+			return err
+		}
+		n, err := arg.Find(c.Nodes())
 		if err != nil {
 			return err
 		}
@@ -75,7 +80,8 @@ of the nodes first.
 The command shows what is known about each copy and about the writes that may be lost, and asks for confirmation. Then NODE
 discards its copy if it is damaged, and becomes primary in a new epoch. All live, undamaged copies are in sync with it, and
 the range continues from the longest of them. What only other copies held is lost for good. Copies on nodes that are gone
-are given up: if such a node returns, its copy is quarantined. "rhumb range describe" shows what was accepted.`,
+are given up: if such a node returns, its copy is quarantined. "rhumb range describe" shows what was accepted.
+` + connect.NodeHelp,
 		Example: "  rhumb unsafe-recover range 1/1042 --node n3\n  rhumb unsafe-recover range frankfurt/1042 --node n3 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -220,12 +221,89 @@ func TestRightsOfCommands(t *testing.T) {
 	if text := ok(t, append([]string{"table", "ls", "-o", "json"}, flags["reader"]...)...); !strings.Contains(text, "flights") || strings.Contains(text, "hidden") {
 		t.Errorf("a reader sees %s", text)
 	}
+	t.Run("revoke", func(t *testing.T) { testRevoke(t, operator) })
+	t.Run("words", func(t *testing.T) { testWords(t, operator) })
 	// A revoked right is gone with the next request.
 	do("revoke reader --table flights --rights read")
 	await(t, "the revocation", settleWait, func() bool {
 		_, _, code := runIn(t.Context(), "", append([]string{"get", "flights", "a/1"}, flags["reader"]...)...)
 		return code == exit.Auth
 	})
+}
+
+// testRevoke guards that a revocation says when there was nothing to revoke, and which rights of the role remain.
+func testRevoke(t *testing.T, operator []string) {
+	run := func(line string) (stdout, stderr string, code int) {
+		return runIn(t.Context(), "", append(strings.Fields(line), operator...)...)
+	}
+	for _, line := range []string{"role create fleet", "grant fleet --table flights --prefix a/ --rights read,write", "grant fleet --table * --rights read"} {
+		ok(t, append(strings.Fields(line), operator...)...)
+	}
+	for _, tc := range []struct {
+		line string
+		code int
+		says []string
+	}{
+		{"revoke fleet --table flights --rights read", exit.NotFound, []string{"nothing was revoked", "names that begin with a/ in table flights", "read for all tables"}},
+		{"revoke fleet --table flights --rights read --if-exists", exit.OK, []string{"not revoked", "still has all tables: read"}},
+		{"revoke nobody --table flights --rights read", exit.NotFound, []string{"nobody"}},
+		{"revoke nobody --table flights --rights read --if-exists", exit.OK, nil},
+		{"revoke fleet --table flights --prefix a/ --rights delete", exit.NotFound, []string{"nothing was revoked"}},
+		{"revoke fleet --table flights --prefix a/ --rights read,delete", exit.OK, []string{"revoked", "still has all tables: read"}},
+		{"revoke fleet --table flights --prefix a/ --rights read", exit.NotFound, []string{"nothing was revoked"}},
+		{"revoke fleet --table * --rights read -o json", exit.OK, []string{`"done":"revoked"`}},
+	} {
+		stdout, stderr, code := run(tc.line)
+		for _, text := range tc.says {
+			if !strings.Contains(stdout+stderr, text) {
+				t.Errorf("%s does not say %q: %s%s", tc.line, text, stdout, stderr)
+			}
+		}
+		if code != tc.code {
+			t.Errorf("%s: exit %d, want %d: %s%s", tc.line, code, tc.code, stdout, stderr)
+		}
+	}
+}
+
+// testWords guards that commands take names of nodes, that answers name records and tables as people do, and that no table or region
+// has a name that means a folder.
+func testWords(t *testing.T, operator []string) {
+	for _, tc := range []struct {
+		line string
+		code int
+		says string
+	}{
+		{"node drain eu-1 --undo", exit.OK, "n1"},
+		{"node drain eu-7", exit.NotFound, "there is no node eu-7"},
+		{"node failback eu-1", exit.OK, "n1"},
+		{"range ls --node eu-1", exit.OK, "1/0"},
+		{"range verify 1/0 --trust eu-7", exit.NotFound, "there is no node eu-7"},
+		{"voter unpin eu-1", exit.OK, ""},
+		{"node replace eu-7 eu-1 --no-wait", exit.NotFound, "there is no node eu-7"},
+		{"table create .. --replicas 1", exit.Usage, "means a folder"},
+		{"table create . --replicas 1", exit.Usage, "means a folder"},
+		{"region add .. --location 1,1", exit.Usage, "means a folder"},
+		{"table describe flights", exit.OK, "MiB"},
+		{"put flights b/1 v=1 --if-absent", exit.Precondition, "record b/1 of table flights exists, with version"},
+		{"put flights b/9 v=1 --if-present", exit.Precondition, "record b/9 of table flights does not exist"},
+		{"put flights b/1 v=1 --if-version 1@1", exit.Precondition, "the condition wants version 1@1"},
+	} {
+		stdout, stderr, code := runIn(t.Context(), "", append(strings.Fields(tc.line), operator...)...)
+		if code != tc.code || !strings.Contains(stdout+stderr, tc.says) {
+			t.Errorf("%s: exit %d, want %d and %q: %s%s", tc.line, code, tc.code, tc.says, stdout, stderr)
+		}
+	}
+	home := func(line string) string {
+		var doc struct{ Home string }
+		must(json.Unmarshal([]byte(ok(t, append(strings.Fields(line), operator...)...)), &doc))
+		return doc.Home
+	}
+	for _, name := range []string{"h/1", "h/2", "h/3", "h/4"} {
+		written, read := home("put flights "+name+" v=1 -o json"), home("get flights "+name+" -o json")
+		if written != read || home("get flights "+name+" -o json --home "+written) != read {
+			t.Errorf("%s has the home %s by put and %s by get", name, written, read)
+		}
+	}
 }
 
 // TestEveryCommandHasRights guards that a new command that asks a cluster appears in commandRights.

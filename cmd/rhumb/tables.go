@@ -194,7 +194,7 @@ func (tc *tableCommands) printTable(c *client.Client, name string) error {
 			{"regions", cmp.Or(strings.Join(doc.Regions, ", "), "all")},
 			{"hash slots", doc.HashSlots},
 			{"buckets", doc.Buckets},
-			{"shard size", doc.ShardSize},
+			{"shard size", bytesText(uint64(doc.ShardSize))},
 			{"ranges", doc.Ranges},
 		} {
 			t.AppendRow(row)

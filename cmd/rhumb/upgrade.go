@@ -47,15 +47,22 @@ from being finalized, and what to do next.`,
 		Long: `Raise the cluster version by one. Every node must run a program that supports it ("rhumb upgrade status"). From then on no node can
 go back to the previous release: databases take newer formats, and records and messages get fields that it cannot read.
 
-The command asks for confirmation, and waits until all nodes have applied the version. It may be repeated.`,
+The command asks for confirmation, and waits until all nodes have applied the version. It may be repeated.
+` + connect.NodeHelp,
 		Example: "  rhumb upgrade finalize\n  rhumb upgrade finalize --yes\n  rhumb upgrade finalize --without n7",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ids, err := connect.ParseNodes(without...)
+			args, err := connect.ParseNodes(without...)
 			if err != nil {
 				return err
 			}
-			return uc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error { return uc.finalize(ctx, c, ids, yes) })
+			return uc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				ids, err := connect.FindNodes(args, c.Nodes())
+				if err != nil {
+					return err
+				}
+				return uc.finalize(ctx, c, ids, yes)
+			})
 		},
 	}
 	finalize.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")

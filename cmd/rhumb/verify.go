@@ -28,17 +28,18 @@ func (rc *rangeCommands) verifyCommand() *cobra.Command {
 		Long: `Compare the records of all replicas of a range, or of all ranges, as of one timestamp. Nodes do the same in the
 background, once per --verify-interval. A replica whose records differ from those of a majority of the replicas is quarantined, and
 its node replaces it by a copy from another node (--heal-after). Before that the difference is found a second time, and enough
-other replicas are in sync. If no copy has a majority, nothing is done: --trust names the node whose copy is right.`,
+other replicas are in sync. If no copy has a majority, nothing is done: --trust names the node whose copy is right.
+` + connect.NodeHelp,
 		Example: "  rhumb range verify 1/1042\n  rhumb range verify --all --region frankfurt -o json\n  rhumb range verify 1/1042 --trust n2",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) == 1) {
 				return rhumb.E("rhumb.range.verify", rhumb.InvalidArgument, "name a range, such as 1/1042, or write --all")
 			}
-			var node rhumb.NodeID
+			var right connect.NodeArg
 			if trust != "" {
 				var err error
-				if node, err = connect.ParseNode(trust); err != nil {
+				if right, err = connect.ParseNode(trust); err != nil {
 					return err
 				}
 				if all {
@@ -49,6 +50,13 @@ other replicas are in sync. If no copy has a majority, nothing is done: --trust 
 				ids, err := rangesToVerify(c, args, region)
 				if err != nil {
 					return err
+				}
+				// Zero trusts no node more than the others.
+				var node rhumb.NodeID
+				if trust != "" {
+					if node, err = right.Find(c.Nodes()); err != nil {
+						return err
+					}
 				}
 				return rc.verify(ctx, c, ids, node)
 			})

@@ -61,16 +61,21 @@ leadership over first. One vote moves at a time, as an operation that goes on if
 metadata leader dies.
 
 Afterwards all votes are pinned where they are, so that the cluster does not move another one in return. While a pinned node
-is dead or being removed, another node votes in its place. rhumb voter unpin leaves the choice to the cluster again.`,
+is dead or being removed, another node votes in its place. rhumb voter unpin leaves the choice to the cluster again.
+` + connect.NodeHelp,
 		Example: "  rhumb voter move n2 n7\n  rhumb voter move n2 n7 --no-wait",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nodes, err := connect.ParseNodes(args...)
+			named, err := connect.ParseNodes(args...)
 			if err != nil {
 				return err
 			}
-			// The metadata checks that FROM votes and TO does not, in the same step in which it records the operation.
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				nodes, err := connect.FindNodes(named, c.Nodes())
+				if err != nil {
+					return err
+				}
+				// The metadata checks that FROM votes and TO does not, in the same step in which it records the operation.
 				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationMoveVote, Node: nodes[0], Target: nodes[1]})
 			})
 		},
@@ -78,15 +83,21 @@ is dead or being removed, another node votes in its place. rhumb voter unpin lea
 	unpin := &cobra.Command{
 		Use: "unpin [NODE...]", Short: "Let the cluster choose its voters again",
 		Long: `End the choice of an operator about the votes of some nodes, or of all. The cluster then spreads the votes over regions and
-zones as before, and moves as few of them as that allows.`,
+zones as before, and moves as few of them as that allows. ` + connect.NodeHelp,
 		Example: "  rhumb voter unpin\n  rhumb voter unpin n7",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// Without arguments the request names no node, which means all.
-			nodes, err := connect.ParseNodes(args...)
+			named, err := connect.ParseNodes(args...)
 			if err != nil {
 				return err
 			}
-			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error { return oc.unpinVotes(ctx, c, nodes) })
+			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				nodes, err := connect.FindNodes(named, c.Nodes())
+				if err != nil {
+					return err
+				}
+				return oc.unpinVotes(ctx, c, nodes)
+			})
 		},
 	}
 	return commandGroup("voter", "List and move the votes of the metadata group", oc.connected(ls), oc.addNoWait(move), oc.connected(unpin))

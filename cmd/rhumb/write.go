@@ -153,9 +153,9 @@ func (wc *writeCommands) runWrite(ctx context.Context, args []string, kind rhumb
 			return err
 		}
 		// Put, patch and delete differ only in their mutation, so all three go as a batch of one.
-		// Its receipt has the home that the search found.
+		// Its receipt has the range that the search found. The home is the slot in it, as get prints it.
 		r := client.Result{
-			Key:     rhumb.Key{Table: m.Table, Home: out.Receipt.Range, Name: name},
+			Key:     rhumb.Key{Table: m.Table, Home: t.HomeIn(out.Receipt.Range, name), Name: name},
 			Applied: out.Applied, Version: out.Version, Existed: len(out.Existed) > 0 && out.Existed[0], Receipt: out.Receipt,
 		}
 		if err := wc.printWrite(regionNames(c).describeWrite(t.Name(), r)); err != nil {

@@ -1,8 +1,6 @@
 package host
 
 import (
-	"fmt"
-
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/node/replica"
 )
@@ -39,7 +37,7 @@ func (h *Host) failedCondition(s *slot, b *rhumb.Batch, base []replica.Base) err
 		// base and the committed state may differ by uncommitted entries. Only if both fail the
 		// condition is the failure certain.
 		if !meets(&m.Cond, current) {
-			failed = conditionFailed(s.id, i, m, current)
+			failed = h.conditionFailed(s.id, m, current)
 			break
 		}
 	}
@@ -74,14 +72,9 @@ func meets(c *rhumb.Condition, current rhumb.Version) bool {
 	return true
 }
 
-// conditionFailed returns the error of mutation i, with the version that the caller can build on.
-func conditionFailed(id rhumb.RangeID, i int, m *rhumb.Mutation, current rhumb.Version) error {
-	state := "it does not exist"
-	if !current.IsZero() {
-		state = "its version is " + current.String()
-	}
+// conditionFailed returns the error of a mutation, with the version that the caller can build on.
+func (h *Host) conditionFailed(id rhumb.RangeID, m *rhumb.Mutation, current rhumb.Version) error {
 	return &rhumb.Error{
-		Op: "host.Host.Propose", Kind: rhumb.ConditionFailed, Range: id, Current: current,
-		Msg: fmt.Sprintf("mutation %d: %s does not hold for key %s of table %s, %s", i, m.Cond.Kind, rhumb.NameString(m.Name), m.Table, state),
+		Op: "host.Host.Propose", Kind: rhumb.ConditionFailed, Range: id, Current: current, Msg: h.cfg.Replica.FailedCondition(m, current),
 	}
 }

@@ -25,6 +25,8 @@ type Config struct {
 	// (survival goal region: two regions at least). nil accepts every set. The answer for a set never changes,
 	// because nodes do not move.
 	Spans func(members []rhumb.NodeID) bool
+	// TableName returns the name of a table for the texts of errors. nil writes the number of the table.
+	TableName func(rhumb.TableID) string
 	// AppendBytesMax bounds the entries of one Append. A larger single entry is sent alone. Default 1
 	// MiB.
 	AppendBytesMax int

@@ -90,7 +90,7 @@ func (r *Replica) checkConditions(q *entry.Request, b *rhumb.Batch, bases []Base
 			q.Noop = q.Noop || !newer
 		}
 		if !ok {
-			return r.conditionFailed(i, m, base.Version)
+			return r.conditionFailed(m, base.Version)
 		}
 	}
 	return nil
@@ -98,15 +98,27 @@ func (r *Replica) checkConditions(q *entry.Request, b *rhumb.Batch, bases []Base
 
 // conditionFailed returns the error for a condition that does not hold, with the key's present
 // version.
-func (r *Replica) conditionFailed(i int, m *rhumb.Mutation, current rhumb.Version) error {
-	state := "it does not exist"
-	if !current.IsZero() {
-		state = "its version is " + current.String()
-	}
-	err := r.newError(rhumb.ConditionFailed, fmt.Sprintf("mutation %d: %s does not hold for key %s of table %s, %s",
-		i, m.Cond.Kind, rhumb.NameString(m.Name), m.Table, state))
+func (r *Replica) conditionFailed(m *rhumb.Mutation, current rhumb.Version) error {
+	err := r.newError(rhumb.ConditionFailed, r.cfg.FailedCondition(m, current))
 	err.Current = current
 	return err
+}
+
+// FailedCondition says that the condition of a mutation does not hold for a record with the given version, zero for none. The text
+// names the record and its table; programs find the version in the error.
+func (c *Config) FailedCondition(m *rhumb.Mutation, current rhumb.Version) string {
+	table := m.Table.String()
+	if c.TableName != nil {
+		table = c.TableName(m.Table)
+	}
+	text := fmt.Sprintf("record %s of table %s does not exist", rhumb.NameString(m.Name), table)
+	if !current.IsZero() {
+		text = fmt.Sprintf("record %s of table %s exists, with version %s", rhumb.NameString(m.Name), table, current)
+	}
+	if m.Cond.Kind == rhumb.IfVersion {
+		text += fmt.Sprintf("; the condition wants version %s", m.Cond.Version)
+	}
+	return text
 }
 
 // isNewer compares the fields of an IfNewer condition in order. A patch that is equal in all of

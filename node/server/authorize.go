@@ -130,17 +130,25 @@ func NewDenied() *prometheus.CounterVec {
 	return m
 }
 
+// ErrNotCurrent refuses a user while the node's copy of the metadata may be older than the rights of the user.
+var ErrNotCurrent = rhumb.E("server.Authorize", rhumb.Unavailable, "the node has just started, and does not know the current rights of users yet; retry, or use another node")
+
 // Authorize returns options that reject calls whose callers lack what callNeeds demands. state
 // returns the newest catalog of the node, or nil before there is one.
 //
 // The catalog is read for each call and not for each connection: a revoked right ends with the next
 // call, however long the connection has been open.
-func Authorize(state func() *catalog.State, denied *prometheus.CounterVec) []grpc.ServerOption {
+//
+// current waits for a moment until the catalog has everything that was decided before the node started, and reports whether
+// it has. A node that was down for a while has an older one. It does not deny a user anything by that, since the right may have
+// been granted meanwhile, and lets no user change anything, since the right may have been revoked. What users may see, it
+// shows: the state of a cluster whose metadata has no leader is of use.
+func Authorize(state func() *catalog.State, current func(context.Context) bool, denied *prometheus.CounterVec) []grpc.ServerOption {
+	a := &authorizer{state, current, denied}
 	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(authorizeUnary(state, denied)),
+		grpc.ChainUnaryInterceptor(a.unary),
 		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			if err := authorizeCall(s.Context(), state, info.FullMethod); err != nil {
-				denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
+			if err := a.authorize(s.Context(), info.FullMethod, nil); err != nil {
 				return statusError(err)
 			}
 			return handle(srv, s)
@@ -148,19 +156,46 @@ func Authorize(state func() *catalog.State, denied *prometheus.CounterVec) []grp
 	}
 }
 
-// authorizeUnary is the part of Authorize for calls that are not streams.
-func authorizeUnary(state func() *catalog.State, denied *prometheus.CounterVec) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-		err := authorizeCall(ctx, state, info.FullMethod)
-		if err == nil {
-			err = authorizeRequest(ctx, state(), q)
-		}
-		if err != nil {
-			denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
-			return nil, statusError(err)
-		}
-		return handle(ctx, q)
+// authorizer holds the arguments of Authorize.
+type authorizer struct {
+	state   func() *catalog.State
+	current func(context.Context) bool
+	denied  *prometheus.CounterVec
+}
+
+// unary is the interceptor of calls that are not streams.
+func (a *authorizer) unary(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if err := a.authorize(ctx, info.FullMethod, q); err != nil {
+		return nil, statusError(err)
 	}
+	return handle(ctx, q)
+}
+
+// authorize returns an error unless the caller may call a method, with the request q if it is not a stream.
+func (a *authorizer) authorize(ctx context.Context, method string, q any) error {
+	changes, err := a.judge(ctx, method, q)
+	who, _ := access.FromContext(ctx)
+	// The rights of others than users do not depend on the catalog.
+	if who.Kind == access.KindUser && (changes && err == nil || rhumb.KindOf(err) == rhumb.PermissionDenied) {
+		if !a.current(ctx) {
+			return ErrNotCurrent
+		}
+		// The catalog may be newer now.
+		_, err = a.judge(ctx, method, q)
+	}
+	if err != nil {
+		a.denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
+	}
+	return err
+}
+
+// judge decides by the catalog of this moment. changes is set if the call would change the cluster, its tables or its users.
+func (a *authorizer) judge(ctx context.Context, method string, q any) (changes bool, err error) {
+	if err := authorizeCall(ctx, a.state, method); err != nil {
+		return false, err
+	}
+	byRequest, err := authorizeRequest(ctx, a.state(), q)
+	return byRequest || callNeeds[method] == needAdmin, err
 }
 
 // authorizeCall returns an error unless the caller may call a method.
@@ -196,26 +231,26 @@ func authorizeCall(ctx context.Context, state func() *catalog.State, method stri
 }
 
 // authorizeRequest returns an error if the caller may not send an administrative request whose right depends on
-// what the request is about. The methods check again, by their own copy of the catalog. It is checked here as well because
+// what the request is about, and whether q is one of these requests. The methods check again, by their own copy of the catalog. It is checked here as well because
 // Audit comes afterwards and writes two entries for each request that it lets in: a caller without rights could
 // otherwise push the entries of others out of the log, which is bounded.
-func authorizeRequest(ctx context.Context, st *catalog.State, q any) error {
+func authorizeRequest(ctx context.Context, st *catalog.State, q any) (byRequest bool, err error) {
 	if st == nil || st.Cluster().IsZero() {
-		return nil
+		return false, nil
 	}
 	switch q := q.(type) {
 	case *rhumbpb.CreateTableRequest:
-		return mayCreateTable(ctx, st, q)
+		return true, mayCreateTable(ctx, st, q)
 	case *rhumbpb.RefuseSnapshotRequest:
-		return mayChangeTable(ctx, st, "server.Cluster.RefuseSnapshot", q.Table)
+		return true, mayChangeTable(ctx, st, "server.Cluster.RefuseSnapshot", q.Table)
 	case *rhumbpb.DropTableRequest:
-		return mayChangeTable(ctx, st, "server.Cluster.DropTable", q.Table)
+		return true, mayChangeTable(ctx, st, "server.Cluster.DropTable", q.Table)
 	case *rhumbpb.AlterUserRequest:
-		return mayAlterUser(ctx, st, q)
+		return true, mayAlterUser(ctx, st, q)
 	case *rhumbpb.SetTrustRequest:
-		return mayTrust(ctx, st, q)
+		return true, mayTrust(ctx, st, q)
 	}
-	return nil
+	return false, nil
 }
 
 // errUnknownCaller rejects a caller that is not identified, or that the catalog

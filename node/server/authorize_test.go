@@ -591,3 +591,48 @@ func BenchmarkPermit(b *testing.B) {
 		})
 	}
 }
+
+// TestOldCatalogDecidesNothing guards that a node that has just started neither denies a right that may have been granted meanwhile nor
+// lets a user change something by a right that may be gone, that it waits for its catalog before it says so, and that it shows what it
+// has to those who may see it.
+func TestOldCatalogDecidesNothing(t *testing.T) {
+	old := peopled(t)
+	newer := applyAll(t, old, catalog.CreateUser{Name: "new", Roles: []string{"admin"}}, catalog.AlterGrant{Role: "admin", Scope: access.Scope{Cluster: true}, Remove: access.Admin},
+		catalog.AlterGrant{Role: "reader", Scope: access.Scope{Cluster: true}, Add: access.Read})
+	drop, status := rhumbpb.Access_DropUser_FullMethodName, rhumbpb.Cluster_Status_FullMethodName
+	for _, tc := range []struct {
+		user, method string
+		q            any
+		old, newer   rhumb.Kind // while the catalog stays old, and if it becomes current; Unknown means allowed
+	}{
+		{"new", status, nil, rhumb.Unavailable, rhumb.PermissionDenied},
+		{"new", rhumbpb.Cluster_Ping_FullMethodName, nil, rhumb.Unavailable, rhumb.Other},
+		{"ann", status, nil, rhumb.Unavailable, rhumb.Other},
+		{"mon", status, nil, rhumb.Other, rhumb.Other},
+		{"adm", drop, nil, rhumb.Unavailable, rhumb.PermissionDenied},
+		{"bob", drop, nil, rhumb.Unavailable, rhumb.PermissionDenied},
+		{"tad", rhumbpb.Cluster_DropTable_FullMethodName, &rhumbpb.DropTableRequest{Table: "flights"}, rhumb.Unavailable, rhumb.Other},
+		{"", drop, nil, rhumb.Other, rhumb.Other},
+	} {
+		who := access.Principal{Kind: access.KindUser, Name: tc.user}
+		if tc.user == "" {
+			who = access.Principal{Kind: access.KindOperator, Name: "ops"}
+		}
+		for _, becomes := range []bool{false, true} {
+			st, want := old, tc.old
+			current := func(context.Context) bool {
+				if becomes {
+					st = newer
+				}
+				return becomes
+			}
+			if becomes {
+				want = tc.newer
+			}
+			a := &authorizer{func() *catalog.State { return st }, current, NewDenied()}
+			if err := a.authorize(access.WithPrincipal(t.Context(), who), tc.method, tc.q); rhumb.KindOf(err) != want {
+				t.Errorf("%s calls %s, becomes current %v: %v, want %s", who, tc.method, becomes, err, want)
+			}
+		}
+	}
+}

@@ -388,6 +388,9 @@ func (c *Cluster) CreateTable(ctx context.Context, q *rhumbpb.CreateTableRequest
 	if err := mayCreateTable(ctx, st, q); err != nil {
 		return nil, statusError(err)
 	}
+	if err := rhumb.ValidateNewName("table", q.Name); err != nil {
+		return nil, statusError(err)
+	}
 	options, err := api.DecodeTableOptions(q)
 	if err != nil {
 		return nil, statusError(err)

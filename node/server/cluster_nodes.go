@@ -24,6 +24,9 @@ func (c *Cluster) AddRegion(ctx context.Context, q *rhumbpb.AddRegionRequest) (*
 	if _, err := c.currentState(); err != nil {
 		return nil, statusError(err)
 	}
+	if err := rhumb.ValidateNewName("region", q.Name); err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
 	// A missing location would put the region into the Gulf of Guinea.
 	if q.Location == nil {
 		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "region %q has no location; give one as LAT,LON", q.Name))

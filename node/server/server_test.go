@@ -275,13 +275,16 @@ func serve(t *testing.T, register func(s *grpc.Server), options ...grpc.ServerOp
 	return serveWith(t, func() *catalog.State { return nil }, register, options...)
 }
 
+// alwaysCurrent is for nodes whose catalog is never old.
+func alwaysCurrent(context.Context) bool { return true }
+
 // serveWith is like serve for a node with a catalog.
 func serveWith(t *testing.T, state func() *catalog.State, register func(s *grpc.Server), options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
 	// The services of a node are never without these two.
 	options = append(options, identify(callerInTest)...)
-	options = append(options, Authorize(state, NewDenied())...)
+	options = append(options, Authorize(state, alwaysCurrent, NewDenied())...)
 	s := grpc.NewServer(append(api.ServerOptions(0, api.PlainText()), options...)...)
 	register(s)
 	go func() { _ = s.Serve(l) }()
