@@ -12,7 +12,8 @@ import (
 	"github.com/rhumbdb/rhumb/sim/check"
 )
 
-// This file merges ranges (docs/replication.md#rule-merge): those that came from splits of one root. The judges follow a merge like this:
+// This file merges ranges (docs/replication.md#rule-merge): those that came from
+// splits of one root. The judges follow a merge like this:
 //
 //   - The first replica unites its copies: the end that its entry names must be committed, nothing may be ordered or served by the right range
 //     from then on, and the log of the left range stands for both (check.Monitor.Merge).
@@ -22,13 +23,15 @@ import (
 
 // taken is a range that another one took over.
 type taken struct {
-	// at is the position of the entry, right the index of the range that ended, and end the entry that ended it.
+	// at is the position of the entry, right the index of the range that ended, and
+	// end the entry that ended it.
 	at    rhumb.Seq
 	right int
 	end   entry.Position
 }
 
-// drawMerges decides whether ranges of a seed are merged. Only ranges of one root are, so some must be split.
+// drawMerges decides whether ranges of a seed are merged. Only ranges of one root
+// are, so some must be split.
 func (p *profile) drawMerges(r *rand.Rand, on bool) {
 	if r.IntN(4) > 0 && on && p.splits() {
 		p.faults = append(p.faults, faultMerge)
@@ -38,7 +41,8 @@ func (p *profile) drawMerges(r *rand.Rand, on bool) {
 // merges reports whether ranges of this run are merged.
 func (p *profile) merges() bool { return slices.Contains(p.faults, faultMerge) }
 
-// mergeRanges asks for a merge of two ranges, as an operator does, and lets something happen to them at about that time.
+// mergeRanges asks for a merge of two ranges, as an operator does, and lets
+// something happen to them at about that time.
 func (w *world) mergeRanges() string {
 	var able []*rhumb.Range
 	for _, id := range w.served() {
@@ -50,6 +54,8 @@ func (w *world) mergeRanges() string {
 	if len(able) == 0 {
 		return ""
 	}
+	// The versions are those of the newest state, so a change in between makes the catalog refuse
+	// the command, as it would refuse that of an operator.
 	left := oneOf(w.chance, able...)
 	right, _ := w.state.RightOf(left)
 	if !w.proposeOnce(catalog.PrepareMerge{Range: left.ID, Version: left.Version, RightVersion: right.Version}) {
@@ -65,7 +71,8 @@ func (w *world) mergeRanges() string {
 	return "ranges " + left.ID.String() + " and " + right.ID.String() + ", " + w.disturbRange(oneOf(w.chance, left, right))
 }
 
-// noteReshaped records that a replica divides or unites its copies, in the order of the entries.
+// noteReshaped records that a replica divides or unites its copies, in the order of
+// the entries.
 func (n *node) noteReshaped(id rhumb.RangeID, births []replica.Birth, takes []replica.Taken) {
 	for len(births)+len(takes) > 0 && n.w.err == nil {
 		if len(takes) == 0 || len(births) > 0 && births[0].Seq < takes[0].Seq {
@@ -89,7 +96,8 @@ func (n *node) noteTaken(left rhumb.RangeID, t replica.Taken) {
 	}
 	o := &w.origin[i]
 	k := slices.IndexFunc(o.takes, func(x taken) bool { return x.right == j })
-	// The first replica that learns of the commit. All others must unite their copies by the same entry.
+	// The first replica that learns of the commit. All others must unite their
+	// copies by the same entry.
 	if k < 0 {
 		if w.judge(w.monitor.Merge(left, right, t.Seq)); w.err != nil {
 			return
@@ -104,7 +112,8 @@ func (n *node) noteTaken(left rhumb.RangeID, t replica.Taken) {
 	}
 	c := n.disk.copies[j]
 	if c == nil || int(t.Take.Seq) > len(c.entries) || c.entries[t.Take.Seq-1].Position() != o.takes[k].end {
-		// The host quarantines such a copy. Only a disk that lost something is an excuse.
+		// The host quarantines such a copy. Only a disk that lost something is an
+		// excuse.
 		if n.wasDamaged || n.spoiled[i] > 0 || n.spoiled[j] > 0 {
 			n.spoiled[i] = w.now
 			w.monitor.Lost(left, n.id, t.Seq)
@@ -119,8 +128,9 @@ func (n *node) noteTaken(left rhumb.RangeID, t replica.Taken) {
 	w.tracef(n.name(), "unites %s with %s by entry %d", left, right, t.Seq)
 }
 
-// united is the view of the judges on a copy of a range that took over others. It holds the entry that took over, and what
-// follows, if it was united with the other copy, or can be.
+// united is the view of the judges on a copy of a range that took over others. It
+// holds the entry that took over, and what follows, if it was united with the other
+// copy, or can be.
 type united struct {
 	check.Replica
 	n *node
@@ -138,7 +148,8 @@ func (u united) Durable(seq rhumb.Seq) (entry.Position, bool) {
 	return u.Replica.Durable(seq)
 }
 
-// canUnite reports whether the copy of a range was united with that of the range that it took over, or has what it needs for that.
+// canUnite reports whether the copy of a range was united with that of the range
+// that it took over, or has what it needs for that.
 func (n *node) canUnite(i int, t *taken) bool {
 	if c := n.disk.copies[i]; c == nil || c.commit >= t.at {
 		return true
@@ -151,7 +162,8 @@ func (n *node) canUnite(i int, t *taken) bool {
 	return ok && is == t.end
 }
 
-// noteAbsorbed records that a copy which was installed has the slots of ranges that were merged: their copies are gone.
+// noteAbsorbed records that a copy which was installed has the slots of ranges that
+// were merged: their copies are gone.
 func (n *node) noteAbsorbed(id rhumb.RangeID) {
 	st, _ := n.disk.engine.Store(id).State(id)
 	for j, other := range n.w.ranges {
@@ -178,7 +190,8 @@ func (n *node) seeMerge(rule host.MergeRule, ok bool) bool {
 	return ok
 }
 
-// tookOver reports whether a position of a range is that of an entry which took over the range that ordered a request.
+// tookOver reports whether a position of a range is that of an entry which took
+// over the range that ordered a request.
 func (w *world) tookOver(i int, seq rhumb.Seq, id rhumb.RequestID) bool {
 	return slices.ContainsFunc(w.origin[i].takes, func(t taken) bool {
 		return t.at == seq && slices.ContainsFunc(w.monitor.Log(w.ranges[t.right]).Entries, func(e *entry.Entry) bool { return holdsRequest(e, id) })

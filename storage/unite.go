@@ -11,17 +11,21 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// Unite carries out an entry of the log of a range by which it takes over the slots of the range after it, which has ended
-// (docs/replication.md#rule-merge). No value is read or written, since the keys of both lie side by side already. The range gets
+// Unite carries out an entry of the log of a range by which it takes over the slots
+// of the range after it, which has ended (docs/replication.md#rule-merge). No value
+// is read or written, since the keys of both lie side by side already. The range
+// gets
 //
 //   - the slots of the other one, whose state is removed
 //   - the results of its requests, the last rhumb.DedupWindow of each client, and the floors below them, at the position of the
 //     entry: their own positions belong to another log. A request that is repeated after the merge gets its first answer.
 //   - its log, as a list of versions to collect.
 //
-// The entry is at position seq and is committed, and Unite raises the commit position to it: the position and the union are durable
-// together. Everything up to the entry must be applied, and the batch must not have touched either range yet. The store must hold the
-// other range with the end that take names. After an error the batch is unchanged.
+// The entry is at position seq and is committed, and Unite raises the commit
+// position to it: the position and the union are durable together. Everything up to
+// the entry must be applied, and the batch must not have touched either range yet.
+// The store must hold the other range with the end that take names. After an error
+// the batch is unchanged.
 func (b *Batch) Unite(id rhumb.RangeID, seq rhumb.Seq, take entry.Take) error {
 	const op rhumb.Op = "storage.Batch.Unite"
 	g, other := b.stageRange(id), rhumb.RangeID{Region: id.Region, Slot: take.Slot}
@@ -53,6 +57,8 @@ func (b *Batch) Unite(id rhumb.RangeID, seq rhumb.Seq, take entry.Take) error {
 			panic("storage: an unindexed batch rejected a range deletion: " + err.Error())
 		}
 	}
+	// The range is gone from the state in memory, but its data and its log stay on disk: there is no
+	// deletion of the whole range as in DropRange.
 	o.dropped, o.united = true, true
 	for _, r := range results {
 		b.set(r.key, r.value)
@@ -62,7 +68,8 @@ func (b *Batch) Unite(id rhumb.RangeID, seq rhumb.Seq, take entry.Take) error {
 	}
 	g.resized, g.log.estimated = true, true
 	g.log.LastSlot = max(other.Slot, o.log.LastSlot)
-	// The difference may wrap around: what was given away counts below the size of what came.
+	// The difference may wrap around: what was given away counts below the size of
+	// what came.
 	o.rs.mu.Lock()
 	g.log.given -= o.log.total.data - o.rs.collected - o.log.given
 	o.rs.mu.Unlock()
@@ -71,8 +78,9 @@ func (b *Batch) Unite(id rhumb.RangeID, seq rhumb.Seq, take entry.Take) error {
 	b.setState(id, keys.StateSplit, encodeWords(g.log.given))
 	b.setState(id, keys.StateMerged, encodeSlots(merged))
 	b.Trim(id, seq-1)
-	// Collection may have removed versions of the other range that a read below this timestamp needs. The promise of the trim
-	// position covers them after a restart.
+	// Collection may have removed versions of the other range that a read below
+	// this timestamp needs. The promise of the trim position covers them after a
+	// restart.
 	g.raised = max(o.log.trimHLC, rhumb.Timestamp(o.rs.floor.Load()))
 	g.log.trimHLC = max(g.log.trimHLC, g.raised)
 	b.writeTrim(g)
@@ -84,7 +92,8 @@ func (st *logState) endsAt(take entry.Take) bool {
 	return st.End == End{take.Epoch, take.Seq} && max(st.Range.Slot, st.LastSlot) == take.Last
 }
 
-// mergedResults returns the results of a range for another one, as results of the entry at position seq.
+// mergedResults returns the results of a range for another one, as results of the
+// entry at position seq.
 func (s *Store) mergedResults(from, to rhumb.RangeID, last, seq rhumb.Seq) ([]keyValue, error) {
 	results, err := s.lastResults(from, to, last)
 	if err != nil {
@@ -124,8 +133,8 @@ func moveSeen(value []byte, seq rhumb.Seq) []byte {
 	return append(out, value[seenSeqAt+n:]...)
 }
 
-// keptLogs returns, sorted, the slots of united ranges whose logs still have records. Most have none after a while, so the list stays
-// short.
+// keptLogs returns, sorted, the slots of united ranges whose logs still have
+// records. Most have none after a while, so the list stays short.
 func (s *Store) keptLogs(region rhumb.RegionID, slots []rhumb.Slot) (kept []rhumb.Slot, err error) {
 	slots = slices.Compact(slices.Sorted(slices.Values(slots)))
 	for _, slot := range slots {
@@ -144,8 +153,9 @@ func (s *Store) keptLogs(region rhumb.RegionID, slots []rhumb.Slot) (kept []rhum
 	return kept, nil
 }
 
-// divideMerged gives a range that is split off the logs of united ranges in its slots. Metadata lets no range begin where one of them did,
-// so the log of the new range is not among them.
+// divideMerged gives a range that is split off the logs of united ranges in its
+// slots. Metadata lets no range begin where one of them did, so the log of the new
+// range is not among them.
 func (b *Batch) divideMerged(g, child *staged) {
 	i, found := slices.BinarySearch(g.log.merged, child.id.Slot)
 	switch {

@@ -127,6 +127,8 @@ otherwise. No range begins again at the slot where the right one began.`,
 func awaitMerge(ctx context.Context, c *client.Client, left, right *rhumb.Range) error {
 	ctx, cancel := context.WithTimeout(ctx, splitWait)
 	defer cancel()
+	// The record of the right range goes in the same command, so the bounds of the left one say
+	// enough.
 	_, err := awaitRange(ctx, c, left.ID, func(r *rhumb.Range) bool { return r.LastSlot() >= right.LastSlot() })
 	if err != nil {
 		return rhumb.Ef("rhumb.range", rhumb.Unavailable, "ranges %s and %s are marked for a merge, which is not done yet; their primary merges them when all in-sync copies are reachable, and leaves them apart after 10 s otherwise; `rhumb range ls` shows what they are", left.ID, right.ID)

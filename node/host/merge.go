@@ -10,17 +10,21 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// This file unites copies (docs/replication.md#rule-merge). The replicas of two ranges know nothing of each other; the host, which has both,
-// lets the right one end, lets the left one take over, and unites the copies when the takeover is committed.
+// This file unites copies (docs/replication.md#rule-merge). The replicas of two
+// ranges know nothing of each other; the host, which has both, lets the right one
+// end, lets the left one take over, and unites the copies when the takeover is
+// committed.
 
 // MergeRule is a rule of merges that the host keeps.
 type MergeRule uint8
 
 // The rules.
 const (
-	// EndIsCommitted: a range takes over another one only after the end of that one is committed.
+	// EndIsCommitted: a range takes over another one only after the end of that one
+	// is committed.
 	EndIsCommitted MergeRule = 1
-	// MemberHasEnd: a member acknowledges a takeover only if it has the end that it names.
+	// MemberHasEnd: a member acknowledges a takeover only if it has the end that it
+	// names.
 	MemberHasEnd MergeRule = 2
 )
 
@@ -32,7 +36,8 @@ func (h *Host) mayGoOn(rule MergeRule, ok bool) bool {
 	return ok
 }
 
-// mergePair returns the two slots of a merge that this node has both of, given one of them.
+// mergePair returns the two slots of a merge that this node has both of, given one
+// of them.
 func (h *Host) mergePair(s *slot) (left, right *slot, ok bool) {
 	d := s.desc.Load()
 	if d == nil || !d.IsMerging() {
@@ -44,6 +49,8 @@ func (h *Host) mergePair(s *slot) (left, right *slot, ok bool) {
 			return nil, nil, false
 		}
 	}
+	// The records of both ranges may arrive apart, so that one of them still shows the time before
+	// the merge.
 	l := left.desc.Load()
 	if l == nil || l.TakesOver == 0 {
 		return nil, nil, false
@@ -56,8 +63,9 @@ func (h *Host) mergePair(s *slot) (left, right *slot, ok bool) {
 	return left, right, r != nil && r.Ends == l.TakesOver
 }
 
-// advanceMerge lets the primaries of two ranges that are to be merged take the next step, if both are on this node. Each step is decided
-// again in every pass, so nothing is remembered.
+// advanceMerge lets the primaries of two ranges that are to be merged take the next
+// step, if both are on this node. Each step is decided again in every pass, so
+// nothing is remembered.
 func (h *Host) advanceMerge(s *slot) {
 	left, right, ok := h.mergePair(s)
 	// Copies in different stores cannot be united without moving data.
@@ -65,7 +73,8 @@ func (h *Host) advanceMerge(s *slot) {
 		return
 	}
 	if right.r.MayEnd() {
-		// The right range ends only when the left one could take over at once: its slots have no service in between.
+		// The right range ends only when the left one could take over at once: its
+		// slots have no service in between.
 		if left.r.MembersReady() {
 			right.r.EndRange()
 			h.markDirty(right)
@@ -78,9 +87,11 @@ func (h *Host) advanceMerge(s *slot) {
 	}
 }
 
-// admitTakes cuts off a message before an entry that takes over a range whose end this node does not have on disk. So whoever
-// acknowledges the entry can unite its copies, and a committed one proves that every member of the in-sync set can
-// (docs/replication.md#rule-merge). It returns false if nothing of the message is left, or something else was done with it.
+// admitTakes cuts off a message before an entry that takes over a range whose end
+// this node does not have on disk. So whoever acknowledges the entry can unite its
+// copies, and a committed one proves that every member of the in-sync set can
+// (docs/replication.md#rule-merge). It returns false if nothing of the message is
+// left, or something else was done with it.
 func (h *Host) admitTakes(s *slot, m *replica.Message) bool {
 	for i, e := range m.Entries {
 		take := e.Take()
@@ -91,8 +102,10 @@ func (h *Host) admitTakes(s *slot, m *replica.Message) bool {
 			m.Entries = m.Entries[:i:i]
 			return true
 		}
-		// Before the entry is committed, the end arrives with the log of its range, and the message is repeated. The sender of a committed one
-		// has united its copies, and that log is gone: the united range has to be copied, as if the log were trimmed.
+		// Before the entry is committed, the end arrives with the log of its range,
+		// and the message is repeated. The sender of a committed one has united its
+		// copies, and that log is gone: the united range has to be copied, as if
+		// the log were trimmed.
 		if m.Commit < e.Seq {
 			return false
 		}
@@ -107,7 +120,8 @@ func (h *Host) admitTakes(s *slot, m *replica.Message) bool {
 	return true
 }
 
-// hasEnd reports whether this node has the end that an entry of a range names, or has united its copies by it.
+// hasEnd reports whether this node has the end that an entry of a range names, or
+// has united its copies by it.
 func (h *Host) hasEnd(s *slot, take entry.Take) bool {
 	if s.last >= take.Last {
 		return true
@@ -120,8 +134,9 @@ func (h *Host) hasEnd(s *slot, take entry.Take) bool {
 	return ok && st.End == storage.End{Epoch: take.Epoch, Seq: take.Seq} && max(st.Range.Slot, st.LastSlot) == take.Last
 }
 
-// unite unites the copy of a range with that of the range whose slots it takes over, by an entry that is applied. If this node lacks
-// the other copy, it cannot, and the replica is quarantined: a whole copy has to come from another node.
+// unite unites the copy of a range with that of the range whose slots it takes
+// over, by an entry that is applied. If this node lacks the other copy, it cannot,
+// and the replica is quarantined: a whole copy has to come from another node.
 func (h *Host) unite(s *slot, t replica.Taken, commits []*commit) (_ []*commit, ok bool) {
 	right, found := h.findSlot(rhumb.RangeID{Region: s.id.Region, Slot: t.Take.Slot})
 	if !found || !h.hasEnd(s, t.Take) {
@@ -129,7 +144,8 @@ func (h *Host) unite(s *slot, t replica.Taken, commits []*commit) (_ []*commit, 
 		s.r.Damaged(why)
 		return commits, false
 	}
-	// What the right replica still has to say to callers, and what this pass has staged for it, comes first.
+	// What the right replica still has to say to callers, and what this pass has
+	// staged for it, comes first.
 	for right.r.HasReady() && !h.abandoned {
 		commits = h.carryOut(right, right.r.Ready(), commits)
 	}
@@ -138,6 +154,8 @@ func (h *Host) unite(s *slot, t replica.Taken, commits []*commit) (_ []*commit, 
 			return commits, false
 		}
 	}
+	// The batch is of its own: it is the first that carries a commit position up to the entry, so
+	// that a crash leaves either both copies and an older position, or the united copy.
 	next := &commit{batch: s.store.NewBatch()}
 	if err := next.batch.Unite(s.id, t.Seq, t.Take); err != nil {
 		h.cfg.Fatal(rhumb.Wrap("host.Host.unite", err))
@@ -161,6 +179,7 @@ func (h *Host) unite(s *slot, t replica.Taken, commits []*commit) (_ []*commit, 
 func (h *Host) retireSlot(right *slot) {
 	right.gone = true
 	right.read.Store(nil)
+	// A copy that comes here later, whatever the metadata says by then, keeps the promise.
 	h.floors[right.id] = max(h.floors[right.id], right.r.Epoch())
 	for _, a := range right.r.Retire() {
 		h.answerProposal(a)
@@ -177,8 +196,9 @@ func (h *Host) retireSlot(right *slot) {
 	}
 }
 
-// mergedIn returns the slots of this node, apart from one, that begin within the slots of a range and were merged into it elsewhere: they
-// have ended, or were about to.
+// mergedIn returns the slots of this node, apart from one, that begin within the
+// slots of a range and were merged into it elsewhere: they have ended, or were
+// about to.
 func (h *Host) mergedIn(s *slot, last rhumb.Slot) (out []*slot) {
 	return slices.DeleteFunc(h.slotsIn(s, last), func(o *slot) bool {
 		d, into := o.desc.Load(), s.desc.Load()
@@ -187,7 +207,8 @@ func (h *Host) mergedIn(s *slot, last rhumb.Slot) (out []*slot) {
 	})
 }
 
-// slotsIn returns the slots of this node, apart from one, that begin within the slots of a range.
+// slotsIn returns the slots of this node, apart from one, that begin within the
+// slots of a range.
 func (h *Host) slotsIn(s *slot, last rhumb.Slot) (out []*slot) {
 	for _, o := range h.allSlots {
 		if o != s && o.id.Region == s.id.Region && s.id.Slot < o.id.Slot && o.id.Slot <= last {
@@ -197,8 +218,9 @@ func (h *Host) slotsIn(s *slot, last rhumb.Slot) (out []*slot) {
 	return out
 }
 
-// freeLast returns the last slot that an empty copy of a range may have here. A copy of a range that it took over elsewhere may be
-// left, until the copy of the united range comes.
+// freeLast returns the last slot that an empty copy of a range may have here. A
+// copy of a range that it took over elsewhere may be left, until the copy of the
+// united range comes.
 func (h *Host) freeLast(s *slot, d *rhumb.Range) rhumb.Slot {
 	last := d.LastSlot()
 	for _, o := range h.allSlots {
@@ -209,7 +231,8 @@ func (h *Host) freeLast(s *slot, d *rhumb.Range) rhumb.Slot {
 	return last
 }
 
-// pruneMerged drops the copies of ranges that were merged, if this node has no copy of the range that took over, and does not get one.
+// pruneMerged drops the copies of ranges that were merged, if this node has no copy
+// of the range that took over, and does not get one.
 func (h *Host) pruneMerged(merged func(rhumb.RangeID) bool) {
 	for _, s := range slices.Clone(h.allSlots) {
 		if s.gone || !merged(s.id) || h.isAwaited(s) {
@@ -219,7 +242,8 @@ func (h *Host) pruneMerged(merged func(rhumb.RangeID) bool) {
 	}
 }
 
-// isAwaited reports whether a copy of this node waits to be united with that of a range that has ended, or to replace it.
+// isAwaited reports whether a copy of this node waits to be united with that of a
+// range that has ended, or to replace it.
 func (h *Host) isAwaited(right *slot) bool {
 	return slices.ContainsFunc(h.allSlots, func(o *slot) bool {
 		d := o.desc.Load()

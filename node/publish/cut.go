@@ -244,6 +244,8 @@ func (c *cut) noteTakeover(right rhumb.RangeID, end rhumb.Seq) error {
 			return err
 		}
 	}
+	// The position of the right range leaves the image with its record (dropRanges). Its records are
+	// those of the left range from here on.
 	if at() >= end {
 		c.d.merged[right] = true
 	}

@@ -320,6 +320,8 @@ func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeReques
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "no range begins at slot %d, where range %s ends", left.LastSlot()+1, left.ID))
 	}
 	cmd := catalog.PrepareMerge{Range: left.ID, Version: left.Version, RightVersion: right.Version}
+	// Both checks are those of the command itself. A dry run needs their reasons without a proposal,
+	// and a refusal from this copy of the metadata says the same as one from the leader.
 	if err := st.Admits(cmd); err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))
 	}

@@ -7,9 +7,11 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// This file holds the merges of ranges (docs/replication.md#rule-merge). The right range ends by an entry of its log, the left one takes
-// over its slots by an entry of its own, and the records follow: until the merge is recorded as complete, the slots belong to the right
-// range. Both have one primary, which alone can order both entries.
+// This file holds the merges of ranges (docs/replication.md#rule-merge). The right
+// range ends by an entry of its log, the left one takes over its slots by an entry
+// of its own, and the records follow: until the merge is recorded as complete, the
+// slots belong to the right range. Both have one primary, which alone can order
+// both entries.
 
 const (
 	codePrepareMerge  commandCode = 63
@@ -17,26 +19,30 @@ const (
 	codeCompleteMerge commandCode = 65
 )
 
-// PrepareMerge asks the primary of a range to take over the slots of the range after it. Version and RightVersion are those of both
-// records. A repetition changes nothing. Ranges of which one is about to change in another way, or whose replicas, in-sync sets or
-// primaries differ, or lack a member, are a Conflict.
+// PrepareMerge asks the primary of a range to take over the slots of the range
+// after it. Version and RightVersion are those of both records. A repetition
+// changes nothing. Ranges of which one is about to change in another way, or whose
+// replicas, in-sync sets or primaries differ, or lack a member, are a Conflict.
 type PrepareMerge struct {
 	Range                 rhumb.RangeID
 	Version, RightVersion uint64
 }
 
-// CancelMerge ends a merge that has not begun. Only the primary of the right range can know that no entry ends it: it proposes the
-// command in its epoch, when everything of earlier epochs is committed and without such an entry, and appends none for the same version
-// of the record. Range is the right range. A repetition changes nothing.
+// CancelMerge ends a merge that has not begun. Only the primary of the right range
+// can know that no entry ends it: it proposes the command in its epoch, when
+// everything of earlier epochs is committed and without such an entry, and appends
+// none for the same version of the record. Range is the right range. A repetition
+// changes nothing.
 type CancelMerge struct {
 	Range   rhumb.RangeID
 	Epoch   rhumb.Epoch
 	Version uint64
 }
 
-// CompleteMerge records that a range has taken over the slots of the one after it, whose record goes. The primary of the left range
-// proposes it in its epoch, when it has united its copies. Merge is the mark of the merge (rhumb.Range.TakesOver). A repetition
-// changes nothing.
+// CompleteMerge records that a range has taken over the slots of the one after it,
+// whose record goes. The primary of the left range proposes it in its epoch, when
+// it has united its copies. Merge is the mark of the merge (rhumb.Range.TakesOver).
+// A repetition changes nothing.
 type CompleteMerge struct {
 	Range rhumb.RangeID
 	Epoch rhumb.Epoch
@@ -75,7 +81,8 @@ func (s *State) RightOf(r *rhumb.Range) (*rhumb.Range, bool) {
 	return s.Range(rhumb.RangeID{Region: r.ID.Region, Slot: r.LastSlot() + 1})
 }
 
-// MergePartner returns the range that a range is about to be united with, if there is one.
+// MergePartner returns the range that a range is about to be united with, if there
+// is one.
 func (s *State) MergePartner(r *rhumb.Range) (*rhumb.Range, bool) {
 	switch {
 	case r.TakesOver != 0:
@@ -94,8 +101,9 @@ func (s *State) IsMerged(id rhumb.RangeID) bool {
 	return ok && slices.Contains(r.Merged, id.Slot)
 }
 
-// FreeSlot returns the slot at which a range may be split that is nearest to a wanted one, among those from there on; ok is false if there is
-// none (rhumb.Range.Merged).
+// FreeSlot returns the slot at which a range may be split that is nearest to a
+// wanted one, among those from there on; ok is false if there is none
+// (rhumb.Range.Merged).
 func FreeSlot(r *rhumb.Range, at rhumb.Slot) (free rhumb.Slot, ok bool) {
 	for at <= r.LastSlot() && slices.Contains(r.Merged, at) {
 		at++
@@ -115,20 +123,26 @@ func (s *State) whyNotMerge(left, right *rhumb.Range) string {
 		return "they do not hold slots of the same hash space"
 	case c.Dropping:
 		return "the ranges are being dropped"
+	// The log of a reserved range continues that of the one before it, so neither may end.
 	case s.isSplitting(left) || s.isSplitting(right):
 		return "one of them is being split"
 	case left.IsMerging() || right.IsMerging():
 		return "one of them is being merged already"
 	case len(left.Merged)+len(right.Merged) >= rhumb.MergedMax:
 		return fmt.Sprintf("%d ranges were merged into them, which is the most", len(left.Merged)+len(right.Merged))
+	// The target of a handover would be primary of one range only, in an epoch that the
+	// other one does not know.
 	case left.Prepared != nil || right.Prepared != nil:
 		return "a handover of one of them is prepared"
 	case len(left.Leaving)+len(right.Leaving) > 0:
 		return "copies of one of them are about to leave"
+	// A damaged copy can not be united, and would have to copy the united range.
 	case len(left.Quarantined)+len(right.Quarantined) > 0:
 		return "a copy of one of them is quarantined"
+	// A union moves no data, so each node needs both copies.
 	case !slices.Equal(left.Replicas, right.Replicas):
 		return "they have different replicas; move one of them first (`rhumb range move`)"
+	// One node orders both entries. A handover makes no pause, unlike an election.
 	case left.Primary != right.Primary:
 		return "they have different primaries; hand one of them over first (`rhumb range handover`)"
 	// A replica that lags would have to copy the united range.
@@ -147,8 +161,8 @@ func (s *State) WhyNotMerge(left *rhumb.Range) string {
 	return s.whyNotMerge(left, right)
 }
 
-// applyTo marks both ranges. In order: a repetition is the result; both must exist, in the versions of the command; nothing may keep them
-// from being merged.
+// applyTo marks both ranges. In order: a repetition is the result; both must exist,
+// in the versions of the command; nothing may keep them from being merged.
 func (c PrepareMerge) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.PrepareMerge"
 	left, ok := t.Range(c.Range)
@@ -169,15 +183,16 @@ func (c PrepareMerge) applyTo(t *tx) Result {
 	}
 	l, r := left.Clone(), right.Clone()
 	l.Version, r.Version = left.Version+1, right.Version+1
-	// A version is never used twice for one slot, so the mark names this merge and no earlier or later one.
+	// A version is never used twice for one slot, so the mark names this merge and
+	// no earlier or later one.
 	l.TakesOver, r.Ends = l.Version, l.Version
 	t.putRange(l)
 	t.putRange(r)
 	return Result{Range: l}
 }
 
-// applyTo removes the marks. In order: a range that is gone was merged; one without the mark is the result; epoch and version must be those
-// that the proposer saw.
+// applyTo removes the marks. In order: a range that is gone was merged; one without
+// the mark is the result; epoch and version must be those that the proposer saw.
 func (c CancelMerge) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CancelMerge"
 	right, ok := t.Range(c.Range)
@@ -202,8 +217,9 @@ func (c CancelMerge) applyTo(t *tx) Result {
 	return Result{Range: r}
 }
 
-// applyTo gives the slots of the right range to the left one. In order: a range that takes over nothing is the result; epoch and mark must be
-// those that the proposer saw.
+// applyTo gives the slots of the right range to the left one. In order: a range
+// that takes over nothing is the result; epoch and mark must be those that the
+// proposer saw.
 func (c CompleteMerge) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CompleteMerge"
 	left, ok := t.Range(c.Range)
@@ -223,7 +239,8 @@ func (c CompleteMerge) applyTo(t *tx) Result {
 	next.Last, next.TakesOver = right.LastSlot(), 0
 	// All slots of the right range are above those of the left one.
 	next.Merged = slices.Concat(left.Merged, []rhumb.Slot{right.ID.Slot}, right.Merged)
-	// A range that is split off later begins above everything that a node may have promised for the range that goes.
+	// A range that is split off later begins above everything that a node may have
+	// promised for the range that goes.
 	next.Allocated = max(left.Allocated, right.Allocated)
 	next.Version = max(left.Version, right.Version) + 1
 	// The last loss that an operator accepted.
@@ -236,8 +253,9 @@ func (c CompleteMerge) applyTo(t *tx) Result {
 	return Result{Range: next}
 }
 
-// alignMerge gives the partner of a range that is being merged the same primary, in a new epoch of its own: only a node that is primary of
-// both can carry the merge out.
+// alignMerge gives the partner of a range that is being merged the same primary, in
+// a new epoch of its own: only a node that is primary of both can carry the merge
+// out.
 func (t *tx) alignMerge(r *rhumb.Range) {
 	o, ok := t.MergePartner(r)
 	if !ok || o.Primary == r.Primary || !o.IsInSync(r.Primary) || o.IsQuarantined(r.Primary) || !t.IsLive(r.Primary) {

@@ -36,7 +36,8 @@ func (m Mutation) String() string {
 
 // Config bounds a search.
 type Config struct {
-	// Nodes is the number of replicas of both ranges, MinInSync the least size of the in-sync set.
+	// Nodes is the number of replicas of both ranges, MinInSync the least size of the in-sync
+	// set.
 	Nodes, MinInSync int
 	// Writes, Elections, Shrinks and Joins bound how often each happens.
 	Writes, Elections, Shrinks, Joins int
@@ -45,7 +46,8 @@ type Config struct {
 
 // Result is the outcome of a search.
 type Result struct {
-	// States is the number of distinct states, Merged the number of those in which the merge is complete and a write was acknowledged.
+	// States is the number of distinct states, Merged the number of those in which the merge is
+	// complete and a write was acknowledged.
 	States, Merged int
 	// Broken names the broken invariant, "" if there is none, and Trace is a shortest way to it.
 	Broken string

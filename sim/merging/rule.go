@@ -39,8 +39,9 @@ func (g *stepper) listSteps() {
 	}
 }
 
-// lead lists elections and their consequences: promises, the beginning of epochs, and the end of leases. A node promises an epoch for
-// each range apart, since the records of two ranges may arrive apart.
+// lead lists elections and their consequences: promises, the beginning of epochs, and the end of
+// leases. A node promises an epoch for each range apart, since the records of two ranges may
+// arrive apart.
 func (g *stepper) lead(n int, x side) {
 	s, c := &g.from, &g.from.nodes[n].c[x]
 	gone := x == right && s.nodes[n].united
@@ -93,8 +94,8 @@ func (g *stepper) mayBeLeased(n int, x side) bool {
 	return false
 }
 
-// reach returns how much of the left log of node n another node may have: a node without the end that a take names acknowledges nothing from
-// the take on.
+// reach returns how much of the left log of node n another node may have: a node without the end
+// that a take names acknowledges nothing from the take on.
 func (g *stepper) reach(n, m int, x side) uint8 {
 	l, other := &g.from.nodes[n].c[x].log, &g.from.nodes[m]
 	if at := l.find(take); x == left && at > 0 && !other.united && !other.hasEndOf(l.e[at-1]) && !g.omits(AckWithoutEnd) {
@@ -103,9 +104,10 @@ func (g *stepper) reach(n, m int, x side) uint8 {
 	return l.n
 }
 
-// replicate lists the copying of logs, and commits. A member takes the log of a primary unless it has promised a later epoch. A
-// united member has no right log, so it acknowledges nothing for the right range. That does not stop a later primary of that range for
-// long: it needs no commit there, because the left log has the entry that takes over.
+// replicate lists the copying of logs, and commits. A member takes the log of a primary unless it
+// has promised a later epoch. A united member has no right log, so it acknowledges nothing for
+// the right range. That does not stop a later primary of that range for long: it needs no commit
+// there, because the left log has the entry that takes over.
 func (g *stepper) replicate(n int, x side) {
 	s, c := &g.from, &g.from.nodes[n].c[x]
 	if c.active == 0 {
@@ -137,8 +139,9 @@ func (g *stepper) replicate(n int, x side) {
 	}
 }
 
-// order lists the entries that a primary appends: writes to the slots of the right range, in the right log before the merge and in
-// the left one after the union; the end of the right range; and the entry that takes over.
+// order lists the entries that a primary appends: writes to the slots of the right range, in the
+// right log before the merge and in the left one after the union; the end of the right range; and
+// the entry that takes over.
 func (g *stepper) order(n int) {
 	s, nd := &g.from, &g.from.nodes[n]
 	l, r := &nd.c[left], &nd.c[right]
@@ -176,8 +179,9 @@ func (g *stepper) order(n int) {
 	}
 }
 
-// finish lists the union of copies, the copying of a united range by a node that lacks the end, and the two commands that end a
-// merge. The left primary completes it, the right primary cancels it.
+// finish lists the union of copies, the copying of a united range by a node that lacks the end,
+// and the two commands that end a merge. The left primary completes it, the right primary cancels
+// it.
 func (g *stepper) finish(n int) {
 	s, nd := &g.from, &g.from.nodes[n]
 	l, r := &nd.c[left], &nd.c[right]
@@ -196,7 +200,8 @@ func (g *stepper) finish(n int) {
 	if int(s.primary[left]) == n && nd.united && l.active == s.epoch[left] && !s.merged {
 		g.to(func(s *state) { s.merged = true }, "the merge is recorded")
 	}
-	// Everything of earlier epochs is committed and does not end the range, or the rule is left out.
+	// Everything of earlier epochs is committed and does not end the range, or the rule is left
+	// out.
 	if int(s.primary[right]) == n && !nd.united && r.active == s.epoch[right] && !s.cancelled && !s.merged && r.commit >= r.log.startOf(r.active) && (r.log.find(end) == 0 || g.omits(CancelAfterEnd)) {
 		g.to(func(s *state) { s.cancelled = true }, "n%d has the merge cancelled", n+1)
 	}
@@ -215,7 +220,8 @@ func (nd *node) copyOf(from *node) {
 	nd.c[left].log, nd.c[left].commit = from.c[left].log, from.c[left].commit
 }
 
-// membership lists the changes of the in-sync set of one range. A node joins it when it has all entries of its log.
+// membership lists the changes of the in-sync set of one range. A node joins it when it has all
+// entries of its log.
 func (g *stepper) membership(n int, x side) {
 	s := &g.from
 	if x == right && (s.merged || s.nodes[n].united) {
@@ -231,7 +237,8 @@ func (g *stepper) membership(n int, x side) {
 		g.to(func(s *state) {
 			s.shrinks--
 			s.inSync[x] &^= 1 << n
-			// The primary of the present epoch counts on the smaller set when the metadata has it; an earlier one never does.
+			// The primary of the present epoch counts on the smaller set when the metadata has
+			// it; an earlier one never does.
 			if p := &s.nodes[s.primary[x]]; p.c[x].active == s.epoch[x] {
 				p.counts[x] &^= 1 << n
 			}

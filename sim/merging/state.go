@@ -18,8 +18,8 @@ const (
 
 func (x side) String() string { return [...]string{"left", "right"}[x] }
 
-// kind is the effect of an entry of a log. Entries of the left range that have nothing to do with the merge are not modelled:
-// they are ordered as ever, and no rule of the merge names them.
+// kind is the effect of an entry of a log. Entries of the left range that have nothing to do with
+// the merge are not modelled: they are ordered as ever, and no rule of the merge names them.
 type kind uint8
 
 const (
@@ -29,7 +29,8 @@ const (
 	take                  // moves the slots of the right range to the left one
 )
 
-// entry is an entry of a log. id is the number of a write; of and at are epoch and position of the end that a take names.
+// entry is an entry of a log. id is the number of a write; of and at are epoch and position of
+// the end that a take names.
 type entry struct {
 	epoch  uint8
 	kind   kind
@@ -93,8 +94,8 @@ type copyState struct {
 	log      logState
 	commit   uint8
 	promised uint8
-	// Acknowledgements count in one epoch only.
-	// active is the epoch in which the node acts as primary, 0 if it does not. leased reports that its lease may be valid.
+	// Acknowledgements count in one epoch only. active is the epoch in which the node acts as
+	// primary, 0 if it does not. leased reports that its lease may be valid.
 	active uint8
 	leased bool
 	// acked is, at a primary, the position up to which each node has the log.
@@ -104,7 +105,8 @@ type copyState struct {
 // node is the state of one node.
 type node struct {
 	c [2]copyState
-	// united reports that the copies are one. had is then the set of the writes that the right copy had.
+	// united reports that the copies are one. had is then the set of the writes that the right
+	// copy had.
 	united bool
 	had    uint8
 	// counts are the in-sync sets of both ranges that the node counts on as a primary.
@@ -116,8 +118,8 @@ type state struct {
 	nodes [nodesMax]node
 	// The records: the epoch, the primary and the in-sync set of each range.
 	epoch, primary, inSync [2]uint8
-	// cancelled and merged are the two ways in which a merge ends.
-	// Both are changes of the record; nodes may act on an older one for a while.
+	// cancelled and merged are the two ways in which a merge ends. Both are changes of the
+	// record; nodes may act on an older one for a while.
 	cancelled, merged bool
 	// written counts the writes, done is the set of those that were acknowledged.
 	written, done uint8
@@ -145,7 +147,8 @@ func (s *state) activate(n int, x side) {
 // has reports whether a set of nodes has one.
 func has(set uint8, n int) bool { return set&(1<<n) != 0 }
 
-// serves returns the writes that a read at node n sees, and whether the node answers reads of the right slots.
+// serves returns the writes that a read at node n sees, and whether the node answers reads of the
+// right slots.
 func (s *state) serves(cfg *Config, n int) (seen uint8, ok bool) {
 	nd := &s.nodes[n]
 	x, seen := right, uint8(0)
@@ -173,9 +176,10 @@ func (s *state) isTaken(cfg *Config) bool {
 	return false
 }
 
-// broken names an invariant that the state breaks, or returns "". Reads must see every acknowledged write, members of the in-sync set of the range
-// that has the slots must hold every acknowledged write, and those of the left one must be able to unite their copies: a set of members that
-// cannot would leave the range without service.
+// broken names an invariant that the state breaks, or returns "". Reads must see every
+// acknowledged write, members of the in-sync set of the range that has the slots must hold every
+// acknowledged write, and those of the left one must be able to unite their copies: a set of
+// members that cannot would leave the range without service.
 func (s *state) broken(cfg *Config) string {
 	owner := right
 	if s.isTaken(cfg) {
@@ -197,7 +201,8 @@ func (s *state) broken(cfg *Config) string {
 	return ""
 }
 
-// hasEnd reports whether the right copy has the end that the take at a position of the left log names.
+// hasEnd reports whether the right copy has the end that the take at a position of the left log
+// names.
 func (nd *node) hasEnd(take uint8) bool { return nd.hasEndOf(nd.c[left].log.e[take-1]) }
 
 // hasEndOf reports whether the right copy has the end that a take names.
