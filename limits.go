@@ -40,6 +40,10 @@ const (
 	// of existing keys. Ranges of several slots have no limit but the disks.
 	RangeSizeMax = 512 << 20
 
+	// MergedMax bounds the ranges that were merged into one, over its whole life: the first slot of each is recorded, since no range
+	// begins there again.
+	MergedMax = 256
+
 	// ReplicasMax is the largest replication factor.
 	ReplicasMax = 7
 	// ReplicasDefault is the default replication factor.

@@ -156,6 +156,14 @@ type Range struct {
 	// before it, which is about to split (docs/replication.md#rule-split). It is the epoch in which the
 	// range may begin without asking anybody.
 	Birth Epoch `json:"birth,omitempty"`
+	// TakesOver, if not 0, means that the range is about to take over the slots of the range after it, and Ends that the range is about to
+	// be taken over by the one before it (docs/replication.md#rule-merge). Both are the version that the left record got with the
+	// merge, which tells merges of the same slots apart.
+	TakesOver uint64 `json:"takes_over,omitempty"`
+	Ends      uint64 `json:"ends,omitempty"`
+	// Merged lists the first slots of the ranges that this one took over, ascending. No range begins there again: a copy of the old range
+	// may be left on a disk, and its log has nothing to do with that of a new range.
+	Merged []Slot `json:"merged,omitempty"`
 	// Leaving lists the replicas whose copies are to go, in ascending order. The primary takes them out of the in-sync set.
 	Leaving []NodeID `json:"leaving,omitempty"`
 	// Removed lists the nodes whose replicas were removed in this epoch, in ascending order. Such a node gets a new copy only
@@ -200,6 +208,9 @@ func (r *Range) Holds(home RangeID) bool {
 	return home.Region == r.ID.Region && home.Slot >= r.ID.Slot && home.Slot <= r.LastSlot()
 }
 
+// IsMerging reports whether the range is about to be united with a neighbour.
+func (r *Range) IsMerging() bool { return r.TakesOver != 0 || r.Ends != 0 }
+
 // IsInSync reports whether n is in the in-sync set.
 func (r *Range) IsInSync(n NodeID) bool { return slices.Contains(r.InSync, n) }
 
@@ -230,6 +241,7 @@ func (r *Range) Clone() *Range {
 	c.Quarantined = slices.Clone(r.Quarantined)
 	c.Lives = slices.Clone(r.Lives)
 	c.Leaving, c.Removed = slices.Clone(r.Leaving), slices.Clone(r.Removed)
+	c.Merged = slices.Clone(r.Merged)
 	if r.Recovery != nil {
 		recovery := *r.Recovery
 		recovery.Gone = slices.Clone(recovery.Gone)

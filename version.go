@@ -64,6 +64,8 @@ const (
 	FeatureKeepRegions
 	// FeatureFormer: the record of a range names the node that it belonged to before that node was replaced because it was dead.
 	FeatureFormer
+	// FeatureMerge: neighbouring ranges are merged.
+	FeatureMerge
 	featureEnd
 )
 
@@ -78,7 +80,7 @@ var versions = []struct {
 	{VersionBase + 1, "0.14", []Feature{
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
 		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover, FeatureDrainingMember,
-		FeatureKeepRegions, FeatureFormer,
+		FeatureKeepRegions, FeatureFormer, FeatureMerge,
 	}},
 }
 
@@ -86,7 +88,7 @@ var featureNames = [featureEnd]string{
 	NoFeature: "none", FeatureHandover: "handover", FeatureTransfer: "transfer", FeatureOperations: "operations", FeatureSplit: "split",
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
 	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
-	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions", FeatureFormer: "former",
+	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions", FeatureFormer: "former", FeatureMerge: "merge",
 }
 
 // String returns the stable name of the feature.

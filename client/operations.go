@@ -273,6 +273,19 @@ func (c *Client) SplitRange(ctx context.Context, home rhumb.RangeID, at rhumb.Sl
 	return api.DecodeRange(resp.GetRange()), nil
 }
 
+// MergeRange asks for the merge of the range of a home with the one that begins where it ends, and returns the records of both from before.
+// Their primary merges them soon after: the right one is then gone. With dryRun, MergeRange only checks whether they could be merged now. The
+// error is Conflict, with the reason, if they cannot.
+func (c *Client) MergeRange(ctx context.Context, home rhumb.RangeID, dryRun bool) (left, right *rhumb.Range, err error) {
+	resp, err := askOperations(ctx, c, "client.Client.MergeRange", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.MergeRangeResponse, error) {
+		return oc.MergeRange(ctx, &rhumbpb.MergeRangeRequest{Range: api.EncodeRangeID(home), DryRun: dryRun})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return api.DecodeRange(resp.GetLeft()), api.DecodeRange(resp.GetRight()), nil
+}
+
 // FailBack asks for the handover of all ranges that prefer a node to this node, and for the return of those that it had before it was
 // dead for long. It returns the ranges whose handover is prepared, those that are being copied to the node, and for those that stay
 // where they are the reason.

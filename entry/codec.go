@@ -31,7 +31,10 @@ const (
 	// decode them.
 	flagSlots = 1 << 2
 	flagSplit = 1 << 3
-	flagsAll  = flagID | flagNoop | flagSlots | flagSplit
+	// These two are set only in clusters whose version has rhumb.FeatureMerge.
+	flagEnd  = 1 << 4
+	flagTake = 1 << 5
+	flagsAll = flagID | flagNoop | flagSlots | flagSplit | flagEnd | flagTake
 )
 
 // prefixSize is the number of bytes before the body.
@@ -108,6 +111,12 @@ func (r *Request) appendTo(dst []byte, values bool) []byte {
 	if r.Split != 0 {
 		flags |= flagSplit
 	}
+	if r.End {
+		flags |= flagEnd
+	}
+	if !r.Take.IsZero() {
+		flags |= flagTake
+	}
 	for i := range r.Writes {
 		if r.Writes[i].Slot != 0 {
 			flags |= flagSlots
@@ -149,6 +158,12 @@ func (r *Request) appendTo(dst []byte, values bool) []byte {
 	}
 	if flags&flagSplit != 0 {
 		dst = binary.AppendUvarint(dst, uint64(r.Split))
+	}
+	if flags&flagTake != 0 {
+		dst = binary.AppendUvarint(dst, uint64(r.Take.Slot))
+		dst = binary.AppendUvarint(dst, uint64(r.Take.Last))
+		dst = binary.AppendUvarint(dst, uint64(r.Take.Epoch))
+		dst = binary.AppendUvarint(dst, uint64(r.Take.Seq))
 	}
 	if flags&flagSlots != 0 {
 		for i := range r.Writes {
@@ -338,6 +353,7 @@ func (d *decoder) readSlots(r *Request, flags byte) {
 			d.setError("bad split")
 		}
 	}
+	d.readMerge(r, flags)
 	if flags&flagSlots == 0 {
 		return
 	}
@@ -348,6 +364,26 @@ func (d *decoder) readSlots(r *Request, flags byte) {
 	}
 	if d.err == nil && !some {
 		d.setError("slots are all zero")
+	}
+}
+
+// readMerge decodes Request.End and Request.Take.
+func (d *decoder) readMerge(r *Request, flags byte) {
+	if flags&(flagEnd|flagTake) == 0 {
+		return
+	}
+	r.End = flags&flagEnd != 0
+	if flags&flagTake != 0 {
+		r.Take.Slot = rhumb.Slot(d.readUvarint("slot that is taken over", 1<<32-1))
+		r.Take.Last = rhumb.Slot(d.readUvarint("last slot that is taken over", 1<<32-1))
+		r.Take.Epoch = rhumb.Epoch(d.readUvarint("epoch of the end", 1<<64-1))
+		r.Take.Seq = rhumb.Seq(d.readUvarint("position of the end", 1<<64-1))
+	}
+	// Such an entry does one thing. A flag without effect would be a second encoding.
+	bad := !r.Noop || len(r.Writes) > 0 || r.Split != 0 || r.End == (flags&flagTake != 0)
+	bad = bad || flags&flagTake != 0 && (r.Take.Slot == 0 || r.Take.Last < r.Take.Slot || r.Take.Seq == 0 || r.Take.Epoch == 0)
+	if d.err == nil && bad {
+		d.setError("bad end or takeover")
 	}
 }
 

@@ -110,6 +110,12 @@ func parseRequest(t *testing.T, words []string) (r Request) {
 			r.Noop = true
 		case "split":
 			r.Split = rhumb.Slot(n)
+		case "end":
+			r.End = true
+		case "take":
+			if _, err := fmt.Sscanf(value, "%d-%d@%d:%d", &r.Take.Slot, &r.Take.Last, &r.Take.Epoch, &r.Take.Seq); err != nil {
+				t.Fatal(err)
+			}
 		case "existed":
 			for _, c := range value {
 				r.Existed = append(r.Existed, c == '1')
@@ -157,6 +163,12 @@ func show(e *Entry) string {
 		if r.Split != 0 {
 			fmt.Fprintf(&s, "  split at slot %s\n", r.Split)
 		}
+		if r.End {
+			s.WriteString("  end of the range\n")
+		}
+		if !r.Take.IsZero() {
+			fmt.Fprintf(&s, "  takes over slots %s to %s, which ended at %d:%d\n", r.Take.Slot, r.Take.Last, r.Take.Epoch, r.Take.Seq)
+		}
 	}
 	return s.String()
 }
@@ -190,6 +202,12 @@ func drawEntry(t *rapid.T) *Entry {
 		}
 		if r.Noop && len(r.Writes) == 0 {
 			r.Split = rhumb.Slot(rapid.Uint32().Draw(t, "split"))
+			if r.Split == 0 {
+				r.End = rapid.Bool().Draw(t, "end")
+			}
+			if slot := rapid.Uint32Min(1).Draw(t, "taken"); r.Split == 0 && !r.End && rapid.Bool().Draw(t, "takes") {
+				r.Take = Take{rhumb.Slot(slot), rhumb.Slot(rapid.Uint32Min(slot).Draw(t, "last")), rhumb.Epoch(rapid.Uint64Min(1).Draw(t, "of")), rhumb.Seq(rapid.Uint64Min(1).Draw(t, "at"))}
+			}
 		}
 		e.Requests = append(e.Requests, r)
 	}

@@ -71,9 +71,27 @@ type Request struct {
 	// Split, if not 0, divides the range: the slots from Split on belong to a new range, whose log continues
 	// after this entry (docs/replication.md#rule-split). The request is then a Noop and the last of its entry.
 	Split rhumb.Slot
+	// End reports that the range ends with this entry: it orders nothing after it, because the range before it takes over its slots
+	// (docs/replication.md#rule-merge). The request is then a Noop and the last of its entry.
+	End bool
+	// Take, if its Slot is not 0, makes the range take over the slots of the range after it, which has ended. The request is then a
+	// Noop and the last of its entry.
+	Take Take
 	// Writes holds the final values, at most one per key.
 	Writes []Write
 }
+
+// Take names the end of the range that another one takes over.
+type Take struct {
+	// Slot is the first slot of the range that has ended, and Last its last one.
+	Slot, Last rhumb.Slot
+	// Epoch and Seq are the epoch and the position of the entry that ended it.
+	Epoch rhumb.Epoch
+	Seq   rhumb.Seq
+}
+
+// IsZero reports whether nothing is taken over.
+func (t Take) IsZero() bool { return t.Slot == 0 }
 
 // Write is the final value of one key.
 type Write struct {
@@ -114,6 +132,20 @@ func (e *Entry) Split() rhumb.Slot {
 		return e.Requests[n-1].Split
 	}
 	return 0
+}
+
+// Ends reports whether the range ends with the entry.
+func (e *Entry) Ends() bool {
+	n := len(e.Requests)
+	return n > 0 && e.Requests[n-1].End
+}
+
+// Take returns what the entry takes over, the zero value for nothing.
+func (e *Entry) Take() Take {
+	if n := len(e.Requests); n > 0 {
+		return e.Requests[n-1].Take
+	}
+	return Take{}
 }
 
 // Size returns the number of bytes in the names and values that the entry writes.

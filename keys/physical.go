@@ -64,6 +64,10 @@ const (
 	// StateSplit is the estimated number of bytes that left the range in splits. It exists if the range was split or
 	// came from a split, so that its size is an estimate.
 	StateSplit StateField = 's'
+	// StateEnd is the position of the entry that ended the range, if there is one.
+	StateEnd StateField = 'e'
+	// StateMerged lists the first slots of ranges whose slots this one took over, and whose logs are kept for the collector.
+	StateMerged StateField = 'm'
 
 	// 'k' is reserved: it was meant for a closed timestamp, and no build wrote it.
 )
@@ -89,6 +93,10 @@ func (f StateField) String() string {
 		return "quarantine"
 	case StateSplit:
 		return "split"
+	case StateEnd:
+		return "end"
+	case StateMerged:
+		return "merged"
 	}
 	return fmt.Sprintf("field_%#02x", byte(f))
 }

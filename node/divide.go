@@ -36,6 +36,9 @@ func (m *member) splitRange(r *rhumb.Range) {
 	if !ok {
 		return
 	}
+	if at, ok = catalog.FreeSlot(r, at); !ok {
+		return
+	}
 	ctx, cancel := context.WithTimeout(m.ctx, splitInterval)
 	defer cancel()
 	res, err := m.group.Propose(ctx, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: at})

@@ -288,7 +288,7 @@ func (m *member) removeDropped(u raftmeta.Update) {
 	// A cancelled split takes the record of the new range away, as a drop does.
 	exists := func(id rhumb.RangeID) bool { _, ok := u.State.Range(id); return ok }
 	if u.Full || slices.ContainsFunc(u.Changes.Ranges, func(id rhumb.RangeID) bool { return !exists(id) }) {
-		m.host.Prune(exists)
+		m.host.Prune(exists, u.State.IsMerged)
 	}
 	ranges := u.Changes.Ranges
 	if u.Full {

@@ -136,6 +136,16 @@ const (
 	SplitLostOnRestart
 	// BirthBeforeCommit records a split as complete before the entry is committed.
 	BirthBeforeCommit
+	// MergeForgetsResults forgets the results of requests of ranges that were merged.
+	MergeForgetsResults
+	// MissTheUnion lets secondaries keep both copies after an entry that unites two ranges.
+	MissTheUnion
+	// MergeBeforeUnion records a merge as complete before any replica has united its copies.
+	MergeBeforeUnion
+	// TakeBeforeCommit takes over a range whose end is not committed.
+	TakeBeforeCommit
+	// TakeWithoutEnd acknowledges that a range is taken over without having its end.
+	TakeWithoutEnd
 	// WitnessWithData registers a witness as a node that takes copies.
 	WitnessWithData
 	bugs
@@ -152,7 +162,8 @@ var bugNames = [bugs]string{
 	"install-electable", "install-forgets-promise", "skip-checksum", "resume-wrong-set", "accept-other-life",
 	"remove-unrecorded", "shrink-below-minimum", "believe-removed", "secondaries-together", "ack-after-handover",
 	"serve-before-last", "ack-unread", "hand-over-to-few",
-	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit", "witness-with-data",
+	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
+	"merge-forgets-results", "miss-the-union", "merge-before-union", "take-before-commit", "take-without-end", "witness-with-data",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -35,6 +35,8 @@ type Config struct {
 	Mix Bug
 	// Whole leaves out the splits of ranges, which every third seed draws. Seeds from before there were splits then are what they were.
 	Whole bool
+	// Apart leaves out the merges of ranges, which most seeds with splits draw. Seeds from before there were merges then are what they were.
+	Apart bool
 	// Conform checks each step of the replicas against the guards of the model, which is done in every eighth seed anyway.
 	Conform bool
 	// Trace receives one line per step if it is not nil.
@@ -77,13 +79,14 @@ const (
 	faultClock                      // a wall clock is wrong for a while and steps
 	faultHandover                   // a handover is prepared, and something may happen to it
 	faultDivide                     // a range is split, and something may happen to it
+	faultMerge                      // two ranges are merged, and something may happen to them
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{
 	"crash", "crash-all", "crash-loop", "pause", "isolate", "split", "bridge", "one-way", "link", "slow-link", "loss",
 	"stall", "slow-disk", "jump", "meta", "drain", "move", "data", "usurp",
-	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover", "divide",
+	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover", "divide", "merge",
 }
 
 // String returns the name of the fault.

@@ -280,6 +280,11 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 			continue
 		}
 		was, _ := old.Durable(old.durable)
+		// Nobody counts on the copy of a merged range, once it is united or replaced. Until then the copy of the other range does
+		// (united).
+		if w.isMerged(i) && d.copies[i] == nil {
+			continue
+		}
 		// The drop of a discarded copy may or may not have survived the crash; both are correct.
 		if d.n.dropped[i] {
 			d.n.dropped[i] = false

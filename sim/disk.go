@@ -47,7 +47,9 @@ type disk struct {
 	// copies are the contents of the disk by range index, nil for a range it does not hold.
 	// unmarked are the copies that have changed since the last sync, each with the end of the
 	// unchanged part of its log.
-	copies   []*rangeCopy
+	copies []*rangeCopy
+	// merged are the ranges, by index, whose copies were united with others in this life.
+	merged   map[int]bool
 	unmarked map[*rangeCopy]rhumb.Seq
 	// older is a copy of the disk as the previous life left it, olderNonce the nonce of that life.
 	// They are kept only for seeds that roll back disks.
@@ -122,6 +124,7 @@ func (d *disk) openEngine() (err error) {
 	if err := d.reloadCopies(); err != nil {
 		return err
 	}
+	d.merged = map[int]bool{}
 	// An emptied directory is checked later: start empties it after the engine is open.
 	if len(before) > 0 && (d.n.w.damage == nil || d.n.w.damage.n != d.n || d.n.w.damage.kind != faultEmpty) {
 		d.checkLosses(before)
@@ -357,7 +360,7 @@ func (d *disk) reloadCopy(i int) error {
 	}
 	// An undamaged disk cannot hold a range that its node never wrote. An older copy of the disk can hold one that the node
 	// has dropped since (seed 900).
-	if h := d.n.w.damage; d.copies[i] == nil && !d.n.wasDamaged && (h == nil || h.n != d.n || !h.done) {
+	if h := d.n.w.damage; d.copies[i] == nil && !d.merged[i] && !d.n.wasDamaged && (h == nil || h.n != d.n || !h.done) {
 		return fmt.Errorf("%s holds range %s but never wrote it", d.n.id, id)
 	}
 	d.quarantined[i] = st.Quarantine != ""

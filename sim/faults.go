@@ -129,6 +129,8 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 		return w.prepareHandover()
 	case faultDivide:
 		return w.divideRange()
+	case faultMerge:
+		return w.mergeRanges()
 	case faultDrain:
 		return w.drainNode(n, length)
 	case faultMove:
@@ -322,7 +324,7 @@ const handoverGivenUp = 3 * time.Second
 
 // cancelHandover cancels the handover of a range, if one is prepared.
 func (w *world) cancelHandover(id rhumb.RangeID) {
-	if r, _ := w.state.Range(id); r.Prepared != nil {
+	if r, ok := w.state.Range(id); ok && r.Prepared != nil {
 		w.proposeOnce(catalog.CancelHandover{Range: id, Version: r.Version})
 	}
 }
@@ -363,8 +365,8 @@ func (w *world) electRival(length time.Duration) string {
 	}
 	w.after(w.drawDuration(0, 300*time.Millisecond), func() {
 		// Another election in between would make this one meaningless.
-		now, _ := w.state.Range(r.ID)
-		if now.Epoch == r.Epoch && now.IsInSync(heir.id) {
+		now, ok := w.state.Range(r.ID)
+		if ok && now.Epoch == r.Epoch && now.IsInSync(heir.id) {
 			inSync := slices.DeleteFunc(slices.Clone(now.InSync), func(n rhumb.NodeID) bool { return n == old.id })
 			w.proposeOnce(catalog.Elect{Range: r.ID, Version: now.Version, Node: heir.id, InSync: inSync})
 		}

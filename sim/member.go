@@ -201,9 +201,9 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 	if len(ranges) > 0 {
 		m.n.host.Update(ranges)
 	}
-	// The record of a cancelled split is gone.
+	// The record of a cancelled split, and of a range that was merged, is gone.
 	if m.n.w.p.splits() {
-		m.n.host.Prune(func(id rhumb.RangeID) bool { _, ok := st.Range(id); return ok })
+		m.n.host.Prune(func(id rhumb.RangeID) bool { _, ok := st.Range(id); return ok }, st.IsMerged)
 	}
 }
 

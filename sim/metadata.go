@@ -122,7 +122,7 @@ func (w *world) learnState(st *catalog.State) {
 	for _, id := range w.ranges {
 		r, ok := st.Range(id)
 		if !ok && w.origin[w.rangeIndex(id)].parent >= 0 {
-			continue // the split was cancelled
+			continue // the split was cancelled, or the range was merged
 		}
 		if !ok {
 			w.failf("range %s is missing from the metadata", id)

@@ -184,7 +184,7 @@ func (n *node) observeClosed(i int, id rhumb.RangeID) {
 
 // hostProbe returns the Probe that feeds the judges and plants bugs.
 func (n *node) hostProbe() *host.Probe {
-	return &host.Probe{Ready: n.seeReady, Proposal: n.seeProposal, Agreed: n.seeAgreed, WaitedOut: n.seeWaitedOut, Install: n.seeInstall, Installed: n.noteInstalled}
+	return &host.Probe{Ready: n.seeReady, Proposal: n.seeProposal, Agreed: n.seeAgreed, WaitedOut: n.seeWaitedOut, Merge: n.seeMerge, Install: n.seeInstall, Installed: n.noteInstalled}
 }
 
 // seeReady maintains the judges' copy of a log and passes its changes to the judges. It runs before
@@ -200,8 +200,17 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 			rd.Born = nil
 		}
 	}
+	if w.cfg.Bug == MissTheUnion {
+		if r, ok := n.host.Replica(id); ok && r.State() != replica.Primary {
+			rd.Taken = nil
+		}
+	}
 	n.noteDiscarded(i)
 	c := n.disk.copies[i]
+	// The host carries out what the replica of a merged range had left to do, and drops its copy.
+	if n.disk.merged[i] {
+		return rd
+	}
 	if c == nil {
 		c = &rangeCopy{}
 		n.disk.copies[i] = c
@@ -224,7 +233,7 @@ func (n *node) seeReady(id rhumb.RangeID, rd replica.Ready) replica.Ready {
 		w.judge(w.monitor.Committed(id, n.id, c.entries[c.commit-1]))
 	}
 	// After the commit, which the births follow, and before a planted bug changes them.
-	n.noteBorn(id, rd.Born)
+	n.noteReshaped(id, rd.Born, rd.Taken)
 	// Planted bugs change the work of the host, after the judges have seen the wishes of the
 	// replica.
 	switch w.cfg.Bug {
@@ -324,6 +333,13 @@ func (n *node) seeProposal(id rhumb.RangeID, p replica.Proposal) replica.Proposa
 		}
 	case SplitForgetsResults:
 		if p.Seen != nil && p.Seen.Seq <= n.w.origin[n.w.rangeIndex(id)].born && p.Batch.Mutations[0].Kind != rhumb.Insert {
+			p.Seen = nil
+			p.Base = make([]replica.Base, len(p.Batch.Mutations))
+			n.rebaseConditions(id, &p, storage.Newest)
+		}
+	case MergeForgetsResults:
+		merged := func(t taken) bool { return p.Seen != nil && t.at == p.Seen.Seq }
+		if slices.ContainsFunc(n.w.origin[n.w.rangeIndex(id)].takes, merged) && p.Batch.Mutations[0].Kind != rhumb.Insert {
 			p.Seen = nil
 			p.Base = make([]replica.Base, len(p.Batch.Mutations))
 			n.rebaseConditions(id, &p, storage.Newest)

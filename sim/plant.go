@@ -51,6 +51,12 @@ var mixes = map[Bug][]FaultKind{
 	MissTheSplit:        {faultDivide, faultCrash},
 	SplitLostOnRestart:  {faultDivide, faultCrash},
 	BirthBeforeCommit:   {faultDivide, faultData},
+	// Bugs of merges need ranges that were split.
+	MergeForgetsResults: {faultDivide, faultMerge, faultLoss, faultIsolate, faultDrain},
+	MissTheUnion:        {faultDivide, faultMerge, faultCrash},
+	MergeBeforeUnion:    {faultDivide, faultMerge, faultData, faultMove, faultHandover},
+	TakeBeforeCommit:    {faultDivide, faultMerge, faultData, faultUsurp},
+	TakeWithoutEnd:      {faultDivide, faultMerge, faultData, faultStall},
 	WitnessWithData:     {faultMove},
 }
 

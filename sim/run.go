@@ -29,8 +29,8 @@ type Stats struct {
 	Recovery time.Duration
 	// Closed counts how often a replica learned of a later closed timestamp.
 	Closed int
-	// Splits counts the ranges that were born by a split.
-	Splits int
+	// Splits counts the ranges that were born by a split, and Merges those that were merged.
+	Splits, Merges int
 	// Conformed counts the steps of replicas that were checked against the model.
 	Conformed int
 	// Copied counts the copies that took the place of a replica whose log was trimmed.
@@ -261,6 +261,8 @@ func (w *world) whyNotLive() string {
 		switch {
 		case !ok:
 			continue // the split was cancelled
+		case r.IsMerging():
+			return fmt.Sprintf("range %s is to be merged, and neither merged nor left apart", id)
 		case r.Birth != 0:
 			return fmt.Sprintf("range %s is reserved, and neither born nor cancelled", id)
 		}

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 // corpusSeeds reads testdata/seeds.txt: one seed per line, followed by the problem that it exposed. If that begins with "splits",
-// the seed draws splits of ranges, as new seeds do; older seeds do not. Lines that begin with # are remarks.
+// the seed draws splits of ranges, and if it begins with "merges" also merges, as new seeds do; older seeds do not. Lines that begin with # are remarks.
 func corpusSeeds(t *testing.T) (runs []Config) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "seeds.txt"))
@@ -52,7 +52,9 @@ func corpusSeeds(t *testing.T) (runs []Config) {
 		if err != nil {
 			t.Fatalf("testdata/seeds.txt: %v", err)
 		}
-		runs = append(runs, Config{Seed: seed, Whole: !strings.HasPrefix(strings.TrimSpace(why), "splits")})
+		why = strings.TrimSpace(why)
+		merges := strings.HasPrefix(why, "merges")
+		runs = append(runs, Config{Seed: seed, Whole: !merges && !strings.HasPrefix(why, "splits"), Apart: !merges})
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
@@ -73,6 +75,7 @@ type sum struct {
 	copied    int
 	conformed int
 	splits    int
+	merges    int
 	spoilt    int
 	removed   int
 	unread    int
@@ -98,6 +101,7 @@ func (s *sum) add(r Result) {
 	s.copied += r.Stats.Copied
 	s.conformed += r.Stats.Conformed
 	s.splits += r.Stats.Splits
+	s.merges += r.Stats.Merges
 	s.spoilt += r.Stats.Spoilt
 	s.unread += r.Stats.Unread
 	s.removed += r.Stats.Removed
@@ -120,8 +124,8 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 		t.Logf("%.0f simulated hours per core-hour (%.2f s of processor time per seed); %d steps of replicas checked against the model",
 			s.simulated.Seconds()/spent.Seconds(), spent.Seconds()/float64(s.runs), s.conformed)
 	}
-	t.Logf("operations: unknown %d, ok %d, unchanged %d, condition failed %d, not applied %d; %d log entries, %d epochs, %d closed timestamps, %d splits",
-		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed, s.splits)
+	t.Logf("operations: unknown %d, ok %d, unchanged %d, condition failed %d, not applied %d; %d log entries, %d epochs, %d closed timestamps, %d splits, %d merges",
+		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed, s.splits, s.merges)
 	t.Logf("faults:%s", faults.String())
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
 	t.Logf("%d nodes removed, %d regions lost, %d messages with entries that an older build could not read", s.removed, s.regions, s.unread)

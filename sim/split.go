@@ -53,6 +53,8 @@ type lineage struct {
 	born rhumb.Seq
 	// quarantined lists the nodes whose copies were quarantined while the range was reserved.
 	quarantined []rhumb.NodeID
+	// takes are the ranges that this one took over.
+	takes []taken
 }
 
 // pointsMax bounds the points of a root, so that most cells have several keys.
@@ -88,7 +90,12 @@ func (w *world) drawPoints(rt int) {
 	// A generator of its own for each root: the points must not depend on the events of the run.
 	r := rand.New(rand.NewPCG(w.cfg.Seed, seedSalt+3+uint64(rt)))
 	r.Shuffle(len(homes), func(i, j int) { homes[i], homes[j] = homes[j], homes[i] })
-	homes = homes[:min(len(homes), pointsMax)]
+	most := pointsMax
+	// No range begins again where a merged one did, so merges use points up.
+	if w.p.merges() {
+		most *= 2
+	}
+	homes = homes[:min(len(homes), most)]
 	slices.Sort(homes)
 	w.roots[rt].points = homes
 }
@@ -220,6 +227,12 @@ func (w *world) divideRange() string {
 	if w.cfg.Bug == BirthBeforeCommit {
 		w.after(w.p.metaDelay, func() { w.completeEarly(rhumb.RangeID{Region: r.ID.Region, Slot: at}) })
 	}
+	what := w.disturbRange(r)
+	return "range " + r.ID.String() + " at " + at.String() + ", " + what
+}
+
+// disturbRange lets something happen to a range at about the time at which it is divided or merged.
+func (w *world) disturbRange(r *rhumb.Range) string {
 	primary, member := w.nodes[r.Primary-1], w.nodes[oneOf(w.chance, r.InSync...)-1]
 	// The primary divides its range as soon as it has the record and all earlier proposals are sealed, so the interesting times are within
 	// a few delays of metadata, disk and network.
@@ -255,7 +268,7 @@ func (w *world) divideRange() string {
 		what = "slow member"
 		member.disk.stallUntil = w.now + soon + w.drawDuration(time.Millisecond, time.Second)
 	}
-	return "range " + r.ID.String() + " at " + at.String() + ", " + what
+	return what
 }
 
 // completeEarly has metadata record a split as complete that nobody may have carried out (BirthBeforeCommit).
@@ -342,6 +355,15 @@ func (u undivided) Durable(seq rhumb.Seq) (entry.Position, bool) {
 
 // durableOf returns the view of the judges on the copy of a range at a node.
 func (w *world) durableOf(n *node, i int) check.Replica {
+	whole := w.dividedOf(n, i)
+	if len(w.origin[i].takes) == 0 {
+		return whole
+	}
+	return united{whole, n, i}
+}
+
+// dividedOf is durableOf without regard to merges.
+func (w *world) dividedOf(n *node, i int) check.Replica {
 	c, o := n.disk.copies[i], w.origin[i]
 	// A node that is down has no engine to ask. Its next start divides the copy, or learns again that the entry is committed.
 	if c != nil || o.parent < 0 || n.disk.engine != nil && !n.holdsWhole(o.parent, w.ranges[i].Slot) {
@@ -375,7 +397,8 @@ func (w *world) answeredBy(rt int, id rhumb.RequestID, seq rhumb.Seq) rhumb.Rang
 		if w.origin[i].root != rt {
 			continue
 		}
-		if log := w.monitor.Log(w.ranges[i]).Entries; seq > 0 && int(seq) <= len(log) && holdsRequest(log[seq-1], id) {
+		// The results of a range that was merged have the position of the entry that took over.
+		if log := w.monitor.Log(w.ranges[i]).Entries; seq > 0 && int(seq) <= len(log) && (holdsRequest(log[seq-1], id) || w.tookOver(i, seq, id)) {
 			return w.ranges[i]
 		}
 	}

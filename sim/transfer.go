@@ -247,6 +247,7 @@ func (n *node) noteInstalled(id rhumb.RangeID) {
 	for seq := old.commit; seq < c.commit && n.w.err == nil; seq++ {
 		n.w.judge(n.w.monitor.Committed(id, n.id, c.entries[seq]))
 	}
+	n.noteAbsorbed(id)
 	n.w.stats.Copied++
 	n.w.tracef(n.name(), "has copied %s up to %d", id, len(n.disk.copies[i].entries))
 }

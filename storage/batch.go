@@ -42,8 +42,11 @@ type staged struct {
 	created  bool
 	dropped  bool
 	resized  bool // the range has another last slot
-	born     bool // created by a split, with the keys that it has
-	commit   bool // the commit position needs its own key, because no record carries it
+	united   bool // dropped because another range took over its slots: its keys stay
+	// raised is the least collection floor that the range has from now on.
+	raised rhumb.Timestamp
+	born   bool // created by a split, with the keys that it has
+	commit bool // the commit position needs its own key, because no record carries it
 }
 
 // NewBatch returns an empty batch.
@@ -181,6 +184,10 @@ func (b *Batch) Append(id rhumb.RangeID, e *entry.Entry, commit Commit) {
 			g.log.Lineage = g.log.Lineage[n:]
 		}
 		b.setState(id, keys.StateLineage, encodeLineage(g.log.Lineage))
+	}
+	if e.Ends() {
+		g.log.End = End{e.Epoch, e.Seq}
+		b.setState(id, keys.StateEnd, encodeEnd(g.log.End))
 	}
 	// Every record stores the totals up to it, so that an undo finds the totals of the new end
 	// without reading the entries before.
@@ -394,6 +401,10 @@ func (b *Batch) Apply() error {
 // comes first: a reader that sees a position must find the entries up to it.
 func (b *Batch) publishState() {
 	for _, g := range b.staged {
+		// What collection removed from a range that was united is missing from this one now.
+		if floor := uint64(g.raised); floor > g.rs.floor.Load() {
+			g.rs.floor.Store(floor)
+		}
 		g.rs.mu.Lock()
 		g.rs.log = g.log
 		g.rs.dropped = g.dropped
@@ -415,7 +426,7 @@ func (b *Batch) publishState() {
 			b.s.wide.remove(g.id)
 		}
 		b.s.mu.Unlock()
-		if g.resized || g.born {
+		if g.resized || g.born || g.united {
 			continue
 		}
 		// Old keys of the range are covered by the range deletion now, so damage in them no longer

@@ -61,7 +61,14 @@ func (s *Store) Collect(id rhumb.RangeID, lim CollectLimits) (Collected, error) 
 	c.lim = lim
 	// The order matters: entries name the versions to delete, and all three steps fill one batch,
 	// so a record is never gone while its superseded versions stay.
-	if err := c.collectEntries(); err != nil {
+	c.newest = map[string]rhumb.Version{}
+	for _, slot := range c.log.merged {
+		old := rhumb.RangeID{Region: id.Region, Slot: slot}
+		if err := c.collectEntries(old, keys.KindSpan(old, keys.KindLog).Upper); err != nil {
+			return Collected{}, s.dbError(op, err)
+		}
+	}
+	if err := c.collectEntries(id, keys.AppendLog(nil, id, c.log.Trim)); err != nil {
 		return Collected{}, s.dbError(op, err)
 	}
 	if err := c.collectVersions(); err != nil {
@@ -144,17 +151,14 @@ func (c *collection) end() {
 	c.rs.collecting.Unlock()
 }
 
-// collectEntries deletes the log records before the trim position, oldest first, and notes which
-// keys they wrote.
-func (c *collection) collectEntries() error {
-	it, err := c.s.db.NewIter(&pebble.IterOptions{
-		LowerBound: keys.KindSpan(c.id, keys.KindLog).Lower, UpperBound: keys.AppendLog(nil, c.id, c.log.Trim),
-	})
+// collectEntries deletes the log records of a range below a key, oldest first, and notes which keys they wrote. The range is that of
+// the collection, below its trim position, or one that was united with it.
+func (c *collection) collectEntries(id rhumb.RangeID, below []byte) error {
+	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: keys.KindSpan(id, keys.KindLog).Lower, UpperBound: below})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = it.Close() }()
-	c.newest = map[string]rhumb.Version{}
 	for ok := it.First(); ok; ok = it.Next() {
 		v, err := it.ValueAndErr()
 		if err != nil {
@@ -162,7 +166,7 @@ func (c *collection) collectEntries() error {
 		}
 		r, err := decodeRecord(v)
 		if err != nil {
-			return c.s.badRecord("storage.Store.Collect", c.id, 0, err)
+			return c.s.badRecord("storage.Store.Collect", id, 0, err)
 		}
 		// Timestamps grow along the log, so no later entry is old enough either.
 		if r.entry.LastHLC() > c.lim.Before {
@@ -181,8 +185,11 @@ func (c *collection) collectEntries() error {
 				if c.lim.History != nil && c.lim.History(w.Table) > 0 {
 					continue
 				}
-				c.key = keys.AppendDataPrefix(c.key[:0], rhumb.Key{Table: w.Table, Home: w.Home(c.id), Name: w.Name})
-				c.newest[string(c.key)] = r.entry.Version(req)
+				c.key = keys.AppendDataPrefix(c.key[:0], rhumb.Key{Table: w.Table, Home: w.Home(id), Name: w.Name})
+				// Two logs may name one key: that of a range, and that of a range which was united with it.
+				if v := r.entry.Version(req); c.newest[string(c.key)].Compare(v) < 0 {
+					c.newest[string(c.key)] = v
+				}
 			}
 		}
 		// Only versions are removed by SINGLEDEL (ruling 3).
@@ -191,7 +198,7 @@ func (c *collection) collectEntries() error {
 		}
 		c.done.Entries++
 		// A read at or above the last collected timestamp sees the newest collected version.
-		c.floor = r.entry.LastHLC()
+		c.floor = max(c.floor, r.entry.LastHLC())
 	}
 	return it.Error()
 }

@@ -181,6 +181,12 @@ func (e *Export) describe(op rhumb.Op, id rhumb.RangeID, o ExportOptions, it *pe
 	if st.estimated {
 		add(keys.StateSplit, encodeWords(st.given))
 	}
+	if st.End.Seq != 0 {
+		add(keys.StateEnd, encodeEnd(st.End))
+	}
+	if len(st.merged) > 0 {
+		add(keys.StateMerged, encodeSlots(st.merged))
+	}
 	if len(st.Lineage) > 0 {
 		add(keys.StateLineage, encodeLineage(st.Lineage))
 	}

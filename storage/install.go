@@ -40,6 +40,8 @@ type Install struct {
 	next int
 	// installed is set once the database has the new copy.
 	installed bool
+	// absorbed are ranges whose slots the set has, and which go with the old copy.
+	absorbed []rhumb.RangeID
 	// file is open for writing chunks of the file with index at.
 	file     vfs.File
 	at       int
@@ -330,6 +332,19 @@ func tableEnds(fsys vfs.FS, path string) (first, last []byte, err error) {
 	return first, last, it.Error()
 }
 
+// LastSlot returns the last slot of the range in the set.
+func (in *Install) LastSlot() rhumb.Slot {
+	set, err := in.state()
+	if err != nil {
+		return in.ID.Range.Slot
+	}
+	return max(in.ID.Range.Slot, set.log.LastSlot)
+}
+
+// Absorb names other ranges of the store whose slots the set has, because they were merged into its range. Finish removes them in the same
+// step. Their writers must be stopped.
+func (in *Install) Absorb(ids []rhumb.RangeID) { in.absorbed = ids }
+
 // Finish puts the set in the place of the range and returns the new state. The range's writer must
 // be stopped. promised is the greatest epoch that the replica has promised so far: the new copy
 // promises no less. least is a position up to which the present copy may hold what others count on:
@@ -349,6 +364,12 @@ func (in *Install) Finish(promised rhumb.Epoch, least rhumb.Seq) (RangeState, er
 		old.collecting.Lock()
 		defer old.collecting.Unlock()
 	}
+	for _, other := range in.absorbed {
+		if rs := s.rangeOf(other); rs != nil {
+			rs.collecting.Lock()
+			defer rs.collecting.Unlock()
+		}
+	}
 	if err := in.writeState(op, max(promised, in.Promised)); err != nil {
 		return RangeState{}, err
 	}
@@ -365,13 +386,14 @@ func (in *Install) Finish(promised rhumb.Epoch, least rhumb.Seq) (RangeState, er
 	if old != nil {
 		last = max(last, old.copyState().LastSlot)
 	}
-	span := transferSpan(id, s.clampLast(id, last))
+	span := transferSpan(id, s.clampLast(id, last, in.absorbed...))
 	// The database links the files and syncs its directory before it refers to them, and the step
 	// is durable when the call returns.
 	if _, err := s.db.IngestAndExcise(context.Background(), paths, nil, nil, pebble.KeyRange{Start: span.Lower, End: span.Upper}); err != nil {
 		return RangeState{}, s.dbError(op, err)
 	}
 	in.installed = true
+	s.forgetRanges(in.absorbed)
 	st, err := s.adoptInstalled(op, id, old)
 	if err != nil {
 		return st, err
@@ -385,6 +407,24 @@ func (in *Install) Finish(promised rhumb.Epoch, least rhumb.Seq) (RangeState, er
 // Installed reports whether the database has the new copy. If Finish fails after that, the store must
 // be opened again.
 func (in *Install) Installed() bool { return in.installed }
+
+// forgetRanges takes ranges whose keys are gone out of the state in memory.
+func (s *Store) forgetRanges(ids []rhumb.RangeID) {
+	for _, id := range ids {
+		rs := s.rangeOf(id)
+		if rs == nil {
+			continue
+		}
+		rs.mu.Lock()
+		rs.dropped = true
+		rs.mu.Unlock()
+		s.mu.Lock()
+		delete(s.ranges, id)
+		s.wide.remove(id)
+		s.mu.Unlock()
+		s.rangeMended(id)
+	}
+}
 
 // adoptInstalled makes the state in memory that of the installed copy.
 func (s *Store) adoptInstalled(op rhumb.Op, id rhumb.RangeID, old *rangeState) (RangeState, error) {

@@ -172,6 +172,9 @@ type Mark struct {
 	HLC rhumb.Timestamp
 	// Split is the first slot of the range that the entry splits off, 0 for other entries.
 	Split rhumb.Slot
+	// End reports that the entry ends the range, and Take is what it takes over.
+	End  bool
+	Take entry.Take
 }
 
 // Marks returns the positions of the entries from..to, both included, that are still in the log. It
@@ -196,7 +199,7 @@ func (s *Store) Marks(id rhumb.RangeID, from, to rhumb.Seq) ([]Mark, error) {
 		if err != nil {
 			return nil, s.badRecord(op, id, from+rhumb.Seq(len(out)), err)
 		}
-		out = append(out, Mark{r.entry.Position(), r.entry.LastHLC(), r.entry.Split()})
+		out = append(out, Mark{r.entry.Position(), r.entry.LastHLC(), r.entry.Split(), r.entry.Ends(), r.entry.Take()})
 	}
 	return out, s.dbError(op, it.Error())
 }

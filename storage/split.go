@@ -67,6 +67,7 @@ func (b *Batch) Split(id rhumb.RangeID, sp Split) (rhumb.RangeID, error) {
 	if g.log.LastSlot > sp.At {
 		c.log.LastSlot = g.log.LastSlot
 	}
+	b.divideMerged(g, c)
 	b.staged = append(b.staged, c)
 	b.setState(child, keys.StateRange, encodeRange(child, c.log.LastSlot))
 	b.setState(child, keys.StatePromised, encodeWords(uint64(c.log.Promised)))

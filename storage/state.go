@@ -39,8 +39,16 @@ type RangeState struct {
 	Trim rhumb.Seq
 	// Quarantine is the reason why the replica serves nothing, or "".
 	Quarantine string
+	// End is the epoch and the position of the entry that ended the range, zero for most ranges.
+	End End
 	// Lineage lists the position at which each epoch of the log began, oldest first.
 	Lineage []EpochStart
+}
+
+// End is the place in a log of the entry that ended its range.
+type End struct {
+	Epoch rhumb.Epoch
+	Seq   rhumb.Seq
 }
 
 // span returns the span of all keys of the range.
@@ -85,6 +93,9 @@ type logState struct {
 	// given is what splits took away from the data, and estimated reports that the size has been estimated since one.
 	given     uint64
 	estimated bool
+	// merged lists the first slots of ranges that were united with this one, ascending: entries of their logs name versions to
+	// collect. It is never changed in place.
+	merged []rhumb.Slot
 }
 
 // base is the position before the first entry of a log that did not begin in this store; zero if it
@@ -128,6 +139,8 @@ type rangeState struct {
 //	lineage    (epoch(8) first(8))*
 //	quarantine text
 //	split      bytes(8)
+//	end        epoch(8) seq(8), or nothing if the entry was undone
+//	merged     slot(4)*
 const (
 	stateVersion     = 1
 	stateVersionWide = 2
@@ -167,6 +180,23 @@ func encodeLineage(l []EpochStart) []byte {
 	return v
 }
 
+// encodeEnd returns the value of StateEnd.
+func encodeEnd(e End) []byte {
+	if e.Seq == 0 {
+		return []byte{}
+	}
+	return encodeWords(uint64(e.Epoch), uint64(e.Seq))
+}
+
+// encodeSlots returns the value of StateMerged.
+func encodeSlots(slots []rhumb.Slot) []byte {
+	v := make([]byte, 0, 4*len(slots))
+	for _, s := range slots {
+		v = binary.BigEndian.AppendUint32(v, uint32(s))
+	}
+	return v
+}
+
 // wordAt returns the i-th word of a state value.
 func wordAt(v []byte, i int) uint64 { return binary.BigEndian.Uint64(v[8*i:]) }
 
@@ -177,7 +207,7 @@ func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 	size := map[keys.StateField]int{
 		keys.StateRange: 1 + len(v)&4, keys.StatePromised: 8, keys.StateCommit: 16, keys.StateTrim: 24,
 		keys.StateCollected: 8, keys.StateBase: 56, keys.StateLineage: len(v) &^ 15,
-		keys.StateQuarantine: len(v), keys.StateSplit: 8,
+		keys.StateQuarantine: len(v), keys.StateSplit: 8, keys.StateEnd: len(v) & 16, keys.StateMerged: len(v) &^ 3,
 	}
 	// A field that this binary does not know may forbid something, as a quarantine does. So it is
 	// not skipped.
@@ -209,6 +239,14 @@ func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 		st.Quarantine = string(v)
 	case keys.StateSplit:
 		st.given, st.estimated = wordAt(v, 0), true
+	case keys.StateEnd:
+		if len(v) > 0 {
+			st.End = End{rhumb.Epoch(wordAt(v, 0)), rhumb.Seq(wordAt(v, 1))}
+		}
+	case keys.StateMerged:
+		for i := 0; i < len(v); i += 4 {
+			st.merged = append(st.merged, rhumb.Slot(binary.BigEndian.Uint32(v[i:])))
+		}
 	case keys.StateLineage:
 		for i := 0; i < len(v)/8; i += 2 {
 			st.Lineage = append(st.Lineage, EpochStart{rhumb.Epoch(wordAt(v, i)), rhumb.Seq(wordAt(v, i+1))})

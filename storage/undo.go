@@ -52,6 +52,10 @@ func (b *Batch) Undo(id rhumb.RangeID, above rhumb.Seq) error {
 	g.log.setLast(pos, hlc, total)
 	g.log.Lineage = slices.DeleteFunc(slices.Clone(g.log.Lineage), func(s EpochStart) bool { return s.First > above })
 	b.setState(id, keys.StateLineage, encodeLineage(g.log.Lineage))
+	if g.log.End.Seq > above {
+		g.log.End = End{}
+		b.setState(id, keys.StateEnd, encodeEnd(g.log.End))
+	}
 	// The records that carried the commit position may be among the deleted ones.
 	g.commit = true
 	return nil

@@ -65,15 +65,15 @@ func (s *Store) spanOf(id rhumb.RangeID) keys.Span {
 
 // clampLast returns the last slot up to which a range that the store may not hold has no slot in common
 // with another range of the store. What is removed with one range must not be of another: a range whose
-// state was lost may have been split.
-func (s *Store) clampLast(id rhumb.RangeID, last rhumb.Slot) rhumb.Slot {
+// state was lost may have been split. Ranges that go with it do not count.
+func (s *Store) clampLast(id rhumb.RangeID, last rhumb.Slot, going ...rhumb.RangeID) rhumb.Slot {
 	if last <= id.Slot {
 		return id.Slot
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for other := range s.ranges {
-		if other.Region == id.Region && other.Slot > id.Slot && other.Slot <= last {
+		if other.Region == id.Region && other.Slot > id.Slot && other.Slot <= last && !slices.Contains(going, other) {
 			last = other.Slot - 1
 		}
 	}

@@ -119,6 +119,113 @@ func (x *SplitRangeResponse) GetRange() *Range {
 	return nil
 }
 
+type MergeRangeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Any slot of the left range.
+	Range *RangeID `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
+	// Only check whether the ranges could be merged now.
+	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MergeRangeRequest) Reset() {
+	*x = MergeRangeRequest{}
+	mi := &file_api_operation_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MergeRangeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MergeRangeRequest) ProtoMessage() {}
+
+func (x *MergeRangeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MergeRangeRequest.ProtoReflect.Descriptor instead.
+func (*MergeRangeRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MergeRangeRequest) GetRange() *RangeID {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *MergeRangeRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type MergeRangeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The records of both ranges.
+	Left          *Range `protobuf:"bytes,1,opt,name=left,proto3" json:"left,omitempty"`
+	Right         *Range `protobuf:"bytes,2,opt,name=right,proto3" json:"right,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MergeRangeResponse) Reset() {
+	*x = MergeRangeResponse{}
+	mi := &file_api_operation_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MergeRangeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MergeRangeResponse) ProtoMessage() {}
+
+func (x *MergeRangeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MergeRangeResponse.ProtoReflect.Descriptor instead.
+func (*MergeRangeResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *MergeRangeResponse) GetLeft() *Range {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *MergeRangeResponse) GetRight() *Range {
+	if x != nil {
+		return x.Right
+	}
+	return nil
+}
+
 // Operation is the record of a long operation; its fields are those of rhumb.Operation.
 type Operation struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -149,7 +256,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_api_operation_proto_msgTypes[2]
+	mi := &file_api_operation_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -161,7 +268,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[2]
+	mi := &file_api_operation_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -174,7 +281,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{2}
+	return file_api_operation_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Operation) GetId() uint64 {
@@ -327,7 +434,7 @@ type OperationStep struct {
 
 func (x *OperationStep) Reset() {
 	*x = OperationStep{}
-	mi := &file_api_operation_proto_msgTypes[3]
+	mi := &file_api_operation_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -339,7 +446,7 @@ func (x *OperationStep) String() string {
 func (*OperationStep) ProtoMessage() {}
 
 func (x *OperationStep) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[3]
+	mi := &file_api_operation_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -352,7 +459,7 @@ func (x *OperationStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationStep.ProtoReflect.Descriptor instead.
 func (*OperationStep) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{3}
+	return file_api_operation_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *OperationStep) GetName() string {
@@ -377,7 +484,7 @@ type ListOperationsRequest struct {
 
 func (x *ListOperationsRequest) Reset() {
 	*x = ListOperationsRequest{}
-	mi := &file_api_operation_proto_msgTypes[4]
+	mi := &file_api_operation_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -389,7 +496,7 @@ func (x *ListOperationsRequest) String() string {
 func (*ListOperationsRequest) ProtoMessage() {}
 
 func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[4]
+	mi := &file_api_operation_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -402,7 +509,7 @@ func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperationsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{4}
+	return file_api_operation_proto_rawDescGZIP(), []int{6}
 }
 
 type ListOperationsResponse struct {
@@ -414,7 +521,7 @@ type ListOperationsResponse struct {
 
 func (x *ListOperationsResponse) Reset() {
 	*x = ListOperationsResponse{}
-	mi := &file_api_operation_proto_msgTypes[5]
+	mi := &file_api_operation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +533,7 @@ func (x *ListOperationsResponse) String() string {
 func (*ListOperationsResponse) ProtoMessage() {}
 
 func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[5]
+	mi := &file_api_operation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +546,7 @@ func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperationsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{5}
+	return file_api_operation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListOperationsResponse) GetOperations() []*Operation {
@@ -465,7 +572,7 @@ type StartOperationRequest struct {
 
 func (x *StartOperationRequest) Reset() {
 	*x = StartOperationRequest{}
-	mi := &file_api_operation_proto_msgTypes[6]
+	mi := &file_api_operation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +584,7 @@ func (x *StartOperationRequest) String() string {
 func (*StartOperationRequest) ProtoMessage() {}
 
 func (x *StartOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[6]
+	mi := &file_api_operation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +597,7 @@ func (x *StartOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartOperationRequest.ProtoReflect.Descriptor instead.
 func (*StartOperationRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{6}
+	return file_api_operation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StartOperationRequest) GetKind() uint32 {
@@ -544,7 +651,7 @@ type StartOperationResponse struct {
 
 func (x *StartOperationResponse) Reset() {
 	*x = StartOperationResponse{}
-	mi := &file_api_operation_proto_msgTypes[7]
+	mi := &file_api_operation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +663,7 @@ func (x *StartOperationResponse) String() string {
 func (*StartOperationResponse) ProtoMessage() {}
 
 func (x *StartOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[7]
+	mi := &file_api_operation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +676,7 @@ func (x *StartOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartOperationResponse.ProtoReflect.Descriptor instead.
 func (*StartOperationResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{7}
+	return file_api_operation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StartOperationResponse) GetOperation() *Operation {
@@ -590,7 +697,7 @@ type ControlOperationRequest struct {
 
 func (x *ControlOperationRequest) Reset() {
 	*x = ControlOperationRequest{}
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -602,7 +709,7 @@ func (x *ControlOperationRequest) String() string {
 func (*ControlOperationRequest) ProtoMessage() {}
 
 func (x *ControlOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[8]
+	mi := &file_api_operation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -615,7 +722,7 @@ func (x *ControlOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlOperationRequest.ProtoReflect.Descriptor instead.
 func (*ControlOperationRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{8}
+	return file_api_operation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ControlOperationRequest) GetOperation() uint64 {
@@ -641,7 +748,7 @@ type ControlOperationResponse struct {
 
 func (x *ControlOperationResponse) Reset() {
 	*x = ControlOperationResponse{}
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +760,7 @@ func (x *ControlOperationResponse) String() string {
 func (*ControlOperationResponse) ProtoMessage() {}
 
 func (x *ControlOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[9]
+	mi := &file_api_operation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +773,7 @@ func (x *ControlOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlOperationResponse.ProtoReflect.Descriptor instead.
 func (*ControlOperationResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{9}
+	return file_api_operation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ControlOperationResponse) GetOperation() *Operation {
@@ -686,7 +793,7 @@ type PlanFailoverRequest struct {
 
 func (x *PlanFailoverRequest) Reset() {
 	*x = PlanFailoverRequest{}
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +805,7 @@ func (x *PlanFailoverRequest) String() string {
 func (*PlanFailoverRequest) ProtoMessage() {}
 
 func (x *PlanFailoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[10]
+	mi := &file_api_operation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +818,7 @@ func (x *PlanFailoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanFailoverRequest.ProtoReflect.Descriptor instead.
 func (*PlanFailoverRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{10}
+	return file_api_operation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlanFailoverRequest) GetName() string {
@@ -739,7 +846,7 @@ type PlanFailoverResponse struct {
 
 func (x *PlanFailoverResponse) Reset() {
 	*x = PlanFailoverResponse{}
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +858,7 @@ func (x *PlanFailoverResponse) String() string {
 func (*PlanFailoverResponse) ProtoMessage() {}
 
 func (x *PlanFailoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[11]
+	mi := &file_api_operation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +871,7 @@ func (x *PlanFailoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanFailoverResponse.ProtoReflect.Descriptor instead.
 func (*PlanFailoverResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{11}
+	return file_api_operation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlanFailoverResponse) GetKind() string {
@@ -845,7 +952,7 @@ type RangeFailover struct {
 
 func (x *RangeFailover) Reset() {
 	*x = RangeFailover{}
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +964,7 @@ func (x *RangeFailover) String() string {
 func (*RangeFailover) ProtoMessage() {}
 
 func (x *RangeFailover) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[12]
+	mi := &file_api_operation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +977,7 @@ func (x *RangeFailover) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeFailover.ProtoReflect.Descriptor instead.
 func (*RangeFailover) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{12}
+	return file_api_operation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RangeFailover) GetRange() *RangeID {
@@ -933,7 +1040,7 @@ type PauseStep struct {
 
 func (x *PauseStep) Reset() {
 	*x = PauseStep{}
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1052,7 @@ func (x *PauseStep) String() string {
 func (*PauseStep) ProtoMessage() {}
 
 func (x *PauseStep) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[13]
+	mi := &file_api_operation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1065,7 @@ func (x *PauseStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseStep.ProtoReflect.Descriptor instead.
 func (*PauseStep) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{13}
+	return file_api_operation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PauseStep) GetName() string {
@@ -992,7 +1099,7 @@ type PlanRebalanceRequest struct {
 
 func (x *PlanRebalanceRequest) Reset() {
 	*x = PlanRebalanceRequest{}
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1111,7 @@ func (x *PlanRebalanceRequest) String() string {
 func (*PlanRebalanceRequest) ProtoMessage() {}
 
 func (x *PlanRebalanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[14]
+	mi := &file_api_operation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1124,7 @@ func (x *PlanRebalanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRebalanceRequest.ProtoReflect.Descriptor instead.
 func (*PlanRebalanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{14}
+	return file_api_operation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PlanRebalanceRequest) GetRegion() uint32 {
@@ -1041,7 +1148,7 @@ type PlanRebalanceResponse struct {
 
 func (x *PlanRebalanceResponse) Reset() {
 	*x = PlanRebalanceResponse{}
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1160,7 @@ func (x *PlanRebalanceResponse) String() string {
 func (*PlanRebalanceResponse) ProtoMessage() {}
 
 func (x *PlanRebalanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[15]
+	mi := &file_api_operation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1173,7 @@ func (x *PlanRebalanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRebalanceResponse.ProtoReflect.Descriptor instead.
 func (*PlanRebalanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{15}
+	return file_api_operation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PlanRebalanceResponse) GetMoves() []*PlannedMove {
@@ -1114,7 +1221,7 @@ type PlannedMove struct {
 
 func (x *PlannedMove) Reset() {
 	*x = PlannedMove{}
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1233,7 @@ func (x *PlannedMove) String() string {
 func (*PlannedMove) ProtoMessage() {}
 
 func (x *PlannedMove) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[16]
+	mi := &file_api_operation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1246,7 @@ func (x *PlannedMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedMove.ProtoReflect.Descriptor instead.
 func (*PlannedMove) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{16}
+	return file_api_operation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PlannedMove) GetRange() *RangeID {
@@ -1206,7 +1313,7 @@ type RegionSpread struct {
 
 func (x *RegionSpread) Reset() {
 	*x = RegionSpread{}
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1325,7 @@ func (x *RegionSpread) String() string {
 func (*RegionSpread) ProtoMessage() {}
 
 func (x *RegionSpread) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[17]
+	mi := &file_api_operation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1338,7 @@ func (x *RegionSpread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionSpread.ProtoReflect.Descriptor instead.
 func (*RegionSpread) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{17}
+	return file_api_operation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RegionSpread) GetRegion() uint32 {
@@ -1277,7 +1384,7 @@ type DescribeNodesRequest struct {
 
 func (x *DescribeNodesRequest) Reset() {
 	*x = DescribeNodesRequest{}
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1396,7 @@ func (x *DescribeNodesRequest) String() string {
 func (*DescribeNodesRequest) ProtoMessage() {}
 
 func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[18]
+	mi := &file_api_operation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1409,7 @@ func (x *DescribeNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesRequest.ProtoReflect.Descriptor instead.
 func (*DescribeNodesRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{18}
+	return file_api_operation_proto_rawDescGZIP(), []int{20}
 }
 
 type DescribeNodesResponse struct {
@@ -1314,7 +1421,7 @@ type DescribeNodesResponse struct {
 
 func (x *DescribeNodesResponse) Reset() {
 	*x = DescribeNodesResponse{}
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1433,7 @@ func (x *DescribeNodesResponse) String() string {
 func (*DescribeNodesResponse) ProtoMessage() {}
 
 func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[19]
+	mi := &file_api_operation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1446,7 @@ func (x *DescribeNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeNodesResponse.ProtoReflect.Descriptor instead.
 func (*DescribeNodesResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{19}
+	return file_api_operation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DescribeNodesResponse) GetNodes() []*NodeHoldings {
@@ -1368,7 +1475,7 @@ type NodeHoldings struct {
 
 func (x *NodeHoldings) Reset() {
 	*x = NodeHoldings{}
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1487,7 @@ func (x *NodeHoldings) String() string {
 func (*NodeHoldings) ProtoMessage() {}
 
 func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[20]
+	mi := &file_api_operation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1500,7 @@ func (x *NodeHoldings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHoldings.ProtoReflect.Descriptor instead.
 func (*NodeHoldings) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{20}
+	return file_api_operation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *NodeHoldings) GetNode() uint32 {
@@ -1455,7 +1562,7 @@ type UnpinVotesRequest struct {
 
 func (x *UnpinVotesRequest) Reset() {
 	*x = UnpinVotesRequest{}
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1574,7 @@ func (x *UnpinVotesRequest) String() string {
 func (*UnpinVotesRequest) ProtoMessage() {}
 
 func (x *UnpinVotesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[21]
+	mi := &file_api_operation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1587,7 @@ func (x *UnpinVotesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinVotesRequest.ProtoReflect.Descriptor instead.
 func (*UnpinVotesRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{21}
+	return file_api_operation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UnpinVotesRequest) GetNodes() []uint32 {
@@ -1500,7 +1607,7 @@ type UnpinVotesResponse struct {
 
 func (x *UnpinVotesResponse) Reset() {
 	*x = UnpinVotesResponse{}
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1619,7 @@ func (x *UnpinVotesResponse) String() string {
 func (*UnpinVotesResponse) ProtoMessage() {}
 
 func (x *UnpinVotesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[22]
+	mi := &file_api_operation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1632,7 @@ func (x *UnpinVotesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinVotesResponse.ProtoReflect.Descriptor instead.
 func (*UnpinVotesResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{22}
+	return file_api_operation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *UnpinVotesResponse) GetUnpinned() []uint32 {
@@ -1550,7 +1657,7 @@ type GiveUpRegionRequest struct {
 
 func (x *GiveUpRegionRequest) Reset() {
 	*x = GiveUpRegionRequest{}
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1669,7 @@ func (x *GiveUpRegionRequest) String() string {
 func (*GiveUpRegionRequest) ProtoMessage() {}
 
 func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[23]
+	mi := &file_api_operation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1682,7 @@ func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionRequest.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{23}
+	return file_api_operation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GiveUpRegionRequest) GetRegion() uint32 {
@@ -1617,7 +1724,7 @@ type GiveUpRegionResponse struct {
 
 func (x *GiveUpRegionResponse) Reset() {
 	*x = GiveUpRegionResponse{}
-	mi := &file_api_operation_proto_msgTypes[24]
+	mi := &file_api_operation_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1736,7 @@ func (x *GiveUpRegionResponse) String() string {
 func (*GiveUpRegionResponse) ProtoMessage() {}
 
 func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[24]
+	mi := &file_api_operation_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1749,7 @@ func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionResponse.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{24}
+	return file_api_operation_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GiveUpRegionResponse) GetLost() []*RangeID {
@@ -1670,7 +1777,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1789,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1802,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{25}
+	return file_api_operation_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -1721,7 +1828,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[26]
+	mi := &file_api_operation_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1840,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[26]
+	mi := &file_api_operation_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1853,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{26}
+	return file_api_operation_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -1764,7 +1871,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[27]
+	mi := &file_api_operation_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1883,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[27]
+	mi := &file_api_operation_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1896,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{27}
+	return file_api_operation_proto_rawDescGZIP(), []int{29}
 }
 
 type ListSettingsResponse struct {
@@ -1801,7 +1908,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[28]
+	mi := &file_api_operation_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +1920,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[28]
+	mi := &file_api_operation_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +1933,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{28}
+	return file_api_operation_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -1846,7 +1953,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[29]
+	mi := &file_api_operation_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1965,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[29]
+	mi := &file_api_operation_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1978,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{29}
+	return file_api_operation_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Setting) GetName() string {
@@ -1898,7 +2005,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[30]
+	mi := &file_api_operation_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +2017,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[30]
+	mi := &file_api_operation_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +2030,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{30}
+	return file_api_operation_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -1948,7 +2055,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[31]
+	mi := &file_api_operation_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1960,7 +2067,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[31]
+	mi := &file_api_operation_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1973,7 +2080,7 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{31}
+	return file_api_operation_proto_rawDescGZIP(), []int{33}
 }
 
 type HandOverRangeRequest struct {
@@ -1986,7 +2093,7 @@ type HandOverRangeRequest struct {
 
 func (x *HandOverRangeRequest) Reset() {
 	*x = HandOverRangeRequest{}
-	mi := &file_api_operation_proto_msgTypes[32]
+	mi := &file_api_operation_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2105,7 @@ func (x *HandOverRangeRequest) String() string {
 func (*HandOverRangeRequest) ProtoMessage() {}
 
 func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[32]
+	mi := &file_api_operation_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2118,7 @@ func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeRequest.ProtoReflect.Descriptor instead.
 func (*HandOverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{32}
+	return file_api_operation_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *HandOverRangeRequest) GetRange() *RangeID {
@@ -2038,7 +2145,7 @@ type HandOverRangeResponse struct {
 
 func (x *HandOverRangeResponse) Reset() {
 	*x = HandOverRangeResponse{}
-	mi := &file_api_operation_proto_msgTypes[33]
+	mi := &file_api_operation_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2157,7 @@ func (x *HandOverRangeResponse) String() string {
 func (*HandOverRangeResponse) ProtoMessage() {}
 
 func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[33]
+	mi := &file_api_operation_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2170,7 @@ func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeResponse.ProtoReflect.Descriptor instead.
 func (*HandOverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{33}
+	return file_api_operation_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *HandOverRangeResponse) GetRange() *Range {
@@ -2082,7 +2189,7 @@ type FailBackRequest struct {
 
 func (x *FailBackRequest) Reset() {
 	*x = FailBackRequest{}
-	mi := &file_api_operation_proto_msgTypes[34]
+	mi := &file_api_operation_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2201,7 @@ func (x *FailBackRequest) String() string {
 func (*FailBackRequest) ProtoMessage() {}
 
 func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[34]
+	mi := &file_api_operation_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2214,7 @@ func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackRequest.ProtoReflect.Descriptor instead.
 func (*FailBackRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{34}
+	return file_api_operation_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FailBackRequest) GetNode() uint32 {
@@ -2131,7 +2238,7 @@ type FailBackResponse struct {
 
 func (x *FailBackResponse) Reset() {
 	*x = FailBackResponse{}
-	mi := &file_api_operation_proto_msgTypes[35]
+	mi := &file_api_operation_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2250,7 @@ func (x *FailBackResponse) String() string {
 func (*FailBackResponse) ProtoMessage() {}
 
 func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[35]
+	mi := &file_api_operation_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2263,7 @@ func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackResponse.ProtoReflect.Descriptor instead.
 func (*FailBackResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{35}
+	return file_api_operation_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FailBackResponse) GetPrepared() []*RangeID {
@@ -2190,7 +2297,7 @@ type BlockedRange struct {
 
 func (x *BlockedRange) Reset() {
 	*x = BlockedRange{}
-	mi := &file_api_operation_proto_msgTypes[36]
+	mi := &file_api_operation_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2309,7 @@ func (x *BlockedRange) String() string {
 func (*BlockedRange) ProtoMessage() {}
 
 func (x *BlockedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[36]
+	mi := &file_api_operation_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2322,7 @@ func (x *BlockedRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockedRange.ProtoReflect.Descriptor instead.
 func (*BlockedRange) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{36}
+	return file_api_operation_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BlockedRange) GetRange() *RangeID {
@@ -2241,7 +2348,13 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x0e\n" +
 	"\x02at\x18\x02 \x01(\rR\x02at\";\n" +
 	"\x12SplitRangeResponse\x12%\n" +
-	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range\"\x8d\x04\n" +
+	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range\"U\n" +
+	"\x11MergeRangeRequest\x12'\n" +
+	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"`\n" +
+	"\x12MergeRangeResponse\x12#\n" +
+	"\x04left\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x04left\x12%\n" +
+	"\x05right\x18\x02 \x01(\v2\x0f.rhumb.v1.RangeR\x05right\"\x8d\x04\n" +
 	"\tOperation\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\rR\x04kind\x12\x14\n" +
@@ -2388,7 +2501,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\treturning\x18\x03 \x03(\v2\x11.rhumb.v1.RangeIDR\treturning\"I\n" +
 	"\fBlockedRange\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why2\xe1\b\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why2\xaa\t\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
@@ -2403,7 +2516,9 @@ const file_api_operation_proto_rawDesc = "" +
 	"\fListSettings\x12\x1d.rhumb.v1.ListSettingsRequest\x1a\x1e.rhumb.v1.ListSettingsResponse\x12M\n" +
 	"\fAlterSetting\x12\x1d.rhumb.v1.AlterSettingRequest\x1a\x1e.rhumb.v1.AlterSettingResponse\x12G\n" +
 	"\n" +
-	"SplitRange\x12\x1b.rhumb.v1.SplitRangeRequest\x1a\x1c.rhumb.v1.SplitRangeResponse\x12P\n" +
+	"SplitRange\x12\x1b.rhumb.v1.SplitRangeRequest\x1a\x1c.rhumb.v1.SplitRangeResponse\x12G\n" +
+	"\n" +
+	"MergeRange\x12\x1b.rhumb.v1.MergeRangeRequest\x1a\x1c.rhumb.v1.MergeRangeResponse\x12P\n" +
 	"\rHandOverRange\x12\x1e.rhumb.v1.HandOverRangeRequest\x1a\x1f.rhumb.v1.HandOverRangeResponse\x12A\n" +
 	"\bFailBack\x12\x19.rhumb.v1.FailBackRequest\x1a\x1a.rhumb.v1.FailBackResponse\x12G\n" +
 	"\n" +
@@ -2421,108 +2536,115 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_api_operation_proto_goTypes = []any{
 	(*SplitRangeRequest)(nil),        // 0: rhumb.v1.SplitRangeRequest
 	(*SplitRangeResponse)(nil),       // 1: rhumb.v1.SplitRangeResponse
-	(*Operation)(nil),                // 2: rhumb.v1.Operation
-	(*OperationStep)(nil),            // 3: rhumb.v1.OperationStep
-	(*ListOperationsRequest)(nil),    // 4: rhumb.v1.ListOperationsRequest
-	(*ListOperationsResponse)(nil),   // 5: rhumb.v1.ListOperationsResponse
-	(*StartOperationRequest)(nil),    // 6: rhumb.v1.StartOperationRequest
-	(*StartOperationResponse)(nil),   // 7: rhumb.v1.StartOperationResponse
-	(*ControlOperationRequest)(nil),  // 8: rhumb.v1.ControlOperationRequest
-	(*ControlOperationResponse)(nil), // 9: rhumb.v1.ControlOperationResponse
-	(*PlanFailoverRequest)(nil),      // 10: rhumb.v1.PlanFailoverRequest
-	(*PlanFailoverResponse)(nil),     // 11: rhumb.v1.PlanFailoverResponse
-	(*RangeFailover)(nil),            // 12: rhumb.v1.RangeFailover
-	(*PauseStep)(nil),                // 13: rhumb.v1.PauseStep
-	(*PlanRebalanceRequest)(nil),     // 14: rhumb.v1.PlanRebalanceRequest
-	(*PlanRebalanceResponse)(nil),    // 15: rhumb.v1.PlanRebalanceResponse
-	(*PlannedMove)(nil),              // 16: rhumb.v1.PlannedMove
-	(*RegionSpread)(nil),             // 17: rhumb.v1.RegionSpread
-	(*DescribeNodesRequest)(nil),     // 18: rhumb.v1.DescribeNodesRequest
-	(*DescribeNodesResponse)(nil),    // 19: rhumb.v1.DescribeNodesResponse
-	(*NodeHoldings)(nil),             // 20: rhumb.v1.NodeHoldings
-	(*UnpinVotesRequest)(nil),        // 21: rhumb.v1.UnpinVotesRequest
-	(*UnpinVotesResponse)(nil),       // 22: rhumb.v1.UnpinVotesResponse
-	(*GiveUpRegionRequest)(nil),      // 23: rhumb.v1.GiveUpRegionRequest
-	(*GiveUpRegionResponse)(nil),     // 24: rhumb.v1.GiveUpRegionResponse
-	(*RemoveNodeRequest)(nil),        // 25: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 26: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 27: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 28: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 29: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 30: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 31: rhumb.v1.AlterSettingResponse
-	(*HandOverRangeRequest)(nil),     // 32: rhumb.v1.HandOverRangeRequest
-	(*HandOverRangeResponse)(nil),    // 33: rhumb.v1.HandOverRangeResponse
-	(*FailBackRequest)(nil),          // 34: rhumb.v1.FailBackRequest
-	(*FailBackResponse)(nil),         // 35: rhumb.v1.FailBackResponse
-	(*BlockedRange)(nil),             // 36: rhumb.v1.BlockedRange
-	(*RangeID)(nil),                  // 37: rhumb.v1.RangeID
-	(*Range)(nil),                    // 38: rhumb.v1.Range
-	(*Node)(nil),                     // 39: rhumb.v1.Node
+	(*MergeRangeRequest)(nil),        // 2: rhumb.v1.MergeRangeRequest
+	(*MergeRangeResponse)(nil),       // 3: rhumb.v1.MergeRangeResponse
+	(*Operation)(nil),                // 4: rhumb.v1.Operation
+	(*OperationStep)(nil),            // 5: rhumb.v1.OperationStep
+	(*ListOperationsRequest)(nil),    // 6: rhumb.v1.ListOperationsRequest
+	(*ListOperationsResponse)(nil),   // 7: rhumb.v1.ListOperationsResponse
+	(*StartOperationRequest)(nil),    // 8: rhumb.v1.StartOperationRequest
+	(*StartOperationResponse)(nil),   // 9: rhumb.v1.StartOperationResponse
+	(*ControlOperationRequest)(nil),  // 10: rhumb.v1.ControlOperationRequest
+	(*ControlOperationResponse)(nil), // 11: rhumb.v1.ControlOperationResponse
+	(*PlanFailoverRequest)(nil),      // 12: rhumb.v1.PlanFailoverRequest
+	(*PlanFailoverResponse)(nil),     // 13: rhumb.v1.PlanFailoverResponse
+	(*RangeFailover)(nil),            // 14: rhumb.v1.RangeFailover
+	(*PauseStep)(nil),                // 15: rhumb.v1.PauseStep
+	(*PlanRebalanceRequest)(nil),     // 16: rhumb.v1.PlanRebalanceRequest
+	(*PlanRebalanceResponse)(nil),    // 17: rhumb.v1.PlanRebalanceResponse
+	(*PlannedMove)(nil),              // 18: rhumb.v1.PlannedMove
+	(*RegionSpread)(nil),             // 19: rhumb.v1.RegionSpread
+	(*DescribeNodesRequest)(nil),     // 20: rhumb.v1.DescribeNodesRequest
+	(*DescribeNodesResponse)(nil),    // 21: rhumb.v1.DescribeNodesResponse
+	(*NodeHoldings)(nil),             // 22: rhumb.v1.NodeHoldings
+	(*UnpinVotesRequest)(nil),        // 23: rhumb.v1.UnpinVotesRequest
+	(*UnpinVotesResponse)(nil),       // 24: rhumb.v1.UnpinVotesResponse
+	(*GiveUpRegionRequest)(nil),      // 25: rhumb.v1.GiveUpRegionRequest
+	(*GiveUpRegionResponse)(nil),     // 26: rhumb.v1.GiveUpRegionResponse
+	(*RemoveNodeRequest)(nil),        // 27: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 28: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 29: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 30: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 31: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 32: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 33: rhumb.v1.AlterSettingResponse
+	(*HandOverRangeRequest)(nil),     // 34: rhumb.v1.HandOverRangeRequest
+	(*HandOverRangeResponse)(nil),    // 35: rhumb.v1.HandOverRangeResponse
+	(*FailBackRequest)(nil),          // 36: rhumb.v1.FailBackRequest
+	(*FailBackResponse)(nil),         // 37: rhumb.v1.FailBackResponse
+	(*BlockedRange)(nil),             // 38: rhumb.v1.BlockedRange
+	(*RangeID)(nil),                  // 39: rhumb.v1.RangeID
+	(*Range)(nil),                    // 40: rhumb.v1.Range
+	(*Node)(nil),                     // 41: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	37, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
-	38, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
-	37, // 2: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
-	3,  // 3: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
-	2,  // 4: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	37, // 5: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
-	2,  // 6: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
-	2,  // 7: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
-	12, // 8: rhumb.v1.PlanFailoverResponse.ranges:type_name -> rhumb.v1.RangeFailover
-	13, // 9: rhumb.v1.PlanFailoverResponse.take_over:type_name -> rhumb.v1.PauseStep
-	13, // 10: rhumb.v1.PlanFailoverResponse.stall:type_name -> rhumb.v1.PauseStep
-	37, // 11: rhumb.v1.RangeFailover.range:type_name -> rhumb.v1.RangeID
-	16, // 12: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
-	17, // 13: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
-	37, // 14: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
-	20, // 15: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	37, // 16: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
-	39, // 17: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	29, // 18: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	37, // 19: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	38, // 20: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
-	37, // 21: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
-	36, // 22: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
-	37, // 23: rhumb.v1.FailBackResponse.returning:type_name -> rhumb.v1.RangeID
-	37, // 24: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
-	4,  // 25: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	6,  // 26: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	8,  // 27: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	14, // 28: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
-	10, // 29: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
-	18, // 30: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	25, // 31: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	23, // 32: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
-	27, // 33: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	30, // 34: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	0,  // 35: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
-	32, // 36: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
-	34, // 37: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
-	21, // 38: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
-	5,  // 39: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	7,  // 40: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	9,  // 41: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	15, // 42: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	11, // 43: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
-	19, // 44: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	26, // 45: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	24, // 46: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
-	28, // 47: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	31, // 48: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	1,  // 49: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
-	33, // 50: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
-	35, // 51: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
-	22, // 52: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
-	39, // [39:53] is the sub-list for method output_type
-	25, // [25:39] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	39, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
+	40, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
+	39, // 2: rhumb.v1.MergeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	40, // 3: rhumb.v1.MergeRangeResponse.left:type_name -> rhumb.v1.Range
+	40, // 4: rhumb.v1.MergeRangeResponse.right:type_name -> rhumb.v1.Range
+	39, // 5: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	5,  // 6: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
+	4,  // 7: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
+	39, // 8: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	4,  // 9: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
+	4,  // 10: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
+	14, // 11: rhumb.v1.PlanFailoverResponse.ranges:type_name -> rhumb.v1.RangeFailover
+	15, // 12: rhumb.v1.PlanFailoverResponse.take_over:type_name -> rhumb.v1.PauseStep
+	15, // 13: rhumb.v1.PlanFailoverResponse.stall:type_name -> rhumb.v1.PauseStep
+	39, // 14: rhumb.v1.RangeFailover.range:type_name -> rhumb.v1.RangeID
+	18, // 15: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
+	19, // 16: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
+	39, // 17: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	22, // 18: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
+	39, // 19: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
+	41, // 20: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	31, // 21: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	39, // 22: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	40, // 23: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
+	39, // 24: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
+	38, // 25: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
+	39, // 26: rhumb.v1.FailBackResponse.returning:type_name -> rhumb.v1.RangeID
+	39, // 27: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
+	6,  // 28: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	8,  // 29: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	10, // 30: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	16, // 31: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
+	12, // 32: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
+	20, // 33: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	27, // 34: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	25, // 35: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	29, // 36: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	32, // 37: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	0,  // 38: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
+	2,  // 39: rhumb.v1.Operations.MergeRange:input_type -> rhumb.v1.MergeRangeRequest
+	34, // 40: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
+	36, // 41: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
+	23, // 42: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
+	7,  // 43: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	9,  // 44: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	11, // 45: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	17, // 46: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	13, // 47: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
+	21, // 48: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	28, // 49: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	26, // 50: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	30, // 51: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	33, // 52: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 53: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	3,  // 54: rhumb.v1.Operations.MergeRange:output_type -> rhumb.v1.MergeRangeResponse
+	35, // 55: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
+	37, // 56: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
+	24, // 57: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
+	43, // [43:58] is the sub-list for method output_type
+	28, // [28:43] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }
@@ -2537,7 +2659,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

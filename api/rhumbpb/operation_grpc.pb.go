@@ -29,6 +29,7 @@ const (
 	Operations_ListSettings_FullMethodName     = "/rhumb.v1.Operations/ListSettings"
 	Operations_AlterSetting_FullMethodName     = "/rhumb.v1.Operations/AlterSetting"
 	Operations_SplitRange_FullMethodName       = "/rhumb.v1.Operations/SplitRange"
+	Operations_MergeRange_FullMethodName       = "/rhumb.v1.Operations/MergeRange"
 	Operations_HandOverRange_FullMethodName    = "/rhumb.v1.Operations/HandOverRange"
 	Operations_FailBack_FullMethodName         = "/rhumb.v1.Operations/FailBack"
 	Operations_UnpinVotes_FullMethodName       = "/rhumb.v1.Operations/UnpinVotes"
@@ -68,6 +69,9 @@ type OperationsClient interface {
 	// The error is INVALID_ARGUMENT for a slot that does not divide the range, and CONFLICT while the range is being split or
 	// moved.
 	SplitRange(ctx context.Context, in *SplitRangeRequest, opts ...grpc.CallOption) (*SplitRangeResponse, error)
+	// MergeRange makes one range of a range and the one that begins where it ends. It answers when both are marked for it; their
+	// primary merges them soon after. The error is CONFLICT, with the reason, if they cannot be merged now.
+	MergeRange(ctx context.Context, in *MergeRangeRequest, opts ...grpc.CallOption) (*MergeRangeResponse, error)
 	// HandOverRange prepares the handover of a range to an in-sync node, which also becomes its preferred primary. It
 	// returns before the handover is carried out.
 	HandOverRange(ctx context.Context, in *HandOverRangeRequest, opts ...grpc.CallOption) (*HandOverRangeResponse, error)
@@ -195,6 +199,16 @@ func (c *operationsClient) SplitRange(ctx context.Context, in *SplitRangeRequest
 	return out, nil
 }
 
+func (c *operationsClient) MergeRange(ctx context.Context, in *MergeRangeRequest, opts ...grpc.CallOption) (*MergeRangeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MergeRangeResponse)
+	err := c.cc.Invoke(ctx, Operations_MergeRange_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operationsClient) HandOverRange(ctx context.Context, in *HandOverRangeRequest, opts ...grpc.CallOption) (*HandOverRangeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(HandOverRangeResponse)
@@ -259,6 +273,9 @@ type OperationsServer interface {
 	// The error is INVALID_ARGUMENT for a slot that does not divide the range, and CONFLICT while the range is being split or
 	// moved.
 	SplitRange(context.Context, *SplitRangeRequest) (*SplitRangeResponse, error)
+	// MergeRange makes one range of a range and the one that begins where it ends. It answers when both are marked for it; their
+	// primary merges them soon after. The error is CONFLICT, with the reason, if they cannot be merged now.
+	MergeRange(context.Context, *MergeRangeRequest) (*MergeRangeResponse, error)
 	// HandOverRange prepares the handover of a range to an in-sync node, which also becomes its preferred primary. It
 	// returns before the handover is carried out.
 	HandOverRange(context.Context, *HandOverRangeRequest) (*HandOverRangeResponse, error)
@@ -308,6 +325,9 @@ func (UnimplementedOperationsServer) AlterSetting(context.Context, *AlterSetting
 }
 func (UnimplementedOperationsServer) SplitRange(context.Context, *SplitRangeRequest) (*SplitRangeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SplitRange not implemented")
+}
+func (UnimplementedOperationsServer) MergeRange(context.Context, *MergeRangeRequest) (*MergeRangeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MergeRange not implemented")
 }
 func (UnimplementedOperationsServer) HandOverRange(context.Context, *HandOverRangeRequest) (*HandOverRangeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method HandOverRange not implemented")
@@ -537,6 +557,24 @@ func _Operations_SplitRange_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operations_MergeRange_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MergeRangeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationsServer).MergeRange(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operations_MergeRange_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationsServer).MergeRange(ctx, req.(*MergeRangeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Operations_HandOverRange_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(HandOverRangeRequest)
 	if err := dec(in); err != nil {
@@ -641,6 +679,10 @@ var Operations_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SplitRange",
 			Handler:    _Operations_SplitRange_Handler,
+		},
+		{
+			MethodName: "MergeRange",
+			Handler:    _Operations_MergeRange_Handler,
 		},
 		{
 			MethodName: "HandOverRange",

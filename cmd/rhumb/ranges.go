@@ -37,8 +37,8 @@ func (rc *rangeCommands) rangeCommand() *cobra.Command {
 		Example: "  rhumb range describe 1/1042\n  rhumb range describe frankfurt/1042 -o json",
 		RunE:    func(cmd *cobra.Command, args []string) error { return rc.describeRange(cmd.Context(), args[0]) },
 	}
-	return commandGroup("range", "List, describe, compare, hand over, move and split ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.verifyCommand()), rc.connected(rc.discardCommand()), rc.handoverCommand(),
-		(&operationCommands{session: rc.session}).moveCommand(), rc.splitCommand())
+	return commandGroup("range", "List, describe, compare, hand over, move, split and merge ranges, discard damaged copies", rc.connected(ls), rc.connected(describe), rc.connected(rc.verifyCommand()), rc.connected(rc.discardCommand()), rc.handoverCommand(),
+		(&operationCommands{session: rc.session}).moveCommand(), rc.splitCommand(), rc.mergeCommand())
 }
 
 // splitWait is how long `rhumb range split` waits for the primary to divide the range.
@@ -76,6 +76,64 @@ commits. Ranges above the size of the setting range_split_bytes are split withou
 	split.Flags().Uint32Var(&at, "at", 0, "first slot of the new range (default the middle of the range)")
 	split.Flags().BoolVar(&noWait, "no-wait", false, "return when the new range is reserved")
 	return rc.connected(split)
+}
+
+// mergeDoc is the result of `range merge`.
+type mergeDoc struct {
+	Left   string `json:"left"`
+	Right  string `json:"right"`
+	Merged bool   `json:"merged"`
+}
+
+// mergeCommand is `rhumb range merge`.
+func (rc *rangeCommands) mergeCommand() *cobra.Command {
+	var dryRun, noWait bool
+	merge := &cobra.Command{
+		Use: "merge REGION/SLOT", Short: "Merge a range with the next one",
+		Long: `Make one range of a range and the one that begins where it ends. No data moves and no write is refused; requests for the right range
+wait for two commits. Both ranges need the same replicas, all in sync, and the same primary: move or hand over one of them first
+otherwise. No range begins again at the slot where the right one began.`,
+		Example: "  rhumb range merge frankfurt/0 --dry-run\n  rhumb range merge frankfurt/0 -o json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return rc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				id, err := parseRange(c, args[0])
+				if err != nil {
+					return err
+				}
+				left, right, err := c.MergeRange(ctx, id, dryRun)
+				if err != nil {
+					return err
+				}
+				doc := mergeDoc{Left: left.ID.String(), Right: right.ID.String(), Merged: !dryRun && !noWait}
+				if doc.Merged {
+					if err := awaitMerge(ctx, c, left, right); err != nil {
+						return err
+					}
+				}
+				return rc.Print(doc, func(t table.Writer) {
+					t.AppendHeader(table.Row{"LEFT", "RIGHT", "MERGED"})
+					t.AppendRow(table.Row{doc.Left, doc.Right, doc.Merged})
+				})
+			})
+		},
+	}
+	merge.Flags().BoolVar(&dryRun, "dry-run", false, "only say whether the ranges could be merged now")
+	merge.Flags().BoolVar(&noWait, "no-wait", false, "return when the ranges are marked for the merge")
+	return rc.connected(merge)
+}
+
+// awaitMerge waits until the left range has the slots of the right one.
+func awaitMerge(ctx context.Context, c *client.Client, left, right *rhumb.Range) error {
+	ctx, cancel := context.WithTimeout(ctx, splitWait)
+	defer cancel()
+	// The record of the right range goes in the same command, so the bounds of the left one say
+	// enough.
+	_, err := awaitRange(ctx, c, left.ID, func(r *rhumb.Range) bool { return r.LastSlot() >= right.LastSlot() })
+	if err != nil {
+		return rhumb.Ef("rhumb.range", rhumb.Unavailable, "ranges %s and %s are marked for a merge, which is not done yet; their primary merges them when all in-sync copies are reachable, and leaves them apart after 10 s otherwise; `rhumb range ls` shows what they are", left.ID, right.ID)
+	}
+	return nil
 }
 
 // awaitBirth waits until the slots of a reserved range are its own, and returns its record.

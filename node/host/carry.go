@@ -31,7 +31,7 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 			h.leases.excludeRange(s.id, rd.Promised, rd.PromisedTo)
 		}
 	}
-	if rd.MustSync || rd.Trim != 0 || len(rd.AfterSync) > 0 || len(rd.Born) > 0 {
+	if rd.MustSync || rd.Trim != 0 || len(rd.AfterSync) > 0 || len(rd.Born)+len(rd.Taken) > 0 {
 		commits = h.stageWrites(s, &rd, commits)
 	}
 	if h.abandoned {
@@ -91,11 +91,16 @@ func (h *Host) stageWrites(s *slot, rd *replica.Ready, commits []*commit) []*com
 	commit := storage.Commit{Seq: seq, HLC: at}
 	h.noteAppended(s, rd.Append)
 	appends := rd.Append
-	if len(rd.Born) > 0 {
-		if appends, commits = h.divide(s, rd, c, commits); h.abandoned {
+	if len(rd.Born)+len(rd.Taken) > 0 {
+		var ok bool
+		if appends, commits, ok = h.reshape(s, rd, c, commits); h.abandoned {
 			return commits
 		}
 		c = commits[len(commits)-1]
+		// The replica is quarantined, and storage must not know a commit position up to the entry.
+		if !ok {
+			appends, rd.Trim = nil, 0
+		}
 	}
 	for _, e := range appends {
 		c.batch.Append(s.id, e, commit)
@@ -283,6 +288,10 @@ func (h *Host) proposeChange(p replica.MetaProposal) {
 		h.changes.Add(-1)
 		h.m.metaDropped.Inc()
 		return
+	}
+	if p.Kind == replica.CancelMerge {
+		h.m.mergesGivenUp.Inc()
+		h.log.Warn("a merge that cannot be carried out is given up; both ranges stay", "right", p.Range.String())
 	}
 	if p.Kind == replica.CancelSplit {
 		h.m.splitsGivenUp.Inc()

@@ -32,6 +32,10 @@ func Command(self rhumb.NodeID, p replica.MetaProposal) catalog.Command {
 		return catalog.CompleteSplit{Range: p.Range, Epoch: p.Epoch}
 	case replica.CancelSplit:
 		return catalog.CancelSplit{Range: p.Range, Epoch: p.Epoch, Version: p.Version}
+	case replica.CancelMerge:
+		return catalog.CancelMerge{Range: p.Range, Epoch: p.Epoch, Version: p.Version}
+	case replica.CompleteMerge:
+		return catalog.CompleteMerge{Range: p.Range, Epoch: p.Epoch, Merge: p.Version}
 	case replica.Readmit:
 		return catalog.ReadmitReplica{Range: p.Range, Node: p.Node, Epoch: p.Epoch}
 	}

@@ -149,9 +149,11 @@ type (
 	}
 	installedEvent struct {
 		installEvent
-		s   *slot
-		st  storage.RangeState
-		err error
+		s *slot
+		// merged are copies of ranges that were merged into the range: the new copy has their slots.
+		merged []*slot
+		st     storage.RangeState
+		err    error
 	}
 )
 
@@ -168,6 +170,8 @@ func (h *Host) checkInstall(s *slot, in *storage.Install) error {
 		return refuse(rhumb.Conflict, "metadata does not place the range on this node any more")
 	case d.IsQuarantined(h.cfg.Self.Node) || !s.r.MayReplace():
 		return refuse(rhumb.Unavailable, "the replica is "+s.r.State().String()+" and takes no copy now")
+	case len(h.mergedIn(s, in.LastSlot())) != len(h.slotsIn(s, in.LastSlot())):
+		return refuse(rhumb.Conflict, "the copy has slots of another range of this node")
 	case in.Commit < s.r.Least():
 		return refuse(rhumb.Conflict, "the copy ends before something that the replica holds")
 	}
@@ -197,7 +201,15 @@ func (ev installEvent) begin(h *Host) {
 		promised, least = p.Install(s.id, promised, least)
 	}
 	s.gone, s.installing = true, true
-	done := installedEvent{installEvent: ev, s: s}
+	done := installedEvent{installEvent: ev, s: s, merged: h.mergedIn(s, ev.in.LastSlot())}
+	var absorbed []rhumb.RangeID
+	for _, o := range done.merged {
+		o.gone = true
+		if o.made && o.store == s.store {
+			absorbed = append(absorbed, o.id)
+		}
+	}
+	ev.in.Absorb(absorbed)
 	// The count keeps the engine open until the disk is done.
 	h.reads.Add(1)
 	h.rt.Disk(true, func() {
@@ -218,6 +230,9 @@ func (ev installedEvent) applyTo(h *Host) {
 	s := ev.s
 	if ev.err != nil && !ev.in.Installed() {
 		s.installing = false
+		for _, o := range ev.merged {
+			h.resumeSlot(o)
+		}
 		h.resumeSlot(s)
 		h.markDirty(s)
 		ev.answer(rhumb.Wrap(opInstall, ev.err))
@@ -226,6 +241,15 @@ func (ev installedEvent) applyTo(h *Host) {
 	}
 	// From here on the store has the new copy. A start reads it again if this fails.
 	err := ev.err
+	for _, o := range ev.merged {
+		if o.made && o.store != s.store {
+			// Nobody asks for the copy in the other store any more. A start drops it if this one does not.
+			o.gone = false
+			removeEvent{[]rhumb.RangeID{o.id}}.applyTo(h)
+			continue
+		}
+		h.retireSlot(o)
+	}
 	if err == nil {
 		err = h.replaceSlot(s, ev.st)
 	}

@@ -156,7 +156,7 @@ type Config struct {
 }
 
 // Probe shows a simulator the traffic between a host and its replicas. Each function may change its
-// argument, in order to break a duty of the host on purpose. All but Install and Installed must be set. The pass
+// argument, in order to break a duty of the host on purpose. All but Install, Installed and Merge must be set. The pass
 // calls them.
 type Probe struct {
 	// Ready receives the work of a replica before it is carried out.
@@ -170,6 +170,8 @@ type Probe struct {
 	Install func(id rhumb.RangeID, promised rhumb.Epoch, least rhumb.Seq) (rhumb.Epoch, rhumb.Seq)
 	// Installed, if set, is called when the store has the new copy.
 	Installed func(id rhumb.RangeID)
+	// Merge, if set, receives whether a rule of merges lets the host go on.
+	Merge func(rule MergeRule, ok bool) bool
 	// WaitedOut receives whether the grants that an elected replica must wait for are over.
 	WaitedOut func(id rhumb.RangeID, over bool) bool
 }

@@ -33,6 +33,8 @@ type metrics struct {
 	removedRanges   prometheus.Counter
 	splits          prometheus.Counter
 	splitsGivenUp   prometheus.Counter
+	merges          prometheus.Counter
+	mergesGivenUp   prometheus.Counter
 	clearedBytes    prometheus.Counter
 	clearFailed     prometheus.Counter
 	unfit           prometheus.Gauge
@@ -75,6 +77,8 @@ func newMetrics() metrics {
 		removedRanges:   counter("removed_ranges_total", "Copies of ranges dropped because the last table of their class was dropped."),
 		splits:          counter("splits_total", "Copies of ranges that this node divided, because the range was split."),
 		splitsGivenUp:   counter("splits_given_up_total", "Requests to cancel a split, because a copy that the new range counts on is missing for too long."),
+		merges:          counter("merges_total", "Copies of ranges that this node united with that of the range before, because the ranges were merged."),
+		mergesGivenUp:   counter("merges_given_up_total", "Requests to cancel a merge, because both ranges cannot be merged for too long."),
 		clearedBytes:    counter("cleared_bytes_total", "Bytes of dropped tables that were deleted from ranges of other tables, before compression."),
 		clearFailed:     counter("clear_failed_total", "Failures to delete what belongs to dropped tables; the next trim of the range or the next start of the node tries again."),
 		unfit: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -102,7 +106,7 @@ func (h *Host) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
-		m.unfit, m.clockAhead, m.slowFound, m.slowPeers, m.discarded, m.distrusted, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.splits, m.splitsGivenUp, m.clearedBytes, m.clearFailed,
+		m.unfit, m.clockAhead, m.slowFound, m.slowPeers, m.discarded, m.distrusted, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.splits, m.splitsGivenUp, m.merges, m.mergesGivenUp, m.clearedBytes, m.clearFailed,
 		troubleCollector{h},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are admitted and not answered.",

@@ -309,6 +309,10 @@ func (h *Host) pass() []*commit {
 			for s.r.HasReady() && !h.abandoned {
 				commits = h.carryOut(s, s.r.Ready(), commits)
 			}
+			if s.gone {
+				continue
+			}
+			h.advanceMerge(s)
 			h.updateWeight(s)
 			h.noteLag(s)
 			// The election is over, won or lost, and the held proposals take their turn: a replica
@@ -403,6 +407,9 @@ func (ev messagesEvent) applyTo(h *Host) {
 			continue
 		}
 		h.slow.noteReceived(ev.at, &ev.msgs[i])
+		if !h.admitTakes(s, &ev.msgs[i]) {
+			continue
+		}
 		// A rejected message was already answered.
 		if !h.admitMessage(s, &ev.msgs[i]) {
 			continue

@@ -59,6 +59,10 @@ func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
 	h.log.Info("removing the copy of a range: the metadata places it elsewhere", "range", s.id.String(), "version", d.Version, "replicas", d.Replicas)
 	s.gone = true
 	s.read.Store(nil)
+	// Copies of ranges that were merged into this one wait to be united with it.
+	for _, o := range h.mergedIn(s, d.LastSlot()) {
+		removeEvent{[]rhumb.RangeID{o.id}}.applyTo(h)
+	}
 	for _, ev := range h.takeHeld(s) {
 		ev.answer(rhumb.Outcome{}, &rhumb.Error{
 			Op: "host.Host.Propose", Kind: rhumb.NotPrimary, Range: s.id, Node: d.Primary, Msg: "the node has no copy of the range any more",
@@ -115,7 +119,7 @@ func (h *Host) forgetSlot(s *slot) {
 func (h *Host) addCopy(d *rhumb.Range) *slot {
 	id, floor := d.ID, h.floors[d.ID]
 	// Nothing is read, so nothing fails.
-	s, _ := h.addSlot(storage.RangeState{Range: id, LastSlot: d.Last, Promised: floor}, false)
+	s, _ := h.addSlot(storage.RangeState{Range: id, LastSlot: h.freeLast(nil, d), Promised: floor}, false)
 	if floor > 0 {
 		// The promise of the copy that was here before holds for grants too.
 		h.leases.excludeRange(id, floor, rhumb.NoNode)

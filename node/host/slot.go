@@ -237,6 +237,7 @@ func loadDurable(store *storage.Store, st storage.RangeState) (replica.Durable, 
 	for _, l := range st.Lineage {
 		d.Lineage = append(d.Lineage, replica.EpochStart{Epoch: l.Epoch, First: l.First})
 	}
+	d.LastSlot, d.End = st.LastSlot, replica.End(st.End)
 	if st.Last.Seq == 0 {
 		return d, nil
 	}
@@ -318,8 +319,9 @@ func (h *Host) setRecord(s *slot, d *rhumb.Range) {
 		return
 	}
 	// An empty copy has nothing to divide.
-	if !s.made && s.last != d.LastSlot() {
-		s.last = d.LastSlot()
+	if last := h.freeLast(s, d); !s.made && s.last != last {
+		s.last = last
+		s.r.SetLastSlot(last)
 		h.indexSlots()
 		h.settleUnborn()
 	}

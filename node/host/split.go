@@ -121,11 +121,11 @@ func (h *Host) endWait(id rhumb.RangeID) (early []replica.Message) {
 }
 
 // Prune forgets the ranges that wait to be born and that metadata does not know any more: the split was cancelled, or the class
-// dropped.
-func (h *Host) Prune(exists func(rhumb.RangeID) bool) { h.post(pruneEvent{exists}) }
+// dropped. It drops the copies of ranges that were merged, if no copy of this node waits to be united with them.
+func (h *Host) Prune(exists, merged func(rhumb.RangeID) bool) { h.post(pruneEvent{exists, merged}) }
 
 // pruneEvent is a call of Prune.
-type pruneEvent struct{ exists func(rhumb.RangeID) bool }
+type pruneEvent struct{ exists, merged func(rhumb.RangeID) bool }
 
 // applyTo forgets the ranges in a fixed order.
 func (ev pruneEvent) applyTo(h *Host) {
@@ -134,6 +134,7 @@ func (ev pruneEvent) applyTo(h *Host) {
 			h.forgetUnborn(d.ID)
 		}
 	}
+	h.pruneMerged(ev.merged)
 }
 
 // settleUnborn creates the copies of ranges that can not be born here any more: the copy that held their slots was dropped, or
@@ -188,6 +189,9 @@ func (h *Host) awaitsBirth(s *slot, ev *proposeEvent) bool {
 	if s.r.State() != replica.Primary {
 		return false
 	}
+	if s.r.HasEnded() {
+		return true
+	}
 	at, splits := s.r.Splitting()
 	if !splits {
 		return false
@@ -201,45 +205,70 @@ func (s *slot) holds() bool {
 		return true
 	}
 	_, splits := s.r.Splitting()
-	return splits && s.r.State() == replica.Primary
+	return (splits || s.r.HasEnded()) && s.r.State() == replica.Primary
 }
 
-// divide carries out births. The order is what makes a crash harmless: everything up to the entry is applied before with the
-// old commit position, and the batch that divides the copy is the first that carries a position up to the entry. Later
-// entries follow in another batch: they are returned, and the last commit takes them.
-func (h *Host) divide(s *slot, rd *replica.Ready, c *commit, commits []*commit) ([]*entry.Entry, []*commit) {
-	end := rd.Born[len(rd.Born)-1].Seq
-	n := 0
-	for n < len(rd.Append) && rd.Append[n].Seq <= end {
-		c.batch.Append(s.id, rd.Append[n], storage.Commit{})
-		n++
-	}
-	if h.applyCommit(c); h.abandoned {
-		return nil, commits
-	}
-	for _, b := range rd.Born {
-		next := &commit{batch: s.store.NewBatch()}
-		// The promise of a copy that was here before holds for the new one, as in addCopy.
-		id, err := next.batch.Split(s.id, storage.Split{At: b.At, Seq: b.Seq, Promised: h.floors[rhumb.RangeID{Region: s.id.Region, Slot: b.At}]})
-		if err != nil {
-			// The log here cannot be read up to the entry. A start finds the damage and quarantines the copy.
-			h.cfg.Fatal(rhumb.Wrap("host.Host.divide", err))
-			return nil, commits
+// reshape carries out births and takeovers, in the order of their entries. The order is what makes a crash harmless: everything up to
+// an entry is applied before with the old commit position, and the batch that divides or unites copies is the first that carries a
+// position up to the entry. Later entries follow in another batch: they are returned, and the last commit takes them. ok is false if
+// copies could not be united, which quarantines the replica.
+func (h *Host) reshape(s *slot, rd *replica.Ready, c *commit, commits []*commit) (rest []*entry.Entry, _ []*commit, ok bool) {
+	born, taken, n := rd.Born, rd.Taken, 0
+	ok = true
+	for ok && len(born)+len(taken) > 0 {
+		isBirth := len(taken) == 0 || len(born) > 0 && born[0].Seq < taken[0].Seq
+		end := rhumb.Seq(0)
+		if isBirth {
+			end = born[0].Seq
+		} else {
+			end = taken[0].Seq
 		}
-		h.cfg.Engine.Place(id, s.store)
-		commits = append(commits, next)
-		if h.applyCommit(next); h.abandoned {
-			return nil, commits
+		for n < len(rd.Append) && rd.Append[n].Seq <= end {
+			c.batch.Append(s.id, rd.Append[n], storage.Commit{})
+			n++
 		}
-		h.bear(s, id, b)
+		if h.applyCommit(c); h.abandoned {
+			return nil, commits, false
+		}
+		if isBirth {
+			commits = h.divide(s, born[0], commits)
+			born = born[1:]
+		} else {
+			commits, ok = h.unite(s, taken[0], commits)
+			taken = taken[1:]
+		}
+		if h.abandoned {
+			return nil, commits, false
+		}
+		c = &commit{batch: s.store.NewBatch()}
+		commits = append(commits, c)
 	}
-	commits = append(commits, &commit{batch: s.store.NewBatch()})
-	return rd.Append[n:], commits
+	return rd.Append[n:], commits, ok
+}
+
+// divide divides the copy of a range by an entry that is applied.
+func (h *Host) divide(s *slot, b replica.Birth, commits []*commit) []*commit {
+	next := &commit{batch: s.store.NewBatch()}
+	// The promise of a copy that was here before holds for the new one, as in addCopy.
+	id, err := next.batch.Split(s.id, storage.Split{At: b.At, Seq: b.Seq, Promised: h.floors[rhumb.RangeID{Region: s.id.Region, Slot: b.At}]})
+	if err != nil {
+		// The log here cannot be read up to the entry. A start finds the damage and quarantines the copy.
+		h.cfg.Fatal(rhumb.Wrap("host.Host.divide", err))
+		return commits
+	}
+	h.cfg.Engine.Place(id, s.store)
+	commits = append(commits, next)
+	if h.applyCommit(next); h.abandoned {
+		return commits
+	}
+	h.bear(s, id, b)
+	return commits
 }
 
 // bear starts the replica of a range that was split off.
 func (h *Host) bear(parent *slot, id rhumb.RangeID, b replica.Birth) {
 	parent.last = max(parent.id.Slot, b.At-1)
+	parent.r.SetLastSlot(parent.last)
 	st, _ := parent.store.State(id)
 	fresh, err := h.addSlot(st, true)
 	if err != nil {

@@ -264,7 +264,7 @@ func TestForgetsUnborn(t *testing.T) {
 			if how == "dropped" {
 				h.Remove([]rhumb.RangeID{child.ID})
 			} else {
-				h.Prune(func(id rhumb.RangeID) bool { return id != child.ID })
+				h.Prune(func(id rhumb.RangeID) bool { return id != child.ID }, func(rhumb.RangeID) bool { return false })
 			}
 			if waits() {
 				t.Error("the node still waits for the range")

@@ -179,6 +179,8 @@ func (c *cut) jumpRange(id rhumb.RangeID, to Position) error {
 		return nil
 	}
 	c.at[id] = format.Position{Epoch: p.Epoch, Seq: uint64(to.Seq), HLC: to.HLC}
+	// The jump may have passed an entry that took over another range.
+	c.d.CatalogChanged()
 	r, ok := c.st.Range(id)
 	for _, t := range c.d.tables {
 		if ok && t.Class == r.Class {
@@ -190,6 +192,11 @@ func (c *cut) jumpRange(id rhumb.RangeID, to Position) error {
 
 // addEntry puts the effects of an entry into the commit.
 func (c *cut) addEntry(id rhumb.RangeID, e *entry.Entry) error {
+	if take := e.Take(); !take.IsZero() {
+		if err := c.noteTakeover(rhumb.RangeID{Region: id.Region, Slot: take.Slot}, take.Seq); err != nil {
+			return err
+		}
+	}
 	for i := range e.Requests {
 		r := &e.Requests[i]
 		for _, w := range r.Writes {
@@ -224,6 +231,26 @@ func (c *cut) addEntry(id rhumb.RangeID, e *entry.Entry) error {
 			c.at[child] = c.at[id]
 		}
 	}
+	return nil
+}
+
+// noteTakeover handles the end of a range that another one has taken over. If the image can follow it to its end, it has all of its records;
+// otherwise the tables are loaded again (dropRanges).
+func (c *cut) noteTakeover(right rhumb.RangeID, end rhumb.Seq) error {
+	at := func() rhumb.Seq { return rhumb.Seq(max(c.at[right].Seq, c.d.at[right].Seq)) }
+	if to, pending := c.d.pending[right]; pending && at() < end {
+		// The log is gone, but its last entries may be at hand.
+		if err := c.followLog(right, to); err != nil {
+			return err
+		}
+	}
+	// The position of the right range leaves the image with its record (dropRanges). Its records are
+	// those of the left range from here on.
+	if at() >= end {
+		c.d.merged[right] = true
+	}
+	// The record of the range may be gone already.
+	c.d.CatalogChanged()
 	return nil
 }
 

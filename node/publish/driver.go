@@ -78,6 +78,8 @@ type Driver struct {
 	regions map[string]format.TableRegions
 	// births holds the ranges that were split off from another one since the start, until the image has their position.
 	births map[rhumb.RangeID]birth
+	// merged holds ranges that another one took over, and that the image had followed to their end: all their records are in it.
+	merged map[rhumb.RangeID]bool
 	// left are ranges whose positions leave the image with the next version.
 	left []rhumb.RangeID
 	// last is when the last version was published, and asked when the closed timestamp was last
@@ -128,7 +130,7 @@ func Open(cfg Config) (*Driver, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
 		cfg: cfg, m: newMetrics(), moved: map[rhumb.RangeID]move{}, revision: true, wake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), ctx: ctx, cancel: cancel,
-		pending: map[rhumb.RangeID]move{}, idle: map[rhumb.RangeID]Position{}, births: map[rhumb.RangeID]birth{}, unsaved: map[rhumb.RangeID]struct{}{}, tables: map[rhumb.TableID]*table{},
+		pending: map[rhumb.RangeID]move{}, idle: map[rhumb.RangeID]Position{}, births: map[rhumb.RangeID]birth{}, merged: map[rhumb.RangeID]bool{}, unsaved: map[rhumb.RangeID]struct{}{}, tables: map[rhumb.TableID]*table{},
 		classes: map[rhumb.ClassID]bool{},
 	}
 	d.work.Go(d.run)

@@ -222,16 +222,22 @@ func (d *Driver) dropRanges(st *catalog.State) {
 		if _, born := d.births[id]; born && !ok {
 			continue
 		}
+		// The node has not united its copies yet: the other range does not have the records.
+		if _, held := d.cfg.Engine.Store(id).State(id); !ok && held && st.IsMerged(id) {
+			continue
+		}
+		whole := d.merged[id]
 		delete(d.at, id)
 		delete(d.pending, id)
 		delete(d.unsaved, id)
+		delete(d.merged, id)
 		// The position stays in the image until the version that loads the tables again, so that no
 		// version has the records of a range without its position.
 		d.left = append(d.left, id)
 		for _, t := range d.tables {
 			// A range that the catalog no longer knows has no class any more: each table may hold
 			// its records.
-			t.stale = t.stale || !ok || t.Class == r.Class
+			t.stale = t.stale || !ok && !whole || ok && t.Class == r.Class
 		}
 	}
 }

@@ -14,7 +14,8 @@ import "github.com/rhumbdb/rhumb"
 // hold entries of an earlier epoch, with lower timestamps, that this log lacks. Uncommitted entries
 // are not closed.
 func (r *Replica) Close(own rhumb.Timestamp, agreed func(rhumb.NodeID, rhumb.BootSeq) rhumb.Timestamp) (at rhumb.Timestamp, seq rhumb.Seq, ok bool) {
-	if r.role != primary || r.commit < r.start || len(r.inSync) < r.cfg.MinInSync {
+	// The range that takes over the slots begins above everything that was closed here.
+	if r.role != primary || r.HasEnded() || r.commit < r.start || len(r.inSync) < r.cfg.MinInSync {
 		return 0, 0, false
 	}
 	at = min(own, r.firstUncommitted()-1)

@@ -106,7 +106,7 @@ func (d *testDisk) durable() Durable {
 			out.CommitHLC = e.LastHLC()
 		}
 		if e.Seq >= max(min(d.commit, rhumb.Seq(len(d.entries))), 1) {
-			out.Tail = append(out.Tail, Mark{e.Position(), e.LastHLC(), e.Split()})
+			out.Tail = append(out.Tail, Mark{e.Position(), e.LastHLC(), e.Split(), e.Ends(), e.Take()})
 		}
 		if rhumb.Seq(i) >= d.trim {
 			out.LogBytes += int64(entrySize(e))

@@ -192,6 +192,10 @@ type Durable struct {
 	// Lineage lists the epochs of the log with the first position of each, ascending. It begins with
 	// the epoch of position Trim, or with a later one if the store has forgotten that.
 	Lineage []EpochStart
+	// End is the place of the entry that ended the range, zero if there is none.
+	End End
+	// LastSlot is the last slot of the copy. A value below the first slot, such as 0, means the first.
+	LastSlot rhumb.Slot
 	// LogBytes is the size of the log on disk, for LogKeepBytes; 0 if it is unknown.
 	LogBytes int64
 }
@@ -202,6 +206,9 @@ type Mark struct {
 	HLC rhumb.Timestamp
 	// Split is the first slot of the range that the entry splits off, 0 for other entries.
 	Split rhumb.Slot
+	// End reports that the entry ends the range, and Take is what it takes over.
+	End  bool
+	Take entry.Take
 }
 
 // EpochStart is the position at which an epoch begins in a log, one item of the lineage (the

@@ -82,7 +82,7 @@ func (l *logState) append(e *entry.Entry, size int) {
 	if n := len(l.lineage); n == 0 || l.lineage[n-1].Epoch != e.Epoch {
 		l.lineage = append(l.lineage, EpochStart{e.Epoch, e.Seq})
 	}
-	l.marks = append(l.marks, Mark{e.Position(), e.LastHLC(), e.Split()})
+	l.marks = append(l.marks, Mark{e.Position(), e.LastHLC(), e.Split(), e.Ends(), e.Take()})
 	l.bytes.add(e.Seq, size)
 }
 

@@ -93,13 +93,16 @@ func (r *Replica) checkProposal(p *Proposal) *rhumb.Error {
 	switch {
 	// The range of a batch may be the home of one of its keys. The driver has compared the other keys with
 	// the bounds of the range. A primary has a record.
-	case !r.desc.Holds(b.Range):
+	case !r.desc.Holds(b.Range) && !r.holdsHome(b.Range):
 		return r.newError(rhumb.InvalidArgument, fmt.Sprintf("the batch belongs to range %s", b.Range))
 	case r.waiters.len() >= r.cfg.ProposalsMax:
 		return r.newError(rhumb.Overloaded, fmt.Sprintf("%d requests to this range are unanswered, which is the most; retry later", r.waiters.len()))
 	}
 	if p.Seen != nil || p.Expired {
 		return nil // decided earlier: the driver looked nothing up
+	}
+	if r.HasEnded() {
+		return r.newError(rhumb.Unavailable, "the range has ended, and the range before it is taking over its slots; retry")
 	}
 	if err := r.refusesSlots(p); err != nil {
 		return err

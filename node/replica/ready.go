@@ -33,6 +33,9 @@ type Ready struct {
 	// the copy in storage in the batch that first carries the commit position: a copy that is committed up to a split is
 	// divided after a restart.
 	Born []Birth
+	// Taken lists the entries up to the commit position that take over the slots of another range, in their order. The driver unites
+	// the copies in the batch that first carries the commit position, as for Born.
+	Taken []Taken
 	// Messages are to be sent at once, while the writes are still on their way to disk.
 	Messages []Message
 	// AfterSync is to be sent when the writes of this Ready and of all earlier ones are durable.
@@ -90,6 +93,10 @@ const (
 	Complete MetaKind = 8
 	// CancelSplit requests CancelSplit(R, Epoch, v): R is reserved in this range, which this primary cannot divide.
 	CancelSplit MetaKind = 9
+	// CancelMerge requests CancelMerge(R, Epoch, v): this range was to end, and its primary cannot end it.
+	CancelMerge MetaKind = 10
+	// CompleteMerge requests CompleteMerge(R, Epoch, v), where v names the merge: this range has taken over the slots of the other one.
+	CompleteMerge MetaKind = 11
 )
 
 // String returns the stable name of the kind.
@@ -113,6 +120,10 @@ func (k MetaKind) String() string {
 		return "complete"
 	case CancelSplit:
 		return "cancel-split"
+	case CancelMerge:
+		return "cancel-merge"
+	case CompleteMerge:
+		return "complete-merge"
 	}
 	return fmt.Sprintf("meta_%d", uint8(k))
 }

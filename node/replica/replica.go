@@ -102,6 +102,7 @@ type Replica struct {
 	unsplit stall
 	givenUp uint64
 	cancel  retry
+	merge   merge
 
 	// State that outlives epochs. links is kept for all nodes, since a node may become a replica
 	// later.
@@ -207,6 +208,12 @@ func New(cfg Config, d Durable) *Replica {
 	for _, m := range d.Tail {
 		if m.Split != 0 && m.Seq > d.Commit {
 			r.splits = append(r.splits, Birth{At: m.Split, Seq: m.Seq})
+		}
+	}
+	r.merge.ended, r.merge.last = d.End, max(cfg.Range.Slot, d.LastSlot)
+	for _, m := range d.Tail {
+		if !m.Take.IsZero() && m.Seq > d.Commit {
+			r.merge.takes = append(r.merge.takes, Taken{Seq: m.Seq, Take: m.Take})
 		}
 	}
 	if d.Quarantine != "" {
@@ -330,6 +337,7 @@ func (r *Replica) stepDown() {
 	r.prep = preparation{}
 	r.handed, r.kept, r.adopt, r.complete = handed{}, stall{}, retry{}, retry{}
 	r.unsplit, r.givenUp, r.cancel = stall{}, 0, retry{}
+	r.merge.stepDown()
 	r.tail = tail{}
 	r.overlay.reset()
 }
@@ -477,6 +485,7 @@ func (r *Replica) Tick(now time.Duration) {
 	// Whatever kept the range from being divided may be over.
 	r.dirty = r.dirty || r.maySplit()
 	r.tickSplit(step)
+	r.tickMerge(step)
 	r.tickProgress(step)
 	r.tickChange()
 	r.tickVouching(step)
@@ -516,7 +525,7 @@ func (r *Replica) NeedsTick() bool {
 	if r.role != primary {
 		return r.handed.epoch != 0 || r.isOrphaned() || r.waiters.len() > 0
 	}
-	if !r.isAdopted() || r.wantsSplit() || r.wantsCompletion() || r.change.isActive() || r.commit < r.log.last().Seq || r.wantsToVouch() {
+	if !r.isAdopted() || r.wantsSplit() || r.wantsCompletion() || r.isMerging() || r.change.isActive() || r.commit < r.log.last().Seq || r.wantsToVouch() {
 		return true
 	}
 	for _, p := range r.peers {
@@ -552,6 +561,7 @@ func (r *Replica) Ready() Ready {
 		if r.maySplit() {
 			r.appendSplit()
 		}
+		r.appendMerge()
 		if !r.complete.armed {
 			r.completeSplit()
 		}
@@ -601,6 +611,7 @@ func (r *Replica) setCommit(seq rhumb.Seq) {
 	r.commit, r.commitHLC = seq, m.HLC
 	r.out.Commit, r.out.CommitHLC = seq, m.HLC
 	r.commitSplits()
+	r.commitTakes()
 	// A mark is needed while its entry can be undone or acknowledged, so until the entry is both
 	// committed and durable here.
 	r.log.forgetSettled(min(r.commit, r.durable))
@@ -620,7 +631,8 @@ func (r *Replica) Epoch() rhumb.Epoch { return r.promised }
 // also hold the lease (LeaseSet), or confirm the epoch with metadata after the read arrived (rule
 // F).
 func (r *Replica) Readable() (at rhumb.Timestamp, commit rhumb.Seq, ok bool) {
-	return r.commitHLC, r.commit, r.role == primary && r.commit >= r.start
+	// The node that takes over the slots of a range that has ended answers for them, perhaps already.
+	return r.commitHLC, r.commit, r.role == primary && r.commit >= r.start && !r.HasEnded()
 }
 
 // LeaseSet returns the nodes whose grants a lease read needs (rule L): all members of the in-sync

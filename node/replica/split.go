@@ -134,6 +134,7 @@ func (r *Replica) noteSplit(e *entry.Entry) {
 	if at := e.Split(); at != 0 {
 		r.splits = append(r.splits, Birth{At: at, Seq: e.Seq})
 	}
+	r.noteMerge(e)
 }
 
 // undoSplits forgets entries that are undone.
@@ -141,6 +142,7 @@ func (r *Replica) undoSplits(above rhumb.Seq) {
 	for n := len(r.splits); n > 0 && r.splits[n-1].Seq > above; n-- {
 		r.splits = r.splits[:n-1]
 	}
+	r.undoMerges(above)
 }
 
 // commitSplits hands out the ranges that are born with the commit position. The log is trimmed below the entry: the versions

@@ -99,6 +99,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Operations_FailBack_FullMethodName:         needAdmin,
 	rhumbpb.Operations_UnpinVotes_FullMethodName:       needAdmin,
 	rhumbpb.Operations_SplitRange_FullMethodName:       needAdmin,
+	rhumbpb.Operations_MergeRange_FullMethodName:       needAdmin,
 
 	rhumbpb.Peer_Replicate_FullMethodName:        needNode,
 	rhumbpb.Peer_Heartbeat_FullMethodName:        needNode,

@@ -289,6 +289,9 @@ func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeReques
 	if at == 0 {
 		// Names are hashed, so half of the slots have about half of the data.
 		at = r.ID.Slot + (r.LastSlot()-r.ID.Slot+1)/2
+		if free, ok := catalog.FreeSlot(r, at); ok {
+			at = free
+		}
 	}
 	if _, st, err = s.node.Propose(ctx, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: at}); err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))
@@ -298,6 +301,39 @@ func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeReques
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s was removed meanwhile", r.ID))
 	}
 	return &rhumbpb.SplitRangeResponse{Range: api.EncodeRange(child)}, nil
+}
+
+// MergeRange marks a range and the one that begins where it ends for a merge.
+func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeRequest) (*rhumbpb.MergeRangeResponse, error) {
+	const op rhumb.Op = "server.Operations.MergeRange"
+	st, err := s.node.Linearize(ctx)
+	if err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	id := api.DecodeRangeID(q.GetRange())
+	left, ok := st.RangeOf(id)
+	if !ok {
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "no range has the slot %s; list ranges with `rhumb range ls`", id))
+	}
+	right, ok := st.RightOf(left)
+	if !ok {
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "no range begins at slot %d, where range %s ends", left.LastSlot()+1, left.ID))
+	}
+	cmd := catalog.PrepareMerge{Range: left.ID, Version: left.Version, RightVersion: right.Version}
+	// Both checks are those of the command itself. A dry run needs their reasons without a proposal,
+	// and a refusal from this copy of the metadata says the same as one from the leader.
+	if err := st.Admits(cmd); err != nil {
+		return nil, statusError(rhumb.Wrap(op, err))
+	}
+	if why := st.WhyNotMerge(left); why != "" {
+		return nil, statusError(&rhumb.Error{Op: op, Kind: rhumb.Conflict, Range: left.ID, Msg: "ranges " + left.ID.String() + " and " + right.ID.String() + " cannot be merged now: " + why})
+	}
+	if !q.GetDryRun() {
+		if _, _, err := s.node.Propose(ctx, cmd); err != nil {
+			return nil, statusError(rhumb.Wrap(op, err))
+		}
+	}
+	return &rhumbpb.MergeRangeResponse{Left: api.EncodeRange(left), Right: api.EncodeRange(right)}, nil
 }
 
 // UnpinVotes lets the cluster choose its voters again.

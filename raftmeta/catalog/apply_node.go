@@ -425,7 +425,7 @@ func (t *tx) relieveNode(id rhumb.NodeID, gently bool) {
 		load[heir]++
 		switch {
 		// Both parts of a range that is being split must know the epochs of the log that they share, so it is not handed over.
-		case !gently || !canTakeOver(r, heir) || t.isSplitting(r):
+		case !gently || !canTakeOver(r, heir) || t.isReshaping(r):
 			t.electPrimary(r, heir, inSync)
 		// A handover that is prepared may be under way. It moves the range as well. The node leaves the in-sync
 		// set when the new primary adopts the range.

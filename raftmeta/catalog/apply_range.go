@@ -53,6 +53,10 @@ func (c AlterISR) applyTo(t *tx) Result {
 	next.Version++
 	t.putRange(next)
 	t.shrinkReserved(next)
+	// The primary of the other range of a merge may have joined, and can be that of both now.
+	if o, ok := t.MergePartner(next); ok {
+		t.alignMerge(o)
+	}
 	return Result{Range: next}
 }
 
@@ -168,6 +172,7 @@ func (t *tx) electPrimary(r *rhumb.Range, n rhumb.NodeID, inSync []rhumb.NodeID)
 	next.Version++
 	t.putRange(next)
 	t.alignReserved(next)
+	t.alignMerge(next)
 	return next
 }
 
@@ -193,8 +198,8 @@ func (c PrepareHandover) applyTo(t *tx) Result {
 	case r.IsLeaving(c.Target):
 		return refuseRange(op, rhumb.Conflict, r, "the replica on %s is to be removed and cannot become primary", c.Target)
 	// Both parts must know the epochs of the log that they share.
-	case t.isSplitting(r):
-		return refuseRange(op, rhumb.Conflict, r, "the range is being split; retry when that is done")
+	case t.isReshaping(r):
+		return refuseRange(op, rhumb.Conflict, r, "the range is being split or merged; retry when that is done")
 	// The primary may have carried it out already.
 	case r.Prepared != nil:
 		return refuseRange(op, rhumb.Conflict, r, "a handover to %s is prepared; cancel it first", r.Prepared.Target)
@@ -295,6 +300,8 @@ func (c SetReplicas) applyTo(t *tx) Result {
 	case !slices.Contains(set, preferred):
 		return refuseRange(op, rhumb.InvalidArgument, r, "preferred primary %s is not among the replicas", preferred)
 	// A node that drops its copy now would get an empty one of the new range, although the record counts it as in sync.
+	case !slices.Equal(set, r.Replicas) && r.IsMerging():
+		return refuseRange(op, rhumb.Conflict, r, "the range is being merged; retry when that is done")
 	case !slices.Equal(set, r.Replicas) && t.isSplitting(r) && (r.Birth != 0 || !isSubset(r.Replicas, set)):
 		return refuseRange(op, rhumb.Conflict, r, "the range is being split; retry when that is done")
 	}

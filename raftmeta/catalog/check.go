@@ -154,6 +154,12 @@ func (s *State) checkRanges() error {
 		if overlaps && r.Birth != 0 && !slices.Equal(r.Replicas, before.Replicas) {
 			return brokenInvariant("range %s is reserved on %v, but the range before it is on %v", r.ID, r.Replicas, before.Replicas)
 		}
+		if o, ok := s.MergePartner(r); r.IsMerging() && !c.Dropping && (!ok || !slices.Equal(o.Replicas, r.Replicas) || r.TakesOver != 0 && r.Ends != 0) {
+			return brokenInvariant("range %s is marked for a merge, but has no partner on the same replicas", r.ID)
+		}
+		if n := len(r.Merged); n > 0 && (r.Merged[0] <= r.ID.Slot || r.Merged[n-1] > r.LastSlot() || !slices.IsSorted(r.Merged) || n > rhumb.MergedMax) {
+			return brokenInvariant("range %s lists the slots %v of merged ranges, which are not sorted, not inside of it, or too many", r.ID, r.Merged)
+		}
 		before = r
 		if err := s.checkRange(r); err != nil {
 			return err

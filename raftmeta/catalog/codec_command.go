@@ -55,6 +55,7 @@ type wireCommand struct {
 	GossipVersion    uint64          `cbor:"55,keyasint,omitempty"`
 	Proof            *wireProof      `cbor:"56,keyasint,omitempty"`
 	SplitAt          rhumb.Slot      `cbor:"57,keyasint,omitempty"`
+	Merge            uint64          `cbor:"58,keyasint,omitempty"`
 	Witness          bool            `cbor:"80,keyasint,omitempty"`
 	Table            rhumb.TableID   `cbor:"70,keyasint,omitempty"`
 	Distances        []wireDistance  `cbor:"71,keyasint,omitempty"`
@@ -284,6 +285,9 @@ func (w *wireCommand) toCommand() (Command, error) {
 	}
 	if !ok {
 		take, ok = splitDecoders[w.Code]
+	}
+	if !ok {
+		take, ok = mergeDecoders[w.Code]
 	}
 	if !ok {
 		take, ok = voteDecoders[w.Code]

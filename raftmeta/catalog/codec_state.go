@@ -30,6 +30,7 @@ type wireState struct {
 	Handovers   []wireHandover   `cbor:"40,keyasint,omitempty"` // prepared ones
 	// Spans belong to Ranges, and Widths to Blocks.
 	Spans  []wireSpan  `cbor:"160,keyasint,omitempty"`
+	Merges []wireMerge `cbor:"164,keyasint,omitempty"`
 	Widths []wireWidth `cbor:"161,keyasint,omitempty"`
 
 	stateAccess                   // 60 to 62
@@ -57,6 +58,16 @@ type wireFormer struct {
 	Region rhumb.RegionID
 	Slot   rhumb.Slot
 	Node   rhumb.NodeID
+}
+
+// wireMerge holds what a range that is being merged, or was, has to say about it.
+type wireMerge struct {
+	_         struct{} `cbor:",toarray"`
+	Region    rhumb.RegionID
+	Slot      rhumb.Slot
+	TakesOver uint64
+	Ends      uint64
+	Merged    []rhumb.Slot
 }
 
 // wireWidth holds the number of slots of a block that has more than rhumb.BlockSlots.
@@ -271,6 +282,9 @@ func (s *State) Encode() []byte {
 		if r.Former != rhumb.NoNode {
 			w.Formers = append(w.Formers, wireFormer{Region: r.ID.Region, Slot: r.ID.Slot, Node: r.Former})
 		}
+		if r.IsMerging() || len(r.Merged) > 0 {
+			w.Merges = append(w.Merges, wireMerge{Region: r.ID.Region, Slot: r.ID.Slot, TakesOver: r.TakesOver, Ends: r.Ends, Merged: r.Merged})
+		}
 		if r.Recovery != nil {
 			w.Recoveries = append(w.Recoveries, *toWireRecovery(r.ID, r.Recovery))
 		}
@@ -440,6 +454,11 @@ func (w *wireState) amendRanges(t *tx) error {
 	}
 	for _, x := range w.Formers {
 		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Former = x.Node }); err != nil {
+			return err
+		}
+	}
+	for _, x := range w.Merges {
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.TakesOver, r.Ends, r.Merged = x.TakesOver, x.Ends, x.Merged }); err != nil {
 			return err
 		}
 	}

@@ -384,8 +384,8 @@ func (c SetLeaving) applyTo(t *tx) Result {
 	case slices.Equal(set, r.Leaving):
 		return Result{Range: r}
 	// A copy must not be dropped before its node has divided it.
-	case len(set) > 0 && t.isSplitting(r):
-		return refuseRange(op, rhumb.Conflict, r, "the range is being split; retry when that is done")
+	case len(set) > 0 && t.isReshaping(r):
+		return refuseRange(op, rhumb.Conflict, r, "the range is being split or merged; retry when that is done")
 	}
 	next := r.Clone()
 	next.Leaving = dropNodes(set, func(rhumb.NodeID) bool { return false })

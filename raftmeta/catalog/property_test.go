@@ -119,6 +119,30 @@ func genCommand(t *rapid.T, s *State) Command {
 			}
 			return c
 		},
+		"prepare-merge": func() Command {
+			c := PrepareMerge{Range: g.someRange()}
+			if l, ok := s.Range(c.Range); ok {
+				c.Version = l.Version
+				if r, ok := s.RightOf(l); ok {
+					c.RightVersion = r.Version
+				}
+			}
+			return c
+		},
+		"cancel-merge": func() Command {
+			c := CancelMerge{Range: g.someRange()}
+			if r, ok := s.Range(c.Range); ok {
+				c.Epoch, c.Version = r.Epoch, r.Version
+			}
+			return c
+		},
+		"complete-merge": func() Command {
+			c := CompleteMerge{Range: g.someRange()}
+			if r, ok := s.Range(c.Range); ok {
+				c.Epoch, c.Merge = r.Epoch, r.TakesOver
+			}
+			return c
+		},
 		"set-leaving": func() Command {
 			c := SetLeaving{Range: rhumb.RangeID{Region: 1, Slot: rhumb.Slot(rapid.IntRange(0, 1).Draw(t, "slot"))}, Leaving: g.nodes(2)}
 			if r, ok := s.Range(c.Range); ok {
@@ -139,7 +163,7 @@ func genCommand(t *rapid.T, s *State) Command {
 	}
 	names := []string{
 		"register", "register", "create-table", "open-slot", "alter-isr", "alter-isr", "elect", "elect", "fence", "set-state",
-		"prepare", "prepare", "adopt", "adopt", "cancel", "prepare-split", "prepare-split", "complete-split", "complete-split",
+		"prepare", "prepare", "adopt", "adopt", "cancel", "prepare-split", "prepare-split", "complete-split", "complete-split", "prepare-merge", "prepare-merge", "cancel-merge", "complete-merge",
 		"start-operation", "control-operation", "update-operation", "set-leaving", "set-setting", "remove-region",
 		"set-replicas", "add-region", "create-class", "ensure", "set-voters", "set-voters", "unpin-votes", "record-relapse", "set-version", "forget", "set-trust", "revoke", "set-gossip-keys",
 		"create-user", "set-user", "drop-user", "create-role", "refuse-snapshot", "create-role", "drop-role", "assign-role", "alter-grant", "alter-grant",
@@ -151,6 +175,15 @@ func genCommand(t *rapid.T, s *State) Command {
 type gen struct {
 	t *rapid.T
 	s *State
+}
+
+// someRange draws one of the ranges.
+func (g *gen) someRange() rhumb.RangeID {
+	var ids []rhumb.RangeID
+	for r := range g.s.Ranges() {
+		ids = append(ids, r.ID)
+	}
+	return rapid.SampledFrom(append(ids, rhumb.RangeID{Region: 1})).Draw(g.t, "range")
 }
 
 func (g *gen) regionID() rhumb.RegionID {

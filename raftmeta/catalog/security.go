@@ -523,6 +523,14 @@ func (s *State) MayPropose(from rhumb.NodeID, cmd Command) error {
 		if r, ok := s.RangeOf(c.Range); ok && r.Primary != from {
 			return denied("to cancel the split of range %s, whose primary is %s", r.ID, r.Primary)
 		}
+	case CompleteMerge:
+		if r, ok := s.Range(c.Range); ok && r.Primary != from {
+			return denied("that the merge of range %s is complete, whose primary is %s", c.Range, r.Primary)
+		}
+	case CancelMerge:
+		if r, ok := s.Range(c.Range); ok && r.Primary != from {
+			return denied("to cancel the merge of range %s, whose primary is %s", c.Range, r.Primary)
+		}
 	case AdoptHandover:
 		if r, ok := s.Range(c.Range); ok && r.Prepared != nil && r.Prepared.Target != from {
 			return denied("to adopt the handover of range %s to %s", c.Range, r.Prepared.Target)

@@ -83,7 +83,12 @@ func (s *State) ReservedIn(r *rhumb.Range) (*rhumb.Range, bool) {
 func (s *State) CanDivide(r *rhumb.Range, id rhumb.NodeID) bool {
 	// Any live member may divide a range that nothing is reserved in: there is nothing to divide yet.
 	child, splits := s.ReservedIn(r)
-	return !splits || child.IsInSync(id) && !child.IsQuarantined(id)
+	if splits {
+		return child.IsInSync(id) && !child.IsQuarantined(id)
+	}
+	// Only a member of both ranges of a merge can be primary of both.
+	other, merges := s.MergePartner(r)
+	return !merges || other.IsInSync(id) && !other.IsQuarantined(id)
 }
 
 // isSplitting reports whether a range is reserved for a split, or divided by one that is not complete.
@@ -111,6 +116,10 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
 	case reserved || r.Birth != 0:
 		return refuseRange(op, rhumb.Conflict, r, "the range is being split already; retry when that is done")
+	case r.IsMerging():
+		return refuseRange(op, rhumb.Conflict, r, "the range is being merged; retry when that is done")
+	case slices.Contains(r.Merged, c.At):
+		return refuseRange(op, rhumb.InvalidArgument, r, "a range that began at slot %d was merged into the range, and no range begins there again; choose another slot", c.At)
 	// The handover would begin an epoch that the new range does not know of.
 	case r.Prepared != nil:
 		return refuseRange(op, rhumb.Conflict, r, "a handover to %s is prepared; retry when it is done", r.Prepared.Target)
@@ -127,11 +136,20 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 	// A split of these slots may have been cancelled before. Nodes that did not see it go take the greater version for the newer.
 	next.ID.Slot, next.Version, next.Recovery, next.Removed = c.At, r.Version+1, nil, nil
 	next.Epoch, next.Allocated, next.Birth = epoch, epoch, epoch
+	next.Merged = dropSlots(r.Merged, func(s rhumb.Slot) bool { return s < c.At })
 	if next.Last == c.At {
 		next.Last = 0 // a range of one slot has no last slot
 	}
 	t.putRange(next)
 	return Result{Range: next}
+}
+
+// dropSlots returns the slots without those that drop names, and nil for none.
+func dropSlots(slots []rhumb.Slot, drop func(rhumb.Slot) bool) []rhumb.Slot {
+	if left := slices.DeleteFunc(slices.Clone(slots), drop); len(left) > 0 {
+		return left
+	}
+	return nil
 }
 
 // applyTo records that the slots belong to the new range. In order: a repetition is the result; the proposer must be in the present
@@ -156,6 +174,7 @@ func (c CompleteSplit) applyTo(t *tx) Result {
 	if last := child.ID.Slot - 1; last > old.ID.Slot {
 		old.Last = last
 	}
+	old.Merged = dropSlots(parent.Merged, func(s rhumb.Slot) bool { return s >= child.ID.Slot })
 	old.Version++
 	born := child.Clone()
 	born.Birth = 0

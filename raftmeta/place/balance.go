@@ -144,7 +144,7 @@ func (sc *scales) list(wall time.Time, on map[rhumb.NodeID]*scales, size func(*r
 // repair needs the same disks.
 func mayMove(s *catalog.State, r *rhumb.Range) bool {
 	// The copies of a range that is being split stay where they are until that is done.
-	if _, splits := s.ReservedIn(r); splits || r.Birth != 0 {
+	if _, splits := s.ReservedIn(r); splits || r.Birth != 0 || r.IsMerging() {
 		return false
 	}
 	b, ok := s.BlockOf(r.ID)

@@ -186,7 +186,7 @@ func (p *Planner) takeOver(now time.Duration, s *catalog.State, r *rhumb.Range, 
 // it complete.
 func isSplitting(s *catalog.State, r *rhumb.Range) bool {
 	_, splits := s.ReservedIn(r)
-	return splits || r.Birth != 0
+	return splits || r.Birth != 0 || r.IsMerging()
 }
 
 // Policies of fail-back: values of rhumb.SettingFailback besides the default, auto.

@@ -42,7 +42,7 @@ func Splits(s *catalog.State, self rhumb.NodeID, limit int64, size func(rhumb.Ra
 		}
 		class, ok := s.Class(r.Class)
 		_, splits := s.ReservedIn(r)
-		if !ok || class.Dropping || splits || r.Prepared != nil || len(r.Leaving) > 0 || r.LastSlot() == r.ID.Slot {
+		if !ok || class.Dropping || splits || r.IsMerging() || r.Prepared != nil || len(r.Leaving) > 0 || r.LastSlot() == r.ID.Slot {
 			continue
 		}
 		if n := size(r.ID); n > limit {

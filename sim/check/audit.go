@@ -14,6 +14,14 @@ type Log struct {
 	Entries []*entry.Entry
 	// Root is the range that operations name, if this one was split off from it; else it is zero or Range.
 	Root rhumb.RangeID
+	// Merged are the ranges that this one took over, in the order of the entries.
+	Merged []Merged
+}
+
+// Merged is the log of a range up to its end, and the position of the entry of another range that took it over.
+type Merged struct {
+	At  rhumb.Seq
+	Log Log
 }
 
 // indexLogs returns the index of all logs of each root. A log that was split off begins with the entries up to the split, so a request may be in
@@ -41,6 +49,7 @@ func indexLogs(logs []Log) (map[rhumb.RangeID]*index, error) {
 			}
 			whole.byID[id] = at
 		}
+		whole.taken = append(whole.taken, x.taken...)
 	}
 	return out, nil
 }
@@ -76,6 +85,8 @@ type place struct {
 type index struct {
 	log  Log
 	byID map[rhumb.RequestID]place
+	// taken are the positions of entries that took over other ranges. A repeated request of those has such a position in its answer.
+	taken []rhumb.Seq
 }
 
 // newIndex indexes a log and checks the log itself: the chain of hashes, the timestamps (I7), and
@@ -91,6 +102,9 @@ func newIndex(l Log) (*index, error) {
 			return nil, fmt.Errorf("log of range %s: entry %v at place %d does not follow %x or fails its hash", l.Range, e.Position(), i+1, prev)
 		}
 		prev = e.Hash
+		if !e.Take().IsZero() {
+			x.taken = append(x.taken, e.Seq)
+		}
 		// An epoch-start entry holds no requests; its own timestamp must grow like theirs.
 		if len(e.Requests) == 0 && e.LastHLC() <= last {
 			return nil, fmt.Errorf("I7: log of range %s: epoch start %v has timestamp %d, not above %d", l.Range, e.Position(), e.LastHLC(), last)
@@ -148,7 +162,7 @@ func (x *index) auditWrite(op *Op) error {
 		return fmt.Errorf("LOST: an acknowledged write is missing from the log of range %s:\n  %v", op.Range, op)
 	}
 	// A client uses the version in conditions, so it must be the stored one.
-	if v := at.entry.Version(at.request); at.entry.Seq != op.Outcome.Seq || v != op.Outcome.Version {
+	if v := at.entry.Version(at.request); at.entry.Seq != op.Outcome.Seq && !slices.Contains(x.taken, op.Outcome.Seq) || v != op.Outcome.Version {
 		return fmt.Errorf("log of range %s has the write at %v with version %v, which differs from its answer:\n  %v", op.Range, at.entry.Position(), v, op)
 	}
 	// A delete of an absent key writes nothing.
@@ -226,12 +240,22 @@ type StateKey struct {
 func Replay(l Log) State {
 	s := State{}
 	// Later entries overwrite earlier ones, so only the newest version of each key remains.
+	merged := l.Merged
 	for _, e := range l.Entries {
 		for i := range e.Requests {
 			r := &e.Requests[i]
 			for _, w := range r.Writes {
 				s[StateKey{w.Table, string(w.Name)}] = Item{e.Version(r), w.Value}
 			}
+		}
+		// What this log wrote to the keys of the other range is from before that one was split off: its own log has it too.
+		for len(merged) > 0 && merged[0].At == e.Seq {
+			for k, it := range Replay(merged[0].Log) {
+				if old, ok := s[k]; !ok || old.Version.Compare(it.Version) < 0 {
+					s[k] = it
+				}
+			}
+			merged = merged[1:]
 		}
 	}
 	return s

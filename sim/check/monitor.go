@@ -45,6 +45,11 @@ type watched struct {
 	// that node.
 	closed   rhumb.Timestamp
 	closedBy rhumb.NodeID
+	// merged are the ranges that this one took over. into is the range that took over this one, and intoAt the entry that did; zero if
+	// there is none.
+	merged []Merged
+	into   rhumb.RangeID
+	intoAt rhumb.Seq
 }
 
 // acting is a node in the life in which it acts as primary.
@@ -163,8 +168,51 @@ func (m *Monitor) Split(old, born rhumb.RangeID, seq rhumb.Seq) error {
 		to.ackedHLC = from.committed[to.acked-1].LastHLC()
 	}
 	to.closed, to.closedBy = min(from.closed, at.LastHLC()), from.closedBy
+	for _, part := range from.merged {
+		if part.At <= seq {
+			to.merged = append(to.merged, part)
+		}
+	}
 	for n, upTo := range from.lost {
 		to.lost[n] = min(upTo, seq)
+	}
+	return nil
+}
+
+// Merge records that a replica has united its copies of two ranges by the entry at seq of the left one, which is the first of all to do so. The
+// end that the entry names must be committed, and nothing may have been ordered after it.
+func (m *Monitor) Merge(left, right rhumb.RangeID, seq rhumb.Seq) error {
+	l, r := m.watchRange(left), m.watchRange(right)
+	if seq == 0 || int(seq) > len(l.committed) {
+		return fmt.Errorf("range %s takes over %s by entry %d, only %d are committed", left, right, seq, len(l.committed))
+	}
+	e := l.committed[seq-1]
+	take := e.Take()
+	switch {
+	case take.Slot != right.Slot || int(take.Seq) > len(r.committed):
+		return fmt.Errorf("range %s takes over %s by %v, before the end at %d is committed (%d are)", left, right, e.Position(), take.Seq, len(r.committed))
+	case !r.committed[take.Seq-1].Ends() || r.committed[take.Seq-1].Epoch != take.Epoch:
+		return fmt.Errorf("range %s takes over %s by %v, but its entry %d:%d is no end", left, right, e.Position(), take.Epoch, take.Seq)
+	case firstHLC(e) <= max(r.closed, r.committed[take.Seq-1].LastHLC()):
+		return fmt.Errorf("I7: range %s takes over %s by %v with timestamp %d, which is not above its end %d and its closed timestamp %d", left, right, e.Position(), firstHLC(e), r.committed[take.Seq-1].LastHLC(), r.closed)
+	case !r.into.IsZero():
+		return fmt.Errorf("range %s takes over %s, which %s has taken over", left, right, r.into)
+	}
+	for _, after := range r.committed[take.Seq:] {
+		if len(after.Requests) > 0 {
+			return fmt.Errorf("range %s ordered %v after its end", right, after.Position())
+		}
+	}
+	r.into, r.intoAt = left, seq
+	l.merged = append(l.merged, Merged{At: seq, Log: Log{Range: right, Entries: slices.Clone(r.committed[:take.Seq]), Merged: r.merged}})
+	// Whoever counts as in sync with the left range answers for the other one too.
+	if seq > l.acked {
+		l.acked, l.ackedHLC = seq, e.LastHLC()
+	}
+	for n, upTo := range r.lost {
+		if upTo >= min(r.acked, take.Seq) {
+			l.lost[n] = max(l.lost[n], seq)
+		}
 	}
 	return nil
 }
@@ -205,6 +253,9 @@ func (m *Monitor) Committed(r rhumb.RangeID, n rhumb.NodeID, e *entry.Entry) err
 	// A reader of a closed timestamp has taken the log as complete up to there.
 	if first := firstHLC(e); first <= w.closed {
 		return fmt.Errorf("I7: range %s: %s commits %v with timestamp %d, but %s reported the range closed up to %d", r, n, e.Position(), first, w.closedBy, w.closed)
+	}
+	if !w.into.IsZero() && len(e.Requests) > 0 {
+		return fmt.Errorf("range %s: %s commits %v, but %s has taken over its slots", r, n, e.Position(), w.into)
 	}
 	w.committed = append(w.committed, e)
 	return nil
@@ -253,7 +304,8 @@ func (m *Monitor) Acked(r rhumb.RangeID, seq rhumb.Seq, disk func(rhumb.NodeID) 
 // disk.
 func (m *Monitor) Held(r rhumb.RangeID, disk func(rhumb.NodeID) Replica) error {
 	w := m.watchRange(r)
-	if w.acked == 0 || w.config == nil {
+	// Whoever took over the range answers for it.
+	if w.acked == 0 || w.config == nil || !w.into.IsZero() {
 		return nil
 	}
 	// The hash of the last acknowledged entry covers all entries below it.
@@ -282,6 +334,9 @@ func (m *Monitor) Held(r rhumb.RangeID, disk func(rhumb.NodeID) Replica) error {
 func (m *Monitor) Lost(r rhumb.RangeID, n rhumb.NodeID, upTo rhumb.Seq) {
 	w := m.watchRange(r)
 	w.lost[n] = max(w.lost[n], upTo)
+	if !w.into.IsZero() {
+		m.Lost(w.into, n, w.intoAt)
+	}
 }
 
 // Whole reports whether a node is in sync and holds every committed entry. Acknowledged entries
@@ -315,6 +370,8 @@ func (m *Monitor) Serving(r rhumb.RangeID, e rhumb.Epoch, n rhumb.NodeID, commit
 	w := m.watchRange(r)
 	// serving and acked only grow, so one comparison covers all earlier primaries.
 	switch {
+	case !w.into.IsZero():
+		return fmt.Errorf("range %s: %s serves epoch %d, but %s has taken over its slots", r, n, e, w.into)
 	case e < w.serving:
 		return fmt.Errorf("I9: range %s: %s believes in its lease of epoch %d, but %s has served in epoch %d", r, n, e, w.servedBy, w.serving)
 	case commit < w.acked:
@@ -335,4 +392,7 @@ func (m *Monitor) Read(r rhumb.RangeID, n rhumb.NodeID, at, acked rhumb.Timestam
 }
 
 // Log returns the committed log of a range.
-func (m *Monitor) Log(r rhumb.RangeID) Log { return Log{Range: r, Entries: m.watchRange(r).committed} }
+func (m *Monitor) Log(r rhumb.RangeID) Log {
+	w := m.watchRange(r)
+	return Log{Range: r, Entries: w.committed, Merged: w.merged}
+}

@@ -14,35 +14,30 @@ const (
 	WholeRule Mutation = iota
 	// TakeBeforeCommit takes over although the end is not known to be committed.
 	TakeBeforeCommit
-	// TakeUnelected takes over in an epoch in which the node does not act as primary of the right range.
-	TakeUnelected
-	// TakeWithoutWaiting lets a node begin an epoch of the left range, whose log has the take, while a lease of the right range may be valid.
-	TakeWithoutWaiting
 	// WriteAfterEnd orders writes in the right range after its end.
 	WriteAfterEnd
 	// CancelAfterEnd cancels a merge although the right range has the end.
 	CancelAfterEnd
-	// ReadAfterEnd answers reads of the right range in an epoch after that of its end.
+	// ReadAfterEnd answers reads of the right range after its end.
 	ReadAfterEnd
-	// UniteWithoutEnd unites copies although the right one lacks the end.
-	UniteWithoutEnd
-	// JoinApart lets a node into the in-sync set that is caught up in one range only.
-	JoinApart
+	// AckWithoutEnd acknowledges a take without the end that it names.
+	AckWithoutEnd
 )
 
 // Mutations lists all mutations.
 func Mutations() []Mutation {
-	return []Mutation{TakeBeforeCommit, TakeUnelected, TakeWithoutWaiting, WriteAfterEnd, CancelAfterEnd, ReadAfterEnd, UniteWithoutEnd, JoinApart}
+	return []Mutation{TakeBeforeCommit, WriteAfterEnd, CancelAfterEnd, ReadAfterEnd, AckWithoutEnd}
 }
 
 // String returns the name of the mutation.
 func (m Mutation) String() string {
-	return [...]string{"whole-rule", "take-before-commit", "take-unelected", "take-without-waiting", "write-after-end", "cancel-after-end", "read-after-end", "unite-without-end", "join-apart"}[m]
+	return [...]string{"whole-rule", "take-before-commit", "write-after-end", "cancel-after-end", "read-after-end", "ack-without-end"}[m]
 }
 
 // Config bounds a search.
 type Config struct {
-	// Nodes is the number of replicas of both ranges, MinInSync the least size of the in-sync set.
+	// Nodes is the number of replicas of both ranges, MinInSync the least size of the in-sync
+	// set.
 	Nodes, MinInSync int
 	// Writes, Elections, Shrinks and Joins bound how often each happens.
 	Writes, Elections, Shrinks, Joins int
@@ -51,7 +46,8 @@ type Config struct {
 
 // Result is the outcome of a search.
 type Result struct {
-	// States is the number of distinct states, Merged the number of those in which the merge is complete and a write was acknowledged.
+	// States is the number of distinct states, Merged the number of those in which the merge is
+	// complete and a write was acknowledged.
 	States, Merged int
 	// Broken names the broken invariant, "" if there is none, and Trace is a shortest way to it.
 	Broken string
@@ -75,7 +71,7 @@ func Explore(cfg Config) (res Result) {
 	for i := 0; i < len(states); i++ {
 		s := states[i]
 		res.States++
-		if s.merged && s.nodes[s.primary].united && s.done != 0 {
+		if s.merged && s.nodes[s.primary[left]].united && s.done != 0 {
 			res.Merged++
 		}
 		if res.Broken = s.broken(&cfg); res.Broken != "" {
