@@ -62,7 +62,7 @@ var owners = map[string][]string{
 	"github.com/coreos/go-systemd":      {"cmd/rhumb", "deploy/hosts"},
 	"github.com/elastic/go-seccomp-bpf": {"deploy/hosts"},
 	"github.com/fxamacker/cbor":         {"raftmeta", "raftmeta/catalog"},
-	"github.com/hashicorp/golang-lru":   {"client", "node/session"},
+	"github.com/hashicorp/golang-lru":   {"client", "node/gate", "node/session"},
 	"github.com/hashicorp/go-msgpack":   {"node/peer"},
 	"github.com/hashicorp/memberlist":   {"node/peer"},
 	"github.com/klauspost/compress":     {"snapshot/inspect"},

@@ -229,8 +229,8 @@ func TestDrop(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	_ = l.Close()
-	// A head from before the oldest file can no longer be compared; it is not an error.
-	if _, err := Verify(dir, Head{Seq: 1}); err != nil {
+	// A head from before the oldest file can no longer be compared. Whoever writes the folder could invent a log that begins later.
+	if _, err := Verify(dir, Head{Seq: 1}); rhumb.KindOf(err) != rhumb.NotFound {
 		t.Error(err)
 	}
 	if err := os.Remove(segs[0].path); err != nil {

@@ -40,7 +40,8 @@ func (e *BreakError) Unwrap() error { return e.Err }
 
 // Verify checks the chain of a directory. With a head other than zero it also checks that the chain
 // contains that entry, so that a cut end or a chain that was written again is found. It returns a
-// *BreakError for the first break.
+// *BreakError for the first break, and an error of kind NotFound if the file of that entry was removed by age: nothing ties
+// the log to an older head, since whoever can write the folder can invent a log that claims to begin after it.
 //
 // It reads without a lock, also while the node writes. The node only appends, so the worst that a
 // reader can see is an unfinished last line, and a segment that was removed in between is reported
@@ -60,6 +61,9 @@ func Verify(dir string, want Head) (Report, error) {
 	if v.start.Seq > 0 && !v.explained {
 		return v.report, &BreakError{segs[0].path, 0, rhumb.Ef(op, rhumb.Corrupt, "the chain begins with entry %d, and no entry records that the files before it were removed", segs[0].first)}
 	}
+	if want.Seq > 0 && want.Seq < v.start.Seq {
+		return v.report, rhumb.Ef(op, rhumb.NotFound, "entry %d cannot be checked, because the log begins with entry %d: compare with a later head, and keep one at least as often as old files are removed", want.Seq, v.report.First)
+	}
 	if !v.found {
 		last := segs[len(segs)-1]
 		return v.report, &BreakError{last.path, v.end, rhumb.Ef(op, rhumb.Corrupt, "the chain ends with entry %d, but entry %d was written: entries were cut off", v.report.Head.Seq, want.Seq)}
@@ -70,8 +74,7 @@ func Verify(dir string, want Head) (Report, error) {
 // verifier is the state of Verify between segments.
 type verifier struct {
 	report Report
-	// want is the given head; found reports whether the chain contains it, or has removed it with an
-	// old segment.
+	// want is the given head; found reports whether the chain contains it.
 	want  Head
 	found bool
 	// start is the head before the first segment; explained reports whether an entry Drop names it.
@@ -88,7 +91,7 @@ func (v *verifier) checkSegment(s segment, last bool) error {
 	switch {
 	case err == nil && v.report.Files == 0:
 		v.start, v.report.Head, v.report.First = before, before, before.Seq+1
-		v.found = v.found || v.want.Seq < before.Seq || v.want == before
+		v.found = v.found || v.want == before
 	case err == nil && before != v.report.Head:
 		return &BreakError{s.path, 0, rhumb.Ef(op, rhumb.Corrupt, "the file continues after %s, but the file before it ends with %s", before, v.report.Head)}
 	}

@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
@@ -51,7 +52,7 @@ type failureLimit struct {
 	mu sync.Mutex
 	// addrs holds the addresses that failed recently. An attacker with many addresses pushes out
 	// others, and gains their attempts only.
-	addrs map[string]*failureCount
+	addrs map[netip.Addr]*failureCount
 }
 
 // failureCount counts the failures of one address that are not forgiven yet.
@@ -60,11 +61,24 @@ type failureCount struct {
 	last time.Time // when n was last reduced
 }
 
+// Bounds of the log lines about refused requests: anybody who reaches the port can cause one.
+const (
+	refusalsEvery = time.Second
+	refusalsBurst = 20
+)
+
+// newRefusalPace returns the bound of the lines about refused requests. Metrics count all requests.
+func newRefusalPace() *gate.Pace {
+	return gate.NewPace(refusalsEvery, refusalsBurst, prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "rhumb_authority_refusals_unlogged_total", Help: "Refused requests that the log does not list, because there were many.",
+	}))
+}
+
 // newFailureLimit returns a limit that has seen no failure.
-func newFailureLimit() *failureLimit { return &failureLimit{addrs: map[string]*failureCount{}} }
+func newFailureLimit() *failureLimit { return &failureLimit{addrs: map[netip.Addr]*failureCount{}} }
 
 // check refuses an address that failed too often.
-func (l *failureLimit) check(addr string, now time.Time) error {
+func (l *failureLimit) check(addr netip.Addr, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.addrs[addr]
@@ -81,7 +95,7 @@ func (l *failureLimit) check(addr string, now time.Time) error {
 }
 
 // count records a failed request.
-func (l *failureLimit) count(addr string, now time.Time) {
+func (l *failureLimit) count(addr netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.addrs[addr]
@@ -114,14 +128,14 @@ func (l *failureLimit) makeRoom(now time.Time) {
 	}
 	// The whole table is walked, which is bounded and happens only when it is full. Addresses that
 	// have been forgiven are the first to leave.
-	any := ""
+	var one netip.Addr
 	for addr, c := range l.addrs {
-		any = addr
+		one = addr
 		if c.forgive(now); c.n == 0 {
 			delete(l.addrs, addr)
 		}
 	}
 	if len(l.addrs) >= failuresAddrs {
-		delete(l.addrs, any)
+		delete(l.addrs, one)
 	}
 }

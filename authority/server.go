@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -51,6 +52,8 @@ type Server struct {
 	http *http.Server
 	// failures bounds guesses. It is consulted before the body of a request is read.
 	failures *failureLimit
+	// refusals bounds the lines about refused requests of all addresses together.
+	refusals *gate.Pace
 	// requests counts answers, and issues counts failures to make a certificate for the server. The
 	// gate counts refused connections.
 	requests *prometheus.CounterVec
@@ -65,7 +68,7 @@ type Server struct {
 // NewServer returns the server of an authority.
 func NewServer(a *Authority) (*Server, error) {
 	s := &Server{
-		a: a, failures: newFailureLimit(), registry: prometheus.NewRegistry(),
+		a: a, failures: newFailureLimit(), refusals: newRefusalPace(), registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "rhumb_authority_requests_total", Help: "Requests by path and by the kind of the error, ok without one.",
 		}, []string{"path", "result"}),
@@ -279,11 +282,12 @@ func (s *Server) handle(path string, f func(r *http.Request) (any, error)) http.
 	return func(w http.ResponseWriter, r *http.Request) {
 		// Before anything reads: a body without a bound could be as long as the connection lives.
 		r.Body = http.MaxBytesReader(w, r.Body, bodySizeMax)
-		who, _, _ := net.SplitHostPort(r.RemoteAddr)
+		who := sourceOf(r)
 		// Only failures count, so that many nodes with one address, such as the exit of a private
 		// network, can enrol together.
 		doc, err := any(nil), s.failures.check(who, s.a.wall())
-		if err == nil {
+		// Nor do the failures of others keep out a member that has proved who it is.
+		if err == nil || s.isMember(r) {
 			doc, err = f(r)
 			if isSuspicious(err) {
 				s.failures.count(who, s.a.wall())
@@ -291,7 +295,9 @@ func (s *Server) handle(path string, f func(r *http.Request) (any, error)) http.
 		}
 		if err != nil {
 			s.requests.WithLabelValues(path, rhumb.KindOf(err).String()).Inc()
-			s.a.logger.Warn("a request to the authority was refused", "path", path, "remote", r.RemoteAddr, "err", rhumb.Message(err))
+			if s.refusals.Take("", s.a.wall()) == 0 {
+				s.a.logger.Warn("a request to the authority was refused", "path", path, "remote", r.RemoteAddr, "err", rhumb.Message(err))
+			}
 			s.writeError(w, err)
 			return
 		}
@@ -299,6 +305,29 @@ func (s *Server) handle(path string, f func(r *http.Request) (any, error)) http.
 		admit(w, r)
 		s.writeJSON(w, http.StatusOK, doc)
 	}
+}
+
+// sourceOf returns the source of a request for limits, as gate.AddressOf describes.
+func sourceOf(r *http.Request) netip.Addr {
+	addr, err := net.ResolveTCPAddr("tcp", r.RemoteAddr) // an address with a number and never a name
+	if err != nil {
+		return netip.Addr{}
+	}
+	return gate.AddressOf(addr)
+}
+
+// isMember reports whether a request came with a valid certificate of the cluster, whose key the handshake has proved.
+func (s *Server) isMember(r *http.Request) bool {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return false
+	}
+	k, err := s.a.load()
+	if err != nil {
+		return false
+	}
+	v := identity.Verifier{Cluster: s.a.cluster, Authorities: k.roots}
+	_, err = v.Verify(r.TLS.PeerCertificates, identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleOperator}}, s.a.wall())
+	return err == nil
 }
 
 // isSuspicious reports whether an error may be an attempt to guess.

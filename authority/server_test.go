@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -245,24 +246,25 @@ func TestServerCertificate(t *testing.T) {
 // TestFailureLimit guards the bound of failures and of the addresses that it remembers.
 func TestFailureLimit(t *testing.T) {
 	l, c := newFailureLimit(), newClock()
+	addrA, addrB := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	for range failuresBurst {
-		must(t, l.check("a", c.now))
-		l.count("a", c.now)
+		must(t, l.check(addrA, c.now))
+		l.count(addrA, c.now)
 	}
-	if err := l.check("a", c.now); rhumb.RetryAfterOf(err) != failuresRefill {
+	if err := l.check(addrA, c.now); rhumb.RetryAfterOf(err) != failuresRefill {
 		t.Errorf("%v", err)
 	}
-	must(t, l.check("b", c.now))
+	must(t, l.check(addrB, c.now))
 	c.advance(failuresRefill)
-	must(t, l.check("a", c.now))
+	must(t, l.check(addrA, c.now))
 	// A clock that was a day ahead does not lock an address out for a day.
-	l.count("a", c.now)
+	l.count(addrA, c.now)
 	c.advance(-24 * time.Hour)
-	_ = l.check("a", c.now)
+	_ = l.check(addrA, c.now)
 	c.advance(failuresRefill)
-	must(t, l.check("a", c.now))
+	must(t, l.check(addrA, c.now))
 	for i := range 3 * failuresAddrs {
-		l.count(string(rune(i))+"x", c.now)
+		l.count(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), c.now)
 	}
 	if len(l.addrs) > failuresAddrs {
 		t.Errorf("%d addresses are remembered", len(l.addrs))

@@ -65,6 +65,8 @@ type guard struct {
 	// heartbeats.
 	main, beats, admin *gate.Gate
 	nodes              atomic.Pointer[nodeAddrs]
+	// came knows nodes whose addresses in the metadata are names of hosts, as in most deployments.
+	came *gate.Nodes
 }
 
 // nodeAddrs holds the addresses of the nodes of the cluster at a time.
@@ -84,6 +86,7 @@ const shareOf64 = 48
 // openGuard opens the audit log and starts the sessions. It comes after the stores, which own the directory.
 func (n *Node) openGuard() (err error) {
 	g := &n.guard
+	g.came = gate.NewNodes()
 	g.audit, err = audit.Open(audit.Config{
 		Dir: filepath.Join(n.cfg.Dirs[0], AuditDir), Node: n.auditName, Now: n.cfg.Wall, Logger: n.cfg.Logger,
 	})
@@ -104,7 +107,7 @@ func (n *Node) openGuard() (err error) {
 	}))
 	g.limiter = gate.NewLimiter(gate.LimiterConfig{User: l.User, Conn: l.Connection})
 	g.sessions = session.New(session.Config{
-		Insecure: n.cfg.Insecure, Policy: n.policy, Confirm: n.confirmPolicy, Limiter: g.limiter, Record: g.audit.Note, Secret: n.mockSecret, Logger: n.cfg.Logger,
+		Insecure: n.cfg.Insecure, Policy: n.policy, Confirm: n.confirmPolicy, Limiter: g.limiter, Record: g.audit.Note, Secret: n.mockSecret, NodeFrom: func(a netip.Addr) { g.came.Note(a, time.Now()) }, Logger: n.cfg.Logger,
 	})
 	mode := "tls"
 	if n.cfg.Insecure {
@@ -208,7 +211,7 @@ func (n *Node) newGate(port string, l net.Listener) *gate.Gate {
 }
 
 // isNodeAddr reports whether an address is that of a node of the cluster. Names of hosts are not resolved: their
-// nodes connect like clients.
+// nodes connect like clients until one of them has called from the address.
 //
 // An address is no proof, and nothing is granted by it but a place in another queue. Whoever sends
 // from the address of a node can take places of nodes, and then still needs a certificate.
@@ -232,7 +235,7 @@ func (n *Node) isNodeAddr(a netip.Addr) bool {
 		}
 		n.guard.nodes.Store(known)
 	}
-	return known.addrs[a]
+	return known.addrs[a] || n.guard.came.Has(a, time.Now())
 }
 
 // callersHTTP identifies the callers of the port for operators.

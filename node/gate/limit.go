@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
@@ -38,11 +39,12 @@ type Limiter struct {
 	m   struct{ refused map[string]prometheus.Counter }
 	vec *prometheus.CounterVec
 
-	mu sync.RWMutex
-	// users has one bucket per user that has connected since the start. Only users of the metadata
-	// get that far, so access.UsersMax bounds them.
-	users map[string]*Bucket
+	// users has the buckets of the users that called last. A certificate may name users without number.
+	users *lru.Cache[string, *Bucket]
 }
+
+// accountsMax is how many users have buckets of their own, as many as a cluster may have.
+const accountsMax = 10_000
 
 // The limits, as labels of the metric.
 const (
@@ -54,7 +56,11 @@ const (
 
 // NewLimiter returns a limiter.
 func NewLimiter(cfg LimiterConfig) *Limiter {
-	l := &Limiter{cfg: cfg, users: map[string]*Bucket{}}
+	users, err := lru.New[string, *Bucket](accountsMax)
+	if err != nil {
+		panic(err) // the size is positive
+	}
+	l := &Limiter{cfg: cfg, users: users}
 	l.vec = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "rhumb", Subsystem: "limit", Name: "refused_total", Help: "Requests that were refused because of a limit per user or per connection.",
 	}, []string{"of", "limit"})
@@ -116,21 +122,17 @@ func (l *Limiter) Account(user string, conn *Conn) *Account {
 	return a
 }
 
-// userBucket returns the bucket of a user.
+// userBucket returns the bucket of a user. A user whose bucket was displaced begins with a new one; requests that are under way end in the
+// old one.
 func (l *Limiter) userBucket(user string) *Bucket {
-	// Read far more often than written: each call asks.
-	l.mu.RLock()
-	b := l.users[user]
-	l.mu.RUnlock()
-	if b != nil {
+	if b, ok := l.users.Get(user); ok {
 		return b
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if b = l.users[user]; b == nil {
-		b = &Bucket{}
-		b.init(l.cfg.User)
-		l.users[user] = b
+	b := &Bucket{}
+	b.init(l.cfg.User)
+	// Two calls may be here at the same time, and the first one wins.
+	if old, ok, _ := l.users.PeekOrAdd(user, b); ok {
+		return old
 	}
 	return b
 }

@@ -23,7 +23,7 @@ const (
 	// forgetAfter is how long the failures of an address are remembered after the last one.
 	forgetAfter = 15 * time.Minute
 	// userFailures is how many failures a second are examined for one user from all addresses together, with a burst of
-	// userBurst, and from one address for all users together, with a burst of addressBurst.
+	// userBurst, and from one address for all users that exist together, with a burst of addressBurst.
 	userFailures = 1
 	userBurst    = 20
 	addressBurst = 100
@@ -35,6 +35,9 @@ const (
 type try struct {
 	user string
 	from netip.Addr
+	// credentials is the revision of the user's password, or 0 for a name that cannot log in. With another password,
+	// failures and logins of before count no more.
+	credentials uint64
 }
 
 // failures counts the failures of one try.
@@ -46,9 +49,11 @@ type failures struct {
 
 // backoff delays attempts after failures. It has no clock.
 //
-// Nothing here locks a user out. A lock-out after some failures is a weapon: whoever knows a name
-// could keep its owner out. The wait concerns one user at one address; the limits over all
-// addresses only slow guessing down, and addresses that have logged in before are exempt.
+// No user is locked out after some failures. That would be a weapon: whoever knows a name could keep its owner out. The wait
+// concerns one user at one address. The limits over all addresses, and over all users of an address, slow guessing
+// down. A user who has logged in at this node from the same address since the node started is exempt from both; others wait while such
+// an attack lasts. Guesses for names that nobody has cannot succeed, so they take nothing from the limit of their address:
+// else one client with random names would keep out everybody behind the same address.
 //
 // The records are LRU lists, so an attacker who invents names or addresses pushes out old records
 // and forgets its own with them; the limiter of its address remains, because each attempt refreshes
@@ -59,12 +64,12 @@ type backoff struct {
 	users   *simplelru.LRU[string, *rate.Limiter]
 	sources *simplelru.LRU[netip.Addr, *rate.Limiter]
 	// known holds successful logins. Their users are not delayed by failures of others.
-	known *simplelru.LRU[try, uint64]
+	known *simplelru.LRU[try, struct{}]
 }
 
 func newBackoff() *backoff {
 	return &backoff{
-		tries: newLRU[try, *failures](), users: newLRU[string, *rate.Limiter](), sources: newLRU[netip.Addr, *rate.Limiter](), known: newLRU[try, uint64](),
+		tries: newLRU[try, *failures](), users: newLRU[string, *rate.Limiter](), sources: newLRU[netip.Addr, *rate.Limiter](), known: newLRU[try, struct{}](),
 	}
 }
 
@@ -130,7 +135,9 @@ func (b *backoff) failed(t try, now time.Time) time.Duration {
 	f.until = now.Add(f.wait())
 	if _, ok := b.known.Get(t); !ok {
 		limiterOf(b.users, t.user, userBurst).AllowN(now, 1)
-		limiterOf(b.sources, t.from, addressBurst).AllowN(now, 1)
+		if t.credentials != 0 {
+			limiterOf(b.sources, t.from, addressBurst).AllowN(now, 1)
+		}
 	}
 	return max(f.until.Sub(now), 0)
 }
@@ -162,18 +169,7 @@ func (b *backoff) succeeded(t try) {
 	defer b.mu.Unlock()
 	// The record of failures goes, so that the next mistake is again the first.
 	b.tries.Remove(t)
-	b.known.Add(t, 1)
-}
-
-// forget makes all addresses of a user unknown, because its password changed.
-func (b *backoff) forget(user string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, t := range b.known.Keys() {
-		if t.user == user {
-			b.known.Remove(t)
-		}
-	}
+	b.known.Add(t, struct{}{})
 }
 
 // size returns the number of records.

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -20,8 +21,7 @@ import (
 // Bounds of logins by HTTP basic authentication. Unlike SCRAM, they make the node compute the keys of the
 // password.
 const (
-	// basicsMax bounds the computations at once; others wait for basicTimeout at most.
-	basicsMax    = 2
+	// basicTimeout is how long a password waits for its turn at most.
 	basicTimeout = 2 * time.Second
 	// basicFor is how long a password that was verified is accepted without another computation, and
 	// basicRecords how many are remembered.
@@ -50,7 +50,8 @@ type basicEntry struct {
 }
 
 func newBasicCache() *basicCache {
-	b := &basicCache{turns: make(chan struct{}, basicsMax)}
+	// As for handshakes, strangers get half of the processors.
+	b := &basicCache{turns: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1))}
 	_, _ = rand.Read(b.salt[:]) // never fails
 	l, err := simplelru.NewLRU[string, basicEntry](basicRecords, nil)
 	if err != nil {
@@ -115,6 +116,13 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 		m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + a.try.user, Address: remote, Action: "http", Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(errWrong)})
 		return access.Principal{}, errWrong
 	}
+	// With the users of now: one may have been disabled while the password was verified.
+	p = m.cfg.Policy()
+	if err := checkUser(p, user, a.user.Credentials); err != nil {
+		m.m.logins.WithLabelValues(loginWrong).Inc()
+		m.RecordFailure(audit.Event{Kind: audit.LoginFailed, Caller: "user " + user, Address: remote, Action: "http", Outcome: rhumb.Unauthenticated.String(), Detail: rhumb.Message(err)})
+		return access.Principal{}, err
+	}
 	m.back.succeeded(a.try)
 	m.m.logins.WithLabelValues(loginOK).Inc()
 	// Only now: a wrong password never reaches the cache.
@@ -122,7 +130,7 @@ func (m *Manager) Basic(ctx context.Context, user, password string, from netip.A
 	m.basics.verified.Add(user, basicEntry{sum, a.user.Credentials, now.Add(basicFor)})
 	m.basics.mu.Unlock()
 	m.recordLogin(audit.Event{Kind: audit.Login, Caller: "user " + user, Address: remote, Action: "http", Outcome: audit.OutcomeOK, Policy: p.Revision()})
-	return access.Principal{Kind: access.KindUser, Name: user}, checkUser(p, user, 0)
+	return access.Principal{Kind: access.KindUser, Name: user}, nil
 }
 
 // verify computes the keys of a password and compares them with a verifier. wait returns how long the attempt has to wait

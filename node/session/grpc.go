@@ -99,6 +99,9 @@ func (m *Manager) admit(ctx context.Context, g *gate.Gate, info *tap.Info) (cont
 	switch k.who.Kind {
 	case access.KindNode:
 		// Replication is bounded by budgets of its own.
+		if m.cfg.NodeFrom != nil {
+			m.cfg.NodeFrom(gc.From())
+		}
 	case access.KindInsecure:
 		ctx = gate.WithAccount(ctx, m.cfg.Limiter.Account("", gc))
 	default:

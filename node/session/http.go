@@ -3,6 +3,7 @@ package session
 import (
 	"net/http"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/access"
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/gate"
@@ -39,6 +40,10 @@ func (m *Manager) identifyHTTP(c *gate.Conn, r *http.Request) (access.Principal,
 	// A password comes before the certificate, as a token does: the caller chose to be this user.
 	if user, password, ok := r.BasicAuth(); ok {
 		return m.Basic(r.Context(), user, password, c.From(), r.RemoteAddr)
+	}
+	// Nor does an authorization that is not understood fall back to the certificate.
+	if r.Header.Get("Authorization") != "" {
+		return access.Principal{}, rhumb.E("session.HTTP", rhumb.Unauthenticated, "the header Authorization is no basic authentication with a user and a password; use that, or a certificate")
 	}
 	p, ok := identity.PeerFromContext(r.Context())
 	if !ok {

@@ -273,7 +273,7 @@ func (m *Manager) lookUp(p *access.Policy, name string, a *attempt) access.Verif
 	// Computed for users that exist too. Else the time of the answer would reveal who exists.
 	mock := m.mockVerifier(name)
 	if u, ok := p.User(name); ok && !u.Verifier.IsZero() {
-		a.user = u
+		a.user, a.try.credentials = u, u.Credentials
 		return u.Verifier
 	}
 	return mock

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -63,6 +64,8 @@ type Config struct {
 	Confirm func(context.Context) (*access.Policy, error)
 	// Limiter counts the requests of callers.
 	Limiter *gate.Limiter
+	// NodeFrom is called with the address of each call of a node. It must not block. It may be nil.
+	NodeFrom func(netip.Addr)
 	// Record receives events for the audit log. It must not block. Nil discards them.
 	Record func(audit.Event)
 	// Secret returns bytes that all nodes know and clients do not. Challenges for users that do not exist are
@@ -278,7 +281,6 @@ func (c *connState) recheck(p *access.Policy, changed bool, now time.Time) {
 	case changed && p != nil:
 		why = checkUser(p, s.user, s.credentials)
 		if why != nil {
-			c.m.back.forget(s.user)
 			c.m.cfg.Record(audit.Event{Kind: audit.Logout, Caller: "user " + s.user, Address: c.gate.RemoteAddr().String(), Detail: rhumb.Message(why), Policy: p.Revision()})
 		}
 	}
@@ -324,16 +326,18 @@ func (m *Manager) identify(ctx context.Context, authorization string, c *connSta
 	if m.cfg.Insecure {
 		return access.Principal{Kind: access.KindInsecure}, false, nil
 	}
-	// A token comes first: a program with the certificate of its host may act for a user. A call with a token that is
-	// not valid never falls back to the certificate, which may have more rights.
+	// A token comes first: a program with the certificate of its host may act for a user. A call with an authorization that is
+	// not valid, or not understood, never falls back to the certificate, which may have more rights.
 	credentials := uint64(0)
-	if token, ok := strings.CutPrefix(authorization, "Bearer "); ok && c != nil {
+	if authorization != "" {
+		token, ok := strings.CutPrefix(authorization, "Bearer ")
+		if !ok || c == nil {
+			return who, false, rhumb.E("session.Identify", rhumb.Unauthenticated, "the authorization of the call is no token of a session; log in first")
+		}
 		who, credentials, err = c.authenticate(token, time.Now())
 		login = true
 	} else if p, ok := identity.PeerFromContext(ctx); ok {
 		who = PrincipalOf(p)
-	} else if authorization != "" {
-		return who, false, rhumb.E("session.Identify", rhumb.Unauthenticated, "the authorization of the call is no token of a session; log in first")
 	} else {
 		return who, false, access.ErrAnonymous
 	}

@@ -500,13 +500,13 @@ func TestTenThousandWrongPasswords(t *testing.T) {
 	b := newBackoff()
 	now := time.Unix(1e9, 0)
 	attacker, home, office := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
-	b.succeeded(try{"app", home})
+	b.succeeded(try{"app", home, 1})
 	examined, waits := 0, []time.Duration{}
 	for range 10_000 {
 		now = now.Add(100 * time.Millisecond)
-		if b.check(try{"app", attacker}, now) == 0 {
+		if b.check(try{"app", attacker, 1}, now) == 0 {
 			examined++
-			waits = append(waits, b.failed(try{"app", attacker}, now))
+			waits = append(waits, b.failed(try{"app", attacker, 1}, now))
 		}
 	}
 	// 1,000 s are 16 waits of a minute and the shorter ones before.
@@ -519,7 +519,7 @@ func TestTenThousandWrongPasswords(t *testing.T) {
 			break
 		}
 	}
-	for _, tc := range []try{{"app", home}, {"app", office}, {"other", home}, {"other", office}} {
+	for _, tc := range []try{{"app", home, 1}, {"app", office, 1}, {"other", home, 1}, {"other", office, 1}} {
 		if d := b.check(tc, now); d != 0 {
 			t.Errorf("%v waits for %v", tc, d)
 		}
@@ -529,21 +529,21 @@ func TestTenThousandWrongPasswords(t *testing.T) {
 	for i := range 100_000 {
 		from := netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)})
 		now = now.Add(time.Millisecond)
-		if b.check(try{"app", from}, now) == 0 {
-			b.failed(try{"app", from}, now)
+		if b.check(try{"app", from, 1}, now) == 0 {
+			b.failed(try{"app", from, 1}, now)
 		}
 	}
-	if d := b.check(try{"app", home}, now); d != 0 {
+	if d := b.check(try{"app", home, 1}, now); d != 0 {
 		t.Errorf("the right user waits for %v at home", d)
 	}
-	if d := b.check(try{"app", office}, now); d > 2*time.Second {
+	if d := b.check(try{"app", office, 1}, now); d > 2*time.Second {
 		t.Errorf("the right user waits for %v at another address", d)
 	}
 	if n := b.size(); n > 4*recordsMax {
 		t.Errorf("%d records", n)
 	}
 	now = now.Add(2 * forgetAfter)
-	if d := b.check(try{"app", attacker}, now); d != 0 {
+	if d := b.check(try{"app", attacker, 1}, now); d != 0 {
 		t.Errorf("half an hour later the address waits for %v", d)
 	}
 }
@@ -654,13 +654,48 @@ func TestBackoffOfConcurrentBasics(t *testing.T) {
 	}
 }
 
+// TestRandomNamesKeepNobodyOut guards users behind one address against a client there that guesses with names that nobody has.
+func TestRandomNamesKeepNobodyOut(t *testing.T) {
+	b := newBackoff()
+	now, from := time.Unix(1e9, 0), netip.MustParseAddr("10.0.0.1")
+	for i := range 10 * addressBurst {
+		b.failed(try{fmt.Sprint("nobody", i), from, 0}, now)
+	}
+	if d := b.check(try{"carl", from, 1}, now); d != 0 {
+		t.Errorf("carl, who never logged in here, waits for %v", d)
+	}
+	// Names that exist share the limit, and then it is the same for all names: it shows nobody who exists.
+	for i := range 2 * addressBurst {
+		b.failed(try{fmt.Sprint("somebody", i), from, 1}, now)
+	}
+	if carl, nobody := b.check(try{"carl", from, 1}, now), b.check(try{"nobody", from, 0}, now); carl == 0 || carl != nobody {
+		t.Errorf("after wrong passwords for users that exist, carl waits for %v and a name that nobody has for %v", carl, nobody)
+	}
+}
+
+// TestChangedPasswordProvesNothing guards the exemption of those who have logged in: it ends with their password.
+func TestChangedPasswordProvesNothing(t *testing.T) {
+	b := newBackoff()
+	now, from := time.Unix(1e9, 0), netip.MustParseAddr("10.0.0.1")
+	b.succeeded(try{"carl", from, 1})
+	for i := range 2 * addressBurst {
+		b.failed(try{fmt.Sprint("somebody", i), from, 1}, now)
+	}
+	if d := b.check(try{"carl", from, 1}, now); d != 0 {
+		t.Errorf("carl waits for %v where he has logged in", d)
+	}
+	if b.check(try{"carl", from, 2}, now) == 0 {
+		t.Error("with another password carl is exempt from the limit of the address")
+	}
+}
+
 // TestMentionedUsersKeepNoRecord guards the records of failures against names that are only mentioned: an attempt that
 // is given up after the challenge costs nothing.
 func TestMentionedUsersKeepNoRecord(t *testing.T) {
 	b := newBackoff()
 	now := time.Unix(1e9, 0)
 	for i := range 2 * recordsMax {
-		b.check(try{fmt.Sprint("user", i), netip.MustParseAddr("10.0.0.1")}, now)
+		b.check(try{fmt.Sprint("user", i), netip.MustParseAddr("10.0.0.1"), 0}, now)
 	}
 	if n := b.size(); n != 0 {
 		t.Errorf("%d records of attempts that did not fail", n)
