@@ -353,6 +353,8 @@ func (n *Node) newestRevision(m *member) (newest uint64) {
 	// Random ones, because always the same few may be down.
 	mathrand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
 	addrs = addrs[:min(len(addrs), catchUpAsks)]
+	// One answer suffices to learn that the copy is behind. All are awaited, because the first may be from the node that is the
+	// furthest behind.
 	answers := make(chan uint64, len(addrs))
 	for _, addr := range addrs {
 		go func() { answers <- n.revisionAt(addr, m.cluster) }()

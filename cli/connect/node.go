@@ -25,6 +25,7 @@ type NodeArg struct {
 // ParseNode parses a node: its number, such as n3 or 3, or the name in its certificate. A text that can be both is a number, since
 // commands print numbers.
 func ParseNode(s string) (NodeArg, error) {
+	// The letter alone is left to the names: a node may be called n.
 	digits := s
 	if len(s) > 1 && s[0] == 'n' {
 		digits = s[1:]
@@ -72,6 +73,7 @@ func (a NodeArg) Find(nodes []rhumb.Node) (rhumb.NodeID, error) {
 // FindNodes returns the numbers of several nodes, each as Find does.
 func FindNodes(args []NodeArg, nodes []rhumb.Node) ([]rhumb.NodeID, error) {
 	var ids []rhumb.NodeID
+	// The result is in the order of the arguments, whose places have a meaning: OLD NEW, or FROM TO.
 	for _, a := range args {
 		id, err := a.Find(nodes)
 		if err != nil {

@@ -511,6 +511,7 @@ func (ac *accessCommands) revokeGrant(ctx context.Context, role string, f *grant
 	if err != nil {
 		return err
 	}
+	// The document names the rights that were asked for, of which the role may have had only some.
 	doc := describeGrant("", g)
 	done := accessDone{Role: role, On: &doc, Done: "revoked"}
 	return ac.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
@@ -537,6 +538,8 @@ func (ac *accessCommands) revokeGrant(ctx context.Context, role string, f *grant
 		if err := ac.printDone(done); err != nil || ac.ForPrograms() {
 			return err
 		}
+		// Rights that a user has by another role are not looked for: a command about a role cannot know whom its caller has in
+		// mind.
 		for _, left := range done.Remains {
 			ac.Notef("role %s still has %s", role, left.sentence())
 		}

@@ -368,6 +368,7 @@ const whyLost = "its files could not be written"
 // lostCertificate revokes a certificate whose files could not be written, so that `rhumb authority ls` says so, and returns the error of
 // the command.
 func lostCertificate(a *authority.Authority, serial string, err error) error {
+	// Its files may be complete but for one, and are left: a certificate without its key, or the reverse, is of no use to a thief.
 	next := "make room and run the command again"
 	// The ledger may be on the same full disk.
 	if a.Revoke(serial, "", whyLost) != nil {

@@ -243,6 +243,7 @@ func isOwnAddress(addr string) bool {
 	if ap.Addr().IsLoopback() {
 		return true
 	}
+	// Addresses of the interfaces have a prefix length. The address of a node may be an IPv4 address in the form of IPv6.
 	own, _ := net.InterfaceAddrs() // without the list, the address counts as foreign
 	return slices.ContainsFunc(own, func(a net.Addr) bool {
 		p, err := netip.ParsePrefix(a.String())

@@ -52,6 +52,7 @@ func ensureIdentity(ctx context.Context, cfg *node.Config, tokenFile string) (ke
 	if state.Founder && enroll.HasFounded(ec.Dir) {
 		cfg.Founder, cfg.Founded = false, true
 	}
+	// The mark is in the folder of the certificate, because it has to outlive the data.
 	cfg.OnFounded = func() error { return enroll.MarkFounded(ec.Dir) }
 	cfg.Collectors = append(cfg.Collectors, keeper.Collectors()...)
 	return func() func() {

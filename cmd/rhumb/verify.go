@@ -36,6 +36,7 @@ other replicas are in sync. If no copy has a majority, nothing is done: --trust 
 			if all == (len(args) == 1) {
 				return rhumb.E("rhumb.range.verify", rhumb.InvalidArgument, "name a range, such as 1/1042, or write --all")
 			}
+			// Parsed here, so that a mistyped node fails before the command waits for a cluster.
 			var right connect.NodeArg
 			if trust != "" {
 				var err error

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -20,6 +21,8 @@ type AccessNode interface {
 	// ChangeAccess proposes a command about users, roles or grants, and returns a catalog that
 	// includes it.
 	ChangeAccess(ctx context.Context, cmd catalog.Command) (*catalog.State, error)
+	// Linearize returns a catalog that includes everything decided before the call.
+	Linearize(ctx context.Context) (*catalog.State, error)
 }
 
 // Access is the service for users, roles and grants. Authorize has checked the right to each call;
@@ -233,5 +236,48 @@ func (a *Access) AlterGrant(ctx context.Context, q *rhumbpb.AlterGrantRequest) (
 	if err != nil {
 		return nil, statusError(err)
 	}
+	// A request that only takes rights away is refused if there are none. Success would hide a mistyped scope: whoever revokes a right
+	// believes afterwards that nobody has it.
+	if add == 0 {
+		if err := a.checkRevoke(ctx, q.Role, access.Grant{Scope: scope, Rights: remove}); err != nil {
+			return nil, statusError(err)
+		}
+	}
 	return a.change(ctx, catalog.AlterGrant{Role: q.Role, Scope: scope, Add: add, Remove: remove})
+}
+
+// relatedMax bounds the grants that an error lists.
+const relatedMax = 3
+
+// checkRevoke returns an error if a role has none of the rights of g in exactly this scope. The error lists the grants that were probably
+// meant.
+//
+// The catalog does not check this: its commands have the same results in every build. Another administrator may therefore revoke the same
+// rights between the check and the command.
+func (a *Access) checkRevoke(ctx context.Context, role string, g access.Grant) error {
+	st, err := a.node.Linearize(ctx)
+	if err != nil {
+		return err
+	}
+	r, ok := st.Role(role)
+	if !ok {
+		return nil // the command is refused with the reason
+	}
+	for _, o := range r.Grants {
+		if o.Scope == g.Scope && o.Rights&g.Rights != 0 {
+			return nil
+		}
+	}
+	// A role may have thousands of grants. A few of those that overlap show the mistake, which is usually a forgotten or mistyped
+	// prefix.
+	var has []string
+	related := access.Related(r.Grants, g)
+	for _, o := range related[:min(len(related), relatedMax)] {
+		has = append(has, o.Rights.String()+" for "+o.Scope.String())
+	}
+	more := "`rhumb grant ls " + role + "` lists its grants"
+	if len(has) > 0 {
+		more = "it has " + strings.Join(has, ", ") + "; " + more
+	}
+	return rhumb.Ef("server.Access.AlterGrant", rhumb.NotFound, "nothing was revoked: role %s has no grant of %s for %s; %s", role, g.Rights, g.Scope, more)
 }

@@ -59,3 +59,32 @@ func TestOwnPassword(t *testing.T) {
 		t.Errorf("bob is %v, %v", me, err)
 	}
 }
+
+// TestRevokeOfNothing guards that a revocation without effect is refused, with the grants that were probably meant, and that a change
+// that also adds rights is not.
+func TestRevokeOfNothing(t *testing.T) {
+	n, _ := startCluster(t)
+	n.st = peopled(t)
+	c := rhumbpb.NewAccessClient(serveWith(t, n.State, func(s *grpc.Server) { NewAccess(n).Register(s) }))
+	for _, tt := range []struct {
+		what, role, prefix string
+		add, remove        access.Rights
+		want               rhumb.Kind
+		says               string
+	}{
+		{"wider scope", "writer", "", 0, access.Write, rhumb.NotFound, "it has write for names that begin with a/ in table flights, write for names that begin with b/ in table flights"},
+		{"narrower scope", "writer", "a/b", 0, access.Write, rhumb.NotFound, "it has write for names that begin with a/ in table flights"},
+		{"other rights", "writer", "a/", 0, access.Delete, rhumb.NotFound, "nothing was revoked"},
+		{"no role", "nobody", "a/", 0, access.Delete, rhumb.NotFound, "nobody"},
+		{"exchange", "writer", "c/", access.Read, access.Write, rhumb.Other, ""},
+		{"some of the rights", "writer", "b/", 0, access.Write | access.Delete, rhumb.Other, ""},
+		{"the same again", "writer", "b/", 0, access.Write | access.Delete, rhumb.NotFound, "nothing was revoked"},
+	} {
+		_, err := c.AlterGrant(as(t, "operator/x"), &rhumbpb.AlterGrantRequest{
+			Role: tt.role, Scope: api.EncodeScope(access.Scope{Table: "flights", Prefix: tt.prefix}), Add: uint32(tt.add), Remove: uint32(tt.remove),
+		})
+		if kindOf(t, err) != tt.want || tt.says != "" && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v, want %s with %q", tt.what, err, tt.want, tt.says)
+		}
+	}
+}

@@ -179,7 +179,8 @@ func (a *authorizer) authorize(ctx context.Context, method string, q any) error 
 		if !a.current(ctx) {
 			return ErrNotCurrent
 		}
-		// The catalog may be newer now.
+		// The catalog may be newer now, and the first answer was by an older one. Without the second one, a user whose right was
+		// revoked while the node was down could still use it once.
 		_, err = a.judge(ctx, method, q)
 	}
 	if err != nil {

@@ -173,7 +173,7 @@ func (c *Cluster) Status(ctx context.Context, _ *rhumbpb.StatusRequest) (*rhumbp
 	}
 	// One field for both: a node that does not serve has no primaries to lose.
 	if i.Ready != nil {
-		resp.Reason = i.Ready.Error()
+		resp.Reason = rhumb.Message(i.Ready)
 	} else {
 		resp.Reason = i.Unfit
 	}

@@ -336,12 +336,7 @@ func (c AlterGrant) applyTo(t *tx) Result {
 	}
 	// Removing wins over adding within one command, so a contradiction denies.
 	rights := (old | c.Add) &^ c.Remove
-	switch {
-	case rights != old:
-	// Success would hide a mistyped scope: whoever revokes a right believes afterwards that nobody has it.
-	case c.Add == 0:
-		return refuseRevoke(op, r, access.Grant{Scope: c.Scope, Rights: c.Remove})
-	default:
+	if rights == old {
 		return Result{}
 	}
 	if !has {
@@ -363,24 +358,6 @@ func (c AlterGrant) applyTo(t *tx) Result {
 	}
 	t.putRole(next)
 	return Result{}
-}
-
-// relatedMax bounds the grants that an error lists.
-const relatedMax = 3
-
-// refuseRevoke refuses to take rights from a role that has none of them in exactly that scope. It lists the grants that were
-// probably meant.
-func refuseRevoke(op rhumb.Op, r *access.Role, g access.Grant) Result {
-	var has []string
-	related := access.Related(r.Grants, g)
-	for _, o := range related[:min(len(related), relatedMax)] {
-		has = append(has, o.Rights.String()+" for "+o.Scope.String())
-	}
-	more := "`rhumb grant ls " + r.Name + "` lists its grants"
-	if len(has) > 0 {
-		more = "it has " + strings.Join(has, ", ") + "; " + more
-	}
-	return refuse(op, rhumb.NotFound, "nothing was revoked: role %s has no grant of %s for %s; %s", r.Name, g.Rights, g.Scope, more)
 }
 
 // applyTo marks the table. It is final, because readers of shared memory cannot be told about a
