@@ -509,6 +509,8 @@ func (h *Host) awaitIdle() {
 // sends them again.
 func (h *Host) Receive(from rhumb.NodeID, msgs []replica.Message) {
 	now := h.rt.Now()
+	// One frame of a busy peer usually has both: each node is primary of some ranges. Acknowledgements use no budget,
+	// since they have no entries.
 	acks, rest := splitAcks(msgs)
 	if len(acks) > 0 {
 		h.enqueue(messagesEvent{from: from, msgs: acks, at: now, acks: true})

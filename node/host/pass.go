@@ -130,6 +130,7 @@ func (h *Host) arrival(ev event) time.Duration {
 // for one range only in different epochs, and a message of an earlier epoch changes nothing whenever it arrives. They
 // do not overtake its other answers, such as a Nack, which may be about the same entries. h.mu must be held.
 func (h *Host) enqueueMessagesLocked(ev messagesEvent) {
+	// While such an answer waits, acknowledgements wait too, in the order of arrival.
 	if ev.acks && h.answersQueued == 0 {
 		h.prompt = append(h.prompt, ev)
 		return
@@ -171,6 +172,8 @@ func (h *Host) hasWorkLocked() bool {
 // takeEventsLocked takes the events of the next pass into h.events: acknowledgements and durable commits, and, unless
 // commitsInFlightMax commits are in flight, those that takeWritesLocked takes. h.mu must be held.
 func (h *Host) takeEventsLocked() {
+	// First, so that a replica counts what its members have before it appends more. The queue is cleared so that taken
+	// events can be freed.
 	h.events = append(h.events[:0], h.prompt...)
 	clear(h.prompt)
 	h.prompt = h.prompt[:0]

@@ -60,6 +60,8 @@ func (r *requests) lookUp(store resultStore, id rhumb.RangeID, epoch rhumb.Epoch
 	}
 	isNew := w.note(req.Seq)
 	r.clients[req.Client] = w
+	// The floor was read with the window. If collection has raised it since then, the request may still count as new:
+	// without its bit it was never applied, whatever the floor says.
 	if isNew {
 		return nil, req.Seq <= w.floor, nil
 	}

@@ -52,6 +52,7 @@ type requestLog struct {
 	hlc    rhumb.Timestamp
 }
 
+// newRequestLog returns an empty log. Its time begins late enough that nothing of it seems to be a day old.
 func newRequestLog(t testing.TB) *requestLog {
 	l := &requestLog{t: t, fs: roomyDisk{vfs.NewMem()}, hlc: 1 << 40, last: &entry.Entry{}, commit: &entry.Entry{}}
 	l.open()
@@ -60,6 +61,7 @@ func newRequestLog(t testing.TB) *requestLog {
 	return l
 }
 
+// open starts the process on whatever the disk holds.
 func (l *requestLog) open() {
 	l.t.Helper()
 	engine, err := storage.OpenEngine([]string{"store"}, storage.Config{FS: l.fs, CacheBytes: 1 << 20, MemTableBytes: 1 << 20})
@@ -78,6 +80,7 @@ func (l *requestLog) restart() {
 	l.open()
 }
 
+// batch writes one batch and waits until it is durable, as the host does between two passes.
 func (l *requestLog) batch(fill func(b *storage.Batch)) {
 	l.t.Helper()
 	b := l.store.NewBatch()
@@ -102,6 +105,7 @@ func (l *requestLog) append(id rhumb.RequestID) {
 	l.last = e
 }
 
+// commitPos returns the commit position.
 func (l *requestLog) commitPos() storage.Commit {
 	return storage.Commit{Seq: l.commit.Seq, HLC: l.commit.LastHLC()}
 }
@@ -129,6 +133,7 @@ func (l *requestLog) undo() {
 	l.last = l.commit
 }
 
+// collect removes what may go, as far as the log time of the commit position allows.
 func (l *requestLog) collect() {
 	l.t.Helper()
 	for {
@@ -148,6 +153,7 @@ type slowRequests struct {
 	last  map[rhumb.UUID]uint64
 }
 
+// lookUp returns the position of the stored result of a request, or 0, and whether the request is refused.
 func (r *slowRequests) lookUp(l *requestLog, epoch rhumb.Epoch, id rhumb.RequestID) (seq rhumb.Seq, expired bool) {
 	if r.epoch != epoch {
 		r.epoch, r.last = epoch, map[rhumb.UUID]uint64{}
@@ -185,6 +191,7 @@ func TestRequestsLikeTheirResults(t *testing.T) {
 			newest := map[rhumb.UUID]uint64{}
 			for step := range 400 {
 				switch rnd.IntN(40) {
+				// Results become old enough to be collected, and a day later their floors.
 				case 0:
 					l.commitAll()
 					l.hlc = l.hlc.Add(rhumb.DedupKeep)
@@ -199,6 +206,7 @@ func TestRequestsLikeTheirResults(t *testing.T) {
 					epoch++
 				case 6:
 					epoch++
+				// The memory is lost, and a restarted primary always has a new epoch (rule S).
 				case 7:
 					l.restart()
 					fast, slow = requests{}, slowRequests{}
@@ -207,6 +215,7 @@ func TestRequestsLikeTheirResults(t *testing.T) {
 					id := rhumb.RequestID{Client: rhumb.UUID{byte(rnd.IntN(3))}}
 					top := newest[id.Client]
 					id.Seq = top + 1 + uint64(rnd.IntN(4))
+					// Two of three are repeated, or were overtaken, up to twice as far back as the window.
 					if n := uint64(rnd.IntN(2 * rhumb.DedupWindow)); rnd.IntN(3) > 0 && n < top {
 						id.Seq = top - n
 					}
@@ -229,6 +238,7 @@ func TestRequestsLikeTheirResults(t *testing.T) {
 	}
 }
 
+// show describes a judgement for messages of tests.
 func show(seen *replica.Dedup, expired bool) string {
 	if seen != nil {
 		return fmt.Sprintf("entry %d", seen.Seq)
@@ -250,6 +260,7 @@ func TestNewRequestsCostNoRead(t *testing.T) {
 		}
 		l.append(id)
 	}
+	// The first request of a client reads its window once.
 	ask(2)
 	before := l.store.reads
 	for i := uint64(3); i < 500; i += 2 {

@@ -281,6 +281,7 @@ func (d *Driver) run() {
 		if wait := d.step(); wait > 0 {
 			due.Reset(wait)
 		}
+		// A report during the rest leaves its token in wake.
 		wake = nil
 		rest.Reset(wakeInterval)
 	}

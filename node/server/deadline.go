@@ -21,6 +21,7 @@ type lateContext struct {
 // newLateContext returns ctx limited to a duration from now on. The caller must call stop.
 func newLateContext(ctx context.Context, d time.Duration) *lateContext {
 	c := &lateContext{Context: ctx, at: time.Now().Add(d)}
+	// As for every context, the parent's deadline counts if it is earlier.
 	if at, ok := ctx.Deadline(); ok && at.Before(c.at) {
 		c.at = at
 	}
@@ -46,6 +47,7 @@ func (c *lateContext) Done() <-chan struct{} {
 	defer c.mu.Unlock()
 	if c.waited == nil {
 		c.waited, c.cancel = context.WithDeadline(c.Context, c.at)
+		// Whoever begins to wait after the end must not wait for the deadline.
 		if c.stopped {
 			c.cancel()
 		}
@@ -58,6 +60,7 @@ func (c *lateContext) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
+	// The timer decides once it exists, or Err could report an end that Done does not show yet.
 	case c.waited != nil:
 		return c.waited.Err()
 	case c.stopped:

@@ -587,6 +587,7 @@ func (k *KV) serveRange(ctx context.Context, q *rhumbpb.Request, id rhumb.RangeI
 	}
 	// here answers on this node. Unless it may wait, it returns false if the range is not ready for reads.
 	here := func(mayWait bool) bool {
+		// A read of a whole frame would otherwise make a timer for each of its requests.
 		limited := newLateContext(ctx, timeoutOf(q.TimeoutUs))
 		defer limited.stop()
 		var resp *rhumbpb.Response
