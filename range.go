@@ -158,7 +158,7 @@ type Range struct {
 	Birth Epoch `json:"birth,omitempty"`
 	// TakesOver, if not 0, means that the range is about to take over the slots of the range after it, and Ends that the range is about to
 	// be taken over by the one before it (docs/replication.md#rule-merge). Both are the version that the left record got with the
-	// merge, which tells merges of the same slots apart.
+	// merge, which distinguishes merges of the same slots.
 	TakesOver uint64 `json:"takes_over,omitempty"`
 	Ends      uint64 `json:"ends,omitempty"`
 	// Merged lists the first slots of the ranges that this one took over, ascending. No range begins there again: a copy of the old range

@@ -250,7 +250,7 @@ func (i *Issued) Save(dir string) (paths []string, err error) {
 			continue
 		}
 		if err := ledger.WriteFile(f.path, f.text, 0o600); err != nil {
-			// The caller is told that the certificate is lost, so it must not be usable: it would be valid for months, and nobody
+			// The caller learns that the certificate is lost, so it must not be usable: it would be valid for months, and nobody
 			// would know of it.
 			for _, path := range paths {
 				_ = os.Remove(path)

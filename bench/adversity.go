@@ -102,7 +102,7 @@ type AdversityPhase struct {
 	leader bool // the fault struck the metadata leader
 }
 
-// struckPart says what a fault does to the range of a caller.
+// struckPart names the effect of a fault on the range of a caller.
 type struckPart struct {
 	at      rhumb.RangeID // the range
 	primary bool          // its primary is struck

@@ -50,7 +50,7 @@ func (r *AdversityReport) Draw(path string) error {
 	}
 	var bands []chart.Band
 	for _, p := range r.Phases {
-		// The baseline is no fault, and has no colour.
+		// The baseline has no fault and no colour.
 		if p.Name == phaseBaseline {
 			p.Healed, p.To = p.From, p.From
 		}

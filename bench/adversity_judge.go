@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// AdversityGoal is a goal of the project and what a run saw of it.
+// AdversityGoal is a goal of the project and the result of a run.
 type AdversityGoal struct {
 	// Goal is its name, such as G2, and Phase the phase in which it was judged.
 	Goal  string `json:"goal"`

@@ -15,7 +15,7 @@ import (
 const (
 	// adversityTimeout bounds a call. It exceeds every limit of a gap.
 	adversityTimeout = 10 * time.Second
-	// adversityReads is the number of calls of a caller of which one is a read.
+	// adversityReads is the number of calls of a caller per read among them.
 	adversityReads = 4
 	// adversityWide is how much rarer a caller of the table that survives
 	// regions calls: each of its writes crosses the world, and a caller has one

@@ -125,7 +125,7 @@ func (p *nodeProcesses) startNode(n rhumb.NodeID) error {
 func (p *nodeProcesses) stopAll() {
 	for _, cmd := range p.started {
 		// Killed and not drained: the whole cluster ends, and its data is
-		// removed or kept as it is.
+		// removed or left unchanged.
 		_ = cmd.Process.Kill()
 	}
 }

@@ -424,7 +424,7 @@ type CopyProgress struct {
 	LastError string `json:"last_error,omitempty"`
 }
 
-// ETA estimates how long the rest of the copy takes at the speed so far. ok is false while no speed is known.
+// ETA estimates how long the copy still takes at the speed so far. ok is false while no speed is known.
 func (p *CopyProgress) ETA() (left time.Duration, ok bool) {
 	// Before the first chunk, and while a copy waits for its next attempt, any number would be a guess.
 	if p.BytesPerSecond <= 0 || p.TotalBytes <= 0 {

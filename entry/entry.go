@@ -140,7 +140,7 @@ func (e *Entry) Ends() bool {
 	return n > 0 && e.Requests[n-1].End
 }
 
-// Take returns what the entry takes over, the zero value for nothing.
+// Take returns the range that the entry takes over, or the zero value.
 func (e *Entry) Take() Take {
 	if n := len(e.Requests); n > 0 {
 		return e.Requests[n-1].Take

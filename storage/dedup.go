@@ -204,7 +204,7 @@ func (s *Store) floorOf(id rhumb.RangeID, client rhumb.UUID) (f floor, err error
 
 // RequestWindow is what a range knows of the last requests of one client.
 type RequestWindow struct {
-	// Last is the greatest Seq of which the range has a result, or had (see RequestFloor); 0 if there is none.
+	// Last is the greatest Seq for which the range has a result, or had (see RequestFloor); 0 if there is none.
 	Last uint64
 	// Floor is the client's floor (see RequestFloor).
 	Floor uint64

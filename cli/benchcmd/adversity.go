@@ -140,7 +140,7 @@ func (bc *commands) printAdversity(r *bench.AdversityReport) error {
 		bc.Notef("left out: %s", r.Skipped)
 	}
 	// The message names each missed goal with its figure: a script that only
-	// sees the exit code and the message must know what was missed.
+	// sees the exit code and the message must know the missed goals.
 	var missed []string
 	for _, g := range r.Missed() {
 		missed = append(missed, g.String())

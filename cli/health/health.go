@@ -231,7 +231,7 @@ func (j *judgement) judgeMetadataReplica(n *client.NodeStatus) {
 	}
 	switch {
 	case m.Short:
-		// The mark does not tell a replica that lost its end from an intact one that was behind when it started: both wait for their floor.
+		// The mark is the same for a replica that lost its end and an intact one that was behind when it started: both wait for their floor.
 		j.addProblem("the metadata replica of node %s lacks entries that it may have stored before it started: it is being filled and votes after that; "+
 			"do not stop another voter until then", n.Node.ID)
 	// A silent learner costs nothing, so only voters are a problem.

@@ -511,7 +511,7 @@ func (ac *accessCommands) revokeGrant(ctx context.Context, role string, f *grant
 	if err != nil {
 		return err
 	}
-	// The document names the rights that were asked for, of which the role may have had only some.
+	// The document names the rights that were asked for, and the role may have had only some of them.
 	doc := describeGrant("", g)
 	done := accessDone{Role: role, On: &doc, Done: "revoked"}
 	return ac.conn.With(ctx, func(ctx context.Context, c *client.Client) error {

@@ -229,7 +229,7 @@ func (oc *operationCommands) giveUpRegion(ctx context.Context, c *client.Client,
 }
 
 // movedAway says which ranges of a region have copies in others after its removal was cancelled, with a command that moves one of them
-// back; "" if none has. Nothing moves them back by itself: the operator may have cancelled because the region is in a bad state.
+// back; "" if none has. They stay there without a command: the operator may have cancelled because the region is in a bad state.
 func movedAway(region rhumb.RegionID, nodes []rhumb.Node, ranges []*rhumb.Range) string {
 	regionOf := map[rhumb.NodeID]rhumb.RegionID{}
 	for _, n := range nodes {

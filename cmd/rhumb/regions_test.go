@@ -9,7 +9,9 @@ import (
 // TestMovedAway: after a cancelled removal of a region the command says which ranges have left it, and how one of them returns.
 func TestMovedAway(t *testing.T) {
 	nodes := []rhumb.Node{
-		{ID: 1, Region: 1, State: rhumb.NodeFenced}, {ID: 2, Region: 1, State: rhumb.NodeLive, Witness: true}, {ID: 3, Region: 1, State: rhumb.NodeLive},
+		{ID: 1, Region: 1, State: rhumb.NodeFenced},
+		{ID: 2, Region: 1, State: rhumb.NodeLive, Witness: true},
+		{ID: 3, Region: 1, State: rhumb.NodeLive},
 		{ID: 4, Region: 2, State: rhumb.NodeLive},
 	}
 	rng := func(region rhumb.RegionID, slot rhumb.Slot, replicas ...rhumb.NodeID) *rhumb.Range {

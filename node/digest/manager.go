@@ -396,7 +396,7 @@ type Difference struct {
 }
 
 // Differing returns the ranges whose last comparison found a difference that nobody has mended, in the order of ranges.
-// A range whose primary is another node now is left out and forgotten: that node compares it, and would not tell this one
+// A range whose primary is another node now is left out and forgotten: that node compares it, and would not inform this one
 // that the difference is gone.
 func (m *Manager) Differing() (out []Difference) {
 	m.mu.Lock()

@@ -170,7 +170,7 @@ type Probe struct {
 	Install func(id rhumb.RangeID, promised rhumb.Epoch, least rhumb.Seq) (rhumb.Epoch, rhumb.Seq)
 	// Installed, if set, is called when the store has the new copy.
 	Installed func(id rhumb.RangeID)
-	// Merge, if set, receives whether a rule of merges lets the host go on.
+	// Merge, if set, receives whether a rule of merges lets the host continue.
 	Merge func(rule MergeRule, ok bool) bool
 	// WaitedOut receives whether the grants that an elected replica must wait for are over.
 	WaitedOut func(id rhumb.RangeID, over bool) bool

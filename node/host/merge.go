@@ -136,7 +136,7 @@ func (h *Host) hasEnd(s *slot, take entry.Take) bool {
 
 // unite unites the copy of a range with that of the range whose slots it takes
 // over, by an entry that is applied. If this node lacks the other copy, it cannot,
-// and the replica is quarantined: a whole copy has to come from another node.
+// and the replica is quarantined: another node has to send a whole copy.
 func (h *Host) unite(s *slot, t replica.Taken, commits []*commit) (_ []*commit, ok bool) {
 	right, found := h.findSlot(rhumb.RangeID{Region: s.id.Region, Slot: t.Take.Slot})
 	if !found || !h.hasEnd(s, t.Take) {

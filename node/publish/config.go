@@ -32,7 +32,7 @@ const (
 	// positionInterval is how long the image may lack the newest position of a range whose log did
 	// not change the image.
 	positionInterval = time.Second
-	// wakeInterval is the shortest time between two versions for which nobody asked. A commit after a rest is published
+	// wakeInterval is the shortest time between two versions for which nobody asked. A commit after a pause is published
 	// at once; those that follow share a version.
 	wakeInterval = 2 * time.Millisecond
 	// beatInterval is the interval between signs of life for readers.

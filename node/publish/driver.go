@@ -249,7 +249,7 @@ func (d *Driver) Publish(ctx context.Context) (uint64, error) {
 	}
 }
 
-// run publishes until the driver is closed. After each step it rests for wakeInterval: a busy node would otherwise spend
+// run publishes until the driver is closed. After each step it pauses for wakeInterval: a busy node would otherwise spend
 // several percent of its processor time on wake-ups.
 func (d *Driver) run() {
 	beat := time.NewTicker(beatInterval)
@@ -281,7 +281,7 @@ func (d *Driver) run() {
 		if wait := d.step(); wait > 0 {
 			due.Reset(wait)
 		}
-		// A report during the rest leaves its token in wake.
+		// A report during the pause leaves its token in wake.
 		wake = nil
 		rest.Reset(wakeInterval)
 	}

@@ -206,7 +206,7 @@ type Mark struct {
 	HLC rhumb.Timestamp
 	// Split is the first slot of the range that the entry splits off, 0 for other entries.
 	Split rhumb.Slot
-	// End reports that the entry ends the range, and Take is what it takes over.
+	// End reports that the entry ends the range, and Take is the range that it takes over.
 	End  bool
 	Take entry.Take
 }

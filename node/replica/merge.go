@@ -15,7 +15,7 @@ import (
 // range, takes over the slots. When a replica learns that the second is committed,
 // its driver unites the copies of both ranges in storage.
 //
-// A replica knows one range. The driver knows both, and tells each what the other
+// A replica knows one range. The driver knows both, and informs each of what the other
 // one has done (EndRange, TakeOver).
 
 // End is the place of the entry that ended a range.

@@ -21,7 +21,7 @@ const (
 
 // PrepareMerge asks the primary of a range to take over the slots of the range
 // after it. Version and RightVersion are those of both records. A repetition
-// changes nothing. Ranges of which one is about to change in another way, or whose
+// changes nothing. Two ranges, if one is about to change in another way, or whose
 // replicas, in-sync sets or primaries differ, or lack a member, are a Conflict.
 type PrepareMerge struct {
 	Range                 rhumb.RangeID

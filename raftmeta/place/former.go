@@ -76,7 +76,7 @@ func ReturnsTo(s *catalog.State, to rhumb.NodeID) (begin []catalog.SetReplicas, 
 			begin = append(begin, copyToFormer(r).(catalog.SetReplicas))
 		}
 	}
-	// A disk and a link have room for so many, and the answer says so, because nobody continues by itself at "manual".
+	// A disk and a link have room for so many, and the answer says so, because nobody continues automatically at "manual".
 	room := max(movesMax-len(coming), 0)
 	for _, c := range begin[min(len(begin), room):] {
 		blocked[c.Range] = fmt.Sprintf("%d ranges return at a time; repeat the command when these are back", movesMax)

@@ -87,7 +87,7 @@ type mover struct {
 // tally counts the remaining work of an operation.
 type tally struct {
 	left, bytes uint64
-	// unknown counts the ranges of which no size is known, and arrived the bytes that copies in progress have received.
+	// unknown counts the ranges without a known size, and arrived the bytes that copies in progress have received.
 	unknown int
 	arrived uint64
 	// moving counts the copies in progress. waits names the obstacle of one of them.
