@@ -102,6 +102,7 @@ var commandRights = []struct{ line, may string }{
 	{"range handover 1/0 --to n1", "admin operator"},
 	{"range move 1/0 n1 n2 --no-wait", "admin operator"},
 	{"range split 1/0 --no-wait", "admin operator"},
+	{"range merge 1/0 --dry-run", "admin operator"},
 	{"operation ls", "monitor admin operator"},
 	{"operation describe op1", "monitor admin operator"},
 	{"operation wait op1", "monitor admin operator"},
