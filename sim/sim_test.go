@@ -22,6 +22,7 @@ var (
 	bugFlag    = flag.String("sim.bug", NoBug.String(), "bug to plant with -sim.seed")
 	mixFlag    = flag.String("sim.mix", NoBug.String(), "bug whose faults -sim.seed or -sim.seeds is run with")
 	wholeFlag  = flag.Bool("sim.whole", false, "split no ranges")
+	mergesFlag = flag.Bool("sim.merges", false, "merge ranges of new seeds too, which known faults make fail (docs/roadmap.md)")
 	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
 )
 
@@ -192,7 +193,7 @@ func TestSeeds(t *testing.T) {
 	runs := corpusSeeds(t)
 	known := len(runs)
 	for i := range *seedsFlag {
-		runs = append(runs, Config{Seed: *firstFlag + uint64(i)**strideFlag, Whole: *wholeFlag})
+		runs = append(runs, Config{Seed: *firstFlag + uint64(i)**strideFlag, Whole: *wholeFlag, Apart: !*mergesFlag})
 	}
 	failures := 0
 	for _, cfg := range runs {
@@ -231,7 +232,7 @@ func TestOneSeed(t *testing.T) {
 	}
 	defer f.Close()
 	out := bufio.NewWriter(f)
-	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Whole: *wholeFlag, Trace: out})
+	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Whole: *wholeFlag, Apart: !*mergesFlag && bug == NoBug && mix == NoBug, Trace: out})
 	if err := out.Flush(); err != nil {
 		t.Fatal(err)
 	}
