@@ -35,7 +35,7 @@ type Config struct {
 	Mix Bug
 	// Whole leaves out the splits of ranges, which every third seed draws. Seeds from before there were splits then are what they were.
 	Whole bool
-	// Apart leaves out the merges of ranges, which most seeds with splits draw. Seeds from before there were merges then are what they were.
+	// Apart leaves out the merges of ranges, which most seeds with splits draw otherwise. Seeds from before there were merges then are what they were.
 	Apart bool
 	// Conform checks each step of the replicas against the guards of the model, which is done in every eighth seed anyway.
 	Conform bool

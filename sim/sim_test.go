@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 // corpusSeeds reads testdata/seeds.txt: one seed per line, followed by the problem that it exposed. If that begins with "splits",
-// the seed draws splits of ranges, and if it begins with "merges" also merges, as new seeds do; older seeds do not. Lines that begin with # are remarks.
+// the seed draws splits of ranges, as new seeds do, and if it begins with "merges" also merges, as new seeds do with -sim.merges; older seeds do not. Lines that begin with # are remarks.
 func corpusSeeds(t *testing.T) (runs []Config) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "seeds.txt"))

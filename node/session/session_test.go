@@ -207,6 +207,19 @@ func TestPrincipals(t *testing.T) {
 	}
 }
 
+// TestUnreadAuthorization guards callers with a certificate and an authorization that the node does not understand: they chose to be somebody
+// else, so they are not whom the certificate names.
+func TestUnreadAuthorization(t *testing.T) {
+	w := newWorld(t, nil)
+	for _, authorization := range []string{"Basic !!!", "bearer lower case", "nonsense", "Bearer nonsense"} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", authorization)
+		_, err := rhumbpb.NewClusterClient(w.dial(w.source(identity.RoleOperator, "anna"), nil)).Ping(ctx, &rhumbpb.PingRequest{})
+		if e, _, _ := api.FromStatus("test", err); err == nil || rhumb.KindOf(e) != rhumb.Unauthenticated {
+			t.Errorf("%q: %v", authorization, err)
+		}
+	}
+}
+
 // TestOldUsersRefuseNobody guards that a node calls a password wrong only by users that the cluster has now. A node that has just
 // started may have older ones, and its clients would fail everywhere for half a minute.
 func TestOldUsersRefuseNobody(t *testing.T) {
@@ -771,6 +784,25 @@ func TestBasic(t *testing.T) {
 	w.setUsers(&access.User{Name: "app", Verifier: verifierOf(), Credentials: 9, Disabled: true})
 	if _, err := w.m.Basic(t.Context(), "app", password, home, ""); rhumb.KindOf(err) != rhumb.Unauthenticated {
 		t.Errorf("a disabled user: %v", err)
+	}
+}
+
+// TestDisabledDuringBasic guards the audit log and the back-off: who is disabled has not logged in, though the password is right.
+func TestDisabledDuringBasic(t *testing.T) {
+	w := newWorld(t, nil)
+	home := netip.MustParseAddr("10.0.0.2")
+	u, _ := w.policy.Load().User("app")
+	disabled := *u
+	disabled.Disabled = true
+	w.setUsers(&disabled)
+	if _, err := w.m.Basic(t.Context(), "app", password, home, "10.0.0.2:1"); rhumb.KindOf(err) != rhumb.Unauthenticated {
+		t.Errorf("a disabled user: %v", err)
+	}
+	if got := fmt.Sprint(w.kinds()); got != "[login_failed]" {
+		t.Errorf("recorded %s", got)
+	}
+	if w.m.back.known.Len() != 0 {
+		t.Error("the address counts as one where the user has logged in")
 	}
 }
 
