@@ -22,7 +22,6 @@ var (
 	bugFlag    = flag.String("sim.bug", NoBug.String(), "bug to plant with -sim.seed")
 	mixFlag    = flag.String("sim.mix", NoBug.String(), "bug whose faults -sim.seed or -sim.seeds is run with")
 	wholeFlag  = flag.Bool("sim.whole", false, "split no ranges")
-	mergesFlag = flag.Bool("sim.merges", false, "merge ranges of new seeds too, which known faults make fail (docs/roadmap.md)")
 	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
 )
 
@@ -35,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 // corpusSeeds reads testdata/seeds.txt: one seed per line, followed by the problem that it exposed. If that begins with "splits",
-// the seed draws splits of ranges, as new seeds do, and if it begins with "merges" also merges, as new seeds do with -sim.merges; older seeds do not. Lines that begin with # are remarks.
+// the seed draws splits of ranges, as new seeds do, and if it begins with "merges" also merges, as new seeds do; older seeds do not. Lines that begin with # are remarks.
 func corpusSeeds(t *testing.T) (runs []Config) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "seeds.txt"))
@@ -193,7 +192,7 @@ func TestSeeds(t *testing.T) {
 	runs := corpusSeeds(t)
 	known := len(runs)
 	for i := range *seedsFlag {
-		runs = append(runs, Config{Seed: *firstFlag + uint64(i)**strideFlag, Whole: *wholeFlag, Apart: !*mergesFlag})
+		runs = append(runs, Config{Seed: *firstFlag + uint64(i)**strideFlag, Whole: *wholeFlag})
 	}
 	failures := 0
 	for _, cfg := range runs {
@@ -232,7 +231,7 @@ func TestOneSeed(t *testing.T) {
 	}
 	defer f.Close()
 	out := bufio.NewWriter(f)
-	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Whole: *wholeFlag, Apart: !*mergesFlag && bug == NoBug && mix == NoBug, Trace: out})
+	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Whole: *wholeFlag, Trace: out})
 	if err := out.Flush(); err != nil {
 		t.Fatal(err)
 	}

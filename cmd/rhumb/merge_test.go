@@ -72,7 +72,7 @@ func TestMergesUnderLoad(t *testing.T) {
 		// Both parts need the same primary and all replicas in sync. On a busy machine one may leave for a moment.
 		await(t, "ranges that can be merged", settleWait, func() bool {
 			_, _, dry := runIn(ctx, "", "range", "merge", first.ID.String(), "--dry-run")
-			_, _, merged := runIn(ctx, "", "range", "merge", first.ID.String(), "--experimental")
+			_, _, merged := runIn(ctx, "", "range", "merge", first.ID.String())
 			return dry == exit.OK && merged == exit.OK
 		})
 		await(t, "one range", settleWait, func() bool { return len(rangesOf(h.c, class)) == 1 })
