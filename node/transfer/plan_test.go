@@ -59,3 +59,21 @@ func TestBucket(t *testing.T) {
 		t.Error("a bucket without a rate makes its caller wait")
 	}
 }
+
+// TestBusyDonor: a donor that is busy has not failed, so the pause does not grow, and another donor is asked meanwhile. Places of donors
+// that their receivers left become free half a minute later, which a doubled pause would miss by as much again.
+func TestBusyDonor(t *testing.T) {
+	p := newPlan()
+	wants := []Want{want(1, 2)}
+	for i, now := 0, time.Duration(0); i < 20; i, now = i+1, now+pauseBusy {
+		donor := rhumb.NodeID(2 - i%2)
+		if early := p.next(now-1, wants); i > 0 && len(early) != 0 {
+			t.Fatalf("asked again after less than %v", pauseBusy)
+		}
+		got := p.next(now, wants)
+		if len(got) != 1 || got[0].donor != donor || got[0].failed != 0 {
+			t.Fatalf("at %v: %+v, want donor %d", now, got, donor)
+		}
+		p.ended(now, wants[0].Range, donor, rhumb.E("t", rhumb.Overloaded, "busy"))
+	}
+}
