@@ -67,7 +67,7 @@ func TestBusyDonor(t *testing.T) {
 	wants := []Want{want(1, 2)}
 	for i, now := 0, time.Duration(0); i < 20; i, now = i+1, now+pauseBusy {
 		donor := rhumb.NodeID(2 - i%2)
-		if early := p.next(now-1, wants); i > 0 && len(early) != 0 {
+		if i > 0 && len(p.next(now-1, wants)) != 0 {
 			t.Fatalf("asked again after less than %v", pauseBusy)
 		}
 		got := p.next(now, wants)
