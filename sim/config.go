@@ -37,6 +37,9 @@ type Config struct {
 	Whole bool
 	// Apart leaves out the merges of ranges, which most seeds with splits draw otherwise. Seeds from before there were merges then are what they were.
 	Apart bool
+	// Asked leaves out the merges that the planner starts on its own, which some seeds with merges draw otherwise. Known seeds then are what
+	// they were.
+	Asked bool
 	// Conform checks each step of the replicas against the guards of the model, which is done in every eighth seed anyway.
 	Conform bool
 	// Trace receives one line per step if it is not nil.
@@ -128,6 +131,8 @@ type profile struct {
 	// splitBytes is the size above which nodes split their ranges, 0 for never.
 	splitBytes int64
 	faultEvery time.Duration
+	// small lets the planner merge small ranges on its own.
+	small bool
 	// witness makes the last node one that votes in the metadata group and holds no data.
 	witness bool
 	// older makes one node begin with an older build.

@@ -113,6 +113,7 @@ func (w *world) play() {
 	if w.p.splits() && w.p.splitBytes > 0 {
 		w.every(splitEvery, w.splitLarge)
 	}
+	w.mergeSmall()
 	w.beginOlder()
 	end := w.now + w.cfg.Duration
 	// The load continues after the last fault, to test that the recovered cluster works.

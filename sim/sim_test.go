@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 }
 
 // corpusSeeds reads testdata/seeds.txt: one seed per line, followed by the problem that it exposed. If that begins with "splits",
-// the seed draws splits of ranges, as new seeds do, and if it begins with "merges" also merges, as new seeds do; older seeds do not. Lines that begin with # are remarks.
+// the seed draws splits of ranges, if it begins with "merges" also merges, and if it begins with "small" also merges that nobody asks for, as
+// new seeds do. Lines that begin with # are remarks.
 func corpusSeeds(t *testing.T) (runs []Config) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "seeds.txt"))
@@ -53,8 +54,9 @@ func corpusSeeds(t *testing.T) (runs []Config) {
 			t.Fatalf("testdata/seeds.txt: %v", err)
 		}
 		why = strings.TrimSpace(why)
-		merges := strings.HasPrefix(why, "merges")
-		runs = append(runs, Config{Seed: seed, Whole: !merges && !strings.HasPrefix(why, "splits"), Apart: !merges})
+		small := strings.HasPrefix(why, "small")
+		merges := small || strings.HasPrefix(why, "merges")
+		runs = append(runs, Config{Seed: seed, Whole: !merges && !strings.HasPrefix(why, "splits"), Apart: !merges, Asked: !small})
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)

@@ -28,12 +28,6 @@ const (
 	MergeRest = 10 * time.Minute
 )
 
-// smallPair is the range before a small one, and the time since which the two have been small together.
-type smallPair struct {
-	left  rhumb.RangeID
-	since time.Duration
-}
-
 // MergeAfter returns how long two ranges must be small before they are merged; on is false if none are.
 func MergeAfter(s *catalog.State) (after time.Duration, on bool) {
 	value := s.Setting(rhumb.SettingRangeMergeAfter)
@@ -66,14 +60,14 @@ func (p *Planner) Merges(now time.Duration, wall time.Time, s *catalog.State, v 
 	p.looked = max(now, 1)
 	var best *rhumb.Range
 	var least int64
-	small := make(map[rhumb.RangeID]smallPair)
-	eachSmall(now, s, v, func(left, right *rhumb.Range, bytes int64) {
-		w, known := p.small[right.ID]
-		if !known || w.left != left.ID {
-			w = smallPair{left.ID, now}
+	small := make(map[rhumb.RangeID]time.Duration)
+	eachSmall(now, s, v, func(right *rhumb.Range, bytes int64) {
+		since, known := p.small[right.ID]
+		if !known {
+			since = now
 		}
-		small[right.ID] = w
-		if now-w.since >= after && (best == nil || bytes < least) && !restsFromMerge(s, right.ID, wall) {
+		small[right.ID] = since
+		if now-since >= after && (best == nil || bytes < least) && !restsFromMerge(s, right.ID, wall) {
 			best, least = right, bytes
 		}
 	})
@@ -87,9 +81,9 @@ func (p *Planner) Merges(now time.Duration, wall time.Time, s *catalog.State, v 
 	return []catalog.Command{catalog.StartOperation{Kind: rhumb.OperationMerge, Range: best.ID, By: "cluster", At: wall}}
 }
 
-// eachSmall calls found with each pair of neighbours that are small together and could be one range, and with their size. A range
-// may be in two pairs.
-func eachSmall(now time.Duration, s *catalog.State, v *Surveys, found func(left, right *rhumb.Range, bytes int64)) {
+// eachSmall calls found with each range that is small together with the one before it and could be one range with that, and with the size
+// of both.
+func eachSmall(now time.Duration, s *catalog.State, v *Surveys, found func(right *rhumb.Range, bytes int64)) {
 	type part struct {
 		region rhumb.RegionID
 		class  rhumb.ClassID
@@ -122,7 +116,7 @@ func eachSmall(now time.Duration, s *catalog.State, v *Surveys, found func(left,
 			continue
 		}
 		if to, why := s.WhyNotJoin(right); why == "" && to.ID == before.ID && mayMove(s, before) && mayMove(s, right) && fitTogether(before, right) {
-			found(before, right, bytes)
+			found(right, bytes)
 		}
 	}
 }

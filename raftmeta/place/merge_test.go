@@ -225,6 +225,9 @@ func TestMergeOperation(t *testing.T) {
 		w.complete()
 	}
 	whole, _ := w.s.Range(w.ids[0])
+	if whole.Preferred != left.Preferred {
+		t.Errorf("balance has changed the preferred primary to %s meanwhile", whole.Preferred)
+	}
 	if o := w.operation(2); o.State != rhumb.OperationDone || !whole.Holds(w.ids[1]) || !steps[0] || o.Progress.Done != o.Progress.Total {
 		t.Errorf("it ended as %+v after the steps %v, with %+v", o, steps, whole)
 	}
