@@ -262,6 +262,9 @@ func (w *world) whyNotLive() string {
 		switch {
 		case !ok:
 			continue // the split was cancelled
+		case w.awaitsDecider(r):
+			w.stats.Lost++
+			continue
 		case r.IsMerging():
 			return fmt.Sprintf("range %s is to be merged, and neither merged nor left apart", id)
 		case r.Birth != 0:
@@ -324,6 +327,21 @@ func (w *world) awaitsPerson(r *rhumb.Range) bool {
 		}
 	}
 	return intact < w.p.settings.MinInSync
+}
+
+// awaitsDecider reports whether a split or a merge of a range cannot end because the range whose primary ends it, or gives it up, waits for a
+// person or a transfer itself (seed 50235).
+func (w *world) awaitsDecider(r *rhumb.Range) bool {
+	var d *rhumb.Range
+	switch {
+	case r.Birth != 0:
+		d, _ = w.state.RangeOf(r.ID)
+	case r.TakesOver != 0:
+		d, _ = w.state.RightOf(r)
+	case r.Ends != 0:
+		d = r
+	}
+	return d != nil && (w.awaitsPerson(d) || w.awaitsTransfer(d))
 }
 
 // awaitsTransfer reports whether a range cannot commit because too few members of its in-sync set
