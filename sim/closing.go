@@ -16,7 +16,7 @@ func (w *world) findUnclosed() string {
 		}
 		r, _ := w.state.Range(id)
 		// Without min_in_sync intact members nothing can be committed, so nothing is closed.
-		if w.awaitsPerson(r) || w.awaitsTransfer(r) || w.awaitsDecider(r) {
+		if w.awaitsPerson(r) || w.awaitsTransfer(r) {
 			continue
 		}
 		for _, m := range r.InSync {

@@ -81,8 +81,27 @@ func (w *world) setMergeAfter(value string) {
 		return
 	}
 	if w.healed {
-		w.endOperations()
+		w.holdBalance()
 	}
+}
+
+// holdBalance stops balance, which the surveys have set going, and then cancels all
+// other operations. Balance would start again what is cancelled.
+func (w *world) holdBalance() {
+	at := time.Unix(0, int64(w.now))
+	var cmd catalog.Command = catalog.StartOperation{Kind: rhumb.OperationRebalance, By: "sim", At: at}
+	for o := range w.state.Operations() {
+		switch {
+		case o.Kind != rhumb.OperationRebalance || o.State.IsOver():
+		case o.State == rhumb.OperationPaused:
+			w.endOperations()
+			return
+		default:
+			cmd = catalog.ControlOperation{ID: o.ID, Action: catalog.PauseOperation, At: at}
+		}
+	}
+	w.proposeOnce(cmd)
+	w.after(time.Second, w.holdBalance)
 }
 
 // survey reports the sizes of the ranges of this node's primaries, as package node

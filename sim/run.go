@@ -404,7 +404,7 @@ func (w *world) whyNotEqual() string {
 		maps.DeleteFunc(want, func(k check.StateKey, _ check.Item) bool { return !r.Holds(w.homeOf(w.origin[i].root, []byte(k.Name))) })
 		// Engines do not return tombstones.
 		maps.DeleteFunc(want, func(_ check.StateKey, it check.Item) bool { return rhumb.IsTombstone(it.Value) })
-		if w.awaitsTransfer(r) || w.awaitsDecider(r) {
+		if w.awaitsTransfer(r) || r.Birth != 0 && w.awaitsDecider(r) {
 			continue
 		}
 		var first uint64
