@@ -51,7 +51,8 @@ func (rc *rangeCommands) splitCommand() *cobra.Command {
 	split := &cobra.Command{
 		Use: "split REGION/SLOT", Short: "Divide a range in two",
 		Long: `Divide a range in two, in the middle or at a slot. No data moves and no write is refused; writes to the new range wait for two
-commits. Ranges above the size of the setting range_split_bytes are split without this command.`,
+commits. Ranges above the size of the setting range_split_bytes are split without this command. Nothing but
+rhumb range merge merges the new range back.`,
 		Example: "  rhumb range split frankfurt/0\n  rhumb range split frankfurt/0 --at 1024 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -47,6 +47,8 @@ func MergeBytes(s *catalog.State) int64 { return SplitBytes(s) / MergeShare }
 // have been small for as long as the setting says, as this leader has seen. Nothing begins while another merge is not over, and
 // while balance would wait: a node is down, or sizes are missing.
 //
+// Nodes with several stores are left out: copies in two stores cannot be united, and such a member would hold the merge up.
+//
 // A class keeps as many ranges in a region as it was created with, and a range that an operator split off is kept.
 func (p *Planner) Merges(now time.Duration, wall time.Time, s *catalog.State, v *Surveys) []catalog.Command {
 	after, on := MergeAfter(s)
@@ -115,7 +117,8 @@ func eachSmall(now time.Duration, s *catalog.State, v *Surveys, found func(right
 		if !known || !both || bytes >= limit {
 			continue
 		}
-		if to, why := s.WhyNotJoin(right); why == "" && to.ID == before.ID && mayMove(s, before) && mayMove(s, right) && fitTogether(before, right) {
+		if to, why := s.WhyNotJoin(right); why == "" && to.ID == before.ID && mayMove(s, before) && mayMove(s, right) && fitTogether(before, right) &&
+			!slices.ContainsFunc(slices.Concat(before.Replicas, right.Replicas), v.hasStores) {
 			found(right, bytes)
 		}
 	}

@@ -15,6 +15,8 @@ type mergeWorld struct {
 	*world
 	ids   []rhumb.RangeID
 	sizes map[rhumb.RangeID]RangeSize
+	// stores is the number of stores of the second node.
+	stores uint32
 }
 
 func newMergeWorld(t *testing.T) *mergeWorld {
@@ -58,6 +60,9 @@ func (w *mergeWorld) surveys() *Surveys {
 	var v Surveys
 	for n := range w.s.Nodes() {
 		x := Survey{From: n.ID}
+		if n.ID == 2 {
+			x.Stores = w.stores
+		}
 		for id, size := range w.sizes {
 			if r, ok := w.s.Range(id); ok && r.Primary == n.ID {
 				size.Range = id
@@ -104,6 +109,7 @@ func TestMerges(t *testing.T) {
 		{"just small enough", func(w *mergeWorld) { w.sizes[w.ids[0]] = RangeSize{Bytes: MergeBytes(w.s) - 10<<20 - 1} }, 2 * after, true},
 		{"being filled", func(w *mergeWorld) { w.sizes[w.ids[1]] = RangeSize{Bytes: 1, WrittenRate: 200 << 10} }, 2 * after, false},
 		{"size unknown", func(w *mergeWorld) { delete(w.sizes, w.ids[1]) }, 2 * after, false},
+		{"a node has two stores", func(w *mergeWorld) { w.stores = 2 }, 2 * after, false},
 		{"a node is down", func(w *mergeWorld) { w.fence(4) }, 2 * after, false},
 		{"kept", func(w *mergeWorld) {
 			w.unite(w.ids[1])
