@@ -77,3 +77,27 @@ func TestBusyDonor(t *testing.T) {
 		p.ended(now, wants[0].Range, donor, rhumb.E("t", rhumb.Overloaded, "busy"))
 	}
 }
+
+// TestIdleSets: a set that nobody reads keeps its place for a while if another node waits for the place, and not as long if an earlier start made
+// it and nobody has asked for it since: its receiver is done, and its Release was lost. One that is read stays.
+func TestIdleSets(t *testing.T) {
+	const now = time.Hour
+	for name, tt := range map[string]struct {
+		o    outgoing
+		idle time.Duration
+		want bool
+	}{
+		"asked for lately":            {outgoing{to: 2, used: now - idleLeast + 1}, idleLeast, false},
+		"not asked for":               {outgoing{to: 2, used: now - idleLeast}, idleLeast, true},
+		"read":                        {outgoing{to: 2, readers: 1}, idleLeast, false},
+		"nobody waits":                {outgoing{to: 2, used: now - idleLeast}, idleMost, false},
+		"of an earlier start, new":    {outgoing{used: now - idleKept + 1}, idleLeast, false},
+		"of an earlier start":         {outgoing{used: now - idleKept}, idleLeast, true},
+		"of an earlier start, read":   {outgoing{readers: 1}, idleLeast, false},
+		"of an earlier start, no one": {outgoing{used: now - idleLeast}, idleMost, false},
+	} {
+		if got := tt.o.isIdle(now, tt.idle); got != tt.want {
+			t.Errorf("%s: idle %v, want %v", name, got, tt.want)
+		}
+	}
+}
