@@ -86,7 +86,7 @@ func (w *world) setMergeAfter(value string) {
 }
 
 // holdBalance stops balance, which the surveys have set going, and then cancels all
-// other operations. Balance would start again what is cancelled.
+// other operations. Balance would start new ones for those that are cancelled.
 func (w *world) holdBalance() {
 	at := time.Unix(0, int64(w.now))
 	var cmd catalog.Command = catalog.StartOperation{Kind: rhumb.OperationRebalance, By: "sim", At: at}

@@ -329,7 +329,7 @@ func (w *world) awaitsPerson(r *rhumb.Range) bool {
 	return intact < w.p.settings.MinInSync
 }
 
-// awaitsDecider reports whether a split or a merge of a range cannot end because the range whose primary ends it, or gives it up, waits for a
+// awaitsDecider reports whether a split or a merge of a range cannot end because the range whose primary ends or cancels it waits for a
 // person or a transfer itself (seed 50235).
 func (w *world) awaitsDecider(r *rhumb.Range) bool {
 	var d *rhumb.Range

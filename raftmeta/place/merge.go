@@ -15,7 +15,7 @@ import (
 
 const (
 	// MergeShare is the part of the split size below which two ranges together are small: a fifth. A merged range is then far from the next
-	// split. What is written to them in ten minutes at the present speed counts too, so that a table that is being filled is left alone.
+	// split. The writes of ten minutes at the present speed count too, so that a table that is being filled is left alone.
 	MergeShare = 5
 	// MergesMax bounds the merges in progress in the whole cluster. Each makes the requests for one range wait for two commits.
 	MergesMax = 1
@@ -124,7 +124,7 @@ func eachSmall(now time.Duration, s *catalog.State, v *Surveys, found func(right
 	}
 }
 
-// weighTogether returns the data of two ranges with what is about to be written to them.
+// weighTogether returns the size of two ranges, with the writes that are expected soon.
 func weighTogether(a, b RangeSize) int64 {
 	bytesA, loadA := a.heft()
 	bytesB, loadB := b.heft()
@@ -199,7 +199,7 @@ func (m *mover) advanceMerge(o *rhumb.Operation) {
 	case !ok:
 		m.fail(o, "the range does not exist any more")
 		return
-	// The primary decides from here on: it completes the merge, or gives it up within seconds.
+	// The primary decides from here on: it completes the merge, or cancels it within seconds.
 	case right.Ends != 0:
 		m.record(o, rhumb.OperationRunning, tally{left: 1, waits: fmt.Sprintf("%s makes one range of both", right.Primary)}, 2)
 		return

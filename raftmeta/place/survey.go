@@ -111,7 +111,7 @@ func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (size RangeSize, known
 	return size, known
 }
 
-// hasStores reports whether a node has said that it has several stores.
+// hasStores reports whether a node has several stores, as it has reported.
 func (v *Surveys) hasStores(id rhumb.NodeID) bool { return v.nodes[id].Stores > 1 }
 
 // Copied returns how much of the copies of a range that are in progress has arrived, between 0 and 1: that of the copy which
