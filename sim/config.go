@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -33,6 +34,8 @@ type Config struct {
 	// Mix selects the faults with which a bug is searched, without planting the bug. The default is
 	// the faults of the seed.
 	Mix Bug
+	// Faults, if not empty, are the kinds of faults in place of those of the seed.
+	Faults []FaultKind
 	// Whole leaves out the splits of ranges, which every third seed draws. Seeds from before there were splits then are what they were.
 	Whole bool
 	// Apart leaves out the merges of ranges, which most seeds with splits draw otherwise. Seeds from before there were merges then are what they were.
@@ -90,6 +93,21 @@ var faultNames = [faultKinds]string{
 	"crash", "crash-all", "crash-loop", "pause", "isolate", "split", "bridge", "one-way", "link", "slow-link", "loss",
 	"stall", "slow-disk", "jump", "meta", "drain", "move", "data", "usurp",
 	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover", "divide", "merge",
+}
+
+// ParseFaults returns the kinds of faults with the given names, separated by commas; ok is false if there is an unknown one. No name is no kind.
+func ParseFaults(names string) (kinds []FaultKind, ok bool) {
+	if names == "" {
+		return nil, true
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.Index(faultNames[:], name)
+		if i < 0 {
+			return nil, false
+		}
+		kinds = append(kinds, FaultKind(i))
+	}
+	return kinds, true
 }
 
 // String returns the name of the fault.

@@ -21,6 +21,7 @@ var (
 	seedFlag   = flag.Uint64("sim.seed", 0, "run only this seed and write its trace")
 	bugFlag    = flag.String("sim.bug", NoBug.String(), "bug to plant with -sim.seed")
 	mixFlag    = flag.String("sim.mix", NoBug.String(), "bug whose faults -sim.seed or -sim.seeds is run with")
+	faultsFlag = flag.String("sim.faults", "", "faults of -sim.seed and of new seeds in place of their own, such as divide,merge,empty,flip")
 	wholeFlag  = flag.Bool("sim.whole", false, "split no ranges")
 	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
 )
@@ -177,6 +178,16 @@ func runSeed(t *testing.T, cfg Config) Result {
 	return r
 }
 
+// chosenFaults returns the faults of -sim.faults.
+func chosenFaults(t *testing.T) []FaultKind {
+	t.Helper()
+	faults, ok := ParseFaults(*faultsFlag)
+	if !ok {
+		t.Fatalf("unknown fault in %q; the faults are %v", *faultsFlag, faultNames)
+	}
+	return faults
+}
+
 // failuresMax is the number of failed seeds after which TestSeeds stops.
 const failuresMax = 5
 
@@ -189,12 +200,13 @@ func TestSeeds(t *testing.T) {
 	if !ok {
 		t.Fatalf("unknown bug %q; the bugs are %v", *mixFlag, bugNames)
 	}
+	faults := chosenFaults(t)
 	var total sum
 	began := time.Now()
 	runs := corpusSeeds(t)
 	known := len(runs)
 	for i := range *seedsFlag {
-		runs = append(runs, Config{Seed: *firstFlag + uint64(i)**strideFlag, Whole: *wholeFlag})
+		runs = append(runs, Config{Seed: *firstFlag + uint64(i)**strideFlag, Whole: *wholeFlag, Faults: faults})
 	}
 	failures := 0
 	for _, cfg := range runs {
@@ -233,7 +245,7 @@ func TestOneSeed(t *testing.T) {
 	}
 	defer f.Close()
 	out := bufio.NewWriter(f)
-	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Whole: *wholeFlag, Trace: out})
+	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Whole: *wholeFlag, Faults: chosenFaults(t), Trace: out})
 	if err := out.Flush(); err != nil {
 		t.Fatal(err)
 	}

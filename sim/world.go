@@ -89,6 +89,9 @@ func newWorld(cfg Config) *world {
 	// A planted bug brings its own mix. The other of the two is NoBug, the least value.
 	w.p.applyMix(max(cfg.Bug, cfg.Mix))
 	w.p.applyBug(cfg.Bug)
+	if len(cfg.Faults) > 0 {
+		w.p.faults = cfg.Faults
+	}
 	w.monitor.Unregistered = w.awaitsNewLife
 	w.monitor.MinInSync = w.p.settings.MinInSync
 	w.net = newNetwork(w, w.p.nodes+w.p.clients)
