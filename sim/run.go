@@ -286,7 +286,7 @@ func (w *world) whyNotLive() string {
 		}
 		s, ok := p.host.Replica(id)
 		if !ok || s.State() != replica.Primary || s.Epoch() != r.Epoch {
-			return fmt.Sprintf("range %s: %s is not yet primary of epoch %d", id, p.id, r.Epoch)
+			return fmt.Sprintf("range %s: %s is not yet primary of epoch %d (%s)", id, p.id, r.Epoch, s.Status().Preparing)
 		}
 		if !p.host.Serves(id) {
 			return fmt.Sprintf("range %s: epoch %d of %s is not committed", id, r.Epoch, p.id)

@@ -333,6 +333,9 @@ func (r *Replica) stepFetch(m *Message) {
 	// The same search as for an Append: the elected replica backs up to the hint and asks again.
 	if hint, apart := r.findDivergence(m.Prev); apart {
 		reply.HintEpoch, reply.HintEnd = hint.Epoch, hint.Seq
+		// If the logs part below the trim position, the next entries are not here any more, and the lineage may lack their epoch. The
+		// elected replica must not take that for a contradiction of its committed entries.
+		reply.Trimmed = hint.Seq < r.log.trim
 		r.send(reply)
 		return
 	}
