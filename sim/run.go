@@ -285,8 +285,11 @@ func (w *world) whyNotLive() string {
 			return fmt.Sprintf("range %s: %s does not serve yet", id, p.id)
 		}
 		s, ok := p.host.Replica(id)
-		if !ok || s.State() != replica.Primary || s.Epoch() != r.Epoch {
-			return fmt.Sprintf("range %s: %s is not yet primary of epoch %d (%s)", id, p.id, r.Epoch, s.Status().Preparing)
+		if !ok {
+			return fmt.Sprintf("range %s: %s has no copy, and is to be primary of epoch %d", id, p.id, r.Epoch)
+		}
+		if s.State() != replica.Primary || s.Epoch() != r.Epoch {
+			return fmt.Sprintf("range %s: %s is not yet primary of epoch %d: %s", id, p.id, r.Epoch, s.Status().Preparing)
 		}
 		if !p.host.Serves(id) {
 			return fmt.Sprintf("range %s: epoch %d of %s is not committed", id, r.Epoch, p.id)
