@@ -61,9 +61,10 @@ type report struct {
 
 // beginsWithoutAsking reports whether the epoch is the range's first. Nothing was written before
 // it, so rule P has nothing to find. A range that was split off begins in the epoch of its reservation: a
-// copy of it exists only where everything up to the split is committed.
+// copy of it exists only where everything up to the split is committed. An empty copy was not divided from
+// anything: its node copied the old range after the split, or lost its disk, and its record may be old.
 func (r *Replica) beginsWithoutAsking() bool {
-	return r.promised <= firstEpoch || r.desc != nil && BeginsWithoutAsking(r.desc, r.promised)
+	return r.promised <= firstEpoch || r.desc != nil && BeginsWithoutAsking(r.desc, r.promised) && r.log.last().Seq > 0
 }
 
 // BeginsWithoutAsking reports whether the epoch is the first of the range with this record. No lease of an earlier one
