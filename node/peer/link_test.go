@@ -217,6 +217,24 @@ func TestServiceCloseEndsLinks(t *testing.T) {
 	}
 }
 
+// TestStreamGivesWayToLink guards that a node which began with gRPC, because it did not know the version of its cluster, goes on by a link.
+func TestStreamGivesWayToLink(t *testing.T) {
+	cluster := rhumb.UUID{9}
+	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
+	a.old.Store(true)
+	a.network.SetPeers([]*rhumb.Node{b.node()})
+	a.await(t, "connected", func() bool { return a.connected[2] })
+	p, _ := a.network.lookUpPeer(2)
+	if p.link.Load() != nil {
+		t.Fatal("the node of an old cluster opened a link")
+	}
+	a.old.Store(false)
+	b.await(t, "a message by the link", func() bool {
+		a.network.Send(2, []replica.Message{{Kind: replica.Ack}})
+		return p.link.Load() != nil && len(b.msgs) > 0
+	})
+}
+
 // FuzzDecodeMessages guards that no content of a frame breaks the decoder, and that what it accepts has one form.
 func FuzzDecodeMessages(f *testing.F) {
 	f.Add([]byte{})

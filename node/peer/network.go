@@ -465,6 +465,10 @@ func (p *peer) runStream(stream func(ctx context.Context) error) {
 		if p.ctx.Err() != nil {
 			return
 		}
+		// The next one takes the place of one that worked.
+		if err == nil {
+			continue
+		}
 		p.n.m.redials.Inc()
 		p.n.cfg.Logger.Debug("stream to peer ended", "node", p.id, "err", err)
 		// A stream that worked for a while starts over with the short pause. One that breaks at
@@ -481,15 +485,19 @@ func (p *peer) runStream(stream func(ctx context.Context) error) {
 	}
 }
 
+// usesLinks reports whether messages of replicas go by links.
+func (n *Network) usesLinks() bool { return n.cfg.Links == nil || n.cfg.Links() }
+
 // sendMessages sends the messages in the replication queue until the link or stream breaks.
 func (p *peer) sendMessages(ctx context.Context) error {
-	if p.n.cfg.Links == nil || p.n.cfg.Links() {
+	if p.n.usesLinks() {
 		return p.sendByLink(ctx)
 	}
 	return p.sendReplication(ctx)
 }
 
-// sendReplication is sendMessages for clusters with nodes of an earlier release.
+// sendReplication is sendMessages for clusters with nodes of an earlier release. It returns nil when the cluster has none any more; a
+// node that joins learns that from its first copy of the metadata.
 func (p *peer) sendReplication(ctx context.Context) error {
 	s, err := rhumbpb.NewPeerClient(p.conn.Client()).Replicate(ctx)
 	if err != nil {
@@ -523,6 +531,9 @@ func (p *peer) sendReplication(ctx context.Context) error {
 		case err := <-ended:
 			return err
 		case <-p.replication.wake:
+		}
+		if p.n.usesLinks() {
+			return nil
 		}
 		// The wake token covers any number of messages, so the queue is emptied before waiting
 		// again.

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -238,7 +239,7 @@ type side struct {
 	addr    string
 	source  *identity.Source // nil without TLS
 	names   *names
-	old     bool // sends by gRPC
+	old     atomic.Bool // sends by gRPC
 
 	mu        sync.Mutex // guards the fields below
 	refuse    error
@@ -370,7 +371,7 @@ func (s *side) live(cluster rhumb.ClusterID) {
 			}
 			return s.source.ClientCredentials(identity.Want{Roles: wantNode.Roles, Name: d.Name}, protocol...)
 		},
-		Links:    func() bool { return !s.old },
+		Links:    func() bool { return !s.old.Load() },
 		Identity: s.source,
 		Cluster:  cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler),
 		Load: func(to rhumb.NodeID) (NodeLoad, bool) { return NodeLoad{7: 100 + int64(to)}, to == 2 },
@@ -419,7 +420,7 @@ func TestNetworkCarriesEverything(t *testing.T) {
 func testNetworkCarriesEverything(t *testing.T, old bool) {
 	cluster := rhumb.UUID{9}
 	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
-	a.old = old
+	a.old.Store(old)
 	a.network.SetPeers([]*rhumb.Node{a.node(), b.node()})
 	a.await(t, "connected", func() bool { return a.connected[2] })
 	a.network.Send(2, []replica.Message{{Kind: replica.Ack, Match: 1}, {Kind: replica.Append, Match: 2, Entries: []*entry.Entry{testEntry()}}})
