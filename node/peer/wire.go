@@ -63,10 +63,18 @@ func appendFields(b []byte, m *replica.Message) []byte {
 		bit   uint64
 		value uint64
 	}{
-		{hasTrim, uint64(m.Trim)}, {hasCommit, uint64(m.Commit)}, {hasClock, uint64(m.Clock)}, {hasMatch, uint64(m.Match)},
-		{hasReject, uint64(m.Reject)}, {hasHintEpoch, uint64(m.HintEpoch)}, {hasHintEnd, uint64(m.HintEnd)},
-		{hasPromised, uint64(m.Promised)}, {hasRefused, uint64(m.Refused)}, {hasEnds, uint64(m.Ends)},
-		{hasTargetLife, uint64(m.TargetLife)}, {hasVersion, m.Version},
+		{hasTrim, uint64(m.Trim)},
+		{hasCommit, uint64(m.Commit)},
+		{hasClock, uint64(m.Clock)},
+		{hasMatch, uint64(m.Match)},
+		{hasReject, uint64(m.Reject)},
+		{hasHintEpoch, uint64(m.HintEpoch)},
+		{hasHintEnd, uint64(m.HintEnd)},
+		{hasPromised, uint64(m.Promised)},
+		{hasRefused, uint64(m.Refused)},
+		{hasEnds, uint64(m.Ends)},
+		{hasTargetLife, uint64(m.TargetLife)},
+		{hasVersion, m.Version},
 	}
 	var fields uint64
 	set := func(bit uint64, present bool) {
