@@ -14,6 +14,8 @@ LMDB = $(shell echo '\#include <lmdb.h>' | cc -E - >/dev/null 2>&1 && echo -llmd
 SEEDS ?= 100
 # What chaos is told, each optional.
 CHAOS = $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--duration $(DURATION))
+# With FAULTS=upgrade, or upgrade among others, all nodes begin with the previous release, which is built from the history.
+PREVIOUS = $(if $(findstring upgrade,$(FAULTS)),--previous bin/rhumb-previous)
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos
@@ -74,7 +76,8 @@ sim: ## simulate clusters: SEED=N plays one seed with its trace, else SEEDS seed
 
 chaos: build ## do what faults do to a secured cluster on hosts of this machine (root; FAULTS=kill,cut DURATION=5m SEED=7, each optional; ARGS)
 	$(GO) build -o bin/jepsen-local ./jepsen/chaos
-	bin/jepsen-local --binary bin/rhumb $(CHAOS) $(ARGS) || test $$? = 3 # 3: not possible here, as it said
+	$(if $(PREVIOUS),deploy/release/previous.sh bin/rhumb-previous)
+	bin/jepsen-local --binary bin/rhumb $(CHAOS) $(PREVIOUS) $(ARGS) || test $$? = 3 # 3: not possible here, as it said
 
 model: ## check the protocol's model exhaustively within its bounds
 	$(GO) run ./sim/modelcheck $(ARGS)

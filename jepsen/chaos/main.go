@@ -82,7 +82,7 @@ func command() *cobra.Command {
 	f.IntVar(&cfg.Nodes, "nodes", 3, "nodes in each region")
 	f.StringVar(&cfg.Memory, "memory", "256MiB", "memory of a node")
 	f.StringVar(&cfg.Binary, "binary", "", "program to test (default: built from this repository)")
-	f.StringVar(&cfg.Previous, "previous", "", "another version of the program, for the fault upgrade")
+	f.StringVar(&cfg.Previous, "previous", "", "previous release of the program, with which all nodes begin, for the fault upgrade")
 	f.BoolVar(&plan.Meanwhile, "meanwhile", false, "change something during each fault: hand over or split ranges, drain a node, or replace the key of gossip")
 	f.BoolVar(&plan.AnyGap, "any-gap", false, "report the time without service of a key, and do not judge it; for machines that are busy with other work")
 	f.StringVar(&dir, "dir", "", "where hosts keep their disks (default: a directory that is removed at the end)")

@@ -132,16 +132,14 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 		if n < len(order) {
 			f = faults[order[n]]
 		}
-		w, err := inflict(ctx, c, record, f, &p, random)
-		c.Logf("%s", w)
-		record.windows = append(record.windows, w)
-		if err != nil {
-			r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %v", w.What, w.From.Seconds(), err))
+		if err := r.once(ctx, c, record, f, random); err != nil {
 			// Nothing that follows would be comparable.
-			if !errors.Is(err, errNoEffect) {
-				break
-			}
+			break
 		}
+	}
+	if len(r.Broken) == 0 && c.cfg.Previous != "" {
+		// The error is in Broken.
+		_ = r.once(ctx, c, record, finalize, random)
 	}
 	c.Logf("checking what clients saw")
 	// The callers end before the histories are checked: a call in progress could change
@@ -159,6 +157,21 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	r.Windows, r.Calls, r.Examples, r.Length = record.windows, record.calls, record.examples, record.now()
 	r.judge()
 	return r, nil
+}
+
+// once does what a fault does, once, and notes how it went. It returns an error if the cluster may still suffer from the fault.
+func (r *Result) once(ctx context.Context, c *Cluster, record *Record, f Fault, random *rand.Rand) error {
+	w, err := inflict(ctx, c, record, f, &r.Plan, random)
+	c.Logf("%s", w)
+	record.windows = append(record.windows, w)
+	if err == nil {
+		return nil
+	}
+	r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %v", w.What, w.From.Seconds(), err))
+	if errors.Is(err, errNoEffect) {
+		return nil
+	}
+	return err
 }
 
 // inflict strikes, waits, heals, and waits until the cluster is whole.

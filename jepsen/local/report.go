@@ -76,7 +76,7 @@ func (r *Result) printGaps(w io.Writer) {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\nfault\ttimes\tmedian gap of a key\tlongest\tbound\t")
-	for _, f := range Faults() {
+	for _, f := range append(Faults(), finalize) {
 		all := gaps[f.Name]
 		if len(all) == 0 {
 			continue
