@@ -44,6 +44,8 @@ type Result struct {
 	Plan    Plan
 	Regions []string
 	Nodes   int
+	// Previous is set if nodes ran the previous release.
+	Previous bool
 	// Verdicts has an element for each workload, and Windows one for each fault that
 	// was tried.
 	Verdicts []Verdict
@@ -119,7 +121,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	sampling, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
 	go resources.follow(sampling, c.Nodes, record.now)
-	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes}
+	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes, Previous: c.cfg.Previous != ""}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
 	// Each fault comes once before any comes again, so that a short run tries as many
 	// as it can.
@@ -227,6 +229,7 @@ func (r *Result) judge() {
 			r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %s had no service for %v, the bound is %v", w.What, w.From.Seconds(), w.Key, w.Gap.Round(time.Millisecond), w.Fault.Gap))
 		}
 	}
+	r.Broken = append(r.Broken, judgeCalls(r.Calls, r.Windows, r.Examples, r.Previous)...)
 	r.Broken = append(r.Broken, flat(r.Samples)...)
 	if len(r.Windows) == 0 {
 		r.Broken = append(r.Broken, "no fault was tried")

@@ -34,15 +34,18 @@ func List(w io.Writer) {
 
 // Print prints the result for people.
 func (r *Result) Print(w io.Writer) {
-	failed := map[rhumb.Kind]int{}
+	failed, reads := map[rhumb.Kind]int{}, map[rhumb.Kind]int{}
 	for _, c := range r.Calls {
 		if !c.OK {
 			failed[c.Kind]++
 		}
+		if !c.OK && c.Read {
+			reads[c.Kind]++
+		}
 	}
 	fmt.Fprintf(w, "\nseed %d, %d regions of %d nodes, %.0f s, %d calls\n", r.Plan.Seed, len(r.Regions), r.Nodes, r.Length.Seconds(), len(r.Calls))
 	for _, kind := range slices.Sorted(maps.Keys(failed)) {
-		fmt.Fprintf(w, "  %d failed as %s, such as: %s\n", failed[kind], kind, r.Examples[kind])
+		fmt.Fprintf(w, "  %d failed as %s, %d of them reads, such as: %s\n", failed[kind], kind, reads[kind], r.Examples[kind])
 	}
 	fmt.Fprintln(w)
 	for _, win := range r.Windows {
