@@ -71,6 +71,12 @@ func command() *cobra.Command {
 			return run(cmd.Context(), cfg, plan, dir, out)
 		},
 	}
+	cmd.AddCommand(&cobra.Command{
+		Use: local.ReaderCommand + " DIR TABLE", Short: "Read views of an image, on the host of a node", Hidden: true, Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return local.FollowViews(cmd.Context(), args[0], args[1], os.Stdout)
+		},
+	})
 	f := cmd.Flags()
 	f.StringSliceVar(&plan.Faults, "faults", nil, "faults to draw from (default: all)")
 	f.StringSliceVar(&plan.Workloads, "workloads", nil, "workloads (default: all)")

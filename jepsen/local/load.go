@@ -57,6 +57,7 @@ func workloads() []workload {
 		{"insert", "records whose names the server chooses; none lost, none twice", rhumb.TableOptions{}, newInsert},
 		{"create", "the same name created from all regions at once; refused after another creation was acknowledged, none lost", rhumb.TableOptions{}, newCreate},
 		{"bank", "transfers within a range; each read of all accounts has the same sum", rhumb.TableOptions{Colocate: '/'}, newBank},
+		{viewsTable, "writes to a published table, and a process on the host of each node that reads its image; each view equals the log at its position", rhumb.TableOptions{Snapshot: rhumb.SnapshotOn}, newViews},
 		{"batch", "batches of several keys; each read sees all of a batch or nothing", rhumb.TableOptions{Colocate: '/'}, newBatch},
 	}
 }
@@ -71,6 +72,8 @@ type env struct {
 	seed    uint64
 	// region is the name of the region in which names without a home of their own are.
 	region string
+	// nodes returns the nodes of the cluster at present.
+	nodes func() []*Node
 }
 
 // caller makes calls one after the other.
@@ -214,7 +217,7 @@ func startLoad(ctx context.Context, c *Cluster, record *Record, seed uint64, per
 			return nil, err
 		}
 		// Names without a home of their own live in the first region.
-		e := &env{record: record, clients: clients, seed: seed, region: c.cfg.Regions[0]}
+		e := &env{record: record, clients: clients, seed: seed, region: c.cfg.Regions[0], nodes: c.Nodes}
 		for _, cl := range clients {
 			t, err := cl.Table(ctx, work.name)
 			if err != nil {

@@ -60,25 +60,41 @@ func (g dependencies) add(from, to int, kind dependencyKind, why string) {
 	}
 }
 
+// cycleTries bounds the cycles that are compared for the shortest one, which is the easiest to understand.
+const cycleTries = 500
+
 // cycle returns the name of the worst anomaly in the graph, and the dependencies of one short cycle of it with the node at which the cycle
 // begins. The name is empty if there is none.
 func (g dependencies) cycle() (name string, start int, path []dependency) {
 	for _, a := range anomalies {
-		component := g.components(a.follow | a.one)
-		for from := range g {
-			for _, d := range g[from] {
-				// Every cycle lies within a component.
-				if component[from] != component[d.to] || d.kind&(a.follow|a.one) == 0 || a.one != 0 && d.kind&a.one == 0 {
-					continue
-				}
-				// The rest of the cycle leads back, and has no further dependency of the kind that occurs once.
-				if rest, ok := g.path(d.to, from, a.follow, component); ok {
-					return a.name, from, append([]dependency{d}, rest...)
-				}
-			}
+		if start, path = g.cycleOf(a); path != nil {
+			return a.name, start, path
 		}
 	}
 	return "", 0, nil
+}
+
+// cycleOf returns a short cycle of one pattern, and nil if there is none.
+func (g dependencies) cycleOf(a anomaly) (start int, path []dependency) {
+	component := g.components(a.follow | a.one)
+	tries := 0
+	for from := range g {
+		for _, d := range g[from] {
+			// Every cycle lies within a component.
+			if component[from] != component[d.to] || d.kind&(a.follow|a.one) == 0 || a.one != 0 && d.kind&a.one == 0 {
+				continue
+			}
+			// The rest of the cycle leads back, and has no further dependency of the kind that occurs once.
+			rest, ok := g.path(d.to, from, a.follow, component)
+			if ok && (path == nil || len(rest)+1 < len(path)) {
+				start, path = from, append([]dependency{d}, rest...)
+			}
+			if tries++; path != nil && tries >= cycleTries {
+				return start, path
+			}
+		}
+	}
+	return start, path
 }
 
 // path returns a shortest path within a component, by the given kinds of dependencies.
