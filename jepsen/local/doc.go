@@ -13,7 +13,10 @@
 //	resources.go memory, files and threads of the nodes over time
 //	changes.go   what operators do meanwhile
 //	record.go    when each call began and ended, for the pictures and the time without service
-//	load.go      the callers and the list of workloads. Each workload checks its own history: probe.go, register.go, lists.go, sets.go, bank.go
+//	load.go      the callers and the list of workloads. Each workload checks its own history: probe.go, register.go, lists.go, transactions.go,
+//	             sets.go, bank.go, views.go
+//	follow.go    reads the image of a node, as a process on its host
+//	errors.go    which errors of calls no fault excuses
 //	chaos.go     draws faults from a seed, and judges
 //	report.go    the text of a result, and picture.go its picture
 //
