@@ -18,6 +18,7 @@
 //	follow.go    reads the image of a node, as a process on its host
 //	errors.go    which errors of calls no fault excuses
 //	chaos.go     draws faults from a seed, and judges
+//	availability.go  the time without service in many trials of each fault
 //	report.go    the text of a result, and picture.go its picture
 //
 // A fault that had no effect fails the run: a run without faults proves nothing. Each fault therefore returns evidence, such as the
