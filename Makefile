@@ -18,7 +18,7 @@ CHAOS = $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED)) $(if $(D
 PREVIOUS = $(if $(findstring upgrade,$(FAULTS)),--previous bin/rhumb-previous)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos chaos-availability
+.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak soak-image sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos chaos-availability
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -67,7 +67,11 @@ bench-snapshot: build ## compare reads from shared memory with their counterpart
 	cc -O3 -march=native -o bin/image-worker bench/image/c/worker.c -lm $(LMDB)
 	bin/rhumb snapshot bench $(if $(LMDB),,--lmdb=false) $(ARGS)
 
-soak: ## kill publishers and readers of an image for DURATION (24h), checking every view
+soak: build ## hold a load through all faults for DURATION (2h) at one SEED, check everything, and judge memory, goroutines, files and data of nodes (root; ARGS)
+	$(GO) build -o bin/jepsen-local ./jepsen/chaos
+	bin/jepsen-local --binary bin/rhumb --soak --duration $(or $(DURATION),2h) --out bin/soak $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(ARGS) || test $$? = 3
+
+soak-image: ## kill publishers and readers of an image for DURATION (24h), checking every view
 	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./snapshot/faults -soak $(or $(DURATION),24h)
 
 sim: ## simulate clusters: SEED=N plays one seed with its trace, else SEEDS seeds from FIRST

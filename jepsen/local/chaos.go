@@ -33,6 +33,9 @@ type Plan struct {
 	// Meanwhile makes an operator change something during each fault: hand over, split,
 	// drain, or rotate keys.
 	Meanwhile bool
+	// Soak draws only faults that end no process in the second half of the run, so that the
+	// resources of processes that live long are judged.
+	Soak bool
 }
 
 // calm is the time between two faults, after the cluster is whole.
@@ -111,6 +114,10 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	gentle := slices.DeleteFunc(slices.Clone(faults), Fault.endsProcesses)
+	if p.Soak && len(gentle) == 0 {
+		return nil, errors.New("all faults end processes, so no resource can be judged; add others, such as cut or drain")
+	}
 	// All workloads and faults write to the same record, so that their times compare.
 	record := newRecord()
 	l, err := startLoad(ctx, c, record, p.Seed, p.PerSecond, p.Workloads)
@@ -120,7 +127,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	var resources sampler
 	sampling, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
-	go resources.follow(sampling, c.Nodes, record.now)
+	go resources.follow(sampling, c, record.now)
 	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes, Previous: c.cfg.Previous != ""}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
 	// Each fault comes once before any comes again, so that a short run tries as many
@@ -133,6 +140,9 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 		f := faults[random.IntN(len(faults))]
 		if n < len(order) {
 			f = faults[order[n]]
+		}
+		if p.Soak && record.now() > p.Duration/2 {
+			f = gentle[random.IntN(len(gentle))]
 		}
 		if err := r.once(ctx, c, record, f, random); err != nil {
 			// Nothing that follows would be comparable.
@@ -230,10 +240,19 @@ func (r *Result) judge() {
 		}
 	}
 	r.Broken = append(r.Broken, judgeCalls(r.Calls, r.Windows, r.Examples, r.Previous)...)
-	r.Broken = append(r.Broken, flat(r.Samples)...)
+	all := r.growths()
+	r.Broken = append(r.Broken, flat(all)...)
+	if r.Plan.Soak && len(all) == 0 {
+		r.Broken = append(r.Broken, "no process lived long enough for its resources to be judged")
+	}
 	if len(r.Windows) == 0 {
 		r.Broken = append(r.Broken, "no fault was tried")
 	}
+}
+
+// growths returns how the resources of the nodes grew.
+func (r *Result) growths() []growth {
+	return growths(r.Samples, float64(len(r.Calls))/max(r.Length.Seconds(), 1))
 }
 
 // Operations returns how many operations were checked.

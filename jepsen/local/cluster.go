@@ -43,6 +43,7 @@ type Config struct {
 // Ports of a node and of the authority, on their own addresses. That of a node is the default of `rhumb start`.
 const (
 	portMain      = 7600
+	portAdmin     = 7603
 	portAuthority = 7605
 )
 

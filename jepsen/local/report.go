@@ -62,12 +62,26 @@ func (r *Result) Print(w io.Writer) {
 		fmt.Fprintf(t, "%s\t%d operations\t%s\t%s\n", v.Workload, v.Operations, verdict, v.Text)
 	}
 	_ = t.Flush()
+	printGrowths(w, r.growths())
 	fmt.Fprintf(w, "\n%d operations were checked", r.Operations())
 	if len(r.Broken) == 0 {
 		fmt.Fprintln(w, "; everything is valid")
 		return
 	}
 	fmt.Fprintf(w, "; not valid:\n  %s\n", strings.Join(r.Broken, "\n  "))
+}
+
+// printGrowths prints how the resources of each process grew that lived long enough to be judged.
+func printGrowths(w io.Writer, all []growth) {
+	if len(all) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\nnode\tresource\tmedian\tgrown\tbound\twithin\t")
+	for _, g := range all {
+		fmt.Fprintf(t, "%s\t%s\t%.0f\t%.1f\t%.0f\t%v\t\n", g.node, g.resource.name, g.median, g.grown, g.most, g.over.Round(time.Second))
+	}
+	_ = t.Flush()
 }
 
 // printGaps prints for each fault how long the keys had no service, over all its windows.

@@ -29,19 +29,6 @@ func (t *tries) set(value string, o outcome) {
 	t.outcomes[value] = o
 }
 
-// ackedNow returns the values that are acknowledged by now.
-func (t *tries) ackedNow() map[string]bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := map[string]bool{}
-	for value, o := range t.outcomes {
-		if o == acked {
-			out[value] = true
-		}
-	}
-	return out
-}
-
 // judge returns an error unless found holds each acknowledged value once, no refused one, and none that nobody wrote.
 func (t *tries) judge(found map[string][]rhumb.Item) error {
 	t.mu.Lock()
@@ -79,17 +66,26 @@ func (t *tries) text() string {
 	return fmt.Sprintf("%d acknowledged, %d refused, %d unknown", n[acked], n[refused], n[unknown])
 }
 
-// set is the workload that adds names, and scans all of them meanwhile.
+// generationNames is the number of names after which the workload set begins to use names with another prefix. A scan reads the names of
+// the present prefix, and would otherwise read ever more.
+const generationNames = 2000
+
+// set is the workload that adds names, and scans them meanwhile.
 type set struct {
 	e *env
 	tries
 	scanErr error
+	// generation is the present prefix of names, added the number of names that were tried with it, and recent those that are acknowledged.
+	generation, added int
+	recent            map[string]bool
 }
 
 // newSet starts the workload set.
-func newSet(e *env) script { return &set{e: e, tries: tries{outcomes: map[string]outcome{}}} }
+func newSet(e *env) script {
+	return &set{e: e, tries: tries{outcomes: map[string]outcome{}}, recent: map[string]bool{}}
+}
 
-// scanShare is one scan for so many writes. A scan reads everything that was written.
+// scanShare is one scan for so many writes.
 const scanShare = 50
 
 // call adds a name that nobody has used, or scans.
@@ -98,16 +94,40 @@ func (s *set) call(ctx context.Context, c *caller) {
 		s.scan(ctx, c)
 		return
 	}
-	name := c.unique()
+	prefix := s.next()
+	name := prefix + c.unique()
 	s.set(name, unknown)
-	s.set(name, c.put(ctx, name, name, rhumb.Condition{Kind: rhumb.IfAbsent}, s.e.region))
+	o := c.put(ctx, name, name, rhumb.Condition{Kind: rhumb.IfAbsent}, s.e.region)
+	s.set(name, o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o == acked && prefix == generationPrefix(s.generation) {
+		s.recent[name] = true
+	}
 }
 
-// scan reads the whole table. A scan that was answered has all names that were acknowledged before it began.
+// generationPrefix returns the prefix of the names of a generation.
+func generationPrefix(generation int) string { return fmt.Sprintf("g%d-", generation) }
+
+// next returns the prefix of the next name.
+func (s *set) next() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.added++; s.added > generationNames {
+		s.generation, s.added = s.generation+1, 1
+		s.recent = map[string]bool{}
+	}
+	return generationPrefix(s.generation)
+}
+
+// scan reads the names of the present prefix. A scan that was answered has all of them that were acknowledged before it began.
 func (s *set) scan(ctx context.Context, c *caller) {
 	// Names that are acknowledged while the scan runs may be missing from it.
-	want, at := s.ackedNow(), c.record.now()
-	for item, err := range c.table.Scan(ctx, client.ScanOptions{}) {
+	s.mu.Lock()
+	prefix, want := generationPrefix(s.generation), maps.Clone(s.recent)
+	s.mu.Unlock()
+	at := c.record.now()
+	for item, err := range c.table.Scan(ctx, client.ScanOptions{Prefix: []byte(prefix)}) {
 		if err != nil {
 			c.record.addRead(at, err)
 			return
