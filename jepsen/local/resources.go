@@ -63,7 +63,7 @@ func resources() []resource {
 // The first half is the start, when caches fill. Processes with fewer samples are not judged.
 const (
 	flatShare   = 0.25
-	flatSamples = 60
+	flatSamples = 40
 )
 
 // growth is how a resource of a process grew over the second half of its samples.
