@@ -27,8 +27,9 @@ type Plan struct {
 	Seed uint64
 	// PerSecond bounds the calls of all workloads.
 	PerSecond int
-	// AnyGap makes a run valid whatever time without service its keys had. On a machine
-	// that does other work as well, the processes of the cluster wait for their turn.
+	// AnyGap makes a run valid whatever time without service its keys had, and whatever
+	// calls had no answer while the cluster was whole. On a machine that does other work as
+	// well, the processes of the cluster wait for their turn.
 	AnyGap bool
 	// Meanwhile makes an operator change something during each fault: hand over, split,
 	// drain, or rotate keys.
@@ -57,6 +58,8 @@ type Result struct {
 	Calls []Call
 	// Samples are the resources of the nodes over time.
 	Samples []Sample
+	// sampleErr is why the last sample that failed did.
+	sampleErr error
 	// Examples holds the text of the first error of each kind.
 	Examples map[rhumb.Kind]string
 	// Length is how long the run took, including the final checks.
@@ -164,7 +167,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	record.close()
 	stopSampling()
 	resources.mu.Lock()
-	r.Samples = resources.samples
+	r.Samples, r.sampleErr = resources.samples, resources.err
 	resources.mu.Unlock()
 	r.Windows, r.Calls, r.Examples, r.Length = record.windows, record.calls, record.examples, record.now()
 	r.judge()
@@ -239,11 +242,11 @@ func (r *Result) judge() {
 			r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %s had no service for %v, the bound is %v", w.What, w.From.Seconds(), w.Key, w.Gap.Round(time.Millisecond), w.Fault.Gap))
 		}
 	}
-	r.Broken = append(r.Broken, judgeCalls(r.Calls, r.Windows, r.Examples, r.Previous)...)
+	r.Broken = append(r.Broken, judgeCalls(r.Calls, r.Windows, r.Examples, r.Previous, r.Plan.AnyGap)...)
 	all := r.growths()
 	r.Broken = append(r.Broken, flat(all)...)
 	if r.Plan.Soak && len(all) == 0 {
-		r.Broken = append(r.Broken, "no process lived long enough for its resources to be judged")
+		r.Broken = append(r.Broken, fmt.Sprintf("no process lived long enough for its resources to be judged: %d samples, the last that failed: %v", len(r.Samples), r.sampleErr))
 	}
 	if len(r.Windows) == 0 {
 		r.Broken = append(r.Broken, "no fault was tried")

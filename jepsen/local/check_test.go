@@ -182,7 +182,7 @@ func TestJudgeCalls(t *testing.T) {
 		{"a damaged answer during a fault", Call{At: 15, Took: 5, Kind: rhumb.Corrupt, Read: true}, false, "no fault excuses"},
 		{"another kind of a previous release", Call{At: 15, Took: 5, Kind: rhumb.InvalidArgument}, true, ""},
 	} {
-		broken := strings.Join(judgeCalls([]Call{tt.call}, windows, nil, tt.previous), "; ")
+		broken := strings.Join(judgeCalls([]Call{tt.call}, windows, nil, tt.previous, false), "; ")
 		if (broken == "") != (tt.want == "") || !strings.Contains(broken, tt.want) {
 			t.Errorf("%s: %q, want %q", tt.name, broken, tt.want)
 		}

@@ -17,8 +17,9 @@ var excusable = []rhumb.Kind{
 const failedLines = 10
 
 // judgeCalls returns a line for each kind of error that no fault excuses, and for reads and writes that failed although the cluster was whole
-// and no fault was in progress. previous is set if nodes run the previous release, whose kinds of errors are not those of this one.
-func judgeCalls(calls []Call, windows []Window, examples map[rhumb.Kind]string, previous bool) (broken []string) {
+// and no fault was in progress. previous is set if nodes run the previous release, whose kinds of errors are not those of this one, and busy if
+// the machine does other work, which may keep a call from being answered at any time.
+func judgeCalls(calls []Call, windows []Window, examples map[rhumb.Kind]string, previous, busy bool) (broken []string) {
 	counts, calm := map[rhumb.Kind]int{}, map[string]int{}
 	for _, c := range calls {
 		if c.OK {
@@ -27,7 +28,7 @@ func judgeCalls(calls []Call, windows []Window, examples map[rhumb.Kind]string, 
 		if !previous && !slices.Contains(excusable, c.Kind) {
 			counts[c.Kind]++
 		}
-		if isCalm(c, windows) {
+		if !busy && isCalm(c, windows) {
 			calm[fmt.Sprintf("%s failed as %s", map[bool]string{true: "reads", false: "writes"}[c.Read], c.Kind)]++
 		}
 	}

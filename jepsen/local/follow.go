@@ -24,7 +24,8 @@ type sharedView struct {
 	// Version is that of the image. Closed is the timestamp of a consistent cut across all ranges, and 0 for the newest view.
 	Version uint64
 	Closed  rhumb.Timestamp
-	// Positions holds, for each range in a newest view, the timestamp of the last entry of the log that the view has.
+	// Positions holds, for each range that the node follows, the timestamp of the last entry of the log that the version has. A closed cut
+	// shows less.
 	Positions []sharedPosition
 	Records   []sharedRecord
 }
@@ -110,8 +111,7 @@ func readView(v reader.View, table string) (out sharedView, err error) {
 		out.Records = append(out.Records, sharedRecord{string(it.Name), opaque(it.Value), it.HLC})
 		return true
 	})
-	// The positions are those of the version, and a closed cut shows less.
-	if err != nil || out.Closed != 0 {
+	if err != nil {
 		return out, err
 	}
 	positions, err := v.Table(format.PositionsTable)

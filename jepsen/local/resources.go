@@ -77,8 +77,9 @@ type growth struct {
 
 // sampler records the resources of all nodes until its context ends.
 type sampler struct {
-	mu      sync.Mutex // guards samples
+	mu      sync.Mutex // guards the fields below
 	samples []Sample
+	err     error // of the last sample that failed
 }
 
 // follow takes samples until ctx ends.
@@ -87,12 +88,15 @@ func (s *sampler) follow(ctx context.Context, c *Cluster, now func() time.Durati
 	for wait(ctx, sampleEvery) == nil {
 		for _, n := range c.Nodes() {
 			// A node that is down or does not answer has no figures.
-			if one, err := c.sample(ctx, n); err == nil {
-				one.At = now()
-				s.mu.Lock()
+			one, err := c.sample(ctx, n)
+			one.At = now()
+			s.mu.Lock()
+			if err != nil {
+				s.err = err
+			} else {
 				s.samples = append(s.samples, one)
-				s.mu.Unlock()
 			}
+			s.mu.Unlock()
 		}
 	}
 }
@@ -176,7 +180,10 @@ func (c *Cluster) metric(ctx context.Context, n *Node, name string) (float64, er
 	}
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(authorities)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: trusted, MinVersion: tls.VersionTLS13}}
+	// The certificate of a node has its name and not its address.
+	transport := &http.Transport{TLSClientConfig: &tls.Config{
+		Certificates: []tls.Certificate{own}, RootCAs: trusted, ServerName: n.Name, MinVersion: tls.VersionTLS13,
+	}}
 	defer transport.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, metricWait)
 	defer cancel()

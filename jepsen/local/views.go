@@ -180,7 +180,8 @@ func (v *views) settle(before time.Duration) {
 			v.closed++
 		}
 		if err := v.judge.see(q.node, q.view); err != nil && v.err == nil {
-			v.err = fmt.Errorf("a view on the host of %s at %v: %w", q.node, q.at, err)
+			v.err = fmt.Errorf("a view on the host of %s at %v (version %d, closed at %v, %d records, %d ranges): %w", q.node, q.at, q.view.Version, q.view.Closed,
+				len(q.view.Records), len(q.view.Positions), err)
 		}
 	}
 }
@@ -257,7 +258,7 @@ func (j *viewJudge) see(node string, v sharedView) error {
 		shown[r.Name] = r
 	}
 	if before.Image == v.Image {
-		if err := goesForward(before, v, shown); err != nil {
+		if err := j.goesForward(before, v, shown); err != nil {
 			return err
 		}
 	}
@@ -267,24 +268,37 @@ func (j *viewJudge) see(node string, v sharedView) error {
 		}
 	}
 	for name := range j.writes {
-		if err := j.isCurrent(name, v, shown); err != nil {
+		if err := j.isCurrent(name, before, v, shown); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// goesForward compares a view with an earlier one of the same image.
-func goesForward(before, v sharedView, shown map[string]sharedRecord) error {
+// goesForward compares a view with an earlier one of the same image. The records of a range that has left the node are gone.
+func (j *viewJudge) goesForward(before, v sharedView, shown map[string]sharedRecord) error {
 	if v.Version < before.Version || v.Closed < before.Closed {
 		return fmt.Errorf("it went back from version %d to %d, or from %v to %v", before.Version, v.Version, before.Closed, v.Closed)
 	}
 	for _, r := range before.Records {
+		if _, held := v.position(j.rangeOf(r)); !held {
+			continue
+		}
 		if now, ok := shown[r.Name]; !ok || now.Written < r.Written {
 			return fmt.Errorf("%s went back from %s of %v to %q of %v", r.Name, r.Text, r.Written, now.Text, now.Written)
 		}
 	}
 	return nil
+}
+
+// rangeOf returns the range of a record: that of the last write before it that was acknowledged, because ranges are split.
+func (j *viewJudge) rangeOf(r sharedRecord) (id rhumb.RangeID) {
+	for _, w := range slices.Backward(j.writes[r.Name]) {
+		if w.written <= r.Written {
+			return w.in
+		}
+	}
+	return id
 }
 
 // isWritten returns an error if a record is not what somebody wrote: another timestamp for the same number, or a number that nobody has sent.
@@ -301,13 +315,13 @@ func (j *viewJudge) isWritten(name string, r sharedRecord) error {
 }
 
 // isCurrent returns an error if a view lacks the newest acknowledged write of a key up to its position, or has a later one.
-func (j *viewJudge) isCurrent(name string, v sharedView, shown map[string]sharedRecord) error {
+func (j *viewJudge) isCurrent(name string, before, v sharedView, shown map[string]sharedRecord) error {
 	r, there := shown[name]
 	number, _ := strconv.Atoi(r.Text)
 	writes := j.writes[name]
 	// A write that the view shows is in the log at or before the position of its range.
 	if i, ok := slices.BinarySearchFunc(writes, number, func(w viewWrite, n int) int { return w.number - n }); ok && there {
-		if until, known := v.until(writes[i].in); known && until < r.Written {
+		if until, known := v.until(before, writes[i].in); known && until < r.Written {
 			return fmt.Errorf("%s holds %d of %v, after the position %v of range %s", name, number, r.Written, until, writes[i].in)
 		}
 	}
@@ -315,18 +329,26 @@ func (j *viewJudge) isCurrent(name string, v sharedView, shown map[string]shared
 		if w.number <= number {
 			break // all earlier ones are superseded
 		}
-		if until, known := v.until(w.in); known && w.written <= until {
+		if until, known := v.until(before, w.in); known && w.written <= until {
 			return fmt.Errorf("%s holds %q, but %d was written at %v, before the position %v of range %s", name, r.Text, w.number, w.written, until, w.in)
 		}
 	}
 	return nil
 }
 
-// until returns up to which timestamp a view follows a range.
-func (v *sharedView) until(id rhumb.RangeID) (rhumb.Timestamp, bool) {
-	if v.Closed != 0 {
-		return v.Closed, true
+// until returns up to which timestamp a view follows a range. A node holds the ranges of its own copies only, and a range that has come to the
+// node is part of the next cut, not of the present one. So a range counts in a closed cut if it was in an earlier one.
+func (v *sharedView) until(before sharedView, id rhumb.RangeID) (rhumb.Timestamp, bool) {
+	at, known := v.position(id)
+	if v.Closed == 0 || !known {
+		return at, known
 	}
+	_, earlier := before.position(id)
+	return v.Closed, earlier && before.Image == v.Image && before.Closed < v.Closed
+}
+
+// position returns the timestamp of the last entry of a range in the version of a view.
+func (v *sharedView) position(id rhumb.RangeID) (rhumb.Timestamp, bool) {
 	for _, p := range v.Positions {
 		if p.Range == id {
 			return p.Until, true
