@@ -18,7 +18,7 @@ CHAOS = $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED)) $(if $(D
 PREVIOUS = $(if $(findstring upgrade,$(FAULTS)),--previous bin/rhumb-previous)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak soak-image sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos chaos-availability
+.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak soak-image sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos chaos-availability jepsen-compile
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -82,6 +82,9 @@ chaos: build ## do what faults do to a secured cluster on hosts of this machine 
 	$(GO) build -o bin/jepsen-local ./jepsen/chaos
 	$(if $(PREVIOUS),deploy/release/previous.sh bin/rhumb-previous)
 	bin/jepsen-local --binary bin/rhumb $(CHAOS) $(PREVIOUS) $(ARGS) || test $$? = 3 # 3: not possible here, as it said
+
+jepsen-compile: ## compile the suite for Jepsen as far as its artifacts can be had (Java 17, Maven, protoc; JEPSEN_CLASSPATH)
+	jepsen/suite/compile.sh
 
 chaos-availability: build ## measure the time without service of a key in TRIALS (20) of each fault; stops after DURATION (1h), and continues when run again (root; FAULTS, ARGS)
 	$(GO) build -o bin/jepsen-local ./jepsen/chaos
