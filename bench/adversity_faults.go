@@ -94,6 +94,7 @@ func (a *adversity) moveRanges(ctx context.Context) (moved int, err error) {
 // movable returns a secondary of a range that callers use, and a node of the same
 // region without a copy, or no node.
 func (a *adversity) movable(r *rhumb.Range) (from, to rhumb.NodeID) {
+	// The move of a range without callers would show nothing.
 	used := slices.ContainsFunc(a.load.callers, func(c *adversityCaller) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -127,6 +128,7 @@ func (a *adversity) slowNode(ctx context.Context, p *AdversityPhase) error {
 	if err != nil {
 		return err
 	}
+	// The evidence is the processor time that the node did not get.
 	before, err := processorTime(pid)
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ const (
 	failoverWide = 2500 * time.Millisecond // ranges whose copies are in several regions
 	failoverLead = 3500 * time.Millisecond // the metadata leader died too
 	secondaryMax = 800 * time.Millisecond
-	// A stalled disk or a cut link has to be told from a slow one first.
+	// The nodes need time to distinguish a stalled disk or a cut link from a slow one.
 	suspicionMore = 500 * time.Millisecond
 	// adversitySlowAfter is the time in which a slow node is found, and slowFactor
 	// how much longer a write may take from then on.

@@ -128,7 +128,7 @@ func (s *service) fail(why string) {
 
 // run runs the service until it has ended for good.
 //
-// The plan is made anew for a restart after a crash. As with systemd, a changed file of the environment
+// A restart after a crash makes a new plan. As with systemd, a changed file of the environment
 // counts then, and a changed unit after a daemon-reload only.
 func (s *service) run(p *plan, ready chan<- error, over chan struct{}) {
 	defer close(over)

@@ -72,6 +72,7 @@ func command() *cobra.Command {
 			return run(cmd.Context(), cfg, plan, trials, dir, out)
 		},
 	}
+	// This program copies itself to the hosts, and runs this command there.
 	cmd.AddCommand(&cobra.Command{
 		Use: local.ReaderCommand + " DIR TABLE", Short: "Read views of an image, on the host of a node", Hidden: true, Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

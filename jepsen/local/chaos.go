@@ -174,7 +174,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	return r, nil
 }
 
-// once does what a fault does, once, and notes how it went. It returns an error if the cluster may still suffer from the fault.
+// once strikes a fault once and records the result. It returns an error if the cluster may still suffer from the fault.
 func (r *Result) once(ctx context.Context, c *Cluster, record *Record, f Fault, random *rand.Rand) error {
 	w, err := inflict(ctx, c, record, f, &r.Plan, random)
 	c.Logf("%s", w)

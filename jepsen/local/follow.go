@@ -17,15 +17,18 @@ import (
 // viewEvery is the time between two looks at an image.
 const viewEvery = 100 * time.Millisecond
 
-// sharedView is a view of an image as a reader on the host of a node saw it. It crosses from the host as a line of JSON.
+// sharedView is a view of an image as a reader on the host of a node saw it. It crosses
+// from the host as a line of JSON.
 type sharedView struct {
-	// Image names the image: a rebuilt one has another name, and within one views never go back.
+	// Image names the image: a rebuilt one has another name, and within one views never go
+	// back.
 	Image string
-	// Version is that of the image. Closed is the timestamp of a consistent cut across all ranges, and 0 for the newest view.
+	// Version is that of the image. Closed is the timestamp of a consistent cut across all
+	// ranges, and 0 for the newest view.
 	Version uint64
 	Closed  rhumb.Timestamp
-	// Positions holds, for each range that the node follows, the timestamp of the last entry of the log that the version has. A closed cut
-	// shows less.
+	// Positions holds, for each range that the node follows, the timestamp of the last
+	// entry of the log that the version has. A closed cut shows less.
 	Positions []sharedPosition
 	Records   []sharedRecord
 }
@@ -42,9 +45,11 @@ type sharedRecord struct {
 	Written    rhumb.Timestamp
 }
 
-// FollowViews reads the newest and the newest closed view of a table in the image below a folder, again and again, and prints those that have
-// changed. It runs on the host of a node and ends with the first error, as when the image is replaced by another one.
+// FollowViews reads the newest and the newest closed view of a table in the image below a
+// folder, again and again, and prints those that have changed. It runs on the host of a
+// node and ends with the first error, as when the image is replaced by another one.
 func FollowViews(ctx context.Context, dir, table string, out io.Writer) error {
+	// Below the folder are clusters, and below these nodes.
 	images, err := filepath.Glob(filepath.Join(dir, "*", "*", "root"))
 	if err != nil {
 		return err
@@ -52,11 +57,13 @@ func FollowViews(ctx context.Context, dir, table string, out io.Writer) error {
 	if len(images) == 0 {
 		return fmt.Errorf("no image below %s", dir)
 	}
+	// A node that was given another number has left an older image there.
 	c, err := reader.Attach(filepath.Dir(images[len(images)-1]), reader.Options{})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	// A view is a line.
 	encoder := json.NewEncoder(out)
 	var last, lastClosed sharedView
 	for {
@@ -66,7 +73,7 @@ func FollowViews(ctx context.Context, dir, table string, out io.Writer) error {
 			last *sharedView
 		}{{c.Lock, &last}, {c.LockClosed, &lastClosed}} {
 			v, err := look.lock()
-			// There is no closed view before every range is closed.
+			// LockClosed fails until every range is closed.
 			if rhumb.KindOf(err) == rhumb.Unavailable {
 				continue
 			}
@@ -81,7 +88,8 @@ func FollowViews(ctx context.Context, dir, table string, out io.Writer) error {
 			if err != nil {
 				return err
 			}
-			// The view may be of either image if the client has followed a rebuilt one meanwhile.
+			// The view may be of either image if the client has followed a rebuilt one
+			// meanwhile.
 			if c.Stats().Reopens != before.Reopens {
 				break
 			}
@@ -100,7 +108,7 @@ func FollowViews(ctx context.Context, dir, table string, out io.Writer) error {
 	}
 }
 
-// readView copies what a view shows of a table, and its positions.
+// readView copies the records of a table in a view, and the positions of the view.
 func readView(v reader.View, table string) (out sharedView, err error) {
 	out.Version, out.Closed = v.Version(), v.Closed()
 	t, err := v.Table(table)
@@ -114,6 +122,7 @@ func readView(v reader.View, table string) (out sharedView, err error) {
 	if err != nil {
 		return out, err
 	}
+	// Every image has this table.
 	positions, err := v.Table(format.PositionsTable)
 	if err != nil {
 		return out, err

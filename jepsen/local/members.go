@@ -149,6 +149,7 @@ func (c *Cluster) exchange(ctx context.Context, n *Node) error {
 	if _, err := n.host.Run(ctx, "systemctl", "stop", "rhumb"); err != nil {
 		return err
 	}
+	// The program of a running process cannot be replaced in place.
 	if err := n.host.CopyIn(binary, "/usr/bin/rhumb"); err != nil {
 		return err
 	}
@@ -175,11 +176,12 @@ func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 }
 
 // finalize ends a run with a previous program: the nodes that have it get the newer one, one after the other, and then the operator raises
-// the cluster version, under load. It is no fault that is drawn, because no node can go back afterwards.
+// the cluster version, under load. The seed never draws it, because no node can go back afterwards.
 var finalize = Fault{"finalize", "F56", "the rest of the nodes get the newer program, and the upgrade is finalized", gapFailover, strikeFinalize}
 
 // strikeFinalize upgrades the nodes that are left and raises the cluster version.
 func strikeFinalize(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, error) {
+	// At most a minority is stopped at any time: one node.
 	exchanged := 0
 	for _, n := range c.Nodes() {
 		if !n.old {
@@ -210,6 +212,7 @@ func strikeFinalize(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, err
 		if err := c.orders(ctx, "upgrade", "finalize", "--yes"); err != nil {
 			return "", err
 		}
+		// The same command works now.
 		return fmt.Sprintf("%d nodes upgraded, version raised, and a feature of it used", exchanged), c.orders(ctx, drop...)
 	}}, nil
 }

@@ -34,6 +34,7 @@ func List(w io.Writer) {
 
 // Print prints the result for people.
 func (r *Result) Print(w io.Writer) {
+	// Reads are counted apart: an error of a read has no unknown outcome to excuse it.
 	failed, reads := map[rhumb.Kind]int{}, map[rhumb.Kind]int{}
 	for _, c := range r.Calls {
 		if !c.OK {
@@ -73,6 +74,7 @@ func (r *Result) Print(w io.Writer) {
 
 // printGrowths prints how the resources of each process grew that lived long enough to be judged.
 func printGrowths(w io.Writer, all []growth) {
+	// A short run judges no process.
 	if len(all) == 0 {
 		return
 	}

@@ -29,7 +29,7 @@ const sampleEvery = 5 * time.Second
 type Sample struct {
 	At   time.Duration
 	Node string
-	// Process is the number of the process: after a restart, everything begins anew.
+	// Process is the number of the process: a restarted process begins with none of the resources of the old one.
 	Process int
 	// Memory is the resident memory of the process and Disk its data, in MiB. Files, Threads
 	// and Goroutines are counts.
@@ -200,6 +200,8 @@ func (c *Cluster) metric(ctx context.Context, n *Node, name string) (float64, er
 	if err != nil {
 		return 0, err
 	}
+	// The format is that of Prometheus: lines with a name, labels and a value. The
+	// metric has no labels.
 	_, rest, ok := strings.Cut(string(text), "\n"+name+" ")
 	if !ok {
 		return 0, fmt.Errorf("%s: the metrics of %s have no %s", answer.Status, n.Name, name)
@@ -260,6 +262,7 @@ func growths(samples []Sample, callsPerSecond float64) (out []growth) {
 		if len(all) < flatSamples {
 			continue
 		}
+		// The samples of a process are in the order of time.
 		second := all[len(all)/2:]
 		over := second[len(second)-1].At - second[0].At
 		for _, r := range resources() {
@@ -273,6 +276,7 @@ func growths(samples []Sample, callsPerSecond float64) (out []growth) {
 
 // flat returns a line for each resource of a process that grows against the rule.
 func flat(all []growth) (broken []string) {
+	// The order is that of the nodes and of the resources.
 	for _, g := range all {
 		if g.grown > g.most {
 			broken = append(broken, fmt.Sprintf("%s grows: %s has %.0f, and %.0f more within the last %v of its process, the bound is %.0f",

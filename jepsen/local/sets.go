@@ -94,6 +94,7 @@ func (s *set) call(ctx context.Context, c *caller) {
 		s.scan(ctx, c)
 		return
 	}
+	// The prefix of a name never changes, even if the generation does meanwhile.
 	prefix := s.next()
 	name := prefix + c.unique()
 	s.set(name, unknown)
@@ -285,6 +286,7 @@ func (s *create) checkName(ctx context.Context, name string, at *creation) error
 	if err := judgeWinners(name, at.winners); err != nil {
 		return err
 	}
+	// Each winner is read in its own region: a read without a home finds only one of them.
 	for _, w := range at.winners {
 		text, exists, err := s.e.finalText(ctx, name, w.home)
 		switch {
@@ -296,6 +298,7 @@ func (s *create) checkName(ctx context.Context, name string, at *creation) error
 			return fmt.Errorf("%s was created by %s in %s and holds %s", name, w.value, w.home, text)
 		}
 	}
+	// A name without a winner may be there by a call of unknown outcome.
 	text, exists, err := s.e.finalText(ctx, name, "")
 	if err != nil {
 		return err

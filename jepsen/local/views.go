@@ -28,10 +28,12 @@ const (
 // viewsTable is the table of the workload, which nodes publish.
 const viewsTable = "views"
 
-// viewsDelay is how long a view waits before it is judged. By then, the writes that it shows are answered, except for those of unknown outcome.
+// viewsDelay is how long a view waits before it is judged. By then, the writes that it
+// shows are answered, except for those of unknown outcome.
 const viewsDelay = 15 * time.Second
 
-// views is the workload of writes to a published table, while a process on the host of each node reads the image that the node publishes.
+// views is the workload of writes to a published table, while a process on the host of each
+// node reads the image that the node publishes.
 type views struct {
 	e *env
 	// stop ends the readers, and wait counts them.
@@ -44,7 +46,8 @@ type views struct {
 	err    error
 	ops    int
 	closed int // views of closed cuts among ops
-	// trouble is why a reader ended last. A reader ends when its host is down, or the image is not there.
+	// trouble is why a reader ended last. A reader ends when its host is down, or the image
+	// is not there.
 	trouble string
 }
 
@@ -65,10 +68,12 @@ func newViews(e *env) script {
 	return v
 }
 
-// followNodes follows each node of the first region for as long as it is in the cluster. Only there is the table: its names have that home.
+// followNodes follows each node of the first region until the node leaves the cluster.
+// Only there is the table: its names have that home.
 func (v *views) followNodes(ctx context.Context) {
 	followed := map[*Node]context.CancelFunc{}
 	for wait(ctx, time.Second) == nil {
+		// Nodes join and leave during the run.
 		nodes := slices.DeleteFunc(v.e.nodes(), func(n *Node) bool { return n.Region != v.e.region })
 		for _, n := range nodes {
 			if followed[n] == nil {
@@ -91,6 +96,7 @@ func (v *views) followNodes(ctx context.Context) {
 
 // followNode runs the reader on the host of a node, again after each power cut.
 func (v *views) followNode(ctx context.Context, n *Node) {
+	// The reader is this program: a host has no Go and no sources.
 	self, err := os.Executable()
 	if err != nil {
 		v.fail(err)
@@ -108,7 +114,7 @@ func (v *views) followNode(ctx context.Context, n *Node) {
 	}
 }
 
-// readOn runs the reader until it ends, and queues what it prints.
+// readOn runs the reader until it ends, and queues the views that it prints.
 func (v *views) readOn(ctx context.Context, n *Node) error {
 	cmd := n.host.Command(ctx, readerProgram, ReaderCommand, imagesDir, viewsTable)
 	var trouble bytes.Buffer
@@ -159,7 +165,7 @@ func (v *views) fail(err error) {
 // add queues a view, and judges those that have waited long enough.
 func (v *views) add(node string, line []byte) {
 	var one sharedView
-	// A reader that is killed leaves half a line behind.
+	// A killed reader leaves half a line.
 	if json.NewDecoder(bytes.NewReader(line)).Decode(&one) != nil {
 		return
 	}
@@ -188,11 +194,13 @@ func (v *views) settle(before time.Duration) {
 
 // call writes the next number to a key of the caller. Only this caller writes it.
 func (v *views) call(ctx context.Context, c *caller) {
+	// One key for each caller, so that the numbers in a key grow with its versions.
 	name := fmt.Sprintf("view-%d", c.index)
 	c.count++
 	v.mu.Lock()
 	v.judge.try(name, c.count)
 	v.mu.Unlock()
+	// The home is fixed, so that the record is in the images of the first region.
 	at := c.record.now()
 	result, err := c.table.Put(ctx, []byte(name), []byte(strconv.Itoa(c.count)), client.PutOptions{Home: v.e.region})
 	c.record.add(at, err)
@@ -204,8 +212,10 @@ func (v *views) call(ctx context.Context, c *caller) {
 	v.judge.ack(name, viewWrite{c.count, result.Version.HLC, result.Receipt.Range})
 }
 
-// check judges the views that are left. Each node must have shown some, also closed ones, or nothing was tested.
+// check judges the views that are left. Each node must have shown some, also closed ones,
+// or nothing was tested.
 func (v *views) check(context.Context) Verdict {
+	// The readers end first: their last views are in the queue then.
 	v.stop()
 	v.wait.Wait()
 	v.mu.Lock()
@@ -218,16 +228,19 @@ func (v *views) check(context.Context) Verdict {
 	return verdict
 }
 
-// viewWrite is a write that was acknowledged: its number, its timestamp, and the range that took it.
+// viewWrite is a write that was acknowledged: its number, its timestamp, and the range that
+// took it.
 type viewWrite struct {
 	number  int
 	written rhumb.Timestamp
 	in      rhumb.RangeID
 }
 
-// viewJudge says whether views of images equal the log. Each key is written by one caller with growing numbers.
+// viewJudge says whether views of images equal the log. Each key is written by one caller
+// with growing numbers.
 type viewJudge struct {
-	// writes holds the acknowledged writes of each key in order, and tried the last number that was sent.
+	// writes holds the acknowledged writes of each key in order, and tried the last number
+	// that was sent.
 	writes map[string][]viewWrite
 	tried  map[string]int
 	// newest and closed are the last views by node.
@@ -245,7 +258,8 @@ func (j *viewJudge) try(name string, number int) { j.tried[name] = number }
 // ack notes that a write was acknowledged.
 func (j *viewJudge) ack(name string, w viewWrite) { j.writes[name] = append(j.writes[name], w) }
 
-// see judges a view: it never goes back within an image, and equals the log up to its positions, or up to its timestamp if it is closed.
+// see judges a view: it never goes back within an image, and equals the log up to its
+// positions, or up to its timestamp if it is closed.
 func (j *viewJudge) see(node string, v sharedView) error {
 	last := j.newest
 	if v.Closed != 0 {
@@ -253,6 +267,7 @@ func (j *viewJudge) see(node string, v sharedView) error {
 	}
 	before := last[node]
 	last[node] = v
+	// A record is looked up several times below.
 	shown := map[string]sharedRecord{}
 	for _, r := range v.Records {
 		shown[r.Name] = r
@@ -275,7 +290,8 @@ func (j *viewJudge) see(node string, v sharedView) error {
 	return nil
 }
 
-// goesForward compares a view with an earlier one of the same image. The records of a range that has left the node are gone.
+// goesForward compares a view with an earlier one of the same image. The records of a range
+// that has left the node are gone.
 func (j *viewJudge) goesForward(before, v sharedView, shown map[string]sharedRecord) error {
 	if v.Version < before.Version || v.Closed < before.Closed {
 		return fmt.Errorf("it went back from version %d to %d, or from %v to %v", before.Version, v.Version, before.Closed, v.Closed)
@@ -291,7 +307,8 @@ func (j *viewJudge) goesForward(before, v sharedView, shown map[string]sharedRec
 	return nil
 }
 
-// rangeOf returns the range of a record: that of the last write before it that was acknowledged, because ranges are split.
+// rangeOf returns the range of a record: that of the last write before it that was
+// acknowledged, because ranges are split.
 func (j *viewJudge) rangeOf(r sharedRecord) (id rhumb.RangeID) {
 	for _, w := range slices.Backward(j.writes[r.Name]) {
 		if w.written <= r.Written {
@@ -301,8 +318,10 @@ func (j *viewJudge) rangeOf(r sharedRecord) (id rhumb.RangeID) {
 	return id
 }
 
-// isWritten returns an error if a record is not what somebody wrote: another timestamp for the same number, or a number that nobody has sent.
+// isWritten returns an error if a record is not what somebody wrote: another timestamp for
+// the same number, or a number that nobody has sent.
 func (j *viewJudge) isWritten(name string, r sharedRecord) error {
+	// Numbers begin at 1, and the try is noted before the write is sent.
 	number, err := strconv.Atoi(r.Text)
 	if err != nil || number < 1 || number > j.tried[name] {
 		return fmt.Errorf("%s holds %q, and %d was the last try", name, r.Text, j.tried[name])
@@ -314,7 +333,8 @@ func (j *viewJudge) isWritten(name string, r sharedRecord) error {
 	return nil
 }
 
-// isCurrent returns an error if a view lacks the newest acknowledged write of a key up to its position, or has a later one.
+// isCurrent returns an error if a view lacks the newest acknowledged write of a key up to
+// its position, or has a later one.
 func (j *viewJudge) isCurrent(name string, before, v sharedView, shown map[string]sharedRecord) error {
 	r, there := shown[name]
 	number, _ := strconv.Atoi(r.Text)
@@ -336,8 +356,9 @@ func (j *viewJudge) isCurrent(name string, before, v sharedView, shown map[strin
 	return nil
 }
 
-// until returns up to which timestamp a view follows a range. A node holds the ranges of its own copies only, and a range that has come to the
-// node is part of the next cut, not of the present one. So a range counts in a closed cut if it was in an earlier one.
+// until returns up to which timestamp a view follows a range. A node holds the ranges of
+// its own copies only, and a range that has arrived at the node is part of the next cut, not
+// of the present one. So a range counts in a closed cut if it was in an earlier one.
 func (v *sharedView) until(before sharedView, id rhumb.RangeID) (rhumb.Timestamp, bool) {
 	at, known := v.position(id)
 	if v.Closed == 0 || !known {
