@@ -40,6 +40,7 @@ func (p *profile) drawMerges(r *rand.Rand, on, small bool) {
 		return
 	}
 	p.faults = append(p.faults, faultMerge)
+	// A third of them, so that most runs still have several roots.
 	if r.IntN(3) == 0 && small {
 		p.small, p.ranges, p.settings.HashSlots = true, 1, 1
 	}

@@ -74,6 +74,7 @@ func (p *Planner) Merges(now time.Duration, wall time.Time, s *catalog.State, v 
 		}
 	})
 	p.small = small
+	// The cheap reasons first. The spells continue while another merge is in progress.
 	if best == nil || countMerges(s) >= MergesMax {
 		return nil
 	}
@@ -102,6 +103,8 @@ func eachSmall(now time.Duration, s *catalog.State, v *Surveys, found func(right
 			spare[at]++
 		}
 	}
+	// Ranges come in the order of their slots, so the one before each is its neighbour, unless a range is reserved in between;
+	// WhyNotJoin below finds that out.
 	limit, busy := MergeBytes(s), busyRanges(s)
 	var left *rhumb.Range
 	for right := range s.Ranges() {
@@ -212,6 +215,7 @@ func (m *mover) advanceMerge(o *rhumb.Operation) {
 		m.fail(o, why)
 		return
 	}
+	// Bytes count only while copies move: the other steps move none.
 	step, waits := m.stepMerge(left, right)
 	t := tally{left: 1, waits: waits}
 	if step == 0 {
@@ -244,6 +248,7 @@ func (m *mover) stepMerge(left, right *rhumb.Range) (done int, waits string) {
 	case len(leave)+len(lack) > 0 && (!mayMove(m.s, left) || len(leave) == 0):
 		return 0, fmt.Sprintf("the copies of range %s are %v, and those of range %s are %v", left.ID, left.Replicas, right.ID, right.Replicas)
 	case len(leave) > 0:
+		// New copies come first, one after the other; then the primary moves to that of the left range, and the old copies go.
 		to := left.Primary
 		if len(lack) > 0 {
 			to = lack[0]
@@ -261,6 +266,7 @@ func (m *mover) stepMerge(left, right *rhumb.Range) (done int, waits string) {
 		m.out = append(m.out, m.p.takeOver(m.now, m.s, right, version, left.Primary, false)...)
 		return 1, fmt.Sprintf("%s takes over from %s", left.Primary, right.Primary)
 	}
+	// What is left is for the replicas to settle: a member that lags, or a copy that is damaged.
 	if why := m.s.WhyNotMerge(left); why != "" {
 		return 2, why
 	}
