@@ -126,6 +126,7 @@ var commandRights = []struct{ line, may string }{
 	{"range verify 1/0", "admin operator"},
 	{"range discard 1/0 --node n1", "admin operator"},
 	{"unsafe-recover range 1/0 --node n1 --yes", "admin operator"},
+	{"unsafe-recover region frankfurt --yes", "admin operator"},
 	{"table ls", "plain reader writer tabadm monitor admin operator"},
 	{"table describe flights", "reader writer tabadm monitor admin operator"},
 	{"table describe hidden", "monitor admin operator"},

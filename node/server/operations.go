@@ -130,9 +130,15 @@ func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRe
 	case !place.IsRegionLost(st, id):
 		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "region %s is not lost: nodes of it serve, or it has none; remove it without --force", r.Name))
 	}
-	// The region that takes the rest matters only for ranges that have copies elsewhere. It needs no room: they have their copies.
+	// The region that takes the rest matters only for ranges that have copies elsewhere, and for ranges that begin anew beside those:
+	// only the latter need room.
 	into := rhumb.RegionID(q.GetInto())
-	if into == 0 {
+	switch {
+	case into != 0:
+	// A removal had begun. What it has moved is in the region that was chosen then.
+	case r.Into != 0:
+		into = st.HostRegion(id)
+	default:
 		into = place.NearestHost(st, id)
 	}
 	lost, _ := st.LostRanges(id)

@@ -24,7 +24,8 @@ import (
 
 // RemoveRegion ends the removal of a region that has no nodes any more: its name is free. With Force it drops a region
 // whose nodes are all dead, in one step: its nodes are forgotten; its ranges move to Into as far as other nodes have copies; the
-// other ranges are removed, and with them their records.
+// other ranges are removed, and with them their records. If only some of the ranges of a block of hash slots are lost, because a
+// removal had begun, the lost ones begin anew instead, empty, on the nodes of Anew: names hash to all slots of a block.
 //
 // Lost is the number of ranges that the operator was shown, else Conflict: the decision was about another state.
 // Repeating the command changes nothing.
@@ -32,13 +33,27 @@ type RemoveRegion struct {
 	Region, Into rhumb.RegionID
 	Force        bool
 	Lost         uint32
+	// Anew has the nodes for the ranges that begin anew, in the order of the ranges. Package raftmeta/place chooses them.
+	Anew []RangeCopies
 	// By and At are for the operation that records a forced removal.
 	By string
 	At time.Time
 }
 
+// RangeCopies names the nodes for the copies of a range, the primary first.
+type RangeCopies struct {
+	Range    rhumb.RangeID
+	Replicas []rhumb.NodeID
+}
+
 func (RemoveRegion) wireCode() commandCode { return codeRemoveRegion }
-func (RemoveRegion) needs() rhumb.Feature  { return rhumb.FeatureOperations }
+
+func (c RemoveRegion) needs() rhumb.Feature {
+	if len(c.Anew) > 0 {
+		return rhumb.FeatureBeginAnew
+	}
+	return rhumb.FeatureOperations
+}
 
 // removedMark separates the former name of a removed region from its number. Names of regions cannot contain it.
 const removedMark = "~"
@@ -217,12 +232,16 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	if len(lost) != int(c.Lost) {
 		return refuse(op, rhumb.Conflict, "%d ranges would be lost, and the request is about %d; look at it again", len(lost), c.Lost)
 	}
-	if mixed := t.keptBlock(lost); mixed != nil {
-		return refuse(op, rhumb.Conflict, "the hash slots of class %s in region %s are partly in other regions, because a removal had begun; start one more node of the region, or drop the tables of the class", mixed.Class, r.Name)
+	if refusal := c.checkAnew(t, t.BrokenRanges(lost)); refusal.Failure != nil {
+		return refusal
 	}
 	// Everything is checked; nothing below is refused.
 	t.endOperationsOf(c)
-	t.removeLost(lost)
+	broken := t.BrokenRanges(lost)
+	t.removeLost(slices.DeleteFunc(slices.Clone(lost), func(r *rhumb.Range) bool { return slices.Contains(broken, r) }))
+	for i, r := range broken {
+		t.beginAnew(r, c.Anew[i].Replicas)
+	}
 	t.setInto(c.Region, c.Into)
 	for _, n := range t.freezeState().nodes.all() {
 		if n.Region == c.Region {
@@ -234,27 +253,89 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 		}
 	}
 	t.removeRegion(c.Region, c.Lost)
-	t.recordForce(c, lost)
+	t.recordForce(c, lost, len(broken))
 	return Result{Region: c.Region}
 }
 
-// keptBlock returns a block of hash slots that would lose some of its ranges and keep others: names that are hashed into it
-// would have no range, so it cannot stay, and its other ranges must not go.
-func (s *State) keptBlock(lost []*rhumb.Range) *rhumb.Block {
-	goes := make(map[rhumb.RangeID]bool, len(lost))
-	blocks := make(map[*rhumb.Block]bool)
-	for _, r := range lost {
-		goes[r.ID] = true
+// BrokenRanges returns those of the lost ranges that cannot be removed, in the order of their slots: other ranges of their block of
+// hash slots stay. Names are hashed to all slots of a block, so each of its slots needs a range.
+func (s *State) BrokenRanges(lost []*rhumb.Range) (broken []*rhumb.Range) {
+	hashBlock := func(r *rhumb.Range) *rhumb.Block {
 		if b, ok := s.BlockOf(r.ID); ok && b.Node == rhumb.NoNode {
-			blocks[b] = true
-		}
-	}
-	for r := range s.Ranges() {
-		if b, ok := s.BlockOf(r.ID); ok && blocks[b] && !goes[r.ID] {
 			return b
 		}
+		return nil
 	}
-	return nil
+	goes := make(map[rhumb.RangeID]bool, len(lost))
+	loses := make(map[*rhumb.Block]bool)
+	for _, r := range lost {
+		goes[r.ID] = true
+		if b := hashBlock(r); b != nil {
+			loses[b] = true
+		}
+	}
+	stays := make(map[*rhumb.Block]bool)
+	for r := range s.Ranges() {
+		if b := hashBlock(r); loses[b] && !goes[r.ID] {
+			stays[b] = true
+		}
+	}
+	for _, r := range lost {
+		if stays[hashBlock(r)] {
+			broken = append(broken, r)
+		}
+	}
+	return broken
+}
+
+// checkAnew refuses a command whose Anew does not have fitting nodes for exactly these ranges.
+func (c RemoveRegion) checkAnew(t *tx, broken []*rhumb.Range) Result {
+	const op rhumb.Op = "catalog.RemoveRegion"
+	if len(broken) > 0 && len(c.Anew) == 0 {
+		class, _ := t.Class(broken[0].Class)
+		into, _ := t.Region(c.Into)
+		return refuseRange(op, rhumb.Conflict, broken[0], "range %s is lost and others of its hash slots are not, so it has to begin anew in region %s, which has too few live nodes for %d copies or may not hold the table; start nodes there, or choose another region with --into",
+			broken[0].ID, into.Name, class.Settings.Replicas)
+	}
+	if !slices.EqualFunc(broken, c.Anew, func(r *rhumb.Range, a RangeCopies) bool { return r.ID == a.Range }) {
+		return refuse(op, rhumb.Conflict, "%d ranges would begin anew, and the request has nodes for %d others; look at it again", len(broken), len(c.Anew))
+	}
+	for i, r := range broken {
+		class, _ := t.Class(r.Class)
+		if err := t.checkReplicas(c.Into, class.Settings, c.Anew[i].Replicas); err != nil {
+			failure := refuseErr(op, err)
+			failure.Range = r
+			return failure
+		}
+	}
+	return Result{}
+}
+
+// beginAnew gives a lost range new, empty copies. The range keeps its number, and its epoch is above all earlier ones: whatever a
+// node, a message or a client still knows of the lost copies belongs to an earlier epoch.
+//
+// The new members count as holding everything that clients were told, because the operator has given up whatever that was. So one of
+// them suffices for an election, as in a range that was just created.
+func (t *tx) beginAnew(r *rhumb.Range, replicas []rhumb.NodeID) {
+	next := r.Clone()
+	// A reserved range has no slots of its own yet. It begins with the range that was to be split.
+	if r.Birth != 0 {
+		t.ranges.delete(t.owner, rangeKey(r.ID))
+		t.changes.Ranges = append(t.changes.Ranges, r.ID)
+		return
+	}
+	if child, ok := t.ReservedIn(r); ok {
+		next.Allocated = max(next.Allocated, child.Allocated)
+	}
+	next.Replicas = slices.Sorted(slices.Values(replicas))
+	next.Preferred, next.Former = replicas[0], rhumb.NoNode
+	next.Quarantined, next.Leaving, next.TakesOver, next.Ends, next.Lives = nil, nil, 0, 0, nil
+	for _, id := range next.Replicas {
+		n, _ := t.Node(id)
+		next.Lives = append(next.Lives, rhumb.MemberLife{Node: id, Life: n.Boot})
+	}
+	next.Recovery = &rhumb.Recovery{Epoch: next.Allocated + 1, Node: replicas[0], Gone: slices.Clone(r.Replicas)}
+	t.electPrimary(next, replicas[0], next.Replicas)
 }
 
 // removeLost removes ranges, the blocks of hash slots that they leave empty, and the slots that nodes insert into.
@@ -291,7 +372,7 @@ func (t *tx) endOperationsOf(c RemoveRegion) {
 }
 
 // recordForce records the loss as an operation that is over, so that `rhumb operation ls` shows who accepted it.
-func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range) {
+func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range, anew int) {
 	classes := make(map[rhumb.ClassID]bool)
 	for _, r := range lost {
 		classes[r.Class] = true
@@ -303,6 +384,9 @@ func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range) {
 		}
 	}
 	text := fmt.Sprintf("by force: %d ranges were given up with all records in them", len(lost))
+	if anew > 0 {
+		text += fmt.Sprintf("; %d of them begin anew without records", anew)
+	}
 	if len(tables) > 0 {
 		text += "; tables: " + strings.Join(tables, ", ")
 	}
