@@ -66,8 +66,8 @@ const (
 	FeatureFormer
 	// FeatureMerge: neighbouring ranges are merged.
 	FeatureMerge
-	// FeatureBeginAnew: lost ranges begin anew, empty, when a region is given up whose other ranges had moved.
-	FeatureBeginAnew
+	// FeatureRestartEmpty: lost ranges restart empty, when a region is given up whose other ranges had moved.
+	FeatureRestartEmpty
 	featureEnd
 )
 
@@ -82,7 +82,7 @@ var versions = []struct {
 	{VersionBase + 1, "0.14", []Feature{
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
 		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover, FeatureDrainingMember,
-		FeatureKeepRegions, FeatureFormer, FeatureMerge, FeatureBeginAnew,
+		FeatureKeepRegions, FeatureFormer, FeatureMerge, FeatureRestartEmpty,
 	}},
 }
 
@@ -91,7 +91,7 @@ var featureNames = [featureEnd]string{
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
 	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
 	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions", FeatureFormer: "former", FeatureMerge: "merge",
-	FeatureBeginAnew: "begin-anew",
+	FeatureRestartEmpty: "restart-empty",
 }
 
 // String returns the stable name of the feature.

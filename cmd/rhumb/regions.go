@@ -181,7 +181,7 @@ which ranges no other region has a copy of, and asks for the name of the region.
 their names can be used again. Ranges that had moved, or have copies in other regions, stay with every record. The name
 of the region is free, and a removal that had begun is over. The loss is recorded as an operation.
 
-Ranges of a table of which some are lost and others are not begin anew without records, in the region that takes the others.
+Ranges of a table of which some are lost and others are not restart empty, in the region that takes the others.
 It needs as many live nodes as the table keeps copies.`,
 		Example: "  rhumb unsafe-recover region frankfurt\n  rhumb unsafe-recover region frankfurt --into virginia --yes",
 		Args:    cobra.ExactArgs(1),

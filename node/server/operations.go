@@ -130,7 +130,7 @@ func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRe
 	case !place.IsRegionLost(st, id):
 		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "region %s is not lost: nodes of it serve, or it has none; remove it without --force", r.Name))
 	}
-	// The region that takes the rest matters only for ranges that have copies elsewhere, and for ranges that begin anew beside those:
+	// The region that takes the rest matters only for ranges that have copies elsewhere, and for lost ranges of the same tables:
 	// only the latter need room.
 	into := rhumb.RegionID(q.GetInto())
 	switch {

@@ -108,7 +108,7 @@ func genCommand(t *rapid.T, s *State) Command {
 			lost, _ := s.LostRanges(c.Region)
 			c.Lost = uint32(len(lost))
 			for _, r := range s.BrokenRanges(lost) {
-				c.Anew = append(c.Anew, RangeCopies{r.ID, placeIn(s, c.Into, r.Class)})
+				c.Restarts = append(c.Restarts, RangeCopies{r.ID, placeIn(s, c.Into, r.Class)})
 			}
 			return c
 		},

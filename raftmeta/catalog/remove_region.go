@@ -25,7 +25,7 @@ import (
 // RemoveRegion ends the removal of a region that has no nodes any more: its name is free. With Force it drops a region
 // whose nodes are all dead, in one step: its nodes are forgotten; its ranges move to Into as far as other nodes have copies; the
 // other ranges are removed, and with them their records. If only some of the ranges of a block of hash slots are lost, because a
-// removal had begun, the lost ones begin anew instead, empty, on the nodes of Anew: names hash to all slots of a block.
+// removal had begun, the lost ones restart empty instead, on the nodes of Restarts: names hash to all slots of a block.
 //
 // Lost is the number of ranges that the operator was shown, else Conflict: the decision was about another state.
 // Repeating the command changes nothing.
@@ -33,8 +33,8 @@ type RemoveRegion struct {
 	Region, Into rhumb.RegionID
 	Force        bool
 	Lost         uint32
-	// Anew has the nodes for the ranges that begin anew, in the order of the ranges. Package raftmeta/place chooses them.
-	Anew []RangeCopies
+	// Restarts has the nodes for the ranges that restart empty, in the order of the ranges. Package raftmeta/place chooses them.
+	Restarts []RangeCopies
 	// By and At are for the operation that records a forced removal.
 	By string
 	At time.Time
@@ -49,8 +49,8 @@ type RangeCopies struct {
 func (RemoveRegion) wireCode() commandCode { return codeRemoveRegion }
 
 func (c RemoveRegion) needs() rhumb.Feature {
-	if len(c.Anew) > 0 {
-		return rhumb.FeatureBeginAnew
+	if len(c.Restarts) > 0 {
+		return rhumb.FeatureRestartEmpty
 	}
 	return rhumb.FeatureOperations
 }
@@ -225,14 +225,14 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	}
 	lost, stuck := t.LostRanges(c.Region)
 	if stuck != nil {
-		return refuseRange(op, rhumb.Conflict, stuck, "range %s has copies in other regions that are not in sync: %v; decide about it first with `rhumb unsafe-recover range %s`", stuck.ID, stuck.Replicas, stuck.ID)
+		return refuseRange(op, rhumb.Conflict, stuck, "range %s has copies in other regions that are not in sync: %v; decide about it first with `rhumb unsafe-recover range %s --node %s`", stuck.ID, stuck.Replicas, stuck.ID, t.liveReplica(stuck))
 	}
 	// The operator has agreed to a loss of this size. More would be more than was agreed to; fewer means that somebody has changed
 	// something meanwhile, and the operator should know.
 	if len(lost) != int(c.Lost) {
 		return refuse(op, rhumb.Conflict, "%d ranges would be lost, and the request is about %d; look at it again", len(lost), c.Lost)
 	}
-	if refusal := c.checkAnew(t, t.BrokenRanges(lost)); refusal.Failure != nil {
+	if refusal := c.checkRestarts(t, t.BrokenRanges(lost)); refusal.Failure != nil {
 		return refusal
 	}
 	// Everything is checked; nothing below is refused.
@@ -240,7 +240,7 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	broken := t.BrokenRanges(lost)
 	t.removeLost(slices.DeleteFunc(slices.Clone(lost), func(r *rhumb.Range) bool { return slices.Contains(broken, r) }))
 	for i, r := range broken {
-		t.beginAnew(r, c.Anew[i].Replicas)
+		t.restartEmpty(r, c.Restarts[i].Replicas)
 	}
 	t.setInto(c.Region, c.Into)
 	for _, n := range t.freezeState().nodes.all() {
@@ -255,6 +255,14 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	t.removeRegion(c.Region, c.Lost)
 	t.recordForce(c, lost, len(broken))
 	return Result{Region: c.Region}
+}
+
+// liveReplica returns a live node with a copy of a range, or the first node that has one.
+func (s *State) liveReplica(r *rhumb.Range) rhumb.NodeID {
+	if i := slices.IndexFunc(r.Replicas, s.IsLive); i >= 0 {
+		return r.Replicas[i]
+	}
+	return r.Replicas[0]
 }
 
 // BrokenRanges returns those of the lost ranges that cannot be removed, in the order of their slots: other ranges of their block of
@@ -288,21 +296,21 @@ func (s *State) BrokenRanges(lost []*rhumb.Range) (broken []*rhumb.Range) {
 	return broken
 }
 
-// checkAnew refuses a command whose Anew does not have fitting nodes for exactly these ranges.
-func (c RemoveRegion) checkAnew(t *tx, broken []*rhumb.Range) Result {
+// checkRestarts refuses a command whose Restarts does not have fitting nodes for exactly these ranges.
+func (c RemoveRegion) checkRestarts(t *tx, broken []*rhumb.Range) Result {
 	const op rhumb.Op = "catalog.RemoveRegion"
-	if len(broken) > 0 && len(c.Anew) == 0 {
+	if len(broken) > 0 && len(c.Restarts) == 0 {
 		class, _ := t.Class(broken[0].Class)
 		into, _ := t.Region(c.Into)
-		return refuseRange(op, rhumb.Conflict, broken[0], "range %s is lost and others of its hash slots are not, so it has to begin anew in region %s, which has too few live nodes for %d copies or may not hold the table; start nodes there, or choose another region with --into",
+		return refuseRange(op, rhumb.Conflict, broken[0], "range %s is lost and others of its hash slots are not, so it has to restart empty in region %s, which has too few live nodes for %d copies or may not hold the table; start nodes there, or choose another region with --into",
 			broken[0].ID, into.Name, class.Settings.Replicas)
 	}
-	if !slices.EqualFunc(broken, c.Anew, func(r *rhumb.Range, a RangeCopies) bool { return r.ID == a.Range }) {
-		return refuse(op, rhumb.Conflict, "%d ranges would begin anew, and the request has nodes for %d others; look at it again", len(broken), len(c.Anew))
+	if !slices.EqualFunc(broken, c.Restarts, func(r *rhumb.Range, a RangeCopies) bool { return r.ID == a.Range }) {
+		return refuse(op, rhumb.Conflict, "%d ranges would restart empty, and the request has nodes for %d others; look at it again", len(broken), len(c.Restarts))
 	}
 	for i, r := range broken {
 		class, _ := t.Class(r.Class)
-		if err := t.checkReplicas(c.Into, class.Settings, c.Anew[i].Replicas); err != nil {
+		if err := t.checkReplicas(c.Into, class.Settings, c.Restarts[i].Replicas); err != nil {
 			failure := refuseErr(op, err)
 			failure.Range = r
 			return failure
@@ -311,12 +319,12 @@ func (c RemoveRegion) checkAnew(t *tx, broken []*rhumb.Range) Result {
 	return Result{}
 }
 
-// beginAnew gives a lost range new, empty copies. The range keeps its number, and its epoch is above all earlier ones: whatever a
+// restartEmpty replaces the copies of a lost range by empty ones. The range keeps its number, and its epoch is above all earlier ones: whatever a
 // node, a message or a client still knows of the lost copies belongs to an earlier epoch.
 //
-// The new members count as holding everything that clients were told, because the operator has given up whatever that was. So one of
+// The new members count as holding every acknowledged write, because the operator has given up those that were. So one of
 // them suffices for an election, as in a range that was just created.
-func (t *tx) beginAnew(r *rhumb.Range, replicas []rhumb.NodeID) {
+func (t *tx) restartEmpty(r *rhumb.Range, replicas []rhumb.NodeID) {
 	next := r.Clone()
 	// A reserved range has no slots of its own yet. It begins with the range that was to be split.
 	if r.Birth != 0 {
@@ -372,7 +380,7 @@ func (t *tx) endOperationsOf(c RemoveRegion) {
 }
 
 // recordForce records the loss as an operation that is over, so that `rhumb operation ls` shows who accepted it.
-func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range, anew int) {
+func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range, restarted int) {
 	classes := make(map[rhumb.ClassID]bool)
 	for _, r := range lost {
 		classes[r.Class] = true
@@ -384,8 +392,8 @@ func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range, anew int) {
 		}
 	}
 	text := fmt.Sprintf("by force: %d ranges were given up with all records in them", len(lost))
-	if anew > 0 {
-		text += fmt.Sprintf("; %d of them begin anew without records", anew)
+	if restarted > 0 {
+		text += fmt.Sprintf("; %d of them restart empty", restarted)
 	}
 	if len(tables) > 0 {
 		text += "; tables: " + strings.Join(tables, ", ")

@@ -89,11 +89,13 @@ func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeS
 			continue
 		}
 		before = append(before, sc.spread())
+		var back []Move
 		if only != rhumb.LocalRegion {
-			moves = planHomecoming(s, only, size, most)
+			back = planHomecoming(s, only, size, most)
 		}
-		if len(moves) > 0 {
-			for _, m := range moves {
+		if len(back) > 0 {
+			moves = back
+			for _, m := range back {
 				sc.weights[m.To] += m.Size.Bytes + rangeWeight
 			}
 			after = append(after, sc.spread())

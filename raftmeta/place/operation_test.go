@@ -605,7 +605,7 @@ func TestRebalanceBringsHome(t *testing.T) {
 	}
 }
 
-// TestGiveUpHalfMoved loses a region while it is being removed: the planner names nodes for the ranges that begin anew, if there are
+// TestGiveUpHalfMoved loses a region while it is being removed: the planner names nodes for the ranges that restart empty, if there are
 // enough, and the catalog accepts them.
 func TestGiveUpHalfMoved(t *testing.T) {
 	w := twoRegions(t)
@@ -641,8 +641,8 @@ func TestGiveUpHalfMoved(t *testing.T) {
 	give := catalog.RemoveRegion{Region: 1, Into: 2, Force: true, Lost: 1}
 	short := w.s
 	w.fence(6)
-	if c := Complete(w.s, give).(catalog.RemoveRegion); c.Anew != nil {
-		t.Errorf("two live nodes are to take three copies: %+v", c.Anew)
+	if c := Complete(w.s, give).(catalog.RemoveRegion); c.Restarts != nil {
+		t.Errorf("two live nodes are to take three copies: %+v", c.Restarts)
 	}
 	w.s = short
 	w.do(Complete(w.s, give))

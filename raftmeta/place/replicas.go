@@ -39,8 +39,8 @@ func Complete(s *catalog.State, cmd catalog.Command) catalog.Command {
 		}
 		return c
 	case catalog.RemoveRegion:
-		if c.Force && len(c.Anew) == 0 && s.Has(rhumb.FeatureBeginAnew) {
-			c.Anew = placeAnew(s, c)
+		if c.Force && len(c.Restarts) == 0 && s.Has(rhumb.FeatureRestartEmpty) {
+			c.Restarts = placeEmpty(s, c)
 		}
 		return c
 	case catalog.Batch:
@@ -115,13 +115,13 @@ func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb
 	return out
 }
 
-// placeAnew chooses nodes for the ranges that begin anew when a region is given up. It returns none if one of them finds too few.
-func placeAnew(s *catalog.State, c catalog.RemoveRegion) (out []catalog.RangeCopies) {
+// placeEmpty chooses nodes for the ranges that restart empty when a region is given up. It returns none if one of them finds too few.
+func placeEmpty(s *catalog.State, c catalog.RemoveRegion) (out []catalog.RangeCopies) {
 	lost, _ := s.LostRanges(c.Region)
 	l := measureLoad(s)
 	for _, r := range s.BrokenRanges(lost) {
 		class, _ := s.Class(r.Class)
-		// Not the region of the range: the mark that names another one comes with the command.
+		// Not the region of the range: the mark that names another one is set by the command.
 		pool := newPool(s, c.Into, class.Settings)
 		if !pool.suffices() {
 			return nil

@@ -76,33 +76,33 @@ func rangesOf(s *State, region rhumb.RegionID) (out []*rhumb.Range) {
 	return out
 }
 
-// TestBeginAnew: a region dies while it is being removed. What had moved stays as it is; the lost ranges of the same hash slots begin
-// anew, above all epochs of the copies that are given up; the region, its nodes and the operation are gone.
-func TestBeginAnew(t *testing.T) {
+// TestRestartEmpty: a region dies while it is being removed. What had moved stays as it is; the lost ranges of the same hash slots restart
+// empty, above all epochs of the copies that are given up; the region, its nodes and the operation are gone.
+func TestRestartEmpty(t *testing.T) {
 	s := halfMoved(t)
 	before := rangesOf(s, 1)
-	anew := func(replicas ...rhumb.NodeID) []RangeCopies {
+	restarts := func(replicas ...rhumb.NodeID) []RangeCopies {
 		return []RangeCopies{{before[1].ID, replicas}, {before[2].ID, []rhumb.NodeID{4, 3}}}
 	}
 	give := RemoveRegion{Region: 1, Into: 2, Force: true, Lost: 2, By: "ann"}
 	for _, test := range []struct {
 		what string
-		anew []RangeCopies
+		restarts []RangeCopies
 		want string
 	}{
 		{"no nodes", nil, "which has too few live nodes for 2 copies"},
-		{"one range only", anew(3, 4)[:1], "2 ranges would begin anew, and the request has nodes for 1"},
-		{"a range that stays", []RangeCopies{{before[0].ID, []rhumb.NodeID{3, 4}}, anew(3, 4)[1]}, "look at it again"},
-		{"too few copies", anew(3), "not 2 different nodes"},
-		{"a dead node", anew(3, 1), "n1 is not a node of region 2"},
+		{"one range only", restarts(3, 4)[:1], "2 ranges would restart empty, and the request has nodes for 1"},
+		{"a range that stays", []RangeCopies{{before[0].ID, []rhumb.NodeID{3, 4}}, restarts(3, 4)[1]}, "look at it again"},
+		{"too few copies", restarts(3), "not 2 different nodes"},
+		{"a dead node", restarts(3, 1), "n1 is not a node of region 2"},
 	} {
 		c := give
-		c.Anew = test.anew
+		c.Restarts = test.restarts
 		if next, res, _ := s.Apply(c); res.Err() == nil || !strings.Contains(res.Err().Error(), test.want) || next != s {
 			t.Errorf("%s: %v, want %q", test.what, res.Err(), test.want)
 		}
 	}
-	give.Anew = anew(3, 4)
+	give.Restarts = restarts(3, 4)
 	s = mustApply(t, s, give)
 	after := rangesOf(s, 1)
 	if len(after) != 3 || after[0].Version != before[0].Version {
@@ -118,7 +118,7 @@ func TestBeginAnew(t *testing.T) {
 	r, _ := s.Region(1)
 	o, _ := s.Operation(1)
 	record, _ := s.Operation(2)
-	if !r.Removed || r.Lost != 2 || s.HostRegion(1) != 2 || o.State != rhumb.OperationCancelled || !strings.Contains(record.Error, "2 ranges were given up with all records in them; 2 of them begin anew without records; tables: t") {
+	if !r.Removed || r.Lost != 2 || s.HostRegion(1) != 2 || o.State != rhumb.OperationCancelled || !strings.Contains(record.Error, "2 ranges were given up with all records in them; 2 of them restart empty; tables: t") {
 		t.Errorf("region %+v, operations %+v and %+v", r, o, record)
 	}
 	if decoded, err := Decode(s.Encode()); err != nil || decoded.Check() != nil {
@@ -130,9 +130,9 @@ func TestBeginAnew(t *testing.T) {
 	}
 }
 
-// TestBeginAnewDuringSplit: the region dies while a lost range is being split, or two are being merged. They begin anew whole, and
+// TestRestartEmptyDuringSplit: the region dies while a lost range is being split, or two are being merged. They restart whole, and
 // nothing waits for the other part.
-func TestBeginAnewDuringSplit(t *testing.T) {
+func TestRestartEmptyDuringSplit(t *testing.T) {
 	for what, reshape := range map[string]func(left, right *rhumb.Range) Command{
 		"split": func(left, _ *rhumb.Range) Command {
 			return PrepareSplit{Range: left.ID, Version: left.Version, At: left.LastSlot()}
@@ -146,7 +146,7 @@ func TestBeginAnewDuringSplit(t *testing.T) {
 		lost, _ := s.LostRanges(1)
 		give := RemoveRegion{Region: 1, Into: 2, Force: true, Lost: uint32(len(lost))}
 		for _, r := range s.BrokenRanges(lost) {
-			give.Anew = append(give.Anew, RangeCopies{r.ID, []rhumb.NodeID{3, 4}})
+			give.Restarts = append(give.Restarts, RangeCopies{r.ID, []rhumb.NodeID{3, 4}})
 		}
 		s = mustApply(t, s, give)
 		ranges := rangesOf(s, 1)
