@@ -115,6 +115,7 @@ var commandRights = []struct{ line, may string }{
 	{"voter ls", "monitor admin operator"},
 	{"voter move n1 n2 --no-wait", "admin operator"},
 	{"voter unpin n1", "admin operator"},
+	{"voter lead n1", "admin operator"},
 	{"setting ls", "monitor admin operator"},
 	{"setting set replace_after 1m", "admin operator"},
 	{"setting reset replace_after", "admin operator"},

@@ -22,6 +22,7 @@ type OperationsNode interface {
 	Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, *catalog.State, error)
 	PlanBalance(ctx context.Context, only rhumb.RegionID) (place.BalancePlan, error)
 	PlanFailover(ctx context.Context, name string) (rhumb.FailoverPlan, error)
+	LeadMetadata(ctx context.Context, to rhumb.NodeID) error
 }
 
 // Operations is the service for long operations, for nodes that come and go, and for settings of the cluster.
@@ -340,6 +341,14 @@ func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeReques
 		}
 	}
 	return &rhumbpb.MergeRangeResponse{Left: api.EncodeRange(left), Right: api.EncodeRange(right)}, nil
+}
+
+// LeadMetadata makes a voter the leader of the metadata group.
+func (s *Operations) LeadMetadata(ctx context.Context, q *rhumbpb.LeadMetadataRequest) (*rhumbpb.LeadMetadataResponse, error) {
+	if err := s.node.LeadMetadata(ctx, rhumb.NodeID(q.GetNode())); err != nil {
+		return nil, statusError(rhumb.Wrap("server.Operations.LeadMetadata", err))
+	}
+	return &rhumbpb.LeadMetadataResponse{}, nil
 }
 
 // UnpinVotes lets the cluster choose its voters again.
