@@ -26,7 +26,7 @@ type commandOperation struct {
 	Into         rhumb.RegionID       `cbor:"163,keyasint,omitempty"`
 	Force        bool                 `cbor:"164,keyasint,omitempty"`
 	Lost         uint32               `cbor:"165,keyasint,omitempty"`
-	Restarts         []wireCopies         `cbor:"166,keyasint,omitempty"`
+	Restarts     []wireCopies         `cbor:"166,keyasint,omitempty"`
 }
 
 // wireCopies holds the nodes for the copies of a range.

@@ -21,7 +21,10 @@ func halfMoved(t *testing.T, before ...func(left, right *rhumb.Range) Command) *
 	settings.Replicas, settings.MinInSync, settings.HashSlots = 2, 1, 3
 	s := New()
 	for _, cmd := range []Command{
-		Init{Cluster: rhumb.UUID{9}, First: in(1, "r1")}, in(2, "r1"), AddRegion{Name: "r2"}, in(3, "r2"), in(4, "r2"),
+		Init{Cluster: rhumb.UUID{9}, First: in(1, "r1")},
+		in(2, "r1"),
+		AddRegion{Name: "r2"},
+		in(3, "r2"), in(4, "r2"),
 		CreateTable{Name: "t", Settings: settings, Placements: []Placement{
 			{Region: 1, Replicas: [][]rhumb.NodeID{{1, 2}, {1, 2}, {1, 2}}}, {Region: 2, Replicas: [][]rhumb.NodeID{{3, 4}, {3, 4}, {3, 4}}},
 		}},
@@ -86,9 +89,9 @@ func TestRestartEmpty(t *testing.T) {
 	}
 	give := RemoveRegion{Region: 1, Into: 2, Force: true, Lost: 2, By: "ann"}
 	for _, test := range []struct {
-		what string
+		what     string
 		restarts []RangeCopies
-		want string
+		want     string
 	}{
 		{"no nodes", nil, "which has too few live nodes for 2 copies"},
 		{"one range only", restarts(3, 4)[:1], "2 ranges would restart empty, and the request has nodes for 1"},
