@@ -80,27 +80,29 @@ func (g *Group) handleLead(ctx context.Context, b []byte) error {
 
 // yieldTo begins the transfer to another voter. It does not wait for the end: the answer would have to come from a node that leads
 // no longer.
-func (g *Group) yieldTo(ctx context.Context, to rhumb.NodeID) (err error) {
+func (g *Group) yieldTo(ctx context.Context, to rhumb.NodeID) error {
 	const op rhumb.Op = "raftmeta.Lead"
-	failed := g.askDriver(ctx, op, func(d *driver) {
+	var refusal error
+	err := g.askDriver(ctx, op, func(d *driver) {
 		n, known := d.state.Node(to)
 		switch {
 		case !d.isLead:
-			err = rhumb.E(op, rhumb.Unavailable, "this node does not lead the metadata group")
+			refusal = rhumb.E(op, rhumb.Unavailable, "this node does not lead the metadata group")
 		case !known || n.Forgotten:
-			err = rhumb.Ef(op, rhumb.NotFound, "node %s does not exist", to)
+			refusal = rhumb.Ef(op, rhumb.NotFound, "node %s does not exist", to)
 		case !n.Voter:
-			err = rhumb.Ef(op, rhumb.Conflict, "%s does not vote in the metadata group; `rhumb voter move` gives it a vote", to)
+			refusal = rhumb.Ef(op, rhumb.Conflict, "%s does not vote in the metadata group; `rhumb voter move` gives it a vote", to)
 		case !n.State.Serves():
-			err = rhumb.Ef(op, rhumb.Conflict, "%s is %s and cannot lead the metadata group", to, n.State)
+			refusal = rhumb.Ef(op, rhumb.Conflict, "%s is %s and cannot lead the metadata group", to, n.State)
 		case !d.readyNodes()[uint64(to)]:
-			err = rhumb.E(op, rhumb.Unavailable, "its copy of the metadata lacks entries, or it is not in contact")
+			refusal = rhumb.E(op, rhumb.Unavailable, "its copy of the metadata lacks entries, or it is not in contact")
 		default:
 			d.node.TransferLeader(uint64(to))
 		}
 	})
-	if failed != nil {
-		return failed
+	// After an error the driver may still write to refusal.
+	if err != nil {
+		return err
 	}
-	return err
+	return refusal
 }

@@ -319,8 +319,8 @@ func (c RemoveRegion) checkRestarts(t *tx, broken []*rhumb.Range) Result {
 	return Result{}
 }
 
-// restartEmpty replaces the copies of a lost range by empty ones. The range keeps its number, and its epoch is above all earlier ones: whatever a
-// node, a message or a client still knows of the lost copies belongs to an earlier epoch.
+// restartEmpty replaces the copies of a lost range by empty ones. The range keeps its number, and its epoch is above all earlier
+// ones: whatever a node, a message or a client still knows of the lost copies belongs to an earlier epoch.
 //
 // The new members count as holding every acknowledged write, because the operator has given up those that were. So one of
 // them suffices for an election, as in a range that was just created.
