@@ -92,6 +92,7 @@ func goldenCommands() []Command {
 		RecordRelapse{Node: 2, Relapses: 3, At: time.Unix(8, 9).UTC()},
 		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 2, Into: 1, By: "ann", At: time.Unix(8, 9).UTC()},
 		RemoveRegion{Region: 2, Into: 1, Force: true, Lost: 3, By: "ann", At: time.Unix(8, 9).UTC()},
+		RemoveRegion{Region: 2, Into: 1, Force: true, Lost: 1, Restarts: []RangeCopies{{Range: id, Replicas: []rhumb.NodeID{2, 1}}}, By: "ann", At: time.Unix(8, 9).UTC()},
 		UpdateOperation{
 			ID: 4, Version: 5, State: rhumb.OperationRunning, Steps: []rhumb.OperationStep{{Name: "copy", State: rhumb.OperationDone}},
 			Progress: rhumb.Progress{Done: 1, Total: 2, DoneBytes: 3, TotalBytes: 4}, Waits: "w", Error: "e", At: time.Unix(8, 9).UTC(),
