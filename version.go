@@ -68,6 +68,8 @@ const (
 	FeatureMerge
 	// FeatureLink: nodes exchange the messages of replicas in frames of their own and not by gRPC.
 	FeatureLink
+	// FeatureRestartEmpty: lost ranges restart empty, when a region is given up whose other ranges had moved.
+	FeatureRestartEmpty
 	featureEnd
 )
 
@@ -82,7 +84,7 @@ var versions = []struct {
 	{VersionBase + 1, "0.14", []Feature{
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
 		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover, FeatureDrainingMember,
-		FeatureKeepRegions, FeatureFormer, FeatureMerge, FeatureLink,
+		FeatureKeepRegions, FeatureFormer, FeatureMerge, FeatureLink, FeatureRestartEmpty,
 	}},
 }
 
@@ -91,7 +93,8 @@ var featureNames = [featureEnd]string{
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
 	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
 	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions", FeatureFormer: "former", FeatureMerge: "merge",
-	FeatureLink: "link",
+	FeatureLink:         "link",
+	FeatureRestartEmpty: "restart-empty",
 }
 
 // String returns the stable name of the feature.

@@ -22,11 +22,34 @@ func (r *AdversityReport) Draw(path string) error {
 	if len(r.Phases) == 0 {
 		return errors.New("there is nothing to draw: the run has no phases")
 	}
-	length := r.Phases[len(r.Phases)-1].To
+	var bands []chart.Band
+	for _, p := range r.Phases {
+		// The baseline has no fault and no colour.
+		if p.Name == phaseBaseline {
+			p.Healed, p.To = p.From, p.From
+		}
+		bands = append(bands, chart.Band{Name: p.Name, From: p.From, To: p.Healed, Whole: p.To})
+	}
+	calls := make([]timedCall, len(r.calls))
+	for i, c := range r.calls {
+		calls[i] = timedCall{c.end(), c.took, c.ok}
+	}
+	return drawCalls(path, fmt.Sprintf("%.0f calls a second offered", r.Offered), r.Phases[len(r.Phases)-1].To, calls, bands)
+}
+
+// timedCall is a call that ended at a time from the start of a run.
+type timedCall struct {
+	end, took time.Duration
+	ok        bool
+}
+
+// drawCalls draws the answered and failed calls a second, and the latencies of
+// the answered ones, until the end of a run.
+func drawCalls(path, title string, length time.Duration, calls []timedCall, bands []chart.Band) error {
 	count := int(length/adversityBucket) + 1
 	answered, failed, took := make([]float64, count), make([]float64, count), make([][]time.Duration, count)
-	for _, c := range r.calls {
-		i := int(c.end() / adversityBucket)
+	for _, c := range calls {
+		i := int(c.end / adversityBucket)
 		if i >= count {
 			continue // after the last phase
 		}
@@ -38,7 +61,7 @@ func (r *AdversityReport) Draw(path string) error {
 		took[i] = append(took[i], c.took)
 	}
 	above, below := plot.New(), plot.New()
-	above.Title.Text = fmt.Sprintf("%.0f calls a second offered", r.Offered)
+	above.Title.Text = title
 	above.Y.Label.Text, below.Y.Label.Text, below.X.Label.Text = "calls per second", "latency in ms (log)", "seconds"
 	below.Y.Scale, below.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	median, slow := latencyLines(took)
@@ -47,14 +70,6 @@ func (r *AdversityReport) Draw(path string) error {
 		chart.AddLines(below, chart.Line{Name: "median", XYs: median, Color: chart.Fast}, chart.Line{Name: "99th percentile", XYs: slow, Color: chart.Slow}),
 	); err != nil {
 		return err
-	}
-	var bands []chart.Band
-	for _, p := range r.Phases {
-		// The baseline has no fault and no colour.
-		if p.Name == phaseBaseline {
-			p.Healed, p.To = p.From, p.From
-		}
-		bands = append(bands, chart.Band{Name: p.Name, From: p.From, To: p.Healed, Whole: p.To})
 	}
 	for _, p := range []*plot.Plot{above, below} {
 		p.X.Min, p.X.Max = 0, length.Seconds()

@@ -25,6 +25,19 @@ type hold struct {
 	timing sync.Mutex // guards phase
 	// phase, if not nil, counts the latencies of successful writes.
 	phase *histogram
+	// began, if set, makes calls keep every write with its time from then, up to holdCallsMax of them.
+	began time.Time
+	calls []timedCall
+}
+
+// holdCallsMax bounds the writes that are kept for a picture: 100 MiB.
+const holdCallsMax = 4 << 20
+
+// keepCalls makes h keep all writes from now on.
+func (h *hold) keepCalls() {
+	h.timing.Lock()
+	defer h.timing.Unlock()
+	h.began = time.Now()
 }
 
 // timeInto makes a histogram count the latencies of writes that end from now on.
@@ -34,11 +47,14 @@ func (h *hold) timeInto(to *histogram) {
 	h.phase = to
 }
 
-// noteTime counts the latency of a write that ended.
-func (h *hold) noteTime(d time.Duration) {
+// noteTime counts the latency of a write that ended, if it succeeded.
+func (h *hold) noteTime(d time.Duration, ok bool) {
 	h.timing.Lock()
 	defer h.timing.Unlock()
-	if h.phase != nil {
+	if !h.began.IsZero() && len(h.calls) < holdCallsMax {
+		h.calls = append(h.calls, timedCall{time.Since(h.began), d, ok})
+	}
+	if ok && h.phase != nil {
 		h.phase.add(d)
 	}
 }
@@ -73,9 +89,7 @@ func (h *hold) startWriters(ctx context.Context, callers int, pause time.Duratio
 				begin := time.Now()
 				res, err := h.t.Put(ctx, w.name, fmt.Append(nil, n), client.PutOptions{Home: w.home})
 				w.recordResult(n, res.Key.Home, err)
-				if err == nil {
-					h.noteTime(time.Since(begin))
-				}
+				h.noteTime(time.Since(begin), err == nil)
 				time.Sleep(pause)
 			}
 		})

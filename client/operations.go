@@ -306,6 +306,15 @@ func (c *Client) FailBack(ctx context.Context, node rhumb.NodeID) (prepared, ret
 	return prepared, returning, blocked, err
 }
 
+// LeadMetadata makes a voter the leader of the metadata group, and returns when it leads. It changes nothing if the node leads already.
+// A node that does not vote or is not live is a Conflict, and one that lacks entries of the metadata is Unavailable.
+func (c *Client) LeadMetadata(ctx context.Context, node rhumb.NodeID) error {
+	_, err := askOperations(ctx, c, "client.Client.LeadMetadata", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.LeadMetadataResponse, error) {
+		return oc.LeadMetadata(ctx, &rhumbpb.LeadMetadataRequest{Node: uint32(node)})
+	})
+	return err
+}
+
 // UnpinVotes lets the cluster choose again who votes in the metadata group, for the given nodes or, without any, for all. It returns
 // the nodes whose votes were pinned.
 func (c *Client) UnpinVotes(ctx context.Context, nodes ...rhumb.NodeID) (unpinned []rhumb.NodeID, err error) {

@@ -259,6 +259,15 @@ func (n *Node) PlanBalance(ctx context.Context, only rhumb.RegionID) (place.Bala
 	return m.group.PlanBalance(ctx, only)
 }
 
+// LeadMetadata makes a voter the leader of the metadata group, and waits until it leads.
+func (n *Node) LeadMetadata(ctx context.Context, to rhumb.NodeID) error {
+	m, err := n.requireMember()
+	if err != nil {
+		return err
+	}
+	return m.group.Lead(ctx, to)
+}
+
 // machineAllowance is the part of a planned pause for what no protocol bounds: syncs of the disks, processors that are busy, and
 // clients that connect again. Measured failovers of idle machines need a tenth of it (docs/benchmarks.md).
 const machineAllowance = 500 * time.Millisecond

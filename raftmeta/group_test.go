@@ -313,6 +313,36 @@ func TestWitnessYields(t *testing.T) {
 	})
 }
 
+// TestLead hands the leadership to each voter in turn, through each node, and refuses nodes that cannot lead.
+func TestLead(t *testing.T) {
+	inBubble(t, 3, nil, func(c *cluster) {
+		c.awaitVoters(3)
+		for through := range c.groups {
+			for to := range c.groups {
+				if err := c.groups[through].Lead(c.t.Context(), to); err != nil {
+					t.Fatalf("to %s through %s: %v", to, through, err)
+				}
+				if got, _ := c.groups[through].Leader(); got != to {
+					t.Fatalf("%s leads in place of %s", got, to)
+				}
+			}
+		}
+		leader := c.leader()
+		down := leader%3 + 1
+		c.kill(down)
+		began := time.Now()
+		if err := c.groups[leader].Lead(c.t.Context(), down); rhumb.KindOf(err) != rhumb.Unavailable || time.Since(began) < leadWait {
+			t.Errorf("a voter that is down: %v after %v", err, time.Since(began))
+		}
+		if err := c.groups[leader].Lead(c.t.Context(), 9); rhumb.KindOf(err) != rhumb.NotFound {
+			t.Errorf("an unknown node: %v", err)
+		}
+		if got := c.leader(); got != leader {
+			t.Errorf("%s leads after refusals, and %s led", got, leader)
+		}
+	})
+}
+
 // TestUnknownCommandStops puts a command of a newer binary into the log. Each replica that learns
 // that the command is committed stops and reports it, now and at its next start.
 func TestUnknownCommandStops(t *testing.T) {

@@ -270,6 +270,7 @@ const (
 	requestReport  = 2
 	requestSurvey  = 3
 	requestBalance = 4
+	requestLead    = 5
 
 	responseResult  = 1
 	responseRefused = 2
@@ -293,6 +294,8 @@ func (g *Group) Handle(ctx context.Context, from rhumb.NodeID, request []byte) (
 		err = g.handleReport(from, request[1:])
 	case requestSurvey:
 		err = g.handleSurvey(from, request[1:])
+	case requestLead:
+		err = g.handleLead(ctx, request[1:])
 	case requestBalance:
 		plan, planErr := g.handleBalance(request[1:])
 		if planErr == nil {

@@ -84,11 +84,14 @@ func newWorld(cfg Config) *world {
 	}
 	w.p = drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
 	w.p.drawSplits(rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)), !cfg.Whole)
-	w.p.drawMerges(rand.New(rand.NewPCG(cfg.Seed, seedSalt+4)), !cfg.Apart)
+	w.p.drawMerges(rand.New(rand.NewPCG(cfg.Seed, seedSalt+4)), !cfg.Apart, !cfg.Asked && max(cfg.Bug, cfg.Mix) == NoBug)
 	w.p.drawWitness(rand.New(rand.NewPCG(cfg.Seed, seedSalt+3)))
 	// A planted bug brings its own mix. The other of the two is NoBug, the least value.
 	w.p.applyMix(max(cfg.Bug, cfg.Mix))
 	w.p.applyBug(cfg.Bug)
+	if len(cfg.Faults) > 0 {
+		w.p.faults = cfg.Faults
+	}
 	w.monitor.Unregistered = w.awaitsNewLife
 	w.monitor.MinInSync = w.p.settings.MinInSync
 	w.net = newNetwork(w, w.p.nodes+w.p.clients)

@@ -1642,6 +1642,87 @@ func (x *UnpinVotesResponse) GetUnpinned() []uint32 {
 	return nil
 }
 
+type LeadMetadataRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The voter that is to lead.
+	Node          uint32 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeadMetadataRequest) Reset() {
+	*x = LeadMetadataRequest{}
+	mi := &file_api_operation_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeadMetadataRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeadMetadataRequest) ProtoMessage() {}
+
+func (x *LeadMetadataRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeadMetadataRequest.ProtoReflect.Descriptor instead.
+func (*LeadMetadataRequest) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *LeadMetadataRequest) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+type LeadMetadataResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeadMetadataResponse) Reset() {
+	*x = LeadMetadataResponse{}
+	mi := &file_api_operation_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeadMetadataResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeadMetadataResponse) ProtoMessage() {}
+
+func (x *LeadMetadataResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_operation_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeadMetadataResponse.ProtoReflect.Descriptor instead.
+func (*LeadMetadataResponse) Descriptor() ([]byte, []int) {
+	return file_api_operation_proto_rawDescGZIP(), []int{26}
+}
+
 type GiveUpRegionRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region uint32                 `protobuf:"varint,1,opt,name=region,proto3" json:"region,omitempty"`
@@ -1657,7 +1738,7 @@ type GiveUpRegionRequest struct {
 
 func (x *GiveUpRegionRequest) Reset() {
 	*x = GiveUpRegionRequest{}
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1750,7 @@ func (x *GiveUpRegionRequest) String() string {
 func (*GiveUpRegionRequest) ProtoMessage() {}
 
 func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[25]
+	mi := &file_api_operation_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1763,7 @@ func (x *GiveUpRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionRequest.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{25}
+	return file_api_operation_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GiveUpRegionRequest) GetRegion() uint32 {
@@ -1724,7 +1805,7 @@ type GiveUpRegionResponse struct {
 
 func (x *GiveUpRegionResponse) Reset() {
 	*x = GiveUpRegionResponse{}
-	mi := &file_api_operation_proto_msgTypes[26]
+	mi := &file_api_operation_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1736,7 +1817,7 @@ func (x *GiveUpRegionResponse) String() string {
 func (*GiveUpRegionResponse) ProtoMessage() {}
 
 func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[26]
+	mi := &file_api_operation_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1749,7 +1830,7 @@ func (x *GiveUpRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUpRegionResponse.ProtoReflect.Descriptor instead.
 func (*GiveUpRegionResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{26}
+	return file_api_operation_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GiveUpRegionResponse) GetLost() []*RangeID {
@@ -1777,7 +1858,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_api_operation_proto_msgTypes[27]
+	mi := &file_api_operation_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1870,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[27]
+	mi := &file_api_operation_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1883,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{27}
+	return file_api_operation_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RemoveNodeRequest) GetNode() uint32 {
@@ -1828,7 +1909,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_api_operation_proto_msgTypes[28]
+	mi := &file_api_operation_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +1921,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[28]
+	mi := &file_api_operation_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +1934,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{28}
+	return file_api_operation_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RemoveNodeResponse) GetNode() *Node {
@@ -1871,7 +1952,7 @@ type ListSettingsRequest struct {
 
 func (x *ListSettingsRequest) Reset() {
 	*x = ListSettingsRequest{}
-	mi := &file_api_operation_proto_msgTypes[29]
+	mi := &file_api_operation_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +1964,7 @@ func (x *ListSettingsRequest) String() string {
 func (*ListSettingsRequest) ProtoMessage() {}
 
 func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[29]
+	mi := &file_api_operation_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +1977,7 @@ func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
 func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{29}
+	return file_api_operation_proto_rawDescGZIP(), []int{31}
 }
 
 type ListSettingsResponse struct {
@@ -1908,7 +1989,7 @@ type ListSettingsResponse struct {
 
 func (x *ListSettingsResponse) Reset() {
 	*x = ListSettingsResponse{}
-	mi := &file_api_operation_proto_msgTypes[30]
+	mi := &file_api_operation_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +2001,7 @@ func (x *ListSettingsResponse) String() string {
 func (*ListSettingsResponse) ProtoMessage() {}
 
 func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[30]
+	mi := &file_api_operation_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2014,7 @@ func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
 func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{30}
+	return file_api_operation_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListSettingsResponse) GetSettings() []*Setting {
@@ -1953,7 +2034,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_api_operation_proto_msgTypes[31]
+	mi := &file_api_operation_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1965,7 +2046,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[31]
+	mi := &file_api_operation_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1978,7 +2059,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{31}
+	return file_api_operation_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Setting) GetName() string {
@@ -2005,7 +2086,7 @@ type AlterSettingRequest struct {
 
 func (x *AlterSettingRequest) Reset() {
 	*x = AlterSettingRequest{}
-	mi := &file_api_operation_proto_msgTypes[32]
+	mi := &file_api_operation_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2017,7 +2098,7 @@ func (x *AlterSettingRequest) String() string {
 func (*AlterSettingRequest) ProtoMessage() {}
 
 func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[32]
+	mi := &file_api_operation_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2030,7 +2111,7 @@ func (x *AlterSettingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingRequest.ProtoReflect.Descriptor instead.
 func (*AlterSettingRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{32}
+	return file_api_operation_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AlterSettingRequest) GetName() string {
@@ -2055,7 +2136,7 @@ type AlterSettingResponse struct {
 
 func (x *AlterSettingResponse) Reset() {
 	*x = AlterSettingResponse{}
-	mi := &file_api_operation_proto_msgTypes[33]
+	mi := &file_api_operation_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2067,7 +2148,7 @@ func (x *AlterSettingResponse) String() string {
 func (*AlterSettingResponse) ProtoMessage() {}
 
 func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[33]
+	mi := &file_api_operation_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2080,7 +2161,7 @@ func (x *AlterSettingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterSettingResponse.ProtoReflect.Descriptor instead.
 func (*AlterSettingResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{33}
+	return file_api_operation_proto_rawDescGZIP(), []int{35}
 }
 
 type HandOverRangeRequest struct {
@@ -2093,7 +2174,7 @@ type HandOverRangeRequest struct {
 
 func (x *HandOverRangeRequest) Reset() {
 	*x = HandOverRangeRequest{}
-	mi := &file_api_operation_proto_msgTypes[34]
+	mi := &file_api_operation_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2186,7 @@ func (x *HandOverRangeRequest) String() string {
 func (*HandOverRangeRequest) ProtoMessage() {}
 
 func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[34]
+	mi := &file_api_operation_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2199,7 @@ func (x *HandOverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeRequest.ProtoReflect.Descriptor instead.
 func (*HandOverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{34}
+	return file_api_operation_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HandOverRangeRequest) GetRange() *RangeID {
@@ -2145,7 +2226,7 @@ type HandOverRangeResponse struct {
 
 func (x *HandOverRangeResponse) Reset() {
 	*x = HandOverRangeResponse{}
-	mi := &file_api_operation_proto_msgTypes[35]
+	mi := &file_api_operation_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2238,7 @@ func (x *HandOverRangeResponse) String() string {
 func (*HandOverRangeResponse) ProtoMessage() {}
 
 func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[35]
+	mi := &file_api_operation_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2251,7 @@ func (x *HandOverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRangeResponse.ProtoReflect.Descriptor instead.
 func (*HandOverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{35}
+	return file_api_operation_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *HandOverRangeResponse) GetRange() *Range {
@@ -2189,7 +2270,7 @@ type FailBackRequest struct {
 
 func (x *FailBackRequest) Reset() {
 	*x = FailBackRequest{}
-	mi := &file_api_operation_proto_msgTypes[36]
+	mi := &file_api_operation_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2282,7 @@ func (x *FailBackRequest) String() string {
 func (*FailBackRequest) ProtoMessage() {}
 
 func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[36]
+	mi := &file_api_operation_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2295,7 @@ func (x *FailBackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackRequest.ProtoReflect.Descriptor instead.
 func (*FailBackRequest) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{36}
+	return file_api_operation_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *FailBackRequest) GetNode() uint32 {
@@ -2238,7 +2319,7 @@ type FailBackResponse struct {
 
 func (x *FailBackResponse) Reset() {
 	*x = FailBackResponse{}
-	mi := &file_api_operation_proto_msgTypes[37]
+	mi := &file_api_operation_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2250,7 +2331,7 @@ func (x *FailBackResponse) String() string {
 func (*FailBackResponse) ProtoMessage() {}
 
 func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[37]
+	mi := &file_api_operation_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2263,7 +2344,7 @@ func (x *FailBackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailBackResponse.ProtoReflect.Descriptor instead.
 func (*FailBackResponse) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{37}
+	return file_api_operation_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *FailBackResponse) GetPrepared() []*RangeID {
@@ -2297,7 +2378,7 @@ type BlockedRange struct {
 
 func (x *BlockedRange) Reset() {
 	*x = BlockedRange{}
-	mi := &file_api_operation_proto_msgTypes[38]
+	mi := &file_api_operation_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2390,7 @@ func (x *BlockedRange) String() string {
 func (*BlockedRange) ProtoMessage() {}
 
 func (x *BlockedRange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_operation_proto_msgTypes[38]
+	mi := &file_api_operation_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2403,7 @@ func (x *BlockedRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockedRange.ProtoReflect.Descriptor instead.
 func (*BlockedRange) Descriptor() ([]byte, []int) {
-	return file_api_operation_proto_rawDescGZIP(), []int{38}
+	return file_api_operation_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *BlockedRange) GetRange() *RangeID {
@@ -2464,7 +2545,10 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x11UnpinVotesRequest\x12\x14\n" +
 	"\x05nodes\x18\x01 \x03(\rR\x05nodes\"0\n" +
 	"\x12UnpinVotesResponse\x12\x1a\n" +
-	"\bunpinned\x18\x01 \x03(\rR\bunpinned\"n\n" +
+	"\bunpinned\x18\x01 \x03(\rR\bunpinned\")\n" +
+	"\x13LeadMetadataRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\rR\x04node\"\x16\n" +
+	"\x14LeadMetadataResponse\"n\n" +
 	"\x13GiveUpRegionRequest\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04into\x18\x02 \x01(\rR\x04into\x12\x17\n" +
@@ -2501,7 +2585,7 @@ const file_api_operation_proto_rawDesc = "" +
 	"\treturning\x18\x03 \x03(\v2\x11.rhumb.v1.RangeIDR\treturning\"I\n" +
 	"\fBlockedRange\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why2\xaa\t\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why2\xf9\t\n" +
 	"\n" +
 	"Operations\x12S\n" +
 	"\x0eListOperations\x12\x1f.rhumb.v1.ListOperationsRequest\x1a .rhumb.v1.ListOperationsResponse\x12S\n" +
@@ -2522,7 +2606,8 @@ const file_api_operation_proto_rawDesc = "" +
 	"\rHandOverRange\x12\x1e.rhumb.v1.HandOverRangeRequest\x1a\x1f.rhumb.v1.HandOverRangeResponse\x12A\n" +
 	"\bFailBack\x12\x19.rhumb.v1.FailBackRequest\x1a\x1a.rhumb.v1.FailBackResponse\x12G\n" +
 	"\n" +
-	"UnpinVotes\x12\x1b.rhumb.v1.UnpinVotesRequest\x1a\x1c.rhumb.v1.UnpinVotesResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
+	"UnpinVotes\x12\x1b.rhumb.v1.UnpinVotesRequest\x1a\x1c.rhumb.v1.UnpinVotesResponse\x12M\n" +
+	"\fLeadMetadata\x12\x1d.rhumb.v1.LeadMetadataRequest\x1a\x1e.rhumb.v1.LeadMetadataResponseB&Z$github.com/rhumbdb/rhumb/api/rhumbpbb\x06proto3"
 
 var (
 	file_api_operation_proto_rawDescOnce sync.Once
@@ -2536,7 +2621,7 @@ func file_api_operation_proto_rawDescGZIP() []byte {
 	return file_api_operation_proto_rawDescData
 }
 
-var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_api_operation_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_api_operation_proto_goTypes = []any{
 	(*SplitRangeRequest)(nil),        // 0: rhumb.v1.SplitRangeRequest
 	(*SplitRangeResponse)(nil),       // 1: rhumb.v1.SplitRangeResponse
@@ -2563,85 +2648,89 @@ var file_api_operation_proto_goTypes = []any{
 	(*NodeHoldings)(nil),             // 22: rhumb.v1.NodeHoldings
 	(*UnpinVotesRequest)(nil),        // 23: rhumb.v1.UnpinVotesRequest
 	(*UnpinVotesResponse)(nil),       // 24: rhumb.v1.UnpinVotesResponse
-	(*GiveUpRegionRequest)(nil),      // 25: rhumb.v1.GiveUpRegionRequest
-	(*GiveUpRegionResponse)(nil),     // 26: rhumb.v1.GiveUpRegionResponse
-	(*RemoveNodeRequest)(nil),        // 27: rhumb.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 28: rhumb.v1.RemoveNodeResponse
-	(*ListSettingsRequest)(nil),      // 29: rhumb.v1.ListSettingsRequest
-	(*ListSettingsResponse)(nil),     // 30: rhumb.v1.ListSettingsResponse
-	(*Setting)(nil),                  // 31: rhumb.v1.Setting
-	(*AlterSettingRequest)(nil),      // 32: rhumb.v1.AlterSettingRequest
-	(*AlterSettingResponse)(nil),     // 33: rhumb.v1.AlterSettingResponse
-	(*HandOverRangeRequest)(nil),     // 34: rhumb.v1.HandOverRangeRequest
-	(*HandOverRangeResponse)(nil),    // 35: rhumb.v1.HandOverRangeResponse
-	(*FailBackRequest)(nil),          // 36: rhumb.v1.FailBackRequest
-	(*FailBackResponse)(nil),         // 37: rhumb.v1.FailBackResponse
-	(*BlockedRange)(nil),             // 38: rhumb.v1.BlockedRange
-	(*RangeID)(nil),                  // 39: rhumb.v1.RangeID
-	(*Range)(nil),                    // 40: rhumb.v1.Range
-	(*Node)(nil),                     // 41: rhumb.v1.Node
+	(*LeadMetadataRequest)(nil),      // 25: rhumb.v1.LeadMetadataRequest
+	(*LeadMetadataResponse)(nil),     // 26: rhumb.v1.LeadMetadataResponse
+	(*GiveUpRegionRequest)(nil),      // 27: rhumb.v1.GiveUpRegionRequest
+	(*GiveUpRegionResponse)(nil),     // 28: rhumb.v1.GiveUpRegionResponse
+	(*RemoveNodeRequest)(nil),        // 29: rhumb.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 30: rhumb.v1.RemoveNodeResponse
+	(*ListSettingsRequest)(nil),      // 31: rhumb.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),     // 32: rhumb.v1.ListSettingsResponse
+	(*Setting)(nil),                  // 33: rhumb.v1.Setting
+	(*AlterSettingRequest)(nil),      // 34: rhumb.v1.AlterSettingRequest
+	(*AlterSettingResponse)(nil),     // 35: rhumb.v1.AlterSettingResponse
+	(*HandOverRangeRequest)(nil),     // 36: rhumb.v1.HandOverRangeRequest
+	(*HandOverRangeResponse)(nil),    // 37: rhumb.v1.HandOverRangeResponse
+	(*FailBackRequest)(nil),          // 38: rhumb.v1.FailBackRequest
+	(*FailBackResponse)(nil),         // 39: rhumb.v1.FailBackResponse
+	(*BlockedRange)(nil),             // 40: rhumb.v1.BlockedRange
+	(*RangeID)(nil),                  // 41: rhumb.v1.RangeID
+	(*Range)(nil),                    // 42: rhumb.v1.Range
+	(*Node)(nil),                     // 43: rhumb.v1.Node
 }
 var file_api_operation_proto_depIdxs = []int32{
-	39, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
-	40, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
-	39, // 2: rhumb.v1.MergeRangeRequest.range:type_name -> rhumb.v1.RangeID
-	40, // 3: rhumb.v1.MergeRangeResponse.left:type_name -> rhumb.v1.Range
-	40, // 4: rhumb.v1.MergeRangeResponse.right:type_name -> rhumb.v1.Range
-	39, // 5: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
+	41, // 0: rhumb.v1.SplitRangeRequest.range:type_name -> rhumb.v1.RangeID
+	42, // 1: rhumb.v1.SplitRangeResponse.range:type_name -> rhumb.v1.Range
+	41, // 2: rhumb.v1.MergeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	42, // 3: rhumb.v1.MergeRangeResponse.left:type_name -> rhumb.v1.Range
+	42, // 4: rhumb.v1.MergeRangeResponse.right:type_name -> rhumb.v1.Range
+	41, // 5: rhumb.v1.Operation.range:type_name -> rhumb.v1.RangeID
 	5,  // 6: rhumb.v1.Operation.steps:type_name -> rhumb.v1.OperationStep
 	4,  // 7: rhumb.v1.ListOperationsResponse.operations:type_name -> rhumb.v1.Operation
-	39, // 8: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
+	41, // 8: rhumb.v1.StartOperationRequest.range:type_name -> rhumb.v1.RangeID
 	4,  // 9: rhumb.v1.StartOperationResponse.operation:type_name -> rhumb.v1.Operation
 	4,  // 10: rhumb.v1.ControlOperationResponse.operation:type_name -> rhumb.v1.Operation
 	14, // 11: rhumb.v1.PlanFailoverResponse.ranges:type_name -> rhumb.v1.RangeFailover
 	15, // 12: rhumb.v1.PlanFailoverResponse.take_over:type_name -> rhumb.v1.PauseStep
 	15, // 13: rhumb.v1.PlanFailoverResponse.stall:type_name -> rhumb.v1.PauseStep
-	39, // 14: rhumb.v1.RangeFailover.range:type_name -> rhumb.v1.RangeID
+	41, // 14: rhumb.v1.RangeFailover.range:type_name -> rhumb.v1.RangeID
 	18, // 15: rhumb.v1.PlanRebalanceResponse.moves:type_name -> rhumb.v1.PlannedMove
 	19, // 16: rhumb.v1.PlanRebalanceResponse.spreads:type_name -> rhumb.v1.RegionSpread
-	39, // 17: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
+	41, // 17: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
 	22, // 18: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
-	39, // 19: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
-	41, // 20: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	31, // 21: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	39, // 22: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	40, // 23: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
-	39, // 24: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
-	38, // 25: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
-	39, // 26: rhumb.v1.FailBackResponse.returning:type_name -> rhumb.v1.RangeID
-	39, // 27: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
+	41, // 19: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
+	43, // 20: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	33, // 21: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	41, // 22: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	42, // 23: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
+	41, // 24: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
+	40, // 25: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
+	41, // 26: rhumb.v1.FailBackResponse.returning:type_name -> rhumb.v1.RangeID
+	41, // 27: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
 	6,  // 28: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
 	8,  // 29: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
 	10, // 30: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
 	16, // 31: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
 	12, // 32: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
 	20, // 33: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	27, // 34: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	25, // 35: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
-	29, // 36: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	32, // 37: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	29, // 34: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	27, // 35: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	31, // 36: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	34, // 37: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
 	0,  // 38: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
 	2,  // 39: rhumb.v1.Operations.MergeRange:input_type -> rhumb.v1.MergeRangeRequest
-	34, // 40: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
-	36, // 41: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
+	36, // 40: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
+	38, // 41: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
 	23, // 42: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
-	7,  // 43: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	9,  // 44: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	11, // 45: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	17, // 46: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	13, // 47: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
-	21, // 48: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	28, // 49: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	26, // 50: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
-	30, // 51: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	33, // 52: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	1,  // 53: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
-	3,  // 54: rhumb.v1.Operations.MergeRange:output_type -> rhumb.v1.MergeRangeResponse
-	35, // 55: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
-	37, // 56: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
-	24, // 57: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
-	43, // [43:58] is the sub-list for method output_type
-	28, // [28:43] is the sub-list for method input_type
+	25, // 43: rhumb.v1.Operations.LeadMetadata:input_type -> rhumb.v1.LeadMetadataRequest
+	7,  // 44: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	9,  // 45: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	11, // 46: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	17, // 47: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	13, // 48: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
+	21, // 49: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	30, // 50: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	28, // 51: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	32, // 52: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	35, // 53: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 54: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	3,  // 55: rhumb.v1.Operations.MergeRange:output_type -> rhumb.v1.MergeRangeResponse
+	37, // 56: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
+	39, // 57: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
+	24, // 58: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
+	26, // 59: rhumb.v1.Operations.LeadMetadata:output_type -> rhumb.v1.LeadMetadataResponse
+	44, // [44:60] is the sub-list for method output_type
+	28, // [28:44] is the sub-list for method input_type
 	28, // [28:28] is the sub-list for extension type_name
 	28, // [28:28] is the sub-list for extension extendee
 	0,  // [0:28] is the sub-list for field type_name
@@ -2659,7 +2748,7 @@ func file_api_operation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_operation_proto_rawDesc), len(file_api_operation_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

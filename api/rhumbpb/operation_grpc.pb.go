@@ -33,6 +33,7 @@ const (
 	Operations_HandOverRange_FullMethodName    = "/rhumb.v1.Operations/HandOverRange"
 	Operations_FailBack_FullMethodName         = "/rhumb.v1.Operations/FailBack"
 	Operations_UnpinVotes_FullMethodName       = "/rhumb.v1.Operations/UnpinVotes"
+	Operations_LeadMetadata_FullMethodName     = "/rhumb.v1.Operations/LeadMetadata"
 )
 
 // OperationsClient is the client API for Operations service.
@@ -79,6 +80,8 @@ type OperationsClient interface {
 	FailBack(ctx context.Context, in *FailBackRequest, opts ...grpc.CallOption) (*FailBackResponse, error)
 	// UnpinVotes lets the cluster choose again who votes in the metadata group, where an operator had chosen.
 	UnpinVotes(ctx context.Context, in *UnpinVotesRequest, opts ...grpc.CallOption) (*UnpinVotesResponse, error)
+	// LeadMetadata makes a voter the leader of the metadata group.
+	LeadMetadata(ctx context.Context, in *LeadMetadataRequest, opts ...grpc.CallOption) (*LeadMetadataResponse, error)
 }
 
 type operationsClient struct {
@@ -239,6 +242,16 @@ func (c *operationsClient) UnpinVotes(ctx context.Context, in *UnpinVotesRequest
 	return out, nil
 }
 
+func (c *operationsClient) LeadMetadata(ctx context.Context, in *LeadMetadataRequest, opts ...grpc.CallOption) (*LeadMetadataResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LeadMetadataResponse)
+	err := c.cc.Invoke(ctx, Operations_LeadMetadata_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OperationsServer is the server API for Operations service.
 // All implementations must embed UnimplementedOperationsServer
 // for forward compatibility.
@@ -283,6 +296,8 @@ type OperationsServer interface {
 	FailBack(context.Context, *FailBackRequest) (*FailBackResponse, error)
 	// UnpinVotes lets the cluster choose again who votes in the metadata group, where an operator had chosen.
 	UnpinVotes(context.Context, *UnpinVotesRequest) (*UnpinVotesResponse, error)
+	// LeadMetadata makes a voter the leader of the metadata group.
+	LeadMetadata(context.Context, *LeadMetadataRequest) (*LeadMetadataResponse, error)
 	mustEmbedUnimplementedOperationsServer()
 }
 
@@ -337,6 +352,9 @@ func (UnimplementedOperationsServer) FailBack(context.Context, *FailBackRequest)
 }
 func (UnimplementedOperationsServer) UnpinVotes(context.Context, *UnpinVotesRequest) (*UnpinVotesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UnpinVotes not implemented")
+}
+func (UnimplementedOperationsServer) LeadMetadata(context.Context, *LeadMetadataRequest) (*LeadMetadataResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method LeadMetadata not implemented")
 }
 func (UnimplementedOperationsServer) mustEmbedUnimplementedOperationsServer() {}
 func (UnimplementedOperationsServer) testEmbeddedByValue()                    {}
@@ -629,6 +647,24 @@ func _Operations_UnpinVotes_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Operations_LeadMetadata_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LeadMetadataRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationsServer).LeadMetadata(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Operations_LeadMetadata_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationsServer).LeadMetadata(ctx, req.(*LeadMetadataRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Operations_ServiceDesc is the grpc.ServiceDesc for Operations service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -695,6 +731,10 @@ var Operations_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UnpinVotes",
 			Handler:    _Operations_UnpinVotes_Handler,
+		},
+		{
+			MethodName: "LeadMetadata",
+			Handler:    _Operations_LeadMetadata_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -146,7 +146,9 @@ func (oc *operationCommands) operationCommand() *cobra.Command {
 					return err
 				}
 				if o.Kind == rhumb.OperationRemoveRegion && o.State == rhumb.OperationCancelled {
-					if note := movedAway(o.Region, c.Nodes(), c.Ranges()); note != "" {
+					regions := c.Regions()
+					at := slices.IndexFunc(regions, func(r rhumb.Region) bool { return r.ID == o.Region })
+					if note := movedAway(regions[at], c.Nodes(), c.Ranges(), c.Tables()); note != "" {
 						oc.Notef("%s", note)
 					}
 				}

@@ -56,9 +56,10 @@ func (oc *operationCommands) rebalanceCommand() *cobra.Command {
 		Long: `Move copies of ranges between the nodes of a region until the nodes are alike, in all regions or in one. A node weighs what
 its copies hold, what is written to them in ten minutes, and a MiB for each copy. Differences below a tenth stay. No range has
 fewer copies or fewer zones at any time, no copy leaves its region, at most four copies move at a time, and a range that has
-moved rests for ten minutes.
+moved rests for ten minutes. With REGION, copies of its ranges that are in other regions come back first: they are there if a removal
+of the region was cancelled. Tables that survive the loss of a region keep theirs.
 
-The cluster does this by itself, after a node has joined for example. The command makes it an operation: it shows the progress,
+The cluster balances by itself, after a node has joined for example. The command makes it an operation: it shows the progress,
 and rhumb operation pause stops all balancing until rhumb operation resume. With --dry-run nothing is changed: the moves are
 listed with their sizes and reasons.`,
 		Example: "  rhumb rebalance --dry-run\n  rhumb rebalance frankfurt --no-wait",

@@ -19,7 +19,7 @@ import (
 // unsafeRecoverCommand groups the ways to continue after a loss.
 func unsafeRecoverCommand(s *session) *cobra.Command {
 	return commandGroup("unsafe-recover", "Accept losses that nothing can undo",
-		s.connected((&rangeCommands{s}).recoverRangeCommand()), (&metadataRecovery{s}).recoverMetadataCommand())
+		s.connected((&rangeCommands{s}).recoverRangeCommand()), s.connected((&operationCommands{session: s}).recoverRegionCommand()), (&metadataRecovery{s}).recoverMetadataCommand())
 }
 
 // metadataRecovery is `rhumb unsafe-recover metadata`, which works on the directories of a stopped

@@ -135,12 +135,13 @@ command ends.
 
 With --force a region is given up whose nodes are all dead and lost for good. The command shows which ranges no other region
 has a copy of, and asks: everything in them is lost for good, and their names can be used again. Ranges with copies in
-other regions stay. The loss is recorded as an operation.`,
+other regions stay; the region may have died while it was being removed. The loss is recorded as an operation. It is the same
+as rhumb unsafe-recover region.`,
 		Example: "  rhumb region rm frankfurt\n  rhumb region rm frankfurt --into virginia --no-wait\n  rhumb region rm frankfurt --force",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				region, err := regionNamed(c, args[0])
+				region, host, err := regionAndHost(c, args[0], into)
 				if gone && rhumb.KindOf(err) == rhumb.NotFound {
 					oc.Notef("there is no region %s, or it was removed already", args[0])
 					return nil
@@ -148,18 +149,10 @@ other regions stay. The loss is recorded as an operation.`,
 				if err != nil {
 					return err
 				}
-				// Names are resolved here, so that the request means the region that the operator sees, also if the name gets
-				// another owner meanwhile.
-				var host rhumb.Region
-				if into != "" {
-					if host, err = regionNamed(c, into); err != nil {
-						return err
-					}
-				}
 				if force {
-					return oc.giveUpRegion(ctx, c, region, host.ID, yes)
+					return oc.giveUpRegion(ctx, c, region, host, yes)
 				}
-				o, err := c.RemoveRegion(ctx, region.ID, host.ID)
+				o, err := c.RemoveRegion(ctx, region.ID, host)
 				if err != nil {
 					return err
 				}
@@ -175,6 +168,47 @@ other regions stay. The loss is recorded as an operation.`,
 	rm.Flags().BoolVar(&gone, "if-exists", false, "succeed if there is no such region")
 	rm.Flags().BoolVar(&yes, "yes", false, "with --force: do not ask for the name")
 	return oc.addNoWait(rm)
+}
+
+// recoverRegionCommand is `rhumb unsafe-recover region`.
+func (oc *operationCommands) recoverRegionCommand() *cobra.Command {
+	var into string
+	var yes bool
+	c := &cobra.Command{
+		Use: "region REGION", Short: "Give up a region that is lost for good, and what no other region has a copy of",
+		Long: `Give up a region whose nodes are all dead and lost for good, also one that died while it was being removed. The command shows
+which ranges no other region has a copy of, and asks for the name of the region. Then everything in these ranges is lost, and
+their names can be used again. Ranges that had moved, or have copies in other regions, stay with every record. The name
+of the region is free, and a removal that had begun is over. The loss is recorded as an operation.
+
+Ranges of a table of which some are lost and others are not restart empty, in the region that takes the others.
+It needs as many live nodes as the table keeps copies.`,
+		Example: "  rhumb unsafe-recover region frankfurt\n  rhumb unsafe-recover region frankfurt --into virginia --yes",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				region, host, err := regionAndHost(c, args[0], into)
+				if err != nil {
+					return err
+				}
+				return oc.giveUpRegion(ctx, c, region, host, yes)
+			})
+		},
+	}
+	c.Flags().StringVar(&into, "into", "", "region that takes the ranges that are not lost")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for the name")
+	return c
+}
+
+// regionAndHost returns the region of a name, and the number of the one of another name, or 0 for none. Names are resolved here, so
+// that a request means the regions that the operator sees, also if a name gets another owner meanwhile.
+func regionAndHost(c *client.Client, name, into string) (rhumb.Region, rhumb.RegionID, error) {
+	region, err := regionNamed(c, name)
+	if err != nil || into == "" {
+		return region, 0, err
+	}
+	host, err := regionNamed(c, into)
+	return region, host.ID, err
 }
 
 // lossDoc lists the losses with a region.
@@ -228,32 +262,27 @@ func (oc *operationCommands) giveUpRegion(ctx context.Context, c *client.Client,
 	})
 }
 
-// movedAway says which ranges of a region have copies in others after its removal was cancelled, with a command that moves one of them
-// back; "" if none has. They stay there without a command: the operator may have cancelled because the region is in a bad state.
-func movedAway(region rhumb.RegionID, nodes []rhumb.Node, ranges []*rhumb.Range) string {
+// movedAway says how many ranges of a region have copies in others after its removal was cancelled, and which command brings them back;
+// "" if none has. They stay there without the command: the operator may have cancelled because the region is in a bad state. Tables that
+// survive the loss of a region have copies elsewhere on purpose.
+func movedAway(region rhumb.Region, nodes []rhumb.Node, ranges []*rhumb.Range, tables []client.TableStatus) string {
+	spread := map[rhumb.ClassID]bool{}
+	for _, t := range tables {
+		spread[t.Class] = t.Settings.Survival == rhumb.SurviveRegion
+	}
 	regionOf := map[rhumb.NodeID]rhumb.RegionID{}
 	for _, n := range nodes {
 		regionOf[n.ID] = n.Region
 	}
-	// The copy of the metadata that the client has may be some milliseconds old. The note is for people, and the move is checked again
-	// when it is asked for.
-	count, example := 0, ""
+	// The copy of the metadata that the client has may be some milliseconds old. The note is for people, and the command looks again.
+	count := 0
 	for _, r := range ranges {
-		away := slices.IndexFunc(r.Replicas, func(id rhumb.NodeID) bool { return regionOf[id] != region })
-		if r.ID.Region != region || away < 0 {
-			continue
-		}
-		count++
-		// Any live node of the region that has no copy yet can take one.
-		back := slices.IndexFunc(nodes, func(n rhumb.Node) bool {
-			return n.Region == region && n.State == rhumb.NodeLive && !n.Witness && !r.IsReplica(n.ID)
-		})
-		if back >= 0 && example == "" {
-			example = fmt.Sprintf("; `rhumb range move %s %s %s` moves a copy back, and so on for each copy", r.ID, r.Replicas[away], nodes[back].ID)
+		if r.ID.Region == region.ID && !spread[r.Class] && slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return regionOf[id] != region.ID }) {
+			count++
 		}
 	}
 	if count == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d ranges of the region have copies in other regions, and these stay there%s", count, example)
+	return fmt.Sprintf("%d ranges of the region have copies in other regions, and these stay there; `rhumb rebalance %s` moves them back", count, region.Name)
 }

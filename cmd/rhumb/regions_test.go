@@ -4,31 +4,30 @@ import (
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
 )
 
-// TestMovedAway: after a cancelled removal of a region the command says which ranges have left it, and how one of them returns.
+// TestMovedAway: after a cancelled removal of a region the command says how many ranges have left it, and which command brings them back.
 func TestMovedAway(t *testing.T) {
-	nodes := []rhumb.Node{
-		{ID: 1, Region: 1, State: rhumb.NodeFenced},
-		{ID: 2, Region: 1, State: rhumb.NodeLive, Witness: true},
-		{ID: 3, Region: 1, State: rhumb.NodeLive},
-		{ID: 4, Region: 2, State: rhumb.NodeLive},
-	}
+	nodes := []rhumb.Node{{ID: 3, Region: 1, State: rhumb.NodeLive}, {ID: 4, Region: 2, State: rhumb.NodeLive}}
+	tables := []client.TableStatus{{Table: rhumb.Table{Class: 1}}, {Table: rhumb.Table{Class: 2}}}
+	tables[1].Settings.Survival = rhumb.SurviveRegion
 	rng := func(region rhumb.RegionID, slot rhumb.Slot, replicas ...rhumb.NodeID) *rhumb.Range {
-		return &rhumb.Range{ID: rhumb.RangeID{Region: region, Slot: slot}, Replicas: replicas}
+		return &rhumb.Range{ID: rhumb.RangeID{Region: region, Slot: slot}, Class: 1, Replicas: replicas}
 	}
+	wide := rng(1, 3, 3, 4)
+	wide.Class = 2
 	for _, test := range []struct {
 		ranges []*rhumb.Range
 		want   string
 	}{
-		{[]*rhumb.Range{rng(1, 0, 3), rng(2, 0, 4)}, ""},
+		{[]*rhumb.Range{rng(1, 0, 3), rng(2, 0, 4), wide}, ""},
 		{
 			[]*rhumb.Range{rng(1, 0, 3), rng(1, 1, 4), rng(1, 2, 3, 4), rng(2, 0, 4)},
-			"2 ranges of the region have copies in other regions, and these stay there; `rhumb range move 1/1 n4 n3` moves a copy back, and so on for each copy",
+			"2 ranges of the region have copies in other regions, and these stay there; `rhumb rebalance fra` moves them back",
 		},
-		{[]*rhumb.Range{rng(1, 2, 3, 4)}, "1 ranges of the region have copies in other regions, and these stay there"},
 	} {
-		if got := movedAway(1, nodes, test.ranges); got != test.want {
+		if got := movedAway(rhumb.Region{ID: 1, Name: "fra"}, nodes, test.ranges, tables); got != test.want {
 			t.Errorf("%q, want %q", got, test.want)
 		}
 	}

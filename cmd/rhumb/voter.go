@@ -100,7 +100,37 @@ zones as before, and moves as few of them as that allows. ` + connect.NodeHelp,
 			})
 		},
 	}
-	return commandGroup("voter", "List and move the votes of the metadata group", oc.connected(ls), oc.addNoWait(move), oc.connected(unpin))
+	return commandGroup("voter", "List and move the votes of the metadata group", oc.connected(ls), oc.addNoWait(move), oc.connected(unpin), oc.connected(oc.leadCommand()))
+}
+
+// leadCommand is `rhumb voter lead`.
+func (oc *operationCommands) leadCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "lead NODE", Short: "Make a voter the leader of the metadata group",
+		Long: `Make a voter the leader of the metadata group, and wait until it leads. Every change of the fleet and every failover takes a
+round trip from the leader to a majority of the voters, so it should be near to them. Nothing is pinned: if the leader fails,
+any voter may lead, and a witness that is far from the others hands the leadership on by itself. ` + connect.NodeHelp,
+		Example: "  rhumb voter lead n7",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			named, err := connect.ParseNode(args[0])
+			if err != nil {
+				return err
+			}
+			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				n, err := named.Find(c.Nodes())
+				if err != nil {
+					return err
+				}
+				if err := c.LeadMetadata(ctx, n); err != nil {
+					return err
+				}
+				return oc.Print(map[string]string{"leader": n.String()}, func(t table.Writer) {
+					t.AppendRow(table.Row{"leader", n})
+				})
+			})
+		},
+	}
 }
 
 // listVoters prints the voters, or all nodes.

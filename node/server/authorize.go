@@ -98,6 +98,7 @@ var callNeeds = map[string]need{
 	rhumbpb.Operations_HandOverRange_FullMethodName:    needAdmin,
 	rhumbpb.Operations_FailBack_FullMethodName:         needAdmin,
 	rhumbpb.Operations_UnpinVotes_FullMethodName:       needAdmin,
+	rhumbpb.Operations_LeadMetadata_FullMethodName:     needAdmin,
 	rhumbpb.Operations_SplitRange_FullMethodName:       needAdmin,
 	rhumbpb.Operations_MergeRange_FullMethodName:       needAdmin,
 

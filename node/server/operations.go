@@ -22,6 +22,7 @@ type OperationsNode interface {
 	Propose(ctx context.Context, cmd catalog.Command) (catalog.Result, *catalog.State, error)
 	PlanBalance(ctx context.Context, only rhumb.RegionID) (place.BalancePlan, error)
 	PlanFailover(ctx context.Context, name string) (rhumb.FailoverPlan, error)
+	LeadMetadata(ctx context.Context, to rhumb.NodeID) error
 }
 
 // Operations is the service for long operations, for nodes that come and go, and for settings of the cluster.
@@ -130,9 +131,15 @@ func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRe
 	case !place.IsRegionLost(st, id):
 		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "region %s is not lost: nodes of it serve, or it has none; remove it without --force", r.Name))
 	}
-	// The region that takes the rest matters only for ranges that have copies elsewhere. It needs no room: they have their copies.
+	// The region that takes the rest matters only for ranges that have copies elsewhere, and for lost ranges of the same tables:
+	// only the latter need room.
 	into := rhumb.RegionID(q.GetInto())
-	if into == 0 {
+	switch {
+	case into != 0:
+	// A removal had begun. What it has moved is in the region that was chosen then.
+	case r.Into != 0:
+		into = st.HostRegion(id)
+	default:
 		into = place.NearestHost(st, id)
 	}
 	lost, _ := st.LostRanges(id)
@@ -293,7 +300,7 @@ func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeReques
 			at = free
 		}
 	}
-	if _, st, err = s.node.Propose(ctx, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: at}); err != nil {
+	if _, st, err = s.node.Propose(ctx, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: at, Kept: st.Has(rhumb.FeatureMerge)}); err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))
 	}
 	child, ok := st.Range(rhumb.RangeID{Region: r.ID.Region, Slot: at})
@@ -334,6 +341,14 @@ func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeReques
 		}
 	}
 	return &rhumbpb.MergeRangeResponse{Left: api.EncodeRange(left), Right: api.EncodeRange(right)}, nil
+}
+
+// LeadMetadata makes a voter the leader of the metadata group.
+func (s *Operations) LeadMetadata(ctx context.Context, q *rhumbpb.LeadMetadataRequest) (*rhumbpb.LeadMetadataResponse, error) {
+	if err := s.node.LeadMetadata(ctx, rhumb.NodeID(q.GetNode())); err != nil {
+		return nil, statusError(rhumb.Wrap("server.Operations.LeadMetadata", err))
+	}
+	return &rhumbpb.LeadMetadataResponse{}, nil
 }
 
 // UnpinVotes lets the cluster choose its voters again.

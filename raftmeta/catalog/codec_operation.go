@@ -26,6 +26,15 @@ type commandOperation struct {
 	Into         rhumb.RegionID       `cbor:"163,keyasint,omitempty"`
 	Force        bool                 `cbor:"164,keyasint,omitempty"`
 	Lost         uint32               `cbor:"165,keyasint,omitempty"`
+	Restarts     []wireCopies         `cbor:"166,keyasint,omitempty"`
+}
+
+// wireCopies holds the nodes for the copies of a range.
+type wireCopies struct {
+	_        struct{} `cbor:",toarray"`
+	Region   rhumb.RegionID
+	Slot     rhumb.Slot
+	Replicas []rhumb.NodeID
 }
 
 // stateOperations holds the part of a state about operations, settings, and ranges that lose replicas.
@@ -140,6 +149,9 @@ func (c StartOperation) fillWire(w *wireCommand) {
 
 func (c RemoveRegion) fillWire(w *wireCommand) {
 	w.Region, w.Into, w.Force, w.Lost, w.By, w.At = c.Region, c.Into, c.Force, c.Lost, c.By, toWireTime(c.At)
+	for _, a := range c.Restarts {
+		w.Restarts = append(w.Restarts, wireCopies{Region: a.Range.Region, Slot: a.Range.Slot, Replicas: a.Replicas})
+	}
 }
 
 func (c UpdateOperation) fillWire(w *wireCommand) {
@@ -166,7 +178,11 @@ var operationDecoders = map[commandCode]func(w *wireCommand) Command{
 		}
 	},
 	codeRemoveRegion: func(w *wireCommand) Command {
-		return RemoveRegion{Region: w.Region, Into: w.Into, Force: w.Force, Lost: w.Lost, By: w.By, At: fromWireTime(w.At)}
+		c := RemoveRegion{Region: w.Region, Into: w.Into, Force: w.Force, Lost: w.Lost, By: w.By, At: fromWireTime(w.At)}
+		for _, a := range w.Restarts {
+			c.Restarts = append(c.Restarts, RangeCopies{rhumb.RangeID{Region: a.Region, Slot: a.Slot}, a.Replicas})
+		}
+		return c
 	},
 	codeUpdateOperation: func(w *wireCommand) Command {
 		return UpdateOperation{

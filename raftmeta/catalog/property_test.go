@@ -47,7 +47,7 @@ func genCommand(t *rapid.T, s *State) Command {
 		},
 		"prepare-split": func() Command {
 			r, v := g.record()
-			return PrepareSplit{r.ID, v, r.ID.Slot + rhumb.Slot(rapid.SampledFrom([]int{0, 1, 2, 700, 2_047, 5_000}).Draw(t, "at"))}
+			return PrepareSplit{r.ID, v, r.ID.Slot + rhumb.Slot(rapid.SampledFrom([]int{0, 1, 2, 700, 2_047, 5_000}).Draw(t, "at")), rapid.Bool().Draw(t, "kept")}
 		},
 		"complete-split": func() Command {
 			r, _ := g.record()
@@ -107,6 +107,9 @@ func genCommand(t *rapid.T, s *State) Command {
 			c := RemoveRegion{Region: g.regionID(), Into: g.regionID(), Force: rapid.Bool().Draw(t, "force"), By: "ann"}
 			lost, _ := s.LostRanges(c.Region)
 			c.Lost = uint32(len(lost))
+			for _, r := range s.BrokenRanges(lost) {
+				c.Restarts = append(c.Restarts, RangeCopies{r.ID, placeIn(s, c.Into, r.Class)})
+			}
 			return c
 		},
 		"control-operation": func() Command {
@@ -540,4 +543,15 @@ func TestHeirsShareEqually(t *testing.T) {
 			}
 		}
 	}
+}
+
+// placeIn returns live nodes of a region for a range of a class, fewer if there are not enough.
+func placeIn(s *State, region rhumb.RegionID, class rhumb.ClassID) (out []rhumb.NodeID) {
+	c, _ := s.Class(class)
+	for n := range s.Nodes() {
+		if n.Region == region && s.TakesCopies(n.ID) && len(out) < c.Settings.Replicas {
+			out = append(out, n.ID)
+		}
+	}
+	return out
 }

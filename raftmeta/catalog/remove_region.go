@@ -24,7 +24,8 @@ import (
 
 // RemoveRegion ends the removal of a region that has no nodes any more: its name is free. With Force it drops a region
 // whose nodes are all dead, in one step: its nodes are forgotten; its ranges move to Into as far as other nodes have copies; the
-// other ranges are removed, and with them their records.
+// other ranges are removed, and with them their records. If only some of the ranges of a block of hash slots are lost, because a
+// removal had begun, the lost ones restart empty instead, on the nodes of Restarts: names hash to all slots of a block.
 //
 // Lost is the number of ranges that the operator was shown, else Conflict: the decision was about another state.
 // Repeating the command changes nothing.
@@ -32,13 +33,27 @@ type RemoveRegion struct {
 	Region, Into rhumb.RegionID
 	Force        bool
 	Lost         uint32
+	// Restarts has the nodes for the ranges that restart empty, in the order of the ranges. Package raftmeta/place chooses them.
+	Restarts []RangeCopies
 	// By and At are for the operation that records a forced removal.
 	By string
 	At time.Time
 }
 
+// RangeCopies names the nodes for the copies of a range, the primary first.
+type RangeCopies struct {
+	Range    rhumb.RangeID
+	Replicas []rhumb.NodeID
+}
+
 func (RemoveRegion) wireCode() commandCode { return codeRemoveRegion }
-func (RemoveRegion) needs() rhumb.Feature  { return rhumb.FeatureOperations }
+
+func (c RemoveRegion) needs() rhumb.Feature {
+	if len(c.Restarts) > 0 {
+		return rhumb.FeatureRestartEmpty
+	}
+	return rhumb.FeatureOperations
+}
 
 // removedMark separates the former name of a removed region from its number. Names of regions cannot contain it.
 const removedMark = "~"
@@ -210,19 +225,23 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	}
 	lost, stuck := t.LostRanges(c.Region)
 	if stuck != nil {
-		return refuseRange(op, rhumb.Conflict, stuck, "range %s has copies in other regions that are not in sync: %v; decide about it first with `rhumb unsafe-recover range %s`", stuck.ID, stuck.Replicas, stuck.ID)
+		return refuseRange(op, rhumb.Conflict, stuck, "range %s has copies in other regions that are not in sync: %v; decide about it first with `rhumb unsafe-recover range %s --node %s`", stuck.ID, stuck.Replicas, stuck.ID, t.liveReplica(stuck))
 	}
 	// The operator has agreed to a loss of this size. More would be more than was agreed to; fewer means that somebody has changed
 	// something meanwhile, and the operator should know.
 	if len(lost) != int(c.Lost) {
 		return refuse(op, rhumb.Conflict, "%d ranges would be lost, and the request is about %d; look at it again", len(lost), c.Lost)
 	}
-	if mixed := t.keptBlock(lost); mixed != nil {
-		return refuse(op, rhumb.Conflict, "the hash slots of class %s in region %s are partly in other regions, because a removal had begun; start one more node of the region, or drop the tables of the class", mixed.Class, r.Name)
+	if refusal := c.checkRestarts(t, t.BrokenRanges(lost)); refusal.Failure != nil {
+		return refusal
 	}
 	// Everything is checked; nothing below is refused.
 	t.endOperationsOf(c)
-	t.removeLost(lost)
+	broken := t.BrokenRanges(lost)
+	t.removeLost(slices.DeleteFunc(slices.Clone(lost), func(r *rhumb.Range) bool { return slices.Contains(broken, r) }))
+	for i, r := range broken {
+		t.restartEmpty(r, c.Restarts[i].Replicas)
+	}
 	t.setInto(c.Region, c.Into)
 	for _, n := range t.freezeState().nodes.all() {
 		if n.Region == c.Region {
@@ -234,27 +253,97 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 		}
 	}
 	t.removeRegion(c.Region, c.Lost)
-	t.recordForce(c, lost)
+	t.recordForce(c, lost, len(broken))
 	return Result{Region: c.Region}
 }
 
-// keptBlock returns a block of hash slots that would lose some of its ranges and keep others: names that are hashed into it
-// would have no range, so it cannot stay, and its other ranges must not go.
-func (s *State) keptBlock(lost []*rhumb.Range) *rhumb.Block {
-	goes := make(map[rhumb.RangeID]bool, len(lost))
-	blocks := make(map[*rhumb.Block]bool)
-	for _, r := range lost {
-		goes[r.ID] = true
-		if b, ok := s.BlockOf(r.ID); ok && b.Node == rhumb.NoNode {
-			blocks[b] = true
-		}
+// liveReplica returns a live node with a copy of a range, or the first node that has one.
+func (s *State) liveReplica(r *rhumb.Range) rhumb.NodeID {
+	if i := slices.IndexFunc(r.Replicas, s.IsLive); i >= 0 {
+		return r.Replicas[i]
 	}
-	for r := range s.Ranges() {
-		if b, ok := s.BlockOf(r.ID); ok && blocks[b] && !goes[r.ID] {
+	return r.Replicas[0]
+}
+
+// BrokenRanges returns those of the lost ranges that cannot be removed, in the order of their slots: other ranges of their block of
+// hash slots stay. Names are hashed to all slots of a block, so each of its slots needs a range.
+func (s *State) BrokenRanges(lost []*rhumb.Range) (broken []*rhumb.Range) {
+	hashBlock := func(r *rhumb.Range) *rhumb.Block {
+		if b, ok := s.BlockOf(r.ID); ok && b.Node == rhumb.NoNode {
 			return b
 		}
+		return nil
 	}
-	return nil
+	goes := make(map[rhumb.RangeID]bool, len(lost))
+	loses := make(map[*rhumb.Block]bool)
+	for _, r := range lost {
+		goes[r.ID] = true
+		if b := hashBlock(r); b != nil {
+			loses[b] = true
+		}
+	}
+	stays := make(map[*rhumb.Block]bool)
+	for r := range s.Ranges() {
+		if b := hashBlock(r); loses[b] && !goes[r.ID] {
+			stays[b] = true
+		}
+	}
+	for _, r := range lost {
+		if stays[hashBlock(r)] {
+			broken = append(broken, r)
+		}
+	}
+	return broken
+}
+
+// checkRestarts refuses a command whose Restarts does not have fitting nodes for exactly these ranges.
+func (c RemoveRegion) checkRestarts(t *tx, broken []*rhumb.Range) Result {
+	const op rhumb.Op = "catalog.RemoveRegion"
+	if len(broken) > 0 && len(c.Restarts) == 0 {
+		class, _ := t.Class(broken[0].Class)
+		into, _ := t.Region(c.Into)
+		return refuseRange(op, rhumb.Conflict, broken[0], "range %s is lost and others of its hash slots are not, so it has to restart empty in region %s, which has too few live nodes for %d copies or may not hold the table; start nodes there, or choose another region with --into",
+			broken[0].ID, into.Name, class.Settings.Replicas)
+	}
+	if !slices.EqualFunc(broken, c.Restarts, func(r *rhumb.Range, a RangeCopies) bool { return r.ID == a.Range }) {
+		return refuse(op, rhumb.Conflict, "%d ranges would restart empty, and the request has nodes for %d others; look at it again", len(broken), len(c.Restarts))
+	}
+	for i, r := range broken {
+		class, _ := t.Class(r.Class)
+		if err := t.checkReplicas(c.Into, class.Settings, c.Restarts[i].Replicas); err != nil {
+			failure := refuseErr(op, err)
+			failure.Range = r
+			return failure
+		}
+	}
+	return Result{}
+}
+
+// restartEmpty replaces the copies of a lost range by empty ones. The range keeps its number, and its epoch is above all earlier
+// ones: whatever a node, a message or a client still knows of the lost copies belongs to an earlier epoch.
+//
+// The new members count as holding every acknowledged write, because the operator has given up those that were. So one of
+// them suffices for an election, as in a range that was just created.
+func (t *tx) restartEmpty(r *rhumb.Range, replicas []rhumb.NodeID) {
+	next := r.Clone()
+	// A reserved range has no slots of its own yet. It begins with the range that was to be split.
+	if r.Birth != 0 {
+		t.ranges.delete(t.owner, rangeKey(r.ID))
+		t.changes.Ranges = append(t.changes.Ranges, r.ID)
+		return
+	}
+	if child, ok := t.ReservedIn(r); ok {
+		next.Allocated = max(next.Allocated, child.Allocated)
+	}
+	next.Replicas = slices.Sorted(slices.Values(replicas))
+	next.Preferred, next.Former = replicas[0], rhumb.NoNode
+	next.Quarantined, next.Leaving, next.TakesOver, next.Ends, next.Lives = nil, nil, 0, 0, nil
+	for _, id := range next.Replicas {
+		n, _ := t.Node(id)
+		next.Lives = append(next.Lives, rhumb.MemberLife{Node: id, Life: n.Boot})
+	}
+	next.Recovery = &rhumb.Recovery{Epoch: next.Allocated + 1, Node: replicas[0], Gone: slices.Clone(r.Replicas)}
+	t.electPrimary(next, replicas[0], next.Replicas)
 }
 
 // removeLost removes ranges, the blocks of hash slots that they leave empty, and the slots that nodes insert into.
@@ -291,7 +380,7 @@ func (t *tx) endOperationsOf(c RemoveRegion) {
 }
 
 // recordForce records the loss as an operation that is over, so that `rhumb operation ls` shows who accepted it.
-func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range) {
+func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range, restarted int) {
 	classes := make(map[rhumb.ClassID]bool)
 	for _, r := range lost {
 		classes[r.Class] = true
@@ -303,6 +392,9 @@ func (t *tx) recordForce(c RemoveRegion, lost []*rhumb.Range) {
 		}
 	}
 	text := fmt.Sprintf("by force: %d ranges were given up with all records in them", len(lost))
+	if restarted > 0 {
+		text += fmt.Sprintf("; %d of them restart empty", restarted)
+	}
 	if len(tables) > 0 {
 		text += "; tables: " + strings.Join(tables, ", ")
 	}

@@ -57,7 +57,8 @@ type Spread struct {
 // replicas of a range share more zones. It at least keeps a tenth of the difference that it removes from
 // coming back: a copy only moves if its target ends below the present weight of its source by more than the
 // threshold. Ranges that lack a copy, are moving, or have a copy that leaves or is damaged stay, and so do all
-// regions but one if only names it.
+// regions but one if only names it. If copies of ranges of that one are in other regions, its moves bring these back first, and
+// nothing else (planHomecoming).
 func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeSize, bool), only rhumb.RegionID, most int) (moves []Move, before, after []Spread) {
 	// Nodes that take no copies are on no scales: nothing moves to them, and their copies are moved by the
 	// operation that empties them.
@@ -88,6 +89,18 @@ func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeS
 			continue
 		}
 		before = append(before, sc.spread())
+		var back []Move
+		if only != rhumb.LocalRegion {
+			back = planHomecoming(s, only, size, most)
+		}
+		if len(back) > 0 {
+			moves = back
+			for _, m := range back {
+				sc.weights[m.To] += m.Size.Bytes + rangeWeight
+			}
+			after = append(after, sc.spread())
+			continue
+		}
 		// Nearly all plans end here. The lists below cost as much again as the walk above.
 		if len(moves) < most && sc.isUneven() {
 			sc.list(wall, on, size)
@@ -114,7 +127,7 @@ func weigh(r *rhumb.Range, size func(*rhumb.Range) (RangeSize, bool)) weighed {
 // list collects the ranges with a copy that may move within the region.
 func (sc *scales) list(wall time.Time, on map[rhumb.NodeID]*scales, size func(*rhumb.Range) (RangeSize, bool)) {
 	// A range that an operation moves already stays out of the plan: one change of a range at a time.
-	moving := make(map[rhumb.RangeID]bool)
+	moving := mergingRanges(sc.s)
 	for o := range sc.s.Operations() {
 		if o.Kind == rhumb.OperationMove && (!o.State.IsOver() || rests(o, wall)) {
 			moving[o.Range] = true

@@ -559,6 +559,100 @@ func TestRemoveRegionIsCancelled(t *testing.T) {
 	}
 }
 
+// TestRebalanceBringsHome cancels the removal of a region after its ranges have left it. The copies stay where they are, also when the
+// cluster balances by itself, until an operator asks for the balance of the region; then all come back.
+func TestRebalanceBringsHome(t *testing.T) {
+	w := twoRegions(t)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, At: time.Unix(0, 0)})
+	for inRegion(w.s, 1) > 0 {
+		w.plan()
+		w.follow(never)
+		w.safe()
+	}
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.CancelOperation})
+	for range 40 {
+		w.round()
+		w.safe()
+	}
+	if got := inRegion(w.s, 1); got != 0 {
+		t.Fatalf("%d copies have come back unasked", got)
+	}
+	plan := PlanBalance(w.now, time.Unix(0, 0), w.s, &Surveys{}, 1)
+	if len(plan.Moves) != 2 || plan.Moves[0].Why != "n4 is in region iad" || plan.After[0].Most == 0 {
+		t.Errorf("the plan is %+v", plan)
+	}
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRebalance, Region: 1, At: time.Unix(0, 0).Add(w.now)})
+	var asked rhumb.OperationID
+	for o := range w.s.Operations() {
+		asked = max(asked, o.ID)
+	}
+	for round := 0; !w.operation(asked).State.IsOver(); round++ {
+		if round == 500 {
+			t.Fatalf("the operation is not over: %+v", w.operation(asked))
+		}
+		w.round()
+		w.safe()
+	}
+	if w.operation(asked).State != rhumb.OperationDone || inRegion(w.s, 1) != 6 || inRegion(w.s, 2) != 6 {
+		t.Errorf("%+v: %d and %d copies are in the regions", w.operation(asked), inRegion(w.s, 1), inRegion(w.s, 2))
+	}
+	for r := range w.s.Ranges() {
+		for _, id := range []rhumb.NodeID{r.Primary, r.Preferred} {
+			if n, _ := w.s.Node(id); n.Region != r.ID.Region {
+				t.Errorf("range %s: primary %s, preferred %s", r.ID, r.Primary, r.Preferred)
+			}
+		}
+	}
+}
+
+// TestGiveUpHalfMoved loses a region while it is being removed: the planner names nodes for the ranges that restart empty, if there are
+// enough, and the catalog accepts them.
+func TestGiveUpHalfMoved(t *testing.T) {
+	w := twoRegions(t)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, At: time.Unix(0, 0)})
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.CancelOperation})
+	// One of the two ranges moves by hand.
+	first := slices.Collect(w.s.Ranges())[0].ID
+	steps := []func(r *rhumb.Range) catalog.Command{
+		func(r *rhumb.Range) catalog.Command {
+			return catalog.SetReplicas{Range: first, Version: r.Version, Replicas: []rhumb.NodeID{1, 2, 3, 4, 5, 6}}
+		},
+		func(r *rhumb.Range) catalog.Command {
+			c := catalog.AlterISR{Range: first, Epoch: r.Epoch, Version: r.Version}
+			for id := range rhumb.NodeID(6) {
+				c.Members = append(c.Members, catalog.Member{Node: id + 1, Boot: 1})
+			}
+			return c
+		},
+		func(r *rhumb.Range) catalog.Command {
+			return catalog.Elect{Range: first, Version: r.Version, Node: 4, InSync: []rhumb.NodeID{4, 5, 6}}
+		},
+		func(r *rhumb.Range) catalog.Command {
+			return catalog.SetReplicas{Range: first, Version: r.Version, Replicas: []rhumb.NodeID{4, 5, 6}, Preferred: 4}
+		},
+	}
+	for _, step := range steps {
+		r, _ := w.s.Range(first)
+		w.do(step(r))
+	}
+	for id := range rhumb.NodeID(3) {
+		w.fence(id + 1)
+	}
+	give := catalog.RemoveRegion{Region: 1, Into: 2, Force: true, Lost: 1}
+	short := w.s
+	w.fence(6)
+	if c := Complete(w.s, give).(catalog.RemoveRegion); c.Restarts != nil {
+		t.Errorf("two live nodes are to take three copies: %+v", c.Restarts)
+	}
+	w.s = short
+	w.do(Complete(w.s, give))
+	for r := range w.s.Ranges() {
+		if !slices.Equal(r.InSync, []rhumb.NodeID{4, 5, 6}) || !w.s.IsLive(r.Primary) {
+			t.Errorf("range %s: %+v", r.ID, r)
+		}
+	}
+}
+
 // TestWhyNotRemoveRegion names what keeps a region: tables that are confined to it, and regions with too few nodes.
 func TestWhyNotRemoveRegion(t *testing.T) {
 	w := twoRegions(t)

@@ -10,7 +10,7 @@ import (
 )
 
 // Complete fills in the placements that a command leaves open: in CreateClass, CreateTable,
-// EnsureRegionBlocks and OpenSlot, also within a Batch. It returns all other commands unchanged. If
+// EnsureRegionBlocks, OpenSlot and RemoveRegion, also within a Batch. It returns all other commands unchanged. If
 // no region or too few nodes fit, the placement stays open; the catalog then rejects the command
 // and reports what would fit.
 //
@@ -36,6 +36,11 @@ func Complete(s *catalog.State, cmd catalog.Command) catalog.Command {
 	case catalog.OpenSlot:
 		if len(c.Replicas) == 0 {
 			c.Replicas = slotReplicas(s, c.Node, c.Class)
+		}
+		return c
+	case catalog.RemoveRegion:
+		if c.Force && len(c.Restarts) == 0 && s.Has(rhumb.FeatureRestartEmpty) {
+			c.Restarts = placeEmpty(s, c)
 		}
 		return c
 	case catalog.Batch:
@@ -106,6 +111,22 @@ func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb
 			p.Replicas = append(p.Replicas, l.spreadReplicas(primary, pool))
 		}
 		out = append(out, p)
+	}
+	return out
+}
+
+// placeEmpty chooses nodes for the ranges that restart empty when a region is given up. It returns none if one of them finds too few.
+func placeEmpty(s *catalog.State, c catalog.RemoveRegion) (out []catalog.RangeCopies) {
+	lost, _ := s.LostRanges(c.Region)
+	l := measureLoad(s)
+	for _, r := range s.BrokenRanges(lost) {
+		class, _ := s.Class(r.Class)
+		// Not the region of the range: the mark that names another one is set by the command.
+		pool := newPool(s, c.Into, class.Settings)
+		if !pool.suffices() {
+			return nil
+		}
+		out = append(out, catalog.RangeCopies{Range: r.ID, Replicas: l.spreadReplicas(l.leastPrimaries(pool.home()), pool)})
 	}
 	return out
 }

@@ -12,13 +12,9 @@ module "core" {
 }
 
 locals {
-  # A rule takes several networks but not of both families; nodes have IPv4 addresses here. Priorities follow the names of all rules that core can make, so that a rule
-  # that appears later renumbers no other.
+  # A rule takes several networks but not of both families. Priorities follow the names of all rules that core can make, so that a rule that appears later renumbers
+  # no other.
   priorities = {
-    peers-main      = 200
-    peers-heartbeat = 210
-    peers-gossip    = 220
-    peers-probe     = 230
     clients-main    = 240
     operators-main  = 250
     operators-admin = 260
@@ -32,12 +28,36 @@ locals {
           name     = "${name}-ipv${family}"
           protocol = title(rule.protocol)
           port     = rule.port
-          networks = rule.from == "peers" ? values(rule.networks) : [for n in values(rule.networks) : n if strcontains(n, ":") == (family == "6")]
+          networks = [for n in values(rule.networks) : n if strcontains(n, ":") == (family == "6")]
           priority = local.priorities[name] + tonumber(family)
-        } if rule.from == "peers" ? family == "4" : length([for n in keys(rule.networks) : n if strcontains(n, ":") == (family == "6")]) > 0
-      } if rule.to == "node"
+        } if length([for n in keys(rule.networks) : n if strcontains(n, ":") == (family == "6")]) > 0
+      } if rule.to == "node" && rule.from != "peers"
     ]...)
   ]...)
+
+  # What peers may reach: ports by protocol. All rules of peers have the same networks.
+  peer_ports = {
+    for protocol in ["tcp", "udp"] : protocol => sort(distinct([
+      for rule in values(module.core.firewall) : tostring(rule.port) if rule.to == "node" && rule.from == "peers" && rule.protocol == protocol
+    ]))
+  }
+  # One rule for each region, node and protocol, so that a node that goes takes its own rules with it and changes no other: each rule is only created and
+  # destroyed. A rule with all nodes would have to change after a node has left, and to go after its region has, and Terraform has one order for
+  # both. The priority is that of the node, by its ordinals.
+  peers = merge(flatten([
+    for region in module.core.order : [
+      for protocol, ports in local.peer_ports : {
+        for node, network in module.core.firewall["peers-main"].networks : "${region}/${node}-${protocol}" => {
+          region   = region
+          name     = "peer-${node}-${protocol}"
+          protocol = title(protocol)
+          ports    = ports
+          network  = network
+          priority = 300 + 2 * ((module.core.regions[module.core.nodes[node].region].ordinal - 1) * 60 + module.core.nodes[node].ordinal - 1) + (protocol == "udp" ? 1 : 0)
+        }
+      }
+    ]
+  ])...)
 }
 
 resource "azurerm_resource_group" "region" {
@@ -81,6 +101,22 @@ resource "azurerm_network_security_rule" "node" {
   source_port_range           = "*"
   destination_port_range      = tostring(each.value.port)
   source_address_prefixes     = each.value.networks
+  destination_address_prefix  = "*"
+}
+
+# Nodes have IPv4 addresses here.
+resource "azurerm_network_security_rule" "peer" {
+  for_each                    = local.peers
+  name                        = each.value.name
+  resource_group_name         = azurerm_resource_group.region[each.value.region].name
+  network_security_group_name = azurerm_network_security_group.node[each.value.region].name
+  priority                    = each.value.priority
+  direction                   = "Inbound"
+  access                      = "Allow"
+  protocol                    = each.value.protocol
+  source_port_range           = "*"
+  destination_port_ranges     = each.value.ports
+  source_address_prefix       = each.value.network
   destination_address_prefix  = "*"
 }
 
@@ -164,4 +200,18 @@ resource "azurerm_linux_virtual_machine" "node" {
   lifecycle {
     ignore_changes = [custom_data, source_image_reference]
   }
+}
+
+# Nodes and regions leave the cluster before their machines go, and before the rules that admit them. The group of a region and its association
+# with the subnet count too: without them nothing is admitted.
+module "leave" {
+  source    = "../leave"
+  nodes     = keys(module.core.nodes)
+  regions   = keys(module.core.regions)
+  endpoints = values(module.core.endpoints)
+  operator  = var.operator
+  depends_on = [
+    azurerm_linux_virtual_machine.node, azurerm_network_security_rule.peer, azurerm_network_security_rule.node,
+    azurerm_network_security_rule.nothing_else, azurerm_subnet_network_security_group_association.region,
+  ]
 }

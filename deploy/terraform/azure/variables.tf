@@ -1,6 +1,12 @@
 variable "regions" {
   description = "The regions of the cluster; see ../core/variables.tf, which checks them. place is a location of Azure, and zones are 1, 2 and 3."
   type        = any
+  validation {
+    condition = alltrue([for r in values(var.regions) : r.ordinal <= 30 && alltrue([
+      for ordinal in(try(r.count, null) == null ? keys(try(r.nodes, {})) : [r.count]) : tonumber(ordinal) <= 60
+    ])])
+    error_message = "regions: priorities of rules suffice for regions with ordinals up to 30 and nodes with ordinals up to 60."
+  }
 }
 
 variable "replicas" {
@@ -67,4 +73,10 @@ variable "name" {
   description = "Prefix of the names of resource groups."
   type        = string
   default     = "rhumb"
+}
+
+variable "operator" {
+  description = "Paths on the machine that runs Terraform: the program rhumb, and the identity of an operator. With it, nodes and regions that are removed from the variables leave the cluster before their machines go. Null leaves that to people."
+  type        = object({ rhumb = string, ca = string, cert = string, key = string })
+  default     = null
 }

@@ -236,8 +236,8 @@ func TestLayersKeepMachines(t *testing.T) {
 
 // Each layer is planned and applied with the example of its regions, a stand-in of terraform_data for each resource. This checks all
 // expressions, keys and the order of resources: the first plan must succeed although no address is known. Then a fourth region is
-// added, and no machine that exists may change. In layers with the module leave the region is removed again: its nodes leave before their
-// machines go, and before what admits them does. The names of the arguments remain unchecked.
+// added, and no machine that exists may change. The region is removed again, and then a node: nodes leave before their machines go, and
+// before what admits them does. The names of the arguments remain unchecked.
 func TestLayersApplyWithStandIns(t *testing.T) {
 	program, err := exec.LookPath("terraform")
 	if err != nil {
@@ -271,16 +271,12 @@ func TestLayersApplyWithStandIns(t *testing.T) {
 				t.Fatal(err)
 			}
 			vars := filepath.Join(dir, "x.tfvars")
-			if leaves := m.names("module")["leave"] != nil; leaves {
-				// Both commands succeed, and the cluster is that of the local layer's test.
-				tool := filepath.Join(dir, "rhumb")
-				if err := os.WriteFile(tool, []byte("#!/bin/sh\necho \"called: $*\" >&2\n"), 0o700); err != nil {
-					t.Fatal(err)
-				}
-				example = fmt.Appendf(example, "\noperator = { rhumb = %q, ca = \"ca.crt\", cert = \"op.crt\", key = \"op.key\" }\n", tool)
-			} else if name != "azure" {
-				t.Errorf("%s: nodes do not leave the cluster before their machines go", name)
+			// Both commands succeed, and the cluster is that of the local layer's test.
+			tool := filepath.Join(dir, "rhumb")
+			if err := os.WriteFile(tool, []byte("#!/bin/sh\necho \"called: $*\" >&2\n"), 0o700); err != nil {
+				t.Fatal(err)
 			}
+			example = fmt.Appendf(example, "\noperator = { rhumb = %q, ca = \"ca.crt\", cert = \"op.crt\", key = \"op.key\" }\n", tool)
 			if err := os.WriteFile(vars, example, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -306,23 +302,35 @@ func TestLayersApplyWithStandIns(t *testing.T) {
 					t.Errorf("machine %s changed when a region was added:\n%.3000s\n%.3000s", key, machine, after[key])
 				}
 			}
-			if m.names("module")["leave"] == nil {
-				return
+			if err := os.WriteFile(vars, example, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			checkLeaving(t, run("apply", "-no-color", "-auto-approve", "-var-file", vars), `module.leave.terraform_data.region["africa"]`, "region rm africa", "africa")
+			if left := machines(t, run("show", "-json")); len(left) != 9 {
+				t.Errorf("%d machines after a region was removed, want 9", len(left))
+			}
+			// The region stays, and one of its nodes goes.
+			if err := os.WriteFile(vars, []byte(strings.Replace(string(example), "count = 3", "count = 4", 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			run("apply", "-auto-approve", "-var-file", vars)
+			fourth := ""
+			for key := range machines(t, run("show", "-json")) {
+				if strings.HasSuffix(key, "-4") {
+					fourth = key
+				}
 			}
 			if err := os.WriteFile(vars, example, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			checkLeaving(t, run("apply", "-no-color", "-auto-approve", "-var-file", vars))
-			if left := machines(t, run("show", "-json")); len(left) != 9 {
-				t.Errorf("%d machines after a region was removed, want 9", len(left))
-			}
+			checkLeaving(t, run("apply", "-no-color", "-auto-approve", "-var-file", vars), fmt.Sprintf("module.leave.terraform_data.node[%q]", fourth), "node decommission "+fourth, fourth)
 		})
 	}
 }
 
-// checkLeaving checks the order in the output of an apply that removes a region: the region leaves, then its nodes, and then everything
-// else of it goes. A rule that admits all nodes changes last.
-func checkLeaving(t *testing.T, out string) {
+// checkLeaving checks the order in the output of an apply that removes a region or a node: an object of the module leave goes first, with a
+// call of a command, and then everything else whose address has a name. A rule that admits all nodes changes last.
+func checkLeaving(t *testing.T, out, object, command, name string) {
 	t.Helper()
 	begun, done := map[string]int{}, map[string]int{}
 	for i, line := range strings.Split(out, "\n") {
@@ -340,8 +348,8 @@ func checkLeaving(t *testing.T, out string) {
 			last = max(last, at)
 		}
 	}
-	if done[`module.leave.terraform_data.region["africa"]`] == 0 || strings.Count(out, "called: region rm africa") != 1 {
-		t.Errorf("the region did not leave:\n%.5000s", out)
+	if done[object] == 0 || strings.Count(out, "called: "+command) != 1 {
+		t.Errorf("%s did not leave:\n%.5000s", name, out)
 	}
 	for address, at := range begun {
 		// The module's own objects change too: they name all nodes.
@@ -351,12 +359,12 @@ func checkLeaving(t *testing.T, out string) {
 		if at < last {
 			t.Errorf("%s changed before the nodes had left:\n%.5000s", address, out)
 		}
-		if strings.Contains(address, "africa") {
+		if strings.Contains(address, name) {
 			machines++
 		}
 	}
 	if machines == 0 {
-		t.Errorf("nothing of the region was destroyed:\n%.5000s", out)
+		t.Errorf("nothing of what left was destroyed:\n%.5000s", out)
 	}
 }
 
