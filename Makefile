@@ -16,7 +16,7 @@ SEEDS ?= 100
 CHAOS = $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--duration $(DURATION))
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos
+.PHONY: help build demo test arm64 race e2e check bench bench-kv sidebyside peers peers-jars bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -57,9 +57,20 @@ generate: ## generate api/rhumbpb from api/*.proto
 bench: ## run the micro benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-bench-kv: build ## compare Put and Get with embedded etcd in one interleaved run
+peers: ## build bin/peers, which runs and drives the peers of the benchmarks
+	@mkdir -p bin
 	cd bench/peers && $(GO) build -o ../../bin/peers .
+
+# Kafka and Cassandra are taken from Maven Central; the other peers from Go modules and packages of the system.
+peers-jars: ## fetch Kafka and Cassandra into bin/jars (Maven)
+	mvn -q -B -f bench/peers/kafka.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/bin/jars/kafka
+	mvn -q -B -f bench/peers/cassandra.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/bin/jars/cassandra
+
+bench-kv: build peers ## compare Put and Get with embedded etcd in one interleaved run
 	bin/rhumb bench kv $(ARGS)
+
+sidebyside: build peers ## measure Rhumb, its peers and the limits of the machine in turn (ARGS='--quick --report DIR')
+	bin/rhumb bench sidebyside $(ARGS)
 
 bench-snapshot: build ## compare reads from shared memory with their counterparts (ARGS='--records 40000000 --plots DIR')
 	cc -O3 -march=native -o bin/image-worker bench/image/c/worker.c -lm $(LMDB)

@@ -158,16 +158,11 @@ func (bc *commands) printKV(ctx context.Context, cfg bench.KVConfig) error {
 		for _, row := range r.Rows {
 			cells := table.Row{row.Op, row.Callers, row.Target, fmt.Sprintf("%.0f", row.Ops), row.P50, row.P99, fmt.Sprintf("%.1f", row.ServerCPU), fmt.Sprintf("%.1f", row.ClientCPU), row.Errors}
 			for _, x := range r.Ratios {
-				if x.Rhumb == row.Target && x.Op == row.Op && x.Callers == row.Callers {
-					cells = append(cells, spreadText(x.Ops), spreadText(x.P50), spreadText(x.CPU))
+				if x.Rhumb == row.Target && x.Case == row.Case {
+					cells = append(cells, x.Ops, x.P50, x.CPU)
 				}
 			}
 			t.AppendRow(cells)
 		}
 	})
-}
-
-// spreadText returns a median with its range.
-func spreadText(s bench.Spread) string {
-	return fmt.Sprintf("%.2f [%.2f..%.2f]", s.Median, s.Min, s.Max)
 }
