@@ -35,7 +35,7 @@ var layers = [][]string{
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
 	{"sim", "bench", "bench/image", "ingest", "demo", "jepsen/local"},
-	{"examples/live", "cli/output", "cli/connect", "cli/health", "cli/probe"},
+	{"bench/sidebyside", "examples/live", "cli/output", "cli/connect", "cli/health", "cli/probe"},
 	{"examples/router", "examples/tiles", "cli/imagecmd", "cli/benchcmd"},
 	{"cmd/rhumb", "deploy/hostctl", "deploy/release", "sim/modelcheck", "jepsen/chaos"},
 }

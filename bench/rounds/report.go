@@ -26,8 +26,8 @@ func CaseOf(c load.Case) Case {
 	return out
 }
 
-// String describes the case in a few words.
-func (c Case) String() string {
+// Title describes the case in a few words. It is not a String method, which rows would inherit.
+func (c Case) Title() string {
 	text := string(c.Op)
 	if c.Workload != "" {
 		text = "workload " + string(c.Workload)
@@ -135,9 +135,8 @@ func Ratios(runs []Run, pairs [][2]string) (out []Ratio) {
 	t := tableOf(runs)
 	for _, c := range t.cases {
 		for _, p := range pairs {
-			ours, theirs := t.runs[c][p[0]], t.runs[c][p[1]]
-			if ours != nil && theirs != nil {
-				out = append(out, makeRatio(p, c, ours, theirs))
+			if pairs := pairUp(t.runs[c][p[0]], t.runs[c][p[1]]); pairs != nil {
+				out = append(out, makeRatio(p, c, pairs))
 			}
 		}
 	}
@@ -163,18 +162,26 @@ func makeRow(target string, c Case, runs []Run) Row {
 	return out
 }
 
-// makeRatio returns the ratios of two targets in one case, from the rounds that both completed.
-func makeRatio(pair [2]string, c Case, ours, theirs []Run) Ratio {
-	type both struct{ a, b Run }
-	var pairs []both
+// both holds the results of two targets in one round.
+type both struct{ a, b Run }
+
+// pairUp returns the rounds in which both targets completed calls. A measurement without a single
+// call, because each takes longer, has no ratio.
+func pairUp(ours, theirs []Run) (out []both) {
 	for _, a := range ours {
-		if i := slices.IndexFunc(theirs, func(b Run) bool { return b.Round == a.Round }); i >= 0 {
-			pairs = append(pairs, both{a, theirs[i]})
+		i := slices.IndexFunc(theirs, func(b Run) bool { return b.Round == a.Round })
+		if i >= 0 && a.OpsPerSecond > 0 && theirs[i].OpsPerSecond > 0 {
+			out = append(out, both{a, theirs[i]})
 		}
 	}
+	return out
+}
+
+// makeRatio returns the ratios of two targets in one case.
+func makeRatio(pair [2]string, c Case, pairs []both) Ratio {
 	by := func(f func(Run) float64) Spread {
 		return SpreadOf(pairs, func(p both) float64 {
-			// A peer that measured 0 has failed; the ratio is then meaningless.
+			// Processor time is counted in steps of 10 ms, and can be 0.
 			if f(p.b) == 0 {
 				return 0
 			}

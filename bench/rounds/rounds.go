@@ -71,7 +71,7 @@ func (p Plan) Play(ctx context.Context) (runs []Run, err error) {
 				if err := ctx.Err(); err != nil {
 					return nil, err
 				}
-				p.Progress(fmt.Sprintf("round %d of %d: %s, %s", round+1, p.Rounds, CaseOf(c), t.Name()))
+				p.Progress(fmt.Sprintf("round %d of %d: %s, %s", round+1, p.Rounds, CaseOf(c).Title(), t.Name()))
 				r, err := t.Run(ctx, c)
 				switch {
 				case err == nil && round < 0:
