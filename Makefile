@@ -16,7 +16,7 @@ SEEDS ?= 100
 CHAOS = $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--duration $(DURATION))
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv sidebyside peers peers-jars bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos
+.PHONY: help build demo test arm64 race e2e check bench bench-kv sidebyside peers peers-jars peers-test bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ peers: ## build bin/peers, which runs and drives the peers of the benchmarks
 peers-jars: ## fetch Kafka and Cassandra into bin/jars (Maven)
 	mvn -q -B -f bench/peers/kafka.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/bin/jars/kafka
 	mvn -q -B -f bench/peers/cassandra.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/bin/jars/cassandra
+
+peers-test: ## start each peer that this machine has, and run its operations
+	cd bench/peers && $(GO) test -count=1 -v .
 
 bench-kv: build peers ## compare Put and Get with embedded etcd in one interleaved run
 	bin/rhumb bench kv $(ARGS)

@@ -40,7 +40,7 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := Quick()
-	cfg.Dir, cfg.Binary, cfg.Workloads, cfg.Records, cfg.Measure = t.TempDir(), "/nonexistent/peers", load.Workloads(), 500, 100*time.Millisecond
+	cfg.Dir, cfg.Binary, cfg.Records, cfg.Measure = t.TempDir(), "/nonexistent/peers", 500, 100*time.Millisecond
 	cfg.Progress = func(string) {}
 	cfg.Clusters = []bench.Rhumb{{Client: client.Config{Addrs: []string{n.Addr()}, Insecure: true}, PIDs: []int{os.Getpid()}, Replicas: 1}}
 	r, err := Measure(t.Context(), cfg)
