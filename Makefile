@@ -16,7 +16,7 @@ SEEDS ?= 100
 CHAOS = $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--duration $(DURATION))
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv sidebyside peers peers-jars peers-test bench-snapshot soak sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos
+.PHONY: help build demo test arm64 race e2e check bench bench-kv sidebyside peers peers-jars peers-test bench-snapshot soak sim sim-scale model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -85,6 +85,9 @@ soak: ## kill publishers and readers of an image for DURATION (24h), checking ev
 sim: ## simulate clusters: SEED=N plays one seed with its trace, else SEEDS seeds from FIRST
 	@mkdir -p bin
 	$(GO) test -count=1 -timeout 60m -v -run '^Test(One)?Seeds?$$' ./sim $(if $(SEED),-artifacts -outputdir $(CURDIR)/bin -sim.seed $(SEED),-sim.first $(FIRST) -sim.seeds $(SEEDS))
+
+sim-scale: ## print how messages, metadata and failover grow with nodes and ranges (ARGS='-nodes 3,9 -ranges 64')
+	$(GO) run ./sim/sizing $(ARGS)
 
 chaos: build ## do what faults do to a secured cluster on hosts of this machine (root; FAULTS=kill,cut DURATION=5m SEED=7, each optional; ARGS)
 	$(GO) build -o bin/jepsen-local ./jepsen/chaos

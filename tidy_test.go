@@ -37,7 +37,7 @@ var layers = [][]string{
 	{"sim", "bench", "bench/image", "ingest", "demo", "jepsen/local"},
 	{"bench/sidebyside", "examples/live", "cli/output", "cli/connect", "cli/health", "cli/probe"},
 	{"examples/router", "examples/tiles", "cli/imagecmd", "cli/benchcmd"},
-	{"cmd/rhumb", "deploy/hostctl", "deploy/release", "sim/modelcheck", "jepsen/chaos"},
+	{"cmd/rhumb", "deploy/hostctl", "deploy/release", "sim/modelcheck", "sim/sizing", "jepsen/chaos"},
 }
 
 // pure lists the packages that may not start goroutines or know about clocks, chance, locks, files or the network, so
