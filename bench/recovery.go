@@ -46,7 +46,9 @@ type Recovery struct {
 
 // RecoveryPhase is a phase of the start of a node.
 type RecoveryPhase struct {
-	Name string        `json:"name"`
+	// Name is a label of the metric rhumb_node_start_seconds.
+	Name string `json:"name"`
+	// Took has the resolution of the node's clock.
 	Took time.Duration `json:"took_ns"`
 }
 
@@ -63,6 +65,11 @@ const (
 )
 
 // RunRecovery fills a node, kills it with kill -9, and measures how long it takes to serve again.
+//
+// The node is alone, so that its whole state is that of its disk: with other nodes, their leases and
+// elections would be part of the time, which RunFailover measures. A client is connected all the time
+// and retries, as the clients of a service do, so the time includes its reconnection. The kill comes
+// directly after the last acknowledged write, which is when the log is longest.
 func RunRecovery(ctx context.Context, cfg RecoveryConfig) ([]Recovery, error) {
 	commands, err := cfg.Cluster.findCommands()
 	if err != nil {
@@ -112,10 +119,12 @@ func recoverOnce(ctx context.Context, cfg RecoveryConfig, commands *nodeProcesse
 	if err := awaitEnd(ctx, pid); err != nil {
 		return r, err
 	}
+	// The clock starts before the process, so that loading the program counts.
 	begin := time.Now()
 	if err := commands.startNode(n.ID); err != nil {
 		return r, err
 	}
+	// The client was open all the time, as the clients of a service are.
 	if r.Read, err = retryUntil(ctx, begin, func(ctx context.Context) error {
 		_, err := t.Get(ctx, recoveryName(0), client.GetOptions{})
 		return err
@@ -129,6 +138,7 @@ func recoverOnce(ctx context.Context, cfg RecoveryConfig, commands *nodeProcesse
 		return r, err
 	}
 	r.RecordsPerSecond = float64(cfg.Records) / r.Served.Seconds()
+	// The metrics are read from the process that has just started.
 	for _, name := range recoveryPhases {
 		seconds, err := readMetric(ctx, n.AdminAddr, fmt.Sprintf("rhumb_node_start_seconds{phase=%q}", name))
 		if err != nil {
@@ -140,7 +150,7 @@ func recoverOnce(ctx context.Context, cfg RecoveryConfig, commands *nodeProcesse
 	return r, err
 }
 
-// recoveryName returns the name that fillTable gives a record.
+// recoveryName returns the name of a record, which fillTable has chosen.
 func recoveryName(i int) []byte { return fmt.Appendf(nil, "f%012d", i) }
 
 // awaitEnd waits until a killed process is gone.

@@ -97,6 +97,7 @@ func (r *Target) Name() string { return r.title() }
 
 // Offers reports whether the client can run a case.
 func (r *Target) Offers(c load.Case) bool {
+	// Operations of other targets, such as those of the machine, have names of their own.
 	for _, op := range c.Needs() {
 		if op != load.Append && op != load.Scan && !slices.Contains(load.Ops(), op) {
 			return false
@@ -105,7 +106,7 @@ func (r *Target) Offers(c load.Case) bool {
 	return true
 }
 
-// Stop closes the client. The cluster goes on.
+// Stop closes the client, and leaves the cluster running.
 func (r *Target) Stop() { r.c.Close() }
 
 // Run runs one case.
@@ -120,6 +121,7 @@ func (r *Target) Run(ctx context.Context, c load.Case) (load.Result, error) {
 // fillRecords writes the records that a case uses and must not create.
 func (r *Target) fillRecords(ctx context.Context, c load.Case) error {
 	if c.Workload != "" {
+		// The records stay from one round to the next; workloads change none of their sizes.
 		f := filling{c.Keys, c.ValueBytes}
 		if r.filled == f {
 			return nil

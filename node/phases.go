@@ -9,6 +9,11 @@ import (
 
 // phases measures the parts of the start of a process, from its first statement to its first answer.
 // Later lives of the node in the same process are not measured: their stores are open already.
+//
+// The phases of the stores overlap if a node has several, and each counts as long as in the slowest
+// store. All other phases follow each other, and ports is everything else before the node
+// listens. A node without a cluster waits in metadata until it is founded or joins, so that phase is
+// long in the first start of a node and short in all later ones.
 type phases struct {
 	gauge *prometheus.GaugeVec
 

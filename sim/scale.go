@@ -47,7 +47,7 @@ type ScaleResult struct {
 	MetaBytes float64 `json:"metadata_bytes_per_second"`
 	// StateBytes is the size of the encoded metadata, which each node has.
 	StateBytes int `json:"state_bytes"`
-	// Lost is the number of ranges of which the dead node was primary. First and Last are when the
+	// Lost is the number of ranges whose primary died. First and Last are when the
 	// first and the last of them was served again, after the death.
 	Lost  int           `json:"lost_primaries"`
 	First time.Duration `json:"first_ns"`
@@ -70,6 +70,9 @@ type traffic struct {
 func (t traffic) since(o traffic) traffic {
 	return traffic{t.heartbeats - o.heartbeats, t.messages - o.messages, t.meta - o.meta, t.metaBytes - o.metaBytes}
 }
+
+// A run has no clients: with load, the messages of replication are as many as the writes, and their bytes
+// are those of the records. The rest grows with the size of a cluster, and RunScale measures it.
 
 // RunScale founds a cluster, counts its messages while nothing happens, stops the process of a
 // node, and measures in virtual time until each of the node's ranges is served by another.
@@ -117,6 +120,7 @@ func (w *world) playScale(cfg ScaleConfig) (r ScaleResult) {
 	if w.err != nil {
 		return r
 	}
+	// From here on nothing happens but heartbeats of the leases and of the metadata group.
 	before := w.traffic
 	w.until(w.now + cfg.Calm)
 	calm, seconds := w.traffic.since(before), cfg.Calm.Seconds()
@@ -145,6 +149,7 @@ func (w *world) measureDeath(r *ScaleResult) {
 	waiting := w.primariesOf(dead)
 	r.Lost = len(waiting)
 	before, died := w.traffic, w.now
+	// The process ends, and no message of it arrives any more. Its peers notice their broken streams.
 	dead.stop()
 	w.net.breakStreamsOf(dead)
 	for len(waiting) > 0 && w.err == nil {
@@ -153,6 +158,7 @@ func (w *world) measureDeath(r *ScaleResult) {
 			w.failf("%d ranges of a dead node are not served after %v", len(waiting), scaleMost)
 			return
 		}
+		// A range that was served once counts, also if it changes its primary later.
 		waiting = slices.DeleteFunc(waiting, w.takesWrites)
 		if len(waiting) < r.Lost && r.First == 0 {
 			r.First = w.now - died
@@ -163,7 +169,7 @@ func (w *world) measureDeath(r *ScaleResult) {
 	r.During, r.MetaDuring = during.heartbeats+during.messages+during.meta, during.metaBytes
 }
 
-// primariesOf returns the ranges of which a node is primary.
+// primariesOf returns the ranges whose primary a node is.
 func (w *world) primariesOf(n *node) (out []rhumb.RangeID) {
 	for _, id := range w.ranges {
 		if r, ok := w.state.Range(id); ok && r.Primary == n.id {
@@ -227,6 +233,7 @@ func MeasureCatalog(nodes, ranges int) (r CatalogResult, err error) {
 	fence := catalog.FenceNode{Node: 2, Boot: 1}
 	r.CommandBytes = len(catalog.EncodeCommand(fence))
 	begin = time.Now()
+	// The state itself never changes, so the result is thrown away.
 	_, res, changes := s.Apply(fence)
 	r.Fence, r.Moved = time.Since(begin), len(changes.Ranges)
 	for d := range s.Ranges() {
@@ -245,6 +252,7 @@ func makeCatalog(nodes, ranges int) (*catalog.State, error) {
 			Binary: rhumb.ThisBuild("sim").String(), Store: rhumb.UUID{byte(i + 1)}, Boot: 1, Region: "region", Zone: "zone", HasLocation: true,
 		}
 	}
+	// The first refusal ends the building, and is the error.
 	s, res, _ := catalog.New().Apply(catalog.Init{Cluster: rhumb.ClusterID{1}, First: register(0)})
 	for i := 1; i < nodes && res.Err() == nil; i++ {
 		s, res, _ = s.Apply(register(i))
@@ -256,6 +264,7 @@ func makeCatalog(nodes, ranges int) (*catalog.State, error) {
 		settings.ShardSize++ // a class of its own
 		p := catalog.Placement{Region: 1}
 		for range settings.HashSlots {
+			// After years of moves the places of a cluster are random, without a pattern of neighbours.
 			order := random.Perm(nodes)
 			p.Replicas = append(p.Replicas, []rhumb.NodeID{rhumb.NodeID(order[0] + 1), rhumb.NodeID(order[1] + 1), rhumb.NodeID(order[2] + 1)})
 		}

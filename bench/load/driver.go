@@ -13,7 +13,7 @@ type Ready struct {
 	Install string `json:"install,omitempty"`
 }
 
-// Answer is the line with which a driver answers a case.
+// Answer is the line of a case: a result, or the reason why there is none. It is the line with which a driver answers a case.
 type Answer struct {
 	Result
 	// Failed says why the case was not measured.

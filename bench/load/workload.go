@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Workload is one of the mixes of the Yahoo! Cloud Serving Benchmark, or empty.
@@ -16,7 +17,7 @@ type Workload string
 // Workloads returns the mixes in their order.
 func Workloads() []Workload { return []Workload{"A", "B", "C", "D", "E", "F"} }
 
-// share holds the composition of a workload, in percent. What is missing to 100 are reads.
+// share holds the composition of a workload, in percent. The rest are reads.
 type share struct {
 	put, insert, scan, modify int
 	latest                    bool // reads prefer the records that were inserted last
@@ -70,12 +71,30 @@ func Fill(ctx context.Context, c Case, many int, call Call) error {
 				if key >= c.Keys {
 					return
 				}
-				failed[i] = call(ctx, Step{Op: Put, Key: key, Keys: min(many, c.Keys-key), Value: value})
+				failed[i] = fillOnce(ctx, Step{Op: Put, Key: key, Keys: min(many, c.Keys-key), Value: value}, call)
 			}
 		})
 	}
 	fillers.Wait()
 	return errors.Join(append(failed, ctx.Err())...)
+}
+
+const (
+	// fillTries bounds the attempts of one call of Fill, fillPause is the pause between two.
+	fillTries = 10
+	fillPause = 100 * time.Millisecond
+)
+
+// fillOnce makes one call of Fill. A filling is not measured, and a put can be repeated: a database that
+// is slow or refuses for a moment must not end the whole measurement.
+func fillOnce(ctx context.Context, s Step, call Call) (err error) {
+	for range fillTries {
+		if err = call(ctx, s); err == nil || ctx.Err() != nil {
+			return err
+		}
+		sleepFor(ctx, fillPause)
+	}
+	return err
 }
 
 const (
@@ -86,7 +105,9 @@ const (
 	zipfTheta = 0.99
 )
 
-// mix draws the calls of a workload.
+// mix draws the calls of a workload. All callers share its keys, which have the numbers from 0 on, and
+// its inserts, whose numbers begin far away from the keys: the records of an earlier run of the workload
+// stay, and an insert must not find one of them.
 type mix struct {
 	share
 	zipf *zipf
@@ -103,6 +124,7 @@ func newMix(c Case) *mix {
 // callNext makes one call: an operation by its share on a key by its popularity.
 func (m *mix) callNext(ctx context.Context, c *caller) error {
 	s := Step{Op: Get, Keys: 1, Value: c.value}
+	// The shares are adjacent intervals of 0 to 99.
 	switch n := c.random.IntN(100); {
 	case n < m.insert:
 		s.Op, s.Key = Put, m.fresh+int(m.inserted.Add(1))-1
@@ -113,7 +135,7 @@ func (m *mix) callNext(ctx context.Context, c *caller) error {
 		s.Op, s.Keys = Scan, 1+c.random.IntN(scanRecords)
 	case n < m.insert+m.put+m.scan+m.modify:
 		s.Key = m.pickKey(c.random)
-		// The put uses what the get returned, so it cannot begin earlier. The record stays the same
+		// The put depends on the result of the get, so it cannot begin earlier. The record stays the same
 		// size, as in YCSB.
 		if err := c.call(ctx, s); err != nil {
 			return err
@@ -148,10 +170,12 @@ func scatter(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// zipf draws ranks from 0 to n-1, where rank r has a probability in proportion to 1/(r+1)^theta, by
+// zipf draws popular ranks more often than others: ranks from 0 to n-1, where rank r has a probability in proportion to 1/(r+1)^theta, by
 // the method of Gray and others that YCSB uses. math/rand has only a skew above 1.
 type zipf struct {
-	n                       float64
+	n float64 // number of ranks
+	// The names are those of the paper: zeta is the sum of all weights, alpha and eta shape the
+	// approximation.
 	theta, alpha, zeta, eta float64
 }
 
@@ -169,7 +193,7 @@ func newZipf(n int, theta float64) *zipf {
 func (z *zipf) draw(random *rand.Rand) int {
 	u := random.Float64()
 	switch uz := u * z.zeta; {
-	case uz < 1:
+	case uz < 1: // the first rank, which has the weight 1
 		return 0
 	case uz < 1+math.Pow(0.5, z.theta):
 		return min(1, int(z.n)-1)

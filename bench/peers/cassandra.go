@@ -17,9 +17,10 @@ const cassandraConns = 4
 
 // cassandra is one node with a session.
 type cassandra struct {
-	server  *server
+	server *server
+	// session is shared by all callers, and nil until the server answers.
 	session *gocql.Session
-	version string
+	version string // from the name of the jar
 }
 
 // cassandraOpens are the packages of Java that Cassandra 5 opens by reflection, from its own options
@@ -74,15 +75,18 @@ func startCassandra(ctx context.Context, args []string, dir string) (database, e
 		return nil, err
 	}
 	config := filepath.Join(dir, "cassandra.yaml")
+	// The node is its own seed, so that it begins a cluster.
 	storage, native := portOf(addrs[0]), portOf(addrs[1])
 	if err := os.WriteFile(config, fmt.Appendf(nil, cassandraConfig, storage, native, storage, dir), 0o600); err != nil {
 		return nil, err
 	}
 	flags := []string{
+		// The whole heap at once: a heap that grows would slow the first rounds.
 		"-Xms2g", "-Xmx2g", "-XX:+UseG1GC", "-Djdk.attach.allowAttachSelf=true", "-Djava.security.manager=allow",
 		"-Dcassandra.config=file://" + config, "-Dcassandra.storagedir=" + dir, "-Dcassandra-foreground=yes", "-Dcassandra.skip_wait_for_gossip_to_settle=0",
 		fmt.Sprintf("-Dcassandra.jmx.local.port=%d", portOf(addrs[2])), "-Djava.io.tmpdir=" + dir,
 	}
+	// Each package is opened for reflection and exported for direct use.
 	for _, name := range cassandraOpens {
 		flags = append(flags, "--add-opens", name+"=ALL-UNNAMED", "--add-exports", name+"=ALL-UNNAMED")
 	}
@@ -97,6 +101,7 @@ func startCassandra(ctx context.Context, args []string, dir string) (database, e
 	cluster := gocql.NewCluster("127.0.0.1")
 	cluster.Port, cluster.NumConns = native, cassandraConns
 	cluster.Timeout, cluster.ConnectTimeout = 20*time.Second, 20*time.Second
+	// Each attempt before the port is open would print a message.
 	cluster.Logger = silent{}
 	if err := c.server.await(ctx, func(ctx context.Context) error { return c.connect(ctx, cluster) }); err != nil {
 		return nil, err
@@ -104,7 +109,7 @@ func startCassandra(ctx context.Context, args []string, dir string) (database, e
 	return c, nil
 }
 
-// silent drops what the client says about a server that is still starting.
+// silent drops the messages of the client, which complains about a server that is still starting.
 type silent struct{}
 
 func (silent) Print(...any)          {}
@@ -113,6 +118,7 @@ func (silent) Println(...any)        {}
 
 // connect opens the session and creates the table.
 func (c *cassandra) connect(ctx context.Context, cluster *gocql.ClusterConfig) (err error) {
+	// An earlier attempt may have opened the session and failed at a statement.
 	if c.session == nil {
 		if c.session, err = cluster.CreateSession(); err != nil {
 			return err
@@ -137,7 +143,8 @@ func (c *cassandra) processes() []int { return []int{c.server.pid()} }
 
 func (c *cassandra) prepare(context.Context, load.Case) error { return nil }
 
-// call executes one operation. Scans follow the tokens of the keys, the only order that Cassandra has.
+// call executes one operation. The session prepares each statement once. Scans follow the tokens of the
+// keys, which is the only order that Cassandra has.
 func (c *cassandra) call(ctx context.Context, s load.Step) error {
 	name := keyOf(s.Caller, s.Key)
 	switch s.Op {
@@ -162,5 +169,6 @@ func (c *cassandra) stop() {
 	if c.session != nil {
 		c.session.Close()
 	}
+	// Nothing reads its data again, so it need not drain.
 	c.server.stop(syscall.SIGKILL)
 }

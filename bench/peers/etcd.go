@@ -25,7 +25,8 @@ const etcdConns = 8
 
 // etcd is a cluster of etcd processes with its clients.
 type etcd struct {
-	nodes   []*server
+	nodes []*server
+	// clients have one connection each, and callers share them.
 	clients []*clientv3.Client
 }
 
@@ -63,6 +64,7 @@ func startEtcd(ctx context.Context, args []string, dir string) (database, error)
 	if err != nil {
 		return nil, err
 	}
+	// The first half of the addresses is for clients, the second for the other nodes.
 	var cluster []string
 	for i := range n {
 		cluster = append(cluster, fmt.Sprintf("n%d=http://%s", i, addrs[n+i]))
@@ -70,6 +72,7 @@ func startEtcd(ctx context.Context, args []string, dir string) (database, error)
 	c := &etcd{}
 	for i := range n {
 		name := fmt.Sprintf("n%d", i)
+		// A process of its own for each node, as in service: their processor time is measured.
 		cmd := exec.Command(os.Args[0], "etcd-server", name, filepath.Join(dir, name), "http://"+addrs[i], "http://"+addrs[n+i], strings.Join(cluster, ","))
 		s, err := startServer(cmd, dir, name)
 		if err != nil {
@@ -114,7 +117,8 @@ func (c *etcd) prepare(context.Context, load.Case) error { return nil }
 
 // call executes one operation. A get is linearizable, like a get of Rhumb.
 func (c *etcd) call(ctx context.Context, s load.Step) error {
-	// Callers share the connections evenly. The callers of a workload are not told apart.
+	// Callers share the connections evenly. The callers of a workload have the same number, so their
+	// keys spread them.
 	cl := c.clients[(s.Caller+s.Key)%len(c.clients)]
 	name := keyOf(s.Caller, s.Key)
 	switch s.Op {
@@ -122,6 +126,7 @@ func (c *etcd) call(ctx context.Context, s load.Step) error {
 		_, err := cl.Put(ctx, name, string(s.Value))
 		return err
 	case load.Scan:
+		// From the key to the end of all keys, in their order.
 		_, err := cl.Get(ctx, name, clientv3.WithFromKey(), clientv3.WithLimit(int64(s.Keys)))
 		return err
 	}

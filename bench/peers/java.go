@@ -16,6 +16,7 @@ func java(jars, dir string, flags []string, class string, args ...string) (*exec
 	if found, _ := filepath.Glob(filepath.Join(jars, "*.jar")); len(found) == 0 {
 		return nil, &missing{fmt.Sprintf("there are no jars in %s", jars), "fetch them with make peers-jars, which needs Maven"}
 	}
+	// Java itself expands the asterisk of a class path.
 	cmd := exec.Command(binary, append(append(flags, "-cp", filepath.Join(jars, "*")), append([]string{class}, args...)...)...)
 	cmd.Dir = dir
 	return cmd, nil

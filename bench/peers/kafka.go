@@ -25,9 +25,10 @@ const (
 
 // kafka is a broker that is its own controller, with a client.
 type kafka struct {
-	server  *server
+	server *server
+	// client is shared by all callers: it collects their records into batches.
 	client  *kgo.Client
-	version string
+	version string // from the name of the jar
 }
 
 // startKafka starts a broker that syncs every message before it answers.
@@ -40,6 +41,8 @@ func startKafka(ctx context.Context, args []string, dir string) (database, error
 	if err != nil {
 		return nil, err
 	}
+	// One process is broker and controller. A topic of one replica syncs each batch of messages as it
+	// arrives; log.flush.interval.messages counts messages, so 1 syncs all.
 	config := filepath.Join(dir, "server.properties")
 	text := fmt.Sprintf(`process.roles=broker,controller
 node.id=1
@@ -56,6 +59,7 @@ log.flush.interval.messages=1
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
+	// A directory must be formatted with the ID of the cluster before the first start.
 	format, err := java(jars, dir, []string{"-Xmx256m"}, "kafka.tools.StorageTool", "format", "-t", kafkaCluster, "-c", config)
 	if err != nil {
 		return nil, err
@@ -71,6 +75,8 @@ log.flush.interval.messages=1
 	if k.server, err = startServer(cmd, dir, "kafka"); err != nil {
 		return nil, err
 	}
+	// The client has no connection until the first request, so it can be made before the server is
+	// ready.
 	k.client, err = kgo.NewClient(kgo.SeedBrokers(addrs[0]), kgo.DefaultProduceTopic(kafkaTopic), kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerLinger(kafkaLinger), kgo.ProducerBatchCompression(kgo.NoCompression()))
 	if err != nil {
@@ -87,6 +93,7 @@ log.flush.interval.messages=1
 func (k *kafka) createTopic(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	// The topic of a request that timed out may exist.
 	admin := kadm.NewClient(k.client)
 	found, err := admin.ListTopics(ctx, kafkaTopic)
 	if err != nil || found.Has(kafkaTopic) {
@@ -107,6 +114,7 @@ func (k *kafka) prepare(context.Context, load.Case) error { return nil }
 
 // call produces the records of a step and waits for their acknowledgements.
 func (k *kafka) call(ctx context.Context, s load.Step) error {
+	// Without keys the client fills one partition after the other, which makes the largest batches.
 	records := make([]*kgo.Record, s.Keys)
 	for i := range records {
 		records[i] = &kgo.Record{Value: s.Value}

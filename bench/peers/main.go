@@ -12,6 +12,16 @@
 // The driver reads one load.Case as a line of JSON from stdin, runs it, and writes a load.Answer as a
 // line of JSON. It first writes a load.Ready. It ends, with its database, at the end of stdin. DIR must
 // not exist. All servers listen on loopback.
+//
+// A database that this machine lacks is not an error of the driver: load.Ready then has the reason and
+// the command that installs the database. The driver searches a database where its packages put it, and
+// downloads nothing.
+//
+// A further database needs a function that starts its processes and waits until they answer
+// (startServer and server.await), the methods of the interface database, and a line in databases. Its
+// settings are the defaults, except for durability: a write must be on the disk before it is
+// acknowledged. Servers die with the driver, whichever way it ends, and TestDatabases runs all their
+// operations.
 package main
 
 import (
@@ -33,7 +43,7 @@ func main() {
 	}
 }
 
-// database is a database that runs, with its clients.
+// database is a running database with its clients. Its methods except call are used by one goroutine.
 type database interface {
 	// describe returns the version and the operations.
 	describe() load.Ready
@@ -52,7 +62,7 @@ func (m *missing) Error() string { return m.reason }
 
 const usage = "usage: peers etcd NODES DIR | nats DIR | redis always|everysec DIR | postgres DIR | cassandra JARS DIR | kafka JARS DIR"
 
-// databases holds what starts each kind. The arguments are those between the kind and the directory.
+// databases holds the function that starts each kind. The arguments are those between the kind and the directory.
 var databases = map[string]struct {
 	args  int
 	start func(ctx context.Context, args []string, dir string) (database, error)
@@ -77,6 +87,7 @@ func run(args []string) error {
 	case len(args) == 3 && args[0] == "nats-server":
 		return serveNATS(args[1], args[2])
 	}
+	// Between the kind and the directory are as many arguments as the kind needs.
 	d, ok := databases[args[0]]
 	if !ok || len(args) != d.args+2 {
 		return errors.New(usage)
@@ -88,7 +99,7 @@ func run(args []string) error {
 	ctx := context.Background()
 	db, err := d.start(ctx, args[1:len(args)-1], dir)
 	if err != nil {
-		// The reader of stdout decides what a database that does not run means.
+		// The reader of stdout decides whether a database that does not run ends the measurement.
 		ready := load.Ready{Failed: err.Error()}
 		var m *missing
 		if errors.As(err, &m) {
@@ -114,6 +125,7 @@ func drive(ctx context.Context, db database) error {
 		if err := json.Unmarshal(in.Bytes(), &cs); err != nil {
 			return fmt.Errorf("case %q: %w", in.Text(), err)
 		}
+		// A case that fails has an answer too: the other databases continue without this one.
 		var a load.Answer
 		if err := runCase(ctx, db, cs, filled, &a.Result); err != nil {
 			a.Failed = err.Error()
@@ -137,6 +149,7 @@ func runCase(ctx context.Context, db database, c load.Case, filled map[[2]int]bo
 		clear(filled) // records of another size were overwritten
 		filled[key] = true
 	}
+	// The family is read after prepare: PostgreSQL has a process for each connection.
 	*r = load.Run(ctx, c, load.Family(db.processes()...), db.call)
 	return nil
 }

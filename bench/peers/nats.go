@@ -25,8 +25,9 @@ const (
 
 // nats is a NATS server with its clients. Its key-value buckets and its feed are streams of JetStream.
 type nats struct {
-	server  *server
-	conns   []*natsclient.Conn
+	server *server
+	conns  []*natsclient.Conn
+	// buckets has the bucket and streams the feed, as each connection sees them.
 	buckets []jetstream.KeyValue
 	streams []jetstream.JetStream
 }
@@ -37,10 +38,12 @@ func serveNATS(port, dir string) error {
 	if err != nil {
 		return err
 	}
+	// By default a server syncs every two minutes. SyncAlways syncs before each acknowledgement.
 	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: n, JetStream: true, StoreDir: dir, SyncAlways: true, NoLog: true, NoSigs: true})
 	if err != nil {
 		return err
 	}
+	// The process ends by a signal of the driver, which the server would handle with NoSigs unset.
 	s.Start()
 	s.WaitForShutdown()
 	return errors.New("the server ended")
@@ -64,6 +67,7 @@ func startNATS(ctx context.Context, _ []string, dir string) (database, error) {
 
 // connect opens the connections. The first makes the bucket and the stream.
 func (n *nats) connect(ctx context.Context, url string) error {
+	// An attempt that fails half-way continues where it ended.
 	for len(n.conns) < natsConns {
 		conn, err := natsclient.Connect(url, natsclient.Timeout(time.Second))
 		if err != nil {
@@ -74,6 +78,7 @@ func (n *nats) connect(ctx context.Context, url string) error {
 		if err != nil {
 			return err
 		}
+		// Both exist after the first connection; the calls are the same for all.
 		bucket, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "bench", Storage: jetstream.FileStorage, History: 1})
 		if err != nil {
 			return err
@@ -113,6 +118,7 @@ func (n *nats) call(ctx context.Context, s load.Step) error {
 
 // publish sends all messages of a step, and then waits for the acknowledgements.
 func (n *nats) publish(ctx context.Context, js jetstream.JetStream, s load.Step) error {
+	// The acknowledgements of one call wait together, as those of a batch do.
 	acks := make([]jetstream.PubAckFuture, s.Keys)
 	for i := range acks {
 		var err error

@@ -19,9 +19,10 @@ import (
 
 // postgres is a server with one connection for each caller.
 type postgres struct {
-	server  *server
+	server *server
+	// config has the address and the user.
 	config  *pgx.ConnConfig
-	version string
+	version string // from the server
 	conns   []*pgx.Conn
 	// idle holds the connections that no call uses: there are as many as callers.
 	idle chan *pgx.Conn
@@ -51,6 +52,7 @@ func startPostgres(ctx context.Context, _ []string, dir string) (database, error
 			return nil, err
 		}
 	}
+	// Without a password: the server listens on loopback for as long as the measurement takes.
 	init := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C")
 	init.Dir, init.SysProcAttr = data, &syscall.SysProcAttr{Credential: identity}
 	if text, err := init.CombinedOutput(); err != nil {
@@ -60,6 +62,8 @@ func startPostgres(ctx context.Context, _ []string, dir string) (database, error
 	if err != nil {
 		return nil, err
 	}
+	// fsync and synchronous_commit are on by default. The other settings allow
+	// the memory that the other databases have, and keep checkpoints out of short measurements.
 	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", fmt.Sprint(portOf(addrs[0])), "-k", "",
 		"-c", fmt.Sprintf("max_connections=%d", postgresConns+10), "-c", "shared_buffers=512MB", "-c", "max_wal_size=4GB")
 	cmd.Dir, cmd.SysProcAttr = data, &syscall.SysProcAttr{Credential: identity}
@@ -84,6 +88,7 @@ func postgresBin() (string, error) {
 			dirs = append(dirs, filepath.Dir(path))
 		}
 	}
+	// The newest version is the last.
 	for _, dir := range slices.Backward(dirs) {
 		if _, err := os.Stat(filepath.Join(dir, "initdb")); err == nil {
 			return dir, nil
@@ -120,12 +125,14 @@ func (p *postgres) createTable(ctx context.Context) error {
 	if err := c.QueryRow(ctx, "SHOW server_version").Scan(&p.version); err != nil {
 		return err
 	}
+	// Distributions add their own version after a space.
 	p.version, _, _ = strings.Cut(p.version, " ")
 	return nil
 }
 
 // dial opens a connection and prepares its statements.
 func (p *postgres) dial(ctx context.Context) (*pgx.Conn, error) {
+	// A connection and not a pool: each caller has one, and no lock lies between.
 	c, err := pgx.ConnectConfig(ctx, p.config)
 	if err != nil {
 		return nil, err
@@ -153,9 +160,11 @@ func (p *postgres) processes() []int { return []int{p.server.pid()} }
 
 // prepare opens a connection for each caller.
 func (p *postgres) prepare(ctx context.Context, c load.Case) error {
+	// The server counts connections when it starts, so their number is fixed.
 	if c.Callers > postgresConns {
 		return fmt.Errorf("%d callers; there are at most %d connections", c.Callers, postgresConns)
 	}
+	// Connections stay open until the end: opening one takes longer than a case.
 	for len(p.conns) < max(c.Callers, fillersMax) {
 		conn, err := p.dial(ctx)
 		if err != nil {
@@ -190,7 +199,7 @@ func drain(rows pgx.Rows, err error) error {
 		return err
 	}
 	for rows.Next() {
-		// The bytes have arrived, which is what is measured; RawValues copies nothing.
+		// The bytes have arrived, and nothing more is measured. RawValues copies nothing.
 		rows.RawValues()
 	}
 	rows.Close()

@@ -47,6 +47,7 @@ func startServer(cmd *exec.Cmd, dir, name string) (*server, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+	// Wait is called once, and everyone else waits for the channel.
 	go func() {
 		_ = cmd.Wait()
 		close(s.ended)
@@ -64,6 +65,7 @@ func (s *server) await(ctx context.Context, ready func(ctx context.Context) erro
 		if err == nil {
 			return nil
 		}
+		// A server that ended is reported at once, not after readyMax.
 		select {
 		case <-s.ended:
 			err = errors.New("the server ended")
@@ -83,6 +85,7 @@ const stopMax = 10 * time.Second
 
 // stop sends a signal to the server and waits for its end.
 func (s *server) stop(signal syscall.Signal) {
+	// A process that has ended refuses the signal, and ended is closed.
 	_ = s.cmd.Process.Signal(signal)
 	select {
 	case <-s.ended:

@@ -17,8 +17,9 @@ import (
 
 // redis is a server with one connection for each caller, as redis-benchmark has them.
 type redis struct {
-	server  *server
-	addr    string
+	server *server
+	addr   string
+	// version is that of the program, which needs no connection to report it.
 	version string
 	conns   []*redisConn
 	// idle holds the connections that no call uses: there are as many as callers.
@@ -45,12 +46,14 @@ func startRedis(ctx context.Context, args []string, dir string) (database, error
 	if err != nil {
 		return nil, err
 	}
+	// No snapshots in addition to the append-only file: they are another way to persist, not a safer one.
 	cmd := exec.Command(binary, "--bind", "127.0.0.1", "--port", fmt.Sprint(portOf(addrs[0])), "--save", "", "--appendonly", "yes",
 		"--appendfsync", args[0], "--dir", dir, "--daemonize", "no")
 	r := &redis{addr: addrs[0]}
 	if r.server, err = startServer(cmd, dir, "redis"); err != nil {
 		return nil, err
 	}
+	// The first connection that opens is kept.
 	err = r.server.await(ctx, func(context.Context) error {
 		c, err := r.dial()
 		if err != nil {
@@ -62,7 +65,7 @@ func startRedis(ctx context.Context, args []string, dir string) (database, error
 	if err != nil {
 		return nil, err
 	}
-	// The server prints its version first.
+	// A version that is not found stays empty, which the report shows.
 	text, _ := exec.Command(binary, "--version").Output()
 	for _, word := range strings.Fields(string(text)) {
 		if v, ok := strings.CutPrefix(word, "v="); ok {
@@ -110,6 +113,7 @@ const fillersMax = 64
 
 // call sends the commands of all keys in one write, and then reads the answers: a pipeline.
 func (r *redis) call(_ context.Context, s load.Step) error {
+	// There are as many connections as callers, so this never waits.
 	c := <-r.idle
 	defer func() { r.idle <- c }()
 	c.out = c.out[:0]
@@ -134,6 +138,7 @@ func (r *redis) call(_ context.Context, s load.Step) error {
 
 // command appends a command to the buffer. A nil value is left out.
 func (c *redisConn) command(name, key string, value []byte) {
+	// An array of strings, each with its length.
 	n := 3
 	if value == nil {
 		n = 2
@@ -159,6 +164,7 @@ func (c *redisConn) readAnswer() error {
 		if err != nil || n < 0 {
 			return err // no value is an answer too
 		}
+		// The value and the end of its line.
 		_, err = io.CopyN(io.Discard, c.in, int64(n)+2)
 		return err
 	}

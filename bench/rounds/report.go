@@ -19,6 +19,7 @@ type Case struct {
 
 // CaseOf returns the identity of a case.
 func CaseOf(c load.Case) Case {
+	// Durations and numbers of keys are not part of the identity.
 	out := Case{c.Op, c.Workload, c.Callers, max(c.Batch, 1), c.ValueBytes}
 	if out.Workload != "" {
 		out.Op = ""
@@ -121,6 +122,7 @@ func tableOf(runs []Run) *table {
 func Rows(runs []Run) (out []Row) {
 	t := tableOf(runs)
 	for _, c := range t.cases {
+		// The order of the targets is that of the measurement, with Rhumb first.
 		for _, target := range t.targets {
 			if runs := t.runs[c][target]; runs != nil {
 				out = append(out, makeRow(target, c, runs))
@@ -147,6 +149,7 @@ func Ratios(runs []Run, pairs [][2]string) (out []Ratio) {
 func makeRow(target string, c Case, runs []Run) Row {
 	out := Row{Target: target, Case: c}
 	pick := func(f func(Run) float64) float64 { return SpreadOf(runs, f).Median }
+	// Each figure has its own median: they need not be of one round.
 	out.OpsSpread = SpreadOf(runs, func(x Run) float64 { return x.OpsPerSecond })
 	out.Ops = out.OpsSpread.Median
 	out.P50 = pick(func(x Run) float64 { return float64(x.P50) })

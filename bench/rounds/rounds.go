@@ -1,5 +1,14 @@
 // Package rounds runs the same cases on several databases in turn, round by round, and compares
 // their results within each round: a slow phase of the machine then hits all of them.
+//
+// Absolute figures of a shared machine say little. Two runs of the same case some minutes apart can
+// differ by a factor of two, while the ratio of two databases that ran one directly after the other
+// stays. A ratio is therefore taken within a round and never between medians, and the report has the
+// median of the ratios with the least and the greatest.
+//
+// A target is a database with a client, in this process (bench.Target) or in another one (Peer). A
+// target that fails in the middle can be dropped; the others continue, and it keeps the rounds that it
+// completed.
 package rounds
 
 import (
@@ -59,6 +68,7 @@ const FreshKeys = 100_000_000
 func (p Plan) Play(ctx context.Context) (runs []Run, err error) {
 	dropped := map[string]bool{}
 	number := 0
+	// Rounds that do not count have negative numbers.
 	for round := -p.Discard; round < p.Rounds; round++ {
 		for _, c := range p.Cases {
 			number++
@@ -72,6 +82,8 @@ func (p Plan) Play(ctx context.Context) (runs []Run, err error) {
 					return nil, err
 				}
 				p.Progress(fmt.Sprintf("round %d of %d: %s, %s", round+1, p.Rounds, CaseOf(c).Title(), t.Name()))
+				// The targets take turns within a case: a slow phase of the machine then hits all of
+				// them, and the ratios of a round stay comparable.
 				r, err := t.Run(ctx, c)
 				switch {
 				case err == nil && round < 0:
@@ -95,10 +107,11 @@ const lineMax = 1 << 20
 // Peer drives another database through a process of bench/peers.
 type Peer struct {
 	title string
-	ready load.Ready
+	ready load.Ready // the first line of the driver
 	cmd   *exec.Cmd
-	in    io.WriteCloser
-	out   *bufio.Scanner
+	// The driver reads cases from in and writes answers to out, one line each.
+	in  io.WriteCloser
+	out *bufio.Scanner
 }
 
 // MissingError says why a peer cannot take part in a measurement.
@@ -142,6 +155,7 @@ func OpenPeer(binary, title, dir string, args ...string) (*Peer, error) {
 		p.Stop()
 		return nil, fmt.Errorf("%s before it was ready: %w", title, err)
 	}
+	// The driver has ended after such a line.
 	if p.ready.Failed != "" {
 		p.Stop()
 		return nil, &MissingError{title, p.ready.Failed, p.ready.Install}
@@ -165,6 +179,7 @@ func (p *Peer) Version() string { return p.ready.Version }
 
 // Offers reports whether the driver has all operations of a case.
 func (p *Peer) Offers(c load.Case) bool {
+	// Several keys per call are another operation: few databases have it.
 	offered := p.ready.Ops
 	if c.Batch > 1 {
 		offered = p.ready.Many
@@ -179,6 +194,7 @@ func (p *Peer) Offers(c load.Case) bool {
 
 // Run sends a case to the driver and waits for the result.
 func (p *Peer) Run(_ context.Context, c load.Case) (load.Result, error) {
+	// One line is a case, and the next line of the driver is its result.
 	var a load.Answer
 	if err := json.NewEncoder(p.in).Encode(c); err != nil {
 		return a.Result, err

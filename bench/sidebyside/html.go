@@ -37,6 +37,9 @@ func (r *Report) limits() (out []rounds.Row) {
 	return out
 }
 
+// The page is one file without scripts, fonts or images from elsewhere: it can be attached, archived, and
+// opened without a network. Charts are drawn as SVG by the template; this file computes their measures.
+
 // section is one case with its chart.
 type section struct {
 	Case rounds.Case
@@ -85,6 +88,7 @@ func (r *Report) sections() (out []section) {
 
 // draw computes the chart of a section.
 func (s *section) draw() {
+	// The longest line, not the longest bar: spreads must fit too.
 	longest := 0.0
 	for _, b := range s.Bars {
 		longest = max(longest, b.OpsSpread.Max)
@@ -133,6 +137,7 @@ func formatNumber(f float64) string {
 	// Digits after the third are noise.
 	unit := math.Pow(10, math.Floor(math.Log10(f))-2)
 	text := strconv.FormatFloat(math.Round(f/unit)*unit, 'f', 0, 64)
+	// From the end, so that positions before stay valid.
 	for at := len(text) - 3; at > 0; at -= 3 {
 		text = text[:at] + "," + text[at:]
 	}

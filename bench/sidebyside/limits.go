@@ -15,7 +15,9 @@ import (
 	"github.com/rhumbdb/rhumb/bench/load"
 )
 
-// Operations of the machine.
+// Operations of the machine. They put the figures of the databases into proportion: a database cannot
+// acknowledge a lone write faster than a sync and an echo take, and a database that reaches half of a
+// limit has little left to gain.
 const (
 	// syncAppend appends a block to a file and syncs it; syncOverwrite overwrites a block that was
 	// written before. A write that is acknowledged after a sync cannot be faster than the latter.
@@ -50,11 +52,13 @@ func limitCases() []load.Case {
 // limits measures the machine.
 type limits struct {
 	appended, overwritten *os.File
-	block                 []byte
-	listener              net.Listener
-	conns                 []net.Conn
-	memory                []uint32 // each word holds the index of the next
-	at                    atomic.Uint32
+	block                 []byte // random, so that no disk compresses it
+	// conns has a connection to listener for each caller of the echo.
+	listener net.Listener
+	conns    []net.Conn
+	memory   []uint32 // each word holds the index of the next
+	// at is where the walk through the memory is.
+	at atomic.Uint32
 }
 
 // openLimits creates the files and fills the memory.
@@ -62,6 +66,7 @@ func openLimits(dir string, memoryBytes int) (*limits, error) {
 	l := &limits{block: make([]byte, blockBytes), memory: makeCycle(memoryBytes / 4)}
 	random := rand.NewChaCha8([32]byte{2})
 	_, _ = random.Read(l.block) // never fails
+	// The files are in the directory of the databases, and so on the same disk.
 	var err error
 	if l.appended, err = os.Create(filepath.Join(dir, "appended")); err != nil {
 		return nil, err
@@ -70,6 +75,8 @@ func openLimits(dir string, memoryBytes int) (*limits, error) {
 		l.Stop()
 		return nil, err
 	}
+	// Blocks must have been written once: overwriting allocates nothing, and the sync writes no metadata
+	// of the file system.
 	for range fileBlocks {
 		if _, err := l.overwritten.Write(l.block); err != nil {
 			l.Stop()
@@ -92,6 +99,7 @@ func makeCycle(n int) []uint32 {
 	}
 	random := rand.New(rand.NewPCG(3, 4))
 	for i := n - 1; i > 0; i-- {
+		// j is never i, which makes it one cycle.
 		j := random.IntN(i)
 		words[i], words[j] = words[j], words[i]
 	}
@@ -142,9 +150,10 @@ func (l *limits) Offers(c load.Case) bool {
 	return false
 }
 
-// Run runs a case. There is no server: the processor time is that of the client.
+// Run runs a case. All processor time is that of the client, since there are no servers.
 func (l *limits) Run(ctx context.Context, c load.Case) (load.Result, error) {
 	r := load.Run(ctx, c, nil, l.call)
+	// Without limits there is nothing to compare with, and the disk or loopback is broken.
 	if r.Ops == 0 {
 		return r, errors.Join(errors.New("the machine cannot be measured"), errors.New(r.FirstError))
 	}
@@ -158,6 +167,7 @@ func (l *limits) call(_ context.Context, s load.Step) error {
 	case syncOverwrite:
 		return writeSynced(l.overwritten, l.block, int64(s.Key)*blockBytes)
 	case echo:
+		// Each caller has its connection, and one message is under way on it.
 		b := make([]byte, echoBytes)
 		if _, err := l.conns[s.Caller].Write(b); err != nil {
 			return err

@@ -14,9 +14,11 @@ import (
 
 // Report holds everything that Measure measured.
 type Report struct {
+	// Started is when the measurement began, in UTC.
 	Started time.Time `json:"started"`
 	// Machine describes the processors, the memory and the kernel.
-	Machine string        `json:"machine"`
+	Machine string `json:"machine"`
+	// Rounds is the number of rounds that count, Measure the length of each case.
 	Rounds  int           `json:"rounds"`
 	Measure time.Duration `json:"measure_ns"`
 	// Peers ran, Missing did not.
@@ -44,6 +46,7 @@ const DisturbedCores = 0.4
 // summarise computes rows and ratios from the runs.
 func (r *Report) summarise(runs []rounds.Run) {
 	r.Runs, r.Rows = runs, rounds.Rows(runs)
+	// Only peers that started have ratios.
 	var pairs [][2]string
 	for _, p := range r.Peers {
 		pairs = append(pairs, [2]string{p.Rhumb, p.Name})
@@ -58,6 +61,7 @@ func (r *Report) summarise(runs []rounds.Run) {
 
 // Verdict says in one sentence whether the ratios can be relied on.
 func (r *Report) Verdict() string {
+	// A few disturbed measurements do not move a median.
 	if r.Disturbed*10 > len(r.Runs) {
 		return fmt.Sprintf("Other processes kept more than %.1f cores busy during %d of %d measurements: the figures show a direction and no more.",
 			DisturbedCores, r.Disturbed, len(r.Runs))
@@ -77,6 +81,7 @@ func (r *Report) Version(target string) string {
 
 // RatioTo returns the ratio of Rhumb to a peer in a case, or nil.
 func (r *Report) RatioTo(row rounds.Row) *rounds.Ratio {
+	// A peer has one ratio in each case.
 	for i, x := range r.Ratios {
 		if x.Peer == row.Target && x.Case == row.Case {
 			return &r.Ratios[i]

@@ -16,6 +16,8 @@ import (
 	"github.com/rhumbdb/rhumb/bench/load"
 )
 
+// kvCommand returns `rhumb bench kv`. Flags that describe clusters have no effect with --own, and those
+// of the connection have none without it.
 func (bc *commands) kvCommand() *cobra.Command {
 	var cfg bench.KVConfig
 	var clusters kvClusters

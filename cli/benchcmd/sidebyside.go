@@ -19,18 +19,25 @@ import (
 
 // sideFlags are the flags of `rhumb bench sidebyside`. Values of 0 are those of the mode.
 type sideFlags struct {
-	quick          bool
-	peers          []string
-	binary, jars   string
-	report         string
-	callers        []int
-	rounds         int
-	measure        time.Duration
-	records        int
+	quick bool
+	// peers are names of sidebyside.Peers; none means all.
+	peers []string
+	// binary drives the peers, and jars has those in Java.
+	binary, jars string
+	// report is the directory for the page and the document, or empty.
+	report string
+	// The next four replace a value of the mode if they are set.
+	callers []int
+	rounds  int
+	measure time.Duration
+	records int
+	// nodesPerRegion has a cluster of Rhumb for each number.
 	nodesPerRegion []int
 }
 
-// sideBySideCommand returns `rhumb bench sidebyside`.
+// sideBySideCommand returns `rhumb bench sidebyside`. Its flags override single values of a mode, which is
+// the full measurement or the quick one; the cases themselves are fixed, so that reports of different
+// days can be compared.
 func (bc *commands) sideBySideCommand() *cobra.Command {
 	var f sideFlags
 	c := &cobra.Command{
@@ -79,6 +86,7 @@ func (f *sideFlags) config() sidebyside.Config {
 	if f.quick {
 		cfg = sidebyside.Quick()
 	}
+	// A value that was given wins over that of the mode.
 	if f.rounds != 0 {
 		cfg.Rounds = f.rounds
 	}
@@ -116,6 +124,7 @@ func (bc *commands) measureSideBySide(ctx context.Context, f sideFlags) error {
 		}
 	}
 	cfg.Dir, cfg.Progress = place.dir, bc.progress
+	// The clusters of Rhumb run during the whole measurement, as the peers do.
 	for _, nodes := range f.nodesPerRegion {
 		c, err := bench.StartCluster(ctx, place.binary, filepath.Join(place.dir, fmt.Sprintf("rhumb-%d", nodes)), []string{"singapore"}, nodes)
 		if err != nil {
@@ -158,6 +167,7 @@ func writeReport(dir string, r *sidebyside.Report) error {
 
 // printSideBySide prints the table, after the peers that took no part.
 func (bc *commands) printSideBySide(r *sidebyside.Report) error {
+	// Notes go to standard error, so that a document stays whole.
 	for _, m := range r.Missing {
 		bc.Notef("%v", &m)
 	}

@@ -15,7 +15,8 @@ import (
 // ycsbRecordsMax bounds the records of a workload: the tables of the generator grow with it.
 const ycsbRecordsMax = 10_000_000
 
-// ycsbCommand returns `rhumb bench ycsb`.
+// ycsbCommand returns `rhumb bench ycsb`. It shares the measurement, the report and most flags with
+// `rhumb bench kv`; the two are apart because their cases, defaults and sizes of values differ.
 func (bc *commands) ycsbCommand() *cobra.Command {
 	var cfg bench.KVConfig
 	var clusters kvClusters
@@ -42,6 +43,7 @@ command started. rhumb bench sidebyside runs the workloads on other databases to
 			if cfg.Records < 1 || cfg.Records > ycsbRecordsMax {
 				return rhumb.Ef(op, rhumb.InvalidArgument, "--records %d: want 1 to %d", cfg.Records, ycsbRecordsMax)
 			}
+			// Both cases of a letter are in use.
 			for _, name := range names {
 				w, err := load.ParseWorkload(name)
 				if err != nil {
@@ -56,6 +58,7 @@ command started. rhumb bench sidebyside runs the workloads on other databases to
 		},
 	}
 	fl := c.Flags()
+	// The size of a record is that of YCSB: ten fields of 100 bytes.
 	fl.StringSliceVar(&names, "workload", strings.Fields(strings.Trim(fmt.Sprint(load.Workloads()), "[]")), "workloads to run")
 	fl.IntVar(&cfg.Records, "records", 20_000, "number of records that exist before")
 	fl.IntVar(&cfg.ValueBytes, "value-bytes", 1000, "size of a record")

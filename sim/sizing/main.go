@@ -1,6 +1,16 @@
 // Command sizing prints how the messages, the metadata and the failover of a cluster grow with its
 // nodes and ranges. It simulates clusters of up to 81 nodes with the ranges of one table, in virtual
 // time, and builds the metadata of up to 100,000 ranges. docs/scale.md has a run.
+//
+// The first table is simulated, so that a seed always has the same figures, on every machine. Its
+// columns are the messages of the whole cluster per second while nothing happens (heartbeats of the
+// leases, replication, metadata group, and the bytes of the latter), the bytes of the encoded metadata,
+// the ranges whose primary died with one node, when the first and the last of them was served again, and
+// the messages of all kinds until then, with the bytes of those of the metadata group.
+//
+// The second table is measured: the bytes of the encoded metadata, the time to encode and to decode it,
+// the bytes of the command that fences a node and the time to apply it, how many ranges it changes, and
+// how many of these lose their primary. Times depend on the machine.
 package main
 
 import (
@@ -27,10 +37,14 @@ func main() {
 
 // options are the parsed flags.
 type options struct {
+	// nodes and ranges are combined, each number with each. records are the ranges of metadata that is
+	// not simulated.
 	nodes, ranges, records []int
-	calm                   time.Duration
-	seed                   uint64
-	json                   bool
+	// calm is the virtual time over which messages are counted.
+	calm time.Duration
+	seed uint64
+	// json prints documents in place of tables.
+	json bool
 }
 
 // sizes is a flag with a list of numbers.
@@ -46,6 +60,7 @@ func (s sizes) String() string {
 
 // Set parses numbers with commas.
 func (s sizes) Set(text string) error {
+	// The flag replaces the default, and does not add to it.
 	*s.to = nil
 	for word := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(word)
@@ -70,13 +85,14 @@ func parseFlags(args []string) (options, error) {
 	return o, fs.Parse(args)
 }
 
-// run prints each row as soon as it is known, because the large ones take minutes.
+// run prints each row when it is known, because the large ones take minutes.
 func run(args []string, out io.Writer) error {
 	o, err := parseFlags(args)
 	if err != nil {
 		return err
 	}
 	t := tabwriter.NewWriter(out, 9, 0, 2, ' ', tabwriter.AlignRight)
+	// A row is a line of JSON, or aligned cells.
 	row := func(doc any, cells ...any) error {
 		if o.json {
 			return json.NewEncoder(out).Encode(doc)
@@ -96,6 +112,7 @@ func run(args []string, out io.Writer) error {
 	if err := header("nodes", "ranges", "heartbeats/s", "replication/s", "metadata/s", "bytes/s", "state bytes", "lost", "first served", "last served", "messages", "bytes"); err != nil {
 		return err
 	}
+	// The simulated clusters come first, from the smallest to the largest.
 	for _, nodes := range o.nodes {
 		for _, ranges := range o.ranges {
 			r, err := sim.RunScale(sim.ScaleConfig{Seed: o.seed, Nodes: nodes, Ranges: ranges, Calm: o.calm})
@@ -111,6 +128,7 @@ func run(args []string, out io.Writer) error {
 		return err
 	}
 	for _, nodes := range o.nodes {
+		// No simulation: the metadata alone, with more ranges than a simulated cluster can have.
 		for _, ranges := range o.records {
 			r, err := sim.MeasureCatalog(nodes, ranges)
 			if err != nil {
