@@ -1,6 +1,15 @@
 // Package load drives a key-value store with a fixed number of callers in a closed loop, and
 // measures throughput, latency and the processor time of the server processes. Rhumb and its peers
 // run under the same loop, so that their figures can be compared as ratios within one run.
+//
+// The loop is closed: a caller makes its next call when the last one has ended, so a slow database gets
+// less load and not a longer queue. Latencies are those of calls under this load. A pause of the whole
+// database is one long call for each caller, and not all the calls that an open loop would have made
+// meanwhile: the quantiles say how calls fare, and not how requests that arrive at a fixed rate would.
+// `rhumb bench adversity` has such a rate.
+//
+// Keys are numbers. A target makes names of them, and each caller has keys of its own, except in
+// workloads, whose callers share them.
 package load
 
 import (

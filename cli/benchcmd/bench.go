@@ -1,4 +1,13 @@
 // Package benchcmd holds the commands that measure: `rhumb bench` and `rhumb snapshot bench`.
+//
+// A command parses its flags, starts its clusters as processes of this program (newBenchPlace,
+// startBench), calls one function of package bench, and prints the report: as a table, or as a document
+// with -o json. The measurement itself is in package bench and the packages below it, so that tests can
+// run it on other clusters. A command fails if its run lost or refused a write that it should not, after
+// it has printed the report: a script notices by the exit code and still has the figures.
+//
+// Data is kept in a temporary directory that is removed at the end, or in --dir, which stays. Progress
+// goes to standard error.
 package benchcmd
 
 import (
