@@ -125,13 +125,13 @@ func recoverOnce(ctx context.Context, cfg RecoveryConfig, commands *nodeProcesse
 		return r, err
 	}
 	// The client was open all the time, as the clients of a service are.
-	if r.Read, err = retryUntil(ctx, begin, func(ctx context.Context) error {
+	if r.Read, err = retryUntil(ctx, begin, commands.ended, func(ctx context.Context) error {
 		_, err := t.Get(ctx, recoveryName(0), client.GetOptions{})
 		return err
 	}); err != nil {
 		return r, err
 	}
-	if r.Served, err = retryUntil(ctx, begin, func(ctx context.Context) error {
+	if r.Served, err = retryUntil(ctx, begin, commands.ended, func(ctx context.Context) error {
 		_, err := t.Put(ctx, []byte("after"), []byte("restart"), client.PutOptions{})
 		return err
 	}); err != nil {
@@ -155,7 +155,7 @@ func recoveryName(i int) []byte { return fmt.Appendf(nil, "f%012d", i) }
 
 // awaitEnd waits until a killed process is gone.
 func awaitEnd(ctx context.Context, pid int) error {
-	for syscall.Kill(pid, 0) == nil && !isZombie(pid) {
+	for !hasEnded(pid) {
 		if err := pauseFor(ctx, time.Millisecond); err != nil {
 			return err
 		}
@@ -163,15 +163,9 @@ func awaitEnd(ctx context.Context, pid int) error {
 	return nil
 }
 
-// isZombie reports whether a process has ended and waits for its parent, or is gone.
-func isZombie(pid int) bool {
-	args, err := readList(fmt.Sprintf("/proc/%d/cmdline", pid))
-	// The list of arguments of a process that has ended is empty.
-	return err != nil || len(args) == 1 && args[0] == ""
-}
-
-// retryUntil repeats a call until it succeeds, and returns the time since begin.
-func retryUntil(ctx context.Context, begin time.Time, call func(ctx context.Context) error) (time.Duration, error) {
+// retryUntil repeats a call until it succeeds, and returns the time since begin. It gives up when the
+// process that would answer has ended.
+func retryUntil(ctx context.Context, begin time.Time, ended <-chan struct{}, call func(ctx context.Context) error) (time.Duration, error) {
 	for {
 		try, cancel := context.WithTimeout(ctx, recoveryTry)
 		err := call(try)
@@ -179,6 +173,11 @@ func retryUntil(ctx context.Context, begin time.Time, call func(ctx context.Cont
 		took := time.Since(begin)
 		if err == nil {
 			return took, nil
+		}
+		select {
+		case <-ended:
+			return took, fmt.Errorf("the node ended after %v instead of serving; see its log", took.Round(time.Millisecond))
+		default:
 		}
 		if took > recoveryMost {
 			return took, fmt.Errorf("the node did not serve within %v: %w", recoveryMost, err)

@@ -32,7 +32,7 @@ func TestAwaitEnd(t *testing.T) {
 // TestRetryUntil checks that the time of all attempts counts.
 func TestRetryUntil(t *testing.T) {
 	calls := 0
-	took, err := retryUntil(t.Context(), time.Now().Add(-time.Second), func(context.Context) error {
+	took, err := retryUntil(t.Context(), time.Now().Add(-time.Second), nil, func(context.Context) error {
 		if calls++; calls < 3 {
 			return errors.New("starting")
 		}
@@ -40,5 +40,10 @@ func TestRetryUntil(t *testing.T) {
 	})
 	if err != nil || calls != 3 || took < time.Second {
 		t.Errorf("%d calls in %v, %v", calls, took, err)
+	}
+	ended := make(chan struct{})
+	close(ended)
+	if _, err := retryUntil(t.Context(), time.Now(), ended, func(context.Context) error { return errors.New("refused") }); err == nil {
+		t.Error("a process that ended serves")
 	}
 }

@@ -4,7 +4,7 @@ import "time"
 
 // Opening says how long the parts of opening a store took. The parts grow with different things: Check
 // with the log that was written since the last flush, Replay with the same and with the number of tables,
-// and Load with the number of ranges. None of them grows with the number of records.
+// and Load with the number of ranges. None of them reads all records.
 type Opening struct {
 	// Check is the comparison of all files with the seal, and of the logs with their checksums.
 	// Replay is the opening of the database, which applies the logs again. Load reads the states of
