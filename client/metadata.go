@@ -37,10 +37,15 @@ type metadata struct {
 	// leave ends the watch, and doubt calls it unless an update arrives before: a node has shown that newer metadata exists.
 	leave func()
 	doubt *time.Timer // nil without doubt
+	at    string      // the address at which the watch is
+	left  time.Time   // when leaveNode ended a watch
 }
 
 // watchPatience is how long a watch may lack what another node knows. Updates reach all nodes that are not cut off within a round trip.
 const watchPatience = time.Second
+
+// leavePause is how long a watch is not ended again because its node answers late. A watch elsewhere begins with the full state.
+const leavePause = 30 * time.Second
 
 type blockOwner struct {
 	region rhumb.RegionID
@@ -264,12 +269,22 @@ func (m *metadata) noteEpoch(home rhumb.RangeID, epoch rhumb.Epoch) {
 	}
 }
 
-// watched sets the function that ends the watch which delivers updates from now on.
-func (m *metadata) watched(leave func()) {
+// watched sets the function that ends the watch which delivers updates from now on, and the address at which it is.
+func (m *metadata) watched(at string, leave func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.endDoubtLocked()
-	m.leave = leave
+	m.at, m.leave = at, leave
+}
+
+// leaveNode ends the watch if it is at a node that does not answer.
+func (m *metadata) leaveNode(addr string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := time.Now(); m.at == addr && m.leave != nil && now.Sub(m.left) >= leavePause {
+		m.left = now
+		m.leave()
+	}
 }
 
 // beginDoubtLocked ends the watch after a while unless it delivers something. A node that is cut off from the others keeps its watches, since

@@ -45,11 +45,15 @@ type request struct {
 	// its caller can do without the answer.
 	alive bool
 
+	client   *Client
+	asked    rhumb.NodeID // the primary that the present attempt asks, or NoNode
+	to       string       // the address of the node of the present attempt
 	deadline time.Time
 	// sent is set once a write may have been applied: an attempt was sent, and no node answered
 	// that it was not applied. From then on only an answer shows the outcome (see finalError).
 	sent      bool
 	misses    int   // attempts in a row that reached no primary which serves
+	silent    bool  // the node of the last attempt answered nobody
 	redirects int   // newer descriptors followed without a pause
 	spared    bool  // the last attempt was not sent, because its node refuses requests as overloaded
 	last      error // of the last attempt
@@ -78,7 +82,7 @@ const (
 // where that is safe, within the deadline and the retry budget. Its error has the final form that
 // callers return.
 func (c *Client) send(ctx context.Context, r *request) (*rhumbpb.Response, error) {
-	r.deadline = time.Now().Add(c.cfg.Timeout)
+	r.client, r.deadline = c, time.Now().Add(c.cfg.Timeout)
 	if d, ok := ctx.Deadline(); ok {
 		r.deadline = d
 	}
@@ -125,7 +129,7 @@ func (c *Client) countAnswer(resp *rhumbpb.Response) {
 
 // attempt sends the request once. It returns the response, or nil and the next step.
 func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, step) {
-	conn, asked, hops, err := c.pickNode(r)
+	conn, hops, err := c.pickNode(r)
 	if err != nil {
 		r.last = err
 		if rhumb.KindOf(err) == rhumb.Unavailable && !r.local {
@@ -143,11 +147,10 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 	req.Again = r.sent
 	req.Revision = c.meta.seen.Load()
 	c.m.requests.Add(1)
-	out := stream.Request{Message: req, Size: r.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: r.sent}
-	if asked != rhumb.NoNode {
+	out := stream.Request{Message: req, Size: r.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: r.sent, Caller: r, Once: r.once}
+	if r.asked != rhumb.NoNode {
 		// No other node could do better than the primary, so the request may wait there for its turn.
 		out.Deadline = r.deadline
-		out.Stay = func() bool { _, n, ok := c.meta.primaryOf(r.id); return ok && n.ID == asked }
 	}
 	answer, err := conn.Do(ctx, out)
 	if receipt := answer.GetReceipt(); receipt != nil {
@@ -157,10 +160,23 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 	case failed:
 		return nil, c.afterFailure(ctx, r, failure)
 	case answer.Error != nil:
-		return nil, c.afterRefusal(r, asked, answer)
+		return nil, c.afterRefusal(r, answer)
 	}
 	return answer, fail
 }
+
+// Stays reports whether the node that is asked is still the primary, or is asked as any other node would be.
+func (r *request) Stays() bool {
+	if r.asked == rhumb.NoNode {
+		return true
+	}
+	_, n, ok := r.client.meta.primaryOf(r.id)
+	return ok && n.ID == r.asked
+}
+
+// Late makes the client ask another node for metadata: a node whose disk or links have stopped may neither answer nor learn who
+// has taken its place.
+func (r *request) Late() { r.client.meta.leaveNode(r.to) }
 
 // afterFailure returns the next step after an attempt that got no answer.
 func (c *Client) afterFailure(ctx context.Context, r *request, failure *stream.Error) step {
@@ -168,6 +184,7 @@ func (c *Client) afterFailure(ctx context.Context, r *request, failure *stream.E
 	r.misses++
 	r.spared = false
 	r.sent = r.sent || failure.Sent && r.write
+	r.silent = failure.Silent
 	switch {
 	case failure.Rejected, ctx.Err() != nil, c.ctx.Err() != nil:
 		return fail
@@ -183,12 +200,12 @@ func (c *Client) afterFailure(ctx context.Context, r *request, failure *stream.E
 }
 
 // afterRefusal returns the next step after a node refused the request.
-func (c *Client) afterRefusal(r *request, asked rhumb.NodeID, resp *rhumbpb.Response) step {
+func (c *Client) afterRefusal(r *request, resp *rhumbpb.Response) step {
 	// The node answered, so the way to it works, and the hint may hold a newer descriptor than the
 	// metadata.
 	err, hint := api.DecodeError(resp.Error)
 	r.last = err
-	r.spared = false
+	r.spared, r.silent = false, false
 	news := c.meta.learnRange(hint.Newer)
 	if err.Kind == rhumb.Unavailable {
 		// The node may be cut off from all others, and the client's metadata may come from it. Another node knows the new primary.
@@ -206,7 +223,7 @@ func (c *Client) afterRefusal(r *request, asked rhumb.NodeID, resp *rhumbpb.Resp
 		// If the metadata names another node by now, no pause is needed. The bound on redirects
 		// ends a loop between two nodes that name each other.
 		_, primary, ok := c.meta.primaryOf(r.id)
-		if (news || ok && primary.ID != asked) && r.redirects < redirectsMax {
+		if (news || ok && primary.ID != r.asked) && r.redirects < redirectsMax {
 			r.redirects++
 			return retryNow
 		}
@@ -310,36 +327,43 @@ func (c *Client) pauseUntilChange(ctx context.Context, r *request, d time.Durati
 	}
 }
 
-// pickNode returns the connection to the node for the next attempt, the node if it is the primary,
-// and how often the request may be forwarded.
+// pickNode returns the connection to the node for the next attempt, and how often the request may be forwarded. It sets
+// r.asked if the node is the primary.
 //
-// It picks the primary. If the primary is unknown, and for every second attempt after two that did
+// It picks the primary. If the primary is unknown or was silent, and for every second attempt after two that did
 // not reach one that serves, it picks another node, a different one each time, which may forward the request:
 // the client may be cut off from the primary while other nodes are not.
-func (c *Client) pickNode(r *request) (conn *stream.Conn, asked rhumb.NodeID, hops uint32, err error) {
+func (c *Client) pickNode(r *request) (conn *stream.Conn, hops uint32, err error) {
+	r.asked = rhumb.NoNode
 	if r.at != "" {
+		r.to = r.at
 		conn, err = c.connTo(r.at)
-		return conn, rhumb.NoNode, hopsMax, err
+		return conn, hopsMax, err
 	}
 	_, n, ok := c.meta.primaryOf(r.id)
 	// Known before anything is sent, so the call fails at once.
 	if ok && r.local && n.Region != c.here.ID {
-		return nil, 0, 0, &rhumb.Error{Op: r.op, Kind: rhumb.Unavailable, Range: r.id, Node: n.ID, Msg: "the primary of the range is in another region, and the call must not leave this one"}
+		return nil, 0, &rhumb.Error{Op: r.op, Kind: rhumb.Unavailable, Range: r.id, Node: n.ID, Msg: "the primary of the range is in another region, and the call must not leave this one"}
 	}
-	if ok && (r.local || r.misses < 2 || r.misses%2 == 0) {
+	if ok && (r.local || !r.silent && (r.misses < 2 || r.misses%2 == 0)) {
+		r.asked, r.to = n.ID, n.Addr
 		conn, err = c.connTo(n.Addr)
-		return conn, n.ID, 0, err
+		return conn, 0, err
 	}
-	// Never empty: Config.Addrs has at least one address.
-	near := c.nearestFirst()
+	r.to = otherThan(n.Addr, c.nearestFirst(), r.misses/2)
+	conn, err = c.connTo(r.to)
+	return conn, hopsMax, err
+}
+
+// otherThan returns an address other than that of the primary, a different one for each turn. The addresses are never empty:
+// Config.Addrs has at least one.
+func otherThan(primary string, near []string, turn int) string {
 	for i := range near {
-		if a := near[(r.misses/2+i)%len(near)]; a != n.Addr {
-			conn, err = c.connTo(a)
-			return conn, rhumb.NoNode, hopsMax, err
+		if a := near[(turn+i)%len(near)]; a != primary {
+			return a
 		}
 	}
-	conn, err = c.connTo(near[0])
-	return conn, rhumb.NoNode, hopsMax, err
+	return near[0]
 }
 
 // contextError returns the error of a request whose context ended, with the error of the last

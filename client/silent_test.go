@@ -2,9 +2,13 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/rhumbdb/rhumb"
 )
 
 // deaf swallows what is written to one address once it is told to, as the kernel of a stopped
@@ -56,5 +60,46 @@ func TestStoppedNode(t *testing.T) {
 	w.fence(1, 2)
 	if put, err := tab.Put(t.Context(), key, nil, PutOptions{}); err != nil || put.Receipt.Node != 2 {
 		t.Fatalf("%+v: %v", put, err)
+	}
+}
+
+// TestPrimaryWithoutAnswer guards that a request which waits at a node that answers nothing and has lost its place goes to the new primary
+// long before its attempt is over, also if the client follows the metadata at that node.
+func TestPrimaryWithoutAnswer(t *testing.T) {
+	for _, watched := range []rhumb.NodeID{1, 2} {
+		t.Run(fmt.Sprintf("watch at n%d", watched), func(t *testing.T) {
+			w := newWorld(t, 1, 2)
+			c := w.open("", func(cfg *Config) {
+				cfg.Addrs = []string{w.node(watched).addr}
+				cfg.Timeout, cfg.AttemptTimeout = time.Hour, time.Hour // only news of the metadata ends an attempt
+			})
+			tab := w.table(c, "plain")
+			name := "a"
+			for w.rangeOf(homeOf(1, name)).Primary != 1 {
+				name += "a"
+			}
+			must[Result](t)(tab.Put(t.Context(), []byte(name), nil, PutOptions{}))
+			w.stall(1, 2)
+			if put := must[Result](t)(tab.Put(t.Context(), []byte(name), nil, PutOptions{})); put.Receipt.Node != 2 {
+				t.Errorf("n%d answered", put.Receipt.Node)
+			}
+		})
+	}
+}
+
+// TestSilentPrimaryIsPassedBy guards that the attempt after one without an answer goes to another node, which may know the primary better or
+// reach it on another way.
+func TestSilentPrimaryIsPassedBy(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	c := w.open("", func(cfg *Config) { cfg.AttemptTimeout = 200 * time.Millisecond })
+	tab := w.table(c, "plain")
+	name := "a"
+	for w.rangeOf(homeOf(1, name)).Primary != 1 {
+		name += "a"
+	}
+	w.node(1).set(first(1, isWrite, fault{drop: true}))
+	put := must[Result](t)(tab.Put(t.Context(), []byte(name), nil, PutOptions{}))
+	if put.Receipt.Hops != 2 {
+		t.Errorf("the write took %d hops, want 2: through the other node", put.Receipt.Hops)
 	}
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -14,11 +15,18 @@ import (
 // first full state has arrived, or an error that no other node can cure.
 func (c *Client) watchMetadata(first chan<- error) {
 	pause := newPause()
+	var ended string // where the last watch was
 	for c.ctx.Err() == nil {
 		var err error
-		// The nearest node first: every change travels from there to this client.
-		for _, addr := range c.nearestFirst() {
+		// The nearest node first: every change travels from there to this client. The node of the last watch comes last: it may answer
+		// pings at once and yet learn nothing.
+		near := c.nearestFirst()
+		if i := slices.Index(near, ended); i >= 0 {
+			near = append(slices.Delete(near, i, i+1), ended)
+		}
+		for _, addr := range near {
 			var began bool
+			ended = addr
 			began, err = c.watchAt(addr, func() {
 				if first != nil {
 					first <- nil
@@ -62,8 +70,8 @@ func (c *Client) watchAt(addr string, ready func()) (began bool, err error) {
 	defer cancel()
 	late := time.AfterFunc(c.cfg.ConnectTimeout, cancel) // for a node that accepts the call and sends nothing
 	defer late.Stop()
-	c.meta.watched(cancel)
-	defer c.meta.watched(nil)
+	c.meta.watched(addr, cancel)
+	defer c.meta.watched("", nil)
 	stream, err := conn.Cluster().WatchMetadata(ctx, &rhumbpb.WatchMetadataRequest{})
 	if err != nil {
 		e, _, _ := api.FromStatus(op, err)

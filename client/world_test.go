@@ -202,21 +202,39 @@ func moveIn(m *api.Metadata, id rhumb.RangeID, to rhumb.NodeID) {
 	}
 }
 
-// fence marks a node as fenced and makes another node the primary of its ranges.
 // isolate cuts a node off from all others, but not from clients. An heir takes over its ranges.
 func (w *world) isolate(id, heir rhumb.NodeID) {
 	n := w.node(id)
-	w.mu.Lock()
-	old := w.meta
-	w.mu.Unlock()
-	n.mu.Lock()
-	n.frozen = &old
-	n.mu.Unlock()
+	n.freeze()
 	n.set(func(*rhumbpb.Request) fault { return fault{refuse: rhumb.Unavailable} })
 	// A watch that has begun delivers the same once more, and nothing afterwards.
 	w.fence(id, heir)
 }
 
+// freeze keeps the metadata of a node as they are.
+func (n *worldNode) freeze() {
+	n.w.mu.Lock()
+	old := n.w.meta
+	n.w.mu.Unlock()
+	n.mu.Lock()
+	n.frozen = &old
+	n.mu.Unlock()
+}
+
+// stall makes a node answer nothing and learn nothing, as one whose disk has stopped. An heir takes over its ranges.
+func (w *world) stall(id, heir rhumb.NodeID) {
+	w.node(id).freeze()
+	w.node(id).set(func(*rhumbpb.Request) fault { return fault{drop: true} })
+	w.change(func(m *api.Metadata) {
+		for _, r := range m.Ranges {
+			if r.Primary == id {
+				moveIn(m, r.ID, heir)
+			}
+		}
+	})
+}
+
+// fence marks a node as fenced and makes another node the primary of its ranges.
 func (w *world) fence(id, heir rhumb.NodeID) {
 	w.change(func(m *api.Metadata) {
 		m.Nodes = slices.Clone(m.Nodes)

@@ -21,13 +21,23 @@ type Request struct {
 	// Deadline bounds the whole wait. Zero means that Timeout does. The node gets the time that is
 	// left when the request is sent.
 	Deadline time.Time
-	// Stay reports whether the node is still the right one. It is asked while the request waits for
-	// its turn. Nil means yes.
-	Stay func() bool
+	// Caller is asked while the request waits. Nil means that the node stays the right one.
+	Caller Caller
+	// Once keeps a request that was sent waiting for its answer although the node is not the right one any more, because its
+	// caller may not send it again.
+	Once bool
 	// Resend says that an earlier attempt was sent and may have been applied. Only an answer shows
 	// the caller the outcome, so the request is sent before all others and neither the queue's
 	// bounds nor the flow apply. There are never more of them than requests that were sent before.
 	Resend bool
+}
+
+// Caller is who sent a request. Its methods are called without a lock of the Conn, on a goroutine of the Conn.
+type Caller interface {
+	// Stays reports whether the node is still the right one.
+	Stays() bool
+	// Late says that the node has not answered for LateAfter. It is called again with each LateAfter that passes.
+	Late()
 }
 
 // Error reports that a request got no answer.
@@ -37,6 +47,8 @@ type Error struct {
 	// Rejected says that the node rejected the stream itself, for example because the node belongs
 	// to another cluster. Another attempt there would fail in the same way.
 	Rejected bool
+	// Silent says that the request waited for its whole timeout after it was sent, and that the node answered nobody meanwhile.
+	Silent bool
 	// Err is the cause.
 	Err error
 }
@@ -55,11 +67,13 @@ type call struct {
 	// the queue until takeFrame skips it, because removing it from the middle would cost time
 	// proportional to the queue.
 	abandoned bool
-	// look is when patience looks at the call next, flight the part of Timeout that is reserved for the
-	// flight, and flying says that the flight has begun at look.
+	// look is when patience looks at the call next, due when the present part of Timeout is over, flight the part that is
+	// reserved for the flight, and flying says that the flight has begun at due. late counts the calls of Caller.Late.
 	look   time.Time
+	due    time.Time
 	flight time.Duration
 	flying bool
+	late   int
 
 	// done is closed once answer or err is set. Both are immutable from then on.
 	done   chan struct{}
@@ -93,7 +107,8 @@ func (c *call) failWith(err *Error) {
 // the flight has to begin is not sent at all: its answer would arrive too late, and nobody would
 // know what became of it. A request keeps its place in the queue until then, as long as the node
 // works. If only its deadline ends the wait, the error says how long an answer takes (RetryAfter).
-// A timeout is noticed up to patienceEvery late. The end of ctx is noticed at once.
+// A timeout is noticed up to patienceEvery late. The end of ctx is noticed at once. A request that was sent ends early, with kind
+// Unknown, if its caller says that the node is not the right one any more.
 func (c *Conn) Do(ctx context.Context, req Request) (*rhumbpb.Response, error) {
 	r := &call{Request: req, done: make(chan struct{})}
 	if err := c.submitCall(r); err != nil {
@@ -133,7 +148,7 @@ func (c *Conn) submitCall(r *call) error {
 	default:
 		r.flight = c.flow.flight(r.Timeout)
 	}
-	r.look = time.Now().Add(r.Timeout - r.flight)
+	r.waitFor(time.Now(), r.Timeout-r.flight)
 	c.patience.arm()
 	// IDs are unique among the streams of a Conn, so a late answer cannot meet a later request.
 	c.lastID++
@@ -161,6 +176,7 @@ func (c *Conn) abandonLocked(r *call, cause error) {
 	timedOut := rhumb.KindOf(cause) == rhumb.DeadlineExceeded
 	now := time.Now()
 	if r.frame != nil {
+		silent := timedOut && !c.flow.heard.After(r.frame.sent)
 		if timedOut {
 			// Only a request that waited for its whole timeout says something about the node. The
 			// context of a caller may end at any time.
@@ -168,7 +184,7 @@ func (c *Conn) abandonLocked(r *call, cause error) {
 		}
 		c.forgetLocked(r)
 		c.signalLocked() // the flow may have room now
-		r.failWith(&Error{Sent: true, Err: cause})
+		r.failWith(&Error{Sent: true, Silent: silent, Err: cause})
 		return
 	}
 	if timedOut && c.flow.isWorking(now) {

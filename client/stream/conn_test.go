@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -337,10 +338,39 @@ func TestTimeoutAfterSending(t *testing.T) {
 	r.Timeout = 100 * time.Millisecond
 	_, err := c.Do(t.Context(), r)
 	wantError(t, err, rhumb.DeadlineExceeded, true)
+	if !err.(*Error).Silent {
+		t.Error("the node does not count as silent")
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.flow.window != windowMin {
 		t.Errorf("the window is %d", c.flow.window)
+	}
+}
+
+// formerPrimary is a caller whose node is not the right one. It counts how often it hears that the answer is late.
+type formerPrimary struct{ late atomic.Int32 }
+
+func (f *formerPrimary) Stays() bool { return false }
+func (f *formerPrimary) Late()       { f.late.Add(1) }
+
+// TestFormerPrimaryIsLeft guards that a request which was sent to a node that has lost its place does not wait for its timeout, unless it may be
+// sent only once. The outcome is unknown: the node may have applied it.
+func TestFormerPrimaryIsLeft(t *testing.T) {
+	n := newFakeNode(t)
+	c := n.open(t)
+	n.set(func() { n.mute = func(uint64) bool { return true } })
+	r := request(1)
+	r.Timeout, r.Caller = time.Hour, &formerPrimary{}
+	_, err := c.Do(context.Background(), r)
+	wantError(t, err, rhumb.Unknown, true)
+	caller := &formerPrimary{}
+	r = request(1)
+	r.Timeout, r.Caller, r.Once = 2*LateAfter+4*lookEvery, caller, true
+	_, err = c.Do(context.Background(), r)
+	wantError(t, err, rhumb.DeadlineExceeded, true)
+	if n := caller.late.Load(); n != 2 {
+		t.Errorf("the caller heard %d times that the answer is late, want twice", n)
 	}
 }
 

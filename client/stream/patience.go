@@ -10,6 +10,13 @@ import (
 // A call is looked at up to this much late.
 const patienceEvery = 10 * time.Millisecond
 
+const (
+	// lookEvery is how often a Conn asks the caller of an unanswered request whether the node is still the right one.
+	lookEvery = 250 * time.Millisecond
+	// LateAfter is how long after it was sent a request without an answer is late. An overloaded node answers sooner (SlowWait).
+	LateAfter = time.Second
+)
+
 // patience ends the calls of a Conn that wait for too long. It has one timer for all calls, because a timer for each
 // call would almost always be stopped before it fires.
 type patience struct {
@@ -58,16 +65,48 @@ func (c *Conn) dueCalls(now time.Time) []*call {
 	return due
 }
 
-// lookAt ends a call that has waited long enough, or sets when to look again. A request that was sent
-// gets the time that is reserved for its flight. One that is still queued may wait for its turn as
-// long as it can be answered in time and the node is the right one.
+// waitFor begins a part of the wait of a call.
+func (r *call) waitFor(now time.Time, d time.Duration) {
+	r.due = now.Add(d)
+	r.look = r.due
+	if r.Caller != nil {
+		r.look = now.Add(min(d, lookEvery))
+	}
+}
+
+// lookAt ends a call that has waited long enough, or sets when to look again.
 func (c *Conn) lookAt(r *call, now time.Time) {
 	// Asked without the lock, since the answer needs locks of the caller.
-	stays := r.Stay == nil || r.Stay()
+	stays := r.Caller == nil || r.Caller.Stays()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	tell := c.judgeLocked(r, now, stays)
+	c.mu.Unlock()
+	if tell {
+		r.Caller.Late()
+	}
+}
+
+// judgeLocked is lookAt. It reports whether the caller has to be told that the answer is late.
+//
+// A request that was sent gets the time that is reserved for its flight. One that is still queued may wait for its turn as
+// long as it can be answered in time and the node is the right one.
+func (c *Conn) judgeLocked(r *call, now time.Time, stays bool) (tell bool) {
+	sent := r.frame != nil
+	// A former primary that works refuses the request within a round trip. One that does not may never answer.
+	if sent && !stays && !r.Once && now.Sub(r.frame.sent) >= lookEvery {
+		c.abandonLocked(r, rhumb.Ef(opConn, rhumb.Unknown, "%s did not answer, and another node has taken its place", c.cfg.Addr))
+		return false
+	}
+	if sent && r.Caller != nil && now.Sub(r.frame.sent) >= time.Duration(r.late+1)*LateAfter {
+		r.late++
+		tell = true
+	}
+	if now.Before(r.due) {
+		r.look = now.Add(min(r.due.Sub(now), lookEvery))
+		return tell
+	}
 	next := time.Duration(0)
-	switch sent := r.frame != nil; {
+	switch {
 	case r.flying:
 	case sent:
 		r.flying = true
@@ -76,8 +115,9 @@ func (c *Conn) lookAt(r *call, now time.Time) {
 		next = c.flow.turn(now, r.Timeout, r.Deadline.Sub(now))
 	}
 	if next > 0 {
-		r.look = now.Add(next)
-		return
+		r.waitFor(now, next)
+		return tell
 	}
 	c.abandonLocked(r, rhumb.Ef(opConn, rhumb.DeadlineExceeded, "%s did not answer within %s", c.cfg.Addr, r.Timeout))
+	return tell
 }
