@@ -72,7 +72,7 @@ func (t traffic) since(o traffic) traffic {
 }
 
 // A run has no clients: with load, the messages of replication are as many as the writes, and their bytes
-// are those of the records. The rest grows with the size of a cluster, and RunScale measures it.
+// are those of the records. All others grow with the size of a cluster, and RunScale counts them.
 
 // RunScale founds a cluster, counts its messages while nothing happens, stops the process of a
 // node, and measures in virtual time until each of the node's ranges is served by another.
