@@ -101,14 +101,19 @@ func (p *nodeProcesses) stopNode(ctx context.Context, n rhumb.NodeID) error {
 	}
 }
 
-// hasEnded reports whether a process is gone, or waits for its parent. Before that, a process that was
-// killed can hold its files and locks for a while, although it has no memory and no arguments any
-// more: another process in its place would find the directory in use.
+// hasEnded reports whether a process is gone, or only waits for its parent. Before that, a process that
+// was killed can hold its files and locks for a while, although it has no memory and no arguments any
+// more: another process in its place would find the directory in use. Its first thread may be dead
+// long before the others, so no other thread may be left either.
 func hasEnded(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // none if the process is gone by now
 	// The state follows the name of the command in parentheses.
-	_, after, ok := strings.Cut(string(text), ") ")
-	return err != nil || ok && (strings.HasPrefix(after, "Z") || strings.HasPrefix(after, "X"))
+	_, after, _ := strings.Cut(string(text), ") ")
+	return len(threads) <= 1 && (strings.HasPrefix(after, "Z") || strings.HasPrefix(after, "X"))
 }
 
 // startNode starts a node whose process has ended.

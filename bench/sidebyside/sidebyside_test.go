@@ -58,7 +58,7 @@ func TestMeasure(t *testing.T) {
 		if row.Ops == 0 && row.Callers == 1 && row.Target == machine || row.Errors > 0 || row.P50 > row.P99 || row.P99 > row.P999 {
 			t.Errorf("%+v", row)
 		}
-		if isMachine := row.Target == machine; isMachine != (limitOf(row)) {
+		if isMachine := row.Target == machine; isMachine != limitOf(row) {
 			t.Errorf("%s ran %s", row.Target, row.Title())
 		}
 	}
