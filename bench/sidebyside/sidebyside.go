@@ -35,6 +35,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
 	"github.com/rhumbdb/rhumb/bench/load"
 	"github.com/rhumbdb/rhumb/bench/rounds"
@@ -126,8 +127,8 @@ const (
 	CallersMax = 512
 )
 
-// check returns an error for values out of bounds.
-func (c *Config) check() error {
+// Check returns an error for values out of bounds and unknown peers. Measure calls it too.
+func (c *Config) Check() error {
 	var errs []error
 	fault := func(wrong bool, format string, args ...any) {
 		if wrong {
@@ -143,7 +144,7 @@ func (c *Config) check() error {
 	for _, name := range c.Peers {
 		fault(!slices.ContainsFunc(Peers(), func(p Peer) bool { return p.Name == name }), "%q is not a peer; want some of %v", name, peerNames())
 	}
-	return errors.Join(errs...)
+	return rhumb.WrapKind("sidebyside.Measure", rhumb.InvalidArgument, errors.Join(errs...))
 }
 
 func peerNames() (out []string) {
@@ -198,7 +199,7 @@ func (c *Config) makeCases() (out []load.Case) {
 // Measure runs the limits of the machine, the clusters and the peers in turn. A peer that this machine
 // lacks, or that fails, is listed in the report, and the others continue.
 func Measure(ctx context.Context, cfg Config) (*Report, error) {
-	if err := cfg.check(); err != nil {
+	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
 	r := &Report{Started: time.Now().UTC().Truncate(time.Second), Machine: describeMachine(), Rounds: cfg.Rounds, Measure: cfg.Measure}

@@ -143,7 +143,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	for _, c := range []Config{Full(), Quick()} {
-		if err := c.check(); err != nil {
+		if err := c.Check(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -106,6 +106,10 @@ func (f *sideFlags) config() sidebyside.Config {
 // measureSideBySide starts the clusters, measures, and writes the report.
 func (bc *commands) measureSideBySide(ctx context.Context, f sideFlags) error {
 	cfg := f.config()
+	// Before clusters are started, which takes seconds.
+	if err := cfg.Check(); err != nil {
+		return rhumb.Wrap(op, err)
+	}
 	// A directory that cannot be written is reported before the measurement, not after it.
 	if f.report != "" {
 		if err := os.MkdirAll(f.report, 0o755); err != nil {
