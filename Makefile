@@ -14,9 +14,11 @@ LMDB = $(shell echo '\#include <lmdb.h>' | cc -E - >/dev/null 2>&1 && echo -llmd
 SEEDS ?= 100
 # What chaos is told, each optional.
 CHAOS = $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED)) $(if $(DURATION),--duration $(DURATION))
+# With FAULTS=upgrade, or upgrade among others, all nodes begin with the previous release, which is built from the history.
+PREVIOUS = $(if $(findstring upgrade,$(FAULTS)),--previous bin/rhumb-previous)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv sidebyside peers peers-jars peers-test bench-snapshot soak sim sim-scale model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos
+.PHONY: help build demo test arm64 race e2e check bench bench-kv sidebyside peers peers-jars peers-test bench-snapshot soak sim sim-scale model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos soak-image chaos-availability jepsen-compile
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -79,7 +81,11 @@ bench-snapshot: build ## compare reads from shared memory with their counterpart
 	cc -O3 -march=native -o bin/image-worker bench/image/c/worker.c -lm $(LMDB)
 	bin/rhumb snapshot bench $(if $(LMDB),,--lmdb=false) $(ARGS)
 
-soak: ## kill publishers and readers of an image for DURATION (24h), checking every view
+soak: build ## hold a load through all faults for DURATION (2h) at one SEED, check everything, and judge memory, goroutines, files and data of nodes (root; ARGS)
+	$(GO) build -o bin/jepsen-local ./jepsen/chaos
+	bin/jepsen-local --binary bin/rhumb --soak --duration $(or $(DURATION),2h) --out bin/soak $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(ARGS) || test $$? = 3
+
+soak-image: ## kill publishers and readers of an image for DURATION (24h), checking every view
 	$(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./snapshot/faults -soak $(or $(DURATION),24h)
 
 sim: ## simulate clusters: SEED=N plays one seed with its trace, else SEEDS seeds from FIRST
@@ -91,7 +97,16 @@ sim-scale: ## print how messages, metadata and failover grow with nodes and rang
 
 chaos: build ## do what faults do to a secured cluster on hosts of this machine (root; FAULTS=kill,cut DURATION=5m SEED=7, each optional; ARGS)
 	$(GO) build -o bin/jepsen-local ./jepsen/chaos
-	bin/jepsen-local --binary bin/rhumb $(CHAOS) $(ARGS) || test $$? = 3 # 3: not possible here, as it said
+	$(if $(PREVIOUS),deploy/release/previous.sh bin/rhumb-previous)
+	bin/jepsen-local --binary bin/rhumb $(CHAOS) $(PREVIOUS) $(ARGS) || test $$? = 3 # 3: not possible here, as it said
+
+jepsen-compile: ## compile the suite for Jepsen as far as its artifacts can be had (Java 17, Maven, protoc; JEPSEN_CLASSPATH)
+	jepsen/suite/compile.sh
+
+chaos-availability: build ## measure the time without service of a key in TRIALS (20) of each fault; stops after DURATION (1h), and continues when run again (root; FAULTS, ARGS)
+	$(GO) build -o bin/jepsen-local ./jepsen/chaos
+	$(if $(PREVIOUS),deploy/release/previous.sh bin/rhumb-previous)
+	bin/jepsen-local --binary bin/rhumb --trials $(or $(TRIALS),20) --duration $(or $(DURATION),1h) --out bin/availability $(if $(FAULTS),--faults $(FAULTS)) $(PREVIOUS) $(ARGS) || test $$? = 3
 
 model: ## check the protocol's model exhaustively within its bounds
 	$(GO) run ./sim/modelcheck $(ARGS)

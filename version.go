@@ -66,6 +66,8 @@ const (
 	FeatureFormer
 	// FeatureMerge: neighbouring ranges are merged.
 	FeatureMerge
+	// FeatureLink: nodes exchange the messages of replicas in frames of their own and not by gRPC.
+	FeatureLink
 	featureEnd
 )
 
@@ -80,7 +82,7 @@ var versions = []struct {
 	{VersionBase + 1, "0.14", []Feature{
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
 		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover, FeatureDrainingMember,
-		FeatureKeepRegions, FeatureFormer, FeatureMerge,
+		FeatureKeepRegions, FeatureFormer, FeatureMerge, FeatureLink,
 	}},
 }
 
@@ -89,6 +91,7 @@ var featureNames = [featureEnd]string{
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
 	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
 	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions", FeatureFormer: "former", FeatureMerge: "merge",
+	FeatureLink: "link",
 }
 
 // String returns the stable name of the feature.

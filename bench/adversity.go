@@ -87,6 +87,9 @@ type AdversityPhase struct {
 	Wide Quantiles `json:"wide_us"`
 	// NearP999 is the 99.9th percentile of Near.
 	NearP999 float64 `json:"near_p999_us"`
+	// NearWriteP99 is the 99th percentile of the writes of the same table, from
+	// adversitySlowAfter on in the phase with a slow node.
+	NearWriteP99 float64 `json:"near_write_p99_us"`
 	// FailedWrites and FailedReads count calls that failed for their caller,
 	// without those to keys without an intact copy.
 	FailedWrites int `json:"failed_writes"`
@@ -114,6 +117,7 @@ type struckPart struct {
 const (
 	phaseBaseline    = "baseline"
 	phaseMaintenance = "maintenance"
+	phaseSlow        = "slow node"
 	phaseStall       = "disk stall"
 	phasePartition   = "partition"
 	phaseNode        = "node loss"
@@ -224,6 +228,7 @@ func (a *adversity) runPhases(ctx context.Context) error {
 	}{
 		{phaseBaseline, func(ctx context.Context, _ *AdversityPhase) error { return pauseFor(ctx, a.cfg.Hold) }},
 		{phaseMaintenance, a.maintain},
+		{phaseSlow, a.slowNode},
 		{phaseStall, a.stallDisk},
 		{phasePartition, a.partition},
 		{phaseNode, a.loseNode},

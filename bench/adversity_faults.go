@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,7 +23,8 @@ import (
 
 // maintain restarts one node of each region, one after the other, as a person
 // does for an upgrade: the node drains first. The node with the disk of its own
-// is among them, and its log is elsewhere from now on.
+// is among them, and its log is elsewhere from now on. Then it moves copies of
+// ranges from node to node.
 func (a *adversity) maintain(ctx context.Context, p *AdversityPhase) error {
 	p.From = time.Since(a.load.begin)
 	done := map[string]int{}
@@ -46,7 +50,134 @@ func (a *adversity) maintain(ctx context.Context, p *AdversityPhase) error {
 		}
 		p.What += " " + n.ID.String()
 	}
-	return nil
+	moved, err := a.moveRanges(ctx)
+	p.What += fmt.Sprintf(", %d copies moved", moved)
+	return err
+}
+
+// movesMost bounds the copies that are moved.
+const movesMost = 4
+
+// moveRanges moves a copy of each of a few ranges of the callers to another node
+// of the same region. Only ranges that survive the loss of a region have such a
+// node: those of one region have copies on all three of its nodes.
+func (a *adversity) moveRanges(ctx context.Context) (moved int, err error) {
+	for _, r := range a.c.Ranges() {
+		from, to := a.movable(r)
+		if to == rhumb.NoNode || moved == movesMost {
+			continue
+		}
+		op, err := a.c.StartOperation(ctx, rhumb.Operation{Kind: rhumb.OperationMove, Range: r.ID, Node: from, Target: to})
+		if err != nil {
+			return moved, err
+		}
+		err = a.await(ctx, fmt.Sprintf("a copy of range %s to move from %s to %s", r.ID, from, to), func() bool {
+			now, err := a.c.Operation(ctx, op.ID)
+			return err == nil && now.State.IsOver()
+		})
+		if err != nil {
+			return moved, err
+		}
+		// An operation that failed is over too.
+		now := slices.ContainsFunc(a.c.Ranges(), func(n *rhumb.Range) bool { return n.ID == r.ID && n.IsReplica(to) && !n.IsReplica(from) })
+		if !now {
+			return moved, fmt.Errorf("range %s did not move from %s to %s", r.ID, from, to)
+		}
+		moved++
+	}
+	if moved == 0 {
+		return 0, errors.New("no range has a node to which a copy could move")
+	}
+	return moved, nil
+}
+
+// movable returns a secondary of a range that callers use, and a node of the same
+// region without a copy, or no node.
+func (a *adversity) movable(r *rhumb.Range) (from, to rhumb.NodeID) {
+	// The move of a range without callers would show nothing.
+	used := slices.ContainsFunc(a.load.callers, func(c *adversityCaller) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.wide && c.at.Region == r.ID.Region && c.at.Slot >= r.ID.Slot && c.at.Slot <= r.LastSlot()
+	})
+	for _, n := range a.cfg.Cluster.Nodes {
+		if !used || n.ID == r.Primary || !r.IsInSync(n.ID) {
+			continue
+		}
+		for _, o := range a.cfg.Cluster.Nodes {
+			if o.Region == n.Region && !r.IsReplica(o.ID) {
+				return n.ID, o.ID
+			}
+		}
+	}
+	return rhumb.NoNode, rhumb.NoNode
+}
+
+// The process of a slow node is stopped for slowStopped and runs for slowRuns, in
+// turn, so that it is ten times slow.
+const (
+	slowStopped = 18 * time.Millisecond
+	slowRuns    = 2 * time.Millisecond
+)
+
+// slowNode makes a node ten times slow for long enough to be found, and then for
+// the time of a phase.
+func (a *adversity) slowNode(ctx context.Context, p *AdversityPhase) error {
+	victim := a.pickVictim(ctx)
+	pid, err := pidOf(victim.Addr)
+	if err != nil {
+		return err
+	}
+	// The evidence is the processor time that the node did not get.
+	before, err := processorTime(pid)
+	if err != nil {
+		return err
+	}
+	a.strike(ctx, p, fmt.Sprintf("%s in %s", victim.ID, victim.Region), victim.ID)
+	begin := time.Now()
+	for err == nil && time.Since(begin) < adversitySlowAfter+a.cfg.Hold {
+		if err = syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			break
+		}
+		err = pauseFor(ctx, slowStopped)
+		// Whatever happens, the process runs again.
+		err = errors.Join(err, syscall.Kill(pid, syscall.SIGCONT))
+		if err == nil {
+			err = pauseFor(ctx, slowRuns)
+		}
+	}
+	p.Healed = time.Since(a.load.begin)
+	if err != nil {
+		return err
+	}
+	after, err := processorTime(pid)
+	// A process that was stopped nine tenths of the time cannot have used more than
+	// a third of it, on two processors. Timers are not exact.
+	if used := after - before; err == nil && used > time.Since(begin)/3 {
+		err = fmt.Errorf("the node was not slow: it used %v of %v", used, time.Since(begin))
+	}
+	return err
+}
+
+// processorTime returns the processor time that a process has used.
+func processorTime(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field, the name in parentheses, may contain blanks. User and system
+	// time are the 14th and 15th field, in ticks of 10 ms.
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat is %q", pid, text)
+	}
+	user, err := strconv.Atoi(fields[11])
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond, err
 }
 
 // awaitDrained waits until a node is primary of nothing.

@@ -33,14 +33,19 @@ const (
 	adversityAfter = 5 * time.Second
 	goodputLeast   = 0.9
 
-	failoverP99   = 1600 * time.Millisecond
-	failoverMax   = 2 * time.Second
-	failoverWide  = 2500 * time.Millisecond // ranges whose copies are in several regions
-	failoverLead  = 3500 * time.Millisecond // the metadata leader died too
-	secondaryMax  = 800 * time.Millisecond
-	slowMax       = 3 * time.Second // stalls of disks and partitions
-	upgradeMedian = 10 * time.Millisecond
-	upgradeP999   = 50 * time.Millisecond
+	failoverP99  = 1600 * time.Millisecond
+	failoverMax  = 2 * time.Second
+	failoverWide = 2500 * time.Millisecond // ranges whose copies are in several regions
+	failoverLead = 3500 * time.Millisecond // the metadata leader died too
+	secondaryMax = 800 * time.Millisecond
+	// The nodes need time to distinguish a stalled disk or a cut link from a slow one.
+	suspicionMore = 500 * time.Millisecond
+	// adversitySlowAfter is the time in which a slow node is found, and slowFactor
+	// how much longer a write may take from then on.
+	adversitySlowAfter = 15 * time.Second
+	slowFactor         = 2
+	upgradeMedian      = 10 * time.Millisecond
+	upgradeP999        = 50 * time.Millisecond
 )
 
 // judge computes the figures of the phases from the calls, and judges the
@@ -64,16 +69,11 @@ func (r *AdversityReport) judge(callers []*adversityCaller) {
 			limit("G5", "added to the median latency", "ms", milliseconds(upgradeMedian), (p.Near.P50-base.Near.P50)/1e3)
 			limit("G5", "added to the 99.9th percentile", "ms", milliseconds(upgradeP999), (p.NearP999-base.NearP999)/1e3)
 		case phaseStall, phasePartition:
-			_, gap := r.gaps(p, callers, func(s struckPart, _ bool) bool { return s.primary || s.copy })
-			limit("G4", "longest gap of a range", "s", slowMax.Seconds(), gap.Seconds())
+			r.judgeGaps(p, callers, "G4", "G4", suspicionMore)
+		case phaseSlow:
+			limit("G6", "99th percentile of writes after 15 s", "ms", slowFactor*base.NearWriteP99/1e3, p.NearWriteP99/1e3)
 		case phaseNode:
-			p99, gap := r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.primary && !wide })
-			limit("G2", "gap of ranges of one region, p99", "s", failoverP99.Seconds(), p99.Seconds())
-			limit("G2", "gap of ranges of one region, longest", "s", failoverMax.Seconds(), gap.Seconds())
-			_, gap = r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.primary && wide })
-			limit("G2", "gap of ranges of several regions", "s", failoverWide.Seconds(), gap.Seconds())
-			_, gap = r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.copy && !s.primary && !wide })
-			limit("G3", "gap of ranges with a lost secondary", "s", secondaryMax.Seconds(), gap.Seconds())
+			r.judgeGaps(p, callers, "G2", "G3", 0)
 			limit("G3", "reads that failed", "reads", 0, float64(p.FailedReads))
 			limit("G6", "rate after 5 s, of the baseline", "", goodputLeast, p.shareOf(base))
 		case phaseRegion:
@@ -91,6 +91,24 @@ func (r *AdversityReport) judge(callers []*adversityCaller) {
 		}
 	}
 	r.limitsOf(&AdversityPhase{Name: "all"})("G1", "keys without their last acknowledged write", "keys", 0, float64(r.Lost))
+}
+
+// judgeGaps judges the gaps of the ranges whose primary or secondary was struck.
+// more is added to the limits of a crash.
+func (r *AdversityReport) judgeGaps(p *AdversityPhase, callers []*adversityCaller, primary, secondary string, more time.Duration) {
+	limit := r.limitsOf(p)
+	// The successor of a metadata leader is elected first.
+	wideMost := failoverWide
+	if p.leader {
+		wideMost = failoverLead
+	}
+	p99, gap := r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.primary && !wide })
+	limit(primary, "gap of ranges of one region, p99", "s", (failoverP99 + more).Seconds(), p99.Seconds())
+	limit(primary, "gap of ranges of one region, longest", "s", (failoverMax + more).Seconds(), gap.Seconds())
+	_, gap = r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.primary && wide })
+	limit(primary, "gap of ranges of several regions", "s", (wideMost + more).Seconds(), gap.Seconds())
+	_, gap = r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.copy && !s.primary && !wide })
+	limit(secondary, "gap of ranges with a lost secondary", "s", (secondaryMax + more).Seconds(), gap.Seconds())
 }
 
 // limitsOf returns a function that adds goals of a phase. A share must reach
@@ -123,7 +141,7 @@ func (p *AdversityPhase) served(caller int) bool { return p.parts == nil || !p.p
 
 // measure computes the figures of a phase.
 func (p *AdversityPhase) measure(calls []adversityCall, callers []*adversityCaller) {
-	var near, wide histogram
+	var near, wide, writes histogram
 	var answered, answeredAfter, offered float64
 	for i, c := range callers {
 		if p.served(i) {
@@ -133,6 +151,10 @@ func (p *AdversityPhase) measure(calls []adversityCall, callers []*adversityCall
 	// A phase that is shorter than the time after which the rate is judged has
 	// no such rate.
 	after := min(p.From+adversityAfter, p.Healed)
+	settled := p.From
+	if p.Name == phaseSlow {
+		settled += adversitySlowAfter
+	}
 	for _, c := range calls {
 		if !p.served(c.caller) {
 			continue
@@ -167,9 +189,13 @@ func (p *AdversityPhase) measure(calls []adversityCall, callers []*adversityCall
 		// They would have waited for it.
 		for d := c.took; d > 0; d -= callers[c.caller].interval {
 			times.add(d)
+			if times == &near && !c.read && c.end() >= settled && c.end() < p.Healed {
+				writes.add(d)
+			}
 		}
 	}
 	p.Near, p.Wide, p.NearP999 = near.quantiles(), wide.quantiles(), near.at(0.999)
+	p.NearWriteP99 = writes.at(0.99)
 	p.Goodput = answered / (p.Healed - p.From).Seconds()
 	if p.Healed > after {
 		p.GoodputAfter = answeredAfter / (p.Healed - after).Seconds()

@@ -83,6 +83,11 @@ func TestSentWriteIsNotDenied(t *testing.T) {
 			}
 		}
 	}
+	// A node of release 0.13 calls a repeated insert wrong when it finds no place for another range.
+	misplaced := rhumb.E("test", rhumb.InvalidArgument, "replicas are not 3 different nodes")
+	if got := rhumb.KindOf((&request{sent: true, insert: true}).finalError(misplaced)); got != rhumb.Unknown {
+		t.Errorf("an insert that may have been applied and then failed with %s is %s", rhumb.InvalidArgument, got)
+	}
 	for cause, want := range map[error]rhumb.Kind{context.Canceled: rhumb.Canceled, context.DeadlineExceeded: rhumb.DeadlineExceeded} {
 		r := &request{op: "test", last: errors.New("the last attempt failed")}
 		if got := rhumb.KindOf(r.contextError(cause)); got != want {

@@ -39,6 +39,8 @@ type request struct {
 	// once forbids sending the request again after it may have been applied, because it carries no
 	// request ID that would keep it from being applied twice.
 	once bool
+	// insert is set for inserts into a known range.
+	insert bool
 	// local forbids nodes of other regions.
 	local bool
 	// alive makes the request fail at once when the metadata says that the region is dead, because
@@ -401,7 +403,9 @@ func (r *request) finalError(err error) error {
 		kind = rhumb.DeadlineExceeded
 	}
 	// The last attempt was refused, or the time was over, but an earlier one may have been applied.
-	if r.sent && dependsOnState(kind) {
+	// Nodes of release 0.13 answer invalid_argument to an insert that is sent again, if its range is full and they find no place for
+	// another one.
+	if r.sent && (dependsOnState(kind) || r.insert && kind == rhumb.InvalidArgument) {
 		return &rhumb.Error{Op: r.op, Kind: rhumb.Unknown, Range: r.id, Msg: "the write was sent and may have been applied", Err: err}
 	}
 	return &rhumb.Error{Op: r.op, Kind: kind, Range: r.id, Err: err}

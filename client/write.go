@@ -407,7 +407,7 @@ func (p *plan) writeToRange(ctx context.Context, id rhumb.RangeID, mutations []r
 	// Encoded once: the attempts share it.
 	m := api.EncodeWrite(&b, false)
 	resp, err := c.send(ctx, &request{
-		op: p.op, id: id, local: p.o.Local, write: true, size: sizeOf(mutations),
+		op: p.op, id: id, local: p.o.Local, write: true, insert: mutations[0].Kind == rhumb.Insert, size: sizeOf(mutations),
 		message: func() *rhumbpb.Request { return &rhumbpb.Request{Write: m} },
 	})
 	if err != nil {

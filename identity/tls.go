@@ -220,16 +220,22 @@ func (l *errorLog) Write(line []byte) (int, error) {
 type creds struct {
 	src  *Source
 	want Want
+	// protocols are the application protocols that one side offers, or the other side accepts.
+	protocols []string
 }
 
-// ServerCredentials returns the credentials of a gRPC server.
-func (s *Source) ServerCredentials(want Want) credentials.TransportCredentials {
-	return &creds{s, want}
+// ServerCredentials returns the credentials of a gRPC server. The server may accept other protocols on its port too: whoever calls
+// ServerHandshake must not hand a connection with one of these to gRPC.
+func (s *Source) ServerCredentials(want Want, others ...string) credentials.TransportCredentials {
+	return &creds{s, want, append(slices.Clone(grpcProtocols), others...)}
 }
 
-// ClientCredentials returns the credentials of gRPC clients.
-func (s *Source) ClientCredentials(want Want) credentials.TransportCredentials {
-	return &creds{s, want}
+// ClientCredentials returns the credentials of gRPC clients, or of clients of another protocol if one is given.
+func (s *Source) ClientCredentials(want Want, protocol ...string) credentials.TransportCredentials {
+	if len(protocol) == 0 {
+		protocol = grpcProtocols
+	}
+	return &creds{s, want, protocol}
 }
 
 // AuthInfo is what gRPC knows about a connection.
@@ -248,8 +254,8 @@ func (AuthInfo) AuthType() string { return "tls" }
 func (c *creds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	// gRPC calls this function in a goroutine of the connection, so a slow handshake delays nobody
 	// else.
-	conn := c.src.Accept(raw, c.want, grpcProtocols...)
-	info, err := handshake(context.Background(), conn)
+	conn := c.src.Accept(raw, c.want, c.protocols...)
+	info, err := c.handshake(context.Background(), conn)
 	if err != nil {
 		// An invalid certificate was reported where it was verified.
 		if ReasonOf(err) == ReasonNone {
@@ -268,8 +274,8 @@ func (c *creds) ClientHandshake(ctx context.Context, authority string, raw net.C
 	if err != nil {
 		host = authority
 	}
-	conn := c.src.Dial(raw, c.want, host, grpcProtocols...)
-	info, err := handshake(ctx, conn)
+	conn := c.src.Dial(raw, c.want, host, c.protocols...)
+	info, err := c.handshake(ctx, conn)
 	if err == nil {
 		// Only now has the server proved that the certificate is its own.
 		err = c.src.pinCluster(info.Conn.peer.Cluster)
@@ -312,7 +318,7 @@ func (s *Source) holdOff(ctx context.Context, authority string, err error) {
 }
 
 // handshake completes a handshake in bounded time.
-func handshake(ctx context.Context, conn *tls.Conn) (AuthInfo, error) {
+func (c *creds) handshake(ctx context.Context, conn *tls.Conn) (AuthInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	if err := conn.HandshakeContext(ctx); err != nil {
@@ -320,7 +326,7 @@ func handshake(ctx context.Context, conn *tls.Conn) (AuthInfo, error) {
 	}
 	// gRPC demands HTTP/2. A server that speaks another protocol with a valid certificate is
 	// another port of a node, usually the admin port.
-	if conn.ConnectionState().NegotiatedProtocol != grpcProtocols[0] {
+	if !slices.Contains(c.protocols, conn.ConnectionState().NegotiatedProtocol) {
 		return AuthInfo{}, errors.New("the other side does not speak HTTP/2 over TLS")
 	}
 	t, ok := conn.NetConn().(*tracked)
@@ -336,7 +342,9 @@ func (c *creds) Info() credentials.ProtocolInfo {
 }
 
 // Clone implements credentials.TransportCredentials.
-func (c *creds) Clone() credentials.TransportCredentials { return &creds{c.src, c.want} }
+func (c *creds) Clone() credentials.TransportCredentials {
+	return &creds{c.src, c.want, c.protocols}
+}
 
 // OverrideServerName implements credentials.TransportCredentials. Host names have no meaning here.
 func (c *creds) OverrideServerName(string) error { return nil }

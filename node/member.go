@@ -85,7 +85,7 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
 		QueueBytesMax: n.budgets.queueBytes(), Queued: n.budgets.queued, FrameBytesMax: n.budgets.frameBytes(),
 		Dial: n.cfg.peerDialer(), Credentials: m.credentialsFor, Load: m.loadFor, Via: m.relayFor, Handler: m, Logger: n.cfg.Logger,
-		Identity: n.source, Wall: n.cfg.Wall,
+		Identity: n.source, Wall: n.cfg.Wall, Links: m.linksPeers,
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
@@ -125,7 +125,14 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 }
 
 // credentialsFor returns the credentials of connections to a node of the catalog.
-func (m *member) credentialsFor(d *rhumb.Node) api.Credentials { return m.n.peerCredentials(d.Name) }
+func (m *member) credentialsFor(d *rhumb.Node, protocol ...string) api.Credentials {
+	return m.n.peerCredentials(d.Name, protocol...)
+}
+
+// linksPeers reports whether every node of the cluster understands links.
+func (m *member) linksPeers() bool {
+	return m.group != nil && m.group.State().Version().Has(rhumb.FeatureLink)
+}
 
 // registerMetrics registers metrics that disappear when this life ends.
 func (m *member) registerMetrics(cs ...prometheus.Collector) {

@@ -466,6 +466,7 @@ func (n *Node) stopServers() {
 			}
 		})
 	}
+	wait.Go(n.peers.Close)
 	for _, s := range n.servers {
 		// Stop cancels the handlers that GracefulStop waits for; GracefulStop then returns.
 		wait.Go(func() {

@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/identity"
+	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/node/session"
 )
 
@@ -120,20 +121,20 @@ func (n *Node) hideDirs() {
 // serverCredentials returns the credentials of a gRPC server.
 func (n *Node) serverCredentials(want identity.Want) api.Credentials {
 	if n.source == nil {
-		return api.PlainText()
+		return n.peers.Admit(api.PlainText())
 	}
-	return session.Certified(n.source.ServerCredentials(want))
+	return n.peers.Admit(session.Certified(n.source.ServerCredentials(want, peer.LinkProtocol)))
 }
 
 // peerCredentials returns the credentials of connections to a node. An empty name accepts every
 // node of the cluster: a node that joins does not know the others yet.
-func (n *Node) peerCredentials(name string) api.Credentials {
+func (n *Node) peerCredentials(name string, protocol ...string) api.Credentials {
 	if n.source == nil {
 		return api.PlainText()
 	}
 	want := wantNode
 	want.Name = name
-	return n.source.ClientCredentials(want)
+	return n.source.ClientCredentials(want, protocol...)
 }
 
 // listenAdmin adds TLS to the port for operators.

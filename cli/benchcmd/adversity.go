@@ -39,7 +39,8 @@ func (bc *commands) adversityCommand() *cobra.Command {
 adversity after the other:
 
   baseline     nothing happens
-  maintenance  a node of each region drains and restarts, one after the other
+  maintenance  a node of each region drains and restarts, one after the other; then copies of ranges move
+  slow node    a node that is primary of ranges runs for a tenth of the time
   disk stall   the disk of a node answers nothing (needs root and mkfs.ext4; left out without)
   partition    a node loses all links to other nodes
   node loss    kill -9 of a node that is primary of ranges

@@ -19,9 +19,6 @@ import (
 	"github.com/rhumbdb/rhumb/demo"
 )
 
-// previousRelease is the commit of the release before this one: the last that knew no cluster versions.
-const previousRelease = "f3672f5"
-
 var (
 	upgradeNodes = flag.Int("upgrade.nodes", 3, "nodes of TestRollingUpgrade, 3 to 9")
 	upgradeSteps = flag.Int("upgrade.steps", 0, "random exchanges of programs in TestRollingUpgrade, before the version is finalized")
@@ -30,31 +27,25 @@ var (
 	upgradeFrom = flag.String("upgrade.from", "", "program of the previous release; built from the history by default")
 )
 
+// noHistory is the exit code of previous.sh where the history of the previous release is missing.
+const noHistory = 3
+
 // buildPrevious builds the previous release from the history of this repository.
 func buildPrevious(t *testing.T) string {
 	t.Helper()
 	if *upgradeFrom != "" {
 		return *upgradeFrom
 	}
-	dir := t.TempDir()
-	source := filepath.Join(dir, "source")
-	if err := os.Mkdir(source, 0o755); err != nil {
-		t.Fatal(err)
+	program := filepath.Join(t.TempDir(), "rhumb")
+	build := exec.CommandContext(t.Context(), "../../deploy/release/previous.sh", program)
+	text, err := build.CombinedOutput()
+	if build.ProcessState != nil && build.ProcessState.ExitCode() == noHistory {
+		t.Skipf("the history of the previous release is missing here, as in a shallow clone: %s", text)
 	}
-	archive := filepath.Join(dir, "source.tar")
-	if text, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "archive", "-o", archive, previousRelease).CombinedOutput(); err != nil {
-		t.Skipf("the history of the previous release is missing here, as in a shallow clone: %v: %s", err, text)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
 	}
-	for _, line := range [][]string{
-		{"tar", "-xf", archive, "-C", source},
-		// With -trimpath the packages that have not changed come from the cache of this build.
-		{"go", "build", "-C", source, "-trimpath", "-ldflags", "-X main.version=0.13", "-o", filepath.Join(dir, "rhumb"), "./cmd/rhumb"},
-	} {
-		if text, err := exec.CommandContext(t.Context(), line[0], line[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", line, err, text)
-		}
-	}
-	return filepath.Join(dir, "rhumb")
+	return program
 }
 
 // upgradeNode is a node whose program the test exchanges. Its directory and addresses stay.

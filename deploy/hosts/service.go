@@ -128,8 +128,8 @@ func (s *service) fail(why string) {
 
 // run runs the service until it has ended for good.
 //
-// The plan is that of the start. A restart after a crash uses it again even if the files have
-// changed, as with systemd before a daemon-reload.
+// A restart after a crash makes a new plan. As with systemd, a changed file of the environment
+// counts then, and a changed unit after a daemon-reload only.
 func (s *service) run(p *plan, ready chan<- error, over chan struct{}) {
 	defer close(over)
 	for {
@@ -178,6 +178,11 @@ func (s *service) run(p *plan, ready chan<- error, over chan struct{}) {
 		s.mu.Unlock()
 		if stop {
 			s.set("inactive")
+			return
+		}
+		if p, err = s.resolve(); err != nil {
+			s.logf("failed: %v", err)
+			s.fail(err.Error())
 			return
 		}
 	}

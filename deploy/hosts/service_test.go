@@ -100,6 +100,18 @@ func TestLifeOfServices(t *testing.T) {
 		mustRun(t, h, "systemctl stop crash")
 		awaitOutput(t, h, "inactive", "systemctl", "is-active", "crash")
 	})
+	t.Run("environment of a restart", func(t *testing.T) {
+		mustRun(t, h, "mkdir -p /etc/rhumb && echo A=before >/etc/rhumb/restarted")
+		installUnit(t, h, "restarted", "EnvironmentFile=/etc/rhumb/restarted\nExecStart=/bin/sh -c 'echo with $$A; exec sleep 1000'\nRestart=on-failure\nRestartSec=10ms")
+		mustRun(t, h, "systemctl start restarted")
+		count := func(word string) []string {
+			return []string{"sh", "-c", "journalctl -u restarted | grep -c '^with " + word + "'"}
+		}
+		awaitOutput(t, h, "1", count("before")...)
+		mustRun(t, h, "echo A=after >/etc/rhumb/restarted && systemctl kill -s KILL restarted")
+		awaitOutput(t, h, "1", count("after")...)
+		mustRun(t, h, "systemctl stop restarted")
+	})
 	t.Run("notify", func(t *testing.T) {
 		const say = `import os,socket,time
 s=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM); s.connect(os.environ["NOTIFY_SOCKET"])

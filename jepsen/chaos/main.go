@@ -53,6 +53,7 @@ func command() *cobra.Command {
 	cfg := local.Config{Log: os.Stdout}
 	var dir, out string
 	var list bool
+	var trials int
 	cmd := &cobra.Command{
 		Use:   "chaos",
 		Short: "Do what faults do to a cluster on hosts of this machine, and check what clients saw",
@@ -68,9 +69,16 @@ func command() *cobra.Command {
 			if err := hosts.Supported(); err != nil {
 				return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 			}
-			return run(cmd.Context(), cfg, plan, dir, out)
+			return run(cmd.Context(), cfg, plan, trials, dir, out)
 		},
 	}
+	// This program copies itself to the hosts, and runs this command there.
+	cmd.AddCommand(&cobra.Command{
+		Use: local.ReaderCommand + " DIR TABLE", Short: "Read views of an image, on the host of a node", Hidden: true, Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return local.FollowViews(cmd.Context(), args[0], args[1], os.Stdout)
+		},
+	})
 	f := cmd.Flags()
 	f.StringSliceVar(&plan.Faults, "faults", nil, "faults to draw from (default: all)")
 	f.StringSliceVar(&plan.Workloads, "workloads", nil, "workloads (default: all)")
@@ -82,17 +90,26 @@ func command() *cobra.Command {
 	f.IntVar(&cfg.Nodes, "nodes", 3, "nodes in each region")
 	f.StringVar(&cfg.Memory, "memory", "256MiB", "memory of a node")
 	f.StringVar(&cfg.Binary, "binary", "", "program to test (default: built from this repository)")
-	f.StringVar(&cfg.Previous, "previous", "", "another version of the program, for the fault upgrade")
+	f.StringVar(&cfg.Previous, "previous", "", "previous release of the program, with which all nodes begin, for the fault upgrade")
 	f.BoolVar(&plan.Meanwhile, "meanwhile", false, "change something during each fault: hand over or split ranges, drain a node, or replace the key of gossip")
 	f.BoolVar(&plan.AnyGap, "any-gap", false, "report the time without service of a key, and do not judge it; for machines that are busy with other work")
+	f.IntVar(&trials, "trials", 0, "measure the time without service: make so many trials of each fault, until --duration is over; a later run continues")
+	f.BoolVar(&plan.Soak, "soak", false, "draw only faults that end no process in the second half, so that memory, goroutines, files and data of processes that live long are judged")
 	f.StringVar(&dir, "dir", "", "where hosts keep their disks (default: a directory that is removed at the end)")
 	f.StringVar(&out, "out", "bin/chaos", "folder for the report and, if the run is not valid, the logs")
 	f.BoolVar(&list, "list", false, "list faults and workloads, and end")
 	return cmd
 }
 
-// run runs the plan on a cluster of its own and writes the report.
-func run(ctx context.Context, cfg local.Config, plan local.Plan, dir, out string) (err error) {
+// run runs the plan on a cluster of its own and writes the report. With trials, it measures.
+func run(ctx context.Context, cfg local.Config, plan local.Plan, trials int, dir, out string) (err error) {
+	var measured *local.Availability
+	if trials > 0 {
+		// Before the cluster comes up, which takes long.
+		if measured, err = local.LoadAvailability(out, cfg); err != nil {
+			return err
+		}
+	}
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "rhumb-chaos-"); err != nil {
 			return err
@@ -122,6 +139,13 @@ func run(ctx context.Context, cfg local.Config, plan local.Plan, dir, out string
 	}
 	// Close removes the hosts, also after a failure.
 	defer func() { err = errors.Join(err, c.Close()) }()
+	if measured != nil {
+		if err := local.Measure(ctx, c, plan, trials, measured, out); err != nil {
+			return errors.Join(err, c.KeepLogs(filepath.Join(out, "logs")))
+		}
+		measured.Print(os.Stdout)
+		return nil
+	}
 	result, err := local.Run(ctx, c, plan)
 	if err != nil {
 		// The logs are the only trace of a run that could not be done.

@@ -41,7 +41,7 @@ func accountNames() (names [][]byte) {
 func (b *bank) accounts(ctx context.Context, c *caller) (money [bankAccounts]int, versions [bankAccounts]rhumb.Version, ok bool) {
 	at := c.record.now()
 	got, err := c.table.GetMany(ctx, accountNames(), client.GetOptions{Home: b.e.region})
-	c.record.add(at, err)
+	c.record.addRead(at, err)
 	if err != nil {
 		return money, versions, false
 	}
@@ -197,7 +197,7 @@ func (b *batches) call(ctx context.Context, c *caller) {
 func (b *batches) read(ctx context.Context, c *caller, index, least int) error {
 	at := c.record.now()
 	got, err := c.table.GetMany(ctx, batchNames(index), client.GetOptions{Home: b.e.region})
-	c.record.add(at, err)
+	c.record.addRead(at, err)
 	if err != nil {
 		return err
 	}

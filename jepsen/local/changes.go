@@ -105,8 +105,14 @@ func strikeHandover(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike
 	}), nil
 }
 
+// splitMost bounds the ranges of the cluster, so that a long run does not make ranges without end.
+const splitMost = 600
+
 // strikeSplit splits ranges in the middle. Writes go to both halves afterwards, and each request is applied once.
 func strikeSplit(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	if count := len(c.operator.Ranges()); count >= splitMost {
+		return &Strike{What: "split", heal: func(context.Context) (string, error) { return fmt.Sprintf("none: there are %d ranges", count), nil }}, nil
+	}
 	return keepChanging(ctx, "split", "splits", func(ctx context.Context) (bool, error) {
 		wide := slices.DeleteFunc(c.operator.Ranges(), func(r *rhumb.Range) bool { return r.Last <= r.ID.Slot || r.Birth != 0 })
 		if len(wide) == 0 {

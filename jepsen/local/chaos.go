@@ -27,12 +27,16 @@ type Plan struct {
 	Seed uint64
 	// PerSecond bounds the calls of all workloads.
 	PerSecond int
-	// AnyGap makes a run valid whatever time without service its keys had. On a machine
-	// that does other work as well, the processes of the cluster wait for their turn.
+	// AnyGap makes a run valid whatever time without service its keys had, and whatever
+	// calls had no answer while the cluster was whole. On a machine that does other work as
+	// well, the processes of the cluster wait for their turn.
 	AnyGap bool
 	// Meanwhile makes an operator change something during each fault: hand over, split,
 	// drain, or rotate keys.
 	Meanwhile bool
+	// Soak draws only faults that end no process in the second half of the run, so that the
+	// resources of processes that live long are judged.
+	Soak bool
 }
 
 // calm is the time between two faults, after the cluster is whole.
@@ -44,6 +48,8 @@ type Result struct {
 	Plan    Plan
 	Regions []string
 	Nodes   int
+	// Previous is set if nodes ran the previous release.
+	Previous bool
 	// Verdicts has an element for each workload, and Windows one for each fault that
 	// was tried.
 	Verdicts []Verdict
@@ -52,6 +58,8 @@ type Result struct {
 	Calls []Call
 	// Samples are the resources of the nodes over time.
 	Samples []Sample
+	// sampleErr is why the last sample that failed did.
+	sampleErr error
 	// Examples holds the text of the first error of each kind.
 	Examples map[rhumb.Kind]string
 	// Length is how long the run took, including the final checks.
@@ -109,6 +117,10 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	gentle := slices.DeleteFunc(slices.Clone(faults), Fault.endsProcesses)
+	if p.Soak && len(gentle) == 0 {
+		return nil, errors.New("all faults end processes, so no resource can be judged; add others, such as cut or drain")
+	}
 	// All workloads and faults write to the same record, so that their times compare.
 	record := newRecord()
 	l, err := startLoad(ctx, c, record, p.Seed, p.PerSecond, p.Workloads)
@@ -118,8 +130,8 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	var resources sampler
 	sampling, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
-	go resources.follow(sampling, c.Nodes, record.now)
-	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes}
+	go resources.follow(sampling, c, record.now)
+	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes, Previous: c.cfg.Previous != ""}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
 	// Each fault comes once before any comes again, so that a short run tries as many
 	// as it can.
@@ -132,16 +144,17 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 		if n < len(order) {
 			f = faults[order[n]]
 		}
-		w, err := inflict(ctx, c, record, f, &p, random)
-		c.Logf("%s", w)
-		record.windows = append(record.windows, w)
-		if err != nil {
-			r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %v", w.What, w.From.Seconds(), err))
-			// Nothing that follows would be comparable.
-			if !errors.Is(err, errNoEffect) {
-				break
-			}
+		if p.Soak && record.now() > p.Duration/2 {
+			f = gentle[random.IntN(len(gentle))]
 		}
+		if err := r.once(ctx, c, record, f, random); err != nil {
+			// Nothing that follows would be comparable.
+			break
+		}
+	}
+	if len(r.Broken) == 0 && c.cfg.Previous != "" {
+		// The error is in Broken.
+		_ = r.once(ctx, c, record, finalize, random)
 	}
 	c.Logf("checking what clients saw")
 	// The callers end before the histories are checked: a call in progress could change
@@ -154,11 +167,26 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	record.close()
 	stopSampling()
 	resources.mu.Lock()
-	r.Samples = resources.samples
+	r.Samples, r.sampleErr = resources.samples, resources.err
 	resources.mu.Unlock()
 	r.Windows, r.Calls, r.Examples, r.Length = record.windows, record.calls, record.examples, record.now()
 	r.judge()
 	return r, nil
+}
+
+// once strikes a fault once and records the result. It returns an error if the cluster may still suffer from the fault.
+func (r *Result) once(ctx context.Context, c *Cluster, record *Record, f Fault, random *rand.Rand) error {
+	w, err := inflict(ctx, c, record, f, &r.Plan, random)
+	c.Logf("%s", w)
+	record.windows = append(record.windows, w)
+	if err == nil {
+		return nil
+	}
+	r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %v", w.What, w.From.Seconds(), err))
+	if errors.Is(err, errNoEffect) {
+		return nil
+	}
+	return err
 }
 
 // inflict strikes, waits, heals, and waits until the cluster is whole.
@@ -214,10 +242,20 @@ func (r *Result) judge() {
 			r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %s had no service for %v, the bound is %v", w.What, w.From.Seconds(), w.Key, w.Gap.Round(time.Millisecond), w.Fault.Gap))
 		}
 	}
-	r.Broken = append(r.Broken, flat(r.Samples)...)
+	r.Broken = append(r.Broken, judgeCalls(r.Calls, r.Windows, r.Examples, r.Previous, r.Plan.AnyGap)...)
+	all := r.growths()
+	r.Broken = append(r.Broken, flat(all)...)
+	if r.Plan.Soak && len(all) == 0 {
+		r.Broken = append(r.Broken, fmt.Sprintf("no process lived long enough for its resources to be judged: %d samples, the last that failed: %v", len(r.Samples), r.sampleErr))
+	}
 	if len(r.Windows) == 0 {
 		r.Broken = append(r.Broken, "no fault was tried")
 	}
+}
+
+// growths returns how the resources of the nodes grew.
+func (r *Result) growths() []growth {
+	return growths(r.Samples, float64(len(r.Calls))/max(r.Length.Seconds(), 1))
 }
 
 // Operations returns how many operations were checked.

@@ -143,3 +143,48 @@ func TestPicture(t *testing.T) {
 		t.Log(r.Draw(keep))
 	}
 }
+
+// TestJudgeWinners guards the check of names that are created from all regions.
+func TestJudgeWinners(t *testing.T) {
+	first := winner{value: "a", home: "eu/1", began: 1, answered: 2}
+	for _, tt := range []struct {
+		name   string
+		second winner
+		want   string
+	}{
+		{"at the same time in another region", winner{"b", "us/1", 1, 3, false}, ""},
+		{"at the same time in the same region", winner{"b", "eu/1", 1, 3, false}, "created twice in eu/1"},
+		{"later in another region", winner{"b", "us/1", 3, 4, false}, "and again in us/1"},
+		{"later, while a region was dead", winner{"b", "us/1", 3, 4, true}, ""},
+	} {
+		err := judgeWinners("n", []winner{first, tt.second})
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+// TestJudgeCalls guards the check of failed calls.
+func TestJudgeCalls(t *testing.T) {
+	windows := []Window{{From: 10, To: 20, Whole: 30}, {From: 50, To: 60, Whole: 70}}
+	for _, tt := range []struct {
+		name     string
+		call     Call
+		previous bool
+		want     string
+	}{
+		{"answered", Call{At: 35, Took: 5, OK: true}, false, ""},
+		{"during a fault", Call{At: 15, Took: 5, Kind: rhumb.Unavailable, Read: true}, false, ""},
+		{"into a fault", Call{At: 45, Took: 10, Kind: rhumb.Unknown}, false, ""},
+		{"at the start", Call{At: 1, Took: 5, Kind: rhumb.Unavailable}, false, ""},
+		{"a read without a fault", Call{At: 35, Took: 5, Kind: rhumb.Unavailable, Read: true}, false, "1 reads failed as unavailable"},
+		{"a write after the last fault", Call{At: 75, Took: 5, Kind: rhumb.Unknown}, false, "1 writes failed as unknown_outcome"},
+		{"a damaged answer during a fault", Call{At: 15, Took: 5, Kind: rhumb.Corrupt, Read: true}, false, "no fault excuses"},
+		{"another kind of a previous release", Call{At: 15, Took: 5, Kind: rhumb.InvalidArgument}, true, ""},
+	} {
+		broken := strings.Join(judgeCalls([]Call{tt.call}, windows, nil, tt.previous, false), "; ")
+		if (broken == "") != (tt.want == "") || !strings.Contains(broken, tt.want) {
+			t.Errorf("%s: %q, want %q", tt.name, broken, tt.want)
+		}
+	}
+}

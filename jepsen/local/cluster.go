@@ -30,7 +30,7 @@ type Config struct {
 	// Regions holds the names of the regions, and Nodes the number of nodes in each. Nodes of a region are in zones of their own.
 	Regions []string
 	Nodes   int
-	// Previous is another version of the program, which the fault upgrade exchanges with Binary. Empty means that there is none.
+	// Previous is the release before Binary. If it is not empty, all nodes begin with it, and the fault upgrade exchanges the two.
 	Previous string
 	// Disks mounts a disk for each node, which the faults of disks need.
 	Disks bool
@@ -43,6 +43,7 @@ type Config struct {
 // Ports of a node and of the authority, on their own addresses. That of a node is the default of `rhumb start`.
 const (
 	portMain      = 7600
+	portAdmin     = 7603
 	portAuthority = 7605
 )
 
@@ -193,7 +194,12 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 			return err
 		}
 	}
-	if err := h.Install(ctx, c.cfg.Binary, []string{filepath.Join(c.cfg.Units, "rhumb.service")}); err != nil {
+	// A cluster that the newer program creates has features that the previous one cannot read.
+	binary, old := c.cfg.Binary, c.cfg.Previous != ""
+	if old {
+		binary = c.cfg.Previous
+	}
+	if err := h.Install(ctx, binary, []string{filepath.Join(c.cfg.Units, "rhumb.service")}); err != nil {
 		return err
 	}
 	// All nodes have the same list, as in the book. A founder that loses its disk must find the others, or it would found a second cluster.
@@ -232,7 +238,7 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 		text, _ := os.ReadFile(h.LogFile("rhumb"))
 		return fmt.Errorf("%w; its log ends with: %s", err, text[max(0, len(text)-2000):])
 	}
-	c.setNodes(append(c.Nodes(), &Node{Name: spec.Name, Region: spec.Region, Addr: h.Address(), host: h}))
+	c.setNodes(append(c.Nodes(), &Node{Name: spec.Name, Region: spec.Region, Addr: h.Address(), host: h, old: old}))
 	c.Logf("%s runs at %s", spec.Name, h.Address())
 	return nil
 }

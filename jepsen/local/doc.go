@@ -13,8 +13,12 @@
 //	resources.go memory, files and threads of the nodes over time
 //	changes.go   what operators do meanwhile
 //	record.go    when each call began and ended, for the pictures and the time without service
-//	load.go      the callers and the list of workloads. Each workload checks its own history: probe.go, register.go, lists.go, sets.go, bank.go
+//	load.go      the callers and the list of workloads. Each workload checks its own history: probe.go, register.go, lists.go, transactions.go,
+//	             sets.go, bank.go, views.go
+//	follow.go    reads the image of a node, as a process on its host
+//	errors.go    which errors of calls no fault excuses
 //	chaos.go     draws faults from a seed, and judges
+//	availability.go  the time without service in many trials of each fault
 //	report.go    the text of a result, and picture.go its picture
 //
 // A fault that had no effect fails the run: a run without faults proves nothing. Each fault therefore returns evidence, such as the

@@ -57,6 +57,13 @@ func Faults() []Fault {
 	}, diskFaults(), clockFaults(), linkFaults(), shapeFaults(), changeFaults(), memberFaults())
 }
 
+// endsProcesses reports whether a fault ends the process of a node, or starts another one.
+func (f Fault) endsProcesses() bool {
+	return slices.Contains([]string{
+		"kill", "kill-all", "power", "region", "empty", "roll-back", "torn", "flip", "lost-store", "full", "join", "replace", "upgrade",
+	}, f.Name)
+}
+
 // errNoEffect is the cause of all errors about faults that did nothing.
 var errNoEffect = errors.New("the fault had no effect")
 

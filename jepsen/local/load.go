@@ -51,11 +51,13 @@ func workloads() []workload {
 		{"probe", "writes to a few keys all the time, to measure how long each has no service", rhumb.TableOptions{}, newProbe},
 		{"register", "reads, writes, deletions and conditional writes; linearizable", rhumb.TableOptions{}, newRegister},
 		{"append", "appends to lists by conditional writes; each read is a prefix of the final list", rhumb.TableOptions{}, newAppend},
+		{"transactions", "reads and appends of several lists of a range at once; strictly serializable, by a search for cycles", rhumb.TableOptions{Colocate: '/'}, newTransactions},
 		{"counter", "increments by conditional writes; never less than acknowledged, never more than tried", rhumb.TableOptions{}, newCounter},
 		{"set", "new names, and scans meanwhile; each scan and the end have all acknowledged ones", rhumb.TableOptions{}, newSet},
 		{"insert", "records whose names the server chooses; none lost, none twice", rhumb.TableOptions{}, newInsert},
-		{"create", "the same name created from all regions at once; one wins", rhumb.TableOptions{}, newCreate},
+		{"create", "the same name created from all regions at once; refused after another creation was acknowledged, none lost", rhumb.TableOptions{}, newCreate},
 		{"bank", "transfers within a range; each read of all accounts has the same sum", rhumb.TableOptions{Colocate: '/'}, newBank},
+		{viewsTable, "writes to a published table, and a process on the host of each node that reads its image; each view equals the log at its position", rhumb.TableOptions{Snapshot: rhumb.SnapshotOn}, newViews},
 		{"batch", "batches of several keys; each read sees all of a batch or nothing", rhumb.TableOptions{Colocate: '/'}, newBatch},
 	}
 }
@@ -70,6 +72,8 @@ type env struct {
 	seed    uint64
 	// region is the name of the region in which names without a home of their own are.
 	region string
+	// nodes returns the nodes of the cluster at present.
+	nodes func() []*Node
 }
 
 // caller makes calls one after the other.
@@ -123,7 +127,7 @@ func (c *caller) put(ctx context.Context, name, text string, cond rhumb.Conditio
 func (c *caller) get(ctx context.Context, name, home string) (text string, version rhumb.Version, ok bool) {
 	at := c.record.now()
 	got, err := c.table.Get(ctx, []byte(name), client.GetOptions{Home: home})
-	c.record.add(at, err)
+	c.record.addRead(at, err)
 	if err != nil {
 		return "", rhumb.Version{}, rhumb.KindOf(err) == rhumb.NotFound
 	}
@@ -213,7 +217,7 @@ func startLoad(ctx context.Context, c *Cluster, record *Record, seed uint64, per
 			return nil, err
 		}
 		// Names without a home of their own live in the first region.
-		e := &env{record: record, clients: clients, seed: seed, region: c.cfg.Regions[0]}
+		e := &env{record: record, clients: clients, seed: seed, region: c.cfg.Regions[0], nodes: c.Nodes}
 		for _, cl := range clients {
 			t, err := cl.Table(ctx, work.name)
 			if err != nil {

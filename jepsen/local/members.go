@@ -139,24 +139,30 @@ func strikeReplace(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 	}}, nil
 }
 
-// strikeUpgrade stops a node, which moves its primaries away, and starts it with the other of two programs. Clusters of both are
-// thus mixed in all proportions, and nodes also go back.
-func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
-	n := draw(c, random)
-	before, from := c.lives(n), c.programOf(n)
+// exchange stops a node and starts it with the other of the two programs. A stop moves the primaries of the node away first.
+func (c *Cluster) exchange(ctx context.Context, n *Node) error {
 	n.old = !n.old
 	binary := c.cfg.Binary
 	if n.old {
 		binary = c.cfg.Previous
 	}
-	// A stop drains the node first, so no key may lose its service.
 	if _, err := n.host.Run(ctx, "systemctl", "stop", "rhumb"); err != nil {
-		return nil, err
+		return err
 	}
+	// The program of a running process cannot be replaced in place.
 	if err := n.host.CopyIn(binary, "/usr/bin/rhumb"); err != nil {
-		return nil, err
+		return err
 	}
-	if _, err := n.host.Run(ctx, "systemctl", "start", "rhumb"); err != nil {
+	_, err := n.host.Run(ctx, "systemctl", "start", "rhumb")
+	return err
+}
+
+// strikeUpgrade exchanges the program of a random node. Clusters of both programs are thus mixed in all proportions, and nodes also go
+// back.
+func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	n := draw(c, random)
+	before, from := c.lives(n), c.programOf(n)
+	if err := c.exchange(ctx, n); err != nil {
 		return nil, err
 	}
 	return &Strike{What: "upgrade " + n.Name, heal: func(ctx context.Context) (string, error) {
@@ -168,6 +174,51 @@ func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 		return fmt.Sprintf("from %q to %q; %s", from, to, lived), err
 	}}, nil
 }
+
+// finalize ends a run with a previous program: the nodes that have it get the newer one, one after the other, and then the operator raises
+// the cluster version, under load. The seed never draws it, because no node can go back afterwards.
+var finalize = Fault{"finalize", "F56", "the rest of the nodes get the newer program, and the upgrade is finalized", gapFailover, strikeFinalize}
+
+// strikeFinalize upgrades the nodes that are left and raises the cluster version.
+func strikeFinalize(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, error) {
+	// At most a minority is stopped at any time: one node.
+	exchanged := 0
+	for _, n := range c.Nodes() {
+		if !n.old {
+			continue
+		}
+		before := c.lives(n)
+		if err := c.exchange(ctx, n); err != nil {
+			return nil, err
+		}
+		// The next node stops when the copies of this one are in sync again, as the book says.
+		if _, err := c.awaitLife(ctx, before); err != nil {
+			return nil, err
+		}
+		if err := c.AwaitWhole(ctx, healWait); err != nil {
+			return nil, err
+		}
+		exchanged++
+	}
+	return &Strike{What: "finalize", heal: func(ctx context.Context) (string, error) {
+		// A table can be dropped by the newer program only, and only when the version is raised.
+		if err := c.orders(ctx, "table", "create", upgradedTable); err != nil {
+			return "", err
+		}
+		drop := []string{"table", "drop", upgradedTable, "--yes"}
+		if out, err := c.Rhumb(ctx, drop...); err == nil || !strings.Contains(out, "upgrade finalize") {
+			return "", fmt.Errorf("a feature of the newer program is not refused before the version is raised: %w: %s", err, out)
+		}
+		if err := c.orders(ctx, "upgrade", "finalize", "--yes"); err != nil {
+			return "", err
+		}
+		// The same command works now.
+		return fmt.Sprintf("%d nodes upgraded, version raised, and a feature of it used", exchanged), c.orders(ctx, drop...)
+	}}, nil
+}
+
+// upgradedTable is the table that shows whether the cluster has the features of the newer program.
+const upgradedTable = "upgraded"
 
 // programOf returns the program of a node, as the metadata has it.
 func (c *Cluster) programOf(n *Node) string {

@@ -12,9 +12,18 @@ import (
 	"github.com/rhumbdb/rhumb/bench/chart"
 )
 
-// pictureBucket is the time of one point of a line. A gap of a second is four points
-// wide.
-const pictureBucket = 250 * time.Millisecond
+// A point of a line is pictureBucket of a run, so that a gap of a second is four points wide, and
+// more in a run of more than pictureMost points.
+const (
+	pictureBucket = 250 * time.Millisecond
+	pictureMost   = 3000
+)
+
+// bucket returns the time of one point.
+func (r *Result) bucket() time.Duration { return max(pictureBucket, r.Length/pictureMost) }
+
+// namedBands bounds the faults whose names fit into a picture.
+const namedBands = 40
 
 // nodeColors are those of the nodes in the picture of resources.
 var nodeColors = []color.Color{
@@ -35,9 +44,9 @@ type bucketed struct {
 // buckets sorts the calls by the time at which they ended. A call that waited for a
 // failover thus stands where its answer came, and the time before has no answers.
 func (r *Result) buckets() []bucketed {
-	out := make([]bucketed, r.Length/pictureBucket+1)
+	out := make([]bucketed, r.Length/r.bucket()+1)
 	for _, c := range r.Calls {
-		i := int((c.At + c.Took) / pictureBucket)
+		i := int((c.At + c.Took) / r.bucket())
 		if i >= len(out) {
 			continue // after the faults, while the histories were checked
 		}
@@ -62,9 +71,9 @@ func percentile(sorted []time.Duration, share float64) float64 {
 // below, with the faults as bands across both.
 func (r *Result) Draw(path string) error {
 	var answered, failed, median, worst plotter.XYs
-	perSecond := float64(time.Second / pictureBucket)
+	perSecond := 1 / r.bucket().Seconds()
 	for i, b := range r.buckets() {
-		at := (time.Duration(i) * pictureBucket).Seconds()
+		at := (time.Duration(i) * r.bucket()).Seconds()
 		answered = append(answered, plotter.XY{X: at, Y: float64(b.answered) * perSecond})
 		failed = append(failed, plotter.XY{X: at, Y: float64(b.lost) * perSecond})
 		if len(b.took) == 0 {
@@ -86,7 +95,7 @@ func (r *Result) Draw(path string) error {
 	}
 	for _, p := range []*plot.Plot{above, below} {
 		p.X.Min, p.X.Max = 0, r.Length.Seconds()
-		if err := chart.AddBands(p, r.bands(), p == above); err != nil {
+		if err := chart.AddBands(p, r.bands(), p == above && len(r.Windows) <= namedBands); err != nil {
 			return err
 		}
 	}

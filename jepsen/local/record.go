@@ -18,6 +18,8 @@ type Call struct {
 	OK bool
 	// Kind is the kind of the error otherwise.
 	Kind rhumb.Kind
+	// Read is set if the call changes nothing.
+	Read bool
 }
 
 // Window is a fault as it happened.
@@ -56,8 +58,14 @@ func newRecord() *Record {
 // now returns the time since the start of the run.
 func (r *Record) now() time.Duration { return time.Since(r.begin) }
 
-// add records a call that began at a time.
-func (r *Record) add(at time.Duration, err error) {
+// add records a write that began at a time.
+func (r *Record) add(at time.Duration, err error) { r.addCall(at, err, false) }
+
+// addRead records a read that began at a time.
+func (r *Record) addRead(at time.Duration, err error) { r.addCall(at, err, true) }
+
+// addCall records a call.
+func (r *Record) addCall(at time.Duration, err error, read bool) {
 	kind := rhumb.KindOf(err)
 	// These kinds are answers: the cluster served the request.
 	ok := err == nil || kind == rhumb.NotFound || kind == rhumb.ConditionFailed || kind == rhumb.AlreadyExists
@@ -66,7 +74,7 @@ func (r *Record) add(at time.Duration, err error) {
 	if !ok && r.examples[kind] == "" {
 		r.examples[kind] = err.Error()
 	}
-	r.calls = append(r.calls, Call{At: at, Took: r.now() - at, OK: ok, Kind: kind})
+	r.calls = append(r.calls, Call{At: at, Took: r.now() - at, OK: ok, Kind: kind, Read: read})
 }
 
 // ack records an acknowledged write of the probe.

@@ -34,15 +34,19 @@ func List(w io.Writer) {
 
 // Print prints the result for people.
 func (r *Result) Print(w io.Writer) {
-	failed := map[rhumb.Kind]int{}
+	// Reads are counted apart: an error of a read has no unknown outcome to excuse it.
+	failed, reads := map[rhumb.Kind]int{}, map[rhumb.Kind]int{}
 	for _, c := range r.Calls {
 		if !c.OK {
 			failed[c.Kind]++
 		}
+		if !c.OK && c.Read {
+			reads[c.Kind]++
+		}
 	}
 	fmt.Fprintf(w, "\nseed %d, %d regions of %d nodes, %.0f s, %d calls\n", r.Plan.Seed, len(r.Regions), r.Nodes, r.Length.Seconds(), len(r.Calls))
 	for _, kind := range slices.Sorted(maps.Keys(failed)) {
-		fmt.Fprintf(w, "  %d failed as %s, such as: %s\n", failed[kind], kind, r.Examples[kind])
+		fmt.Fprintf(w, "  %d failed as %s, %d of them reads, such as: %s\n", failed[kind], kind, reads[kind], r.Examples[kind])
 	}
 	fmt.Fprintln(w)
 	for _, win := range r.Windows {
@@ -59,12 +63,27 @@ func (r *Result) Print(w io.Writer) {
 		fmt.Fprintf(t, "%s\t%d operations\t%s\t%s\n", v.Workload, v.Operations, verdict, v.Text)
 	}
 	_ = t.Flush()
+	printGrowths(w, r.growths())
 	fmt.Fprintf(w, "\n%d operations were checked", r.Operations())
 	if len(r.Broken) == 0 {
 		fmt.Fprintln(w, "; everything is valid")
 		return
 	}
 	fmt.Fprintf(w, "; not valid:\n  %s\n", strings.Join(r.Broken, "\n  "))
+}
+
+// printGrowths prints how the resources of each process grew that lived long enough to be judged.
+func printGrowths(w io.Writer, all []growth) {
+	// A short run judges no process.
+	if len(all) == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\nnode\tresource\tmedian\tgrown\tbound\twithin\t")
+	for _, g := range all {
+		fmt.Fprintf(t, "%s\t%s\t%.0f\t%.1f\t%.0f\t%v\t\n", g.node, g.resource.name, g.median, g.grown, g.most, g.over.Round(time.Second))
+	}
+	_ = t.Flush()
 }
 
 // printGaps prints for each fault how long the keys had no service, over all its windows.
@@ -76,7 +95,7 @@ func (r *Result) printGaps(w io.Writer) {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\nfault\ttimes\tmedian gap of a key\tlongest\tbound\t")
-	for _, f := range Faults() {
+	for _, f := range append(Faults(), finalize) {
 		all := gaps[f.Name]
 		if len(all) == 0 {
 			continue

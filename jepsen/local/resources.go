@@ -2,8 +2,12 @@ package local
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,57 +29,74 @@ const sampleEvery = 5 * time.Second
 type Sample struct {
 	At   time.Duration
 	Node string
-	// Memory is the resident memory of the process and Disk its data, in MiB. Files and
-	// Threads are counts.
-	Memory, Disk, Files, Threads float64
+	// Process is the number of the process: a restarted process begins with none of the resources of the old one.
+	Process int
+	// Memory is the resident memory of the process and Disk its data, in MiB. Files, Threads
+	// and Goroutines are counts.
+	Memory, Disk, Files, Threads, Goroutines float64
 }
 
 // resource is a figure of a sample that must not grow without end.
 type resource struct {
 	name string
 	of   func(Sample) float64
-	// slack is how much the second half of a run may exceed the first, in addition to
-	// flatFactor.
-	slack float64
+	// A resource may grow by flatShare of its median, or by slack and perCall for each call of
+	// the callers, whichever is more.
+	slack, perCall float64
 }
 
-// resources returns the figures that are recorded. Only data is expected to grow with
-// writes, so it is drawn and not judged.
+// resources returns the figures that are recorded and judged. The callers add records all the
+// time, so data may grow with the calls: the copy of a record that each node has, its log, and
+// tables that are not compacted yet.
 func resources() []resource {
 	return []resource{
-		{"memory in MiB", func(s Sample) float64 { return s.Memory }, 64},
-		{"open files", func(s Sample) float64 { return s.Files }, 64},
-		{"threads", func(s Sample) float64 { return s.Threads }, 16},
+		{"memory in MiB", func(s Sample) float64 { return s.Memory }, 64, 0},
+		{"goroutines", func(s Sample) float64 { return s.Goroutines }, 200, 0},
+		{"open files", func(s Sample) float64 { return s.Files }, 64, 0},
+		{"threads", func(s Sample) float64 { return s.Threads }, 16, 0},
+		{"data in MiB", func(s Sample) float64 { return s.Disk }, 256, 1. / 1024},
 	}
 }
 
-// The rule of a flat resource: the median of the last third of a run exceeds that of
-// its middle third by no more than a quarter, and the slack of the resource. The first
-// third is the start, when caches fill. Runs with fewer samples of a node are not
-// judged.
+// The rule of a flat resource: over the second half of the samples of a process, the line
+// through them rises by no more than a quarter of their median, or the slack of the resource.
+// The first half is the start, when caches fill. Processes with fewer samples are not judged.
 const (
-	flatFactor  = 1.25
-	flatSamples = 60
+	flatShare   = 0.25
+	flatSamples = 40
 )
+
+// growth is how a resource of a process grew over the second half of its samples.
+type growth struct {
+	node     string
+	resource resource
+	// median, grown and most are in the unit of the resource; over is the time.
+	median, grown, most float64
+	over                time.Duration
+}
 
 // sampler records the resources of all nodes until its context ends.
 type sampler struct {
-	mu      sync.Mutex // guards samples
+	mu      sync.Mutex // guards the fields below
 	samples []Sample
+	err     error // of the last sample that failed
 }
 
 // follow takes samples until ctx ends.
-func (s *sampler) follow(ctx context.Context, nodes func() []*Node, now func() time.Duration) {
+func (s *sampler) follow(ctx context.Context, c *Cluster, now func() time.Duration) {
 	// The first sample is late by one interval: the start of a node is not of interest.
 	for wait(ctx, sampleEvery) == nil {
-		for _, n := range nodes() {
-			// A node that is down has no figures.
-			if one, err := n.sample(); err == nil {
-				one.At = now()
-				s.mu.Lock()
+		for _, n := range c.Nodes() {
+			// A node that is down or does not answer has no figures.
+			one, err := c.sample(ctx, n)
+			one.At = now()
+			s.mu.Lock()
+			if err != nil {
+				s.err = err
+			} else {
 				s.samples = append(s.samples, one)
-				s.mu.Unlock()
 			}
+			s.mu.Unlock()
 		}
 	}
 }
@@ -116,7 +137,7 @@ func sameFile(a, b string) bool {
 }
 
 // sample looks at the process of a node and its disk.
-func (n *Node) sample() (s Sample, err error) {
+func (c *Cluster) sample(ctx context.Context, n *Node) (s Sample, err error) {
 	dir, err := n.process()
 	if err != nil {
 		return s, err
@@ -132,9 +153,65 @@ func (n *Node) sample() (s Sample, err error) {
 		return s, err
 	}
 	s = Sample{Node: n.Name, Files: float64(len(files)), Memory: statusField(string(status), "VmRSS") / 1024, Threads: statusField(string(status), "Threads")}
-	s.Disk, err = treeSize(n.disk())
+	if s.Process, err = strconv.Atoi(filepath.Base(dir)); err != nil {
+		return s, err
+	}
+	if s.Disk, err = treeSize(n.disk()); err != nil {
+		return s, err
+	}
+	s.Goroutines, err = c.metric(ctx, n, "go_goroutines")
 	return s, err
 }
+
+// metricWait bounds the wait for the metrics of a node, which may be stopped.
+const metricWait = 2 * time.Second
+
+// metric reads one figure of the metrics of a node, as the operator.
+func (c *Cluster) metric(ctx context.Context, n *Node, name string) (float64, error) {
+	dir := filepath.Join(c.cfg.Dir, "operator")
+	// Loaded each time, because a fault replaces the certificates.
+	own, err := tls.LoadX509KeyPair(filepath.Join(dir, "operator.crt"), filepath.Join(dir, "operator.key"))
+	if err != nil {
+		return 0, err
+	}
+	authorities, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		return 0, err
+	}
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(authorities)
+	// The certificate of a node has its name and not its address.
+	transport := &http.Transport{TLSClientConfig: &tls.Config{
+		Certificates: []tls.Certificate{own}, RootCAs: trusted, ServerName: n.Name, MinVersion: tls.VersionTLS13,
+	}}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, metricWait)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://%s:%d/metrics", n.Addr, portAdmin), nil)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, metricsMost))
+	if err != nil {
+		return 0, err
+	}
+	// The format is that of Prometheus: lines with a name, labels and a value. The
+	// metric has no labels.
+	_, rest, ok := strings.Cut(string(text), "\n"+name+" ")
+	if !ok {
+		return 0, fmt.Errorf("%s: the metrics of %s have no %s", answer.Status, n.Name, name)
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	return strconv.ParseFloat(line, 64)
+}
+
+// metricsMost bounds the metrics of a node, in bytes.
+const metricsMost = 16 << 20
 
 // statusField returns a number in /proc/PID/status.
 func statusField(text, name string) float64 {
@@ -163,29 +240,70 @@ func treeSize(dir string) (mib float64, err error) {
 	return mib, err
 }
 
-// flat returns a line for each resource of a node that grows against the rule.
-func flat(samples []Sample) (broken []string) {
-	// Nodes that were replaced have fewer samples, and a start of their own.
-	byNode := map[string][]Sample{}
-	for _, s := range samples {
-		byNode[s.Node] = append(byNode[s.Node], s)
+// growths returns how the resources of each process grew, in the order of the nodes. callsPerSecond
+// are those of all callers.
+func growths(samples []Sample, callsPerSecond float64) (out []growth) {
+	type process struct {
+		node   string
+		number int
 	}
-	for node, all := range byNode {
+	byProcess := map[process][]Sample{}
+	var order []process
+	for _, s := range samples {
+		p := process{s.Node, s.Process}
+		if byProcess[p] == nil {
+			order = append(order, p)
+		}
+		byProcess[p] = append(byProcess[p], s)
+	}
+	slices.SortStableFunc(order, func(a, b process) int { return strings.Compare(a.node, b.node) })
+	for _, p := range order {
+		all := byProcess[p]
 		if len(all) < flatSamples {
 			continue
 		}
-		// Medians, because a fault makes peaks that are no leak.
-		third := len(all) / 3
+		// The samples of a process are in the order of time.
+		second := all[len(all)/2:]
+		over := second[len(second)-1].At - second[0].At
 		for _, r := range resources() {
-			middle, last := median(all[third:2*third], r.of), median(all[2*third:], r.of)
-			if last > middle*flatFactor && last > middle+r.slack {
-				broken = append(broken, fmt.Sprintf("%s grows: %s has %.0f in the last third of the run and %.0f in the middle one", r.name, node, last, middle))
+			g := growth{node: p.node, resource: r, median: median(second, r.of), grown: slope(second, r.of) * over.Seconds(), over: over}
+			g.most = max(flatShare*g.median, r.slack+r.perCall*callsPerSecond*over.Seconds())
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// flat returns a line for each resource of a process that grows against the rule.
+func flat(all []growth) (broken []string) {
+	// The order is that of the nodes and of the resources.
+	for _, g := range all {
+		if g.grown > g.most {
+			broken = append(broken, fmt.Sprintf("%s grows: %s has %.0f, and %.0f more within the last %v of its process, the bound is %.0f",
+				g.resource.name, g.node, g.median, g.grown, g.over.Round(time.Second), g.most))
+		}
+	}
+	return broken
+}
+
+// slope returns by how much a figure grows in a second: the median of the slopes between all
+// pairs of samples (Theil and Sen), because a fault makes peaks that are no leak.
+func slope(samples []Sample, of func(Sample) float64) float64 {
+	var slopes []float64
+	// A sample in the first half has a partner in the second, so that the pairs are far apart.
+	half := len(samples) / 2
+	for _, a := range samples[:half] {
+		for _, b := range samples[half:] {
+			if d := (b.At - a.At).Seconds(); d > 0 {
+				slopes = append(slopes, (of(b)-of(a))/d)
 			}
 		}
 	}
-	// The nodes are in a map, and the report must not differ from run to run.
-	slices.Sort(broken)
-	return broken
+	if len(slopes) == 0 {
+		return 0
+	}
+	slices.Sort(slopes)
+	return slopes[len(slopes)/2]
 }
 
 // median returns the median of a figure.
@@ -198,11 +316,11 @@ func median(samples []Sample, of func(Sample) float64) float64 {
 	return values[len(values)/2]
 }
 
-// drawResources draws memory, files, threads and data of each node over time into one
-// PNG file.
+// drawResources draws memory, goroutines, files, threads and data of each node over time into
+// one PNG file.
 func drawResources(path string, samples []Sample, length time.Duration) error {
 	var charts []*plot.Plot
-	for _, r := range append(resources(), resource{"data in MiB", func(s Sample) float64 { return s.Disk }, 0}) {
+	for _, r := range resources() {
 		p := plot.New()
 		p.Y.Label.Text, p.X.Min, p.X.Max, p.Y.Min = r.name, 0, length.Seconds(), 0
 		// Each node is a line of its own in every chart, in the same color.

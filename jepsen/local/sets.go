@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/client"
@@ -26,19 +27,6 @@ func (t *tries) set(value string, o outcome) {
 		t.ops++
 	}
 	t.outcomes[value] = o
-}
-
-// ackedNow returns the values that are acknowledged by now.
-func (t *tries) ackedNow() map[string]bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := map[string]bool{}
-	for value, o := range t.outcomes {
-		if o == acked {
-			out[value] = true
-		}
-	}
-	return out
 }
 
 // judge returns an error unless found holds each acknowledged value once, no refused one, and none that nobody wrote.
@@ -78,17 +66,26 @@ func (t *tries) text() string {
 	return fmt.Sprintf("%d acknowledged, %d refused, %d unknown", n[acked], n[refused], n[unknown])
 }
 
-// set is the workload that adds names, and scans all of them meanwhile.
+// generationNames is the number of names after which the workload set begins to use names with another prefix. A scan reads the names of
+// the present prefix, and would otherwise read ever more.
+const generationNames = 2000
+
+// set is the workload that adds names, and scans them meanwhile.
 type set struct {
 	e *env
 	tries
 	scanErr error
+	// generation is the present prefix of names, added the number of names that were tried with it, and recent those that are acknowledged.
+	generation, added int
+	recent            map[string]bool
 }
 
 // newSet starts the workload set.
-func newSet(e *env) script { return &set{e: e, tries: tries{outcomes: map[string]outcome{}}} }
+func newSet(e *env) script {
+	return &set{e: e, tries: tries{outcomes: map[string]outcome{}}, recent: map[string]bool{}}
+}
 
-// scanShare is one scan for so many writes. A scan reads everything that was written.
+// scanShare is one scan for so many writes.
 const scanShare = 50
 
 // call adds a name that nobody has used, or scans.
@@ -97,23 +94,48 @@ func (s *set) call(ctx context.Context, c *caller) {
 		s.scan(ctx, c)
 		return
 	}
-	name := c.unique()
+	// The prefix of a name never changes, even if the generation does meanwhile.
+	prefix := s.next()
+	name := prefix + c.unique()
 	s.set(name, unknown)
-	s.set(name, c.put(ctx, name, name, rhumb.Condition{Kind: rhumb.IfAbsent}, s.e.region))
+	o := c.put(ctx, name, name, rhumb.Condition{Kind: rhumb.IfAbsent}, s.e.region)
+	s.set(name, o)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o == acked && prefix == generationPrefix(s.generation) {
+		s.recent[name] = true
+	}
 }
 
-// scan reads the whole table. A scan that was answered has all names that were acknowledged before it began.
+// generationPrefix returns the prefix of the names of a generation.
+func generationPrefix(generation int) string { return fmt.Sprintf("g%d-", generation) }
+
+// next returns the prefix of the next name.
+func (s *set) next() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.added++; s.added > generationNames {
+		s.generation, s.added = s.generation+1, 1
+		s.recent = map[string]bool{}
+	}
+	return generationPrefix(s.generation)
+}
+
+// scan reads the names of the present prefix. A scan that was answered has all of them that were acknowledged before it began.
 func (s *set) scan(ctx context.Context, c *caller) {
 	// Names that are acknowledged while the scan runs may be missing from it.
-	want, at := s.ackedNow(), c.record.now()
-	for item, err := range c.table.Scan(ctx, client.ScanOptions{}) {
+	s.mu.Lock()
+	prefix, want := generationPrefix(s.generation), maps.Clone(s.recent)
+	s.mu.Unlock()
+	at := c.record.now()
+	for item, err := range c.table.Scan(ctx, client.ScanOptions{Prefix: []byte(prefix)}) {
 		if err != nil {
-			c.record.add(at, err)
+			c.record.addRead(at, err)
 			return
 		}
 		delete(want, opaque(item.Value))
 	}
-	c.record.add(at, nil)
+	c.record.addRead(at, nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ops++
@@ -181,8 +203,19 @@ type create struct {
 
 // creation holds the attempts to create one name.
 type creation struct {
-	winners []string            // whose creation was acknowledged
+	winners []winner
 	values  map[string]struct{} // of all who tried
+}
+
+// winner is a creation that was acknowledged.
+type winner struct {
+	value string
+	// home is the region and slot in which the record is.
+	home string
+	// began and answered bound the call.
+	began, answered time.Duration
+	// partial is set if a region was dead and therefore not asked whether it has the name. The client says so in the receipt.
+	partial bool
 }
 
 // newCreate starts the workload create.
@@ -202,39 +235,76 @@ func (s *create) call(ctx context.Context, c *caller) {
 	at.values[value] = struct{}{}
 	s.ops++
 	s.mu.Unlock()
-	// Without a home, the name gets that of the region of the first caller.
-	out := c.put(ctx, name, value, rhumb.Condition{Kind: rhumb.IfAbsent}, "")
+	// Without a home, the caller's region gets the name, after all regions were asked whether they have it.
+	w := winner{value: value, began: c.record.now()}
+	result, err := c.table.Put(ctx, []byte(name), []byte(value), client.PutOptions{If: rhumb.Condition{Kind: rhumb.IfAbsent}})
+	c.record.add(w.began, err)
+	if outcomeOf(err) != acked {
+		return
+	}
+	w.answered, w.home, w.partial = c.record.now(), result.Key.Home.String(), len(result.Receipt.Unasked) > 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if out == acked {
-		at.winners = append(at.winners, value)
-	}
+	at.winners = append(at.winners, w)
 }
 
-// check reads each name. In one region, exactly one creation may be acknowledged. Regions do not agree on names: each may have a record
-// of that name, and client.Table.Duplicates finds them.
+// judgeWinners returns an error if a name was created twice although the second creation had to be refused: in the same region, or in
+// another one after the first was acknowledged. Creations in different regions at the same time do not know of each other, and
+// client.Table.Duplicates finds them.
+func judgeWinners(name string, winners []winner) error {
+	for i, a := range winners {
+		for k, b := range winners {
+			switch {
+			case i < k && a.home == b.home:
+				return fmt.Errorf("%s was created twice in %s, as %s and %s", name, a.home, a.value, b.value)
+			case a.answered < b.began && !b.partial:
+				return fmt.Errorf("%s was created in %s at %v, and again in %s by a call that began at %v", name, a.home, a.answered, b.home, b.began)
+			}
+		}
+	}
+	return nil
+}
+
+// check judges the winners of each name, and reads each of them where it was created.
 func (s *create) check(ctx context.Context) Verdict {
-	v := Verdict{Operations: s.ops, Text: fmt.Sprintf("%d names", len(s.names))}
+	v := Verdict{Operations: s.ops}
+	several := 0
 	for name, at := range s.names {
-		if len(s.e.tables) == 1 && len(at.winners) > 1 {
-			v.Err = fmt.Errorf("%s was created %d times", name, len(at.winners))
-			return v
+		if len(at.winners) > 1 {
+			several++
 		}
-		text, exists, err := s.e.finalText(ctx, name, "")
-		_, tried := at.values[text]
-		switch {
-		case err != nil:
-			v.Err = err
-		case len(at.winners) > 0 && !exists:
-			v.Err = fmt.Errorf("%s was created by %v and is lost", name, at.winners)
-		case len(at.winners) == 1 && len(s.e.tables) == 1 && text != at.winners[0]:
-			v.Err = fmt.Errorf("%s was created by %s and holds %s", name, at.winners[0], text)
-		case exists && !tried:
-			v.Err = fmt.Errorf("%s holds %s, which nobody wrote", name, text)
-		}
-		if v.Err != nil {
+		if v.Err = s.checkName(ctx, name, at); v.Err != nil {
 			return v
 		}
 	}
+	v.Text = fmt.Sprintf("%d names, %d of them in several regions", len(s.names), several)
 	return v
+}
+
+// checkName judges one name.
+func (s *create) checkName(ctx context.Context, name string, at *creation) error {
+	if err := judgeWinners(name, at.winners); err != nil {
+		return err
+	}
+	// Each winner is read in its own region: a read without a home finds only one of them.
+	for _, w := range at.winners {
+		text, exists, err := s.e.finalText(ctx, name, w.home)
+		switch {
+		case err != nil:
+			return err
+		case !exists:
+			return fmt.Errorf("%s was created by %s in %s and is lost", name, w.value, w.home)
+		case text != w.value:
+			return fmt.Errorf("%s was created by %s in %s and holds %s", name, w.value, w.home, text)
+		}
+	}
+	// A name without a winner may be there by a call of unknown outcome.
+	text, exists, err := s.e.finalText(ctx, name, "")
+	if err != nil {
+		return err
+	}
+	if _, tried := at.values[text]; exists && !tried {
+		return fmt.Errorf("%s holds %s, which nobody wrote", name, text)
+	}
+	return nil
 }

@@ -60,27 +60,7 @@ func messageFromPB(p *rhumbpb.ReplicaMessage, from, to rhumb.NodeID) (replica.Me
 	binary.BigEndian.PutUint64(m.CommitHash[8:], p.CommitHashLow)
 	binary.BigEndian.PutUint64(m.Prev.Hash[:8], p.PrevHashHigh)
 	binary.BigEndian.PutUint64(m.Prev.Hash[8:], p.PrevHashLow)
-	if len(p.Entries) > 0 {
-		m.Entries = make([]*entry.Entry, len(p.Entries))
-	}
-	// The whole message is rejected if one entry is damaged: entries after it would not continue
-	// the log.
-	for i, b := range p.Entries {
-		// Bytes damaged on the way must not reach a replica: two contents at one position of one
-		// epoch quarantine it (rule A).
-		e, err := entry.DecodeWire(b)
-		// The replica takes what it can read and refuses the rest, so that its primary can commit without it. Only its range
-		// waits for a newer build.
-		if rhumb.KindOf(err) == rhumb.Incompatible && m.Kind == replica.Append {
-			m.Entries, m.Unknown = m.Entries[:i:i], true
-			break
-		}
-		if err != nil {
-			return m, err
-		}
-		m.Entries[i] = e
-	}
-	return m, nil
+	return m, takeEntries(&m, p.Entries)
 }
 
 // frameToPB encodes a lease frame.

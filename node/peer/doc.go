@@ -1,6 +1,7 @@
 // Package peer connects a node to the other nodes. Gossip finds nodes and
-// spreads their labels, with memberlist. Network holds gRPC connections for
-// replication, heartbeats, Raft and forwarded requests.
+// spreads their labels, with memberlist. Network holds links for the
+// messages of replicas (docs/formats/link.md), and gRPC connections for
+// heartbeats, Raft and forwarded requests.
 //
 // Gossip is a hint and never evidence
 // (docs/replication.md#failure-detection). Whether a node is dead is decided
@@ -16,7 +17,7 @@
 // connection, the name that the catalog binds to the number, and the number
 // in the hello or in the message.
 //
-//   - Replicate and Heartbeat carry messages of registered nodes only. The name must be the bound one.
+//   - A link, Replicate and Heartbeat carry messages of registered nodes only. The name must be the bound one.
 //   - Raft and Metadata are also for nodes that are about to register: the copy of the metadata of a new
 //     node takes part in the group before it can show the registration. Such a node may use a number and
 //     a name that nobody else has, and no other.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -92,7 +93,10 @@ type Config struct {
 	Dial api.DialFunc
 	// Credentials returns the credentials of the connections to a node. They verify that the node at the other side is the one in
 	// the catalog.
-	Credentials func(d *rhumb.Node) api.Credentials
+	Credentials func(d *rhumb.Node, protocol ...string) api.Credentials
+	// Links reports whether every node of the cluster understands links. Messages of replicas go by gRPC until then. It must
+	// not block. Nil means that all do.
+	Links func() bool
 	// QueueBytesMax bounds the replication messages that wait for one peer; default 16 MiB. The
 	// messages share the entries that replicas hold, so they take little memory of their own.
 	// Queued counts them for all peers.
@@ -384,6 +388,9 @@ type peer struct {
 	replication *queue
 	heartbeats  chan *lease.Frame
 	raft        chan *rhumbpb.RaftFrame
+	// linkCreds secure the link, and link is the present one.
+	linkCreds api.Credentials
+	link      atomic.Pointer[link]
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -401,6 +408,7 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	var err1, err2, err3 error
 	creds := n.cfg.Credentials(d)
+	p.linkCreds = n.cfg.Credentials(d, LinkProtocol)
 	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial, creds, nil)
 	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial, creds, nil)
 	p.bulkConn, err3 = api.NewConn(d.Addr, n.cfg.Dial, creds, nil)
@@ -416,7 +424,7 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 		if before != nil {
 			<-before
 		}
-		p.runStream(p.sendReplication)
+		p.runStream(p.sendMessages)
 	})
 	n.work.Go(func() { p.runStream(p.sendHeartbeats) })
 	n.work.Go(func() { p.runStream(p.sendRaft) })
@@ -425,7 +433,13 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 		n.work.Go(func() {
 			// A stopped process still acknowledges TCP, and gRPC's keepalive would notice it only
 			// after 10 s (docs/decisions/0017). The connection counts as in use at all times.
-			c.Watch(p.ctx, nil, func() api.Use { return api.Awaited }, n.m.silent.Inc)
+			c.Watch(p.ctx, nil, func() api.Use { return api.Awaited }, func() {
+				n.m.silent.Inc()
+				// The link goes to the same port and is not probed as often.
+				if l := p.link.Load(); l != nil && c == p.conn {
+					l.close()
+				}
+			})
 			c.Close()
 		})
 	}
@@ -451,6 +465,10 @@ func (p *peer) runStream(stream func(ctx context.Context) error) {
 		if p.ctx.Err() != nil {
 			return
 		}
+		// The next one takes the place of one that worked.
+		if err == nil {
+			continue
+		}
 		p.n.m.redials.Inc()
 		p.n.cfg.Logger.Debug("stream to peer ended", "node", p.id, "err", err)
 		// A stream that worked for a while starts over with the short pause. One that breaks at
@@ -467,7 +485,19 @@ func (p *peer) runStream(stream func(ctx context.Context) error) {
 	}
 }
 
-// sendReplication sends the messages in the replication queue until the stream breaks.
+// usesLinks reports whether messages of replicas go by links.
+func (n *Network) usesLinks() bool { return n.cfg.Links == nil || n.cfg.Links() }
+
+// sendMessages sends the messages in the replication queue until the link or stream breaks.
+func (p *peer) sendMessages(ctx context.Context) error {
+	if p.n.usesLinks() {
+		return p.sendByLink(ctx)
+	}
+	return p.sendReplication(ctx)
+}
+
+// sendReplication is sendMessages for clusters with nodes of an earlier release. It returns nil when the cluster has none any more; a
+// node that joins learns that from its first copy of the metadata.
 func (p *peer) sendReplication(ctx context.Context) error {
 	s, err := rhumbpb.NewPeerClient(p.conn.Client()).Replicate(ctx)
 	if err != nil {
@@ -501,6 +531,9 @@ func (p *peer) sendReplication(ctx context.Context) error {
 		case err := <-ended:
 			return err
 		case <-p.replication.wake:
+		}
+		if p.n.usesLinks() {
+			return nil
 		}
 		// The wake token covers any number of messages, so the queue is emptied before waiting
 		// again.

@@ -2,11 +2,13 @@ package peer
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,8 +61,13 @@ func TestMessageCrossesTheWireWhole(t *testing.T) {
 	fill(reflect.ValueOf(&m).Elem(), &next)
 	m.Kind, m.From, m.To, m.Refused = replica.Append, 5, 6, replica.RefusedDisk
 	m.Unknown = false // is not sent
-	m.Prev.Hash = entry.Hash{1, 2, 3, 15: 9}
+	m.Prev.Hash, m.CommitHash = entry.Hash{1, 2, 3, 15: 9}, entry.Hash{4, 15: 8}
+	m.InSync = []rhumb.NodeID{5, 6}
 	m.Entries = []*entry.Entry{testEntry()}
+	link := appendMessage(nil, &m)[sizeBytes:]
+	if got, err := decodeMessage(link, 5, 6); err != nil || !reflect.DeepEqual(got, m) {
+		t.Fatalf("by link: got  %+v, %v\nwant %+v", got, err, m)
+	}
 	b, err := proto.Marshal(messageToPB(&m))
 	if err != nil {
 		t.Fatal(err)
@@ -232,6 +239,7 @@ type side struct {
 	addr    string
 	source  *identity.Source // nil without TLS
 	names   *names
+	old     atomic.Bool // sends by gRPC
 
 	mu        sync.Mutex // guards the fields below
 	refuse    error
@@ -338,15 +346,16 @@ func startSideAs(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID, sourc
 	creds := api.PlainText()
 	if source != nil {
 		// Clients without a certificate get as far as the service, as on the main port of a node.
-		creds = source.ServerCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true})
+		creds = source.ServerCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true}, LinkProtocol)
 	}
-	g := grpc.NewServer(api.ServerOptions(0, creds)...)
+	g := grpc.NewServer(api.ServerOptions(0, s.service.Admit(creds))...)
 	s.service.Register(g)
 	s.live(cluster)
 	var wait sync.WaitGroup
 	wait.Go(func() { _ = g.Serve(l) })
 	t.Cleanup(func() {
 		s.network.Close()
+		s.service.Close()
 		g.Stop()
 		wait.Wait()
 	})
@@ -356,12 +365,13 @@ func startSideAs(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID, sourc
 // live starts to answer in a life.
 func (s *side) live(cluster rhumb.ClusterID) {
 	s.network = NewNetwork(Config{
-		Credentials: func(d *rhumb.Node) api.Credentials {
+		Credentials: func(d *rhumb.Node, protocol ...string) api.Credentials {
 			if s.source == nil {
 				return api.PlainText()
 			}
-			return s.source.ClientCredentials(identity.Want{Roles: wantNode.Roles, Name: d.Name})
+			return s.source.ClientCredentials(identity.Want{Roles: wantNode.Roles, Name: d.Name}, protocol...)
 		},
+		Links:    func() bool { return !s.old.Load() },
 		Identity: s.source,
 		Cluster:  cluster, Self: func() rhumb.NodeIdentity { return s.id }, Handler: s, Logger: slog.New(slog.DiscardHandler),
 		Load: func(to rhumb.NodeID) (NodeLoad, bool) { return NodeLoad{7: 100 + int64(to)}, to == 2 },
@@ -402,8 +412,15 @@ func (s *side) await(t *testing.T, what string, is func() bool) {
 }
 
 func TestNetworkCarriesEverything(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		t.Run(fmt.Sprintf("old=%v", old), func(t *testing.T) { testNetworkCarriesEverything(t, old) })
+	}
+}
+
+func testNetworkCarriesEverything(t *testing.T, old bool) {
 	cluster := rhumb.UUID{9}
 	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
+	a.old.Store(old)
 	a.network.SetPeers([]*rhumb.Node{a.node(), b.node()})
 	a.await(t, "connected", func() bool { return a.connected[2] })
 	a.network.Send(2, []replica.Message{{Kind: replica.Ack, Match: 1}, {Kind: replica.Append, Match: 2, Entries: []*entry.Entry{testEntry()}}})

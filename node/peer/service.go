@@ -18,6 +18,7 @@ import (
 type Service struct {
 	rhumbpb.UnimplementedPeerServer
 	network atomic.Pointer[Network]
+	links   links
 }
 
 // Register registers the service on a server.

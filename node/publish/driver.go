@@ -124,7 +124,7 @@ func Open(cfg Config) (*Driver, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.HeldBytes = cmp.Or(cfg.HeldBytes, heldBytesDefault)
+	cfg.HeldBytes, cfg.Root = cmp.Or(cfg.HeldBytes, heldBytesDefault), cmp.Or(cfg.Root, DirDefault)
 	cfg.Logger = cfg.Logger.With("image", ImageDir(cfg.Root, cfg.Cluster, cfg.Node))
 	// revision begins as true, so that the first step applies the catalog.
 	ctx, cancel := context.WithCancel(context.Background())

@@ -42,3 +42,16 @@ func TestFoldersOfOthers(t *testing.T) {
 		t.Errorf("the folder of another user: %v", err)
 	}
 }
+
+// TestDefaultFolder guards that a node without a folder of its own for images uses the default in every place.
+func TestDefaultFolder(t *testing.T) {
+	w := newWorld(t, Policy{})
+	if err := w.driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.root = ""
+	w.open(Policy{})
+	if root := w.driver.cfg.Root; root != DirDefault {
+		t.Errorf("images are created in %q, want %q", root, DirDefault)
+	}
+}

@@ -134,13 +134,14 @@ func makePassable(dir string) error {
 }
 
 // followsRange reports whether a range may hold records of a published table. A range that the
-// catalog does not know yet might.
+// catalog does not know yet might. One that has left the node does not, although entries come until
+// the node has dropped its copy.
 func (d *Driver) followsRange(id rhumb.RangeID) bool {
 	if _, ok := d.at[id]; ok {
 		return true
 	}
 	r, ok := d.cfg.State().Range(id)
-	return !ok || d.classes[r.Class]
+	return !ok || d.classes[r.Class] && r.IsReplica(d.cfg.Node)
 }
 
 // positionsTable returns the table of the positions, which every image has.

@@ -9,7 +9,7 @@
 // conditions and patches. RealTime uses the log positions in the answers (versions, read
 // timestamps): an operation that began after another had ended must not precede it in the log of
 // the range. RealTime covers a whole range where Linearizable covers one key. Atomic compares
-// batches with reads of several keys: a read sees all of a batch or nothing. Audit finds every
+// batches with reads of several keys: a read sees all of a batch or nothing. Lists searches cycles of transactions on several lists. Audit finds every
 // acknowledged write in the committed log, exactly once. Monitor checks replicas while they run.
 //
 // # Invariants

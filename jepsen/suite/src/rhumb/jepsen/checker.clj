@@ -11,9 +11,12 @@
     :start-pause (some (fn [[_ [_ pids]]] (seq pids)) value)
     :stop-partition (pos? (:dropped value 0))
     :stop-clock (pos? (:logged value 0))
+    :start-damage (seq (:damaged value))
+    :stop-membership (:returned value)
     nil))
 
-(def shows {:kill :start-kill :disk :start-kill :pause :start-pause :partition :stop-partition :clock :stop-clock})
+(def shows {:kill :start-kill :disk :start-kill :pause :start-pause :partition :stop-partition :clock :stop-clock
+            :damage :start-damage :membership :stop-membership})
 
 (defn effects
   "Fails if a fault of the test never had an effect."

@@ -136,6 +136,12 @@
   [test]
   (->> (operator test :node :ls) (re-seq #"\"ready\":true") count))
 
+(defn number
+  "The number of the present node of a host, such as n3, as the cluster knows it. Hosts that joined again have another one than at first."
+  [test node]
+  (or (second (re-find (re-pattern (str "\"id\":\"(n\\d+)\"[^{}]*?\"addr\":\"" (address node) ":" port "\"")) (operator test :node :ls)))
+      (throw (ex-info (str "no node of the cluster is at " node) {}))))
+
 (defn await-whole
   "Waits until all nodes are ready and all ranges have all copies in sync."
   [test]

@@ -2,6 +2,7 @@
   "Faults. Each package has a nemesis whose completions hold evidence of what was done."
   (:require [clojure.string :as str]
             [jepsen.control :as c]
+            [jepsen.control.util :as cu]
             [jepsen.db :as jdb]
             [jepsen.generator :as gen]
             [jepsen.nemesis :as n]
@@ -12,7 +13,7 @@
             [rhumb.jepsen.db :as db])
   (:import (java.util List)))
 
-(def faults "All kinds of faults." [:kill :pause :partition :clock :disk])
+(def faults "All kinds of faults." [:kill :pause :partition :clock :disk :damage :membership])
 
 (defn- package
   "A package that starts and stops a fault in turn."
@@ -136,10 +137,128 @@
            (fn [test] (into {} (map (fn [node] [node (skew)])) (take (rand/nth [1 2 3]) (rand/shuffle (:nodes test)))))
            "#A0E9DB" opts))
 
+; Damage. The newest log of a killed node loses its end, or one bit of it changes. One disk at a time: the copies of the others are needed to mend it.
+
+(def ^:private damage-script
+  "Damages the newest log with data below a folder, and prints what it did. A log that was allocated ahead ends in zeros, which are left out."
+  "set -e
+cd \"$1\"
+file=$(ls -S $(find . -name '*.log' -path '*data*') | head -n 1)
+used=$(python3 -c \"import sys; print(len(open(sys.argv[1],'rb').read().rstrip(b'\\0')))\" \"$file\")
+test \"$used\" -gt 4096
+if [ \"$2\" = truncate ]; then
+  lost=$(( 1 + $3 % 4096 ))
+  truncate -s $(( used - lost )) \"$file\"
+  echo \"lost $lost bytes at the end of $file\"
+else
+  at=$(( $3 % used ))
+  python3 -c \"import sys; f=open(sys.argv[1],'r+b'); f.seek(int(sys.argv[2])); b=f.read(1)[0]; f.seek(-1,1); f.write(bytes([b^4]))\" \"$file\" \"$at\"
+  echo \"changed a bit of byte $at of $file\"
+fi")
+
+(defn- damage!
+  "Kills a node and damages its disk. Returns what was done, for the history."
+  [how]
+  (c/su
+    (let [pids (db/kill-node!)]
+      (cu/write-file! damage-script (str db/dir "/damage"))
+      [pids (c/exec :bash (str db/dir "/damage") db/data (name how) (rand/long 1000000000))])))
+
+(defn- damage-nemesis [start-f stop-f]
+  (reify
+    n/Reflection (fs [_] #{start-f stop-f})
+    n/Nemesis
+    (setup! [this _] this)
+    (invoke! [_ test {:keys [f value] :as op}]
+      (assoc op :value
+             (try
+               (if (= f start-f)
+                 (let [[node how] value]
+                   ; A second damaged disk while the first one is not mended would be more than any promise covers.
+                   (db/await-whole test)
+                   {:damaged (c/on-nodes test [node] (fn [_ _] (damage! how)))})
+                 {:started (c/on-nodes test #(jdb/start! (:db test) %1 %2))})
+               (catch Exception e {:refused (ex-message e)}))))
+    (teardown! [_ test])))
+
+(defn damage-package [opts]
+  (package :damage damage-nemesis (fn [test] [(rand/nth (vec (:nodes test))) (rand/nth [:truncate :flip])]) "#C9A0E9" opts))
+
+; Membership. A node is drained and takes its roles back, or it is decommissioned and removed, and joins again as another node with an empty disk.
+
+(def ^:private leave-seconds "How long a node may take to hand over all of its copies." 180)
+
+(defn- leave!
+  "Decommissions and removes a node, and empties its disk."
+  [test node number]
+  (db/operator test :node :decommission number :--timeout (str leave-seconds "s"))
+  ; Refused for as long as the node counts somewhere.
+  (util/await-fn #(db/operator test :node :rm number)
+                 {:timeout (* 1000 leave-seconds) :retry-interval 500 :log-interval 15000 :log-message "waits for a node to leave"})
+  (c/on-nodes test [node]
+    (fn [_ _] (c/su (db/kill-node!)
+                    (c/exec :rm :-rf db/data)
+                    (c/exec :mkdir :-p db/data)))))
+
+(defn- join!
+  "Starts a host as a new node, with a new name in its certificate."
+  [test node name]
+  (let [token (get (db/at-authority test :token :create :--node name) (first (:nodes test)))]
+    (c/on-nodes test [node]
+      (fn [test node]
+        (c/su (cu/write-file! (str token "\n") (str db/dir "/token"))
+              (c/exec :chmod "0600" (str db/dir "/token"))
+              (db/start-node! test node)))))
+  (db/await-whole test)
+  (db/number test node))
+
+(defn- membership-nemesis [start-f stop-f]
+  ; undo ends what was begun, and returns the evidence. joined counts the names that were used.
+  (let [undo (atom nil), joined (atom 0)]
+    (reify
+      n/Reflection (fs [_] #{start-f stop-f})
+      n/Nemesis
+      (setup! [this _] this)
+      (invoke! [_ test {:keys [f value] :as op}]
+        (assoc op :value
+               (try
+                 (if (= f start-f)
+                   (let [[how node] value
+                         ; Changes are made to a whole cluster, so that none is refused for want of copies.
+                         number (do (db/await-whole test) (db/number test node))]
+                     (case how
+                       :drain (do (db/operator test :node :drain number)
+                                  (reset! undo #(do (db/operator test :node :drain number :--undo) [:drained number])))
+                       :leave (do (leave! test node number)
+                                  (reset! undo #(let [name (str (db/node-name test node) "-" (swap! joined inc))]
+                                                  [:left number :joined (join! test node name)]))))
+                     {:began [how number]})
+                   (let [f @undo]
+                     (reset! undo nil)
+                     (if f {:returned (f)} {:nothing :begun})))
+                 (catch Exception e {:refused (ex-message e)}))))
+      (teardown! [_ test]))))
+
+(defn- can-leave
+  "The nodes without which their region still has another one. The first node stays, because the authority is on its host."
+  [test]
+  (let [count-of (frequencies (map #(db/region test %) (:nodes test)))]
+    (filterv #(< 1 (count-of (db/region test %))) (rest (:nodes test)))))
+
+(defn membership-package [opts]
+  (package :membership membership-nemesis
+           (fn [test]
+             (let [leaving (can-leave test)]
+               (if (and (seq leaving) (< (rand/double) 0.6))
+                 [:leave (rand/nth leaving)]
+                 [:drain (rand/nth (vec (:nodes test)))])))
+           "#A0E9B0" opts))
+
 (defn packages
   "The packages of the faults of a test, composed."
   [opts]
-  (let [of {:kill kill-package :disk kill-package :pause pause-package :partition partition-package :clock clock-package}
+  (let [of {:kill kill-package :disk kill-package :pause pause-package :partition partition-package :clock clock-package
+            :damage damage-package :membership membership-package}
         wanted (distinct (keep of (:faults opts)))]
     (if (empty? wanted)
       {:nemesis n/noop :generator nil :final-generator nil :perf #{}}

@@ -1,0 +1,48 @@
+package local
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestAvailability guards the figures of trials, that a later run continues the earlier one, and that it takes turns between the faults.
+func TestAvailability(t *testing.T) {
+	dir, cfg := t.TempDir(), Config{Regions: []string{"eu"}, Nodes: 3}
+	kill, cut := Fault{Name: "kill", ID: "F1", Gap: 2 * time.Second}, Fault{Name: "cut", ID: "F10", Gap: 2 * time.Second}
+	a, err := LoadAvailability(dir, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := a.missing([]Fault{kill, cut}, 2); len(left) != 2 {
+		t.Errorf("without trials, %v is left", left)
+	}
+	a.add(kill, []time.Duration{time.Second, 500 * time.Millisecond, 3 * time.Second})
+	a.add(kill, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond})
+	a.add(cut, []time.Duration{time.Millisecond})
+	if err := a.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	if a, err = LoadAvailability(dir, cfg); err != nil {
+		t.Fatal(err)
+	}
+	got := a.of(kill)
+	if got.Median != 300 || got.Longest != 3000 || got.Over != 1 || len(got.Trials) != 2 {
+		t.Errorf("%+v", got)
+	}
+	if left := a.missing([]Fault{kill, cut}, 2); len(left) != 1 || left[0].Name != "cut" {
+		t.Errorf("%v is left, want cut", left)
+	}
+	if left := a.missing([]Fault{kill}, 2); len(left) != 0 {
+		t.Errorf("%v is left, want nothing", left)
+	}
+	var text strings.Builder
+	a.Print(&text)
+	if !strings.Contains(text.String(), "kill") || !strings.Contains(text.String(), "3000 ms") {
+		t.Error(text.String())
+	}
+	// Figures of other clusters do not mix.
+	if _, err := LoadAvailability(dir, Config{Regions: []string{"eu", "us"}, Nodes: 3}); err == nil {
+		t.Error("the trials of another cluster are continued")
+	}
+}

@@ -1,0 +1,64 @@
+package local
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// excusable holds the kinds of errors with which a cluster may answer during a fault: it
+// cannot serve at the moment, or does not know what became of a write. Every other kind
+// says that something is wrong with the caller, the data or the program, which no fault
+// excuses.
+var excusable = []rhumb.Kind{
+	rhumb.NotPrimary, rhumb.Unavailable, rhumb.Overloaded, rhumb.Unknown, rhumb.DeadlineExceeded, rhumb.Canceled, rhumb.DiskFull,
+}
+
+// failedLines bounds the lines about failed calls, one for each kind of error and of call.
+const failedLines = 10
+
+// judgeCalls returns a line for each kind of error that no fault excuses, and for reads and
+// writes that failed although the cluster was whole and no fault was in progress. previous
+// is set if nodes run the previous release, whose kinds of errors are not those of this
+// one, and busy if the machine does other work, which may keep a call from being answered
+// at any time.
+func judgeCalls(calls []Call, windows []Window, examples map[rhumb.Kind]string, previous, busy bool) (broken []string) {
+	// One line for each kind: a fault fails hundreds of calls alike.
+	counts, calm := map[rhumb.Kind]int{}, map[string]int{}
+	for _, c := range calls {
+		if c.OK {
+			continue
+		}
+		if !previous && !slices.Contains(excusable, c.Kind) {
+			counts[c.Kind]++
+		}
+		if !busy && isCalm(c, windows) {
+			calm[fmt.Sprintf("%s failed as %s", map[bool]string{true: "reads", false: "writes"}[c.Read], c.Kind)]++
+		}
+	}
+	for kind, count := range counts {
+		broken = append(broken, fmt.Sprintf("%d calls failed as %s, which no fault excuses, such as: %s", count, kind, examples[kind]))
+	}
+	for what, count := range calm {
+		broken = append(broken, fmt.Sprintf("%d %s while the cluster was whole and no fault was in progress", count, what))
+	}
+	// The counts are in maps, and the report must not differ from run to run.
+	slices.Sort(broken)
+	return broken[:min(len(broken), failedLines)]
+}
+
+// isCalm reports whether a call began and ended between two faults, when the cluster was
+// whole.
+func isCalm(c Call, windows []Window) bool {
+	if len(windows) == 0 || c.At < windows[0].Whole {
+		return false // the start, when the first calls open connections
+	}
+	// A call that only began or ended in the calm may have met the fault.
+	for _, w := range windows {
+		if c.At < w.Whole && c.At+c.Took > w.From {
+			return false
+		}
+	}
+	return true
+}

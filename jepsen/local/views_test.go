@@ -1,0 +1,73 @@
+package local
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// TestViewJudge guards the check of views with planted faults: each of the broken ones must be found, and nothing else.
+func TestViewJudge(t *testing.T) {
+	home, other := rhumb.RangeID{Region: 1, Slot: 5}, rhumb.RangeID{Region: 1, Slot: 9}
+	// view returns a newest view at a version in which the range home is followed until a time.
+	view := func(version uint64, until rhumb.Timestamp, records ...sharedRecord) sharedView {
+		return sharedView{Image: "one", Version: version, Positions: []sharedPosition{{other, 1000}, {home, until}}, Records: records}
+	}
+	cut := func(version uint64, closed rhumb.Timestamp, records ...sharedRecord) sharedView {
+		return sharedView{Image: "one", Version: version, Closed: closed, Positions: []sharedPosition{{home, 1000}}, Records: records}
+	}
+	// foreign is a cut of a node that does not have the range.
+	foreign := sharedView{Image: "one", Version: 1, Closed: 5}
+	// One key: 1, 2 and 4 were acknowledged at 10, 20 and 40; 3 has an unknown outcome, and 5 was sent.
+	one, two, three, four := sharedRecord{"k", "1", 10}, sharedRecord{"k", "2", 20}, sharedRecord{"k", "3", 30}, sharedRecord{"k", "4", 40}
+	rebuilt := view(1, 20, two)
+	rebuilt.Image = "two"
+	for _, tt := range []struct {
+		name  string
+		views []sharedView
+		want  string // part of the error of the last view; empty means valid
+	}{
+		{"nothing written yet", []sharedView{view(1, 5)}, ""},
+		{"at the first write", []sharedView{view(1, 10, one)}, ""},
+		{"between two writes", []sharedView{view(1, 19, one)}, ""},
+		{"one after the other", []sharedView{view(1, 10, one), view(2, 25, two), view(3, 45, four)}, ""},
+		{"a write of unknown outcome", []sharedView{view(1, 35, three)}, ""},
+		{"the last try, which is not answered", []sharedView{view(1, 50, sharedRecord{"k", "5", 50})}, ""},
+		{"a range that the image does not follow", []sharedView{{Image: "one", Version: 1}}, ""},
+		{"a closed cut", []sharedView{cut(1, 5), cut(2, 20, two)}, ""},
+		{"a cut without the range", []sharedView{foreign, {Image: "one", Version: 2, Closed: 50}}, ""},
+		{"a range that came to the node is part of the next cut", []sharedView{foreign, cut(2, 20)}, ""},
+		{"a rebuilt image is behind", []sharedView{view(9, 45, four), rebuilt}, ""},
+		{"the newest and the closed view take turns", []sharedView{view(3, 45, four), cut(3, 20, two), view(4, 46, four)}, ""},
+		{"lost", []sharedView{view(1, 10)}, "1 was written"},
+		{"behind its position", []sharedView{view(1, 25, one)}, "2 was written"},
+		{"ahead of its position", []sharedView{view(1, 10, two)}, "after the position"},
+		{"behind its closed timestamp", []sharedView{cut(1, 5), cut(2, 40, three)}, "4 was written"},
+		{"ahead of its closed timestamp", []sharedView{cut(1, 5), cut(2, 19, two)}, "after the position"},
+		{"the time of another write", []sharedView{view(1, 20, sharedRecord{"k", "2", 19})}, "which was written at"},
+		{"never sent", []sharedView{view(1, 60, sharedRecord{"k", "6", 60})}, "5 was the last try"},
+		{"from nobody", []sharedView{view(1, 5, sharedRecord{"x", "1", 5})}, "0 was the last try"},
+		{"an older version", []sharedView{view(2, 20, two), view(1, 20, two)}, "went back from version 2 to 1"},
+		{"an older record in a newer version", []sharedView{view(1, 35, three), view(2, 29, two)}, "k went back from 3"},
+		{"a record that is gone", []sharedView{view(1, 5), view(2, 10, one), view(3, 9)}, "k went back from 1"},
+		{"the range left the node", []sharedView{view(2, 10, one), {Image: "one", Version: 3}}, ""},
+		{"an older cut", []sharedView{cut(2, 20, two), cut(3, 19, one)}, "went back"},
+	} {
+		j := newViewJudge()
+		j.try("k", 5)
+		for _, w := range []viewWrite{{1, 10, home}, {2, 20, home}, {4, 40, home}} {
+			j.ack("k", w)
+		}
+		for i, v := range tt.views {
+			err := j.see("eu-1", v)
+			want := tt.want
+			if i < len(tt.views)-1 {
+				want = ""
+			}
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, view %d: %v, want %q", tt.name, i+1, err, want)
+			}
+		}
+	}
+}
