@@ -1,3 +1,9 @@
+// A Target drives Rhumb through the default client with one connection pool for all callers, as a service
+// does. Single puts and gets of many callers share the frames of the client, which is the batching
+// that Rhumb is built for. A case with several keys per call uses the calls for many names. The names of
+// keys are readable and differ in their last digits only, so that the hash of the names, and nothing
+// else, spreads them over the ranges.
+
 package bench
 
 import (

@@ -1,3 +1,8 @@
+// Two questions are asked of sizes. How many messages does a cluster need to do nothing, and how does its
+// failover grow? Both are properties of the code of the leases, the hosts and the metadata group, so
+// they are measured with that code in virtual time, and hold on every machine. How long a node computes
+// is a property of the machine, and is measured for the metadata only.
+
 package sim
 
 import (

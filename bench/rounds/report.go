@@ -1,3 +1,8 @@
+// A report is computed from the runs alone, so that it can be computed again from a document: the rows
+// are medians over the rounds of one case on one target, and the ratios compare two targets within each
+// round first and take the median after that. The two orders differ on a machine whose speed changes:
+// the ratio of two medians compares rounds that had nothing to do with each other.
+
 package rounds
 
 import (
