@@ -93,8 +93,7 @@ var featureNames = [featureEnd]string{
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
 	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
 	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions", FeatureFormer: "former", FeatureMerge: "merge",
-	FeatureLink:         "link",
-	FeatureRestartEmpty: "restart-empty",
+	FeatureLink: "link", FeatureRestartEmpty: "restart-empty",
 }
 
 // String returns the stable name of the feature.
