@@ -223,7 +223,8 @@ type united struct {
 func (u united) Durable(seq rhumb.Seq) (entry.Position, bool) {
 	w := u.n.w
 	for _, t := range w.origin[u.i].takes {
-		// Before a restart an entry of an earlier epoch may be in the place of the one that took over. It is as durable as any other.
+		// Before a restart an entry of an earlier epoch may be in the place of the one
+		// that took over. It is as durable as any other.
 		at, ok := u.Replica.Durable(t.at)
 		if ok && at != w.monitor.Log(w.ranges[u.i]).Entries[t.at-1].Position() {
 			continue

@@ -9,18 +9,22 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// This file merges small ranges on its own (docs/decisions/0063-small-ranges-are-merged.md). Planner.Merges starts an operation for two
-// neighbours that have been small for a while, and mover.advanceMerge carries it out: it brings the copies and the primary of the
-// right range to the nodes of the left one, and then asks for the merge (docs/replication.md#rule-merge).
+// This file merges small ranges on its own
+// (docs/decisions/0063-small-ranges-are-merged.md). Planner.Merges starts an operation
+// for two neighbours that have been small for a while, and mover.advanceMerge carries it
+// out: it brings the copies and the primary of the right range to the nodes of the left
+// one, and then asks for the merge (docs/replication.md#rule-merge).
 
 const (
-	// MergeShare is the part of the split size below which two ranges together are small: a fifth. A merged range is then far from the next
-	// split. The writes of ten minutes at the present speed count too, so that a table that is being filled is left alone.
+	// MergeShare is the part of the split size below which two ranges together are small:
+	// a fifth. A merged range is then far from the next split. The writes of ten minutes
+	// at the present speed count too, so that a table that is being filled is left alone.
 	MergeShare = 5
-	// MergesMax bounds the merges in progress in the whole cluster. Each makes the requests for one range wait for two commits.
+	// MergesMax bounds the merges in progress in the whole cluster. Each makes the
+	// requests for one range wait for two commits.
 	MergesMax = 1
-	// MergeEvery is the interval at which the planner looks for small ranges. Sizes are reported as often, and no more than one merge begins
-	// in it.
+	// MergeEvery is the interval at which the planner looks for small ranges. Sizes are
+	// reported as often, and no more than one merge begins in it.
 	MergeEvery = SurveyEvery
 	// MergeWithin is how long an operation may take before it is given up.
 	MergeWithin = 10 * time.Minute
@@ -28,7 +32,8 @@ const (
 	MergeRest = 10 * time.Minute
 )
 
-// MergeAfter returns how long two ranges must be small before they are merged; on is false if none are.
+// MergeAfter returns how long two ranges must be small before they are merged; on is
+// false if none are.
 func MergeAfter(s *catalog.State) (after time.Duration, on bool) {
 	value := s.Setting(rhumb.SettingRangeMergeAfter)
 	if value == rhumb.RangeMergeNever {
@@ -43,13 +48,16 @@ func MergeAfter(s *catalog.State) (after time.Duration, on bool) {
 // MergeBytes returns the size below which two ranges together are small.
 func MergeBytes(s *catalog.State) int64 { return SplitBytes(s) / MergeShare }
 
-// Merges starts the merge of the two neighbours that have the least data, as an operation that an operator can see, pause and cancel. They must
-// have been small for as long as the setting says, as this leader has seen. Nothing begins while another merge is not over, and
-// while balance would wait: a node is down, or sizes are missing.
+// Merges starts the merge of the two neighbours that have the least data, as an operation
+// that an operator can see, pause and cancel. They must have been small for as long as
+// the setting says, as this leader has seen. Nothing begins while another merge is not
+// over, and while balance would wait: a node is down, or sizes are missing.
 //
-// Nodes with several stores are left out: copies in two stores cannot be united, and such a member would hold the merge up.
+// Nodes with several stores are left out: copies in two stores cannot be united, and such
+// a member would hold the merge up.
 //
-// A class keeps as many ranges in a region as it was created with, and a range that an operator split off is kept.
+// A class keeps as many ranges in a region as it was created with, and a range that an
+// operator split off is kept.
 func (p *Planner) Merges(now time.Duration, wall time.Time, s *catalog.State, v *Surveys) []catalog.Command {
 	after, on := MergeAfter(s)
 	if !s.Has(rhumb.FeatureMerge) || !on {
@@ -84,8 +92,8 @@ func (p *Planner) Merges(now time.Duration, wall time.Time, s *catalog.State, v 
 	return []catalog.Command{catalog.StartOperation{Kind: rhumb.OperationMerge, Range: best.ID, By: "cluster", At: wall}}
 }
 
-// eachSmall calls found with each range that is small together with the one before it and could be one range with that, and with the size
-// of both.
+// eachSmall calls found with each range that is small together with the one before it and
+// could be one range with that, and with the size of both.
 func eachSmall(now time.Duration, s *catalog.State, v *Surveys, found func(right *rhumb.Range, bytes int64)) {
 	type part struct {
 		region rhumb.RegionID
@@ -103,8 +111,8 @@ func eachSmall(now time.Duration, s *catalog.State, v *Surveys, found func(right
 			spare[at]++
 		}
 	}
-	// Ranges come in the order of their slots, so the one before each is its neighbour, unless a range is reserved in between;
-	// WhyNotJoin below finds that out.
+	// Ranges come in the order of their slots, so the one before each is its neighbour,
+	// unless a range is reserved in between; WhyNotJoin below finds that out.
 	limit, busy := MergeBytes(s), busyRanges(s)
 	var left *rhumb.Range
 	for right := range s.Ranges() {
@@ -134,7 +142,8 @@ func weighTogether(a, b RangeSize) int64 {
 	return bytesA + loadA + bytesB + loadB
 }
 
-// fitTogether reports whether the right range may have its own copies and those on the nodes of the left one at the same time.
+// fitTogether reports whether the right range may have its own copies and those on the
+// nodes of the left one at the same time.
 func fitTogether(left, right *rhumb.Range) bool {
 	return len(right.Replicas)+len(without(left.Replicas, right.Replicas)) <= rhumb.ReplicasMax
 }
@@ -172,7 +181,8 @@ func busyRanges(s *catalog.State) map[rhumb.RangeID]bool {
 	return out
 }
 
-// countMerges counts the operations that merge ranges. One that is paused counts, so an operator can hold all merges.
+// countMerges counts the operations that merge ranges. One that is paused counts, so an
+// operator can hold all merges.
 func countMerges(s *catalog.State) (n int) {
 	for o := range s.Operations() {
 		if o.Kind == rhumb.OperationMerge && !o.State.IsOver() {
@@ -182,7 +192,8 @@ func countMerges(s *catalog.State) (n int) {
 	return n
 }
 
-// restsFromMerge reports whether the merge of a range was given up or cancelled lately, by the wall clock of the leader.
+// restsFromMerge reports whether the merge of a range was given up or cancelled lately,
+// by the wall clock of the leader.
 func restsFromMerge(s *catalog.State, right rhumb.RangeID, wall time.Time) bool {
 	for o := range s.Operations() {
 		if o.Kind == rhumb.OperationMerge && o.Range == right && o.State.IsOver() && o.State != rhumb.OperationDone && wall.Sub(o.Ended) < MergeRest {
@@ -192,7 +203,8 @@ func restsFromMerge(s *catalog.State, right rhumb.RangeID, wall time.Time) bool 
 	return false
 }
 
-// advanceMerge brings a small range to the nodes of the range before it, and asks for the merge of both.
+// advanceMerge brings a small range to the nodes of the range before it, and asks for the
+// merge of both.
 func (m *mover) advanceMerge(o *rhumb.Operation) {
 	right, ok := m.s.Range(o.Range)
 	switch {
@@ -240,7 +252,8 @@ func (m *mover) whyGiveUp(o *rhumb.Operation, left, right *rhumb.Range) string {
 	return ""
 }
 
-// stepMerge plans the next step of a merge. It returns the number of steps that are done, and the obstacle.
+// stepMerge plans the next step of a merge. It returns the number of steps that are done,
+// and the obstacle.
 func (m *mover) stepMerge(left, right *rhumb.Range) (done int, waits string) {
 	leave, lack := without(right.Replicas, left.Replicas), without(left.Replicas, right.Replicas)
 	switch {
@@ -248,7 +261,8 @@ func (m *mover) stepMerge(left, right *rhumb.Range) (done int, waits string) {
 	case len(leave)+len(lack) > 0 && (!mayMove(m.s, left) || len(leave) == 0):
 		return 0, fmt.Sprintf("the copies of range %s are %v, and those of range %s are %v", left.ID, left.Replicas, right.ID, right.Replicas)
 	case len(leave) > 0:
-		// New copies come first, one after the other; then the primary moves to that of the left range, and the old copies go.
+		// New copies come first, one after the other; then the primary moves to that of
+		// the left range, and the old copies go.
 		to := left.Primary
 		if len(lack) > 0 {
 			to = lack[0]

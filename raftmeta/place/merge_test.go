@@ -10,7 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// mergeWorld is a region of four nodes with a table of two hash slots, the first of which was split in three.
+// mergeWorld is a region of four nodes with a table of two hash slots, the first of which
+// was split in three.
 type mergeWorld struct {
 	*world
 	ids   []rhumb.RangeID
@@ -76,7 +77,8 @@ func (w *mergeWorld) surveys() *Surveys {
 
 func (w *mergeWorld) wall() time.Time { return time.Unix(0, 0).Add(w.now) }
 
-// merges looks for merges for a while, and returns the ranges of the operations that were started.
+// merges looks for merges for a while, and returns the ranges of the operations that were
+// started.
 func (w *mergeWorld) merges(d time.Duration) (out []rhumb.RangeID) {
 	w.t.Helper()
 	for end := w.now + d; w.now < end; w.pass(sec) {
@@ -88,8 +90,9 @@ func (w *mergeWorld) merges(d time.Duration) (out []rhumb.RangeID) {
 	return out
 }
 
-// TestMerges guards which ranges are merged, and when: two neighbours that have been small together for long enough, while nothing else is the
-// matter. Each case changes one thing.
+// TestMerges guards which ranges are merged, and when: two neighbours that have been
+// small together for long enough, while nothing else is the matter. Each case changes one
+// thing.
 func TestMerges(t *testing.T) {
 	const after = rhumb.RangeMergeAfterDefault
 	small := RangeSize{Bytes: 10 << 20}
@@ -144,8 +147,10 @@ func TestMerges(t *testing.T) {
 	}
 }
 
-// TestMergesNeedOneSpell guards that a pair which grows in between is small for a whole new spell, and that the smallest pair comes first, one at
-// a time; that a class keeps the ranges that it was created with; and that an operation that was cancelled is not begun again soon.
+// TestMergesNeedOneSpell guards that a pair which grows in between is small for a whole
+// new spell, and that the smallest pair comes first, one at a time; that a class keeps
+// the ranges that it was created with; and that an operation that was cancelled is not
+// begun again soon.
 func TestMergesNeedOneSpell(t *testing.T) {
 	const after = rhumb.RangeMergeAfterDefault
 	w := newMergeWorld(t)
@@ -195,8 +200,9 @@ func (w *mergeWorld) complete() {
 	}
 }
 
-// TestMergeOperation guards that an operation brings the copies and the primary of the right range to those of the left one, one at a time, in
-// spite of balance, and then merges the two.
+// TestMergeOperation guards that an operation brings the copies and the primary of the
+// right range to those of the left one, one at a time, in spite of balance, and then
+// merges the two.
 func TestMergeOperation(t *testing.T) {
 	w := newMergeWorld(t)
 	for id := range w.sizes {
@@ -240,8 +246,8 @@ func TestMergeOperation(t *testing.T) {
 	w.settle()
 }
 
-// TestMergeIsGivenUp guards that an operation ends when its ranges have grown, are gone or split, or when it takes too long; and that it waits for a
-// primary that has begun.
+// TestMergeIsGivenUp guards that an operation ends when its ranges have grown, are gone
+// or split, or when it takes too long; and that it waits for a primary that has begun.
 func TestMergeIsGivenUp(t *testing.T) {
 	for why, change := range map[string]func(w *mergeWorld){
 		"have grown to 200 MiB": func(w *mergeWorld) { w.sizes[w.ids[1]] = RangeSize{Bytes: 200 << 20} },
