@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
@@ -148,6 +149,9 @@ func TestLinkRefusesBadFrames(t *testing.T) {
 				t.Error("the link stays open")
 			}
 		})
+	}
+	if n := testutil.ToFloat64(b.network.m.damaged); n != 4 {
+		t.Errorf("%v damaged frames are counted, want 4", n)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

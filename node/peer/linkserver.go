@@ -128,7 +128,12 @@ func (s *Service) serveLink(l *link, raw net.Conn, info credentials.AuthInfo) {
 	if err == nil {
 		err = s.receiveMessages(l, n, from.Node)
 	}
-	if kind := rhumb.KindOf(err); kind != rhumb.Other {
+	kind := rhumb.KindOf(err)
+	if n != nil && kind == rhumb.Corrupt {
+		n.m.damaged.Inc()
+		n.cfg.Logger.Warn("a frame of a peer was damaged on the way; its link is closed", "from", from.Node, "err", err)
+	}
+	if kind != rhumb.Other {
 		// The peer logs why it is refused. It may not read, and this goroutine must end.
 		_ = l.conn.SetWriteDeadline(time.Now().Add(linkOpenMax))
 		_ = l.writeProto(frameError, api.EncodeError(err, api.Hint{}))
@@ -189,7 +194,6 @@ func (s *Service) receiveMessages(l *link, n *Network, from rhumb.NodeID) error 
 		case frameMessages:
 			msgs, err := decodeMessages(content, from, self, unknown)
 			if err != nil {
-				n.cfg.Logger.Warn("cannot decode a message of a peer; closing its link", "from", from, "err", err)
 				return err
 			}
 			n.cfg.Handler.Replication(from, msgs)

@@ -138,6 +138,8 @@ type networkMetrics struct {
 	gaps prometheus.Histogram
 	// unknown counts messages with entries that this build cannot read.
 	unknown prometheus.Counter
+	// damaged counts frames of links that were not what their sender wrote.
+	damaged prometheus.Counter
 }
 
 // NewNetwork returns a network without peers.
@@ -162,6 +164,7 @@ func NewNetwork(cfg Config) *Network {
 			redials: counter("redials_total", "Streams to peers that broke. They are opened again."),
 			sent:    counter("messages_total", "Replication messages sent."),
 			unknown: counter("unknown_entries_total", "Replication messages with entries that a later release wrote. Their ranges wait until this node has a newer build."),
+			damaged: counter("damaged_frames_total", "Frames of other nodes whose size, checksum or content was wrong. Their links were closed, and the messages are sent again."),
 			frames:  counter("frames_total", "Frames in which replication messages were sent."),
 			gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
 				Namespace: "rhumb", Subsystem: "peer", Name: "heartbeat_gap_seconds", Help: "Time between two heartbeats of a peer as they arrive.",
@@ -182,7 +185,7 @@ func NewNetwork(cfg Config) *Network {
 
 // Collectors returns the metrics of the network.
 func (n *Network) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames, n.m.gaps, n.m.unknown}
+	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames, n.m.gaps, n.m.unknown, n.m.damaged}
 }
 
 // SetPeers replaces the set of peers. A peer whose address or life changed is connected to again.
