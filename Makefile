@@ -18,7 +18,7 @@ CHAOS = $(if $(FAULTS),--faults $(FAULTS)) $(if $(SEED),--seed $(SEED)) $(if $(D
 PREVIOUS = $(if $(findstring upgrade,$(FAULTS)),--previous bin/rhumb-previous)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test arm64 race e2e check bench bench-kv bench-snapshot soak soak-image sim model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos chaos-availability jepsen-compile
+.PHONY: help build demo test arm64 race e2e check bench bench-kv sidebyside peers peers-jars peers-test bench-snapshot soak sim sim-scale model fuzz generate clean terraform-test helm-test release deb hostctl deploy-test terraform-local terraform-lint provider-test chaos soak-image chaos-availability jepsen-compile
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -59,9 +59,23 @@ generate: ## generate api/rhumbpb from api/*.proto
 bench: ## run the micro benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-bench-kv: build ## compare Put and Get with embedded etcd in one interleaved run
+peers: ## build bin/peers, which runs and drives the peers of the benchmarks
+	@mkdir -p bin
 	cd bench/peers && $(GO) build -o ../../bin/peers .
+
+# Kafka and Cassandra are taken from Maven Central; the other peers from Go modules and packages of the system.
+peers-jars: ## fetch Kafka and Cassandra into bin/jars (Maven)
+	mvn -q -B -f bench/peers/kafka.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/bin/jars/kafka
+	mvn -q -B -f bench/peers/cassandra.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/bin/jars/cassandra
+
+peers-test: ## start each peer that this machine has, and run its operations
+	cd bench/peers && $(GO) test -count=1 -v .
+
+bench-kv: build peers ## compare Put and Get with embedded etcd in one interleaved run
 	bin/rhumb bench kv $(ARGS)
+
+sidebyside: build peers ## measure Rhumb, its peers and the limits of the machine in turn (ARGS='--quick --report DIR')
+	bin/rhumb bench sidebyside $(ARGS)
 
 bench-snapshot: build ## compare reads from shared memory with their counterparts (ARGS='--records 40000000 --plots DIR')
 	cc -O3 -march=native -o bin/image-worker bench/image/c/worker.c -lm $(LMDB)
@@ -77,6 +91,9 @@ soak-image: ## kill publishers and readers of an image for DURATION (24h), check
 sim: ## simulate clusters: SEED=N plays one seed with its trace, else SEEDS seeds from FIRST
 	@mkdir -p bin
 	$(GO) test -count=1 -timeout 60m -v -run '^Test(One)?Seeds?$$' ./sim $(if $(SEED),-artifacts -outputdir $(CURDIR)/bin -sim.seed $(SEED),-sim.first $(FIRST) -sim.seeds $(SEEDS))
+
+sim-scale: ## print how messages, metadata and failover grow with nodes and ranges (ARGS='-nodes 3,9 -ranges 64')
+	$(GO) run ./sim/sizing $(ARGS)
 
 chaos: build ## do what faults do to a secured cluster on hosts of this machine (root; FAULTS=kill,cut DURATION=5m SEED=7, each optional; ARGS)
 	$(GO) build -o bin/jepsen-local ./jepsen/chaos

@@ -43,6 +43,9 @@ const (
 	// OperationMoveVote moves the vote of a node in the metadata group (Node) to another one (Target), and pins the votes where they are
 	// then.
 	OperationMoveVote OperationKind = 7
+	// OperationMerge merges a small range (Range) into the range before it. The cluster starts it without a request, and moves the copies
+	// and the primary of the range to the nodes of that one first.
+	OperationMerge OperationKind = 8
 )
 
 // String returns the stable name of the kind.
@@ -62,6 +65,8 @@ func (k OperationKind) String() string {
 		return "rebalance"
 	case OperationMoveVote:
 		return "move-vote"
+	case OperationMerge:
+		return "merge"
 	}
 	return fmt.Sprintf("kind_%d", uint8(k))
 }

@@ -164,6 +164,8 @@ type Range struct {
 	// Merged lists the first slots of the ranges that this one took over, ascending. No range begins there again: a copy of the old range
 	// may be left on a disk, and its log has nothing to do with that of a new range.
 	Merged []Slot `json:"merged,omitempty"`
+	// Kept reports that an operator split the range off from the one before it: nothing but an operator merges it back into that one.
+	Kept bool `json:"kept,omitempty"`
 	// Leaving lists the replicas whose copies are to go, in ascending order. The primary takes them out of the in-sync set.
 	Leaving []NodeID `json:"leaving,omitempty"`
 	// Removed lists the nodes whose replicas were removed in this epoch, in ascending order. Such a node gets a new copy only

@@ -26,6 +26,17 @@ const SettingFailback = "failback"
 // SettingRangeSplitBytes is the size above which a range is split.
 const SettingRangeSplitBytes = "range_split_bytes"
 
+// SettingRangeMergeAfter is how long two neighbouring ranges must be small together before they are merged, or RangeMergeNever.
+const SettingRangeMergeAfter = "range_merge_after"
+
+// RangeMergeNever is the value of SettingRangeMergeAfter with which the cluster merges no ranges on its own. RangeMergeAfterDefault is the
+// default. rangeMergeAfterMin is the smallest value: sizes are reported every few seconds.
+const (
+	RangeMergeNever        = "never"
+	RangeMergeAfterDefault = 10 * time.Minute
+	rangeMergeAfterMin     = 5 * time.Second
+)
+
 // RangeSplitBytesDefault is its default. rangeSplitBytesMin is the smallest value: below, the records of the ranges would cost
 // more than their data. Tests split small ranges.
 const (
@@ -43,6 +54,11 @@ func Settings() []Setting {
 		Help: "whether ranges return to their preferred primary when its node is healthy again: auto, " +
 			"manual (`rhumb node failback`), or never (who took over stays)",
 		check: checkChoice("auto", "manual", "never"),
+	}, {
+		Name: SettingRangeMergeAfter, Default: "10m",
+		Help: "how long two neighbouring ranges must have less than a fifth of range_split_bytes together " +
+			"before they are merged, or never",
+		check: checkDurationOr(RangeMergeNever, rangeMergeAfterMin),
 	}, {
 		Name: SettingRangeSplitBytes, Default: "512MiB",
 		Help:  "the size of its data above which a range is split in two",
@@ -83,6 +99,16 @@ func checkDuration(least time.Duration) func(string) error {
 		d, err := time.ParseDuration(value)
 		if err != nil || d < least {
 			return Ef("rhumb.Setting", InvalidArgument, "%q is not a duration of at least %v; write it like 90s or 5m", value, least)
+		}
+		return nil
+	}
+}
+
+// checkDurationOr returns a check for a word, or a duration of at least the given length.
+func checkDurationOr(word string, least time.Duration) func(string) error {
+	return func(value string) error {
+		if d, err := time.ParseDuration(value); value != word && (err != nil || d < least) {
+			return Ef("rhumb.Setting", InvalidArgument, "%q is neither %s nor a duration of at least %v; write it like 90s or 10m", value, word, least)
 		}
 		return nil
 	}

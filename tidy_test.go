@@ -29,15 +29,15 @@ var layers = [][]string{
 	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/chart", "bench/disk", "bench/load", "cli/doctor", "cli/exit", "cli/flags", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"cli/settings", "authority/enroll"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "sim/merging", "snapshot/rtree", "bench/roads"},
-	{"raftmeta/place", "node/digest", "node/transfer", "storage/storagetest", "client/login", "client/stream", "snapshot/segment", "snapshot/reader"},
+	{"raftmeta/place", "node/digest", "node/transfer", "storage/storagetest", "bench/rounds", "client/login", "client/stream", "snapshot/segment", "snapshot/reader"},
 	{"raftmeta", "client", "node/session", "snapshot/roll", "snapshot/inspect"},
 	{"snapshot", "cli/target", "cli/upgrade"},
 	{"node/host", "node/route", "node/peer", "node/admin", "node/server", "node/publish"},
 	{"node"},
 	{"sim", "bench", "bench/image", "ingest", "demo", "jepsen/local"},
-	{"examples/live", "cli/output", "cli/connect", "cli/health", "cli/probe"},
+	{"bench/sidebyside", "examples/live", "cli/output", "cli/connect", "cli/health", "cli/probe"},
 	{"examples/router", "examples/tiles", "cli/imagecmd", "cli/benchcmd"},
-	{"cmd/rhumb", "deploy/hostctl", "deploy/release", "sim/modelcheck", "jepsen/chaos"},
+	{"cmd/rhumb", "deploy/hostctl", "deploy/release", "sim/modelcheck", "sim/sizing", "jepsen/chaos"},
 }
 
 // pure lists the packages that may not start goroutines or know about clocks, chance, locks, files or the network, so

@@ -40,6 +40,9 @@ type ClusterNode struct {
 	AdminAddr string `json:"admin_addr"`
 }
 
+// lineMax bounds one line of output of a process.
+const lineMax = 1 << 20
+
 // clusterStart bounds the time until a cluster is ready.
 const clusterStart = time.Minute
 

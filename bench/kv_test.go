@@ -9,6 +9,7 @@ import (
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/bench/rounds"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/node"
 )
@@ -54,16 +55,16 @@ func TestRunKV(t *testing.T) {
 
 // TestRatios checks that ratios are taken within a round and that the report has their median.
 func TestRatios(t *testing.T) {
-	r := &KVReport{}
+	var runs []rounds.Run
 	for round, ops := range []float64{100, 300, 200} {
 		for target, factor := range map[string]float64{"rhumb-1": 2, "etcd-1": 1} {
-			x := KVRun{Target: target, Round: round}
+			x := rounds.Run{Target: target, Round: round}
 			x.Op, x.Callers, x.OpsPerSecond, x.P50, x.ServerCPU = load.Put, 1, ops*factor, int64(10*factor), 0
-			r.Runs = append(r.Runs, x)
+			runs = append(runs, x)
 		}
 	}
-	r.summarise()
-	if len(r.Ratios) != 1 || r.Ratios[0].Ops != (Spread{2, 2, 2}) || r.Ratios[0].P50.Median != 2 {
+	r := reportOf(runs)
+	if len(r.Ratios) != 1 || r.Ratios[0].Ops != (rounds.Spread{Median: 2, Min: 2, Max: 2}) || r.Ratios[0].P50.Median != 2 {
 		t.Fatalf("ratios are %+v", r.Ratios)
 	}
 	for _, row := range r.Rows {

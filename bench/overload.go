@@ -12,6 +12,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/bench/rounds"
 	"github.com/rhumbdb/rhumb/client"
 )
 
@@ -67,7 +68,7 @@ type OverloadReport struct {
 	// Runs are the measurements in their order.
 	Runs []OverloadRun `json:"runs"`
 	// Peak is the rate of acknowledged writes at the peak.
-	Peak Spread `json:"peak_ops_per_second"`
+	Peak rounds.Spread `json:"peak_ops_per_second"`
 	// Overloads has one element for each factor.
 	Overloads []OverloadFactor `json:"overloads"`
 	// Acked counts the keys with an acknowledged write, Missing those of them that were not found
@@ -84,7 +85,7 @@ type OverloadFactor struct {
 	Factor int `json:"factor"`
 	// Goodput is the rate of acknowledged writes of each overload as a share of the mean of the
 	// peaks before and after it.
-	Goodput Spread `json:"goodput"`
+	Goodput rounds.Spread `json:"goodput"`
 	// RSS is the greatest resident memory of a node in bytes.
 	RSS int64 `json:"rss_bytes"`
 }
@@ -175,9 +176,9 @@ func (r *OverloadReport) summarise() {
 		}
 	}
 	same := func(x float64) float64 { return x }
-	r.Peak = spreadOf(peaks, same)
+	r.Peak = rounds.SpreadOf(peaks, same)
 	for _, factor := range slices.Sorted(maps.Keys(shares)) {
-		r.Overloads = append(r.Overloads, OverloadFactor{Factor: factor, Goodput: spreadOf(shares[factor], same), RSS: rss[factor]})
+		r.Overloads = append(r.Overloads, OverloadFactor{Factor: factor, Goodput: rounds.SpreadOf(shares[factor], same), RSS: rss[factor]})
 	}
 }
 
@@ -210,10 +211,10 @@ func (o *overload) runPhase(ctx context.Context, phase Phase, factor, callers in
 	before := o.c.Metrics()
 	stop := load.WatchRSS(o.cfg.Cluster.PIDs())
 	cs := load.Case{Op: load.Put, Callers: callers, ValueBytes: o.cfg.ValueBytes, Keys: o.keys, Warm: o.cfg.Measure / 4, Measure: measure}
-	run.Result = load.Run(ctx, cs, o.cfg.Cluster.PIDs(), func(ctx context.Context, _ load.Op, caller, i int, value []byte) error {
+	run.Result = load.Run(ctx, cs, o.cfg.Cluster.PIDs(), func(ctx context.Context, s load.Step) error {
 		// Callers use disjoint keys until they wrap around, so every key is written by some caller.
-		key := (caller + i*callers) % o.keys
-		_, err := o.t.Put(ctx, overloadName(key), value, client.PutOptions{})
+		key := (s.Caller + s.Key*callers) % o.keys
+		_, err := o.t.Put(ctx, overloadName(key), s.Value, client.PutOptions{})
 		if err == nil {
 			good.Add(1)
 			o.acked.Store(key, struct{}{})

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/bench/rounds"
 )
 
 // TestGoodput checks that an overload is compared with the peaks before and after it, not with the
@@ -21,10 +22,10 @@ func TestGoodput(t *testing.T) {
 		overload(5, 150, 8), run(PhasePeak, 500),
 	}}
 	r.summarise()
-	if want := (Spread{200, 100, 500}); r.Peak != want {
+	if want := (rounds.Spread{Median: 200, Min: 100, Max: 500}); r.Peak != want {
 		t.Errorf("peak %v, want %v", r.Peak, want)
 	}
-	want := []OverloadFactor{{Factor: 2, Goodput: Spread{0.3, 0.3, 0.3}, RSS: 3}, {Factor: 5, Goodput: Spread{0.6, 0.5, 0.6}, RSS: 9}}
+	want := []OverloadFactor{{Factor: 2, Goodput: rounds.Spread{Median: 0.3, Min: 0.3, Max: 0.3}, RSS: 3}, {Factor: 5, Goodput: rounds.Spread{Median: 0.6, Min: 0.5, Max: 0.6}, RSS: 9}}
 	if !slices.Equal(r.Overloads, want) {
 		t.Errorf("overloads %v, want %v", r.Overloads, want)
 	}

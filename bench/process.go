@@ -21,6 +21,8 @@ type nodeProcesses struct {
 	commands map[rhumb.NodeID]*nodeCommand
 	// started are the processes that this program has started and must end.
 	started []*exec.Cmd
+	// ended is closed when the process that was started last has ended.
+	ended chan struct{}
 }
 
 // nodeCommand starts a node as the demo did.
@@ -87,9 +89,7 @@ func (p *nodeProcesses) stopNode(ctx context.Context, n rhumb.NodeID) error {
 		return err
 	}
 	for deadline := time.Now().Add(clusterStop); ; {
-		// The list of arguments of a process is empty once it has ended, also
-		// before its parent has noticed.
-		if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || len(args) == 0 {
+		if hasEnded(pid) {
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -99,6 +99,21 @@ func (p *nodeProcesses) stopNode(ctx context.Context, n rhumb.NodeID) error {
 			return err
 		}
 	}
+}
+
+// hasEnded reports whether a process is gone, or only waits for its parent. Before that, a process that
+// was killed can hold its files and locks for a while, although it has no memory and no arguments any
+// more: another process in its place would find the directory in use. Its first thread may be dead
+// long before the others, so no other thread may be left either.
+func hasEnded(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // none if the process is gone by now
+	// The state follows the name of the command in parentheses.
+	_, after, _ := strings.Cut(string(text), ") ")
+	return len(threads) <= 1 && (strings.HasPrefix(after, "Z") || strings.HasPrefix(after, "X"))
 }
 
 // startNode starts a node whose process has ended.
@@ -117,7 +132,12 @@ func (p *nodeProcesses) startNode(n rhumb.NodeID) error {
 	p.started = append(p.started, cmd)
 	// Its exit code is nobody's business, and without Wait it would stay in the
 	// table of processes.
-	go func() { _ = cmd.Wait() }()
+	ended := make(chan struct{})
+	p.ended = ended
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
 	return nil
 }
 

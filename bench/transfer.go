@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/bench/rounds"
 	"github.com/rhumbdb/rhumb/client"
 )
 
@@ -136,7 +137,7 @@ func RunTransfer(ctx context.Context, cfg TransferConfig) (*TransferReport, erro
 	if err != nil {
 		return nil, err
 	}
-	out.Speed = spreadOf(out.Copies, func(x TransferCopy) float64 { return x.Speed }).Median
+	out.Speed = rounds.SpreadOf(out.Copies, func(x TransferCopy) float64 { return x.Speed }).Median
 	out.Calm, out.Meanwhile = calm.quantiles(), meanwhile.quantiles()
 	out.Writes, out.Failed = m.countWrites()
 	out.Lost, err = m.countLost(ctx)

@@ -30,6 +30,9 @@ const (
 	pingsPerRound = 3
 	// scanBytesMax bounds the pages that one scan holds, over all its ranges.
 	scanBytesMax = 64 << 20
+	// scanSpare is the number of records that a scan with a limit fetches from a range in addition to
+	// twice the share of the range.
+	scanSpare = 4
 	// scanFetchMax bounds the pages that one scan fetches at once.
 	scanFetchMax = 64
 )

@@ -14,9 +14,9 @@ import (
 	"github.com/rhumbdb/rhumb/keys"
 )
 
-// metadata is the client's copy of the cluster's metadata: the newest state that a watch delivered,
-// and newer range descriptors that nodes attached to refusals. Descriptors are immutable, so
-// callers share them.
+// metadata is the client's copy of the cluster's metadata: the newest state that a watch
+// delivered, and newer range descriptors that nodes attached to refusals. Descriptors are
+// immutable, so callers share them.
 type metadata struct {
 	mu       sync.RWMutex // guards all below
 	revision uint64
@@ -34,17 +34,20 @@ type metadata struct {
 	wide    []rhumb.RangeID                 // the ranges of several slots, sorted
 	active  map[rhumb.RangeID]rhumb.RangeID // the newest range in a node's block, by the first slot of the block
 	changed chan struct{}                   // closed and replaced with every change
-	// leave ends the watch, and doubt calls it unless an update arrives before: a node has shown that newer metadata exists.
+	// leave ends the watch, and doubt calls it unless an update arrives before: a node
+	// has shown that newer metadata exists.
 	leave func()
 	doubt *time.Timer // nil without doubt
 	at    string      // the address at which the watch is
 	left  time.Time   // when leaveNode ended a watch
 }
 
-// watchPatience is how long a watch may lack what another node knows. Updates reach all nodes that are not cut off within a round trip.
+// watchPatience is how long a watch may lack what another node knows. Updates reach all
+// nodes that are not cut off within a round trip.
 const watchPatience = time.Second
 
-// leavePause is how long a watch is not ended again because its node answers late. A watch elsewhere begins with the full state.
+// leavePause is how long a watch is not ended again because its node answers late. A
+// watch elsewhere begins with the full state.
 const leavePause = 30 * time.Second
 
 type blockOwner struct {
@@ -67,9 +70,9 @@ func (m *metadata) clearLocked() {
 	m.ranges, m.active = map[rhumb.RangeID]*rhumb.Range{}, map[rhumb.RangeID]rhumb.RangeID{}
 }
 
-// applyUpdate applies an update of a watch. It returns the addresses at which a node died or began
-// a new life: requests to these will not be answered. It ignores a full state that is older than
-// the present one and returns ok false.
+// applyUpdate applies an update of a watch. It returns the addresses at which a node died
+// or began a new life: requests to these will not be answered. It ignores a full state
+// that is older than the present one and returns ok false.
 func (m *metadata) applyUpdate(u *api.Metadata) (lost []string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,8 +81,8 @@ func (m *metadata) applyUpdate(u *api.Metadata) (lost []string, ok bool) {
 	if u.Full && u.Revision < m.revision {
 		return nil, false
 	}
-	// clearLocked replaces the maps, so before keeps the former nodes. mergeLocked changes them in
-	// place, so it needs a copy.
+	// clearLocked replaces the maps, so before keeps the former nodes. mergeLocked
+	// changes them in place, so it needs a copy.
 	before := m.nodes
 	if u.Full {
 		newer := m.ranges
@@ -95,8 +98,8 @@ func (m *metadata) applyUpdate(u *api.Metadata) (lost []string, ok bool) {
 	m.mergeLocked(u)
 	for id, old := range before {
 		n, ok := m.nodes[id]
-		// A node that was fenced or started again does not answer requests sent to its former life,
-		// even at the same address.
+		// A node that was fenced or started again does not answer requests sent to its
+		// former life, even at the same address.
 		dead := !ok || n.State == rhumb.NodeFenced && old.State != rhumb.NodeFenced
 		if dead || n.Addr != old.Addr || n.Boot != old.Boot {
 			lost = append(lost, old.Addr)
@@ -112,7 +115,8 @@ func (m *metadata) announceLocked() {
 	m.changed = make(chan struct{})
 }
 
-// mergeLocked merges an update into the copy. A record of a range that is older than the known one is ignored.
+// mergeLocked merges an update into the copy. A record of a range that is older than the
+// known one is ignored.
 func (m *metadata) mergeLocked(u *api.Metadata) {
 	for _, r := range u.Regions {
 		m.regions[r.ID] = r
@@ -153,8 +157,8 @@ func (m *metadata) mergeLocked(u *api.Metadata) {
 	}
 }
 
-// indexRangeLocked makes rangeOfLocked find a range of several slots by all of them. A range of a class
-// that can be split is found by one slot too.
+// indexRangeLocked makes rangeOfLocked find a range of several slots by all of them. A
+// range of a class that can be split is found by one slot too.
 func (m *metadata) indexRangeLocked(r *rhumb.Range) {
 	if i, found := slices.BinarySearchFunc(m.wide, r.ID, rhumb.RangeID.Compare); !found && r.Last != 0 {
 		m.wide = slices.Insert(m.wide, i, r.ID)
@@ -192,8 +196,8 @@ func (m *metadata) rangeID(home rhumb.RangeID) rhumb.RangeID {
 	return home
 }
 
-// forgetTable removes a table that this client has dropped, before the watch says so: its next call must
-// not find the table.
+// forgetTable removes a table that this client has dropped, before the watch says so: its
+// next call must not find the table.
 func (m *metadata) forgetTable(id rhumb.TableID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -210,7 +214,8 @@ func (m *metadata) forgetTableLocked(id rhumb.TableID) {
 	delete(m.tables, id)
 }
 
-// putRangeLocked stores a descriptor unless the present one is as new, and reports whether it did.
+// putRangeLocked stores a descriptor unless the present one is as new, and reports
+// whether it did.
 func (m *metadata) putRangeLocked(r *rhumb.Range) bool {
 	if old := m.ranges[r.ID]; old != nil && old.Version >= r.Version {
 		return false
@@ -236,8 +241,8 @@ func (m *metadata) restoreNewerLocked(newer map[rhumb.RangeID]*rhumb.Range) {
 	}
 }
 
-// learnRange stores a descriptor that came with a refusal, and reports whether it is newer than the
-// one before. nil is never newer.
+// learnRange stores a descriptor that came with a refusal, and reports whether it is
+// newer than the one before. nil is never newer.
 func (m *metadata) learnRange(r *rhumb.Range) bool {
 	if r == nil {
 		return false
@@ -258,7 +263,8 @@ func (m *metadata) noteEpoch(home rhumb.RangeID, epoch rhumb.Epoch) {
 	m.mu.RLock()
 	found := behind()
 	m.mu.RUnlock()
-	// Nearly every answer is of the epoch that is known, and must not wait for the lock of writers.
+	// Nearly every answer is of the epoch that is known, and must not wait for the lock
+	// of writers.
 	if !found {
 		return
 	}
@@ -269,7 +275,8 @@ func (m *metadata) noteEpoch(home rhumb.RangeID, epoch rhumb.Epoch) {
 	}
 }
 
-// watched sets the function that ends the watch which delivers updates from now on, and the address at which it is.
+// watched sets the function that ends the watch which delivers updates from now on, and
+// the address at which it is.
 func (m *metadata) watched(at string, leave func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -287,8 +294,9 @@ func (m *metadata) leaveNode(addr string) {
 	}
 }
 
-// beginDoubtLocked ends the watch after a while unless it delivers something. A node that is cut off from the others keeps its watches, since
-// nothing tells it that there is something to deliver.
+// beginDoubtLocked ends the watch after a while unless it delivers something. A node that
+// is cut off from the others keeps its watches, since nothing tells it that there is
+// something to deliver.
 func (m *metadata) beginDoubtLocked() {
 	if m.doubt == nil && m.leave != nil {
 		m.doubt = time.AfterFunc(watchPatience, m.leave)
@@ -309,8 +317,8 @@ func (m *metadata) nextChange() <-chan struct{} {
 	return m.changed
 }
 
-// primaryOf returns the descriptor of the range of a home, and the node that is its primary. ok is false
-// if either is unknown; r is nil if the range is.
+// primaryOf returns the descriptor of the range of a home, and the node that is its
+// primary. ok is false if either is unknown; r is nil if the range is.
 func (m *metadata) primaryOf(id rhumb.RangeID) (r *rhumb.Range, n rhumb.Node, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -322,8 +330,8 @@ func (m *metadata) primaryOf(id rhumb.RangeID) (r *rhumb.Range, n rhumb.Node, ok
 	return r, n, ok
 }
 
-// homeOfName returns the home of a named key of a table in a region. The key is in the range that holds
-// the home.
+// homeOfName returns the home of a named key of a table in a region. The key is in the
+// range that holds the home.
 func (m *metadata) homeOfName(t *Table, region rhumb.RegionID, name []byte) (rhumb.RangeID, error) {
 	const op rhumb.Op = "client"
 	m.mu.RLock()
@@ -341,8 +349,8 @@ func (m *metadata) homeOfName(t *Table, region rhumb.RegionID, name []byte) (rhu
 	return rhumb.RangeID{Region: region, Slot: b.First + keys.HashSlot(name, t.info.Colocate, t.slots)}, nil
 }
 
-// hashBlock returns the block of the hash slots of a table's class in a region, and whether the class has
-// hash slots there.
+// hashBlock returns the block of the hash slots of a table's class in a region, and
+// whether the class has hash slots there.
 func (m *metadata) hashBlock(t *Table, region rhumb.RegionID) (rhumb.Block, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -350,9 +358,10 @@ func (m *metadata) hashBlock(t *Table, region rhumb.RegionID) (rhumb.Block, bool
 	return b, ok
 }
 
-// regionByName returns a region, or an error of kind NotFound that lists the regions. The former name of a removed region finds
-// it as long as no other region has the name: programs that were configured with it keep finding their records, which have
-// kept their homes.
+// regionByName returns a region, or an error of kind NotFound that lists the regions. The
+// former name of a removed region finds it as long as no other region has the name:
+// programs that were configured with it keep finding their records, which have kept their
+// homes.
 func (m *metadata) regionByName(name string) (rhumb.Region, error) {
 	const op rhumb.Op = "client"
 	m.mu.RLock()
@@ -391,8 +400,8 @@ func (m *metadata) regionsWith(class rhumb.ClassID) []rhumb.Region {
 	return out
 }
 
-// isDead reports whether nobody serves the ranges of a class in a region: the metadata says that the region
-// is dead, and the class does not survive the loss of a region.
+// isDead reports whether nobody serves the ranges of a class in a region: the metadata
+// says that the region is dead, and the class does not survive the loss of a region.
 func (m *metadata) isDead(id rhumb.RegionID, class rhumb.ClassID) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -422,8 +431,9 @@ func (m *metadata) regionName(id rhumb.RegionID) string {
 	return cmp.Or(m.regions[id].Name, id.String())
 }
 
-// insertRanges returns the live nodes of a region, sorted by ID, and for each the newest range into
-// which it inserts keys of a class. The range is zero for a node that has none yet.
+// insertRanges returns the live nodes of a region, sorted by ID, and for each the newest
+// range into which it inserts keys of a class. The range is zero for a node that has none
+// yet.
 func (m *metadata) insertRanges(region rhumb.RegionID, class rhumb.ClassID) (nodes []rhumb.Node, into []rhumb.RangeID) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -480,8 +490,8 @@ func (m *metadata) sortedRanges(keep func(*rhumb.Range) bool) []*rhumb.Range {
 	return out
 }
 
-// tableByName returns a table with its class. ok is false if either is unknown, as for a table that
-// was created a moment ago.
+// tableByName returns a table with its class. ok is false if either is unknown, as for a
+// table that was created a moment ago.
 func (m *metadata) tableByName(name string) (t rhumb.Table, c rhumb.Class, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

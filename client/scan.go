@@ -94,7 +94,8 @@ type cursor struct {
 	id    rhumb.RangeID
 	last  rhumb.Slot   // the last slot of the range when the cursor began
 	items []rhumb.Item // of the present page, not yielded yet
-	next  chan page    // delivers the next page; nil after the last
+	next  chan page    // delivers the next page; nil if none was asked for
+	rest  []byte       // the name after which the next page begins, if it is fetched only when needed
 }
 
 type page struct {
@@ -149,8 +150,9 @@ func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 	// Each cursor holds up to two pages: the present one and the next.
 	s.pageRecords, s.pageBytes = rhumb.ScanPageMax, min(rhumb.ScanPageBytes, max(scanBytesMax/(2*n), 16<<10))
 	if o.Limit > 0 {
-		// The limit is spread over the ranges, with room for an uneven distribution.
-		s.pageRecords = min(s.pageRecords, 2*o.Limit/n+16, o.Limit)
+		// The limit is spread over the ranges, with room for an uneven distribution. Most of the
+		// records of all pages are read for nothing, so the room is small.
+		s.pageRecords = min(s.pageRecords, 2*o.Limit/n+scanSpare, o.Limit)
 	}
 	// All ranges are fetched at once; slots bounds how many fetches run.
 	for _, r := range ranges {
@@ -250,10 +252,14 @@ func (s *scan) run(yield func(rhumb.Item, error) bool) error {
 	return nil
 }
 
-// nextPage waits for a cursor's next page and starts fetching the one after it. It returns false at
+// nextPage waits for a cursor's next page, and without a limit starts fetching the one after it. It returns false at
 // the end of the range.
 func (s *scan) nextPage(c *cursor) (bool, error) {
-	for c.next != nil {
+	for c.next != nil || c.rest != nil {
+		if c.next == nil {
+			s.fetchAfter(c, c.rest)
+			c.rest = nil
+		}
 		p := <-c.next
 		c.next = nil
 		if p.err == nil {
@@ -266,8 +272,14 @@ func (s *scan) nextPage(c *cursor) (bool, error) {
 		}
 		c.items = p.items
 		if p.more && len(p.items) > 0 {
-			// The next page is fetched while this one is used.
-			s.fetchAfter(c, p.items[len(p.items)-1].Key.Name)
+			after := p.items[len(p.items)-1].Key.Name
+			if s.o.Limit > 0 {
+				// Few of the ranges of a scan with a limit need a second page.
+				c.rest = after
+			} else {
+				// The next page is fetched while this one is used.
+				s.fetchAfter(c, after)
+			}
 		}
 		if len(c.items) > 0 {
 			return true, nil

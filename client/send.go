@@ -21,12 +21,13 @@ func newPause() *backoff.ExponentialBackOff {
 	}
 }
 
-// request is one request to the primary of a range, over as many attempts as needed. The fields up
-// to alive are set by the caller of Client.send, the others hold the state of the attempts.
+// request is one request to the primary of a range, over as many attempts as needed. The
+// fields up to alive are set by the caller of Client.send, the others hold the state of
+// the attempts.
 type request struct {
 	op rhumb.Op
-	// id is a home in the range that is asked: that of the key, or the first of the range. The range of the
-	// home may change between attempts.
+	// id is a home in the range that is asked: that of the key, or the first of the
+	// range. The range of the home may change between attempts.
 	id rhumb.RangeID
 	// at, if not empty, is the address of the only node that is asked. That node finds the range
 	// itself.
@@ -36,15 +37,15 @@ type request struct {
 	message func() *rhumbpb.Request
 	size    int
 	write   bool
-	// once forbids sending the request again after it may have been applied, because it carries no
-	// request ID that would keep it from being applied twice.
+	// once forbids sending the request again after it may have been applied, because it
+	// carries no request ID that would keep it from being applied twice.
 	once bool
 	// insert is set for inserts into a known range.
 	insert bool
 	// local forbids nodes of other regions.
 	local bool
-	// alive makes the request fail at once when the metadata says that the region is dead, because
-	// its caller can do without the answer.
+	// alive makes the request fail at once when the metadata says that the region is
+	// dead, because its caller can do without the answer.
 	alive bool
 
 	client   *Client
@@ -140,8 +141,8 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 		return nil, fail
 	}
 	left := time.Until(r.deadline)
-	// Every attempt has a message of its own, because the timeout and hops differ and the previous
-	// one may still be on its way.
+	// Every attempt has a message of its own, because the timeout and hops differ and the
+	// previous one may still be on its way.
 	req := r.message()
 	req.TimeoutUs = uint64(max(left.Microseconds(), 1)) // 0 would leave the timeout to the node
 	req.Hops = hops
@@ -151,7 +152,8 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 	c.m.requests.Add(1)
 	out := stream.Request{Message: req, Size: r.size, Timeout: min(left, c.cfg.AttemptTimeout), Resend: r.sent, Caller: r, Once: r.once}
 	if r.asked != rhumb.NoNode {
-		// No other node could do better than the primary, so the request may wait there for its turn.
+		// No other node could do better than the primary, so the request may wait there
+		// for its turn.
 		out.Deadline = r.deadline
 	}
 	answer, err := conn.Do(ctx, out)
@@ -167,7 +169,8 @@ func (c *Client) attempt(ctx context.Context, r *request) (*rhumbpb.Response, st
 	return answer, fail
 }
 
-// Stays reports whether the node that is asked is still the primary, or is asked as any other node would be.
+// Stays reports whether the node that is asked is still the primary, or is asked as any
+// other node would be.
 func (r *request) Stays() bool {
 	if r.asked == rhumb.NoNode {
 		return true
@@ -176,8 +179,8 @@ func (r *request) Stays() bool {
 	return ok && n.ID == r.asked
 }
 
-// Late makes the client ask another node for metadata: a node whose disk or links have stopped may neither answer nor learn who
-// has taken its place.
+// Late makes the client ask another node for metadata: a node whose disk or links have
+// stopped may neither answer nor learn who has taken its place.
 func (r *request) Late() { r.client.meta.leaveNode(r.to) }
 
 // afterFailure returns the next step after an attempt that got no answer.
@@ -203,14 +206,15 @@ func (c *Client) afterFailure(ctx context.Context, r *request, failure *stream.E
 
 // afterRefusal returns the next step after a node refused the request.
 func (c *Client) afterRefusal(r *request, resp *rhumbpb.Response) step {
-	// The node answered, so the way to it works, and the hint may hold a newer descriptor than the
-	// metadata.
+	// The node answered, so the way to it works, and the hint may hold a newer descriptor
+	// than the metadata.
 	err, hint := api.DecodeError(resp.Error)
 	r.last = err
 	r.spared, r.silent = false, false
 	news := c.meta.learnRange(hint.Newer)
 	if err.Kind == rhumb.Unavailable {
-		// The node may be cut off from all others, and the client's metadata may come from it. Another node knows the new primary.
+		// The node may be cut off from all others, and the client's metadata may come
+		// from it. Another node knows the new primary.
 		r.misses++
 	} else {
 		r.misses = 0
@@ -288,8 +292,8 @@ func (c *Client) waitBeforeRetry(ctx context.Context, r *request) bool {
 	if !r.spared && !c.budget.takeToken() {
 		c.m.refused.Add(1)
 		if overloaded {
-			// The call fails only after the pause. A caller that repeats failed calls at once would
-			// otherwise keep the node overloaded.
+			// The call fails only after the pause. A caller that repeats failed calls at
+			// once would otherwise keep the node overloaded.
 			select {
 			case <-time.After(d):
 			case <-ctx.Done():
@@ -329,12 +333,13 @@ func (c *Client) pauseUntilChange(ctx context.Context, r *request, d time.Durati
 	}
 }
 
-// pickNode returns the connection to the node for the next attempt, and how often the request may be forwarded. It sets
-// r.asked if the node is the primary.
+// pickNode returns the connection to the node for the next attempt, and how often the
+// request may be forwarded. It sets r.asked if the node is the primary.
 //
-// It picks the primary. If the primary is unknown or was silent, and for every second attempt after two that did
-// not reach one that serves, it picks another node, a different one each time, which may forward the request:
-// the client may be cut off from the primary while other nodes are not.
+// It picks the primary. If the primary is unknown or was silent, and for every second
+// attempt after two that did not reach one that serves, it picks another node, a
+// different one each time, which may forward the request: the client may be cut off from
+// the primary while other nodes are not.
 func (c *Client) pickNode(r *request) (conn *stream.Conn, hops uint32, err error) {
 	r.asked = rhumb.NoNode
 	if r.at != "" {
@@ -357,8 +362,8 @@ func (c *Client) pickNode(r *request) (conn *stream.Conn, hops uint32, err error
 	return conn, hopsMax, err
 }
 
-// otherThan returns an address other than that of the primary, a different one for each turn. The addresses are never empty:
-// Config.Addrs has at least one.
+// otherThan returns an address other than that of the primary, a different one for each
+// turn. The addresses are never empty: Config.Addrs has at least one.
 func otherThan(primary string, near []string, turn int) string {
 	for i := range near {
 		if a := near[(turn+i)%len(near)]; a != primary {
@@ -382,9 +387,9 @@ func (r *request) contextError(cause error) error {
 	return r.finalError(err)
 }
 
-// finalError returns the error of a request in the form that callers return. After a write may have
-// been applied, a refusal of a later attempt says nothing about the earlier one, so the kind is
-// Unknown unless the error would be the same in any state.
+// finalError returns the error of a request in the form that callers return. After a
+// write may have been applied, a refusal of a later attempt says nothing about the
+// earlier one, so the kind is Unknown unless the error would be the same in any state.
 func (r *request) finalError(err error) error {
 	// The caller follows the redirect, unless an earlier attempt may have been applied: then a
 	// second insert would be a second record.
@@ -392,7 +397,8 @@ func (r *request) finalError(err error) error {
 		if !r.sent {
 			return m
 		}
-		// Without the wrapper: a caller that searches the chain of errors must not find a redirect.
+		// Without the wrapper: a caller that searches the chain of errors must not find a
+		// redirect.
 		err = m.err
 	}
 	kind := rhumb.KindOf(err)
@@ -402,18 +408,18 @@ func (r *request) finalError(err error) error {
 	case errors.Is(err, context.DeadlineExceeded) && kind == rhumb.Other:
 		kind = rhumb.DeadlineExceeded
 	}
-	// The last attempt was refused, or the time was over, but an earlier one may have been applied.
-	// Nodes of release 0.13 answer invalid_argument to an insert that is sent again, if its range is full and they find no place for
-	// another one.
+	// The last attempt was refused, or the time was over, but an earlier one may have
+	// been applied. Nodes of release 0.13 answer invalid_argument to an insert that is
+	// sent again, if its range is full and they find no place for another one.
 	if r.sent && (dependsOnState(kind) || r.insert && kind == rhumb.InvalidArgument) {
 		return &rhumb.Error{Op: r.op, Kind: rhumb.Unknown, Range: r.id, Msg: "the write was sent and may have been applied", Err: err}
 	}
 	return &rhumb.Error{Op: r.op, Kind: kind, Range: r.id, Err: err}
 }
 
-// dependsOnState reports whether an error of a kind may follow an earlier attempt that was applied.
-// Errors of the other kinds are wrong requests, which no attempt applied, or leave the outcome open
-// anyway.
+// dependsOnState reports whether an error of a kind may follow an earlier attempt that
+// was applied. Errors of the other kinds are wrong requests, which no attempt applied, or
+// leave the outcome open anyway.
 func dependsOnState(k rhumb.Kind) bool {
 	switch k {
 	case rhumb.InvalidArgument, rhumb.TooLarge, rhumb.Incompatible, rhumb.WrongCluster, rhumb.Corrupt, rhumb.Internal, rhumb.Expired, rhumb.Other:

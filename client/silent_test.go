@@ -25,8 +25,9 @@ func (d deaf) Write(b []byte) (int, error) {
 	return d.Conn.Write(b)
 }
 
-// TestStoppedNode guards that a client which follows the metadata at a node that stops, and writes
-// through it, notices and goes on with another one, although neither TCP nor gRPC reports an error.
+// TestStoppedNode guards that a client which follows the metadata at a node that stops,
+// and writes through it, notices and goes on with another one, although neither TCP nor
+// gRPC reports an error.
 func TestStoppedNode(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	var off atomic.Bool
@@ -63,8 +64,9 @@ func TestStoppedNode(t *testing.T) {
 	}
 }
 
-// TestPrimaryWithoutAnswer guards that a request which waits at a node that answers nothing and has lost its place goes to the new primary
-// long before its attempt is over, also if the client follows the metadata at that node.
+// TestPrimaryWithoutAnswer guards that a request which waits at a node that answers
+// nothing and has lost its place goes to the new primary long before its attempt is over,
+// also if the client follows the metadata at that node.
 func TestPrimaryWithoutAnswer(t *testing.T) {
 	for _, watched := range []rhumb.NodeID{1, 2} {
 		t.Run(fmt.Sprintf("watch at n%d", watched), func(t *testing.T) {
@@ -87,8 +89,8 @@ func TestPrimaryWithoutAnswer(t *testing.T) {
 	}
 }
 
-// TestSilentPrimaryIsPassedBy guards that the attempt after one without an answer goes to another node, which may know the primary better or
-// reach it on another way.
+// TestSilentPrimaryIsPassedBy guards that the attempt after one without an answer goes to
+// another node, which may know the primary better or reach it on another way.
 func TestSilentPrimaryIsPassedBy(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	c := w.open("", func(cfg *Config) { cfg.AttemptTimeout = 200 * time.Millisecond })

@@ -208,6 +208,7 @@ func (n *Node) enterCluster(nodes []*rhumb.Node) error {
 	if err != nil {
 		return err
 	}
+	n.phases.end("metadata")
 	// Until this returns, requests read the metadata through entrant; afterwards through member.
 	defer n.entrant.Store(nil)
 	id := n.engine.Identity()
@@ -221,6 +222,10 @@ func (n *Node) enterCluster(nodes []*rhumb.Node) error {
 	n.obstacle.Store(nil)
 	n.noteFounded()
 	n.cfg.Logger.Info("the node is in its cluster", "cluster", id.Cluster, "node", id.Node, "life", id.Boot, "region", n.cfg.Region)
+	n.phases.end("replicas")
+	if took := n.phases.finish(n.started); took != nil {
+		n.cfg.Logger.Info("the process has started", took...)
+	}
 	return nil
 }
 

@@ -61,6 +61,7 @@ type Node struct {
 	gossip  *peer.Gossip
 	metrics *prometheus.Registry
 	started time.Time
+	phases  *phases // of the start of this process
 
 	kv      *server.Service
 	peers   *peer.Service
@@ -115,6 +116,7 @@ func Start(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}, recovered: newRecovered(), unsigned: newUnsigned(), denied: server.NewDenied()}
+	n.phases = newPhases(n.started)
 	// SetDefaults cannot set Fatal, because its default logs through n.
 	if n.cfg.Fatal == nil {
 		n.cfg.Fatal = n.exitProcess
@@ -156,6 +158,10 @@ func (n *Node) openNode() (err error) {
 	if err != nil {
 		return err
 	}
+	opening := n.engine.Opening()
+	n.phases.add("check", opening.Check)
+	n.phases.add("replay", opening.Replay)
+	n.phases.add("load", opening.Load)
 	// The clock starts above the ceiling on disk: every timestamp of earlier lives is below it.
 	ceiling, err := n.engine.HLCCeiling()
 	if err != nil {
@@ -170,7 +176,7 @@ func (n *Node) openNode() (err error) {
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	n.metrics.MustRegister(n.engine.Collectors()...)
 	n.metrics.MustRegister(n.cfg.Collectors...)
-	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, n.unsigned, n.denied, newWithheld(n.cfg.WAN))
+	n.metrics.MustRegister(n.budgets.newCollector(), n.recovered, n.unsigned, n.denied, n.phases.gauge, newWithheld(n.cfg.WAN))
 	if n.cfg.WAN != nil {
 		n.work.Go(func() {
 			n.cfg.WAN.Watch(n.ctx, func(err error) {
@@ -201,6 +207,7 @@ func (n *Node) openNode() (err error) {
 	n.metrics.MustRegister(n.gossip.Collectors()...)
 	// Handlers use gossip. A client that connects earlier waits until here.
 	n.servePorts(ports)
+	n.phases.end("ports", opening.Check, opening.Replay, opening.Load)
 	return nil
 }
 

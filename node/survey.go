@@ -67,6 +67,9 @@ func (m *member) takeSurvey(speeds rates) place.Survey {
 	}
 	speeds.forget(now)
 	s.Copies = m.takeCopies()
+	if n := len(m.n.engine.Stores()); n > 1 {
+		s.Stores = uint32(n)
+	}
 	if len(s.Ranges) > place.SurveyRangesMax {
 		slices.SortFunc(s.Ranges, func(a, b place.RangeSize) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		s.Ranges = s.Ranges[:place.SurveyRangesMax]

@@ -243,11 +243,16 @@ func (c *controller) measures(now time.Duration) place.Measures {
 	}
 }
 
-// measuredPlans returns the plans that depend on surveys: distances of regions, and moves that balance nodes.
+// measuredPlans returns the plans that depend on surveys: distances of regions, merges of small ranges, and moves that balance nodes.
 func (c *controller) measuredPlans(now time.Duration) (out []catalog.Command) {
 	surveys := c.evidence.copySurveys()
 	if cmd, ok := surveys.Distances(now, c.State()); ok {
 		out = append(out, cmd)
+	}
+	// Balance must see which ranges are to be merged: it would move their copies apart.
+	if merges := c.planner.Merges(now, c.wallClock(), c.State(), surveys); len(merges) > 0 {
+		c.metrics.merges.Add(float64(len(merges)))
+		return append(out, merges...)
 	}
 	return append(out, c.planner.Rebalance(now, c.wallClock(), c.State(), surveys)...)
 }

@@ -29,6 +29,7 @@ type metrics struct {
 	fenced        prometheus.Counter
 	// Handovers that nobody adopted in time: withdrawn, and replaced by an election because the primary drains.
 	handoversCancelled, handoversElected prometheus.Counter
+	merges                               prometheus.Counter
 	yields                               prometheus.Counter
 	leadYields                           prometheus.Counter
 	silent                               prometheus.Gauge
@@ -73,6 +74,7 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 		dropped:     counter("messages_dropped_total", "Messages dropped because the inbox was full."),
 		resyncs:     counter("watch_resyncs_total", "Watches that fell behind and must read everything again."),
 		yields:      counter("yields_total", "Ranges moved to another primary because theirs could not commit or was unfit."),
+		merges:      counter("merges_started_total", "Merges of small ranges that this leader has started."),
 		fenced:      counter("nodes_fenced_total", "Nodes fenced by this leader."),
 		leadYields:  counter("lead_yields_total", "Attempts of this witness to hand the leadership to a voter that is nearer to the others."),
 		silent:      gauge("silent", "1 while this replica does not vote because it has not proved its log since it started."),

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -33,10 +34,15 @@ type Config struct {
 	// Mix selects the faults with which a bug is searched, without planting the bug. The default is
 	// the faults of the seed.
 	Mix Bug
+	// Faults, if not empty, are the kinds of faults in place of those of the seed.
+	Faults []FaultKind
 	// Whole leaves out the splits of ranges, which every third seed draws. Seeds from before there were splits then are what they were.
 	Whole bool
 	// Apart leaves out the merges of ranges, which most seeds with splits draw otherwise. Seeds from before there were merges then are what they were.
 	Apart bool
+	// Asked leaves out the merges that the planner starts on its own, which some seeds with merges draw otherwise. Known seeds then are what
+	// they were.
+	Asked bool
 	// Conform checks each step of the replicas against the guards of the model, which is done in every eighth seed anyway.
 	Conform bool
 	// Trace receives one line per step if it is not nil.
@@ -89,6 +95,21 @@ var faultNames = [faultKinds]string{
 	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover", "divide", "merge",
 }
 
+// ParseFaults returns the kinds of faults with the given names, separated by commas; ok is false if there is an unknown one. No name is no kind.
+func ParseFaults(names string) (kinds []FaultKind, ok bool) {
+	if names == "" {
+		return nil, true
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.Index(faultNames[:], name)
+		if i < 0 {
+			return nil, false
+		}
+		kinds = append(kinds, FaultKind(i))
+	}
+	return kinds, true
+}
+
 // String returns the name of the fault.
 func (k FaultKind) String() string { return faultNames[k] }
 
@@ -128,6 +149,8 @@ type profile struct {
 	// splitBytes is the size above which nodes split their ranges, 0 for never.
 	splitBytes int64
 	faultEvery time.Duration
+	// small lets the planner merge small ranges on its own.
+	small bool
 	// witness makes the last node one that votes in the metadata group and holds no data.
 	witness bool
 	// older makes one node begin with an older build.

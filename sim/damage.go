@@ -334,16 +334,17 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 	}
 }
 
-// awaitsNewLife reports whether the metadata still shows only the life in which the disk of the
-// node was damaged. Until it shows the next one, a change that was decided before the damage may
-// still admit the earlier life to an in-sync set (seed 177).
-func (w *world) awaitsNewLife(id rhumb.NodeID) bool {
+// awaitsNewLife reports whether the record of a range may have admitted the life in which the disk of
+// the node was damaged: a change that was decided before the damage may be applied until the metadata
+// shows the next life (seed 177). A node may apply both in one step; then only the recorded life shows
+// which one joined.
+func (w *world) awaitsNewLife(r *rhumb.Range, id rhumb.NodeID) bool {
 	h := w.damage
 	if h == nil || h.n.id != id {
 		return false
 	}
 	rec, _ := w.state.Node(id)
-	return rec.Boot <= h.boot
+	return rec.Boot <= h.boot || slices.ContainsFunc(r.Lives, func(l rhumb.MemberLife) bool { return l.Node == id && l.Life <= h.boot })
 }
 
 // noteShort checks that the metadata marks the life of a node as short if its disk has lost

@@ -15,6 +15,11 @@
 // following the metadata, reporting suspicions, and beginning a new life after the node was fenced.
 // Connections (node/peer) and request routing are not simulated; streams between nodes are.
 //
+// # Sizes
+//
+// RunScale simulates a cluster of up to 81 nodes without load and with one death as its only fault, and counts
+// its messages. It shares everything with the other runs except for the profile, which is fixed.
+//
 // # Faults
 //
 // The network delays, loses, repeats and reorders messages. Links are cut in one or both

@@ -69,6 +69,7 @@ func (w *world) healAll() {
 		}
 	}
 	w.liftDrains()
+	w.setMergeAfter(rhumb.RangeMergeNever)
 	w.mendCopies()
 }
 

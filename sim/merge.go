@@ -3,12 +3,14 @@ package sim
 import (
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/node/host"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+	evidence "github.com/rhumbdb/rhumb/raftmeta/place"
 	"github.com/rhumbdb/rhumb/sim/check"
 )
 
@@ -31,11 +33,91 @@ type taken struct {
 }
 
 // drawMerges decides whether ranges of a seed are merged. Only ranges of one root
-// are, so some must be split.
-func (p *profile) drawMerges(r *rand.Rand, on bool) {
-	if r.IntN(4) > 0 && on && p.splits() {
-		p.faults = append(p.faults, faultMerge)
+// are, so some must be split. The planner knows no roots: where it merges ranges,
+// there is one.
+func (p *profile) drawMerges(r *rand.Rand, on, small bool) {
+	if r.IntN(4) == 0 || !on || !p.splits() {
+		return
 	}
+	p.faults = append(p.faults, faultMerge)
+	// A third of them, so that most runs still have several roots.
+	if r.IntN(3) == 0 && small {
+		p.small, p.ranges, p.settings.HashSlots = true, 1, 1
+	}
+}
+
+// Times of merges that the planner starts. In the simulator all ranges are small
+// all the time, and splits make new ones.
+const (
+	mergeAfter  = "5s"
+	surveyEvery = 2 * time.Second
+)
+
+// mergeSmall lets the planner merge small ranges until the last fault: nodes send
+// surveys, and the setting is short.
+func (w *world) mergeSmall() {
+	if !w.p.small {
+		return
+	}
+	w.setMergeAfter(mergeAfter)
+	w.every(surveyEvery, func() {
+		for _, n := range w.nodes {
+			if !n.down && !n.paused && n.host != nil && !w.healed {
+				n.run(n.life, func() { n.spawn(n.survey) })
+			}
+		}
+	})
+}
+
+// setMergeAfter sets the setting, and tries again until it is set: metadata may be
+// cut off. After the last fault no merge begins, and operations in progress are
+// cancelled: their copies would move while the judges expect them to be in sync.
+func (w *world) setMergeAfter(value string) {
+	if !w.p.small || w.healed && value != rhumb.RangeMergeNever {
+		return
+	}
+	if w.state.Setting(rhumb.SettingRangeMergeAfter) != value {
+		w.proposeOnce(catalog.SetSetting{Name: rhumb.SettingRangeMergeAfter, Value: value})
+		w.after(surveyEvery, func() { w.setMergeAfter(value) })
+		return
+	}
+	if w.healed {
+		w.holdBalance()
+	}
+}
+
+// holdBalance stops balance, which the surveys have set going, and then cancels all
+// other operations. Balance would start new ones for those that are cancelled.
+func (w *world) holdBalance() {
+	at := time.Unix(0, int64(w.now))
+	var cmd catalog.Command = catalog.StartOperation{Kind: rhumb.OperationRebalance, By: "sim", At: at}
+	for o := range w.state.Operations() {
+		switch {
+		case o.Kind != rhumb.OperationRebalance || o.State.IsOver():
+		case o.State == rhumb.OperationPaused:
+			w.endOperations()
+			return
+		default:
+			cmd = catalog.ControlOperation{ID: o.ID, Action: catalog.PauseOperation, At: at}
+		}
+	}
+	w.proposeOnce(cmd)
+	w.after(time.Second, w.holdBalance)
+}
+
+// survey reports the sizes of the ranges of this node's primaries, as package node
+// does.
+func (n *node) survey() {
+	s := evidence.Survey{From: n.id}
+	for r := range n.group.State().Ranges() {
+		if r.Primary == n.id {
+			s.Ranges = append(s.Ranges, evidence.RangeSize{Range: r.ID, Bytes: n.host.DataBytes(r.ID)})
+		}
+	}
+	ctx, cancel := n.rt.WithTimeout(n.ctx, surveyEvery)
+	defer cancel()
+	// A survey that is lost is followed by the next.
+	_ = n.group.Survey(ctx, s)
 }
 
 // merges reports whether ranges of this run are merged.
@@ -141,6 +223,12 @@ type united struct {
 func (u united) Durable(seq rhumb.Seq) (entry.Position, bool) {
 	w := u.n.w
 	for _, t := range w.origin[u.i].takes {
+		// Before a restart an entry of an earlier epoch may be in the place of the one
+		// that took over. It is as durable as any other.
+		at, ok := u.Replica.Durable(t.at)
+		if ok && at != w.monitor.Log(w.ranges[u.i]).Entries[t.at-1].Position() {
+			continue
+		}
 		if seq >= t.at && !u.n.canUnite(u.i, &t) {
 			return entry.Position{}, false
 		}

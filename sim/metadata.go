@@ -272,6 +272,9 @@ func (w *world) startOperation(n *node, length time.Duration) string {
 func (w *world) endOperations() {
 	again := false
 	for o := range w.state.Operations() {
+		if o.Kind == rhumb.OperationRebalance {
+			continue // it is paused, and holds balance (holdBalance)
+		}
 		rec, ok := w.state.Node(o.Node)
 		if o.State.IsOver() && (!ok || !rec.Leaving || o.Kind != rhumb.OperationDecommission) {
 			continue

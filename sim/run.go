@@ -113,6 +113,7 @@ func (w *world) play() {
 	if w.p.splits() && w.p.splitBytes > 0 {
 		w.every(splitEvery, w.splitLarge)
 	}
+	w.mergeSmall()
 	w.beginOlder()
 	end := w.now + w.cfg.Duration
 	// The load continues after the last fault, to test that the recovered cluster works.
@@ -261,6 +262,9 @@ func (w *world) whyNotLive() string {
 		switch {
 		case !ok:
 			continue // the split was cancelled
+		case w.awaitsDecider(r):
+			w.stats.Lost++
+			continue
 		case r.IsMerging():
 			return fmt.Sprintf("range %s is to be merged, and neither merged nor left apart", id)
 		case r.Birth != 0:
@@ -281,8 +285,11 @@ func (w *world) whyNotLive() string {
 			return fmt.Sprintf("range %s: %s does not serve yet", id, p.id)
 		}
 		s, ok := p.host.Replica(id)
-		if !ok || s.State() != replica.Primary || s.Epoch() != r.Epoch {
-			return fmt.Sprintf("range %s: %s is not yet primary of epoch %d", id, p.id, r.Epoch)
+		if !ok {
+			return fmt.Sprintf("range %s: %s has no copy, and is to be primary of epoch %d", id, p.id, r.Epoch)
+		}
+		if s.State() != replica.Primary || s.Epoch() != r.Epoch {
+			return fmt.Sprintf("range %s: %s is not yet primary of epoch %d: %s", id, p.id, r.Epoch, s.Status().Preparing)
 		}
 		if !p.host.Serves(id) {
 			return fmt.Sprintf("range %s: epoch %d of %s is not committed", id, r.Epoch, p.id)
@@ -323,6 +330,21 @@ func (w *world) awaitsPerson(r *rhumb.Range) bool {
 		}
 	}
 	return intact < w.p.settings.MinInSync
+}
+
+// awaitsDecider reports whether a split or a merge of a range cannot end because the range whose primary ends or cancels it waits for a
+// person or a transfer itself (seed 50235).
+func (w *world) awaitsDecider(r *rhumb.Range) bool {
+	var d *rhumb.Range
+	switch {
+	case r.Birth != 0:
+		d, _ = w.state.RangeOf(r.ID)
+	case r.TakesOver != 0:
+		d, _ = w.state.RightOf(r)
+	case r.Ends != 0:
+		d = r
+	}
+	return d != nil && (w.awaitsPerson(d) || w.awaitsTransfer(d))
 }
 
 // awaitsTransfer reports whether a range cannot commit because too few members of its in-sync set
@@ -385,7 +407,7 @@ func (w *world) whyNotEqual() string {
 		maps.DeleteFunc(want, func(k check.StateKey, _ check.Item) bool { return !r.Holds(w.homeOf(w.origin[i].root, []byte(k.Name))) })
 		// Engines do not return tombstones.
 		maps.DeleteFunc(want, func(_ check.StateKey, it check.Item) bool { return rhumb.IsTombstone(it.Value) })
-		if w.awaitsTransfer(r) {
+		if w.awaitsTransfer(r) || r.Birth != 0 && w.awaitsDecider(r) {
 			continue
 		}
 		var first uint64

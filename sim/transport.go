@@ -19,6 +19,7 @@ func (t transport) SendHeartbeat(id rhumb.NodeID, f *lease.Frame) {
 	to := w.nodes[id-1]
 	// The sender may reuse f, and repeated deliveries must not share it.
 	from, frame := n.identity(), *f
+	w.traffic.heartbeats++
 	n.spoilFrame(to, &frame)
 	if w.tracing() {
 		w.tracef(n.name(), "frame to %s boot %d: %+v", id, from.Boot, frame)
@@ -50,6 +51,7 @@ func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 	if stream == 0 || w.net.mute[n.index] || w.net.mute[to.index] || w.net.vanish[w.net.pairIndex(n.at, to.at)] {
 		return
 	}
+	w.traffic.messages += len(msgs)
 	// The receiver owns its messages, and the sender may reuse the slice.
 	msgs = slices.Clone(msgs)
 	for i := range msgs {
@@ -99,13 +101,14 @@ func (t raft) Send(id rhumb.NodeID, _ raftmeta.GroupID, msgs [][]byte) {
 	if w.net.deaf[n.index] || w.net.deaf[to.index] {
 		return
 	}
-	if w.metaMessages += len(msgs); w.metaMessages > metaMessagesMax {
-		w.failf("%s sends message %d of the metadata group: members repeat themselves forever", n.id, w.metaMessages)
+	if w.traffic.meta += len(msgs); w.traffic.meta > w.metaMessagesMost {
+		w.failf("%s sends message %d of the metadata group: members repeat themselves forever", n.id, w.traffic.meta)
 		return
 	}
 	copies := make([][]byte, len(msgs))
 	for i, b := range msgs {
 		copies[i] = slices.Clone(b)
+		w.traffic.metaBytes += int64(len(b))
 	}
 	from, life := n.id, n.life
 	w.net.sendStream(n.at, to.at, func() {

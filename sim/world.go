@@ -45,8 +45,11 @@ type world struct {
 	running *process
 	lending bool
 
-	// metaMessages counts the messages of the metadata group.
-	metaMessages int
+	// traffic counts the messages that nodes send. stepsMost and metaMessagesMost bound the events and the
+	// messages of the metadata group.
+	traffic          traffic
+	stepsMost        uint64
+	metaMessagesMost int
 	// prints are the fingerprints of the metadata, by revision.
 	prints map[uint64]uint64
 	// damage is the damage of a disk that is not repaired yet, or nil.
@@ -77,18 +80,26 @@ func newWorld(cfg Config) *world {
 	if cfg.Duration == 0 {
 		cfg.Duration = DurationDefault
 	}
+	p := drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
+	p.drawSplits(rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)), !cfg.Whole)
+	p.drawMerges(rand.New(rand.NewPCG(cfg.Seed, seedSalt+4)), !cfg.Apart, !cfg.Asked && max(cfg.Bug, cfg.Mix) == NoBug)
+	p.drawWitness(rand.New(rand.NewPCG(cfg.Seed, seedSalt+3)))
+	// A planted bug brings its own mix. The other of the two is NoBug, the least value.
+	p.applyMix(max(cfg.Bug, cfg.Mix))
+	p.applyBug(cfg.Bug)
+	if len(cfg.Faults) > 0 {
+		p.faults = cfg.Faults
+	}
+	return buildWorld(cfg, p)
+}
+
+// buildWorld builds the network and the nodes of a profile.
+func buildWorld(cfg Config, p profile) *world {
 	w := &world{
-		cfg: cfg, prints: map[uint64]uint64{},
+		cfg: cfg, p: p, prints: map[uint64]uint64{}, stepsMost: stepsMax, metaMessagesMost: metaMessagesMax,
 		rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), chance: rand.New(rand.NewPCG(cfg.Seed, seedSalt)),
 		wire: rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)),
 	}
-	w.p = drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
-	w.p.drawSplits(rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)), !cfg.Whole)
-	w.p.drawMerges(rand.New(rand.NewPCG(cfg.Seed, seedSalt+4)), !cfg.Apart)
-	w.p.drawWitness(rand.New(rand.NewPCG(cfg.Seed, seedSalt+3)))
-	// A planted bug brings its own mix. The other of the two is NoBug, the least value.
-	w.p.applyMix(max(cfg.Bug, cfg.Mix))
-	w.p.applyBug(cfg.Bug)
 	w.monitor.Unregistered = w.awaitsNewLife
 	w.monitor.MinInSync = w.p.settings.MinInSync
 	w.net = newNetwork(w, w.p.nodes+w.p.clients)
@@ -161,7 +172,7 @@ func (w *world) until(end time.Duration) {
 		// Time never advances while code runs: whatever happens in one event happens at one
 		// instant.
 		w.now = ev.at
-		if w.steps++; w.steps > stepsMax {
+		if w.steps++; w.steps > w.stepsMost {
 			w.failf("%d events: a task repeats itself forever", w.steps)
 		}
 		// FNV-1a over the times of the events.

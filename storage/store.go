@@ -66,6 +66,7 @@ type Store struct {
 	emptied bool
 
 	damages damages
+	opening Opening // written only while the store opens
 	// synced is the content of the SYNCED file when the store was opened, corrected by what
 	// recovery cut off. lengths is the file that the open store writes.
 	synced  syncedState
@@ -126,16 +127,16 @@ func (s *Store) openFiles(h header, lost bool) error {
 			return err
 		}
 	}
-	if err := s.recoverFiles(); err != nil {
+	if err := timePart(&s.opening.Check, s.recoverFiles); err != nil {
 		return err
 	}
 	if err := s.unseal(); err != nil {
 		return err
 	}
-	if err := s.openOrEmpty(); err != nil {
+	if err := timePart(&s.opening.Replay, s.openOrEmpty); err != nil {
 		return err
 	}
-	err := s.beginOrClose()
+	err := timePart(&s.opening.Load, s.beginOrClose)
 	if f := (*faultError)(nil); errors.As(err, &f) && rhumb.KindOf(err) == rhumb.Corrupt {
 		// The list of ranges cannot be read, so no range of this database can be trusted to be
 		// absent. The store starts empty and short, and the node's peers have the data.

@@ -5,6 +5,9 @@ import (
 	"math"
 )
 
+// othersMax is the number of cores that other processes keep busy above which a run reports it.
+const othersMax = 0.1
+
 // computeResults derives goals and rows from the samples.
 func (r *run) computeResults() {
 	// Rows list every sample, also of cases without a goal.

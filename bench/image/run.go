@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rhumbdb/rhumb/bench/load"
 	"github.com/rhumbdb/rhumb/bench/roads"
 	"github.com/rhumbdb/rhumb/snapshot"
 	"github.com/rhumbdb/rhumb/snapshot/format"
@@ -89,7 +90,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 // measureAll builds the image and runs the sections.
 func (r *run) measureAll(ctx context.Context) error {
 	start := time.Now()
-	usage := newUsage()
+	usage := load.StartUsage(nil)
 	if err := r.buildImage(ctx); err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (r *run) measureAll(ctx context.Context) error {
 		}
 		r.cfg.Progress(fmt.Sprintf("%-8s %6.1f s", s.name, time.Since(begin).Seconds()))
 	}
-	r.report.Others = usage.othersUsed(r.processIDs())
+	r.report.Others = usage.OtherCores(r.processIDs())
 	r.report.Seconds = time.Since(start).Seconds()
 	// Goals need the samples of all sections.
 	r.computeResults()

@@ -18,14 +18,15 @@ func TestRun(t *testing.T) {
 	keys := map[[2]int]int{}
 	var busy [4]atomic.Int32
 	var total atomic.Int64
-	r := Run(t.Context(), c, []int{os.Getpid()}, func(_ context.Context, op Op, caller, key int, value []byte) error {
-		if n := busy[caller].Add(1); n != 1 || op != Put || len(value) != c.ValueBytes {
-			t.Errorf("%d calls of caller %d at once, of %s with %d bytes", n, caller, op, len(value))
+	r := Run(t.Context(), c, []int{os.Getpid()}, func(_ context.Context, s Step) error {
+		caller := s.Caller
+		if n := busy[caller].Add(1); n != 1 || s.Op != Put || len(s.Value) != c.ValueBytes || s.Keys != 1 {
+			t.Errorf("%d calls of caller %d at once, of %s of %d keys with %d bytes", n, caller, s.Op, s.Keys, len(s.Value))
 		}
 		defer busy[caller].Add(-1)
 		total.Add(1)
 		mu.Lock()
-		keys[[2]int{caller, key}]++
+		keys[[2]int{caller, s.Key}]++
 		mu.Unlock()
 		for begin := time.Now(); time.Since(begin) < 200*time.Microsecond; { // work, so that there is processor time
 		}
@@ -40,7 +41,7 @@ func TestRun(t *testing.T) {
 	if r.Ops == 0 || r.Errors == 0 || r.Ops+r.Errors > total.Load() || r.FirstError != "refused" {
 		t.Errorf("%d calls, %d errors, first %q, of %d calls made", r.Ops, r.Errors, r.FirstError, total.Load())
 	}
-	if r.P50 < 200 || r.P50 > r.P99 || r.P99 > r.Max {
+	if r.P50 < 200 || r.P50 > r.P99 || r.P99 > r.P999 || r.P999 > r.Max {
 		t.Errorf("p50 %d, p99 %d, max %d µs of calls that take 200 µs", r.P50, r.P99, r.Max)
 	}
 	if most := float64(r.Ops) / c.Measure.Seconds(); r.OpsPerSecond <= 0 || r.OpsPerSecond > most {
@@ -56,8 +57,8 @@ func TestRun(t *testing.T) {
 func TestRunCountsLongCalls(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := Case{Op: Put, Callers: 1, Keys: 2, Warm: time.Millisecond, Measure: time.Hour}
-	r := Run(ctx, c, nil, func(_ context.Context, _ Op, _, key int, _ []byte) error {
-		if key == 0 {
+	r := Run(ctx, c, nil, func(_ context.Context, s Step) error {
+		if s.Key == 0 {
 			time.Sleep(300 * c.Warm)
 			return nil
 		}
@@ -74,10 +75,10 @@ func TestRunCountsLongCalls(t *testing.T) {
 func TestCreateTakesNewKeys(t *testing.T) {
 	var mu sync.Mutex
 	keys := map[[2]int]int{}
-	Run(t.Context(), Case{Op: Create, Callers: 2, Keys: 3, Measure: 20 * time.Millisecond}, nil, func(_ context.Context, _ Op, caller, key int, _ []byte) error {
+	Run(t.Context(), Case{Op: Create, Callers: 2, Keys: 3, Measure: 20 * time.Millisecond}, nil, func(_ context.Context, s Step) error {
 		mu.Lock()
 		defer mu.Unlock()
-		keys[[2]int{caller, key}]++
+		keys[[2]int{s.Caller, s.Key}]++
 		return nil
 	})
 	for k, n := range keys {
@@ -97,11 +98,14 @@ func TestBatches(t *testing.T) {
 		var mu sync.Mutex
 		firsts := map[int]int{}
 		calls := 0
-		r := Run(t.Context(), Case{Op: op, Callers: 1, Batch: 7, Keys: 21, Measure: 50 * time.Millisecond}, []int{os.Getpid()}, func(_ context.Context, _ Op, _, key int, _ []byte) error {
+		r := Run(t.Context(), Case{Op: op, Callers: 1, Batch: 7, Keys: 21, Measure: 50 * time.Millisecond}, []int{os.Getpid()}, func(_ context.Context, s Step) error {
 			mu.Lock()
 			defer mu.Unlock()
 			calls++
-			firsts[key]++
+			firsts[s.Key]++
+			if s.Keys != 7 {
+				t.Errorf("a call has %d keys", s.Keys)
+			}
 			if calls%4 == 0 {
 				return errors.New("refused")
 			}
@@ -124,7 +128,7 @@ func TestBatches(t *testing.T) {
 func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var once sync.Once
-	r := Run(ctx, Case{Op: Get, Callers: 2, Keys: 1, Warm: time.Hour, Measure: time.Hour}, nil, func(ctx context.Context, _ Op, _, _ int, _ []byte) error {
+	r := Run(ctx, Case{Op: Get, Callers: 2, Keys: 1, Warm: time.Hour, Measure: time.Hour}, nil, func(ctx context.Context, _ Step) error {
 		once.Do(cancel)
 		return ctx.Err()
 	})

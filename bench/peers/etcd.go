@@ -1,19 +1,19 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/rhumbdb/rhumb/bench/load"
+	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -25,7 +25,8 @@ const etcdConns = 8
 
 // etcd is a cluster of etcd processes with its clients.
 type etcd struct {
-	nodes   []*exec.Cmd
+	nodes []*server
+	// clients have one connection each, and callers share them.
 	clients []*clientv3.Client
 }
 
@@ -50,92 +51,83 @@ func serveEtcd(name, dir, clientURL, peerURL, cluster string) error {
 	if err != nil {
 		return err
 	}
-	<-e.Server.ReadyNotify()
-	fmt.Println("ready")
 	return <-e.Err()
 }
 
-// startEtcd starts n nodes and waits until all are ready.
-func startEtcd(n int, dir string) (*etcd, error) {
-	c := &etcd{}
-	var clientURLs, peerURLs, cluster []string
-	for i := range n {
-		ports, err := freePorts(2)
-		if err != nil {
-			return nil, err
-		}
-		clientURLs = append(clientURLs, "http://"+ports[0])
-		peerURLs = append(peerURLs, "http://"+ports[1])
-		cluster = append(cluster, fmt.Sprintf("n%d=%s", i, peerURLs[i]))
+// startEtcd starts as many nodes as the argument says, and waits until they accept a write.
+func startEtcd(ctx context.Context, args []string, dir string) (database, error) {
+	n, err := strconv.Atoi(args[0])
+	if err != nil || n < 1 || n > 5 {
+		return nil, fmt.Errorf("invalid number of nodes %q; want 1 to 5", args[0])
 	}
-	var ready []*bufio.Scanner
+	addrs, err := freePorts(2 * n)
+	if err != nil {
+		return nil, err
+	}
+	// The first half of the addresses is for clients, the second for the other nodes.
+	var cluster []string
+	for i := range n {
+		cluster = append(cluster, fmt.Sprintf("n%d=http://%s", i, addrs[n+i]))
+	}
+	c := &etcd{}
 	for i := range n {
 		name := fmt.Sprintf("n%d", i)
-		cmd := exec.Command(os.Args[0], "etcd-server", name, filepath.Join(dir, name), clientURLs[i], peerURLs[i], strings.Join(cluster, ","))
-		cmd.Stderr = os.Stderr
-		// The nodes die with this process, however it ends.
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		out, err := cmd.StdoutPipe()
+		// A process of its own for each node, as in service: their processor time is measured.
+		cmd := exec.Command(os.Args[0], "etcd-server", name, filepath.Join(dir, name), "http://"+addrs[i], "http://"+addrs[n+i], strings.Join(cluster, ","))
+		s, err := startServer(cmd, dir, name)
 		if err != nil {
-			return nil, err
-		}
-		if err := cmd.Start(); err != nil {
 			// Nodes that have started already must not outlive the failure.
 			c.stop()
 			return nil, err
 		}
-		c.nodes = append(c.nodes, cmd)
-		ready = append(ready, bufio.NewScanner(out))
-	}
-	// A node is ready only once the cluster has a quorum, so all must be started first.
-	for i, s := range ready {
-		if !s.Scan() {
-			c.stop()
-			return nil, fmt.Errorf("etcd node %d ended before it was ready", i)
-		}
+		c.nodes = append(c.nodes, s)
 	}
 	for i := range etcdConns {
-		cl, err := clientv3.New(clientv3.Config{Endpoints: []string{clientURLs[i%n]}, Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
+		cl, err := clientv3.New(clientv3.Config{Endpoints: []string{addrs[i%n]}, Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
 		if err != nil {
 			c.stop()
 			return nil, err
 		}
 		c.clients = append(c.clients, cl)
 	}
-	// The first write opens the connection and waits for a leader.
-	_, err := c.clients[0].Put(context.Background(), "warm", "x")
-	return c, err
-}
-
-// freePorts returns n addresses that were free just now.
-func freePorts(n int) (addrs []string, err error) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		// Closing only at the end keeps one address from being returned twice.
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
+	// The first write opens a connection and waits for a leader.
+	err = c.nodes[0].await(ctx, func(ctx context.Context) error {
+		_, err := c.clients[0].Put(ctx, "warm", "x")
+		return err
+	})
+	if err != nil {
+		c.stop()
+		return nil, err
 	}
-	return addrs, nil
+	return c, nil
 }
 
-// nodePIDs returns the processes of the nodes.
-func (c *etcd) nodePIDs() (out []int) {
+func (c *etcd) describe() load.Ready {
+	return load.Ready{Version: version.Version, Ops: []load.Op{load.Put, load.Get, load.Scan}}
+}
+
+func (c *etcd) processes() (out []int) {
 	for _, n := range c.nodes {
-		out = append(out, n.Process.Pid)
+		out = append(out, n.pid())
 	}
 	return out
 }
 
-// callOne executes one operation. A get is linearizable, like a get of Rhumb.
-func (c *etcd) callOne(ctx context.Context, op load.Op, caller, key int, value []byte) error {
-	// Callers share the connections evenly.
-	cl := c.clients[caller%len(c.clients)]
-	name := fmt.Sprintf("k/%d/%d", caller, key)
-	if op == load.Put {
-		_, err := cl.Put(ctx, name, string(value))
+func (c *etcd) prepare(context.Context, load.Case) error { return nil }
+
+// call executes one operation. A get is linearizable, like a get of Rhumb.
+func (c *etcd) call(ctx context.Context, s load.Step) error {
+	// Callers share the connections evenly. The callers of a workload have the same number, so their
+	// keys spread them.
+	cl := c.clients[(s.Caller+s.Key)%len(c.clients)]
+	name := keyOf(s.Caller, s.Key)
+	switch s.Op {
+	case load.Put:
+		_, err := cl.Put(ctx, name, string(s.Value))
+		return err
+	case load.Scan:
+		// From the key to the end of all keys, in their order.
+		_, err := cl.Get(ctx, name, clientv3.WithFromKey(), clientv3.WithLimit(int64(s.Keys)))
 		return err
 	}
 	_, err := cl.Get(ctx, name)
@@ -148,7 +140,6 @@ func (c *etcd) stop() {
 		_ = cl.Close()
 	}
 	for _, n := range c.nodes {
-		_ = n.Process.Kill()
-		_ = n.Wait()
+		n.stop(syscall.SIGKILL)
 	}
 }

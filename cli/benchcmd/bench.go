@@ -1,4 +1,13 @@
 // Package benchcmd holds the commands that measure: `rhumb bench` and `rhumb snapshot bench`.
+//
+// A command parses its flags, starts its clusters as processes of this program (newBenchPlace,
+// startBench), calls one function of package bench, and prints the report: as a table, or as a document
+// with -o json. The measurement itself is in package bench and the packages below it, so that tests can
+// run it on other clusters. A command fails if its run lost or refused a write that it should not, after
+// it has printed the report: a script notices by the exit code and still has the figures.
+//
+// Data is kept in a temporary directory that is removed at the end, or in --dir, which stays. Progress
+// goes to standard error.
 package benchcmd
 
 import (
@@ -33,7 +42,7 @@ func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
 		Use: "bench", Short: "Measure clusters on this machine", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	c.AddCommand(bc.kvCommand(), bc.failoverCommand(), bc.handoverCommand(), bc.growthCommand(), bc.transferCommand(), bc.balanceCommand(), bc.replaceCommand(), bc.overloadCommand(), bc.stallCommand(), bc.adversityCommand(), bc.stormCommand(), bc.rotateCommand())
+	c.AddCommand(bc.kvCommand(), bc.ycsbCommand(), bc.sideBySideCommand(), bc.restartCommand(), bc.failoverCommand(), bc.handoverCommand(), bc.growthCommand(), bc.transferCommand(), bc.balanceCommand(), bc.replaceCommand(), bc.overloadCommand(), bc.stallCommand(), bc.adversityCommand(), bc.stormCommand(), bc.rotateCommand())
 	c.PersistentFlags().StringVar(&bc.dir, "dir", "", "where the clusters keep their data")
 	flags.Default(c.PersistentFlags(), "dir", "a directory that is removed at the end")
 	return c

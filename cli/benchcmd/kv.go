@@ -16,6 +16,8 @@ import (
 	"github.com/rhumbdb/rhumb/bench/load"
 )
 
+// kvCommand returns `rhumb bench kv`. Flags that describe clusters have no effect with --own, and those
+// of the connection have none without it.
 func (bc *commands) kvCommand() *cobra.Command {
 	var cfg bench.KVConfig
 	var clusters kvClusters
@@ -154,20 +156,19 @@ func (bc *commands) printKV(ctx context.Context, cfg bench.KVConfig) error {
 		return rhumb.Wrap(op, err)
 	}
 	return bc.Print(r, func(t table.Writer) {
-		t.AppendHeader(table.Row{"op", "callers", "target", "ops/s", "p50 µs", "p99 µs", "server cpu µs/op", "client cpu µs/op", "errors", "ops ×", "p50 ×", "cpu ×"})
+		t.AppendHeader(table.Row{"op", "callers", "target", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "server cpu µs/op", "client cpu µs/op", "errors", "ops ×", "p50 ×", "cpu ×"})
 		for _, row := range r.Rows {
-			cells := table.Row{row.Op, row.Callers, row.Target, fmt.Sprintf("%.0f", row.Ops), row.P50, row.P99, fmt.Sprintf("%.1f", row.ServerCPU), fmt.Sprintf("%.1f", row.ClientCPU), row.Errors}
+			what := string(row.Op)
+			if row.Workload != "" {
+				what = string(row.Workload)
+			}
+			cells := table.Row{what, row.Callers, row.Target, fmt.Sprintf("%.0f", row.Ops), row.P50, row.P99, row.P999, fmt.Sprintf("%.1f", row.ServerCPU), fmt.Sprintf("%.1f", row.ClientCPU), row.Errors}
 			for _, x := range r.Ratios {
-				if x.Rhumb == row.Target && x.Op == row.Op && x.Callers == row.Callers {
-					cells = append(cells, spreadText(x.Ops), spreadText(x.P50), spreadText(x.CPU))
+				if x.Rhumb == row.Target && x.Case == row.Case {
+					cells = append(cells, x.Ops, x.P50, x.CPU)
 				}
 			}
 			t.AppendRow(cells)
 		}
 	})
-}
-
-// spreadText returns a median with its range.
-func spreadText(s bench.Spread) string {
-	return fmt.Sprintf("%.2f [%.2f..%.2f]", s.Median, s.Min, s.Max)
 }

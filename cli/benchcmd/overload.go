@@ -84,7 +84,7 @@ func (bc *commands) measureOverload(ctx context.Context, cfg bench.OverloadConfi
 		return err
 	}
 	for _, f := range r.Overloads {
-		bc.Notef("%d times the callers: goodput %s of the peak, at most %d MiB", f.Factor, spreadText(f.Goodput), f.RSS>>20)
+		bc.Notef("%d times the callers: goodput %s of the peak, at most %d MiB", f.Factor, f.Goodput, f.RSS>>20)
 	}
 	bc.Notef("%d new lives; %d of %d acknowledged keys missing", r.NewLives, r.Missing, r.Acked)
 	if r.Missing > 0 {

@@ -6,19 +6,21 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// patienceEvery is how often a Conn with unanswered calls looks for those that have waited long enough.
-// A call is looked at up to this much late.
+// patienceEvery is how often a Conn with unanswered calls looks for those that have
+// waited long enough. A call is looked at up to this much late.
 const patienceEvery = 10 * time.Millisecond
 
 const (
-	// lookEvery is how often a Conn asks the caller of an unanswered request whether the node is still the right one.
+	// lookEvery is how often a Conn asks the caller of an unanswered request whether the
+	// node is still the right one.
 	lookEvery = 250 * time.Millisecond
-	// LateAfter is how long after it was sent a request without an answer is late. An overloaded node answers sooner (SlowWait).
+	// LateAfter is how long after it was sent a request without an answer is late. An
+	// overloaded node answers sooner (SlowWait).
 	LateAfter = time.Second
 )
 
-// patience ends the calls of a Conn that wait for too long. It has one timer for all calls, because a timer for each
-// call would almost always be stopped before it fires.
+// patience ends the calls of a Conn that wait for too long. It has one timer for all
+// calls, because a timer for each call would almost always be stopped before it fires.
 type patience struct {
 	timer *time.Timer
 	armed bool // guarded by Conn.mu
@@ -40,7 +42,8 @@ func (c *Conn) onPatience() {
 	}
 }
 
-// dueCalls returns the calls that have to be looked at, and arms the timer again while calls wait.
+// dueCalls returns the calls that have to be looked at, and arms the timer again while
+// calls wait.
 func (c *Conn) dueCalls(now time.Time) []*call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,11 +91,13 @@ func (c *Conn) lookAt(r *call, now time.Time) {
 
 // judgeLocked is lookAt. It reports whether the caller has to be told that the answer is late.
 //
-// A request that was sent gets the time that is reserved for its flight. One that is still queued may wait for its turn as
-// long as it can be answered in time and the node is the right one.
+// A request that was sent gets the time that is reserved for its flight. One that is
+// still queued may wait for its turn as long as it can be answered in time and the node
+// is the right one.
 func (c *Conn) judgeLocked(r *call, now time.Time, stays bool) (tell bool) {
 	sent := r.frame != nil
-	// A former primary that works refuses the request within a round trip. One that does not may never answer.
+	// A former primary that works refuses the request within a round trip. One that does
+	// not may never answer.
 	if sent && !stays && !r.Once && now.Sub(r.frame.sent) >= lookEvery {
 		c.abandonLocked(r, rhumb.Ef(opConn, rhumb.Unknown, "%s did not answer, and another node has taken its place", c.cfg.Addr))
 		return false

@@ -113,7 +113,7 @@ func TestMergesUnderLoad(t *testing.T) {
 		// Both parts need the same primary and all replicas in sync. On a busy machine one may leave for a moment.
 		await(t, "ranges that can be merged", settleWait, func() bool {
 			_, _, dry := runIn(ctx, "", "range", "merge", first.ID.String(), "--dry-run")
-			_, _, merged := runIn(ctx, "", "range", "merge", first.ID.String(), "--experimental")
+			_, _, merged := runIn(ctx, "", "range", "merge", first.ID.String())
 			return dry == exit.OK && merged == exit.OK
 		})
 		await(t, "one range", settleWait, func() bool { return len(rangesOf(h.c, class)) == 1 })
@@ -150,4 +150,53 @@ func TestMergesUnderLoad(t *testing.T) {
 	slices.Sort(all)
 	t.Logf("%d writes while the range was split and merged %d times, and its primary was killed: p50 %v, p99 %v, p99.9 %v, longest %v", len(all), mergeRounds,
 		all[len(all)/2], all[len(all)*99/100], all[len(all)*999/1000], all[len(all)-1])
+}
+
+// TestSmallRangesAreMerged fills a range until it is split, and then raises the size of a split so far that both parts are small: they are merged
+// without a command, as an operation. A range that was split by a command stays.
+func TestSmallRangesAreMerged(t *testing.T) {
+	l, _ := startDemo(t, "--regions", "singapore", "--nodes-per-region", "3", "--latency", "none", "--load", "none", "--no-restart")
+	h := &holder{t: t}
+	h.open(l)
+	ok(t, "setting", "set", "range_split_bytes", "1MiB")
+	ok(t, "table", "create", "small", "--hash-slots", "1")
+	table, err := h.c.Table(t.Context(), "small")
+	if err != nil {
+		t.Fatal(err)
+	}
+	class := table.Info().Class
+	value := []byte(strings.Repeat("v", 10<<10))
+	for i := range 150 {
+		if _, err := table.Put(t.Context(), fmt.Appendf(nil, "s%03d", i), value, client.PutOptions{Local: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "a split", settleWait, func() bool {
+		ranges := rangesOf(h.c, class)
+		return len(ranges) == 2 && ranges[0].Birth == 0 && ranges[1].Birth == 0
+	})
+	// What is written counts too, for ten minutes ahead, so the limit is far above what the table has.
+	ok(t, "setting", "set", "range_split_bytes", "64GiB")
+	ok(t, "range", "split", rangesOf(h.c, class)[1].ID.String())
+	kept := rangesOf(h.c, class)[2].ID
+	ok(t, "setting", "set", "range_merge_after", "5s")
+	await(t, "a merge", settleWait, func() bool {
+		ranges := rangesOf(h.c, class)
+		return len(ranges) == 2 && ranges[1].ID == kept
+	})
+	var ops []operationDoc
+	await(t, "the end of the operation", settleWait, func() bool {
+		okJSON(t, &ops, "operation", "ls", "-o", "json")
+		return len(ops) == 1 && ops[0].Kind == "merge" && ops[0].State == "done"
+	})
+	n := 0
+	for _, err := range table.Scan(t.Context(), client.ScanOptions{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	if n != 150 {
+		t.Errorf("%d records after the merge, want 150", n)
+	}
 }

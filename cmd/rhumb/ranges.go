@@ -51,7 +51,8 @@ func (rc *rangeCommands) splitCommand() *cobra.Command {
 	split := &cobra.Command{
 		Use: "split REGION/SLOT", Short: "Divide a range in two",
 		Long: `Divide a range in two, in the middle or at a slot. No data moves and no write is refused; writes to the new range wait for two
-commits. Ranges above the size of the setting range_split_bytes are split without this command.`,
+commits. Ranges above the size of the setting range_split_bytes are split without this command. Nothing but
+rhumb range merge merges the new range back.`,
 		Example: "  rhumb range split frankfurt/0\n  rhumb range split frankfurt/0 --at 1024 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -87,25 +88,19 @@ type mergeDoc struct {
 
 // mergeCommand is `rhumb range merge`.
 func (rc *rangeCommands) mergeCommand() *cobra.Command {
-	var dryRun, noWait, experimental bool
+	var dryRun, noWait bool
 	merge := &cobra.Command{
 		Use: "merge REGION/SLOT", Short: "Merge a range with the next one",
 		Long: `Make one range of a range and the one that begins where it ends. No data moves and no write is refused; requests for the right range
 wait for two commits. Both ranges need the same replicas, all in sync, and the same primary: move or hand over one of them first
-otherwise. No range begins again at the slot where the right one began.
-
-Merges are experimental: no write is lost, but in some simulated clusters a handover of a merged range among faults did not end, and the
-range had no service. Without --experimental only --dry-run works.`,
-		Example: "  rhumb range merge frankfurt/0 --dry-run\n  rhumb range merge frankfurt/0 --experimental -o json",
+otherwise. No range begins again at the slot where the right one began.`,
+		Example: "  rhumb range merge frankfurt/0 --dry-run\n  rhumb range merge frankfurt/0 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return rc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				id, err := parseRange(c, args[0])
 				if err != nil {
 					return err
-				}
-				if !dryRun && !experimental {
-					return rhumb.E("rhumb.range", rhumb.InvalidArgument, "merges are experimental, and a range may be without service after one: see rhumb range merge --help, and add --experimental to merge all the same")
 				}
 				left, right, err := c.MergeRange(ctx, id, dryRun)
 				if err != nil {
@@ -125,7 +120,6 @@ range had no service. Without --experimental only --dry-run works.`,
 		},
 	}
 	merge.Flags().BoolVar(&dryRun, "dry-run", false, "only say whether the ranges could be merged now")
-	merge.Flags().BoolVar(&experimental, "experimental", false, "merge although that is experimental")
 	merge.Flags().BoolVar(&noWait, "no-wait", false, "return when the ranges are marked for the merge")
 	return rc.connected(merge)
 }

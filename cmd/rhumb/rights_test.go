@@ -165,7 +165,7 @@ var commandRights = []struct{ line, may string }{
 
 // notOfTheCluster lists commands with the flags of a connection that need no right of their own: they
 // run other commands' requests, or read files of this machine.
-var notOfTheCluster = []string{"bench kv", "context add", "doctor", "snapshot publish"}
+var notOfTheCluster = []string{"bench kv", "bench ycsb", "context add", "doctor", "snapshot publish"}
 
 // TestRightsOfCommands runs every command that asks a cluster, as each kind of caller, against a secured process. A
 // caller without the right gets exit code 6 and no word about tables that it may not see.

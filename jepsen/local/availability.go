@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Availability holds how long keys had no service in trials of each kind of fault. It is
-// kept in a file, and a later run adds to it, so that many trials need not be made in one
-// run.
+// Availability holds how long keys had no service in trials of each kind of fault.
+// It is kept in a file, and a later run adds to it, so that many trials need not be
+// made in one run.
 type Availability struct {
 	// Regions and Nodes are those of the cluster of all trials.
 	Regions []string `json:"regions"`
@@ -26,29 +26,30 @@ type Availability struct {
 	Faults []FaultAvailability `json:"faults"`
 }
 
-// FaultAvailability holds the trials of one kind of fault. Times are in milliseconds.
+// FaultAvailability holds the trials of one kind of fault. Times are in
+// milliseconds.
 type FaultAvailability struct {
 	Fault string `json:"fault"`
 	ID    string `json:"id"`
-	// Bound is the longest time that a key may have no service; 0 means that the fault has
-	// no bound.
+	// Bound is the longest time that a key may have no service; 0 means that the
+	// fault has no bound.
 	Bound float64 `json:"bound_ms"`
-	// Median and Longest are those of all keys in all trials, and Over counts the trials in
-	// which a key was over the bound.
+	// Median and Longest are those of all keys in all trials, and Over counts the
+	// trials in which a key was over the bound.
 	Median  float64 `json:"p50_ms"`
 	Longest float64 `json:"max_ms"`
 	Over    int     `json:"over"`
-	// Trials holds the longest time without an acknowledged write of each key, for each
-	// trial.
+	// Trials holds the longest time without an acknowledged write of each key, for
+	// each trial.
 	Trials [][]float64 `json:"trials_ms"`
 }
 
-// availabilityFile is the name of the file in the folder of a report, with the table as
-// text.
+// availabilityFile is the name of the file in the folder of a report, with the
+// table as text.
 const availabilityFile, availabilityText = "availability.json", "availability.txt"
 
-// LoadAvailability reads what earlier runs have measured on clusters of the same size, from
-// the folder of a report.
+// LoadAvailability reads what earlier runs have measured on clusters of the same
+// size, from the folder of a report.
 func LoadAvailability(dir string, cfg Config) (*Availability, error) {
 	a := &Availability{Regions: cfg.Regions, Nodes: cfg.Nodes}
 	text, err := os.ReadFile(filepath.Join(dir, availabilityFile))
@@ -99,8 +100,8 @@ func (a *Availability) add(f Fault, gaps []time.Duration) {
 	one.Median, one.Longest = all[(len(all)-1)/2], all[len(all)-1]
 }
 
-// missing returns the faults with the fewest trials of those that have less than wanted, so
-// that all kinds get about as many.
+// missing returns the faults with the fewest trials of those that have less than
+// wanted, so that all kinds get about as many.
 func (a *Availability) missing(faults []Fault, wanted int) (out []Fault) {
 	// A fault that has as many as wanted is never in the result.
 	least := wanted
@@ -131,8 +132,8 @@ func (a *Availability) Print(w io.Writer) {
 	_ = t.Flush()
 }
 
-// Save writes the figures as JSON and as text into a folder. A run that is cut off in
-// between leaves the earlier file.
+// Save writes the figures as JSON and as text into a folder. A run that is cut off
+// in between leaves the earlier file.
 func (a *Availability) Save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -154,10 +155,10 @@ func (a *Availability) Save(dir string) error {
 	return f.Close()
 }
 
-// Measure makes trials of each fault of a plan until each has the wanted number or the
-// duration of the plan is over, and adds them to a, which it saves after each trial. An
-// error means that the run could not be done, or that a promise was broken; the time
-// without service is reported, and not judged.
+// Measure makes trials of each fault of a plan until each has the wanted number or
+// the duration of the plan is over, and adds them to a, which it saves after each
+// trial. An error means that the run could not be done, or that a promise was
+// broken; the time without service is reported, and not judged.
 func Measure(ctx context.Context, c *Cluster, p Plan, trials int, a *Availability, dir string) error {
 	faults, err := p.chosen(c)
 	if err != nil {
@@ -185,7 +186,8 @@ func Measure(ctx context.Context, c *Cluster, p Plan, trials int, a *Availabilit
 		if err != nil && !errors.Is(err, errNoEffect) {
 			return err
 		}
-		// A key that had no service to the end of the trial is measured when it has.
+		// A key that had no service to the end of the trial is measured when it
+		// has.
 		if err := wait(ctx, calm); err != nil {
 			return err
 		}

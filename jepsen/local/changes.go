@@ -11,7 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// The faults of this file are none: they are what operators do while clients write. Every promise holds meanwhile.
+// The faults of this file are none: they are what operators do while clients write.
+// Every promise holds meanwhile.
 
 // changeFaults returns the changes that an operator makes.
 func changeFaults() []Fault {
@@ -26,12 +27,14 @@ func changeFaults() []Fault {
 const (
 	// changePause is the time between two changes.
 	changePause = 100 * time.Millisecond
-	// changesMost bounds the changes of one fault, so that a long run does not make ranges without end.
+	// changesMost bounds the changes of one fault, so that a long run does not make
+	// ranges without end.
 	changesMost = 40
 )
 
-// keepChanging repeats a change until the strike ends. change reports whether it did anything; a refusal is none, because another change
-// may be in progress. The evidence is the number of changes.
+// keepChanging repeats a change until the strike ends. change reports whether it
+// did anything; a refusal is none, because another change may be in progress. The
+// evidence is the number of changes.
 func keepChanging(ctx context.Context, what, unit string, change func(context.Context) (done bool, err error)) *Strike {
 	changing, stop := context.WithCancel(ctx)
 	var count int
@@ -40,7 +43,8 @@ func keepChanging(ctx context.Context, what, unit string, change func(context.Co
 		var err error
 		for err == nil && changing.Err() == nil && count < changesMost {
 			var changed bool
-			// Not under changing: a change that has begun is carried out, and counted.
+			// Not under changing: a change that has begun is carried out, and
+			// counted.
 			if changed, err = change(ctx); changed {
 				count++
 			}
@@ -58,8 +62,9 @@ func keepChanging(ctx context.Context, what, unit string, change func(context.Co
 	}}
 }
 
-// with returns a strike that does what s does, and in the same time what an operator does. The evidence of s counts: a change may be
-// impossible during a fault.
+// with returns a strike that does what s does, and in the same time what an
+// operator does. The evidence of s counts: a change may be impossible during a
+// fault.
 func (s *Strike) with(ctx context.Context, c *Cluster, random *rand.Rand) *Strike {
 	changes := changeFaults()
 	change, err := changes[random.IntN(len(changes))].strike(ctx, c, random)
@@ -82,7 +87,8 @@ func isRefusal(err error) bool {
 	return k == rhumb.Conflict || k == rhumb.Unavailable || k == rhumb.Overloaded || k == rhumb.DeadlineExceeded || k == rhumb.Unknown
 }
 
-// strikeHandover moves primaries by handovers. Each pauses the writes of one range for a moment, and loses none.
+// strikeHandover moves primaries by handovers. Each pauses the writes of one range
+// for a moment, and loses none.
 func strikeHandover(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	return keepChanging(ctx, "handover", "handovers", func(ctx context.Context) (bool, error) {
 		ranges := c.operator.Ranges()
@@ -99,16 +105,19 @@ func strikeHandover(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike
 			}
 			return false, err
 		}
-		// A handover that takes too long is cancelled, which shows in the record too.
+		// A handover that takes too long is cancelled, which shows in the record
+		// too.
 		now, err := c.awaitRange(ctx, r.ID, func(r *rhumb.Range) bool { return r.Primary == to || r.Version >= before.Version && r.Prepared == nil })
 		return err == nil && now.Primary == to, err
 	}), nil
 }
 
-// splitMost bounds the ranges of the cluster, so that a long run does not make ranges without end.
+// splitMost bounds the ranges of the cluster, so that a long run does not make
+// ranges without end.
 const splitMost = 600
 
-// strikeSplit splits ranges in the middle. Writes go to both halves afterwards, and each request is applied once.
+// strikeSplit splits ranges in the middle. Writes go to both halves afterwards, and
+// each request is applied once.
 func strikeSplit(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	if count := len(c.operator.Ranges()); count >= splitMost {
 		return &Strike{What: "split", heal: func(context.Context) (string, error) { return fmt.Sprintf("none: there are %d ranges", count), nil }}, nil
@@ -146,7 +155,8 @@ func (c *Cluster) awaitRange(ctx context.Context, id rhumb.RangeID, f func(*rhum
 	return found, err
 }
 
-// strikeDrain drains a node: others take over its ranges by handovers, and it gets them back afterwards.
+// strikeDrain drains a node: others take over its ranges by handovers, and it gets
+// them back afterwards.
 func strikeDrain(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	id := c.identity(n).Node

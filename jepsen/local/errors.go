@@ -7,22 +7,23 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// excusable holds the kinds of errors with which a cluster may answer during a fault: it
-// cannot serve at the moment, or does not know what became of a write. Every other kind
-// says that something is wrong with the caller, the data or the program, which no fault
-// excuses.
+// excusable holds the kinds of errors with which a cluster may answer during a
+// fault: it cannot serve at the moment, or does not know what became of a write.
+// Every other kind says that something is wrong with the caller, the data or the
+// program, which no fault excuses.
 var excusable = []rhumb.Kind{
 	rhumb.NotPrimary, rhumb.Unavailable, rhumb.Overloaded, rhumb.Unknown, rhumb.DeadlineExceeded, rhumb.Canceled, rhumb.DiskFull,
 }
 
-// failedLines bounds the lines about failed calls, one for each kind of error and of call.
+// failedLines bounds the lines about failed calls, one for each kind of error and
+// of call.
 const failedLines = 10
 
-// judgeCalls returns a line for each kind of error that no fault excuses, and for reads and
-// writes that failed although the cluster was whole and no fault was in progress. previous
-// is set if nodes run the previous release, whose kinds of errors are not those of this
-// one, and busy if the machine does other work, which may keep a call from being answered
-// at any time.
+// judgeCalls returns a line for each kind of error that no fault excuses, and for
+// reads and writes that failed although the cluster was whole and no fault was in
+// progress. previous is set if nodes run the previous release, whose kinds of
+// errors are not those of this one, and busy if the machine does other work, which
+// may keep a call from being answered at any time.
 func judgeCalls(calls []Call, windows []Window, examples map[rhumb.Kind]string, previous, busy bool) (broken []string) {
 	// One line for each kind: a fault fails hundreds of calls alike.
 	counts, calm := map[rhumb.Kind]int{}, map[string]int{}
@@ -48,8 +49,8 @@ func judgeCalls(calls []Call, windows []Window, examples map[rhumb.Kind]string, 
 	return broken[:min(len(broken), failedLines)]
 }
 
-// isCalm reports whether a call began and ended between two faults, when the cluster was
-// whole.
+// isCalm reports whether a call began and ended between two faults, when the
+// cluster was whole.
 func isCalm(c Call, windows []Window) bool {
 	if len(windows) == 0 || c.At < windows[0].Whole {
 		return false // the start, when the first calls open connections

@@ -19,24 +19,28 @@ import (
 type Strike struct {
 	// What names the fault and those it hit.
 	What string
-	// heal ends the fault and returns evidence that it had an effect, or an error if it had none.
+	// heal ends the fault and returns evidence that it had an effect, or an error
+	// if it had none.
 	heal func(ctx context.Context) (evidence string, err error)
 }
 
 // Fault is a kind of fault.
 type Fault struct {
-	// Name selects the fault on the command line. ID is its name in the list of faults in jepsen/README.md.
+	// Name selects the fault on the command line. ID is its name in the list of
+	// faults in jepsen/README.md.
 	Name, ID string
 	// Doc is one line about the fault, for `chaos --list`.
 	Doc string
-	// Gap bounds the time during which a key has no service. 0 means that the fault has no bound: no majority is left, or a person has to act.
+	// Gap bounds the time during which a key has no service. 0 means that the fault
+	// has no bound: no majority is left, or a person has to act.
 	Gap time.Duration
 	// strike begins the fault.
 	strike func(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error)
 }
 
-// Bounds of the time without service. A failover in one region takes at most 2 s; for faults that look like a slow node, half a second more,
-// and the pause of the clients before they try again.
+// Bounds of the time without service. A failover in one region takes at most 2 s;
+// for faults that look like a slow node, half a second more, and the pause of the
+// clients before they try again.
 const (
 	gapFailover = 2500 * time.Millisecond
 	gapSlow     = 3 * time.Second
@@ -57,7 +61,8 @@ func Faults() []Fault {
 	}, diskFaults(), clockFaults(), linkFaults(), shapeFaults(), changeFaults(), memberFaults())
 }
 
-// endsProcesses reports whether a fault ends the process of a node, or starts another one.
+// endsProcesses reports whether a fault ends the process of a node, or starts
+// another one.
 func (f Fault) endsProcesses() bool {
 	return slices.Contains([]string{
 		"kill", "kill-all", "power", "region", "empty", "roll-back", "torn", "flip", "lost-store", "full", "join", "replace", "upgrade",
@@ -76,7 +81,8 @@ func (n *Node) signal(ctx context.Context, name string) error {
 	return err
 }
 
-// awaitLife waits until the nodes are in newer lives, which proves that their processes ended.
+// awaitLife waits until the nodes are in newer lives, which proves that their
+// processes ended.
 func (c *Cluster) awaitLife(ctx context.Context, before map[*Node]rhumb.NodeIdentity) (evidence string, err error) {
 	// The lives are those in the metadata, as the client of the operator has them.
 	deadline := time.Now().Add(healWait)
@@ -106,8 +112,9 @@ func (c *Cluster) lives(nodes ...*Node) map[*Node]rhumb.NodeIdentity {
 	return out
 }
 
-// strikeKill kills the process of one node. systemd restarts it after a second, so the node is back before the fault ends and the
-// others may have taken over meanwhile.
+// strikeKill kills the process of one node. systemd restarts it after a second, so
+// the node is back before the fault ends and the others may have taken over
+// meanwhile.
 func strikeKill(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	before := c.lives(n)
@@ -117,8 +124,9 @@ func strikeKill(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return &Strike{What: "kill " + n.Name, heal: func(ctx context.Context) (string, error) { return c.awaitLife(ctx, before) }}, nil
 }
 
-// strikeKillAll kills all processes within some milliseconds of each other. No node is left to take over, so service returns when
-// systemd has restarted enough of them.
+// strikeKillAll kills all processes within some milliseconds of each other. No node
+// is left to take over, so service returns when systemd has restarted enough of
+// them.
 func strikeKillAll(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, error) {
 	// Taken before the kill, because systemd may restart a node within the loop.
 	before := c.lives(c.nodes...)
@@ -130,7 +138,8 @@ func strikeKillAll(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, erro
 	return &Strike{What: "kill-all", heal: func(ctx context.Context) (string, error) { return c.awaitLife(ctx, before) }}, nil
 }
 
-// cutPower ends all processes of hosts, and starts the hosts again when the strike ends.
+// cutPower ends all processes of hosts, and starts the hosts again when the strike
+// ends.
 func cutPower(c *Cluster, what string, nodes ...*Node) (*Strike, error) {
 	before := c.lives(nodes...)
 	for _, n := range nodes {
@@ -148,15 +157,16 @@ func cutPower(c *Cluster, what string, nodes ...*Node) (*Strike, error) {
 	}}, nil
 }
 
-// strikePower cuts the power of one host. Unlike kill, the node stays away for as long as the fault lasts, and its memory is lost:
-// the folders /run, /tmp and /dev/shm are empty afterwards.
+// strikePower cuts the power of one host. Unlike kill, the node stays away for as
+// long as the fault lasts, and its memory is lost: the folders /run, /tmp and
+// /dev/shm are empty afterwards.
 func strikePower(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return cutPower(c, "power "+n.Name, n)
 }
 
-// strikeRegion cuts the power of every host of one region. Tables that live in this region only have no service meanwhile, and no
-// bound is checked.
+// strikeRegion cuts the power of every host of one region. Tables that live in this
+// region only have no service meanwhile, and no bound is checked.
 func strikeRegion(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	region := c.cfg.Regions[random.IntN(len(c.cfg.Regions))]
 	var all []*Node
@@ -168,8 +178,9 @@ func strikeRegion(_ context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return cutPower(c, "region "+region, all...)
 }
 
-// strikePause stops a process with SIGSTOP. Its connections stay open, so others notice only that it is silent. When the
-// process continues, it does not know that time has passed, and must not answer from a lease that ended.
+// strikePause stops a process with SIGSTOP. Its connections stay open, so others
+// notice only that it is silent. When the process continues, it does not know that
+// time has passed, and must not answer from a lease that ended.
 func strikePause(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	if err := n.signal(ctx, "STOP"); err != nil {
@@ -211,14 +222,15 @@ func strikeDisk(ctx context.Context, c *Cluster, n *Node, what string, change fu
 // disk returns the folder of this machine with the disk of a node.
 func (n *Node) disk() string { return n.host.DataDir(dataDir) }
 
-// keptOnDisk is the folder that a new disk of a host has: the certificate of the node. Without it, the node would be a
-// stranger who needs a token.
+// keptOnDisk is the folder that a new disk of a host has: the certificate of the
+// node. Without it, the node would be a stranger who needs a token.
 const keptOnDisk = "identity"
 
 // isKept reports whether an entry of a disk is not data of the node.
 func isKept(name string) bool { return name == keptOnDisk || name == "lost+found" }
 
-// wipe removes everything from the disk of a node but its certificate, and returns the names of what it removed.
+// wipe removes everything from the disk of a node but its certificate, and returns
+// the names of what it removed.
 func (n *Node) wipe() (removed []string, err error) {
 	entries, err := os.ReadDir(n.disk())
 	if err != nil {
@@ -239,8 +251,8 @@ func (n *Node) wipe() (removed []string, err error) {
 	return removed, nil
 }
 
-// strikeEmpty replaces the disk of a node by an empty one. The node must notice that it has forgotten its promises, and copy all of
-// its ranges from the others.
+// strikeEmpty replaces the disk of a node by an empty one. The node must notice
+// that it has forgotten its promises, and copy all of its ranges from the others.
 func strikeEmpty(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "empty", func(context.Context) (string, error) {
@@ -252,8 +264,9 @@ func strikeEmpty(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, e
 // rollBackBy is how long a disk runs after its image was taken.
 const rollBackBy = 3 * time.Second
 
-// strikeRollBack takes an image of a disk, lets the node run on, and puts the image back, as the restart of a virtual machine from an
-// image does. The node is down at both moments, because a copy of a running disk would be torn too.
+// strikeRollBack takes an image of a disk, lets the node run on, and puts the image
+// back, as the restart of a virtual machine from an image does. The node is down at
+// both moments, because a copy of a running disk would be torn too.
 func strikeRollBack(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	image := filepath.Join(c.cfg.Dir, "image-"+n.Name)
@@ -264,7 +277,8 @@ func strikeRollBack(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike
 	if _, err := taken.heal(ctx); err != nil {
 		return nil, err
 	}
-	// Without all copies in sync, the roll-back would be a second fault beyond the first.
+	// Without all copies in sync, the roll-back would be a second fault beyond the
+	// first.
 	if err := c.AwaitWhole(ctx, healWait); err != nil {
 		return nil, err
 	}
@@ -302,8 +316,8 @@ func copyTree(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// largestLog returns the name and the bytes of the largest log in the store of a node, and the length of its part that is
-// not zeros.
+// largestLog returns the name and the bytes of the largest log in the store of a
+// node, and the length of its part that is not zeros.
 func (n *Node) largestLog() (name string, text []byte, used int, err error) {
 	logs, err := filepath.Glob(filepath.Join(n.disk(), "data", "*.log"))
 	if err != nil {
@@ -313,7 +327,8 @@ func (n *Node) largestLog() (name string, text []byte, used int, err error) {
 	if err != nil {
 		return "", nil, 0, err
 	}
-	// The largest log is the one that most likely holds entries of acknowledged writes.
+	// The largest log is the one that most likely holds entries of acknowledged
+	// writes.
 	for _, log := range append(logs, second...) {
 		b, err := os.ReadFile(log)
 		if err != nil {
@@ -331,11 +346,13 @@ func (n *Node) largestLog() (name string, text []byte, used int, err error) {
 	return name, text, used, nil
 }
 
-// tornMost bounds how much of the end of a log is lost, in bytes, as a disk loses the part that is in its cache only.
+// tornMost bounds how much of the end of a log is lost, in bytes, as a disk loses
+// the part that is in its cache only.
 const tornMost = 64 << 10
 
-// strikeTorn removes the end of the log of a killed node, as a disk does that had not written all of its cache. Entries of
-// acknowledged writes may be among them, and the other copies must supply these.
+// strikeTorn removes the end of the log of a killed node, as a disk does that had
+// not written all of its cache. Entries of acknowledged writes may be among them,
+// and the other copies must supply these.
 func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "torn", func(context.Context) (string, error) {
@@ -349,8 +366,9 @@ func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	})
 }
 
-// strikeFlip changes one bit of the log of a killed node. The checksum of the entry must show it. The node may neither serve
-// the entry nor take the damage for the end of an interrupted write.
+// strikeFlip changes one bit of the log of a killed node. The checksum of the entry
+// must show it. The node may neither serve the entry nor take the damage for the
+// end of an interrupted write.
 func strikeFlip(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "flip", func(context.Context) (string, error) {

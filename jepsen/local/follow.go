@@ -17,18 +17,18 @@ import (
 // viewEvery is the time between two looks at an image.
 const viewEvery = 100 * time.Millisecond
 
-// sharedView is a view of an image as a reader on the host of a node saw it. It crosses
-// from the host as a line of JSON.
+// sharedView is a view of an image as a reader on the host of a node saw it. It
+// crosses from the host as a line of JSON.
 type sharedView struct {
-	// Image names the image: a rebuilt one has another name, and within one views never go
-	// back.
+	// Image names the image: a rebuilt one has another name, and within one views
+	// never go back.
 	Image string
-	// Version is that of the image. Closed is the timestamp of a consistent cut across all
-	// ranges, and 0 for the newest view.
+	// Version is that of the image. Closed is the timestamp of a consistent cut
+	// across all ranges, and 0 for the newest view.
 	Version uint64
 	Closed  rhumb.Timestamp
-	// Positions holds, for each range that the node follows, the timestamp of the last
-	// entry of the log that the version has. A closed cut shows less.
+	// Positions holds, for each range that the node follows, the timestamp of the
+	// last entry of the log that the version has. A closed cut shows less.
 	Positions []sharedPosition
 	Records   []sharedRecord
 }
@@ -45,9 +45,10 @@ type sharedRecord struct {
 	Written    rhumb.Timestamp
 }
 
-// FollowViews reads the newest and the newest closed view of a table in the image below a
-// folder, again and again, and prints those that have changed. It runs on the host of a
-// node and ends with the first error, as when the image is replaced by another one.
+// FollowViews reads the newest and the newest closed view of a table in the image
+// below a folder, again and again, and prints those that have changed. It runs on
+// the host of a node and ends with the first error, as when the image is replaced
+// by another one.
 func FollowViews(ctx context.Context, dir, table string, out io.Writer) error {
 	// Below the folder are clusters, and below these nodes.
 	images, err := filepath.Glob(filepath.Join(dir, "*", "*", "root"))
@@ -88,8 +89,8 @@ func FollowViews(ctx context.Context, dir, table string, out io.Writer) error {
 			if err != nil {
 				return err
 			}
-			// The view may be of either image if the client has followed a rebuilt one
-			// meanwhile.
+			// The view may be of either image if the client has followed a rebuilt
+			// one meanwhile.
 			if c.Stats().Reopens != before.Reopens {
 				break
 			}

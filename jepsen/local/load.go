@@ -15,13 +15,15 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// callersPerWorkload is the number of callers of each workload. Few callers that meet at few keys find more than many that never meet.
+// callersPerWorkload is the number of callers of each workload. Few callers that
+// meet at few keys find more than many that never meet.
 const callersPerWorkload = 6
 
 // Verdict is the judgement of a workload about its own history.
 type Verdict struct {
 	Workload string
-	// Operations is the number of calls that were checked. Text has further figures for people.
+	// Operations is the number of calls that were checked. Text has further figures
+	// for people.
 	Operations int
 	Text       string
 	// Err describes the fault in the history. Nil means valid.
@@ -30,7 +32,8 @@ type Verdict struct {
 
 // workload is one kind of load with the check of its history.
 type workload struct {
-	// name selects the workload and names its table; doc is one line about its calls and checks.
+	// name selects the workload and names its table; doc is one line about its
+	// calls and checks.
 	name, doc string
 	// options are those of the table of the workload.
 	options rhumb.TableOptions
@@ -39,9 +42,11 @@ type workload struct {
 
 // script is a workload in progress.
 type script interface {
-	// call makes one call, or a few that belong together. Calls of different callers overlap, those of one do not.
+	// call makes one call, or a few that belong together. Calls of different
+	// callers overlap, those of one do not.
 	call(ctx context.Context, c *caller)
-	// check reads the tables when all faults are over and all callers have ended, and judges the history.
+	// check reads the tables when all faults are over and all callers have ended,
+	// and judges the history.
 	check(ctx context.Context) Verdict
 }
 
@@ -67,10 +72,12 @@ type env struct {
 	record *Record
 	// tables holds the table of the workload as clients in each region see it.
 	tables []*client.Table
-	// clients has one client for each region, in the order of tables. seed makes a run repeatable.
+	// clients has one client for each region, in the order of tables. seed makes a
+	// run repeatable.
 	clients []*client.Client
 	seed    uint64
-	// region is the name of the region in which names without a home of their own are.
+	// region is the name of the region in which names without a home of their own
+	// are.
 	region string
 	// nodes returns the nodes of the cluster at present.
 	nodes func() []*Node
@@ -78,9 +85,11 @@ type env struct {
 
 // caller makes calls one after the other.
 type caller struct {
-	// index distinguishes the callers of a workload, and is part of the values that they write.
+	// index distinguishes the callers of a workload, and is part of the values that
+	// they write.
 	index int
-	// random decides the operations of this caller only, so that callers do not influence each other.
+	// random decides the operations of this caller only, so that callers do not
+	// influence each other.
 	random *rand.Rand
 	client *client.Client
 	table  *client.Table
@@ -123,7 +132,8 @@ func (c *caller) put(ctx context.Context, name, text string, cond rhumb.Conditio
 	return outcomeOf(err)
 }
 
-// get reads the text under a name and records the call. The version is zero if there is none; ok is false if the read was not answered.
+// get reads the text under a name and records the call. The version is zero if
+// there is none; ok is false if the read was not answered.
 func (c *caller) get(ctx context.Context, name, home string) (text string, version rhumb.Version, ok bool) {
 	at := c.record.now()
 	got, err := c.table.Get(ctx, []byte(name), client.GetOptions{Home: home})
@@ -140,8 +150,9 @@ func opaque(stored []byte) string {
 	return string(payload)
 }
 
-// patience bounds the wait for what needs no more than a few tries: the start of a cluster, and the reads after the faults, when only a last
-// change of primaries can be in the way.
+// patience bounds the wait for what needs no more than a few tries: the start of a
+// cluster, and the reads after the faults, when only a last change of primaries can
+// be in the way.
 const patience = 30 * time.Second
 
 // eventually repeats f until it succeeds.
@@ -192,12 +203,14 @@ type load struct {
 	// names and scripts are parallel.
 	names   []string
 	scripts []script
-	// stop ends the callers after their present call, and wait counts those that run.
+	// stop ends the callers after their present call, and wait counts those that
+	// run.
 	stop atomic.Bool
 	wait sync.WaitGroup
 }
 
-// startLoad creates the tables and starts the callers. All together make at most perSecond calls a second.
+// startLoad creates the tables and starts the callers. All together make at most
+// perSecond calls a second.
 func startLoad(ctx context.Context, c *Cluster, record *Record, seed uint64, perSecond int, only []string) (*load, error) {
 	l := &load{}
 	limit := rate.NewLimiter(rate.Limit(perSecond), 1)
@@ -244,7 +257,8 @@ func startLoad(ctx context.Context, c *Cluster, record *Record, seed uint64, per
 	return l, nil
 }
 
-// selected reports whether a list of names contains a name. An empty list contains all.
+// selected reports whether a list of names contains a name. An empty list contains
+// all.
 func selected(names []string, name string) bool {
 	for _, n := range names {
 		if n == name {

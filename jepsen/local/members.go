@@ -17,7 +17,8 @@ import (
 	"github.com/rhumbdb/rhumb/deploy/hosts"
 )
 
-// The faults of this file are none: nodes come and go, get another program and other certificates, while clients write.
+// The faults of this file are none: nodes come and go, get another program and
+// other certificates, while clients write.
 
 // memberFaults returns the changes of nodes.
 func memberFaults() []Fault {
@@ -29,7 +30,8 @@ func memberFaults() []Fault {
 	}
 }
 
-// memberWait bounds the time until a new node holds a copy, and until a node that leaves holds none.
+// memberWait bounds the time until a new node holds a copy, and until a node that
+// leaves holds none.
 const memberWait = 2 * time.Minute
 
 // addNode brings up a new host of a region with a node on it.
@@ -54,7 +56,8 @@ func (c *Cluster) dropNode(ctx context.Context, n *Node) error {
 	if err := n.host.Kill(); err != nil {
 		return err
 	}
-	// Otherwise the authority waits until the last certificate of the node has expired before it retires the key of it.
+	// Otherwise the authority waits until the last certificate of the node has
+	// expired before it retires the key of it.
 	_, err := c.asAuthority(ctx, "authority", "revoke", "--authority", authorityDir, "--node", n.Name, "--why", "removed")
 	return errors.Join(err, c.unmountDisk(ctx, n.host), c.fleet.Remove(n.Name))
 }
@@ -84,7 +87,8 @@ func (c *Cluster) awaitCopies(ctx context.Context, n *Node) (count int, err erro
 	return 0, fmt.Errorf("%w: %s has no copy after %v", errNoEffect, n.Name, memberWait)
 }
 
-// orders runs a command of the operator, and again while it is refused for a reason that passes.
+// orders runs a command of the operator, and again while it is refused for a reason
+// that passes.
 func (c *Cluster) orders(ctx context.Context, args ...string) error {
 	return eventually(ctx, func() error {
 		if out, err := c.Rhumb(ctx, args...); err != nil {
@@ -94,7 +98,8 @@ func (c *Cluster) orders(ctx context.Context, args ...string) error {
 	})
 }
 
-// strikeJoin adds a node. The node leaves when the strike ends, and its copies move to other nodes.
+// strikeJoin adds a node. The node leaves when the strike ends, and its copies move
+// to other nodes.
 func strikeJoin(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n, err := c.addNode(ctx, draw(c, random).Region)
 	if err != nil {
@@ -103,7 +108,8 @@ func strikeJoin(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	return &Strike{What: "join " + n.Name, heal: func(ctx context.Context) (string, error) {
 		count, err := c.awaitCopies(ctx, n)
 		id := c.identity(n).Node.String()
-		// A node without a copy leaves too, so that the next fault begins with the same nodes.
+		// A node without a copy leaves too, so that the next fault begins with the
+		// same nodes.
 		for _, verb := range []string{"decommission", "rm"} {
 			if err == nil || errors.Is(err, errNoEffect) {
 				err = errors.Join(err, c.orders(ctx, "node", verb, id))
@@ -113,7 +119,8 @@ func strikeJoin(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 	}}, nil
 }
 
-// strikeReplace replaces a node by a new one. Every second time, the old one has lost its power before.
+// strikeReplace replaces a node by a new one. Every second time, the old one has
+// lost its power before.
 func strikeReplace(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	old := draw(c, random)
 	next, err := c.addNode(ctx, old.Region)
@@ -127,7 +134,8 @@ func strikeReplace(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 			return nil, err
 		}
 	}
-	// Taken now: the metadata may list the old node under its name only while it counts.
+	// Taken now: the metadata may list the old node under its name only while it
+	// counts.
 	from, to := c.identity(old).Node, c.identity(next).Node
 	return &Strike{What: fmt.Sprintf("replace %s %s", state, old.Name), heal: func(ctx context.Context) (string, error) {
 		err := c.orders(ctx, "node", "replace", from.String(), to.String())
@@ -139,7 +147,8 @@ func strikeReplace(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 	}}, nil
 }
 
-// exchange stops a node and starts it with the other of the two programs. A stop moves the primaries of the node away first.
+// exchange stops a node and starts it with the other of the two programs. A stop
+// moves the primaries of the node away first.
 func (c *Cluster) exchange(ctx context.Context, n *Node) error {
 	n.old = !n.old
 	binary := c.cfg.Binary
@@ -157,8 +166,8 @@ func (c *Cluster) exchange(ctx context.Context, n *Node) error {
 	return err
 }
 
-// strikeUpgrade exchanges the program of a random node. Clusters of both programs are thus mixed in all proportions, and nodes also go
-// back.
+// strikeUpgrade exchanges the program of a random node. Clusters of both programs
+// are thus mixed in all proportions, and nodes also go back.
 func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	before, from := c.lives(n), c.programOf(n)
@@ -175,8 +184,9 @@ func strikeUpgrade(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike,
 	}}, nil
 }
 
-// finalize ends a run with a previous program: the nodes that have it get the newer one, one after the other, and then the operator raises
-// the cluster version, under load. The seed never draws it, because no node can go back afterwards.
+// finalize ends a run with a previous program: the nodes that have it get the newer
+// one, one after the other, and then the operator raises the cluster version, under
+// load. The seed never draws it, because no node can go back afterwards.
 var finalize = Fault{"finalize", "F56", "the rest of the nodes get the newer program, and the upgrade is finalized", gapFailover, strikeFinalize}
 
 // strikeFinalize upgrades the nodes that are left and raises the cluster version.
@@ -191,7 +201,8 @@ func strikeFinalize(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, err
 		if err := c.exchange(ctx, n); err != nil {
 			return nil, err
 		}
-		// The next node stops when the copies of this one are in sync again, as the book says.
+		// The next node stops when the copies of this one are in sync again, as the
+		// book says.
 		if _, err := c.awaitLife(ctx, before); err != nil {
 			return nil, err
 		}
@@ -201,7 +212,8 @@ func strikeFinalize(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, err
 		exchanged++
 	}
 	return &Strike{What: "finalize", heal: func(ctx context.Context) (string, error) {
-		// A table can be dropped by the newer program only, and only when the version is raised.
+		// A table can be dropped by the newer program only, and only when the
+		// version is raised.
 		if err := c.orders(ctx, "table", "create", upgradedTable); err != nil {
 			return "", err
 		}
@@ -217,7 +229,8 @@ func strikeFinalize(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, err
 	}}, nil
 }
 
-// upgradedTable is the table that shows whether the cluster has the features of the newer program.
+// upgradedTable is the table that shows whether the cluster has the features of the
+// newer program.
 const upgradedTable = "upgraded"
 
 // programOf returns the program of a node, as the metadata has it.
@@ -231,8 +244,10 @@ func (c *Cluster) programOf(n *Node) string {
 	return ""
 }
 
-// strikeCertificates replaces the key of the authority, as docs/operations/rotate.md says: all nodes get certificates of the new key, so does
-// the operator, and at the end nobody trusts the old key. Connections stay open.
+// strikeCertificates replaces the key of the authority, as
+// docs/operations/rotate.md says: all nodes get certificates of the new key, so
+// does the operator, and at the end nobody trusts the old key. Connections stay
+// open.
 func strikeCertificates(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike, error) {
 	before, err := c.operator.Certificates(ctx)
 	if err != nil {
@@ -242,7 +257,8 @@ func strikeCertificates(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike,
 	if _, err := c.asAuthority(ctx, "authority", "rotate", "--authority", authorityDir); err != nil {
 		return nil, err
 	}
-	// The operator first: the nodes trust both keys, and clients that know one only must not meet the other.
+	// The operator first: the nodes trust both keys, and clients that know one only
+	// must not meet the other.
 	if err := c.makeOperator(ctx); err != nil {
 		return nil, err
 	}
@@ -272,7 +288,8 @@ func strikeCertificates(ctx context.Context, c *Cluster, _ *rand.Rand) (*Strike,
 	}}, nil
 }
 
-// authoritiesOf returns the hashes of the authorities that signed the certificates of the nodes.
+// authoritiesOf returns the hashes of the authorities that signed the certificates
+// of the nodes.
 func authoritiesOf(all *client.Certificates) (out []string) {
 	for _, cert := range all.Certificates {
 		// Users and operators may have certificates of any key that is trusted.
@@ -293,7 +310,8 @@ func (c *Cluster) reload(ctx context.Context) (err error) {
 	return err
 }
 
-// makeOperator makes the certificate of the operator and copies it, with the trusted authorities, to the folder from which clients read them.
+// makeOperator makes the certificate of the operator and copies it, with the
+// trusted authorities, to the folder from which clients read them.
 func (c *Cluster) makeOperator(ctx context.Context) error {
 	h, err := c.fleet.Host("authority")
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// probe writes growing numbers to one key for each caller. The numbers make a lost write visible: the key never goes back.
+// probe writes growing numbers to one key for each caller. The numbers make a lost
+// write visible: the key never goes back.
 type probe struct {
 	e *env
 
@@ -17,13 +18,15 @@ type probe struct {
 	ops  int
 }
 
-// probed holds the last number that was acknowledged and the last one that was tried.
+// probed holds the last number that was acknowledged and the last one that was
+// tried.
 type probed struct{ acked, tried int }
 
 // newProbe starts the workload probe.
 func newProbe(e *env) script { return &probe{e: e, last: map[string]probed{}} }
 
-// call writes the next number to the caller's own key. Only this caller writes the key, so the numbers in it grow.
+// call writes the next number to the caller's own key. Only this caller writes the
+// key, so the numbers in it grow.
 func (p *probe) call(ctx context.Context, c *caller) {
 	name := fmt.Sprintf("probe-%d", c.index)
 	c.count++
@@ -31,7 +34,8 @@ func (p *probe) call(ctx context.Context, c *caller) {
 	p.ops++
 	state := p.last[name]
 	state.tried = c.count
-	// The try is noted before the call, because a write without an answer may take effect later.
+	// The try is noted before the call, because a write without an answer may take
+	// effect later.
 	p.last[name] = state
 	p.mu.Unlock()
 	if c.put(ctx, name, fmt.Sprint(c.count), rhumb.Condition{}, p.e.region) != acked {
@@ -45,7 +49,8 @@ func (p *probe) call(ctx context.Context, c *caller) {
 	p.last[name] = state
 }
 
-// check reads each key. It must hold a number between the last that was acknowledged and the last that was tried.
+// check reads each key. It must hold a number between the last that was
+// acknowledged and the last that was tried.
 func (p *probe) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: p.ops}
 	for name, state := range p.last {

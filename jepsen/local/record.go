@@ -12,9 +12,11 @@ import (
 
 // Call is one call of a workload, for the picture.
 type Call struct {
-	// At and Took are when the call began after the start of the run, and how long it lasted.
+	// At and Took are when the call began after the start of the run, and how long
+	// it lasted.
 	At, Took time.Duration
-	// OK is set if the call was answered. That a record is missing or a condition does not hold is an answer.
+	// OK is set if the call was answered. That a record is missing or a condition
+	// does not hold is an answer.
 	OK bool
 	// Kind is the kind of the error otherwise.
 	Kind rhumb.Kind
@@ -24,13 +26,15 @@ type Call struct {
 
 // Window is a fault as it happened.
 type Window struct {
-	// What names the fault and the nodes that it hit. Evidence shows that it had an effect.
+	// What names the fault and the nodes that it hit. Evidence shows that it had an
+	// effect.
 	Fault    Fault
 	What     string
 	Evidence string
 	// From and To bound the fault; Whole is when all copies were in sync again.
 	From, To, Whole time.Duration
-	// Gap is the longest time without an acknowledged write to a key that overlaps the time from From to Whole, and Key the key.
+	// Gap is the longest time without an acknowledged write to a key that overlaps
+	// the time from From to Whole, and Key the key.
 	Gap time.Duration
 	Key string
 	// Gaps are the longest times of all keys.
@@ -84,8 +88,9 @@ func (r *Record) ack(key string) {
 	r.acks[key] = append(r.acks[key], r.now())
 }
 
-// longestGaps returns for each key the longest time between two acknowledged writes that overlaps the time from from to to. A key that was
-// never served again has a gap until to.
+// longestGaps returns for each key the longest time between two acknowledged writes
+// that overlaps the time from from to to. A key that was never served again has a
+// gap until to.
 func longestGaps(acks map[string][]time.Duration, from, to time.Duration) map[string]time.Duration {
 	out := map[string]time.Duration{}
 	for k := range acks {

@@ -29,7 +29,8 @@ func (t *tries) set(value string, o outcome) {
 	t.outcomes[value] = o
 }
 
-// judge returns an error unless found holds each acknowledged value once, no refused one, and none that nobody wrote.
+// judge returns an error unless found holds each acknowledged value once, no
+// refused one, and none that nobody wrote.
 func (t *tries) judge(found map[string][]rhumb.Item) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,8 +67,9 @@ func (t *tries) text() string {
 	return fmt.Sprintf("%d acknowledged, %d refused, %d unknown", n[acked], n[refused], n[unknown])
 }
 
-// generationNames is the number of names after which the workload set begins to use names with another prefix. A scan reads the names of
-// the present prefix, and would otherwise read ever more.
+// generationNames is the number of names after which the workload set begins to use
+// names with another prefix. A scan reads the names of the present prefix, and
+// would otherwise read ever more.
 const generationNames = 2000
 
 // set is the workload that adds names, and scans them meanwhile.
@@ -75,7 +77,8 @@ type set struct {
 	e *env
 	tries
 	scanErr error
-	// generation is the present prefix of names, added the number of names that were tried with it, and recent those that are acknowledged.
+	// generation is the present prefix of names, added the number of names that
+	// were tried with it, and recent those that are acknowledged.
 	generation, added int
 	recent            map[string]bool
 }
@@ -121,7 +124,8 @@ func (s *set) next() string {
 	return generationPrefix(s.generation)
 }
 
-// scan reads the names of the present prefix. A scan that was answered has all of them that were acknowledged before it began.
+// scan reads the names of the present prefix. A scan that was answered has all of
+// them that were acknowledged before it began.
 func (s *set) scan(ctx context.Context, c *caller) {
 	// Names that are acknowledged while the scan runs may be missing from it.
 	s.mu.Lock()
@@ -169,7 +173,8 @@ func (t *tries) verdict(ctx context.Context, e *env, earlier error) Verdict {
 	return v
 }
 
-// insert is the workload whose names the server chooses. A call that is sent again must not insert twice.
+// insert is the workload whose names the server chooses. A call that is sent again
+// must not insert twice.
 type insert struct {
 	e *env
 	tries
@@ -178,7 +183,8 @@ type insert struct {
 // newInsert starts the workload insert.
 func newInsert(e *env) script { return &insert{e: e, tries: tries{outcomes: map[string]outcome{}}} }
 
-// call inserts a value that nobody else writes. The value identifies the call, because the server chooses the name.
+// call inserts a value that nobody else writes. The value identifies the call,
+// because the server chooses the name.
 func (s *insert) call(ctx context.Context, c *caller) {
 	value := c.unique()
 	s.set(value, unknown)
@@ -188,7 +194,8 @@ func (s *insert) call(ctx context.Context, c *caller) {
 	s.set(value, outcomeOf(err))
 }
 
-// check compares the tries with the values in the table. A value that is there twice was inserted by two attempts of one call.
+// check compares the tries with the values in the table. A value that is there
+// twice was inserted by two attempts of one call.
 func (s *insert) check(ctx context.Context) Verdict { return s.verdict(ctx, s.e, nil) }
 
 // create is the workload in which callers of all regions create the same name.
@@ -214,7 +221,8 @@ type winner struct {
 	home string
 	// began and answered bound the call.
 	began, answered time.Duration
-	// partial is set if a region was dead and therefore not asked whether it has the name. The client says so in the receipt.
+	// partial is set if a region was dead and therefore not asked whether it has
+	// the name. The client says so in the receipt.
 	partial bool
 }
 
@@ -235,7 +243,8 @@ func (s *create) call(ctx context.Context, c *caller) {
 	at.values[value] = struct{}{}
 	s.ops++
 	s.mu.Unlock()
-	// Without a home, the caller's region gets the name, after all regions were asked whether they have it.
+	// Without a home, the caller's region gets the name, after all regions were
+	// asked whether they have it.
 	w := winner{value: value, began: c.record.now()}
 	result, err := c.table.Put(ctx, []byte(name), []byte(value), client.PutOptions{If: rhumb.Condition{Kind: rhumb.IfAbsent}})
 	c.record.add(w.began, err)
@@ -248,9 +257,10 @@ func (s *create) call(ctx context.Context, c *caller) {
 	at.winners = append(at.winners, w)
 }
 
-// judgeWinners returns an error if a name was created twice although the second creation had to be refused: in the same region, or in
-// another one after the first was acknowledged. Creations in different regions at the same time do not know of each other, and
-// client.Table.Duplicates finds them.
+// judgeWinners returns an error if a name was created twice although the second
+// creation had to be refused: in the same region, or in another one after the first
+// was acknowledged. Creations in different regions at the same time do not know of
+// each other, and client.Table.Duplicates finds them.
 func judgeWinners(name string, winners []winner) error {
 	for i, a := range winners {
 		for k, b := range winners {
@@ -265,7 +275,8 @@ func judgeWinners(name string, winners []winner) error {
 	return nil
 }
 
-// check judges the winners of each name, and reads each of them where it was created.
+// check judges the winners of each name, and reads each of them where it was
+// created.
 func (s *create) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: s.ops}
 	several := 0
@@ -286,7 +297,8 @@ func (s *create) checkName(ctx context.Context, name string, at *creation) error
 	if err := judgeWinners(name, at.winners); err != nil {
 		return err
 	}
-	// Each winner is read in its own region: a read without a home finds only one of them.
+	// Each winner is read in its own region: a read without a home finds only one
+	// of them.
 	for _, w := range at.winners {
 		text, exists, err := s.e.finalText(ctx, name, w.home)
 		switch {

@@ -13,18 +13,19 @@ import (
 	"github.com/rhumbdb/rhumb/sim/check"
 )
 
-// The lists of a group are in one range, because the part of their names before the slash
-// is equal. After groupCalls transactions, the callers move to the next group, so that
-// lists stay short.
+// The lists of a group are in one range, because the part of their names before the
+// slash is equal. After groupCalls transactions, the callers move to the next
+// group, so that lists stay short.
 const (
 	groupLists = 4
 	groupCalls = 400
 )
 
-// transactions is the workload of transactions on several lists of a range. A transaction
-// reads lists at one time, and appends to some of them in one batch that holds only if none
-// of the lists that it read has changed. So it happened at one moment, and all of them
-// together must be strictly serializable, which check.Lists judges.
+// transactions is the workload of transactions on several lists of a range. A
+// transaction reads lists at one time, and appends to some of them in one batch
+// that holds only if none of the lists that it read has changed. So it happened at
+// one moment, and all of them together must be strictly serializable, which
+// check.Lists judges.
 type transactions struct {
 	e *env
 
@@ -73,8 +74,8 @@ func (x *transactions) drawLists(random *rand.Rand) (names []string, appends int
 // call makes one transaction.
 func (x *transactions) call(ctx context.Context, c *caller) {
 	names, appends := x.drawLists(c.random)
-	// The read is a transaction of its own unless the batch is acknowledged, because it
-	// happened whatever became of the batch.
+	// The read is a transaction of its own unless the batch is acknowledged,
+	// because it happened whatever became of the batch.
 	reading := x.begin(&check.ListTransaction{})
 	got, err := x.read(ctx, c, names)
 	if err != nil {
@@ -97,8 +98,8 @@ func (x *transactions) call(ctx context.Context, c *caller) {
 			writing.Appends = append(writing.Appends, check.ListAppend{List: name, Element: element})
 			text = strings.TrimPrefix(text+" "+element, " ")
 		}
-		// A list that was only read is written again as it was, so that the condition on it
-		// is part of the batch.
+		// A list that was only read is written again as it was, so that the
+		// condition on it is part of the batch.
 		batch = append(batch, rhumb.Mutation{
 			Kind: rhumb.Put, Table: c.table.Info().ID, Name: []byte(name), Value: rhumb.EncodeOpaque(nil, []byte(text)), Cond: unchanged(got[i].Version),
 		})
@@ -110,8 +111,8 @@ func (x *transactions) call(ctx context.Context, c *caller) {
 	x.conclude(reading, writing, outcomeOf(err))
 }
 
-// conclude records the outcome of a batch. The reads and writes of an acknowledged batch are one
-// transaction: nothing had changed in between.
+// conclude records the outcome of a batch. The reads and writes of an acknowledged
+// batch are one transaction: nothing had changed in between.
 func (x *transactions) conclude(reading, writing *check.ListTransaction, o outcome) {
 	switch o {
 	case acked:
@@ -124,7 +125,8 @@ func (x *transactions) conclude(reading, writing *check.ListTransaction, o outco
 	}
 }
 
-// unchanged returns the condition that a record is still of a version, or still missing.
+// unchanged returns the condition that a record is still of a version, or still
+// missing.
 func unchanged(v rhumb.Version) rhumb.Condition {
 	if v.IsZero() {
 		return rhumb.Condition{Kind: rhumb.IfAbsent}
@@ -145,7 +147,8 @@ func (x *transactions) read(ctx context.Context, c *caller, names []string) ([]c
 	return got, err
 }
 
-// check reads all lists once more, as a transaction for each group, and judges the history.
+// check reads all lists once more, as a transaction for each group, and judges the
+// history.
 func (x *transactions) check(ctx context.Context) Verdict {
 	last := &caller{index: callersPerWorkload, table: x.e.tables[0], client: x.e.clients[0], record: x.e.record}
 	// The last group may be empty.

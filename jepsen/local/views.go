@@ -17,7 +17,8 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// Names on the hosts: the folder with the images, and this program, which reads them there.
+// Names on the hosts: the folder with the images, and this program, which reads
+// them there.
 const (
 	imagesDir     = "/dev/shm/rhumb"
 	readerProgram = "/usr/bin/chaos-reader"
@@ -28,12 +29,12 @@ const (
 // viewsTable is the table of the workload, which nodes publish.
 const viewsTable = "views"
 
-// viewsDelay is how long a view waits before it is judged. By then, the writes that it
-// shows are answered, except for those of unknown outcome.
+// viewsDelay is how long a view waits before it is judged. By then, the writes that
+// it shows are answered, except for those of unknown outcome.
 const viewsDelay = 15 * time.Second
 
-// views is the workload of writes to a published table, while a process on the host of each
-// node reads the image that the node publishes.
+// views is the workload of writes to a published table, while a process on the host
+// of each node reads the image that the node publishes.
 type views struct {
 	e *env
 	// stop ends the readers, and wait counts them.
@@ -46,8 +47,8 @@ type views struct {
 	err    error
 	ops    int
 	closed int // views of closed cuts among ops
-	// trouble is why a reader ended last. A reader ends when its host is down, or the image
-	// is not there.
+	// trouble is why a reader ended last. A reader ends when its host is down, or
+	// the image is not there.
 	trouble string
 }
 
@@ -68,8 +69,8 @@ func newViews(e *env) script {
 	return v
 }
 
-// followNodes follows each node of the first region until the node leaves the cluster.
-// Only there is the table: its names have that home.
+// followNodes follows each node of the first region until the node leaves the
+// cluster. Only there is the table: its names have that home.
 func (v *views) followNodes(ctx context.Context) {
 	followed := map[*Node]context.CancelFunc{}
 	for wait(ctx, time.Second) == nil {
@@ -212,8 +213,8 @@ func (v *views) call(ctx context.Context, c *caller) {
 	v.judge.ack(name, viewWrite{c.count, result.Version.HLC, result.Receipt.Range})
 }
 
-// check judges the views that are left. Each node must have shown some, also closed ones,
-// or nothing was tested.
+// check judges the views that are left. Each node must have shown some, also closed
+// ones, or nothing was tested.
 func (v *views) check(context.Context) Verdict {
 	// The readers end first: their last views are in the queue then.
 	v.stop()
@@ -228,19 +229,19 @@ func (v *views) check(context.Context) Verdict {
 	return verdict
 }
 
-// viewWrite is a write that was acknowledged: its number, its timestamp, and the range that
-// took it.
+// viewWrite is a write that was acknowledged: its number, its timestamp, and the
+// range that took it.
 type viewWrite struct {
 	number  int
 	written rhumb.Timestamp
 	in      rhumb.RangeID
 }
 
-// viewJudge says whether views of images equal the log. Each key is written by one caller
-// with growing numbers.
+// viewJudge says whether views of images equal the log. Each key is written by one
+// caller with growing numbers.
 type viewJudge struct {
-	// writes holds the acknowledged writes of each key in order, and tried the last number
-	// that was sent.
+	// writes holds the acknowledged writes of each key in order, and tried the last
+	// number that was sent.
 	writes map[string][]viewWrite
 	tried  map[string]int
 	// newest and closed are the last views by node.
@@ -258,8 +259,8 @@ func (j *viewJudge) try(name string, number int) { j.tried[name] = number }
 // ack notes that a write was acknowledged.
 func (j *viewJudge) ack(name string, w viewWrite) { j.writes[name] = append(j.writes[name], w) }
 
-// see judges a view: it never goes back within an image, and equals the log up to its
-// positions, or up to its timestamp if it is closed.
+// see judges a view: it never goes back within an image, and equals the log up to
+// its positions, or up to its timestamp if it is closed.
 func (j *viewJudge) see(node string, v sharedView) error {
 	last := j.newest
 	if v.Closed != 0 {
@@ -290,8 +291,8 @@ func (j *viewJudge) see(node string, v sharedView) error {
 	return nil
 }
 
-// goesForward compares a view with an earlier one of the same image. The records of a range
-// that has left the node are gone.
+// goesForward compares a view with an earlier one of the same image. The records of
+// a range that has left the node are gone.
 func (j *viewJudge) goesForward(before, v sharedView, shown map[string]sharedRecord) error {
 	if v.Version < before.Version || v.Closed < before.Closed {
 		return fmt.Errorf("it went back from version %d to %d, or from %v to %v", before.Version, v.Version, before.Closed, v.Closed)
@@ -318,8 +319,8 @@ func (j *viewJudge) rangeOf(r sharedRecord) (id rhumb.RangeID) {
 	return id
 }
 
-// isWritten returns an error if a record is not what somebody wrote: another timestamp for
-// the same number, or a number that nobody has sent.
+// isWritten returns an error if a record is not what somebody wrote: another
+// timestamp for the same number, or a number that nobody has sent.
 func (j *viewJudge) isWritten(name string, r sharedRecord) error {
 	// Numbers begin at 1, and the try is noted before the write is sent.
 	number, err := strconv.Atoi(r.Text)
@@ -333,13 +334,14 @@ func (j *viewJudge) isWritten(name string, r sharedRecord) error {
 	return nil
 }
 
-// isCurrent returns an error if a view lacks the newest acknowledged write of a key up to
-// its position, or has a later one.
+// isCurrent returns an error if a view lacks the newest acknowledged write of a key
+// up to its position, or has a later one.
 func (j *viewJudge) isCurrent(name string, before, v sharedView, shown map[string]sharedRecord) error {
 	r, there := shown[name]
 	number, _ := strconv.Atoi(r.Text)
 	writes := j.writes[name]
-	// A write that the view shows is in the log at or before the position of its range.
+	// A write that the view shows is in the log at or before the position of its
+	// range.
 	if i, ok := slices.BinarySearchFunc(writes, number, func(w viewWrite, n int) int { return w.number - n }); ok && there {
 		if until, known := v.until(before, writes[i].in); known && until < r.Written {
 			return fmt.Errorf("%s holds %d of %v, after the position %v of range %s", name, number, r.Written, until, writes[i].in)
@@ -356,9 +358,10 @@ func (j *viewJudge) isCurrent(name string, before, v sharedView, shown map[strin
 	return nil
 }
 
-// until returns up to which timestamp a view follows a range. A node holds the ranges of
-// its own copies only, and a range that has arrived at the node is part of the next cut, not
-// of the present one. So a range counts in a closed cut if it was in an earlier one.
+// until returns up to which timestamp a view follows a range. A node holds the
+// ranges of its own copies only, and a range that has arrived at the node is part
+// of the next cut, not of the present one. So a range counts in a closed cut if it
+// was in an earlier one.
 func (v *sharedView) until(before sharedView, id rhumb.RangeID) (rhumb.Timestamp, bool) {
 	at, known := v.position(id)
 	if v.Closed == 0 || !known {
@@ -368,7 +371,8 @@ func (v *sharedView) until(before sharedView, id rhumb.RangeID) (rhumb.Timestamp
 	return v.Closed, earlier && before.Image == v.Image && before.Closed < v.Closed
 }
 
-// position returns the timestamp of the last entry of a range in the version of a view.
+// position returns the timestamp of the last entry of a range in the version of a
+// view.
 func (v *sharedView) position(id rhumb.RangeID) (rhumb.Timestamp, bool) {
 	for _, p := range v.Positions {
 		if p.Range == id {

@@ -19,19 +19,22 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// A link carries the messages of replicas from one node to another, on a connection of its own to the main port of the receiver
-// (docs/formats/link.md). gRPC would pass each frame through two more goroutines on each side, which costs more than
-// the frame itself. All other traffic between nodes is rare and goes by gRPC.
+// A link carries the messages of replicas from one node to another, on a connection of
+// its own to the main port of the receiver (docs/formats/link.md). gRPC would pass each
+// frame through two more goroutines on each side, which costs more than the frame itself.
+// All other traffic between nodes is rare and goes by gRPC.
 //
 // A frame is
 //
 //	size(4, of kind and content) checksum(4, CRC-32C of kind and content) kind(1) content
 //
-// with integers in big endian. The dialer sends linkMagic, then frameHello with a PeerHello. The receiver answers with its own
-// frameHello, or with frameError. From then on the dialer sends frameMessages and framePing, and the receiver only framePing, one for
-// each that it gets, and frameError before it closes the link.
+// with integers in big endian. The dialer sends linkMagic, then frameHello with a
+// PeerHello. The receiver answers with its own frameHello, or with frameError. From then
+// on the dialer sends frameMessages and framePing, and the receiver only framePing, one
+// for each that it gets, and frameError before it closes the link.
 const (
-	// LinkProtocol is the application protocol that TLS negotiates for a link. Without TLS, linkMagic tells a link from HTTP/2.
+	// LinkProtocol is the application protocol that TLS negotiates for a link. Without
+	// TLS, linkMagic tells a link from HTTP/2.
 	LinkProtocol = "rhumb-link"
 	linkMagic    = "RHUMBLNK"
 
@@ -47,14 +50,17 @@ const (
 	// linkBufferKept is the largest buffer that an idle sender keeps.
 	linkBufferKept = 1 << 20
 
-	// linkPingEvery is the interval of pings. A link on which nothing arrives for linkSilentMax is closed. That is longer than the
-	// content of the kernel's buffers may take on a slow line. Processes that stop are noticed much sooner, by the probes
+	// linkPingEvery is the interval of pings. A link on which nothing arrives for
+	// linkSilentMax is closed. That is longer than the content of the kernel's buffers
+	// may take on a slow line. Processes that stop are noticed much sooner, by the probes
 	// of the gRPC connection, and connections that a firewall has lost by unackedMax.
 	linkPingEvery = 5 * time.Second
 	linkSilentMax = 30 * time.Second
-	// unackedMax is how long bytes may be without an acknowledgement of TCP. It is that of gRPC's connections.
+	// unackedMax is how long bytes may be without an acknowledgement of TCP. It is that
+	// of gRPC's connections.
 	unackedMax = 3 * time.Second
-	// silenceStep is the precision of linkSilentMax: a deadline for each read would cost more than the read of a small frame.
+	// silenceStep is the precision of linkSilentMax: a deadline for each read would cost
+	// more than the read of a small frame.
 	silenceStep = time.Second
 	// linkOpenMax bounds the time from the dial to the hello of the other side.
 	linkOpenMax = 5 * time.Second
@@ -67,7 +73,8 @@ type link struct {
 	conn net.Conn
 	r    *bufio.Reader
 	end  sync.Once
-	// watched is set once both sides have said hello. limited is the start of the present deadline for reads. Both belong to the reader.
+	// watched is set once both sides have said hello. limited is the start of the present
+	// deadline for reads. Both belong to the reader.
 	watched bool
 	limited time.Time
 
@@ -96,7 +103,8 @@ func (p patient) Read(b []byte) (int, error) {
 // close ends the link. It may be called more than once.
 func (l *link) close() { l.end.Do(func() { _ = l.conn.Close() }) }
 
-// writeFrame sends a frame whose content fill appends. It blocks while the other side does not read.
+// writeFrame sends a frame whose content fill appends. It blocks while the other side
+// does not read.
 func (l *link) writeFrame(kind byte, fill func([]byte) []byte) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -139,14 +147,16 @@ func (l *link) readFrame(most int) (kind byte, content []byte, err error) {
 	if _, err := io.ReadFull(l.r, b); err != nil {
 		return 0, nil, err
 	}
-	// TCP lets one damaged segment in some millions pass, and a damaged acknowledgement would commit what nobody has.
+	// TCP lets one damaged segment in some millions pass, and a damaged acknowledgement
+	// would commit what nobody has.
 	if got, want := crc32.Checksum(b, linkTable), binary.BigEndian.Uint32(head[4:]); got != want {
 		return 0, nil, rhumb.Ef(op, rhumb.Corrupt, "a frame of %d bytes from %s has checksum %08x, and its content %08x", size, l.conn.RemoteAddr(), want, got)
 	}
 	return b[0], b[1:], nil
 }
 
-// readProto reads a frame of one kind into a protobuf message. An error frame is returned as its error.
+// readProto reads a frame of one kind into a protobuf message. An error frame is returned
+// as its error.
 func (l *link) readProto(kind byte, into proto.Message) error {
 	const op rhumb.Op = "peer.readProto"
 	got, content, err := l.readFrame(helloBytesMax)
@@ -245,8 +255,8 @@ func (p *peer) sendByLink(ctx context.Context) error {
 	}
 }
 
-// sendQueued sends what waits in the queue. Messages are encoded one frame at a time, so that a slow peer holds the bytes of one
-// frame, not of its whole queue.
+// sendQueued sends what waits in the queue. Messages are encoded one frame at a time, so
+// that a slow peer holds the bytes of one frame, not of its whole queue.
 func (p *peer) sendQueued(l *link) error {
 	for {
 		msgs := p.replication.take(p.n.cfg.FrameBytesMax)
@@ -281,8 +291,9 @@ func (l *link) awaitEnd() error {
 	}
 }
 
-// decodeMessages decodes the content of a frame of messages from another node. Messages with entries or fields of a later release are
-// lost, like ones on a bad link, and counted by unknown.
+// decodeMessages decodes the content of a frame of messages from another node. Messages
+// with entries or fields of a later release are lost, like ones on a bad link, and
+// counted by unknown.
 func decodeMessages(content []byte, from, to rhumb.NodeID, unknown func(replica.Message, error)) ([]replica.Message, error) {
 	r := &wireReader{b: content}
 	var msgs []replica.Message

@@ -112,8 +112,8 @@ func TestLinkSpeaksForItselfOnly(t *testing.T) {
 	}
 }
 
-// TestLinkRefusesBadFrames guards that a link ends at the first frame that is not what its kind and size say, and that nothing of the frame
-// is taken.
+// TestLinkRefusesBadFrames guards that a link ends at the first frame that is not what
+// its kind and size say, and that nothing of the frame is taken.
 func TestLinkRefusesBadFrames(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	b := startSide(t, 2, cluster)
@@ -164,7 +164,8 @@ type recorded struct {
 
 func (r *recorded) Write(b []byte) (int, error) { return r.w.Write(b) }
 
-// TestLinkAnswersPings guards that a node answers a ping, by which the other side knows that the link still works.
+// TestLinkAnswersPings guards that a node answers a ping, by which the other side knows
+// that the link still works.
 func TestLinkAnswersPings(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	b := startSide(t, 2, cluster)
@@ -180,7 +181,8 @@ func TestLinkAnswersPings(t *testing.T) {
 	}
 }
 
-// TestLinkOfLaterRelease guards that a message with a field or an entry of a later release is lost alone.
+// TestLinkOfLaterRelease guards that a message with a field or an entry of a later
+// release is lost alone.
 func TestLinkOfLaterRelease(t *testing.T) {
 	later := testEntry().AppendWire(nil)
 	later[0]++
@@ -217,7 +219,8 @@ func TestServiceCloseEndsLinks(t *testing.T) {
 	}
 }
 
-// TestStreamGivesWayToLink guards that a node which began with gRPC, because it did not know the version of its cluster, goes on by a link.
+// TestStreamGivesWayToLink guards that a node which began with gRPC, because it did not
+// know the version of its cluster, goes on by a link.
 func TestStreamGivesWayToLink(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
@@ -235,7 +238,8 @@ func TestStreamGivesWayToLink(t *testing.T) {
 	})
 }
 
-// FuzzDecodeMessages guards that no content of a frame breaks the decoder, and that what it accepts has one form.
+// FuzzDecodeMessages guards that no content of a frame breaks the decoder, and that what
+// it accepts has one form.
 func FuzzDecodeMessages(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(appendMessage(nil, &replica.Message{Kind: replica.Ack, Match: 9, Life: 2, Epoch: 3}))

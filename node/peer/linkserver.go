@@ -65,8 +65,8 @@ type door struct {
 	s *Service
 }
 
-// Admit returns the credentials of a gRPC server that serves links on the same port. creds accept LinkProtocol beside the protocol of
-// gRPC, or are without TLS.
+// Admit returns the credentials of a gRPC server that serves links on the same port.
+// creds accept LinkProtocol beside the protocol of gRPC, or are without TLS.
 func (s *Service) Admit(creds api.Credentials) api.Credentials { return door{creds, s} }
 
 // Clone implements credentials.TransportCredentials.
@@ -74,7 +74,8 @@ func (d door) Clone() credentials.TransportCredentials {
 	return door{d.TransportCredentials.Clone(), d.s}
 }
 
-// ServerHandshake implements credentials.TransportCredentials. gRPC calls it in a goroutine of the connection, with a deadline for reads.
+// ServerHandshake implements credentials.TransportCredentials. gRPC calls it in a
+// goroutine of the connection, with a deadline for reads.
 func (d door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := d.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
@@ -119,7 +120,8 @@ func (c *begunConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// serveLink receives the messages of a peer's replicas until the link ends. raw is the connection below TLS.
+// serveLink receives the messages of a peer's replicas until the link ends. raw is the
+// connection below TLS.
 func (s *Service) serveLink(l *link, raw net.Conn, info credentials.AuthInfo) {
 	ctx := grpcpeer.NewContext(context.Background(), &grpcpeer.Peer{Addr: l.conn.RemoteAddr(), AuthInfo: info})
 	n, from, err := s.openLink(ctx, l, raw)
@@ -144,8 +146,8 @@ func (s *Service) openLink(ctx context.Context, l *link, raw net.Conn) (*Network
 	if err := l.readProto(frameHello, hello); err != nil {
 		return nil, rhumb.NodeIdentity{}, err
 	}
-	// The peer waits for the answering hello before it sends anything, so nothing of an unverified
-	// peer is ever processed.
+	// The peer waits for the answering hello before it sends anything, so nothing of an
+	// unverified peer is ever processed.
 	from, err := n.verifyPeer(ctx, hello)
 	if err != nil {
 		return nil, from, err

@@ -15,8 +15,9 @@ import (
 //
 //	size(4, big endian, of what follows) kind(1) fields region slot epoch life, and each field whose bit is set in fields
 //
-// A field that is zero is left out. Few fields belong to one kind of message, so most messages without entries take about
-// 20 bytes. Bits are append only: a receiver that meets one that it does not know cannot read what follows.
+// A field that is zero is left out. Few fields belong to one kind of message, so most
+// messages without entries take about 20 bytes. Bits are append only: a receiver that
+// meets one that it does not know cannot read what follows.
 const (
 	hasPrev    = 1 << iota // epoch, sequence number and hash(16)
 	hasEntries             // their number, and each as size(4) and its wire form (package entry)
@@ -51,8 +52,8 @@ func appendSized(b []byte, fill func([]byte) []byte) []byte {
 	return b
 }
 
-// appendMessage appends the form of a message. It runs in the goroutine that sends to one peer, so that the pass that created
-// the entries does not wait.
+// appendMessage appends the form of a message. It runs in the goroutine that sends to one
+// peer, so that the pass that created the entries does not wait.
 func appendMessage(b []byte, m *replica.Message) []byte {
 	return appendSized(b, func(b []byte) []byte { return appendFields(append(b, byte(m.Kind)), m) })
 }
@@ -123,7 +124,8 @@ func appendFields(b []byte, m *replica.Message) []byte {
 	return b
 }
 
-// wireReader reads the fields of a message. Its first error stays, and everything after it reads as zero.
+// wireReader reads the fields of a message. Its first error stays, and everything after
+// it reads as zero.
 type wireReader struct {
 	b   []byte
 	bad bool
@@ -162,9 +164,10 @@ func (r *wireReader) sized() []byte {
 // count reads the number of items that take at least one byte each.
 func (r *wireReader) count() int { return int(r.number(uint64(len(r.b)))) }
 
-// decodeMessage decodes a message without its size, and checks the hash of each entry. The entries share memory with b. A message with
-// a field or an entry that a later release wrote is Incompatible; but an Append ends before the first such entry. Only the range
-// of the message waits for a newer build.
+// decodeMessage decodes a message without its size, and checks the hash of each entry.
+// The entries share memory with b. A message with a field or an entry that a later
+// release wrote is Incompatible; but an Append ends before the first such entry. Only the
+// range of the message waits for a newer build.
 func decodeMessage(b []byte, from, to rhumb.NodeID) (replica.Message, error) {
 	const op rhumb.Op = "peer.decodeMessage"
 	r := &wireReader{b: b}
@@ -222,13 +225,14 @@ func (r *wireReader) numbers(fields uint64, m *replica.Message) {
 	m.Version = read(hasVersion, math.MaxUint64)
 }
 
-// takeEntries decodes the entries of a message. Bytes damaged on the way must not reach a replica: two contents at one position of
-// one epoch quarantine it (rule A).
+// takeEntries decodes the entries of a message. Bytes damaged on the way must not reach a
+// replica: two contents at one position of one epoch quarantine it (rule A).
 func takeEntries(m *replica.Message, encoded [][]byte) error {
 	m.Entries = slices.Grow(m.Entries, len(encoded))
 	for _, b := range encoded {
 		e, err := entry.DecodeWire(b)
-		// The replica takes what it can read and refuses the rest, so that its primary can commit without it.
+		// The replica takes what it can read and refuses the rest, so that its primary
+		// can commit without it.
 		if rhumb.KindOf(err) == rhumb.Incompatible && m.Kind == replica.Append {
 			m.Unknown = true
 			return nil

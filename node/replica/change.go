@@ -11,6 +11,8 @@ import (
 // unknown. Once proposed, only a record with a higher version ends it. A copy of the unchanged
 // record proves nothing, because the proposal may still be under way.
 type change struct {
+	// life is that of the joining node whose acknowledgements the proposal is based on; 0 before it is proposed.
+	life rhumb.BootSeq
 	// members is the wanted set, nil if no change is pending.
 	members []rhumb.NodeID
 	// node is the node that joins (expand is set) or leaves.
@@ -89,10 +91,11 @@ func (r *Replica) advanceJoin() {
 	// weaker rule in five steps (TestJoinAtStart). And a node that has not agreed to the closed
 	// timestamp could write below it once elected (docs/replication.md#closed).
 	case r.change.unsent && p.match >= max(r.commit, r.start) && p.agreed >= r.closed:
-		r.change.unsent = false
+		r.change.unsent, r.change.life = false, p.life
 		r.alterISR(r.change.members)
-	// The proposal may be applied at any time, so both sets keep counting until the version moves.
-	case !r.change.unsent && !fit:
+	// The proposal may be applied at any time, so both sets keep counting until the version moves. A later life of
+	// the node has acknowledged nothing yet: the proposal must not be repeated for it.
+	case !r.change.unsent && (!fit || p.life != r.change.life):
 		r.change.retracted = true
 		r.alterISR(r.inSync)
 	}
@@ -114,6 +117,10 @@ func (r *Replica) alterISR(members []rhumb.NodeID) {
 	lives, vouched := make([]rhumb.BootSeq, len(members)), make([]bool, len(members))
 	for i, n := range members {
 		lives[i], vouched[i] = r.lifeOf(n)
+		// A repetition names the life of the first proposal, which metadata refuses once it is over.
+		if c := &r.change; c.life != 0 && n == c.node && lives[i] != c.life {
+			lives[i], vouched[i] = c.life, false
+		}
 	}
 	r.out.Meta = append(r.out.Meta, MetaProposal{
 		Kind: AlterISR, Range: r.cfg.Range, Epoch: r.promised, Version: r.version, New: slices.Clone(members), Lives: lives,

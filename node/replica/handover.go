@@ -204,10 +204,10 @@ func (r *Replica) tickHanded(step time.Duration) {
 	if h.lost.lasted < r.cfg.HandoverWait || h.asks > 0 && !h.asked.due(r.now, r.cfg.ChangeRetry) {
 		return
 	}
-	// A node that must not be primary itself, because it drains or is unfit, cannot be elected. So every other request
-	// leaves the choice to metadata.
+	// A node that drains cannot be elected, so every other request leaves the choice to metadata. An unfit node begins
+	// with that. But it has stopped serving, so if nobody fit can be elected, an unfit primary is better than none.
 	kind := ElectMe
-	if r.unfit || h.asks%2 == 1 {
+	if r.unfit == (h.asks%2 == 0) {
 		kind = Yield
 	}
 	h.asks++

@@ -306,6 +306,25 @@ func TestUnfitNodeYields(t *testing.T) {
 	}
 }
 
+// TestUnfitNodeEndsItsHandover guards that a node which handed over its range to a target that never took over becomes primary again
+// although it is unfit, if metadata finds nobody else: it has stopped serving, and nobody but it knows.
+func TestUnfitNodeEndsItsHandover(t *testing.T) {
+	c := healthCluster(t, Config{})
+	never := func(m *Message) bool { return m.Kind == Handover }
+	c.prepare(3)
+	c.describe()
+	c.run(never)
+	if _, to, ok := c.node(1).r.HandingOver(); !ok || to != 3 {
+		t.Fatal("the range was not handed over")
+	}
+	c.lost = 2 // Nobody is fit, so no request to be relieved finds an heir.
+	c.node(1).r.SetUnfit(true)
+	c.pass(5*time.Second, never)
+	if st := c.node(1).r.Status(); st.State != Primary || c.record.Epoch != 3 {
+		t.Errorf("n1 is %s of epoch %d and the record has epoch %d, want a primary of epoch 3", st.State, st.Epoch, c.record.Epoch)
+	}
+}
+
 // TestHoldOff guards that a member that comes and goes is held off for longer each time, within
 // bounds, and that the time is reset after the node has been a member for long enough.
 func TestHoldOff(t *testing.T) {

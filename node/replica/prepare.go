@@ -61,9 +61,10 @@ type report struct {
 
 // beginsWithoutAsking reports whether the epoch is the range's first. Nothing was written before
 // it, so rule P has nothing to find. A range that was split off begins in the epoch of its reservation: a
-// copy of it exists only where everything up to the split is committed.
+// copy of it exists only where everything up to the split is committed. An empty copy was not divided from
+// anything: its node copied the old range after the split, or lost its disk, and its record may be old.
 func (r *Replica) beginsWithoutAsking() bool {
-	return r.promised <= firstEpoch || r.desc != nil && BeginsWithoutAsking(r.desc, r.promised)
+	return r.promised <= firstEpoch || r.desc != nil && BeginsWithoutAsking(r.desc, r.promised) && r.log.last().Seq > 0
 }
 
 // BeginsWithoutAsking reports whether the epoch is the first of the range with this record. No lease of an earlier one
@@ -333,6 +334,9 @@ func (r *Replica) stepFetch(m *Message) {
 	// The same search as for an Append: the elected replica backs up to the hint and asks again.
 	if hint, apart := r.findDivergence(m.Prev); apart {
 		reply.HintEpoch, reply.HintEnd = hint.Epoch, hint.Seq
+		// If the logs part below the trim position, the next entries are not here any more, and the lineage may lack their epoch. The
+		// elected replica must not take that for a contradiction of its committed entries.
+		reply.Trimmed = hint.Seq < r.log.trim
 		r.send(reply)
 		return
 	}

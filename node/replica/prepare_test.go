@@ -63,3 +63,25 @@ func TestNoEntriesBeforeReadmission(t *testing.T) {
 		t.Errorf("once it is readmitted it is %s with a log up to %s", s.State, s.Last)
 	}
 }
+
+// TestSuffixBelowTrim guards an elected replica whose disk went back to entries of an earlier epoch, where the log of the member is trimmed: the
+// member says that it is trimmed, so that it is elected itself. A hint from the trimmed lineage looked like another committed entry.
+func TestSuffixBelowTrim(t *testing.T) {
+	log := makeLog(1, 1, 3, 3, 3)
+	other := makeLog(1, 1, 2, 2)
+	ask := Message{Kind: Fetch, Range: testRange, From: 3, To: 2, Epoch: 4, Prev: at(other, 4)}
+	for trim, want := range map[rhumb.Seq]bool{0: false, 2: false, 3: true, 4: true} {
+		r := follower(log, 5, 3)
+		if trim > 0 {
+			r.setTrim(trim)
+		}
+		if err := r.Step(ask); err != nil {
+			t.Fatal(err)
+		}
+		rd := flush(r)
+		answers := append(rd.Messages, rd.AfterSync...)
+		if len(answers) != 1 || answers[0].Kind != Suffix || answers[0].Trimmed != want {
+			t.Errorf("trimmed to %d: %+v, want an answer that is trimmed: %v", trim, answers, want)
+		}
+	}
+}

@@ -1,10 +1,12 @@
 package replica
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
 )
 
 // TestOneAnswer guards that an elected replica needs MinInSync answers, or one of a life that the
@@ -114,5 +116,49 @@ func TestVouch(t *testing.T) {
 	r.Describe(record)
 	if vouched(3) {
 		t.Error("a quarantined member is vouched for")
+	}
+}
+
+// TestJoinIsOfOneLife guards that a proposal to admit a node is not repeated for a later life of the node, which has acknowledged nothing yet: its
+// disk may have lost everything, and it would be in sync. The primary settles the change instead.
+func TestJoinIsOfOneLife(t *testing.T) {
+	r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
+	in := func(m Message, life rhumb.BootSeq) Message { m.Life = life; return m }
+	step(t, r, in(ack(2, 1, 1), 1))
+	step(t, r, in(ack(3, 1, 1), 4))
+	if rd := flush(r); len(rd.Meta) != 1 || !slices.Equal(rd.Meta[0].New, []rhumb.NodeID{1, 2, 3}) || rd.Meta[0].Lives[2] != 4 {
+		t.Fatalf("the learner does not join: %+v", rd.Meta)
+	}
+	step(t, r, Message{Kind: Nack, Range: testRange, From: 3, To: 1, Epoch: 1, Life: 5, Reject: 1})
+	settled := false
+	for i := range 100 {
+		r.Tick(time.Duration(i) * 100 * time.Millisecond)
+		for _, m := range flush(r).Meta {
+			for k, n := range m.New {
+				if n == 3 && m.Lives[k] != 4 {
+					t.Fatalf("proposed in life %d, which has acknowledged nothing: %+v", m.Lives[k], m)
+				}
+			}
+			settled = settled || slices.Equal(m.New, []rhumb.NodeID{1, 2})
+		}
+	}
+	if !settled {
+		t.Error("the change is not settled")
+	}
+}
+
+// TestEmptyCopyOfSplitAsks guards that a node with an empty copy of a range that was split off asks the others before it begins the first epoch of
+// the range: its record may be old, and the others may have begun a later one.
+func TestEmptyCopyOfSplitAsks(t *testing.T) {
+	for _, log := range [][]*entry.Entry{nil, makeLog(1, 1)} {
+		d := testDisk{promised: 1, commit: rhumb.Seq(len(log)), entries: log}
+		r := New(Config{Range: testRange, Self: 1, Life: 1, MinInSync: 2}, d.durable())
+		r.Describe(&rhumb.Range{
+			ID: testRange, Epoch: 2, Allocated: 2, Birth: 2, Version: 3, Primary: 1, Replicas: []rhumb.NodeID{1, 2}, InSync: []rhumb.NodeID{1, 2},
+		})
+		flush(r)
+		if _, ok := r.AwaitsActivation(); ok != (len(log) > 0) {
+			t.Errorf("with %d entries: begins without asking: %v", len(log), ok)
+		}
 	}
 }

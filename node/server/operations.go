@@ -300,7 +300,7 @@ func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeReques
 			at = free
 		}
 	}
-	if _, st, err = s.node.Propose(ctx, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: at}); err != nil {
+	if _, st, err = s.node.Propose(ctx, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: at, Kept: st.Has(rhumb.FeatureMerge)}); err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))
 	}
 	child, ok := st.Range(rhumb.RangeID{Region: r.ID.Region, Slot: at})

@@ -25,6 +25,9 @@ const (
 	// one if another node waits for its place.
 	idleMost  = 10 * time.Minute
 	idleLeast = 30 * time.Second
+	// idleKept is idleLeast for a set of an earlier start that nobody has asked for in this one. A receiver that continues asks within seconds
+	// (resumesMost); most sets were left by receivers that are done, and whose Release was lost with the start.
+	idleKept = 10 * time.Second
 	// readsMost bounds the attempts to read on without a new chunk, and readPause is between them.
 	readsMost = 4
 	readPause = 250 * time.Millisecond

@@ -17,6 +17,8 @@ const (
 	// pauseMin and pauseMost bound the pause after a failure, which doubles with each.
 	pauseMin  = 500 * time.Millisecond
 	pauseMost = 30 * time.Second
+	// pauseBusy is the pause after a donor that is busy: its place may be free at any moment.
+	pauseBusy = 2 * time.Second
 	// resumesMost bounds the failures after which a set that was begun is given up, and another
 	// donor is asked.
 	resumesMost = 3
@@ -124,7 +126,8 @@ func (p *plan) nearest(w Want) rhumb.NodeID {
 	}).Node
 }
 
-// ended records the result of a transfer. A donor that is only busy has not failed.
+// ended records the result of a transfer. A donor that is only busy has not failed: the next attempt asks another one, if there is
+// one, and the pause does not grow. Otherwise a copy would wait for half a minute after the donor is free.
 func (p *plan) ended(now time.Duration, id rhumb.RangeID, donor rhumb.NodeID, err error) {
 	delete(p.running, id)
 	if err == nil {
@@ -136,8 +139,12 @@ func (p *plan) ended(now time.Duration, id rhumb.RangeID, donor rhumb.NodeID, er
 		t = &tries{by: map[rhumb.NodeID]int{}}
 		p.tries[id] = t
 	}
-	t.failed++
 	t.by[donor]++
+	if rhumb.KindOf(err) == rhumb.Overloaded {
+		t.until = now + pauseBusy
+		return
+	}
+	t.failed++
 	pause := pauseMost
 	// Beyond six failures, the shift would exceed pauseMost anyway.
 	if n := t.failed - 1; n < 6 {

@@ -59,3 +59,45 @@ func TestBucket(t *testing.T) {
 		t.Error("a bucket without a rate makes its caller wait")
 	}
 }
+
+// TestBusyDonor: a donor that is busy has not failed, so the pause does not grow, and another donor is asked meanwhile. Places of donors
+// that their receivers left become free half a minute later, which a doubled pause would miss by as much again.
+func TestBusyDonor(t *testing.T) {
+	p := newPlan()
+	wants := []Want{want(1, 2)}
+	for i, now := 0, time.Duration(0); i < 20; i, now = i+1, now+pauseBusy {
+		donor := rhumb.NodeID(2 - i%2)
+		if i > 0 && len(p.next(now-1, wants)) != 0 {
+			t.Fatalf("asked again after less than %v", pauseBusy)
+		}
+		got := p.next(now, wants)
+		if len(got) != 1 || got[0].donor != donor || got[0].failed != 0 {
+			t.Fatalf("at %v: %+v, want donor %d", now, got, donor)
+		}
+		p.ended(now, wants[0].Range, donor, rhumb.E("t", rhumb.Overloaded, "busy"))
+	}
+}
+
+// TestIdleSets: a set that nobody reads keeps its place for a while if another node waits for the place, and not as long if an earlier start made
+// it and nobody has asked for it since: its receiver is done, and its Release was lost. One that is read stays.
+func TestIdleSets(t *testing.T) {
+	const now = time.Hour
+	for name, tt := range map[string]struct {
+		o    outgoing
+		idle time.Duration
+		want bool
+	}{
+		"asked for lately":            {outgoing{to: 2, used: now - idleLeast + 1}, idleLeast, false},
+		"not asked for":               {outgoing{to: 2, used: now - idleLeast}, idleLeast, true},
+		"read":                        {outgoing{to: 2, readers: 1}, idleLeast, false},
+		"nobody waits":                {outgoing{to: 2, used: now - idleLeast}, idleMost, false},
+		"of an earlier start, new":    {outgoing{used: now - idleKept + 1}, idleLeast, false},
+		"of an earlier start":         {outgoing{used: now - idleKept}, idleLeast, true},
+		"of an earlier start, read":   {outgoing{readers: 1}, idleLeast, false},
+		"of an earlier start, no one": {outgoing{used: now - idleLeast}, idleMost, false},
+	} {
+		if got := tt.o.isIdle(now, tt.idle); got != tt.want {
+			t.Errorf("%s: idle %v, want %v", name, got, tt.want)
+		}
+	}
+}

@@ -97,10 +97,18 @@ func (m *Manager) outSets() []storage.SetID {
 func (m *Manager) dropIdleLocked(idle time.Duration) {
 	now := m.rt.Now()
 	for _, id := range m.outSets() {
-		if o := m.out[id]; o.readers == 0 && now-o.used >= idle {
+		if m.out[id].isIdle(now, idle) {
 			m.dropLocked(id)
 		}
 	}
+}
+
+// isIdle reports whether a set was not read for a while: idleLeast if another node waits for its place, and idleMost otherwise.
+func (o *outgoing) isIdle(now, idle time.Duration) bool {
+	if o.to == rhumb.NoNode && idle == idleLeast {
+		idle = idleKept
+	}
+	return o.readers == 0 && now-o.used >= idle
 }
 
 // dropLocked forgets a set and removes its files, now or when its last reader ends. m.mu is held.

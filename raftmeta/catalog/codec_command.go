@@ -56,6 +56,7 @@ type wireCommand struct {
 	Proof            *wireProof      `cbor:"56,keyasint,omitempty"`
 	SplitAt          rhumb.Slot      `cbor:"57,keyasint,omitempty"`
 	Merge            uint64          `cbor:"58,keyasint,omitempty"`
+	Kept             bool            `cbor:"59,keyasint,omitempty"`
 	Witness          bool            `cbor:"80,keyasint,omitempty"`
 	Table            rhumb.TableID   `cbor:"70,keyasint,omitempty"`
 	Distances        []wireDistance  `cbor:"71,keyasint,omitempty"`

@@ -25,6 +25,7 @@ type wireResult struct {
 	TakesOver   uint64         `cbor:"62,keyasint,omitempty"`
 	Ends        uint64         `cbor:"63,keyasint,omitempty"`
 	Merged      []rhumb.Slot   `cbor:"64,keyasint,omitempty"`
+	Kept        bool           `cbor:"65,keyasint,omitempty"`
 
 	Operation rhumb.OperationID `cbor:"50,keyasint,omitempty"`
 	Leaving   []rhumb.NodeID    `cbor:"51,keyasint,omitempty"` // of Range, like the next one
@@ -70,7 +71,7 @@ func toWireResult(r Result) wireResult {
 		w.Recovery = toWireRecovery(r.Range.ID, r.Range.Recovery)
 		w.Prepared = toWireHandover(r.Range.ID, r.Range.Prepared)
 		w.Last, w.Birth = r.Range.Last, r.Range.Birth
-		w.TakesOver, w.Ends, w.Merged = r.Range.TakesOver, r.Range.Ends, r.Range.Merged
+		w.TakesOver, w.Ends, w.Merged, w.Kept = r.Range.TakesOver, r.Range.Ends, r.Range.Merged, r.Range.Kept
 		w.Leaving, w.Removed = r.Range.Leaving, r.Range.Removed
 	}
 	if f := r.Failure; f != nil {
@@ -95,7 +96,7 @@ func (w *wireResult) toResult() Result {
 		r.Range.Quarantined, r.Range.Lives, r.Range.Recovery = w.Quarantined, fromWireLives(w.Lives), w.Recovery.toRecovery()
 		r.Range.Prepared = w.Prepared.toHandover()
 		r.Range.Last, r.Range.Birth = w.Last, w.Birth
-		r.Range.TakesOver, r.Range.Ends, r.Range.Merged = w.TakesOver, w.Ends, w.Merged
+		r.Range.TakesOver, r.Range.Ends, r.Range.Merged, r.Range.Kept = w.TakesOver, w.Ends, w.Merged, w.Kept
 		r.Range.Leaving, r.Range.Removed = w.Leaving, w.Removed
 	}
 	if f := w.Failure; f != nil {

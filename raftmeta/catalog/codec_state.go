@@ -32,6 +32,8 @@ type wireState struct {
 	Spans  []wireSpan  `cbor:"160,keyasint,omitempty"`
 	Merges []wireMerge `cbor:"164,keyasint,omitempty"`
 	Widths []wireWidth `cbor:"161,keyasint,omitempty"`
+	// Kept are the ranges that an operator split off.
+	Kept []wireRangeID `cbor:"165,keyasint,omitempty"`
 
 	stateAccess                   // 60 to 62
 	stateOperations               // 150 to 153
@@ -285,6 +287,9 @@ func (s *State) Encode() []byte {
 		if r.IsMerging() || len(r.Merged) > 0 {
 			w.Merges = append(w.Merges, wireMerge{Region: r.ID.Region, Slot: r.ID.Slot, TakesOver: r.TakesOver, Ends: r.Ends, Merged: r.Merged})
 		}
+		if r.Kept {
+			w.Kept = append(w.Kept, *toWireRangeID(r.ID))
+		}
 		if r.Recovery != nil {
 			w.Recoveries = append(w.Recoveries, *toWireRecovery(r.ID, r.Recovery))
 		}
@@ -459,6 +464,11 @@ func (w *wireState) amendRanges(t *tx) error {
 	}
 	for _, x := range w.Merges {
 		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.TakesOver, r.Ends, r.Merged = x.TakesOver, x.Ends, x.Merged }); err != nil {
+			return err
+		}
+	}
+	for _, x := range w.Kept {
+		if err := amend(x.Region, x.Slot, func(r *rhumb.Range) { r.Kept = true }); err != nil {
 			return err
 		}
 	}

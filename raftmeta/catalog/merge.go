@@ -81,6 +81,18 @@ func (s *State) RightOf(r *rhumb.Range) (*rhumb.Range, bool) {
 	return s.Range(rhumb.RangeID{Region: r.ID.Region, Slot: r.LastSlot() + 1})
 }
 
+// LeftOf returns the range that ends where a range begins, if there is one.
+func (s *State) LeftOf(r *rhumb.Range) (*rhumb.Range, bool) {
+	if r.ID.Slot == 0 {
+		return nil, false
+	}
+	o, ok := s.ranges.floor(rangeKey(rhumb.RangeID{Region: r.ID.Region, Slot: r.ID.Slot - 1}))
+	if !ok || o.ID.Region != r.ID.Region || o.LastSlot()+1 != r.ID.Slot {
+		return nil, false
+	}
+	return o, true
+}
+
 // MergePartner returns the range that a range is about to be united with, if there
 // is one.
 func (s *State) MergePartner(r *rhumb.Range) (*rhumb.Range, bool) {
@@ -88,9 +100,9 @@ func (s *State) MergePartner(r *rhumb.Range) (*rhumb.Range, bool) {
 	case r.TakesOver != 0:
 		o, ok := s.RightOf(r)
 		return o, ok && o.Ends == r.TakesOver
-	case r.Ends != 0 && r.ID.Slot > 0:
-		o, ok := s.ranges.floor(rangeKey(rhumb.RangeID{Region: r.ID.Region, Slot: r.ID.Slot - 1}))
-		return o, ok && o.TakesOver == r.Ends && o.ID.Region == r.ID.Region && o.LastSlot()+1 == r.ID.Slot
+	case r.Ends != 0:
+		o, ok := s.LeftOf(r)
+		return o, ok && o.TakesOver == r.Ends
 	}
 	return nil, false
 }
@@ -114,8 +126,18 @@ func FreeSlot(r *rhumb.Range, at rhumb.Slot) (free rhumb.Slot, ok bool) {
 // isReshaping reports whether a range is being split or merged.
 func (s *State) isReshaping(r *rhumb.Range) bool { return r.IsMerging() || s.isSplitting(r) }
 
-// whyNotMerge returns why two neighbours must not be merged, or "".
-func (s *State) whyNotMerge(left, right *rhumb.Range) string {
+// WhyNotJoin returns the range before a range, and why the two must not be one range, wherever their copies and primaries are; or "". It
+// does not ask whether they are being merged.
+func (s *State) WhyNotJoin(right *rhumb.Range) (left *rhumb.Range, why string) {
+	left, ok := s.LeftOf(right)
+	if !ok {
+		return nil, "no range ends where it begins"
+	}
+	return left, s.whyNotJoin(left, right)
+}
+
+// whyNotJoin is WhyNotJoin for a range and the one after it.
+func (s *State) whyNotJoin(left, right *rhumb.Range) string {
 	b, ok := s.BlockOf(left.ID)
 	c, known := s.Class(left.Class)
 	switch {
@@ -126,10 +148,20 @@ func (s *State) whyNotMerge(left, right *rhumb.Range) string {
 	// The log of a reserved range continues that of the one before it, so neither may end.
 	case s.isSplitting(left) || s.isSplitting(right):
 		return "one of them is being split"
-	case left.IsMerging() || right.IsMerging():
-		return "one of them is being merged already"
 	case len(left.Merged)+len(right.Merged) >= rhumb.MergedMax:
 		return fmt.Sprintf("%d ranges were merged into them, which is the most", len(left.Merged)+len(right.Merged))
+	}
+	return ""
+}
+
+// whyNotMerge returns why two neighbours must not be merged now, or "".
+func (s *State) whyNotMerge(left, right *rhumb.Range) string {
+	if why := s.whyNotJoin(left, right); why != "" {
+		return why
+	}
+	switch {
+	case left.IsMerging() || right.IsMerging():
+		return "one of them is being merged already"
 	// The target of a handover would be primary of one range only, in an epoch that the
 	// other one does not know.
 	case left.Prepared != nil || right.Prepared != nil:

@@ -11,7 +11,7 @@ import (
 func newMergeWorld(t *testing.T) (w *splitWorld, right rhumb.RangeID) {
 	t.Helper()
 	w = newSplitWorld(t)
-	right = w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 100}, 0).ID
+	right = w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 100, false}, 0).ID
 	w.apply(CompleteSplit{right, w.rng(right).Epoch}, 0)
 	return w, right
 }
@@ -39,7 +39,7 @@ func TestMerge(t *testing.T) {
 	}
 	for _, id := range []rhumb.RangeID{w.id, right} {
 		r := w.rng(id)
-		w.apply(PrepareSplit{id, r.Version, id.Slot + 9}, rhumb.Conflict)
+		w.apply(PrepareSplit{id, r.Version, id.Slot + 9, false}, rhumb.Conflict)
 		w.apply(PrepareHandover{id, r.Version, 2}, rhumb.Conflict)
 		w.apply(SetLeaving{id, r.Version, []rhumb.NodeID{3}}, rhumb.Conflict)
 		w.apply(SetReplicas{Range: id, Version: r.Version, Replicas: []rhumb.NodeID{1, 2, 3, 4}}, rhumb.Conflict)
@@ -64,11 +64,11 @@ func TestMerge(t *testing.T) {
 		t.Fatalf("merged: %v, %v", w.s.IsMerged(right), w.s.IsMerged(w.id))
 	}
 	// No range begins there again; elsewhere it may, and each part keeps the slots inside of it.
-	w.apply(PrepareSplit{w.id, whole.Version, right.Slot}, rhumb.InvalidArgument)
+	w.apply(PrepareSplit{w.id, whole.Version, right.Slot, false}, rhumb.InvalidArgument)
 	if free, ok := FreeSlot(whole, right.Slot); !ok || free != right.Slot+1 {
 		t.Fatalf("free slot %d, %v", free, ok)
 	}
-	part := w.apply(PrepareSplit{w.id, whole.Version, right.Slot - 1}, 0).ID
+	part := w.apply(PrepareSplit{w.id, whole.Version, right.Slot - 1, false}, 0).ID
 	w.apply(CompleteSplit{part, w.rng(part).Epoch}, 0)
 	if a, b := w.rng(w.id), w.rng(part); len(a.Merged) != 0 || !slices.Equal(b.Merged, []rhumb.Slot{right.Slot}) {
 		t.Fatalf("parts %+v and %+v", a, b)
@@ -130,7 +130,7 @@ func TestRefuseMerge(t *testing.T) {
 			w.apply(QuarantineReplica{Range: right, Node: 3}, 0)
 		}},
 		{"split", func(w *splitWorld, right rhumb.RangeID) {
-			w.apply(PrepareSplit{right, w.rng(right).Version, right.Slot + 7}, 0)
+			w.apply(PrepareSplit{right, w.rng(right).Version, right.Slot + 7, false}, 0)
 		}},
 		{"handover", func(w *splitWorld, right rhumb.RangeID) {
 			w.apply(PrepareHandover{w.id, w.rng(w.id).Version, 2}, 0)

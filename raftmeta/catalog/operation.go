@@ -101,6 +101,8 @@ func (c StartOperation) needs() rhumb.Feature {
 		return rhumb.FeatureRebalance
 	case rhumb.OperationMoveVote:
 		return rhumb.FeatureVoters
+	case rhumb.OperationMerge:
+		return rhumb.FeatureMerge
 	}
 	return rhumb.FeatureOperations
 }
@@ -133,6 +135,7 @@ var operationSteps = map[rhumb.OperationKind][]string{
 	rhumb.OperationRemoveRegion: {"move copies", "move votes", "remove nodes", "remove region"},
 	rhumb.OperationRebalance:    {"move copies"},
 	rhumb.OperationMoveVote:     {"catch up", "move vote"},
+	rhumb.OperationMerge:        {"move copies", "hand over", "merge"},
 }
 
 // putOperation stores an operation and notes that it was touched.
@@ -204,6 +207,9 @@ func (c StartOperation) checkTargets(t *tx) Result {
 	if c.Kind == rhumb.OperationMoveVote {
 		return c.checkVote(t)
 	}
+	if c.Kind == rhumb.OperationMerge {
+		return c.checkMerge(t)
+	}
 	if c.Kind == rhumb.OperationRebalance {
 		if _, ok := t.Region(c.Region); !ok && c.Region != rhumb.LocalRegion {
 			return refuse(op, rhumb.NotFound, "region %s does not exist", c.Region)
@@ -244,6 +250,21 @@ func (c StartOperation) checkTargets(t *tx) Result {
 		return refuse(op, rhumb.InvalidArgument, "%s cannot take the place of %s: both must be different nodes of one region", c.Target, c.Node)
 	case !t.TakesCopies(c.Target):
 		return refuse(op, rhumb.Conflict, "%s is %s and takes no copies", c.Target, target.State)
+	}
+	return Result{}
+}
+
+// checkMerge refuses to merge a range that does not exist, or that could not be merged with the range before it wherever their copies are.
+func (c StartOperation) checkMerge(t *tx) Result {
+	const op rhumb.Op = "catalog.StartOperation"
+	right, ok := t.Range(c.Range)
+	if !ok {
+		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
+	}
+	if left, why := t.WhyNotJoin(right); why != "" {
+		return refuseRange(op, rhumb.Conflict, right, "range %s cannot be merged into the one before it: %s", right.ID, why)
+	} else if left.IsMerging() || right.IsMerging() {
+		return refuseRange(op, rhumb.Conflict, right, "range %s or the one before it is being merged already", right.ID)
 	}
 	return Result{}
 }

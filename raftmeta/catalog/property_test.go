@@ -47,7 +47,7 @@ func genCommand(t *rapid.T, s *State) Command {
 		},
 		"prepare-split": func() Command {
 			r, v := g.record()
-			return PrepareSplit{r.ID, v, r.ID.Slot + rhumb.Slot(rapid.SampledFrom([]int{0, 1, 2, 700, 2_047, 5_000}).Draw(t, "at"))}
+			return PrepareSplit{r.ID, v, r.ID.Slot + rhumb.Slot(rapid.SampledFrom([]int{0, 1, 2, 700, 2_047, 5_000}).Draw(t, "at")), rapid.Bool().Draw(t, "kept")}
 		},
 		"complete-split": func() Command {
 			r, _ := g.record()

@@ -18,11 +18,12 @@ const (
 
 // PrepareSplit reserves the record of a new range for the slots of a range from At on. The primary then divides the
 // range by an entry of its log. A repetition changes nothing. A range that is being split already, whose primary is to
-// change or whose copies are to move, is a Conflict.
+// change or whose copies are to move, is a Conflict. Kept marks a split that an operator asked for (rhumb.Range.Kept).
 type PrepareSplit struct {
 	Range   rhumb.RangeID
 	Version uint64
 	At      rhumb.Slot
+	Kept    bool
 }
 
 // CompleteSplit records that the new range is born, so that its slots are its own. Its primary proposes it in its epoch;
@@ -48,12 +49,19 @@ func (PrepareSplit) wireCode() commandCode  { return codePrepareSplit }
 func (CompleteSplit) wireCode() commandCode { return codeCompleteSplit }
 func (CancelSplit) wireCode() commandCode   { return codeCancelSplit }
 
-func (PrepareSplit) needs() rhumb.Feature  { return rhumb.FeatureSplit }
 func (CompleteSplit) needs() rhumb.Feature { return rhumb.FeatureSplit }
 func (CancelSplit) needs() rhumb.Feature   { return rhumb.FeatureSplit }
 
+// needs returns the feature of Kept. Builds before it would not record it, and their states would differ.
+func (c PrepareSplit) needs() rhumb.Feature {
+	if c.Kept {
+		return rhumb.FeatureMerge
+	}
+	return rhumb.FeatureSplit
+}
+
 func (c PrepareSplit) fillWire(w *wireCommand) {
-	w.Range, w.RangeVersion, w.SplitAt = toWireRangeID(c.Range), c.Version, c.At
+	w.Range, w.RangeVersion, w.SplitAt, w.Kept = toWireRangeID(c.Range), c.Version, c.At, c.Kept
 }
 
 func (c CompleteSplit) fillWire(w *wireCommand) {
@@ -66,7 +74,9 @@ func (c CancelSplit) fillWire(w *wireCommand) {
 
 // splitDecoders is the part of commandDecoders for the commands of this file.
 var splitDecoders = map[commandCode]func(w *wireCommand) Command{
-	codePrepareSplit:  func(w *wireCommand) Command { return PrepareSplit{w.Range.toRangeID(), w.RangeVersion, w.SplitAt} },
+	codePrepareSplit: func(w *wireCommand) Command {
+		return PrepareSplit{w.Range.toRangeID(), w.RangeVersion, w.SplitAt, w.Kept}
+	},
 	codeCompleteSplit: func(w *wireCommand) Command { return CompleteSplit{w.Range.toRangeID(), w.Epoch} },
 	codeCancelSplit:   func(w *wireCommand) Command { return CancelSplit{w.Range.toRangeID(), w.Epoch, w.RangeVersion} },
 }
@@ -137,6 +147,7 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 	next.ID.Slot, next.Version, next.Recovery, next.Removed = c.At, r.Version+1, nil, nil
 	next.Epoch, next.Allocated, next.Birth = epoch, epoch, epoch
 	next.Merged = dropSlots(r.Merged, func(s rhumb.Slot) bool { return s < c.At })
+	next.Kept = c.Kept
 	if next.Last == c.At {
 		next.Last = 0 // a range of one slot has no last slot
 	}

@@ -65,11 +65,11 @@ func TestSplit(t *testing.T) {
 	at := w.id.Slot + 100
 	child := rhumb.RangeID{Region: 1, Slot: at}
 	// Slots that do not divide the range.
-	w.apply(PrepareSplit{w.id, old.Version, w.id.Slot}, rhumb.InvalidArgument)
-	w.apply(PrepareSplit{w.id, old.Version, old.LastSlot() + 1}, rhumb.InvalidArgument)
-	w.apply(PrepareSplit{w.id, old.Version + 1, at}, rhumb.Conflict)
-	w.apply(PrepareSplit{child, 1, at + 1}, rhumb.NotFound)
-	r := w.apply(PrepareSplit{w.id, old.Version, at}, 0)
+	w.apply(PrepareSplit{w.id, old.Version, w.id.Slot, false}, rhumb.InvalidArgument)
+	w.apply(PrepareSplit{w.id, old.Version, old.LastSlot() + 1, false}, rhumb.InvalidArgument)
+	w.apply(PrepareSplit{w.id, old.Version + 1, at, false}, rhumb.Conflict)
+	w.apply(PrepareSplit{child, 1, at + 1, false}, rhumb.NotFound)
+	r := w.apply(PrepareSplit{w.id, old.Version, at, false}, 0)
 	if r.ID != child || r.Birth != old.Epoch+1 || r.Epoch != r.Birth || r.Primary != old.Primary || !slices.Equal(r.InSync, old.InSync) || r.LastSlot() != old.LastSlot() {
 		t.Fatalf("reserved %+v for %+v", r, old)
 	}
@@ -78,11 +78,11 @@ func TestSplit(t *testing.T) {
 		t.Fatalf("slot %d is in %s", at+5, got.ID)
 	}
 	// A repetition changes nothing; another split and whatever moves copies wait.
-	if again := w.apply(PrepareSplit{w.id, old.Version, at}, 0); again.Version != r.Version {
+	if again := w.apply(PrepareSplit{w.id, old.Version, at, false}, 0); again.Version != r.Version {
 		t.Fatalf("reserved twice: %+v", again)
 	}
-	w.apply(PrepareSplit{w.id, w.rng(w.id).Version, at + 1}, rhumb.Conflict)
-	w.apply(PrepareSplit{child, r.Version, at + 1}, rhumb.Conflict)
+	w.apply(PrepareSplit{w.id, w.rng(w.id).Version, at + 1, false}, rhumb.Conflict)
+	w.apply(PrepareSplit{child, r.Version, at + 1, false}, rhumb.Conflict)
 	w.apply(PrepareHandover{w.id, w.rng(w.id).Version, 2}, rhumb.Conflict)
 	w.apply(SetLeaving{w.id, w.rng(w.id).Version, []rhumb.NodeID{3}}, rhumb.Conflict)
 	w.apply(SetReplicas{Range: child, Version: r.Version, Replicas: []rhumb.NodeID{1, 2, 3, 4}}, rhumb.Conflict)
@@ -103,20 +103,20 @@ func TestSplit(t *testing.T) {
 	}
 	w.apply(CompleteSplit{child, r.Epoch}, 0)
 	// Both parts can be split again, down to single slots.
-	w.apply(PrepareSplit{w.id, left.Version, w.id.Slot + 1}, 0)
+	w.apply(PrepareSplit{w.id, left.Version, w.id.Slot + 1, false}, 0)
 	one := rhumb.RangeID{Region: 1, Slot: w.id.Slot + 1}
 	w.apply(CompleteSplit{one, w.rng(one).Epoch}, 0)
 	if r := w.rng(w.id); r.Last != 0 {
 		t.Fatalf("a range of one slot ends at %d", r.Last)
 	}
-	w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 1}, rhumb.InvalidArgument)
+	w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 1, false}, rhumb.InvalidArgument)
 }
 
 // TestSplitFollowsElections guards that the reserved range stays in an epoch above that of the range that is to be split,
 // whoever becomes primary, and that members that leave one leave the other.
 func TestSplitFollowsElections(t *testing.T) {
 	w := newSplitWorld(t)
-	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 9}, 0).ID
+	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 9, false}, 0).ID
 	birth := w.rng(child).Birth
 	for range 3 {
 		old := w.rng(w.id)
@@ -151,7 +151,7 @@ func TestSplitFollowsElections(t *testing.T) {
 // of the new range would be empty once the damaged one is discarded.
 func TestSplitOfDamagedCopy(t *testing.T) {
 	w := newSplitWorld(t)
-	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 9}, 0).ID
+	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 9, false}, 0).ID
 	n := w.rng(w.id).Primary
 	w.apply(QuarantineReplica{Range: w.id, Node: n}, 0)
 	for _, id := range []rhumb.RangeID{w.id, child} {
@@ -196,7 +196,7 @@ func TestHeirCanDivide(t *testing.T) {
 	w.join(4)
 	w.apply(Elect{Range: w.id, Version: w.rng(w.id).Version, Node: 2}, 0)
 	w.alter([]rhumb.NodeID{2, 3, 4})
-	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 9}, 0).ID
+	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 9, false}, 0).ID
 	// Node 1 has the lowest number, which decides among nodes at equal distance, and it counts in sync for the old range only.
 	w.join(1)
 	if r := w.rng(child); r.IsInSync(1) || !r.IsReplica(1) {
@@ -215,7 +215,7 @@ func TestCancelSplit(t *testing.T) {
 	w := newSplitWorld(t)
 	last := w.rng(w.id).LastSlot()
 	at := w.id.Slot + 9
-	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, at}, 0).ID
+	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, at, false}, 0).ID
 	first := w.rng(child)
 	// Elections move the epochs of both.
 	w.apply(Elect{Range: w.id, Version: w.rng(w.id).Version, Node: 2}, 0)
@@ -239,7 +239,7 @@ func TestCancelSplit(t *testing.T) {
 	// Whatever waited for the split goes on, and the range can be split again.
 	w.apply(SetLeaving{w.id, w.rng(w.id).Version, []rhumb.NodeID{3}}, 0)
 	w.apply(SetLeaving{w.id, w.rng(w.id).Version, nil}, 0)
-	again := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, at}, 0)
+	again := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, at, false}, 0)
 	if again.Version <= r.Version || again.Birth <= r.Allocated {
 		t.Errorf("the second reservation %+v is not newer than the first %+v", again, r)
 	}
@@ -251,7 +251,7 @@ func TestCancelSplit(t *testing.T) {
 // the same command: both count on the same members until the range is divided.
 func TestSplitShrinksWithElections(t *testing.T) {
 	w := newSplitWorld(t)
-	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 9}, 0).ID
+	child := w.apply(PrepareSplit{w.id, w.rng(w.id).Version, w.id.Slot + 9, false}, 0).ID
 	w.apply(Elect{Range: w.id, Version: w.rng(w.id).Version, Node: 2, InSync: []rhumb.NodeID{2, 3}}, 0)
 	if old, r := w.rng(w.id), w.rng(child); !slices.Equal(old.InSync, r.InSync) || r.Primary != 2 {
 		t.Errorf("in sync are %v, and %v for the reserved range, whose primary is %s", old.InSync, r.InSync, r.Primary)

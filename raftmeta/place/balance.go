@@ -128,7 +128,7 @@ func weigh(r *rhumb.Range, size func(*rhumb.Range) (RangeSize, bool)) weighed {
 // list collects the ranges with a copy that may move within the region.
 func (sc *scales) list(wall time.Time, on map[rhumb.NodeID]*scales, size func(*rhumb.Range) (RangeSize, bool)) {
 	// A range that an operation moves already stays out of the plan: one change of a range at a time.
-	moving := make(map[rhumb.RangeID]bool)
+	moving := mergingRanges(sc.s)
 	for o := range sc.s.Operations() {
 		if o.Kind == rhumb.OperationMove && (!o.State.IsOver() || rests(o, wall)) {
 			moving[o.Range] = true

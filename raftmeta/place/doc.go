@@ -29,6 +29,9 @@
 // class has replicas are in sync, so a move never makes data less safe than it was. At most sixteen ranges of an operation
 // move at a time. An obstacle is named in the operation, so that an operator sees the reason of a delay.
 //
+// Merges ([Planner.Merges]): two neighbours that have been small together for a while become one range. An operation brings
+// their copies together first.
+//
 // Repair ([Planner.Repair]): a node that was dead for long enough counts as gone, and its copies are created elsewhere. It
 // keeps its place in the records until the new copies are in sync, because it may return.
 //

@@ -108,6 +108,8 @@ func (m *mover) advance(o *rhumb.Operation) {
 		m.advanceRegion(o)
 	case rhumb.OperationMoveVote:
 		m.advanceVote(o)
+	case rhumb.OperationMerge:
+		m.advanceMerge(o)
 	}
 }
 
@@ -496,8 +498,16 @@ func clip(s string) string { return s[:min(len(s), rhumb.OperationTextSizeMax)] 
 func (m *mover) moving() map[rhumb.RangeID][]rhumb.NodeID {
 	moved := make(map[rhumb.RangeID][]rhumb.NodeID)
 	for o := range m.s.Operations() {
-		if !o.State.IsOver() && o.Kind == rhumb.OperationMove {
+		switch {
+		case o.State.IsOver():
+		case o.Kind == rhumb.OperationMove:
 			moved[o.Range] = append(moved[o.Range], o.Node)
+		case o.Kind == rhumb.OperationMerge:
+			if right, ok := m.s.Range(o.Range); ok {
+				if left, ok := m.s.LeftOf(right); ok {
+					moved[o.Range] = append(moved[o.Range], without(right.Replicas, left.Replicas)...)
+				}
+			}
 		}
 	}
 	return moved

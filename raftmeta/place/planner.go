@@ -63,6 +63,10 @@ type Planner struct {
 	sizes map[rhumb.RangeID]int64
 	// handovers holds the ranges with a prepared handover, and those whose last one was given up lately.
 	handovers map[rhumb.RangeID]handoverWatch
+	// small holds, for the ranges that are small together with the one before them, the time since which they have been. looked is when
+	// that was found out last.
+	small  map[rhumb.RangeID]time.Duration
+	looked time.Duration
 }
 
 // health is the history of one node.

@@ -151,9 +151,14 @@ func (p *Planner) Balance(s *catalog.State) []catalog.Command {
 		}
 	}
 	var out []catalog.Command
+	merging := mergingRanges(s)
 	for _, r := range hashed {
 		if len(out) == PlanMax {
 			break
+		}
+		// Two ranges that are to be one get one primary. Until then the two nodes look uneven.
+		if merging[r.ID] {
+			continue
 		}
 		// A range that returns to its former node has a preferred primary for that time only.
 		if !s.TakesCopies(r.Preferred) || r.Former != rhumb.NoNode {

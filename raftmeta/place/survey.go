@@ -25,6 +25,8 @@ type Survey struct {
 	Ranges  []RangeSize
 	// Copies are those that the node is receiving. Builds that do not know them leave them out.
 	Copies []CopyShare `cbor:",omitempty"`
+	// Stores is the number of the node's stores if it has more than one: the planner does not know which copy is in which.
+	Stores uint32 `cbor:",omitempty"`
 }
 
 // SurveyCopiesMax bounds the copies in one survey. A node receives few at a time.
@@ -108,6 +110,9 @@ func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (size RangeSize, known
 	size, known = x.ranges[r.ID]
 	return size, known
 }
+
+// hasStores reports whether a node has several stores, as it has reported.
+func (v *Surveys) hasStores(id rhumb.NodeID) bool { return v.nodes[id].Stores > 1 }
 
 // Copied returns how much of the copies of a range that are in progress has arrived, between 0 and 1: that of the copy which
 // is the farthest behind. ok is false if no node has reported one.

@@ -6,15 +6,17 @@ import (
 	"strings"
 )
 
-// A dependency says that one transaction precedes another in every order that explains what
-// clients saw (Adya's dependencies). The kinds are bits, so that a search names the kinds
-// that it follows.
+// A dependency says that one transaction precedes another in every order that
+// explains what clients saw (Adya's dependencies). The kinds are bits, so that a
+// search names the kinds that it follows.
 const (
 	// writeWrite: the later transaction appended right after the earlier one.
 	writeWrite dependencyKind = 1 << iota
-	// writeRead: the later transaction read an element that the earlier one appended.
+	// writeRead: the later transaction read an element that the earlier one
+	// appended.
 	writeRead
-	// readWrite: the earlier transaction read a state without the append of the later one.
+	// readWrite: the earlier transaction read a state without the append of the
+	// later one.
 	readWrite
 	// realTime: the earlier transaction had ended before the later one began.
 	realTime
@@ -37,15 +39,15 @@ type dependencies [][]dependency
 // anomaly is a pattern of dependencies that no allowed order has.
 type anomaly struct {
 	name string
-	// follow holds the kinds of dependencies in the cycle; one is a kind that occurs in it
-	// once.
+	// follow holds the kinds of dependencies in the cycle; one is a kind that
+	// occurs in it once.
 	follow, one dependencyKind
 }
 
-// anomalies lists the patterns, worst first. The names are those of Adya and Elle. A cycle
-// of a later pattern that is also one of an earlier pattern is reported as the earlier one.
-// The patterns with realTime are errors only because the histories must be strictly
-// serializable.
+// anomalies lists the patterns, worst first. The names are those of Adya and Elle.
+// A cycle of a later pattern that is also one of an earlier pattern is reported as
+// the earlier one. The patterns with realTime are errors only because the histories
+// must be strictly serializable.
 var anomalies = []anomaly{
 	{"G0", writeWrite, 0},
 	{"G1c", writeWrite | writeRead, 0},
@@ -64,13 +66,13 @@ func (g dependencies) add(from, to int, kind dependencyKind, why string) {
 	}
 }
 
-// cycleTries bounds the cycles that are compared for the shortest one, which is the easiest
-// to understand.
+// cycleTries bounds the cycles that are compared for the shortest one, which is the
+// easiest to understand.
 const cycleTries = 500
 
-// cycle returns the name of the worst anomaly in the graph, and the dependencies of one
-// short cycle of it with the node at which the cycle begins. The name is empty if there is
-// none.
+// cycle returns the name of the worst anomaly in the graph, and the dependencies of
+// one short cycle of it with the node at which the cycle begins. The name is empty
+// if there is none.
 func (g dependencies) cycle() (name string, start int, path []dependency) {
 	for _, a := range anomalies {
 		if start, path = g.cycleOf(a); path != nil {
@@ -91,8 +93,8 @@ func (g dependencies) cycleOf(a anomaly) (start int, path []dependency) {
 			if component[from] != component[d.to] || d.kind&(a.follow|a.one) == 0 || a.one != 0 && d.kind&a.one == 0 {
 				continue
 			}
-			// The rest of the cycle leads back, and has no further dependency of the kind
-			// that occurs once.
+			// The rest of the cycle leads back, and has no further dependency of
+			// the kind that occurs once.
 			rest, ok := g.path(d.to, from, a.follow, component)
 			if ok && (path == nil || len(rest)+1 < len(path)) {
 				start, path = from, append([]dependency{d}, rest...)
@@ -105,7 +107,8 @@ func (g dependencies) cycleOf(a anomaly) (start int, path []dependency) {
 	return start, path
 }
 
-// path returns a shortest path within a component, by the given kinds of dependencies.
+// path returns a shortest path within a component, by the given kinds of
+// dependencies.
 func (g dependencies) path(from, to int, follow dependencyKind, component []int) ([]dependency, bool) {
 	// How the search came to a node: from which one, and by which dependency.
 	type arrival struct {
@@ -137,8 +140,8 @@ func (g dependencies) path(from, to int, follow dependencyKind, component []int)
 	return path, true
 }
 
-// components returns the number of the strongly connected component of each node (Tarjan,
-// without recursion, because a path may be as long as the history).
+// components returns the number of the strongly connected component of each node
+// (Tarjan, without recursion, because a path may be as long as the history).
 func (g dependencies) components(follow dependencyKind) []int {
 	const unseen = -1
 	t := tarjan{graph: g, follow: follow, index: make([]int, len(g)), low: make([]int, len(g)), component: make([]int, len(g))}
@@ -157,8 +160,8 @@ func (g dependencies) components(follow dependencyKind) []int {
 type tarjan struct {
 	graph  dependencies
 	follow dependencyKind
-	// index numbers the nodes in the order in which they were found, and low is the least
-	// index that each reaches.
+	// index numbers the nodes in the order in which they were found, and low is the
+	// least index that each reaches.
 	index, low, component []int
 	open                  []int // nodes without a component yet
 	found, components     int
@@ -221,8 +224,8 @@ func (t *tarjan) leave(n int) {
 	t.components++
 }
 
-// explain describes a cycle in one line. Nodes from `transactions` on are moments of time,
-// which are left out.
+// explain describes a cycle in one line. Nodes from `transactions` on are moments
+// of time, which are left out.
 func explain(start int, path []dependency, transactions int, label func(int) string) string {
 	// The cycle begins at a transaction: a cycle of moments alone does not exist.
 	for start >= transactions {

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// ListTransaction is a transaction on lists that first reads some of them and then appends
-// to some, all at one moment between Call and Return.
+// ListTransaction is a transaction on lists that first reads some of them and then
+// appends to some, all at one moment between Call and Return.
 type ListTransaction struct {
 	// ID identifies the transaction in reports.
 	ID int
-	// Call and Return bound the transaction in true time. Return is Forever if no answer
-	// came.
+	// Call and Return bound the transaction in true time. Return is Forever if no
+	// answer came.
 	Call, Return time.Duration
-	// Result is OK, NotApplied, or Unknown. The reads count only if the
-	// transaction is OK.
+	// Result is OK, NotApplied, or Unknown. The reads count only if the transaction
+	// is OK.
 	Result Result
 	// Reads are the lists that it read, with all of their elements, and Appends the
 	// elements that it added.
@@ -30,8 +30,8 @@ type ListRead struct {
 	Elements []string
 }
 
-// ListAppend is an element that a transaction added to the end of a list. Nobody else
-// appends the same element to the list.
+// ListAppend is an element that a transaction added to the end of a list. Nobody
+// else appends the same element to the list.
 type ListAppend struct{ List, Element string }
 
 // String names the transaction and the time in which it happened.
@@ -42,14 +42,14 @@ func (t *ListTransaction) String() string {
 	return fmt.Sprintf("T%d (%v to %v)", t.ID, t.Call, t.Return)
 }
 
-// Lists returns an error unless the transactions are strictly serializable: they could have
-// happened one after the other, each between its call and its answer. It searches cycles of
-// dependencies, as Elle does for list-append (Alvaro and Kingsbury, VLDB 2020): a list
-// shows the order of all appends to it, so that the dependencies follow from the reads,
-// and no search over orders is needed.
+// Lists returns an error unless the transactions are strictly serializable: they
+// could have happened one after the other, each between its call and its answer. It
+// searches cycles of dependencies, as Elle does for list-append (Alvaro and
+// Kingsbury, VLDB 2020): a list shows the order of all appends to it, so that the
+// dependencies follow from the reads, and no search over orders is needed.
 //
-// Rhumb promises this for transactions within one range. Transactions on several ranges do
-// not exist.
+// Rhumb promises this for transactions within one range. Transactions on several
+// ranges do not exist.
 //
 // The check is complete if a transaction at the end reads every list.
 func Lists(history []*ListTransaction) error {
@@ -80,12 +80,13 @@ func Lists(history []*ListTransaction) error {
 // listHistory holds what follows from a history of transactions.
 type listHistory struct {
 	transactions []*ListTransaction
-	// orders holds the longest state of each list that was read, which begins with every
-	// other state.
+	// orders holds the longest state of each list that was read, which begins with
+	// every other state.
 	orders map[string][]string
 	// writers is the transaction that appended an element.
 	writers map[ListAppend]int
-	// graph has the transactions as its first nodes, and moments of time after them.
+	// graph has the transactions as its first nodes, and moments of time after
+	// them.
 	graph dependencies
 }
 
@@ -102,8 +103,8 @@ func (h *listHistory) collectAppends() error {
 	return nil
 }
 
-// collectOrders finds the order of the elements of each list. Of two states of a list, one
-// must begin with the other.
+// collectOrders finds the order of the elements of each list. Of two states of a
+// list, one must begin with the other.
 func (h *listHistory) collectOrders() error {
 	readers := map[string]*ListTransaction{}
 	for _, t := range h.transactions {
@@ -126,9 +127,9 @@ func (h *listHistory) collectOrders() error {
 	return nil
 }
 
-// refuseBadReads returns an error if a list has an element twice, one that nobody appended,
-// or one of a refused transaction (G1a), if a read has an element that the same transaction
-// appends later, or ends in the middle of a transaction (G1b).
+// refuseBadReads returns an error if a list has an element twice, one that nobody
+// appended, or one of a refused transaction (G1a), if a read has an element that
+// the same transaction appends later, or ends in the middle of a transaction (G1b).
 func (h *listHistory) refuseBadReads() error {
 	for list, order := range h.orders {
 		seen := map[string]bool{}
@@ -174,8 +175,8 @@ func (h *listHistory) next(list string, place int) (writer int, ok bool) {
 	return h.writers[ListAppend{list, order[place]}], true
 }
 
-// unread returns, by list, the transactions that were acknowledged and whose elements
-// nobody ever read. They come after everything that was read.
+// unread returns, by list, the transactions that were acknowledged and whose
+// elements nobody ever read. They come after everything that was read.
 func (h *listHistory) unread() map[string][]int {
 	// The longest state of a list contains every element that anybody read.
 	read := map[ListAppend]bool{}
@@ -215,8 +216,8 @@ func (h *listHistory) addAppends() {
 	}
 }
 
-// addReads adds the dependencies between those who read a list and those who appended to
-// it.
+// addReads adds the dependencies between those who read a list and those who
+// appended to it.
 func (h *listHistory) addReads() {
 	unread := h.unread()
 	for i, t := range h.transactions {
@@ -240,9 +241,9 @@ func (h *listHistory) addReads() {
 	}
 }
 
-// addTime adds the order in real time. Each answer is a moment, moments follow each other,
-// and a transaction follows the last moment before its call: that needs as many
-// dependencies as there are transactions, and not the square of them.
+// addTime adds the order in real time. Each answer is a moment, moments follow each
+// other, and a transaction follows the last moment before its call: that needs as
+// many dependencies as there are transactions, and not the square of them.
 func (h *listHistory) addTime() {
 	var ended []int
 	for i, t := range h.transactions {

@@ -14,10 +14,10 @@ import (
 type Monitor struct {
 	// MinInSync is the least size of an in-sync set (I8).
 	MinInSync int
-	// Unregistered, if set, reports whether the metadata does not show yet that a node has begun a
-	// new life since its disk was damaged. Until then a change of the in-sync set that names the
-	// earlier life may still admit the node.
-	Unregistered func(rhumb.NodeID) bool
+	// Unregistered, if set, reports whether a record may have admitted a node in a life before its disk
+	// was damaged: a change of the in-sync set that names the earlier life may be applied until the
+	// metadata shows that the node has begun a new one.
+	Unregistered func(*rhumb.Range, rhumb.NodeID) bool
 	ranges       map[rhumb.RangeID]*watched
 }
 
@@ -91,7 +91,7 @@ func (m *Monitor) Config(r *rhumb.Range) error {
 	old := w.config
 	w.config = r
 	for _, n := range r.InSync {
-		if old != nil && !old.IsInSync(n) && (m.Unregistered == nil || !m.Unregistered(n)) {
+		if old != nil && !old.IsInSync(n) && (m.Unregistered == nil || !m.Unregistered(r, n)) {
 			// A member that joins has proved that it holds everything, whatever its disk forgot
 			// before; the proof must be from a life after the damage.
 			delete(w.lost, n)
