@@ -30,6 +30,8 @@ func (r *AdversityReport) Draw(path string) error {
 		}
 		bands = append(bands, chart.Band{Name: p.Name, From: p.From, To: p.Healed, Whole: p.To})
 	}
+	// The time of a call is that of its end: until then nobody knows whether it is
+	// answered.
 	calls := make([]timedCall, len(r.calls))
 	for i, c := range r.calls {
 		calls[i] = timedCall{c.end(), c.took, c.ok}

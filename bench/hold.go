@@ -51,6 +51,7 @@ func (h *hold) timeInto(to *histogram) {
 func (h *hold) noteTime(d time.Duration, ok bool) {
 	h.timing.Lock()
 	defer h.timing.Unlock()
+	// A picture of a long run ends where the bound is reached; the figures do not depend on it.
 	if !h.began.IsZero() && len(h.calls) < holdCallsMax {
 		h.calls = append(h.calls, timedCall{time.Since(h.began), d, ok})
 	}

@@ -96,6 +96,8 @@ func RunReplace(ctx context.Context, cfg ReplaceConfig) (*ReplaceReport, error) 
 	}
 	cfg.Progress(fmt.Sprintf("the table has %d MiB", cfg.Bytes>>20))
 	var calm, meanwhile histogram
+	// The filling is over. From here on every write counts: those before the kill for comparison, and those after it until all copies
+	// are there.
 	r.keepCalls()
 	r.startWriters(ctx, cfg.Writers, cfg.Pause)
 	r.timeInto(&calm)
@@ -137,6 +139,7 @@ func (r *replaceRun) replace(ctx context.Context) error {
 		return err
 	}
 	r.out.Dead = dead.ID
+	// The process gets no chance to hand over its ranges. The demo runs with --no-restart, so it is dead for good.
 	pid, err := pidOf(dead.Addr)
 	if err != nil {
 		return err
@@ -161,6 +164,7 @@ func (r *replaceRun) replace(ctx context.Context) error {
 	if r.node, err = r.cfg.Cluster.Join(ctx, r.c, r.cfg.Binary, dead.Region, zone); err != nil {
 		return err
 	}
+	// The same request as that of `rhumb node replace`.
 	r.out.New, r.out.Joined = r.node.ID, time.Since(start)
 	op, err := r.c.StartOperation(ctx, rhumb.Operation{Kind: rhumb.OperationReplace, Node: dead.ID, Target: r.node.ID})
 	if err != nil {
@@ -226,6 +230,8 @@ func (r *replaceRun) awaitWhole(ctx context.Context, start time.Time, op rhumb.O
 
 // countMissing returns the number of ranges that have fewer copies in sync on live nodes than their tables ask for, and of all ranges.
 func (r *replaceRun) countMissing() (missing, total int) {
+	// The records list the dead node until it is removed, and it may be in the in-sync set of a range that has the least size. Only
+	// copies on nodes that serve count.
 	live := map[rhumb.NodeID]bool{}
 	for _, n := range r.c.Nodes() {
 		live[n.ID] = n.State.Serves()

@@ -306,7 +306,8 @@ func (c *Client) FailBack(ctx context.Context, node rhumb.NodeID) (prepared, ret
 	return prepared, returning, blocked, err
 }
 
-// LeadMetadata makes a voter the leader of the metadata group, and returns when it leads. It changes nothing if the node leads already.
+// LeadMetadata makes a voter the leader of the metadata group, and returns when it leads. Changes of the fleet and failovers are
+// decided at the leader, and each waits for a round trip to a majority of the voters. It changes nothing if the node leads already.
 // A node that does not vote or is not live is a Conflict, and one that lacks entries of the metadata is Unavailable.
 func (c *Client) LeadMetadata(ctx context.Context, node rhumb.NodeID) error {
 	_, err := askOperations(ctx, c, "client.Client.LeadMetadata", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.LeadMetadataResponse, error) {

@@ -62,6 +62,7 @@ func (g *Group) askToYield(ctx context.Context, l *leadership, to rhumb.NodeID) 
 	if err != nil {
 		return rhumb.WrapKind("raftmeta.Lead", rhumb.Internal, err)
 	}
+	// Builds before this request refuse it as incompatible, which the caller passes on.
 	response, err := g.forwardToLeader(ctx, l, append([]byte{requestLead}, request...))
 	if err == nil {
 		_, err = decodeResponse(response)
@@ -82,6 +83,8 @@ func (g *Group) handleLead(ctx context.Context, b []byte) error {
 // no longer.
 func (g *Group) yieldTo(ctx context.Context, to rhumb.NodeID) error {
 	const op rhumb.Op = "raftmeta.Lead"
+	// The checks are against the state that this leader has applied. A change that is under way may still overtake them; then Raft drops
+	// the transfer, and the caller asks again.
 	var refusal error
 	err := g.askDriver(ctx, op, func(d *driver) {
 		n, known := d.state.Node(to)

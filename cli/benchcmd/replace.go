@@ -59,6 +59,9 @@ func (bc *commands) measureReplace(ctx context.Context, cfg bench.ReplaceConfig,
 		return rhumb.Wrap(op, err)
 	}
 	defer p.removeTemporary()
+	// A region alone: the distance to other regions would add to every write, and says nothing about the replacement. Three nodes are the
+	// fewest that keep three copies, so that the dead one had a copy of everything.
+	//
 	// The demo must not start the dead node again.
 	c, err := bench.StartCluster(ctx, p.binary, p.dir, []string{"singapore"}, 3, "--no-restart")
 	if err != nil {

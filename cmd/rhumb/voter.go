@@ -103,7 +103,8 @@ zones as before, and moves as few of them as that allows. ` + connect.NodeHelp,
 	return commandGroup("voter", "List and move the votes of the metadata group", oc.connected(ls), oc.addNoWait(move), oc.connected(unpin), oc.connected(oc.leadCommand()))
 }
 
-// leadCommand is `rhumb voter lead`.
+// leadCommand is `rhumb voter lead`. It is no operation: the transfer takes less than a second or does not happen, so there is nothing to
+// follow, to pause or to cancel.
 func (oc *operationCommands) leadCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "lead NODE", Short: "Make a voter the leader of the metadata group",
@@ -122,6 +123,7 @@ any voter may lead, and a witness that is far from the others hands the leadersh
 				if err != nil {
 					return err
 				}
+				// It returns when the node that was asked knows the new leader. Others may need a moment longer.
 				if err := c.LeadMetadata(ctx, n); err != nil {
 					return err
 				}

@@ -344,6 +344,8 @@ func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeReques
 }
 
 // LeadMetadata makes a voter the leader of the metadata group.
+//
+// Nothing is recorded: the leadership is not a part of the metadata, and any failure may move it again.
 func (s *Operations) LeadMetadata(ctx context.Context, q *rhumbpb.LeadMetadataRequest) (*rhumbpb.LeadMetadataResponse, error) {
 	if err := s.node.LeadMetadata(ctx, rhumb.NodeID(q.GetNode())); err != nil {
 		return nil, statusError(rhumb.Wrap("server.Operations.LeadMetadata", err))

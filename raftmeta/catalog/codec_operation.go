@@ -29,7 +29,8 @@ type commandOperation struct {
 	Restarts     []wireCopies         `cbor:"166,keyasint,omitempty"`
 }
 
-// wireCopies holds the nodes for the copies of a range.
+// wireCopies holds the nodes for the copies of a range, the primary first. It is an array: a command may name some thousands of
+// ranges, and keys of fields would be a third of its bytes.
 type wireCopies struct {
 	_        struct{} `cbor:",toarray"`
 	Region   rhumb.RegionID

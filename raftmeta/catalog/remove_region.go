@@ -268,6 +268,7 @@ func (s *State) liveReplica(r *rhumb.Range) rhumb.NodeID {
 // BrokenRanges returns those of the lost ranges that cannot be removed, in the order of their slots: other ranges of their block of
 // hash slots stay. Names are hashed to all slots of a block, so each of its slots needs a range.
 func (s *State) BrokenRanges(lost []*rhumb.Range) (broken []*rhumb.Range) {
+	// The blocks that nodes insert into have no holes to avoid: keys there name their slot, and are not hashed.
 	hashBlock := func(r *rhumb.Range) *rhumb.Block {
 		if b, ok := s.BlockOf(r.ID); ok && b.Node == rhumb.NoNode {
 			return b
@@ -308,6 +309,8 @@ func (c RemoveRegion) checkRestarts(t *tx, broken []*rhumb.Range) Result {
 	if !slices.EqualFunc(broken, c.Restarts, func(r *rhumb.Range, a RangeCopies) bool { return r.ID == a.Range }) {
 		return refuse(op, rhumb.Conflict, "%d ranges would restart empty, and the request has nodes for %d others; look at it again", len(broken), len(c.Restarts))
 	}
+	// As for the ranges of a new table: the nodes are live members of the region that takes the others, and as many as the class asks
+	// for. A node that failed since the leader chose it makes the command a conflict, and the next attempt chooses others.
 	for i, r := range broken {
 		class, _ := t.Class(r.Class)
 		if err := t.checkReplicas(c.Into, class.Settings, c.Restarts[i].Replicas); err != nil {
@@ -322,7 +325,7 @@ func (c RemoveRegion) checkRestarts(t *tx, broken []*rhumb.Range) Result {
 // restartEmpty replaces the copies of a lost range by empty ones. The range keeps its number, and its epoch is above all earlier
 // ones: whatever a node, a message or a client still knows of the lost copies belongs to an earlier epoch.
 //
-// The new members count as holding every acknowledged write, because the operator has given up those that were. So one of
+// The new members count as holding every acknowledged write, because the operator accepted the loss of the others. So one of
 // them suffices for an election, as in a range that was just created.
 func (t *tx) restartEmpty(r *rhumb.Range, replicas []rhumb.NodeID) {
 	next := r.Clone()
@@ -335,6 +338,8 @@ func (t *tx) restartEmpty(r *rhumb.Range, replicas []rhumb.NodeID) {
 	if child, ok := t.ReservedIn(r); ok {
 		next.Allocated = max(next.Allocated, child.Allocated)
 	}
+	// Marks of merges and moves go with the copies that they were about. Nobody else refers to them: the other range of a merge has
+	// the same copies, so it is lost too.
 	next.Replicas = slices.Sorted(slices.Values(replicas))
 	next.Preferred, next.Former = replicas[0], rhumb.NoNode
 	next.Quarantined, next.Leaving, next.TakesOver, next.Ends, next.Lives = nil, nil, 0, 0, nil

@@ -89,6 +89,7 @@ func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeS
 			continue
 		}
 		before = append(before, sc.spread())
+		// The copies that come home change what the nodes weigh, so the balance within the region is planned when they are there.
 		var back []Move
 		if only != rhumb.LocalRegion {
 			back = planHomecoming(s, only, size, most)

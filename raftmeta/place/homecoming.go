@@ -19,6 +19,8 @@ func planHomecoming(s *catalog.State, region rhumb.RegionID, size func(*rhumb.Ra
 	if s.HostRegion(region) != region {
 		return nil
 	}
+	// A range that an operation moves already is planned again when that is over. Unlike balance, it does not pause after a move: a range
+	// with several copies away would otherwise wait for ten minutes after each of them.
 	moving := make(map[rhumb.RangeID]bool)
 	for o := range s.Operations() {
 		if o.Kind == rhumb.OperationMove && !o.State.IsOver() {

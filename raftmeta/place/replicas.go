@@ -117,7 +117,10 @@ func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb
 
 // placeEmpty chooses nodes for the ranges that restart empty when a region is given up. It returns none if one of them finds too few.
 func placeEmpty(s *catalog.State, c catalog.RemoveRegion) (out []catalog.RangeCopies) {
+	// Whether the region may be given up at all is decided by the catalog, on the same state: this function only fills in nodes. All
+	// ranges get nodes or none does, because the command is carried out as a whole.
 	lost, _ := s.LostRanges(c.Region)
+	// load counts each choice, so the ranges are spread over the nodes of the region.
 	l := measureLoad(s)
 	for _, r := range s.BrokenRanges(lost) {
 		class, _ := s.Class(r.Class)
