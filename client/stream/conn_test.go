@@ -367,10 +367,12 @@ func TestFormerPrimaryIsLeft(t *testing.T) {
 	caller := &formerPrimary{}
 	r = request(1)
 	r.Timeout, r.Caller, r.Once = 2*LateAfter+4*lookEvery, caller, true
+	begin := time.Now()
 	_, err = c.Do(context.Background(), r)
 	wantError(t, err, rhumb.DeadlineExceeded, true)
-	if n := caller.late.Load(); n != 2 {
-		t.Errorf("the caller heard %d times that the answer is late, want twice", n)
+	// Once for each LateAfter that passed, which are more than two on a busy machine.
+	if n, most := int(caller.late.Load()), int(time.Since(begin)/LateAfter); n < 2 || n > most {
+		t.Errorf("the caller heard %d times that the answer is late, want 2 to %d", n, most)
 	}
 }
 
