@@ -73,7 +73,7 @@ func TestPrimaryWithoutAnswer(t *testing.T) {
 			w := newWorld(t, 1, 2)
 			c := w.open("", func(cfg *Config) {
 				cfg.Addrs = []string{w.node(watched).addr}
-				cfg.Timeout, cfg.AttemptTimeout = time.Hour, time.Hour // only news of the metadata ends an attempt
+				cfg.Timeout, cfg.AttemptTimeout = 30*time.Second, 30*time.Second // only news of the metadata ends an attempt
 			})
 			tab := w.table(c, "plain")
 			name := "a"

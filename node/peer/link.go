@@ -147,8 +147,8 @@ func (l *link) readFrame(most int) (kind byte, content []byte, err error) {
 	if _, err := io.ReadFull(l.r, b); err != nil {
 		return 0, nil, err
 	}
-	// TCP lets one damaged segment in some millions pass, and a damaged acknowledgement
-	// would commit what nobody has.
+	// The checksum of TCP has 16 bits only, and a damaged acknowledgement would commit
+	// what nobody has.
 	if got, want := crc32.Checksum(b, linkTable), binary.BigEndian.Uint32(head[4:]); got != want {
 		return 0, nil, rhumb.Ef(op, rhumb.Corrupt, "a frame of %d bytes from %s has checksum %08x, and its content %08x", size, l.conn.RemoteAddr(), want, got)
 	}
