@@ -393,6 +393,9 @@ func (b *Batch) Apply() error {
 	if err := b.s.db.ApplyNoSyncWait(b.b, pebble.Sync); err != nil {
 		return b.s.dbError(op, err)
 	}
+	for _, g := range b.staged {
+		b.s.names.addWrites(g)
+	}
 	b.publishState()
 	return nil
 }
@@ -409,6 +412,9 @@ func (b *Batch) publishState() {
 		g.rs.log = g.log
 		g.rs.dropped = g.dropped
 		g.rs.mu.Unlock()
+		if g.dropped || g.resized {
+			b.s.names.dropRange(g.rs)
+		}
 		if !g.created && !g.dropped && !g.resized {
 			continue
 		}

@@ -141,33 +141,6 @@ func (h *Host) Leased(id rhumb.RangeID) bool {
 	return st == nil || h.leases.holdsLease(s.id, st.epoch, st.grants)
 }
 
-// Scan reads records of one range with a strong read, at one timestamp. The page says up to which slot
-// the range reaches.
-func (h *Host) Scan(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error) {
-	const op rhumb.Op = "host.Host.Scan"
-	var page rhumb.ScanPage
-	receipt, err := h.read(ctx, op, q.Range, func(s *slot, st *readState) error {
-		// A retry starts over: the page must be of one timestamp.
-		page = rhumb.ScanPage{Last: st.last}
-		size := 0
-		// One record beyond the limit shows whether there are more.
-		for it, err := range s.store.Scan(s.id, q.Table, q.Prefix, q.After, st.at, q.Limit+1) {
-			if err != nil {
-				return err
-			}
-			// A page has at least one record, however large, so that a scan always makes progress.
-			if len(page.Items) == q.Limit || size >= q.BytesMax {
-				page.More = true
-				return nil
-			}
-			page.Items = append(page.Items, it)
-			size += len(it.Value) + len(it.Key.Name)
-		}
-		return nil
-	})
-	return page, receipt, err
-}
-
 // read runs do at the range's commit timestamp, under the authority of its lease.
 //
 // Steps: load the read state, read storage at its timestamp, then check the epoch and the lease. A
