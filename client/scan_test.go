@@ -180,7 +180,9 @@ func TestScanOfNodes(t *testing.T) {
 // TestScanOwnItems guards that the records of a range that was merged with another one are returned once, and that what a node did not read is
 // read by other cursors.
 func TestScanOwnItems(t *testing.T) {
-	item := func(slot rhumb.Slot) rhumb.Item { return rhumb.Item{Key: rhumb.Key{Home: rhumb.RangeID{Region: 1, Slot: slot}}} }
+	item := func(slot rhumb.Slot) rhumb.Item {
+		return rhumb.Item{Key: rhumb.Key{Home: rhumb.RangeID{Region: 1, Slot: slot}}}
+	}
 	slots := func(c *cursor) (out []rhumb.Slot) {
 		var items []rhumb.Item
 		for slot := range rhumb.Slot(12) {

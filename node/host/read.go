@@ -1,6 +1,8 @@
 package host
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -27,8 +29,19 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 		for _, i := range places {
 			size -= len(items[i].Value)
 		}
-		for n, i := range places {
-			found, err := s.store.Lookup(wanted[n], st.at)
+		lookup := s.store.Lookup
+		if len(places) > 1 {
+			// One iterator for all costs less, and least in the order of keys.
+			r, err := s.store.NewReader()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = r.Close() }()
+			lookup = r.Lookup
+		}
+		for done, n := range keyOrder(wanted) {
+			i := places[n]
+			found, err := lookup(wanted[n], st.at)
 			if err != nil {
 				return err
 			}
@@ -39,7 +52,7 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 			// Checked after every record, so the memory of a read is bounded before the answer is
 			// built.
 			if size += len(found.Value); size > rhumb.ReadSizeMax {
-				return rhumb.Ef(op, rhumb.TooLarge, "the first %d of %d records hold more than %d bytes, the limit of one read; request fewer", n+1, len(places), rhumb.ReadSizeMax)
+				return rhumb.Ef(op, rhumb.TooLarge, "%d of %d records hold more than %d bytes, the limit of one read; request fewer", done+1, len(places), rhumb.ReadSizeMax)
 			}
 		}
 		return nil
@@ -49,6 +62,24 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 	}
 	return items, receipt, nil
 }
+
+// keyOrder returns the indexes of keys in the order in which a store has the keys.
+func keyOrder(wanted []rhumb.Key) []int {
+	if len(wanted) == 1 {
+		return onlyKey
+	}
+	order := make([]int, len(wanted))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(wanted[a].Home.Compare(wanted[b].Home), bytes.Compare(wanted[a].Name, wanted[b].Name))
+	})
+	return order
+}
+
+// onlyKey is the order of one key. It is never changed.
+var onlyKey = []int{0}
 
 // readEach runs do for the keys of a read that was sent to one range. A range that was split since the sender chose has a part of
 // them only; do then runs once more for the range that has the next key. Each part is a strong read. The receipt is that of
