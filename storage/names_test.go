@@ -89,7 +89,9 @@ func TestNamesWhileWritten(t *testing.T) {
 	const writes = 2_000
 	for _, memory := range []int64{1, 20_000, 1 << 20} {
 		t.Run(fmt.Sprint(memory), func(t *testing.T) {
-			s, err := Open(Config{Dir: "names", FS: vfs.NewMem(), NamesBytes: memory})
+			s, err := Open(Config{
+				Dir: "names", FS: vfs.NewMem(), NamesBytes: memory, DiskFree: func(string) (uint64, uint64, error) { return 1, 1, nil },
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
