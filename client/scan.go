@@ -178,6 +178,7 @@ func (t *Table) cursorsOf(ranges []*rhumb.Range, limit int) (out cursors) {
 		region rhumb.RegionID
 		node   rhumb.NodeID
 	}
+	// By the primaries that this client knows. A node that is not the primary any more leaves the range out.
 	groups := map[place]*cursor{}
 	for _, r := range ranges {
 		c := &cursor{id: r.ID, last: r.LastSlot()}
@@ -192,6 +193,7 @@ func (t *Table) cursorsOf(ranges []*rhumb.Range, limit int) (out cursors) {
 		}
 		out = append(out, c)
 	}
+	// A request for one range can be forwarded, and waits for its primary.
 	for _, c := range out {
 		if len(c.group) == 1 {
 			c.group = nil
@@ -401,6 +403,7 @@ func (c *cursor) cover(p *page, add func(first, last rhumb.Slot)) {
 		p.items, p.more = nil, false
 		p.ends = make([]uint32, len(c.group))
 	}
+	// In place: the group never grows.
 	covered := c.group[:0]
 	for i, g := range c.group {
 		end := rhumb.Slot(p.ends[i])

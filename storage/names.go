@@ -63,7 +63,9 @@ func (a slotName) compare(b slotName) int {
 // nameIndex holds the segments of one table and range.
 type nameIndex struct {
 	table rhumb.TableID
-	last  rhumb.Slot // of the range
+	// last is the last slot of the range when the index began. With another one, the index is of no use: a range that was merged has more names, and
+	// one that was split has fewer.
+	last rhumb.Slot
 	// walking is held by the walk that makes a segment. It comes before nameCache.mu.
 	walking sync.Mutex
 	// segments are disjoint and ascending.
@@ -183,6 +185,8 @@ func (n *nameCache) finish(rs *rangeState, x *nameIndex, g *nameSegment) {
 }
 
 // keep adds a segment to an index. Its beginning is in no other segment: there the walk would not have begun. Its end may be.
+//
+// The end is cut rather than the segment that is there: that one is followed by writes since it was made, and has been read.
 func (n *nameCache) keep(rs *rangeState, x *nameIndex, g *nameSegment) {
 	i, found := x.search(g.from)
 	if found {
@@ -195,6 +199,7 @@ func (n *nameCache) keep(rs *rangeState, x *nameIndex, g *nameSegment) {
 		at, _ := slices.BinarySearchFunc(g.names, slotName{name: g.to}, slotName.compare)
 		g.names = g.names[:at]
 	}
+	// The segment counts from here on, with the names that were missed.
 	g.rs, g.index = rs, x
 	for _, m := range g.names {
 		g.bytes += nameOverhead + int64(len(m.name))
@@ -210,7 +215,8 @@ func (n *nameCache) keep(rs *rangeState, x *nameIndex, g *nameSegment) {
 	}
 }
 
-// remove drops a segment, and its index with the last one.
+// remove drops a segment, and its index with the last one. While a walk is in progress the index stays: the walk would otherwise miss the
+// names that are written until it ends.
 func (n *nameCache) remove(g *nameSegment) {
 	x := g.index
 	if i := slices.Index(x.segments, g); i >= 0 {
@@ -224,7 +230,7 @@ func (n *nameCache) remove(g *nameSegment) {
 	}
 }
 
-// dropIndex forgets all names of a table in a range.
+// dropIndex forgets all names of a table in a range. A walk that is in progress notices it at its end, and keeps nothing.
 func (n *nameCache) dropIndex(rs *rangeState, x *nameIndex) {
 	for _, g := range x.segments {
 		n.order.Remove(g.element)
@@ -301,7 +307,8 @@ func (g *nameSegment) insert(name slotName) bool {
 	return !found
 }
 
-// divide makes two segments of one.
+// divide makes two segments of one, which are evicted and dropped each for itself. Both are as new as the one was, so the right one
+// takes its place before the left one in the order of reads.
 func (n *nameCache) divide(x *nameIndex, i int) {
 	g := x.segments[i]
 	half := len(g.names) / 2

@@ -48,6 +48,7 @@ func (s *Store) Names(q NameQuery) *NameCursor {
 		c.next = q.Prefix
 	}
 	// An empty name is a position, and nil the end.
+	// (bytes.Compare takes them for equal.)
 	if c.next == nil {
 		c.next = []byte{}
 	}
@@ -115,6 +116,7 @@ func (s *Store) addSegment(rs *rangeState, q *NameQuery, last rhumb.Slot, from [
 	if names, next, ok := s.names.read(rs, q, last, from, walkNames, nil); ok {
 		return names, next, nil
 	}
+	// The walk is done with the index registered, and without the lock of the names: other ranges are read and written meanwhile.
 	s.names.walks.Inc()
 	if names, next, err = s.walkNames(q, last, from); err != nil {
 		return nil, nil, err
@@ -146,6 +148,7 @@ func (s *Store) walkNames(q *NameQuery, last rhumb.Slot, from []byte) (found []s
 	each := share + 2*int(math.Sqrt(float64(share))) + 2
 	walk := slotWalk{it: it, at: q.Range, last: last, span: func(home rhumb.RangeID) keys.Span { return spanFrom(home, q.Table, from) }}
 	for walk.next() {
+		// Every version is of interest: a name whose versions are all uncommitted has a record at a later timestamp.
 		n := 0
 		sc := scanner{it: it, upper: walk.upper, started: true, ahead: true}
 		for n < each && sc.nextName() {

@@ -111,6 +111,7 @@ func (h *Host) scanRanges(ctx context.Context, q *rhumb.ScanQuery) (rhumb.ScanPa
 	if h.stopped.Load() {
 		return rhumb.ScanPage{}, rhumb.Receipt{}, errStopping(op)
 	}
+	// A range that is lost once stays out: two ranges that lose their leases in turn must not keep the loop going.
 	lost := make([]bool, len(q.Ranges))
 	var last error
 	for range readRetriesMax {
@@ -179,6 +180,7 @@ func (h *Host) mergeParts(ctx context.Context, q *rhumb.ScanQuery, parts scanPar
 			err = errors.Join(err, r.Close())
 		}
 	}()
+	// Only ranges with a next name take part in the merge. Finding the first name of each is most of the work of a short scan.
 	live := make(scanParts, 0, len(parts))
 	for _, p := range parts {
 		if p.reader = readers[p.s.store]; p.reader == nil {

@@ -165,7 +165,7 @@ func TestScanRequest(t *testing.T) {
 	}
 	// Of several ranges, those that another node serves are left to the client. Nothing is forwarded.
 	both := scan(home, 3)
-	both.Hops, both.Scan.Slots = 1, []uint32{uint32(away.Slot), uint32(home.Slot)}
+	both.Hops, both.Scan.Slots = 1, []uint32{uint32(home.Slot) + 9, uint32(home.Slot)}
 	resp, err, _ := do(t, c, both)
 	if err.Kind != 0 || len(resp.Items) != 3 || !resp.More || !slices.Equal(resp.Ends, []uint32{0, uint32(home.Slot + 1)}) || len(w.forwards) > 0 {
 		t.Errorf("of two ranges: %d items, ends %v, %v", len(resp.GetItems()), resp.GetEnds(), err)

@@ -2,6 +2,7 @@ package storagetest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -347,7 +348,14 @@ func CheckNames(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhum
 	if err != nil {
 		return err
 	}
+	// Slots of one range may have the same name in these tests, and a scan has no order between them.
+	slices.SortFunc(want, func(a, b rhumb.Item) int {
+		return cmp.Or(bytes.Compare(a.Key.Name, b.Key.Name), a.Key.Home.Compare(b.Key.Home))
+	})
 	for i := -1; i < len(want); i++ {
+		if i > 0 && bytes.Equal(want[i].Key.Name, want[i-1].Key.Name) {
+			continue
+		}
 		from, prefix, left := []byte(nil), []byte(nil), want
 		if i >= 0 {
 			from, left = want[i].Key.Name, want[i:]
