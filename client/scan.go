@@ -102,7 +102,8 @@ type cursor struct {
 	rest  *position    // where the next page begins, if it is fetched only when needed
 }
 
-// slotSpan is the first and the last slot of a range.
+// slotSpan has the first and the last slot of a range, as far as the client knows. The node may know better, and answers with the end of
+// each range.
 type slotSpan struct{ first, last rhumb.Slot }
 
 // position is a place in the order of a scan: after the record of a name with a home. nil is the beginning.
@@ -111,9 +112,10 @@ type position struct {
 	home rhumb.RangeID
 }
 
+// page is the answer to a fetch. With an error it has no records.
 type page struct {
 	items []rhumb.Item
-	more  bool
+	more  bool // records follow that a bound of the page left out
 	err   error
 	// from is where the page begins, and end where the next one does: the last record, also if the page of a range that was merged
 	// has records of other cursors, which are not among items.
@@ -406,6 +408,7 @@ func (c *cursor) cover(p *page, add func(first, last rhumb.Slot)) {
 	// In place: the group never grows.
 	covered := c.group[:0]
 	for i, g := range c.group {
+		// The end may be beyond the last slot that this client knows, if the range was merged: ownItems drops what is there.
 		end := rhumb.Slot(p.ends[i])
 		if end > g.first {
 			covered = append(covered, slotSpan{g.first, min(g.last, end-1)})
@@ -471,7 +474,8 @@ func (s *scan) fetchPage(c *cursor, from *position) page {
 	}
 	if c.group != nil {
 		q.Limit, q.BytesMax = s.groupRecords, s.groupBytes
-		// The first range may be covered by another cursor by now.
+		// The first range may be covered by another cursor by now. The request goes to the primary of the first one that is left, which
+		// is that of the others too unless one has moved.
 		q.Range.Slot = c.group[0].first
 		for _, g := range c.group {
 			q.Ranges = append(q.Ranges, rhumb.RangeID{Region: c.id.Region, Slot: g.first})

@@ -37,17 +37,29 @@ const (
 //     collected for it in missed.
 //
 // Segments belong to the state of one range with one last slot: a split, a merge, a drop and an installed copy drop them all.
+//
+// For a range of three slots, a segment from "b" up to "k" looks like this. "g" was deleted after the segment was made, and "e" was written:
+//
+//	slot 5     b@1        h@1                     a version of each record in the store
+//	slot 6          g@1 g@7 (deleted)
+//	slot 7          e@9
+//	names      b5   e7   g6   h5                  a read at 8 looks up all four and finds b and h
+//
+// A read at 8 does not find "e", whose version is later, nor "g". A read at 3 finds "g" too.
 type nameCache struct {
+	// max is the bound of bytes. An addition to a segment may exceed it, until the next segment is made.
 	max int64
 
 	mu    sync.Mutex // guards all below, and rangeState.names with the indexes in it
 	bytes int64
 	order list.List // of *nameSegment, the last read first
 
+	// reads and walks count where the names of scans were taken from, evictions the segments that were dropped for others.
 	reads, walks, evictions prometheus.Counter
 }
 
-// slotName is a name with the slot of its home.
+// slotName is a name with the slot of its home. The slot could be computed from the name, but only with the settings of its table, which a store
+// does not know.
 type slotName struct {
 	name []byte
 	slot rhumb.Slot
@@ -68,10 +80,11 @@ type nameIndex struct {
 	last rhumb.Slot
 	// walking is held by the walk that makes a segment. It comes before nameCache.mu.
 	walking sync.Mutex
-	// segments are disjoint and ascending.
+	// segments are disjoint and ascending. There may be gaps between them, in which nothing is known.
 	segments []*nameSegment
-	open     bool // a walk is in progress
-	missed   []slotName
+	// open is set while a walk is in progress, and missed has the names that were written since it began.
+	open   bool
+	missed []slotName
 }
 
 // nameSegment holds the names from one name on up to another one.
@@ -80,11 +93,12 @@ type nameSegment struct {
 	index *nameIndex
 	// from is included and to is not; nil for to is the end of the table.
 	from, to []byte
-	since    rhumb.Timestamp
-	names    []slotName
-	bytes    int64
-	absent   int // lookups that found no record
-	element  *list.Element
+	// since is the timestamp of the read that made the segment. What was deleted up to there is not among the names.
+	since   rhumb.Timestamp
+	names   []slotName
+	bytes   int64
+	absent  int // lookups that found no record
+	element *list.Element
 }
 
 // search returns the position of the segment that has a name, or where it would be.
@@ -119,6 +133,7 @@ func (n *nameCache) read(rs *rangeState, q *NameQuery, last rhumb.Slot, from []b
 	g := x.segments[i]
 	n.order.MoveToFront(g.element)
 	n.reads.Inc()
+	// The names are copied, since the segment changes once the lock is released. Their bytes never change.
 	at, _ := slices.BinarySearchFunc(g.names, slotName{name: from}, slotName.compare)
 	to := at + limit
 	// The next read continues at a name, so one that several slots have is not divided.
@@ -209,6 +224,7 @@ func (n *nameCache) keep(rs *rangeState, x *nameIndex, g *nameSegment) {
 	x.segments = slices.Insert(x.segments, i, g)
 	g.element = n.order.PushFront(g)
 	n.bytes += g.bytes
+	// The new segment is the last one to go, but it goes too if it is larger than the bound: its reader has its names already.
 	for n.bytes > n.max && n.order.Len() > 0 {
 		n.evictions.Inc()
 		n.remove(n.order.Back().Value.(*nameSegment))
@@ -243,7 +259,8 @@ func (n *nameCache) dropIndex(rs *rangeState, x *nameIndex) {
 	}
 }
 
-// dropRange forgets all names of a range.
+// dropRange forgets all names of a range. The caller has changed the state of the range already: a walk that begins now finds the new
+// state, or is recognized by its last slot.
 func (n *nameCache) dropRange(rs *rangeState) {
 	if rs.indexes.Load() == 0 {
 		return
@@ -343,6 +360,7 @@ func (n *nameCache) noteAbsent(rs *rangeState, table rhumb.TableID, name []byte)
 	if !found {
 		return
 	}
+	// Names that were written after the timestamp of the read count too. They are few, and dropping a segment costs one walk.
 	g := x.segments[i]
 	if g.absent++; g.absent > absentSpare+len(g.names) {
 		n.remove(g)

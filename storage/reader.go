@@ -12,7 +12,8 @@ import (
 type Reader struct {
 	s   *Store
 	it  *pebble.Iterator
-	key []byte // a buffer
+	// key is a buffer for physical keys: the iterator copies what it keeps of them.
+	key []byte
 }
 
 // NewReader returns a reader of the present content of the store.

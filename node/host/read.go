@@ -78,7 +78,7 @@ func keyOrder(wanted []rhumb.Key) []int {
 	return order
 }
 
-// onlyKey is the order of one key. It is never changed.
+// onlyKey is the order of one key, so that a read of one name, as most are, allocates none. It is never changed.
 var onlyKey = []int{0}
 
 // readEach runs do for the keys of a read that was sent to one range. A range that was split since the sender chose has a part of

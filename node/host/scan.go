@@ -62,11 +62,14 @@ func lastStored(s *slot) rhumb.Slot {
 
 // scanPart is the part of a scan in one range.
 type scanPart struct {
-	s      *slot
-	st     *readState
-	place  int // in ScanQuery.Ranges
+	s *slot
+	// st is the read state under which the part is read: its timestamp for all records, its epoch and grants for the check afterwards.
+	st *readState
+	// place is the index of the range in ScanQuery.Ranges.
+	place int
+	// names returns the keys of the range that may have a record, and key is the next of them. The parts of one store share a reader.
 	names  *storage.NameCursor
-	key    rhumb.Key // the next one
+	key    rhumb.Key
 	reader *storage.Reader
 }
 
@@ -117,6 +120,7 @@ func (h *Host) scanRanges(ctx context.Context, q *rhumb.ScanQuery) (rhumb.ScanPa
 	for range readRetriesMax {
 		parts := h.partsOf(q, lost)
 		page, err := h.mergeParts(ctx, q, parts)
+		// Nothing of a page that was read in vain is used: its records would be of other timestamps than those of the next attempt.
 		switch {
 		case rhumb.KindOf(err) == rhumb.Unavailable:
 			// Versions were collected, or a range was split, after its read state was loaded.
@@ -135,6 +139,7 @@ func (h *Host) scanRanges(ctx context.Context, q *rhumb.ScanQuery) (rhumb.ScanPa
 				receipt.Timestamp = p.st.at
 			}
 			page.Ends[p.place] = p.lastSlot() + 1
+			// After the read: a lease that is valid now was valid while the part was read.
 			if !h.holdsPart(p.s, p.st) {
 				lost[p.place], held = true, false
 			}
@@ -180,6 +185,7 @@ func (h *Host) mergeParts(ctx context.Context, q *rhumb.ScanQuery, parts scanPar
 			err = errors.Join(err, r.Close())
 		}
 	}()
+	// Ranges share a reader if they are in one store, which is the rule: a node with one directory has one.
 	// Only ranges with a next name take part in the merge. Finding the first name of each is most of the work of a short scan.
 	live := make(scanParts, 0, len(parts))
 	for _, p := range parts {

@@ -568,7 +568,8 @@ func (k *KV) scanRange(ctx context.Context, q *rhumbpb.Request, done func(*rhumb
 }
 
 // scanRanges answers one page of a scan of several ranges with those that this node serves. It forwards nothing: the client asks for each of
-// the others alone.
+// the others alone, with redirects and retries. So a range without a primary delays its own records and no others, and the node needs no
+// connection to other nodes for a scan.
 func (k *KV) scanRanges(ctx context.Context, q *rhumbpb.Request, s rhumb.ScanQuery, done func(*rhumbpb.Response)) {
 	limited := newLateContext(ctx, timeoutOf(q.TimeoutUs))
 	defer limited.stop()
