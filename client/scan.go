@@ -398,7 +398,9 @@ func (s *scan) coverRest(c *cursor, p *page) error {
 	return nil
 }
 
-// cover leaves in a group what a page covers, and calls add for the other slots.
+// cover leaves in a group what a page covers, and calls add for the other slots. A page has an end for each range that was asked
+// for, in the order of the request: those that the node did not serve at that moment, and those parts that were split off, are read
+// by cursors of their own from then on.
 func (c *cursor) cover(p *page, add func(first, last rhumb.Slot)) {
 	if len(p.ends) != len(c.group) {
 		// A node of an earlier release read the first range only, and perhaps not from the right position.

@@ -146,7 +146,8 @@ func (n *nameCache) read(rs *rangeState, q *NameQuery, last rhumb.Slot, from []b
 	return append(dst, g.names[at:]...), g.to, true
 }
 
-// begin registers a walk. The caller must call finish.
+// begin registers a walk. The caller must call finish. Walks over one table and range take turns: the one that waits usually finds
+// the names that it needs in the segment of the other one.
 func (n *nameCache) begin(rs *rangeState, table rhumb.TableID, last rhumb.Slot) *nameIndex {
 	for {
 		n.mu.Lock()

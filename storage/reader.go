@@ -16,7 +16,8 @@ type Reader struct {
 	key []byte
 }
 
-// NewReader returns a reader of the present content of the store.
+// NewReader returns a reader of the present content of the store. What batches apply later it does not see, so it serves reads at the
+// commit positions that were published before.
 func (s *Store) NewReader() (*Reader, error) {
 	it, err := s.db.NewIter(nil)
 	if err != nil {

@@ -151,7 +151,8 @@ func (h *Host) scanRanges(ctx context.Context, q *rhumb.ScanQuery) (rhumb.ScanPa
 	return rhumb.ScanPage{}, rhumb.Receipt{}, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: h.cfg.Self.Node, Msg: fmt.Sprintf("ranges changed during %d attempts to read them; retry", readRetriesMax), Err: last}
 }
 
-// partsOf returns the parts of a scan in the ranges that this node serves.
+// partsOf returns the parts of a scan in the ranges that this node serves. A range without a lease is left out although a question to the
+// metadata leader could confirm it: the client asks for it alone, and the others need not wait.
 func (h *Host) partsOf(q *rhumb.ScanQuery, lost []bool) (parts scanParts) {
 	parts = make(scanParts, 0, len(q.Ranges))
 	for i, id := range q.Ranges {
