@@ -285,7 +285,8 @@ func (c *controller) measures(now time.Duration) place.Measures {
 			size, known := surveys.Size(now, r)
 			return size.Bytes, known
 		},
-		Copied: func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(now, id) },
+		Copied:  func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(now, id) },
+		Arrived: func(node rhumb.NodeID, id rhumb.RangeID) (float64, bool) { return surveys.Arrived(now, node, id) },
 	}
 }
 

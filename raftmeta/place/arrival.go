@@ -37,8 +37,8 @@ func lacks(s *catalog.State, r *rhumb.Range, id rhumb.NodeID) bool {
 	return !r.IsInSync(id) && r.IsReplica(id) && r.Birth == 0 && !r.IsLeaving(id) && !r.IsQuarantined(id) && s.IsLive(id)
 }
 
-// observeArrivals notes which copies arrive, and how far they are. copied may be nil (Measures).
-func (p *Planner) observeArrivals(now time.Duration, s *catalog.State, copied func(rhumb.RangeID) (float64, bool)) {
+// observeArrivals notes which copies arrive, and how far they are. arrived may be nil (Measures.Arrived).
+func (p *Planner) observeArrivals(now time.Duration, s *catalog.State, arrived func(rhumb.NodeID, rhumb.RangeID) (float64, bool)) {
 	for r := range s.Ranges() {
 		// Nearly all ranges have all of their copies in sync.
 		if len(r.InSync) == len(r.Replicas) {
@@ -46,7 +46,11 @@ func (p *Planner) observeArrivals(now time.Duration, s *catalog.State, copied fu
 		}
 		for _, id := range r.Replicas {
 			if lacks(s, r, id) {
-				p.observeCopy(now, r.ID, id, copied)
+				share := 0.0
+				if arrived != nil {
+					share, _ = arrived(id, r.ID)
+				}
+				p.observeCopy(now, r.ID, id, share)
 			}
 		}
 	}
@@ -72,7 +76,7 @@ func (p *Planner) observeArrivals(now time.Duration, s *catalog.State, copied fu
 }
 
 // observeCopy notes how far one copy is.
-func (p *Planner) observeCopy(now time.Duration, of rhumb.RangeID, id rhumb.NodeID, copied func(rhumb.RangeID) (float64, bool)) {
+func (p *Planner) observeCopy(now time.Duration, of rhumb.RangeID, id rhumb.NodeID, share float64) {
 	a, known := p.arrivals[id]
 	if !known {
 		a = &arrival{shares: make(map[rhumb.RangeID]float64)}
@@ -81,10 +85,6 @@ func (p *Planner) observeCopy(now time.Duration, of rhumb.RangeID, id rhumb.Node
 	// Its time begins with the first copy after a time without any.
 	if len(a.shares) == 0 {
 		a.since = now
-	}
-	share := 0.0
-	if copied != nil {
-		share, _ = copied(of)
 	}
 	if before := a.shares[of]; share > before {
 		a.note(now)

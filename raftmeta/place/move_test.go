@@ -59,7 +59,7 @@ func TestSlowCopiesStay(t *testing.T) {
 	w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1, By: "ann", At: time.Unix(0, 0)})
 	// One copy at a time makes progress, and begins anew when it is nearly done: only the first time counts.
 	share := 0.0
-	measures := Measures{Copied: func(id rhumb.RangeID) (float64, bool) { return share, id.Slot == 0 }}
+	measures := Measures{Arrived: func(node rhumb.NodeID, id rhumb.RangeID) (float64, bool) { return share, node == 4 && id.Slot == 0 }}
 	step := func() {
 		for _, cmd := range w.p.Operations(w.now, time.Unix(0, 0).Add(w.now), w.s, measures) {
 			w.s, _, _ = w.s.Apply(cmd)

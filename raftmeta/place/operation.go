@@ -32,7 +32,7 @@ func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State
 		return nil
 	}
 	m := &mover{p: p, now: now, wall: wall, s: s, measures: measures, pools: make(pools)}
-	p.observeArrivals(now, s, measures.Copied)
+	p.observeArrivals(now, s, measures.Arrived)
 	m.startRepairs()
 	for o := range s.Operations() {
 		if o.State == rhumb.OperationRunning && len(m.out) < PlanMax {
@@ -50,12 +50,14 @@ func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State
 	return m.out
 }
 
-// Measures are the reports of nodes that the progress of operations needs. Both functions may be nil.
+// Measures are the reports of nodes that the progress of operations needs. Each function may be nil.
 type Measures struct {
 	// Size returns the size of a range's copy in bytes. known is false without a report.
 	Size func(rhumb.RangeID) (bytes int64, known bool)
 	// Copied returns how much of the copies of a range that are in progress has arrived, between 0 and 1.
 	Copied func(rhumb.RangeID) (share float64, ok bool)
+	// Arrived is the same for the copy that one node receives.
+	Arrived func(rhumb.NodeID, rhumb.RangeID) (share float64, ok bool)
 }
 
 // mover is one call of Operations.
