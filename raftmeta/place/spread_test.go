@@ -260,7 +260,10 @@ func TestInSyncSetsSpan(t *testing.T) {
 			case 3:
 				cmd = catalog.QuarantineReplica{Range: id, Node: node}
 			case 4:
-				cmd = catalog.SetNodeState{Node: node, Boot: n.Boot, State: rapid.SampledFrom([]rhumb.NodeState{rhumb.NodeDraining, rhumb.NodeDraining, rhumb.NodeLive}).Draw(rt, "state")}
+				// The primary above all, because its drain hands the range over.
+				n, _ = s.Node(rapid.SampledFrom([]rhumb.NodeID{r.Primary, r.Primary, node}).Draw(rt, "drained"))
+				state := rapid.SampledFrom([]rhumb.NodeState{rhumb.NodeDraining, rhumb.NodeDraining, rhumb.NodeLive}).Draw(rt, "state")
+				cmd = catalog.SetNodeState{Node: n.ID, Boot: n.Boot, State: state}
 			case 5, 6:
 				// What is prepared is carried out next, as a rule: by an operator, or because the primary drains.
 				cmd = catalog.PrepareHandover{Range: id, Version: r.Version, Target: rapid.SampledFrom(r.InSync).Draw(rt, "target")}
