@@ -413,15 +413,20 @@ func TestDroppedChangeStopsNothing(t *testing.T) {
 	}
 	d.state, _, _ = d.state.Apply(registration(2, 1))
 	planner := place.NewPlanner(place.DefaultConfig())
-	// Node 2 becomes a member, so that there is somebody to transfer the leadership to.
+	settle := func() {
+		for d.applied < d.confIndex {
+			if err := d.handleReady(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// Node 2 becomes a voter, so that there is somebody to transfer the leadership to.
 	if !d.changeMembers(planner, 0) {
 		t.Fatal("the new node is not added")
 	}
-	for d.applied < d.confIndex {
-		if err := d.handleReady(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	settle()
+	d.proposeMembers(memberChange(raftpb.ConfChangeAddNode, 2))
+	settle()
 	d.state, _, _ = d.state.Apply(registration(3, 1))
 	d.node.TransferLeader(2)
 	before := d.confIndex
