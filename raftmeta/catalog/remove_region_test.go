@@ -15,7 +15,8 @@ func emptied(t *testing.T) *State {
 	other := registration(2, 1)
 	other.Region = "r2"
 	for _, cmd := range []Command{
-		Init{Cluster: rhumb.UUID{9}, First: registration(1, 1)}, other,
+		Init{Cluster: rhumb.UUID{9}, First: registration(1, 1)},
+		other,
 		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, By: "ann", At: time.Unix(10, 0)},
 		UpdateOperation{ID: 1, Version: 1, State: rhumb.OperationRunning, Steps: make([]rhumb.OperationStep, 4), Progress: rhumb.Progress{Done: 2, Total: 3}, At: time.Unix(20, 0)},
 		ForgetNode{Node: 1, Boot: 1, Empty: true},
@@ -98,7 +99,8 @@ func TestCancelledRemovalKeepsDecommission(t *testing.T) {
 	other.Region = "r2"
 	s := New()
 	for _, cmd := range []Command{
-		Init{Cluster: rhumb.UUID{9}, First: registration(1, 1)}, registration(2, 1), other,
+		Init{Cluster: rhumb.UUID{9}, First: registration(1, 1)},
+		registration(2, 1), other,
 		StartOperation{Kind: rhumb.OperationDecommission, Node: 2},
 		UpdateOperation{ID: 1, Version: 1, State: rhumb.OperationDone, Steps: make([]rhumb.OperationStep, 2)},
 		StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2},
