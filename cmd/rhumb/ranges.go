@@ -23,6 +23,8 @@ func (rc *rangeCommands) rangeCommand() *cobra.Command {
 	var region, node string
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the ranges, their primaries and in-sync copies", Args: cobra.NoArgs,
+		Long: `List the ranges, their primaries and in-sync copies. KEPT marks a range that an operator split off (rhumb range split): the cluster
+merges small ranges on its own after range_merge_after, and leaves such a range alone until rhumb range merge merges it back.`,
 		Example: "  rhumb range ls --region frankfurt\n  rhumb range ls --node n3 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return rc.conn.With(cmd.Context(), func(_ context.Context, c *client.Client) error {
@@ -156,6 +158,14 @@ func (d *rangeDoc) slotsText() string {
 	return fmt.Sprint(d.Slots)
 }
 
+// keptText marks a range that an operator split off, for people.
+func (d *rangeDoc) keptText() string {
+	if d.Kept {
+		return "kept"
+	}
+	return ""
+}
+
 // listRanges prints the ranges of a region, or those with a copy on a node.
 func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error {
 	n := regionNames(c)
@@ -186,9 +196,9 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 // printRanges prints ranges as a table.
 func (rc *rangeCommands) printRanges(docs []rangeDoc) error {
 	return rc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"RANGE", "SLOTS", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED"})
+		t.AppendHeader(table.Row{"RANGE", "SLOTS", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED", "KEPT"})
 		for _, d := range docs {
-			t.AppendRow(table.Row{d.ID, d.slotsText(), d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " ")})
+			t.AppendRow(table.Row{d.ID, d.slotsText(), d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " "), d.keptText()})
 		}
 	})
 }
@@ -351,6 +361,9 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	}
 	if doc.Former != "" {
 		title += "; it returns to " + doc.Former + " when that node is back"
+	}
+	if doc.Kept {
+		title += "; an operator split it off, so nothing but rhumb range merge merges it back"
 	}
 	if doc.Prepared != "" {
 		title += "; a handover to " + doc.Prepared + " is prepared"
