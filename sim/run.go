@@ -37,6 +37,8 @@ type Stats struct {
 	Copied int
 	// Removed counts the nodes that were removed for good, Regions the regions that were lost after the other faults.
 	Removed, Regions int
+	// Left counts the regions that were removed, and StandIns the deaths whose second phase of failover was judged.
+	Left, StandIns int
 	// Unread counts the messages with entries that an older build could not read.
 	Unread int
 	// Spoilt counts the chunks of copies that were damaged on the way.
@@ -114,6 +116,7 @@ func (w *world) play() {
 		w.every(splitEvery, w.splitLarge)
 	}
 	w.mergeSmall()
+	w.replaceSoon()
 	w.beginOlder()
 	end := w.now + w.cfg.Duration
 	// The load continues after the last fault, to test that the recovered cluster works.
@@ -121,11 +124,12 @@ func (w *world) play() {
 	w.scheduleFaults(faultsEnd)
 	w.until(faultsEnd)
 	w.healAll()
-	w.awaitLive(faultsEnd)
+	w.awaitLive(w.awaitRemoval(faultsEnd))
 	served, acked := w.now, w.ackedPositions()
 	// One more broken path, with everything else intact: only now can a standstill be blamed on it.
 	w.breakLast()
 	w.loseRegion()
+	w.failForLong()
 	w.until(max(end, w.now))
 	w.judgeWrites(served, acked)
 	w.loading = false
