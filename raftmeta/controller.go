@@ -240,6 +240,7 @@ func (c *controller) measures(now time.Duration) place.Measures {
 			return size.Bytes, known
 		},
 		Copied: func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(now, id) },
+		Apart:  surveys.Apart,
 	}
 }
 

@@ -248,6 +248,8 @@ type replicaDoc struct {
 	End    uint64 `json:"end"`
 	Commit uint64 `json:"commit"`
 	Trim   uint64 `json:"trim"`
+	// Store is the number of the node's store (--dir) that holds the copy, from 1, omitted if the node has one.
+	Store int `json:"store,omitempty"`
 	// Reason explains the state, or why there is none.
 	Reason string `json:"reason,omitempty"`
 	// Copying is the copy of the range that the node receives, omitted if it receives none.
@@ -306,6 +308,14 @@ func (d *copyDoc) text() string {
 	return text
 }
 
+// nodeText returns the node of a copy for people, with the store if the node has several.
+func (d *replicaDoc) nodeText() string {
+	if d.Store == 0 {
+		return d.Node
+	}
+	return fmt.Sprintf("%s store %d", d.Node, d.Store)
+}
+
 // rangeStatusDoc is a range with the state of its replicas.
 type rangeStatusDoc struct {
 	rangeDoc
@@ -344,7 +354,7 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 			doc.Status = append(doc.Status, replicaDoc{
 				Node: r.Node.String(), Region: regionOf[r.Node], State: r.State, InSync: r.InSync, Epoch: uint64(r.Epoch),
 				End: uint64(r.End), Commit: uint64(r.Commit), Trim: uint64(r.Trim), Reason: r.Reason,
-				Copying: describeCopy(r.Copying),
+				Copying: describeCopy(r.Copying), Store: r.Store,
 			})
 		}
 		return rc.printRangeStatus(doc)
@@ -378,7 +388,7 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	return rc.PrintTitled(doc, title, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NODE", "REGION", "STATE", "IN SYNC", "EPOCH", "END", "COMMIT", "TRIM", "COPY", "REASON"})
 		for _, r := range doc.Status {
-			t.AppendRow(table.Row{r.Node, r.Region, r.State, r.InSync, r.Epoch, r.End, r.Commit, r.Trim, r.Copying.text(), r.Reason})
+			t.AppendRow(table.Row{r.nodeText(), r.Region, r.State, r.InSync, r.Epoch, r.End, r.Commit, r.Trim, r.Copying.text(), r.Reason})
 		}
 	})
 }

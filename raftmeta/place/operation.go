@@ -62,12 +62,14 @@ func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State
 	return m.out
 }
 
-// Measures are the reports of nodes that the progress of operations needs. Both functions may be nil.
+// Measures are the reports of nodes that the progress of operations needs. Each function may be nil.
 type Measures struct {
 	// Size returns the size of a range's copy in bytes. known is false without a report.
 	Size func(rhumb.RangeID) (bytes int64, known bool)
 	// Copied returns how much of the copies of a range that are in progress has arrived, between 0 and 1.
 	Copied func(rhumb.RangeID) (share float64, ok bool)
+	// Apart reports whether a node has a range in another store than the range before it (Surveys.Apart). Nil means that no node has.
+	Apart func(id rhumb.NodeID, right *rhumb.Range) (apart, sure bool)
 }
 
 // mover is one call of Operations.
@@ -506,6 +508,10 @@ func (m *mover) moving() map[rhumb.RangeID][]rhumb.NodeID {
 			if right, ok := m.s.Range(o.Range); ok {
 				if left, ok := m.s.LeftOf(right); ok {
 					moved[o.Range] = append(moved[o.Range], without(right.Replicas, left.Replicas)...)
+					// A copy in the wrong store moves too, also while the next report of its node is awaited.
+					if id, _ := m.apart(left, right); id != rhumb.NoNode {
+						moved[o.Range] = append(moved[o.Range], id)
+					}
 				}
 			}
 		}

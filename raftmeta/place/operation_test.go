@@ -193,7 +193,7 @@ func TestProgressWithinRange(t *testing.T) {
 			s.Copies = append(s.Copies, CopyShare{Range: r.ID, Done: done, Of: 40})
 		}
 		surveys.Add(w.now, s)
-		return Measures{size, func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(w.now, id) }}
+		return Measures{Size: size, Copied: func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(w.now, id) }}
 	}
 	for _, test := range []struct{ done, percent int64 }{{0, 0}, {10, 25}, {30, 75}, {20, 75}, {99, 100}, {-5, 100}} {
 		p := step(report(test.done))
