@@ -101,9 +101,9 @@ func (m *member) listApart(st *catalog.State) (out []place.ApartCopy) {
 	return out
 }
 
-// besideOf returns the range before a range, if an operation is about to merge both. Each node knows the operations from its copy of the
-// metadata, so nobody has to tell it where to make a copy.
-func (m *member) besideOf(id rhumb.RangeID) (rhumb.RangeID, bool) {
+// mergesInto returns the range before a range, if an operation is about to merge both. Each node knows the operations from its copy of the
+// metadata, so no message says where to make a copy.
+func (m *member) mergesInto(id rhumb.RangeID) (rhumb.RangeID, bool) {
 	st := m.group.State()
 	for o := range st.Operations() {
 		if o.Kind != rhumb.OperationMerge || o.State.IsOver() || o.Range != id {

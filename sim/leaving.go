@@ -12,7 +12,7 @@ import (
 	evidence "github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
-// In some seeds a region is removed while everything else goes on (docs/decisions/0046-a-removed-region-keeps-its-keys.md). The
+// In some seeds a region is removed among all other faults (docs/decisions/0046-a-removed-region-keeps-its-keys.md). The
 // nodes are in two regions, each with ranges of its own. The planner brings the copies of one region to the other, then the votes,
 // and then the metadata forgets the nodes, which stop. Keys keep their homes, so clients and judges notice nothing of it.
 //
@@ -21,7 +21,7 @@ import (
 const (
 	// removeNodes is the number of nodes of such a seed: each region could have all copies.
 	removeNodes = 6
-	// removeCancelled is how long a removal that is cancelled may go on before.
+	// removeCancelled is how long a removal that is cancelled may take before.
 	removeCancelled = 15 * time.Second
 	// removeMost is how long a removal may take after the last fault. A member far away needs seconds to copy a range and to join, and so
 	// does each change of the metadata group.
@@ -44,8 +44,8 @@ func (p *profile) drawMembership(r *rand.Rand, on bool) {
 // removes reports whether a region of this run is removed.
 func (p *profile) removes() bool { return slices.Contains(p.faults, faultRemove) }
 
-// settleMembership gives the cluster the shape that a removal, or the second phase of a failover, needs. It comes after everything that chooses
-// faults, because the shape follows from them.
+// settleMembership chooses nodes and regions for a removal, or for the second phase of a failover. It runs after everything that chooses
+// faults, because they decide.
 func (p *profile) settleMembership() {
 	switch {
 	case p.removes():

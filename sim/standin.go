@@ -184,7 +184,7 @@ func (w *world) metresBetween(a, b rhumb.NodeID) int64 {
 	return geo.Metres(x.Location, y.Location)
 }
 
-// whyNotStoodIn returns what is missing of the second phase of a range, or "".
+// whyNotStoodIn returns why the second phase of a range is not over, or "".
 func (w *world) whyNotStoodIn(dead *node, d doomed) string {
 	r, ok := w.state.Range(d.id)
 	if !ok {

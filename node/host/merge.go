@@ -123,14 +123,14 @@ func (h *Host) admitTakes(s *slot, m *replica.Message) bool {
 // placeBeside assigns a range that this node is about to get a copy of to the store of the range that it is to be merged with. Copies in two
 // stores cannot be united. A store that still holds something of the range keeps it: a range in two stores would have two logs.
 func (h *Host) placeBeside(id rhumb.RangeID) {
-	if h.cfg.Beside == nil {
+	if h.cfg.MergesInto == nil {
 		return
 	}
-	beside, ok := h.cfg.Beside(id)
+	left, ok := h.cfg.MergesInto(id)
 	if !ok {
 		return
 	}
-	s, found := h.findSlot(beside)
+	s, found := h.findSlot(left)
 	if !found || s.gone {
 		return
 	}
