@@ -204,8 +204,11 @@ func (t *Table) cursorsOf(ranges []*rhumb.Range, limit int) (out cursors) {
 	return out
 }
 
-// sizePages sets the sizes of pages. Each cursor holds up to two: the present one and the next.
+// sizePages sets the sizes of pages. A cursor of one range beside those of nodes gets the page of a scan range by range, because it stands
+// for what a node has left out, which is little.
+// Each cursor holds up to two: the present one and the next.
 func (s *scan) sizePages(ranges int) {
+	// share is the part of one of n cursors.
 	share := func(n int) (records, bytes int) {
 		n = max(n, 1)
 		records, bytes = rhumb.ScanPageMax, min(rhumb.ScanPageBytes, max(scanBytesMax/(2*n), 16<<10))
@@ -223,7 +226,11 @@ func (s *scan) sizePages(ranges int) {
 	s.groupRecords, s.groupBytes = share(len(s.cursors))
 }
 
-// startAt starts fetching the first page of a cursor after a position.
+// startAt starts fetching the first page of a cursor after a position, which may be that of a record in another range or region: tokens of a
+// scan of all regions are accepted by a scan of one.
+//
+// Records with the name of the position follow it only in later homes. A node that merges ranges is told the home; a request for one range
+// begins after the name, so a record that it would skip is read before.
 func (s *scan) startAt(c *cursor, from *position) {
 	if from == nil || c.group != nil {
 		s.fetchAfter(c, from)
@@ -379,9 +386,11 @@ func (s *scan) coverRest(c *cursor, p *page) error {
 	case c.group != nil:
 		c.cover(p, add)
 	case p.last != 0 && p.last < c.last:
+		// The old range serves the slots up to the split for the rest of the scan.
 		add(p.last+1, c.last)
 		c.last = p.last
 	}
+	// All at once: a node that is not the primary of anything any more leaves all of its ranges to them.
 	for _, more := range rest {
 		s.startAt(more, p.from)
 	}

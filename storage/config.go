@@ -39,7 +39,8 @@ type Config struct {
 	// MemTableBytes is the size of a memtable and therefore of a log file; default 64 MiB, less on
 	// disks below 4 GiB.
 	MemTableBytes int64
-	// NamesBytes bounds the names that each store keeps in memory for scans; default 16 MiB.
+	// NamesBytes bounds the names that each store keeps in memory for scans; default 16 MiB, which is enough for about 250,000
+	// names. A store with more names keeps those that scans have read last.
 	NamesBytes int64
 	// Logger receives messages for the operator; nil discards them.
 	Logger *slog.Logger

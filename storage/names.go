@@ -275,7 +275,8 @@ func (n *nameCache) dropRange(rs *rangeState) {
 
 // addWrites adds the names that a batch wrote to a range. The database has the batch already.
 func (n *nameCache) addWrites(g *staged) {
-	// A walk that begins after this look sees the batch.
+	// A walk that begins after this look sees the batch: it sets the counter before it opens its iterator, and the database has
+	// the batch already.
 	if g.rs.indexes.Load() == 0 {
 		return
 	}
@@ -300,6 +301,7 @@ func (n *nameCache) addName(x *nameIndex, name slotName) {
 	if x.open && len(x.missed) < missedMax {
 		x.missed = append(x.missed, slotName{bytes.Clone(name.name), name.slot})
 	}
+	// A name in a gap is found by the walk that closes the gap.
 	i, found := x.search(name.name)
 	if !found {
 		return

@@ -10,8 +10,8 @@ import (
 // store as of its creation: a caller that reads at a commit timestamp takes the timestamp first. A Reader keeps old files of the store
 // alive, so it must be closed soon. One goroutine uses it.
 type Reader struct {
-	s   *Store
-	it  *pebble.Iterator
+	s  *Store
+	it *pebble.Iterator
 	// key is a buffer for physical keys: the iterator copies what it keeps of them.
 	key []byte
 }

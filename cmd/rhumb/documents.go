@@ -244,8 +244,10 @@ type rangeDoc struct {
 	Last     uint32 `json:"last_slot"`
 	Slots    uint32 `json:"slots"`
 	Reserved bool   `json:"reserved,omitempty"`
-	Region   string `json:"region"`
-	Class    string `json:"class"`
+	// Kept reports that an operator split the range off from the one before it. The cluster does not merge it back on its own.
+	Kept   bool   `json:"kept,omitempty"`
+	Region string `json:"region"`
+	Class  string `json:"class"`
 	// Epoch is the fencing number. Version grows with every change of the record.
 	Epoch   uint64 `json:"epoch"`
 	Version uint64 `json:"version"`
@@ -335,7 +337,7 @@ func describeTable(t client.TableStatus) tableDoc {
 // describeRange returns the document of a range, with the names of nodes and regions.
 func (n names) describeRange(r *rhumb.Range) rangeDoc {
 	doc := rangeDoc{
-		ID: r.ID.String(), Last: uint32(r.LastSlot()), Slots: uint32(r.LastSlot()-r.ID.Slot) + 1, Reserved: r.Birth != 0, Region: n.nameOf(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
+		ID: r.ID.String(), Last: uint32(r.LastSlot()), Slots: uint32(r.LastSlot()-r.ID.Slot) + 1, Reserved: r.Birth != 0, Kept: r.Kept, Region: n.nameOf(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
 		Primary: nodeName(r.Primary), Preferred: nodeName(r.Preferred), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
 	}
 	// An empty list is omitted, because a range without damage is the normal case.

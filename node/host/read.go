@@ -39,6 +39,7 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 			defer func() { _ = r.Close() }()
 			lookup = r.Lookup
 		}
+		// The items keep the order of the request, whatever the order of the reads.
 		for done, n := range keyOrder(wanted) {
 			i := places[n]
 			found, err := lookup(wanted[n], st.at)

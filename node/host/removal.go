@@ -118,6 +118,7 @@ func (h *Host) forgetSlot(s *slot) {
 // addCopy starts the empty replica of a range that the metadata has placed on this node.
 func (h *Host) addCopy(d *rhumb.Range) *slot {
 	id, floor := d.ID, h.floors[d.ID]
+	h.placeBeside(id)
 	// Nothing is read, so nothing fails.
 	s, _ := h.addSlot(storage.RangeState{Range: id, LastSlot: h.freeLast(nil, d), Promised: floor}, false)
 	if floor > 0 {

@@ -123,6 +123,7 @@ func (h *Host) scanRanges(ctx context.Context, q *rhumb.ScanQuery) (rhumb.ScanPa
 		// Nothing of a page that was read in vain is used: its records would be of other timestamps than those of the next attempt.
 		switch {
 		case rhumb.KindOf(err) == rhumb.Unavailable:
+			// The next attempt has newer timestamps and slots. Another failure of a store is repeated as often, and returned then.
 			// Versions were collected, or a range was split, after its read state was loaded.
 			h.m.readRetries.Inc()
 			last = err
@@ -213,12 +214,14 @@ func (h *Host) mergeParts(ctx context.Context, q *rhumb.ScanQuery, parts scanPar
 		switch {
 		case err != nil:
 			return page, err
+		// A name that was deleted, or whose only version is not committed or not of this timestamp.
 		case found.Version.IsZero() || found.Tombstone:
 			p.names.Absent(p.key)
 			if absent++; absent%absentCheck == 0 && ctx.Err() != nil {
 				return page, rhumb.WrapKind("host.Host.Scan", rhumb.Canceled, ctx.Err())
 			}
 		// A page has at least one record, however large, so that a scan always makes progress.
+		// The record that is one too many shows that there are more. It is read again for the next page.
 		case len(page.Items) == q.Limit || len(page.Items) > 0 && size >= q.BytesMax:
 			page.More = true
 			return page, nil

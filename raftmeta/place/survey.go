@@ -2,6 +2,7 @@ package place
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -25,8 +26,20 @@ type Survey struct {
 	Ranges  []RangeSize
 	// Copies are those that the node is receiving. Builds that do not know them leave them out.
 	Copies []CopyShare `cbor:",omitempty"`
-	// Stores is the number of the node's stores if it has more than one: the planner does not know which copy is in which.
-	Stores uint32 `cbor:",omitempty"`
+	// Stores is the number of the node's stores if it has more than one. Apart then lists copies that are in another store than the copy
+	// of the range before them. KnowsApart reports that the list is complete: earlier builds have none, and a long one is left out.
+	Stores     uint32      `cbor:",omitempty"`
+	Apart      []ApartCopy `cbor:",omitempty"`
+	KnowsApart bool        `cbor:",omitempty"`
+}
+
+// SurveyApartMax bounds Survey.Apart.
+const SurveyApartMax = 1024
+
+// ApartCopy names a range, whose copy on a node cannot be united with that of the range before it, and the version of its record then.
+type ApartCopy struct {
+	Range   rhumb.RangeID
+	Version uint64
 }
 
 // SurveyCopiesMax bounds the copies in one survey. A node receives few at a time.
@@ -111,28 +124,33 @@ func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (size RangeSize, known
 	return size, known
 }
 
-// hasStores reports whether a node has several stores, as it has reported.
-func (v *Surveys) hasStores(id rhumb.NodeID) bool { return v.nodes[id].Stores > 1 }
+// Apart reports whether a node holds a range in another store than the range before it, as it has reported. sure is false if the report is
+// older than the record, so that the copy may have been made again since, and if the node reports nothing of the kind.
+func (v *Surveys) Apart(id rhumb.NodeID, right *rhumb.Range) (apart, sure bool) {
+	x := v.nodes[id]
+	switch i := slices.IndexFunc(x.Apart, func(c ApartCopy) bool { return c.Range == right.ID }); {
+	case x.Stores <= 1:
+		return false, true
+	case !x.KnowsApart:
+		return true, false
+	case i >= 0:
+		return true, x.Apart[i].Version == right.Version
+	}
+	return false, true
+}
+
+// hidesStores reports whether a node has several stores and does not report which copies are in which.
+func (v *Surveys) hidesStores(id rhumb.NodeID) bool {
+	return v.nodes[id].Stores > 1 && !v.nodes[id].KnowsApart
+}
 
 // Copied returns how much of the copies of a range that are in progress has arrived, between 0 and 1: that of the copy which
 // is the farthest behind. ok is false if no node has reported one.
 func (v *Surveys) Copied(now time.Duration, id rhumb.RangeID) (share float64, ok bool) {
 	share = 1
 	// Few nodes receive copies at a time, and each lists few, so the lists are searched and not indexed.
-	for _, x := range v.nodes {
-		// The copy of a node that stopped reporting may have been dropped.
-		if now-x.at > SurveyKeep {
-			continue
-		}
-		for _, c := range x.Copies {
-			if c.Range != id {
-				continue
-			}
-			// A node that claims too much must not finish an operation.
-			at := 0.0
-			if c.Of > 0 {
-				at = float64(min(max(c.Done, 0), c.Of)) / float64(c.Of)
-			}
+	for node := range v.nodes {
+		if at, arrives := v.Arrived(now, node, id); arrives {
 			share, ok = min(share, at), true
 		}
 	}
@@ -140,6 +158,27 @@ func (v *Surveys) Copied(now time.Duration, id rhumb.RangeID) (share float64, ok
 		return 0, false
 	}
 	return share, true
+}
+
+// Arrived is Copied for the copy that one node receives.
+func (v *Surveys) Arrived(now time.Duration, node rhumb.NodeID, id rhumb.RangeID) (share float64, ok bool) {
+	x := v.nodes[node]
+	// The copy of a node that stopped reporting may have been dropped.
+	if now-x.at > SurveyKeep {
+		return 0, false
+	}
+	for _, c := range x.Copies {
+		switch {
+		case c.Range != id:
+		// The donor makes the copy.
+		case c.Of <= 0:
+			return 0, true
+		// A node that claims too much must not finish an operation.
+		default:
+			return float64(min(max(c.Done, 0), c.Of)) / float64(c.Of), true
+		}
+	}
+	return 0, false
 }
 
 // covers reports whether every live node has sent a recent survey.
