@@ -99,7 +99,7 @@ type cursor struct {
 	group []slotSpan   // the ranges of one node in the region of id, ascending; nil for a cursor of one range
 	items []rhumb.Item // of the present page, not yielded yet
 	next  chan page    // delivers the next page; nil if none was asked for
-	rest  *position    // where the next page begins, if it is fetched only when needed
+	rest  *position    // where the next page begins, if nothing fetches it yet
 }
 
 // slotSpan has the first and the last slot of a range, as far as the client knows. The node may know better, and answers with the end of
@@ -204,8 +204,9 @@ func (t *Table) cursorsOf(ranges []*rhumb.Range, limit int) (out cursors) {
 	return out
 }
 
-// sizePages sets the sizes of pages. A cursor of one range beside those of nodes gets the page of a scan range by range, because it stands
-// for what a node has left out, which is little.
+// sizePages sets the sizes of pages. A cursor of one range gets the page of a scan range by range, also in a scan of nodes: it reads a
+// range that a node has left out, and those are few.
+//
 // Each cursor holds up to two: the present one and the next.
 func (s *scan) sizePages(ranges int) {
 	// share is the part of one of n cursors.
@@ -229,7 +230,7 @@ func (s *scan) sizePages(ranges int) {
 // startAt starts fetching the first page of a cursor after a position, which may be that of a record in another range or region: tokens of a
 // scan of all regions are accepted by a scan of one.
 //
-// Records with the name of the position follow it only in later homes. A node that merges ranges is told the home; a request for one range
+// Records with the name of the position follow it only in later homes. A request to a node that merges ranges has the home; a request for one range
 // begins after the name, so a record that it would skip is read before.
 func (s *scan) startAt(c *cursor, from *position) {
 	if from == nil || c.group != nil {
@@ -386,7 +387,7 @@ func (s *scan) coverRest(c *cursor, p *page) error {
 	case c.group != nil:
 		c.cover(p, add)
 	case p.last != 0 && p.last < c.last:
-		// The old range serves the slots up to the split for the rest of the scan.
+		// The old range serves the slots up to the split until the scan ends.
 		add(p.last+1, c.last)
 		c.last = p.last
 	}
@@ -407,7 +408,7 @@ func (s *scan) coverRest(c *cursor, p *page) error {
 	return nil
 }
 
-// cover leaves in a group what a page covers, and calls add for the other slots. A page has an end for each range that was asked
+// cover leaves the covered slots in a group, and calls add for the others. A page has an end for each range that was asked
 // for, in the order of the request: those that the node did not serve at that moment, and those parts that were split off, are read
 // by cursors of their own from then on.
 func (c *cursor) cover(p *page, add func(first, last rhumb.Slot)) {
@@ -419,7 +420,7 @@ func (c *cursor) cover(p *page, add func(first, last rhumb.Slot)) {
 	// In place: the group never grows.
 	covered := c.group[:0]
 	for i, g := range c.group {
-		// The end may be beyond the last slot that this client knows, if the range was merged: ownItems drops what is there.
+		// The end may be beyond the last slot that this client knows, if the range was merged: ownItems drops the records there.
 		end := rhumb.Slot(p.ends[i])
 		if end > g.first {
 			covered = append(covered, slotSpan{g.first, min(g.last, end-1)})

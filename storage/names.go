@@ -33,7 +33,7 @@ const (
 // collected or a record deleted. Only an addition must not be missed:
 //
 //   - Batch.Apply adds the names of a batch after the database has it, and before anybody learns of a commit position in it.
-//   - A walk that makes a segment registers before it opens its iterator. It sees what was applied before, and what is applied later is
+//   - A walk that makes a segment registers before it opens its iterator. It sees all batches that were applied before, and later ones are
 //     collected for it in missed.
 //
 // Segments belong to the state of one range with one last slot: a split, a merge, a drop and an installed copy drop them all.
@@ -93,7 +93,7 @@ type nameSegment struct {
 	index *nameIndex
 	// from is included and to is not; nil for to is the end of the table.
 	from, to []byte
-	// since is the timestamp of the read that made the segment. What was deleted up to there is not among the names.
+	// since is the timestamp of the read that made the segment. Records that were deleted up to then are not among the names.
 	since   rhumb.Timestamp
 	names   []slotName
 	bytes   int64

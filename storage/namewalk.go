@@ -36,7 +36,7 @@ type NameQuery struct {
 // NameCursor returns the keys of a query in the order of names. Some of them may have no record at the timestamp: the caller looks
 // each up (Reader), and reports those without one (Absent). One goroutine uses a cursor.
 //
-// The names come from memory as far as they are there. A cursor holds no iterator and no lock between two calls, so it may be left at any
+// The names are taken from memory as far as they are there. A cursor holds no iterator and no lock between two calls, so it may be left at any
 // time. A caller that merges the cursors of several ranges may find an error of one of them in the middle: it begins again, with newer
 // timestamps.
 type NameCursor struct {

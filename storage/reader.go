@@ -12,7 +12,7 @@ import (
 type Reader struct {
 	s  *Store
 	it *pebble.Iterator
-	// key is a buffer for physical keys: the iterator copies what it keeps of them.
+	// key is a buffer for physical keys: the iterator copies the bytes that it keeps.
 	key []byte
 }
 

@@ -341,7 +341,7 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 	return nil
 }
 
-// CheckNames compares what is found by the names that a store keeps in memory with a scan of the range: from the beginning, and from each
+// CheckNames compares the records that names in memory lead to with a scan of the range: from the beginning, and from each
 // record on. at must not be above the commit position.
 func CheckNames(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb.Timestamp) error {
 	want, err := scanTable(s, id, table, nil, nil, at, 0)
