@@ -81,13 +81,7 @@ func (ev goneEvent) applyTo(h *Host) {
 		h.log.Warn("dropping the copy of a removed range failed; the next start of the node tries again", "range", s.id.String(), "err", err)
 	}
 	// Messages for the range find no replica from here on, and are dropped.
-	h.slots.Delete(s.id)
-	h.allSlots = slices.DeleteFunc(h.allSlots, func(o *slot) bool { return o == s })
-	if s.quarantined {
-		h.m.quarantined.Dec()
-	}
-	// Its entries were part of the budgets of the node.
-	h.releaseWeight(s)
+	h.forgetSlot(s)
 	h.m.removedRanges.Inc()
 	// The count keeps the engine open until the disk is done.
 	h.reads.Add(1)

@@ -186,7 +186,6 @@ func (h *Host) retireSlot(right *slot) {
 	}
 	held := h.takeHeld(right)
 	h.forgetSlot(right)
-	h.noteLag(right)
 	// They are for the other range now, which this pass may still be working on.
 	for _, ev := range held {
 		ev.since = h.rt.Now()

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"slices"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/node/replica"
@@ -53,7 +54,9 @@ func (h *Host) removeCopy(s *slot, d *rhumb.Range) {
 	h.floors[s.id] = max(h.floors[s.id], s.r.Epoch(), d.Epoch)
 	batches, err := h.dropRange(s)
 	if err != nil {
-		h.log.Warn("removing a copy failed; it is tried again with the next record", "range", s.id.String(), "err", err)
+		// As in applyCommit: memory and disk may differ now. The slot has the newest record of a range that has left this node, so no
+		// later record would make the node try again; its next start does.
+		h.cfg.Fatal(rhumb.Wrap(opRemove, err))
 		return
 	}
 	h.log.Info("removing the copy of a range: the metadata places it elsewhere", "range", s.id.String(), "version", d.Version, "replicas", d.Replicas)
@@ -95,18 +98,15 @@ func (ev removedEvent) applyTo(h *Host) {
 	}
 }
 
-// forgetSlot takes a slot whose copy is gone out of the host.
+// forgetSlot takes a slot whose copy is gone out of the host. Every way in which a slot ends comes here, so that neither the index of homes, nor the
+// list of copies that are wanted, nor the budgets refer to a slot that is gone. Another slot may have taken its place before.
 func (h *Host) forgetSlot(s *slot) {
 	h.forfeit(s)
 	if current, ok := h.findSlot(s.id); ok && current == s {
 		h.slots.Delete(s.id)
+		h.noteLag(s)
 	}
-	for i, other := range h.allSlots {
-		if other == s {
-			h.allSlots = append(h.allSlots[:i:i], h.allSlots[i+1:]...)
-			break
-		}
-	}
+	h.allSlots = slices.DeleteFunc(slices.Clone(h.allSlots), func(o *slot) bool { return o == s })
 	h.indexSlots()
 	h.settleUnborn()
 	if s.quarantined {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/sched"
 	"github.com/rhumbdb/rhumb/storage"
@@ -116,19 +117,34 @@ type pair struct {
 	donor, receiver *Manager
 	from, to        *testHost
 	wire            *testWire
+	// removals counts the removals of files of sets, and lockedRemovals those under the lock of the manager.
+	removals, lockedRemovals atomic.Int64
 }
 
 // newPair starts both nodes. rate is that of the donor, in bytes per second.
 func newPair(t *testing.T, rate int64) *pair {
 	p := &pair{rt: &testRuntime{Runtime: sched.System}, from: &testHost{}, to: &testHost{}, wire: &testWire{}}
 	start := func(node rhumb.NodeID, h *testHost, rate int64) *Manager {
+		var m *Manager
+		// The files of a set are removed outside of the lock of the manager: a disk may stall.
+		watch := errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if (op.Kind == errorfs.OpRemove || op.Kind == errorfs.OpRemoveAll) && strings.Contains(op.Path, "/out/") {
+				p.removals.Add(1)
+				if !m.mu.TryLock() {
+					p.lockedRemovals.Add(1)
+					return nil
+				}
+				m.mu.Unlock()
+			}
+			return nil
+		})
 		e, err := storage.OpenEngine([]string{"/disk"}, storage.Config{
-			FS: vfs.NewMem(), MemTableBytes: 8 << 20, DiskFree: func(string) (uint64, uint64, error) { return 1 << 40, 1 << 40, nil },
+			FS: errorfs.Wrap(vfs.NewMem(), watch), MemTableBytes: 8 << 20, DiskFree: func(string) (uint64, uint64, error) { return 1 << 40, 1 << 40, nil },
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := New(Config{
+		m = New(Config{
 			Self: rhumb.NodeIdentity{Node: node, Boot: 1}, Engine: e, Host: h, Net: p.wire, Runtime: p.rt, Logger: slog.New(slog.DiscardHandler), Rate: rate,
 		})
 		t.Cleanup(func() {
@@ -315,6 +331,15 @@ func TestOlderReceiver(t *testing.T) {
 	o, err := p.donor.Open(t.Context(), receiverNode, Question{Range: testRange, Least: 1})
 	if err != nil || o.Set == nil {
 		t.Fatalf("offer %+v: %v", o, err)
+	}
+}
+
+// TestFilesAreRemovedOutsideLock: a disk that stalls while files of a set are removed stops no call of the manager.
+func TestFilesAreRemovedOutsideLock(t *testing.T) {
+	p := newPair(t, 0)
+	p.attempt(0)
+	if p.removals.Load() == 0 || p.lockedRemovals.Load() > 0 {
+		t.Errorf("%d removals, %d of them under the lock", p.removals.Load(), p.lockedRemovals.Load())
 	}
 }
 
