@@ -237,7 +237,7 @@ func (h *Host) pruneMerged(merged func(rhumb.RangeID) bool) {
 		if s.gone || !merged(s.id) || h.isAwaited(s) {
 			continue
 		}
-		removeEvent{[]rhumb.RangeID{s.id}}.applyTo(h)
+		dropRangesEvent{[]rhumb.RangeID{s.id}}.applyTo(h)
 	}
 }
 
