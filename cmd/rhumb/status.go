@@ -102,7 +102,7 @@ and all its copies in sync: then the next node may be restarted.`,
 					return err
 				}
 				if missing != "" {
-					return rhumb.Ef("rhumb.status", rhumb.DeadlineExceeded, "after %v, %s", cc.conn.Timeout, missing)
+					return rhumb.Ef("rhumb.status", rhumb.DeadlineExceeded, "after %v, %s", cc.waitMost(), missing)
 				}
 				// The status is printed in full before the error, which only sets the exit code.
 				if check && !doc.Healthy {
@@ -131,7 +131,7 @@ func clusterStatus(ctx context.Context, c *client.Client) (statusDoc, error) {
 
 // awaitWhole waits until nothing is missing, and notes what it waits for. It returns the last status, with what was missing when the time was over.
 func (cc *clusterCommands) awaitWhole(ctx context.Context, c *client.Client, doc statusDoc) (_ statusDoc, missing string, err error) {
-	limited, cancel := context.WithTimeout(ctx, cc.conn.Timeout)
+	limited, cancel := context.WithTimeout(ctx, cc.waitMost())
 	defer cancel()
 	shown := ""
 	for {
@@ -144,7 +144,7 @@ func (cc *clusterCommands) awaitWhole(ctx context.Context, c *client.Client, doc
 		}
 		select {
 		case <-limited.Done():
-			return doc, missing, ctx.Err()
+			return doc, missing, rhumb.WrapKind("rhumb.status", rhumb.Canceled, ctx.Err())
 		case <-time.After(wholePoll):
 		}
 		// A request that the end of the time cuts short would report every node as down.

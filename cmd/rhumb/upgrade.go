@@ -152,7 +152,7 @@ func (uc *upgradeCommands) finalize(ctx context.Context, c *client.Client, witho
 // awaitVersion waits until all nodes have applied a version. The metadata has decided it by then, so the wait
 // only shows the operator that no node uses the old version any more.
 func (uc *upgradeCommands) awaitVersion(ctx context.Context, c *client.Client, v rhumb.ClusterVersion) (upgrade.Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, uc.conn.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, uc.waitMost())
 	defer cancel()
 	tick := time.NewTicker(finalizePoll)
 	defer tick.Stop()
