@@ -367,7 +367,7 @@ func mergingWith(r *rhumb.Range, ranges []*rhumb.Range) string {
 	return ""
 }
 
-// changesText returns what is about to change about the copies and the slots of a range, for people.
+// changesText lists the changes of copies and slots that a range waits for, for people.
 func (d *rangeDoc) changesText() string {
 	var words []string
 	if len(d.Leaving) > 0 {

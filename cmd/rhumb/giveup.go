@@ -9,14 +9,14 @@ import (
 	"github.com/rhumbdb/rhumb/client"
 )
 
-// What is lost when a node is given up for good, for `rhumb node forget` and `rhumb node rm --force`.
+// The loss when a node is given up for good, for `rhumb node forget` and `rhumb node rm --force`.
 
 // givenUpShown bounds the ranges that the commands name. `rhumb range ls --node` has all.
 const givenUpShown = 10
 
 // nodeLoss lists the ranges that a node takes with it when it is given up.
 type nodeLoss struct {
-	// alone are the ranges of which no other node has a copy: they are lost. inSync are those of which other nodes have copies, and none of these is in
+	// alone are the ranges without a copy on another node: they are lost. inSync are those with copies on other nodes, none of them in
 	// sync and undamaged: they are not served until an operator accepts what they may lack.
 	alone, inSync []string
 }
@@ -56,8 +56,8 @@ func (l nodeLoss) lines(id rhumb.NodeID) (out []string) {
 	return out
 }
 
-// confirmGivingUp shows what is lost with a node and asks whether to go on. The description goes to standard error also with --yes, so that the log of
-// a script has it. It comes from this client's copy of the metadata; the metadata decides whether the node may be given up.
+// confirmGivingUp shows the loss with a node and asks whether to go on. The description goes to standard error also with --yes, so that the log of
+// a script has it. The source is this client's copy of the metadata; the metadata decides whether the node may be given up.
 func (s *session) confirmGivingUp(c *client.Client, id rhumb.NodeID, yes bool) error {
 	for _, line := range describeNodeLoss(id, c.Ranges()).lines(id) {
 		s.Notef("%s", line)

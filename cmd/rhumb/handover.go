@@ -201,7 +201,7 @@ func (w *handoverWatch) isOver(r *rhumb.Range) bool {
 	return r.Primary == w.to || w.seen && !prepared
 }
 
-// printFailback prints what has moved, with a line for each range that stays elsewhere, and fails if one does.
+// printFailback prints how many ranges have moved, with a line for each range that stays elsewhere, and fails if one does.
 func (cc *clusterCommands) printFailback(doc *failbackDoc) error {
 	stay := slices.Sorted(maps.Keys(doc.Blocked))
 	if err := cc.Print(doc, func(t table.Writer) {

@@ -229,7 +229,7 @@ func (d *operationDoc) progress() string {
 	return fmt.Sprintf("%.0f%% (%d of %d %s, %s of %s)", d.Percent, d.Done, d.Total, what, bytesText(d.DoneBytes), bytesText(d.TotalBytes))
 }
 
-// barText returns the text beside the bar of an operation. Without what the operation waits for, a bar that stands still would look like a command
+// barText returns the text next to the bar of an operation. Without the reason of a wait, a bar that does not move would look like a command
 // that hangs.
 func (d *operationDoc) barText() string {
 	text := d.ID + " " + d.Kind

@@ -225,7 +225,7 @@ type lossDoc struct {
 	kept int
 }
 
-// describeRegionLoss returns the losses with a region, and lines that describe them for people. The lists come from this client's copy of the metadata,
+// describeRegionLoss returns the losses with a region, and lines that describe them for people. The lists are from this client's copy of the metadata,
 // and only describe. The metadata decides about the loss: it compares the number of ranges.
 func describeRegionLoss(r rhumb.Region, into string, loss client.RegionLoss, ranges []*rhumb.Range, tables []client.TableStatus) (doc lossDoc, lines []string) {
 	doc = lossDoc{Region: r.Name, Into: into, Ranges: []string{}, Tables: []string{}}
@@ -309,7 +309,7 @@ func (oc *operationCommands) giveUpRegion(ctx context.Context, c *client.Client,
 
 // movedAway says how many ranges of a region have copies in others after its removal was cancelled, and which command brings them back;
 // "" if none has. They stay there without the command: the operator may have cancelled because the region is in a bad state. Tables that
-// survive the loss of a region have copies elsewhere on purpose. The client's copy of the metadata may lack the region; then nothing is said.
+// survive the loss of a region have copies elsewhere on purpose. The client's copy of the metadata may lack the region; then nothing is reported.
 func movedAway(id rhumb.RegionID, regions []rhumb.Region, nodes []rhumb.Node, ranges []*rhumb.Range, tables []client.TableStatus) string {
 	at := slices.IndexFunc(regions, func(r rhumb.Region) bool { return r.ID == id })
 	if at < 0 {

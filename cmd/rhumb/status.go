@@ -129,7 +129,7 @@ func clusterStatus(ctx context.Context, c *client.Client) (statusDoc, error) {
 	return describeCluster(c, nodes), nil
 }
 
-// awaitWhole waits until nothing is missing, and notes what it waits for. It returns the last status, with what was missing when the time was over.
+// awaitWhole waits until nothing is missing, and notes what it waits for. It returns the last status, and the words of missing when the time was over.
 func (cc *clusterCommands) awaitWhole(ctx context.Context, c *client.Client, doc statusDoc) (_ statusDoc, missing string, err error) {
 	limited, cancel := context.WithTimeout(ctx, cc.waitMost())
 	defer cancel()

@@ -17,8 +17,9 @@
 // # Interruptions
 //
 // A broken transfer continues at the first chunk that the receiver lacks, also after the receiver or the
-// donor has restarted. Until then the primary keeps the log that follows, for keptMost. The donor keeps a set
-// until it was not read for idleMost, also across its own restarts, or until the receiver gives it up. When the set is gone, or the donor does not answer, the receiver begins with another set, from the
+// donor has restarted. Until then the primary keeps the log that follows, for keptMost. The donor keeps a
+// set until it was not read for idleMost, also across its own restarts, or until the receiver gives it up.
+// When the set is gone, or the donor does not answer, the receiver begins with another set, from the
 // nearest donor that did not fail.
 //
 // # Bounds

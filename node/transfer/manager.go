@@ -30,7 +30,7 @@ const (
 	// readsMost bounds the attempts to read on without a new chunk, and readPause is between them.
 	readsMost = 4
 	readPause = 250 * time.Millisecond
-	// keptMost is how long the primary keeps its log for a set of which a part is here, after an attempt broke. The next attempt begins within
+	// keptMost is how long the primary keeps its log for a set that is here in part, after an attempt broke. The next attempt begins within
 	// pauseMost, and a place among inMost may be free as much later.
 	keptMost = 2 * pauseMost
 	// openPatience is how long a donor lets a receiver that asks again wait for a set. Small sets are made by then.

@@ -37,8 +37,8 @@ func (m *Manager) copyRange(s start) {
 	m.log.Info("copied a range", "range", id.String(), "from", donor, "bytes", bytes, "took", took)
 }
 
-// keepLog ends what the primary does for an attempt that is over: the primary may trim its log again. If a part of a set stays here for the
-// next attempt, the primary goes on to keep the log that follows the set, for keptMost. Otherwise it could trim that log in the pause, and the part
+// keepLog ends the work of the primary for an attempt that is over: the primary may trim its log again. If a part of a set stays here for the
+// next attempt, the primary still keeps the log that follows the set, for keptMost. Otherwise it could trim that log in the pause, and the part
 // would be of no use.
 func (m *Manager) keepLog(w Want, failed error) {
 	var set *storage.Set
@@ -153,7 +153,7 @@ func (m *Manager) open(donor rhumb.NodeID, q Question) (*storage.Set, error) {
 	}
 }
 
-// releaseLater tells the donor of a set that another set has taken its place. Nobody waits for that: the donor may be the one that does not answer.
+// releaseLater reports to the donor of a set that another set has taken its place. Nobody waits for that: the donor may be the one that does not answer.
 func (m *Manager) releaseLater(id storage.SetID) {
 	if m.enter() {
 		m.rt.Go(func() {

@@ -39,7 +39,7 @@ type making struct {
 
 // Open answers the question of another node. It makes a set, which takes as long as reading the range at the rate allows, or returns the one
 // that it made for the same node before. A node that asks again gets an answer after openPatience: an offer without a set means that the set
-// is being made. The work goes on between two questions, and ends if none comes for idleLeast. Overloaded means that outMost sets are in use.
+// is being made. The work continues between two questions, and ends if none comes for idleLeast. Overloaded means that outMost sets are in use.
 func (m *Manager) Open(ctx context.Context, from rhumb.NodeID, q Question) (Offer, error) {
 	const op rhumb.Op = "transfer.Manager.Open"
 	if !m.enter() {
