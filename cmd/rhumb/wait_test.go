@@ -101,7 +101,9 @@ func TestRegionLoss(t *testing.T) {
 	fra := rhumb.Region{ID: 1, Name: "fra"}
 	nodes := []rhumb.Node{{ID: 1, Region: 1, State: rhumb.NodeFenced}, {ID: 4, Region: 2, State: rhumb.NodeFenced}, {ID: 5, Region: 2, State: rhumb.NodeLive}}
 	ranges := []*rhumb.Range{
-		{ID: id(0), Class: 1, Replicas: []rhumb.NodeID{1}}, {ID: id(1), Class: 1, Replicas: []rhumb.NodeID{1}}, {ID: id(2), Class: 1, Replicas: []rhumb.NodeID{4, 5}},
+		{ID: id(0), Class: 1, Replicas: []rhumb.NodeID{1}},
+		{ID: id(1), Class: 1, Replicas: []rhumb.NodeID{1}},
+		{ID: id(2), Class: 1, Replicas: []rhumb.NodeID{4, 5}},
 		{ID: id(3), Class: 1, Replicas: []rhumb.NodeID{1, 4, 5}},
 	}
 	tables := []client.TableStatus{{Table: rhumb.Table{Name: "cargo", Class: 1}}, {Table: rhumb.Table{Name: "other", Class: 2}}}
