@@ -302,7 +302,7 @@ func (m *member) removeDropped(u raftmeta.Update) {
 		ranges = m.host.RangeIDs()
 	}
 	if ranges = slices.DeleteFunc(slices.Clone(ranges), func(id rhumb.RangeID) bool { return !u.State.IsRangeDropped(id) }); len(ranges) > 0 {
-		m.host.Remove(ranges)
+		m.host.DropRanges(ranges)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -263,6 +264,9 @@ type rangeDoc struct {
 	Prepared string `json:"prepared_handover,omitempty"`
 	// Former is the node that was preferred until it was dead for long. The range returns to it when it is back.
 	Former string `json:"former,omitempty"`
+	// Leaving lists the replicas whose copies are to go. MergingWith is the neighbour with which the range is about to become one.
+	Leaving     []string `json:"leaving,omitempty"`
+	MergingWith string   `json:"merging_with,omitempty"`
 	// Recovery is the last loss that an operator accepted.
 	Recovery *recoveryDoc `json:"recovery,omitempty"`
 }
@@ -348,7 +352,33 @@ func (n names) describeRange(r *rhumb.Range) rangeDoc {
 		doc.Prepared = nodeName(r.Prepared.Target)
 	}
 	doc.Recovery, doc.Former = describeRecovery(r.Recovery), nodeName(r.Former)
+	if len(r.Leaving) > 0 {
+		doc.Leaving = nodeNames(r.Leaving)
+	}
 	return doc
+}
+
+// mergingWith returns the neighbour that a range is being merged with, "" for none. The records of both have the same mark.
+func mergingWith(r *rhumb.Range, ranges []*rhumb.Range) string {
+	for _, o := range ranges {
+		right, left := r.TakesOver != 0 && o.Ends == r.TakesOver, r.Ends != 0 && o.TakesOver == r.Ends
+		if o.ID.Region == r.ID.Region && (right && o.ID.Slot == r.LastSlot()+1 || left && o.LastSlot()+1 == r.ID.Slot) {
+			return o.ID.String()
+		}
+	}
+	return ""
+}
+
+// changesText lists the changes of copies and slots that a range waits for, for people.
+func (d *rangeDoc) changesText() string {
+	var words []string
+	if len(d.Leaving) > 0 {
+		words = append(words, "leaving: "+strings.Join(d.Leaving, " "))
+	}
+	if d.MergingWith != "" {
+		words = append(words, "merging with "+d.MergingWith)
+	}
+	return strings.Join(words, "; ")
 }
 
 // nodeName returns the name of a node, and "" for no node: some answers involve none.

@@ -185,9 +185,14 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 		}
 	}
 	docs := []rangeDoc{}
-	for _, r := range c.Ranges() {
+	ranges := c.Ranges()
+	for _, r := range ranges {
 		if (home == 0 || r.ID.Region == home) && (holder == 0 || r.IsReplica(holder)) {
-			docs = append(docs, n.describeRange(r))
+			doc := n.describeRange(r)
+			if r.IsMerging() {
+				doc.MergingWith = mergingWith(r, ranges)
+			}
+			docs = append(docs, doc)
 		}
 	}
 	return rc.printRanges(docs)
@@ -196,9 +201,9 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 // printRanges prints ranges as a table.
 func (rc *rangeCommands) printRanges(docs []rangeDoc) error {
 	return rc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"RANGE", "SLOTS", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED", "KEPT"})
+		t.AppendHeader(table.Row{"RANGE", "SLOTS", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED", "KEPT", "CHANGES"})
 		for _, d := range docs {
-			t.AppendRow(table.Row{d.ID, d.slotsText(), d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " "), d.keptText()})
+			t.AppendRow(table.Row{d.ID, d.slotsText(), d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " "), d.keptText(), d.changesText()})
 		}
 	})
 }
@@ -344,6 +349,9 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 			regionOf[node.ID] = n.nameOf(node.Region)
 		}
 		doc := rangeStatusDoc{rangeDoc: n.describeRange(s.Range), SizeBytes: s.SizeBytes, Status: []replicaDoc{}}
+		if s.Range.IsMerging() {
+			doc.MergingWith = mergingWith(s.Range, c.Ranges())
+		}
 		// Until the home is back, or has been replaced, its stand-in serves.
 		for _, node := range c.Nodes() {
 			if node.ID == s.Range.Preferred && node.ID != s.Range.Primary && node.State == rhumb.NodeFenced {
@@ -377,6 +385,9 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	}
 	if doc.Prepared != "" {
 		title += "; a handover to " + doc.Prepared + " is prepared"
+	}
+	if text := doc.changesText(); text != "" {
+		title += "; " + text
 	}
 	// Loss is part of the title until the next one replaces it: it explains why records may be missing.
 	if r := doc.Recovery; r != nil {

@@ -208,7 +208,6 @@ func (h *Host) retireSlot(right *slot) {
 	}
 	held := h.takeHeld(right)
 	h.forgetSlot(right)
-	h.noteLag(right)
 	// They are for the other range now, which this pass may still be working on.
 	for _, ev := range held {
 		ev.since = h.rt.Now()
@@ -260,7 +259,7 @@ func (h *Host) pruneMerged(merged func(rhumb.RangeID) bool) {
 		if s.gone || !merged(s.id) || h.isAwaited(s) {
 			continue
 		}
-		removeEvent{[]rhumb.RangeID{s.id}}.applyTo(h)
+		dropRangesEvent{[]rhumb.RangeID{s.id}}.applyTo(h)
 	}
 }
 

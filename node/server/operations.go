@@ -145,12 +145,11 @@ func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRe
 	default:
 		into = place.NearestHost(st, id)
 	}
-	lost, _ := st.LostRanges(id)
-	out := &rhumbpb.GiveUpRegionResponse{Into: uint32(into)}
-	for _, r := range lost {
-		out.Lost = append(out.Lost, api.EncodeRangeID(r.ID))
-	}
+	lost, stuck := st.LostRanges(id)
+	out := &rhumbpb.GiveUpRegionResponse{Into: uint32(into), Lost: encodeIDs(lost)}
 	if q.GetDryRun() {
+		// The caller shows these before it asks anybody for a decision.
+		out.Undecided, out.Restarts = encodeIDs(stuck), encodeIDs(st.BrokenRanges(lost))
 		return out, nil
 	}
 	who, _ := access.FromContext(ctx)
@@ -159,6 +158,14 @@ func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRe
 		return nil, statusError(rhumb.Wrap(op, err))
 	}
 	return out, nil
+}
+
+// encodeIDs returns the messages for the names of ranges.
+func encodeIDs(ranges []*rhumb.Range) (out []*rhumbpb.RangeID) {
+	for _, r := range ranges {
+		out = append(out, api.EncodeRangeID(r.ID))
+	}
+	return out
 }
 
 // PlanRebalance returns what balance would do now.
