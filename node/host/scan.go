@@ -104,6 +104,9 @@ func (h *scanParts) Pop() any {
 
 // scanRanges is Scan for several ranges.
 //
+// The ranges are read one after the other on the goroutine of the caller. A short scan of names in memory takes less than a millisecond, and
+// the other processors have the scans of other callers.
+//
 // Steps: load the read state of each range, merge the records at these timestamps, then check the epochs and leases. A range that has lost
 // its lease meanwhile is left out, and the others are read again without it.
 func (h *Host) scanRanges(ctx context.Context, q *rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error) {
