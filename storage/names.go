@@ -326,7 +326,10 @@ func (n *nameCache) addName(x *nameIndex, name slotName) {
 	}
 }
 
-// insert adds a name and reports whether the segment did not have it.
+// insert adds a name and reports whether the segment did not have it. The caller counts its bytes, because a segment that is not kept yet does
+// not count.
+//
+// Most writes are to records that exist, whose names the segment has: they cost the search and change nothing.
 func (g *nameSegment) insert(name slotName) bool {
 	at, found := slices.BinarySearchFunc(g.names, name, slotName.compare)
 	if !found {

@@ -178,7 +178,8 @@ func (h *Host) holdsPart(s *slot, st *readState) bool {
 	return now != nil && now.epoch == st.epoch && h.leases.holdsLease(s.id, st.epoch, st.grants)
 }
 
-// lastSlot returns the last slot of the part.
+// lastSlot returns the last slot of the part, which is the first one for a range of one slot. The store may have more slots by now, if the range
+// was merged, and the part leaves them out.
 func (p *scanPart) lastSlot() rhumb.Slot { return max(p.s.id.Slot, p.st.last) }
 
 // mergeParts reads a page of the records of several ranges.
