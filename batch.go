@@ -282,6 +282,11 @@ type ScanQuery struct {
 	// at least 1. The first record is returned even if it exceeds BytesMax, so a scan always
 	// advances.
 	Limit, BytesMax int
+	// Ranges, if not empty, are the ranges to read in place of Range, at most ScanRangesMax. Those that the node does not serve are left
+	// out, and the page says which.
+	Ranges []RangeID
+	// AfterHome includes the name After in homes above it, for scans of Ranges.
+	AfterHome RangeID
 }
 
 // ScanPage is the answer to a ScanQuery.
@@ -291,4 +296,7 @@ type ScanPage struct {
 	More bool
 	// Last is the last slot that the page covers.
 	Last Slot
+	// Ends has an element for each of ScanQuery.Ranges: the slot after the last one of the range that the page covers, or 0 if it does
+	// not cover the range.
+	Ends []Slot
 }

@@ -82,6 +82,8 @@ const (
 	// size in bytes.
 	ScanPageMax   = 1_024
 	ScanPageBytes = 1 << 20
+	// ScanRangesMax is the largest number of ranges that one scan message reads.
+	ScanRangesMax = 1_024
 
 	// ClockAheadMax is how far a peer's timestamp may be ahead of the local
 	// wall clock. Larger ones are rejected.

@@ -252,6 +252,11 @@ func TestReadAndScan(t *testing.T) {
 	}
 	s := Scan{Table: 1, Range: rhumb.RangeID{Region: 2, Slot: 3}, Prefix: []byte("p"), After: []byte{}, Limit: 5, BytesMax: 7}
 	same(t, must[Scan](t)(DecodeScan(wire(t, EncodeScan(&s)))), s)
+	s.Ranges, s.AfterHome = []rhumb.RangeID{{Region: 2, Slot: 3}, {Region: 2, Slot: 9}}, rhumb.RangeID{Region: 1, Slot: 7}
+	same(t, must[Scan](t)(DecodeScan(wire(t, EncodeScan(&s)))), s)
+	if _, err := DecodeScan(&rhumbpb.ScanRequest{Slots: make([]uint32, rhumb.ScanRangesMax+1)}); rhumb.KindOf(err) != rhumb.TooLarge {
+		t.Error(err)
+	}
 	s = Scan{Table: 1, BytesMax: 1 << 30}
 	if got := must[Scan](t)(DecodeScan(wire(t, EncodeScan(&s)))); got.After != nil || got.BytesMax != rhumb.ScanPageBytes {
 		t.Errorf("%+v", got)

@@ -196,14 +196,22 @@ type Scan struct {
 	After []byte
 	// Limit bounds the number of records, BytesMax the bytes of a page.
 	Limit, BytesMax int
+	// Ranges, if not empty, are the ranges to read, all in the region of Range. AfterHome includes the name After in homes above it.
+	Ranges    []rhumb.RangeID
+	AfterHome rhumb.RangeID
 }
 
 // EncodeScan returns the message for a scan.
 func EncodeScan(s *Scan) *rhumbpb.ScanRequest {
-	return &rhumbpb.ScanRequest{
+	m := &rhumbpb.ScanRequest{
 		Table: uint32(s.Table), Region: uint32(s.Range.Region), Slot: uint32(s.Range.Slot), Prefix: s.Prefix,
 		After: s.After, HasAfter: s.After != nil, Limit: uint32(s.Limit), BytesMax: uint32(s.BytesMax),
+		AfterRegion: uint32(s.AfterHome.Region), AfterSlot: uint32(s.AfterHome.Slot),
 	}
+	for _, id := range s.Ranges {
+		m.Slots = append(m.Slots, uint32(id.Slot))
+	}
+	return m
 }
 
 // DecodeScan returns and validates a scan. BytesMax of the result is between 1 and
@@ -215,6 +223,13 @@ func DecodeScan(m *rhumbpb.ScanRequest) (Scan, error) {
 		Table: rhumb.TableID(m.GetTable()), Prefix: m.GetPrefix(),
 		Range: rhumb.RangeID{Region: rhumb.RegionID(m.GetRegion()), Slot: rhumb.Slot(m.GetSlot())},
 		Limit: int(m.GetLimit()), BytesMax: rhumb.ScanPageBytes,
+		AfterHome: rhumb.RangeID{Region: rhumb.RegionID(m.GetAfterRegion()), Slot: rhumb.Slot(m.GetAfterSlot())},
+	}
+	if n := len(m.GetSlots()); n > rhumb.ScanRangesMax {
+		return s, rhumb.Ef(op, rhumb.TooLarge, "the scan has %d ranges, at most %d are allowed", n, rhumb.ScanRangesMax)
+	}
+	for _, slot := range m.GetSlots() {
+		s.Ranges = append(s.Ranges, rhumb.RangeID{Region: s.Range.Region, Slot: rhumb.Slot(slot)})
 	}
 	if b := int(m.GetBytesMax()); b > 0 {
 		s.BytesMax = min(b, rhumb.ScanPageBytes)

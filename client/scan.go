@@ -2,11 +2,13 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"container/heap"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"iter"
+	"slices"
 	"sync"
 
 	"github.com/rhumbdb/rhumb"
@@ -75,37 +77,53 @@ func (t *Table) Scan(ctx context.Context, o ScanOptions) iter.Seq2[rhumb.Item, e
 	}
 }
 
-// scan merges the ranges of a table. Each range has a cursor, which holds one page and fetches the
-// next in the background.
+// scan merges the ranges of a table. A cursor holds one page, of one range or of several ranges of one node, and fetches the next in the
+// background.
 type scan struct {
 	t   *Table
 	o   ScanOptions
 	ctx context.Context
-	// A page has at most this many records and bytes.
-	pageRecords, pageBytes int
-	slots                  chan struct{} // holds a token for each running fetch
-	work                   sync.WaitGroup
-	cursors                cursors
-	added                  cursors // by coverSplit, not in cursors yet
+	// A page of a range has at most pageRecords records and pageBytes bytes, and one of a node groupRecords and groupBytes.
+	pageRecords, pageBytes   int
+	groupRecords, groupBytes int
+	slots                    chan struct{} // holds a token for each running fetch
+	work                     sync.WaitGroup
+	cursors                  cursors
+	added                    cursors // by coverRest, not in cursors yet
 }
 
-// cursor is the position of a scan in one range.
+// cursor is the position of a scan in one range, or in the ranges of one node that it merges itself.
 type cursor struct {
 	id    rhumb.RangeID
 	last  rhumb.Slot   // the last slot of the range when the cursor began
+	group []slotSpan   // the ranges of one node in the region of id, ascending; nil for a cursor of one range
 	items []rhumb.Item // of the present page, not yielded yet
 	next  chan page    // delivers the next page; nil if none was asked for
-	rest  []byte       // the name after which the next page begins, if it is fetched only when needed
+	rest  *position    // where the next page begins, if nothing fetches it yet
 }
 
+// slotSpan has the first and the last slot of a range, as far as the client knows. The node may know better, and answers with the end of
+// each range.
+type slotSpan struct{ first, last rhumb.Slot }
+
+// position is a place in the order of a scan: after the record of a name with a home. nil is the beginning.
+type position struct {
+	name []byte
+	home rhumb.RangeID
+}
+
+// page is the answer to a fetch. With an error it has no records.
 type page struct {
 	items []rhumb.Item
-	more  bool
+	more  bool // records follow that a bound of the page left out
 	err   error
-	// last is the last slot that the page covers, and after the name that it begins after: if the range was
-	// split, another cursor covers the slots beyond.
-	last  rhumb.Slot
-	after []byte
+	// from is where the page begins, and end where the next one does: the last record, also if the page of a range that was merged
+	// has records of other cursors, which are not among items.
+	from, end *position
+	// last is the last slot that the page covers: if the range was split, another cursor covers the slots beyond. ends has the
+	// slot after that for each range of a group, and 0 for those that the node did not read.
+	last rhumb.Slot
+	ends []uint32
 }
 
 // cursors is a heap ordered by the next record's name, then its home. No cursor in it is empty.
@@ -124,7 +142,7 @@ func (h *cursors) Pop() any {
 	return last
 }
 
-// newScan starts fetching the first page of every range of a scan.
+// newScan starts fetching the first page of every cursor of a scan.
 func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 	const op rhumb.Op = "client.Table.Scan"
 	if len(o.Prefix) > rhumb.NameSizeMax {
@@ -133,43 +151,100 @@ func (t *Table) newScan(ctx context.Context, o ScanOptions) (*scan, error) {
 	if o.Limit < 0 {
 		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "the limit is %d, but must be 0 or more", o.Limit)
 	}
-	var home rhumb.RangeID
-	var after []byte
+	var from *position
 	if o.After != "" {
-		var err error
-		if home, after, err = parseToken(o.After); err != nil {
+		home, after, err := parseToken(o.After)
+		if err != nil {
 			return nil, err
 		}
+		from = &position{after, home}
 	}
 	ranges, err := t.rangesToScan(o)
 	if err != nil {
 		return nil, err
 	}
 	s := &scan{t: t, o: o, ctx: ctx, slots: make(chan struct{}, scanFetchMax)}
-	n := max(len(ranges), 1)
-	// Each cursor holds up to two pages: the present one and the next.
-	s.pageRecords, s.pageBytes = rhumb.ScanPageMax, min(rhumb.ScanPageBytes, max(scanBytesMax/(2*n), 16<<10))
-	if o.Limit > 0 {
-		// The limit is spread over the ranges, with room for an uneven distribution. Most of the
-		// records of all pages are read for nothing, so the room is small.
-		s.pageRecords = min(s.pageRecords, 2*o.Limit/n+scanSpare, o.Limit)
-	}
-	// All ranges are fetched at once; slots bounds how many fetches run.
-	for _, r := range ranges {
-		c := &cursor{id: r.ID, last: r.LastSlot()}
-		// The name has one home in a range. Another range of named keys does not have it.
-		at := t.HomeIn(r.ID, after)
-		switch {
-		case o.After == "":
-			s.fetchAfter(c, nil)
-		case at.Compare(home) <= 0 || !r.Holds(at):
-			s.fetchAfter(c, after)
-		default:
-			s.fetchFrom(c, after) // a record of the same name in a later home is after the token
-		}
-		s.cursors = append(s.cursors, c)
+	s.cursors = t.cursorsOf(ranges, o.Limit)
+	s.sizePages(len(ranges))
+	// All cursors fetch at once; slots bounds how many fetches run.
+	for _, c := range s.cursors {
+		s.startAt(c, from)
 	}
 	return s, nil
+}
+
+// cursorsOf returns the cursors of a scan. One with a small limit asks each node once, which merges its ranges: of the pages of 64 ranges, most
+// records would be read for nothing. Others ask each range, whose long pages a node reads faster than it merges.
+func (t *Table) cursorsOf(ranges []*rhumb.Range, limit int) (out cursors) {
+	type place struct {
+		region rhumb.RegionID
+		node   rhumb.NodeID
+	}
+	// By the primaries that this client knows. A node that is not the primary any more leaves the range out.
+	groups := map[place]*cursor{}
+	for _, r := range ranges {
+		c := &cursor{id: r.ID, last: r.LastSlot()}
+		at := place{r.ID.Region, r.Primary}
+		if g := groups[at]; g != nil && len(g.group) < rhumb.ScanRangesMax {
+			g.group = append(g.group, slotSpan{c.id.Slot, c.last})
+			continue
+		}
+		if limit > 0 && limit <= rhumb.ScanPageMax && r.Primary != rhumb.NoNode {
+			c.group = []slotSpan{{c.id.Slot, c.last}}
+			groups[at] = c
+		}
+		out = append(out, c)
+	}
+	// A request for one range can be forwarded, and waits for its primary.
+	for _, c := range out {
+		if len(c.group) == 1 {
+			c.group = nil
+		}
+	}
+	return out
+}
+
+// sizePages sets the sizes of pages. A cursor of one range gets the page of a scan range by range, also in a scan of nodes: it reads a
+// range that a node has left out, and those are few.
+//
+// Each cursor holds up to two: the present one and the next.
+func (s *scan) sizePages(ranges int) {
+	// share is the part of one of n cursors.
+	share := func(n int) (records, bytes int) {
+		n = max(n, 1)
+		records, bytes = rhumb.ScanPageMax, min(rhumb.ScanPageBytes, max(scanBytesMax/(2*n), 16<<10))
+		if limit := s.o.Limit; limit > 0 {
+			records = min(records, limit)
+			// The limit is spread, with room for an uneven distribution. Most of the records of all pages are read for nothing,
+			// so the room is small.
+			if n > 1 {
+				records = min(records, 2*limit/n+scanSpare)
+			}
+		}
+		return records, bytes
+	}
+	s.pageRecords, s.pageBytes = share(ranges)
+	s.groupRecords, s.groupBytes = share(len(s.cursors))
+}
+
+// startAt starts fetching the first page of a cursor after a position, which may be that of a record in another range or region: tokens of a
+// scan of all regions are accepted by a scan of one.
+//
+// Records with the name of the position follow it only in later homes. A request to a node that merges ranges has the home; a request for one range
+// begins after the name, so a record that it would skip is read before.
+func (s *scan) startAt(c *cursor, from *position) {
+	if from == nil || c.group != nil {
+		s.fetchAfter(c, from)
+		return
+	}
+	// The name has one home in a range. Another range of named keys does not have it.
+	at := s.t.HomeIn(c.id, from.name)
+	holds := at.Region == c.id.Region && at.Slot >= c.id.Slot && at.Slot <= c.last
+	if at.Compare(from.home) <= 0 || !holds {
+		s.fetchAfter(c, from)
+	} else {
+		s.fetchFrom(c, from) // a record of the same name in a later home is after the position
+	}
 }
 
 // rangesToScan returns the ranges that may hold records of a scan.
@@ -253,7 +328,7 @@ func (s *scan) run(yield func(rhumb.Item, error) bool) error {
 }
 
 // nextPage waits for a cursor's next page, and without a limit starts fetching the one after it. It returns false at
-// the end of the range.
+// the end of the cursor.
 func (s *scan) nextPage(c *cursor) (bool, error) {
 	for c.next != nil || c.rest != nil {
 		if c.next == nil {
@@ -263,23 +338,22 @@ func (s *scan) nextPage(c *cursor) (bool, error) {
 		p := <-c.next
 		c.next = nil
 		if p.err == nil {
-			p.err = s.coverSplit(c, &p)
+			p.err = s.coverRest(c, &p)
 		}
 		// An error of one range ends the scan: leaving its records out would look like a complete
 		// result.
 		if p.err != nil {
 			return false, p.err
 		}
-		c.items = p.items
-		if p.more && len(p.items) > 0 {
-			after := p.items[len(p.items)-1].Key.Name
-			if s.o.Limit > 0 {
-				// Few of the ranges of a scan with a limit need a second page.
-				c.rest = after
-			} else {
-				// The next page is fetched while this one is used.
-				s.fetchAfter(c, after)
-			}
+		c.items = c.ownItems(p.items)
+		switch {
+		case !p.more || p.end == nil:
+		case s.o.Limit > 0:
+			// Few of the cursors of a scan with a limit need a second page.
+			c.rest = p.end
+		default:
+			// The next page is fetched while this one is used.
+			s.fetchAfter(c, p.end)
 		}
 		if len(c.items) > 0 {
 			return true, nil
@@ -288,43 +362,97 @@ func (s *scan) nextPage(c *cursor) (bool, error) {
 	return false, nil
 }
 
-// coverSplit adds a cursor for the slots that a page did not cover because the range of its cursor was
-// split meanwhile. The new cursor begins where the page began, so its first page must be known before the
+// ownItems returns the records that belong to the cursor. A range that was merged with another one returns the records of both, and another
+// cursor covers the other one.
+func (c *cursor) ownItems(items []rhumb.Item) []rhumb.Item {
+	return slices.DeleteFunc(items, func(it rhumb.Item) bool {
+		slot := it.Key.Home.Slot
+		if c.group == nil {
+			return slot < c.id.Slot || slot > c.last
+		}
+		i, found := slices.BinarySearchFunc(c.group, slot, func(g slotSpan, slot rhumb.Slot) int { return cmp.Compare(g.first, slot) })
+		return !found && (i == 0 || slot > c.group[i-1].last)
+	})
+}
+
+// coverRest adds cursors for the slots that a page did not cover: because a range was split meanwhile, or because a node does not serve a
+// range that it was asked for. The new cursors begin where the page began, so their first pages must be known before the
 // next record is yielded.
-func (s *scan) coverSplit(c *cursor, p *page) error {
-	if p.last == 0 || p.last >= c.last {
-		return nil
+func (s *scan) coverRest(c *cursor, p *page) error {
+	var rest []*cursor
+	add := func(first, last rhumb.Slot) {
+		rest = append(rest, &cursor{id: rhumb.RangeID{Region: c.id.Region, Slot: first}, last: last})
 	}
-	beyond := &cursor{id: rhumb.RangeID{Region: c.id.Region, Slot: p.last + 1}, last: c.last}
-	c.last = p.last
-	s.fetchAfter(beyond, p.after)
-	// Another split of the other part adds a further cursor there.
-	ok, err := s.nextPage(beyond)
-	if ok {
-		s.added = append(s.added, beyond)
+	switch {
+	case c.group != nil:
+		c.cover(p, add)
+	case p.last != 0 && p.last < c.last:
+		// The old range serves the slots up to the split until the scan ends.
+		add(p.last+1, c.last)
+		c.last = p.last
 	}
-	return err
+	// All at once: a node that is not the primary of anything any more leaves all of its ranges to them.
+	for _, more := range rest {
+		s.startAt(more, p.from)
+	}
+	for _, more := range rest {
+		// Another split of the other part adds a further cursor there.
+		ok, err := s.nextPage(more)
+		if err != nil {
+			return err
+		}
+		if ok {
+			s.added = append(s.added, more)
+		}
+	}
+	return nil
 }
 
-// fetchAfter starts fetching a cursor's next page: the records after a name, or from the beginning
-// of the range if name is nil.
-func (s *scan) fetchAfter(c *cursor, name []byte) {
-	s.startFetch(c, func() page { return s.fetchPage(c.id, name) })
+// cover leaves the covered slots in a group, and calls add for the others. A page has an end for each range that was asked
+// for, in the order of the request: those that the node did not serve at that moment, and those parts that were split off, are read
+// by cursors of their own from then on.
+func (c *cursor) cover(p *page, add func(first, last rhumb.Slot)) {
+	if len(p.ends) != len(c.group) {
+		// A node of an earlier release read the first range only, and perhaps not from the right position.
+		p.items, p.more = nil, false
+		p.ends = make([]uint32, len(c.group))
+	}
+	// In place: the group never grows.
+	covered := c.group[:0]
+	for i, g := range c.group {
+		// The end may be beyond the last slot that this client knows, if the range was merged: ownItems drops the records there.
+		end := rhumb.Slot(p.ends[i])
+		if end > g.first {
+			covered = append(covered, slotSpan{g.first, min(g.last, end-1)})
+		}
+		if end <= g.last {
+			add(max(g.first, end), g.last)
+		}
+	}
+	if c.group = covered; len(covered) == 0 {
+		p.items, p.more = nil, false
+	}
 }
 
-// fetchFrom is like fetchAfter but includes the record with the name itself. Scan requests have no
+// fetchAfter starts fetching a cursor's next page: the records after a position, or from the beginning
+// if it is nil. A cursor of one range continues after the name.
+func (s *scan) fetchAfter(c *cursor, from *position) {
+	s.startFetch(c, func() page { return s.fetchPage(c, from) })
+}
+
+// fetchFrom is like fetchAfter for a cursor of one range but includes the record with the name itself. Requests for one range have no
 // such option, so the record is read.
-func (s *scan) fetchFrom(c *cursor, name []byte) {
+func (s *scan) fetchFrom(c *cursor, from *position) {
 	s.startFetch(c, func() page {
 		const op rhumb.Op = "client.Table.Scan"
-		got, err := s.t.readOne(s.ctx, op, s.t.HomeIn(c.id, name), name, readOptions{local: s.o.Local})
+		got, err := s.t.readOne(s.ctx, op, s.t.HomeIn(c.id, from.name), from.name, readOptions{local: s.o.Local})
 		if err != nil {
 			return page{err: err}
 		}
 		// The token may be of a scan with another prefix, so the record is checked like one of a
 		// page.
-		p := s.fetchPage(c.id, name)
-		if got.Exists() && bytes.HasPrefix(name, s.o.Prefix) {
+		p := s.fetchPage(c, from)
+		if got.Exists() && bytes.HasPrefix(from.name, s.o.Prefix) {
 			p.items = append([]rhumb.Item{got.Item}, p.items...)
 		}
 		return p
@@ -348,24 +476,41 @@ func (s *scan) startFetch(c *cursor, fetch func() page) {
 	})
 }
 
-// fetchPage reads the records of a range after a name.
-func (s *scan) fetchPage(id rhumb.RangeID, after []byte) page {
+// fetchPage reads the records of a cursor after a position.
+func (s *scan) fetchPage(c *cursor, from *position) page {
 	const op rhumb.Op = "client.Table.Scan"
 	s.t.c.m.reads.Add(1)
-	m := api.EncodeScan(&api.Scan{
-		Table: s.t.info.ID, Range: id, Prefix: s.o.Prefix, After: after, Limit: s.pageRecords, BytesMax: s.pageBytes,
-	})
+	q := api.Scan{Table: s.t.info.ID, Range: c.id, Prefix: s.o.Prefix, Limit: s.pageRecords, BytesMax: s.pageBytes}
+	if from != nil {
+		q.After = from.name
+	}
+	if c.group != nil {
+		q.Limit, q.BytesMax = s.groupRecords, s.groupBytes
+		// The first range may be covered by another cursor by now. The request goes to the primary of the first one that is left, which
+		// is that of the others too unless one has moved.
+		q.Range.Slot = c.group[0].first
+		for _, g := range c.group {
+			q.Ranges = append(q.Ranges, rhumb.RangeID{Region: c.id.Region, Slot: g.first})
+		}
+		if from != nil {
+			q.AfterHome = from.home
+		}
+	}
+	m := api.EncodeScan(&q)
 	resp, err := s.t.c.send(s.ctx, &request{
-		op: op, id: id, local: s.o.Local, size: 64 + len(s.o.Prefix) + len(after),
+		op: op, id: q.Range, local: s.o.Local, size: 64 + len(s.o.Prefix) + len(q.After) + 4*len(q.Ranges),
 		message: func() *rhumbpb.Request { return &rhumbpb.Request{Scan: m} },
 	})
 	if err != nil {
 		return page{err: err}
 	}
 	// Items do not carry the keys' tables and homes, which are those of the request.
-	p := page{more: resp.More, items: make([]rhumb.Item, len(resp.Items)), last: rhumb.Slot(resp.Last), after: after}
+	p := page{more: resp.More, items: make([]rhumb.Item, len(resp.Items)), last: rhumb.Slot(resp.Last), ends: resp.Ends, from: from}
 	for i, it := range resp.Items {
-		p.items[i] = api.DecodeItem(it, s.t.info.ID, id, nil)
+		p.items[i] = api.DecodeItem(it, s.t.info.ID, q.Range, nil)
+	}
+	if n := len(p.items); n > 0 {
+		p.end = &position{p.items[n-1].Key.Name, p.items[n-1].Key.Home}
 	}
 	return p
 }

@@ -140,6 +140,74 @@ func TestScan(t *testing.T) {
 	}
 }
 
+// TestScanOfNodes guards scans with a limit, whose pages a node merges: they have the same records when nodes leave ranges out, know nothing of
+// such pages, or end them early, and they take a request for each node and not for each range.
+func TestScanOfNodes(t *testing.T) {
+	w := newWorld(t, 3, 2)
+	want := fill(t, w)
+	c := w.open("singapore")
+	tab := w.table(c, "plain")
+	check := func(when string, limit int) (requests uint64) {
+		t.Helper()
+		before := c.Metrics().Requests
+		if got, _ := collect(t, tab, ScanOptions{Limit: limit}, -1); !slices.Equal(got, want[:limit]) {
+			t.Fatalf("%s, limit %d: %d records, out of order or missing", when, limit, len(got))
+		}
+		from := ""
+		for at := 0; at < 60; {
+			got, last := collect(t, tab, ScanOptions{After: from, Limit: 7}, -1)
+			if !slices.Equal(got, want[at:at+7]) {
+				t.Fatalf("%s: after %d records %v, want %v", when, at, got, want[at:at+7])
+			}
+			at, from = at+7, ScanToken(last)
+		}
+		return c.Metrics().Requests - before
+	}
+	if n := check("whole", 100); n > 10*6+6 {
+		t.Errorf("10 scans of 6 nodes took %d requests", n)
+	}
+	w.mu.Lock()
+	w.refused = map[rhumb.RangeID]bool{homeOf(1, "a/0"): true, homeOf(3, "a/7"): true}
+	w.mu.Unlock()
+	check("without two ranges", 100)
+	check("without two ranges", 1000)
+	w.mu.Lock()
+	w.older = true
+	w.mu.Unlock()
+	check("older nodes", 100)
+}
+
+// TestScanOwnItems guards that the records of a range that was merged with another one are returned once, and that what a node did not read is
+// read by other cursors.
+func TestScanOwnItems(t *testing.T) {
+	item := func(slot rhumb.Slot) rhumb.Item {
+		return rhumb.Item{Key: rhumb.Key{Home: rhumb.RangeID{Region: 1, Slot: slot}}}
+	}
+	slots := func(c *cursor) (out []rhumb.Slot) {
+		var items []rhumb.Item
+		for slot := range rhumb.Slot(12) {
+			items = append(items, item(slot))
+		}
+		for _, it := range c.ownItems(items) {
+			out = append(out, it.Key.Home.Slot)
+		}
+		return out
+	}
+	if got := slots(&cursor{id: rhumb.RangeID{Region: 1, Slot: 3}, last: 5}); !slices.Equal(got, []rhumb.Slot{3, 4, 5}) {
+		t.Errorf("a range from 3 to 5 has the records of %v", got)
+	}
+	c := &cursor{group: []slotSpan{{1, 2}, {4, 4}, {7, 9}, {10, 11}}}
+	if got := slots(c); !slices.Equal(got, []rhumb.Slot{1, 2, 4, 7, 8, 9, 10, 11}) {
+		t.Errorf("a group has the records of %v", got)
+	}
+	var rest []slotSpan
+	// The first range was merged with others, the second is not served, the third was split.
+	c.cover(&page{ends: []uint32{7, 0, 9, 12}}, func(first, last rhumb.Slot) { rest = append(rest, slotSpan{first, last}) })
+	if !slices.Equal(c.group, []slotSpan{{1, 2}, {7, 8}, {10, 11}}) || !slices.Equal(rest, []slotSpan{{4, 4}, {9, 9}}) {
+		t.Errorf("the group is %v, the rest %v", c.group, rest)
+	}
+}
+
 // A prefix that holds the colocate byte is looked for in one slot of each region only.
 func TestScanOfOneSlot(t *testing.T) {
 	w := newWorld(t, 3, 1)

@@ -393,6 +393,11 @@ func (b *Batch) Apply() error {
 	if err := b.s.db.ApplyNoSyncWait(b.b, pebble.Sync); err != nil {
 		return b.s.dbError(op, err)
 	}
+	// After the database has the batch, and before its state is published: a reader that learns of a position in the batch from the state
+	// finds its names. A walk that is in progress may miss the batch in the database, and gets the names here.
+	for _, g := range b.staged {
+		b.s.names.addWrites(g)
+	}
 	b.publishState()
 	return nil
 }
@@ -409,6 +414,10 @@ func (b *Batch) publishState() {
 		g.rs.log = g.log
 		g.rs.dropped = g.dropped
 		g.rs.mu.Unlock()
+		// The names of a range that has other slots than before, or none, are read again when a scan needs them.
+		if g.dropped || g.resized {
+			b.s.names.dropRange(g.rs)
+		}
 		if !g.created && !g.dropped && !g.resized {
 			continue
 		}

@@ -39,6 +39,9 @@ type Config struct {
 	// MemTableBytes is the size of a memtable and therefore of a log file; default 64 MiB, less on
 	// disks below 4 GiB.
 	MemTableBytes int64
+	// NamesBytes bounds the names that each store keeps in memory for scans; default 16 MiB, which is enough for about 250,000
+	// names. A store with more names keeps those that scans have read last.
+	NamesBytes int64
 	// Logger receives messages for the operator; nil discards them.
 	Logger *slog.Logger
 	// FatalHandler is called if the database cannot continue, for example after a failed sync: what
@@ -85,6 +88,9 @@ func (c *Config) Validate() error {
 	if c.CacheBytes < 0 {
 		faults = append(faults, fmt.Sprintf("a cache of %d bytes is negative", c.CacheBytes))
 	}
+	if c.NamesBytes < 0 {
+		faults = append(faults, fmt.Sprintf("%d bytes for names are negative", c.NamesBytes))
+	}
 	if c.MemTableBytes < 0 || c.MemTableBytes > 0 && c.MemTableBytes < 64<<10 || c.MemTableBytes > 1<<30 {
 		faults = append(faults, fmt.Sprintf("a memtable of %d bytes is not between 64 KiB and 1 GiB", c.MemTableBytes))
 	}
@@ -110,6 +116,7 @@ func (c *Config) fillDefaults() error {
 	if c.MemTableBytes == 0 {
 		c.MemTableBytes, c.memTableDefaulted = memTableDefault, true
 	}
+	c.NamesBytes = cmp.Or(c.NamesBytes, namesBytesDefault)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

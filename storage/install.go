@@ -418,6 +418,7 @@ func (s *Store) forgetRanges(ids []rhumb.RangeID) {
 		rs.mu.Lock()
 		rs.dropped = true
 		rs.mu.Unlock()
+		s.names.dropRange(rs)
 		s.mu.Lock()
 		delete(s.ranges, id)
 		s.wide.remove(id)
@@ -442,6 +443,7 @@ func (s *Store) adoptInstalled(op rhumb.Op, id rhumb.RangeID, old *rangeState) (
 		old.mu.Lock()
 		old.dropped = true
 		old.mu.Unlock()
+		s.names.dropRange(old)
 	}
 	s.mu.Lock()
 	s.ranges[id] = rs

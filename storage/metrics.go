@@ -20,6 +20,9 @@ type metrics struct {
 	sealFailures     prometheus.Counter
 	reserveReleases  prometheus.Counter
 	reserveFailures  prometheus.Counter
+	nameReads        prometheus.Counter
+	nameWalks        prometheus.Counter
+	nameEvictions    prometheus.Counter
 	diskState        prometheus.Gauge
 	fillRate         prometheus.Gauge
 	reserve          prometheus.Gauge
@@ -50,6 +53,9 @@ func newMetrics(dir string) metrics {
 		sealFailures:     counter("seal_failures_total", "Seals that could not be renewed."),
 		reserveReleases:  counter("reserve_releases_total", "Times that the disk was full and its reserve was released for the metadata group."),
 		reserveFailures:  counter("reserve_failures_total", "Times that the reserve could not be created or released."),
+		nameReads:        counter("name_reads_total", "Times that a scan took the next names of a range from memory."),
+		nameWalks:        counter("name_walks_total", "Times that a scan read the next names of a range from each of its slots."),
+		nameEvictions:    counter("name_evictions_total", "Parts of tables whose names were dropped from memory for others."),
 		diskState:        gauge("disk_state", "0 healthy, 1 refusing writes, 2 full."),
 		fillRate:         gauge("disk_fill_bytes_per_second", "How fast the disk fills."),
 		reserve:          gauge("reserve_bytes", "Disk space reserved for the metadata group."),
@@ -61,7 +67,8 @@ func (s *Store) Collectors() []prometheus.Collector {
 	m := &s.metrics
 	return []prometheus.Collector{
 		m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
-		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve, newDamageCollector(s), newPebbleCollector(s),
+		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve,
+		m.nameReads, m.nameWalks, m.nameEvictions, newNamesCollector(s), newDamageCollector(s), newPebbleCollector(s),
 	}
 }
 
@@ -75,6 +82,18 @@ func newDamageCollector(s *Store) prometheus.Collector {
 			return 1
 		}
 		return 0
+	})
+}
+
+// newNamesCollector returns the metric of the memory of names.
+func newNamesCollector(s *Store) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "rhumb", Subsystem: "storage", Name: "name_bytes", ConstLabels: constLabels(s.cfg.Dir),
+		Help: "Memory of the names that are kept in order for scans.",
+	}, func() float64 {
+		s.names.mu.Lock()
+		defer s.names.mu.Unlock()
+		return float64(s.names.bytes)
 	})
 }
 

@@ -35,27 +35,7 @@ func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 		return f, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
-	// Versions sort newest first, so the first key at or after (name, timestamp) is the newest
-	// version at or before the timestamp. The prefix lets Pebble skip tables by their bloom
-	// filters.
-	if !it.SeekPrefixGE(k) {
-		if err := it.Error(); err != nil {
-			return f, s.dbError(op, err)
-		}
-		return f, s.checkFloor(op, key.Home, at)
-	}
-	v, err := it.ValueAndErr()
-	if err != nil {
-		return f, s.dbError(op, err)
-	}
-	// The value is valid only until the iterator closes, so it is copied.
-	f.Version, _ = keys.VersionOf(it.Key())
-	if rhumb.IsTombstone(v) {
-		f.Tombstone = true
-	} else {
-		f.Value = append(make([]byte, 0, len(v)), v...)
-	}
-	return f, s.checkFloor(op, key.Home, at)
+	return s.lookupWith(it, k, key.Home, at)
 }
 
 // checkFloor rejects a read at a timestamp below the collection floor. The caller opens its

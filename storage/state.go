@@ -125,6 +125,11 @@ type rangeState struct {
 	floor atomic.Uint64
 	// forgotten counts the collections that deleted results or floors of clients.
 	forgotten atomic.Uint64
+
+	// names holds the names that the store keeps in memory, by table, guarded by nameCache.mu. indexes is their number, so that
+	// writers of ranges without names need no lock.
+	names   map[rhumb.TableID]*nameIndex
+	indexes atomic.Int32
 }
 
 // The values of the state keys (docs/formats/log.md). Each is a key of its own, so a change of one

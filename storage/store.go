@@ -65,6 +65,7 @@ type Store struct {
 	// emptied is set if this Open replaced a damaged database by an empty one.
 	emptied bool
 
+	names   nameCache
 	damages damages
 	opening Opening // written only while the store opens
 	// synced is the content of the SYNCED file when the store was opened, corrected by what
@@ -100,6 +101,7 @@ func Open(cfg Config) (*Store, error) {
 // an error, because the caller must release a lock that was taken before the error.
 func newStore(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, log: cfg.Logger, ranges: map[rhumb.RangeID]*rangeState{}, metrics: newMetrics(cfg.Dir)}
+	s.names = nameCache{max: cfg.NamesBytes, reads: s.metrics.nameReads, walks: s.metrics.nameWalks, evictions: s.metrics.nameEvictions}
 	s.fs = newLogFS(cfg.FS, s.syncTook)
 	return s, s.ownDir()
 }

@@ -1030,7 +1030,13 @@ type ScanRequest struct {
 	TimeoutUs uint64 `protobuf:"varint,9,opt,name=timeout_us,json=timeoutUs,proto3" json:"timeout_us,omitempty"`
 	// The last slot of the range as the client knows it; 0 for a range of one slot. The answer covers fewer
 	// slots if the range has been split since.
-	Last          uint32 `protobuf:"varint,60,opt,name=last,proto3" json:"last,omitempty"`
+	Last uint32 `protobuf:"varint,60,opt,name=last,proto3" json:"last,omitempty"`
+	// If not empty, the first slots of all ranges of the region to read, at most 1,024, among them slot. The node merges those that it is
+	// primary of into one page, and reads no others. Not for the Scan method.
+	Slots []uint32 `protobuf:"varint,61,rep,packed,name=slots,proto3" json:"slots,omitempty"`
+	// Of several homes with the name after, those above this one follow too. 0 and 0, without slots: none.
+	AfterRegion   uint32 `protobuf:"varint,62,opt,name=after_region,json=afterRegion,proto3" json:"after_region,omitempty"`
+	AfterSlot     uint32 `protobuf:"varint,63,opt,name=after_slot,json=afterSlot,proto3" json:"after_slot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1131,6 +1137,27 @@ func (x *ScanRequest) GetTimeoutUs() uint64 {
 func (x *ScanRequest) GetLast() uint32 {
 	if x != nil {
 		return x.Last
+	}
+	return 0
+}
+
+func (x *ScanRequest) GetSlots() []uint32 {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
+func (x *ScanRequest) GetAfterRegion() uint32 {
+	if x != nil {
+		return x.AfterRegion
+	}
+	return 0
+}
+
+func (x *ScanRequest) GetAfterSlot() uint32 {
+	if x != nil {
+		return x.AfterSlot
 	}
 	return 0
 }
@@ -1508,7 +1535,10 @@ type Response struct {
 	// For a locate, one per name in the order of the request.
 	Located []Existence `protobuf:"varint,7,rep,packed,name=located,proto3,enum=rhumb.v1.Existence" json:"located,omitempty"`
 	// For a scan: the last slot that the page covers; 0 for a range of one slot.
-	Last          uint32 `protobuf:"varint,60,opt,name=last,proto3" json:"last,omitempty"`
+	Last uint32 `protobuf:"varint,60,opt,name=last,proto3" json:"last,omitempty"`
+	// For a scan with slots, one per slot in the order of the request: 1 more than the last slot that the page covers of the range, or 0
+	// if the page does not cover the range.
+	Ends          []uint32 `protobuf:"varint,61,rep,packed,name=ends,proto3" json:"ends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1599,6 +1629,13 @@ func (x *Response) GetLast() uint32 {
 	return 0
 }
 
+func (x *Response) GetEnds() []uint32 {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
 var File_api_kv_proto protoreflect.FileDescriptor
 
 const file_api_kv_proto_rawDesc = "" +
@@ -1663,7 +1700,7 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x06Locate\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\fR\x05names\x12\x16\n" +
-	"\x06tables\x18\x03 \x03(\rR\x06tables\"\x80\x02\n" +
+	"\x06tables\x18\x03 \x03(\rR\x06tables\"\xd8\x02\n" +
 	"\vScanRequest\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\rR\x05table\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\rR\x06region\x12\x12\n" +
@@ -1675,7 +1712,11 @@ const file_api_kv_proto_rawDesc = "" +
 	"\tbytes_max\x18\b \x01(\rR\bbytesMax\x12\x1d\n" +
 	"\n" +
 	"timeout_us\x18\t \x01(\x04R\ttimeoutUs\x12\x12\n" +
-	"\x04last\x18< \x01(\rR\x04last\"q\n" +
+	"\x04last\x18< \x01(\rR\x04last\x12\x14\n" +
+	"\x05slots\x18= \x03(\rR\x05slots\x12!\n" +
+	"\fafter_region\x18> \x01(\rR\vafterRegion\x12\x1d\n" +
+	"\n" +
+	"after_slot\x18? \x01(\rR\tafterSlot\"q\n" +
 	"\bScanPage\x12$\n" +
 	"\x05items\x18\x01 \x03(\v2\x0e.rhumb.v1.ItemR\x05items\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12+\n" +
@@ -1703,7 +1744,7 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x04hops\x18\a \x01(\rR\x04hops\x12\x1a\n" +
 	"\bsearched\x18\b \x01(\rR\bsearched\x12\x1c\n" +
 	"\ttimestamp\x18\t \x01(\x06R\ttimestamp\x12\x18\n" +
-	"\aunasked\x18( \x03(\rR\aunasked\"\x98\x02\n" +
+	"\aunasked\x18( \x03(\rR\aunasked\"\xac\x02\n" +
 	"\bResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12%\n" +
 	"\x05error\x18\x02 \x01(\v2\x0f.rhumb.v1.ErrorR\x05error\x12+\n" +
@@ -1712,7 +1753,8 @@ const file_api_kv_proto_rawDesc = "" +
 	"\x04more\x18\x05 \x01(\bR\x04more\x12+\n" +
 	"\areceipt\x18\x06 \x01(\v2\x11.rhumb.v1.ReceiptR\areceipt\x12-\n" +
 	"\alocated\x18\a \x03(\x0e2\x13.rhumb.v1.ExistenceR\alocated\x12\x12\n" +
-	"\x04last\x18< \x01(\rR\x04last*\x91\x01\n" +
+	"\x04last\x18< \x01(\rR\x04last\x12\x12\n" +
+	"\x04ends\x18= \x03(\rR\x04ends*\x91\x01\n" +
 	"\fMutationKind\x12\x1d\n" +
 	"\x19MUTATION_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11MUTATION_KIND_PUT\x10\x01\x12\x18\n" +

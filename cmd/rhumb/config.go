@@ -135,6 +135,7 @@ func (a *app) memoryParts() ([]settingDoc, error) {
 		{"peers_out", p.PeersOut, "frames on their way to other nodes"},
 		{"tails", p.Tails, "committed entries for nodes that lag"},
 		{"recent", p.Recent, "entries for images until they are committed"},
+		{"names", p.Names, "names of records in their order, for scans of few records"},
 		{"heap", p.Heap, "limit of the Go runtime, which holds all of these except cache and memtables"},
 	} {
 		docs = append(docs, settingDoc{Key: "memory." + part.key, Value: fmt.Sprintf("%dMiB", part.bytes>>20), Origin: origin, About: "start: " + part.about})

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -27,8 +29,20 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 		for _, i := range places {
 			size -= len(items[i].Value)
 		}
-		for n, i := range places {
-			found, err := s.store.Lookup(wanted[n], st.at)
+		lookup := s.store.Lookup
+		if len(places) > 1 {
+			// One iterator for all costs less, and least in the order of keys.
+			r, err := s.store.NewReader()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = r.Close() }()
+			lookup = r.Lookup
+		}
+		// The items keep the order of the request, whatever the order of the reads.
+		for done, n := range keyOrder(wanted) {
+			i := places[n]
+			found, err := lookup(wanted[n], st.at)
 			if err != nil {
 				return err
 			}
@@ -39,7 +53,7 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 			// Checked after every record, so the memory of a read is bounded before the answer is
 			// built.
 			if size += len(found.Value); size > rhumb.ReadSizeMax {
-				return rhumb.Ef(op, rhumb.TooLarge, "the first %d of %d records hold more than %d bytes, the limit of one read; request fewer", n+1, len(places), rhumb.ReadSizeMax)
+				return rhumb.Ef(op, rhumb.TooLarge, "%d of %d records hold more than %d bytes, the limit of one read; request fewer", done+1, len(places), rhumb.ReadSizeMax)
 			}
 		}
 		return nil
@@ -49,6 +63,24 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 	}
 	return items, receipt, nil
 }
+
+// keyOrder returns the indexes of keys in the order in which a store has the keys.
+func keyOrder(wanted []rhumb.Key) []int {
+	if len(wanted) == 1 {
+		return onlyKey
+	}
+	order := make([]int, len(wanted))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(wanted[a].Home.Compare(wanted[b].Home), bytes.Compare(wanted[a].Name, wanted[b].Name))
+	})
+	return order
+}
+
+// onlyKey is the order of one key, so that a read of one name, as most are, allocates none. It is never changed.
+var onlyKey = []int{0}
 
 // readEach runs do for the keys of a read that was sent to one range. A range that was split since the sender chose has a part of
 // them only; do then runs once more for the range that has the next key. Each part is a strong read. The receipt is that of
@@ -139,33 +171,6 @@ func (h *Host) Leased(id rhumb.RangeID) bool {
 	}
 	st := s.read.Load()
 	return st == nil || h.leases.holdsLease(s.id, st.epoch, st.grants)
-}
-
-// Scan reads records of one range with a strong read, at one timestamp. The page says up to which slot
-// the range reaches.
-func (h *Host) Scan(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error) {
-	const op rhumb.Op = "host.Host.Scan"
-	var page rhumb.ScanPage
-	receipt, err := h.read(ctx, op, q.Range, func(s *slot, st *readState) error {
-		// A retry starts over: the page must be of one timestamp.
-		page = rhumb.ScanPage{Last: st.last}
-		size := 0
-		// One record beyond the limit shows whether there are more.
-		for it, err := range s.store.Scan(s.id, q.Table, q.Prefix, q.After, st.at, q.Limit+1) {
-			if err != nil {
-				return err
-			}
-			// A page has at least one record, however large, so that a scan always makes progress.
-			if len(page.Items) == q.Limit || size >= q.BytesMax {
-				page.More = true
-				return nil
-			}
-			page.Items = append(page.Items, it)
-			size += len(it.Value) + len(it.Key.Name)
-		}
-		return nil
-	})
-	return page, receipt, err
 }
 
 // read runs do at the range's commit timestamp, under the authority of its lease.

@@ -433,12 +433,15 @@ func TestScanShowsPermittedNames(t *testing.T) {
 			}
 		}
 		for limit := 1; limit <= 6; limit++ {
+			q := rhumb.ScanQuery{Range: home, Table: 1, Prefix: []byte(prefix), Limit: limit, BytesMax: rhumb.ScanPageBytes}
+			if limit%2 == 0 {
+				q.Ranges = []rhumb.RangeID{home}
+			}
 			kv := NewKV(Config{Self: self, Ranges: sortedRanges{newWorld(), names}, State: func() *catalog.State { return st }})
 			var got []string
-			q := rhumb.ScanQuery{Range: home, Table: 1, Prefix: []byte(prefix), Limit: limit, BytesMax: rhumb.ScanPageBytes}
 			for {
 				page, _, err := kv.scanPermitted(ctx, q)
-				if err != nil || len(page.Items) > limit || page.More && len(page.Items) == 0 {
+				if err != nil || len(page.Items) > limit || page.More && len(page.Items) == 0 || len(page.Items) > 0 && len(page.Ends) != len(q.Ranges) {
 					t.Fatalf("page %v, %v", page, err)
 				}
 				for _, it := range page.Items {
@@ -463,6 +466,9 @@ type sortedRanges struct {
 }
 
 func (s sortedRanges) Scan(_ context.Context, q rhumb.ScanQuery) (page rhumb.ScanPage, _ rhumb.Receipt, _ error) {
+	if len(q.Ranges) > 0 {
+		page.Ends = []rhumb.Slot{home.Slot + 1}
+	}
 	for _, n := range s.names {
 		if !strings.HasPrefix(n, string(q.Prefix)) || q.After != nil && bytes.Compare([]byte(n), q.After) <= 0 {
 			continue

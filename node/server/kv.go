@@ -553,6 +553,11 @@ func (k *KV) scanRange(ctx context.Context, q *rhumbpb.Request, done func(*rhumb
 		done(k.failedResponse(q, err, api.Hint{}))
 		return
 	}
+	if len(s.Ranges) > 0 {
+		// It may have to read names in each slot of many ranges, and must not hold up the next requests of the stream.
+		go k.scanRanges(ctx, q, scanQuery(s), done)
+		return
+	}
 	k.serveRange(ctx, q, s.Range, done, func(ctx context.Context) (*rhumbpb.Response, error) {
 		page, receipt, err := k.scanPermitted(ctx, scanQuery(s))
 		if err != nil {
@@ -562,6 +567,26 @@ func (k *KV) scanRange(ctx context.Context, q *rhumbpb.Request, done func(*rhumb
 	})
 }
 
+// scanRanges answers one page of a scan of several ranges with those that this node serves. It forwards nothing: the client asks for each of
+// the others alone, with redirects and retries. So a range without a primary delays its own records and no others, and the node needs no
+// connection to other nodes for a scan.
+func (k *KV) scanRanges(ctx context.Context, q *rhumbpb.Request, s rhumb.ScanQuery, done func(*rhumbpb.Response)) {
+	limited := newLateContext(ctx, timeoutOf(q.TimeoutUs))
+	defer limited.stop()
+	start := time.Now()
+	page, receipt, err := k.scanPermitted(limited, s)
+	k.metrics.scanSeconds.Observe(time.Since(start).Seconds())
+	if err != nil {
+		done(k.failedResponse(q, err, api.Hint{}))
+		return
+	}
+	resp := &rhumbpb.Response{Id: q.Id, Items: api.EncodeItems(page.Items, true, true), More: page.More, Receipt: k.encodeReceipt(q, receipt)}
+	for _, end := range page.Ends {
+		resp.Ends = append(resp.Ends, uint32(end))
+	}
+	done(resp)
+}
+
 // scanQuery returns the query of a scan. It caps the limit, so that one page never holds up the
 // next requests of the stream for long.
 func scanQuery(s api.Scan) rhumb.ScanQuery {
@@ -569,7 +594,9 @@ func scanQuery(s api.Scan) rhumb.ScanQuery {
 	if limit == 0 || limit > rhumb.ScanPageMax {
 		limit = rhumb.ScanPageMax
 	}
-	return rhumb.ScanQuery{Range: s.Range, Table: s.Table, Prefix: s.Prefix, After: s.After, Limit: limit, BytesMax: s.BytesMax}
+	return rhumb.ScanQuery{
+		Range: s.Range, Table: s.Table, Prefix: s.Prefix, After: s.After, Limit: limit, BytesMax: s.BytesMax, Ranges: s.Ranges, AfterHome: s.AfterHome,
+	}
 }
 
 // serveRange calls do if this node is the primary of the range, and forwards the request otherwise.
@@ -716,6 +743,7 @@ func (k *KV) Scan(q *rhumbpb.ScanRequest, stream grpc.ServerStreamingServer[rhum
 	for {
 		// One hop is allowed for each page, since the primary may change between pages.
 		part := &rhumbpb.Request{Scan: q, Hops: 1}
+		q.Slots = nil
 		// The pages share the limit of the whole scan.
 		if left > 0 {
 			q.Limit = uint32(min(left, rhumb.ScanPageMax))

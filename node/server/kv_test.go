@@ -163,6 +163,17 @@ func TestScanRequest(t *testing.T) {
 	if _, err, hint := do(t, c, scan(away, 1)); err.Kind != rhumb.NotPrimary || hint.Newer == nil {
 		t.Errorf("a scan of another node's range: %v", err)
 	}
+	// Of several ranges, those that another node serves are left to the client. Nothing is forwarded.
+	both := scan(home, 3)
+	both.Hops, both.Scan.Slots = 1, []uint32{uint32(home.Slot) + 9, uint32(home.Slot)}
+	resp, err, _ := do(t, c, both)
+	if err.Kind != 0 || len(resp.Items) != 3 || !resp.More || !slices.Equal(resp.Ends, []uint32{0, uint32(home.Slot + 1)}) || len(w.forwards) > 0 {
+		t.Errorf("of two ranges: %d items, ends %v, %v", len(resp.GetItems()), resp.GetEnds(), err)
+	}
+	both.Scan.Slots = make([]uint32, rhumb.ScanRangesMax+1)
+	if _, err, _ := do(t, c, both); err.Kind != rhumb.TooLarge {
+		t.Errorf("too many ranges: %v", err)
+	}
 	long := scan(home, 1)
 	long.Scan.Prefix = make([]byte, rhumb.NameSizeMax+1)
 	if _, err, _ := do(t, c, long); err.Kind != rhumb.TooLarge {

@@ -11,6 +11,7 @@ import (
 type kvMetrics struct {
 	writeSeconds  prometheus.Histogram
 	readSeconds   prometheus.Histogram
+	scanSeconds   prometheus.Histogram
 	located       *prometheus.CounterVec
 	frameRequests prometheus.Histogram
 	failed        *prometheus.CounterVec
@@ -31,6 +32,7 @@ func newMetrics() kvMetrics {
 	frame.Buckets = prometheus.ExponentialBuckets(1, 2, 14)
 	m := kvMetrics{
 		writeSeconds:  prometheus.NewHistogram(opts("write_seconds", "Time to answer a write that this node is primary for.")),
+		scanSeconds:   prometheus.NewHistogram(opts("scan_seconds", "Time to read one page of a scan of several ranges.")),
 		readSeconds:   prometheus.NewHistogram(opts("read_seconds", "Time to answer a read that this node is primary for.")),
 		frameRequests: prometheus.NewHistogram(frame),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -69,5 +71,5 @@ var existences = [...]string{api.Undecided: "undecided", api.Absent: "absent", a
 // Collectors returns the service's metrics for registration.
 func (k *KV) Collectors() []prometheus.Collector {
 	m := &k.metrics
-	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.located, m.frameRequests, m.failed, m.forwarded, m.confined, m.streams, m.cutOff}
+	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.scanSeconds, m.located, m.frameRequests, m.failed, m.forwarded, m.confined, m.streams, m.cutOff}
 }

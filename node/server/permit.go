@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -218,10 +219,10 @@ func (k *KV) scanPermitted(ctx context.Context, q rhumb.ScanQuery) (rhumb.ScanPa
 			return rhumb.ScanPage{}, r, err
 		}
 		// A split between two parts would make the page cover other slots in each.
-		if page.Last != 0 && page.Last != got.Last {
+		if page.Last != 0 && page.Last != got.Last || page.Ends != nil && !slices.Equal(page.Ends, got.Ends) {
 			return rhumb.ScanPage{}, r, &rhumb.Error{Op: "server.KV", Kind: rhumb.Unavailable, Range: q.Range, Msg: "the range was split during the scan of a page; retry"}
 		}
-		page.Items, page.Last, receipt = append(page.Items, got.Items...), got.Last, r
+		page.Items, page.Last, page.Ends, receipt = append(page.Items, got.Items...), got.Last, got.Ends, r
 		if got.More {
 			page.More = true
 			return page, receipt, nil

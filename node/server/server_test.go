@@ -149,6 +149,13 @@ func (w *world) Scan(_ context.Context, q rhumb.ScanQuery) (p rhumb.ScanPage, r 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var names []string
+	for _, id := range q.Ranges {
+		end := rhumb.Slot(0)
+		if id == home {
+			q.Range, end = id, id.Slot+1
+		}
+		p.Ends = append(p.Ends, end)
+	}
 	for n := range w.items[q.Range] {
 		if strings.HasPrefix(n, string(q.Prefix)) && (q.After == nil || n > string(q.After)) {
 			names = append(names, n)

@@ -2,6 +2,8 @@ package storagetest
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -320,6 +322,11 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 	if !equalItems(paged, want) {
 		return fmt.Errorf("paged scan of table %s returns\n%v, want\n%v", table, paged, want)
 	}
+	if st, ok := s.State(id); ok && at <= st.CommitHLC {
+		if err := CheckNames(s, id, table, at); err != nil {
+			return err
+		}
+	}
 	for _, item := range want {
 		prefix := item.Key.Name[:min(1, len(item.Key.Name))]
 		got, err := scanTable(s, id, table, prefix, nil, at, 0)
@@ -332,6 +339,70 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 		}
 	}
 	return nil
+}
+
+// CheckNames compares the records that names in memory lead to with a scan of the range: from the beginning, and from each
+// record on. at must not be above the commit position.
+func CheckNames(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb.Timestamp) error {
+	want, err := scanTable(s, id, table, nil, nil, at, 0)
+	if err != nil {
+		return err
+	}
+	// Slots of one range may have the same name in these tests, and a scan has no order between them.
+	slices.SortFunc(want, func(a, b rhumb.Item) int {
+		return cmp.Or(bytes.Compare(a.Key.Name, b.Key.Name), a.Key.Home.Compare(b.Key.Home))
+	})
+	for i := -1; i < len(want); i++ {
+		if i > 0 && bytes.Equal(want[i].Key.Name, want[i-1].Key.Name) {
+			continue
+		}
+		from, prefix, left := []byte(nil), []byte(nil), want
+		if i >= 0 {
+			from, left = want[i].Key.Name, want[i:]
+			prefix = from[:min(1, len(from))]
+			end := slices.IndexFunc(left, func(it rhumb.Item) bool { return !bytes.HasPrefix(it.Key.Name, prefix) })
+			if end >= 0 {
+				left = left[:end]
+			}
+		}
+		got, err := scanNames(s, id, table, prefix, from, at)
+		if err != nil {
+			return err
+		}
+		if !equalItems(got, left) {
+			return fmt.Errorf("the names of table %s from %q on find\n%v, want\n%v", table, from, got, left)
+		}
+	}
+	return nil
+}
+
+// scanNames returns the records with the names of a cursor.
+func scanNames(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, prefix, from []byte, at rhumb.Timestamp) (items []rhumb.Item, err error) {
+	st, ok := s.State(id)
+	if !ok {
+		return nil, nil
+	}
+	r, err := s.NewReader()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	c := s.Names(storage.NameQuery{Range: id, Last: max(id.Slot, st.LastSlot), Table: table, Prefix: prefix, From: from, At: at})
+	for {
+		key, ok, err := c.Next()
+		if err != nil || !ok {
+			return items, err
+		}
+		found, err := r.Lookup(key, at)
+		switch {
+		case err != nil:
+			return items, err
+		case found.Version.IsZero() || found.Tombstone:
+			c.Absent(key)
+		default:
+			items = append(items, rhumb.Item{Key: key, Version: found.Version, Value: found.Value})
+		}
+	}
 }
 
 // scanTable returns the items of a scan.

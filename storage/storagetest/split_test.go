@@ -66,6 +66,20 @@ func splitRange(w *storagetest.World, l *storagetest.Log, split *entry.Entry) {
 	})
 }
 
+// checkAllNames checks the names of all ranges, which are in memory afterwards.
+func checkAllNames(w *storagetest.World) {
+	w.Helper()
+	states, err := w.Store.Ranges()
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, st := range states {
+		if err := storagetest.CheckNames(w.Store, st.Range, 1, st.CommitHLC); err != nil {
+			w.Fatalf("range %s: %v", st.Range, err)
+		}
+	}
+}
+
 // checkSplit checks both parts, and reports false if the range is not divided.
 func checkSplit(w *storagetest.World, l *storagetest.Log, split *entry.Entry) (divided bool) {
 	w.Helper()
@@ -78,6 +92,7 @@ func checkSplit(w *storagetest.World, l *storagetest.Log, split *entry.Entry) (d
 	if narrow := old.LastSlot == splitAt-1; narrow != born || !narrow && old.LastSlot != splitLast {
 		w.Fatalf("the old range ends at %d, and the new one exists: %v", old.LastSlot, born)
 	}
+	checkAllNames(w)
 	// Every version is where it was, whichever range it belongs to.
 	for _, e := range l.Entries[:split.Seq] {
 		for i := range e.Requests {

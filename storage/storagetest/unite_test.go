@@ -70,6 +70,7 @@ func checkUnited(w *storagetest.World, left, right *storagetest.Log, take *entry
 	if united = st.LastSlot == splitLast; united == apart || !united && st.LastSlot != splitAt-1 {
 		w.Fatalf("the left range ends at %d, and the right one exists: %v", st.LastSlot, apart)
 	}
+	checkAllNames(w)
 	for _, l := range []*storagetest.Log{left, right} {
 		for _, e := range l.Entries {
 			for i := range e.Requests {
