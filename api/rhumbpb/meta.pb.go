@@ -1008,8 +1008,10 @@ type Range struct {
 	// The node that gets the range back if it returns, 0 for none.
 	Former uint32 `protobuf:"varint,70,opt,name=former,proto3" json:"former,omitempty"`
 	// Not 0 while the range is about to take over the range after it, or to be taken over by the one before it. Both ranges have the same number.
-	TakesOver     uint64 `protobuf:"varint,80,opt,name=takes_over,json=takesOver,proto3" json:"takes_over,omitempty"`
-	Ends          uint64 `protobuf:"varint,81,opt,name=ends,proto3" json:"ends,omitempty"`
+	TakesOver uint64 `protobuf:"varint,80,opt,name=takes_over,json=takesOver,proto3" json:"takes_over,omitempty"`
+	Ends      uint64 `protobuf:"varint,81,opt,name=ends,proto3" json:"ends,omitempty"`
+	// Whether an operator split the range off from the one before it, so that only an operator merges them again.
+	Kept          bool `protobuf:"varint,82,opt,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1182,6 +1184,13 @@ func (x *Range) GetEnds() uint64 {
 		return x.Ends
 	}
 	return 0
+}
+
+func (x *Range) GetKept() bool {
+	if x != nil {
+		return x.Kept
+	}
+	return false
 }
 
 // RangeRecovery records that an operator made a range available again from one copy, without the
@@ -1498,7 +1507,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x05class\x18\x02 \x01(\rR\x05class\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\rR\x05first\x12\x14\n" +
-	"\x05slots\x18< \x01(\rR\x05slots\"\xba\x04\n" +
+	"\x05slots\x18< \x01(\rR\x05slots\"\xce\x04\n" +
 	"\x05Range\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
@@ -1521,7 +1530,8 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x06former\x18F \x01(\rR\x06former\x12\x1d\n" +
 	"\n" +
 	"takes_over\x18P \x01(\x04R\ttakesOver\x12\x12\n" +
-	"\x04ends\x18Q \x01(\x04R\x04ends\"\x90\x01\n" +
+	"\x04ends\x18Q \x01(\x04R\x04ends\x12\x12\n" +
+	"\x04kept\x18R \x01(\bR\x04kept\"\x90\x01\n" +
 	"\rRangeRecovery\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +

@@ -34,6 +34,7 @@ type imageReportDoc struct {
 	Faults  []output.Fault `json:"faults"`
 }
 
+// verifyCommand is `rhumb snapshot verify`. It reads the files of an image and needs no node.
 func (ic *commands) verifyCommand() *cobra.Command {
 	var f imageFlags
 	var deep bool
@@ -55,6 +56,8 @@ something is damaged; docs/operations/snapshot.md describes what the node does t
 	return f.register(c)
 }
 
+// verifyImage compares the checksums of an image, and with deep every record with the index. It prints each fault with its file and offset, and fails if
+// there is one, so that a script notices.
 func (ic *commands) verifyImage(ctx context.Context, at place, deep bool) error {
 	show, stop := ic.ByteBar("verify")
 	r, err := inspect.Verify(ctx, at.dir, inspect.VerifyOptions{Deep: deep, Progress: show})
@@ -78,6 +81,7 @@ func (ic *commands) verifyImage(ctx context.Context, at place, deep bool) error 
 	return nil
 }
 
+// saveCommand is `rhumb snapshot save`: one version of an image as a file that outlives the node.
 func (ic *commands) saveCommand() *cobra.Command {
 	var f imageFlags
 	return f.register(&cobra.Command{
@@ -102,6 +106,7 @@ file. The node may run; what it commits in the meantime is not in the copy.
 	})
 }
 
+// loadCommand is `rhumb snapshot load`: a saved version becomes an image again.
 func (ic *commands) loadCommand() *cobra.Command {
 	var o inspect.LoadOptions
 	c := &cobra.Command{
@@ -125,6 +130,7 @@ half of it. A live image is never overwritten, and a dead one only with --replac
 	return c
 }
 
+// printSaved prints what was saved or loaded: both commands report the same figures.
 func (ic *commands) printSaved(s inspect.Saved) error {
 	doc := map[string]any{"path": s.Path, "version": s.Version, "files": s.Files, "bytes": s.Bytes}
 	return ic.Print(doc, func(t table.Writer) {
@@ -158,6 +164,7 @@ type keyDiffDoc struct {
 	Is     *inspect.Record `json:"is,omitempty"`
 }
 
+// diffCommand is `rhumb snapshot diff`.
 func (ic *commands) diffCommand() *cobra.Command {
 	var f imageFlags
 	var only string
@@ -185,6 +192,7 @@ changed if its value, its box or its expiry has. A and B are images as for the o
 	return f.register(c)
 }
 
+// diffImages counts the differences of two images by table, and prints the first ones: two images of different regions may share no record.
 func (ic *commands) diffImages(ctx context.Context, before, after, only string, limit int) error {
 	doc := DiffDoc{Tables: []tableDiffDoc{}, Keys: []keyDiffDoc{}}
 	var failed error
@@ -227,6 +235,7 @@ func (ic *commands) diffImages(ctx context.Context, before, after, only string, 
 	})
 }
 
+// describeDifference returns a difference as a document: the record as it was, as it is, or both.
 func describeDifference(d *inspect.Difference) (keyDiffDoc, error) {
 	doc := keyDiffDoc{Table: d.Table.Name, Change: d.How}
 	if d.HasWas {
@@ -269,6 +278,7 @@ type pinDoc struct {
 	Publisher    bool     `json:"publisher"`
 }
 
+// pinsCommand is `rhumb snapshot pins`: who holds which version.
 func (ic *commands) pinsCommand() *cobra.Command {
 	var f imageFlags
 	var all bool
@@ -293,6 +303,7 @@ live generations. Processes of other users cannot be inspected; the command prin
 	return f.register(c)
 }
 
+// printPins prints the views that processes hold. A version that is held keeps its memory, so the oldest one explains an image that grows.
 func (ic *commands) printPins(p inspect.Pins, all bool) error {
 	doc := pinsDoc{PinnedBytes: p.PinnedBytes, Pins: []pinDoc{}, Unreadable: p.Unreadable}
 	if doc.Unreadable == nil {
@@ -329,6 +340,7 @@ func (ic *commands) printPins(p inspect.Pins, all bool) error {
 	return err
 }
 
+// publishCommand is `rhumb snapshot publish`.
 func (ic *commands) publishCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "publish NODE", Short: "Make a node publish a version of its image now",

@@ -84,6 +84,7 @@ func (f *readFlags) withTable(ctx context.Context, image, name string, fn func(v
 	})
 }
 
+// getCommand is `rhumb snapshot get`.
 func (ic *commands) getCommand() *cobra.Command {
 	var f readFlags
 	return f.registerAll(&cobra.Command{
@@ -142,6 +143,7 @@ func recordLine(d *inspect.Record) string {
 	return output.Value{Text: d.Text, Bytes: d.Bytes, Record: d.Stored}.Line()
 }
 
+// scanCommand is `rhumb snapshot scan`.
 func (ic *commands) scanCommand() *cobra.Command {
 	var f readFlags
 	return f.registerAll(&cobra.Command{
@@ -273,6 +275,7 @@ func (ic *commands) printItems(t reader.Table, items iter.Seq2[reader.Item, erro
 	return ic.printImageRecords(docs)
 }
 
+// printImageRecords prints several records, one line each.
 func (ic *commands) printImageRecords(docs []inspect.Record) error {
 	return ic.Print(docs, func(t table.Writer) {
 		header := table.Row{"KEY", "VALUE"}

@@ -32,6 +32,7 @@ without a demo, it is the only node of that name under --snapshot-dir, or the on
 // imageFlags select the folder of the images of this machine.
 type imageFlags struct{ dir string }
 
+// register adds the flags that say where images are.
 func (f *imageFlags) register(c *cobra.Command) *cobra.Command {
 	c.Flags().StringVar(&f.dir, "snapshot-dir", "", "folder of the images")
 	flags.Default(c.Flags(), "snapshot-dir", "that of the demo that runs here, else "+publish.DirDefault)
@@ -205,6 +206,7 @@ func sizeText(n int64) string {
 	return fmt.Sprintf("%.0f KiB", float64(n)/(1<<10))
 }
 
+// listCommand is `rhumb snapshot ls`.
 func (ic *commands) listCommand() *cobra.Command {
 	var f imageFlags
 	return f.register(&cobra.Command{
@@ -327,6 +329,7 @@ type positionDoc struct {
 	HLC   string `json:"hlc"`
 }
 
+// statCommand is `rhumb snapshot stat`.
 func (ic *commands) statCommand() *cobra.Command {
 	var f imageFlags
 	return f.register(&cobra.Command{
@@ -343,6 +346,7 @@ A shard is rolled into a new generation when its append area, overflow buckets o
 	})
 }
 
+// printImage prints one image: its tables, its last commits, and how far it follows the logs of the ranges.
 func (ic *commands) printImage(at place, tables []string) error {
 	im, err := inspect.Open(at.dir)
 	if err != nil {
@@ -387,6 +391,7 @@ func timestampText(t rhumb.Timestamp) string {
 	return t.String()
 }
 
+// describeImageTables returns the tables of an image as documents, or the one that is wanted.
 func describeImageTables(im *inspect.Image, only string) (docs []imageTable) {
 	for _, t := range im.Tables {
 		if only != "" && t.Name != only {
@@ -407,6 +412,7 @@ func describeImageTables(im *inspect.Image, only string) (docs []imageTable) {
 	return docs
 }
 
+// describeCommits returns commits as documents, with their ages and how late their events were.
 func describeCommits(commits []format.Commit, now time.Time) []commitDoc {
 	docs := []commitDoc{}
 	for _, c := range commits {
@@ -420,6 +426,7 @@ func describeCommits(commits []format.Commit, now time.Time) []commitDoc {
 	return docs
 }
 
+// describeFaults returns faults as documents, with file and offset.
 func describeFaults(faults []inspect.Fault) []output.Fault {
 	docs := []output.Fault{}
 	for _, f := range faults {
