@@ -106,7 +106,8 @@ type cursor struct {
 // each range.
 type slotSpan struct{ first, last rhumb.Slot }
 
-// position is a place in the order of a scan: after the record of a name with a home. nil is the beginning.
+// position is a place in the order of a scan: after the record of a name with a home. nil is the beginning. The record need not exist any
+// more, nor have existed.
 type position struct {
 	name []byte
 	home rhumb.RangeID
@@ -476,7 +477,8 @@ func (s *scan) startFetch(c *cursor, fetch func() page) {
 	})
 }
 
-// fetchPage reads the records of a cursor after a position.
+// fetchPage reads the records of a cursor after a position. It runs in the background, and reads the group of the cursor: nothing changes a
+// group while a page is being fetched for it.
 func (s *scan) fetchPage(c *cursor, from *position) page {
 	const op rhumb.Op = "client.Table.Scan"
 	s.t.c.m.reads.Add(1)

@@ -47,7 +47,7 @@ const (
 //
 // A read at 8 does not find "e", whose version is later, nor "g". A read at 3 finds "g" too.
 type nameCache struct {
-	// max is the bound of bytes. An addition to a segment may exceed it, until the next segment is made.
+	// max is the bound of bytes. Names of one batch may exceed it, until all of them are added.
 	max int64
 
 	mu    sync.Mutex // guards all below, and rangeState.names with the indexes in it
@@ -225,7 +225,14 @@ func (n *nameCache) keep(rs *rangeState, x *nameIndex, g *nameSegment) {
 	x.segments = slices.Insert(x.segments, i, g)
 	g.element = n.order.PushFront(g)
 	n.bytes += g.bytes
-	// The new segment is the last one to go, but it goes too if it is larger than the bound: its reader has its names already.
+	n.evict()
+}
+
+// evict drops the segments that were read longest ago until the rest is within the bound. A new segment is the last one to go, but it goes too if
+// it is larger than the bound: its reader has its names already.
+//
+// A walk that is in progress in the same index is not disturbed: the index stays until the walk ends.
+func (n *nameCache) evict() {
 	for n.bytes > n.max && n.order.Len() > 0 {
 		n.evictions.Inc()
 		n.remove(n.order.Back().Value.(*nameSegment))
@@ -282,6 +289,8 @@ func (n *nameCache) addWrites(g *staged) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// Additions count like walks. A table that is filled while it is read would otherwise exceed the bound.
+	defer n.evict()
 	for _, e := range g.appended {
 		for i := range e.Requests {
 			for j := range e.Requests[i].Writes {
@@ -317,7 +326,10 @@ func (n *nameCache) addName(x *nameIndex, name slotName) {
 	}
 }
 
-// insert adds a name and reports whether the segment did not have it.
+// insert adds a name and reports whether the segment did not have it. The caller counts its bytes, because a segment that is not kept yet does
+// not count.
+//
+// Most writes are to records that exist, whose names the segment has: they cost the search and change nothing.
 func (g *nameSegment) insert(name slotName) bool {
 	at, found := slices.BinarySearchFunc(g.names, name, slotName.compare)
 	if !found {

@@ -136,8 +136,7 @@ func TestNamesWhileWritten(t *testing.T) {
 					sum += nameOverhead + int64(len(m.name))
 				}
 			}
-			// One addition may exceed the bound until the next walk.
-			if s.names.bytes != sum || sum > memory+200*nameOverhead {
+			if s.names.bytes != sum || sum > memory {
 				t.Errorf("%d bytes are counted, %d are there, %d are allowed", s.names.bytes, sum, memory)
 			}
 		})

@@ -118,6 +118,9 @@ func (c *NameCursor) refill() error {
 }
 
 // addSegment walks over a range from a name on and keeps the names in memory. It returns them like nameCache.read.
+//
+// It is called for a name that no segment has, or none that a read at this timestamp may use. An error of the walk is that of the
+// read, and nothing is kept then: the next scan walks again.
 func (s *Store) addSegment(rs *rangeState, q *NameQuery, last rhumb.Slot, from []byte) (names []slotName, next []byte, err error) {
 	x := s.names.begin(rs, q.Table, last)
 	var g *nameSegment

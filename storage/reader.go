@@ -29,7 +29,10 @@ func (s *Store) NewReader() (*Reader, error) {
 // Close releases the reader.
 func (r *Reader) Close() error { return r.s.dbError("storage.Reader.Close", r.it.Close()) }
 
-// Lookup is Store.Lookup with the iterator of the reader.
+// Lookup is Store.Lookup with the iterator of the reader. It returns Unavailable for a timestamp below the collection floor of the
+// present, although the reader may still see the versions: it need not know when the floor was raised.
+//
+// The memory of the value is the caller's, as that of Store.Lookup is.
 func (r *Reader) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 	r.key = keys.AppendVersionAt(keys.AppendDataPrefix(r.key[:0], key), at)
 	return r.s.lookupWith(r.it, r.key, key.Home, at)

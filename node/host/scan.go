@@ -104,6 +104,9 @@ func (h *scanParts) Pop() any {
 
 // scanRanges is Scan for several ranges.
 //
+// The ranges are read one after the other on the goroutine of the caller. A short scan of names in memory takes less than a millisecond, and
+// the other processors have the scans of other callers.
+//
 // Steps: load the read state of each range, merge the records at these timestamps, then check the epochs and leases. A range that has lost
 // its lease meanwhile is left out, and the others are read again without it.
 func (h *Host) scanRanges(ctx context.Context, q *rhumb.ScanQuery) (rhumb.ScanPage, rhumb.Receipt, error) {
@@ -175,7 +178,8 @@ func (h *Host) holdsPart(s *slot, st *readState) bool {
 	return now != nil && now.epoch == st.epoch && h.leases.holdsLease(s.id, st.epoch, st.grants)
 }
 
-// lastSlot returns the last slot of the part.
+// lastSlot returns the last slot of the part, which is the first one for a range of one slot. The store may have more slots by now, if the range
+// was merged, and the part leaves them out.
 func (p *scanPart) lastSlot() rhumb.Slot { return max(p.s.id.Slot, p.st.last) }
 
 // mergeParts reads a page of the records of several ranges.
