@@ -4,16 +4,15 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// receiveAnswers returns the answers of a stream to their callers until the stream ends.
-func (c *Conn) receiveAnswers(s kvStream) {
+// receiveAnswers returns the answers of a carrier to their callers until the carrier ends.
+func (c *Conn) receiveAnswers(s *carrier) {
 	for {
 		f, err := s.Recv()
 		if err != nil {
-			c.onStreamEnd(s, err)
+			c.onCarrierEnd(s, err)
 			return
 		}
 		// One lock for all answers of a frame.
@@ -50,32 +49,33 @@ func (c *Conn) deliverLocked(answer *rhumbpb.Response) {
 	r.answerWith(answer)
 }
 
-// onStreamEnd fails all requests that were sent on a stream that ended. The node may have applied
+// onCarrierEnd fails all requests that were sent on a carrier that ended. The node may have applied
 // them, unless it rejected the stream itself.
-func (c *Conn) onStreamEnd(s kvStream, cause error) {
+func (c *Conn) onCarrierEnd(s *carrier, cause error) {
 	// A node checks the hello of a stream before it carries out a request, so a node that rejects
 	// the stream has applied nothing.
-	e, _, remote := api.FromStatus(opConn, cause)
+	e, remote := refusalOf(cause)
 	// Nobody knows which requests the node has carried out.
 	failure := &Error{Sent: true, Err: rhumb.Ef(opConn, rhumb.Unknown, "the connection to %s broke: %v", c.cfg.Addr, e)}
 	if k := rhumb.KindOf(e); remote && (k == rhumb.WrongCluster || k == rhumb.Incompatible || k == rhumb.Unauthenticated) {
 		failure = &Error{Rejected: true, Err: e}
 	}
+	s.cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Interrupt or Close may have canceled the stream, but only here is it forgotten.
-	if c.stream == s {
-		c.cancelStream()
-		c.stream = nil
-		c.cfg.Counters.Broken.Add(1)
-	}
-	// Every unanswered request was sent on s: the next stream is opened only after this one is
-	// forgotten.
+	// Interrupt, Close or the end of its last request may have ended the carrier, but only here is it forgotten.
+	delete(c.carriers, s)
 	for _, r := range c.unanswered {
-		c.forgetLocked(r)
-		r.failWith(failure)
+		if r.frame.carrier == s {
+			c.forgetLocked(r)
+			r.failWith(failure)
+		}
 	}
-	c.openFrames = 0
-	c.generation++
+	if c.carrier == s {
+		c.carrier = nil
+		c.cfg.Counters.Broken.Add(1)
+		c.openFrames = 0
+		c.generation++
+	}
 	c.signalLocked()
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/node/memory"
 )
@@ -20,7 +22,7 @@ const (
 	// unansweredMax bounds the unanswered requests of a stream, readyBytesMax the size of the answers
 	// that its client has not accepted. Beyond either, the stream is not read, and flow control stops
 	// the client.
-	unansweredMax = 1 << 15
+	unansweredMax = link.RequestsMax
 	readyBytesMax = 16 << 20
 	// responsesPerFrame and frameBytes bound the answers gathered into one frame. One answer always
 	// fits.
@@ -32,16 +34,29 @@ const (
 	takeTimeoutDefault = 15 * time.Second
 )
 
+// frameStream carries the frames of one client: a stream of gRPC, or a link. Send and Recv may be called at the same time, and each by one
+// goroutine at a time.
+type frameStream interface {
+	Context() context.Context
+	Recv() (*rhumbpb.ClientFrame, error)
+	Send(*rhumbpb.ServerFrame) error
+}
+
 // Stream answers the requests of one client, out of order and many per frame. It ends when the KV
 // is closed: a client must not stay connected to a past life of the node.
 func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]) error {
 	k.metrics.streams.Inc()
 	defer k.metrics.streams.Dec()
+	return k.serveFrames(stream, false)
+}
+
+// serveFrames answers the requests of a stream or link. greeted says that the client has already said hello, as it does on a link.
+func (k *KV) serveFrames(stream frameStream, greeted bool) error {
 	out := newAnswers(stream, k.cfg.Budgets.Answers, cmp.Or(k.cfg.TakeTimeout, takeTimeoutDefault))
 	defer out.close()
 	ended := make(chan error, 1)
-	// receiveFrames ends with the stream: its Recv fails once this method returns.
-	go func() { ended <- k.receiveFrames(stream, out) }()
+	// receiveFrames ends with the stream: its Recv fails once the caller has ended the stream.
+	go func() { ended <- k.receiveFrames(stream, out, greeted) }()
 	// A client that ends its side of the stream abandons the answers that it has not received.
 	select {
 	case err := <-ended:
@@ -56,8 +71,8 @@ func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb
 }
 
 // receiveFrames serves the requests of a client until it ends the stream or breaks it.
-func (k *KV) receiveFrames(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], out *answers) error {
-	for first := true; ; first = false {
+func (k *KV) receiveFrames(stream frameStream, out *answers, greeted bool) error {
+	for ; ; greeted = true {
 		f, err := stream.Recv()
 		switch {
 		// The client has finished.
@@ -67,7 +82,7 @@ func (k *KV) receiveFrames(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, 
 			return err
 		}
 		// Only the first frame carries a hello.
-		if first {
+		if !greeted {
 			if err := k.checkHello(f.Hello); err != nil {
 				return api.Status(err, api.Hint{})
 			}
@@ -109,7 +124,7 @@ func (k *KV) checkHello(h *rhumbpb.Hello) error {
 // A response is counted in unanswered from reserveAnswer until a frame takes it, and its bytes in
 // bytes and in budget from add until then. close returns the bytes of responses that were not sent.
 type answers struct {
-	stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]
+	stream frameStream
 	budget *memory.Budget // of the answers of all streams
 	// stuck is closed when the client accepted nothing for timeout.
 	stuck   chan struct{}
@@ -131,7 +146,7 @@ type answers struct {
 
 // newAnswers starts the sender of a stream. The caller must call close, which also ends the
 // goroutine.
-func newAnswers(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], budget *memory.Budget, timeout time.Duration) *answers {
+func newAnswers(stream frameStream, budget *memory.Budget, timeout time.Duration) *answers {
 	a := &answers{
 		stream: stream, budget: budget, stuck: make(chan struct{}), timeout: timeout,
 		wakeSender: make(chan struct{}, 1), done: make(chan struct{}),
