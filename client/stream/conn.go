@@ -107,7 +107,9 @@ type Conn struct {
 	// sending is set while a goroutine opens a stream or writes. That goroutine releases mu in
 	// the meantime: Send may block, and answers must be delivered while it does. gRPC allows one
 	// Send at a time.
-	sending    bool
+	sending bool
+	// gathering is set while the callers of a frame of answers add their next requests, which receiveAnswers then sends.
+	gathering  bool
 	holds      int // see Hold
 	lastID     uint64
 	queue      []*call // requests that are not sent yet, including those that their callers abandoned

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -20,9 +21,23 @@ func (c *Conn) receiveAnswers(s *carrier) {
 		for _, answer := range f.Responses {
 			c.deliverLocked(answer)
 		}
+		if len(f.Responses) > 1 {
+			c.gatherLocked()
+		}
 		c.sendHereLocked() // fewer frames are open, and the flow has room
 		c.mu.Unlock()
 	}
+}
+
+// gatherLocked lets the callers of the last answers add their next requests, so that these leave as one frame. The first caller would otherwise send
+// its request alone, and the others would wait until that one is answered.
+func (c *Conn) gatherLocked() {
+	c.gathering = true
+	c.mu.Unlock()
+	// Callers that run on this processor come before this goroutine. It does not wait for those that do something else.
+	runtime.Gosched()
+	c.mu.Lock()
+	c.gathering = false
 }
 
 // deliverLocked returns one answer to its caller.

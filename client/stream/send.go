@@ -23,7 +23,7 @@ func (c *Conn) signal() {
 // stall timer, sends them.
 func (c *Conn) signalLocked() {
 	switch {
-	case len(c.queue) == 0 || c.sending || c.closed:
+	case len(c.queue) == 0 || c.sending || c.gathering || c.closed:
 	case c.carrier != nil && c.openFrames >= c.flow.frames():
 		if !c.stallSet {
 			c.stallSet = true
@@ -37,6 +37,9 @@ func (c *Conn) signalLocked() {
 // sendHereLocked sends the queue on the goroutine of the caller, if that can not block it, or has run send it. A
 // switch to another goroutine takes longer than to send a few small requests.
 func (c *Conn) sendHereLocked() {
+	if c.gathering {
+		return // receiveAnswers sends
+	}
 	if c.carrier == nil || c.sending || c.closed || len(c.queue) == 0 || c.openFrames >= c.flow.frames() ||
 		c.queueBytes > directBytesMax || c.flow.inflight > directBytesMax {
 		c.signalLocked()

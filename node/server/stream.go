@@ -53,6 +53,8 @@ func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb
 // serveFrames answers the requests of a stream or link. greeted says that the client has already said hello, as it does on a link.
 func (k *KV) serveFrames(stream frameStream, greeted bool) error {
 	out := newAnswers(stream, k.cfg.Budgets.Answers, cmp.Or(k.cfg.TakeTimeout, takeTimeoutDefault))
+	// The other side of a link is a client of ours, which never waits with reading.
+	_, out.inline = stream.(*linkStream)
 	defer out.close()
 	ended := make(chan error, 1)
 	// receiveFrames ends with the stream: its Recv fails once the caller has ended the stream.
@@ -60,14 +62,22 @@ func (k *KV) serveFrames(stream frameStream, greeted bool) error {
 	// A client that ends its side of the stream abandons the answers that it has not received.
 	select {
 	case err := <-ended:
-		return err
+		// The receiver of a link ends when it was the one that could not send.
+		if !out.isStuck() {
+			return err
+		}
 	case <-k.closed:
 		return api.Status(errNotServing, api.Hint{})
 	case <-out.stuck:
-		k.metrics.cutOff.Inc()
-		k.cfg.Logger.Warn("a client accepts no answers; ending its stream", "waited", out.timeout, "bytes", out.waitingBytes())
-		return api.Status(rhumb.Ef("server.KV.Stream", rhumb.Overloaded, "the client accepted no answers for %v; read from the stream while writing to it", out.timeout), api.Hint{})
 	}
+	return k.cutOff(out)
+}
+
+// cutOff returns the error for a client that accepts no answers.
+func (k *KV) cutOff(out *answers) error {
+	k.metrics.cutOff.Inc()
+	k.cfg.Logger.Warn("a client accepts no answers; ending its stream", "waited", out.timeout, "bytes", out.waitingBytes())
+	return api.Status(rhumb.Ef("server.KV.Stream", rhumb.Overloaded, "the client accepted no answers for %v; read from the stream while writing to it", out.timeout), api.Hint{})
 }
 
 // receiveFrames serves the requests of a client until it ends the stream or breaks it.
@@ -99,6 +109,15 @@ func (k *KV) receiveFrames(stream frameStream, out *answers, greeted bool) error
 		}
 		// Once per frame, so that its writes share one commit.
 		k.cfg.Ranges.Drive()
+		// Reads are answered by now, and often writes too. A switch to another goroutine would take longer than to send them. The clients of
+		// links read whatever they send, so this does not keep them from being read for long.
+		if out.inline && out.sending.TryLock() {
+			whole := out.sendReady()
+			out.sending.Unlock()
+			if !whole {
+				return out.sendError()
+			}
+		}
 	}
 }
 
@@ -130,6 +149,12 @@ type answers struct {
 	stuck   chan struct{}
 	timeout time.Duration
 
+	// inline says that the receiver of the stream sends too. sending is held while a frame is sent. late is armed meanwhile, and
+	// closes stuck.
+	inline  bool
+	sending sync.Mutex
+	late    *time.Timer
+
 	mu         sync.Mutex // guards the seven fields below
 	room       *sync.Cond // signals that unanswered or bytes fell, or that closed was set
 	ready      []*rhumbpb.Response
@@ -152,6 +177,8 @@ func newAnswers(stream frameStream, budget *memory.Budget, timeout time.Duration
 		wakeSender: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	a.room = sync.NewCond(&a.mu)
+	a.late = time.AfterFunc(timeout, func() { close(a.stuck) })
+	a.late.Stop()
 	go a.sendLoop()
 	return a
 }
@@ -238,6 +265,16 @@ func (a *answers) add(r *rhumbpb.Response) {
 	}
 }
 
+// isStuck reports whether the client accepted nothing for the timeout.
+func (a *answers) isStuck() bool {
+	select {
+	case <-a.stuck:
+		return true
+	default:
+		return false
+	}
+}
+
 // waitingBytes returns the size of the answers that were not passed to the transport.
 func (a *answers) waitingBytes() int {
 	a.mu.Lock()
@@ -297,36 +334,39 @@ func (a *answers) takeFrame() (out []*rhumbpb.Response, closed bool) {
 // sendLoop sends frames until the stream ends.
 func (a *answers) sendLoop() {
 	defer close(a.done)
-	// Armed only while a Send is in progress. Send blocks while the client's flow-control window is
-	// full, so a Send that takes timeout means a client that does not read.
-	late := time.AfterFunc(a.timeout, func() { close(a.stuck) })
-	defer late.Stop()
-	late.Stop()
 	for range a.wakeSender {
-		// Until nothing is ready, because wake-ups that arrive meanwhile are merged into one.
-		for {
-			out, closed := a.takeFrame()
-			if closed {
-				return
-			}
-			if len(out) == 0 {
-				break
-			}
-			// Send does not take a context; the timer is the only way to notice that it hangs.
-			late.Reset(a.timeout)
-			err := a.stream.Send(&rhumbpb.ServerFrame{Responses: out})
-			// The timer has fired and closed stuck, so Stream ends the stream.
-			if !late.Stop() {
-				return
-			}
-			if err != nil {
-				// Wakes reserveAnswer, which then ends receiveFrames with the error.
-				a.mu.Lock()
-				a.closed, a.err = true, err
-				a.room.Broadcast()
-				a.mu.Unlock()
-				return
-			}
+		a.sending.Lock()
+		whole := a.sendReady()
+		a.sending.Unlock()
+		if !whole {
+			return
+		}
+	}
+}
+
+// sendReady sends frames until nothing is ready. It returns false if the stream has ended. a.sending must be held.
+func (a *answers) sendReady() bool {
+	// Until nothing is ready, because wake-ups that arrive meanwhile are merged into one.
+	for {
+		out, closed := a.takeFrame()
+		if closed || len(out) == 0 {
+			return !closed
+		}
+		// Send does not take a context; the timer is the only way to notice that it hangs: Send blocks while the client's flow-control
+		// window is full, so a Send that takes timeout means a client that does not read.
+		a.late.Reset(a.timeout)
+		err := a.stream.Send(&rhumbpb.ServerFrame{Responses: out})
+		// The timer has fired and closed stuck, so Stream ends the stream.
+		if !a.late.Stop() {
+			return false
+		}
+		if err != nil {
+			// Wakes reserveAnswer, which then ends receiveFrames with the error.
+			a.mu.Lock()
+			a.closed, a.err = true, err
+			a.room.Broadcast()
+			a.mu.Unlock()
+			return false
 		}
 	}
 }
