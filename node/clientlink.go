@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 	grpcpeer "google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
@@ -64,7 +64,7 @@ func refusalOf(err error) error {
 		return e
 	}
 	// The session ended in the middle. Clients take a kind of their own for a promise that nothing was carried out.
-	if s, ok := status.FromError(err); ok && err != nil {
+	if s, ok := grpcstatus.FromError(err); ok && err != nil {
 		return rhumb.E(opLink, rhumb.Unavailable, s.Message())
 	}
 	return nil
