@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"google.golang.org/grpc/metadata"
+	grpcmetadata "google.golang.org/grpc/metadata"
 	grpcpeer "google.golang.org/grpc/peer"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
@@ -79,7 +79,7 @@ func (c *clientLinks) serveCaller(ctx context.Context, l *link.Conn) error {
 	method := rhumbpb.KV_Stream_FullMethodName
 	info := &tap.Info{FullMethodName: method}
 	if h.Token != "" {
-		info.Header = metadata.Pairs("authorization", "Bearer "+h.Token)
+		info.Header = grpcmetadata.Pairs("authorization", "Bearer "+h.Token)
 	}
 	if ctx, err = c.tap(ctx, info); err != nil {
 		return err

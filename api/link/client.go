@@ -19,7 +19,7 @@ import (
 
 // ClientConfig has the bounds of links of clients, at both ends. A node with little memory has many of them, so their buffers are no
 // larger than those of gRPC. SilentMax is the sum of the times after which gRPC's keepalive ends a connection.
-var ClientConfig = Config{ReadBuffer: 32 << 10, WriteKept: 32 << 10, SilentMax: 13 * time.Second}
+var ClientConfig = Config{ReadBuffer: 32 << 10, WriteKept: 32 << 10, ReadStep: 64 << 10, SilentMax: 13 * time.Second}
 
 // RequestsMax bounds the requests of a link that are not answered. A client that keeps to it never makes the node stop reading because of
 // their number.

@@ -62,8 +62,6 @@ const (
 	unackedMax = 3 * time.Second
 	// silenceStep is the precision of Config.SilentMax: a deadline for each read would cost more than the read of a small frame.
 	silenceStep = time.Second
-	// readStep is how much of a large frame is allocated before its first byte arrives.
-	readStep = 1 << 20
 	// headSize is the length of size and checksum.
 	headSize = 8
 )
@@ -74,6 +72,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type Config struct {
 	// ReadBuffer is the size of the buffer of reads in bytes, WriteKept that of the largest buffer that an idle writer keeps.
 	ReadBuffer, WriteKept int
+	// ReadStep is how much of a large frame is allocated before its first byte arrives. The other side may announce a frame and not send it.
+	ReadStep int
 	// SilentMax is how long an open link may be silent. It is longer than the content of the kernel's buffers may take on a slow line.
 	SilentMax time.Duration
 }
@@ -193,7 +193,7 @@ func (c *Conn) ReadFrame(most int) (kind byte, content []byte, err error) {
 
 // readContent reads size bytes. It allocates not much more than has arrived: the size alone is no reason to reserve memory.
 func (c *Conn) readContent(size int) ([]byte, error) {
-	b := make([]byte, min(size, readStep))
+	b := make([]byte, min(size, c.cfg.ReadStep))
 	for n := 0; ; {
 		if _, err := io.ReadFull(c.r, b[n:]); err != nil {
 			return nil, err

@@ -170,7 +170,7 @@ func TestSizeReservesNothing(t *testing.T) {
 		}
 	}
 	runtime.ReadMemStats(&after)
-	if used := (after.TotalAlloc - before.TotalAlloc) / 100; used > 2*readStep {
+	if used := (after.TotalAlloc - before.TotalAlloc) / 100; used > 2*uint64(ClientConfig.ReadStep) {
 		t.Errorf("a frame whose content did not arrive took %d bytes", used)
 	}
 }

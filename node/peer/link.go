@@ -13,7 +13,7 @@ import (
 )
 
 // linkConfig has the bounds of links between nodes. They carry large frames, and there are few of them.
-var linkConfig = link.Config{ReadBuffer: 64 << 10, WriteKept: 1 << 20, SilentMax: 30 * time.Second}
+var linkConfig = link.Config{ReadBuffer: 64 << 10, WriteKept: 1 << 20, ReadStep: rhumb.MessageSizeMax, SilentMax: 30 * time.Second}
 
 // dialLink opens the link to a peer and exchanges hellos.
 func (p *peer) dialLink(ctx context.Context) (*link.Conn, error) {

@@ -32,6 +32,8 @@ const (
 	// longer than a network interruption that a live client survives, and longer than keepalive needs
 	// to find a dead one.
 	takeTimeoutDefault = 15 * time.Second
+	// holdMax is how long answers wait at most for those to other requests of the same frame.
+	holdMax = time.Millisecond
 )
 
 // frameStream carries the frames of one client: a stream of gRPC, or a link. Send and Recv may be called at the same time, and each by one
@@ -98,6 +100,7 @@ func (k *KV) receiveFrames(stream frameStream, out *answers, greeted bool) error
 			}
 		}
 		k.metrics.frameRequests.Observe(float64(len(f.Requests)))
+		out.holdAnswers()
 		for _, q := range f.Requests {
 			// Waits while the client has too many answers outstanding. That is the back-pressure on the
 			// stream: nothing is read meanwhile.
@@ -111,12 +114,8 @@ func (k *KV) receiveFrames(stream frameStream, out *answers, greeted bool) error
 		k.cfg.Ranges.Drive()
 		// Reads are answered by now, and often writes too. A switch to another goroutine would take longer than to send them. The clients of
 		// links read whatever they send, so this does not keep them from being read for long.
-		if out.inline && out.sending.TryLock() {
-			whole := out.sendReady()
-			out.sending.Unlock()
-			if !whole {
-				return out.sendError()
-			}
+		if !out.sendHeld() {
+			return out.sendError()
 		}
 	}
 }
@@ -149,13 +148,17 @@ type answers struct {
 	stuck   chan struct{}
 	timeout time.Duration
 
-	// inline says that the receiver of the stream sends too. sending is held while a frame is sent. late is armed meanwhile, and
-	// closes stuck.
-	inline  bool
-	sending sync.Mutex
-	late    *time.Timer
+	// inline says that the receiver of the stream sends too.
+	inline bool
+	// late is armed while a frame is sent, and closes stuck.
+	late *time.Timer
 
-	mu         sync.Mutex // guards the seven fields below
+	mu sync.Mutex // guards the fields below up to err
+	// sending is set while a goroutine sends what is ready, and cleared when nothing is. It is set too while held is: then the receiver will send.
+	// hold ends that after holdMax.
+	sending    bool
+	held       bool
+	hold       *time.Timer
 	room       *sync.Cond // signals that unanswered or bytes fell, or that closed was set
 	ready      []*rhumbpb.Response
 	bytes      int // total size of ready
@@ -179,6 +182,8 @@ func newAnswers(stream frameStream, budget *memory.Budget, timeout time.Duration
 	a.room = sync.NewCond(&a.mu)
 	a.late = time.AfterFunc(timeout, func() { close(a.stuck) })
 	a.late.Stop()
+	a.hold = time.AfterFunc(holdMax, a.releaseHeld)
+	a.hold.Stop()
 	go a.sendLoop()
 	return a
 }
@@ -256,13 +261,13 @@ func (a *answers) add(r *rhumbpb.Response) {
 	// Added even beyond the bound: the answer exists already. admitRequest rejects new reads
 	// meanwhile.
 	a.budget.Add(int64(size))
+	sending := a.sending
 	a.mu.Unlock()
-	// One wake-up covers all responses that are ready when the sender runs. The channel holds one, so
-	// a wake-up that arrives while the sender works is not lost.
-	select {
-	case a.wakeSender <- struct{}{}:
-	default:
+	// Whoever sends looks again before it ends.
+	if sending {
+		return
 	}
+	a.wake()
 }
 
 // isStuck reports whether the client accepted nothing for the timeout.
@@ -290,10 +295,7 @@ func (a *answers) close() {
 	a.room.Broadcast()
 	a.mu.Unlock()
 	// The sender may be waiting for a response that will not come.
-	select {
-	case a.wakeSender <- struct{}{}:
-	default:
-	}
+	a.wake()
 	select {
 	case <-a.done:
 	case <-a.stuck:
@@ -316,6 +318,7 @@ func (a *answers) takeFrame() (out []*rhumbpb.Response, closed bool) {
 		size += responseSize(a.ready[n])
 		n++
 	}
+	a.sending = a.sending && n > 0
 	out = a.ready[:n:n]
 	a.ready = a.ready[n:]
 	// Release the array: an idle stream should hold no memory.
@@ -335,17 +338,77 @@ func (a *answers) takeFrame() (out []*rhumbpb.Response, closed bool) {
 func (a *answers) sendLoop() {
 	defer close(a.done)
 	for range a.wakeSender {
-		a.sending.Lock()
-		whole := a.sendReady()
-		a.sending.Unlock()
-		if !whole {
+		if !a.sendReady() {
 			return
 		}
 	}
 }
 
-// sendReady sends frames until nothing is ready. It returns false if the stream has ended. a.sending must be held.
+// holdAnswers keeps what becomes ready until sendHeld, or for holdMax at most, so that the answers to a frame are one frame. It does nothing unless the
+// receiver sends.
+func (a *answers) holdAnswers() {
+	if !a.inline {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// A goroutine that sends takes what becomes ready anyway.
+	if a.held = !a.sending; a.held {
+		a.sending = true
+		a.hold.Reset(holdMax)
+	}
+}
+
+// releaseHeld ends a hold that takes too long: the receiver may wait for a disk, or serve others meanwhile.
+func (a *answers) releaseHeld() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.held {
+		return
+	}
+	a.held, a.sending = false, false
+	if len(a.ready) > 0 {
+		a.wake()
+	}
+}
+
+// sendHeld ends a hold and sends what is ready. It returns false if the stream has ended.
+func (a *answers) sendHeld() bool {
+	if !a.inline {
+		return true
+	}
+	a.mu.Lock()
+	if a.held {
+		a.hold.Stop()
+		a.held, a.sending = false, false
+	}
+	a.mu.Unlock()
+	return a.sendReady()
+}
+
+// wake wakes the sender. One wake-up covers all responses that are ready when the sender runs. The channel holds one, so a wake-up that arrives
+// while the sender works is not lost.
+func (a *answers) wake() {
+	select {
+	case a.wakeSender <- struct{}{}:
+	default:
+	}
+}
+
+// beginSending reports whether the caller may send, and whether the stream is whole. Who is sending already sees what becomes ready meanwhile.
+func (a *answers) beginSending() (mine, whole bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	mine = !a.closed && !a.sending && len(a.ready) > 0
+	a.sending = a.sending || mine
+	return mine, !a.closed
+}
+
+// sendReady sends frames until nothing is ready, unless another goroutine does. It returns false if the stream has ended.
 func (a *answers) sendReady() bool {
+	if mine, whole := a.beginSending(); !mine {
+		return whole
+	}
 	// Until nothing is ready, because wake-ups that arrive meanwhile are merged into one.
 	for {
 		out, closed := a.takeFrame()
