@@ -32,7 +32,7 @@ type Client struct {
 	creds  api.Credentials
 	source *identity.Source // of creds; nil without TLS
 	login  func() []grpc.DialOption
-	// links is what the connections to all nodes have in common for links, nil with Config.GRPC.
+	// links holds the part of the dialers of links that all nodes share, nil with Config.GRPC.
 	links  *link.ClientDialer
 	window windows
 	turn   atomic.Uint32 // of inserts, so that they spread over the nodes of a region
@@ -196,6 +196,7 @@ func (c *Client) connTo(addr string) (*stream.Conn, error) {
 	cfg := stream.Config{
 		Addr: addr, Dial: c.cfg.Dial, Credentials: c.creds, Login: c.login, ConnectTimeout: c.cfg.ConnectTimeout, Cluster: c.Cluster, Counters: &c.m.conns,
 	}
+	// A copy for each node: the credentials and the login are the same, the address is not.
 	if c.links != nil {
 		l := *c.links
 		l.Addr = addr

@@ -19,8 +19,7 @@ import (
 
 const opLink rhumb.Op = "node.Link"
 
-// clientLinks serves the links of clients on the main port. A link is what a call of KV.Stream is for gRPC, and everything that stands before
-// such a call stands before the first request of a link too: the gate, the handshake, the session, the limits and the authorization.
+// clientLinks serves the links of clients on the main port. A link replaces a call of KV.Stream, and is guarded like one before its first request: by the gate, the handshake, the session, the limits and the authorization.
 type clientLinks struct {
 	n *Node
 	// tap identifies the caller and counts the link as a stream.
@@ -47,7 +46,7 @@ func (c *clientLinks) close() {
 // serve answers the requests of a link until it ends, and says why it ends it.
 func (c *clientLinks) serve(l *link.Conn, a link.Accepted) {
 	l.LimitOpening(link.OpenMax)
-	// The end of the context returns what the tap has counted.
+	// The end of the context returns the memory and the streams that the tap has counted.
 	ctx, cancel := context.WithCancel(grpcpeer.NewContext(context.Background(), &grpcpeer.Peer{Addr: a.Raw.RemoteAddr(), LocalAddr: a.Raw.LocalAddr(), AuthInfo: a.Info}))
 	defer cancel()
 	if err := refusalOf(c.serveCaller(ctx, l)); err != nil {
@@ -55,7 +54,7 @@ func (c *clientLinks) serve(l *link.Conn, a link.Accepted) {
 	}
 }
 
-// refusalOf returns the error that a client is told when its link ends, or nil if the connection broke, so that nobody is left to read one.
+// refusalOf returns the error for a client whose link ends, or nil if the connection broke, so that nobody is left to read one.
 func refusalOf(err error) error {
 	if e, ok := errors.AsType[*rhumb.Error](err); ok {
 		return e
@@ -70,13 +69,14 @@ func refusalOf(err error) error {
 	return nil
 }
 
-// serveCaller logs the caller in, checks what it may do, and answers its requests.
+// serveCaller logs the caller in, checks its rights, and answers its requests.
 func (c *clientLinks) serveCaller(ctx context.Context, l *link.Conn) error {
 	h, err := c.receiveHello(ctx, l)
 	if err != nil {
 		return err
 	}
 	method := rhumbpb.KV_Stream_FullMethodName
+	// The tap and the authorization know calls of gRPC only. To them, a link is a call of this method.
 	info := &tap.Info{FullMethodName: method}
 	if h.Token != "" {
 		info.Header = grpcmetadata.Pairs("authorization", "Bearer "+h.Token)
@@ -100,6 +100,7 @@ func (c *clientLinks) receiveHello(ctx context.Context, l *link.Conn) (*rhumbpb.
 	if err != nil {
 		return nil, err
 	}
+	// The caller is nobody until the login succeeds, and the gate bounds the time and the bytes of its connection, as for a login by gRPC.
 	if kind == link.KindLogin {
 		known, err := c.tap(ctx, &tap.Info{FullMethodName: rhumbpb.Session_Authenticate_FullMethodName})
 		if err == nil {

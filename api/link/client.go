@@ -79,6 +79,7 @@ func decodeMessages[T any, M interface {
 	}
 	msgs := make([]M, count)
 	for i := range msgs {
+		// It was checked when the messages were counted.
 		size, _ := nextSize(content)
 		m, b := M(new(T)), content[sizeBytes:sizeBytes+size]
 		var err error
@@ -158,6 +159,7 @@ func (d *ClientDialer) Open(ctx context.Context, cluster rhumb.ClusterID) (c *Co
 	}
 	LimitUnacked(raw)
 	c = New(conn, ClientConfig)
+	// The handshake and the hellos end with ctx. The link itself does not: it outlives the call.
 	stop := context.AfterFunc(ctx, c.Close)
 	defer stop()
 	if a, ok := info.(identity.AuthInfo); ok && a.State.NegotiatedProtocol != ClientProtocol {
@@ -179,6 +181,7 @@ func (d *ClientDialer) greet(c *Conn, info credentials.AuthInfo, cluster rhumb.C
 		return renew, err
 	}
 	hello := &rhumbpb.LinkHello{Hello: &rhumbpb.Hello{Protocol: api.Protocol, Cluster: api.EncodeUUID(cluster)}}
+	// Before the hello, so that the hello can carry the token, and the node knows the caller when it checks the rest.
 	if d.Login != nil {
 		if hello.Token, renew, err = d.Login(c, info); err != nil {
 			return renew, err

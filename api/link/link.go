@@ -29,7 +29,7 @@ import (
 )
 
 // The two kinds of links. TLS negotiates the protocol. With and without TLS, the dialer begins with the magic, which without TLS
-// tells a link from HTTP/2.
+// distinguishes a link from HTTP/2.
 const (
 	PeerProtocol   = "rhumb-link"
 	PeerMagic      = "RHUMBLNK"
@@ -84,7 +84,7 @@ type Conn struct {
 	conn net.Conn
 	r    *bufio.Reader
 	end  sync.Once
-	// opened is set once both sides have said hello. limited is the start of the present deadline for reads, and held the bytes of the
+	// opened is set once the hellos are exchanged. limited is the start of the present deadline for reads, and held the bytes of the
 	// buffer that the last frame of NextFrame occupies. All three belong to the reader.
 	opened  bool
 	limited time.Time
@@ -114,7 +114,7 @@ func (p patient) Read(b []byte) (int, error) {
 	return p.c.conn.Read(b)
 }
 
-// Opened says that both sides have said hello. It removes the deadline of the opening; from then on the silence of the other side
+// Opened ends the opening, once the hellos are exchanged. It removes the deadline of the opening; from then on the silence of the other side
 // is bounded.
 func (c *Conn) Opened() error {
 	c.opened = true
@@ -140,6 +140,8 @@ func (c *Conn) WriteMagic(magic string) error {
 func (c *Conn) WriteFrame(kind byte, fill func([]byte) []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	// The head is filled in at the end: the size is known only when the content is encoded. One write for all of it makes one packet of a
+	// small frame, and one record of TLS.
 	b := append(c.buf[:0], make([]byte, headSize)...)
 	b = append(b, kind)
 	if fill != nil {
@@ -191,7 +193,8 @@ func (c *Conn) ReadFrame(most int) (kind byte, content []byte, err error) {
 	return c.verify(b, sum)
 }
 
-// readContent reads size bytes. It allocates not much more than has arrived: the size alone is no reason to reserve memory.
+// readContent reads size bytes. It allocates not much more than has arrived: whoever announces a large frame need not send it, and
+// could reserve all memory of a node with a few bytes for each of many links.
 func (c *Conn) readContent(size int) ([]byte, error) {
 	b := make([]byte, min(size, c.cfg.ReadStep))
 	for n := 0; ; {
@@ -213,6 +216,7 @@ func (c *Conn) NextFrame(most int) (kind byte, content []byte, err error) {
 	if err != nil {
 		return 0, nil, err
 	}
+	// The checksum covers all of the frame, so it has to be in the buffer as a whole before anything of it is used.
 	if size <= c.r.Size() {
 		b, err := c.r.Peek(size)
 		if err != nil {

@@ -18,6 +18,7 @@ func (a *Account) LogIn(c *link.Conn, info credentials.AuthInfo) (token string, 
 	if err != nil {
 		return "", renew, err
 	}
+	// A token of another connection would be refused, so each link has a login of its own. The keys of the password are remembered.
 	s, err := exchangeOn(linkMessages{c}, info, client)
 	if answer, ok := errors.AsType[*link.Answer](err); ok {
 		// As a status, the error counts as the word of the node.

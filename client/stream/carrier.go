@@ -17,7 +17,7 @@ const (
 	// linkAfter is how many requests a stream carries before a link is opened. A handshake costs as much as about a hundred requests, and a
 	// process that sends a few must not wait for one.
 	linkAfter = 32
-	// linkEvery is the least time between two attempts to open a link. Some middleboxes end what they do not know, and requests that are
+	// linkEvery is the least time between two attempts to open a link. Some middleboxes end connections that they do not know, and requests that are
 	// under way at that time have an unknown outcome.
 	linkEvery = 10 * time.Second
 	// linkDoublings bounds how often linkEvery doubles while attempts fail, as they do at a node of an earlier release.
@@ -90,6 +90,7 @@ func pingNode(ctx context.Context, l *link.Conn) {
 
 // installLocked makes a carrier the one that requests are sent on. The former one ends when its requests are answered.
 func (c *Conn) installLocked(s *carrier) {
+	// Its requests are not sent again: each of them may have been applied, and its answer is on the way.
 	if old := c.carrier; old != nil {
 		old.retired = true
 		c.settleLocked(old)
@@ -131,11 +132,13 @@ func (c *Conn) openLink() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.linking = false
+	// The reason does not matter: a node that is down, or refuses everybody, reports that on the stream.
 	if err != nil {
 		c.noLinks++
 		c.cfg.Counters.NoLinks.Add(1)
 		return
 	}
+	// Close does not know a carrier that is installed after it.
 	if c.closed {
 		l.Close()
 		return

@@ -250,12 +250,17 @@ func TestSilentLink(t *testing.T) {
 		t.Errorf("failed after %v, %d silent", took, c.cfg.Counters.Silent.Load())
 	}
 	off.Store(false)
-	do(t, c)
+	await(t, "the node answers again", func() bool {
+		_, err := c.Do(t.Context(), request(1))
+		return err == nil
+	})
 }
 
 // TestRequestsOfALink guards that the bound of the requests in flight is kept, so that the node never stops reading because of their number.
 func TestRequestsOfALink(t *testing.T) {
 	c := newLinkNode(t).open(t)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.flow.window = windowMax
 	for i := range link.RequestsMax - 3 {
 		c.unanswered[uint64(i)] = &call{}

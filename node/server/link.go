@@ -25,6 +25,7 @@ func (s *linkStream) Recv() (*rhumbpb.ClientFrame, error) {
 		switch {
 		case err != nil:
 			return nil, err
+		// An invalid request ends the link, because nobody knows where the next one begins, or for which ID to answer.
 		case kind == link.KindMessages:
 			requests, err := link.DecodeRequests(content)
 			return &rhumbpb.ClientFrame{Requests: requests}, err

@@ -52,7 +52,7 @@ func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb
 	return k.serveFrames(stream, false)
 }
 
-// serveFrames answers the requests of a stream or link. greeted says that the client has already said hello, as it does on a link.
+// serveFrames answers the requests of a stream or link. greeted says that the hello of the client was checked before, as on a link.
 func (k *KV) serveFrames(stream frameStream, greeted bool) error {
 	out := newAnswers(stream, k.cfg.Budgets.Answers, cmp.Or(k.cfg.TakeTimeout, takeTimeoutDefault))
 	// The other side of a link is a client of ours, which never waits with reading.
@@ -154,7 +154,7 @@ type answers struct {
 	late *time.Timer
 
 	mu sync.Mutex // guards the fields below up to err
-	// sending is set while a goroutine sends what is ready, and cleared when nothing is. It is set too while held is: then the receiver will send.
+	// sending is set while a goroutine sends the ready answers, and cleared when there are none. It is set too while held is: then the receiver will send.
 	// hold ends that after holdMax.
 	sending    bool
 	held       bool
@@ -372,12 +372,13 @@ func (a *answers) releaseHeld() {
 	}
 }
 
-// sendHeld ends a hold and sends what is ready. It returns false if the stream has ended.
+// sendHeld ends a hold and sends the ready answers. It returns false if the stream has ended.
 func (a *answers) sendHeld() bool {
 	if !a.inline {
 		return true
 	}
 	a.mu.Lock()
+	// Unless releaseHeld came first.
 	if a.held {
 		a.hold.Stop()
 		a.held, a.sending = false, false

@@ -33,6 +33,7 @@ func (s *linkLogin) Recv() (*rhumbpb.AuthenticateRequest, error) {
 	if s.first == nil {
 		return q, s.l.ReadProto(link.KindLogin, q)
 	}
+	// The node had to read it to learn that the caller logs in.
 	first := s.first
 	s.first = nil
 	return q, rhumb.WrapKind("session.login", rhumb.InvalidArgument, proto.Unmarshal(first, q))
