@@ -52,11 +52,13 @@ const (
 	MinInSyncDefault = 2
 	// VotersMax is the largest number of voters in the metadata group.
 	VotersMax = 5
-	// RegionsMax, NodesMax, TablesMax and RangesMax bound the catalog.
-	RegionsMax = 256
-	NodesMax   = 1_024
-	TablesMax  = 10_000
-	RangesMax  = 1 << 20
+	// RegionsMax, NodesMax, TablesMax and RangesMax bound the catalog. NodesMax does not count nodes that were removed for good;
+	// NodesEverMax counts all that ever joined, because the numbers of nodes are never used again.
+	RegionsMax   = 256
+	NodesMax     = 1_024
+	NodesEverMax = 16 * NodesMax
+	TablesMax    = 10_000
+	RangesMax    = 1 << 20
 
 	// DedupWindow is the largest number of unanswered requests that a client may have per range.
 	DedupWindow = 64

@@ -76,6 +76,8 @@ type RoleGaps struct {
 	// another copy on it: the stall until it left their in-sync sets.
 	Primary   Gaps `json:"primary"`
 	Secondary Gaps `json:"secondary"`
+	// Plan compares the kills with what `rhumb plan failover` said before each of them.
+	Plan PlanMatch `json:"plan"`
 }
 
 // Gaps is a distribution of times without a successful write.
@@ -107,6 +109,9 @@ type Kill struct {
 	// InSync is the time until every range had all replicas in sync again. It includes the three
 	// seconds for which the demo leaves a dead node down.
 	InSync time.Duration `json:"in_sync_ns"`
+
+	// Plan compares the kill with the plan of it.
+	Plan PlanMatch `json:"plan"`
 
 	// primary and secondary are the gaps of the ranges by the role of the node in them.
 	primary, secondary []time.Duration
@@ -147,7 +152,8 @@ func RunFailover(ctx context.Context, cfg FailoverConfig) (*FailoverReport, erro
 	if err := f.restartAll(ctx); err != nil {
 		return nil, err
 	}
-	f.summarise()
+	f.report.Writes, f.report.Errors = f.countWrites()
+	f.report.summarise(cfg.Roles)
 	f.report.Lost, err = f.countLost(ctx)
 	return f.report, err
 }
@@ -217,6 +223,10 @@ func (f *failover) killOne(ctx context.Context, role Role) error {
 		return err
 	}
 	k := Kill{Node: victim.ID, Role: role, Primaries: f.countPrimaries(victim.ID)}
+	plan, err := f.c.PlanFailover(ctx, victim.ID.String())
+	if err != nil {
+		return err
+	}
 	before := f.c.Ranges()
 	// The demo restarts nodes, so a process may be another one than at the start.
 	pid, err := pidOf(victim.Addr)
@@ -233,18 +243,22 @@ func (f *failover) killOne(ctx context.Context, role Role) error {
 	if err := f.awaitMissed(ctx, victim.ID); err != nil {
 		return err
 	}
+	// One command fences the node and elects the primaries, so what metadata shows now is who took over first.
+	after := f.c.Ranges()
 	if err := f.awaitSettled(ctx); err != nil {
 		return err
 	}
 	k.InSync = time.Since(start)
-	k.sortGaps(before, f.homes(), f.takeGaps())
+	longest := k.sortGaps(before, f.homes(), f.takeGaps())
+	k.Plan = matchPlan(&plan, after, longest)
 	f.report.Kills = append(f.report.Kills, k)
 	f.cfg.Progress(fmt.Sprintf("killed %s (%s, primary of %d ranges): longest gap %v, in sync again after %v", k.Node, role, k.Primaries, k.Gap, k.InSync))
 	return nil
 }
 
-// sortGaps assigns the gap of each caller to the range of its key, as the ranges were before the kill.
-func (k *Kill) sortGaps(before []*rhumb.Range, homes []rhumb.RangeID, gaps []time.Duration) {
+// sortGaps assigns the gap of each caller to the range of its key, as the ranges were before the kill. It returns the longest gap of each range
+// that had a caller.
+func (k *Kill) sortGaps(before []*rhumb.Range, homes []rhumb.RangeID, gaps []time.Duration) map[rhumb.RangeID]time.Duration {
 	longest := make(map[rhumb.RangeID]time.Duration)
 	for _, r := range before {
 		for i, home := range homes {
@@ -262,6 +276,7 @@ func (k *Kill) sortGaps(before []*rhumb.Range, homes []rhumb.RangeID, gaps []tim
 		}
 	}
 	k.Gap = slices.Max(gaps)
+	return longest
 }
 
 // awaitMissed waits until the metadata shows that a node is gone or in a new life. Only then does
@@ -397,26 +412,38 @@ func (f *failover) countPrimaries(n rhumb.NodeID) (count int) {
 }
 
 // summarise computes the figures over all kills and restarts.
-func (f *failover) summarise() {
-	for _, role := range f.cfg.Roles {
+func (r *FailoverReport) summarise(roles []Role) {
+	r.Roles = nil
+	for _, role := range roles {
 		g := RoleGaps{Role: role}
 		var primary, secondary []time.Duration
-		for _, k := range f.report.Kills {
+		for _, k := range r.Kills {
 			if k.Role == role {
 				g.Kills++
+				g.Plan.add(k.Plan)
 				primary, secondary = append(primary, k.primary...), append(secondary, k.secondary...)
 			}
 		}
 		g.Primary, g.Secondary = gapsOf(primary), gapsOf(secondary)
-		f.report.Roles = append(f.report.Roles, g)
+		r.Roles = append(r.Roles, g)
 	}
 	var last []time.Duration
-	for _, r := range f.report.Restarts {
+	for _, restart := range r.Restarts {
 		// The slowest key of a restart counts, because a service is back only with all of its keys.
-		last = append(last, r.Max)
+		last = append(last, restart.Max)
 	}
-	f.report.RestartP50, f.report.RestartMax = medianAndMax(last)
-	f.report.Writes, f.report.Errors = f.countWrites()
+	r.RestartP50, r.RestartMax = medianAndMax(last)
+}
+
+// Add counts the kills and restarts of another run, on a cluster of its own, as if they were of r. roles are those of both runs.
+func (r *FailoverReport) Add(o *FailoverReport, roles []Role) {
+	r.Kills, r.Restarts = append(r.Kills, o.Kills...), append(r.Restarts, o.Restarts...)
+	r.Calm += o.Calm
+	r.FalseFailovers += o.FalseFailovers
+	r.Writes += o.Writes
+	r.Errors += o.Errors
+	r.Lost += o.Lost
+	r.summarise(roles)
 }
 
 // medianAndMax sorts ds and returns its median and maximum.

@@ -2,7 +2,6 @@ package raftmeta
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -76,6 +75,10 @@ func (e *evidence) takeRelieved() []rhumb.NodeID {
 
 // controller acts for the group while this node leads. It runs in a process of its own, which may
 // block on proposals; the driver must not.
+//
+// Its commands are always decided on the state that its own node has applied, and every command names the version
+// of the record that it is about. So a controller that does not know yet that it leads no longer does no harm: its commands are
+// refused by the version, or by Raft.
 type controller struct {
 	*Group
 	log *slog.Logger
@@ -137,10 +140,6 @@ func (c *controller) wallClock() time.Time {
 	return c.config.WallClock()
 }
 
-// What the controller proposes is always decided on the state that its own node has applied, and every command names the version
-// of the record that it is about. So a controller that does not know yet that it leads no longer does no harm: its commands are
-// refused by the version, or by Raft.
-
 // canServe reports whether a node may get a range back.
 func (c *controller) canServe(r *rhumb.Range, id rhumb.NodeID) bool {
 	c.evidence.mu.Lock()
@@ -173,7 +172,10 @@ func (c *controller) fenceNodes(ctx context.Context, l *leadership, now time.Dur
 		// The lock is released before the proposal, which may wait; reports arrive meanwhile.
 		fence, found := c.evidence.e.Judge(now, c.State(), c.config.Node, lost)
 		c.evidence.mu.Unlock()
-		if !found || !c.proposeCommand(ctx, fence) {
+		if !found {
+			return
+		}
+		if _, ok := c.proposeCommand(ctx, fence); !ok {
 			return
 		}
 		c.metrics.fenced.Inc()
@@ -190,39 +192,83 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 		return
 	}
 	c.yieldLead(ctx, now)
-	// Each step is decided on the state after the previous one, so the commands are computed in the
-	// loop and not beforehand.
-	for _, commands := range []func() []catalog.Command{
-		func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) },
-		func() []catalog.Command { return place.MissingBlocks(c.State()) },
-		func() []catalog.Command { return c.endHandovers(now) },
-		func() []catalog.Command { return c.planner.Operations(now, c.wallClock(), c.State(), c.measures(now)) },
-		func() []catalog.Command { return place.RemoveClasses(c.State()) },
-		func() []catalog.Command { return c.planner.Repair(now, c.State()) },
-		func() []catalog.Command { return c.planner.Relapses(c.wallClock(), c.State()) },
-		func() []catalog.Command { return c.planner.Returns(now, c.State()) },
-		func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) },
-		func() []catalog.Command { return c.planner.StandIns(now, c.State(), c.canServe) },
-		func() []catalog.Command { return c.planner.Balance(c.State()) },
-		func() []catalog.Command { return c.measuredPlans(now) },
-	} {
-		for batch := range slices.Chunk(commands(), controllerBatch) {
-			if !c.proposeCommand(ctx, catalog.Batch{Commands: batch}) {
+	var refusals place.Refusals
+	for _, plan := range c.plans(now) {
+		for batch := range slices.Chunk(plan.commands(), controllerBatch) {
+			if !c.proposeBatch(ctx, batch, plan.applied, &refusals) {
 				return
 			}
 		}
 	}
+	c.planner.Heed(refusals)
 }
 
-// endHandovers returns the commands that end handovers which took too long, and counts them.
-func (c *controller) endHandovers(now time.Duration) []catalog.Command {
-	commands, m := c.planner.Handovers(now, c.State())
-	c.metrics.handoversCancelled.Add(float64(m.Cancelled))
-	c.metrics.handoversElected.Add(float64(m.Elected))
-	if m.Cancelled+m.Elected > 0 {
-		c.log.Warn("handovers of ranges were not carried out in time", "cancelled", m.Cancelled, "elected_instead", m.Elected)
+// plan is one part of a round.
+type plan struct {
+	// commands is called when the parts before it were applied: each step is decided on the state after the previous one.
+	commands func() []catalog.Command
+	// applied, if not nil, is called with each command that was applied and not refused.
+	applied func(catalog.Command)
+}
+
+// plans returns the parts of a round in their order.
+func (c *controller) plans(now time.Duration) []plan {
+	return []plan{
+		{commands: func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) }},
+		{commands: func() []catalog.Command { return place.MissingBlocks(c.State()) }},
+		{func() []catalog.Command { return c.planner.Handovers(now, c.State()) }, c.countHandover(c.State())},
+		{commands: func() []catalog.Command {
+			return c.planner.Operations(now, c.wallClock(), c.State(), c.measures(now))
+		}},
+		{commands: func() []catalog.Command { return place.RemoveClasses(c.State()) }},
+		{commands: func() []catalog.Command { return c.planner.Repair(now, c.State()) }},
+		{commands: func() []catalog.Command { return c.planner.Relapses(c.wallClock(), c.State()) }},
+		{commands: func() []catalog.Command { return c.planner.Returns(now, c.State()) }},
+		{commands: func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) }},
+		{commands: func() []catalog.Command { return c.planner.StandIns(now, c.State(), c.canServe) }},
+		{commands: func() []catalog.Command { return c.planner.Balance(c.State()) }},
+		{func() []catalog.Command { return c.measuredPlans(now) }, c.countMerge},
 	}
-	return commands
+}
+
+// proposeBatch proposes commands of a plan as one, and notes the result of each. It returns false if the round must end.
+func (c *controller) proposeBatch(ctx context.Context, batch []catalog.Command, applied func(catalog.Command), refusals *place.Refusals) bool {
+	res, ok := c.proposeCommand(ctx, catalog.Batch{Commands: batch})
+	for i, item := range res.Items {
+		switch cmd := batch[i]; {
+		case item.Failure == nil && applied != nil:
+			applied(cmd)
+		case refusals.Add(cmd, item):
+			c.metrics.planRefused.Inc()
+			// The next round makes the same plan, twice a second.
+			if !c.planner.KnowsRefusal(cmd, item) {
+				c.log.Info("the catalog refused a step of the plan; it will be tried again", "command", place.CommandName(cmd), "error", item.Err())
+			}
+		}
+	}
+	return ok
+}
+
+// countHandover returns a function that counts the commands which end handovers that took too long, as they were prepared in state s.
+func (c *controller) countHandover(s *catalog.State) func(catalog.Command) {
+	return func(cmd catalog.Command) {
+		switch by := place.EndsHandover(s, cmd); by {
+		case place.HandoverCancelled:
+			c.metrics.handoversCancelled.Inc()
+		case place.HandoverElected:
+			c.metrics.handoversElected.Inc()
+		default:
+			return
+		}
+		c.log.Warn("a handover of a range was not carried out in time", "command", place.CommandName(cmd))
+	}
+}
+
+// countMerge counts the merges that were started.
+func (c *controller) countMerge(cmd catalog.Command) {
+	if start, ok := cmd.(catalog.StartOperation); ok && start.Kind == rhumb.OperationMerge {
+		c.metrics.merges.Inc()
+	}
 }
 
 // measures returns the reports of nodes that the progress of operations needs.
@@ -239,7 +285,8 @@ func (c *controller) measures(now time.Duration) place.Measures {
 			size, known := surveys.Size(now, r)
 			return size.Bytes, known
 		},
-		Copied: func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(now, id) },
+		Copied:  func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(now, id) },
+		Arrived: func(node rhumb.NodeID, id rhumb.RangeID) (float64, bool) { return surveys.Arrived(now, node, id) },
 	}
 }
 
@@ -251,15 +298,14 @@ func (c *controller) measuredPlans(now time.Duration) (out []catalog.Command) {
 	}
 	// Balance must see which ranges are to be merged: it would move their copies apart.
 	if merges := c.planner.Merges(now, c.wallClock(), c.State(), surveys); len(merges) > 0 {
-		c.metrics.merges.Add(float64(len(merges)))
 		return append(out, merges...)
 	}
 	return append(out, c.planner.Rebalance(now, c.wallClock(), c.State(), surveys)...)
 }
 
 // proposeCommand proposes a command and waits until it is applied. It returns false if the round
-// must end.
-func (c *controller) proposeCommand(ctx context.Context, cmd catalog.Command) bool {
+// must end: the command failed as a whole, or its effect is not visible here.
+func (c *controller) proposeCommand(ctx context.Context, cmd catalog.Command) (res catalog.Result, ok bool) {
 	ctx, cancel := c.rt.WithTimeout(ctx, c.config.AttemptTimeout)
 	defer cancel()
 	// Only this node is asked. If it leads no longer, the new leader has a controller of its own.
@@ -268,11 +314,11 @@ func (c *controller) proposeCommand(ctx context.Context, cmd catalog.Command) bo
 		err = res.Err()
 	}
 	if err != nil {
-		c.log.Info("the metadata controller's command failed; it will try again", "command", fmt.Sprintf("%T", cmd), "error", err)
-		return false
+		c.log.Info("the metadata controller's command failed; it will try again", "command", place.CommandName(cmd), "error", err)
+		return res, false
 	}
 	// The next decision of the round must see the effect of this command.
-	return c.AwaitRevision(ctx, res.Revision) == nil
+	return res, c.AwaitRevision(ctx, res.Revision) == nil
 }
 
 // yieldLead hands the leadership over if this node is a witness that is far from the other voters (place.NextLeader). Nothing waits
@@ -360,11 +406,14 @@ func memberChange(typ raftpb.ConfChangeType, id uint64) *raftpb.ConfChangeSingle
 	return &raftpb.ConfChangeSingle{Type: typ.Enum(), NodeId: &id}
 }
 
-// proposeMembers proposes a change of membership. Several changes form a joint configuration, which
+// proposeMembers proposes a change of membership, and reports whether Raft took it. Several changes form a joint configuration, which
 // Raft leaves automatically.
 func (d *driver) proposeMembers(changes ...*raftpb.ConfChangeSingle) bool {
 	if err := d.node.ProposeConfChange(&raftpb.ConfChangeV2{Changes: changes, Context: d.admissionContext(changes)}); err != nil {
+		// Raft drops it while the leadership is being transferred. If the transfer fails, nothing would ever follow in the log that ends
+		// the wait for this change, and no plan would be made.
 		d.config.logger().Info("change of metadata members was not proposed", "error", err)
+		return false
 	}
 	// The change is not in the log yet. It will be the next entry, or one of the next.
 	d.confIndex, _ = d.log.LastIndex()

@@ -403,3 +403,34 @@ func TestStorageErrorInReady(t *testing.T) {
 		}
 	}
 }
+
+// TestDroppedChangeStopsNothing lets Raft refuse a change of membership, because the leadership is being transferred to a node that never takes
+// it. The change counted as proposed all the same: the controller waited for an entry that never came, and made no plan in this leadership.
+func TestDroppedChangeStopsNothing(t *testing.T) {
+	d, _ := newTestDriver(t, founded(t, 1), nil)
+	if err := d.handleReady(); err != nil || !d.isLead {
+		t.Fatalf("the sole voter leads: %v, %v", d.isLead, err)
+	}
+	d.state, _, _ = d.state.Apply(registration(2, 1))
+	planner := place.NewPlanner(place.DefaultConfig())
+	settle := func() {
+		for d.applied < d.confIndex {
+			if err := d.handleReady(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// Node 2 becomes a voter, so that there is somebody to transfer the leadership to.
+	if !d.changeMembers(planner, 0) {
+		t.Fatal("the new node is not added")
+	}
+	settle()
+	d.proposeMembers(memberChange(raftpb.ConfChangeAddNode, 2))
+	settle()
+	d.state, _, _ = d.state.Apply(registration(3, 1))
+	d.node.TransferLeader(2)
+	before := d.confIndex
+	if d.changeMembers(planner, 0) || d.confIndex != before {
+		t.Errorf("a change that Raft dropped counts as proposed, up to entry %d of %d", d.confIndex, d.applied)
+	}
+}

@@ -30,6 +30,7 @@ type metrics struct {
 	// Handovers that nobody adopted in time: withdrawn, and replaced by an election because the primary drains.
 	handoversCancelled, handoversElected prometheus.Counter
 	merges                               prometheus.Counter
+	planRefused                          prometheus.Counter
 	yields                               prometheus.Counter
 	leadYields                           prometheus.Counter
 	silent                               prometheus.Gauge
@@ -75,6 +76,7 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 		resyncs:     counter("watch_resyncs_total", "Watches that fell behind and must read everything again."),
 		yields:      counter("yields_total", "Ranges moved to another primary because theirs could not commit or was unfit."),
 		merges:      counter("merges_started_total", "Merges of small ranges that this leader has started."),
+		planRefused: counter("plan_refused_total", "Commands of this leader's plans that the catalog refused, except those that an earlier change had overtaken."),
 		fenced:      counter("nodes_fenced_total", "Nodes fenced by this leader."),
 		leadYields:  counter("lead_yields_total", "Attempts of this witness to hand the leadership to a voter that is nearer to the others."),
 		silent:      gauge("silent", "1 while this replica does not vote because it has not proved its log since it started."),

@@ -326,3 +326,27 @@ func TestTooLargeThroughFollower(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusedPlans proposes a plan of which the catalog refuses a part: the refusals are counted and noted, only the rest counts as applied, and
+// the round goes on.
+func TestRefusedPlans(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	inBubble(t, 1, func(c *Config) { c.Registerer = registry }, func(c *cluster) {
+		control := newController(c.groups[1])
+		control.planner = place.NewPlanner(place.DefaultConfig())
+		good, bad := catalog.AddRegion{Name: "far"}, catalog.StartOperation{Kind: rhumb.OperationMerge, Range: rhumb.RangeID{Region: 1}}
+		var refusals place.Refusals
+		var applied []catalog.Command
+		if !control.proposeBatch(c.t.Context(), []catalog.Command{bad, good}, func(cmd catalog.Command) { applied = append(applied, cmd) }, &refusals) {
+			t.Fatal("the round ends")
+		}
+		if n := counterValue(t, registry, "rhumb_meta_plan_refused_total"); n != 1 || len(applied) != 1 || applied[0] != good {
+			t.Errorf("%v commands count as refused, and %v as applied", n, applied)
+		}
+		control.planner.Heed(refusals)
+		res := c.propose(1, good)
+		if res.Failure = rhumb.Ef("catalog.StartOperation", rhumb.NotFound, "range 1/0 does not exist"); !control.planner.KnowsRefusal(bad, res) {
+			t.Errorf("the planner took no note: %+v", refusals)
+		}
+	})
+}

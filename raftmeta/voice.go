@@ -187,9 +187,9 @@ func (d *driver) storeRecord(r ruling) error {
 func (d *driver) answerQuestion(from uint64, q question) error {
 	before := d.others[from]
 	met, verdict := before.compareLife(q)
-	// Lives are stored for at most NodesMax nodes. Senders are not checked against the catalog,
+	// Lives are stored for at most NodesEverMax nodes. Senders are not checked against the catalog,
 	// which may be too old to know them.
-	if met != before && (len(d.others) < rhumb.NodesMax || before.Life != 0) {
+	if met != before && (len(d.others) < rhumb.NodesEverMax || before.Life != 0) {
 		if err := d.log.saveOther(from, met); err != nil {
 			return err
 		}

@@ -37,20 +37,22 @@ func (fs *logFS) Unwrap() vfs.FS { return fs.FS }
 
 // Create implements vfs.FS.
 func (fs *logFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.FS.Create(name, c)
-	return fs.watchLog(name, f, err)
+	return fs.watchLog(name, func() (vfs.File, error) { return fs.FS.Create(name, c) })
 }
 
 // ReuseForWrite implements vfs.FS. Pebble reuses the blocks of old logs, which makes a sync about
 // twice as fast as growing a file.
 func (fs *logFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.FS.ReuseForWrite(oldname, newname, c)
-	return fs.watchLog(newname, f, err)
+	return fs.watchLog(newname, func() (vfs.File, error) { return fs.FS.ReuseForWrite(oldname, newname, c) })
 }
 
-// watchLog wraps a file that was just created.
-func (fs *logFS) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
+// watchLog creates a file and wraps it. Commits wait for the creation of a log, so it counts as an operation of the log.
+func (fs *logFS) watchLog(name string, create func() (vfs.File, error)) (vfs.File, error) {
 	number, ok := logNumber(fs.PathBase(name))
+	if ok {
+		defer fs.beginOp()()
+	}
+	f, err := create()
 	switch {
 	case err == nil && !ok && fs.created != nil:
 		return fs.created(name, f), nil
@@ -81,18 +83,16 @@ func (fs *logFS) outstanding() time.Duration {
 	return 0
 }
 
-// beginOp records the start of an operation. The returned function ends it and returns its
-// duration.
-func (fs *logFS) beginOp() func() time.Duration {
+// beginOp records the start of an operation. The returned function ends it.
+func (fs *logFS) beginOp() (end func()) {
 	start := time.Since(fs.epoch) | 1 // never 0, which means that no operation is in progress
 	// The last sync of one log and the first writes of the next may overlap. The older start stays,
 	// because that is how long the disk has owed an answer.
 	mine := fs.pending.CompareAndSwap(0, int64(start))
-	return func() time.Duration {
+	return func() {
 		if mine {
 			fs.pending.Store(0)
 		}
-		return time.Since(fs.epoch) - start
 	}
 }
 
@@ -117,44 +117,37 @@ func (f *logFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// didSync records that all bytes written so far are durable. It runs before the sync is reported:
-// nobody may rely on bytes whose loss the next start could not notice.
-func (f *logFile) didSync() {
-	f.durable = f.written
-	f.fs.lengths.synced(f.number, f.durable)
-}
-
 // Sync implements vfs.File.
 func (f *logFile) Sync() error {
-	end := f.fs.beginOp()
-	err := f.File.Sync()
-	f.fs.synced(end())
-	if err == nil {
-		f.didSync()
-	}
+	_, err := f.watchSync(func() (bool, error) { return true, f.File.Sync() })
 	return err
 }
 
 // SyncData implements vfs.File.
 func (f *logFile) SyncData() error {
-	end := f.fs.beginOp()
-	err := f.File.SyncData()
-	f.fs.synced(end())
-	if err == nil {
-		f.didSync()
-	}
+	_, err := f.watchSync(func() (bool, error) { return true, f.File.SyncData() })
 	return err
 }
 
 // SyncTo implements vfs.File. A partial sync promises nothing, so it is not recorded.
 func (f *logFile) SyncTo(length int64) (bool, error) {
-	end := f.fs.beginOp()
-	full, err := f.File.SyncTo(length)
-	if d := end(); full {
-		f.fs.synced(d)
-		if err == nil {
-			f.didSync()
-		}
+	return f.watchSync(func() (bool, error) { return f.File.SyncTo(length) })
+}
+
+// watchSync times a sync and, if it was one of the whole file, records in SYNCED that all bytes written so far are durable. It does so before the
+// sync is reported: nobody may rely on bytes whose loss the next start could not notice. The record is a write to the same disk, which
+// waits as long as the disk stalls, so it is part of the operation.
+func (f *logFile) watchSync(sync func() (full bool, err error)) (full bool, err error) {
+	defer f.fs.beginOp()()
+	start := time.Now()
+	full, err = sync()
+	if !full {
+		return false, err
 	}
-	return full, err
+	f.fs.synced(time.Since(start))
+	if err == nil {
+		f.durable = f.written
+		f.fs.lengths.synced(f.number, f.durable)
+	}
+	return true, err
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -121,8 +122,10 @@ func run(ctx context.Context, cfg local.Config, plan local.Plan, trials int, dir
 	if err != nil {
 		return fmt.Errorf("run it within the repository: %w", err)
 	}
-	// The output ends with a line break.
-	source := string(root[:len(root)-1])
+	source := strings.TrimSpace(string(root))
+	if source == "" {
+		return errors.New("run it within the repository: this folder is in no module")
+	}
 	cfg.Units = filepath.Join(source, "deploy", "systemd")
 	if cfg.Binary == "" {
 		cfg.Binary = filepath.Join(dir, "rhumb")

@@ -129,7 +129,7 @@ func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRe
 	case !ok:
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "region %s does not exist; list regions with `rhumb region ls`", id))
 	case !place.IsRegionLost(st, id):
-		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "region %s is not lost: nodes of it serve, or it has none; remove it without --force", r.Name))
+		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "region %s is not lost: nodes of it serve, or nothing is left there; remove it without --force", r.Name))
 	}
 	// The region that takes the rest matters only for ranges that have copies elsewhere, and for lost ranges of the same tables:
 	// only the latter need room.

@@ -175,8 +175,12 @@ func (t *tx) findRegistered(c RegisterNode) *node {
 // joinCluster creates a node, and its region if the name is new.
 func (c RegisterNode) joinCluster(t *tx) Result {
 	const op rhumb.Op = "catalog.RegisterNode"
-	if t.nodes.size >= rhumb.NodesMax {
-		return refuse(op, rhumb.TooLarge, "the node was not added: the cluster has %d nodes, which is the limit", t.nodes.size)
+	switch count := t.countMembers(); {
+	case count >= rhumb.NodesMax:
+		return refuse(op, rhumb.TooLarge, "the node was not added: the cluster has %d nodes, which is the limit; remove nodes that are gone for good (`rhumb node ls`, `rhumb node rm`)", count)
+	// Their numbers are in keys and records, so the records of removed nodes stay.
+	case t.nodes.size >= rhumb.NodesEverMax:
+		return refuse(op, rhumb.TooLarge, "the node was not added: the cluster has had %d nodes, which is the limit; move the data to a new cluster", t.nodes.size)
 	}
 	old, res, ok := c.replaced(t, rhumb.NoNode)
 	if !ok {
@@ -209,6 +213,21 @@ func (c RegisterNode) joinCluster(t *tx) Result {
 	// it.
 	t.reviveRegion(n.Region)
 	return Result{Node: n.ID, Region: n.Region, Life: n.Boot}
+}
+
+// countMembers returns the number of nodes that count against rhumb.NodesMax: those that were not removed for good.
+func (t *tx) countMembers() int {
+	// Earlier builds count all nodes, and all replicas of the catalog must answer alike.
+	if t.nodes.size < rhumb.NodesMax || !t.Has(rhumb.FeatureOperations) {
+		return t.nodes.size
+	}
+	count := t.nodes.size
+	for _, n := range t.nodes.all() {
+		if n.Forgotten {
+			count--
+		}
+	}
+	return count
 }
 
 // newRecord returns a record of the node in its new life. A node without a location of its own is
@@ -271,6 +290,7 @@ func (c RegisterNode) registerAgain(t *tx, old *node) Result {
 	}
 	n := c.newRecord(old.ID, at)
 	// The decision of an operator about the node outlives its restarts.
+	n.leftBefore = old.leftBefore
 	if n.Leaving = old.Leaving; n.Leaving {
 		n.State = rhumb.NodeDecommissioning
 	}

@@ -224,7 +224,7 @@ func canTakeOver(r *rhumb.Range, n rhumb.NodeID) bool {
 }
 
 // applyTo records that the target is primary of the reserved epoch. A node that hands over because it is to stop also
-// leaves the in-sync set, if the set stays at its minimum size.
+// leaves the in-sync set, if the others may continue without it (mayShrink).
 func (c AdoptHandover) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AdoptHandover"
 	r, ok := t.Range(c.Range)
@@ -243,8 +243,10 @@ func (c AdoptHandover) applyTo(t *tx) Result {
 	}
 	next := r.Clone()
 	next.Epoch, next.Primary, next.Prepared, next.Removed = r.Prepared.Epoch, r.Prepared.Target, nil, nil
-	if !t.IsLive(r.Primary) && len(next.InSync) > t.minInSync(r) {
-		next.InSync = slices.DeleteFunc(next.InSync, func(n rhumb.NodeID) bool { return n == r.Primary })
+	// The same rule as when a node is fenced: the others must be enough, and in two regions if the range survives the loss of one. Else
+	// the node stays in the set until it is fenced, or another copy has joined.
+	if less := dropNodes(r.InSync, func(n rhumb.NodeID) bool { return n == r.Primary }); !t.IsLive(r.Primary) && t.mayShrink(r, less) {
+		next.InSync = less
 	}
 	next.Version++
 	t.putRange(next)
@@ -274,6 +276,9 @@ func (t *tx) cancelHandover(r *rhumb.Range) *rhumb.Range {
 	return next
 }
 
+// applyTo replaces the replicas and the preferred primary. In order: the version must be that of the record; the set must keep the members that the range
+// needs (checkSetReplicas); new replicas must be on nodes that can receive data (checkNewReplicas); the copies must stay spread over
+// zones and regions as the class demands (checkRegions).
 func (c SetReplicas) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetReplicas"
 	r, ok := t.Range(c.Range)
@@ -283,14 +288,33 @@ func (c SetReplicas) applyTo(t *tx) Result {
 	if r.Version != c.Version {
 		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
 	}
-	set, ok := sortedSet(c.Replicas, func(n rhumb.NodeID) rhumb.NodeID { return n })
+	set, distinct := sortedSet(c.Replicas, func(n rhumb.NodeID) rhumb.NodeID { return n })
+	if !distinct {
+		return refuseRange(op, rhumb.InvalidArgument, r, "the replicas list a node twice")
+	}
 	preferred := c.Preferred
 	if preferred == rhumb.NoNode {
 		preferred = r.Preferred
 	}
+	for _, check := range []func() Result{
+		func() Result { return t.checkSetReplicas(op, r, set, preferred) },
+		func() Result { return t.checkNewReplicas(op, r, set) },
+		func() Result { return t.checkRegions(op, r, set) },
+	} {
+		if refusal := check(); refusal.Failure != nil {
+			return refusal
+		}
+	}
+	// Nothing changes, so the version stays and proposals of the primary that name it remain valid.
+	if preferred == r.Preferred && slices.Equal(set, r.Replicas) {
+		return Result{Range: r}
+	}
+	return Result{Range: t.setReplicas(r, set, preferred)}
+}
+
+// checkSetReplicas refuses replicas without a member of the in-sync set, without the preferred primary, or in the middle of a split or a merge.
+func (t *tx) checkSetReplicas(op rhumb.Op, r *rhumb.Range, set []rhumb.NodeID, preferred rhumb.NodeID) Result {
 	switch {
-	case !ok:
-		return refuseRange(op, rhumb.InvalidArgument, r, "the replicas list a node twice")
 	case len(set) > rhumb.ReplicasMax:
 		return refuseRange(op, rhumb.TooLarge, r, "%d replicas were requested; the limit is %d", len(set), rhumb.ReplicasMax)
 	// Removing an in-sync member would remove acknowledged entries from the set that an election
@@ -305,19 +329,28 @@ func (c SetReplicas) applyTo(t *tx) Result {
 	case !slices.Equal(set, r.Replicas) && t.isSplitting(r) && (r.Birth != 0 || !isSubset(r.Replicas, set)):
 		return refuseRange(op, rhumb.Conflict, r, "the range is being split; retry when that is done")
 	}
-	// Present replicas may stay on any node; only new ones need a node that can receive data.
+	return Result{}
+}
+
+// checkNewReplicas refuses a new replica on a node that cannot receive data. Present replicas may stay on any node.
+func (t *tx) checkNewReplicas(op rhumb.Op, r *rhumb.Range, set []rhumb.NodeID) Result {
 	for _, id := range set {
 		n, known := t.Node(id)
-		if !r.IsReplica(id) && (!known || n.State == rhumb.NodeFenced) {
+		switch {
+		case r.IsReplica(id):
+		case !known || n.State == rhumb.NodeFenced:
 			return refuseRange(op, rhumb.Conflict, r, "%s is unknown or fenced and cannot hold a new replica", id)
-		}
-		if !r.IsReplica(id) && n.Witness {
+		case n.Witness:
 			return refuseRange(op, rhumb.InvalidArgument, r, "%s is a witness and holds no data", id)
-		}
-		if !r.IsReplica(id) && n.Leaving {
+		case n.Leaving:
 			return refuseRange(op, rhumb.Conflict, r, "%s is %s and cannot hold a new replica", id, n.State)
 		}
 	}
+	return Result{}
+}
+
+// checkRegions refuses replicas that break the residency or the survival goal of the class.
+func (t *tx) checkRegions(op rhumb.Op, r *rhumb.Range, set []rhumb.NodeID) Result {
 	// A replica that is there already may stay, so that a range which has one too many can be repaired. One more
 	// than the goal allows is what a move needs, between the new copy and the end of the old one.
 	if class, _ := t.Class(r.Class); !isSubset(set, r.Replicas) {
@@ -332,10 +365,11 @@ func (c SetReplicas) applyTo(t *tx) Result {
 		gone, _ := t.Region(region)
 		return refuseRange(op, rhumb.Conflict, r, "replicas %v leave no copy in region %s, and the range needs copies in as many regions to survive the loss of one; add a copy in another region first", set, gone.Name)
 	}
-	// Nothing changes, so the version stays and proposals of the primary that name it remain valid.
-	if preferred == r.Preferred && slices.Equal(set, r.Replicas) {
-		return Result{Range: r}
-	}
+	return Result{}
+}
+
+// setReplicas stores r with other replicas and another preferred primary, which were checked.
+func (t *tx) setReplicas(r *rhumb.Range, set []rhumb.NodeID, preferred rhumb.NodeID) *rhumb.Range {
 	next := r.Clone()
 	next.Replicas, next.Preferred, next.Former = set, preferred, t.formerNode(r, set, preferred)
 	// A quarantine belongs to a copy. If the node gets a replica again, that is a new copy.
@@ -343,21 +377,19 @@ func (c SetReplicas) applyTo(t *tx) Result {
 	next.Leaving = dropNodes(next.Leaving, func(n rhumb.NodeID) bool { return !slices.Contains(set, n) })
 	defer func() { t.setReservedReplicas(next) }()
 	// Earlier builds do not record the removal, and all replicas of the catalog must hold the same.
-	if !t.Has(rhumb.FeatureOperations) {
-		next.Version++
-		t.putRange(next)
-		return Result{Range: next}
-	}
-	next.Removed = slices.Sorted(slices.Values(append(next.Removed, dropNodes(r.Replicas, func(n rhumb.NodeID) bool { return slices.Contains(set, n) })...)))
-	// The node dropped its copy of this epoch, and may have acknowledged entries before. Those
-	// acknowledgements must not count for the new, empty copy, so they are put into an earlier epoch
-	// (docs/replication.md#rule-removal-again).
-	if slices.ContainsFunc(next.Removed, func(n rhumb.NodeID) bool { return slices.Contains(set, n) }) {
-		return Result{Range: t.electPrimary(next, next.Primary, next.InSync)}
+	if t.Has(rhumb.FeatureOperations) {
+		gone := dropNodes(r.Replicas, func(n rhumb.NodeID) bool { return slices.Contains(set, n) })
+		next.Removed = slices.Sorted(slices.Values(append(next.Removed, gone...)))
+		// The node dropped its copy of this epoch, and may have acknowledged entries before. Those
+		// acknowledgements must not count for the new, empty copy, so they are put into an earlier epoch
+		// (docs/replication.md#rule-removal-again).
+		if slices.ContainsFunc(next.Removed, func(n rhumb.NodeID) bool { return slices.Contains(set, n) }) {
+			return t.electPrimary(next, next.Primary, next.InSync)
+		}
 	}
 	next.Version++
 	t.putRange(next)
-	return Result{Range: next}
+	return next
 }
 
 // formerNode returns the node that a range belongs to after a change of its replicas or of its preferred primary.

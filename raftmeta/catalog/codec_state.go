@@ -193,6 +193,7 @@ type wireNode struct {
 	Forgotten     bool            `cbor:"51,keyasint,omitempty"`
 	Leaving       bool            `cbor:"150,keyasint,omitempty"`
 	ReplacedBy    rhumb.NodeID    `cbor:"151,keyasint,omitempty"`
+	LeftBefore    bool            `cbor:"152,keyasint,omitempty"`
 	VotePinned    bool            `cbor:"80,keyasint,omitempty"`
 	Witness       bool            `cbor:"81,keyasint,omitempty"`
 	Relapses      uint32          `cbor:"143,keyasint,omitempty"`
@@ -305,13 +306,13 @@ func toWireNode(n *node) wireNode {
 		ID: n.ID, Region: n.Region, Zone: n.Zone, Addr: n.Addr, HeartbeatAddr: n.HeartbeatAddr, AdminAddr: n.AdminAddr,
 		Location: *toWirePoint(n.Location), Store: n.Store[:], Boot: n.Boot, State: n.State, Voter: n.Voter,
 		Binary: n.Binary, Nonce: n.nonce, Short: n.Short, Past: n.past, Name: n.Name, Forgotten: n.Forgotten,
-		Leaving: n.Leaving, ReplacedBy: n.ReplacedBy, VotePinned: n.VotePinned, Witness: n.Witness,
+		Leaving: n.Leaving, ReplacedBy: n.ReplacedBy, LeftBefore: n.leftBefore, VotePinned: n.VotePinned, Witness: n.Witness,
 		Relapses: n.Relapses, FailedAt: toWireTime(n.FailedAt),
 	}
 }
 
 func (w *wireNode) toNode() *node {
-	return &node{nonce: w.Nonce, past: w.Past, Node: rhumb.Node{
+	return &node{nonce: w.Nonce, past: w.Past, leftBefore: w.LeftBefore, Node: rhumb.Node{
 		ID: w.ID, Region: w.Region, Zone: w.Zone, Addr: w.Addr, HeartbeatAddr: w.HeartbeatAddr, AdminAddr: w.AdminAddr,
 		Location: w.Location.toPoint(), Store: toUUID(w.Store), Boot: w.Boot, State: w.State, Voter: w.Voter, Binary: w.Binary,
 		Short: w.Short, Name: w.Name, Forgotten: w.Forgotten, Leaving: w.Leaving, ReplacedBy: w.ReplacedBy,

@@ -371,6 +371,9 @@ func (c ControlOperation) applyTo(t *tx) Result {
 		return Result{Operation: o.ID}
 	case o.State.IsOver():
 		return refuse(op, rhumb.Conflict, "operation %s is %s already", c.ID, o.State)
+	// The last command of a removal ends its operation. Earlier builds let a moment pass between the two.
+	case state == rhumb.OperationCancelled && o.Kind == rhumb.OperationRemoveRegion && t.isRegionRemoved(o.Region):
+		return refuse(op, rhumb.Conflict, "operation %s has removed its region already, which cannot be taken back", c.ID)
 	}
 	next := o.Clone()
 	t.enterState(next, state, c.At)

@@ -22,7 +22,7 @@ import (
 // begin. With the mark in the catalog, all of them decide by the same state, and a leader that takes over continues where
 // the last one stopped.
 
-// RemoveRegion ends the removal of a region that has no nodes any more: its name is free. With Force it drops a region
+// RemoveRegion ends the removal of a region that has no nodes any more: its name is free, and the operation is done. With Force it drops a region
 // whose nodes are all dead, in one step: its nodes are forgotten; its ranges move to Into as far as other nodes have copies; the
 // other ranges are removed, and with them their records. If only some of the ranges of a block of hash slots are lost, because a
 // removal had begun, the lost ones restart empty instead, on the nodes of Restarts: names hash to all slots of a block.
@@ -35,7 +35,7 @@ type RemoveRegion struct {
 	Lost         uint32
 	// Restarts has the nodes for the ranges that restart empty, in the order of the ranges. Package raftmeta/place chooses them.
 	Restarts []RangeCopies
-	// By and At are for the operation that records a forced removal.
+	// At is the proposer's wall clock, when the operation ends. By is for the operation that records a forced removal.
 	By string
 	At time.Time
 }
@@ -77,6 +77,12 @@ func (s *State) HostRegion(id rhumb.RegionID) rhumb.RegionID {
 func (s *State) isRegionLeaving(id rhumb.RegionID) bool {
 	r, ok := s.regions.get(uint64(id))
 	return ok && r.Into != 0 && !r.Removed
+}
+
+// isRegionRemoved reports whether a region was removed for good.
+func (s *State) isRegionRemoved(id rhumb.RegionID) bool {
+	r, ok := s.regions.get(uint64(id))
+	return ok && r.Removed
 }
 
 // checkRegion refuses a removal that does not fit. Whether the other regions have room is policy (place.PlanRegionRemoval).
@@ -132,12 +138,16 @@ func (t *tx) setInto(id, into rhumb.RegionID) {
 	t.putRegion(&next)
 }
 
-// markRegion marks all nodes of a region as leaving, or takes the marks back.
+// markRegion marks all nodes of a region as leaving, or takes the marks back. A node that was leaving before still leaves
+// then.
 func (t *tx) markRegion(id rhumb.RegionID, leaving bool) {
 	for _, n := range t.freezeState().nodes.all() {
-		if n.Region == id && !n.Forgotten {
-			t.setLeavingNode(n, leaving)
+		if n.Region != id || n.Forgotten {
+			continue
 		}
+		next := *n
+		next.leftBefore = leaving && n.Leaving
+		t.setLeavingNode(&next, leaving || n.leftBefore)
 	}
 }
 
@@ -197,8 +207,36 @@ func (c RemoveRegion) applyTo(t *tx) Result {
 			return refuse(op, rhumb.Conflict, "region %s still has %s", r.Name, n.ID)
 		}
 	}
+	// Somebody has removed the last nodes by force. Their ranges would stay without a copy, and searches for their names would never end.
+	if lost, _ := t.LostRanges(c.Region); len(lost) > 0 {
+		return refuseRange(op, rhumb.Conflict, lost[0], "the only copies of %d ranges, such as %s, were on nodes of region %s that were removed; `rhumb unsafe-recover region %s` gives them up",
+			len(lost), lost[0].ID, r.Name, r.Name)
+	}
 	t.removeRegion(c.Region, 0)
+	// In the same step, because nothing takes the removal back from here on: whoever cancelled the operation now would take the mark of a
+	// region that has no nodes any more, and whose ranges are those of another one.
+	t.endRemoval(c)
 	return Result{Region: c.Region}
+}
+
+// endRemoval ends the operation that has removed the region, with all of its steps, also if it was paused meanwhile.
+func (t *tx) endRemoval(c RemoveRegion) {
+	for o := range t.freezeState().Operations() {
+		if o.Kind != rhumb.OperationRemoveRegion || o.Region != c.Region || o.State.IsOver() {
+			continue
+		}
+		next := o.Clone()
+		for i := range next.Steps {
+			next.Steps[i].State = rhumb.OperationDone
+		}
+		next.Progress.Done, next.Progress.DoneBytes = next.Progress.Total, next.Progress.TotalBytes
+		// A proposer of an earlier build names no time.
+		at := c.At
+		if at.IsZero() {
+			at = o.Since
+		}
+		t.enterState(next, rhumb.OperationDone, at)
+	}
 }
 
 // removeRegion stores that a region was removed, and frees its name.
@@ -245,11 +283,8 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	t.setInto(c.Region, c.Into)
 	for _, n := range t.freezeState().nodes.all() {
 		if n.Region == c.Region {
-			// As by ForgetNode. A node that returns all the same is refused, and stops.
-			next := *n
-			next.Forgotten, next.Leaving = true, false
-			t.putNode(&next)
-			t.forgetFormer(n.ID)
+			// A node that returns all the same is refused, and stops.
+			t.forgetNode(n)
 		}
 	}
 	t.removeRegion(c.Region, c.Lost)

@@ -122,13 +122,19 @@ func (c ForgetNode) applyTo(t *tx) Result {
 	case n.State != rhumb.NodeFenced:
 		return refuse(op, rhumb.Conflict, "%s is %s; only a fenced node can be forgotten: stop it and wait until `rhumb node ls` shows it as fenced", c.Node, n.State)
 	}
+	t.forgetNode(n)
+	return Result{Node: c.Node}
+}
+
+// forgetNode stores that a node was removed for good. Nothing that somebody decided about it counts any more: no pin keeps a place among
+// the voters for it, and no range returns to it.
+func (t *tx) forgetNode(n *node) {
 	// States are immutable, so the node is copied and replaced.
 	next := *n
-	next.Forgotten, next.Leaving, next.State = true, false, rhumb.NodeFenced
-	next.VotePinned = false
+	next.Forgotten, next.Leaving, next.leftBefore, next.VotePinned = true, false, false, false
+	next.State = rhumb.NodeFenced
 	t.putNode(&next)
-	t.forgetFormer(c.Node)
-	return Result{Node: c.Node}
+	t.forgetFormer(n.ID)
 }
 
 // WhyNotForget returns why a node may not be removed for good yet, or "". It must hold no copy and no vote, and must be

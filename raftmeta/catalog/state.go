@@ -55,6 +55,8 @@ type node struct {
 	rhumb.Node
 	nonce uint64
 	past  []uint64
+	// leftBefore reports that the node was leaving when the removal of its region began. It still leaves if that is cancelled.
+	leftBefore bool
 }
 
 // pastMax bounds the remembered nonces of earlier lives.

@@ -332,7 +332,7 @@ func balanceWaits(now time.Duration, s *catalog.State, v *Surveys) (waits string
 			waits = fmt.Sprintf("operation %s is paused", o.ID)
 		case o.Kind != rhumb.OperationRebalance:
 			// Those have the disks and links for themselves.
-			waits = fmt.Sprintf("operation %s (%s of %s) comes first", o.ID, o.Kind, o.Node)
+			waits = fmt.Sprintf("operation %s (%s of %s) comes first", o.ID, o.Kind, objectOf(s, o))
 		}
 	}
 	// A node that is down for a moment returns, and its copies with it.
@@ -349,6 +349,17 @@ func balanceWaits(now time.Duration, s *catalog.State, v *Surveys) (waits string
 		waits = "not every node has reported its sizes yet"
 	}
 	return waits, moving
+}
+
+// objectOf names the object of an operation: the range, the region or the node.
+func objectOf(s *catalog.State, o *rhumb.Operation) string {
+	switch region, ok := s.Region(o.Region); {
+	case !o.Range.IsZero():
+		return "range " + o.Range.String()
+	case ok:
+		return "region " + region.Name
+	}
+	return o.Node.String()
 }
 
 // Rebalance starts the next moves, as operations that an operator can see, pause and cancel, and records how far

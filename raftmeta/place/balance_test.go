@@ -305,3 +305,22 @@ func TestDistances(t *testing.T) {
 		t.Errorf("after a longer detour the distance is %d", s.RegionMicros(1, 2))
 	}
 }
+
+// TestBalanceNamesWhatComesFirst names the operation for which balance waits by what that is about, which is not always a node.
+func TestBalanceNamesWhatComesFirst(t *testing.T) {
+	w := newMergeWorld(t)
+	for _, test := range []struct {
+		start catalog.StartOperation
+		want  string
+	}{
+		{catalog.StartOperation{Kind: rhumb.OperationMerge, Range: w.ids[1]}, "operation op1 (merge of range " + w.ids[1].String() + ") comes first"},
+		{catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 4}, "operation op1 (decommission of n4) comes first"},
+		{catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2}, "operation op1 (remove-region of region aaa) comes first"},
+	} {
+		s := apply(t, w.s, catalog.AddRegion{Name: "other", Location: rhumb.Point{Lat: 1}})
+		s = apply(t, s, test.start)
+		if waits, _ := balanceWaits(w.now, s, w.surveys()); waits != test.want {
+			t.Errorf("%q, want %q", waits, test.want)
+		}
+	}
+}

@@ -61,7 +61,7 @@ func BenchmarkPlan100k(b *testing.B) {
 		{"Observe", func() int { p.Observe(now, s); return 0 }},
 		{"DeadRegions", func() int { return len(p.DeadRegions(now, s)) }},
 		{"MissingBlocks", func() int { return len(MissingBlocks(s)) }},
-		{"Handovers", func() int { c, _ := p.Handovers(now, s); return len(c) }},
+		{"Handovers", func() int { return len(p.Handovers(now, s)) }},
 		{"Operations", func() int { return len(p.Operations(now, time.Now(), s, measures)) }},
 		{"RemoveClasses", func() int { return len(RemoveClasses(s)) }},
 		{"Repair", func() int { return len(p.Repair(now, s)) }},

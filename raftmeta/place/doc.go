@@ -25,9 +25,10 @@
 //
 // Operations ([Planner.Operations]): what moves next follows from the state and from the operations in it, never from
 // what an earlier plan has done. A new metadata leader makes the next plan as the old one would have, and a command that was
-// lost, or refused because a range had changed, is planned again. A copy leaves a range only when as many others as the
+// lost, or refused because a range had changed, is planned again. A planner remembers only refusals ([Planner.Heed]), and on which nodes copies do
+// not arrive; a new leader finds both out again. A copy leaves a range only when as many others as the
 // class has replicas are in sync, so a move never makes data less safe than it was. At most sixteen ranges of an operation
-// move at a time. An obstacle is named in the operation, so that an operator sees the reason of a delay.
+// move at a time, and those that cannot move do not count. An obstacle is named in the operation, so that an operator sees the reason of a delay.
 //
 // Merges ([Planner.Merges]): two neighbours that have been small together for a while become one range. An operation brings
 // their copies together first.

@@ -18,7 +18,8 @@ import (
 //  3. Failback hands the range over, and the copy that is one too many is removed (mover.trimSurplus).
 
 // Returns returns the commands of the first two steps. With fail-back at "manual" it begins no copies: an operator does
-// (`rhumb node failback`), and the second step follows. At most movesMax ranges return at a time.
+// (`rhumb node failback`), and the second step follows. At most movesMax ranges return at a time; those of a node on which no copy makes
+// progress do not count, and are taken back.
 func (p *Planner) Returns(now time.Duration, s *catalog.State) []catalog.Command {
 	policy := s.Setting(rhumb.SettingFailback)
 	if !s.Has(rhumb.FeatureFormer) || policy == FailbackNever {
@@ -36,8 +37,13 @@ func (p *Planner) Returns(now time.Duration, s *catalog.State) []catalog.Command
 		switch {
 		case !r.IsReplica(r.Former):
 			// As long as before a fail-back: a node that fails soon after its start would cost a copy each time.
-			if policy != FailbackManual && p.isHealthy(now, r.Former) {
+			if policy != FailbackManual && p.isHealthy(now, r.Former) && !p.isStalled(now, r.Former) {
 				wait = append(wait, r)
+			}
+		// Its disk may be full. The range still belongs to it, and its copy begins again later.
+		case !r.IsInSync(r.Former) && p.isStalled(now, r.Former):
+			if policy != FailbackManual {
+				out = append(out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: without(r.Replicas, []rhumb.NodeID{r.Former})})
 			}
 		case !r.IsInSync(r.Former):
 			copying++

@@ -82,11 +82,27 @@ func (p *Planner) hasFailed(now time.Duration, id rhumb.RangeID) bool {
 	return ok && w.failed && now-w.failedAt < HandoverRetry
 }
 
-// Moving are the two ways in which Handovers ends a handover that is not adopted, for metrics and logs.
-type Moving struct {
-	// Cancelled counts handovers that were withdrawn, Elected those in whose place a node was elected because the
-	// primary drains.
-	Cancelled, Elected int
+// HandoverEnd is a way in which Handovers ends a handover that is not adopted, for metrics and logs.
+type HandoverEnd uint8
+
+// A handover is withdrawn, or a node is elected in its place because the primary drains. The zero value is a command that ends none.
+const (
+	HandoverCancelled HandoverEnd = 1 + iota
+	HandoverElected
+)
+
+// EndsHandover returns how a command that Handovers has planned on state s ends a handover.
+func EndsHandover(s *catalog.State, cmd catalog.Command) HandoverEnd {
+	switch c := cmd.(type) {
+	case catalog.CancelHandover:
+		return HandoverCancelled
+	case catalog.Elect:
+		// Other elections move primaries for which nothing was prepared.
+		if r, ok := s.Range(c.Range); ok && r.Prepared != nil {
+			return HandoverElected
+		}
+	}
+	return 0
 }
 
 // Handovers returns the commands that end handovers which nobody has adopted in time, and that move primaries away from
@@ -94,9 +110,9 @@ type Moving struct {
 //
 // A drain prepares its handovers itself, in one command. Left for later steps are ranges that had nobody to take
 // over at that time, and handovers that did not succeed: an election moves those, because the node is about to stop.
-func (p *Planner) Handovers(now time.Duration, s *catalog.State) (out []catalog.Command, m Moving) {
+func (p *Planner) Handovers(now time.Duration, s *catalog.State) (out []catalog.Command) {
 	if !s.Has(rhumb.FeatureHandover) {
-		return nil, m
+		return nil
 	}
 	p.observeHandovers(now, s)
 	var load map[rhumb.NodeID]int
@@ -119,10 +135,8 @@ func (p *Planner) Handovers(now time.Duration, s *catalog.State) (out []catalog.
 			if drains {
 				// An election ends the handover as well. Its target is live and in sync: the catalog keeps no
 				// handover prepared to any other node.
-				m.Elected++
 				out = append(out, catalog.Elect{Range: r.ID, Version: r.Version, Node: r.Prepared.Target})
 			} else {
-				m.Cancelled++
 				out = append(out, catalog.CancelHandover{Range: r.ID, Version: r.Version})
 			}
 			continue
@@ -140,7 +154,7 @@ func (p *Planner) Handovers(now time.Duration, s *catalog.State) (out []catalog.
 			out = append(out, p.takeOver(now, s, r, r.Version, heir, true)...)
 		}
 	}
-	return out, m
+	return out
 }
 
 // countPrimaries counts the ranges of each primary. measureLoad counts the preferred ones.

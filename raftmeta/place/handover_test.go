@@ -33,14 +33,18 @@ func (w *world) primaries() map[rhumb.NodeID]int { return countPrimaries(w.s) }
 // The tests below play all parts themselves: they adopt handovers as targets would, or not, and let time pass for
 // the planner. The replicas are tested in node/replica and in the simulator.
 
-// end plans the end of handovers and applies the commands.
-func (w *world) end() ([]catalog.Command, Moving) {
+// end plans the end of handovers and applies the commands. It also counts how handovers ended.
+func (w *world) end() ([]catalog.Command, map[HandoverEnd]int) {
 	w.t.Helper()
-	out, m := w.p.Handovers(w.now, w.s)
+	before, ends := w.s, map[HandoverEnd]int{}
+	out := w.p.Handovers(w.now, w.s)
 	for _, cmd := range out {
 		w.do(cmd)
+		if by := EndsHandover(before, cmd); by != 0 {
+			ends[by]++
+		}
 	}
-	return out, m
+	return out, ends
 }
 
 // TestDrainHandsOver guards that a draining node keeps its primaries until others have adopted them, and leaves the
@@ -72,7 +76,7 @@ func TestDrainHandsOver(t *testing.T) {
 		}
 		w.pass(sec)
 		got, m := w.end()
-		if adopted != (len(got) == 0) || !adopted && m.Elected != 2 {
+		if adopted != (len(got) == 0) || !adopted && m[HandoverElected] != 2 {
 			t.Errorf("adopted %v: %d commands after DrainWithin, %+v", adopted, len(got), m)
 		}
 		if n := w.primaries()[1]; n != 0 {
@@ -130,7 +134,7 @@ func TestHandoverIsCancelled(t *testing.T) {
 		t.Errorf("too early: %+v", got)
 	}
 	w.pass(sec)
-	if got, m := w.end(); len(got) != 1 || m != (Moving{Cancelled: 1}) {
+	if got, m := w.end(); len(got) != 1 || m[HandoverCancelled] != 1 || m[HandoverElected] != 0 {
 		t.Errorf("after HandoverWithin: %+v, %+v", got, m)
 	}
 	// The range stays as it was, and the reserved epoch is lost.

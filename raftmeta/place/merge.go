@@ -1,6 +1,7 @@
 package place
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -229,7 +230,8 @@ func (m *mover) advanceMerge(o *rhumb.Operation) {
 	}
 	// Bytes count only while copies move: the other steps move none.
 	step, waits := m.stepMerge(left, right)
-	t := tally{left: 1, waits: waits}
+	// The steps of both ranges count: the marks are set by a command about the left one.
+	t := tally{left: 1, waits: cmp.Or(m.p.whyRefused(subject{Range: left.ID}), waits)}
 	if step == 0 {
 		t.left = 0
 		m.weigh(&t, right.ID)
@@ -267,8 +269,7 @@ func (m *mover) stepMerge(left, right *rhumb.Range) (done int, waits string) {
 		if len(lack) > 0 {
 			to = lack[0]
 		}
-		_, waits = m.move(right, to, leave...)
-		return 0, waits
+		return 0, m.move(right, to, leave...).waits
 	case right.Primary != left.Primary && !right.IsInSync(left.Primary):
 		return 1, fmt.Sprintf("%s is not in sync in range %s", left.Primary, right.ID)
 	case right.Primary != left.Primary:

@@ -11,22 +11,9 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// waitsForSplit is the obstacle of a move while the range is being split.
-const waitsForSplit = "the range is being split"
-
 // movesMax bounds the ranges that one operation moves at the same time, so that a node that leaves does not occupy the disks
-// and links of the others with all its copies at once.
+// and links of the others with all its copies at once. Ranges that cannot move now do not count.
 const movesMax = 16
-
-// phase is how far the move of one copy is.
-type phase uint8
-
-const (
-	phaseCopy   phase = iota // a new copy is missing, or is not in sync yet
-	phaseHand                // the copy is in sync, and the one that leaves is still primary
-	phaseRemove              // the copy that leaves is still a replica
-	phaseGone                // it was removed from the replicas
-)
 
 // Operations returns the commands that advance the operations of the cluster by one step, and the records of how far they
 // are. All of it follows from the state: a leader that takes over continues where the last one stopped. wall is the wall
@@ -45,6 +32,7 @@ func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State
 		return nil
 	}
 	m := &mover{p: p, now: now, wall: wall, s: s, measures: measures, pools: make(pools)}
+	p.observeArrivals(now, s, measures.Arrived)
 	m.startRepairs()
 	for o := range s.Operations() {
 		if o.State == rhumb.OperationRunning && len(m.out) < PlanMax {
@@ -62,12 +50,14 @@ func (p *Planner) Operations(now time.Duration, wall time.Time, s *catalog.State
 	return m.out
 }
 
-// Measures are the reports of nodes that the progress of operations needs. Both functions may be nil.
+// Measures are the reports of nodes that the progress of operations needs. Each function may be nil.
 type Measures struct {
 	// Size returns the size of a range's copy in bytes. known is false without a report.
 	Size func(rhumb.RangeID) (bytes int64, known bool)
 	// Copied returns how much of the copies of a range that are in progress has arrived, between 0 and 1.
 	Copied func(rhumb.RangeID) (share float64, ok bool)
+	// Arrived is the same for the copy that one node receives.
+	Arrived func(rhumb.NodeID, rhumb.RangeID) (share float64, ok bool)
 }
 
 // mover is one call of Operations.
@@ -90,7 +80,7 @@ type tally struct {
 	// unknown counts the ranges without a known size, and arrived the bytes that copies in progress have received.
 	unknown int
 	arrived uint64
-	// moving counts the copies in progress. waits names the obstacle of one of them.
+	// moving counts the ranges whose move is under way (moveStep). waits names the obstacle of one range.
 	moving int
 	waits  string
 }
@@ -162,7 +152,7 @@ func (m *mover) advanceNode(o *rhumb.Operation) {
 	case n.Voter:
 		step, t.waits = 1, "another node is to get its vote in the metadata group"
 	case o.Kind == rhumb.OperationReplace:
-		step = 2
+		step, t.waits = 2, m.p.whyRefused(subject{Node: n.ID})
 		m.out = append(m.out, catalog.ForgetNode{Node: n.ID, Boot: n.Boot, Empty: true})
 	default:
 		step, state = 2, rhumb.OperationDone
@@ -176,7 +166,7 @@ func (m *mover) leaves(id rhumb.NodeID) bool {
 	return ok && mayNotVote(n)
 }
 
-// moveAll advances the moves of all copies on a node, movesMax at a time.
+// moveAll advances the moves of all copies on a node, movesMax at a time. Ranges that cannot move now hold up no others.
 func (m *mover) moveAll(from, to rhumb.NodeID) tally {
 	var t tally
 	for r := range m.s.Ranges() {
@@ -185,17 +175,19 @@ func (m *mover) moveAll(from, to rhumb.NodeID) tally {
 		}
 		m.weigh(&t, r.ID)
 		if t.moving < movesMax && len(m.out) < PlanMax {
-			ph, waits := m.move(r, to, from)
-			t.note(ph, waits, r)
+			t.note(m.move(r, to, from), r)
 		}
 	}
 	return t
 }
 
-// note counts a move that is in progress.
-func (t *tally) note(ph phase, waits string, r *rhumb.Range) {
-	if t.moving++; t.waits == "" && waits != "" {
-		t.waits = fmt.Sprintf("range %s: %s", r.ID, waits)
+// note counts a move if it is under way, and keeps an obstacle.
+func (t *tally) note(step moveStep, r *rhumb.Range) {
+	if step.busy {
+		t.moving++
+	}
+	if t.waits == "" && step.waits != "" {
+		t.waits = fmt.Sprintf("range %s: %s", r.ID, step.waits)
 	}
 }
 
@@ -235,126 +227,6 @@ func (m *mover) stays(r *rhumb.Range, id rhumb.NodeID) bool {
 	return ok && !n.Leaving && !n.Forgotten && !r.IsLeaving(id) && !r.IsQuarantined(id) && !m.p.isGone(m.now, id, m.p.replaceAfter(m.s))
 }
 
-// move plans the next step of moving copies away from nodes, to a given node or to the best ones, and returns its phase and its
-// obstacle. Several copies of a range move together: one change of the record is cheaper than three.
-func (m *mover) move(r *rhumb.Range, to rhumb.NodeID, from ...rhumb.NodeID) (phase, string) {
-	from = slices.DeleteFunc(slices.Clone(from), func(id rhumb.NodeID) bool { return !r.IsReplica(id) })
-	if len(from) == 0 {
-		return phaseGone, ""
-	}
-	goes := func(id rhumb.NodeID) bool { return slices.Contains(from, id) }
-	// keep holds the copies that stay, also those that are not in sync yet: they need not be created again. inSync holds those of
-	// them that an election could choose now. Only these justify that another copy leaves.
-	class, _ := m.s.Class(r.Class)
-	wanted := class.Settings.Replicas
-	keep := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return goes(id) || !m.stays(r, id) })
-	inSync := slices.DeleteFunc(slices.Clone(keep), func(id rhumb.NodeID) bool { return !r.IsInSync(id) || !m.s.IsLive(id) })
-	// The range is in both loops of the planner: as itself, and as the part that it reserves.
-	// A reserved range gets the copies of the range that is to be split.
-	if r.Birth != 0 {
-		return phaseCopy, waitsForSplit
-	}
-	if waits, added := m.addCopies(r, keep, to, wanted); added || waits != "" {
-		return phaseCopy, waits
-	}
-	// Metadata refuses that a copy leaves until the split is complete. An election would be worse than in vain: a copy that is new
-	// is not a member of the reserved range, so its node cannot divide the range as primary.
-	if isSplitting(m.s, r) {
-		return phaseCopy, waitsForSplit
-	}
-	if to != rhumb.NoNode && !r.IsInSync(to) {
-		return phaseCopy, fmt.Sprintf("the copy on %s is not in sync yet", to)
-	}
-	// Nobody leaves before as many others are in sync as the class demands: a move must not make data less safe.
-	if len(inSync) < wanted {
-		return phaseCopy, fmt.Sprintf("%d of %d copies elsewhere are in sync", len(inSync), wanted)
-	}
-	if goes(r.Primary) || goes(r.Preferred) {
-		heir := m.heir(r, inSync, to)
-		version := r.Version
-		if goes(r.Preferred) {
-			m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: version, Replicas: r.Replicas, Preferred: heir})
-			version++
-		}
-		if !goes(r.Primary) {
-			return phaseHand, fmt.Sprintf("%s becomes the preferred primary", heir)
-		}
-		m.out = append(m.out, m.p.takeOver(m.now, m.s, r, version, heir, true)...)
-		return phaseHand, fmt.Sprintf("%s takes over from %s", heir, r.Primary)
-	}
-	if members := slices.DeleteFunc(slices.Clone(from), func(id rhumb.NodeID) bool { return !r.IsInSync(id) }); len(members) > 0 {
-		unmarked := slices.DeleteFunc(slices.Clone(members), r.IsLeaving)
-		if len(unmarked) > 0 {
-			m.out = append(m.out, catalog.SetLeaving{Range: r.ID, Version: r.Version, Leaving: append(slices.Clone(r.Leaving), unmarked...)})
-		}
-		return phaseRemove, fmt.Sprintf("the primary %s is to take %v out of the in-sync set", r.Primary, members)
-	}
-	left := slices.DeleteFunc(slices.Clone(r.Replicas), goes)
-	m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: left})
-	return phaseRemove, ""
-}
-
-// addCopies adds the copies that a range lacks without those that leave.
-func (m *mover) addCopies(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, wanted int) (waits string, added bool) {
-	// If the node has its copy and a copy elsewhere is lost meanwhile, another node replaces that one. Otherwise the copy that is to leave
-	// would stay, as the last one that is needed.
-	if to != rhumb.NoNode && !r.IsReplica(to) {
-		if !m.s.TakesCopies(to) {
-			return fmt.Sprintf("%s takes no copies at the moment", to), false
-		}
-		m.setReplicas(r, to)
-		return "", true
-	}
-	if len(keep) >= wanted {
-		return "", false
-	}
-	if m.load == nil {
-		m.load = measureLoad(m.s)
-	}
-	// Every range has a class.
-	class, _ := m.s.Class(r.Class)
-	var chosen []*rhumb.Node
-	for _, id := range keep {
-		n, _ := m.s.Node(id)
-		chosen = append(chosen, n)
-	}
-	var add []rhumb.NodeID
-	for len(chosen) < wanted && len(r.Replicas)+len(add) < rhumb.ReplicasMax {
-		// The zones of the copies that stay count, not those of the ones that leave.
-		n := m.load.nextNode(chosen, m.pools.of(m.s, r, class), slices.Concat(r.Replicas, add)...)
-		if n == nil {
-			break
-		}
-		m.load.replicas[n.ID]++
-		chosen, add = append(chosen, n), append(add, n.ID)
-	}
-	if len(add) == 0 {
-		return fmt.Sprintf("no other node can take a copy: %d of %d copies would be left", len(keep), wanted), false
-	}
-	m.setReplicas(r, add...)
-	return "", true
-}
-
-// setReplicas adds replicas.
-func (m *mover) setReplicas(r *rhumb.Range, add ...rhumb.NodeID) {
-	m.out = append(m.out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: slices.Concat(r.Replicas, add)})
-}
-
-// heir returns who becomes primary: the node that takes the copy, else the one with the fewest primaries.
-func (m *mover) heir(r *rhumb.Range, inSync []rhumb.NodeID, to rhumb.NodeID) rhumb.NodeID {
-	if slices.Contains(inSync, to) {
-		return to
-	}
-	if m.load == nil {
-		m.load = measureLoad(m.s)
-	}
-	heir := slices.MinFunc(inSync, func(a, b rhumb.NodeID) int {
-		return cmp.Or(cmp.Compare(m.load.primaries[a], m.load.primaries[b]), cmp.Compare(a, b))
-	})
-	m.load.primaries[heir]++
-	return heir
-}
-
 // advanceMove moves one copy of one range.
 func (m *mover) advanceMove(o *rhumb.Operation) {
 	r, ok := m.s.Range(o.Range)
@@ -371,18 +243,18 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		m.fail(o, fmt.Sprintf("%s leaves the cluster", o.Target))
 		return
 	}
-	ph, waits := m.move(r, o.Target, o.Node)
-	t := tally{waits: waits}
+	step := m.move(r, o.Target, o.Node)
+	t := tally{waits: step.waits}
 	m.weigh(&t, r.ID)
 	state := rhumb.OperationRunning
 	switch {
-	case ph == phaseGone && r.IsReplica(o.Target):
+	case step.phase == phaseGone && r.IsReplica(o.Target):
 		t, state = tally{}, rhumb.OperationDone
-	case ph == phaseGone:
+	case step.phase == phaseGone:
 		m.fail(o, fmt.Sprintf("%s lost its copy before %s had one", o.Node, o.Target))
 		return
 	}
-	m.record(o, state, t, int(ph))
+	m.record(o, state, t, int(step.phase))
 }
 
 // leavesRegion returns why a move would break the survival goal of a range, or "": the region of the target would hold more copies
@@ -440,7 +312,8 @@ func (m *mover) canRepair(n *rhumb.Node) bool {
 func (m *mover) advanceRepair(o *rhumb.Operation) {
 	n, ok := m.s.Node(o.Node)
 	if ok && n.State != rhumb.NodeFenced {
-		m.record(o, rhumb.OperationCancelled, tally{}, 0)
+		// The copies on the node catch up, so nothing has to be created elsewhere.
+		m.end(o, rhumb.OperationCancelled, fmt.Sprintf("%s is back", o.Node))
 		return
 	}
 	var t tally
@@ -460,9 +333,12 @@ func (m *mover) advanceRepair(o *rhumb.Operation) {
 }
 
 // fail ends an operation with an error.
-func (m *mover) fail(o *rhumb.Operation, why string) {
+func (m *mover) fail(o *rhumb.Operation, why string) { m.end(o, rhumb.OperationFailed, why) }
+
+// end ends an operation before all of it is done, with the reason.
+func (m *mover) end(o *rhumb.Operation, state rhumb.OperationState, why string) {
 	m.out = append(m.out, catalog.UpdateOperation{
-		ID: o.ID, Version: o.Version, State: rhumb.OperationFailed, Steps: o.Steps, Progress: o.Progress, Error: clip(why), At: m.wall,
+		ID: o.ID, Version: o.Version, State: state, Steps: o.Steps, Progress: o.Progress, Error: clip(why), At: m.wall,
 	})
 }
 

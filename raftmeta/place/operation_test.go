@@ -15,7 +15,7 @@ func (w *world) plan() int {
 	w.t.Helper()
 	count := 0
 	for _, plan := range []func() []catalog.Command{
-		func() []catalog.Command { out, _ := w.p.Handovers(w.now, w.s); return out },
+		func() []catalog.Command { return w.p.Handovers(w.now, w.s) },
 		func() []catalog.Command {
 			return w.p.Operations(w.now, time.Unix(0, 0).Add(w.now), w.s, Measures{Size: func(rhumb.RangeID) (int64, bool) { return 10, true }})
 		},
@@ -193,7 +193,7 @@ func TestProgressWithinRange(t *testing.T) {
 			s.Copies = append(s.Copies, CopyShare{Range: r.ID, Done: done, Of: 40})
 		}
 		surveys.Add(w.now, s)
-		return Measures{size, func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(w.now, id) }}
+		return Measures{Size: size, Copied: func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(w.now, id) }}
 	}
 	for _, test := range []struct{ done, percent int64 }{{0, 0}, {10, 25}, {30, 75}, {20, 75}, {99, 100}, {-5, 100}} {
 		p := step(report(test.done))
@@ -673,5 +673,52 @@ func TestWhyNotRemoveRegion(t *testing.T) {
 	}
 	if IsRegionLost(w.s, 2) {
 		t.Error("a region with two live nodes counts as lost")
+	}
+}
+
+// TestRegionOfRemovedNodesIsLost removes the dead nodes of a region one by one. The ranges that only they had are as lost as before: the region can be
+// given up, and not be removed as if it were empty.
+func TestRegionOfRemovedNodesIsLost(t *testing.T) {
+	w := twoRegions(t)
+	for id := rhumb.NodeID(1); id <= 3; id++ {
+		w.fence(id)
+		if lost := IsRegionLost(w.s, 1); lost != (id == 3) {
+			t.Errorf("with %d of 3 dead nodes: lost %v", id, lost)
+		}
+	}
+	for id := rhumb.NodeID(1); id <= 3; id++ {
+		w.do(catalog.ForgetNode{Node: id, Boot: 1})
+	}
+	if !IsRegionLost(w.s, 1) || IsRegionLost(w.s, 2) {
+		t.Errorf("lost: %v and %v", IsRegionLost(w.s, 1), IsRegionLost(w.s, 2))
+	}
+	if host := NearestHost(w.s, 1); host != 2 {
+		t.Errorf("region %s takes the rest", host)
+	}
+	lost, _ := w.s.LostRanges(1)
+	w.do(Complete(w.s, catalog.RemoveRegion{Region: 1, Into: 2, Force: true, Lost: uint32(len(lost))}))
+	if r, _ := w.s.Region(1); !r.Removed || r.Lost != 2 || IsRegionLost(w.s, 1) {
+		t.Errorf("%+v", r)
+	}
+	// A region in which nothing ever was is not lost.
+	w.do(catalog.AddRegion{Name: "new", Location: rhumb.Point{Lat: 1}})
+	if IsRegionLost(w.s, 3) {
+		t.Error("a region without nodes and ranges counts as lost")
+	}
+}
+
+// TestRepairEndsWithReturn ends the repair of a node that is back, and says why.
+func TestRepairEndsWithReturn(t *testing.T) {
+	w := grow(t, 4)
+	w.fence(1)
+	w.pass(30 * sec)
+	w.plan()
+	if o := w.operation(1); o.Kind != rhumb.OperationRepair || o.State != rhumb.OperationRunning {
+		t.Fatalf("%+v", o)
+	}
+	w.revive(1)
+	w.plan()
+	if o := w.operation(1); o.State != rhumb.OperationCancelled || o.Error != "n1 is back" {
+		t.Errorf("%+v", o)
 	}
 }

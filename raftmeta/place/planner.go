@@ -67,6 +67,10 @@ type Planner struct {
 	// that was found out last.
 	small  map[rhumb.RangeID]time.Duration
 	looked time.Duration
+	// arrivals holds the nodes on which copies arrive, and those that are avoided because none did.
+	arrivals map[rhumb.NodeID]*arrival
+	// refused holds the commands of the last round that the catalog refused.
+	refused Refusals
 }
 
 // health is the history of one node.
@@ -93,6 +97,7 @@ type health struct {
 func NewPlanner(c Config) *Planner {
 	return &Planner{
 		config: c, health: make(map[rhumb.NodeID]*health), sizes: make(map[rhumb.RangeID]int64), handovers: make(map[rhumb.RangeID]handoverWatch),
+		arrivals: make(map[rhumb.NodeID]*arrival),
 	}
 }
 

@@ -13,6 +13,9 @@ import (
 // advanceRegion moves everything away from a region: first all copies, then the votes. Then its nodes are removed, and at last the
 // region. The nodes are removed together and not one by one, because a node that is removed stops at once, and clients
 // still find their way through the others.
+//
+// The last command ends the operation. Other operations are recorded as done in the round after their last command was applied, as the
+// state then shows it. A command that is refused leaves the operation where it is, and the next round plans it again.
 func (m *mover) advanceRegion(o *rhumb.Operation) {
 	r, ok := m.s.Region(o.Region)
 	if !ok || r.Removed {
@@ -35,16 +38,17 @@ func (m *mover) advanceRegion(o *rhumb.Operation) {
 		// Refused while a copy came back in between: then the first step is open again.
 		for _, n := range nodes {
 			m.out = append(m.out, catalog.ForgetNode{Node: n.ID, Boot: n.Boot, Empty: true})
+			t.waits = cmp.Or(t.waits, m.p.whyRefused(subject{Node: n.ID}))
 		}
 	default:
-		step = 3
-		m.out = append(m.out, catalog.RemoveRegion{Region: o.Region})
+		step, t.waits = 3, m.p.whyRefused(subject{Region: o.Region})
 	}
 	m.record(o, state, t, step)
+	// The command ends the operation too, so the record of this step comes before it.
+	if step == 3 {
+		m.out = append(m.out, catalog.RemoveRegion{Region: o.Region, At: m.wall})
+	}
 }
-
-// An operation is recorded as done in the round after its last command was applied, as the state then shows it. A command that is refused
-// leaves the operation where it is, and the next round plans it again.
 
 // regionNodes returns the nodes of a region that were not removed.
 func regionNodes(s *catalog.State, region rhumb.RegionID) (out []*rhumb.Node) {
@@ -71,8 +75,7 @@ func (m *mover) moveOut(nodes []*rhumb.Node) tally {
 		}
 		m.weigh(&t, r.ID)
 		if t.moving < movesMax && len(m.out) < PlanMax {
-			ph, waits := m.move(r, rhumb.NoNode, from...)
-			t.note(ph, waits, r)
+			t.note(m.move(r, rhumb.NoNode, from...), r)
 		}
 	}
 	return t
@@ -121,7 +124,7 @@ func NearestHost(s *catalog.State, id rhumb.RegionID) rhumb.RegionID {
 		if c.ID == id || c.Into != 0 {
 			continue
 		}
-		lost := IsRegionLost(s, c.ID) || len(regionNodes(s, c.ID)) == 0
+		lost := len(regionNodes(s, c.ID)) == 0 || IsRegionLost(s, c.ID)
 		if best == 0 || bestLost && !lost || bestLost == lost && s.RegionMicros(id, c.ID) < s.RegionMicros(id, best) {
 			best, bestLost = c.ID, lost
 		}
@@ -129,10 +132,18 @@ func NearestHost(s *catalog.State, id rhumb.RegionID) rhumb.RegionID {
 	return best
 }
 
-// IsRegionLost reports whether a region has nodes and none of them serves.
+// IsRegionLost reports whether no node of a region serves, although the region has nodes, or ranges whose only copies were on nodes of it
+// that were removed for good.
 func IsRegionLost(s *catalog.State, id rhumb.RegionID) bool {
 	nodes := regionNodes(s, id)
-	return len(nodes) > 0 && !slices.ContainsFunc(nodes, func(n *rhumb.Node) bool { return n.State != rhumb.NodeFenced })
+	if slices.ContainsFunc(nodes, func(n *rhumb.Node) bool { return n.State != rhumb.NodeFenced }) {
+		return false
+	}
+	if len(nodes) > 0 {
+		return true
+	}
+	lost, _ := s.LostRanges(id)
+	return len(lost) > 0
 }
 
 // whyNotInto returns why a region cannot take the ranges of another one, or "". It also judges the ranges of other regions

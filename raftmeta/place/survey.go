@@ -119,20 +119,8 @@ func (v *Surveys) hasStores(id rhumb.NodeID) bool { return v.nodes[id].Stores > 
 func (v *Surveys) Copied(now time.Duration, id rhumb.RangeID) (share float64, ok bool) {
 	share = 1
 	// Few nodes receive copies at a time, and each lists few, so the lists are searched and not indexed.
-	for _, x := range v.nodes {
-		// The copy of a node that stopped reporting may have been dropped.
-		if now-x.at > SurveyKeep {
-			continue
-		}
-		for _, c := range x.Copies {
-			if c.Range != id {
-				continue
-			}
-			// A node that claims too much must not finish an operation.
-			at := 0.0
-			if c.Of > 0 {
-				at = float64(min(max(c.Done, 0), c.Of)) / float64(c.Of)
-			}
+	for node := range v.nodes {
+		if at, arrives := v.Arrived(now, node, id); arrives {
 			share, ok = min(share, at), true
 		}
 	}
@@ -140,6 +128,27 @@ func (v *Surveys) Copied(now time.Duration, id rhumb.RangeID) (share float64, ok
 		return 0, false
 	}
 	return share, true
+}
+
+// Arrived is Copied for the copy that one node receives.
+func (v *Surveys) Arrived(now time.Duration, node rhumb.NodeID, id rhumb.RangeID) (share float64, ok bool) {
+	x := v.nodes[node]
+	// The copy of a node that stopped reporting may have been dropped.
+	if now-x.at > SurveyKeep {
+		return 0, false
+	}
+	for _, c := range x.Copies {
+		switch {
+		case c.Range != id:
+		// The donor makes the copy.
+		case c.Of <= 0:
+			return 0, true
+		// A node that claims too much must not finish an operation.
+		default:
+			return float64(min(max(c.Done, 0), c.Of)) / float64(c.Of), true
+		}
+	}
+	return 0, false
 }
 
 // covers reports whether every live node has sent a recent survey.

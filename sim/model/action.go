@@ -130,7 +130,7 @@ func (a Action) stringRest() string {
 	case actTakeOver:
 		return fmt.Sprintf("%d takes over from %d as epoch %d", a.a, a.b, a.x)
 	case actAdopt:
-		return fmt.Sprintf("metadata adopts %d as primary of epoch %d", a.a, a.x)
+		return fmt.Sprintf("metadata adopts %d as primary of epoch %d with in-sync set %03b", a.a, a.x, a.y)
 	case actCrash:
 		return fmt.Sprintf("%d crashes and restarts", a.a)
 	case actDamage:

@@ -75,6 +75,8 @@ type Config struct {
 	Secondaries int
 	// Handover lets metadata prepare handovers.
 	Handover bool
+	// Drains lets the old primary leave the in-sync set when metadata records a handover, because its node is to stop.
+	Drains bool
 	// Fencing lets metadata remove a secondary from the in-sync set without a request of the
 	// primary.
 	Fencing bool
@@ -165,6 +167,7 @@ func (c Config) String() string {
 		{c.Copies > 0, fmt.Sprintf("copies %d", c.Copies)},
 		{c.OneAnswer, "one answer"},
 		{c.Handover, "handover"},
+		{c.Drains, "drains"},
 		{c.Fencing, "fencing"},
 		{c.GivesUp, "gives up"},
 		{c.Partial, "partial"},

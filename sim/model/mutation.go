@@ -186,6 +186,8 @@ const (
 	ElectSpans
 	// FenceSpans (regions): so does the fencing of a secondary.
 	FenceSpans
+	// AdoptSpans (regions): so does the record of a handover whose old primary drains.
+	AdoptSpans
 	// RegionEmptyFirst (regions): the nodes of a removed region stop when no copy is left there.
 	RegionEmptyFirst
 	// AckWhatIsRead (builds): an older build acknowledges no entry that it has not read.
@@ -332,6 +334,7 @@ var findings = []Finding{
 	{Mutation: ChangeSpans, Name: "change-spans", Rule: "regions", Config: spreading, Breaks: RegionSurvives},
 	{Mutation: ElectSpans, Name: "elect-spans", Rule: "regions", Config: spreading, Breaks: RegionSurvives},
 	{Mutation: FenceSpans, Name: "fence-spans", Rule: "regions", Config: spreading, Breaks: RegionSurvives},
+	{Mutation: AdoptSpans, Name: "adopt-spans", Rule: "regions", Config: draining, Breaks: RegionSurvives},
 	{Mutation: RegionEmptyFirst, Name: "region-empty-first", Rule: "regions", Config: removingRegion, Breaks: InSyncHolds},
 	{Mutation: AckWhatIsRead, Name: "ack-what-is-read", Rule: "builds", Config: mixing, Breaks: InSyncHolds},
 	{Mutation: CopyReachesEnd, Name: "copy-reaches-end", Rule: "transfer", Config: copying, Breaks: InSyncHolds},

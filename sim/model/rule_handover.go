@@ -96,17 +96,28 @@ func (g *stepper) adoptHandover(i int) {
 	if q.life != g.from.rep[i].boot && !g.without(AdoptOfThisLife) {
 		return
 	}
+	g.recordAdoption(i, meta.isr)
+	// A node that drains leaves the set with its last role there.
+	rest := meta.isr.without(int(meta.primary))
+	if g.cfg.Drains && rest.size() >= g.cfg.MinInSync && (g.staysSpread(rest) || g.without(AdoptSpans)) {
+		g.recordAdoption(i, rest)
+	}
+}
+
+// recordAdoption makes i the primary of its reserved epoch, with an in-sync set.
+func (g *stepper) recordAdoption(i int, isr set) {
+	q := g.from.adoptions[i]
 	t := *g.from
 	t.adoptions[i] = adoption{}
 	m := &t.meta
-	m.epoch, m.primary = q.epoch, uint8(i)
+	m.epoch, m.primary, m.isr = q.epoch, uint8(i), isr
 	m.preparedEpoch, m.preparedFor = 0, nobody
 	// A secondary may have been fenced in the meantime: i must read the record before it changes
 	// the set.
 	m.version++
 	// A node that reads the record without a memory of the epoch takes it for an election.
 	m.elections[m.epoch] = election{uint8(i), m.isr, m.version, m.lives}
-	g.endStep(&t, Action{kind: actAdopt, a: uint8(i), x: m.epoch})
+	g.endStep(&t, Action{kind: actAdopt, a: uint8(i), x: m.epoch, y: uint8(isr)})
 }
 
 // cancelHandover withdraws a prepared handover, at any time. The reserved epoch stays unused by metadata, although the target may
