@@ -35,7 +35,8 @@ func (c *clientLinks) kind() link.Kind {
 	}}
 }
 
-// close ends the links once their requests had time to be answered.
+// close ends the links once their requests had time to be answered, as the streams of gRPC have. A client learns
+// the end of its link by the end of the connection, and sends the requests without an answer again.
 func (c *clientLinks) close() {
 	for end := time.Now().Add(stopTimeout); c.open.Len() > 0 && time.Now().Before(end); {
 		time.Sleep(currentPoll)
@@ -94,7 +95,8 @@ func (c *clientLinks) serveCaller(ctx context.Context, l *link.Conn) error {
 	return c.n.guard.sessions.Serve(ctx, method, func(ctx context.Context) error { return serve(ctx, l) })
 }
 
-// receiveHello returns the hello of a caller, who may log in before it.
+// receiveHello returns the hello of a caller, who may log in before it. Only one login is accepted: a caller that tries passwords has to connect
+// for each of them, and is delayed like one that uses gRPC.
 func (c *clientLinks) receiveHello(ctx context.Context, l *link.Conn) (*rhumbpb.LinkHello, error) {
 	kind, content, err := l.ReadFrame(link.HelloBytesMax)
 	if err != nil {

@@ -40,7 +40,8 @@ const sharedMax = 1 << 10
 // sizeBytes is the length of the size before each message of a frame.
 const sizeBytes = 4
 
-// message is what vtprotobuf generates for Request and Response.
+// message is implemented by Request and Response, with code that vtprotobuf generates. It uses no reflection, and appends to the buffer of
+// the link, so that encoding allocates nothing. Its decoder can share memory with its input, which that of protobuf cannot.
 type message interface {
 	SizeVT() int
 	MarshalToSizedBufferVT(b []byte) (int, error)
@@ -175,7 +176,8 @@ func (d *ClientDialer) Open(ctx context.Context, cluster rhumb.ClusterID) (c *Co
 	return c, renew, nil
 }
 
-// greet logs in and exchanges hellos.
+// greet logs in and exchanges hellos. The node checks the identity, the limits, the rights and the cluster before it answers, so an error
+// says that the link was refused as a whole.
 func (d *ClientDialer) greet(c *Conn, info credentials.AuthInfo, cluster rhumb.ClusterID) (renew time.Time, err error) {
 	if err := c.WriteMagic(ClientMagic); err != nil {
 		return renew, err

@@ -103,6 +103,9 @@ func (c *begunConn) Read(b []byte) (int, error) {
 }
 
 // Set holds the links that a server has accepted. The zero value is empty.
+//
+// gRPC forgets a connection that its credentials have taken away, so a server that stops has to end the links and wait for their
+// goroutines before it closes what these use.
 type Set struct {
 	mu     sync.Mutex // guards open and closed
 	open   map[*Conn]struct{}

@@ -30,7 +30,8 @@ func (a *Account) LogIn(c *link.Conn, info credentials.AuthInfo) (token string, 
 	return strings.TrimPrefix(s.token, bearer), s.renew, nil
 }
 
-// linkMessages are the messages of an exchange on a link.
+// linkMessages are the messages of an exchange on a link. They are bounded by the frames before a hello, and their time by the opening of
+// the link.
 type linkMessages struct{ c *link.Conn }
 
 // Send implements messages.

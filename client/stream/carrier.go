@@ -34,6 +34,9 @@ type frames interface {
 type kvStream = grpc.BidiStreamingClient[rhumbpb.ClientFrame, rhumbpb.ServerFrame]
 
 // carrier is an open stream or link to the node.
+//
+// A Conn sends on one carrier at a time. When a link takes the place of a stream, or of a link whose login expires, the former carrier
+// stays open until the requests that it carried are answered: the node has accepted them, and nothing may be asked twice without need.
 type carrier struct {
 	frames
 	cancel func()     // ends it, so that Recv fails

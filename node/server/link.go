@@ -9,7 +9,9 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// linkStream carries the frames of a client on a link.
+// linkStream carries the frames of a client on a link. The code that serves streams of gRPC serves it too: bounds of unanswered requests
+// and of answers that the client has not accepted, budgets, deadlines, and the end of a client that accepts nothing are the same for
+// both.
 type linkStream struct {
 	ctx context.Context
 	l   *link.Conn

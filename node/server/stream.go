@@ -352,7 +352,7 @@ func (a *answers) holdAnswers() {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// A goroutine that sends takes what becomes ready anyway.
+	// A goroutine that sends takes the answers that become ready meanwhile, and would not notice that somebody holds them.
 	if a.held = !a.sending; a.held {
 		a.sending = true
 		a.hold.Reset(holdMax)
