@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/link"
@@ -29,9 +27,6 @@ type frames interface {
 	Send(*rhumbpb.ClientFrame) error
 	Recv() (*rhumbpb.ServerFrame, error)
 }
-
-// kvStream is the client's side of KV.Stream.
-type kvStream = grpc.BidiStreamingClient[rhumbpb.ClientFrame, rhumbpb.ServerFrame]
 
 // carrier is an open stream or link to the node.
 //
