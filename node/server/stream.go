@@ -32,7 +32,7 @@ const (
 	// longer than a network interruption that a live client survives, and longer than keepalive needs
 	// to find a dead one.
 	takeTimeoutDefault = 15 * time.Second
-	// holdMax is how long answers wait at most for those to other requests of the same frame.
+	// holdMax is how long answers wait at most for those to other reads of the same frame.
 	holdMax = time.Millisecond
 )
 
@@ -110,11 +110,14 @@ func (k *KV) receiveFrames(stream frameStream, out *answers, greeted bool) error
 			// Reads and forwarded requests end with the stream, since nobody would get their answers.
 			k.serve(stream.Context(), q, out.add)
 		}
+		// Reads are answered by now. A switch to another goroutine would take longer than to send them. The clients of links read whatever they
+		// send, so this does not keep them from being read for long. Answers to earlier writes must not wait for the commit below.
+		if !out.sendHeld() {
+			return out.sendError()
+		}
 		// Once per frame, so that its writes share one commit.
 		k.cfg.Ranges.Drive()
-		// Reads are answered by now, and often writes too. A switch to another goroutine would take longer than to send them. The clients of
-		// links read whatever they send, so this does not keep them from being read for long.
-		if !out.sendHeld() {
+		if out.inline && !out.sendReady() {
 			return out.sendError()
 		}
 	}
@@ -344,7 +347,7 @@ func (a *answers) sendLoop() {
 	}
 }
 
-// holdAnswers keeps what becomes ready until sendHeld, or for holdMax at most, so that the answers to a frame are one frame. It does nothing unless the
+// holdAnswers keeps what becomes ready until sendHeld, or for holdMax at most, so that the answers to the reads of a frame are one frame. It does nothing unless the
 // receiver sends.
 func (a *answers) holdAnswers() {
 	if !a.inline {
@@ -359,7 +362,7 @@ func (a *answers) holdAnswers() {
 	}
 }
 
-// releaseHeld ends a hold that takes too long: the receiver may wait for a disk, or serve others meanwhile.
+// releaseHeld ends a hold that takes too long: the receiver may wait for a disk.
 func (a *answers) releaseHeld() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
