@@ -199,7 +199,7 @@ func EncodeRange(r *rhumb.Range) *rhumbpb.Range {
 		Primary: uint32(r.Primary), Preferred: uint32(r.Preferred),
 		InSync: encodeNodes(r.InSync), Replicas: encodeNodes(r.Replicas), Quarantined: encodeNodes(r.Quarantined),
 		Recovery: encodeRecovery(r.Recovery), Last: uint32(r.Last), Birth: uint64(r.Birth), Leaving: encodeNodes(r.Leaving),
-		Former: uint32(r.Former),
+		Former: uint32(r.Former), TakesOver: r.TakesOver, Ends: r.Ends,
 	}
 	if h := r.Prepared; h != nil {
 		m.PreparedEpoch, m.PreparedTarget = uint64(h.Epoch), uint32(h.Target)
@@ -236,7 +236,7 @@ func DecodeRange(m *rhumbpb.Range) *rhumb.Range {
 		Version: m.GetVersion(), Primary: rhumb.NodeID(m.GetPrimary()), Preferred: rhumb.NodeID(m.GetPreferred()),
 		InSync: decodeNodes(m.GetInSync()), Replicas: decodeNodes(m.GetReplicas()), Quarantined: decodeNodes(m.GetQuarantined()),
 		Recovery: decodeRecovery(m.GetRecovery()), Last: rhumb.Slot(m.GetLast()), Birth: rhumb.Epoch(m.GetBirth()), Leaving: decodeNodes(m.GetLeaving()),
-		Former: rhumb.NodeID(m.GetFormer()),
+		Former: rhumb.NodeID(m.GetFormer()), TakesOver: m.GetTakesOver(), Ends: m.GetEnds(),
 	}
 	if e := m.GetPreparedEpoch(); e > 0 {
 		r.Prepared = &rhumb.Handover{Epoch: rhumb.Epoch(e), Target: rhumb.NodeID(m.GetPreparedTarget())}

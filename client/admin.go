@@ -406,6 +406,8 @@ type ReplicaStatus struct {
 	Reason string `json:"reason,omitempty"`
 	// Copying is the copy of the range that the node receives, nil if it receives none.
 	Copying *CopyProgress `json:"copying,omitempty"`
+	// Store is the number of the node's store that holds the copy, from 1, and 0 if the node has one store.
+	Store int `json:"store,omitempty"`
 }
 
 // CopyProgress describes a copy of a range that a node is receiving.
@@ -465,7 +467,7 @@ func (c *Client) DescribeRange(ctx context.Context, id rhumb.RangeID) (RangeStat
 		out.Replicas = append(out.Replicas, ReplicaStatus{
 			Node: rhumb.NodeID(r.GetNode()), State: r.GetState(), InSync: r.GetInSync(), Epoch: rhumb.Epoch(r.GetEpoch()),
 			End: rhumb.Seq(r.GetEnd()), Commit: rhumb.Seq(r.GetCommit()), Trim: rhumb.Seq(r.GetTrim()), Reason: r.GetReason(),
-			EndTime: rhumb.Timestamp(r.GetEndTime()), CommitTime: rhumb.Timestamp(r.GetCommitTime()), Copying: decodeCopy(r.GetCopying()),
+			EndTime: rhumb.Timestamp(r.GetEndTime()), CommitTime: rhumb.Timestamp(r.GetCommitTime()), Copying: decodeCopy(r.GetCopying()), Store: int(r.GetStore()),
 		})
 	}
 	return out, nil

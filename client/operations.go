@@ -101,6 +101,10 @@ type RegionLoss struct {
 	Ranges []rhumb.RangeID
 	// Into takes the other ranges of the region.
 	Into rhumb.RegionID
+	// Undecided have copies in other regions, and none of these is in sync. While there are any, the region cannot be given up: RecoverRange decides
+	// about each. Restarts are those of Ranges that begin again empty in Into, because other ranges of their tables stay. Only DescribeLoss
+	// fills both, and only if the node that answers is of this release or a later one.
+	Undecided, Restarts []rhumb.RangeID
 }
 
 // DescribeLoss returns what GiveUpRegion would lose. The error kind Conflict means that the region is not lost.
@@ -121,11 +125,17 @@ func (c *Client) giveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionReques
 	if err != nil {
 		return RegionLoss{}, err
 	}
-	out := RegionLoss{Into: rhumb.RegionID(resp.GetInto())}
-	for _, id := range resp.GetLost() {
-		out.Ranges = append(out.Ranges, api.DecodeRangeID(id))
+	return RegionLoss{
+		Into: rhumb.RegionID(resp.GetInto()), Ranges: decodeIDs(resp.GetLost()), Undecided: decodeIDs(resp.GetUndecided()), Restarts: decodeIDs(resp.GetRestarts()),
+	}, nil
+}
+
+// decodeIDs returns the names of ranges of an answer.
+func decodeIDs(ids []*rhumbpb.RangeID) (out []rhumb.RangeID) {
+	for _, id := range ids {
+		out = append(out, api.DecodeRangeID(id))
 	}
-	return out, nil
+	return out
 }
 
 // PlannedMove is one copy of a range that balance would move. Sizes are 0 if they are not known.

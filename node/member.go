@@ -172,7 +172,7 @@ func (m *member) startServing(fresh bool) error {
 	// relearn follow from them.
 	h, err := host.New(host.Config{
 		Self: m.self, Engine: m.n.engine, Clock: m.n.clock, Net: m.network, Meta: m, Logger: m.n.cfg.Logger,
-		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, HomeIn: m.homeIn, Spans: m.spans, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
+		Known: slices.Collect(st.Ranges()), Fresh: fresh, Settings: m.rangeSettings, HomeIn: m.homeIn, Spans: m.spans, MergesInto: m.mergesInto, History: m.tableHistory, Dropped: m.tableDropped, Fatal: m.n.cfg.Fatal, Suspected: m.setSuspects, FitnessChanged: m.triggerReport,
 		Budgets: m.n.budgets.hostBudgets(), Replica: replica.Config{LogKeepBytes: m.n.cfg.LogKeep, TableName: m.tableName}, HealAfter: max(0, m.n.cfg.HealAfter),
 		Transfers: func() bool { return m.group.State().Has(rhumb.FeatureTransfer) },
 		Committed: func(c host.Committed) {
@@ -302,7 +302,7 @@ func (m *member) removeDropped(u raftmeta.Update) {
 		ranges = m.host.RangeIDs()
 	}
 	if ranges = slices.DeleteFunc(slices.Clone(ranges), func(id rhumb.RangeID) bool { return !u.State.IsRangeDropped(id) }); len(ranges) > 0 {
-		m.host.Remove(ranges)
+		m.host.DropRanges(ranges)
 	}
 }
 
@@ -712,6 +712,10 @@ func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbp
 		}
 	}
 	resp.Status.Copying = m.copyProgress(id)
+	// Which store it is matters only where there are several: copies in two cannot be united.
+	if stores := m.n.engine.Stores(); len(stores) > 1 {
+		resp.Status.Store = uint32(slices.Index(stores, m.n.engine.Placed(id)) + 1)
+	}
 	return resp, nil
 }
 

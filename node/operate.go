@@ -218,7 +218,7 @@ func (n *Node) RangeInfo(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID) 
 	info := server.RangeInfo{
 		State: s.GetState(), Epoch: rhumb.Epoch(s.GetEpoch()), End: rhumb.Seq(s.GetEnd()), Commit: rhumb.Seq(s.GetCommit()),
 		Trim: rhumb.Seq(s.GetTrim()), EndTime: rhumb.Timestamp(s.GetEndTime()), CommitTime: rhumb.Timestamp(s.GetCommitTime()), Bytes: resp.SizeBytes, Reason: s.GetReason(), Behind: map[rhumb.NodeID]string{},
-		Copying: s.GetCopying(),
+		Copying: s.GetCopying(), Store: s.GetStore(),
 	}
 	for node, why := range resp.Behind {
 		info.Behind[rhumb.NodeID(node)] = why

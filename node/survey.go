@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
@@ -69,12 +70,52 @@ func (m *member) takeSurvey(speeds rates) place.Survey {
 	s.Copies = m.takeCopies()
 	if n := len(m.n.engine.Stores()); n > 1 {
 		s.Stores = uint32(n)
+		s.Apart = m.listApart(st)
+		// The planner must not take a copy that was left out for one that is where it should be.
+		if s.KnowsApart = len(s.Apart) <= place.SurveyApartMax; !s.KnowsApart {
+			s.Apart = nil
+		}
 	}
 	if len(s.Ranges) > place.SurveyRangesMax {
 		slices.SortFunc(s.Ranges, func(a, b place.RangeSize) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		s.Ranges = s.Ranges[:place.SurveyRangesMax]
 	}
 	return s
+}
+
+// listApart returns the ranges whose copy on this node is in another store than that of the range before them: both could be merged otherwise.
+func (m *member) listApart(st *catalog.State) (out []place.ApartCopy) {
+	var left *rhumb.Range
+	for r := range st.Ranges() {
+		before := left
+		left = r
+		// Ranges come in the order of their slots. A copy that is not made yet has no store.
+		if before == nil || before.Class != r.Class || before.ID.Region != r.ID.Region || !before.IsReplica(m.self.Node) || !r.IsReplica(m.self.Node) {
+			continue
+		}
+		a, b := m.n.engine.Placed(before.ID), m.n.engine.Placed(r.ID)
+		if a != nil && b != nil && a != b {
+			out = append(out, place.ApartCopy{Range: r.ID, Version: r.Version})
+		}
+	}
+	return out
+}
+
+// mergesInto returns the range before a range, if an operation is about to merge both. Each node knows the operations from its copy of the
+// metadata, so no message says where to make a copy.
+func (m *member) mergesInto(id rhumb.RangeID) (rhumb.RangeID, bool) {
+	st := m.group.State()
+	for o := range st.Operations() {
+		if o.Kind != rhumb.OperationMerge || o.State.IsOver() || o.Range != id {
+			continue
+		}
+		if r, ok := st.Range(id); ok {
+			if left, ok := st.LeftOf(r); ok {
+				return left.ID, true
+			}
+		}
+	}
+	return rhumb.RangeID{}, false
 }
 
 // takeCopies returns the copies that this node is receiving, for the progress of operations.

@@ -287,6 +287,7 @@ func (c *controller) measures(now time.Duration) place.Measures {
 		},
 		Copied:  func(id rhumb.RangeID) (float64, bool) { return surveys.Copied(now, id) },
 		Arrived: func(node rhumb.NodeID, id rhumb.RangeID) (float64, bool) { return surveys.Arrived(now, node, id) },
+		Apart:   surveys.Apart,
 	}
 }
 

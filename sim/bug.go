@@ -148,6 +148,12 @@ const (
 	TakeWithoutEnd
 	// WitnessWithData registers a witness as a node that takes copies.
 	WitnessWithData
+	// LeaveAtOnce drops the copies of a region that is being removed before the other region has copies of its ranges.
+	LeaveAtOnce
+	// NeverStandIn leaves a range of a dead node with the member that was elected at once, although a nearer node could have it by now.
+	NeverStandIn
+	// StandInUnready makes the node that is nearest to a dead one primary before it is in sync.
+	StandInUnready
 	bugs
 )
 
@@ -164,6 +170,7 @@ var bugNames = [bugs]string{
 	"serve-before-last", "ack-unread", "hand-over-to-few",
 	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
 	"merge-forgets-results", "miss-the-union", "merge-before-union", "take-before-commit", "take-without-end", "witness-with-data",
+	"leave-at-once", "never-stand-in", "stand-in-unready",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -38,7 +38,8 @@
 // Monotonic clocks run at rates that differ within the bound that leases assume. Wall clocks are
 // skewed and jump. Nodes crash, restart, crash again while starting, and pause; all nodes of a
 // region go down together. Copies are moved, and nodes are decommissioned, and replaced for good
-// (removal.go). In a sixth of the seeds, one node runs an older build at first, which does not know
+// (removal.go). In some seeds a region is removed with all its nodes (leaving.go), and in some, dead nodes are replaced within
+// seconds, and one node dies for so long that the second phase of its failover ends (standin.go). In a sixth of the seeds, one node runs an older build at first, which does not know
 // some entries (older.go). The metadata group elects leaders, loses its majority and catches up.
 //
 // A crash may also damage the disk (damage.go): the disk returns to the state of an earlier life, a
@@ -91,7 +92,8 @@
 // LivenessMax, also those that have to copy a range because their part of the log is trimmed away.
 // Then one more data path is cut, and its range must keep serving (rule-progress). In an eighth of
 // the seeds the table survives the loss of a region, and a whole region is lost then: every range
-// must keep serving, and be whole again after the return (region.go).
+// must keep serving, and be whole again after the return (region.go). A removal of a region that nobody cancels must be done, and in the
+// second phase of a failover each range must get to the live node nearest to the dead one, and return to that later.
 //
 // At the end the histories of the clients must be linearizable, every acknowledged write must
 // appear in the committed log exactly once, and the engines must hold exactly the state that the

@@ -132,6 +132,8 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 		return w.divideRange()
 	case faultMerge:
 		return w.mergeRanges()
+	case faultRemove:
+		return w.removeRegion()
 	case faultDrain:
 		return w.drainNode(n, length)
 	case faultMove:

@@ -189,6 +189,10 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		ranges = withoutLeaving(ranges, m.self.Node)
 	case RemoveUnrecorded:
 		ranges = unrecorded(ranges, m.self.Node)
+	case LeaveAtOnce:
+		if region, _ := st.Region(m.regionID(st)); region.Into != 0 {
+			ranges = withoutSelf(ranges, m.self.Node)
+		}
 	}
 	if m.n.w.cfg.Bug == BirthAtAnyEpoch {
 		for i, r := range ranges {

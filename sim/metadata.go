@@ -96,6 +96,9 @@ func (w *world) createTable() catalog.Command {
 			placements = append(placements, p)
 		}
 	}
+	if w.p.removes() {
+		placements = w.drawHomes()
+	}
 	settings := w.p.settings
 	if w.cfg.Bug == ShrinkBelowMinimum {
 		settings.MinInSync--
@@ -113,6 +116,7 @@ func (w *world) learnState(st *catalog.State) {
 	}
 	old := w.state
 	w.state = st
+	w.judgeForgotten(old)
 	if len(w.ranges) == 0 {
 		w.learnRanges(st)
 	}
@@ -279,10 +283,10 @@ func (w *world) endOperations() {
 		if o.State.IsOver() && (!ok || !rec.Leaving || o.Kind != rhumb.OperationDecommission) {
 			continue
 		}
-		if again = again || w.isReplacing(o); w.isReplacing(o) {
+		again = true
+		if w.isReplacing(o) || w.isRemoving(o) {
 			continue
 		}
-		again = true
 		if !o.State.IsOver() {
 			w.proposeOnce(catalog.ControlOperation{ID: o.ID, Action: catalog.CancelOperation, At: time.Unix(0, int64(w.now))})
 		}
@@ -292,7 +296,8 @@ func (w *world) endOperations() {
 			continue
 		}
 		again = true
-		if w.isBeingReplaced(d.ID) {
+		// The mark of a region that is being removed goes with the operation.
+		if region, _ := w.state.Region(d.Region); w.isBeingReplaced(d.ID) || region.Into != 0 {
 			continue
 		}
 		// An operation that is done leaves the node marked; an operator takes it back.

@@ -201,6 +201,7 @@ func (n *node) enterCluster() {
 	// Hasty exists for this bug only.
 	c.Hasty = w.cfg.Bug == VoteAtOnce
 	c.WallClock = func() time.Time { return time.Unix(0, int64(w.now)) }
+	w.p.hastenFailback(&c.Place)
 	var err error
 	w.withChance(func() { n.group, err = raftmeta.Open(c) })
 	w.judge(err)

@@ -58,6 +58,10 @@ var mixes = map[Bug][]FaultKind{
 	TakeBeforeCommit:    {faultDivide, faultMerge, faultData, faultUsurp},
 	TakeWithoutEnd:      {faultDivide, faultMerge, faultData, faultStall},
 	WitnessWithData:     {faultMove},
+	LeaveAtOnce:         {faultRemove, faultCrash},
+	// Few other faults, so that the node which dies in the end has primaries.
+	NeverStandIn:   {faultCrash},
+	StandInUnready: {faultCrash},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.
@@ -87,6 +91,7 @@ func (p *profile) applyMix(b Bug) {
 		if slices.Contains(copyBugs, b) {
 			p.replica.LogKeepBytes = 2000 // replicas need copies often
 		}
+		p.standIn = b == NeverStandIn || b == StandInUnready
 		if b == SecondariesTogether {
 			p.nodes = 6
 			p.surviveRegion()
@@ -214,6 +219,18 @@ func (n *node) forgetQuarantine() {
 		n.w.judge(b.Sync())
 	}
 	n.disk.settleAll()
+}
+
+// withoutSelf takes a node out of the replicas of the ranges whose primary it is not (LeaveAtOnce).
+func withoutSelf(ranges []*rhumb.Range, self rhumb.NodeID) (out []*rhumb.Range) {
+	for _, r := range ranges {
+		if r.Primary != self {
+			r = r.Clone()
+			r.Replicas = slices.DeleteFunc(r.Replicas, func(id rhumb.NodeID) bool { return id == self })
+		}
+		out = append(out, r)
+	}
+	return out
 }
 
 // withoutLeaving takes a node out of the replicas of the ranges whose copy on it is leaving (DropBeforeRemoved).

@@ -37,7 +37,7 @@ func (p *profile) surviveRegion() {
 func (n *node) regionOf() string {
 	site := n.w.net.site[n.at]
 	switch {
-	case !n.w.p.survive:
+	case !n.w.p.survive && !n.w.p.removes():
 		site = 0
 	case n.liesAboutRegion():
 		// Its site is the second region, where another replica of the ranges is too.

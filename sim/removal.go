@@ -19,7 +19,7 @@ const replaceMost = 20 * time.Second
 func (w *world) replaceNode(n *node) string {
 	target := w.nodes[(n.index+1+w.chance.IntN(len(w.nodes)-1))%len(w.nodes)]
 	// The others must be able to hold all replicas, and to vote.
-	if w.replacing || w.healed || w.p.dataNodes() <= max(w.p.settings.Replicas, votersLeast) || w.p.survive || w.damage != nil {
+	if w.replacing || w.healed || w.p.removes() || w.p.dataNodes() <= max(w.p.settings.Replicas, votersLeast) || w.p.survive || w.damage != nil {
 		return ""
 	}
 	cmd := catalog.StartOperation{

@@ -71,23 +71,25 @@ func (t copies) call(ctx context.Context, id rhumb.NodeID, ask func(ctx context.
 }
 
 // Open asks for a set.
-func (t copies) Open(ctx context.Context, to rhumb.NodeID, q transfer.Question) (set *storage.Set, err error) {
+func (t copies) Open(ctx context.Context, to rhumb.NodeID, q transfer.Question) (transfer.Offer, error) {
 	// A set may hold entries that an older build does not know, and then it is of no use.
 	if t.n.older {
-		return nil, rhumb.E("sim.copies", rhumb.Incompatible, "the node runs an older build")
+		return transfer.Offer{}, rhumb.E("sim.copies", rhumb.Incompatible, "the node runs an older build")
 	}
 	var encoded []byte
-	err = t.call(ctx, to, func(ctx context.Context, m *transfer.Manager) error {
-		s, err := m.Open(ctx, t.n.id, q)
-		if err == nil {
-			encoded = s.Encode()
+	var made int64
+	err := t.call(ctx, to, func(ctx context.Context, m *transfer.Manager) error {
+		o, err := m.Open(ctx, t.n.id, q)
+		if made = o.Made; o.Set != nil {
+			encoded = o.Set.Encode()
 		}
 		return err
 	})
-	if err != nil {
-		return nil, err
+	if err != nil || encoded == nil {
+		return transfer.Offer{Made: made}, err
 	}
-	if set, err = storage.DecodeSet(encoded); err == nil && t.n.w.cfg.Bug == CommitCopiedTail {
+	set, err := storage.DecodeSet(encoded)
+	if err == nil && t.n.w.cfg.Bug == CommitCopiedTail {
 		set.Commit = set.ID.Last.Seq
 		for i := range set.State {
 			if f := &set.State[i]; f.Field == byte(keys.StateCommit) {
@@ -98,7 +100,7 @@ func (t copies) Open(ctx context.Context, to rhumb.NodeID, q transfer.Question) 
 	if err == nil {
 		t.sets[set.ID] = set
 	}
-	return set, err
+	return transfer.Offer{Set: set}, err
 }
 
 // errEnough ends a read after one chunk.

@@ -63,6 +63,9 @@ type world struct {
 	// replacing is set once a node was asked to be replaced, which is given up at replaceUntil.
 	replacing    bool
 	replaceUntil time.Duration
+	// removing is set once the removal of a region was asked for, which the operator cancels at removeUntil.
+	removing    bool
+	removeUntil time.Duration
 	// removed is the memory of BelieveRemoved.
 	removed map[removedCopy]bool
 	// loading is set while clients issue new operations, healed after the last fault.
@@ -84,12 +87,14 @@ func newWorld(cfg Config) *world {
 	p.drawSplits(rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)), !cfg.Whole)
 	p.drawMerges(rand.New(rand.NewPCG(cfg.Seed, seedSalt+4)), !cfg.Apart, !cfg.Asked && max(cfg.Bug, cfg.Mix) == NoBug)
 	p.drawWitness(rand.New(rand.NewPCG(cfg.Seed, seedSalt+3)))
+	p.drawMembership(rand.New(rand.NewPCG(cfg.Seed, seedSalt+64)), !cfg.Settled && len(cfg.Faults) == 0 && max(cfg.Bug, cfg.Mix) == NoBug)
 	// A planted bug brings its own mix. The other of the two is NoBug, the least value.
 	p.applyMix(max(cfg.Bug, cfg.Mix))
 	p.applyBug(cfg.Bug)
 	if len(cfg.Faults) > 0 {
 		p.faults = cfg.Faults
 	}
+	p.settleMembership()
 	return buildWorld(cfg, p)
 }
 

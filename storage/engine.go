@@ -15,7 +15,7 @@ import (
 // holds what belongs to the node as a whole: its lives, its clock's ceiling and the metadata group.
 //
 // stores never changes after OpenEngine. place only grows: a range stays in the store that it was
-// assigned to, even if it is dropped and created again.
+// assigned to, even if it is dropped and created again, unless Place assigns it to another one in between.
 type Engine struct {
 	stores []*Store
 
@@ -188,7 +188,15 @@ func (e *Engine) Store(id rhumb.RangeID) *Store {
 	return s
 }
 
-// Place assigns a range that no store holds to the store of the range that it was split off from: its keys are there.
+// Placed returns the store that a range is assigned to, or nil. Unlike Store it assigns none.
+func (e *Engine) Placed(id rhumb.RangeID) *Store {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.place[id]
+}
+
+// Place assigns a range that no store holds to a store: that of the range that it was split off from, because its keys are there, or that of
+// the range that it is to be merged with.
 func (e *Engine) Place(id rhumb.RangeID, s *Store) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1006,7 +1006,10 @@ type Range struct {
 	// Replicas whose copies are to go.
 	Leaving []uint32 `protobuf:"varint,50,rep,packed,name=leaving,proto3" json:"leaving,omitempty"`
 	// The node that gets the range back if it returns, 0 for none.
-	Former        uint32 `protobuf:"varint,70,opt,name=former,proto3" json:"former,omitempty"`
+	Former uint32 `protobuf:"varint,70,opt,name=former,proto3" json:"former,omitempty"`
+	// Not 0 while the range is about to take over the range after it, or to be taken over by the one before it. Both ranges have the same number.
+	TakesOver     uint64 `protobuf:"varint,80,opt,name=takes_over,json=takesOver,proto3" json:"takes_over,omitempty"`
+	Ends          uint64 `protobuf:"varint,81,opt,name=ends,proto3" json:"ends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1163,6 +1166,20 @@ func (x *Range) GetLeaving() []uint32 {
 func (x *Range) GetFormer() uint32 {
 	if x != nil {
 		return x.Former
+	}
+	return 0
+}
+
+func (x *Range) GetTakesOver() uint64 {
+	if x != nil {
+		return x.TakesOver
+	}
+	return 0
+}
+
+func (x *Range) GetEnds() uint64 {
+	if x != nil {
+		return x.Ends
 	}
 	return 0
 }
@@ -1481,7 +1498,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x05class\x18\x02 \x01(\rR\x05class\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\rR\x04node\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\rR\x05first\x12\x14\n" +
-	"\x05slots\x18< \x01(\rR\x05slots\"\x87\x04\n" +
+	"\x05slots\x18< \x01(\rR\x05slots\"\xba\x04\n" +
 	"\x05Range\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x14\n" +
@@ -1501,7 +1518,10 @@ const file_api_meta_proto_rawDesc = "" +
 	"\x04last\x18< \x01(\rR\x04last\x12\x14\n" +
 	"\x05birth\x18= \x01(\x04R\x05birth\x12\x18\n" +
 	"\aleaving\x182 \x03(\rR\aleaving\x12\x16\n" +
-	"\x06former\x18F \x01(\rR\x06former\"\x90\x01\n" +
+	"\x06former\x18F \x01(\rR\x06former\x12\x1d\n" +
+	"\n" +
+	"takes_over\x18P \x01(\x04R\ttakesOver\x12\x12\n" +
+	"\x04ends\x18Q \x01(\x04R\x04ends\"\x90\x01\n" +
 	"\rRangeRecovery\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +

@@ -1797,8 +1797,12 @@ func (x *GiveUpRegionRequest) GetLost() uint32 {
 type GiveUpRegionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The ranges that were lost, or would be.
-	Lost          []*RangeID `protobuf:"bytes,1,rep,name=lost,proto3" json:"lost,omitempty"`
-	Into          uint32     `protobuf:"varint,2,opt,name=into,proto3" json:"into,omitempty"`
+	Lost []*RangeID `protobuf:"bytes,1,rep,name=lost,proto3" json:"lost,omitempty"`
+	Into uint32     `protobuf:"varint,2,opt,name=into,proto3" json:"into,omitempty"`
+	// Of a dry run: ranges with copies in other regions of which none is in sync. The region cannot be given up before somebody has decided about each.
+	Undecided []*RangeID `protobuf:"bytes,3,rep,name=undecided,proto3" json:"undecided,omitempty"`
+	// Of a dry run: those of the lost ranges that restart empty, because other ranges of their tables stay.
+	Restarts      []*RangeID `protobuf:"bytes,4,rep,name=restarts,proto3" json:"restarts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1845,6 +1849,20 @@ func (x *GiveUpRegionResponse) GetInto() uint32 {
 		return x.Into
 	}
 	return 0
+}
+
+func (x *GiveUpRegionResponse) GetUndecided() []*RangeID {
+	if x != nil {
+		return x.Undecided
+	}
+	return nil
+}
+
+func (x *GiveUpRegionResponse) GetRestarts() []*RangeID {
+	if x != nil {
+		return x.Restarts
+	}
+	return nil
 }
 
 type RemoveNodeRequest struct {
@@ -2553,10 +2571,12 @@ const file_api_operation_proto_rawDesc = "" +
 	"\x06region\x18\x01 \x01(\rR\x06region\x12\x12\n" +
 	"\x04into\x18\x02 \x01(\rR\x04into\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x12\n" +
-	"\x04lost\x18\x04 \x01(\rR\x04lost\"Q\n" +
+	"\x04lost\x18\x04 \x01(\rR\x04lost\"\xb1\x01\n" +
 	"\x14GiveUpRegionResponse\x12%\n" +
 	"\x04lost\x18\x01 \x03(\v2\x11.rhumb.v1.RangeIDR\x04lost\x12\x12\n" +
-	"\x04into\x18\x02 \x01(\rR\x04into\"=\n" +
+	"\x04into\x18\x02 \x01(\rR\x04into\x12/\n" +
+	"\tundecided\x18\x03 \x03(\v2\x11.rhumb.v1.RangeIDR\tundecided\x12-\n" +
+	"\brestarts\x18\x04 \x03(\v2\x11.rhumb.v1.RangeIDR\brestarts\"=\n" +
 	"\x11RemoveNodeRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"8\n" +
@@ -2689,51 +2709,53 @@ var file_api_operation_proto_depIdxs = []int32{
 	41, // 17: rhumb.v1.PlannedMove.range:type_name -> rhumb.v1.RangeID
 	22, // 18: rhumb.v1.DescribeNodesResponse.nodes:type_name -> rhumb.v1.NodeHoldings
 	41, // 19: rhumb.v1.GiveUpRegionResponse.lost:type_name -> rhumb.v1.RangeID
-	43, // 20: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
-	33, // 21: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
-	41, // 22: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	42, // 23: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
-	41, // 24: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
-	40, // 25: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
-	41, // 26: rhumb.v1.FailBackResponse.returning:type_name -> rhumb.v1.RangeID
-	41, // 27: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
-	6,  // 28: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
-	8,  // 29: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
-	10, // 30: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
-	16, // 31: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
-	12, // 32: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
-	20, // 33: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
-	29, // 34: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
-	27, // 35: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
-	31, // 36: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
-	34, // 37: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
-	0,  // 38: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
-	2,  // 39: rhumb.v1.Operations.MergeRange:input_type -> rhumb.v1.MergeRangeRequest
-	36, // 40: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
-	38, // 41: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
-	23, // 42: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
-	25, // 43: rhumb.v1.Operations.LeadMetadata:input_type -> rhumb.v1.LeadMetadataRequest
-	7,  // 44: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
-	9,  // 45: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
-	11, // 46: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
-	17, // 47: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
-	13, // 48: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
-	21, // 49: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
-	30, // 50: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
-	28, // 51: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
-	32, // 52: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
-	35, // 53: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
-	1,  // 54: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
-	3,  // 55: rhumb.v1.Operations.MergeRange:output_type -> rhumb.v1.MergeRangeResponse
-	37, // 56: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
-	39, // 57: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
-	24, // 58: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
-	26, // 59: rhumb.v1.Operations.LeadMetadata:output_type -> rhumb.v1.LeadMetadataResponse
-	44, // [44:60] is the sub-list for method output_type
-	28, // [28:44] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	41, // 20: rhumb.v1.GiveUpRegionResponse.undecided:type_name -> rhumb.v1.RangeID
+	41, // 21: rhumb.v1.GiveUpRegionResponse.restarts:type_name -> rhumb.v1.RangeID
+	43, // 22: rhumb.v1.RemoveNodeResponse.node:type_name -> rhumb.v1.Node
+	33, // 23: rhumb.v1.ListSettingsResponse.settings:type_name -> rhumb.v1.Setting
+	41, // 24: rhumb.v1.HandOverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	42, // 25: rhumb.v1.HandOverRangeResponse.range:type_name -> rhumb.v1.Range
+	41, // 26: rhumb.v1.FailBackResponse.prepared:type_name -> rhumb.v1.RangeID
+	40, // 27: rhumb.v1.FailBackResponse.blocked:type_name -> rhumb.v1.BlockedRange
+	41, // 28: rhumb.v1.FailBackResponse.returning:type_name -> rhumb.v1.RangeID
+	41, // 29: rhumb.v1.BlockedRange.range:type_name -> rhumb.v1.RangeID
+	6,  // 30: rhumb.v1.Operations.ListOperations:input_type -> rhumb.v1.ListOperationsRequest
+	8,  // 31: rhumb.v1.Operations.StartOperation:input_type -> rhumb.v1.StartOperationRequest
+	10, // 32: rhumb.v1.Operations.ControlOperation:input_type -> rhumb.v1.ControlOperationRequest
+	16, // 33: rhumb.v1.Operations.PlanRebalance:input_type -> rhumb.v1.PlanRebalanceRequest
+	12, // 34: rhumb.v1.Operations.PlanFailover:input_type -> rhumb.v1.PlanFailoverRequest
+	20, // 35: rhumb.v1.Operations.DescribeNodes:input_type -> rhumb.v1.DescribeNodesRequest
+	29, // 36: rhumb.v1.Operations.RemoveNode:input_type -> rhumb.v1.RemoveNodeRequest
+	27, // 37: rhumb.v1.Operations.GiveUpRegion:input_type -> rhumb.v1.GiveUpRegionRequest
+	31, // 38: rhumb.v1.Operations.ListSettings:input_type -> rhumb.v1.ListSettingsRequest
+	34, // 39: rhumb.v1.Operations.AlterSetting:input_type -> rhumb.v1.AlterSettingRequest
+	0,  // 40: rhumb.v1.Operations.SplitRange:input_type -> rhumb.v1.SplitRangeRequest
+	2,  // 41: rhumb.v1.Operations.MergeRange:input_type -> rhumb.v1.MergeRangeRequest
+	36, // 42: rhumb.v1.Operations.HandOverRange:input_type -> rhumb.v1.HandOverRangeRequest
+	38, // 43: rhumb.v1.Operations.FailBack:input_type -> rhumb.v1.FailBackRequest
+	23, // 44: rhumb.v1.Operations.UnpinVotes:input_type -> rhumb.v1.UnpinVotesRequest
+	25, // 45: rhumb.v1.Operations.LeadMetadata:input_type -> rhumb.v1.LeadMetadataRequest
+	7,  // 46: rhumb.v1.Operations.ListOperations:output_type -> rhumb.v1.ListOperationsResponse
+	9,  // 47: rhumb.v1.Operations.StartOperation:output_type -> rhumb.v1.StartOperationResponse
+	11, // 48: rhumb.v1.Operations.ControlOperation:output_type -> rhumb.v1.ControlOperationResponse
+	17, // 49: rhumb.v1.Operations.PlanRebalance:output_type -> rhumb.v1.PlanRebalanceResponse
+	13, // 50: rhumb.v1.Operations.PlanFailover:output_type -> rhumb.v1.PlanFailoverResponse
+	21, // 51: rhumb.v1.Operations.DescribeNodes:output_type -> rhumb.v1.DescribeNodesResponse
+	30, // 52: rhumb.v1.Operations.RemoveNode:output_type -> rhumb.v1.RemoveNodeResponse
+	28, // 53: rhumb.v1.Operations.GiveUpRegion:output_type -> rhumb.v1.GiveUpRegionResponse
+	32, // 54: rhumb.v1.Operations.ListSettings:output_type -> rhumb.v1.ListSettingsResponse
+	35, // 55: rhumb.v1.Operations.AlterSetting:output_type -> rhumb.v1.AlterSettingResponse
+	1,  // 56: rhumb.v1.Operations.SplitRange:output_type -> rhumb.v1.SplitRangeResponse
+	3,  // 57: rhumb.v1.Operations.MergeRange:output_type -> rhumb.v1.MergeRangeResponse
+	37, // 58: rhumb.v1.Operations.HandOverRange:output_type -> rhumb.v1.HandOverRangeResponse
+	39, // 59: rhumb.v1.Operations.FailBack:output_type -> rhumb.v1.FailBackResponse
+	24, // 60: rhumb.v1.Operations.UnpinVotes:output_type -> rhumb.v1.UnpinVotesResponse
+	26, // 61: rhumb.v1.Operations.LeadMetadata:output_type -> rhumb.v1.LeadMetadataResponse
+	46, // [46:62] is the sub-list for method output_type
+	30, // [30:46] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_api_operation_proto_init() }

@@ -1504,7 +1504,9 @@ type OpenTransferRequest struct {
 	Hello *PeerHello             `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
 	Range *RangeID               `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
 	// The position that the set must be committed up to.
-	Least         uint64 `protobuf:"varint,3,opt,name=least,proto3" json:"least,omitempty"`
+	Least uint64 `protobuf:"varint,3,opt,name=least,proto3" json:"least,omitempty"`
+	// Set by callers that ask again while the set is being made. Others get no answer before it is made.
+	AsksAgain     bool `protobuf:"varint,4,opt,name=asks_again,json=asksAgain,proto3" json:"asks_again,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1560,10 +1562,19 @@ func (x *OpenTransferRequest) GetLeast() uint64 {
 	return 0
 }
 
+func (x *OpenTransferRequest) GetAsksAgain() bool {
+	if x != nil {
+		return x.AsksAgain
+	}
+	return false
+}
+
 type OpenTransferResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The description of the set, encoded by package storage.
-	Set           []byte `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	// The description of the set, encoded by package storage; empty while it is being made, for callers that ask again.
+	Set []byte `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	// The bytes that were read for it so far.
+	MadeBytes     int64 `protobuf:"varint,2,opt,name=made_bytes,json=madeBytes,proto3" json:"made_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1603,6 +1614,13 @@ func (x *OpenTransferResponse) GetSet() []byte {
 		return x.Set
 	}
 	return nil
+}
+
+func (x *OpenTransferResponse) GetMadeBytes() int64 {
+	if x != nil {
+		return x.MadeBytes
+	}
+	return 0
 }
 
 // TransferSetID is storage.SetID.
@@ -2022,13 +2040,17 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12'\n" +
 	"\x05range\x18\x02 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x10\n" +
 	"\x03why\x18\x03 \x01(\tR\x03why\"\x19\n" +
-	"\x17DistrustReplicaResponse\"\x7f\n" +
+	"\x17DistrustReplicaResponse\"\x9e\x01\n" +
 	"\x13OpenTransferRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12'\n" +
 	"\x05range\x18\x02 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x14\n" +
-	"\x05least\x18\x03 \x01(\x04R\x05least\"(\n" +
+	"\x05least\x18\x03 \x01(\x04R\x05least\x12\x1d\n" +
+	"\n" +
+	"asks_again\x18\x04 \x01(\bR\tasksAgain\"G\n" +
 	"\x14OpenTransferResponse\x12\x10\n" +
-	"\x03set\x18\x01 \x01(\fR\x03set\"\xd1\x01\n" +
+	"\x03set\x18\x01 \x01(\fR\x03set\x12\x1d\n" +
+	"\n" +
+	"made_bytes\x18\x02 \x01(\x03R\tmadeBytes\"\xd1\x01\n" +
 	"\rTransferSetID\x12'\n" +
 	"\x05range\x18\x01 \x01(\v2\x11.rhumb.v1.RangeIDR\x05range\x12\x14\n" +
 	"\x05donor\x18\x02 \x01(\rR\x05donor\x12\x12\n" +

@@ -134,7 +134,7 @@ func (j *judgement) whyDisplaced(r *rhumb.Range) string {
 	case r.IsQuarantined(id):
 		return fmt.Sprintf("the copy of preferred node %s is quarantined", id)
 	case !r.IsInSync(id) && j.logLost[id]:
-		return fmt.Sprintf("preferred node %s needs log that is trimmed away", id)
+		return fmt.Sprintf("preferred node %s needs log that is trimmed away, and copies them", id)
 	case !r.IsInSync(id):
 		return fmt.Sprintf("preferred node %s is not in sync yet", id)
 	}
@@ -221,7 +221,7 @@ func (j *judgement) judgeDifferences() {
 // lost log names a position.
 func commonReason(t client.ReplicaTrouble) string {
 	if t.Kind == client.TroubleLogLost {
-		return "the log that it needs is trimmed away; it needs a state transfer"
+		return "the log that it needs is trimmed away; it copies the range by itself, and `rhumb range describe` shows how far it is"
 	}
 	return t.Reason
 }

@@ -107,14 +107,17 @@ A node that is stopped by SIGTERM drains first, without this command. ` + connec
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.drainNode(cmd.Context(), args[0], undo) },
 	}
 	drain.Flags().BoolVar(&undo, "undo", false, "let the node take roles again")
+	var yes bool
 	forget := &cobra.Command{
 		Use: "forget NODE", Short: "Give up a dead node for good",
 		Long: `Give up a node whose disk is lost. The node must be fenced, and can never return. Its name is free afterwards: a node with an
-empty disk may register with a certificate of that name. ` + connect.NodeHelp,
-		Example: "  rhumb node forget n3",
+empty disk may register with a certificate of that name. The command shows the ranges of which the node has the only copy, or the only one
+in sync, and asks for confirmation. ` + connect.NodeHelp,
+		Example: "  rhumb node forget n3\n  rhumb node forget n3 --yes",
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return cc.forgetNode(cmd.Context(), args[0]) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return cc.forgetNode(cmd.Context(), args[0], yes) },
 	}
+	forget.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	// These commands change the copies of nodes in the background and have a progress.
 	more := (&operationCommands{session: cc.session}).nodeCommands()
 	return commandGroup("node", "List, drain, decommission, replace and remove nodes", append([]*cobra.Command{cc.connected(ls), cc.connected(drain), cc.connected(forget), cc.failbackCommand()}, more...)...)
@@ -132,7 +135,7 @@ func deniedStatus(nodes []client.NodeStatus) error {
 }
 
 // forgetNode removes a node for good.
-func (cc *clusterCommands) forgetNode(ctx context.Context, node string) error {
+func (cc *clusterCommands) forgetNode(ctx context.Context, node string, yes bool) error {
 	arg, err := connect.ParseNode(node)
 	if err != nil {
 		return err
@@ -141,6 +144,9 @@ func (cc *clusterCommands) forgetNode(ctx context.Context, node string) error {
 	return cc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
 		id, err := arg.Find(c.Nodes())
 		if err != nil {
+			return err
+		}
+		if err := cc.confirmGivingUp(c, id, yes); err != nil {
 			return err
 		}
 		n, err := c.ForgetNode(ctx, id)

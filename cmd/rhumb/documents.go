@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -244,8 +245,10 @@ type rangeDoc struct {
 	Last     uint32 `json:"last_slot"`
 	Slots    uint32 `json:"slots"`
 	Reserved bool   `json:"reserved,omitempty"`
-	Region   string `json:"region"`
-	Class    string `json:"class"`
+	// Kept reports that an operator split the range off from the one before it. The cluster does not merge it back on its own.
+	Kept   bool   `json:"kept,omitempty"`
+	Region string `json:"region"`
+	Class  string `json:"class"`
 	// Epoch is the fencing number. Version grows with every change of the record.
 	Epoch   uint64 `json:"epoch"`
 	Version uint64 `json:"version"`
@@ -261,6 +264,9 @@ type rangeDoc struct {
 	Prepared string `json:"prepared_handover,omitempty"`
 	// Former is the node that was preferred until it was dead for long. The range returns to it when it is back.
 	Former string `json:"former,omitempty"`
+	// Leaving lists the replicas whose copies are to go. MergingWith is the neighbour with which the range is about to become one.
+	Leaving     []string `json:"leaving,omitempty"`
+	MergingWith string   `json:"merging_with,omitempty"`
 	// Recovery is the last loss that an operator accepted.
 	Recovery *recoveryDoc `json:"recovery,omitempty"`
 }
@@ -335,7 +341,7 @@ func describeTable(t client.TableStatus) tableDoc {
 // describeRange returns the document of a range, with the names of nodes and regions.
 func (n names) describeRange(r *rhumb.Range) rangeDoc {
 	doc := rangeDoc{
-		ID: r.ID.String(), Last: uint32(r.LastSlot()), Slots: uint32(r.LastSlot()-r.ID.Slot) + 1, Reserved: r.Birth != 0, Region: n.nameOf(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
+		ID: r.ID.String(), Last: uint32(r.LastSlot()), Slots: uint32(r.LastSlot()-r.ID.Slot) + 1, Reserved: r.Birth != 0, Kept: r.Kept, Region: n.nameOf(r.ID.Region), Class: r.Class.String(), Epoch: uint64(r.Epoch), Version: r.Version,
 		Primary: nodeName(r.Primary), Preferred: nodeName(r.Preferred), InSync: nodeNames(r.InSync), Replicas: nodeNames(r.Replicas),
 	}
 	// An empty list is omitted, because a range without damage is the normal case.
@@ -346,7 +352,33 @@ func (n names) describeRange(r *rhumb.Range) rangeDoc {
 		doc.Prepared = nodeName(r.Prepared.Target)
 	}
 	doc.Recovery, doc.Former = describeRecovery(r.Recovery), nodeName(r.Former)
+	if len(r.Leaving) > 0 {
+		doc.Leaving = nodeNames(r.Leaving)
+	}
 	return doc
+}
+
+// mergingWith returns the neighbour that a range is being merged with, "" for none. The records of both have the same mark.
+func mergingWith(r *rhumb.Range, ranges []*rhumb.Range) string {
+	for _, o := range ranges {
+		right, left := r.TakesOver != 0 && o.Ends == r.TakesOver, r.Ends != 0 && o.TakesOver == r.Ends
+		if o.ID.Region == r.ID.Region && (right && o.ID.Slot == r.LastSlot()+1 || left && o.LastSlot()+1 == r.ID.Slot) {
+			return o.ID.String()
+		}
+	}
+	return ""
+}
+
+// changesText lists the changes of copies and slots that a range waits for, for people.
+func (d *rangeDoc) changesText() string {
+	var words []string
+	if len(d.Leaving) > 0 {
+		words = append(words, "leaving: "+strings.Join(d.Leaving, " "))
+	}
+	if d.MergingWith != "" {
+		words = append(words, "merging with "+d.MergingWith)
+	}
+	return strings.Join(words, "; ")
 }
 
 // nodeName returns the name of a node, and "" for no node: some answers involve none.

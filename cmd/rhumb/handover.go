@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -9,13 +11,19 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/connect"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
 // Commands that change who is primary without moving data: `rhumb range handover` and `rhumb node failback`.
 
 // rangePoll is how often a waiting command looks at its copy of the metadata, which a watch keeps current.
 const rangePoll = 5 * time.Millisecond
+
+// handoverWait bounds the wait for a handover. The cluster cancels one that nobody carries out, and the news of that takes a moment. It passes only if
+// this client hears nothing of the metadata meanwhile.
+const handoverWait = place.HandoverWithin + 5*time.Second
 
 // handoverDoc is the result of `range handover`.
 type handoverDoc struct {
@@ -77,7 +85,9 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 		if err != nil {
 			return err
 		}
-		after, err := awaitRange(ctx, c, id, func(r *rhumb.Range) bool {
+		limited, cancel := context.WithTimeout(ctx, handoverWait)
+		defer cancel()
+		after, err := awaitRange(limited, c, id, func(r *rhumb.Range) bool {
 			return r.Primary == to || r.Version >= before.Version && r.Prepared == nil
 		})
 		if err != nil {
@@ -158,23 +168,54 @@ func (cc *clusterCommands) failBack(ctx context.Context, node string) error {
 		for r, why := range blocked {
 			doc.Blocked[r.String()] = why
 		}
-		// All handovers run at the same time. Waiting for one after the other takes as long as the slowest.
+		// All handovers run at the same time. Waiting for one after the other takes as long as the slowest, and one bound holds for all.
+		limited, cancel := context.WithTimeout(ctx, handoverWait)
+		defer cancel()
 		for _, r := range prepared {
-			if _, err := awaitRange(ctx, c, r, func(r *rhumb.Range) bool { return r.Primary == id }); err != nil {
+			w := &handoverWatch{to: id}
+			switch after, err := awaitRange(limited, c, r, w.isOver); {
+			case err != nil:
 				doc.Blocked[r.String()] = "its handover was not carried out in time"
-				continue
+			case after.Primary != id:
+				doc.Blocked[r.String()] = "its handover was cancelled, or another node was elected; its primary is " + nodeName(after.Primary)
+			default:
+				doc.Moved++
 			}
-			doc.Moved++
 		}
-		if err := cc.Print(doc, func(t table.Writer) {
-			t.AppendHeader(table.Row{"NODE", "MOVED", "ARE COPIED TO IT", "STAY ELSEWHERE"})
-			t.AppendRow(table.Row{doc.Node, doc.Moved, doc.Returning, len(doc.Blocked)})
-		}); err != nil {
-			return err
-		}
-		for r, why := range doc.Blocked {
-			return rhumb.Ef("rhumb.failback", rhumb.Unavailable, "%d ranges stay elsewhere; range %s: %s", len(doc.Blocked), r, why)
-		}
-		return nil
+		return cc.printFailback(&doc)
 	})
+}
+
+// handoverWatch recognises in the records of a range that a handover is over, whatever came of it. The request that prepared the handover names no
+// version of the record, so the copy of the metadata that the client has may be older than the handover: until the record was seen with the
+// handover, one without it says nothing.
+type handoverWatch struct {
+	to   rhumb.NodeID
+	seen bool
+}
+
+// isOver reports whether the node has become primary, or the handover has gone without that.
+func (w *handoverWatch) isOver(r *rhumb.Range) bool {
+	prepared := r.Prepared != nil && r.Prepared.Target == w.to
+	w.seen = w.seen || prepared
+	return r.Primary == w.to || w.seen && !prepared
+}
+
+// printFailback prints how many ranges have moved, with a line for each range that stays elsewhere, and fails if one does.
+func (cc *clusterCommands) printFailback(doc *failbackDoc) error {
+	stay := slices.Sorted(maps.Keys(doc.Blocked))
+	if err := cc.Print(doc, func(t table.Writer) {
+		t.AppendHeader(table.Row{"NODE", "MOVED", "ARE COPIED TO IT", "STAY ELSEWHERE"})
+		t.AppendRow(table.Row{doc.Node, doc.Moved, doc.Returning, len(doc.Blocked)})
+	}); err != nil || len(stay) == 0 {
+		return err
+	}
+	// A document has the reasons already.
+	if !cc.ForPrograms() {
+		for _, r := range stay {
+			cc.Notef("range %s: %s", r, doc.Blocked[r])
+		}
+	}
+	return rhumb.Ef("rhumb.failback", rhumb.Unavailable, "%s; the first is range %s: %s",
+		output.Counted(len(stay), "range stays elsewhere", "ranges stay elsewhere"), stay[0], doc.Blocked[stay[0]])
 }

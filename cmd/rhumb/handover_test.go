@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ func TestHandoversUnderLoad(t *testing.T) {
 	h := holdLoad(t, l, 16)
 	h.awaitProgress()
 	h.awaitWhole(settleWait)
+	ok(t, "status", "--wait", "--timeout", settleWait.String())
 	ok(t, "setting", "set", "failback", "manual")
 	// Now nothing but this test moves primaries. Each handover goes to another node than the one before.
 	var moved handoverDoc
@@ -89,6 +91,10 @@ func TestHandoversUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the stopped node to end", settleWait, func() bool { return gone(process.PID) })
+	// A node that is down is named, and the wait has an end.
+	if _, stderr, code := runIn(t.Context(), "", "status", "--wait", "--timeout", "1s"); code != exit.Unavailable || !strings.Contains(stderr, victim.String()+" is not ready") {
+		t.Errorf("status --wait with a node down: exit %d, %s", code, stderr)
+	}
 	h.awaitProgress()
 	h.end()
 	h.audit()

@@ -152,6 +152,24 @@ func TestMergesUnderLoad(t *testing.T) {
 		all[len(all)/2], all[len(all)*99/100], all[len(all)*999/1000], all[len(all)-1])
 }
 
+// judgeKept checks that the commands show one range as split off by an operator, and no other one.
+func judgeKept(t *testing.T, kept rhumb.RangeID) {
+	t.Helper()
+	var docs []rangeDoc
+	okJSON(t, &docs, "range", "ls", "-o", "json")
+	for _, d := range docs {
+		if d.Kept != (d.ID == kept.String()) {
+			t.Errorf("range %s: kept %v; an operator split off %s only", d.ID, d.Kept, kept)
+		}
+	}
+	if got := ok(t, "range", "describe", kept.String()); !strings.Contains(got, "an operator split it off") {
+		t.Errorf("range describe does not tell that an operator split the range off:\n%s", got)
+	}
+	if got := ok(t, "range", "ls"); strings.Count(got, "kept") != 1 {
+		t.Errorf("range ls marks %d ranges as kept, want 1:\n%s", strings.Count(got, "kept"), got)
+	}
+}
+
 // TestSmallRangesAreMerged fills a range until it is split, and then raises the size of a split so far that both parts are small: they are merged
 // without a command, as an operation. A range that was split by a command stays.
 func TestSmallRangesAreMerged(t *testing.T) {
@@ -179,6 +197,7 @@ func TestSmallRangesAreMerged(t *testing.T) {
 	ok(t, "setting", "set", "range_split_bytes", "64GiB")
 	ok(t, "range", "split", rangesOf(h.c, class)[1].ID.String())
 	kept := rangesOf(h.c, class)[2].ID
+	judgeKept(t, kept)
 	ok(t, "setting", "set", "range_merge_after", "5s")
 	await(t, "a merge", settleWait, func() bool {
 		ranges := rangesOf(h.c, class)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/connect"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/client"
 )
 
@@ -146,9 +147,7 @@ func (oc *operationCommands) operationCommand() *cobra.Command {
 					return err
 				}
 				if o.Kind == rhumb.OperationRemoveRegion && o.State == rhumb.OperationCancelled {
-					regions := c.Regions()
-					at := slices.IndexFunc(regions, func(r rhumb.Region) bool { return r.ID == o.Region })
-					if note := movedAway(regions[at], c.Nodes(), c.Ranges(), c.Tables()); note != "" {
+					if note := movedAway(o.Region, c.Regions(), c.Nodes(), c.Ranges(), c.Tables()); note != "" {
 						oc.Notef("%s", note)
 					}
 				}
@@ -219,11 +218,28 @@ func (oc *operationCommands) listOperations(ctx context.Context, c *client.Clien
 
 // progress returns the progress for people.
 func (d *operationDoc) progress() string {
+	what := "ranges"
+	if d.Kind == rhumb.OperationMoveVote.String() {
+		what = "votes"
+	}
 	// Bytes are estimates by the reports of primaries, and ranges that hold nothing have none.
 	if d.TotalBytes == 0 {
-		return fmt.Sprintf("%.0f%% (%d of %d ranges)", d.Percent, d.Done, d.Total)
+		return fmt.Sprintf("%.0f%% (%d of %d %s)", d.Percent, d.Done, d.Total, what)
 	}
-	return fmt.Sprintf("%.0f%% (%d of %d ranges, %s of %s)", d.Percent, d.Done, d.Total, bytesText(d.DoneBytes), bytesText(d.TotalBytes))
+	return fmt.Sprintf("%.0f%% (%d of %d %s, %s of %s)", d.Percent, d.Done, d.Total, what, bytesText(d.DoneBytes), bytesText(d.TotalBytes))
+}
+
+// barText returns the text next to the bar of an operation. Without the reason of a wait, a bar that does not move would look like a command
+// that hangs.
+func (d *operationDoc) barText() string {
+	text := d.ID + " " + d.Kind
+	if d.About != "" {
+		text += " " + d.About
+	}
+	if d.Waits != "" {
+		text += ", " + d.Waits
+	}
+	return output.Shorten(text)
 }
 
 // bytesText returns a number of bytes for people, in the unit that leaves few digits.
@@ -281,6 +297,16 @@ func (oc *operationCommands) start(ctx context.Context, c *client.Client, o rhum
 	return oc.await(ctx, c, begun.ID)
 }
 
+// endsWait reports whether an error of a request ends the wait for an operation. After any other the operation continues, for example while it
+// stops the node that was asked, and another node may answer. These stay until somebody changes something.
+func endsWait(err error) bool {
+	switch rhumb.KindOf(err) {
+	case rhumb.NotFound, rhumb.PermissionDenied, rhumb.Unauthenticated, rhumb.Incompatible, rhumb.WrongCluster:
+		return true
+	}
+	return false
+}
+
 // await shows the progress of an operation until it is over. The operation does not depend on this process.
 func (oc *operationCommands) await(ctx context.Context, c *client.Client, id rhumb.OperationID) error {
 	// The bar shows percent and not ranges, because the share follows bytes where sizes are known. Without a terminal there is no bar, and
@@ -288,25 +314,36 @@ func (oc *operationCommands) await(ctx context.Context, c *client.Client, id rhu
 	bar := oc.Bar(100)
 	// The last text is kept so that a line is printed only if it differs.
 	last := ""
+	note := func(text string) {
+		if text == last {
+			return
+		}
+		last = text
+		if bar != nil {
+			_ = bar.Clear()
+		}
+		oc.Notef("%s", text)
+	}
 	for {
 		o, err := c.Operation(ctx, id)
-		// The operation continues without an answer, for example while it stops the node that was asked.
-		if err != nil && (ctx.Err() != nil || rhumb.KindOf(err) == rhumb.NotFound || rhumb.KindOf(err) == rhumb.PermissionDenied) {
+		switch {
+		case err != nil && (ctx.Err() != nil || endsWait(err)):
 			return err
-		}
-		if err == nil {
+		case err != nil:
+			note(fmt.Sprintf("%s: no answer: %s; the operation goes on, and is asked for again", id, rhumb.Message(err)))
+		default:
 			doc := regionNames(c).describeOperation(o, time.Now())
 			text := fmt.Sprintf("%s %s: %s", doc.ID, doc.State, doc.progress())
 			if doc.Waits != "" {
 				text += ", " + doc.Waits
 			}
 			if bar != nil {
-				bar.Describe(doc.ID + " " + doc.Kind + " " + doc.About)
+				bar.Describe(output.EscapeLines(doc.barText()))
 				_ = bar.Set64(int64(doc.Percent)) // a failure to draw must not fail the work
-			} else if text != last {
-				oc.Notef("%s", text)
+				last = ""                         // the bar has taken the place of a note
+			} else {
+				note(text)
 			}
-			last = text
 			if o.State.IsOver() {
 				if bar != nil {
 					_ = bar.Finish()
@@ -366,7 +403,7 @@ func (oc *operationCommands) onNode(ctx context.Context, arg string, gone bool, 
 func (oc *operationCommands) nodeCommands() []*cobra.Command {
 	// decommission and rm are two steps, and replace does both. A dead node may skip the first step, because repair creates its
 	// copies elsewhere.
-	var force, gone bool
+	var force, gone, yes bool
 	decommission := &cobra.Command{
 		Use: "decommission NODE", Short: "Move everything away from a node, for good",
 		Long: `Move all copies, all primaries and the vote away from a node, live or dead, under load and without refused writes. The node serves
@@ -406,12 +443,18 @@ old node may be dead. No range has fewer copies at any time. ` + connect.NodeHel
 		Use: "rm NODE", Short: "Remove a node for good",
 		Long: `Remove a node for good: a decommissioned one, or a dead one whose copies have been created elsewhere. It can never return, and
 its name is free. A node that still counts as a copy of a range, or votes in the metadata group, is refused with the reason.
-With --force a dead node is given up although ranges still count on it; they get other copies when the region has nodes for them.
+With --force a dead node is given up although ranges still count on it; they get other copies when the region has nodes for them. The
+command then shows the ranges of which the node has the only copy, or the only one in sync, and asks for confirmation.
 ` + connect.NodeHelp,
-		Example: "  rhumb node rm n3\n  rhumb node rm n3 --force",
+		Example: "  rhumb node rm n3\n  rhumb node rm n3 --force --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return oc.onNode(cmd.Context(), args[0], gone, func(ctx context.Context, c *client.Client, id rhumb.NodeID) error {
+				if force {
+					if err := oc.confirmGivingUp(c, id, yes); err != nil {
+						return err
+					}
+				}
 				n, err := c.RemoveNode(ctx, id, force)
 				if err != nil {
 					return err
@@ -429,6 +472,7 @@ With --force a dead node is given up although ranges still count on it; they get
 		c.Flags().BoolVar(&gone, "if-exists", false, "succeed if there is no such node, or if it was removed")
 	}
 	rm.Flags().BoolVar(&force, "force", false, "give up a dead node that ranges still count on")
+	rm.Flags().BoolVar(&yes, "yes", false, "with --force: do not ask for confirmation")
 	return []*cobra.Command{oc.addNoWait(decommission), oc.addNoWait(replace), oc.connected(rm)}
 }
 

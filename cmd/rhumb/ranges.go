@@ -23,6 +23,8 @@ func (rc *rangeCommands) rangeCommand() *cobra.Command {
 	var region, node string
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the ranges, their primaries and in-sync copies", Args: cobra.NoArgs,
+		Long: `List the ranges, their primaries and in-sync copies. KEPT marks a range that an operator split off (rhumb range split): the cluster
+merges small ranges on its own after range_merge_after, and leaves such a range alone until rhumb range merge merges it back.`,
 		Example: "  rhumb range ls --region frankfurt\n  rhumb range ls --node n3 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return rc.conn.With(cmd.Context(), func(_ context.Context, c *client.Client) error {
@@ -156,6 +158,14 @@ func (d *rangeDoc) slotsText() string {
 	return fmt.Sprint(d.Slots)
 }
 
+// keptText marks a range that an operator split off, for people.
+func (d *rangeDoc) keptText() string {
+	if d.Kept {
+		return "kept"
+	}
+	return ""
+}
+
 // listRanges prints the ranges of a region, or those with a copy on a node.
 func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error {
 	n := regionNames(c)
@@ -175,9 +185,14 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 		}
 	}
 	docs := []rangeDoc{}
-	for _, r := range c.Ranges() {
+	ranges := c.Ranges()
+	for _, r := range ranges {
 		if (home == 0 || r.ID.Region == home) && (holder == 0 || r.IsReplica(holder)) {
-			docs = append(docs, n.describeRange(r))
+			doc := n.describeRange(r)
+			if r.IsMerging() {
+				doc.MergingWith = mergingWith(r, ranges)
+			}
+			docs = append(docs, doc)
 		}
 	}
 	return rc.printRanges(docs)
@@ -186,9 +201,9 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 // printRanges prints ranges as a table.
 func (rc *rangeCommands) printRanges(docs []rangeDoc) error {
 	return rc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"RANGE", "SLOTS", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED"})
+		t.AppendHeader(table.Row{"RANGE", "SLOTS", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED", "KEPT", "CHANGES"})
 		for _, d := range docs {
-			t.AppendRow(table.Row{d.ID, d.slotsText(), d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " ")})
+			t.AppendRow(table.Row{d.ID, d.slotsText(), d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " "), d.keptText(), d.changesText()})
 		}
 	})
 }
@@ -238,6 +253,8 @@ type replicaDoc struct {
 	End    uint64 `json:"end"`
 	Commit uint64 `json:"commit"`
 	Trim   uint64 `json:"trim"`
+	// Store is the number of the node's store (--dir) that holds the copy, from 1, omitted if the node has one.
+	Store int `json:"store,omitempty"`
 	// Reason explains the state, or why there is none.
 	Reason string `json:"reason,omitempty"`
 	// Copying is the copy of the range that the node receives, omitted if it receives none.
@@ -296,6 +313,14 @@ func (d *copyDoc) text() string {
 	return text
 }
 
+// nodeText returns the node of a copy for people, with the store if the node has several.
+func (d *replicaDoc) nodeText() string {
+	if d.Store == 0 {
+		return d.Node
+	}
+	return fmt.Sprintf("%s store %d", d.Node, d.Store)
+}
+
 // rangeStatusDoc is a range with the state of its replicas.
 type rangeStatusDoc struct {
 	rangeDoc
@@ -324,6 +349,9 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 			regionOf[node.ID] = n.nameOf(node.Region)
 		}
 		doc := rangeStatusDoc{rangeDoc: n.describeRange(s.Range), SizeBytes: s.SizeBytes, Status: []replicaDoc{}}
+		if s.Range.IsMerging() {
+			doc.MergingWith = mergingWith(s.Range, c.Ranges())
+		}
 		// Until the home is back, or has been replaced, its stand-in serves.
 		for _, node := range c.Nodes() {
 			if node.ID == s.Range.Preferred && node.ID != s.Range.Primary && node.State == rhumb.NodeFenced {
@@ -334,7 +362,7 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 			doc.Status = append(doc.Status, replicaDoc{
 				Node: r.Node.String(), Region: regionOf[r.Node], State: r.State, InSync: r.InSync, Epoch: uint64(r.Epoch),
 				End: uint64(r.End), Commit: uint64(r.Commit), Trim: uint64(r.Trim), Reason: r.Reason,
-				Copying: describeCopy(r.Copying),
+				Copying: describeCopy(r.Copying), Store: r.Store,
 			})
 		}
 		return rc.printRangeStatus(doc)
@@ -352,8 +380,14 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	if doc.Former != "" {
 		title += "; it returns to " + doc.Former + " when that node is back"
 	}
+	if doc.Kept {
+		title += "; an operator split it off, so nothing but rhumb range merge merges it back"
+	}
 	if doc.Prepared != "" {
 		title += "; a handover to " + doc.Prepared + " is prepared"
+	}
+	if text := doc.changesText(); text != "" {
+		title += "; " + text
 	}
 	// Loss is part of the title until the next one replaces it: it explains why records may be missing.
 	if r := doc.Recovery; r != nil {
@@ -365,7 +399,7 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 	return rc.PrintTitled(doc, title, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NODE", "REGION", "STATE", "IN SYNC", "EPOCH", "END", "COMMIT", "TRIM", "COPY", "REASON"})
 		for _, r := range doc.Status {
-			t.AppendRow(table.Row{r.Node, r.Region, r.State, r.InSync, r.Epoch, r.End, r.Commit, r.Trim, r.Copying.text(), r.Reason})
+			t.AppendRow(table.Row{r.nodeText(), r.Region, r.State, r.InSync, r.Epoch, r.End, r.Commit, r.Trim, r.Copying.text(), r.Reason})
 		}
 	})
 }

@@ -22,8 +22,8 @@ func (rc *rangeCommands) discardCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "discard REGION/SLOT --node NODE", Short: "Make a node discard its damaged copy of a range",
 		Long: `Make a node discard its quarantined copy of a range and begin an empty one in its place. The empty copy fetches the log
-from the primary of the range as far back as the log reaches; if that is not enough, it stays a learner that needs a state
-transfer. A copy that is not quarantined, or that is still in sync, is not discarded. The files that held the copy are kept
+from the primary of the range as far back as the log reaches; if that is not enough, it copies the range by itself, and
+rhumb range describe shows how far it is. A copy that is not quarantined, or that is still in sync, is not discarded. The files that held the copy are kept
 in the folder "discarded" of the node's directory, up to 1 GiB; the oldest are removed first.
 ` + connect.NodeHelp,
 		Example: "  rhumb range discard 1/1042 --node n3\n  rhumb range discard frankfurt/1042 --node n3 -o json",

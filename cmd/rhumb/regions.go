@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
@@ -182,7 +183,8 @@ their names can be used again. Ranges that had moved, or have copies in other re
 of the region is free, and a removal that had begun is over. The loss is recorded as an operation.
 
 Ranges of a table of which some are lost and others are not restart empty, in the region that takes the others.
-It needs as many live nodes as the table keeps copies.`,
+It needs as many live nodes as the table keeps copies. A range with copies in other regions, of which none is in sync, needs
+rhumb unsafe-recover range first; the command names each and asks nothing.`,
 		Example: "  rhumb unsafe-recover region frankfurt\n  rhumb unsafe-recover region frankfurt --into virginia --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -217,6 +219,65 @@ type lossDoc struct {
 	Into   string   `json:"into"`
 	Ranges []string `json:"lost_ranges"`
 	Tables []string `json:"tables"`
+	// Restarts are those of the lost ranges that begin again empty, because other ranges of their tables stay.
+	Restarts []string `json:"restart_empty,omitempty"`
+	// kept counts the ranges of the region that stay.
+	kept int
+}
+
+// describeRegionLoss returns the losses with a region, and lines that describe them for people. The lists are from this client's copy of the metadata,
+// and only describe. The metadata decides about the loss: it compares the number of ranges.
+func describeRegionLoss(r rhumb.Region, into string, loss client.RegionLoss, ranges []*rhumb.Range, tables []client.TableStatus) (doc lossDoc, lines []string) {
+	doc = lossDoc{Region: r.Name, Into: into, Ranges: []string{}, Tables: []string{}}
+	classes := map[rhumb.ClassID]int{}
+	for _, id := range loss.Ranges {
+		doc.Ranges = append(doc.Ranges, id.String())
+	}
+	for _, id := range loss.Restarts {
+		doc.Restarts = append(doc.Restarts, id.String())
+	}
+	for _, rg := range ranges {
+		switch {
+		case slices.Contains(loss.Ranges, rg.ID):
+			classes[rg.Class]++
+		case rg.ID.Region == r.ID:
+			doc.kept++
+		}
+	}
+	lines = append(lines, fmt.Sprintf("region %s is given up for good: %d ranges have no copy elsewhere, and every record with its home in them is lost; %d ranges of the region have copies in other regions and stay, in region %s",
+		r.Name, len(loss.Ranges), doc.kept, doc.Into))
+	for _, t := range tables {
+		if n := classes[t.Class]; n > 0 {
+			doc.Tables = append(doc.Tables, t.Name)
+			lines = append(lines, fmt.Sprintf("  table %s (class %s): %d ranges with all its records of region %s", t.Name, t.Class, n, r.Name))
+		}
+	}
+	if n := len(doc.Restarts); n > 0 {
+		lines = append(lines, fmt.Sprintf("  %s empty in region %s, because other ranges of the same tables stay: %s", output.Counted(n, "lost range restarts", "lost ranges restart"), doc.Into, strings.Join(doc.Restarts, " ")))
+	}
+	return doc, lines
+}
+
+// checkDecided fails if a region cannot be given up yet, and names the command for each range that somebody has to decide about first.
+func checkDecided(r rhumb.Region, loss client.RegionLoss, ranges []*rhumb.Range, nodes []rhumb.Node) error {
+	if len(loss.Undecided) == 0 {
+		return nil
+	}
+	var steps []string
+	for _, id := range loss.Undecided {
+		step := "rhumb unsafe-recover range " + id.String() + " --node NODE"
+		for _, rg := range ranges {
+			live := func(n rhumb.NodeID) bool {
+				return slices.ContainsFunc(nodes, func(v rhumb.Node) bool { return v.ID == n && v.Region != r.ID && v.State.Serves() })
+			}
+			if at := slices.IndexFunc(rg.Replicas, live); rg.ID == id && at >= 0 {
+				step = "rhumb unsafe-recover range " + id.String() + " --node " + rg.Replicas[at].String()
+			}
+		}
+		steps = append(steps, "`"+step+"`")
+	}
+	return rhumb.Ef("rhumb.region", rhumb.Conflict, "nothing was changed: %s copies in other regions of which none is in sync; decide about them first with %s",
+		output.Counted(len(loss.Undecided), "range of region "+r.Name+" has", "ranges of region "+r.Name+" have"), strings.Join(steps, ", "))
 }
 
 // giveUpRegion describes the loss, asks for its name, and removes it.
@@ -225,30 +286,14 @@ func (oc *operationCommands) giveUpRegion(ctx context.Context, c *client.Client,
 	if err != nil {
 		return err
 	}
-	doc := lossDoc{Region: r.Name, Into: regionNames(c).nameOf(loss.Into), Ranges: []string{}, Tables: []string{}}
-	classes := map[rhumb.ClassID]int{}
-	for _, id := range loss.Ranges {
-		doc.Ranges = append(doc.Ranges, id.String())
-	}
-	// The lists come from this client's copy of the metadata, and only describe. The metadata decides about the loss: it
-	// compares the number of ranges.
-	kept := 0
-	for _, rg := range c.Ranges() {
-		switch {
-		case slices.Contains(loss.Ranges, rg.ID):
-			classes[rg.Class]++
-		case rg.ID.Region == r.ID:
-			kept++
-		}
-	}
+	doc, lines := describeRegionLoss(r, regionNames(c).nameOf(loss.Into), loss, c.Ranges(), c.Tables())
 	// To standard error also with --yes, so that the log of a script has it.
-	oc.Notef("region %s is given up for good: %d ranges have no copy elsewhere, and every record with its home in them is lost; %d ranges of the region have copies in other regions and stay, in region %s",
-		r.Name, len(loss.Ranges), kept, doc.Into)
-	for _, t := range c.Tables() {
-		if n := classes[t.Class]; n > 0 {
-			doc.Tables = append(doc.Tables, t.Name)
-			oc.Notef("  table %s (class %s): %d ranges with all its records of region %s", t.Name, t.Class, n, r.Name)
-		}
+	for _, line := range lines {
+		oc.Notef("%s", line)
+	}
+	// Nobody should be asked for a decision that cannot be carried out.
+	if err := checkDecided(r, loss, c.Ranges(), c.Nodes()); err != nil {
+		return err
 	}
 	if !yes && oc.askFor(fmt.Sprintf("Type %s to give it up: ", r.Name)) != r.Name {
 		return rhumb.E("rhumb.region", rhumb.ConditionFailed, "nothing was changed: the name was not confirmed; --yes gives the region up without asking")
@@ -258,14 +303,19 @@ func (oc *operationCommands) giveUpRegion(ctx context.Context, c *client.Client,
 	}
 	return oc.Print(doc, func(t table.Writer) {
 		t.AppendRow(table.Row{"region", doc.Region + " was removed"})
-		t.AppendRow(table.Row{"its ranges", fmt.Sprintf("%d lost, %d now belong to the nodes of %s", len(doc.Ranges), kept, doc.Into)})
+		t.AppendRow(table.Row{"its ranges", fmt.Sprintf("%d lost, %d now belong to the nodes of %s", len(doc.Ranges), doc.kept, doc.Into)})
 	})
 }
 
 // movedAway says how many ranges of a region have copies in others after its removal was cancelled, and which command brings them back;
 // "" if none has. They stay there without the command: the operator may have cancelled because the region is in a bad state. Tables that
-// survive the loss of a region have copies elsewhere on purpose.
-func movedAway(region rhumb.Region, nodes []rhumb.Node, ranges []*rhumb.Range, tables []client.TableStatus) string {
+// survive the loss of a region have copies elsewhere on purpose. The client's copy of the metadata may lack the region; then nothing is reported.
+func movedAway(id rhumb.RegionID, regions []rhumb.Region, nodes []rhumb.Node, ranges []*rhumb.Range, tables []client.TableStatus) string {
+	at := slices.IndexFunc(regions, func(r rhumb.Region) bool { return r.ID == id })
+	if at < 0 {
+		return ""
+	}
+	region := regions[at]
 	spread := map[rhumb.ClassID]bool{}
 	for _, t := range tables {
 		spread[t.Class] = t.Settings.Survival == rhumb.SurviveRegion

@@ -27,8 +27,12 @@ func TestMovedAway(t *testing.T) {
 			"2 ranges of the region have copies in other regions, and these stay there; `rhumb rebalance fra` moves them back",
 		},
 	} {
-		if got := movedAway(rhumb.Region{ID: 1, Name: "fra"}, nodes, test.ranges, tables); got != test.want {
+		if got := movedAway(1, []rhumb.Region{{ID: 2, Name: "vir"}, {ID: 1, Name: "fra"}}, nodes, test.ranges, tables); got != test.want {
 			t.Errorf("%q, want %q", got, test.want)
 		}
+	}
+	// The copy of the metadata that the client has may be older than the region.
+	if got := movedAway(1, nil, nodes, []*rhumb.Range{rng(1, 1, 4)}, tables); got != "" {
+		t.Errorf("without the region: %q", got)
 	}
 }

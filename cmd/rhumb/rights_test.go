@@ -92,7 +92,7 @@ var commandRights = []struct{ line, may string }{
 	{"status", "monitor admin operator"},
 	{"node ls", "monitor admin operator"},
 	{"node drain n1 --undo", "admin operator"},
-	{"node forget n1", "admin operator"},
+	{"node forget n1 --yes", "admin operator"},
 	{"upgrade status", "monitor admin operator"},
 	{"upgrade finalize --yes", "monitor admin operator"},
 	{"node decommission n1 --no-wait", "admin operator"},

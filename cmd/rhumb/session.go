@@ -17,6 +17,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/connect"
 	"github.com/rhumbdb/rhumb/cli/output"
+	"github.com/rhumbdb/rhumb/cli/target"
 	"github.com/rhumbdb/rhumb/client"
 )
 
@@ -42,6 +43,9 @@ func (s *session) connected(c *cobra.Command) *cobra.Command {
 	}
 	return c
 }
+
+// waitMost is how long a command waits by --timeout. 0 means the default there, as for the client.
+func (s *session) waitMost() time.Duration { return cmp.Or(s.conn.Timeout, target.TimeoutDefault) }
 
 // answerPause is the time between two attempts of awaitAnswer.
 const answerPause = 200 * time.Millisecond

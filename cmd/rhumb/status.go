@@ -12,6 +12,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/health"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
@@ -75,24 +76,33 @@ func describeDifferences(c *client.Client, all []client.RangeDifference) (docs [
 
 // statusCommand returns `rhumb status`.
 func (cc *clusterCommands) statusCommand() *cobra.Command {
-	var check bool
+	var check, wait bool
 	c := &cobra.Command{
 		Use: "status", Short: "Report whether the cluster is healthy, and what needs attention",
 		Long: `Ask every node for its state and report whether the cluster is healthy: which nodes and regions are down, which ranges
 lack copies or a primary and why, which copies and files are damaged or differ, which stores refuse writes, which nodes are fenced
 again and again, and how many more nodes may fail. Without a leader of the metadata group, the command shows one node's
-copy of the metadata and says so.`,
-		Example: "  rhumb status\n  rhumb status -o json\n  rhumb status --check && echo healthy",
+copy of the metadata and says so.
+
+With --wait the command waits, for as long as --timeout says, until every node that was not removed is ready and every range has a primary
+and all its copies in sync: then the next node may be restarted.`,
+		Example: "  rhumb status\n  rhumb status -o json\n  rhumb status --check && echo healthy\n  rhumb status --wait --timeout 5m",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				nodes := c.Status(ctx)
-				if err := deniedStatus(nodes); err != nil {
+				var missing string
+				doc, err := clusterStatus(ctx, c)
+				if wait && err == nil {
+					doc, missing, err = cc.awaitWhole(ctx, c, doc)
+				}
+				if err != nil {
 					return err
 				}
-				doc := describeCluster(c, nodes)
 				if err := cc.printStatus(doc); err != nil {
 					return err
+				}
+				if missing != "" {
+					return rhumb.Ef("rhumb.status", rhumb.DeadlineExceeded, "after %v, %s", cc.waitMost(), missing)
 				}
 				// The status is printed in full before the error, which only sets the exit code.
 				if check && !doc.Healthy {
@@ -103,7 +113,66 @@ copy of the metadata and says so.`,
 		},
 	}
 	c.Flags().BoolVar(&check, "check", false, "exit with code 5 if the cluster is not healthy")
+	c.Flags().BoolVar(&wait, "wait", false, "wait until all nodes are ready and all copies are in sync, for as long as --timeout says")
 	return cc.connected(c)
+}
+
+// wholePoll is how often --wait asks all nodes.
+const wholePoll = 500 * time.Millisecond
+
+// clusterStatus asks all nodes and judges their answers.
+func clusterStatus(ctx context.Context, c *client.Client) (statusDoc, error) {
+	nodes := c.Status(ctx)
+	if err := deniedStatus(nodes); err != nil {
+		return statusDoc{}, err
+	}
+	return describeCluster(c, nodes), nil
+}
+
+// awaitWhole waits until nothing is missing, and notes what it waits for. It returns the last status, and the words of missing when the time was over.
+func (cc *clusterCommands) awaitWhole(ctx context.Context, c *client.Client, doc statusDoc) (_ statusDoc, missing string, err error) {
+	limited, cancel := context.WithTimeout(ctx, cc.waitMost())
+	defer cancel()
+	shown := ""
+	for {
+		if missing = doc.missing(); missing == "" {
+			return doc, "", nil
+		}
+		if missing != shown {
+			cc.Notef("waiting: %s", missing)
+			shown = missing
+		}
+		select {
+		case <-limited.Done():
+			return doc, missing, rhumb.WrapKind("rhumb.status", rhumb.Canceled, ctx.Err())
+		case <-time.After(wholePoll):
+		}
+		// A request that the end of the time cuts short would report every node as down.
+		if doc, err = clusterStatus(ctx, c); err != nil {
+			return doc, "", err
+		}
+	}
+}
+
+// missing returns what keeps the next node from being restarted, or "". A range that another node than the preferred one serves is not part of that: it may
+// stay there for as long as fail-back waits.
+func (doc *statusDoc) missing() string {
+	var words []string
+	for _, n := range doc.Nodes {
+		if !n.Removed && (!n.Ready || n.State == rhumb.NodeFenced.String()) {
+			words = append(words, n.ID+" is not ready")
+		}
+	}
+	if n := doc.Ranges.NoPrimary; n > 0 {
+		words = append(words, output.Counted(n, "range has no live primary", "ranges have no live primary"))
+	}
+	if n := doc.Ranges.UnderReplicated; n > 0 {
+		words = append(words, output.Counted(n, "range lacks a copy in sync", "ranges lack copies in sync"))
+	}
+	if doc.LocalCopy {
+		words = append(words, "the metadata group has no leader")
+	}
+	return strings.Join(words, ", ")
 }
 
 // describeCluster judges the answers of all nodes.

@@ -182,7 +182,7 @@ func testLostNode(t *testing.T, c *secureCluster) {
 			id = n.ID
 		}
 	}
-	fails(t, exit.Precondition, c.as("node", "forget", id)...)
+	fails(t, exit.Precondition, c.as("node", "forget", id, "--yes")...)
 	_, stderr, code := runIn(t.Context(), "", c.as("cert", "revoke", "--user-name", "nobody")...)
 	// Certificates that no node has seen are refused as well, so a name without any is not an error. It may be misspelled.
 	if code != exit.OK || !strings.Contains(stderr, "no user named nobody is connected") {
@@ -213,6 +213,11 @@ func testLostNode(t *testing.T, c *secureCluster) {
 	}
 	must(lost.Process.Kill())
 	lost.wait()
-	c.ok(t, "node", "forget", id)
+	// Nobody answers the question, so nothing happens.
+	_, stderr, code = runIn(t.Context(), "", c.as("node", "forget", id)...)
+	if code != exit.Precondition || !strings.Contains(stderr, "was not confirmed") {
+		t.Errorf("node forget without an answer: exit %d %s", code, stderr)
+	}
+	c.ok(t, "node", "forget", id, "--yes")
 	c.nodes = c.nodes[:2]
 }

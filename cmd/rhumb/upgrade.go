@@ -47,7 +47,7 @@ from being finalized, and what to do next.`,
 		Long: `Raise the cluster version by one. Every node must run a program that supports it ("rhumb upgrade status"). From then on no node can
 go back to the previous release: databases take newer formats, and records and messages get fields that it cannot read.
 
-The command asks for confirmation, and waits until all nodes have applied the version. It may be repeated.
+The command asks for confirmation, and waits until all nodes have applied the version, for as long as --timeout says. It may be repeated.
 ` + connect.NodeHelp,
 		Example: "  rhumb upgrade finalize\n  rhumb upgrade finalize --yes\n  rhumb upgrade finalize --without n7",
 		Args:    cobra.NoArgs,
@@ -152,6 +152,8 @@ func (uc *upgradeCommands) finalize(ctx context.Context, c *client.Client, witho
 // awaitVersion waits until all nodes have applied a version. The metadata has decided it by then, so the wait
 // only shows the operator that no node uses the old version any more.
 func (uc *upgradeCommands) awaitVersion(ctx context.Context, c *client.Client, v rhumb.ClusterVersion) (upgrade.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, uc.waitMost())
+	defer cancel()
 	tick := time.NewTicker(finalizePoll)
 	defer tick.Stop()
 	shown := ""

@@ -301,10 +301,26 @@ func (h *Host) proposeChange(p replica.MetaProposal) {
 		h.changes.Add(-1)
 		// A conflict is normal: the record has changed since the proposal, and the news of it is on
 		// its way.
+		if k := rhumb.KindOf(err); err != nil && p.Kind == replica.ElectMe && (k == rhumb.Conflict || k == rhumb.InvalidArgument) {
+			h.post(refusedElection{p.Range, p.Epoch})
+		}
 		if err != nil && rhumb.KindOf(err) != rhumb.Conflict {
 			h.log.Debug("metadata change failed", "range", p.Range.String(), "err", err)
 		}
 	})
+}
+
+// refusedElection is the news that metadata has refused to elect a replica of this node.
+type refusedElection struct {
+	id    rhumb.RangeID
+	epoch rhumb.Epoch
+}
+
+// applyTo passes the news to the replica. Its next tick acts on it.
+func (ev refusedElection) applyTo(h *Host) {
+	if s, ok := h.findSlot(ev.id); ok && !s.gone {
+		s.r.ElectionRefused(ev.epoch)
+	}
 }
 
 // fetchLog reads older entries for a lagging peer, outside the pass. A replica has at most one such

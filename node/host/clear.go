@@ -15,9 +15,9 @@ import (
 // nothing is replicated: dropped objects are invisible to clients, their numbers are never used again, and
 // a node that returns later finds the same in its own copy of the metadata.
 
-// Remove drops this node's copies of ranges that do not exist any more. Pending writes are answered as
+// DropRanges drops this node's copies of ranges that do not exist any more. Pending writes are answered as
 // unknown. The space is given back after the next compaction of the store.
-func (h *Host) Remove(ids []rhumb.RangeID) { h.post(removeEvent{ids}) }
+func (h *Host) DropRanges(ids []rhumb.RangeID) { h.post(dropRangesEvent{ids}) }
 
 // RangeIDs returns the ranges that this node holds.
 func (h *Host) RangeIDs() (ids []rhumb.RangeID) {
@@ -26,15 +26,15 @@ func (h *Host) RangeIDs() (ids []rhumb.RangeID) {
 	return ids
 }
 
-// removeEvent ends the work of the replicas, goneEvent drops their copies one pass later, when the
+// dropRangesEvent ends the work of the replicas, dropCopyEvent drops their copies one pass later, when the
 // callers have their answers.
 type (
-	removeEvent struct{ ids []rhumb.RangeID }
-	goneEvent   struct{ s *slot }
+	dropRangesEvent struct{ ids []rhumb.RangeID }
+	dropCopyEvent   struct{ s *slot }
 )
 
 // applyTo makes the replicas step down.
-func (ev removeEvent) applyTo(h *Host) {
+func (ev dropRangesEvent) applyTo(h *Host) {
 	for _, id := range ev.ids {
 		// A range that waits to be born is not born any more. Otherwise the end of the copy that holds its slots would
 		// create it.
@@ -42,7 +42,7 @@ func (ev removeEvent) applyTo(h *Host) {
 		s, ok := h.findSlot(id)
 		if ok && s.installing {
 			// The disk is used outside the pass. installedEvent removes the copy, old or new, when the disk is done.
-			s.removed = true
+			s.dropped = true
 		}
 		if !ok || s.gone {
 			continue
@@ -59,12 +59,12 @@ func (ev removeEvent) applyTo(h *Host) {
 			h.markDirty(s)
 		}
 		// enqueue, not post: this pass is running, and the caller of the pass checks for more events.
-		h.enqueue(goneEvent{s})
+		h.enqueue(dropCopyEvent{s})
 	}
 }
 
 // applyTo drops the copy.
-func (ev goneEvent) applyTo(h *Host) {
+func (ev dropCopyEvent) applyTo(h *Host) {
 	s := ev.s
 	if s.gone {
 		return
@@ -81,20 +81,14 @@ func (ev goneEvent) applyTo(h *Host) {
 		h.log.Warn("dropping the copy of a removed range failed; the next start of the node tries again", "range", s.id.String(), "err", err)
 	}
 	// Messages for the range find no replica from here on, and are dropped.
-	h.slots.Delete(s.id)
-	h.allSlots = slices.DeleteFunc(h.allSlots, func(o *slot) bool { return o == s })
-	if s.quarantined {
-		h.m.quarantined.Dec()
-	}
-	// Its entries were part of the budgets of the node.
-	h.releaseWeight(s)
+	h.forgetSlot(s)
 	h.m.removedRanges.Inc()
 	// The count keeps the engine open until the disk is done.
 	h.reads.Add(1)
 	h.rt.Disk(true, func() {
 		for _, b := range batches {
 			if err := b.Sync(); err != nil {
-				h.cfg.Fatal(rhumb.Wrap("host.Host.Remove", err))
+				h.cfg.Fatal(rhumb.Wrap("host.Host.DropRanges", err))
 			}
 		}
 	}, func() { h.reads.Add(-1) })

@@ -135,7 +135,7 @@ func TestRemovedRange(t *testing.T) {
 	w.isolate(2, true)
 	waiting := ask(w.hosts[1], putOf("k", "never"))
 	w.hosts[1].Drive()
-	w.hosts[1].Remove([]rhumb.RangeID{testRange})
+	w.hosts[1].DropRanges([]rhumb.RangeID{testRange})
 	if a := w.answered(waiting); a.err == nil {
 		t.Fatal("the write was acknowledged without its replica")
 	}
@@ -163,6 +163,26 @@ func TestRemovedRange(t *testing.T) {
 	w.elect(2, 1, 2)
 	// The record names node 1 again, as news that arrives late does; a node applies its metadata in order, so only the
 	// messages matter here.
-	w.hosts[1].Remove([]rhumb.RangeID{testRange})
+	w.hosts[1].DropRanges([]rhumb.RangeID{testRange})
 	w.eventually(gone)
+}
+
+// TestRemovedWideRange guards that requests for the slots of a removed range find no replica: not the one that is gone either.
+func TestRemovedWideRange(t *testing.T) {
+	w := newWideWorld(t, 1, testRange.Slot+9, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(*Config) {})
+	w.put(1, "k", "v")
+	h, home := w.hosts[1], rhumb.RangeID{Region: testRange.Region, Slot: testRange.Slot + 4}
+	if _, ok := h.homeSlot(home); !ok {
+		t.Fatal("the range is not found by one of its slots")
+	}
+	h.DropRanges([]rhumb.RangeID{testRange})
+	w.eventually(func() error {
+		if ids := h.RangeIDs(); len(ids) > 0 {
+			return fmt.Errorf("the node still holds %v", ids)
+		}
+		return nil
+	})
+	if s, ok := h.homeSlot(home); ok {
+		t.Errorf("slot %s still leads to range %s, which is gone", home, s.id)
+	}
 }

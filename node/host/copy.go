@@ -236,7 +236,7 @@ func (ev installedEvent) applyTo(h *Host) {
 		h.resumeSlot(s)
 		h.markDirty(s)
 		ev.answer(rhumb.Wrap(opInstall, ev.err))
-		h.removeInstalled(s)
+		h.dropInstalled(s)
 		return
 	}
 	// From here on the store has the new copy. A start reads it again if this fails.
@@ -245,7 +245,7 @@ func (ev installedEvent) applyTo(h *Host) {
 		if o.made && o.store != s.store {
 			// Nobody asks for the copy in the other store any more. A start drops it if this one does not.
 			o.gone = false
-			removeEvent{[]rhumb.RangeID{o.id}}.applyTo(h)
+			dropRangesEvent{[]rhumb.RangeID{o.id}}.applyTo(h)
 			continue
 		}
 		h.retireSlot(o)
@@ -257,13 +257,13 @@ func (ev installedEvent) applyTo(h *Host) {
 		h.cfg.Fatal(rhumb.Wrap(opInstall, err))
 	}
 	ev.answer(nil)
-	h.removeInstalled(s)
+	h.dropInstalled(s)
 }
 
-// removeInstalled drops the copy that a finished install left, if metadata dropped the range meanwhile.
-func (h *Host) removeInstalled(s *slot) {
-	if s.removed {
-		removeEvent{[]rhumb.RangeID{s.id}}.applyTo(h)
+// dropInstalled drops the copy that a finished install left, if metadata dropped the range meanwhile.
+func (h *Host) dropInstalled(s *slot) {
+	if s.dropped {
+		dropRangesEvent{[]rhumb.RangeID{s.id}}.applyTo(h)
 	}
 }
 

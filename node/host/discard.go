@@ -210,6 +210,6 @@ func (ev discardedEvent) applyTo(h *Host) {
 	ev.answer <- nil
 	// The metadata may have removed the replica meanwhile.
 	if d := ev.s.desc.Load(); d != nil && !d.IsReplica(h.cfg.Self.Node) {
-		h.removeCopy(fresh, d)
+		h.moveAway(fresh, d)
 	}
 }

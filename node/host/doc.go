@@ -25,6 +25,22 @@
 // and no other node could have acknowledged a write before it ended (rule L). Storage rejects reads
 // below the GC threshold; the reader retries at a newer timestamp.
 //
+// # How copies end
+//
+// A slot that is gone takes no part any more; forgetSlot takes it out of the host. Different words say
+// why, here and in the metadata:
+//
+//	what happened                                     in the metadata        here
+//	the range does not exist any more: its table was  no record              DropRanges, dropRangesEvent, dropCopyEvent;
+//	dropped, or it was merged, or a split cancelled                          slot.dropped if it happens during an install
+//	the record lists other nodes as replicas          Range.Removed, until   moveAway, stepDownEvent, movedAwayEvent
+//	                                                  the next epoch
+//	the copy is damaged and begins again, empty       Range.Quarantined      discardEvent, dropEvent, discardedEvent
+//	a whole copy takes its place                      nothing                installEvent, installedEvent, replaceSlot
+//	another range of this node has its slots          Range.Merged           unite, retireSlot
+//	the node was given up for good                    Node.Forgotten         nothing: the process ends
+//	the region was removed; its ranges stay           Region.Removed         nothing
+//
 // # Concurrency
 //
 // Replicas and pending calls belong to the pass. Everything else that is shared is atomic or

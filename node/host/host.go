@@ -120,6 +120,9 @@ type Config struct {
 	// HomeIn returns the home of a key that belongs, or belonged before a split, to a range. If HomeIn is
 	// nil, the range is the home of all its keys.
 	HomeIn func(id rhumb.RangeID, table rhumb.TableID, name []byte) rhumb.RangeID
+	// MergesInto returns the range in whose store a new copy of a range is to be made, because both are to be merged, and false if any store
+	// will do. If it is nil, any store will do.
+	MergesInto func(rhumb.RangeID) (left rhumb.RangeID, ok bool)
 	// Dropped reports whether a table existed once and was dropped, so that its records can go. If it is
 	// nil, no table is ever dropped.
 	Dropped func(rhumb.TableID) bool

@@ -120,6 +120,28 @@ func (h *Host) admitTakes(s *slot, m *replica.Message) bool {
 	return true
 }
 
+// placeBeside assigns a range that this node is about to get a copy of to the store of the range that it is to be merged with. Copies in two
+// stores cannot be united. A store that still holds something of the range keeps it: a range in two stores would have two logs.
+func (h *Host) placeBeside(id rhumb.RangeID) {
+	if h.cfg.MergesInto == nil {
+		return
+	}
+	left, ok := h.cfg.MergesInto(id)
+	if !ok {
+		return
+	}
+	s, found := h.findSlot(left)
+	if !found || s.gone {
+		return
+	}
+	if old := h.cfg.Engine.Placed(id); old != nil {
+		if _, holds := old.State(id); holds {
+			return
+		}
+	}
+	h.cfg.Engine.Place(id, s.store)
+}
+
 // hasEnd reports whether this node has the end that an entry of a range names, or
 // has united its copies by it.
 func (h *Host) hasEnd(s *slot, take entry.Take) bool {
@@ -186,7 +208,6 @@ func (h *Host) retireSlot(right *slot) {
 	}
 	held := h.takeHeld(right)
 	h.forgetSlot(right)
-	h.noteLag(right)
 	// They are for the other range now, which this pass may still be working on.
 	for _, ev := range held {
 		ev.since = h.rt.Now()
@@ -238,7 +259,7 @@ func (h *Host) pruneMerged(merged func(rhumb.RangeID) bool) {
 		if s.gone || !merged(s.id) || h.isAwaited(s) {
 			continue
 		}
-		removeEvent{[]rhumb.RangeID{s.id}}.applyTo(h)
+		dropRangesEvent{[]rhumb.RangeID{s.id}}.applyTo(h)
 	}
 }
 

@@ -43,9 +43,9 @@ type slot struct {
 	// gone is true once the copy is being discarded or replaced; another slot takes its place.
 	// installing is true while it is replaced, which may fail.
 	gone, installing bool
-	// removed is true if metadata dropped the range while the copy was installed. The slot that takes its place is
+	// dropped is true if metadata dropped the range while the copy was installed. The slot that takes its place is
 	// dropped then.
-	removed bool
+	dropped bool
 
 	// sweep is the running search for records of dropped tables, or nil. unswept is true if some had to
 	// stay until the log is trimmed further.
@@ -294,7 +294,7 @@ func (h *Host) updateRanges(ranges []*rhumb.Range) {
 		case ok && !placed:
 			// News may arrive out of order: only a record that the replica does not know yet removes it.
 			if old := s.desc.Load(); old == nil || old.Version < d.Version {
-				h.removeCopy(s, d)
+				h.moveAway(s, d)
 			}
 			continue
 		case !ok:

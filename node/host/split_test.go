@@ -262,7 +262,7 @@ func TestForgetsUnborn(t *testing.T) {
 				t.Fatal("the node does not wait for the range")
 			}
 			if how == "dropped" {
-				h.Remove([]rhumb.RangeID{child.ID})
+				h.DropRanges([]rhumb.RangeID{child.ID})
 			} else {
 				h.Prune(func(id rhumb.RangeID) bool { return id != child.ID }, func(rhumb.RangeID) bool { return false })
 			}

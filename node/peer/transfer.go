@@ -23,8 +23,8 @@ var _ transfer.Network = (*Network)(nil)
 // broken, and the transfer continues on another one.
 const stalledMost = 15 * time.Second
 
-// openTransferMost bounds the time in which a donor makes a set. A set of a range of 512 MiB takes
-// eight seconds at the default rate.
+// openTransferMost bounds the time until a donor answers. Donors answer within seconds, with the set or with how far it is made. Only those of
+// releases before this answer are silent until the set is made.
 const openTransferMost = 10 * time.Minute
 
 // setIDToPB encodes the identity of a set.
@@ -56,27 +56,33 @@ func (n *Network) bulk(op rhumb.Op, to rhumb.NodeID) (rhumbpb.PeerClient, error)
 }
 
 // Open asks another node for a set of a range.
-func (n *Network) Open(ctx context.Context, to rhumb.NodeID, q transfer.Question) (*storage.Set, error) {
+func (n *Network) Open(ctx context.Context, to rhumb.NodeID, q transfer.Question) (transfer.Offer, error) {
 	const op rhumb.Op = "peer.Network.OpenTransfer"
 	c, err := n.bulk(op, to)
 	if err != nil {
-		return nil, err
+		return transfer.Offer{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTransferMost)
 	defer cancel()
-	resp, err := c.OpenTransfer(ctx, &rhumbpb.OpenTransferRequest{Hello: n.newHello(), Range: api.EncodeRangeID(q.Range), Least: uint64(q.Least)})
+	resp, err := c.OpenTransfer(ctx, &rhumbpb.OpenTransferRequest{
+		Hello: n.newHello(), Range: api.EncodeRangeID(q.Range), Least: uint64(q.Least), AsksAgain: q.AsksAgain,
+	})
 	if err != nil {
-		return nil, transferError(op, to, err)
+		return transfer.Offer{}, transferError(op, to, err)
+	}
+	// No description of a set is empty.
+	if q.AsksAgain && len(resp.Set) == 0 {
+		return transfer.Offer{Made: resp.MadeBytes}, nil
 	}
 	set, err := storage.DecodeSet(resp.Set)
 	if err != nil {
-		return nil, rhumb.Wrap(op, err)
+		return transfer.Offer{}, rhumb.Wrap(op, err)
 	}
 	// A set of another range would replace the wrong one.
 	if set.ID.Range != q.Range || set.ID.Donor != to || set.Commit < q.Least {
-		return nil, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "the node answered with set " + set.ID.String() + ", which does not fit the question"}
+		return transfer.Offer{}, &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "the node answered with set " + set.ID.String() + ", which does not fit the question"}
 	}
-	return set, nil
+	return transfer.Offer{Set: set}, nil
 }
 
 // transferError converts the error of a call. A call that broke is repeated, whatever became of it.
@@ -152,17 +158,21 @@ func (s *Service) transfers(ctx context.Context, h *rhumbpb.PeerHello) (*transfe
 	return m, from.Node, nil
 }
 
-// OpenTransfer makes a set for the caller.
+// OpenTransfer makes a set for the caller, or reports how far it is made.
 func (s *Service) OpenTransfer(ctx context.Context, q *rhumbpb.OpenTransferRequest) (*rhumbpb.OpenTransferResponse, error) {
 	m, from, err := s.transfers(ctx, q.Hello)
 	if err != nil {
 		return nil, err
 	}
-	set, err := m.Open(ctx, from, transfer.Question{Range: api.DecodeRangeID(q.Range), Least: rhumb.Seq(q.Least)})
+	o, err := m.Open(ctx, from, transfer.Question{Range: api.DecodeRangeID(q.Range), Least: rhumb.Seq(q.Least), AsksAgain: q.AsksAgain})
 	if err != nil {
 		return nil, api.Status(err, api.Hint{})
 	}
-	return &rhumbpb.OpenTransferResponse{Set: set.Encode()}, nil
+	resp := &rhumbpb.OpenTransferResponse{MadeBytes: o.Made}
+	if o.Set != nil {
+		resp.Set = o.Set.Encode()
+	}
+	return resp, nil
 }
 
 // ReadTransfer sends the chunks of a set.

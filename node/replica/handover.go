@@ -207,13 +207,24 @@ func (r *Replica) tickHanded(step time.Duration) {
 	// A node that drains cannot be elected, so every other request leaves the choice to metadata. An unfit node begins
 	// with that. But it has stopped serving, so if nobody fit can be elected, an unfit primary is better than none.
 	kind := ElectMe
-	if r.unfit == (h.asks%2 == 0) {
+	if r.leavesChoice() {
 		kind = Yield
 	}
 	h.asks++
 	h.asked.arm()
 	r.out.Meta = append(r.out.Meta, MetaProposal{Kind: kind, Range: r.cfg.Range, Epoch: r.desc.Epoch, Version: r.desc.Version})
 	r.dirty = true
+}
+
+// leavesChoice reports whether the next request for an election after a handover leaves the choice to metadata.
+func (r *Replica) leavesChoice() bool { return r.unfit == (r.handed.asks%2 == 0) }
+
+// ElectionRefused reports that metadata has refused to elect this replica in place of an epoch. If it handed over in vain, the next request
+// follows at once, provided that it leaves the choice to metadata: most of these nodes drain, and their ranges have no service meanwhile.
+func (r *Replica) ElectionRefused(e rhumb.Epoch) {
+	if h := &r.handed; h.epoch != 0 && h.asks > 0 && r.desc != nil && r.desc.Epoch == e && r.leavesChoice() {
+		h.asked = retry{armed: true, running: true, since: r.now - r.cfg.ChangeRetry}
+	}
 }
 
 // isOrphaned reports whether the record names this replica primary of an epoch that it has left, although it did not

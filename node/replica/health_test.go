@@ -325,6 +325,53 @@ func TestUnfitNodeEndsItsHandover(t *testing.T) {
 	}
 }
 
+// TestRefusedElectionIsFollowedAtOnce guards the time without service when a node drains while the target of its handover is dead: metadata elects no
+// node that drains, so the request to be elected itself is in vain, and the next one, which leaves the choice to metadata, must not wait for
+// a second.
+func TestRefusedElectionIsFollowedAtOnce(t *testing.T) {
+	c := healthCluster(t, Config{})
+	never := func(m *Message) bool { return m.Kind == Handover }
+	c.prepare(3)
+	c.describe()
+	c.run(never)
+	r := c.node(1).r
+	// asked waits for the next request for an election, and returns its kind and how long that took.
+	asked := func() (kind MetaKind, after time.Duration) {
+		t.Helper()
+		for begun := c.now; c.now-begun < 5*time.Second; {
+			c.now += 10 * time.Millisecond
+			r.Tick(c.now)
+			for _, m := range r.Ready().Meta {
+				if m.Kind == ElectMe || m.Kind == Yield {
+					return m.Kind, c.now - begun
+				}
+			}
+		}
+		t.Fatal("no election was asked for")
+		return 0, 0
+	}
+	for range 3 {
+		if kind, _ := asked(); kind != ElectMe {
+			t.Fatalf("asked for %v, want ElectMe", kind)
+		}
+		// An answer about another epoch says nothing about this one.
+		r.ElectionRefused(c.record.Epoch - 1)
+		r.ElectionRefused(c.record.Epoch)
+		if kind, after := asked(); kind != Yield || after > 100*time.Millisecond {
+			t.Fatalf("asked for %v after %v, want Yield at once", kind, after)
+		}
+		// Also refused: then the pace is kept.
+		r.ElectionRefused(c.record.Epoch)
+		if kind, after := asked(); kind != ElectMe || after < 900*time.Millisecond {
+			t.Fatalf("asked for %v after %v, want ElectMe after a second", kind, after)
+		}
+		r.ElectionRefused(c.record.Epoch)
+		if kind, _ := asked(); kind != Yield {
+			t.Fatalf("asked for %v, want Yield", kind)
+		}
+	}
+}
+
 // TestHoldOff guards that a member that comes and goes is held off for longer each time, within
 // bounds, and that the time is reset after the node has been a member for long enough.
 func TestHoldOff(t *testing.T) {

@@ -46,10 +46,11 @@ type merge struct {
 	end   bool
 	take  entry.Take
 	above rhumb.Timestamp
-	// unable is for how long this primary has been unable to end its range, and
-	// givenUp the version of the record for which it has given up. propose times
-	// the proposals to metadata.
+	// unable is for how long this primary has been unable to end its range for the
+	// merge marked, which is the value of Ends in the record, and givenUp the version
+	// of the record for which it has given up. propose times the proposals to metadata.
 	unable  stall
+	marked  uint64
 	givenUp uint64
 	propose retry
 }
@@ -209,7 +210,12 @@ func (r *Replica) tickMerge(step time.Duration) {
 	if !r.actsFully() {
 		return
 	}
-	switch m := &r.merge; {
+	m := &r.merge
+	// A merge that is marked again, after one was given up, has the whole time again. No tick may have come between the two.
+	if !r.wantsEnd() || m.marked != r.desc.Ends {
+		m.unable, m.marked = stall{}, r.desc.Ends
+	}
+	switch {
 	case r.wantsEnd():
 		r.tickUnable(step)
 	case r.desc.TakesOver != 0 && m.last > r.desc.LastSlot():

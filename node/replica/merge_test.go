@@ -182,3 +182,35 @@ func TestMergeIsGivenUp(t *testing.T) {
 		t.Fatal("a newer record does not begin again")
 	}
 }
+
+// TestMergeAgainHasItsTime guards that a merge which is marked again in the epoch that gave up an earlier one has all of its time, whether or not a
+// tick came while the range was not marked.
+func TestMergeAgainHasItsTime(t *testing.T) {
+	for name, between := range map[string]time.Duration{"ticks between": time.Second, "no tick between": 0} {
+		t.Run(name, func(t *testing.T) {
+			x := newMerger(t, func(d *rhumb.Range) { d.Ends = 5 })
+			x.pass(12 * time.Second)
+			if len(x.meta) == 0 || x.meta[0].Kind != CancelMerge {
+				t.Fatalf("proposed %+v", x.meta)
+			}
+			describe := func(version, ends uint64) {
+				next := x.record.Clone()
+				next.Version, next.Ends = version, ends
+				x.r.Describe(next)
+				x.settle()
+			}
+			describe(6, 0)
+			x.pass(between)
+			describe(7, 7)
+			x.meta = nil
+			x.pass(9 * time.Second)
+			if len(x.meta) > 0 {
+				t.Fatalf("given up early: %+v", x.meta)
+			}
+			x.pass(3 * time.Second)
+			if len(x.meta) == 0 || x.meta[0].Kind != CancelMerge || x.meta[0].Version != 7 {
+				t.Fatalf("proposed %+v", x.meta)
+			}
+		})
+	}
+}

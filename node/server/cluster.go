@@ -82,6 +82,8 @@ type RangeInfo struct {
 	Behind map[rhumb.NodeID]string
 	// Copying is the copy of the range that the node receives, nil if it receives none.
 	Copying *rhumbpb.CopyProgress
+	// Store is the number of the node's store that holds the replica, from 1, and 0 if the node has one store.
+	Store uint32
 }
 
 // ContactInfo says how to reach the gossip of a node.
@@ -579,7 +581,7 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 		resp.Replicas = append(resp.Replicas, &rhumbpb.ReplicaStatus{
 			Node: uint32(n), State: f.State, InSync: r.IsInSync(n), Epoch: uint64(f.Epoch),
 			End: uint64(f.End), Commit: uint64(f.Commit), Trim: uint64(f.Trim), Reason: f.Reason,
-			EndTime: uint64(f.EndTime), CommitTime: uint64(f.CommitTime), Copying: f.Copying,
+			EndTime: uint64(f.EndTime), CommitTime: uint64(f.CommitTime), Copying: f.Copying, Store: f.Store,
 		})
 	}
 	return resp, nil

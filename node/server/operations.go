@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,6 +25,7 @@ type OperationsNode interface {
 	PlanBalance(ctx context.Context, only rhumb.RegionID) (place.BalancePlan, error)
 	PlanFailover(ctx context.Context, name string) (rhumb.FailoverPlan, error)
 	LeadMetadata(ctx context.Context, to rhumb.NodeID) error
+	RangeInfo(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID) (RangeInfo, error)
 }
 
 // Operations is the service for long operations, for nodes that come and go, and for settings of the cluster.
@@ -142,12 +145,11 @@ func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRe
 	default:
 		into = place.NearestHost(st, id)
 	}
-	lost, _ := st.LostRanges(id)
-	out := &rhumbpb.GiveUpRegionResponse{Into: uint32(into)}
-	for _, r := range lost {
-		out.Lost = append(out.Lost, api.EncodeRangeID(r.ID))
-	}
+	lost, stuck := st.LostRanges(id)
+	out := &rhumbpb.GiveUpRegionResponse{Into: uint32(into), Lost: encodeIDs(lost)}
 	if q.GetDryRun() {
+		// The caller shows these before it asks anybody for a decision.
+		out.Undecided, out.Restarts = encodeIDs(stuck), encodeIDs(st.BrokenRanges(lost))
 		return out, nil
 	}
 	who, _ := access.FromContext(ctx)
@@ -156,6 +158,14 @@ func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRe
 		return nil, statusError(rhumb.Wrap(op, err))
 	}
 	return out, nil
+}
+
+// encodeIDs returns the messages for the names of ranges.
+func encodeIDs(ranges []*rhumb.Range) (out []*rhumbpb.RangeID) {
+	for _, r := range ranges {
+		out = append(out, api.EncodeRangeID(r.ID))
+	}
+	return out
 }
 
 // PlanRebalance returns what balance would do now.
@@ -332,7 +342,11 @@ func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeReques
 	if err := st.Admits(cmd); err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))
 	}
-	if why := st.WhyNotMerge(left); why != "" {
+	why := st.WhyNotMerge(left)
+	if why == "" {
+		why = s.whyApart(ctx, left, right)
+	}
+	if why != "" {
 		return nil, statusError(&rhumb.Error{Op: op, Kind: rhumb.Conflict, Range: left.ID, Msg: "ranges " + left.ID.String() + " and " + right.ID.String() + " cannot be merged now: " + why})
 	}
 	if !q.GetDryRun() {
@@ -341,6 +355,32 @@ func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeReques
 		}
 	}
 	return &rhumbpb.MergeRangeResponse{Left: api.EncodeRange(left), Right: api.EncodeRange(right)}, nil
+}
+
+// whyApart returns which node has the copies of two ranges in different stores, with the remedy, or "". The nodes are asked, because the metadata
+// does not know their stores. A node that does not answer is left to the merge itself, which needs it in sync.
+func (s *Operations) whyApart(ctx context.Context, left, right *rhumb.Range) string {
+	asking, cancel := context.WithTimeout(ctx, replicaTimeout)
+	defer cancel()
+	reasons := make([]string, len(left.Replicas))
+	var wait sync.WaitGroup
+	for i, n := range left.Replicas {
+		wait.Go(func() {
+			a, errA := s.node.RangeInfo(asking, n, left.ID)
+			b, errB := s.node.RangeInfo(asking, n, right.ID)
+			if errA == nil && errB == nil && a.Store != b.Store {
+				reasons[i] = fmt.Sprintf("%s has range %s in its store %d and range %s in its store %d, and copies in two stores cannot be united; merges of small ranges that the cluster starts on its own bring them together (range_merge_after)",
+					n, left.ID, a.Store, right.ID, b.Store)
+			}
+		})
+	}
+	wait.Wait()
+	for _, why := range reasons {
+		if why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 // LeadMetadata makes a voter the leader of the metadata group.

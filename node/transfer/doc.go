@@ -11,11 +11,15 @@
 // only committed entries are final, and a set that is not committed up to the end of the receiver's
 // log is rejected.
 //
+// The donor makes a set in the background. The receiver asks again until the set is made, so that a large
+// range at a low rate takes the time that it needs, and the receiver notices a donor that makes no progress.
+//
 // # Interruptions
 //
-// A broken transfer continues at the first chunk that the receiver lacks, also after the receiver has
-// or the donor has restarted. The donor keeps a set until it was not read for idleMost, also across its own
-// restarts. When the set is gone, or the donor does not answer, the receiver begins with another set, from the
+// A broken transfer continues at the first chunk that the receiver lacks, also after the receiver or the
+// donor has restarted. Until then the primary keeps the log that follows, for keptMost. The donor keeps a
+// set until it was not read for idleMost, also across its own restarts, or until the receiver gives it up.
+// When the set is gone, or the donor does not answer, the receiver begins with another set, from the
 // nearest donor that did not fail.
 //
 // # Bounds

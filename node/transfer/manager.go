@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/sched"
 	"github.com/rhumbdb/rhumb/storage"
@@ -31,6 +30,13 @@ const (
 	// readsMost bounds the attempts to read on without a new chunk, and readPause is between them.
 	readsMost = 4
 	readPause = 250 * time.Millisecond
+	// keptMost is how long the primary keeps its log for a set that is here in part, after an attempt broke. The next attempt begins within
+	// pauseMost, and a place among inMost may be free as much later.
+	keptMost = 2 * pauseMost
+	// openPatience is how long a donor lets a receiver that asks again wait for a set. Small sets are made by then.
+	openPatience = time.Second
+	// unmadeMost bounds the time in which a donor makes a set and reads nothing more of the range. The receiver then begins elsewhere.
+	unmadeMost = 2 * time.Minute
 )
 
 // Question asks a donor for a set of a range.
@@ -38,6 +44,17 @@ type Question struct {
 	Range rhumb.RangeID
 	// Least is the position that the set must be committed up to.
 	Least rhumb.Seq
+	// AsksAgain is set by a receiver that repeats the question while the set is being made. An older receiver waits for the set instead, for at
+	// most ten minutes, which do not suffice for a large range at a low rate.
+	AsksAgain bool
+}
+
+// Offer is the answer to a question.
+type Offer struct {
+	// Set is nil while the donor makes it.
+	Set *storage.Set
+	// Made counts the bytes that the donor has read for the set by now. It grows while the donor makes progress.
+	Made int64
 }
 
 // Host is the access to the replicas of this node.
@@ -59,8 +76,8 @@ type Host interface {
 
 // Network reaches the managers of other nodes.
 type Network interface {
-	// Open asks for a set.
-	Open(ctx context.Context, to rhumb.NodeID, q Question) (*storage.Set, error)
+	// Open asks for a set. An offer without one means that the donor makes it; the question is then to be repeated.
+	Open(ctx context.Context, to rhumb.NodeID, q Question) (Offer, error)
 	// Read calls take with the chunks of a set in order, from a chunk on, until the last, or until
 	// take fails. NotFound means that the donor does not have the set any more.
 	Read(ctx context.Context, to rhumb.NodeID, id storage.SetID, from int, take func(chunk int, b []byte) error) error
@@ -123,9 +140,13 @@ type Manager struct {
 	out map[storage.SetID]*outgoing
 	// errors holds why the last attempt of a range failed.
 	errors map[rhumb.RangeID]string
-	// opening counts sets that are being made, and number is that of the last one that was begun.
-	opening int
-	number  uint64
+	// kept has the time until which the primary of a range keeps its log for a part of a set that is here, while no attempt is in progress.
+	kept map[rhumb.RangeID]time.Duration
+	// making are the sets that this node makes for others, and number is that of the last one that was begun.
+	making map[order]*making
+	number uint64
+	// dropped are the sets that nobody needs, and whose files the caller removes when it has released mu.
+	dropped []*storage.Export
 	// inRate and outRate limit received and sent chunks, makeRate the reading for new sets.
 	inRate, outRate, makeRate bucket
 	closed                    bool
@@ -173,6 +194,7 @@ func New(cfg Config) *Manager {
 	m := &Manager{
 		cfg: cfg, rt: cfg.Runtime, log: cfg.Logger, m: newMetrics(), plan: newPlan(),
 		in: map[rhumb.RangeID]*incoming{}, out: map[storage.SetID]*outgoing{}, errors: map[rhumb.RangeID]string{},
+		kept: map[rhumb.RangeID]time.Duration{}, making: map[order]*making{},
 		inRate: bucket{rate: float64(cfg.Rate)}, outRate: bucket{rate: float64(cfg.Rate)}, makeRate: bucket{rate: float64(cfg.Rate)}, ctx: ctx, cancel: cancel,
 	}
 	m.keepExports()
@@ -251,8 +273,14 @@ func (m *Manager) look() {
 		m.in[s.want.Range] = &incoming{start: s, began: m.rt.Now()}
 		m.busy++
 	}
+	ended := m.endKeptLocked()
 	m.dropIdleLocked(idleMost)
+	m.cancelIdleLocked()
 	m.mu.Unlock()
+	m.closeDropped()
+	for _, id := range ended {
+		m.cfg.Host.SetCopying(id, 0)
+	}
 	for _, s := range starts {
 		m.rt.Go(func() {
 			defer m.leave()
@@ -298,161 +326,16 @@ func (m *Manager) dropPart(s *storage.Store, id rhumb.RangeID) {
 		return
 	}
 	var err error
-	sched.Block(m.rt, func() { err = s.DropInstall(id) })
+	var set *storage.Set
+	sched.Block(m.rt, func() { set, err = s.Installing(id), s.DropInstall(id) })
 	if err != nil {
 		m.log.Warn("the received part of a removed range was not removed; it is tried again", "range", id.String(), "err", err)
 		return
 	}
 	m.m.abandoned.Inc()
-}
-
-// copyRange makes one attempt to copy a range.
-func (m *Manager) copyRange(s start) {
-	id := s.want.Range
-	m.m.started.Inc()
-	m.log.Info("copying a range whose log is trimmed", "range", id.String(), "from", s.donor, "attempt", s.failed+1)
-	donor, bytes, err := m.receive(s)
-	// The primary may trim its log again, whether the attempt succeeded or not.
-	m.cfg.Host.SetCopying(id, 0)
-	m.mu.Lock()
-	took := m.rt.Now() - m.in[id].began
-	delete(m.in, id)
-	m.plan.ended(m.rt.Now(), id, donor, err)
-	delete(m.errors, id)
-	if err != nil {
-		m.errors[id] = rhumb.Message(err)
-	}
-	m.mu.Unlock()
-	if err != nil {
-		m.m.failed.Inc()
-		m.log.Warn("copying a range did not succeed; it is tried again", "range", id.String(), "from", donor, "err", err)
-		return
-	}
-	m.m.completed.Inc()
-	// The place is free at once: a node may have thousands of small ranges to copy.
-	defer m.look()
-	m.log.Info("copied a range", "range", id.String(), "from", donor, "bytes", bytes, "took", took)
-}
-
-// receive copies a range, or continues to. It returns the donor, which a set that was begun before
-// determines.
-func (m *Manager) receive(s start) (donor rhumb.NodeID, bytes int64, err error) {
-	donor = s.donor
-	id := s.want.Range
-	store := m.cfg.Engine.Store(id)
-	set := store.Installing(id)
-	// A set that others have outrun is of no use, and neither is one whose donor does not answer.
-	if set != nil && (set.Commit < s.want.Least || s.failed >= resumesMost && s.failed%2 == 1) {
-		set = nil
-	}
 	if set != nil {
-		donor = set.ID.Donor
-	} else if set, err = m.cfg.Net.Open(m.ctx, donor, Question{id, s.want.Least}); err != nil {
-		return donor, 0, err
+		m.cfg.Net.Release(m.ctx, set.ID.Donor, set.ID)
 	}
-	var in *storage.Install
-	sched.Block(m.rt, func() { in, err = store.BeginInstall(set) })
-	if err != nil {
-		return donor, 0, err
-	}
-	m.noteBegin(id, in)
-	// From now on, the primary keeps the log that follows the set.
-	m.cfg.Host.SetCopying(id, set.Commit)
-	if err = m.fetch(donor, in); err == nil && (m.cfg.Probe == nil || !m.cfg.Probe.SkipVerify) {
-		sched.Block(m.rt, func() { err = in.Verify() })
-	}
-	if err == nil {
-		// Installing is shown, because it may take long while the bytes no longer grow.
-		m.note(id, func(c *incoming) { c.installing = true })
-		err = m.cfg.Host.Install(m.ctx, in)
-	}
-	switch rhumb.KindOf(err) {
-	case rhumb.NotFound, rhumb.Corrupt, rhumb.Conflict, rhumb.Incompatible:
-		// Nothing can be made of the set: the donor lost it, or it does not fit.
-		sched.Block(m.rt, func() { err = errorsJoin(err, in.Abort()) })
-		m.m.abandoned.Inc()
-	default:
-		// What has arrived stays for the next attempt.
-		if err != nil {
-			err = errorsJoin(err, in.Pause())
-		}
-	}
-	if err == nil {
-		// The donor would notice by idleMost, so a lost release costs space only.
-		m.cfg.Net.Release(m.ctx, donor, set.ID)
-	}
-	return donor, set.Bytes(), err
-}
-
-// errorsJoin adds a second failure to an error without changing its kind.
-func errorsJoin(err, also error) error {
-	if also == nil {
-		return err
-	}
-	return rhumb.WrapKind("transfer.receive", rhumb.KindOf(err), also)
-}
-
-// note changes a transfer to this node.
-func (m *Manager) note(id rhumb.RangeID, change func(c *incoming)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if c := m.in[id]; c != nil {
-		change(c)
-	}
-}
-
-// noteBegin records how much of a set is here already.
-func (m *Manager) noteBegin(id rhumb.RangeID, in *storage.Install) {
-	have := in.BytesBefore(in.Next())
-	m.note(id, func(c *incoming) { c.set, c.done, c.resumed, c.began = in.Set, have, have, m.rt.Now() })
-	m.m.resumed.Add(float64(have))
-}
-
-// fetch receives the missing chunks of a set. A connection that breaks is opened again a few times;
-// beyond that the next attempt continues.
-func (m *Manager) fetch(donor rhumb.NodeID, in *storage.Install) error {
-	for tries := 0; in.Next() < in.Chunks(); tries++ {
-		before := in.Next()
-		err := m.cfg.Net.Read(m.ctx, donor, in.ID, before, func(chunk int, b []byte) error {
-			if err := m.pace(m.ctx, &m.inRate, len(b)); err != nil {
-				return err
-			}
-			if m.cfg.Probe != nil {
-				b = m.cfg.Probe.Chunk(chunk, b)
-			}
-			m.m.received.Add(float64(len(b)))
-			// Nothing ends a transfer of a range that was dropped meanwhile, and it may be large.
-			if !m.cfg.Host.Holds(in.ID.Range) {
-				return rhumb.Ef("transfer.fetch", rhumb.NotFound, "range %s is not on this node any more", in.ID.Range)
-			}
-			if err := in.Add(chunk, b); err != nil {
-				return err
-			}
-			m.note(in.ID.Range, func(c *incoming) { c.done += int64(len(b)) })
-			return nil
-		})
-		// Progress resets the count: only attempts without a new chunk are bounded.
-		if in.Next() > before {
-			tries = 0
-		}
-		switch rhumb.KindOf(err) {
-		case rhumb.NotFound, rhumb.DiskFull:
-			return err
-		case rhumb.Corrupt:
-			m.m.damaged.Inc() // a chunk that was damaged on the way is read again
-		}
-		if in.Next() >= in.Chunks() {
-			break
-		}
-		if err == nil {
-			err = rhumb.Ef("transfer.fetch", rhumb.Unavailable, "%s ended before chunk %d of set %s", donor, in.Next(), in.ID)
-		}
-		if tries+1 >= readsMost || m.ctx.Err() != nil {
-			return err
-		}
-		sched.Sleep(m.rt, m.ctx, readPause)
-	}
-	return nil
 }
 
 // pace waits until bytes may pass.
@@ -493,44 +376,4 @@ func (m *Manager) Progress() (out []Progress) {
 	}
 	slices.SortFunc(out, func(a, b Progress) int { return a.Range.Compare(b.Range) })
 	return out
-}
-
-// metrics are the counters of a manager.
-type metrics struct {
-	started, completed, failed, abandoned, damaged prometheus.Counter
-	received, resumed, sent, exported              prometheus.Counter
-}
-
-// newMetrics returns counters that start at zero with each life of the node.
-func newMetrics() metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "rhumb", Subsystem: "transfer", Name: name, Help: help})
-	}
-	return metrics{
-		started:   counter("started_total", "Attempts to copy a range to this node."),
-		completed: counter("completed_total", "Ranges that were copied to this node."),
-		failed:    counter("failed_total", "Attempts to copy a range that failed; they are repeated."),
-		abandoned: counter("abandoned_total", "Sets that were begun and given up."),
-		damaged:   counter("damaged_chunks_total", "Chunks that arrived damaged and were read again."),
-		received:  counter("received_bytes_total", "Bytes of chunks that arrived."),
-		resumed:   counter("resumed_bytes_total", "Bytes that an earlier attempt had received and that were not sent again."),
-		sent:      counter("sent_bytes_total", "Bytes of chunks that were sent."),
-		exported:  counter("exported_bytes_total", "Bytes of sets that were made for other nodes."),
-	}
-}
-
-// Collectors returns the metrics for registration.
-func (m *Manager) Collectors() []prometheus.Collector {
-	c := &m.m
-	return []prometheus.Collector{
-		c.started, c.completed, c.failed, c.abandoned, c.damaged, c.received, c.resumed, c.sent, c.exported,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "rhumb", Subsystem: "transfer", Name: "remaining_bytes", Help: "Bytes that the transfers in progress have yet to receive.",
-		}, func() (n float64) {
-			for _, p := range m.Progress() {
-				n += float64(p.Of - p.Done)
-			}
-			return n
-		}),
-	}
 }

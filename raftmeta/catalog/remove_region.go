@@ -157,10 +157,10 @@ func (s *State) isIn(id rhumb.NodeID, region rhumb.RegionID) bool {
 	return ok && n.Region == region
 }
 
-// LostRanges returns what would be lost with a region: the ranges that only its nodes have copies of. stuck names a range that
-// cannot be decided about: another node has a copy that is not in sync, so it may lack acknowledged writes. An
-// operator accepts its loss first (RecoverRange).
-func (s *State) LostRanges(region rhumb.RegionID) (lost []*rhumb.Range, stuck *rhumb.Range) {
+// LostRanges returns what would be lost with a region: the ranges that only its nodes have copies of. stuck are the ranges that
+// cannot be decided about: other nodes have copies, and none of these is in sync, so they may lack acknowledged writes. An
+// operator accepts their loss first (RecoverRange).
+func (s *State) LostRanges(region rhumb.RegionID) (lost, stuck []*rhumb.Range) {
 	for r := range s.Ranges() {
 		here, elsewhere, inSync := 0, 0, 0
 		for _, id := range r.Replicas {
@@ -177,9 +177,9 @@ func (s *State) LostRanges(region rhumb.RegionID) (lost []*rhumb.Range, stuck *r
 		switch {
 		// A copy elsewhere that is in sync has every acknowledged write (invariant I3), so nothing of the range is lost.
 		case here == 0 || inSync > 0:
-		case elsewhere > 0 && stuck == nil:
-			stuck = r
-		case elsewhere == 0:
+		case elsewhere > 0:
+			stuck = append(stuck, r)
+		default:
 			lost = append(lost, r)
 		}
 	}
@@ -262,8 +262,9 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 		}
 	}
 	lost, stuck := t.LostRanges(c.Region)
-	if stuck != nil {
-		return refuseRange(op, rhumb.Conflict, stuck, "range %s has copies in other regions that are not in sync: %v; decide about it first with `rhumb unsafe-recover range %s --node %s`", stuck.ID, stuck.Replicas, stuck.ID, t.liveReplica(stuck))
+	if len(stuck) > 0 {
+		r := stuck[0]
+		return refuseRange(op, rhumb.Conflict, r, "range %s has copies in other regions that are not in sync: %v; decide about it first with `rhumb unsafe-recover range %s --node %s`", r.ID, r.Replicas, r.ID, t.liveReplica(r))
 	}
 	// The operator has agreed to a loss of this size. More would be more than was agreed to; fewer means that somebody has changed
 	// something meanwhile, and the operator should know.

@@ -54,8 +54,8 @@ func MergeBytes(s *catalog.State) int64 { return SplitBytes(s) / MergeShare }
 // the setting says, as this leader has seen. Nothing begins while another merge is not
 // over, and while balance would wait: a node is down, or sizes are missing.
 //
-// Nodes with several stores are left out: copies in two stores cannot be united, and such
-// a member would hold the merge up.
+// Copies in two stores of a node cannot be united, and such a member would hold the merge up. The operation moves
+// such a copy away and back, so another node must have room for it.
 //
 // A class keeps as many ranges in a region as it was created with, and a range that an
 // operator split off is kept.
@@ -130,7 +130,7 @@ func eachSmall(now time.Duration, s *catalog.State, v *Surveys, found func(right
 			continue
 		}
 		if to, why := s.WhyNotJoin(right); why == "" && to.ID == before.ID && mayMove(s, before) && mayMove(s, right) && fitTogether(before, right) &&
-			!slices.ContainsFunc(slices.Concat(before.Replicas, right.Replicas), v.hasStores) {
+			canBeTogether(s, v, before, right) {
 			found(right, bytes)
 		}
 	}
@@ -147,6 +147,31 @@ func weighTogether(a, b RangeSize) int64 {
 // nodes of the left one at the same time.
 func fitTogether(left, right *rhumb.Range) bool {
 	return len(right.Replicas)+len(without(left.Replicas, right.Replicas)) <= rhumb.ReplicasMax
+}
+
+// canBeTogether reports whether each node of two ranges has their copies in one store, or can get them there: its copy of the right range moves
+// to a node that has none, and back. A node that does not report its stores holds the merge up.
+func canBeTogether(s *catalog.State, v *Surveys, left, right *rhumb.Range) bool {
+	if slices.ContainsFunc(slices.Concat(left.Replicas, right.Replicas), v.hidesStores) {
+		return false
+	}
+	for _, id := range right.Replicas {
+		if apart, _ := v.Apart(id, right); apart && left.IsReplica(id) && !hasSpare(s, right, id) {
+			return false
+		}
+	}
+	return true
+}
+
+// hasSpare reports whether a node of the region of another one could hold a copy of a range for it.
+func hasSpare(s *catalog.State, r *rhumb.Range, of rhumb.NodeID) bool {
+	at, ok := s.Node(of)
+	for n := range s.Nodes() {
+		if ok && n.Region == at.Region && !r.IsReplica(n.ID) && s.TakesCopies(n.ID) {
+			return true
+		}
+	}
+	return false
 }
 
 // without returns the nodes that are not among others.
@@ -254,10 +279,40 @@ func (m *mover) whyGiveUp(o *rhumb.Operation, left, right *rhumb.Range) string {
 	return ""
 }
 
+// apart returns a node that has the copies of two ranges in different stores, or NoNode. sure is false if the node may have them in
+// one by now.
+func (m *mover) apart(left, right *rhumb.Range) (id rhumb.NodeID, sure bool) {
+	if m.measures.Apart == nil {
+		return rhumb.NoNode, false
+	}
+	for _, id := range right.Replicas {
+		if apart, sure := m.measures.Apart(id, right); apart && left.IsReplica(id) {
+			return id, sure
+		}
+	}
+	return rhumb.NoNode, false
+}
+
+// bringTogether moves the copy of a range away from a node that has it in another store than the range before it, and returns the obstacle. The
+// steps after that bring it back, as to any node of the left range that has no copy, and the node makes it in the right store.
+func (m *mover) bringTogether(right *rhumb.Range, id rhumb.NodeID, sure bool) string {
+	why := fmt.Sprintf("%s has the copies in two of its stores, and its copy of range %s is to move away and back", id, right.ID)
+	if !sure {
+		return why + "; its next report is awaited"
+	}
+	if waits := m.move(right, rhumb.NoNode, id).waits; waits != "" {
+		why += ": " + waits
+	}
+	return why
+}
+
 // stepMerge plans the next step of a merge. It returns the number of steps that are done,
 // and the obstacle.
 func (m *mover) stepMerge(left, right *rhumb.Range) (done int, waits string) {
 	leave, lack := without(right.Replicas, left.Replicas), without(left.Replicas, right.Replicas)
+	if id, sure := m.apart(left, right); id != rhumb.NoNode {
+		return 0, m.bringTogether(right, id, sure)
+	}
 	switch {
 	// The copies of the left range are where those of the right one go.
 	case len(leave)+len(lack) > 0 && (!mayMove(m.s, left) || len(leave) == 0):

@@ -16,8 +16,11 @@ type mergeWorld struct {
 	*world
 	ids   []rhumb.RangeID
 	sizes map[rhumb.RangeID]RangeSize
-	// stores is the number of stores of the second node.
+	// stores is the number of stores of the second node, which tells which copies are in which if tells is set; apart is a range whose copy
+	// is in another one than that of the range before it.
 	stores uint32
+	tells  bool
+	apart  rhumb.RangeID
 }
 
 func newMergeWorld(t *testing.T) *mergeWorld {
@@ -62,7 +65,10 @@ func (w *mergeWorld) surveys() *Surveys {
 	for n := range w.s.Nodes() {
 		x := Survey{From: n.ID}
 		if n.ID == 2 {
-			x.Stores = w.stores
+			x.Stores, x.KnowsApart = w.stores, w.tells
+			if r, ok := w.s.Range(w.apart); ok {
+				x.Apart = []ApartCopy{{r.ID, r.Version}}
+			}
 		}
 		for id, size := range w.sizes {
 			if r, ok := w.s.Range(id); ok && r.Primary == n.ID {
@@ -112,7 +118,18 @@ func TestMerges(t *testing.T) {
 		{"just small enough", func(w *mergeWorld) { w.sizes[w.ids[0]] = RangeSize{Bytes: MergeBytes(w.s) - 10<<20 - 1} }, 2 * after, true},
 		{"being filled", func(w *mergeWorld) { w.sizes[w.ids[1]] = RangeSize{Bytes: 1, WrittenRate: 200 << 10} }, 2 * after, false},
 		{"size unknown", func(w *mergeWorld) { delete(w.sizes, w.ids[1]) }, 2 * after, false},
-		{"a node has two stores", func(w *mergeWorld) { w.stores = 2 }, 2 * after, false},
+		{"a node has two stores and does not tell what is in which", func(w *mergeWorld) { w.stores = 2 }, 2 * after, false},
+		{"a node has both copies in one of its stores", func(w *mergeWorld) { w.stores, w.tells = 2, true }, 2 * after, true},
+		{"a node has them in two stores, and another one has room", func(w *mergeWorld) { w.stores, w.tells, w.apart = 2, true, w.ids[1] }, 2 * after, true},
+		{"a node has them in two stores, and no other one has room", func(w *mergeWorld) {
+			w.stores, w.tells, w.apart = 2, true, w.ids[1]
+			r, _ := w.s.Range(w.ids[1])
+			for id := rhumb.NodeID(1); id <= 4; id++ {
+				if !r.IsReplica(id) {
+					w.do(catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: append(slices.Clone(r.Replicas), id)})
+				}
+			}
+		}, 2 * after, false},
 		{"a node is down", func(w *mergeWorld) { w.fence(4) }, 2 * after, false},
 		{"kept", func(w *mergeWorld) {
 			w.unite(w.ids[1])
@@ -242,6 +259,59 @@ func TestMergeOperation(t *testing.T) {
 	}
 	if o := w.operation(2); o.State != rhumb.OperationDone || !whole.Holds(w.ids[1]) || !steps[0] || o.Progress.Done != o.Progress.Total {
 		t.Errorf("it ended as %+v after the steps %v, with %+v", o, steps, whole)
+	}
+	w.settle()
+}
+
+// TestMergeOfTwoStores guards that the copy of a node which has the two ranges in different stores moves away and back before they are merged,
+// whatever the report of the node says in between, and that no copy is missing meanwhile.
+func TestMergeOfTwoStores(t *testing.T) {
+	w := newMergeWorld(t)
+	for id := range w.sizes {
+		w.sizes[id] = RangeSize{Range: id, Bytes: 1}
+	}
+	right, _ := w.s.Range(w.ids[1])
+	victim := right.Replicas[0]
+	w.do(catalog.StartOperation{Kind: rhumb.OperationMerge, Range: right.ID, By: "cluster", At: w.wall()})
+	// gone is set once the copy has left the node, which makes the next one in the right store. The report lists the copy for a while longer.
+	gone, reported := false, right.Version
+	measures := Measures{
+		Size: func(rhumb.RangeID) (int64, bool) { return 1, true },
+		Apart: func(id rhumb.NodeID, r *rhumb.Range) (apart, sure bool) {
+			return id == victim && reported > 0, r.Version == reported
+		},
+	}
+	waited := map[string]bool{}
+	for i := 0; !w.operation(1).State.IsOver(); i++ {
+		if i > 100 {
+			t.Fatalf("it does not end: %+v", w.operation(1))
+		}
+		for _, cmd := range w.p.Operations(w.now, w.wall(), w.s, measures) {
+			w.s, _, _ = w.s.Apply(cmd)
+		}
+		waits := w.operation(1).Waits
+		for _, text := range []string{"in two of its stores", "next report is awaited"} {
+			waited[text] = waited[text] || strings.Contains(waits, text)
+		}
+		w.follow(never)
+		w.safe()
+		if r, ok := w.s.Range(right.ID); ok && !r.IsReplica(victim) {
+			gone = true
+		}
+		// Nodes report every few seconds.
+		if r, ok := w.s.Range(right.ID); ok && i%5 == 4 {
+			if reported = r.Version; gone {
+				reported = 0
+			}
+		}
+		w.pass(sec)
+		if r, ok := w.s.Range(right.ID); ok && r.Ends != 0 && !gone {
+			t.Fatal("the ranges are merged although a node cannot unite its copies")
+		}
+		w.complete()
+	}
+	if whole, _ := w.s.Range(w.ids[0]); !gone || !waited["in two of its stores"] || !waited["next report is awaited"] || !whole.Holds(right.ID) || !whole.IsReplica(victim) {
+		t.Errorf("gone %v, waited for %v, %+v; %+v", gone, waited, whole, w.operation(1))
 	}
 	w.settle()
 }

@@ -58,6 +58,8 @@ type Measures struct {
 	Copied func(rhumb.RangeID) (share float64, ok bool)
 	// Arrived is the same for the copy that one node receives.
 	Arrived func(rhumb.NodeID, rhumb.RangeID) (share float64, ok bool)
+	// Apart reports whether a node has a range in another store than the range before it (Surveys.Apart). Nil means that no node has.
+	Apart func(id rhumb.NodeID, right *rhumb.Range) (apart, sure bool)
 }
 
 // mover is one call of Operations.
@@ -382,6 +384,10 @@ func (m *mover) moving() map[rhumb.RangeID][]rhumb.NodeID {
 			if right, ok := m.s.Range(o.Range); ok {
 				if left, ok := m.s.LeftOf(right); ok {
 					moved[o.Range] = append(moved[o.Range], without(right.Replicas, left.Replicas)...)
+					// A copy in the wrong store moves too, also while the next report of its node is awaited.
+					if id, _ := m.apart(left, right); id != rhumb.NoNode {
+						moved[o.Range] = append(moved[o.Range], id)
+					}
 				}
 			}
 		}

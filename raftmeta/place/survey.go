@@ -2,6 +2,7 @@ package place
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -25,8 +26,20 @@ type Survey struct {
 	Ranges  []RangeSize
 	// Copies are those that the node is receiving. Builds that do not know them leave them out.
 	Copies []CopyShare `cbor:",omitempty"`
-	// Stores is the number of the node's stores if it has more than one: the planner does not know which copy is in which.
-	Stores uint32 `cbor:",omitempty"`
+	// Stores is the number of the node's stores if it has more than one. Apart then lists copies that are in another store than the copy
+	// of the range before them. KnowsApart reports that the list is complete: earlier builds have none, and a long one is left out.
+	Stores     uint32      `cbor:",omitempty"`
+	Apart      []ApartCopy `cbor:",omitempty"`
+	KnowsApart bool        `cbor:",omitempty"`
+}
+
+// SurveyApartMax bounds Survey.Apart.
+const SurveyApartMax = 1024
+
+// ApartCopy names a range, whose copy on a node cannot be united with that of the range before it, and the version of its record then.
+type ApartCopy struct {
+	Range   rhumb.RangeID
+	Version uint64
 }
 
 // SurveyCopiesMax bounds the copies in one survey. A node receives few at a time.
@@ -111,8 +124,25 @@ func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (size RangeSize, known
 	return size, known
 }
 
-// hasStores reports whether a node has several stores, as it has reported.
-func (v *Surveys) hasStores(id rhumb.NodeID) bool { return v.nodes[id].Stores > 1 }
+// Apart reports whether a node holds a range in another store than the range before it, as it has reported. sure is false if the report is
+// older than the record, so that the copy may have been made again since, and if the node reports nothing of the kind.
+func (v *Surveys) Apart(id rhumb.NodeID, right *rhumb.Range) (apart, sure bool) {
+	x := v.nodes[id]
+	switch i := slices.IndexFunc(x.Apart, func(c ApartCopy) bool { return c.Range == right.ID }); {
+	case x.Stores <= 1:
+		return false, true
+	case !x.KnowsApart:
+		return true, false
+	case i >= 0:
+		return true, x.Apart[i].Version == right.Version
+	}
+	return false, true
+}
+
+// hidesStores reports whether a node has several stores and does not report which copies are in which.
+func (v *Surveys) hidesStores(id rhumb.NodeID) bool {
+	return v.nodes[id].Stores > 1 && !v.nodes[id].KnowsApart
+}
 
 // Copied returns how much of the copies of a range that are in progress has arrived, between 0 and 1: that of the copy which
 // is the farthest behind. ok is false if no node has reported one.

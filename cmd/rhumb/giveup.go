@@ -1,0 +1,69 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/cli/output"
+	"github.com/rhumbdb/rhumb/client"
+)
+
+// The loss when a node is given up for good, for `rhumb node forget` and `rhumb node rm --force`.
+
+// givenUpShown bounds the ranges that the commands name. `rhumb range ls --node` has all.
+const givenUpShown = 10
+
+// nodeLoss lists the ranges that a node takes with it when it is given up.
+type nodeLoss struct {
+	// alone are the ranges without a copy on another node: they are lost. inSync are those with copies on other nodes, none of them in
+	// sync and undamaged: they are not served until an operator accepts what they may lack.
+	alone, inSync []string
+}
+
+// describeNodeLoss returns the loss with a node, by a copy of the metadata.
+func describeNodeLoss(id rhumb.NodeID, ranges []*rhumb.Range) (l nodeLoss) {
+	for _, r := range ranges {
+		// A copy that is not in sync lacks nothing that others have not.
+		safe := func(n rhumb.NodeID) bool { return n != id && !r.IsQuarantined(n) }
+		switch {
+		case !r.IsReplica(id):
+		case len(r.Replicas) == 1:
+			l.alone = append(l.alone, r.ID.String())
+		case r.IsInSync(id) && !slices.ContainsFunc(r.InSync, safe):
+			l.inSync = append(l.inSync, r.ID.String())
+		}
+	}
+	return l
+}
+
+// lines describes the loss for people, with nothing for no loss.
+func (l nodeLoss) lines(id rhumb.NodeID) (out []string) {
+	name := func(all []string) string {
+		text := strings.Join(all[:min(len(all), givenUpShown)], " ")
+		if more := len(all) - givenUpShown; more > 0 {
+			text += " and " + output.Counted(more, "other", "others")
+		}
+		return text
+	}
+	if n := len(l.alone); n > 0 {
+		out = append(out, output.Counted(n, "range has its only copy", "ranges have their only copy")+" on "+id.String()+", and every record in it is lost: "+name(l.alone))
+	}
+	if n := len(l.inSync); n > 0 {
+		out = append(out, output.Counted(n, "range has its only intact copy that is in sync", "ranges have their only intact copies that are in sync")+" on "+id.String()+
+			"; `rhumb unsafe-recover range` accepts what the other copies lack: "+name(l.inSync))
+	}
+	return out
+}
+
+// confirmGivingUp shows the loss with a node and asks whether to go on. The description goes to standard error also with --yes, so that the log of
+// a script has it. The source is this client's copy of the metadata; the metadata decides whether the node may be given up.
+func (s *session) confirmGivingUp(c *client.Client, id rhumb.NodeID, yes bool) error {
+	for _, line := range describeNodeLoss(id, c.Ranges()).lines(id) {
+		s.Notef("%s", line)
+	}
+	if !yes && !strings.EqualFold(s.askFor("Give "+id.String()+" up for good? It can never return. [yes/no] "), "yes") {
+		return rhumb.Ef("rhumb.node", rhumb.ConditionFailed, "nothing was changed: giving %s up was not confirmed; --yes gives it up without asking", id)
+	}
+	return nil
+}
