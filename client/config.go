@@ -108,6 +108,7 @@ func (c *Config) SetDefaults() {
 	setDefault(&c.RetryRatio, 0.2)
 	setDefault(&c.HomesMax, 1<<16)
 	setDefault(&c.MeasureInterval, time.Minute)
+	// For programs that have no flag for it. Other values than those of a boolean change nothing.
 	if forced, err := strconv.ParseBool(os.Getenv("RHUMB_CLIENT_GRPC")); err == nil && forced {
 		c.GRPC = true
 	}

@@ -123,6 +123,7 @@ func (n *Node) serverCredentials(want identity.Want, links []link.Kind) api.Cred
 	if n.source == nil {
 		return link.Admit(api.PlainText(), links...)
 	}
+	// The port for heartbeats accepts fewer kinds than the main port, and negotiates only those.
 	var protocols []string
 	for _, k := range links {
 		protocols = append(protocols, k.Protocol)

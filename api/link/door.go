@@ -51,6 +51,7 @@ func (d door) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, err
 	if err != nil {
 		return nil, nil, err
 	}
+	// With TLS the protocol was negotiated, so a client of gRPC is recognized before it has sent anything.
 	a, secure := info.(identity.AuthInfo)
 	if secure && d.find(func(k Kind) bool { return k.Protocol == a.State.NegotiatedProtocol }) == nil {
 		return conn, info, nil

@@ -74,6 +74,7 @@ func (f linkFrames) Recv() (*rhumbpb.ServerFrame, error) {
 func pingNode(ctx context.Context, l *link.Conn) {
 	ticker := time.NewTicker(link.PingEvery)
 	defer ticker.Stop()
+	// Also while there are requests: the node may have nothing to answer for as long as a range has no primary.
 	for {
 		select {
 		case <-ctx.Done():
@@ -110,6 +111,8 @@ func (c *Conn) settleLocked(s *carrier) {
 // considerLinkLocked opens a link if the present stream has carried enough requests, or if the login of the present link expires.
 func (c *Conn) considerLinkLocked(now time.Time) {
 	s := c.carrier
+	// A stream is left for a link, and a link for another one only when its login ends: a session cannot be renewed on a link, and the node
+	// ends the link with the session.
 	wanted := s.sent >= linkAfter
 	if s.link != nil {
 		wanted = !s.renew.IsZero() && now.After(s.renew)

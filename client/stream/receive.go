@@ -75,6 +75,7 @@ func (c *Conn) onCarrierEnd(s *carrier, cause error) {
 	if k := rhumb.KindOf(e); remote && (k == rhumb.WrongCluster || k == rhumb.Incompatible || k == rhumb.Unauthenticated) {
 		failure = &Error{Rejected: true, Err: e}
 	}
+	// Whatever ended it, its goroutines and its connection have to end too.
 	s.cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -56,6 +56,8 @@ func (s *Service) Greet(h *rhumbpb.Hello) (serve func(context.Context, *link.Con
 		return nil, err
 	}
 	return func(ctx context.Context, l *link.Conn) error {
+		// The node is ready for requests once it has answered the hello. Until then the client sends by gRPC, so a node that is slow to
+		// answer delays nothing.
 		k.metrics.links.Inc()
 		defer k.metrics.links.Dec()
 		if err := l.WriteProto(link.KindHello, &rhumbpb.LinkHello{Hello: &rhumbpb.Hello{Protocol: api.Protocol, Cluster: k.cfg.Cluster[:]}}); err != nil {
@@ -65,6 +67,8 @@ func (s *Service) Greet(h *rhumbpb.Hello) (serve func(context.Context, *link.Con
 			return err
 		}
 		err := k.serveFrames(&linkStream{ctx, l}, true)
+		// The checksum of TCP misses some damage, and memory may be faulty at either side. An operator has to learn of it: the link hides it
+		// otherwise, because the client repeats its requests.
 		if rhumb.KindOf(err) == rhumb.Corrupt {
 			k.metrics.damaged.Inc()
 			k.cfg.Logger.Warn("a frame of a client was damaged on the way; its link is closed", "from", l.RemoteAddr().String(), "err", err)

@@ -410,6 +410,7 @@ func (a *answers) beginSending() (mine, whole bool) {
 
 // sendReady sends frames until nothing is ready, unless another goroutine does. It returns false if the stream has ended.
 func (a *answers) sendReady() bool {
+	// Frames must not overtake each other on a link, and gRPC allows one Send at a time.
 	if mine, whole := a.beginSending(); !mine {
 		return whole
 	}
