@@ -1,14 +1,3 @@
-// Package link holds the frames of links. A link is a connection to the main port of a node that does not speak HTTP/2
-// (docs/formats/link.md). Nodes exchange the messages of replicas on links (package node/peer), and clients send their requests on
-// links (packages client/stream and node/server). gRPC would pass each frame through two more goroutines on each side, which costs more
-// than the frame itself. All traffic that is rare uses gRPC.
-//
-// A frame is
-//
-//	size(4, of kind and content) checksum(4, CRC-32C of kind and content) kind(1) content
-//
-// with integers in big endian. The dialer sends a magic and then KindHello. The receiver answers with its own KindHello, or with
-// KindError. What follows depends on the magic.
 package link
 
 import (
