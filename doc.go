@@ -13,6 +13,7 @@
 //	in-sync                a secondary that the primary must wait for. Not merely "caught up"
 //	epoch                  the fencing number of a range; it grows with every change of primary
 //	lease                  a node's right to act as primary for a bounded time
+//	link                   a connection with frames of our own, between nodes or of a client. A "stream" is gRPC's
 //	log                    the replication log of a range. Diagnostics are "events"
 //	snapshot               the shared-memory image, and only that. Pebble's is a "view", Raft's a "state transfer"
 //	generation             one published snapshot's number. Not the version of a record

@@ -29,6 +29,7 @@ var layers = [][]string{
 	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/chart", "bench/disk", "bench/load", "cli/doctor", "cli/exit", "cli/flags", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"cli/settings", "authority/enroll"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "sim/merging", "snapshot/rtree", "bench/roads"},
+	{"api/link"},
 	{"raftmeta/place", "node/digest", "node/transfer", "storage/storagetest", "bench/rounds", "client/login", "client/stream", "snapshot/segment", "snapshot/reader"},
 	{"raftmeta", "client", "node/session", "snapshot/roll", "snapshot/inspect"},
 	{"snapshot", "cli/target", "cli/upgrade"},
@@ -74,9 +75,10 @@ var owners = map[string][]string{
 	"go.etcd.io/raft":                   {"raftmeta"},
 	"go.yaml.in/yaml":                   {"cli/contexts", "cli/output", "ingest", "wan"},
 	"gonum.org/v1/plot":                 {"bench", "bench/chart", "bench/image", "jepsen/local"},
-	"google.golang.org/grpc":            {"api", "api/rhumbpb", "client", "client/login", "client/stream", "identity", "node", "node/peer", "node/server", "node/session"},
+	"github.com/planetscale/vtprotobuf": {"api/rhumbpb"},
+	"google.golang.org/grpc":            {"api", "api/link", "api/rhumbpb", "client", "client/login", "client/stream", "identity", "node", "node/peer", "node/server", "node/session"},
 	"google.golang.org/protobuf": {
-		"api", "api/rhumbpb", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server",
+		"api", "api/link", "api/rhumbpb", "node", "node/admin", "node/host", "node/peer", "node/route", "node/server", "node/session",
 		"raftmeta", // its messages are raftpb
 	},
 }

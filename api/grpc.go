@@ -73,17 +73,35 @@ func DialOptions(dial DialFunc, creds Credentials) []grpc.DialOption {
 	if creds != nil {
 		opts = append(opts, grpc.WithTransportCredentials(creds))
 	}
-	return append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		bounded := func(ctx context.Context) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-			defer cancel()
-			return dial(ctx, "tcp", addr)
-		}
-		if p, ok := creds.(*paced); ok {
-			return p.dial(ctx, bounded)
-		}
-		return bounded(ctx)
-	}))
+	return append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dialPaced(ctx, addr, dial, creds) }))
+}
+
+// dialPaced dials within dialTimeout, once the connection has a place if creds are Paced.
+func dialPaced(ctx context.Context, addr string, dial DialFunc, creds Credentials) (net.Conn, error) {
+	bounded := func(ctx context.Context) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		return dial(ctx, "tcp", addr)
+	}
+	if p, ok := creds.(*paced); ok {
+		return p.dial(ctx, bounded)
+	}
+	return bounded(ctx)
+}
+
+// Dial opens a connection that does not speak gRPC, with the same bounds and credentials as those that do. raw is the connection below TLS.
+func Dial(ctx context.Context, addr string, dial DialFunc, creds Credentials) (conn, raw net.Conn, info credentials.AuthInfo, err error) {
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	if raw, err = dialPaced(ctx, addr, dial, creds); err != nil {
+		return nil, nil, nil, err
+	}
+	if conn, info, err = creds.ClientHandshake(ctx, addr, raw); err != nil {
+		_ = raw.Close()
+		return nil, nil, nil, err
+	}
+	return conn, raw, info, nil
 }
 
 // Connect returns a connection to "host:port". The connection is established by the first call.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/client/login"
 	"github.com/rhumbdb/rhumb/client/stream"
@@ -31,6 +32,8 @@ type Client struct {
 	creds  api.Credentials
 	source *identity.Source // of creds; nil without TLS
 	login  func() []grpc.DialOption
+	// links holds the part of the dialers of links that all nodes share, nil with Config.GRPC.
+	links  *link.ClientDialer
 	window windows
 	turn   atomic.Uint32 // of inserts, so that they spread over the nodes of a region
 	full   fullNodes
@@ -82,9 +85,19 @@ func newClient(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c.creds = api.Paced(c.creds)
+	if !cfg.GRPC {
+		c.links = &link.ClientDialer{Dial: cfg.Dial, Credentials: c.creds}
+		if c.source != nil {
+			c.links.Credentials = api.Paced(c.source.ClientCredentials(wantNode, link.ClientProtocols...))
+		}
+	}
 	if cfg.User != "" {
 		// One account for all connections, which share the keys of the password.
-		c.login = login.NewAccount(cfg.User, cfg.Password).Options
+		account := login.NewAccount(cfg.User, cfg.Password)
+		c.login = account.Options
+		if c.links != nil {
+			c.links.Login = account.LogIn
+		}
 	}
 	c.locator = newLocator(c)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -180,9 +193,16 @@ func (c *Client) connTo(addr string) (*stream.Conn, error) {
 	}
 	// Created under mu, so that all callers share one connection. New does not connect, so mu is
 	// held for a moment only.
-	conn, err := stream.New(stream.Config{
+	cfg := stream.Config{
 		Addr: addr, Dial: c.cfg.Dial, Credentials: c.creds, Login: c.login, ConnectTimeout: c.cfg.ConnectTimeout, Cluster: c.Cluster, Counters: &c.m.conns,
-	})
+	}
+	// A copy for each node: the credentials and the login are the same, the address is not.
+	if c.links != nil {
+		l := *c.links
+		l.Addr = addr
+		cfg.Link = &l
+	}
+	conn, err := stream.New(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -75,6 +77,9 @@ type Config struct {
 	HomesMax int
 	// MeasureInterval is the pause between measurements of the round trips. The default is 1 min.
 	MeasureInterval time.Duration
+	// GRPC sends all requests by gRPC, and opens no links (docs/formats/link.md). It is for the search for faults, and for a network that
+	// passes gRPC only. The environment variable RHUMB_CLIENT_GRPC=true sets it for a process.
+	GRPC bool
 	// Logger receives events. The default discards them.
 	Logger *slog.Logger
 }
@@ -103,6 +108,10 @@ func (c *Config) SetDefaults() {
 	setDefault(&c.RetryRatio, 0.2)
 	setDefault(&c.HomesMax, 1<<16)
 	setDefault(&c.MeasureInterval, time.Minute)
+	// For programs that have no flag for it. Other values than those of a boolean change nothing.
+	if forced, err := strconv.ParseBool(os.Getenv("RHUMB_CLIENT_GRPC")); err == nil && forced {
+		c.GRPC = true
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -150,6 +159,9 @@ func (c *Config) Validate() error {
 	return nil
 }
 
+// wantNode describes the servers of a client.
+var wantNode = identity.Want{Roles: []identity.Role{identity.RoleNode}}
+
 // openCredentials returns the credentials of all connections and, with TLS, the source behind them.
 func (c *Config) openCredentials() (api.Credentials, *identity.Source, error) {
 	if c.TLS == nil {
@@ -164,7 +176,7 @@ func (c *Config) openCredentials() (api.Credentials, *identity.Source, error) {
 		return nil, nil, err
 	}
 	// Any node of the cluster will do: clients learn the addresses of nodes from the metadata and from people, not their names.
-	return src.ClientCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode}}), src, nil
+	return src.ClientCredentials(wantNode), src, nil
 }
 
 // PasswordFile returns a function for Config.Password that reads the first line of a file, which nobody but its owner may

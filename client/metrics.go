@@ -45,7 +45,10 @@ type Metrics struct {
 	Frames   uint64 `json:"frames"`
 	Sent     uint64 `json:"sent"`
 	Requests uint64 `json:"requests"`
-	// Broken counts streams that ended, Silent connections that were given up because no answer
+	// Links counts links that were opened, NoLinks attempts that failed, after which gRPC carries the requests.
+	Links   uint64 `json:"links"`
+	NoLinks uint64 `json:"no_links"`
+	// Broken counts streams and links that ended, Silent connections that were given up because no answer
 	// arrived, Watches the metadata watches that began.
 	Broken  uint64 `json:"broken"`
 	Silent  uint64 `json:"silent"`
@@ -68,6 +71,6 @@ func (c *Client) Metrics() Metrics {
 		Retries: m.retries.Load(), Redirects: m.redirects.Load(), Refused: m.refused.Load(),
 		Searches: m.searches.Load(), Duplicates: m.duplicates.Load(), HomesKnown: m.homesKnown.Load(),
 		Located: m.located.Load(), Undecided: m.undecided.Load(), Errors: m.errors.Load(), Unknown: m.unknown.Load(),
-		Frames: m.conns.Frames.Load(), Sent: m.conns.Sent.Load(), Requests: m.requests.Load(), Broken: m.conns.Broken.Load(), Silent: m.conns.Silent.Load(), Watches: m.watches.Load(),
+		Frames: m.conns.Frames.Load(), Sent: m.conns.Sent.Load(), Requests: m.requests.Load(), Links: m.conns.Links.Load(), NoLinks: m.conns.NoLinks.Load(), Broken: m.conns.Broken.Load(), Silent: m.conns.Silent.Load(), Watches: m.watches.Load(),
 	}
 }

@@ -225,9 +225,9 @@ type creds struct {
 }
 
 // ServerCredentials returns the credentials of a gRPC server. The server may accept other protocols on its port too: whoever calls
-// ServerHandshake must not hand a connection with one of these to gRPC.
+// ServerHandshake must not hand a connection with one of these to gRPC. A client that offers several gets another one before that of gRPC.
 func (s *Source) ServerCredentials(want Want, others ...string) credentials.TransportCredentials {
-	return &creds{s, want, append(slices.Clone(grpcProtocols), others...)}
+	return &creds{s, want, append(slices.Clone(others), grpcProtocols...)}
 }
 
 // ClientCredentials returns the credentials of gRPC clients, or of clients of another protocol if one is given.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/hlc"
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/gate"
@@ -87,6 +88,9 @@ type Node struct {
 	unsigned prometheus.Counter
 	// denied counts calls for which their callers lacked an identity or a right.
 	denied *prometheus.CounterVec
+	// authorizer decides which calls their callers may make, and clientLinks serves the links of clients.
+	authorizer  *server.Authorizer
+	clientLinks clientLinks
 	// entrant is the member that registers; only its copy of the metadata may be used.
 	entrant atomic.Pointer[member]
 	// obstacle is the reason why the node is not in its cluster yet.
@@ -117,6 +121,7 @@ func Start(cfg Config) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now(), kv: &server.Service{}, peers: &peer.Service{}, recovered: newRecovered(), unsigned: newUnsigned(), denied: server.NewDenied()}
 	n.phases = newPhases(n.started)
+	n.authorizer = &server.Authorizer{State: n.State, Current: n.awaitCurrent, Denied: n.denied}
 	// SetDefaults cannot set Fatal, because its default logs through n.
 	if n.cfg.Fatal == nil {
 		n.cfg.Fatal = n.exitProcess
@@ -256,16 +261,17 @@ func (n *Node) servePorts(p ports) {
 	// which handlers use.
 	g := &n.guard
 	g.main, g.beats, g.admin = n.newGate("main", p.main), n.newGate("heartbeat", p.beats), n.newGate("admin", p.admin)
-	options := func(want identity.Want, door *gate.Gate, streams tap.ServerInHandle) []grpc.ServerOption {
-		options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want)), grpc.WaitForHandlers(true),
+	options := func(want identity.Want, tap tap.ServerInHandle, links ...link.Kind) []grpc.ServerOption {
+		options := append(api.ServerOptions(n.budgets.parts.Streams/streamsUsual, n.serverCredentials(want, links)), grpc.WaitForHandlers(true),
 			// The principal first: the rights are checked against it. Handlers run only if both have let the call in.
-			grpc.InTapHandle(g.sessions.Tap(door, streams)), grpc.ChainStreamInterceptor(g.sessions.Stream),
+			grpc.InTapHandle(tap), grpc.ChainStreamInterceptor(g.sessions.Stream),
 			grpc.ChainUnaryInterceptor(server.AuditRefusals(g.sessions.RecordFailure)))
-		options = append(options, server.Authorize(n.State, n.awaitCurrent, n.denied)...)
+		options = append(options, n.authorizer.Options()...)
 		return append(options, grpc.ChainUnaryInterceptor(server.Audit(n.admitAdministration, n.record)))
 	}
-	all := grpc.NewServer(options(wantClient, g.main, server.LimitStreams(n.budgets.streams))...)
-	only := grpc.NewServer(options(wantNode, g.beats, nil)...)
+	n.clientLinks.n, n.clientLinks.tap = n, g.sessions.Tap(g.main, server.LimitStreams(n.budgets.streams))
+	all := grpc.NewServer(options(wantClient, n.clientLinks.tap, n.peers.Links(), n.clientLinks.kind())...)
+	only := grpc.NewServer(options(wantNode, g.sessions.Tap(g.beats, nil), n.peers.Links())...)
 	// The main port serves peers as well, because replication, Raft and requests of peers arrive
 	// there. The other server is for heartbeats. Both offer the whole service: which stream a peer
 	// opens where is the choice of the peer.
@@ -467,6 +473,7 @@ func (n *Node) stopServers() {
 		})
 	}
 	wait.Go(n.peers.Close)
+	wait.Go(n.clientLinks.close)
 	for _, s := range n.servers {
 		// Stop cancels the handlers that GracefulStop waits for; GracefulStop then returns.
 		wait.Go(func() {

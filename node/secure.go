@@ -13,8 +13,8 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/identity"
-	"github.com/rhumbdb/rhumb/node/peer"
 	"github.com/rhumbdb/rhumb/node/session"
 )
 
@@ -118,12 +118,17 @@ func (n *Node) hideDirs() {
 	}
 }
 
-// serverCredentials returns the credentials of a gRPC server.
-func (n *Node) serverCredentials(want identity.Want) api.Credentials {
+// serverCredentials returns the credentials of a gRPC server that accepts links on its port.
+func (n *Node) serverCredentials(want identity.Want, links []link.Kind) api.Credentials {
 	if n.source == nil {
-		return n.peers.Admit(api.PlainText())
+		return link.Admit(api.PlainText(), links...)
 	}
-	return n.peers.Admit(session.Certified(n.source.ServerCredentials(want, peer.LinkProtocol)))
+	// The port for heartbeats accepts fewer kinds than the main port, and negotiates only those.
+	var protocols []string
+	for _, k := range links {
+		protocols = append(protocols, k.Protocol)
+	}
+	return link.Admit(session.Certified(n.source.ServerCredentials(want, protocols...)), links...)
 }
 
 // peerCredentials returns the credentials of connections to a node. An empty name accepts every

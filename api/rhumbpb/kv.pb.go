@@ -283,6 +283,60 @@ func (x *Hello) GetCluster() []byte {
 	return nil
 }
 
+// LinkHello is the first frame of a link of a client, and the answer of the node (docs/formats/link.md).
+type LinkHello struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Hello *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	// Of a client that has logged in on the link: the token of AuthenticateResponse.
+	Token         string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkHello) Reset() {
+	*x = LinkHello{}
+	mi := &file_api_kv_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkHello) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkHello) ProtoMessage() {}
+
+func (x *LinkHello) ProtoReflect() protoreflect.Message {
+	mi := &file_api_kv_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkHello.ProtoReflect.Descriptor instead.
+func (*LinkHello) Descriptor() ([]byte, []int) {
+	return file_api_kv_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *LinkHello) GetHello() *Hello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *LinkHello) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
 type ClientFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the first frame of a stream.
@@ -294,7 +348,7 @@ type ClientFrame struct {
 
 func (x *ClientFrame) Reset() {
 	*x = ClientFrame{}
-	mi := &file_api_kv_proto_msgTypes[1]
+	mi := &file_api_kv_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -306,7 +360,7 @@ func (x *ClientFrame) String() string {
 func (*ClientFrame) ProtoMessage() {}
 
 func (x *ClientFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[1]
+	mi := &file_api_kv_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -319,7 +373,7 @@ func (x *ClientFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientFrame.ProtoReflect.Descriptor instead.
 func (*ClientFrame) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{1}
+	return file_api_kv_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ClientFrame) GetHello() *Hello {
@@ -345,7 +399,7 @@ type ServerFrame struct {
 
 func (x *ServerFrame) Reset() {
 	*x = ServerFrame{}
-	mi := &file_api_kv_proto_msgTypes[2]
+	mi := &file_api_kv_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +411,7 @@ func (x *ServerFrame) String() string {
 func (*ServerFrame) ProtoMessage() {}
 
 func (x *ServerFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[2]
+	mi := &file_api_kv_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +424,7 @@ func (x *ServerFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerFrame.ProtoReflect.Descriptor instead.
 func (*ServerFrame) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{2}
+	return file_api_kv_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ServerFrame) GetResponses() []*Response {
@@ -419,7 +473,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_api_kv_proto_msgTypes[3]
+	mi := &file_api_kv_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +485,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[3]
+	mi := &file_api_kv_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +498,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{3}
+	return file_api_kv_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Request) GetId() uint64 {
@@ -549,7 +603,7 @@ type Principal struct {
 
 func (x *Principal) Reset() {
 	*x = Principal{}
-	mi := &file_api_kv_proto_msgTypes[4]
+	mi := &file_api_kv_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -561,7 +615,7 @@ func (x *Principal) String() string {
 func (*Principal) ProtoMessage() {}
 
 func (x *Principal) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[4]
+	mi := &file_api_kv_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -574,7 +628,7 @@ func (x *Principal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Principal.ProtoReflect.Descriptor instead.
 func (*Principal) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{4}
+	return file_api_kv_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Principal) GetKind() PrincipalKind {
@@ -622,7 +676,7 @@ type Write struct {
 
 func (x *Write) Reset() {
 	*x = Write{}
-	mi := &file_api_kv_proto_msgTypes[5]
+	mi := &file_api_kv_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +688,7 @@ func (x *Write) String() string {
 func (*Write) ProtoMessage() {}
 
 func (x *Write) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[5]
+	mi := &file_api_kv_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +701,7 @@ func (x *Write) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Write.ProtoReflect.Descriptor instead.
 func (*Write) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{5}
+	return file_api_kv_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Write) GetRegion() uint32 {
@@ -715,7 +769,7 @@ type Mutation struct {
 
 func (x *Mutation) Reset() {
 	*x = Mutation{}
-	mi := &file_api_kv_proto_msgTypes[6]
+	mi := &file_api_kv_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -727,7 +781,7 @@ func (x *Mutation) String() string {
 func (*Mutation) ProtoMessage() {}
 
 func (x *Mutation) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[6]
+	mi := &file_api_kv_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -740,7 +794,7 @@ func (x *Mutation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mutation.ProtoReflect.Descriptor instead.
 func (*Mutation) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{6}
+	return file_api_kv_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Mutation) GetKind() MutationKind {
@@ -792,7 +846,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_api_kv_proto_msgTypes[7]
+	mi := &file_api_kv_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +858,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[7]
+	mi := &file_api_kv_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +871,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{7}
+	return file_api_kv_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Condition) GetKind() ConditionKind {
@@ -869,7 +923,7 @@ type Read struct {
 
 func (x *Read) Reset() {
 	*x = Read{}
-	mi := &file_api_kv_proto_msgTypes[8]
+	mi := &file_api_kv_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +935,7 @@ func (x *Read) String() string {
 func (*Read) ProtoMessage() {}
 
 func (x *Read) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[8]
+	mi := &file_api_kv_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +948,7 @@ func (x *Read) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Read.ProtoReflect.Descriptor instead.
 func (*Read) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{8}
+	return file_api_kv_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Read) GetTable() uint32 {
@@ -962,7 +1016,7 @@ type Locate struct {
 
 func (x *Locate) Reset() {
 	*x = Locate{}
-	mi := &file_api_kv_proto_msgTypes[9]
+	mi := &file_api_kv_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1028,7 @@ func (x *Locate) String() string {
 func (*Locate) ProtoMessage() {}
 
 func (x *Locate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[9]
+	mi := &file_api_kv_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1041,7 @@ func (x *Locate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locate.ProtoReflect.Descriptor instead.
 func (*Locate) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{9}
+	return file_api_kv_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Locate) GetRegion() uint32 {
@@ -1043,7 +1097,7 @@ type ScanRequest struct {
 
 func (x *ScanRequest) Reset() {
 	*x = ScanRequest{}
-	mi := &file_api_kv_proto_msgTypes[10]
+	mi := &file_api_kv_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1109,7 @@ func (x *ScanRequest) String() string {
 func (*ScanRequest) ProtoMessage() {}
 
 func (x *ScanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[10]
+	mi := &file_api_kv_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1122,7 @@ func (x *ScanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRequest.ProtoReflect.Descriptor instead.
 func (*ScanRequest) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{10}
+	return file_api_kv_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ScanRequest) GetTable() uint32 {
@@ -1175,7 +1229,7 @@ type ScanPage struct {
 
 func (x *ScanPage) Reset() {
 	*x = ScanPage{}
-	mi := &file_api_kv_proto_msgTypes[11]
+	mi := &file_api_kv_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1241,7 @@ func (x *ScanPage) String() string {
 func (*ScanPage) ProtoMessage() {}
 
 func (x *ScanPage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[11]
+	mi := &file_api_kv_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1254,7 @@ func (x *ScanPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanPage.ProtoReflect.Descriptor instead.
 func (*ScanPage) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{11}
+	return file_api_kv_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ScanPage) GetItems() []*Item {
@@ -1242,7 +1296,7 @@ type Item struct {
 
 func (x *Item) Reset() {
 	*x = Item{}
-	mi := &file_api_kv_proto_msgTypes[12]
+	mi := &file_api_kv_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1254,7 +1308,7 @@ func (x *Item) String() string {
 func (*Item) ProtoMessage() {}
 
 func (x *Item) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[12]
+	mi := &file_api_kv_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1267,7 +1321,7 @@ func (x *Item) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Item.ProtoReflect.Descriptor instead.
 func (*Item) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{12}
+	return file_api_kv_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Item) GetName() []byte {
@@ -1325,7 +1379,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_api_kv_proto_msgTypes[13]
+	mi := &file_api_kv_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1391,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[13]
+	mi := &file_api_kv_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1404,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{13}
+	return file_api_kv_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Outcome) GetApplied() bool {
@@ -1422,7 +1476,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_api_kv_proto_msgTypes[14]
+	mi := &file_api_kv_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1488,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[14]
+	mi := &file_api_kv_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1501,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{14}
+	return file_api_kv_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Receipt) GetRegion() uint32 {
@@ -1545,7 +1599,7 @@ type Response struct {
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_api_kv_proto_msgTypes[15]
+	mi := &file_api_kv_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1611,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_api_kv_proto_msgTypes[15]
+	mi := &file_api_kv_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1624,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_api_kv_proto_rawDescGZIP(), []int{15}
+	return file_api_kv_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Response) GetId() uint64 {
@@ -1643,7 +1697,10 @@ const file_api_kv_proto_rawDesc = "" +
 	"\fapi/kv.proto\x12\brhumb.v1\x1a\x10api/access.proto\x1a\x10api/errors.proto\"=\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x18\n" +
-	"\acluster\x18\x02 \x01(\fR\acluster\"c\n" +
+	"\acluster\x18\x02 \x01(\fR\acluster\"H\n" +
+	"\tLinkHello\x12%\n" +
+	"\x05hello\x18\x01 \x01(\v2\x0f.rhumb.v1.HelloR\x05hello\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\"c\n" +
 	"\vClientFrame\x12%\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0f.rhumb.v1.HelloR\x05hello\x12-\n" +
 	"\brequests\x18\x02 \x03(\v2\x11.rhumb.v1.RequestR\brequests\"?\n" +
@@ -1791,64 +1848,66 @@ func file_api_kv_proto_rawDescGZIP() []byte {
 }
 
 var file_api_kv_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_api_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_api_kv_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_api_kv_proto_goTypes = []any{
 	(MutationKind)(0),   // 0: rhumb.v1.MutationKind
 	(ConditionKind)(0),  // 1: rhumb.v1.ConditionKind
 	(Consistency)(0),    // 2: rhumb.v1.Consistency
 	(Existence)(0),      // 3: rhumb.v1.Existence
 	(*Hello)(nil),       // 4: rhumb.v1.Hello
-	(*ClientFrame)(nil), // 5: rhumb.v1.ClientFrame
-	(*ServerFrame)(nil), // 6: rhumb.v1.ServerFrame
-	(*Request)(nil),     // 7: rhumb.v1.Request
-	(*Principal)(nil),   // 8: rhumb.v1.Principal
-	(*Write)(nil),       // 9: rhumb.v1.Write
-	(*Mutation)(nil),    // 10: rhumb.v1.Mutation
-	(*Condition)(nil),   // 11: rhumb.v1.Condition
-	(*Read)(nil),        // 12: rhumb.v1.Read
-	(*Locate)(nil),      // 13: rhumb.v1.Locate
-	(*ScanRequest)(nil), // 14: rhumb.v1.ScanRequest
-	(*ScanPage)(nil),    // 15: rhumb.v1.ScanPage
-	(*Item)(nil),        // 16: rhumb.v1.Item
-	(*Outcome)(nil),     // 17: rhumb.v1.Outcome
-	(*Receipt)(nil),     // 18: rhumb.v1.Receipt
-	(*Response)(nil),    // 19: rhumb.v1.Response
-	(PrincipalKind)(0),  // 20: rhumb.v1.PrincipalKind
-	(*Error)(nil),       // 21: rhumb.v1.Error
+	(*LinkHello)(nil),   // 5: rhumb.v1.LinkHello
+	(*ClientFrame)(nil), // 6: rhumb.v1.ClientFrame
+	(*ServerFrame)(nil), // 7: rhumb.v1.ServerFrame
+	(*Request)(nil),     // 8: rhumb.v1.Request
+	(*Principal)(nil),   // 9: rhumb.v1.Principal
+	(*Write)(nil),       // 10: rhumb.v1.Write
+	(*Mutation)(nil),    // 11: rhumb.v1.Mutation
+	(*Condition)(nil),   // 12: rhumb.v1.Condition
+	(*Read)(nil),        // 13: rhumb.v1.Read
+	(*Locate)(nil),      // 14: rhumb.v1.Locate
+	(*ScanRequest)(nil), // 15: rhumb.v1.ScanRequest
+	(*ScanPage)(nil),    // 16: rhumb.v1.ScanPage
+	(*Item)(nil),        // 17: rhumb.v1.Item
+	(*Outcome)(nil),     // 18: rhumb.v1.Outcome
+	(*Receipt)(nil),     // 19: rhumb.v1.Receipt
+	(*Response)(nil),    // 20: rhumb.v1.Response
+	(PrincipalKind)(0),  // 21: rhumb.v1.PrincipalKind
+	(*Error)(nil),       // 22: rhumb.v1.Error
 }
 var file_api_kv_proto_depIdxs = []int32{
-	4,  // 0: rhumb.v1.ClientFrame.hello:type_name -> rhumb.v1.Hello
-	7,  // 1: rhumb.v1.ClientFrame.requests:type_name -> rhumb.v1.Request
-	19, // 2: rhumb.v1.ServerFrame.responses:type_name -> rhumb.v1.Response
-	9,  // 3: rhumb.v1.Request.write:type_name -> rhumb.v1.Write
-	12, // 4: rhumb.v1.Request.read:type_name -> rhumb.v1.Read
-	14, // 5: rhumb.v1.Request.scan:type_name -> rhumb.v1.ScanRequest
-	13, // 6: rhumb.v1.Request.locate:type_name -> rhumb.v1.Locate
-	8,  // 7: rhumb.v1.Request.principal:type_name -> rhumb.v1.Principal
-	20, // 8: rhumb.v1.Principal.kind:type_name -> rhumb.v1.PrincipalKind
-	10, // 9: rhumb.v1.Write.mutations:type_name -> rhumb.v1.Mutation
-	0,  // 10: rhumb.v1.Mutation.kind:type_name -> rhumb.v1.MutationKind
-	11, // 11: rhumb.v1.Mutation.condition:type_name -> rhumb.v1.Condition
-	1,  // 12: rhumb.v1.Condition.kind:type_name -> rhumb.v1.ConditionKind
-	2,  // 13: rhumb.v1.Read.consistency:type_name -> rhumb.v1.Consistency
-	16, // 14: rhumb.v1.ScanPage.items:type_name -> rhumb.v1.Item
-	18, // 15: rhumb.v1.ScanPage.receipt:type_name -> rhumb.v1.Receipt
-	21, // 16: rhumb.v1.Response.error:type_name -> rhumb.v1.Error
-	17, // 17: rhumb.v1.Response.outcome:type_name -> rhumb.v1.Outcome
-	16, // 18: rhumb.v1.Response.items:type_name -> rhumb.v1.Item
-	18, // 19: rhumb.v1.Response.receipt:type_name -> rhumb.v1.Receipt
-	3,  // 20: rhumb.v1.Response.located:type_name -> rhumb.v1.Existence
-	5,  // 21: rhumb.v1.KV.Stream:input_type -> rhumb.v1.ClientFrame
-	7,  // 22: rhumb.v1.KV.Do:input_type -> rhumb.v1.Request
-	14, // 23: rhumb.v1.KV.Scan:input_type -> rhumb.v1.ScanRequest
-	6,  // 24: rhumb.v1.KV.Stream:output_type -> rhumb.v1.ServerFrame
-	19, // 25: rhumb.v1.KV.Do:output_type -> rhumb.v1.Response
-	15, // 26: rhumb.v1.KV.Scan:output_type -> rhumb.v1.ScanPage
-	24, // [24:27] is the sub-list for method output_type
-	21, // [21:24] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	4,  // 0: rhumb.v1.LinkHello.hello:type_name -> rhumb.v1.Hello
+	4,  // 1: rhumb.v1.ClientFrame.hello:type_name -> rhumb.v1.Hello
+	8,  // 2: rhumb.v1.ClientFrame.requests:type_name -> rhumb.v1.Request
+	20, // 3: rhumb.v1.ServerFrame.responses:type_name -> rhumb.v1.Response
+	10, // 4: rhumb.v1.Request.write:type_name -> rhumb.v1.Write
+	13, // 5: rhumb.v1.Request.read:type_name -> rhumb.v1.Read
+	15, // 6: rhumb.v1.Request.scan:type_name -> rhumb.v1.ScanRequest
+	14, // 7: rhumb.v1.Request.locate:type_name -> rhumb.v1.Locate
+	9,  // 8: rhumb.v1.Request.principal:type_name -> rhumb.v1.Principal
+	21, // 9: rhumb.v1.Principal.kind:type_name -> rhumb.v1.PrincipalKind
+	11, // 10: rhumb.v1.Write.mutations:type_name -> rhumb.v1.Mutation
+	0,  // 11: rhumb.v1.Mutation.kind:type_name -> rhumb.v1.MutationKind
+	12, // 12: rhumb.v1.Mutation.condition:type_name -> rhumb.v1.Condition
+	1,  // 13: rhumb.v1.Condition.kind:type_name -> rhumb.v1.ConditionKind
+	2,  // 14: rhumb.v1.Read.consistency:type_name -> rhumb.v1.Consistency
+	17, // 15: rhumb.v1.ScanPage.items:type_name -> rhumb.v1.Item
+	19, // 16: rhumb.v1.ScanPage.receipt:type_name -> rhumb.v1.Receipt
+	22, // 17: rhumb.v1.Response.error:type_name -> rhumb.v1.Error
+	18, // 18: rhumb.v1.Response.outcome:type_name -> rhumb.v1.Outcome
+	17, // 19: rhumb.v1.Response.items:type_name -> rhumb.v1.Item
+	19, // 20: rhumb.v1.Response.receipt:type_name -> rhumb.v1.Receipt
+	3,  // 21: rhumb.v1.Response.located:type_name -> rhumb.v1.Existence
+	6,  // 22: rhumb.v1.KV.Stream:input_type -> rhumb.v1.ClientFrame
+	8,  // 23: rhumb.v1.KV.Do:input_type -> rhumb.v1.Request
+	15, // 24: rhumb.v1.KV.Scan:input_type -> rhumb.v1.ScanRequest
+	7,  // 25: rhumb.v1.KV.Stream:output_type -> rhumb.v1.ServerFrame
+	20, // 26: rhumb.v1.KV.Do:output_type -> rhumb.v1.Response
+	16, // 27: rhumb.v1.KV.Scan:output_type -> rhumb.v1.ScanPage
+	25, // [25:28] is the sub-list for method output_type
+	22, // [22:25] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_api_kv_proto_init() }
@@ -1864,7 +1923,7 @@ func file_api_kv_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_kv_proto_rawDesc), len(file_api_kv_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

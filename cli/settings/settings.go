@@ -85,7 +85,7 @@ var All = []Setting{
 }
 
 // reserved lists environment variables with the prefix that are not settings.
-var reserved = []string{"RHUMB_CONTEXT", "RHUMB_DEMO", "RHUMB_TESTDATA", "RHUMB_PYTHON", "RHUMB_CONFIG"}
+var reserved = []string{"RHUMB_CONTEXT", "RHUMB_DEMO", "RHUMB_TESTDATA", "RHUMB_PYTHON", "RHUMB_CONFIG", "RHUMB_CLIENT_GRPC"}
 
 const op rhumb.Op = "rhumb.settings"
 

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -33,6 +34,9 @@ const (
 )
 
 const op rhumb.Op = "login.Conn"
+
+// bearer is what precedes the token in the metadata of calls.
+const bearer = "Bearer "
 
 // Options returns the options of one gRPC connection of the account. Each connection needs options of
 // its own.
@@ -141,6 +145,11 @@ func (c *conn) login(ctx context.Context, cc *grpc.ClientConn) (*session, error)
 		return nil, err
 	}
 	s, err := exchange(ctx, cc, client)
+	return s, c.account.judge(client, err)
+}
+
+// judge records the result of a login, and returns its error as callers get it.
+func (a *Account) judge(client *scram.Client, err error) error {
 	if err != nil {
 		// The origin of the error decides. A local error of the kind Unauthenticated, such as a
 		// rejected certificate of the node, must not mark the password as wrong.
@@ -152,12 +161,12 @@ func (c *conn) login(ctx context.Context, cc *grpc.ClientConn) (*session, error)
 		}
 		// Only the word of a node counts. A connection that broke says nothing about the password.
 		if remote && e.Kind == rhumb.Unauthenticated {
-			c.account.ended(client, err, time.Now())
+			a.ended(client, err, time.Now())
 		}
-		return nil, err
+		return err
 	}
-	c.account.ended(client, nil, time.Now())
-	return s, nil
+	a.ended(client, nil, time.Now())
+	return nil
 }
 
 // exchange performs one exchange of SCRAM. Its error is a status or an *rhumb.Error.
@@ -171,7 +180,22 @@ func exchange(ctx context.Context, cc *grpc.ClientConn, client *scram.Client) (*
 	if err != nil {
 		return nil, err
 	}
-	conv, over, err := converse(stream.Context(), client)
+	p, _ := peer.FromContext(stream.Context())
+	if p == nil {
+		p = &peer.Peer{}
+	}
+	return exchangeOn(stream, p.AuthInfo, client)
+}
+
+// messages are the messages of one exchange.
+type messages interface {
+	Send(*rhumbpb.AuthenticateRequest) error
+	Recv() (*rhumbpb.AuthenticateResponse, error)
+}
+
+// exchangeOn performs one exchange on a connection that info identifies.
+func exchangeOn(stream messages, info credentials.AuthInfo, client *scram.Client) (*session, error) {
+	conv, over, err := converse(info, client)
 	if err != nil {
 		return nil, err
 	}
@@ -205,17 +229,13 @@ func exchange(ctx context.Context, cc *grpc.ClientConn, client *scram.Client) (*
 		// Renewed at two thirds of its life, as certificates are, which leaves room for a few
 		// failed attempts.
 		now, life := time.Now(), time.Duration(m.LifetimeSeconds)*time.Second
-		s.token, s.renew, s.until = "Bearer "+m.Token, now.Add(life*2/3), now.Add(life)
+		s.token, s.renew, s.until = bearer+m.Token, now.Add(life*2/3), now.Add(life)
 	}
 }
 
-// converse begins the conversation for the connection of a stream.
-func converse(ctx context.Context, client *scram.Client) (*scram.ClientConversation, *identity.Conn, error) {
-	p, ok := peer.FromContext(ctx)
-	info, secure := identity.AuthInfo{}, false
-	if ok {
-		info, secure = p.AuthInfo.(identity.AuthInfo)
-	}
+// converse begins the conversation for a connection.
+func converse(auth credentials.AuthInfo, client *scram.Client) (*scram.ClientConversation, *identity.Conn, error) {
+	info, secure := auth.(identity.AuthInfo)
 	// A token must not travel in plain text.
 	if !secure {
 		return nil, nil, rhumb.E(op, rhumb.InvalidArgument, "a login needs TLS; connect with --ca, or without --user")

@@ -83,6 +83,7 @@ type call struct {
 
 // frame is one sent frame.
 type frame struct {
+	carrier    *carrier
 	sent       time.Time
 	generation int  // of Conn.openFrames
 	answered   bool // at least one request is answered, so the frame does not count in openFrames
@@ -214,4 +215,6 @@ func (c *Conn) failQueueLocked(err *Error) {
 func (c *Conn) forgetLocked(r *call) {
 	delete(c.unanswered, r.Message.Id)
 	c.flow.inflight -= r.Size
+	r.frame.carrier.open--
+	c.settleLocked(r.frame.carrier)
 }

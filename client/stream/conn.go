@@ -1,5 +1,8 @@
-// Package stream sends the requests of a process to one node over one gRPC stream and returns each
+// Package stream sends the requests of a process to one node over one gRPC stream or link and returns each
 // answer to its caller.
+//
+// A Conn begins with a stream of gRPC, which every node speaks. Once it has sent linkAfter requests, it opens a link (package link), which costs
+// both sides less for each request, and a connection more. If the node does not know links, or refuses one, the stream remains.
 //
 // Conn.Do returns either the node's answer, which may be a refusal, or an *Error that says whether
 // the request may have reached the node. A Conn does not retry: the caller knows which requests may
@@ -26,6 +29,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
@@ -62,6 +66,8 @@ type Config struct {
 	Login func() []grpc.DialOption
 	// ConnectTimeout bounds opening a stream, with the connection under it.
 	ConnectTimeout time.Duration
+	// Link opens links to the node. Nil means that gRPC carries all requests.
+	Link *link.ClientDialer
 	// Cluster returns the cluster that the caller belongs to, zero if it is not known yet. The node
 	// rejects streams of another cluster.
 	Cluster func() rhumb.ClusterID
@@ -71,12 +77,14 @@ type Config struct {
 
 // Counters count the events of Conns.
 type Counters struct {
-	// Frames counts the frames sent, Sent the requests in them, Broken the streams that ended, and
+	// Frames counts the frames sent, Sent the requests in them, Broken the streams and links that ended, and
 	// Silent the connections that were replaced because the node stopped answering.
 	Frames, Sent, Broken, Silent atomic.Uint64
+	// Links counts the links that were opened, NoLinks the attempts that failed.
+	Links, NoLinks atomic.Uint64
 }
 
-// Conn is a connection to one node. It holds at most one stream, which it opens when the first
+// Conn is a connection to one node. It sends on at most one stream or link, which it opens when the first
 // request needs it and opens again after it breaks. Its methods may be called concurrently.
 type Conn struct {
 	cfg  Config
@@ -88,15 +96,20 @@ type Conn struct {
 	wake   chan struct{} // holds a token when the queue or the room for it may have changed
 	begun  chan struct{} // holds a token when a caller may have begun to wait (api.Conn.Watch)
 
-	mu           sync.Mutex         // guards all below
-	stream       kvStream           // nil while there is none
-	cancelStream context.CancelFunc // of stream
-	cancelOpen   context.CancelFunc // of the stream that is being opened, nil when none is
-	helloSent    bool               // on stream
-	// sending is set while a goroutine opens or writes the stream. That goroutine releases mu in
+	mu         sync.Mutex            // guards all below
+	carrier    *carrier              // which requests are sent on; nil while there is none
+	carriers   map[*carrier]struct{} // all that are open: carrier, and former ones with unanswered requests
+	cancelOpen context.CancelFunc    // of the stream that is being opened, nil when none is
+	// linking is set while a link is being opened; linkAt is when another one may be, and noLinks counts the failures since the last one.
+	linking bool
+	linkAt  time.Time
+	noLinks int
+	// sending is set while a goroutine opens a stream or writes. That goroutine releases mu in
 	// the meantime: Send may block, and answers must be delivered while it does. gRPC allows one
 	// Send at a time.
-	sending    bool
+	sending bool
+	// gathering is set while the callers of a frame of answers add their next requests, which receiveAnswers then sends.
+	gathering  bool
 	holds      int // see Hold
 	lastID     uint64
 	queue      []*call // requests that are not sent yet, including those that their callers abandoned
@@ -104,7 +117,7 @@ type Conn struct {
 	unanswered map[uint64]*call
 	flow       flow // bounds the bytes of unanswered
 	// openFrames counts the unanswered frames of the current generation. A new generation begins,
-	// and the count restarts at 0, when the stream breaks or stalls: frames of an older generation
+	// and the count restarts at 0, when the carrier breaks, is replaced or stalls: frames of an older generation
 	// no longer count, whether or not they are answered later.
 	openFrames int
 	generation int
@@ -114,16 +127,13 @@ type Conn struct {
 	closed     bool
 }
 
-// kvStream is the client's side of KV.Stream.
-type kvStream = grpc.BidiStreamingClient[rhumbpb.ClientFrame, rhumbpb.ServerFrame]
-
 // New returns a Conn. It does not connect: the first request does.
 func New(cfg Config) (*Conn, error) {
 	conn, err := api.NewConn(cfg.Addr, cfg.Dial, cfg.Credentials, cfg.Login)
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{cfg: cfg, conn: conn, wake: make(chan struct{}, 1), begun: make(chan struct{}, 1), unanswered: map[uint64]*call{}, flow: newFlow()}
+	c := &Conn{cfg: cfg, conn: conn, wake: make(chan struct{}, 1), begun: make(chan struct{}, 1), unanswered: map[uint64]*call{}, carriers: map[*carrier]struct{}{}, flow: newFlow()}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.stall = time.AfterFunc(time.Hour, c.onStall)
 	c.stall.Stop() // signalLocked sets the timer when it is needed
@@ -132,7 +142,7 @@ func New(cfg Config) (*Conn, error) {
 	c.work.Go(c.run)
 	// TCP and gRPC take more than ten seconds to notice a node that is stopped, so the connection
 	// is probed while somebody depends on it.
-	c.work.Go(func() { c.conn.Watch(c.ctx, c.begun, c.use, func() { cfg.Counters.Silent.Add(1) }) })
+	c.work.Go(func() { c.conn.Watch(c.ctx, c.begun, c.use, c.onSilence) })
 	return c, nil
 }
 
@@ -184,6 +194,10 @@ func (c *Conn) use() api.Use {
 	defer c.mu.Unlock()
 	switch {
 	case len(c.unanswered) > 0 || len(c.queue) > 0:
+		// The probes need a connection of gRPC, which calls do not open while a link carries the requests.
+		if c.carrier != nil && c.carrier.link != nil {
+			c.conn.Client().Connect()
+		}
 		return api.Awaited
 	case c.holds > 0:
 		return api.Held
@@ -191,13 +205,25 @@ func (c *Conn) use() api.Use {
 	return api.Unused
 }
 
-// Interrupt breaks the stream, so that unanswered requests fail at once. The caller knows that
+// onSilence breaks the links to a node that does not answer the probes. The streams have been ended with their connection.
+func (c *Conn) onSilence() {
+	c.cfg.Counters.Silent.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.carriers {
+		if s.link != nil {
+			s.cancel()
+		}
+	}
+}
+
+// Interrupt breaks the stream or link, so that unanswered requests fail at once. The caller knows that
 // their answers will not arrive: the node is dead, or has begun a new life.
 func (c *Conn) Interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stream != nil {
-		c.cancelStream() // receiveAnswers sees the end of the stream and fails the requests
+	for s := range c.carriers {
+		s.cancel() // receiveAnswers sees the end of the carrier and fails the requests
 	}
 	if c.cancelOpen != nil {
 		c.cancelOpen()
@@ -213,8 +239,11 @@ func (c *Conn) Close() {
 	c.stall.Stop()
 	c.patience.timer.Stop()
 	c.failQueueLocked(&Error{Err: rhumb.Ef(opConn, rhumb.Canceled, "the connection to %s was closed", c.cfg.Addr)})
+	for s := range c.carriers {
+		s.cancel() // which fails the requests that were sent
+	}
 	c.mu.Unlock()
-	c.cancel() // ends the stream, which fails the requests that were sent
+	c.cancel()
 	c.conn.Close()
 	c.work.Wait()
 }

@@ -1,19 +1,19 @@
 package stream
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
-	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// receiveAnswers returns the answers of a stream to their callers until the stream ends.
-func (c *Conn) receiveAnswers(s kvStream) {
+// receiveAnswers returns the answers of a carrier to their callers until the carrier ends.
+func (c *Conn) receiveAnswers(s *carrier) {
 	for {
 		f, err := s.Recv()
 		if err != nil {
-			c.onStreamEnd(s, err)
+			c.onCarrierEnd(s, err)
 			return
 		}
 		// One lock for all answers of a frame.
@@ -21,9 +21,23 @@ func (c *Conn) receiveAnswers(s kvStream) {
 		for _, answer := range f.Responses {
 			c.deliverLocked(answer)
 		}
+		if len(f.Responses) > 1 {
+			c.gatherLocked()
+		}
 		c.sendHereLocked() // fewer frames are open, and the flow has room
 		c.mu.Unlock()
 	}
+}
+
+// gatherLocked lets the callers of the last answers add their next requests, so that these leave as one frame. The first caller would otherwise send
+// its request alone, and the others would wait until that one is answered.
+func (c *Conn) gatherLocked() {
+	c.gathering = true
+	c.mu.Unlock()
+	// Callers that run on this processor come before this goroutine. It does not wait for those that do something else.
+	runtime.Gosched()
+	c.mu.Lock()
+	c.gathering = false
 }
 
 // deliverLocked returns one answer to its caller.
@@ -50,32 +64,34 @@ func (c *Conn) deliverLocked(answer *rhumbpb.Response) {
 	r.answerWith(answer)
 }
 
-// onStreamEnd fails all requests that were sent on a stream that ended. The node may have applied
+// onCarrierEnd fails all requests that were sent on a carrier that ended. The node may have applied
 // them, unless it rejected the stream itself.
-func (c *Conn) onStreamEnd(s kvStream, cause error) {
+func (c *Conn) onCarrierEnd(s *carrier, cause error) {
 	// A node checks the hello of a stream before it carries out a request, so a node that rejects
 	// the stream has applied nothing.
-	e, _, remote := api.FromStatus(opConn, cause)
+	e, remote := refusalOf(cause)
 	// Nobody knows which requests the node has carried out.
 	failure := &Error{Sent: true, Err: rhumb.Ef(opConn, rhumb.Unknown, "the connection to %s broke: %v", c.cfg.Addr, e)}
 	if k := rhumb.KindOf(e); remote && (k == rhumb.WrongCluster || k == rhumb.Incompatible || k == rhumb.Unauthenticated) {
 		failure = &Error{Rejected: true, Err: e}
 	}
+	// Whatever ended it, its goroutines and its connection have to end too.
+	s.cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Interrupt or Close may have canceled the stream, but only here is it forgotten.
-	if c.stream == s {
-		c.cancelStream()
-		c.stream = nil
-		c.cfg.Counters.Broken.Add(1)
-	}
-	// Every unanswered request was sent on s: the next stream is opened only after this one is
-	// forgotten.
+	// Interrupt, Close or the end of its last request may have ended the carrier, but only here is it forgotten.
+	delete(c.carriers, s)
 	for _, r := range c.unanswered {
-		c.forgetLocked(r)
-		r.failWith(failure)
+		if r.frame.carrier == s {
+			c.forgetLocked(r)
+			r.failWith(failure)
+		}
 	}
-	c.openFrames = 0
-	c.generation++
+	if c.carrier == s {
+		c.carrier = nil
+		c.cfg.Counters.Broken.Add(1)
+		c.openFrames = 0
+		c.generation++
+	}
 	c.signalLocked()
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
@@ -22,8 +23,8 @@ func (c *Conn) signal() {
 // stall timer, sends them.
 func (c *Conn) signalLocked() {
 	switch {
-	case len(c.queue) == 0 || c.sending || c.closed:
-	case c.stream != nil && c.openFrames >= c.flow.frames():
+	case len(c.queue) == 0 || c.sending || c.gathering || c.closed:
+	case c.carrier != nil && c.openFrames >= c.flow.frames():
 		if !c.stallSet {
 			c.stallSet = true
 			c.stall.Reset(stallMax)
@@ -36,7 +37,10 @@ func (c *Conn) signalLocked() {
 // sendHereLocked sends the queue on the goroutine of the caller, if that can not block it, or has run send it. A
 // switch to another goroutine takes longer than to send a few small requests.
 func (c *Conn) sendHereLocked() {
-	if c.stream == nil || c.sending || c.closed || len(c.queue) == 0 || c.openFrames >= c.flow.frames() ||
+	if c.gathering {
+		return // receiveAnswers sends
+	}
+	if c.carrier == nil || c.sending || c.closed || len(c.queue) == 0 || c.openFrames >= c.flow.frames() ||
 		c.queueBytes > directBytesMax || c.flow.inflight > directBytesMax {
 		c.signalLocked()
 		return
@@ -68,7 +72,7 @@ func (c *Conn) sendQueued() bool {
 	switch {
 	case c.sending || len(c.queue) == 0 || c.closed:
 		return false
-	case c.stream == nil:
+	case c.carrier == nil:
 		// Opened by the first request and not by New, so that a client has no streams to nodes that it
 		// does not use.
 		c.openStreamLocked()
@@ -93,7 +97,7 @@ func (c *Conn) takeFrameLocked() []*call {
 		if r := c.queue[n]; !r.abandoned {
 			// The frame ends here, although a smaller request after this one might fit: requests
 			// leave in order, so a large one cannot starve.
-			if !r.Resend && !c.flow.hasRoom(r.Size, size) {
+			if !r.Resend && (!c.flow.hasRoom(r.Size, size) || len(c.unanswered)+len(calls) >= link.RequestsMax) {
 				break
 			}
 			size += r.Size
@@ -112,7 +116,8 @@ func (c *Conn) takeFrameLocked() []*call {
 // sendFrameLocked sends requests as one frame. It releases the lock while it writes; sending keeps
 // other writers away.
 func (c *Conn) sendFrameLocked(calls []*call) {
-	f := &frame{generation: c.generation, sent: time.Now()}
+	s := c.carrier // may be replaced while the lock is released
+	f := &frame{carrier: s, generation: c.generation, sent: time.Now()}
 	out := &rhumbpb.ClientFrame{Requests: make([]*rhumbpb.Request, len(calls))}
 	// The requests count as sent before Send: an answer may arrive before Send returns, and if Send
 	// fails nobody knows how much reached the node.
@@ -126,22 +131,23 @@ func (c *Conn) sendFrameLocked(calls []*call) {
 		c.flow.inflight += r.Size
 		out.Requests[i] = r.Message
 	}
-	if !c.helloSent {
-		c.helloSent = true
+	s.open += len(calls)
+	s.sent += len(calls)
+	if !s.greeted {
+		s.greeted = true
 		out.Hello = &rhumbpb.Hello{Protocol: api.Protocol, Cluster: api.EncodeUUID(c.cfg.Cluster())}
 	}
 	c.openFrames++
 	c.sending = true
-	// The stream may be replaced while the lock is released.
-	s := c.stream
+	c.considerLinkLocked(f.sent)
 	c.mu.Unlock()
 	c.cfg.Counters.Frames.Add(1)
 	c.cfg.Counters.Sent.Add(uint64(len(calls)))
 	err := s.Send(out)
 	c.mu.Lock()
 	c.sending = false
-	if err != nil && c.stream == s {
-		c.cancelStream() // Recv returns the cause, and receiveAnswers fails the requests with it
+	if err != nil {
+		s.cancel() // Recv returns the cause, and receiveAnswers fails the requests with it
 	}
 	c.signalLocked() // nobody could send while sending was set
 }
@@ -164,12 +170,15 @@ func (c *Conn) openStreamLocked() {
 	late := !timer.Stop()
 	c.mu.Lock()
 	c.sending, c.cancelOpen = false, nil
-	if err == nil && !late && !c.closed {
-		c.stream, c.cancelStream, c.helloSent = s, cancel, false
-		c.work.Go(func() { c.receiveAnswers(s) })
+	if err == nil && !late && !c.closed && c.carrier == nil {
+		c.installLocked(&carrier{frames: s, cancel: cancel})
 		return
 	}
 	cancel()
+	// A link that was being opened when the former stream broke came first.
+	if c.carrier != nil {
+		return
+	}
 	// The error of a login is the answer of the node: another attempt, or another node, would not do
 	// better. Only a wait that the node asks for helps.
 	if e, ok := errors.AsType[*rhumb.Error](err); ok && !late {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/identity"
@@ -23,7 +24,8 @@ import (
 // stranger is a hand-made link to a side.
 type stranger struct {
 	t *testing.T
-	*link
+	*link.Conn
+	conn net.Conn
 }
 
 // dialAs opens a connection to a side and sends the magic. src is nil without TLS.
@@ -36,7 +38,7 @@ func dialAs(t *testing.T, to *side, src *identity.Source, magic string) stranger
 	t.Cleanup(func() { _ = raw.Close() })
 	conn := raw
 	if src != nil {
-		if conn, _, err = src.ClientCredentials(wantNode, LinkProtocol).ClientHandshake(t.Context(), to.addr, raw); err != nil {
+		if conn, _, err = src.ClientCredentials(wantNode, link.PeerProtocol).ClientHandshake(t.Context(), to.addr, raw); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -44,15 +46,15 @@ func dialAs(t *testing.T, to *side, src *identity.Source, magic string) stranger
 		t.Fatal(err)
 	}
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	return stranger{t, newLink(conn)}
+	return stranger{t, link.New(conn, linkConfig), conn}
 }
 
 // greet sends a hello and returns the error with which the side answers.
 func (s stranger) greet(hello *rhumbpb.PeerHello) error {
-	if err := s.writeProto(frameHello, hello); err != nil {
+	if err := s.WriteProto(link.KindHello, hello); err != nil {
 		s.t.Fatal(err)
 	}
-	return s.readProto(frameHello, new(rhumbpb.PeerHello))
+	return s.ReadProto(link.KindHello, new(rhumbpb.PeerHello))
 }
 
 // helloOf returns the hello of a node.
@@ -93,14 +95,14 @@ func TestLinkSpeaksForItselfOnly(t *testing.T) {
 		{"a node, by nobody", a.Anonymous(t), 2, rhumb.Unauthenticated},
 	} {
 		t.Run(tc.who, func(t *testing.T) {
-			s := dialAs(t, victim, tc.src, linkMagic)
+			s := dialAs(t, victim, tc.src, link.PeerMagic)
 			err := s.greet(helloOf(a.Cluster, tc.claims))
 			if rhumb.KindOf(err) != tc.want || err == nil != (tc.want == rhumb.Other) {
 				t.Fatalf("%v, want %s", err, tc.want)
 			}
 			if err != nil {
-				_ = s.writeFrame(frameMessages, func(b []byte) []byte { return appendMessage(b, &replica.Message{Kind: replica.Ack}) })
-				if _, _, err := s.readFrame(helloBytesMax); err == nil {
+				_ = s.WriteFrame(link.KindMessages, func(b []byte) []byte { return appendMessage(b, &replica.Message{Kind: replica.Ack}) })
+				if _, _, err := s.ReadFrame(link.HelloBytesMax); err == nil {
 					t.Error("the link of a refused node stays open")
 				}
 			}
@@ -125,27 +127,27 @@ func TestLinkRefusesBadFrames(t *testing.T) {
 	}{
 		{"a flipped bit", func(f []byte) []byte { f[len(f)-1] ^= 1; return f }},
 		{"a flipped bit in the checksum", func(f []byte) []byte { f[5] ^= 1; return f }},
-		{"no content", func([]byte) []byte { return make([]byte, frameHead) }},
+		{"no content", func([]byte) []byte { return make([]byte, 8) }},
 		{"too large a size", func(f []byte) []byte { binary.BigEndian.PutUint32(f, 1<<31); return f }},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
-			s := dialAs(t, b, nil, linkMagic)
+			s := dialAs(t, b, nil, link.PeerMagic)
 			if err := s.greet(helloOf(cluster, 1)); err != nil {
 				t.Fatal(err)
 			}
 			var frame bytes.Buffer
-			sender := &link{conn: &recorded{w: &frame}}
-			if err := sender.writeFrame(frameMessages, func(b []byte) []byte { return append(b, good...) }); err != nil {
+			sender := link.New(&recorded{w: &frame}, linkConfig)
+			if err := sender.WriteFrame(link.KindMessages, func(b []byte) []byte { return append(b, good...) }); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := s.conn.Write(tc.bytes(frame.Bytes())); err != nil {
 				t.Fatal(err)
 			}
-			kind, content, err := s.readFrame(helloBytesMax)
-			if err != nil || kind != frameError || rhumb.KindOf(decodeLinkError(content)) != rhumb.Corrupt {
-				t.Fatalf("got kind %d, %v, %v", kind, decodeLinkError(content), err)
+			kind, content, err := s.ReadFrame(link.HelloBytesMax)
+			if err != nil || kind != link.KindError || rhumb.KindOf(link.DecodeError(content)) != rhumb.Corrupt {
+				t.Fatalf("got kind %d, %v, %v", kind, link.DecodeError(content), err)
 			}
-			if _, _, err := s.readFrame(helloBytesMax); err == nil {
+			if _, _, err := s.ReadFrame(link.HelloBytesMax); err == nil {
 				t.Error("the link stays open")
 			}
 		})
@@ -173,14 +175,14 @@ func (r *recorded) Write(b []byte) (int, error) { return r.w.Write(b) }
 func TestLinkAnswersPings(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	b := startSide(t, 2, cluster)
-	s := dialAs(t, b, nil, linkMagic)
+	s := dialAs(t, b, nil, link.PeerMagic)
 	if err := s.greet(helloOf(cluster, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.writeFrame(framePing, nil); err != nil {
+	if err := s.WriteFrame(link.KindPing, nil); err != nil {
 		t.Fatal(err)
 	}
-	if kind, _, err := s.readFrame(helloBytesMax); err != nil || kind != framePing {
+	if kind, _, err := s.ReadFrame(link.HelloBytesMax); err != nil || kind != link.KindPing {
 		t.Fatalf("got kind %d, %v", kind, err)
 	}
 }
@@ -218,7 +220,7 @@ func TestServiceCloseEndsLinks(t *testing.T) {
 	defer cancel()
 	p, _ := a.network.lookUpPeer(2)
 	if l, err := p.dialLink(ctx); err == nil {
-		l.close()
+		l.Close()
 		t.Error("a link was opened after Close")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/node/digest"
@@ -393,7 +394,7 @@ type peer struct {
 	raft        chan *rhumbpb.RaftFrame
 	// linkCreds secure the link, and link is the present one.
 	linkCreds api.Credentials
-	link      atomic.Pointer[link]
+	link      atomic.Pointer[link.Conn]
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -411,7 +412,7 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 	p.ctx, p.cancel = context.WithCancel(n.ctx)
 	var err1, err2, err3 error
 	creds := n.cfg.Credentials(d)
-	p.linkCreds = n.cfg.Credentials(d, LinkProtocol)
+	p.linkCreds = n.cfg.Credentials(d, link.PeerProtocol)
 	p.conn, err1 = api.NewConn(d.Addr, n.cfg.Dial, creds, nil)
 	p.beatConn, err2 = api.NewConn(d.HeartbeatAddr, n.cfg.Dial, creds, nil)
 	p.bulkConn, err3 = api.NewConn(d.Addr, n.cfg.Dial, creds, nil)
@@ -440,7 +441,7 @@ func (n *Network) newPeer(d *rhumb.Node, before <-chan struct{}) *peer {
 				n.m.silent.Inc()
 				// The link goes to the same port and is not probed as often.
 				if l := p.link.Load(); l != nil && c == p.conn {
-					l.close()
+					l.Close()
 				}
 			})
 			c.Close()

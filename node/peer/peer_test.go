@@ -17,6 +17,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/identity"
@@ -64,8 +65,8 @@ func TestMessageCrossesTheWireWhole(t *testing.T) {
 	m.Prev.Hash, m.CommitHash = entry.Hash{1, 2, 3, 15: 9}, entry.Hash{4, 15: 8}
 	m.InSync = []rhumb.NodeID{5, 6}
 	m.Entries = []*entry.Entry{testEntry()}
-	link := appendMessage(nil, &m)[sizeBytes:]
-	if got, err := decodeMessage(link, 5, 6); err != nil || !reflect.DeepEqual(got, m) {
+	encoded := appendMessage(nil, &m)[sizeBytes:]
+	if got, err := decodeMessage(encoded, 5, 6); err != nil || !reflect.DeepEqual(got, m) {
 		t.Fatalf("by link: got  %+v, %v\nwant %+v", got, err, m)
 	}
 	b, err := proto.Marshal(messageToPB(&m))
@@ -346,9 +347,9 @@ func startSideAs(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID, sourc
 	creds := api.PlainText()
 	if source != nil {
 		// Clients without a certificate get as far as the service, as on the main port of a node.
-		creds = source.ServerCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true}, LinkProtocol)
+		creds = source.ServerCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true}, link.PeerProtocol)
 	}
-	g := grpc.NewServer(api.ServerOptions(0, s.service.Admit(creds))...)
+	g := grpc.NewServer(api.ServerOptions(0, link.Admit(creds, s.service.Links()))...)
 	s.service.Register(g)
 	s.live(cluster)
 	var wait sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/node/replica"
 )
@@ -18,7 +19,7 @@ import (
 type Service struct {
 	rhumbpb.UnimplementedPeerServer
 	network atomic.Pointer[Network]
-	links   links
+	links   link.Set
 }
 
 // Register registers the service on a server.

@@ -76,7 +76,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	} {
 		ctx := access.WithPrincipal(t.Context(), access.Principal{Kind: access.KindUser, Name: c.user})
 		info := &grpc.UnaryServerInfo{FullMethod: c.rpc}
-		_, err := (&authorizer{state, alwaysCurrent, NewDenied()}).unary(ctx, c.q, info, func(ctx context.Context, q any) (any, error) {
+		_, err := (&Authorizer{state, alwaysCurrent, NewDenied()}).unary(ctx, c.q, info, func(ctx context.Context, q any) (any, error) {
 			return record(ctx, q, info, func(context.Context, any) (any, error) { return nil, nil })
 		})
 		if kind := kindOfStatus(err); kind != rhumb.PermissionDenied || recorded > 0 {
@@ -87,7 +87,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	// Whoever has the right is recorded.
 	ctx := access.WithPrincipal(t.Context(), access.Principal{Kind: access.KindUser, Name: "tad"})
 	info := &grpc.UnaryServerInfo{FullMethod: rhumbpb.Cluster_CreateTable_FullMethodName}
-	_, err := (&authorizer{state, alwaysCurrent, NewDenied()}).unary(ctx, &rhumbpb.CreateTableRequest{Name: "plans"}, info, func(ctx context.Context, q any) (any, error) {
+	_, err := (&Authorizer{state, alwaysCurrent, NewDenied()}).unary(ctx, &rhumbpb.CreateTableRequest{Name: "plans"}, info, func(ctx context.Context, q any) (any, error) {
 		return record(ctx, q, info, func(context.Context, any) (any, error) { return nil, nil })
 	})
 	if err != nil || recorded != 2 {

@@ -134,22 +134,27 @@ func NewDenied() *prometheus.CounterVec {
 // ErrNotCurrent refuses a user while the node's copy of the metadata may be older than the rights of the user.
 var ErrNotCurrent = rhumb.E("server.Authorize", rhumb.Unavailable, "the node has just started, and does not know the current rights of users yet; retry, or use another node")
 
-// Authorize returns options that reject calls whose callers lack what callNeeds demands. state
-// returns the newest catalog of the node, or nil before there is one.
+// Authorizer rejects calls whose callers lack what callNeeds demands. State returns the newest catalog of the node, or nil before there is one.
 //
 // The catalog is read for each call and not for each connection: a revoked right ends with the next
 // call, however long the connection has been open.
 //
-// current waits for a moment until the catalog has everything that was decided before the node started, and reports whether
+// Current waits for a moment until the catalog has everything that was decided before the node started, and reports whether
 // it has. A node that was down for a while has an older one. It does not deny a user anything by that, since the right may have
 // been granted meanwhile, and lets no user change anything, since the right may have been revoked. What users may see, it
 // shows: the state of a cluster whose metadata has no leader is of use.
-func Authorize(state func() *catalog.State, current func(context.Context) bool, denied *prometheus.CounterVec) []grpc.ServerOption {
-	a := &authorizer{state, current, denied}
+type Authorizer struct {
+	State   func() *catalog.State
+	Current func(context.Context) bool
+	Denied  *prometheus.CounterVec
+}
+
+// Options returns the interceptors of a server.
+func (a *Authorizer) Options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(a.unary),
 		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			if err := a.authorize(s.Context(), info.FullMethod, nil); err != nil {
+			if err := a.Authorize(s.Context(), info.FullMethod, nil); err != nil {
 				return statusError(err)
 			}
 			return handle(srv, s)
@@ -157,28 +162,21 @@ func Authorize(state func() *catalog.State, current func(context.Context) bool, 
 	}
 }
 
-// authorizer holds the arguments of Authorize.
-type authorizer struct {
-	state   func() *catalog.State
-	current func(context.Context) bool
-	denied  *prometheus.CounterVec
-}
-
 // unary is the interceptor of calls that are not streams.
-func (a *authorizer) unary(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	if err := a.authorize(ctx, info.FullMethod, q); err != nil {
+func (a *Authorizer) unary(ctx context.Context, q any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if err := a.Authorize(ctx, info.FullMethod, q); err != nil {
 		return nil, statusError(err)
 	}
 	return handle(ctx, q)
 }
 
-// authorize returns an error unless the caller may call a method, with the request q if it is not a stream.
-func (a *authorizer) authorize(ctx context.Context, method string, q any) error {
+// Authorize returns an error unless the caller may call a method, with the request q if it is not a stream.
+func (a *Authorizer) Authorize(ctx context.Context, method string, q any) error {
 	changes, err := a.judge(ctx, method, q)
 	who, _ := access.FromContext(ctx)
 	// The rights of others than users do not depend on the catalog.
 	if who.Kind == access.KindUser && (changes && err == nil || rhumb.KindOf(err) == rhumb.PermissionDenied) {
-		if !a.current(ctx) {
+		if !a.Current(ctx) {
 			return ErrNotCurrent
 		}
 		// The catalog may be newer now, and the first answer was by an older one. Without the second one, a user whose right was
@@ -186,17 +184,17 @@ func (a *authorizer) authorize(ctx context.Context, method string, q any) error 
 		_, err = a.judge(ctx, method, q)
 	}
 	if err != nil {
-		a.denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
+		a.Denied.WithLabelValues(rhumb.KindOf(err).String()).Inc()
 	}
 	return err
 }
 
 // judge decides by the catalog of this moment. changes is set if the call would change the cluster, its tables or its users.
-func (a *authorizer) judge(ctx context.Context, method string, q any) (changes bool, err error) {
-	if err := authorizeCall(ctx, a.state, method); err != nil {
+func (a *Authorizer) judge(ctx context.Context, method string, q any) (changes bool, err error) {
+	if err := authorizeCall(ctx, a.State, method); err != nil {
 		return false, err
 	}
-	byRequest, err := authorizeRequest(ctx, a.state(), q)
+	byRequest, err := authorizeRequest(ctx, a.State(), q)
 	return byRequest || callNeeds[method] == needAdmin, err
 }
 

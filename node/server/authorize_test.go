@@ -635,8 +635,8 @@ func TestOldCatalogDecidesNothing(t *testing.T) {
 			if becomes {
 				want = tc.newer
 			}
-			a := &authorizer{func() *catalog.State { return st }, current, NewDenied()}
-			if err := a.authorize(access.WithPrincipal(t.Context(), who), tc.method, tc.q); rhumb.KindOf(err) != want {
+			a := &Authorizer{func() *catalog.State { return st }, current, NewDenied()}
+			if err := a.Authorize(access.WithPrincipal(t.Context(), who), tc.method, tc.q); rhumb.KindOf(err) != want {
 				t.Errorf("%s calls %s, becomes current %v: %v, want %s", who, tc.method, becomes, err, want)
 			}
 		}

@@ -18,6 +18,8 @@ type kvMetrics struct {
 	forwarded     prometheus.Counter
 	confined      prometheus.Counter
 	streams       prometheus.Gauge
+	links         prometheus.Gauge
+	damaged       prometheus.Counter
 	cutOff        prometheus.Counter
 }
 
@@ -27,7 +29,7 @@ func newMetrics() kvMetrics {
 	opts := func(name, help string) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Namespace: "rhumb", Subsystem: "server", Name: name, Help: help, Buckets: seconds}
 	}
-	frame := opts("frame_requests", "Requests per frame of a client's stream.")
+	frame := opts("frame_requests", "Requests per frame of a client's stream or link.")
 	// A client puts up to 1,024 requests into a frame.
 	frame.Buckets = prometheus.ExponentialBuckets(1, 2, 14)
 	m := kvMetrics{
@@ -48,10 +50,16 @@ func newMetrics() kvMetrics {
 			Namespace: "rhumb", Subsystem: "server", Name: "forwarded_total", Help: "Requests passed on to another node.",
 		}),
 		cutOff: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "rhumb", Subsystem: "server", Name: "cut_off_total", Help: "Streams ended because their clients took no answers.",
+			Namespace: "rhumb", Subsystem: "server", Name: "cut_off_total", Help: "Streams and links ended because their clients took no answers.",
 		}),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "server", Name: "streams", Help: "Open streams of clients.",
+		}),
+		links: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "server", Name: "links", Help: "Open links of clients.",
+		}),
+		damaged: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "rhumb", Subsystem: "server", Name: "damaged_frames_total", Help: "Frames of links of clients that were damaged on the way, and whose links were closed.",
 		}),
 	}
 	// A counter exists once its label has been used. Created here, all start at 0, and the first
@@ -71,5 +79,5 @@ var existences = [...]string{api.Undecided: "undecided", api.Absent: "absent", a
 // Collectors returns the service's metrics for registration.
 func (k *KV) Collectors() []prometheus.Collector {
 	m := &k.metrics
-	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.scanSeconds, m.located, m.frameRequests, m.failed, m.forwarded, m.confined, m.streams, m.cutOff}
+	return []prometheus.Collector{m.writeSeconds, m.readSeconds, m.scanSeconds, m.located, m.frameRequests, m.failed, m.forwarded, m.confined, m.streams, m.links, m.damaged, m.cutOff}
 }

@@ -291,7 +291,7 @@ func serveWith(t *testing.T, state func() *catalog.State, register func(s *grpc.
 	l := bufconn.Listen(1 << 20)
 	// The services of a node are never without these two.
 	options = append(options, identify(callerInTest)...)
-	options = append(options, Authorize(state, alwaysCurrent, NewDenied())...)
+	options = append(options, (&Authorizer{state, alwaysCurrent, NewDenied()}).Options()...)
 	s := grpc.NewServer(append(api.ServerOptions(0, api.PlainText()), options...)...)
 	register(s)
 	go func() { _ = s.Serve(l) }()

@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
+	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/node/memory"
 )
@@ -20,7 +22,7 @@ const (
 	// unansweredMax bounds the unanswered requests of a stream, readyBytesMax the size of the answers
 	// that its client has not accepted. Beyond either, the stream is not read, and flow control stops
 	// the client.
-	unansweredMax = 1 << 15
+	unansweredMax = link.RequestsMax
 	readyBytesMax = 16 << 20
 	// responsesPerFrame and frameBytes bound the answers gathered into one frame. One answer always
 	// fits.
@@ -30,34 +32,59 @@ const (
 	// longer than a network interruption that a live client survives, and longer than keepalive needs
 	// to find a dead one.
 	takeTimeoutDefault = 15 * time.Second
+	// holdMax is how long answers wait at most for those to other reads of the same frame.
+	holdMax = time.Millisecond
 )
+
+// frameStream carries the frames of one client: a stream of gRPC, or a link. Send and Recv may be called at the same time, and each by one
+// goroutine at a time.
+type frameStream interface {
+	Context() context.Context
+	Recv() (*rhumbpb.ClientFrame, error)
+	Send(*rhumbpb.ServerFrame) error
+}
 
 // Stream answers the requests of one client, out of order and many per frame. It ends when the KV
 // is closed: a client must not stay connected to a past life of the node.
 func (k *KV) Stream(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]) error {
 	k.metrics.streams.Inc()
 	defer k.metrics.streams.Dec()
+	return k.serveFrames(stream, false)
+}
+
+// serveFrames answers the requests of a stream or link. greeted says that the hello of the client was checked before, as on a link.
+func (k *KV) serveFrames(stream frameStream, greeted bool) error {
 	out := newAnswers(stream, k.cfg.Budgets.Answers, cmp.Or(k.cfg.TakeTimeout, takeTimeoutDefault))
+	// The other side of a link is a client of ours, which never waits with reading.
+	_, out.inline = stream.(*linkStream)
 	defer out.close()
 	ended := make(chan error, 1)
-	// receiveFrames ends with the stream: its Recv fails once this method returns.
-	go func() { ended <- k.receiveFrames(stream, out) }()
+	// receiveFrames ends with the stream: its Recv fails once the caller has ended the stream.
+	go func() { ended <- k.receiveFrames(stream, out, greeted) }()
 	// A client that ends its side of the stream abandons the answers that it has not received.
 	select {
 	case err := <-ended:
-		return err
+		// The receiver of a link ends when it was the one that could not send.
+		if !out.isStuck() {
+			return err
+		}
 	case <-k.closed:
 		return api.Status(errNotServing, api.Hint{})
 	case <-out.stuck:
-		k.metrics.cutOff.Inc()
-		k.cfg.Logger.Warn("a client accepts no answers; ending its stream", "waited", out.timeout, "bytes", out.waitingBytes())
-		return api.Status(rhumb.Ef("server.KV.Stream", rhumb.Overloaded, "the client accepted no answers for %v; read from the stream while writing to it", out.timeout), api.Hint{})
 	}
+	return k.cutOff(out)
+}
+
+// cutOff returns the error for a client that accepts no answers.
+func (k *KV) cutOff(out *answers) error {
+	k.metrics.cutOff.Inc()
+	k.cfg.Logger.Warn("a client accepts no answers; ending its stream", "waited", out.timeout, "bytes", out.waitingBytes())
+	return api.Status(rhumb.Ef("server.KV.Stream", rhumb.Overloaded, "the client accepted no answers for %v; read from the stream while writing to it", out.timeout), api.Hint{})
 }
 
 // receiveFrames serves the requests of a client until it ends the stream or breaks it.
-func (k *KV) receiveFrames(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], out *answers) error {
-	for first := true; ; first = false {
+func (k *KV) receiveFrames(stream frameStream, out *answers, greeted bool) error {
+	for ; ; greeted = true {
 		f, err := stream.Recv()
 		switch {
 		// The client has finished.
@@ -67,12 +94,13 @@ func (k *KV) receiveFrames(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, 
 			return err
 		}
 		// Only the first frame carries a hello.
-		if first {
+		if !greeted {
 			if err := k.checkHello(f.Hello); err != nil {
 				return api.Status(err, api.Hint{})
 			}
 		}
 		k.metrics.frameRequests.Observe(float64(len(f.Requests)))
+		out.holdAnswers()
 		for _, q := range f.Requests {
 			// Waits while the client has too many answers outstanding. That is the back-pressure on the
 			// stream: nothing is read meanwhile.
@@ -82,8 +110,16 @@ func (k *KV) receiveFrames(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, 
 			// Reads and forwarded requests end with the stream, since nobody would get their answers.
 			k.serve(stream.Context(), q, out.add)
 		}
+		// Reads are answered by now. A switch to another goroutine would take longer than to send them. The clients of links read whatever they
+		// send, so this does not keep them from being read for long. Answers to earlier writes must not wait for the commit below.
+		if !out.sendHeld() {
+			return out.sendError()
+		}
 		// Once per frame, so that its writes share one commit.
 		k.cfg.Ranges.Drive()
+		if out.inline && !out.sendReady() {
+			return out.sendError()
+		}
 	}
 }
 
@@ -109,13 +145,23 @@ func (k *KV) checkHello(h *rhumbpb.Hello) error {
 // A response is counted in unanswered from reserveAnswer until a frame takes it, and its bytes in
 // bytes and in budget from add until then. close returns the bytes of responses that were not sent.
 type answers struct {
-	stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame]
+	stream frameStream
 	budget *memory.Budget // of the answers of all streams
 	// stuck is closed when the client accepted nothing for timeout.
 	stuck   chan struct{}
 	timeout time.Duration
 
-	mu         sync.Mutex // guards the seven fields below
+	// inline says that the receiver of the stream sends too.
+	inline bool
+	// late is armed while a frame is sent, and closes stuck.
+	late *time.Timer
+
+	mu sync.Mutex // guards the fields below up to err
+	// sending is set while a goroutine sends the ready answers, and cleared when there are none. It is set too while held is: then the receiver will send.
+	// hold ends that after holdMax.
+	sending    bool
+	held       bool
+	hold       *time.Timer
 	room       *sync.Cond // signals that unanswered or bytes fell, or that closed was set
 	ready      []*rhumbpb.Response
 	bytes      int // total size of ready
@@ -131,12 +177,16 @@ type answers struct {
 
 // newAnswers starts the sender of a stream. The caller must call close, which also ends the
 // goroutine.
-func newAnswers(stream grpc.BidiStreamingServer[rhumbpb.ClientFrame, rhumbpb.ServerFrame], budget *memory.Budget, timeout time.Duration) *answers {
+func newAnswers(stream frameStream, budget *memory.Budget, timeout time.Duration) *answers {
 	a := &answers{
 		stream: stream, budget: budget, stuck: make(chan struct{}), timeout: timeout,
 		wakeSender: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	a.room = sync.NewCond(&a.mu)
+	a.late = time.AfterFunc(timeout, func() { close(a.stuck) })
+	a.late.Stop()
+	a.hold = time.AfterFunc(holdMax, a.releaseHeld)
+	a.hold.Stop()
 	go a.sendLoop()
 	return a
 }
@@ -214,12 +264,22 @@ func (a *answers) add(r *rhumbpb.Response) {
 	// Added even beyond the bound: the answer exists already. admitRequest rejects new reads
 	// meanwhile.
 	a.budget.Add(int64(size))
+	sending := a.sending
 	a.mu.Unlock()
-	// One wake-up covers all responses that are ready when the sender runs. The channel holds one, so
-	// a wake-up that arrives while the sender works is not lost.
+	// Whoever sends looks again before it ends.
+	if sending {
+		return
+	}
+	a.wake()
+}
+
+// isStuck reports whether the client accepted nothing for the timeout.
+func (a *answers) isStuck() bool {
 	select {
-	case a.wakeSender <- struct{}{}:
+	case <-a.stuck:
+		return true
 	default:
+		return false
 	}
 }
 
@@ -238,10 +298,7 @@ func (a *answers) close() {
 	a.room.Broadcast()
 	a.mu.Unlock()
 	// The sender may be waiting for a response that will not come.
-	select {
-	case a.wakeSender <- struct{}{}:
-	default:
-	}
+	a.wake()
 	select {
 	case <-a.done:
 	case <-a.stuck:
@@ -264,6 +321,7 @@ func (a *answers) takeFrame() (out []*rhumbpb.Response, closed bool) {
 		size += responseSize(a.ready[n])
 		n++
 	}
+	a.sending = a.sending && n > 0
 	out = a.ready[:n:n]
 	a.ready = a.ready[n:]
 	// Release the array: an idle stream should hold no memory.
@@ -282,36 +340,101 @@ func (a *answers) takeFrame() (out []*rhumbpb.Response, closed bool) {
 // sendLoop sends frames until the stream ends.
 func (a *answers) sendLoop() {
 	defer close(a.done)
-	// Armed only while a Send is in progress. Send blocks while the client's flow-control window is
-	// full, so a Send that takes timeout means a client that does not read.
-	late := time.AfterFunc(a.timeout, func() { close(a.stuck) })
-	defer late.Stop()
-	late.Stop()
 	for range a.wakeSender {
-		// Until nothing is ready, because wake-ups that arrive meanwhile are merged into one.
-		for {
-			out, closed := a.takeFrame()
-			if closed {
-				return
-			}
-			if len(out) == 0 {
-				break
-			}
-			// Send does not take a context; the timer is the only way to notice that it hangs.
-			late.Reset(a.timeout)
-			err := a.stream.Send(&rhumbpb.ServerFrame{Responses: out})
-			// The timer has fired and closed stuck, so Stream ends the stream.
-			if !late.Stop() {
-				return
-			}
-			if err != nil {
-				// Wakes reserveAnswer, which then ends receiveFrames with the error.
-				a.mu.Lock()
-				a.closed, a.err = true, err
-				a.room.Broadcast()
-				a.mu.Unlock()
-				return
-			}
+		if !a.sendReady() {
+			return
+		}
+	}
+}
+
+// holdAnswers keeps what becomes ready until sendHeld, or for holdMax at most, so that the answers to the reads of a frame are one frame. It does nothing unless the
+// receiver sends.
+func (a *answers) holdAnswers() {
+	if !a.inline {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// A goroutine that sends takes the answers that become ready meanwhile, and would not notice that somebody holds them.
+	if a.held = !a.sending; a.held {
+		a.sending = true
+		a.hold.Reset(holdMax)
+	}
+}
+
+// releaseHeld ends a hold that takes too long: the receiver may wait for a disk.
+func (a *answers) releaseHeld() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.held {
+		return
+	}
+	a.held, a.sending = false, false
+	if len(a.ready) > 0 {
+		a.wake()
+	}
+}
+
+// sendHeld ends a hold and sends the ready answers. It returns false if the stream has ended.
+func (a *answers) sendHeld() bool {
+	if !a.inline {
+		return true
+	}
+	a.mu.Lock()
+	// Unless releaseHeld came first.
+	if a.held {
+		a.hold.Stop()
+		a.held, a.sending = false, false
+	}
+	a.mu.Unlock()
+	return a.sendReady()
+}
+
+// wake wakes the sender. One wake-up covers all responses that are ready when the sender runs. The channel holds one, so a wake-up that arrives
+// while the sender works is not lost.
+func (a *answers) wake() {
+	select {
+	case a.wakeSender <- struct{}{}:
+	default:
+	}
+}
+
+// beginSending reports whether the caller may send, and whether the stream is whole. Who is sending already sees what becomes ready meanwhile.
+func (a *answers) beginSending() (mine, whole bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	mine = !a.closed && !a.sending && len(a.ready) > 0
+	a.sending = a.sending || mine
+	return mine, !a.closed
+}
+
+// sendReady sends frames until nothing is ready, unless another goroutine does. It returns false if the stream has ended.
+func (a *answers) sendReady() bool {
+	// Frames must not overtake each other on a link, and gRPC allows one Send at a time.
+	if mine, whole := a.beginSending(); !mine {
+		return whole
+	}
+	// Until nothing is ready, because wake-ups that arrive meanwhile are merged into one.
+	for {
+		out, closed := a.takeFrame()
+		if closed || len(out) == 0 {
+			return !closed
+		}
+		// Send does not take a context; the timer is the only way to notice that it hangs: Send blocks while the client's flow-control
+		// window is full, so a Send that takes timeout means a client that does not read.
+		a.late.Reset(a.timeout)
+		err := a.stream.Send(&rhumbpb.ServerFrame{Responses: out})
+		// The timer has fired and closed stuck, so Stream ends the stream.
+		if !a.late.Stop() {
+			return false
+		}
+		if err != nil {
+			// Wakes reserveAnswer, which then ends receiveFrames with the error.
+			a.mu.Lock()
+			a.closed, a.err = true, err
+			a.room.Broadcast()
+			a.mu.Unlock()
+			return false
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestSendFailsWhileStreamCloses(t *testing.T) {
 		}
 		received := make(chan struct{})
 		go func() {
-			_ = kv.receiveFrames(s, a)
+			_ = kv.receiveFrames(s, a, false)
 			close(received)
 		}()
 		<-received
@@ -140,7 +140,7 @@ func TestBrokenSendEndsTheStream(t *testing.T) {
 	close(s.failing)
 	<-a.done
 	s.failing = make(chan struct{})
-	if err := kv.receiveFrames(s, a); err == nil || err.Error() != "the connection is reset" {
+	if err := kv.receiveFrames(s, a, false); err == nil || err.Error() != "the connection is reset" {
 		t.Errorf("the stream ends with %v", err)
 	}
 }

@@ -119,13 +119,25 @@ var errFull = &rhumb.Error{
 // Stream is the interceptor of streams. It ends the streams of a user when the session ends, whatever the handler is
 // waiting for.
 func (m *Manager) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	k, ok := stream.Context().Value(callKey{}).(*call)
+	return m.Serve(stream.Context(), info.FullMethod, func(ctx context.Context) error {
+		k, _ := ctx.Value(callKey{}).(*call)
+		if k.who.Kind != access.KindUser {
+			return handler(srv, stream)
+		}
+		return handler(srv, &serverStream{stream, ctx, k})
+	})
+}
+
+// Serve serves a stream of a method for the caller that the tap has identified, and returns when the session of the caller ends. ctx is the
+// context of the tap; the caller of Serve must end the stream afterwards, since serve may still wait for it.
+func (m *Manager) Serve(ctx context.Context, method string, serve func(context.Context) error) error {
+	k, ok := ctx.Value(callKey{}).(*call)
 	if !ok {
 		return api.Status(access.ErrAnonymous, api.Hint{})
 	}
 	// Rights of other callers change with their certificate only, which ends the connection.
 	if k.who.Kind != access.KindUser {
-		return handler(srv, stream)
+		return serve(ctx)
 	}
 	// The session may have ended between the tap and here. From the registration on, recheck finds the call.
 	if !k.conn.add(k) {
@@ -133,24 +145,24 @@ func (m *Manager) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamSer
 	}
 	defer k.conn.remove(k)
 	k.known = k.lostUser(m.cfg.Policy()) == nil
-	ctx, cancel := context.WithCancel(stream.Context())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Buffered, because this function may return before the handler does.
+	// Buffered, because this function may return before serve does.
 	done := make(chan error, 1)
-	// The handler may wait for a client that does not read. Only the end of this function ends such a
-	// wait, so the handler runs on a goroutine of its own.
-	m.calls.Go(func() { done <- handler(srv, &serverStream{stream, ctx, k}) })
+	// serve may wait for a client that does not read. Only the end of this function ends such a
+	// wait, so serve runs on a goroutine of its own.
+	m.calls.Go(func() { done <- serve(ctx) })
 	// The end of this function ends the stream for gRPC, and with it every Send and Recv in the handler.
 	select {
 	case err := <-done:
 		// The authorization looks at the metadata more often than recheck. A caller who lost the user is
 		// told that, and not that a right is missing.
 		if why := k.lostUser(m.cfg.Policy()); err != nil && why != nil && k.known {
-			return endStatus(info.FullMethod, why)
+			return endStatus(method, why)
 		}
 		return err
 	case <-k.ended:
-		return endStatus(info.FullMethod, k.why)
+		return endStatus(method, k.why)
 	}
 }
 

@@ -1,4 +1,4 @@
-package peer
+package link
 
 import (
 	"net"
@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitUnacked makes the kernel close a connection when the other side acknowledges nothing for unackedMax. Without it, TCP repeats
+// LimitUnacked makes the kernel close a connection when the other side acknowledges nothing for unackedMax. Without it, TCP repeats
 // segments for a quarter of an hour.
-func limitUnacked(conn net.Conn) {
+func LimitUnacked(conn net.Conn) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
 		return
