@@ -51,6 +51,7 @@ func TestDescribe(t *testing.T) {
 		"first of joined errors":   {errors.Join(rhumb.E("a.B", rhumb.NotFound, "first"), errors.New("second")), "first", ""},
 		"next step of the kind":    {rhumb.E("a.B", rhumb.ConditionFailed, "stale"), "stale", "read the record again, then decide"},
 		"next step of an image":    {rhumb.E(OpSnapshot, rhumb.DiskFull, "full"), "full", "readers keep the last version; docs/runbooks/snapshot.md describes how to make room"},
+		"an answer was no":         {rhumb.E("rhumb.node", rhumb.ConditionFailed, "nothing was changed; --yes"), "nothing was changed; --yes", ""},
 		"no node answers":          {rhumb.E("client.Ping", rhumb.Unavailable, "refused"), "refused", "check the address, and that a node runs there; `rhumb doctor` checks the way to it"},
 		"a directory in use":       {rhumb.E("storage.Open", rhumb.Unavailable, "in use; stop it"), "in use; stop it", ""},
 		"a refused change":         {rhumb.E("server.Op", rhumb.Conflict, "n1 is live; drain it"), "n1 is live; drain it", ""},

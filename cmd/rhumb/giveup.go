@@ -56,9 +56,42 @@ func (l nodeLoss) lines(id rhumb.NodeID) (out []string) {
 	return out
 }
 
+// downNodes returns the nodes that are down and were not removed.
+func downNodes(nodes []rhumb.Node) (down []rhumb.NodeID) {
+	for _, n := range nodes {
+		if n.State == rhumb.NodeFenced && !n.Forgotten {
+			down = append(down, n.ID)
+		}
+	}
+	return down
+}
+
+// lostTogether counts the ranges whose copies are all on the nodes.
+func lostTogether(nodes []rhumb.NodeID, ranges []*rhumb.Range) (count int) {
+	for _, r := range ranges {
+		if !slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !slices.Contains(nodes, id) }) {
+			count++
+		}
+	}
+	return count
+}
+
 // confirmGivingUp shows the loss with a node and asks whether to go on. The description goes to standard error also with --yes, so that the log of
 // a script has it. The source is this client's copy of the metadata; the metadata decides whether the node may be given up.
 func (s *session) confirmGivingUp(c *client.Client, id rhumb.NodeID, yes bool) error {
+	nodes := c.Nodes()
+	at := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
+	// Refused before a person thinks about it. With --yes the metadata refuses it, which also looks at the rights of the caller.
+	if !yes && at >= 0 && nodes[at].State != rhumb.NodeFenced {
+		return rhumb.Ef("rhumb.node", rhumb.Conflict, "%s is %s; only a node that is down can be given up: `rhumb node decommission %s` moves its copies away first", id, nodes[at].State, id)
+	}
+	// The copies of other nodes that are down count too: each question would name nothing, and all nodes together had everything.
+	if dead := downNodes(nodes); len(dead) > 1 {
+		if n := lostTogether(dead, c.Ranges()); n > 0 {
+			s.Notef("%s only on nodes that are down, %s among them; if all of them are lost, `rhumb unsafe-recover region` gives them up together",
+				output.Counted(n, "range has its copies", "ranges have their copies"), id)
+		}
+	}
 	for _, line := range describeNodeLoss(id, c.Ranges()).lines(id) {
 		s.Notef("%s", line)
 	}

@@ -63,6 +63,10 @@ rhumb range merge merges the new range back.`,
 				if err != nil {
 					return err
 				}
+				// The protocol says 0 for the middle.
+				if at == 0 && cmd.Flags().Changed("at") {
+					return rhumb.E("rhumb.range", rhumb.InvalidArgument, "a split at slot 0 does not divide a range; leave --at out to split it in the middle")
+				}
 				r, err := c.SplitRange(ctx, id, rhumb.Slot(at))
 				if err != nil {
 					return err

@@ -87,7 +87,7 @@ func regionState(r rhumb.Region, d *regionDoc) string {
 	case r.Into != 0:
 		return "leaving"
 	// Clients do not ask a dead region, which matters more than that its nodes are down.
-	case r.Dead:
+	case r.Dead && d.Nodes > 0:
 		return "dead"
 	case d.Nodes == 0:
 		return "empty"

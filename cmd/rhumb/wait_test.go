@@ -82,6 +82,9 @@ func TestNodeLoss(t *testing.T) {
 	if lines := l.lines(3); len(lines) != 2 || !strings.Contains(lines[0], "is lost: 1/0") || !strings.Contains(lines[1], "unsafe-recover range") {
 		t.Errorf("%q", lines)
 	}
+	if n := lostTogether(ids{1, 3}, []*rhumb.Range{rng(0, ids{3}, nil, nil), rng(1, ids{1, 3}, nil, nil), rng(2, ids{1, 2}, nil, nil)}); n != 2 {
+		t.Errorf("%d ranges are on the two nodes only, want 2", n)
+	}
 	if lines := (nodeLoss{}).lines(3); len(lines) > 0 {
 		t.Errorf("no loss: %q", lines)
 	}

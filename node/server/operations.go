@@ -78,11 +78,15 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 				return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "%s cannot be decommissioned: %s", cmd.Node, why))
 			}
 		}
+	case rhumb.OperationReplace:
+		if why := place.WhyNotReplace(st, cmd.Node, cmd.Target); why != "" {
+			return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "%s cannot be replaced by %s: %s", cmd.Node, cmd.Target, why))
+		}
 	case rhumb.OperationRemoveRegion:
 		if cmd.Into, err = planRemoval(op, st, cmd.Region, cmd.Into); err != nil {
 			return nil, statusError(err)
 		}
-	case rhumb.OperationReplace, rhumb.OperationMove, rhumb.OperationRebalance, rhumb.OperationMoveVote:
+	case rhumb.OperationMove, rhumb.OperationRebalance, rhumb.OperationMoveVote:
 	default:
 		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "operations of kind %s are not started by this request", cmd.Kind))
 	}
@@ -119,6 +123,16 @@ func planRemoval(op rhumb.Op, st *catalog.State, region, into rhumb.RegionID) (r
 // The checks here are for messages that help. The catalog decides again when the command is applied, because nodes may register, and
 // ranges may move, between the two: a request that passes here may still be refused, and one that is refused here changes nothing.
 
+// hasNodes reports whether a region has nodes that were not removed for good.
+func hasNodes(st *catalog.State, id rhumb.RegionID) bool {
+	for n := range st.Nodes() {
+		if n.Region == id && !n.Forgotten {
+			return true
+		}
+	}
+	return false
+}
+
 // GiveUpRegion removes a region whose nodes are all dead, with the ranges that only they had.
 func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRequest) (*rhumbpb.GiveUpRegionResponse, error) {
 	const op rhumb.Op = "server.Operations.GiveUpRegion"
@@ -131,8 +145,10 @@ func (s *Operations) GiveUpRegion(ctx context.Context, q *rhumbpb.GiveUpRegionRe
 	switch {
 	case !ok:
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "region %s does not exist; list regions with `rhumb region ls`", id))
+	case !place.IsRegionLost(st, id) && !hasNodes(st, id):
+		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "region %s has neither nodes nor lost ranges, so there is nothing to give up; remove it without --force", r.Name))
 	case !place.IsRegionLost(st, id):
-		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "region %s is not lost: nodes of it serve, or nothing is left there; remove it without --force", r.Name))
+		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "region %s is not lost: nodes of it serve; remove it without --force", r.Name))
 	}
 	// The region that takes the rest matters only for ranges that have copies elsewhere, and for lost ranges of the same tables:
 	// only the latter need room.

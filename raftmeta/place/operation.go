@@ -541,6 +541,31 @@ func (p *Planner) replaceAfter(s *catalog.State) time.Duration {
 	return p.config.ReplaceAfter
 }
 
+// WhyNotReplace returns why a node cannot be replaced by another one, or "". A node that has a copy of every range of the one that goes can
+// take none of its copies: it replaces nothing, and others have to take them, as in a decommissioning.
+func WhyNotReplace(s *catalog.State, node, by rhumb.NodeID) string {
+	// The catalog says which nodes can replace each other at all.
+	if node == by {
+		return ""
+	}
+	has := false
+	for r := range s.Ranges() {
+		if r.IsReplica(node) {
+			has = true
+			if !r.IsReplica(by) {
+				return ""
+			}
+		}
+	}
+	if !has {
+		return ""
+	}
+	if why := WhyNotLeave(s, node); why != "" {
+		return fmt.Sprintf("%s has copies of all ranges of %s already, and the other nodes cannot take them: %s", by, node, why)
+	}
+	return ""
+}
+
 // WhyNotLeave returns why the copies of a node cannot be moved away, with what would fit, or "". It judges the nodes that are
 // live and not leaving.
 func WhyNotLeave(s *catalog.State, id rhumb.NodeID) string {

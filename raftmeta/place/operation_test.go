@@ -375,6 +375,13 @@ func TestWhyNotLeave(t *testing.T) {
 	if why := WhyNotLeave(w.s, 1); !strings.Contains(why, "without n1, the live nodes of region fra would be 2") || !strings.Contains(why, "t (3); add a node") {
 		t.Errorf("%q", why)
 	}
+	// A node with the same copies replaces nothing; one without them does.
+	if why := WhyNotReplace(w.s, 1, 2); !strings.Contains(why, "n2 has copies of all ranges of n1 already") {
+		t.Errorf("replaced by a node with the same copies: %q", why)
+	}
+	if why := WhyNotReplace(grow(t, 5).s, 1, 5); why != "" {
+		t.Errorf("replaced by a node without copies: %q", why)
+	}
 }
 
 // TestReplace moves the copies of a live and of a dead node to a given one, and gives the old one up.
@@ -497,6 +504,22 @@ func inRegion(s *catalog.State, region rhumb.RegionID) (count int) {
 		}
 	}
 	return count
+}
+
+// TestTwoRemovals refuses a second removal that would wait for the first one: of the region that takes its ranges, or into a region that goes.
+func TestTwoRemovals(t *testing.T) {
+	w := twoRegions(t)
+	if host, why := PlanRegionRemoval(w.s, 1, 1); host != 0 || !strings.Contains(why, "cannot take its own ranges") {
+		t.Errorf("into itself: %s %q", host, why)
+	}
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, By: "ann", At: time.Unix(0, 0)})
+	if host, why := PlanRegionRemoval(w.s, 2, 0); host != 0 || !strings.Contains(why, "takes the ranges of region fra") {
+		t.Errorf("the region that takes the ranges: %s %q", host, why)
+	}
+	w.do(catalog.AddRegion{Name: "new", Location: rhumb.Point{Lat: 1}})
+	if host, why := PlanRegionRemoval(w.s, 3, 1); host != 0 || !strings.Contains(why, "being removed themselves (fra)") {
+		t.Errorf("into the region that goes: %s %q", host, why)
+	}
 }
 
 // TestRemoveRegion moves the ranges of a region to the nodes of another one, without a copy less at any time, removes the nodes, and

@@ -90,6 +90,19 @@ func PlanRegionRemoval(s *catalog.State, id, into rhumb.RegionID) (host rhumb.Re
 		return 0, fmt.Sprintf("region %s does not exist", id)
 	case r.Into != 0:
 		return 0, fmt.Sprintf("region %s is being removed already, or was", r.Name)
+	case into == id:
+		return 0, fmt.Sprintf("region %s cannot take its own ranges; name another region", r.Name)
+	}
+	var leaving []string
+	for c := range s.Regions() {
+		if c.Into == 0 || c.Removed {
+			continue
+		}
+		// Each of the two removals would wait for copies that the other one moves.
+		if c.Into == id {
+			return 0, fmt.Sprintf("it takes the ranges of region %s, which is being removed; wait for that, or cancel it (`rhumb operation ls`)", c.Name)
+		}
+		leaving = append(leaving, c.Name)
 	}
 	// Judged in the order of distance: writes of programs near the old region should not travel farther than they must.
 	var candidates []rhumb.Region
@@ -98,7 +111,11 @@ func PlanRegionRemoval(s *catalog.State, id, into rhumb.RegionID) (host rhumb.Re
 			candidates = append(candidates, c)
 		}
 	}
-	if len(candidates) == 0 {
+	switch {
+	case len(candidates) > 0:
+	case len(leaving) > 0:
+		return 0, fmt.Sprintf("the regions that could take its ranges are being removed themselves (%s); wait for that, or add a region first", strings.Join(leaving, ", "))
+	default:
 		return 0, fmt.Sprintf("no other region can take the ranges of %s; add a region first", r.Name)
 	}
 	slices.SortFunc(candidates, func(a, b rhumb.Region) int {
