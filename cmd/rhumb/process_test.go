@@ -22,8 +22,9 @@ const (
 	// bootWait bounds how long a demo may take to be ready on a machine that is busy with other
 	// tests.
 	bootWait = 150 * time.Second
-	// settleWait bounds how long a cluster may take to be healthy again.
-	settleWait = 60 * time.Second
+	// settleWait bounds how long a cluster may take to be healthy again. A node that stalls of the disk have fenced again
+	// and again, which other tests on the same disk can cause, is held off from in-sync sets for up to a minute.
+	settleWait = 2 * time.Minute
 	awaitPoll  = 50 * time.Millisecond
 )
 
