@@ -28,7 +28,7 @@ func (m *PlanMatch) add(o PlanMatch) {
 }
 
 // matchPlan compares a plan with the ranges just after the failure, and with the longest gap of each range that had a caller. A gap includes
-// the time between two writes of a caller, which is no part of the bound, so the comparison is on the strict side.
+// the time between two writes of a caller and the bound does not, so a range may count as late that was not.
 func matchPlan(plan *rhumb.FailoverPlan, after []*rhumb.Range, gaps map[rhumb.RangeID]time.Duration) (m PlanMatch) {
 	primaries := make(map[rhumb.RangeID]rhumb.NodeID, len(after))
 	for _, r := range after {

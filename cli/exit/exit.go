@@ -123,7 +123,7 @@ func nextStep(op string, kind rhumb.Kind) string {
 		return imageSteps[kind]
 	case op == "host.Host.Discard", op == "rhumb.unsafe-recover", begins("authority."):
 		return ""
-	// A command that asked and got no consent. There is no record to read.
+	// The command asked a question and was not confirmed. It names --yes itself.
 	case kind == rhumb.ConditionFailed && begins("rhumb."):
 		return ""
 	// The directory, the port or the demo of this machine is at fault, so no other node knows more.

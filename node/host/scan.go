@@ -123,11 +123,10 @@ func (h *Host) scanRanges(ctx context.Context, q *rhumb.ScanQuery) (rhumb.ScanPa
 	for range readRetriesMax {
 		parts := h.partsOf(q, lost)
 		page, err := h.mergeParts(ctx, q, parts)
-		// Nothing of a page that was read in vain is used: its records would be of other timestamps than those of the next attempt.
 		switch {
 		case rhumb.KindOf(err) == rhumb.Unavailable:
-			// The next attempt has newer timestamps and slots. Another failure of a store is repeated as often, and returned then.
-			// Versions were collected, or a range was split, after its read state was loaded.
+			// Versions were collected, or a range was split, after its read state was loaded. The next attempt loads newer ones and uses nothing of
+			// this page, whose records have other timestamps. Other failures of a store are tried again as often.
 			h.m.readRetries.Inc()
 			last = err
 			continue
@@ -191,10 +190,10 @@ func (h *Host) mergeParts(ctx context.Context, q *rhumb.ScanQuery, parts scanPar
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	// Ranges share a reader if they are in one store, which is the rule: a node with one directory has one.
 	// Only ranges with a next name take part in the merge. Finding the first name of each is most of the work of a short scan.
 	live := make(scanParts, 0, len(parts))
 	for _, p := range parts {
+		// Ranges of one store share a reader, and a node with one directory has one store.
 		if p.reader = readers[p.s.store]; p.reader == nil {
 			if p.reader, err = p.s.store.NewReader(); err != nil {
 				return page, err

@@ -67,44 +67,20 @@ func (p *Planner) whyRefused(about subject) string {
 
 // isLate reports whether a command names a version that its record no longer had.
 func isLate(cmd catalog.Command, res catalog.Result) bool {
-	version := uint64(0)
-	switch c := cmd.(type) {
 	// An operator pauses an operation, or another leader has recorded a step.
-	case catalog.UpdateOperation:
+	if _, ok := cmd.(catalog.UpdateOperation); ok {
 		return res.Failure.Kind == rhumb.Conflict
-	case catalog.SetReplicas:
-		version = c.Version
-	case catalog.SetLeaving:
-		version = c.Version
-	case catalog.Elect:
-		version = c.Version
-	case catalog.PrepareHandover:
-		version = c.Version
-	case catalog.CancelHandover:
-		version = c.Version
-	case catalog.PrepareMerge:
-		version = c.Version
-	default:
-		return false
 	}
-	return res.Range != nil && res.Range.Version != version
+	_, version, versioned := rangeOf(cmd)
+	return versioned && res.Range != nil && res.Range.Version != version
 }
 
 // subjectOf returns the object of a command. Commands about anything else share the empty subject, which no operation asks for.
 func subjectOf(cmd catalog.Command) subject {
+	if id, _, ok := rangeOf(cmd); ok {
+		return subject{Range: id}
+	}
 	switch c := cmd.(type) {
-	case catalog.SetReplicas:
-		return subject{Range: c.Range}
-	case catalog.SetLeaving:
-		return subject{Range: c.Range}
-	case catalog.Elect:
-		return subject{Range: c.Range}
-	case catalog.PrepareHandover:
-		return subject{Range: c.Range}
-	case catalog.CancelHandover:
-		return subject{Range: c.Range}
-	case catalog.PrepareMerge:
-		return subject{Range: c.Range}
 	case catalog.ForgetNode:
 		return subject{Node: c.Node}
 	case catalog.RemoveRegion:
@@ -113,4 +89,23 @@ func subjectOf(cmd catalog.Command) subject {
 		return subject{Range: c.Range, Node: c.Node, Region: c.Region}
 	}
 	return subject{}
+}
+
+// rangeOf returns the range whose record a planned command changes, and the version that the record must have; ok is false for other commands.
+func rangeOf(cmd catalog.Command) (id rhumb.RangeID, version uint64, ok bool) {
+	switch c := cmd.(type) {
+	case catalog.SetReplicas:
+		return c.Range, c.Version, true
+	case catalog.SetLeaving:
+		return c.Range, c.Version, true
+	case catalog.Elect:
+		return c.Range, c.Version, true
+	case catalog.PrepareHandover:
+		return c.Range, c.Version, true
+	case catalog.CancelHandover:
+		return c.Range, c.Version, true
+	case catalog.PrepareMerge:
+		return c.Range, c.Version, true
+	}
+	return id, 0, false
 }
