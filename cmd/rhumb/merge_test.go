@@ -195,6 +195,8 @@ func TestSmallRangesAreMerged(t *testing.T) {
 	})
 	// What is written counts too, for ten minutes ahead, so the limit is far above what the table has.
 	ok(t, "setting", "set", "range_split_bytes", "64GiB")
+	// 0 is not taken for the default, the middle.
+	fails(t, exit.Usage, "range", "split", rangesOf(h.c, class)[0].ID.String(), "--at", "0")
 	ok(t, "range", "split", rangesOf(h.c, class)[1].ID.String())
 	kept := rangesOf(h.c, class)[2].ID
 	judgeKept(t, kept)
