@@ -185,7 +185,12 @@ func (r *rootMaker) firstBoot(root, layer string) bool {
 func (r *rootMaker) makeDevices(dev string) {
 	// Taken from the machine before the new folder hides them.
 	r.mount("tmpfs", dev, "tmpfs", unix.MS_NOSUID|unix.MS_STRICTATIME, "mode=0755,size=1m")
-	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+	devices := []string{"null", "zero", "full", "random", "urandom", "tty"}
+	// A kernel without FUSE has no such device. Tests that mount file systems of their own on a host find out when they mount.
+	if _, err := os.Stat("/dev/fuse"); err == nil {
+		devices = append(devices, "fuse")
+	}
+	for _, name := range devices {
 		if r.err == nil {
 			r.keep(os.WriteFile(filepath.Join(dev, name), nil, 0o666))
 		}

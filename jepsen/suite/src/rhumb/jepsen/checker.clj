@@ -2,12 +2,20 @@
   "Checks that every test has: that faults took effect, that the cluster was whole at the end, and that no node panicked."
   (:require [jepsen.checker :as checker]))
 
+(defn- lost
+  "What the disks of the nodes of a kill have lost: maps with the bytes and the files of each."
+  [{:keys [value]}]
+  (when (map? value) (keep (fn [[_ [_ pids lost]]] (when (seq pids) lost)) value)))
+
 (defn- evidence
   "Whether the completion of a nemesis shows that its fault had an effect."
-  [{:keys [f value]}]
+  [fault {:keys [f value] :as op}]
   ; The invocation has the targets, and the completion a map of what was done to each.
   (case (when (map? value) f)
-    :start-kill (some (fn [[_ [_ pids]]] (seq pids)) value)
+    ; A kill alone loses nothing that was written.
+    :start-kill (if (= :disk fault)
+                  (some pos? (map :bytes (lost op)))
+                  (some (fn [[_ [_ pids]]] (seq pids)) value))
     :start-pause (some (fn [[_ [_ pids]]] (seq pids)) value)
     :stop-partition (pos? (:dropped value 0))
     :stop-clock (pos? (:logged value 0))
@@ -25,9 +33,14 @@
     (check [_ test history opts]
       (let [nemesis (filter #(= :nemesis (:process %)) history)
             counts (into {} (map (fn [fault]
-                                   [fault (count (filter #(and (= (shows fault) (:f %)) (evidence %)) nemesis))]))
+                                   [fault (count (filter #(and (= (shows fault) (:f %)) (evidence fault %)) nemesis))]))
                          faults)]
-        {:valid? (every? pos? (vals counts)) :effects counts}))))
+        (cond-> {:valid? (every? pos? (vals counts)) :effects counts}
+          (some #{:disk} faults)
+          (assoc :lost (apply merge-with + {:bytes 0 :files 0}
+                              (map #(select-keys % [:bytes :files]) (mapcat lost (filter #(= :start-kill (:f %)) nemesis))))
+                 ; A full cache lets writes through, so that they cannot be lost.
+                 :cache-percent-max (reduce max 0 (keep :cache-percent (mapcat lost (filter #(= :start-kill (:f %)) nemesis)))))))))))
 
 (defn final-reads
   "Fails unless the cluster was whole after the faults, and every final read succeeded in the end."

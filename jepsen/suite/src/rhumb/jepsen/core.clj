@@ -73,6 +73,8 @@
             :os os/noop
             :db (db/db (boolean (some #{:disk} (:faults opts))))
             :tokens (atom {})
+            ; The nodes that are :drained, or :gone, for as long as they are.
+            :leaving (atom {})
             :numbers numbers
             :nemesis (n/compose [(whole-nemesis) (:nemesis package)])
             :plot {:nemeses (:perf package)}

@@ -78,9 +78,14 @@
       (c/exec :kill (str "-" (name sig)) ps (c/lit "||") :true))
     ps))
 
-(defn start-node! [test node]
-  (if (seq (pids))
-    :already-running
+(defn start-node!
+  "Starts the node of a host, unless it runs or has left the cluster."
+  [test node]
+  (cond
+    ; Another fault of the same test may want to start all nodes. The token of one that left is used up.
+    (= :gone (get @(:leaving test) node)) :gone
+    (seq (pids)) :already-running
+    :else
     (do (cu/start-daemon!
           {:chdir dir :logfile log-file :pidfile (str dir "/rhumb.pid") :match-executable? false
            :env {:GOTRACEBACK "all"}}
@@ -100,6 +105,35 @@
     (util/await-fn (fn [] (when (seq (pids)) (throw (ex-info "still runs" {}))) true)
                    {:timeout 10000 :retry-interval 50 :log-interval 5000})
     ps))
+
+(def ^:private lose-script
+  "Makes LazyFS forget what was not synced, and prints how many bytes of how many files that was, and how full its cache is in percent: a full
+  cache lets writes through to the disk. LazyFS reads one order at a time and has no answer but its log."
+  "set -e
+cd \"$1\"
+from=$(( $(wc -l <log) + 1 ))
+order() {
+  echo \"lazyfs::$1\" | timeout 5 tee fifo >/dev/null
+  for i in $(seq 200); do
+    if tail -n +$from log | grep -q \"$2\"; then return; fi
+    sleep 0.05
+  done
+  echo \"LazyFS did not obey $1\" >&2
+  exit 1
+}
+order unsynced-data-report 'report generated'
+order display-cache-usage 'cache usage'
+order clear-cache 'cache is cleared'
+tail -n +$from log >lost
+bytes=$(sed -n 's/.*bytes un-fsynced: \\([0-9]*\\) bytes.*/\\1/p' lost | tail -n 1)
+echo ${bytes:-0} $(grep -c '=> file:' lost || true) $(sed -n 's/.*cache usage.* is \\([0-9]*\\).*%.*/\\1/p' lost)")
+
+(defn lose!
+  "Makes the disk of a killed node lose what was not synced. Returns what was lost, by the word of LazyFS."
+  [lazy]
+  (cu/write-file! lose-script (str dir "/lose"))
+  (let [[bytes files usage] (map parse-long (str/split (c/exec :bash (str dir "/lose") (:lazyfs-dir lazy)) #"\s+"))]
+    {:bytes bytes :files files :cache-percent usage}))
 
 (defn at-authority
   "Runs a command of the authority on the first node."
@@ -213,8 +247,7 @@
     (c/su
       (let [ps (kill-node!)]
         ; What the node has not synced is lost, as with a power cut.
-        (when lazy (lazyfs/lose-unfsynced-writes! lazy))
-        [:killed ps])))
+        (cond-> [:killed ps] lazy (conj (lose! lazy))))))
 
   db/Pause
   (pause! [this test node] (c/su [:paused (signal! :STOP)]))
@@ -223,6 +256,7 @@
   db/LogFiles
   (log-files [this test node]
     (cond-> {log-file "rhumb.log"}
+      lazy (assoc (:log-file lazy) "lazyfs.log")
       (= node (jepsen/primary test)) (assoc authority-log "authority.log"))))
 
 (defn db [lazy?]

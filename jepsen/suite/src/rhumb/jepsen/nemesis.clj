@@ -26,6 +26,21 @@
      :final-generator stop
      :perf #{{:name (name fault) :start #{start-f} :stop #{stop-f} :color color}}}))
 
+(defn- heal!
+  "Ends the faults that keep a cluster from being whole: nodes that are dead or stopped, and partitions."
+  [test]
+  (net/heal! (:net test) test)
+  (c/on-nodes test (fn [test node] (jdb/resume! (:db test) test node) (jdb/start! (:db test) test node))))
+
+(defn- calm!
+  "Heals the cluster, waits until it is whole, and fails if it is not. A change of a disk or of the nodes is made to a whole cluster: a second
+  damaged disk while the first one is not mended would be more than any promise covers. Other faults may follow while the change lasts."
+  [test]
+  (when-let [[node how] (first @(:leaving test))]
+    (throw (ex-info (str node " is " (name how)) {})))
+  (heal! test)
+  (db/await-whole test))
+
 ; Partitions
 
 (defn- halves [nodes]
@@ -105,9 +120,14 @@
 
 ; Clock. The clock of the machine stays as it is: a node reads the error of its clock from a file.
 
-(defn- skew []
-  (rand/nth ["offset=100ms" "offset=-100ms" "offset=5s" "offset=-5s" "offset=1h" "offset=-1h"
-             "offset=1s strobe=200ms" "offset=60s strobe=200ms" "rate=1.05" "rate=0.95"]))
+(defn- skew
+  "The error of a clock."
+  [restarts?]
+  (rand/nth (cond-> ["offset=100ms" "offset=-100ms" "offset=5s" "offset=-5s" "offset=-1h"
+                     "offset=1s strobe=200ms" "offset=60s strobe=200ms" "rate=1.05" "rate=0.95"]
+              ; A node that restarts after its clock was an hour ahead holds no primaries for an hour, as designed. If that were done to
+              ; one node after the other, nobody would be left to answer the final reads.
+              (not restarts?) (conj "offset=1h"))))
 
 (defn- set-clock! [text]
   ; The file is replaced at once, so that the node never reads half of it.
@@ -134,7 +154,7 @@
 
 (defn clock-package [opts]
   (package :clock clock-nemesis
-           (fn [test] (into {} (map (fn [node] [node (skew)])) (take (rand/nth [1 2 3]) (rand/shuffle (:nodes test)))))
+           (fn [test] (into {} (map (fn [node] [node (skew (some #{:kill :disk :damage} (:faults opts)))])) (take (rand/nth [1 2 3]) (rand/shuffle (:nodes test)))))
            "#A0E9DB" opts))
 
 ; Damage. The newest log of a killed node loses its end, or one bit of it changes. One disk at a time: the copies of the others are needed to mend it.
@@ -154,7 +174,9 @@ else
   at=$(( $3 % used ))
   python3 -c \"import sys; f=open(sys.argv[1],'r+b'); f.seek(int(sys.argv[2])); b=f.read(1)[0]; f.seek(-1,1); f.write(bytes([b^4]))\" \"$file\" \"$at\"
   echo \"changed a bit of byte $at of $file\"
-fi")
+fi
+# The damage stays when the disk loses what was not synced.
+sync \"$file\"")
 
 (defn- damage!
   "Kills a node and damages its disk. Returns what was done, for the history."
@@ -174,8 +196,7 @@ fi")
              (try
                (if (= f start-f)
                  (let [[node how] value]
-                   ; A second damaged disk while the first one is not mended would be more than any promise covers.
-                   (db/await-whole test)
+                   (calm! test)
                    {:damaged (c/on-nodes test [node] (fn [_ _] (damage! how)))})
                  {:started (c/on-nodes test #(jdb/start! (:db test) %1 %2))})
                (catch Exception e {:refused (ex-message e)}))))
@@ -195,21 +216,23 @@ fi")
   ; Refused for as long as the node counts somewhere.
   (util/await-fn #(db/operator test :node :rm number)
                  {:timeout (* 1000 leave-seconds) :retry-interval 500 :log-interval 15000 :log-message "waits for a node to leave"})
+  (swap! (:leaving test) assoc node :gone)
   (c/on-nodes test [node]
+    ; The folder itself stays: with the fault of disks it is the root of a mount.
     (fn [_ _] (c/su (db/kill-node!)
-                    (c/exec :rm :-rf db/data)
-                    (c/exec :mkdir :-p db/data)))))
+                    (c/exec :find db/data :-mindepth 1 :-delete)))))
 
 (defn- join!
   "Starts a host as a new node, with a new name in its certificate."
   [test node name]
   (let [token (get (db/at-authority test :token :create :--node name) (first (:nodes test)))]
+    (swap! (:leaving test) dissoc node)
     (c/on-nodes test [node]
       (fn [test node]
         (c/su (cu/write-file! (str token "\n") (str db/dir "/token"))
               (c/exec :chmod "0600" (str db/dir "/token"))
               (db/start-node! test node)))))
-  (db/await-whole test)
+  (calm! test)
   (db/number test node))
 
 (defn- membership-nemesis [start-f stop-f]
@@ -224,18 +247,24 @@ fi")
                (try
                  (if (= f start-f)
                    (let [[how node] value
-                         ; Changes are made to a whole cluster, so that none is refused for want of copies.
-                         number (do (db/await-whole test) (db/number test node))]
+                         number (do (calm! test) (db/number test node))]
                      (case how
-                       :drain (do (db/operator test :node :drain number)
-                                  (reset! undo #(do (db/operator test :node :drain number :--undo) [:drained number])))
+                       :drain (do (swap! (:leaving test) assoc node :drained)
+                                  (reset! undo #(do (heal! test)
+                                                    (db/operator test :node :drain number :--undo)
+                                                    (swap! (:leaving test) dissoc node)
+                                                    [:drained number]))
+                                  (db/operator test :node :drain number))
                        :leave (do (leave! test node number)
                                   (reset! undo #(let [name (str (db/node-name test node) "-" (swap! joined inc))]
                                                   [:left number :joined (join! test node name)]))))
                      {:began [how number]})
-                   (let [f @undo]
-                     (reset! undo nil)
-                     (if f {:returned (f)} {:nothing :begun})))
+                   ; A node whose return has failed returns at the next stop, or at the end.
+                   (if-let [f @undo]
+                     (let [returned (f)]
+                       (reset! undo nil)
+                       {:returned returned})
+                     {:nothing :begun}))
                  (catch Exception e {:refused (ex-message e)}))))
       (teardown! [_ test]))))
 
