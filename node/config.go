@@ -18,6 +18,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/publish"
 	"github.com/rhumbdb/rhumb/node/transfer"
+	"github.com/rhumbdb/rhumb/storage"
 	"github.com/rhumbdb/rhumb/wan"
 )
 
@@ -85,6 +86,8 @@ type Config struct {
 	// CacheBytes is the size of the block cache, shared by all stores. Default: the cache part of
 	// MemoryBytes.
 	CacheBytes int64
+	// ReadFaults makes reads of the disk fail, for tests. Nil means none.
+	ReadFaults *storage.ReadFaults
 	// DrainTimeout bounds how long Drain waits for primaries to move away. Default 10 s.
 	DrainTimeout time.Duration
 	// HealAfter is how long the node keeps a damaged copy of a range in service as quarantined before it

@@ -62,6 +62,8 @@ type Config struct {
 	// AcceptLost holds the numbers, from 1, of lost stores whose data the operator abandons. Their
 	// directories must be empty. New, short stores take their place.
 	AcceptLost []int
+	// ReadFaults, if set, makes reads of the files of the store fail. It is for tests.
+	ReadFaults *ReadFaults
 	// Options, if set, may change Pebble's options before the database is opened. It is for tests.
 	Options func(o *PebbleOptions)
 

@@ -12,6 +12,7 @@ import (
 type metrics struct {
 	syncSeconds      prometheus.Histogram
 	corruptions      prometheus.Counter
+	readErrors       prometheus.Counter
 	misuses          prometheus.Counter
 	stalls           prometheus.Counter
 	backgroundErrors prometheus.Counter
@@ -45,6 +46,7 @@ func newMetrics(dir string) metrics {
 			ConstLabels: constLabels(dir), Buckets: prometheus.ExponentialBuckets(50e-6, 2, 16),
 		}),
 		corruptions:      counter("corruptions_total", "Damaged blocks met by reads and compactions."),
+		readErrors:       counter("read_errors_total", "Reads of files that the disk refused."),
 		misuses:          counter("misuses_total", "SINGLEDELs that deleted nothing, or more than one value."),
 		stalls:           counter("write_stalls_total", "Times that writes waited for a flush or compaction."),
 		backgroundErrors: counter("background_errors_total", "Flushes and compactions that failed."),
@@ -66,7 +68,7 @@ func newMetrics(dir string) metrics {
 func (s *Store) Collectors() []prometheus.Collector {
 	m := &s.metrics
 	return []prometheus.Collector{
-		m.syncSeconds, m.corruptions, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
+		m.syncSeconds, m.corruptions, m.readErrors, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
 		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve,
 		m.nameReads, m.nameWalks, m.nameEvictions, newNamesCollector(s), newDamageCollector(s), newPebbleCollector(s),
 	}
@@ -95,6 +97,21 @@ func newNamesCollector(s *Store) prometheus.Collector {
 		defer s.names.mu.Unlock()
 		return float64(s.names.bytes)
 	})
+}
+
+// readErrorEvery is the least time between two messages about reads that the disk refused. A bad disk refuses thousands a second.
+const readErrorEvery = time.Second
+
+// readRefused counts a read that the disk refused, and reports some of them.
+func (s *Store) readRefused(path string, err error) {
+	s.metrics.readErrors.Inc()
+	now := time.Now().UnixNano()
+	last := s.readErrorAt.Load()
+	// Of callers at the same time one reports.
+	if now-last < int64(readErrorEvery) || !s.readErrorAt.CompareAndSwap(last, now) {
+		return
+	}
+	s.log.Error("the disk refused a read", "store", s.cfg.Dir, "file", path, "err", err)
 }
 
 // syncTook records the duration of a sync of the log.

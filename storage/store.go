@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -78,6 +79,8 @@ type Store struct {
 	// before it the previous one while Pebble may still go back to it.
 	manifests []sealedFile
 
+	readErrorAt atomic.Int64 // when a refused read was reported last, in nanoseconds of Unix time
+
 	diskMu sync.Mutex // guards disk
 	disk   disk
 
@@ -102,7 +105,8 @@ func Open(cfg Config) (*Store, error) {
 func newStore(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, log: cfg.Logger, ranges: map[rhumb.RangeID]*rangeState{}, metrics: newMetrics(cfg.Dir)}
 	s.names = nameCache{max: cfg.NamesBytes, reads: s.metrics.nameReads, walks: s.metrics.nameWalks, evictions: s.metrics.nameEvictions}
-	s.fs = newLogFS(cfg.FS, s.syncTook)
+	// The log's file system calls the one of reads, so that both see what the other one does not handle.
+	s.fs = newLogFS(&readFS{FS: cfg.FS, faults: cfg.ReadFaults, refused: s.readRefused}, s.syncTook)
 	return s, s.ownDir()
 }
 

@@ -30,8 +30,8 @@ import (
 type startFlags struct {
 	// location is LAT,LON, and latencyFile the name of a file.
 	location, latencyFile, logLevel string
-	// token and clockErrorFile are files.
-	token, clockErrorFile string
+	// token, clockErrorFile and diskErrorFile are files.
+	token, clockErrorFile, diskErrorFile string
 	// Sizes in MiB are 0 if the flag is left out.
 	cacheMiB, snapshotMiB int64
 	overdueMiB            int64
@@ -130,6 +130,8 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	fl.DurationVar(&cfg.DrainTimeout, "drain-timeout", defaults.DrainTimeout, "how long a stop waits for primaries to move away")
 	fl.StringVar(&f.clockErrorFile, "clock-error-file", "", "for tests: file with the error of the node's clock, such as offset=1h strobe=200ms rate=1.05, read again when it changes")
 	flags.Default(fl, "clock-error-file", "none, the clock is right")
+	fl.StringVar(&f.diskErrorFile, "disk-error-file", "", "for tests: file with the share of the disk's reads that fail, such as read-errors=0.5, read again when it changes")
+	flags.Default(fl, "disk-error-file", "none, reads fail as the disk does")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
 
@@ -181,12 +183,15 @@ func runNode(ctx context.Context, s *session, cfg node.Config, f startFlags) err
 	if err := setWrongClock(ctx, f.clockErrorFile, cfg.Logger); err != nil {
 		return err
 	}
+	var err error
+	if cfg.ReadFaults, err = openBadDisk(ctx, f.diskErrorFile, cfg.Logger); err != nil {
+		return err
+	}
 	cfg.Version, cfg.Wall = describeVersion().Version, wallClock
 	cfg.CacheBytes, cfg.MemoryBytes, cfg.TransferRate = f.cacheMiB<<20, int64(f.memory), int64(f.transferRate)
 	cfg.VerifyRate = int64(f.verifyRate)
 	cfg.LogKeep = int64(f.logKeep)
 	cfg.Snapshot.Budget, cfg.Snapshot.OverdueMax = f.snapshotMiB<<20, f.overdueMiB<<20
-	var err error
 	// A region without a location is refused before anything is created.
 	if cfg.Location, err = locationOf(cfg.Region, f.location); err != nil {
 		return err

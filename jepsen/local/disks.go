@@ -23,6 +23,7 @@ func diskFaults() []Fault {
 		{"stall", "F34", "the disk of one node answers nothing", gapSlow, strikeStall},
 		{"slow-disk", "F34", "the disk of one node answers nothing for 100 ms out of each 120", gapSlow, strikeSlowDisk},
 		{"full", "F35", "the disk of one node is full, or nearly so", gapSlow, strikeFull},
+		{"read-error", "F33", "the disk of one node refuses all reads, or a part of them, while the node runs or when it starts", gapSlow, strikeReadError},
 		{"lost-store", "F36", "one of the two stores of a node is lost; it starts without it", gapFailover, strikeLostStore},
 	}
 }
@@ -243,4 +244,49 @@ func (n *Node) loseSecond() (string, error) {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 	}
 	return fmt.Sprintf("%d files and folders lost", len(entries)), err
+}
+
+// diskFile is the file on a host with the error of the node's disk (`rhumb start --disk-error-file`). No file system of this machine returns errors on
+// request, so the error is one of the process.
+const diskFile = "/etc/rhumb/disk"
+
+// readNotice is the message in the log of a node about reads that its disk refused, which it writes once a second at most.
+const readNotice = "the disk refused a read"
+
+// readShares holds the shares of the reads that fail, from a disk that is gone to one with bad spots.
+var readShares = []string{"1", "0.5", "0.05"}
+
+// strikeReadError lets reads of a disk fail until the strike ends. The node is killed before them or after them: in the first case it runs, with
+// nothing in its caches, and in the second case it meets them when it starts.
+func strikeReadError(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
+	n, share, starts := draw(c, random), readShares[random.IntN(len(readShares))], random.IntN(2) == 0
+	before, err := n.logged(readNotice)
+	if err != nil {
+		return nil, err
+	}
+	lives := c.lives(n)
+	steps := []func() error{
+		func() error { return n.install(ctx, diskFile, "root", "0644", "read-errors="+share) },
+		func() error { return n.signal(ctx, "KILL") },
+	}
+	if !starts {
+		steps = []func() error{steps[1], func() error { _, err := c.awaitLife(ctx, lives); return err }, steps[0]}
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return nil, errors.Join(err, n.install(context.WithoutCancel(ctx), diskFile, "root", "0644", ""))
+		}
+	}
+	what := fmt.Sprintf("read-error %s, share %s, of a node that %s", n.Name, share, map[bool]string{true: "starts", false: "runs"}[starts])
+	return &Strike{What: what, heal: func(ctx context.Context) (string, error) {
+		after, err := n.logged(readNotice)
+		if err == nil && after == before {
+			err = fmt.Errorf("%w: the log of %s does not say that a read was refused", errNoEffect, n.Name)
+		}
+		if err := errors.Join(err, n.install(ctx, diskFile, "root", "0644", "")); err != nil {
+			return "", err
+		}
+		lived, err := c.awaitLife(ctx, lives)
+		return fmt.Sprintf("reads were refused in %d seconds; %s", after-before, lived), err
+	}}, nil
 }

@@ -65,7 +65,7 @@ func Faults() []Fault {
 // another one.
 func (f Fault) endsProcesses() bool {
 	return slices.Contains([]string{
-		"kill", "kill-all", "power", "region", "empty", "roll-back", "torn", "flip", "lost-store", "full", "join", "replace", "upgrade",
+		"kill", "kill-all", "power", "region", "empty", "roll-back", "torn", "flip", "lost-store", "read-error", "full", "join", "replace", "upgrade",
 	}, f.Name)
 }
 

@@ -27,20 +27,20 @@
             :damage :start-damage :membership :stop-membership})
 
 (defn effects
-  "Fails if a fault of the test never had an effect."
+  "Fails if a fault of the test never had an effect. Sums up what disks have lost."
   [faults]
   (reify checker/Checker
     (check [_ test history opts]
       (let [nemesis (filter #(= :nemesis (:process %)) history)
             counts (into {} (map (fn [fault]
                                    [fault (count (filter #(and (= (shows fault) (:f %)) (evidence fault %)) nemesis))]))
-                         faults)]
+                         faults)
+            losses (mapcat lost (filter #(= :start-kill (:f %)) nemesis))]
         (cond-> {:valid? (every? pos? (vals counts)) :effects counts}
           (some #{:disk} faults)
-          (assoc :lost (apply merge-with + {:bytes 0 :files 0}
-                              (map #(select-keys % [:bytes :files]) (mapcat lost (filter #(= :start-kill (:f %)) nemesis))))
-                 ; A full cache lets writes through, so that they cannot be lost.
-                 :cache-percent-max (reduce max 0 (keep :cache-percent (mapcat lost (filter #(= :start-kill (:f %)) nemesis)))))))))))
+          (assoc :lost (into {} (map (fn [k] [k (reduce + (map k losses))])) [:bytes :files :database-files])
+                 ; A full cache lets writes through to the disk, so that they cannot be lost.
+                 :cache-percent-max (reduce max 0 (map :cache-percent losses))))))))
 
 (defn final-reads
   "Fails unless the cluster was whole after the faults, and every final read succeeded in the end."

@@ -107,8 +107,8 @@
     ps))
 
 (def ^:private lose-script
-  "Makes LazyFS forget what was not synced, and prints how many bytes of how many files that was, and how full its cache is in percent: a full
-  cache lets writes through to the disk. LazyFS reads one order at a time and has no answer but its log."
+  "Makes LazyFS forget what was not synced. Prints how many bytes of how many files that was, how many of these files are of the database, and how
+  full the cache of LazyFS is in percent: a full cache lets writes through to the disk. LazyFS reads one order at a time and has no answer but its log."
   "set -e
 cd \"$1\"
 from=$(( $(wc -l <log) + 1 ))
@@ -126,14 +126,14 @@ order display-cache-usage 'cache usage'
 order clear-cache 'cache is cleared'
 tail -n +$from log >lost
 bytes=$(sed -n 's/.*bytes un-fsynced: \\([0-9]*\\) bytes.*/\\1/p' lost | tail -n 1)
-echo ${bytes:-0} $(grep -c '=> file:' lost || true) $(sed -n 's/.*cache usage.* is \\([0-9]*\\).*%.*/\\1/p' lost)")
+echo ${bytes:-0} $(grep -c '=> file:' lost || true) $(grep -c '=> file:.*/data/data/' lost || true) $(sed -n 's/.*cache usage.* is \\([0-9]*\\).*%.*/\\1/p' lost)")
 
 (defn lose!
   "Makes the disk of a killed node lose what was not synced. Returns what was lost, by the word of LazyFS."
   [lazy]
   (cu/write-file! lose-script (str dir "/lose"))
-  (let [[bytes files usage] (map parse-long (str/split (c/exec :bash (str dir "/lose") (:lazyfs-dir lazy)) #"\s+"))]
-    {:bytes bytes :files files :cache-percent usage}))
+  (let [[bytes files tables usage] (map parse-long (str/split (c/exec :bash (str dir "/lose") (:lazyfs-dir lazy)) #"\s+"))]
+    {:bytes bytes :files files :database-files tables :cache-percent usage}))
 
 (defn at-authority
   "Runs a command of the authority on the first node."
