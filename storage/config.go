@@ -62,7 +62,8 @@ type Config struct {
 	// AcceptLost holds the numbers, from 1, of lost stores whose data the operator abandons. Their
 	// directories must be empty. New, short stores take their place.
 	AcceptLost []int
-	// ReadFaults, if set, makes reads of the files of the store fail. It is for tests.
+	// ReadFaults, if set, makes reads of the files of the store fail. It is for tests. The block cache then holds nothing, so that reads
+	// reach the disk.
 	ReadFaults *ReadFaults
 	// Options, if set, may change Pebble's options before the database is opened. It is for tests.
 	Options func(o *PebbleOptions)
@@ -76,6 +77,9 @@ type Config struct {
 // memtables out of the cache, so newCache adds their size. Without that, a cache smaller than a
 // memtable would hold no blocks after a burst of writes, and every read would go to the disk.
 func (c *Config) newCache(stores int) *pebble.Cache {
+	if c.ReadFaults != nil {
+		return pebble.NewCache(cacheLeast)
+	}
 	size := cmp.Or(c.CacheBytes, cacheDefault)
 	return pebble.NewCache(size + int64(stores)*memTablesUsual*cmp.Or(c.MemTableBytes, memTableDefault))
 }

@@ -39,6 +39,7 @@ const (
 	// record.
 	bloomBits       = 10
 	cacheDefault    = 64 << 20
+	cacheLeast      = 64 << 10
 	memTableDefault = 64 << 20
 	// memTablesMax is how many full memtables may wait for their flush before writes wait. Pebble
 	// keeps as many log files for reuse.

@@ -88,6 +88,10 @@ func TestHostsAreApart(t *testing.T) {
 	if got := mustRun(t, eu, "ps -e --no-headers | wc -l"); got > "5" {
 		t.Errorf("the host sees %s processes", got)
 	}
+	if _, err := os.Stat("/dev/fuse"); err == nil {
+		// Opening it shows that it is the device and not a file of that name.
+		mustRun(t, eu, "test -c /dev/fuse && exec 3<>/dev/fuse")
+	}
 	if _, err := os.Stat("/etc/who"); err == nil {
 		t.Error("a host has written to this machine")
 	}

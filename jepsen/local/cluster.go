@@ -228,7 +228,6 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 		{"/etc/systemd/system/rhumb.service.d/chaos.conf", "root", "0644", restarts},
 		{argsFile, "root", "0644", c.defaultArgs("")},
 		{clockFile, "root", "0644", ""},
-		{diskFile, "root", "0644", ""},
 	} {
 		if err := installOn(ctx, h, f.path, f.owner, f.mode, f.text); err != nil {
 			return err
@@ -248,7 +247,7 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 func (c *Cluster) defaultArgs(more string) string {
 	args := more
 	if c.cfg.Previous == "" {
-		args = "--clock-error-file " + clockFile + " --disk-error-file " + diskFile + " " + more
+		args = "--clock-error-file " + clockFile + " " + more
 	}
 	return "CHAOS_ARGS=\"" + strings.TrimSpace(args) + "\"\n"
 }

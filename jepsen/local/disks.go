@@ -253,40 +253,64 @@ const diskFile = "/etc/rhumb/disk"
 // readNotice is the message in the log of a node about reads that its disk refused, which it writes once a second at most.
 const readNotice = "the disk refused a read"
 
-// readShares holds the shares of the reads that fail, from a disk that is gone to one with bad spots.
+// readShares holds the shares of the reads that fail, from a disk that is gone to one with bad spots. A node that runs reads too little for the last
+// one to hit a read for sure.
 var readShares = []string{"1", "0.5", "0.05"}
 
-// strikeReadError lets reads of a disk fail until the strike ends. The node is killed before them or after them: in the first case it runs, with
-// nothing in its caches, and in the second case it meets them when it starts.
+// strikeReadError lets reads of a disk fail until the strike ends, from a start of the node on, or after it. In both cases the node is killed, because
+// what it keeps in memory needs no reads.
 func strikeReadError(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
-	n, share, starts := draw(c, random), readShares[random.IntN(len(readShares))], random.IntN(2) == 0
+	n, runs := draw(c, random), random.IntN(2) == 0
+	shares := readShares
+	if runs {
+		shares = shares[:2]
+	}
+	share := shares[random.IntN(len(shares))]
 	before, err := n.logged(readNotice)
 	if err != nil {
 		return nil, err
 	}
 	lives := c.lives(n)
-	steps := []func() error{
-		func() error { return n.install(ctx, diskFile, "root", "0644", "read-errors="+share) },
-		func() error { return n.signal(ctx, "KILL") },
+	if err := c.breakReads(ctx, n, share, runs); err != nil {
+		return nil, errors.Join(err, c.mendReads(context.WithoutCancel(ctx), n))
 	}
-	if !starts {
-		steps = []func() error{steps[1], func() error { _, err := c.awaitLife(ctx, lives); return err }, steps[0]}
-	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return nil, errors.Join(err, n.install(context.WithoutCancel(ctx), diskFile, "root", "0644", ""))
-		}
-	}
-	what := fmt.Sprintf("read-error %s, share %s, of a node that %s", n.Name, share, map[bool]string{true: "starts", false: "runs"}[starts])
+	what := fmt.Sprintf("read-error %s, share %s, of a node that %s", n.Name, share, map[bool]string{true: "runs", false: "starts"}[runs])
 	return &Strike{What: what, heal: func(ctx context.Context) (string, error) {
 		after, err := n.logged(readNotice)
 		if err == nil && after == before {
 			err = fmt.Errorf("%w: the log of %s does not say that a read was refused", errNoEffect, n.Name)
 		}
-		if err := errors.Join(err, n.install(ctx, diskFile, "root", "0644", "")); err != nil {
+		if err := errors.Join(err, c.mendReads(ctx, n)); err != nil {
 			return "", err
 		}
 		lived, err := c.awaitLife(ctx, lives)
 		return fmt.Sprintf("reads were refused in %d seconds; %s", after-before, lived), err
 	}}, nil
+}
+
+// breakReads restarts a node with the flag for errors of its disk, and lets reads fail, after the start if runs is set.
+func (c *Cluster) breakReads(ctx context.Context, n *Node, share string, runs bool) error {
+	// Only the node of the fault has the flag: with it the node reads from its disk what others have in their caches.
+	if err := n.install(ctx, argsFile, "root", "0644", c.defaultArgs("--disk-error-file "+diskFile)); err != nil {
+		return err
+	}
+	lives := c.lives(n)
+	fail := func() error { return n.install(ctx, diskFile, "root", "0644", "read-errors="+share) }
+	if !runs {
+		if err := fail(); err != nil {
+			return err
+		}
+	}
+	if err := n.signal(ctx, "KILL"); err != nil || !runs {
+		return err
+	}
+	if _, err := c.awaitLife(ctx, lives); err != nil {
+		return err
+	}
+	return fail()
+}
+
+// mendReads ends the errors of reads. The flag goes with the next restart.
+func (c *Cluster) mendReads(ctx context.Context, n *Node) error {
+	return errors.Join(n.install(ctx, diskFile, "root", "0644", ""), n.install(ctx, argsFile, "root", "0644", c.defaultArgs("")))
 }

@@ -34,7 +34,7 @@ func (f Fault) missing(cfg *Config) string {
 		return disk.Missing()
 	case f.Name == "upgrade" && cfg.Previous == "":
 		return "name the previous program with --previous (make chaos FAULTS=upgrade builds it)"
-	case cfg.Previous != "" && slices.Contains([]string{"handover", "split", "join", "replace", "lost-store"}, f.Name):
+	case cfg.Previous != "" && slices.Contains([]string{"handover", "split", "join", "replace", "lost-store", "read-error"}, f.Name):
 		return "with --previous, the cluster has the version of the previous program, which cannot do that"
 	case f.ID == "F40" || f.ID == "F41" || f.ID == "F42":
 		// The flag is unknown to releases before it.

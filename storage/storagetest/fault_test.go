@@ -15,6 +15,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/storage"
 	"github.com/rhumbdb/rhumb/storage/storagetest"
@@ -78,6 +79,55 @@ func TestReadError(t *testing.T) {
 	if f.hits.Load() == 0 {
 		t.Error("no read failed: the test shows nothing")
 	}
+}
+
+// TestReadFaults guards that reads which the disk refuses on purpose reach the caller and are counted, that a start whose reads fail is refused as
+// unavailable, and that neither leaves a trace: errors of reads are no damage.
+func TestReadFaults(t *testing.T) {
+	faults := &storage.ReadFaults{}
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
+	w.Config = func(c *storage.Config) { c.ReadFaults = faults }
+	logs := build(w.Start())
+	w.Restart()
+	faults.SetShare(1)
+	if _, err := w.Store.Entries(logs[0].ID, 1, 60, 0); rhumb.KindOf(err) != rhumb.Unavailable || !errors.Is(err, syscall.EIO) {
+		t.Errorf("a refused read returns %v, want unavailable with its cause", err)
+	}
+	if n := counterOf(t, w.Store, "rhumb_storage_read_errors_total"); n == 0 {
+		t.Error("the refused read is not counted")
+	}
+	faults.SetShare(0)
+	w.Stop()
+	faults.SetShare(1)
+	if err := w.Open(); rhumb.KindOf(err) != rhumb.Unavailable || !errors.Is(err, syscall.EIO) {
+		t.Fatalf("a start whose reads are refused returns %v, want unavailable with its cause", err)
+	}
+	faults.SetShare(0)
+	w.Start()
+	if err := logs[0].Check(w.Store); err != nil {
+		t.Errorf("after the disk recovered: %v", err)
+	}
+	if d := w.Store.Damage(); len(d) > 0 || w.Store.Short() {
+		t.Errorf("errors of reads left damage: %v", d)
+	}
+}
+
+// counterOf returns a counter of a store.
+func counterOf(t *testing.T, s *storage.Store, name string) float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(s.Collectors()...)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("the store has no metric %s", name)
+	return 0
 }
 
 // TestWriteAndSyncErrors guards that a log that cannot be written or synced ends the process,

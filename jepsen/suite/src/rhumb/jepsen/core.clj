@@ -83,6 +83,7 @@
                         :effects (rk/effects (:faults opts))
                         :final (rk/final-reads)
                         :panics (rk/panics)
+                        :intact (rk/intact (:faults opts))
                         :stats (checker/stats)
                         :exceptions (checker/unhandled-exceptions)
                         :perf (checker/perf)})
