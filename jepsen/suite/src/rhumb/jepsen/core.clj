@@ -75,6 +75,8 @@
             :tokens (atom {})
             ; The nodes that are :drained, or :gone, for as long as they are.
             :leaving (atom {})
+            ; The packets that partitions have dropped and no completion has counted yet.
+            :dropped (atom 0)
             :numbers numbers
             :nemesis (n/compose [(whole-nemesis) (:nemesis package)])
             :plot {:nemeses (:perf package)}

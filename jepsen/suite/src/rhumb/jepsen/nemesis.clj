@@ -26,11 +26,32 @@
      :final-generator stop
      :perf #{{:name (name fault) :start #{start-f} :stop #{stop-f} :color color}}}))
 
-(defn- heal!
-  "Ends the faults that keep a cluster from being whole: nodes that are dead or stopped, and partitions."
+(defn- dropped
+  "Counts the packets that the filter of a node has dropped."
+  []
+  (->> (c/su (c/exec :iptables :-L :INPUT :-n :-v :-x))
+       str/split-lines
+       (keep #(second (re-find #"^\s*(\d+)\s+\d+\s+DROP" %)))
+       (map parse-long) (reduce + 0)))
+
+(defn- heal-net!
+  "Ends a partition. Counts the packets that were dropped until then, which are its evidence, in the test."
   [test]
-  (net/heal! (:net test) test)
-  (c/on-nodes test (fn [test node] (jdb/resume! (:db test) test node) (jdb/start! (:db test) test node))))
+  (let [packets (c/on-nodes test (fn [_ _] (dropped)))]
+    (net/heal! (:net test) test)
+    (swap! (:dropped test) + (reduce + (vals packets)))))
+
+(defn- set-clock! [text]
+  ; The file is replaced at once, so that the node never reads half of it.
+  (c/su (c/exec :bash :-c (str "printf '%s' '" text "' >" db/clock-file ".new && mv " db/clock-file ".new " db/clock-file)))
+  text)
+
+(defn- heal!
+  "Ends the faults that keep a cluster from being whole: partitions, nodes that are dead or stopped, and wrong clocks, which keep a new certificate
+  from being valid."
+  [test]
+  (heal-net! test)
+  (c/on-nodes test (fn [test node] (set-clock! "") (jdb/resume! (:db test) test node) (jdb/start! (:db test) test node))))
 
 (defn- calm!
   "Heals the cluster, waits until it is whole, and fails if it is not. A change of a disk or of the nodes is made to a whole cluster: a second
@@ -61,14 +82,6 @@
                     [a b] ((juxt filter remove) #(= r (db/region test %)) nodes)]
                 (n/complete-grudge [(vec a) (vec b)])))))
 
-(defn- dropped
-  "Counts the packets that the filter of a node has dropped."
-  []
-  (->> (c/su (c/exec :iptables :-L :INPUT :-n :-v :-x))
-       str/split-lines
-       (keep #(second (re-find #"^\s*(\d+)\s+\d+\s+DROP" %)))
-       (map parse-long) (reduce + 0)))
-
 (defn- partition-nemesis [start-f stop-f]
   (reify
     n/Reflection (fs [_] #{start-f stop-f})
@@ -80,10 +93,9 @@
                (let [g (grudge test value)]
                  (net/drop-all! test g)
                  [value g])
-               ; Packets that were dropped are the evidence.
-               (let [packets (c/on-nodes test (fn [_ _] (dropped)))]
-                 (net/heal! (:net test) test)
-                 {:dropped (reduce + (vals packets))}))))
+               ; Another fault may have ended the partition before.
+               (do (heal-net! test)
+                   {:dropped (first (reset-vals! (:dropped test) 0))}))))
     (teardown! [_ test] (net/heal! (:net test) test))))
 
 (defn partition-package [opts]
@@ -128,11 +140,6 @@
               ; A node that restarts after its clock was an hour ahead holds no primaries for an hour, as designed. If that were done to
               ; one node after the other, nobody would be left to answer the final reads.
               (not restarts?) (conj "offset=1h"))))
-
-(defn- set-clock! [text]
-  ; The file is replaced at once, so that the node never reads half of it.
-  (c/su (c/exec :bash :-c (str "printf '%s' '" text "' >" db/clock-file ".new && mv " db/clock-file ".new " db/clock-file)))
-  text)
 
 (defn- seen-errors
   "Counts the changes of its clock that a node has logged."
