@@ -54,7 +54,7 @@ type Target struct {
 func (t *Target) Register(set *pflag.FlagSet) {
 	set.StringSliceVar(&t.Addrs, "addr", nil, "host:port of a node; repeat the flag for more nodes")
 	set.StringVar(&t.From, "from", "", "region in which this command runs")
-	set.DurationVar(&t.Timeout, "timeout", TimeoutDefault, "how long to wait for the cluster")
+	set.DurationVar(&t.Timeout, "timeout", TimeoutDefault, "how long to wait for the cluster; 0 means the default")
 	set.BoolVar(&t.Insecure, "insecure", false, "connect without TLS, to loopback addresses only")
 	set.StringVar(&t.CA, "ca", "", "file with the certificates of the cluster's authorities")
 	set.StringVar(&t.Cert, "cert", "", "file with the certificate to connect with")
@@ -84,6 +84,8 @@ func (t *Target) Validate() error {
 		}
 	}
 	switch {
+	case t.Timeout < 0:
+		return fault("--timeout %v is negative; 0 means the default of %v", t.Timeout, TimeoutDefault)
 	case t.Insecure && t.IsSecure():
 		return fault("--insecure sends plain text and cannot be combined with --ca, --cert, --key, --user or --password-file; `rhumb config show` says where each is from")
 	case (t.Cert == "") != (t.Key == ""):

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -45,7 +46,7 @@ trip between the two nodes, and one sync of the disk. The node also becomes the 
 the range there. If the number of preferred primaries of the nodes then differs by more than one, another range may move in return.
 
 The command waits until the metadata shows the new primary. A handover that nobody carries out within 10 s is cancelled, and the
-range stays where it is. ` + connect.NodeHelp,
+range stays where it is. If the node is the primary already, the command says so and changes nothing. ` + connect.NodeHelp,
 		Example: "  rhumb range handover 1/1042 --to n3\n  rhumb range handover frankfurt/1042 --to frankfurt-3 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return rc.handOver(cmd.Context(), args[0], to) },
@@ -73,10 +74,15 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 			return err
 		}
 		var from rhumb.NodeID
+		var epoch uint64
 		for _, r := range c.Ranges() {
 			if r.ID == id {
-				from = r.Primary
+				from, epoch = r.Primary, uint64(r.Epoch)
 			}
+		}
+		if from == to {
+			fmt.Fprintf(rc.Err, "%s is the primary of range %s already: nothing was changed\n", to, id)
+			return rc.printHandover(handoverDoc{Range: id.String(), From: to.String(), To: to.String(), Epoch: epoch})
 		}
 		// The request returns when the handover is prepared. The nodes carry it out without a command, whether or not
 		// this command still runs.
@@ -98,10 +104,15 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 		}
 		// The time includes the round trips of the metadata, before and after the pause of writes.
 		doc := handoverDoc{Range: id.String(), From: nodeName(from), To: to.String(), Epoch: uint64(after.Epoch), Ms: float64(time.Since(begin).Microseconds()) / 1000}
-		return rc.Print(doc, func(t table.Writer) {
-			t.AppendHeader(table.Row{"RANGE", "FROM", "TO", "EPOCH", "MS"})
-			t.AppendRow(table.Row{doc.Range, doc.From, doc.To, doc.Epoch, doc.Ms})
-		})
+		return rc.printHandover(doc)
+	})
+}
+
+// printHandover prints the result of a handover.
+func (rc *rangeCommands) printHandover(doc handoverDoc) error {
+	return rc.Print(doc, func(t table.Writer) {
+		t.AppendHeader(table.Row{"RANGE", "FROM", "TO", "EPOCH", "MS"})
+		t.AppendRow(table.Row{doc.Range, doc.From, doc.To, doc.Epoch, doc.Ms})
 	})
 }
 

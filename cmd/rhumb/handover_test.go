@@ -41,7 +41,17 @@ func TestHandoversUnderLoad(t *testing.T) {
 			return now.Primary == to && now.Preferred == to && uint64(now.Epoch) >= moved.Epoch
 		})
 	}
+	// The node is the primary since the last handover: nothing happens, and the command says so.
+	var again handoverDoc
+	okJSON(t, &again, "range", "handover", moved.Range, "--to", moved.To, "-o", "json")
+	if again != (handoverDoc{Range: moved.Range, From: moved.To, To: moved.To, Epoch: moved.Epoch}) {
+		t.Errorf("a handover to the primary: %+v after %+v", again, moved)
+	}
 	fails(t, exit.NotFound, "range", "handover", "1/99999", "--to", "n1")
+	// The argument has the right form, and no such region.
+	fails(t, exit.NotFound, "range", "move", "atlantis/0", "n1", "n2")
+	fails(t, exit.Usage, "range", "move", "atlantis", "n1", "n2")
+	fails(t, exit.Usage, "status", "--timeout", "-1s")
 	fails(t, exit.NotFound, "range", "handover", moved.Range, "--to", "n9")
 	fails(t, exit.Usage, "setting", "set", "failback", "sometimes")
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -237,8 +238,16 @@ func regionNamed(c *client.Client, name string) (rhumb.Region, error) {
 func parseRange(c *client.Client, s string) (rhumb.RangeID, error) {
 	// A region named 1 would win over the region with the number 1: names are what people see.
 	name, slot, ok := strings.Cut(s, "/")
-	if r, err := regionNamed(c, name); ok && err == nil {
-		s = r.ID.String() + "/" + slot
+	if !ok {
+		return rhumb.ParseRangeID(s)
+	}
+	r, err := regionNamed(c, name)
+	if err == nil {
+		return rhumb.ParseRangeID(r.ID.String() + "/" + slot)
+	}
+	// The form of atlantis/0 is right, only there is no such region.
+	if _, notNumber := strconv.ParseUint(name, 10, 32); notNumber != nil && name != "" {
+		return rhumb.RangeID{}, err
 	}
 	return rhumb.ParseRangeID(s)
 }

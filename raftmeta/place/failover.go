@@ -86,6 +86,12 @@ func FailureDomain(s *catalog.State, name string) (kind string, nodes []rhumb.No
 	if known {
 		return "", nil, rhumb.Ef(op, rhumb.Conflict, "%q has failed already: all its nodes are fenced", name)
 	}
+	// A region has no nodes before its first one joins, and after they were removed.
+	for _, r := range regions {
+		if r == name {
+			return "", nil, rhumb.Ef(op, rhumb.Conflict, "region %q has no nodes, so nothing can fail", name)
+		}
+	}
 	return "", nil, rhumb.Ef(op, rhumb.NotFound, "there is no node, zone or region %q; `rhumb node ls` lists all three", name)
 }
 

@@ -164,7 +164,9 @@ func TestFailureDomain(t *testing.T) {
 		}
 	}
 	s = apply(t, s, catalog.FenceNode{Node: 5, Boot: 1})
-	for name, want := range map[string]rhumb.Kind{"a": rhumb.InvalidArgument, "nowhere": rhumb.NotFound, "n5": rhumb.Conflict, "iad/b": rhumb.Conflict} {
+	// A region without nodes is not an unknown one.
+	s = apply(t, s, catalog.AddRegion{Name: "empty"})
+	for name, want := range map[string]rhumb.Kind{"a": rhumb.InvalidArgument, "nowhere": rhumb.NotFound, "empty": rhumb.Conflict, "n5": rhumb.Conflict, "iad/b": rhumb.Conflict} {
 		if _, _, err := FailureDomain(s, name); rhumb.KindOf(err) != want {
 			t.Errorf("%s: %v, want kind %v", name, err, want)
 		}
