@@ -74,15 +74,10 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 			return err
 		}
 		var from rhumb.NodeID
-		var epoch uint64
 		for _, r := range c.Ranges() {
 			if r.ID == id {
-				from, epoch = r.Primary, uint64(r.Epoch)
+				from = r.Primary
 			}
-		}
-		if from == to {
-			fmt.Fprintf(rc.Err, "%s is the primary of range %s already: nothing was changed\n", to, id)
-			return rc.printHandover(handoverDoc{Range: id.String(), From: to.String(), To: to.String(), Epoch: epoch})
 		}
 		// The request returns when the handover is prepared. The nodes carry it out without a command, whether or not
 		// this command still runs.
@@ -90,6 +85,10 @@ func (rc *rangeCommands) handOver(ctx context.Context, name, node string) error 
 		before, err := c.HandOverRange(ctx, id, to)
 		if err != nil {
 			return err
+		}
+		if before.Primary == to && before.Prepared == nil {
+			fmt.Fprintf(rc.Err, "%s is the primary of range %s already: nothing was changed\n", to, id)
+			return rc.printHandover(handoverDoc{Range: id.String(), From: to.String(), To: to.String(), Epoch: uint64(before.Epoch)})
 		}
 		limited, cancel := context.WithTimeout(ctx, handoverWait)
 		defer cancel()

@@ -21,9 +21,7 @@ func TestScanOfRanges(t *testing.T) {
 	put := func(from, to int) {
 		for i := from; i < to; i++ {
 			name := fmt.Sprintf("%c%d", 'a'+rune(i%3), i)
-			if _, err := w.putAt(1, name, name, rhumb.RequestID{}); err != nil {
-				t.Fatal(err)
-			}
+			w.eventually(func() error { _, err := w.putAt(1, name, name, rhumb.RequestID{}); return err })
 			names = append(names, name)
 		}
 		slices.Sort(names)
