@@ -39,15 +39,18 @@ type metadata struct {
 	leave func()
 	doubt *time.Timer // nil without doubt
 	at    string      // the address at which the watch is
-	left  time.Time   // when leaveNode ended a watch
+	// left has the time at which leaveNode ended the watch at an address, for leavePause.
+	left map[string]time.Time
 }
 
 // watchPatience is how long a watch may lack what another node knows. Updates reach all
 // nodes that are not cut off within a round trip.
 const watchPatience = time.Second
 
-// leavePause is how long a watch is not ended again because its node answers late. A
-// watch elsewhere begins with the full state.
+// leavePause is how long a watch is not ended again because the same node answers late. A
+// watch elsewhere begins with the full state, so a client of a cluster in which all nodes
+// are late reads it once from each of them in that time. One pause for all nodes would be
+// too long: the next node may stop a few seconds after the first one.
 const leavePause = 30 * time.Second
 
 type blockOwner struct {
@@ -57,7 +60,7 @@ type blockOwner struct {
 
 // newMetadata returns a copy that knows nothing yet.
 func newMetadata() *metadata {
-	m := &metadata{changed: make(chan struct{})}
+	m := &metadata{changed: make(chan struct{}), left: make(map[string]time.Time)}
 	m.clearLocked()
 	return m
 }
@@ -288,8 +291,10 @@ func (m *metadata) watched(at string, leave func()) {
 func (m *metadata) leaveNode(addr string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now := time.Now(); m.at == addr && m.leave != nil && now.Sub(m.left) >= leavePause {
-		m.left = now
+	now := time.Now()
+	maps.DeleteFunc(m.left, func(_ string, at time.Time) bool { return now.Sub(at) >= leavePause })
+	if _, lately := m.left[addr]; m.at == addr && m.leave != nil && !lately {
+		m.left[addr] = now
 		m.leave()
 	}
 }

@@ -89,6 +89,45 @@ func TestPrimaryWithoutAnswer(t *testing.T) {
 	}
 }
 
+// TestOneNodeAfterTheOther guards that a client leaves the metadata of a node that answers
+// nothing also if it has just left those of another one.
+func TestOneNodeAfterTheOther(t *testing.T) {
+	w := newWorld(t, 1, 3)
+	c := w.open("", func(cfg *Config) {
+		cfg.Addrs = []string{w.node(1).addr}
+		cfg.Timeout, cfg.AttemptTimeout = 30*time.Second, 30*time.Second // only news of the metadata ends an attempt
+	})
+	tab := w.table(c, "plain")
+	watchAt := func() rhumb.NodeID {
+		c.meta.mu.RLock()
+		defer c.meta.mu.RUnlock()
+		for _, n := range c.meta.nodes {
+			if n.Addr == c.meta.at {
+				return n.ID
+			}
+		}
+		return rhumb.NoNode
+	}
+	stalled := rhumb.NoNode
+	for range 2 {
+		at := watchAt()
+		heir := at%3 + 1
+		if heir == stalled {
+			heir = heir%3 + 1
+		}
+		name := "a"
+		for w.rangeOf(homeOf(1, name)).Primary != at {
+			name += "a"
+		}
+		must[Result](t)(tab.Put(t.Context(), []byte(name), nil, PutOptions{}))
+		w.stall(at, heir)
+		if put := must[Result](t)(tab.Put(t.Context(), []byte(name), nil, PutOptions{})); put.Receipt.Node != heir {
+			t.Errorf("n%d answered, want n%d", put.Receipt.Node, heir)
+		}
+		stalled = at
+	}
+}
+
 // TestSilentPrimaryIsPassedBy guards that the attempt after one without an answer goes to
 // another node, which may know the primary better or reach it on another way.
 func TestSilentPrimaryIsPassedBy(t *testing.T) {
