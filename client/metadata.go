@@ -39,19 +39,14 @@ type metadata struct {
 	leave func()
 	doubt *time.Timer // nil without doubt
 	at    string      // the address at which the watch is
-	// left has the time at which leaveNode ended the watch at an address, for leavePause.
-	left map[string]time.Time
 }
 
 // watchPatience is how long a watch may lack what another node knows. Updates reach all
 // nodes that are not cut off within a round trip.
 const watchPatience = time.Second
 
-// leavePause is how long a watch is not ended again because the same node answers late. A
-// watch elsewhere begins with the full state, so a client of a cluster in which all nodes
-// are late reads it once from each of them in that time. One pause for all nodes would be
-// too long: the next node may stop a few seconds after the first one.
-const leavePause = 30 * time.Second
+// silentPatience is the same for a watch at a node that does not answer requests either.
+const silentPatience = 100 * time.Millisecond
 
 type blockOwner struct {
 	region rhumb.RegionID
@@ -60,7 +55,7 @@ type blockOwner struct {
 
 // newMetadata returns a copy that knows nothing yet.
 func newMetadata() *metadata {
-	m := &metadata{changed: make(chan struct{}), left: make(map[string]time.Time)}
+	m := &metadata{changed: make(chan struct{})}
 	m.clearLocked()
 	return m
 }
@@ -287,15 +282,24 @@ func (m *metadata) watched(at string, leave func()) {
 	m.at, m.leave = at, leave
 }
 
-// leaveNode ends the watch if it is at a node that does not answer.
-func (m *metadata) leaveNode(addr string) {
+// watchedAt returns the address at which the watch is, empty while there is none.
+func (m *metadata) watchedAt() string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.at
+}
+
+// noteRevision notes the revision of the metadata that another node has, while the node at
+// the address silent does not answer.
+func (m *metadata) noteRevision(revision uint64, silent string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := time.Now()
-	maps.DeleteFunc(m.left, func(_ string, at time.Time) bool { return now.Sub(at) >= leavePause })
-	if _, lately := m.left[addr]; m.at == addr && m.leave != nil && !lately {
-		m.left[addr] = now
-		m.leave()
+	if revision <= m.revision {
+		return
+	}
+	m.beginDoubtLocked()
+	if m.at == silent && m.doubt != nil {
+		m.doubt.Reset(silentPatience)
 	}
 }
 

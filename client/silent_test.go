@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client/stream"
 )
 
 // deaf swallows what is written to one address once it is told to, as the kernel of a stopped
@@ -99,11 +100,10 @@ func TestOneNodeAfterTheOther(t *testing.T) {
 	})
 	tab := w.table(c, "plain")
 	watchAt := func() rhumb.NodeID {
-		c.meta.mu.RLock()
-		defer c.meta.mu.RUnlock()
-		for _, n := range c.meta.nodes {
-			if n.Addr == c.meta.at {
-				return n.ID
+		at := c.meta.watchedAt()
+		for id := rhumb.NodeID(1); id <= 3; id++ {
+			if w.node(id).addr == at {
+				return id
 			}
 		}
 		return rhumb.NoNode
@@ -125,6 +125,25 @@ func TestOneNodeAfterTheOther(t *testing.T) {
 			t.Errorf("n%d answered, want n%d", put.Receipt.Node, heir)
 		}
 		stalled = at
+	}
+}
+
+// TestLatePrimaryKeepsWatch guards that a node which answers late, and has no successor,
+// keeps the watch of a client: each client of a busy cluster would fetch all metadata again.
+func TestLatePrimaryKeepsWatch(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	c := w.open("", func(cfg *Config) { cfg.AttemptTimeout = 3 * stream.LateAfter })
+	tab := w.table(c, "plain")
+	name := "a"
+	for w.node(w.rangeOf(homeOf(1, name)).Primary).addr != c.meta.watchedAt() {
+		name += "a"
+	}
+	before := c.Metrics().Watches
+	w.node(1).set(first(1, isWrite, fault{drop: true}))
+	w.node(2).set(first(1, isWrite, fault{drop: true}))
+	must[Result](t)(tab.Put(t.Context(), []byte(name), nil, PutOptions{}))
+	if n := c.Metrics().Watches; n != before {
+		t.Errorf("%d watches after the write, and %d before", n, before)
 	}
 }
 
