@@ -163,6 +163,8 @@ type profile struct {
 	survive bool
 	// standIn lets the second phase of failover happen: dead nodes are replaced soon, and one dies for long after the other faults.
 	standIn bool
+	// misled sets the clock of the metadata leader wrong after the other faults.
+	misled bool
 	// spoiltChunks is the share of the chunks of copies that are damaged on the way.
 	spoiltChunks float64
 }

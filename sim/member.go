@@ -51,6 +51,8 @@ func (n *node) makeRegistration() catalog.RegisterNode {
 		Binary: rhumb.ThisBuild("sim").String(), Witness: n.isWitness() && n.w.cfg.Bug != WitnessWithData,
 		Region: n.regionOf(), Zone: fmt.Sprintf("z%d", n.w.net.site[n.at]), HasLocation: true,
 		Location: rhumb.Point{Lat: float64(n.w.net.site[n.at]), Lon: float64(n.index)},
+		// The signature itself is not modelled: nobody forges here.
+		Proof: &catalog.RegistrationProof{At: n.wallNow().UnixNano()},
 	}
 }
 

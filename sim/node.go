@@ -198,6 +198,10 @@ func (n *node) enterCluster() {
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport, c.Runtime = n.id, kv{raftmeta.StoreKV(n.disk.engine.Stores()[0], 0), &n.disk}, raft{n}, n.rt
 	c.Logger, c.Short, c.Restarted, c.RTT = w.nodeLogger(n), n.disk.engine.Stores()[0].Short(), n.disk.engine.Identity().Boot > 1, n.roundTripTo
+	c.Clocks = n.clocks
+	if w.p.judgesRegistrations() {
+		c.CheckRegistration = n.checkRegistration
+	}
 	// Hasty exists for this bug only.
 	c.Hasty = w.cfg.Bug == VoteAtOnce
 	c.WallClock = func() time.Time { return time.Unix(0, int64(w.now)) }

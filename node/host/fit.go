@@ -98,7 +98,7 @@ func (h *Host) updateFitness() {
 
 // clockFault returns the fault of this node's clocks, or "" if there is none (ruling 19).
 func (h *Host) clockFault() string {
-	ahead, wrong := h.leases.clockOff()
+	ahead, wrong, _ := h.leases.ClockOff()
 	h.m.clockAhead.Set(ahead.Seconds())
 	// A distrusted wall clock does not raise the durable ceiling
 	// (docs/replication.md#rule-ceiling).
@@ -117,12 +117,13 @@ func (h *Host) clockFault() string {
 	return ""
 }
 
-// clockOff returns how far this node's wall clock is ahead of the median of all, and whether it is
-// wrong.
-func (l *Leases) clockOff() (ahead time.Duration, wrong bool) {
+// ClockOff returns how far this node's wall clock is ahead of the median of all, and whether it is wrong, and the peers in contact whose
+// clocks are right.
+func (l *Leases) ClockOff() (ahead time.Duration, wrong bool, right []rhumb.NodeID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pairs.ClockOff()
+	ahead, wrong = l.pairs.ClockOff()
+	return ahead, wrong, l.pairs.RightClocks()
 }
 
 // setWallLocked passes the wall clock to the pairs. l.mu must be held.
