@@ -156,6 +156,8 @@ const (
 	StandInUnready
 	// LeadWithWrongClock lets a node whose clock is wrong keep the leadership of the metadata and judge registrations by its clock.
 	LeadWithWrongClock
+	// StayUnreadable lets a node whose disk refuses reads stay primary.
+	StayUnreadable
 	bugs
 )
 
@@ -173,6 +175,7 @@ var bugNames = [bugs]string{
 	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
 	"merge-forgets-results", "miss-the-union", "merge-before-union", "take-before-commit", "take-without-end", "witness-with-data",
 	"leave-at-once", "never-stand-in", "stand-in-unready", "lead-with-wrong-clock",
+	"stay-unreadable",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -277,6 +277,8 @@ func (m *member) reportOnce() {
 func (m *member) restartInPlace() {
 	n := m.n
 	n.w.tracef(n.name(), "fenced and alive: a new life in place")
+	// A process that cannot read its disk could not begin a new life.
+	n.disk.refuse(false)
 	// Everything of the old life ends first, so that nothing is written under the new number by
 	// code that holds the old one.
 	n.cancel()

@@ -64,6 +64,7 @@ var mixes = map[Bug][]FaultKind{
 	StandInUnready: {faultCrash},
 	// So that a leader exists whose clock may become wrong.
 	LeadWithWrongClock: {faultCrash},
+	StayUnreadable:     {faultCrash, faultUnreadable},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.
@@ -103,7 +104,7 @@ func (p *profile) applyMix(b Bug) {
 			p.spoiltChunks = 0.3
 		}
 	}
-	p.misled = p.misled || b == LeadWithWrongClock
+	p.misled, p.unread = p.misled || b == LeadWithWrongClock, p.unread || b == StayUnreadable
 	p.strict = p.strict || b == NoClockRefusal || b == LeadWithWrongClock
 }
 

@@ -41,6 +41,8 @@ type Stats struct {
 	Left, StandIns int
 	// Misled counts the runs in which the clock of the metadata leader was wrong while others restarted.
 	Misled int
+	// Yielded counts the runs in which the disk of a primary refused reads, and it had to yield.
+	Yielded int
 	// Unread counts the messages with entries that an older build could not read.
 	Unread int
 	// Spoilt counts the chunks of copies that were damaged on the way.
@@ -133,6 +135,7 @@ func (w *world) play() {
 	w.loseRegion()
 	w.failForLong()
 	w.misleadLeader()
+	w.failReads()
 	w.until(max(end, w.now))
 	w.judgeWrites(served, acked)
 	w.loading = false
