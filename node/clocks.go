@@ -26,7 +26,7 @@ const (
 	clockAskKeep = 5 * time.Second
 )
 
-// clockAnswer is what other nodes said about their clocks.
+// clockAnswer holds the result of the last question for the clocks of other nodes.
 type clockAnswer struct {
 	mu    sync.Mutex // guards all below, and is held while nodes are asked, so that one question answers all callers
 	asked time.Time
@@ -34,7 +34,7 @@ type clockAnswer struct {
 	ahead time.Duration
 }
 
-// clocks returns what heartbeats say about wall clocks. Before this life serves, nothing is known.
+// clocks returns the comparison of wall clocks by heartbeats. Before this life serves, nothing is known.
 func (m *member) clocks() place.Clocks {
 	h := m.hostIfReady()
 	if h == nil {

@@ -80,7 +80,7 @@ type Node struct {
 	// member is nil before the node takes part in its cluster.
 	member atomic.Pointer[member]
 	sights sights
-	// answer is what other nodes said about their clocks when they were asked last.
+	// answer holds the result of the last question for the clocks of other nodes.
 	answer clockAnswer
 	// callers are nodes that contacted this one before it had a cluster.
 	callers callers

@@ -99,7 +99,7 @@ func (d *driver) setLate() {
 	d.campaign.late = clocks.Wrong && slices.ContainsFunc(nodeIDs(votingMembers(d.conf)), clocks.IsRight)
 }
 
-// clocks returns what this node knows about wall clocks.
+// clocks returns the comparison of wall clocks that this node has made.
 func (g *Group) clocks() place.Clocks {
 	if g.config.Clocks == nil {
 		return place.Clocks{}

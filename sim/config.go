@@ -165,7 +165,7 @@ type profile struct {
 	survive bool
 	// standIn lets the second phase of failover happen: dead nodes are replaced soon, and one dies for long after the other faults.
 	standIn bool
-	// unread makes the disk of a primary refuse reads after the other faults.
+	// unread is set if the disk of a primary refuses reads after the other faults.
 	unread bool
 	// misled sets the clock of the metadata leader wrong after the other faults.
 	misled bool

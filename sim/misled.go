@@ -19,7 +19,7 @@ const (
 	// registrationAgeMax is how far a registration may be from the time of its judge, as in package node.
 	registrationAgeMax = 30 * time.Second
 	// registerMost is how long the registration of a node may take while the clock of the leader is wrong: the verdict about the clock, a
-	// transfer or an election, and some attempts, of which each may take registerTimeout.
+	// transfer or an election, and some attempts, each for up to registerTimeout.
 	registerMost = 15 * time.Second
 	// misledBy is how far the clock of the leader is off.
 	misledBy = time.Hour
@@ -28,7 +28,7 @@ const (
 // judgesRegistrations reports whether registrations carry a time that is judged. If all clocks jump, nobody could be registered.
 func (p *profile) judgesRegistrations() bool { return p.strict && !p.trusting }
 
-// clocks returns what the node knows about clocks.
+// clocks returns the comparison of clocks that the node has made.
 func (n *node) clocks() evidence.Clocks {
 	if n.host == nil || n.w.cfg.Bug == LeadWithWrongClock {
 		return evidence.Clocks{}
@@ -68,7 +68,7 @@ func (n *node) askOffset() time.Duration {
 }
 
 // misleadLeader sets the clock of the metadata leader an hour off, and restarts other nodes meanwhile. A node that was down before is
-// the harder case: with three nodes, the leader and the one that is left cannot tell whose clock is wrong.
+// the harder case: with three nodes, the leader and the one that is left cannot know whose clock is wrong.
 func (w *world) misleadLeader() {
 	if w.err != nil || !w.p.misled || w.damage != nil && !w.damage.isRepaired() {
 		return

@@ -17,11 +17,11 @@ import (
 
 const (
 	// yieldMost is how long a node whose disk refuses reads may be primary of a range that another node could serve: until reads were refused in
-	// enough steps (node/host), and the ranges were elected anew.
+	// enough steps (node/host), and other primaries were elected.
 	yieldMost = 12 * time.Second
 	// refuseFor is how long the disk refuses reads in the phase that is judged.
 	refuseFor = 20 * time.Second
-	// flushEvery is the time after which a disk that refuses reads has what was written meanwhile in tables.
+	// flushEvery is the time after which a disk that refuses reads writes its memory to tables.
 	flushEvery = 250 * time.Millisecond
 	// stoppedFor is how long a node is down that stopped because of an error of its disk.
 	stoppedFor = time.Second
@@ -62,7 +62,7 @@ func (d *disk) judged(read func()) {
 	d.refuse(was)
 }
 
-// refuseReads makes the disk of a node refuse reads for a while.
+// refuseReads begins a fault in which the disk of a node refuses reads.
 func (n *node) refuseReads(length time.Duration) string {
 	if n.down || n.paused || n.host == nil || n.disk.refusing || n.disk.readFaults() == nil {
 		return ""
@@ -86,7 +86,7 @@ func (n *node) refuseReads(length time.Duration) string {
 	return n.name()
 }
 
-// stopByError ends a process that could not go on because of its disk. It is started again.
+// stopByError ends a process that could not continue because of its disk. It is started again.
 func (n *node) stopByError(err error) {
 	if !n.disk.refusing {
 		panic(err)
@@ -102,7 +102,7 @@ func (n *node) watchGroup() {
 	}
 }
 
-// failReads makes the disk of the primary of a range refuse reads. The node must not be primary of a range after yieldMost if another node could
+// failReads lets the disk of the primary of a range refuse reads. The node must not be primary of a range after yieldMost if another node could
 // be, and nothing may be quarantined.
 func (w *world) failReads() {
 	if w.err != nil || !w.p.unread || w.damage != nil && !w.damage.isRepaired() {

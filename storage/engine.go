@@ -299,7 +299,7 @@ func (e *Engine) HLCCeiling() (rhumb.Timestamp, error) {
 func (e *Engine) SetHLCCeiling(ceiling rhumb.Timestamp) error {
 	const op rhumb.Op = "storage.Engine.SetHLCCeiling"
 	// A lower ceiling would allow timestamps to be issued twice after a restart.
-	// It is read once only: the clock must go on although the disk refuses reads, or no write of this node would get a timestamp.
+	// It is read once only: the clock must advance although the disk refuses reads, or no write of this node would get a timestamp.
 	if !e.ceilingKnown {
 		old, err := e.HLCCeiling()
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// A disk may refuse reads (EIO) for a moment, for as long as it is overheated or unplugged, or for ever in a bad sector. None of that is
+// A disk may refuse reads (EIO) for a moment, for as long as it is overheated or unplugged, or always in a bad sector. None of that is
 // damage: the bytes may be there. So the store remembers the places and reads them again. Who asks for these probes decides whether
 // the node should have primaries (package node/host). A place of a table that stays unreadable for UnreadableAfter is as good as
 // damaged, and is handled like damage from there on.
@@ -47,7 +47,7 @@ func (p readSpot) fault(lasted time.Duration) Fault {
 	return Fault{p.path, p.at, fmt.Sprintf("the disk has refused to read it for %v", lasted.Round(time.Second))}
 }
 
-// readSpots are the places that the disk refused to read. It is a value without I/O or clock: probes report what they found.
+// readSpots are the places that the disk refused to read. It is a value without I/O or clock: probes report their results.
 type readSpots struct {
 	waiting []waitingSpot
 	// lost are the places that were refused for UnreadableAfter. Reads of them are no news.
@@ -86,7 +86,7 @@ func (r *readSpots) probed(now time.Duration, p readSpot, refused bool) (lasted 
 	if !w.probed {
 		w.since, w.probed = now, true
 	}
-	// Of other files, such as logs, nothing can be copied from another node by itself.
+	// Of other files, such as logs, no node has a copy.
 	lasted = now - w.since
 	if lasted < UnreadableAfter || !strings.HasSuffix(p.path, tableSuffix) {
 		return lasted, false
@@ -148,7 +148,7 @@ func (s *Store) ProbeReads(now time.Duration, wide bool) (refused bool) {
 			refused = s.probe(p) != nil || refused
 		}
 	}
-	// What was refused during the probe, by it or by others, belongs to this call.
+	// Refusals during the probe, of its own reads or of others, belong to this call.
 	_, news := s.refusals.take()
 	return refused || news
 }

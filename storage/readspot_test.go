@@ -6,7 +6,7 @@ import (
 )
 
 // TestReadSpots checks the rule about places that the disk refuses to read: a place is forgotten as soon as a probe reads it, one of a table is
-// lost if every probe was refused for UnreadableAfter, and is no news from then on; of other files nothing is lost.
+// lost if every probe was refused for UnreadableAfter, and not reported again; of other files nothing is lost.
 func TestReadSpots(t *testing.T) {
 	const step = time.Second
 	for _, tc := range []struct {

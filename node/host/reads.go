@@ -7,7 +7,7 @@ import (
 	"github.com/rhumbdb/rhumb/storage"
 )
 
-// Bounds of the judgement of disks that refuse reads. A disk that refuses every read, or one place for ever, is judged within
+// Bounds of the judgement of disks that refuse reads. A disk that refuses every read, or always the same place, is judged within
 // readLeaves+1 steps, because the store reads refused places again in each step (storage.Store.ProbeReads).
 const (
 	// readStep is the time between two probes of a store.

@@ -39,7 +39,7 @@ func NextLeader(s *catalog.State, leader rhumb.NodeID, canLead func(rhumb.NodeID
 	return best
 }
 
-// Clocks is what a node knows about the wall clocks of the nodes in contact. The zero value knows nothing and blames nobody.
+// Clocks is a comparison of the wall clock of a node with those of the nodes in contact. The zero value knows nothing and blames nobody.
 type Clocks struct {
 	// Wrong reports that the clock of the node itself differs from those of the majority.
 	Wrong bool
@@ -52,7 +52,7 @@ func (c Clocks) IsRight(id rhumb.NodeID) bool { return slices.Contains(c.Right, 
 
 // ClockHeir returns the voter to which a leader whose clock is wrong hands the leadership of the metadata group: of those with a right
 // clock, one with data before a witness, and of these the one with the shortest way to a majority. It is rhumb.NoNode if the
-// leader stays: because its clock is right, or because there is no such voter. A leader with a wrong clock is better than none, so the
+// leader stays: because its clock is right, or because no voter has one. A leader with a wrong clock is better than none, so the
 // clocks of voters that are out of contact, or lack entries, do not matter. canLead reports whether a voter is in contact and lacks few entries.
 func ClockHeir(s *catalog.State, leader rhumb.NodeID, clocks Clocks, canLead func(rhumb.NodeID) bool) rhumb.NodeID {
 	if !clocks.Wrong {
