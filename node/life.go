@@ -349,14 +349,7 @@ func (n *Node) catchUp(m *member) {
 
 // newestRevision returns the newest revision of the metadata that some nodes of the cluster of m have, or 0 if none answers.
 func (n *Node) newestRevision(m *member) (newest uint64) {
-	addrs := n.contactAddrs()
-	for _, g := range n.gossip.Members() {
-		if g.Cluster == m.cluster && g.Addr != n.outside.addr && !slices.Contains(addrs, g.Addr) {
-			addrs = append(addrs, g.Addr)
-		}
-	}
-	// Random ones, because always the same few may be down.
-	mathrand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	addrs := n.memberAddrs(m)
 	addrs = addrs[:min(len(addrs), catchUpAsks)]
 	// One answer suffices to learn that the copy is behind. All are awaited, because the first may be from the node that is the
 	// furthest behind.
@@ -368,6 +361,18 @@ func (n *Node) newestRevision(m *member) (newest uint64) {
 		newest = max(newest, <-answers)
 	}
 	return newest
+}
+
+// memberAddrs returns the addresses of other nodes of the cluster, in a random order, because always the same few may be down.
+func (n *Node) memberAddrs(m *member) []string {
+	addrs := n.contactAddrs()
+	for _, g := range n.gossip.Members() {
+		if g.Cluster == m.cluster && g.Addr != n.outside.addr && !slices.Contains(addrs, g.Addr) {
+			addrs = append(addrs, g.Addr)
+		}
+	}
+	mathrand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	return addrs
 }
 
 // revisionAt returns the revision of the metadata at a node, or 0 if the node does not answer, is not ready or is in another cluster. Nodes

@@ -62,6 +62,9 @@ var mixes = map[Bug][]FaultKind{
 	// Few other faults, so that the node which dies in the end has primaries.
 	NeverStandIn:   {faultCrash},
 	StandInUnready: {faultCrash},
+	// So that a leader exists whose clock may become wrong.
+	LeadWithWrongClock: {faultCrash},
+	StayUnreadable:     {faultCrash, faultUnreadable},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.
@@ -101,7 +104,8 @@ func (p *profile) applyMix(b Bug) {
 			p.spoiltChunks = 0.3
 		}
 	}
-	p.strict = p.strict || b == NoClockRefusal
+	p.misled, p.unread = p.misled || b == LeadWithWrongClock, p.unread || b == StayUnreadable
+	p.strict = p.strict || b == NoClockRefusal || b == LeadWithWrongClock
 }
 
 // applyBug changes the bounds that a planted bug disables.
