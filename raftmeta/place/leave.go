@@ -100,6 +100,10 @@ func WhyNotLeave(s *catalog.State, id rhumb.NodeID) string {
 	if !ok {
 		return fmt.Sprintf("node %s does not exist", id)
 	}
+	// The other nodes of its region leave too: their number would be a reason that no further node removes.
+	if at, ok := s.Region(n.Region); ok && at.Into != 0 && !at.Removed {
+		return fmt.Sprintf("its region %s is being removed, and %s with it (`rhumb operation ls`)", at.Name, id)
+	}
 	left := 0
 	for other := range s.Nodes() {
 		if other.Region == n.Region && other.ID != id && s.TakesCopies(other.ID) {

@@ -35,14 +35,18 @@ func (m *mover) moving() map[rhumb.RangeID][]rhumb.NodeID {
 
 // surplus reports whether a range has more copies than its class asks for and nobody needs them: a cancelled move leaves one,
 // and so does a dead node that returns after its copies were created elsewhere. Nothing counts as surplus while a node of
-// the range is dead, drains or leaves, or while the range moves: then the extra copy is on its way to replace another one. While it
-// is being split, metadata lets no copy go.
+// the range is dead or leaves, or while the range moves: then the extra copy is on its way to replace another one. A copy on a node that drains
+// does not count, because the node is about to stop: one more than the class asks for must be in sync without it. While the range is being split,
+// metadata lets no copy go.
 func (m *mover) surplus(r *rhumb.Range, moved map[rhumb.RangeID][]rhumb.NodeID) bool {
 	class, ok := m.s.Class(r.Class)
 	if !ok || class.Dropping || len(r.Replicas) <= class.Settings.Replicas || len(moved[r.ID]) > 0 || len(r.Quarantined) > 0 || r.Prepared != nil || isSplitting(m.s, r) {
 		return false
 	}
-	if slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) }) {
+	if slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return !m.s.TakesCopies(id) && !m.drains(id) }) {
+		return false
+	}
+	if slices.ContainsFunc(r.Replicas, m.drains) && len(m.serving(r.InSync)) <= class.Settings.Replicas {
 		return false
 	}
 	// The copy on the former node is the one that is to stay, and it is not in sync at first.
@@ -52,6 +56,17 @@ func (m *mover) surplus(r *rhumb.Range, moved map[rhumb.RangeID][]rhumb.NodeID) 
 	// A stand-in from the zone of the preferred primary goes when that one has its range back. Now neither of them could go, and
 	// the range would lose another zone instead.
 	return r.Primary == r.Preferred || !m.s.ShareZone(r.Primary, r.Preferred)
+}
+
+// drains reports whether a node drains and will be back: it does not leave the cluster.
+func (m *mover) drains(id rhumb.NodeID) bool {
+	n, ok := m.s.Node(id)
+	return ok && n.State == rhumb.NodeDraining && !n.Leaving
+}
+
+// serving returns the nodes that may hold roles now: neither dead nor about to stop.
+func (m *mover) serving(nodes []rhumb.NodeID) []rhumb.NodeID {
+	return slices.DeleteFunc(slices.Clone(nodes), func(id rhumb.NodeID) bool { return !m.s.IsLive(id) })
 }
 
 // trimSurplus removes copies that are one too many, in the steps of a move: the copy leaves the in-sync set, and then the replica is
@@ -69,7 +84,7 @@ func (m *mover) trimSurplus() {
 		}
 		class, _ := m.s.Class(r.Class)
 		victim := m.pickSurplus(r)
-		others := slices.DeleteFunc(slices.Clone(r.InSync), func(id rhumb.NodeID) bool { return id == victim })
+		others := without(m.serving(r.InSync), []rhumb.NodeID{victim})
 		// The survival goal counts too: the set that stays must span regions if the class asks for it.
 		if victim == rhumb.NoNode || len(others) < class.Settings.Replicas || !m.s.Spans(r.Class, others) {
 			continue
