@@ -449,7 +449,15 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 	// A leader does not demote itself. It transfers the leadership first, and the next leader
 	// proposes the change.
 	if !slices.Contains(wanted, d.config.Node) {
-		return d.transferLead() != rhumb.NoNode
+		if d.transferLead() != rhumb.NoNode {
+			return true
+		}
+		// The only voter has nobody to transfer it to. The others get their votes first, and then the leadership moves.
+		if len(current) > 1 {
+			return false
+		}
+		changes = slices.DeleteFunc(changes, func(c *raftpb.ConfChangeSingle) bool { return c.GetType() != raftpb.ConfChangeAddNode })
+		return d.proposeMembers(changes...)
 	}
 	return d.proposeMembers(changes...)
 }
