@@ -166,8 +166,9 @@ func TestTornEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The last trim position was in the record that is gone, so older records may be there once more.
 	got, err := records(l)
-	if err != nil || !sameRecords(got, want[:len(want)-1]) || l.Last() != last-1 {
+	if rest := len(want) - 1; err != nil || len(got) < rest || !sameRecords(got[len(got)-rest:], want[:rest]) || l.Last() != last-1 {
 		t.Errorf("%d records up to %d, %v; want all but the last", len(got), l.Last(), err)
 	}
 	// The caller may know more than the log does.

@@ -107,7 +107,9 @@ func (d *disk) kill(t testing.TB) *disk {
 
 // cut returns the disk after a power loss. Of what was not synced, each sector is kept, lost, or torn in the middle, as the power of chance has
 // it: keep is the share that is kept.
-func (d *disk) cut(t testing.TB, random *rand.Rand, keep int) *disk { return newDisk(t, d.remains(len(d.ops), random, keep)) }
+func (d *disk) cut(t testing.TB, random *rand.Rand, keep int) *disk {
+	return newDisk(t, d.remains(len(d.ops), random, keep))
+}
 
 // remains returns what a power loss after the first n operations leaves.
 func (d *disk) remains(n int, random *rand.Rand, keep int) map[string][]byte {

@@ -197,7 +197,7 @@ func TestCrashes(t *testing.T) {
 					reopen(d.cut(t, rand.New(rand.NewPCG(1, 1)), 0), m.synced)
 				}
 			},
-			"kill": func(*rapid.T) { reopen(d.kill(t), m.last) },
+			"kill":  func(*rapid.T) { reopen(d.kill(t), m.last) },
 			"power": func(*rapid.T) { lost() },
 		})
 	})
