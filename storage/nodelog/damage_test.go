@@ -39,7 +39,7 @@ func ringLog(t *testing.T) (image map[string][]byte, want []Record, where map[Nu
 	}
 	image, where = contentOf(t, d.FS), map[Number]place{}
 	for i := range l.files {
-		b := image[l.path(i)]
+		b := image[l.segmentFile(i)]
 		for at := int64(Sector); at < int64(len(b)); at += Sector {
 			if h, _, _, ok := decodeRecord(b[at:], l.seed); ok && h.number > l.Trimmed() {
 				where[h.number] = place{h, at}
@@ -188,7 +188,7 @@ func TestDiscardedRecordsStayAway(t *testing.T) {
 		}
 	}
 	image := contentOf(t, d.FS)
-	torn := image[l.path(0)][l.at-2*Sector:]
+	torn := image[l.segmentFile(0)][l.at-2*Sector:]
 	clear(torn[:Sector])
 	d = newDisk(t, image)
 	l = mustOpen(t, d, 3)

@@ -35,8 +35,8 @@ type Log struct {
 	failed           error // why the log does not continue
 }
 
-// path returns the path of a segment.
-func (l *Log) path(segment int) string { return segmentPath(l.cfg.FS, l.cfg.Dir, segment) }
+// segmentFile returns the path of a segment.
+func (l *Log) segmentFile(segment int) string { return segmentPath(l.cfg.FS, l.cfg.Dir, segment) }
 
 // RecordBytesMax returns the size of the largest payload.
 func (l *Log) RecordBytesMax() int { return int(l.size-2*Sector) - headerSize }
@@ -73,17 +73,17 @@ func (l *Log) Append(parts ...[]byte) (Number, error) {
 			return 0, err
 		}
 	}
-	return l.write(op, kindData, parts...)
+	return l.writeRecord(op, kindData, parts...)
 }
 
-// write writes a record at the current place, which has room for it. io is held.
-func (l *Log) write(op rhumb.Op, kind byte, parts ...[]byte) (Number, error) {
+// writeRecord writes a record at the current place, which has room for it. io is held.
+func (l *Log) writeRecord(op rhumb.Op, kind byte, parts ...[]byte) (Number, error) {
 	h := head{kind: kind, lap: l.lap, boot: uint64(l.cfg.Boot), number: l.Last() + 1, synced: l.Synced(), trimmed: l.Trimmed()}
 	l.buf = appendRecord(l.buf[:0], l.seed, h, parts...)
 	segment := segmentOf(l.lap, len(l.files))
 	if _, err := l.files[segment].WriteAt(l.buf, l.at); err != nil {
 		// Part of the record may be on disk. A record after it would lie behind a gap.
-		return 0, l.fail(op, segment, err)
+		return 0, l.failWith(op, segment, err)
 	}
 	l.at += int64(len(l.buf))
 	l.ends[segment], l.written = h.number, h.trimmed
@@ -101,12 +101,12 @@ func (l *Log) beginLap(op rhumb.Op) error {
 	}
 	// The trim position must be durable before anything that it gave up is written over.
 	if l.ends[next] > l.durable && l.written < l.ends[next] {
-		if _, err := l.write(op, kindMark); err != nil {
+		if _, err := l.writeRecord(op, kindMark); err != nil {
 			return err
 		}
 	}
 	// Only the newest lap may have records that are not durable.
-	if err := l.sync(op); err != nil {
+	if err := l.syncLap(op); err != nil {
 		return err
 	}
 	l.lap++
@@ -123,18 +123,18 @@ func (l *Log) Sync() error {
 	if l.failed != nil {
 		return l.failed
 	}
-	return l.sync("nodelog.Log.Sync")
+	return l.syncLap("nodelog.Log.Sync")
 }
 
-// sync syncs the current segment, unless all records are durable. io is held.
-func (l *Log) sync(op rhumb.Op) error {
+// syncLap syncs the current segment, unless all records are durable. io is held.
+func (l *Log) syncLap(op rhumb.Op) error {
 	last := l.Last()
 	if last == l.Synced() {
 		return nil
 	}
 	segment, begin := segmentOf(l.lap, len(l.files)), time.Now()
 	if err := l.files[segment].SyncData(); err != nil {
-		return l.fail(op, segment, err)
+		return l.failWith(op, segment, err)
 	}
 	l.durable = l.written
 	l.synced.Store(uint64(last))
@@ -142,9 +142,9 @@ func (l *Log) sync(op rhumb.Op) error {
 	return nil
 }
 
-// fail ends the log. io is held.
-func (l *Log) fail(op rhumb.Op, segment int, err error) error {
-	l.failed = ioError(op, l.path(segment), fmt.Errorf("offset %d: %w; what the disk holds from there on is unknown, so the log ends until it is opened again", l.at, err))
+// failWith ends the log. io is held.
+func (l *Log) failWith(op rhumb.Op, segment int, err error) error {
+	l.failed = ioError(op, l.segmentFile(segment), fmt.Errorf("offset %d: %w; what the disk holds from there on is unknown, so the log ends until it is opened again", l.at, err))
 	l.cfg.Metrics.Failed()
 	return l.failed
 }
@@ -169,16 +169,16 @@ func (l *Log) Close() error {
 	defer l.io.Unlock()
 	err := l.failed
 	if err == nil {
-		err = l.sync(op)
+		err = l.syncLap(op)
 	}
 	if err == nil && l.at+Sector <= l.size-Sector {
-		if _, err = l.write(op, kindMark); err == nil {
-			err = l.sync(op)
+		if _, err = l.writeRecord(op, kindMark); err == nil {
+			err = l.syncLap(op)
 		}
 	}
 	l.failed = rhumb.Ef(op, rhumb.Unavailable, "%s: the log is closed", l.cfg.Dir)
 	for i, f := range l.files {
-		err = errors.Join(err, ioError(op, l.path(i), f.Close()))
+		err = errors.Join(err, ioError(op, l.segmentFile(i), f.Close()))
 	}
 	l.files = nil
 	return err

@@ -27,7 +27,7 @@ func Open(cfg Config) (*Log, error) {
 	_, err := cfg.FS.Stat(cfg.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && cfg.Create:
-		err = create(cfg)
+		err = createLog(cfg)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, damaged(cfg.Dir, 0, "the directory of the log is missing")
 	}
@@ -36,7 +36,7 @@ func Open(cfg Config) (*Log, error) {
 	}
 	l := &Log{cfg: cfg, seed: sumSeed(cfg.ID[:])}
 	if err = l.openSegments(op); err == nil {
-		err = l.recover(op)
+		err = l.findEnd(op)
 	}
 	if err != nil {
 		for _, f := range l.files {
@@ -47,8 +47,8 @@ func Open(cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// create creates the segments and writes the first record, a mark of boot 0: a log without any record has lost it.
-func create(cfg Config) error {
+// createLog creates the segments and writes the first record, a mark of boot 0: a log without any record has lost it.
+func createLog(cfg Config) error {
 	tmp := cfg.Dir + ".new"
 	// What an interrupted creation left is incomplete.
 	if err := cfg.FS.RemoveAll(tmp); err != nil {
@@ -109,7 +109,7 @@ func syncDir(fsys vfs.FS, dir string) error {
 // openSegments opens all segments and checks that they belong together. Their number and size are those of the first one.
 func (l *Log) openSegments(op rhumb.Op) error {
 	for i, count := 0, 1; i < count; i++ {
-		path := l.path(i)
+		path := l.segmentFile(i)
 		// OpenReadWrite would create a file that is missing.
 		info, err := l.cfg.FS.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -149,8 +149,8 @@ func (l *Log) openSegments(op rhumb.Op) error {
 	return nil
 }
 
-// recover reads all segments and finds the end of the log.
-func (l *Log) recover(op rhumb.Op) error {
+// findEnd reads all segments and finds the end of the log.
+func (l *Log) findEnd(op rhumb.Op) error {
 	buf := make([]byte, l.size)
 	scans := make([]segmentScan, len(l.files))
 	var boot uint64
@@ -161,7 +161,7 @@ func (l *Log) recover(op rhumb.Op) error {
 		scans[i] = scanSegment(buf, l.seed)
 		boot = max(boot, scans[i].greatest.boot)
 		if v := scans[i].newer; v != 0 {
-			return rhumb.Ef(op, rhumb.Incompatible, "%s: the log has records of version %d, and this binary reads version %d; use the binary that wrote the log, or a newer one", l.path(i), v, recordVersion)
+			return rhumb.Ef(op, rhumb.Incompatible, "%s: the log has records of version %d, and this binary reads version %d; use the binary that wrote the log, or a newer one", l.segmentFile(i), v, recordVersion)
 		}
 	}
 	v := judgeLog(scans, l.cfg.Synced)
@@ -176,13 +176,13 @@ func (l *Log) recover(op rhumb.Op) error {
 		}
 	}
 	if d := v.damage; d != nil {
-		return damaged(l.path(d.segment), d.at, d.what)
+		return damaged(l.segmentFile(d.segment), d.at, d.what)
 	}
 	// An older boot than a record's means that the log and the caller's memory of its starts are of different times.
 	if boot >= uint64(l.cfg.Boot) {
 		return rhumb.Ef(op, rhumb.Corrupt, "%s: boot %d has written to the log, and this is boot %d; the directory was put together from different times. Restore it whole", l.cfg.Dir, boot, l.cfg.Boot)
 	}
-	return l.resume(op, v, scans, buf)
+	return l.resumeAt(op, v, scans, buf)
 }
 
 // readSegment reads a whole segment.
@@ -192,11 +192,11 @@ func (l *Log) readSegment(op rhumb.Op, segment int, buf []byte) error {
 		return nil
 	}
 	// The size of the file is known, so a short read is an error of the disk.
-	return ioError(op, l.path(segment), errors.Join(err, io.ErrUnexpectedEOF))
+	return ioError(op, l.segmentFile(segment), errors.Join(err, io.ErrUnexpectedEOF))
 }
 
-// resume sets the state of the log to its end.
-func (l *Log) resume(op rhumb.Op, v verdict, scans []segmentScan, buf []byte) error {
+// resumeAt sets the state of the log to its end.
+func (l *Log) resumeAt(op rhumb.Op, v verdict, scans []segmentScan, buf []byte) error {
 	for i := range scans {
 		l.ends[i] = scans[i].last.number
 	}
@@ -214,7 +214,7 @@ func (l *Log) resume(op rhumb.Op, v verdict, scans []segmentScan, buf []byte) er
 			err = l.files[segment].SyncData()
 		}
 		if err != nil {
-			return ioError(op, l.path(segment), err)
+			return ioError(op, l.segmentFile(segment), err)
 		}
 	}
 	l.lap, l.at = v.newest, tail.end

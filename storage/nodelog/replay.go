@@ -55,7 +55,7 @@ func (l *Log) replayLap(lap uint64, buf []byte, yield func(Record, error) bool) 
 		h, payload, _, ok := decodeRecord(buf[at:], l.seed)
 		// Open has read the same bytes, so they have changed since.
 		if !ok || h.lap != lap || before.number > 0 && h.number != before.number+1 {
-			yield(Record{}, damaged(l.path(segment), at, fmt.Sprintf("a record of lap %d is damaged", lap)))
+			yield(Record{}, damaged(l.segmentFile(segment), at, fmt.Sprintf("a record of lap %d is damaged", lap)))
 			return false
 		}
 		if h.kind == kindData && h.number > l.Trimmed() && !yield(Record{h.number, payload}, nil) {
