@@ -33,7 +33,7 @@ const (
 
 // LogsConfig configures MeasureLogs.
 type LogsConfig struct {
-	// Dir is the directory for all files, which decides about the disk. MeasureLogs removes what it creates.
+	// Dir is the directory for all files, which decides about the disk. MeasureLogs removes its own files.
 	Dir string
 	// Callers are the numbers of callers. Each waits until its value is durable.
 	Callers    []int
@@ -55,7 +55,7 @@ type LogsReport struct {
 	Runs      []rounds.Run `json:"runs"`
 }
 
-// LogUse is what the node log did during a measurement.
+// LogUse counts the work of the node log during a measurement.
 type LogUse struct {
 	Records int64 `json:"records"`
 	Bytes   int64 `json:"bytes"`
@@ -146,7 +146,7 @@ func (t *logTarget) Run(ctx context.Context, c load.Case) (load.Result, error) {
 	return r, nil
 }
 
-// groups makes the values of concurrent callers durable together: those that come during a commit are in the next one. The first caller of
+// groups makes the values of concurrent callers durable together: values that arrive during a commit are in the next one. The first caller of
 // a group commits it, so a lone caller hands nothing over.
 type groups struct {
 	commit func(values [][]byte) error
@@ -194,7 +194,7 @@ func storeWriter(s *storage.Store) func(caller int, value []byte) error {
 	return func(caller int, value []byte) error { return local.Set([]byte{byte(caller >> 8), byte(caller)}, value) }
 }
 
-// measuredLog is the node log with what it did.
+// measuredLog is the node log with counters of its work.
 type measuredLog struct {
 	cfg    nodelog.Config
 	log    *nodelog.Log

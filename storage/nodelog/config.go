@@ -41,11 +41,11 @@ type Config struct {
 	SegmentBytes int64
 	// Synced is a number that was synced as the caller knows from elsewhere, or 0. A log that ends before it is damaged.
 	Synced Number
-	// Metrics receives what the log does; nil discards it.
+	// Metrics receives the events of the log; nil discards them.
 	Metrics Metrics
 }
 
-// Metrics receives what a log does. The log calls it while it holds its locks.
+// Metrics receives the events of a log. The log calls it while it holds its locks.
 type Metrics interface {
 	// Wrote reports a record by the bytes that were written, with padding.
 	Wrote(bytes int)

@@ -9,25 +9,25 @@
 //
 // # Laps
 //
-// The segments form a ring. One segment after the other is filled with records, and each time that a segment is begun is a lap. The n-th lap
-// goes to the same file as the laps n-k, n-2k and so on of a ring of k files. A record holds the number of its lap, which distinguishes it from
-// what is left of earlier laps. No record crosses the end of a segment.
+// The segments form a ring. One segment after the other is filled with records, and each filling of a segment is a lap. Lap n uses the same file as
+// the laps n-k, n-2k and so on of a ring of k files. A record holds the number of its lap, which distinguishes it from the remains
+// of earlier laps. No record crosses the end of a segment.
 //
-// # What recovery can tell
+// # Recovery
 //
-// A log that is written over has no end that a file system knows: behind the last record are records of an earlier lap, zeros, or parts of
-// writes that a power loss interrupted. Every record therefore says up to which record the log was synced when it was written, and up to which
-// it was trimmed. Both facts stay true whatever happens to the record. Recovery collects them from every valid record, follows the records
-// from the first that was not trimmed, and stops at the first gap. If a record before the greatest synced number is missing, it was durable
-// once, and the log is damaged: Open fails and names the file and the offset. If not, nobody was told about it, and it is discarded. A record
-// that is valid but for one bit is damage too, because no interrupted write leaves that.
+// The file system does not know where the log ends: after the last record follow records of an earlier lap, zeros, or parts of writes that a power
+// loss interrupted. Every record therefore holds two numbers: up to which record the log was synced when this one was written, and up to which
+// it was trimmed. Both remain true whatever happens to the record. Recovery collects them from every valid record, follows the records
+// from the first that was not trimmed, and stops at the first gap. If a record up to the greatest synced number is missing, it was durable
+// once, and the log is damaged: Open fails and names the file and the offset. Otherwise no sync that includes the record was reported, and the
+// record is discarded. A record that is valid but for one bit is damage too, because no interrupted write leaves that.
 //
 // A valid record after a gap alone proves nothing: a disk writes the sectors of one sync in any order.
 //
-// A discarded record may leave valid records behind it. They never return, although they have the right lap and number: each record holds the
+// Valid records may remain after a discarded one. They never return, although they have the right lap and number: each record holds the
 // boot that wrote it, and boots never decrease along the log.
 //
-// One loss is not noticed: more than one wrong bit in what was synced last before a power loss. It looks like an interrupted write.
+// One loss is not noticed: more than one wrong bit in the last sync before a power loss. It looks like an interrupted write.
 //
 // # Invariants
 //
@@ -37,7 +37,7 @@
 //     leave a log that misses records which it still seems to need.
 //   - Only synced numbers are trimmed. If a lost number were trimmed, the next record of that number would count as trimmed.
 //   - The last sector of a segment is kept for a mark, a record without content, so that a trim position can be made durable when the
-//     rest of the segment is full.
+//     segment is full otherwise.
 //   - A write or sync that failed is the last one. A second fdatasync may succeed although the pages of the first were dropped.
 //
 // # Structure

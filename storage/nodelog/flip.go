@@ -28,7 +28,7 @@ func oneBitOff(b []byte, seed uint32, lap uint64, number Number) bool {
 		try[bit/8] ^= 1 << (bit % 8)
 		return ok && h.lap == lap && h.number == number
 	}
-	// What is left of an earlier lap, and zeros, differ in many bits here. So the search is seldom needed at the usual end of a log.
+	// Records of an earlier lap, and zeros, differ in many bits here. So the search is seldom needed at the usual end of a log.
 	switch bit, different := knownBits(b, lap, number); {
 	case different > 1:
 		return false

@@ -2,7 +2,7 @@ package nodelog
 
 import "fmt"
 
-// verdict says what a log holds, or where it is damaged.
+// verdict describes the content of a log, or its damage.
 type verdict struct {
 	// oldest and newest are the laps that hold the records from the first that was not trimmed to the last.
 	oldest, newest uint64
@@ -29,7 +29,7 @@ func judgeLog(scans []segmentScan, synced Number) (v verdict) {
 	}
 	v.trimmed = all.trimmed
 	n := len(scans)
-	// findOldest comes first: what was trimmed may be written over, and everything after it must follow without a gap.
+	// Trimmed records may be written over, so the search begins at the first one that was not. The records after it must follow without a gap.
 	if v.oldest, v.damage = findOldest(scans, v.trimmed); v.damage != nil {
 		return v
 	}

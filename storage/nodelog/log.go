@@ -47,7 +47,7 @@ func (l *Log) Last() Number { return Number(l.last.Load()) }
 // Synced returns the number of the last record that is durable.
 func (l *Log) Synced() Number { return Number(l.synced.Load()) }
 
-// Trimmed returns the number of the last record that is no longer needed.
+// Trimmed returns the greatest number that is no longer needed.
 func (l *Log) Trimmed() Number { return Number(l.trimmed.Load()) }
 
 // Append writes one record whose payload is the concatenation of parts, and returns its number. The record is durable once Sync has returned.
@@ -82,7 +82,7 @@ func (l *Log) writeRecord(op rhumb.Op, kind byte, parts ...[]byte) (Number, erro
 	l.buf = appendRecord(l.buf[:0], l.seed, h, parts...)
 	segment := segmentOf(l.lap, len(l.files))
 	if _, err := l.files[segment].WriteAt(l.buf, l.at); err != nil {
-		// Part of the record may be on disk. A record after it would lie behind a gap.
+		// Part of the record may be on disk. The next record would follow a gap.
 		return 0, l.failWith(op, segment, err)
 	}
 	l.at += int64(len(l.buf))
@@ -99,7 +99,7 @@ func (l *Log) beginLap(op rhumb.Op) error {
 		l.cfg.Metrics.Refused()
 		return rhumb.Ef(op, rhumb.Overloaded, "%s: all %d segments hold records that are still needed, the oldest up to %d; trim the log", l.cfg.Dir, len(l.files), needed)
 	}
-	// The trim position must be durable before anything that it gave up is written over.
+	// The trim position must be durable before records are written over on its account.
 	if l.ends[next] > l.durable && l.written < l.ends[next] {
 		if _, err := l.writeRecord(op, kindMark); err != nil {
 			return err
@@ -149,8 +149,8 @@ func (l *Log) failWith(op rhumb.Op, segment int, err error) error {
 	return l.failed
 }
 
-// Trim gives up the records up to a number. Their space is used again. Records that are not synced are kept, whatever the number: their
-// numbers could be lost with them, and given to other records.
+// Trim declares the records up to a number no longer needed, so that their space is used again. Records that are not synced are kept,
+// whatever the number: a power loss could lose them, and later records would then have their numbers.
 func (l *Log) Trim(upTo Number) {
 	upTo = min(upTo, l.Synced())
 	for {

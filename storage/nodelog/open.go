@@ -16,8 +16,8 @@ func segmentPath(fsys vfs.FS, dir string, segment int) string {
 }
 
 // Open opens a log and examines all of it. It fails with Corrupt if records that were durable are missing or wrong, or a segment is missing or
-// of another log, and with Incompatible if a newer build wrote the log; the cause of the former is a *Damage. What was never synced is
-// discarded. Nothing on the disk is changed by an Open that fails.
+// of another log, and with Incompatible if a newer build wrote the log; the cause of the former is a *Damage. Records that were never synced
+// may be discarded. Nothing on the disk is changed by an Open that fails.
 func Open(cfg Config) (*Log, error) {
 	const op rhumb.Op = "nodelog.Open"
 	if err := cfg.fillDefaults(); err != nil {
@@ -50,7 +50,7 @@ func Open(cfg Config) (*Log, error) {
 // createLog creates the segments and writes the first record, a mark of boot 0: a log without any record has lost it.
 func createLog(cfg Config) error {
 	tmp := cfg.Dir + ".new"
-	// What an interrupted creation left is incomplete.
+	// The files of an interrupted creation are incomplete.
 	if err := cfg.FS.RemoveAll(tmp); err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ func appendRecord(dst []byte, seed uint32, h head, parts ...[]byte) []byte {
 		dst = append(dst, p...)
 	}
 	binary.BigEndian.PutUint32(dst[from:], crc32.Update(seed, castagnoli, dst[from+4:]))
-	// Zeros, and not what the buffer held before: the bytes of a log depend on its records alone.
+	// Zeros, and not the earlier content of the buffer: the bytes of a log depend on its records alone.
 	end := from + int(paddedSize(size))
 	for len(dst) < end {
 		dst = append(dst, 0)
@@ -105,7 +105,7 @@ func decodeRecord(b []byte, seed uint32) (h head, payload []byte, newer byte, ok
 	}
 	word := func(at int) uint64 { return binary.BigEndian.Uint64(b[at:]) }
 	h = head{kind: b[9], lap: word(16), boot: word(24), number: Number(word(32)), synced: Number(word(40)), trimmed: Number(word(48))}
-	// No record says this, whatever its checksum. Lap 0 stands for no lap, and a record cannot be durable before it is written.
+	// No build writes such a record. Lap 0 means that there is none, and a record cannot be durable before it is written.
 	bad := h.kind != kindData && h.kind != kindMark || h.lap == 0 || h.number == 0 || h.synced >= h.number || h.trimmed > h.synced
 	if bad {
 		return head{}, nil, 0, false
