@@ -50,8 +50,8 @@ func judgeLog(scans []segmentScan, synced Number) (v verdict) {
 	s := &scans[segmentOf(v.newest, n)]
 	missing := s.last.number + 1
 	switch next := segmentOf(v.newest+1, n); {
-	case all.synced >= missing && all.lap > v.newest:
-		// Records of a later lap remain, so the first one of the next lap is missing.
+	case all.synced >= missing && all.lap > v.newest && s.greatest.number < missing:
+		// Records of a later lap remain, and none of this one, so the first record of the next lap is missing.
 		v.damage = &spot{next, Sector, fmt.Sprintf("record %d of lap %d is missing or damaged, although record %d was synced", missing, v.newest+1, all.synced)}
 	case all.synced >= missing:
 		v.damage = &spot{segmentOf(v.newest, n), s.end, fmt.Sprintf("record %d is missing or damaged, although record %d was synced", missing, all.synced)}
