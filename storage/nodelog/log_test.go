@@ -414,3 +414,34 @@ func TestFullLog(t *testing.T) {
 		t.Errorf("after the trim the log holds %v, %v", got, err)
 	}
 }
+
+// TestTrimIsDurableBeforeReuse guards that a segment is written over only after a synced record says that it was trimmed. Otherwise a power loss
+// in the middle of the first write would leave a log that seems to need the records which are gone.
+func TestTrimIsDurableBeforeReuse(t *testing.T) {
+	d := newLog(t, 2)
+	l := mustOpen(t, d, 2)
+	for l.lap < 2 || l.at < l.size-Sector {
+		if _, err := l.Append([]byte("needed")); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// No record follows in this lap that could hold the trim position.
+	first := l.ends[0]
+	l.Trim(first)
+	if _, err := l.Append([]byte("first of the next lap")); err != nil || l.lap != 3 {
+		t.Fatalf("lap %d, %v", l.lap, err)
+	}
+	write := d.ops[len(d.ops)-1]
+	image := d.remains(len(d.ops), rand.New(rand.NewPCG(1, 4)), 0)
+	copy(image[write.path][write.at:], write.b[:headerSize/2])
+	l, err := openTest(newDisk(t, image), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := records(l); err != nil || len(got) == 0 || got[0].Number != first+1 {
+		t.Errorf("the log holds %v, %v; want the records from %d on", got, err, first+1)
+	}
+}
