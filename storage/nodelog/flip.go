@@ -20,6 +20,10 @@ func oneBitOff(b []byte, seed uint32, lap uint64, number Number) bool {
 	}
 	var try []byte
 	valid := func(bit int) bool {
+		// Zeros from there to the end of the sector are also the result of a sector that was torn while it was written for the first time.
+		if at := bit / 8; allZero(b[at:min(len(b), (at/Sector+1)*Sector)]) {
+			return false
+		}
 		if try == nil {
 			try = append(try, b...)
 		}
@@ -52,6 +56,16 @@ func oneBitOff(b []byte, seed uint32, lap uint64, number Number) bool {
 	}
 	bit, ok := FlippedBit(headerSize-4+n, stored^sum)
 	return ok && valid(4*8+bit)
+}
+
+// allZero reports whether all bytes are zero.
+func allZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // knownBits compares the fields of a header that are known before the record is read. It returns the number of bits that differ, and the
