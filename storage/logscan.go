@@ -7,6 +7,8 @@ import (
 	"hash/crc32"
 	"io"
 	"math/bits"
+
+	"github.com/rhumbdb/rhumb/storage/nodelog"
 )
 
 // A log file is a sequence of blocks, and a block is a sequence of chunks that never cross its end.
@@ -313,31 +315,11 @@ func oneBitOff(b []byte, number uint32) bool {
 		}
 		// The damaged bit is among the covered bytes. CRC is linear: the difference of the
 		// checksums depends only on which bits differ.
-		if bit, ok := flippedBit(end-6, unmaskSum(stored)^crc32.Checksum(b[6:end], castagnoli)); ok && flip(6*8+bit) {
+		if bit, ok := nodelog.FlippedBit(end-6, unmaskSum(stored)^crc32.Checksum(b[6:end], castagnoli)); ok && flip(6*8+bit) {
 			return true
 		}
 	}
 	return false
-}
-
-// flippedBit returns the one bit of n bytes whose flip changes their CRC-32C by a difference. Bit 0
-// is the lowest bit of the first byte.
-func flippedBit(n int, difference uint32) (bit int, ok bool) {
-	var deltas [8]uint32 // of the bits of the byte at i
-	for k := range deltas {
-		deltas[k] = castagnoli[1<<k]
-	}
-	// Each further byte that follows a bit shifts the bit's effect through the CRC once. So one
-	// pass from the last byte to the first computes the effect of every bit.
-	for i := n - 1; i >= 0; i-- {
-		for k, d := range deltas {
-			if d == difference {
-				return 8*i + k, true
-			}
-			deltas[k] = castagnoli[byte(d)] ^ d>>8
-		}
-	}
-	return 0, false
 }
 
 // promiseSynced writes a synced length into the chunks of one write to a log, in place. Pebble's

@@ -52,21 +52,30 @@ func (r *Report) summarise(runs []rounds.Run) {
 		pairs = append(pairs, [2]string{p.Rhumb, p.Name})
 	}
 	r.Ratios = rounds.Ratios(runs, pairs)
+	r.Disturbed = countDisturbed(runs)
+}
+
+// countDisturbed returns the number of measurements during which other processes kept more than DisturbedCores busy.
+func countDisturbed(runs []rounds.Run) (n int) {
 	for _, x := range runs {
 		if x.OtherCores > DisturbedCores {
-			r.Disturbed++
+			n++
 		}
 	}
+	return n
 }
 
 // Verdict says in one sentence whether the ratios can be relied on.
-func (r *Report) Verdict() string {
+func (r *Report) Verdict() string { return verdictOf(r.Disturbed, len(r.Runs)) }
+
+// verdictOf says whether ratios can be relied on of which some measurements were disturbed.
+func verdictOf(disturbed, runs int) string {
+	text := fmt.Sprintf("Other processes kept more than %.1f cores busy during %d of %d measurements", DisturbedCores, disturbed, runs)
 	// A few disturbed measurements do not move a median.
-	if r.Disturbed*10 > len(r.Runs) {
-		return fmt.Sprintf("Other processes kept more than %.1f cores busy during %d of %d measurements: the figures show a direction and no more.",
-			DisturbedCores, r.Disturbed, len(r.Runs))
+	if disturbed*10 > runs {
+		return text + ": the figures show a direction and no more."
 	}
-	return fmt.Sprintf("Other processes kept more than %.1f cores busy during %d of %d measurements.", DisturbedCores, r.Disturbed, len(r.Runs))
+	return text + "."
 }
 
 // Version returns the version of a target, or an empty string for Rhumb and the machine.
@@ -80,11 +89,14 @@ func (r *Report) Version(target string) string {
 }
 
 // RatioTo returns the ratio of Rhumb to a peer in a case, or nil.
-func (r *Report) RatioTo(row rounds.Row) *rounds.Ratio {
+func (r *Report) RatioTo(row rounds.Row) *rounds.Ratio { return ratioTo(r.Ratios, row) }
+
+// ratioTo returns the ratio to the target of a row, or nil.
+func ratioTo(ratios []rounds.Ratio, row rounds.Row) *rounds.Ratio {
 	// A peer has one ratio in each case.
-	for i, x := range r.Ratios {
+	for i, x := range ratios {
 		if x.Peer == row.Target && x.Case == row.Case {
-			return &r.Ratios[i]
+			return &ratios[i]
 		}
 	}
 	return nil

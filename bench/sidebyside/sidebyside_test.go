@@ -160,3 +160,29 @@ func TestCycle(t *testing.T) {
 		t.Errorf("the walk returns after %d of %d words", steps, len(words))
 	}
 }
+
+// TestMeasureLogs checks that each log runs each case without an error, that the callers of a group share syncs, and that the node log is read
+// back whole and leaves nothing on the disk.
+func TestMeasureLogs(t *testing.T) {
+	cfg := LogsConfig{Dir: t.TempDir(), Callers: []int{1, 16}, Rounds: 1, Measure: 100 * time.Millisecond, ValueBytes: 100, Progress: func(string) {}}
+	r, err := MeasureLogs(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Rows) != 8 || len(r.Ratios) == 0 || r.RatioTo(r.Rows[1]) == nil {
+		t.Errorf("%d rows, ratios %+v", len(r.Rows), r.Ratios)
+	}
+	values := int64(0)
+	for _, x := range r.Runs {
+		if x.Target == nodeLog {
+			values += x.Ops
+		}
+	}
+	// Values of the time for warming up are records too, so the records alone bound nothing.
+	if u := r.Log; u.Records == 0 || u.Syncs < u.Records || u.Replayed != u.Records || u.Bytes < values*100 || u.SyncNanos <= 0 {
+		t.Errorf("the node log reports %+v for %d values", u, values)
+	}
+	if left, err := os.ReadDir(cfg.Dir); err != nil || len(left) > 0 {
+		t.Errorf("%d files remain, %v", len(left), err)
+	}
+}

@@ -42,7 +42,7 @@ func Command(p *output.Printer, conn *connect.Flags) *cobra.Command {
 		Use: "bench", Short: "Measure clusters on this machine", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	c.AddCommand(bc.kvCommand(), bc.ycsbCommand(), bc.sideBySideCommand(), bc.restartCommand(), bc.failoverCommand(), bc.handoverCommand(), bc.growthCommand(), bc.transferCommand(), bc.balanceCommand(), bc.replaceCommand(), bc.overloadCommand(), bc.stallCommand(), bc.adversityCommand(), bc.stormCommand(), bc.rotateCommand())
+	c.AddCommand(bc.kvCommand(), bc.ycsbCommand(), bc.sideBySideCommand(), bc.restartCommand(), bc.failoverCommand(), bc.handoverCommand(), bc.growthCommand(), bc.transferCommand(), bc.balanceCommand(), bc.replaceCommand(), bc.overloadCommand(), bc.stallCommand(), bc.adversityCommand(), bc.stormCommand(), bc.rotateCommand(), bc.logCommand())
 	c.PersistentFlags().StringVar(&bc.dir, "dir", "", "where the clusters keep their data")
 	flags.Default(c.PersistentFlags(), "dir", "a directory that is removed at the end")
 	return c
