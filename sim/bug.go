@@ -154,12 +154,12 @@ const (
 	NeverStandIn
 	// StandInUnready makes the node that is nearest to a dead one primary before it is in sync.
 	StandInUnready
-	// ReceiptOfOldLife takes a receipt for a frame of an earlier stream, as if the other node had sent it in its present life.
-	ReceiptOfOldLife
-	// ReceiptForRefused counts an Append that was refused as acknowledged by the receipt of its frame.
-	ReceiptForRefused
-	// ReceiptBeforeSync sends the receipt of a frame when it arrives.
-	ReceiptBeforeSync
+	// TallyOfOldLife takes a tally for a frame of an earlier stream, as if the other node had sent it in its present life.
+	TallyOfOldLife
+	// TallyForRefused counts an Append that was refused as acknowledged by the tally of its frame.
+	TallyForRefused
+	// TallyBeforeSync sends the tally of a frame when it arrives.
+	TallyBeforeSync
 	bugs
 )
 
@@ -177,7 +177,7 @@ var bugNames = [bugs]string{
 	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
 	"merge-forgets-results", "miss-the-union", "merge-before-union", "take-before-commit", "take-without-end", "witness-with-data",
 	"leave-at-once", "never-stand-in", "stand-in-unready",
-	"receipt-of-old-life", "receipt-for-refused", "receipt-before-sync",
+	"tally-of-old-life", "tally-for-refused", "tally-before-sync",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

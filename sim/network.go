@@ -32,7 +32,7 @@ type network struct {
 	// strays are the last acknowledgements sent over the previous stream of a pair, which may still
 	// arrive.
 	strays [][]replica.Message
-	// late are the last receipts sent over it.
+	// late are the last tallies sent over it.
 	late [][]byte
 	// streams holds the number of the stream of each pair as each side knows it, or 0. The sides
 	// may differ for a while, as they do when one side has not noticed a break.

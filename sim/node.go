@@ -320,7 +320,7 @@ func (n *node) connect(b *node, from rhumb.NodeIdentity, id uint64) bool {
 	// The host must see the break, because it restarts replication to the peer from there.
 	n.disconnect(b, n.w.net.streams[at])
 	n.w.net.streams[at] = id
-	n.beginReceipts(b, from, id)
+	n.beginTallies(b, from, id)
 	n.setConnected(b, true)
 	n.w.net.deliverStray(b, n)
 	return true
@@ -334,7 +334,7 @@ func (n *node) disconnect(b *node, id uint64) {
 		return
 	}
 	n.w.net.streams[at] = 0
-	n.endReceipts(b)
+	n.endTallies(b)
 	n.setConnected(b, false)
 }
 

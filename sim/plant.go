@@ -62,10 +62,10 @@ var mixes = map[Bug][]FaultKind{
 	// Few other faults, so that the node which dies in the end has primaries.
 	NeverStandIn:   {faultCrash},
 	StandInUnready: {faultCrash},
-	// Bugs of receipts need replicas that lack what they acknowledged.
-	ReceiptOfOldLife:  {faultFlip, faultTorn, faultEmpty, faultData, faultHalfOpen},
-	ReceiptForRefused: {faultData, faultIsolate, faultUsurp, faultCrash},
-	ReceiptBeforeSync: {faultCrash, faultCrashAll, faultUsurp},
+	// Bugs of tallies need replicas that lack what they acknowledged.
+	TallyOfOldLife:  {faultFlip, faultTorn, faultEmpty, faultData, faultHalfOpen},
+	TallyForRefused: {faultData, faultIsolate, faultUsurp, faultCrash},
+	TallyBeforeSync: {faultCrash, faultCrashAll, faultUsurp},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.

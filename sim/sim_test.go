@@ -84,7 +84,7 @@ type sum struct {
 	spoilt    int
 	removed   int
 	unread    int
-	receipted int
+	tallied   int
 	void      int
 	regions   int
 	left      int
@@ -113,7 +113,7 @@ func (s *sum) add(r Result) {
 	s.merges += r.Stats.Merges
 	s.spoilt += r.Stats.Spoilt
 	s.unread += r.Stats.Unread
-	s.receipted += r.Stats.Receipted
+	s.tallied += r.Stats.Tallied
 	s.void += r.Stats.Void
 	s.removed += r.Stats.Removed
 	s.regions += r.Stats.Regions
@@ -143,7 +143,7 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
 	t.Logf("%d nodes removed, %d regions lost, %d regions removed, %d second phases of failover, %d messages with entries that an older build could not read",
 		s.removed, s.regions, s.left, s.standIns, s.unread)
-	t.Logf("%d acknowledgements by receipts, %d receipts void", s.receipted, s.void)
+	t.Logf("%d acknowledgements by tallies, %d tallies void", s.tallied, s.void)
 }
 
 // processorTime returns the processor time that the process has used.

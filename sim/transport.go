@@ -62,13 +62,13 @@ func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 		}
 	}
 	w.net.keepStray(n, to, msgs)
-	msgs, receipts, number := n.packFrame(to, msgs)
-	w.traffic.messages += len(msgs) + min(len(receipts), 1)
+	msgs, tallies, number := n.packFrame(to, msgs)
+	w.traffic.messages += len(msgs) + min(len(tallies), 1)
 	w.net.sendStream(n.at, to.at, func() {
 		to.run(to.life, func() {
 			// A message of a stream that the receiver has replaced since is dropped.
 			if to.host != nil && w.net.streams[w.net.pairIndex(to.at, n.at)] == stream {
-				to.receiveMessages(n, to.unpackFrame(n, number, slices.Clone(msgs), receipts))
+				to.receiveMessages(n, to.unpackFrame(n, number, slices.Clone(msgs), tallies))
 			}
 		})
 	})

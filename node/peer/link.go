@@ -10,8 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api/link"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
-	"github.com/rhumbdb/rhumb/node/receipt"
 	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/node/tally"
 )
 
 // linkConfig has the bounds of links between nodes. They carry large frames, and there are few of them.
@@ -59,16 +59,16 @@ func (p *peer) dialLink(ctx context.Context, hello *rhumbpb.PeerHello) (*link.Co
 // sendByLink sends the messages in the replication queue until the link breaks.
 func (p *peer) sendByLink(ctx context.Context) error {
 	hello := p.n.newHello()
-	// Drawn, so that no receipt for another link names this one by chance.
+	// Drawn, so that no tally for another link names this one by chance.
 	hello.Stream = max(rand.Uint64(), 1)
 	l, answer, err := p.dialLink(ctx, hello)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	// Before the first frame, which a receipt may answer.
-	p.beginReceipts(hello, answer)
-	defer p.endReceipts()
+	// Before the first frame, which a tally may answer.
+	p.beginTallies(hello, answer)
+	defer p.endTallies()
 	// A write blocks while the peer does not read, and ends with the connection.
 	defer context.AfterFunc(ctx, l.Close)()
 	p.link.Store(l)
@@ -108,7 +108,7 @@ func (p *peer) sendQueued(l *link.Conn) error {
 		if len(msgs) == 0 {
 			return nil
 		}
-		rest, receipts := p.prepareFrame(msgs)
+		rest, acks := p.prepareFrame(msgs)
 		p.n.m.frames.Inc()
 		p.n.m.sent.Add(float64(len(rest)))
 		err := l.WriteFrame(link.KindMessages, func(b []byte) []byte {
@@ -116,9 +116,9 @@ func (p *peer) sendQueued(l *link.Conn) error {
 				b = appendMessage(b, &rest[i])
 			}
 			// After the messages: acknowledgements do not overtake what was sent before them.
-			if len(receipts.Frames) > 0 {
+			if len(acks.Frames) > 0 {
 				p.n.m.sent.Inc()
-				b = appendSized(b, func(b []byte) []byte { return receipts.AppendWire(append(b, kindReceipts)) })
+				b = appendSized(b, func(b []byte) []byte { return acks.AppendWire(append(b, kindTally)) })
 			}
 			return b
 		})
@@ -144,9 +144,9 @@ func awaitEnd(l *link.Conn) error {
 }
 
 // decodeMessages decodes the content of a frame of messages from another node, and returns the
-// receipts in it apart. Messages with entries or fields of a later release are lost, like ones on a bad
+// tallies in it apart. Messages with entries or fields of a later release are lost, like ones on a bad
 // link, and counted by unknown.
-func decodeMessages(content []byte, from, to rhumb.NodeID, unknown func(replica.Message, error)) (msgs []replica.Message, receipts []receipt.Receipts, err error) {
+func decodeMessages(content []byte, from, to rhumb.NodeID, unknown func(replica.Message, error)) (msgs []replica.Message, tallies []tally.Tally, err error) {
 	// A message is large in memory, so a slice that grows would copy more than all of the frame.
 	if n := countSized(content); n > 0 {
 		msgs = make([]replica.Message, 0, n)
@@ -157,12 +157,12 @@ func decodeMessages(content []byte, from, to rhumb.NodeID, unknown func(replica.
 		if r.bad {
 			return nil, nil, rhumb.Ef("peer.decodeMessages", rhumb.Corrupt, "a frame of %s with %d bytes does not end where its messages do", from, len(content))
 		}
-		if len(b) > 0 && b[0] == kindReceipts {
-			rs, err := receipt.DecodeWire(b[1:])
+		if len(b) > 0 && b[0] == kindTally {
+			rs, err := tally.DecodeWire(b[1:])
 			if err != nil {
 				return nil, nil, err
 			}
-			receipts = append(receipts, rs)
+			tallies = append(tallies, rs)
 			continue
 		}
 		m, err := decodeMessage(b, from, to)
@@ -177,5 +177,5 @@ func decodeMessages(content []byte, from, to rhumb.NodeID, unknown func(replica.
 		}
 		msgs = append(msgs, m)
 	}
-	return msgs, receipts, nil
+	return msgs, tallies, nil
 }

@@ -41,7 +41,7 @@ func (s *Service) serveLink(l *link.Conn, a link.Accepted) {
 	}
 }
 
-// openLink exchanges hellos. It returns the list of the frames of the link, for receipts, or nil if the peer takes none.
+// openLink exchanges hellos. It returns the list of the frames of the link, for tallies, or nil if the peer takes none.
 func (s *Service) openLink(ctx context.Context, l *link.Conn, raw net.Conn) (*Network, rhumb.NodeIdentity, *takenFrames, error) {
 	l.LimitOpening(link.OpenMax)
 	n := s.network.Load()
@@ -64,7 +64,7 @@ func (s *Service) openLink(ctx context.Context, l *link.Conn, raw net.Conn) (*Ne
 	}
 	answer := n.newHello()
 	frames := newTakenFrames(n.cfg.Self(), from, hello.Stream)
-	answer.Receipts = frames != nil
+	answer.Tallies = frames != nil
 	if err := l.WriteProto(link.KindHello, answer); err != nil {
 		return nil, from, nil, err
 	}
@@ -97,13 +97,13 @@ func (s *Service) receiveMessages(l *link.Conn, n *Network, from rhumb.NodeID, f
 			}
 		case link.KindMessages:
 			whole = true
-			msgs, receipts, err := decodeMessages(content, from, self, unknown)
+			msgs, tallies, err := decodeMessages(content, from, self, unknown)
 			if err != nil {
 				return err
 			}
 			// Before the replicas take the Appends, which they may acknowledge at once.
 			n.noteTaken(from, frames, msgs, whole)
-			n.cfg.Handler.Replication(from, n.expandReceipts(from, msgs, receipts))
+			n.cfg.Handler.Replication(from, n.expandTallies(from, msgs, tallies))
 		}
 	}
 }

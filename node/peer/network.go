@@ -17,8 +17,8 @@ import (
 	"github.com/rhumbdb/rhumb/node/digest"
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/memory"
-	"github.com/rhumbdb/rhumb/node/receipt"
 	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/node/tally"
 	"github.com/rhumbdb/rhumb/node/transfer"
 )
 
@@ -136,8 +136,8 @@ type networkMetrics struct {
 	relayed  prometheus.Counter
 	sent     prometheus.Counter
 	frames   prometheus.Counter
-	// receipted counts the acknowledgements that went by receipts, and void the receipts that were dropped on arrival.
-	receipted, void prometheus.Counter
+	// tallied counts the acknowledgements that went by tallies, and void the tallies that were dropped on arrival.
+	tallied, void prometheus.Counter
 	// gaps has the times between two heartbeats of a peer as they arrive. A lease ends when the gap is too large.
 	gaps prometheus.Histogram
 	// unknown counts messages with entries that this build cannot read.
@@ -171,8 +171,8 @@ func NewNetwork(cfg Config) *Network {
 			damaged: counter("damaged_frames_total", "Frames of other nodes whose size, checksum or content was wrong. Their links were closed, and the messages are sent again."),
 			frames:  counter("frames_total", "Frames in which replication messages were sent."),
 
-			receipted: counter("receipted_total", "Acknowledgements of replicas for which a receipt of a whole frame was sent, in the place of a message."),
-			void:      counter("void_receipts_total", "Receipts that were dropped because they were for another connection or frame. The entries are sent again."),
+			tallied: counter("tallied_total", "Acknowledgements of replicas for which a tally of a whole frame was sent, in the place of a message."),
+			void:    counter("void_tallies_total", "Tallies that were dropped because they were for another connection or frame. The entries are sent again."),
 			gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
 				Namespace: "rhumb", Subsystem: "peer", Name: "heartbeat_gap_seconds", Help: "Time between two heartbeats of a peer as they arrive.",
 				Buckets: []float64{.05, .1, .16, .2, .26, .3, .4, .5, .6, .8, 1, 1.5, 2, 5},
@@ -192,7 +192,7 @@ func NewNetwork(cfg Config) *Network {
 
 // Collectors returns the metrics of the network.
 func (n *Network) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames, n.m.receipted, n.m.void, n.m.gaps, n.m.unknown, n.m.damaged}
+	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames, n.m.tallied, n.m.void, n.m.gaps, n.m.unknown, n.m.damaged}
 }
 
 // SetPeers replaces the set of peers. A peer whose address or life changed is connected to again.
@@ -402,11 +402,11 @@ type peer struct {
 	linkCreds api.Credentials
 	link      atomic.Pointer[link.Conn]
 
-	sentMu sync.Mutex   // guards sent
-	sent   receipt.Sent // the frames of the present link
-	// takesReceipts reports whether the peer sends receipts for them. The goroutine that sends owns it.
-	takesReceipts bool
-	// taken lists the frames of the newest link from the peer, for the receipts of this node; nil if the peer takes none.
+	sentMu sync.Mutex // guards sent
+	sent   tally.Sent // the frames of the present link
+	// takesTallies reports whether the peer sends tallies for them. The goroutine that sends owns it.
+	takesTallies bool
+	// taken lists the frames of the newest link from the peer, for the tallies of this node; nil if the peer takes none.
 	taken atomic.Pointer[takenFrames]
 
 	ctx    context.Context

@@ -41,9 +41,9 @@ const (
 	fieldsEnd
 )
 
-// kindReceipts is in the place of the kind of a message. Receipts follow (package receipt). It is not a
-// replica.MessageKind: replicas see the acknowledgements that the receipts stand for.
-const kindReceipts = 30
+// kindTally is in the place of the kind of a message. A tally follows (package tally). It is not a
+// replica.MessageKind: replicas see the acknowledgements that the tallies stand for.
+const kindTally = 30
 
 // sizeBytes is the length of the size of a message or an entry.
 const sizeBytes = 4

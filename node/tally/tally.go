@@ -1,24 +1,24 @@
-// Package receipt acknowledges frames as a whole. A node that has taken a frame of messages from
+// Package tally acknowledges frames as a whole. A node that has taken a frame of messages from
 // another one answers each Append in it by an acknowledgement. Most of these say what the sender of
-// the frame knows already: the range, the epoch and the position that it asked for. A receipt stands
+// the frame knows already: the range, the epoch and the position that it asked for. A tally stands
 // for all of them in a few bytes.
 //
 // Both ends count the frames of a connection, and remember what the Appends of each frame ask for:
 // Sent at the node that sends them, Taken at the one that receives them. When the replicas of the
 // receiver acknowledge, Taken.Collect turns the acknowledgements that say exactly what an Append
-// asked for into receipts, and leaves all other messages as they are: refusals, and acknowledgements
-// of other positions, epochs, lives or connections. Sent.Expand turns a receipt back into the
+// asked for into tallies, and leaves all other messages as they are: refusals, and acknowledgements
+// of other positions, epochs, lives or connections. Sent.Expand turns a tally back into the
 // acknowledgements.
 //
-// So a receipt is another form of messages that replicas have sent, and decides nothing. Whatever an
+// So a tally is another form of messages that replicas have sent, and decides nothing. Whatever an
 // acknowledgement means (docs/replication.md#durable) is decided where it was before: a replica sends
 // it after the sync, and its primary checks epoch and life. A range that refuses is not in the
-// receipt, because its replica sends no acknowledgement.
+// tally, because its replica sends no acknowledgement.
 //
-// A receipt names the stream and the life of both nodes. One that does not belong to the present
+// A tally names the stream and the life of both nodes. One that does not belong to the present
 // stream is dropped, and its acknowledgements are lost, like those on a connection that breaks. A
-// sum over everything that a receipt stands for guards against two ends that count differently.
-package receipt
+// sum over everything that a tally stands for guards against two ends that count differently.
+package tally
 
 import (
 	"slices"
@@ -46,18 +46,18 @@ type Stream struct {
 	Number uint64
 }
 
-// Receipts stand for the acknowledgements that frames of a stream asked for.
-type Receipts struct {
+// Tally stands for the acknowledgements that frames of a stream asked for.
+type Tally struct {
 	Stream Stream
-	// Life is the life in which the sender of the receipts acknowledges.
+	// Life is the life in which the sender of the tallies acknowledges.
 	Life rhumb.BootSeq
-	// Oldest is the first frame that may still get a receipt. The node that sent the frames forgets
+	// Oldest is the first frame that may still get a tally. The node that sent the frames forgets
 	// those before it.
 	Oldest uint64
 	Frames []Frame
 }
 
-// Frame is the receipt for one frame. It stands for the acknowledgements of all its Appends, except
+// Frame is the tally for one frame. It stands for the acknowledgements of all its Appends, except
 // for those in Indexes; or, with Only, for those in Indexes and no others.
 type Frame struct {
 	// Number is the number of the frame in its stream, from 1.
@@ -69,7 +69,7 @@ type Frame struct {
 	Sum uint64
 }
 
-// stands reports whether the receipt stands for the Append with an index. from is where the search
+// stands reports whether the tally stands for the Append with an index. from is where the search
 // in Indexes continues, since callers ask in ascending order.
 func (f *Frame) stands(index int, from *int) bool {
 	for *from < len(f.Indexes) && f.Indexes[*from] < index {
@@ -85,7 +85,7 @@ type want struct {
 	match  rhumb.Seq
 	commit rhumb.Seq
 	// The fields below belong to Taken. before is where the Append before this one of the same range
-	// is. done reports that no receipt will stand for this Append any more, or that the one for which
+	// is. done reports that no tally will stand for this Append any more, or that the one for which
 	// due is set does.
 	before    place
 	done, due bool
@@ -196,24 +196,24 @@ func (s *Sent) Begin(stream Stream, self, peer rhumb.NodeID, peerLife rhumb.Boot
 	s.frames.begin(1)
 }
 
-// End forgets the stream. Receipts that still arrive for it are dropped.
+// End forgets the stream. Tallies that still arrive for it are dropped.
 func (s *Sent) End() { s.Begin(Stream{}, 0, 0, 0) }
 
 // Record counts a frame that is about to be sent, and returns its number.
 func (s *Sent) Record(msgs []replica.Message) uint64 {
 	s.frames.add(msgs)
 	s.frames.bound(sentMax)
-	// A node that is primary of nothing here gets no receipts, which would tell what to forget.
+	// A node that is primary of nothing here gets no tallies, which would tell what to forget.
 	if len(s.frames.wants) == 0 {
 		s.frames.dropTo(s.frames.next)
 	}
 	return s.frames.next - 1
 }
 
-// Expand appends the acknowledgements that receipts stand for to acks. It returns the number of
-// frames whose receipts it dropped, because they are of another stream, another life or another
+// Expand appends the acknowledgements that tallies stand for to acks. It returns the number of
+// frames whose tallies it dropped, because they are of another stream, another life or another
 // frame than this node remembers.
-func (s *Sent) Expand(acks []replica.Message, r *Receipts) ([]replica.Message, int) {
+func (s *Sent) Expand(acks []replica.Message, r *Tally) ([]replica.Message, int) {
 	if r.Stream.Number == 0 || r.Stream != s.stream || r.Life != s.peerLife || r.Oldest > s.frames.next {
 		return acks, len(r.Frames)
 	}
@@ -238,7 +238,7 @@ func (s *Sent) Expand(acks []replica.Message, r *Receipts) ([]replica.Message, i
 	return acks, dropped
 }
 
-// fits reports whether a receipt is about Appends that ask for wants.
+// fits reports whether a tally is about Appends that ask for wants.
 func (f *Frame) fits(wants []want) bool {
 	if n := len(f.Indexes); len(wants) == 0 || n > 0 && f.Indexes[n-1] >= len(wants) {
 		return false
@@ -305,7 +305,7 @@ func (t *Taken) at(p place) *want {
 	return nil
 }
 
-// dropDone drops the oldest frames, as far as no receipt will be sent for them.
+// dropDone drops the oldest frames, as far as no tally will be sent for them.
 func (t *Taken) dropDone() {
 	number := t.frames.first
 	for number < t.frames.next && !slices.ContainsFunc(t.frames.of(number), func(w want) bool { return !w.done }) {
@@ -314,11 +314,11 @@ func (t *Taken) dropDone() {
 	t.frames.dropTo(number)
 }
 
-// Collect takes the acknowledgements that receipts can stand for out of messages to the peer, and
-// returns the rest, which shares memory with msgs, and the receipts. These are to be sent after the
+// Collect takes the acknowledgements that tallies can stand for out of messages to the peer, and
+// returns the rest, which shares memory with msgs, and the tallies. These are to be sent after the
 // rest.
-func (t *Taken) Collect(msgs []replica.Message) (rest []replica.Message, r Receipts) {
-	r = Receipts{Stream: t.stream, Life: t.selfLife}
+func (t *Taken) Collect(msgs []replica.Message) (rest []replica.Message, r Tally) {
+	r = Tally{Stream: t.stream, Life: t.selfLife}
 	// Acknowledgements do not overtake other answers, such as a refusal, which may be about the same
 	// entries.
 	for i := range msgs {
@@ -334,7 +334,7 @@ func (t *Taken) Collect(msgs []replica.Message) (rest []replica.Message, r Recei
 	}
 	slices.Sort(t.touched)
 	for _, number := range slices.Compact(t.touched) {
-		r.Frames = append(r.Frames, receiptFor(number, t.frames.of(number)))
+		r.Frames = append(r.Frames, tallyFor(number, t.frames.of(number)))
 	}
 	t.touched = t.touched[:0]
 	t.dropDone()
@@ -374,9 +374,9 @@ func (t *Taken) take(m *replica.Message) bool {
 	return true
 }
 
-// receiptFor returns the receipt for the Appends of a frame that are due, in the shorter of its two
+// tallyFor returns the tally for the Appends of a frame that are due, in the shorter of its two
 // forms.
-func receiptFor(number uint64, wants []want) Frame {
+func tallyFor(number uint64, wants []want) Frame {
 	f := Frame{Number: number, Sum: number}
 	due := 0
 	for i := range wants {

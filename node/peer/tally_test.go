@@ -20,9 +20,9 @@ func asked(slot rhumb.Slot, from, to rhumb.NodeID) (appended, acknowledged repli
 	return appended, acknowledged
 }
 
-// TestReceiptsBetweenNodes guards that a node acknowledges the Appends of a frame by one receipt, together with the messages that it
+// TestTalliesBetweenNodes guards that a node acknowledges the Appends of a frame by one tally, together with the messages that it
 // sends anyway, that the primary takes the same acknowledgements as if they were sent one by one, and that a refusal stays a message.
-func TestReceiptsBetweenNodes(t *testing.T) {
+func TestTalliesBetweenNodes(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
 	a.network.SetPeers([]*rhumb.Node{b.node()})
@@ -59,15 +59,15 @@ func TestReceiptsBetweenNodes(t *testing.T) {
 	if got := taken[refused.Range]; got.Kind != replica.Nack {
 		t.Errorf("the refusal arrived as %+v", got)
 	}
-	// The own Append, the receipt and the refusal.
-	if sent, n := testutil.ToFloat64(b.network.m.sent), testutil.ToFloat64(b.network.m.receipted); sent != 3 || int(n) != len(acks) {
-		t.Errorf("%v messages were sent, and receipts for %v acknowledgements", sent, n)
+	// The own Append, the tally and the refusal.
+	if sent, n := testutil.ToFloat64(b.network.m.sent), testutil.ToFloat64(b.network.m.tallied); sent != 3 || int(n) != len(acks) {
+		t.Errorf("%v messages were sent, and tallies for %v acknowledgements", sent, n)
 	}
 }
 
-// TestReceiptsOfEarlierLink guards that what a node took from a link that broke is acknowledged one by one, and
-// that receipts for it which still arrive are void.
-func TestReceiptsOfEarlierLink(t *testing.T) {
+// TestTalliesOfEarlierLink guards that what a node took from a link that broke is acknowledged one by one, and
+// that tallies for it which still arrive are void.
+func TestTalliesOfEarlierLink(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
 	a.network.SetPeers([]*rhumb.Node{b.node()})
@@ -86,22 +86,22 @@ func TestReceiptsOfEarlierLink(t *testing.T) {
 	a.await(t, "another link", func() bool { l := to2.link.Load(); return l != nil && l != first })
 	b.network.Send(1, []replica.Message{acknowledged})
 	a.await(t, "the acknowledgement", func() bool { return len(a.msgs) == 1 && a.msgs[0].Match == 9 })
-	if n := testutil.ToFloat64(b.network.m.receipted); n != 0 {
-		t.Errorf("%v acknowledgements went by receipts for a link that had ended", n)
+	if n := testutil.ToFloat64(b.network.m.tallied); n != 0 {
+		t.Errorf("%v acknowledgements went by tallies for a link that had ended", n)
 	}
 	// b has not noticed the end.
 	to1.taken.Store(former)
 	b.network.Send(1, []replica.Message{acknowledged})
-	a.await(t, "the void receipt", func() bool { return testutil.ToFloat64(a.network.m.void) == 1 })
+	a.await(t, "the void tally", func() bool { return testutil.ToFloat64(a.network.m.void) == 1 })
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.msgs) != 1 {
-		t.Errorf("a receipt for a link that had ended was taken: %+v", a.msgs)
+		t.Errorf("a tally for a link that had ended was taken: %+v", a.msgs)
 	}
 }
 
-// TestNoReceiptsForEarlierBuild guards that a node of a build without receipts gets every acknowledgement as a message.
-func TestNoReceiptsForEarlierBuild(t *testing.T) {
+// TestNoTalliesForEarlierBuild guards that a node of a build without tallies gets every acknowledgement as a message.
+func TestNoTalliesForEarlierBuild(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	b := startSide(t, 2, cluster)
 	old := startSide(t, 1, cluster)
@@ -113,7 +113,7 @@ func TestNoReceiptsForEarlierBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer := new(rhumbpb.PeerHello)
-	if err := s.ReadProto(link.KindHello, answer); err != nil || answer.Receipts {
+	if err := s.ReadProto(link.KindHello, answer); err != nil || answer.Tallies {
 		t.Fatalf("got %v, %v", answer, err)
 	}
 	appended, acknowledged := asked(1, 1, 2)
@@ -123,7 +123,7 @@ func TestNoReceiptsForEarlierBuild(t *testing.T) {
 	b.await(t, "the Append", func() bool { return len(b.msgs) == 1 })
 	b.network.Send(1, []replica.Message{acknowledged})
 	old.await(t, "the acknowledgement", func() bool { return len(old.msgs) == 1 && old.msgs[0].Kind == replica.Ack })
-	if n := testutil.ToFloat64(b.network.m.receipted); n != 0 {
-		t.Errorf("%v acknowledgements went by receipts", n)
+	if n := testutil.ToFloat64(b.network.m.tallied); n != 0 {
+		t.Errorf("%v acknowledgements went by tallies", n)
 	}
 }

@@ -1,4 +1,4 @@
-package receipt
+package tally
 
 import (
 	"cmp"
@@ -41,9 +41,9 @@ func (p *pair) carry(msgs []replica.Message) {
 	p.taken.Record(p.sent.Record(msgs), msgs, true)
 }
 
-// answer sends messages from the secondary to the primary, by receipts as far as possible, and returns what arrives, how many of
-// the acknowledgements came by receipts, and the receipts.
-func (p *pair) answer(t rapid.TB, msgs []replica.Message) (arrived []replica.Message, byReceipt int, r Receipts) {
+// answer sends messages from the secondary to the primary, by tallies as far as possible, and returns what arrives, how many of
+// the acknowledgements came by tallies, and the tallies.
+func (p *pair) answer(t rapid.TB, msgs []replica.Message) (arrived []replica.Message, byTally int, r Tally) {
 	t.Helper()
 	rest, r := p.taken.Collect(slices.Clone(msgs))
 	decoded, err := DecodeWire(r.AppendWire(nil))
@@ -55,7 +55,7 @@ func (p *pair) answer(t rapid.TB, msgs []replica.Message) (arrived []replica.Mes
 	}
 	acks, dropped := p.sent.Expand(nil, &decoded)
 	if dropped > 0 {
-		t.Fatalf("%d receipts of %+v were dropped", dropped, r)
+		t.Fatalf("%d tallies of %+v were dropped", dropped, r)
 	}
 	return append(slices.Clone(rest), acks...), len(acks), r
 }
@@ -86,8 +86,8 @@ func describe(msgs []replica.Message) string {
 	return strings.Join(lines, "")
 }
 
-// TestReceipts is a transcript of frames, what replicas answer, and the bytes that carry it.
-func TestReceipts(t *testing.T) {
+// TestTally is a transcript of frames, what replicas answer, and the bytes that carry it.
+func TestTally(t *testing.T) {
 	p := newPair()
 	parse := func(d *datadriven.TestData) (msgs []replica.Message) {
 		for line := range strings.Lines(d.Input) {
@@ -116,7 +116,7 @@ func TestReceipts(t *testing.T) {
 		}
 		return msgs
 	}
-	datadriven.RunTest(t, "testdata/receipts.txt", func(t *testing.T, d *datadriven.TestData) string {
+	datadriven.RunTest(t, "testdata/tally.txt", func(t *testing.T, d *datadriven.TestData) string {
 		switch d.Cmd {
 		case "stream":
 			p = newPair()
@@ -133,7 +133,7 @@ func TestReceipts(t *testing.T) {
 			if len(r.Frames) > 0 {
 				b := r.AppendWire(nil)
 				acks, dropped := p.sent.Expand(nil, &r)
-				out += fmt.Sprintf("receipts of %d bytes: %x\n%sdropped: %d, both remember frames from %d and %d\n", len(b), b, describe(acks), dropped, p.sent.frames.first, p.taken.frames.first)
+				out += fmt.Sprintf("tallies of %d bytes: %x\n%sdropped: %d, both remember frames from %d and %d\n", len(b), b, describe(acks), dropped, p.sent.frames.first, p.taken.frames.first)
 			}
 			return out
 		}
@@ -141,9 +141,9 @@ func TestReceipts(t *testing.T) {
 	})
 }
 
-// TestReceiptsSayWhatAcksSay compares receipts with the acknowledgements that replicas sent: over any frames and any answers, the
-// primary receives the same acknowledgements as without receipts, and no other.
-func TestReceiptsSayWhatAcksSay(t *testing.T) {
+// TestTalliesSayWhatAcksSay compares tallies with the acknowledgements that replicas sent: over any frames and any answers, the
+// primary receives the same acknowledgements as without tallies, and no other.
+func TestTalliesSayWhatAcksSay(t *testing.T) {
 	covered := 0
 	rapid.Check(t, func(t *rapid.T) {
 		p := newPair()
@@ -208,40 +208,40 @@ func TestReceiptsSayWhatAcksSay(t *testing.T) {
 		}
 	})
 	if covered < 100 {
-		t.Errorf("only %d acknowledgements came by receipts", covered)
+		t.Errorf("only %d acknowledgements came by tallies", covered)
 	}
 }
 
-// TestVoidReceipts guards that receipts which do not belong to the stream, to a life or to a frame stand for nothing.
-func TestVoidReceipts(t *testing.T) {
+// TestVoidTallies guards that tallies which do not belong to the stream, to a life or to a frame stand for nothing.
+func TestVoidTallies(t *testing.T) {
 	frame := []replica.Message{appendTo(1, 4, 10, 1, 9), appendTo(2, 4, 20, 2, 20), appendTo(3, 4, 30, 0, 30)}
 	for _, tc := range []struct {
 		what  string
-		spoil func(p *pair, r *Receipts)
+		spoil func(p *pair, r *Tally)
 	}{
-		{"the connection is another one", func(p *pair, _ *Receipts) {
+		{"the connection is another one", func(p *pair, _ *Tally) {
 			p.sent.Begin(Stream{stream.Life, 78}, primary, secondary, life)
 			p.sent.Record(frame)
 		}},
-		{"the connection has ended", func(p *pair, _ *Receipts) { p.sent.End() }},
-		{"the primary is in another life", func(p *pair, _ *Receipts) {
+		{"the connection has ended", func(p *pair, _ *Tally) { p.sent.End() }},
+		{"the primary is in another life", func(p *pair, _ *Tally) {
 			p.sent.Begin(Stream{stream.Life + 1, 77}, primary, secondary, life)
 			p.sent.Record(frame)
 		}},
-		{"the secondary is in another life", func(p *pair, _ *Receipts) {
+		{"the secondary is in another life", func(p *pair, _ *Tally) {
 			p.sent.Begin(stream, primary, secondary, life+1)
 			p.sent.Record(frame)
 		}},
-		{"the receipt is of an earlier life", func(_ *pair, r *Receipts) { r.Life-- }},
-		{"the frame is a later one", func(_ *pair, r *Receipts) { r.Frames[0].Number++ }},
-		{"the frame is unknown", func(_ *pair, r *Receipts) { r.Frames[0].Number = 1000 }},
-		{"the frame is forgotten", func(p *pair, _ *Receipts) { p.sent.frames.dropTo(2) }},
-		{"one Append more", func(_ *pair, r *Receipts) { r.Frames[0].Indexes = nil }},
-		{"another Append", func(_ *pair, r *Receipts) { r.Frames[0].Indexes[0] = 2 }},
-		{"an Append that is not in the frame", func(_ *pair, r *Receipts) { r.Frames[0].Indexes[0] = 3 }},
-		{"the others", func(_ *pair, r *Receipts) { r.Frames[0].Only = true }},
-		{"frames that were never sent are old", func(_ *pair, r *Receipts) { r.Oldest = 1000 }},
-		{"a lost frame shifts the numbers", func(p *pair, _ *Receipts) {
+		{"the tally is of an earlier life", func(_ *pair, r *Tally) { r.Life-- }},
+		{"the frame is a later one", func(_ *pair, r *Tally) { r.Frames[0].Number++ }},
+		{"the frame is unknown", func(_ *pair, r *Tally) { r.Frames[0].Number = 1000 }},
+		{"the frame is forgotten", func(p *pair, _ *Tally) { p.sent.frames.dropTo(2) }},
+		{"one Append more", func(_ *pair, r *Tally) { r.Frames[0].Indexes = nil }},
+		{"another Append", func(_ *pair, r *Tally) { r.Frames[0].Indexes[0] = 2 }},
+		{"an Append that is not in the frame", func(_ *pair, r *Tally) { r.Frames[0].Indexes[0] = 3 }},
+		{"the others", func(_ *pair, r *Tally) { r.Frames[0].Only = true }},
+		{"frames that were never sent are old", func(_ *pair, r *Tally) { r.Oldest = 1000 }},
+		{"a lost frame shifts the numbers", func(p *pair, _ *Tally) {
 			p.sent.Begin(stream, primary, secondary, life)
 			p.sent.Record(frame[:2])
 			p.sent.Record(frame)
@@ -252,7 +252,7 @@ func TestVoidReceipts(t *testing.T) {
 			p.carry(frame)
 			rest, r := p.taken.Collect([]replica.Message{ack(1, 4, 11, 9), ack(3, 4, 30, 30)})
 			if len(rest) > 0 || len(r.Frames) != 1 || len(r.Frames[0].Indexes) != 1 {
-				t.Fatalf("rest %v, receipts %+v", rest, r)
+				t.Fatalf("rest %v, tallies %+v", rest, r)
 			}
 			tc.spoil(p, &r)
 			if acks, dropped := p.sent.Expand(nil, &r); len(acks) > 0 || dropped != 1 {
@@ -262,9 +262,9 @@ func TestVoidReceipts(t *testing.T) {
 	}
 }
 
-// TestReceiptsAreBounded guards that neither end remembers more than its bound, whatever is never acknowledged, and that both forget
+// TestTalliesAreBounded guards that neither end remembers more than its bound, whatever is never acknowledged, and that both forget
 // what was.
-func TestReceiptsAreBounded(t *testing.T) {
+func TestTalliesAreBounded(t *testing.T) {
 	p := newPair()
 	p.carry([]replica.Message{appendTo(0, 1, 0, 1, 0)}) // never acknowledged
 	for i := range 3 * sentMax {
@@ -272,7 +272,7 @@ func TestReceiptsAreBounded(t *testing.T) {
 		p.carry([]replica.Message{appendTo(1, 1, seq, 1, seq)})
 		got, n, _ := p.answer(t, []replica.Message{ack(1, 1, seq+1, seq)})
 		if len(got) != 1 || n != 1 {
-			t.Fatalf("acknowledgement %d: %d by receipts of %d", i, n, len(got))
+			t.Fatalf("acknowledgement %d: %d by tallies of %d", i, n, len(got))
 		}
 		if s, k := &p.sent.frames, &p.taken.frames; max(len(s.wants), len(s.ends)) > sentMax || max(len(k.wants), len(k.ends)) > takenMax {
 			t.Fatalf("after %d frames, %d and %d are remembered", i, len(s.wants), len(k.wants))
@@ -282,7 +282,7 @@ func TestReceiptsAreBounded(t *testing.T) {
 	if s, k := &p.sent.frames, &p.taken.frames; len(s.wants) > 1 || len(k.wants) > 1 {
 		t.Errorf("%d and %d Appends are remembered after all acknowledgements", len(s.wants), len(k.wants))
 	}
-	// Frames that ask for nothing, and their sender gets no receipts.
+	// Frames that ask for nothing, and their sender gets no tallies.
 	for range 2 * sentMax {
 		p.sent.Record([]replica.Message{ack(1, 1, 1, 1)})
 	}
@@ -293,7 +293,7 @@ func TestReceiptsAreBounded(t *testing.T) {
 
 // FuzzDecodeWire checks that no bytes make the decoder fail otherwise than by an error, and that what it accepts has one form.
 func FuzzDecodeWire(f *testing.F) {
-	r := Receipts{Stream: stream, Life: life, Oldest: 4, Frames: []Frame{{Number: 4, Sum: 9}, {Number: 6, Only: true, Indexes: []int{0, 7}, Sum: 3}}}
+	r := Tally{Stream: stream, Life: life, Oldest: 4, Frames: []Frame{{Number: 4, Sum: 9}, {Number: 6, Only: true, Indexes: []int{0, 7}, Sum: 3}}}
 	f.Add(r.AppendWire(nil))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -313,7 +313,7 @@ func FuzzDecodeWire(f *testing.F) {
 		if err != nil || !reflect.DeepEqual(again, r) {
 			t.Fatalf("decoded %+v, then %+v, %v", r, again, err)
 		}
-		// No receipts of strangers make the sender of frames fail.
+		// No tallies of strangers make the sender of frames fail.
 		p := newPair()
 		p.carry([]replica.Message{appendTo(1, 1, 0, 1, 0)})
 		r.Stream, r.Life = stream, life
@@ -321,8 +321,8 @@ func FuzzDecodeWire(f *testing.F) {
 	})
 }
 
-// BenchmarkReceipts is the work of both nodes for one acknowledgement, in frames of ten.
-func BenchmarkReceipts(b *testing.B) {
+// BenchmarkTallies is the work of both nodes for one acknowledgement, in frames of ten.
+func BenchmarkTallies(b *testing.B) {
 	p := newPair()
 	var frame, answers []replica.Message
 	for i := range 10 {

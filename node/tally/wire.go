@@ -1,4 +1,4 @@
-package receipt
+package tally
 
 import (
 	"encoding/binary"
@@ -10,14 +10,14 @@ import (
 // sumBytes is the size of a sum on the wire.
 const sumBytes = 8
 
-// AppendWire appends the form of receipts (docs/formats/link.md). Integers without a size are
+// AppendWire appends the form of tallies (docs/formats/link.md). Integers without a size are
 // varints:
 //
 //	life of the stream, number of the stream (8 bytes, big endian), life of the sender, oldest, number of frames
 //
 // and for each frame its distance from the one before it, the number of indexes times two, plus one
 // with Only, the distance of each index from the one before it, and the sum (8 bytes, big endian).
-func (r *Receipts) AppendWire(b []byte) []byte {
+func (r *Tally) AppendWire(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.Stream.Life))
 	b = binary.BigEndian.AppendUint64(b, r.Stream.Number)
 	b = binary.AppendUvarint(b, uint64(r.Life))
@@ -73,9 +73,9 @@ func (w *wire) fixed() uint64 {
 
 // DecodeWire decodes what AppendWire appended. It allocates at most a few times the size of b,
 // whatever b announces.
-func DecodeWire(b []byte) (Receipts, error) {
+func DecodeWire(b []byte) (Tally, error) {
 	w := &wire{b: b}
-	var r Receipts
+	var r Tally
 	r.Stream.Life = rhumb.BootSeq(w.number(0, math.MaxUint64))
 	r.Stream.Number = w.fixed()
 	r.Life = rhumb.BootSeq(w.number(0, math.MaxUint64))
@@ -103,7 +103,7 @@ func DecodeWire(b []byte) (Receipts, error) {
 		r.Frames = append(r.Frames, f)
 	}
 	if w.bad || len(w.b) > 0 {
-		return Receipts{}, rhumb.Ef("receipt.DecodeWire", rhumb.Corrupt, "receipts of %d bytes do not end where their frames do", len(b))
+		return Tally{}, rhumb.Ef("tally.DecodeWire", rhumb.Corrupt, "tallies of %d bytes do not end where their frames do", len(b))
 	}
 	return r, nil
 }
