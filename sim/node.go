@@ -49,7 +49,7 @@ type node struct {
 	transfers *transfer.Manager
 	// connected marks the peers to which a stream is open, by index.
 	connected []bool
-	// ends holds what the node remembers of the frames of its streams, by index of the peer.
+	// ends holds the memory of the frames of each stream, by index of the peer.
 	ends []ends
 	// registered is the nonce of the last life that the metadata has counted (NonceIgnored).
 	registered uint64

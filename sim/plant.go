@@ -62,7 +62,7 @@ var mixes = map[Bug][]FaultKind{
 	// Few other faults, so that the node which dies in the end has primaries.
 	NeverStandIn:   {faultCrash},
 	StandInUnready: {faultCrash},
-	// Bugs of tallies need replicas that lack what they acknowledged.
+	// Bugs of tallies need replicas that lack acknowledged entries.
 	TallyOfOldLife:  {faultFlip, faultTorn, faultEmpty, faultData, faultHalfOpen},
 	TallyForRefused: {faultData, faultIsolate, faultUsurp, faultCrash},
 	TallyBeforeSync: {faultCrash, faultCrashAll, faultUsurp},

@@ -7,9 +7,9 @@ import (
 )
 
 // As package peer does on links, nodes acknowledge the frames of a stream as a whole (package tally). Each call of
-// transport.Send is a frame. Streams to a node of an older build carry every acknowledgement by itself.
+// transport.Send is a frame. Streams to a node of an older build carry each acknowledgement as a message.
 
-// ends are what a node remembers of the frames of its stream with another node.
+// ends are the memory that a node has of the frames of its stream with another node.
 type ends struct {
 	sent tally.Sent
 	// taken is nil without a stream, and on one without tallies.
@@ -39,7 +39,7 @@ func (n *node) endTallies(b *node) {
 	}
 }
 
-// packFrame returns what a frame to another node carries, and its number: messages and tallies.
+// packFrame returns the content of a frame to another node, messages and a tally, and its number.
 func (n *node) packFrame(to *node, msgs []replica.Message) (rest []replica.Message, tallies []byte, number uint64) {
 	e := &n.ends[to.index]
 	if e.taken == nil {
@@ -64,7 +64,7 @@ func (n *node) packFrame(to *node, msgs []replica.Message) (rest []replica.Messa
 	return rest, tallies, number
 }
 
-// unpackFrame returns the messages of a frame, with the acknowledgements that its tallies stand for.
+// unpackFrame returns the messages of a frame, with the acknowledgements that its tallies represent.
 func (n *node) unpackFrame(from *node, number uint64, msgs []replica.Message, tallies []byte) []replica.Message {
 	e := &n.ends[from.index]
 	if e.taken == nil {

@@ -115,7 +115,7 @@ func (p *peer) sendQueued(l *link.Conn) error {
 			for i := range rest {
 				b = appendMessage(b, &rest[i])
 			}
-			// After the messages: acknowledgements do not overtake what was sent before them.
+			// After the messages: acknowledgements do not overtake earlier answers.
 			if len(acks.Frames) > 0 {
 				p.n.m.sent.Inc()
 				b = appendSized(b, func(b []byte) []byte { return acks.AppendWire(append(b, kindTally)) })

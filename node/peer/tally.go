@@ -22,7 +22,7 @@ type takenFrames struct {
 	frames *tally.Taken
 }
 
-// newTakenFrames returns an empty list, or nil if the peer takes no tallies. stream is what the peer calls the link.
+// newTakenFrames returns an empty list, or nil if the peer takes no tallies. stream is the name of the link at the peer.
 func newTakenFrames(self, peer rhumb.NodeIdentity, stream uint64) *takenFrames {
 	if stream == 0 {
 		return nil
@@ -45,14 +45,14 @@ func (n *Network) noteTaken(from rhumb.NodeID, t *takenFrames, msgs []replica.Me
 	t.frames.Record(t.number, msgs, whole)
 }
 
-// forgetTaken ends the tallies for a link that has ended. What is acknowledged later is acknowledged one by one.
+// forgetTaken ends the tallies for a link that has ended. Later acknowledgements are messages.
 func (n *Network) forgetTaken(from rhumb.NodeID, t *takenFrames) {
 	if p, ok := n.lookUpPeer(from); ok {
 		p.taken.CompareAndSwap(t, nil)
 	}
 }
 
-// expandTallies appends the acknowledgements that tallies of a peer stand for to its messages.
+// expandTallies appends the acknowledgements that tallies of a peer represent to its messages.
 func (n *Network) expandTallies(from rhumb.NodeID, msgs []replica.Message, tallies []tally.Tally) []replica.Message {
 	if len(tallies) == 0 {
 		return msgs
@@ -88,7 +88,7 @@ func (p *peer) endTallies() {
 	p.sent.End()
 }
 
-// prepareFrame returns what a frame with messages carries: the messages for which no tally can stand, and tallies for the others.
+// prepareFrame returns the content of a frame with messages: those that no tally can represent, and a tally of the others.
 // It changes the order of msgs. It remembers the frame, which the caller sends next.
 func (p *peer) prepareFrame(msgs []replica.Message) (rest []replica.Message, r tally.Tally) {
 	rest = msgs

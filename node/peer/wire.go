@@ -42,7 +42,7 @@ const (
 )
 
 // kindTally is in the place of the kind of a message. A tally follows (package tally). It is not a
-// replica.MessageKind: replicas see the acknowledgements that the tallies stand for.
+// replica.MessageKind: replicas see the acknowledgements that the tallies represent.
 const kindTally = 30
 
 // sizeBytes is the length of the size of a message or an entry.

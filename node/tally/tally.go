@@ -1,12 +1,12 @@
 // Package tally acknowledges frames as a whole. A node that has taken a frame of messages from
-// another one answers each Append in it by an acknowledgement. Most of these say what the sender of
-// the frame knows already: the range, the epoch and the position that it asked for. A tally stands
+// another one answers each Append in it by an acknowledgement. Most of these repeat a request of the sender of
+// the frame: the range, the epoch and the position in its Append. A tally stands
 // for all of them in a few bytes.
 //
-// Both ends count the frames of a connection, and remember what the Appends of each frame ask for:
+// Both ends count the frames of a connection, and remember the Appends of each frame:
 // Sent at the node that sends them, Taken at the one that receives them. When the replicas of the
-// receiver acknowledge, Taken.Collect turns the acknowledgements that say exactly what an Append
-// asked for into tallies, and leaves all other messages as they are: refusals, and acknowledgements
+// receiver acknowledge, Taken.Collect turns the acknowledgements that are exactly as requested
+// into tallies, and leaves all other messages as they are: refusals, and acknowledgements
 // of other positions, epochs, lives or connections. Sent.Expand turns a tally back into the
 // acknowledgements.
 //
@@ -17,7 +17,7 @@
 //
 // A tally names the stream and the life of both nodes. One that does not belong to the present
 // stream is dropped, and its acknowledgements are lost, like those on a connection that breaks. A
-// sum over everything that a tally stands for guards against two ends that count differently.
+// sum over everything that a tally represents guards against two ends that count differently.
 package tally
 
 import (
@@ -27,14 +27,14 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// Bounds of what a node remembers for one other node.
+// Bounds of the memory of a node for one other node.
 const (
 	// takenMax bounds the Appends, and the frames, that a receiver remembers. Older ones are
 	// acknowledged one by one.
 	takenMax = 1 << 13
 	// sentMax bounds those that a sender remembers. It is larger, because the sender may be ahead of
 	// the receiver by the frames that are under way. If it does not suffice, acknowledgements are lost,
-	// and replicas send again what they do not know to have arrived.
+	// and replicas send the entries again.
 	sentMax = 1 << 15
 )
 
@@ -46,7 +46,7 @@ type Stream struct {
 	Number uint64
 }
 
-// Tally stands for the acknowledgements that frames of a stream asked for.
+// Tally represents the acknowledgements that frames of a stream asked for.
 type Tally struct {
 	Stream Stream
 	// Life is the life in which the sender of the tallies acknowledges.
@@ -57,7 +57,7 @@ type Tally struct {
 	Frames []Frame
 }
 
-// Frame is the tally for one frame. It stands for the acknowledgements of all its Appends, except
+// Frame is the tally for one frame. It represents the acknowledgements of all its Appends, except
 // for those in Indexes; or, with Only, for those in Indexes and no others.
 type Frame struct {
 	// Number is the number of the frame in its stream, from 1.
@@ -69,7 +69,7 @@ type Frame struct {
 	Sum uint64
 }
 
-// stands reports whether the tally stands for the Append with an index. from is where the search
+// stands reports whether the tally represents the Append with an index. from is where the search
 // in Indexes continues, since callers ask in ascending order.
 func (f *Frame) stands(index int, from *int) bool {
 	for *from < len(f.Indexes) && f.Indexes[*from] < index {
@@ -78,14 +78,14 @@ func (f *Frame) stands(index int, from *int) bool {
 	return (*from < len(f.Indexes) && f.Indexes[*from] == index) == f.Only
 }
 
-// want is what an Append asks for: the acknowledgement that its receiver sends if it takes all of it.
+// want is the acknowledgement that the receiver of an Append sends if it takes all of it.
 type want struct {
 	id     rhumb.RangeID
 	epoch  rhumb.Epoch
 	match  rhumb.Seq
 	commit rhumb.Seq
 	// The fields below belong to Taken. before is where the Append before this one of the same range
-	// is. done reports that no tally will stand for this Append any more, or that the one for which
+	// is. done reports that no tally will represent this Append any more, or that the one for which
 	// due is set does.
 	before    place
 	done, due bool
@@ -97,7 +97,7 @@ type place struct {
 	index int
 }
 
-// wantOf returns what an Append asks for. Its receiver learns the commit position of the sender, as
+// wantOf returns the acknowledgement that an Append requests. Its receiver learns the commit position of the sender, as
 // far as it holds the entries.
 func wantOf(m *replica.Message) want {
 	match := m.Prev.Seq + rhumb.Seq(len(m.Entries))
@@ -105,7 +105,7 @@ func wantOf(m *replica.Message) want {
 }
 
 // mix adds an acknowledgement to a sum. The multiplications spread each bit, so that swapped fields
-// give another sum.
+// change the sum.
 func (w *want) mix(sum uint64) uint64 {
 	const odd = 0x9e3779b97f4a7c15
 	for _, v := range [...]uint64{uint64(w.id.Region)<<32 | uint64(w.id.Slot), uint64(w.epoch), uint64(w.match), uint64(w.commit)} {
@@ -115,7 +115,7 @@ func (w *want) mix(sum uint64) uint64 {
 	return sum
 }
 
-// frames lists what the Appends of the last frames ask for, oldest frame first.
+// frames lists the requests of the last frames, oldest frame first.
 type frames struct {
 	// first is the number of the oldest frame that is listed, and next that of the next one.
 	first, next uint64
@@ -132,7 +132,7 @@ func (f *frames) begin(next uint64) {
 	f.ends, f.wants = f.ends[:0], f.wants[:0]
 }
 
-// add lists the next frame and returns what its Appends ask for.
+// add lists the next frame and returns its requests.
 func (f *frames) add(msgs []replica.Message) []want {
 	n := len(f.wants)
 	for i := range msgs {
@@ -145,7 +145,7 @@ func (f *frames) add(msgs []replica.Message) []want {
 	return f.wants[n:]
 }
 
-// of returns what the Appends of a frame ask for, and nil if the frame is not listed.
+// of returns the requests of a frame, and nil if the frame is not listed.
 func (f *frames) of(number uint64) []want {
 	if number < f.first || number >= f.next {
 		return nil
@@ -164,14 +164,14 @@ func (f *frames) dropTo(number uint64) {
 	}
 	n := int(min(number, f.next) - f.first)
 	cut := f.ends[n-1]
-	// Usually next to nothing remains, so moving the rest costs little.
+	// Usually next to nothing remains, so the move costs little.
 	f.wants = f.wants[:copy(f.wants, f.wants[cut-f.base:])]
 	f.ends = f.ends[:copy(f.ends, f.ends[n:])]
 	f.base, f.first = cut, f.first+uint64(n)
 }
 
 // bound drops the older half if more than most Appends, or frames, are listed: dropping one frame
-// after the other would move the rest each time.
+// after the other would move the others each time.
 func (f *frames) bound(most int) {
 	if len(f.wants) > most {
 		n, _ := slices.BinarySearch(f.ends, f.base+uint64(len(f.wants)-most/2))
@@ -203,14 +203,14 @@ func (s *Sent) End() { s.Begin(Stream{}, 0, 0, 0) }
 func (s *Sent) Record(msgs []replica.Message) uint64 {
 	s.frames.add(msgs)
 	s.frames.bound(sentMax)
-	// A node that is primary of nothing here gets no tallies, which would tell what to forget.
+	// A node that is primary of nothing here gets no tallies, whose Oldest would end its memory.
 	if len(s.frames.wants) == 0 {
 		s.frames.dropTo(s.frames.next)
 	}
 	return s.frames.next - 1
 }
 
-// Expand appends the acknowledgements that tallies stand for to acks. It returns the number of
+// Expand appends the acknowledgements that tallies represent to acks. It returns the number of
 // frames whose tallies it dropped, because they are of another stream, another life or another
 // frame than this node remembers.
 func (s *Sent) Expand(acks []replica.Message, r *Tally) ([]replica.Message, int) {
@@ -261,7 +261,7 @@ type Taken struct {
 	frames     frames
 	// newest is where the newest Append of each range is, unless that is acknowledged.
 	newest map[rhumb.RangeID]place
-	// touched are the frames of which Collect has taken acknowledgements.
+	// touched are the frames with acknowledgements that Collect has taken.
 	touched []uint64
 }
 
@@ -314,9 +314,9 @@ func (t *Taken) dropDone() {
 	t.frames.dropTo(number)
 }
 
-// Collect takes the acknowledgements that tallies can stand for out of messages to the peer, and
-// returns the rest, which shares memory with msgs, and the tallies. These are to be sent after the
-// rest.
+// Collect takes the acknowledgements that tallies can represent out of messages to the peer, and
+// returns the others, which share memory with msgs, and the tally. It is to be sent after the
+// others.
 func (t *Taken) Collect(msgs []replica.Message) (rest []replica.Message, r Tally) {
 	r = Tally{Stream: t.stream, Life: t.selfLife}
 	// Acknowledgements do not overtake other answers, such as a refusal, which may be about the same
@@ -362,7 +362,7 @@ func (t *Taken) take(m *replica.Message) bool {
 	}
 	w.due = true
 	t.touched = append(t.touched, p.frame)
-	// The acknowledgement covers the Appends before, of which no other one will come.
+	// The acknowledgement covers the Appends before, which get no other one.
 	for b := w; b != nil && !b.done; b = t.at(b.before) {
 		b.done = true
 	}
