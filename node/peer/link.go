@@ -143,12 +143,16 @@ func awaitEnd(l *link.Conn) error {
 	}
 }
 
+// messagesAhead bounds the messages of a frame for which memory is allocated before they are decoded.
+const messagesAhead = 512
+
 // decodeMessages decodes the content of a frame of messages from another node, and returns the
 // tallies in it apart. Messages with entries or fields of a later release are lost, like ones on a bad
 // link, and counted by unknown.
 func decodeMessages(content []byte, from, to rhumb.NodeID, unknown func(replica.Message, error)) (msgs []replica.Message, tallies []tally.Tally, err error) {
-	// A message is large in memory, so a slice that grows would copy more than all of the frame.
-	if n := countSized(content); n > 0 {
+	// A message is large in memory, so a slice that grows would copy more than all of the frame. But a hostile frame may
+	// announce millions of empty messages.
+	if n := min(countSized(content), messagesAhead); n > 0 {
 		msgs = make([]replica.Message, 0, n)
 	}
 	r := &wireReader{b: content}
