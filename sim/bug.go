@@ -154,6 +154,10 @@ const (
 	NeverStandIn
 	// StandInUnready makes the node that is nearest to a dead one primary before it is in sync.
 	StandInUnready
+	// LeadWithWrongClock lets a node whose clock is wrong keep the leadership of the metadata and judge registrations by its clock.
+	LeadWithWrongClock
+	// StayUnreadable lets a node whose disk refuses reads stay primary.
+	StayUnreadable
 	// TallyOfOldLife takes a tally for a frame of an earlier stream, as if the other node had sent it in its present life.
 	TallyOfOldLife
 	// TallyForRefused counts an Append that was refused as acknowledged by the tally of its frame.
@@ -176,7 +180,8 @@ var bugNames = [bugs]string{
 	"serve-before-last", "ack-unread", "hand-over-to-few",
 	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
 	"merge-forgets-results", "miss-the-union", "merge-before-union", "take-before-commit", "take-without-end", "witness-with-data",
-	"leave-at-once", "never-stand-in", "stand-in-unready",
+	"leave-at-once", "never-stand-in", "stand-in-unready", "lead-with-wrong-clock",
+	"stay-unreadable",
 	"tally-of-old-life", "tally-for-refused", "tally-before-sync",
 }
 

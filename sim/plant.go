@@ -62,6 +62,9 @@ var mixes = map[Bug][]FaultKind{
 	// Few other faults, so that the node which dies in the end has primaries.
 	NeverStandIn:   {faultCrash},
 	StandInUnready: {faultCrash},
+	// So that a leader exists whose clock may become wrong.
+	LeadWithWrongClock: {faultCrash},
+	StayUnreadable:     {faultCrash, faultUnreadable},
 	// Bugs of tallies need replicas that lack acknowledged entries.
 	TallyOfOldLife:  {faultFlip, faultTorn, faultEmpty, faultData, faultHalfOpen},
 	TallyForRefused: {faultData, faultIsolate, faultUsurp, faultCrash},
@@ -105,7 +108,8 @@ func (p *profile) applyMix(b Bug) {
 			p.spoiltChunks = 0.3
 		}
 	}
-	p.strict = p.strict || b == NoClockRefusal
+	p.misled, p.unread = p.misled || b == LeadWithWrongClock, p.unread || b == StayUnreadable
+	p.strict = p.strict || b == NoClockRefusal || b == LeadWithWrongClock
 }
 
 // applyBug changes the bounds that a planted bug disables.
