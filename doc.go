@@ -21,6 +21,7 @@
 //	partition              a network fault, in tests. Placing data is "placement"
 //	index                  a secondary or spatial index. A position in the log is a Seq
 //	receipt                what an answer says about itself: age, epoch, who served it, hops
+//	tally                  the acknowledgements of a frame between nodes, in one item
 //
 // # The life of a Put
 //

@@ -29,7 +29,7 @@ var layers = [][]string{
 	{"access", "audit", "hlc", "keys", "geo", "entry", "wan", "api/rhumbpb", "bench/chart", "bench/disk", "bench/load", "cli/doctor", "cli/exit", "cli/flags", "node/closed", "node/memory", "snapshot/format", "snapshot/shm"},
 	{"cli/settings", "authority/enroll", "storage/nodelog"},
 	{"sched", "geo/rtt", "api", "storage", "raftmeta/catalog", "node/replica", "node/lease", "sim/check", "sim/model", "sim/voter", "sim/merging", "snapshot/rtree", "bench/roads"},
-	{"api/link"},
+	{"api/link", "node/tally"},
 	{"raftmeta/place", "node/digest", "node/transfer", "storage/storagetest", "bench/rounds", "client/login", "client/stream", "snapshot/segment", "snapshot/reader"},
 	{"raftmeta", "client", "node/session", "snapshot/roll", "snapshot/inspect"},
 	{"snapshot", "cli/target", "cli/upgrade"},
@@ -44,7 +44,7 @@ var layers = [][]string{
 // pure lists the packages that may not start goroutines or know about clocks, chance, locks, files or the network, so
 // that one seed replays one run. Only time's plain data, such as time.Duration, is allowed.
 var pure = []string{
-	".", "access", "entry", "keys", "geo", "geo/rtt", "raftmeta/place", "raftmeta/catalog", "node/closed", "node/replica", "node/lease",
+	".", "access", "entry", "keys", "geo", "geo/rtt", "raftmeta/place", "raftmeta/catalog", "node/closed", "node/replica", "node/tally", "node/lease",
 	"snapshot/format", "snapshot/roll", "snapshot/rtree", "cli/doctor", "cli/exit", "cli/health", "cli/upgrade",
 }
 

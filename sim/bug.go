@@ -158,6 +158,12 @@ const (
 	LeadWithWrongClock
 	// StayUnreadable lets a node whose disk refuses reads stay primary.
 	StayUnreadable
+	// TallyOfOldLife takes a tally for a frame of an earlier stream, as if the other node had sent it in its present life.
+	TallyOfOldLife
+	// TallyForRefused counts an Append that was refused as acknowledged by the tally of its frame.
+	TallyForRefused
+	// TallyBeforeSync sends the tally of a frame when it arrives.
+	TallyBeforeSync
 	bugs
 )
 
@@ -176,6 +182,7 @@ var bugNames = [bugs]string{
 	"merge-forgets-results", "miss-the-union", "merge-before-union", "take-before-commit", "take-without-end", "witness-with-data",
 	"leave-at-once", "never-stand-in", "stand-in-unready", "lead-with-wrong-clock",
 	"stay-unreadable",
+	"tally-of-old-life", "tally-for-refused", "tally-before-sync",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -39,7 +39,7 @@ var caught = map[Bug]uint64{
 	BlindMetadata: 75, LeaseByWall: 24, ActivateAtOnce: 22, ForgetCeiling: 222,
 	InstallElectable: 1, InstallForgetsPromise: 74, SkipChecksum: 3, ResumeWrongSet: 3, AckUnread: 5,
 	RemoveUnrecorded: 1, ShrinkBelowMinimum: 1, AckAfterHandover: 1, ServeBeforeLast: 21, HandOverToFew: 7, BelieveRemoved: 1, SecondariesTogether: 5,
-	SplitForgetsResults: 6, SplitLostOnRestart: 4, BirthAtAnyEpoch: 3, MergeForgetsResults: 30,
+	SplitForgetsResults: 6, SplitLostOnRestart: 4, BirthAtAnyEpoch: 3, MergeForgetsResults: 30, TallyOfOldLife: 13,
 }
 
 // bugSearch returns the seeds with which a bug is searched, in this order.

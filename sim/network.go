@@ -32,6 +32,8 @@ type network struct {
 	// strays are the last acknowledgements sent over the previous stream of a pair, which may still
 	// arrive.
 	strays [][]replica.Message
+	// late are the last tallies sent over it.
+	late [][]byte
 	// streams holds the number of the stream of each pair as each side knows it, or 0. The sides
 	// may differ for a while, as they do when one side has not noticed a break.
 	streams []uint64
@@ -48,6 +50,7 @@ func newNetwork(w *world, places int) *network {
 		w: w, places: places, site: make([]int, places), cut: make([]bool, places*places),
 		slow: make([]time.Duration, places), deaf: make([]bool, w.p.nodes), mute: make([]bool, w.p.nodes), vanish: make([]bool, places*places), loss: w.p.loss, repeat: w.p.repeat, jitter: w.p.jitter,
 		strays:  make([][]replica.Message, places*places),
+		late:    make([][]byte, places*places),
 		streams: make([]uint64, places*places), dialed: make([]time.Duration, places*places), last: make([]time.Duration, places*places),
 	}
 }
@@ -236,16 +239,16 @@ func (n *network) keepStray(from, to *node, msgs []replica.Message) {
 // towards the present one: a new stream clears earlier acknowledgements
 // (docs/replication.md#rule-life-ack).
 func (n *network) deliverStray(from, to *node) {
-	kept := &n.strays[n.pairIndex(from.at, to.at)]
-	msgs := *kept
-	*kept = nil
+	pair := n.pairIndex(from.at, to.at)
+	msgs, late := n.strays[pair], n.late[pair]
+	n.strays[pair], n.late[pair] = nil, nil
 	if len(msgs) == 0 || n.w.rnd.Float64() > strayShare {
 		return
 	}
 	// The messages arrive in the new connection, although they were sent over the old one.
 	to.later(time.Duration(n.w.rnd.Int64N(int64(strayLate))), func() {
 		if to.host != nil {
-			to.receiveMessages(from, msgs)
+			to.receiveMessages(from, append(msgs, to.expandLate(from, late)...))
 		}
 	})
 }

@@ -49,6 +49,8 @@ type node struct {
 	transfers *transfer.Manager
 	// connected marks the peers to which a stream is open, by index.
 	connected []bool
+	// ends holds the memory of the frames of each stream, by index of the peer.
+	ends []ends
 	// registered is the nonce of the last life that the metadata has counted (NonceIgnored).
 	registered uint64
 	// begun is the present life as the engine returned it.
@@ -187,7 +189,7 @@ func (n *node) enterCluster() {
 	w := n.w
 	n.id = n.disk.engine.Identity().Node
 	n.rt = &runtime{n: n, life: n.life}
-	n.connected = make([]bool, len(w.nodes))
+	n.connected, n.ends = make([]bool, len(w.nodes)), make([]ends, len(w.nodes))
 	// The streams of the previous life end with it; the peers notice later.
 	for _, b := range w.nodes {
 		w.net.streams[w.net.pairIndex(n.at, b.at)] = 0
@@ -326,6 +328,7 @@ func (n *node) connect(b *node, from rhumb.NodeIdentity, id uint64) bool {
 	// The host must see the break, because it restarts replication to the peer from there.
 	n.disconnect(b, n.w.net.streams[at])
 	n.w.net.streams[at] = id
+	n.beginTallies(b, from, id)
 	n.setConnected(b, true)
 	n.w.net.deliverStray(b, n)
 	return true
@@ -339,6 +342,7 @@ func (n *node) disconnect(b *node, id uint64) {
 		return
 	}
 	n.w.net.streams[at] = 0
+	n.endTallies(b)
 	n.setConnected(b, false)
 }
 

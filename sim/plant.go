@@ -65,6 +65,10 @@ var mixes = map[Bug][]FaultKind{
 	// So that a leader exists whose clock may become wrong.
 	LeadWithWrongClock: {faultCrash},
 	StayUnreadable:     {faultCrash, faultUnreadable},
+	// Bugs of tallies need replicas that lack acknowledged entries.
+	TallyOfOldLife:  {faultFlip, faultTorn, faultEmpty, faultData, faultHalfOpen},
+	TallyForRefused: {faultData, faultIsolate, faultUsurp, faultCrash},
+	TallyBeforeSync: {faultCrash, faultCrashAll, faultUsurp},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.

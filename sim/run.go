@@ -45,6 +45,8 @@ type Stats struct {
 	Yielded int
 	// Unread counts the messages with entries that an older build could not read.
 	Unread int
+	// Tallied counts the acknowledgements that arrived by tallies, Void the tallies that were dropped.
+	Tallied, Void int
 	// Spoilt counts the chunks of copies that were damaged on the way.
 	Spoilt int
 	// Lost counts ranges whose in-sync set lacks trimmed log and that no member could copy at the last

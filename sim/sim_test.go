@@ -84,6 +84,8 @@ type sum struct {
 	spoilt    int
 	removed   int
 	unread    int
+	tallied   int
+	void      int
 	regions   int
 	left      int
 	standIns  int
@@ -113,6 +115,8 @@ func (s *sum) add(r Result) {
 	s.merges += r.Stats.Merges
 	s.spoilt += r.Stats.Spoilt
 	s.unread += r.Stats.Unread
+	s.tallied += r.Stats.Tallied
+	s.void += r.Stats.Void
 	s.removed += r.Stats.Removed
 	s.regions += r.Stats.Regions
 	s.left += r.Stats.Left
@@ -143,6 +147,7 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
 	t.Logf("%d nodes removed, %d regions lost, %d regions removed, %d second phases of failover, %d metadata leaders with a wrong clock, %d disks that refused reads, %d messages with entries that an older build could not read",
 		s.removed, s.regions, s.left, s.standIns, s.misled, s.yielded, s.unread)
+	t.Logf("%d acknowledgements by tallies, %d tallies void", s.tallied, s.void)
 }
 
 // processorTime returns the processor time that the process has used.

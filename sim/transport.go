@@ -51,7 +51,6 @@ func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 	if stream == 0 || w.net.mute[n.index] || w.net.mute[to.index] || w.net.vanish[w.net.pairIndex(n.at, to.at)] {
 		return
 	}
-	w.traffic.messages += len(msgs)
 	// The receiver owns its messages, and the sender may reuse the slice.
 	msgs = slices.Clone(msgs)
 	for i := range msgs {
@@ -63,11 +62,13 @@ func (t transport) Send(id rhumb.NodeID, msgs []replica.Message) {
 		}
 	}
 	w.net.keepStray(n, to, msgs)
+	msgs, tallies, number := n.packFrame(to, msgs)
+	w.traffic.messages += len(msgs) + min(len(tallies), 1)
 	w.net.sendStream(n.at, to.at, func() {
 		to.run(to.life, func() {
 			// A message of a stream that the receiver has replaced since is dropped.
 			if to.host != nil && w.net.streams[w.net.pairIndex(to.at, n.at)] == stream {
-				to.receiveMessages(n, slices.Clone(msgs))
+				to.receiveMessages(n, to.unpackFrame(n, number, slices.Clone(msgs), tallies))
 			}
 		})
 	})

@@ -169,10 +169,15 @@ func (x *OriginProof) GetBoot() uint64 {
 
 // PeerHello identifies the sender at the beginning of a stream.
 type PeerHello struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Protocol      uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	Cluster       []byte                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Identity      *Identity              `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Protocol uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Cluster  []byte                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Identity *Identity              `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	// On a link, from the side that opens it: the number by which tallies for its frames name it. 0
+	// means that the sender takes no tallies.
+	Stream uint64 `protobuf:"fixed64,4,opt,name=stream,proto3" json:"stream,omitempty"`
+	// On a link, from the side that accepts it: it sends tallies for the frames of the link.
+	Tallies       bool `protobuf:"varint,5,opt,name=tallies,proto3" json:"tallies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -226,6 +231,20 @@ func (x *PeerHello) GetIdentity() *Identity {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *PeerHello) GetStream() uint64 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *PeerHello) GetTallies() bool {
+	if x != nil {
+		return x.Tallies
+	}
+	return false
 }
 
 type ReplicaFrame struct {
@@ -1926,11 +1945,13 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x05chain\x18\x01 \x03(\fR\x05chain\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x0e\n" +
 	"\x02at\x18\x03 \x01(\x03R\x02at\x12\x12\n" +
-	"\x04boot\x18\x04 \x01(\x04R\x04boot\"q\n" +
+	"\x04boot\x18\x04 \x01(\x04R\x04boot\"\xa3\x01\n" +
 	"\tPeerHello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\fR\acluster\x12.\n" +
-	"\bidentity\x18\x03 \x01(\v2\x12.rhumb.v1.IdentityR\bidentity\"o\n" +
+	"\bidentity\x18\x03 \x01(\v2\x12.rhumb.v1.IdentityR\bidentity\x12\x16\n" +
+	"\x06stream\x18\x04 \x01(\x06R\x06stream\x12\x18\n" +
+	"\atallies\x18\x05 \x01(\bR\atallies\"o\n" +
 	"\fReplicaFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x124\n" +
 	"\bmessages\x18\x02 \x03(\v2\x18.rhumb.v1.ReplicaMessageR\bmessages\"\xae\x06\n" +

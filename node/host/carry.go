@@ -241,7 +241,17 @@ func (h *Host) notifyCommitted(s *slot, rd *replica.Ready) {
 	}
 }
 
-// sendAll sends messages, and groups consecutive ones to the same node into one call.
+// outgoing are the messages of a pass to one node.
+type outgoing struct {
+	to   rhumb.NodeID
+	msgs []replica.Message
+}
+
+// outgoingKept bounds the messages for which memory is kept between passes, for each node.
+const outgoingKept = 512
+
+// sendAll adds messages to those that the pass sends. They leave together, one call for each node: sent one by one, each would
+// wake the goroutine that writes to the node, and the first would have a frame of its own.
 func (h *Host) sendAll(msgs []replica.Message) {
 	for i := range msgs {
 		if msgs[i].Kind == replica.Promise {
@@ -250,14 +260,28 @@ func (h *Host) sendAll(msgs []replica.Message) {
 			msgs[i].Clock = h.cfg.Clock.Read()
 		}
 	}
-	msgs = h.readable(msgs)
-	for from := 0; from < len(msgs); {
-		to := from + 1
-		for to < len(msgs) && msgs[to].To == msgs[from].To {
-			to++
+	for _, m := range h.readable(msgs) {
+		i := slices.IndexFunc(h.outbox, func(o outgoing) bool { return o.to == m.To })
+		if i < 0 {
+			i = len(h.outbox)
+			h.outbox = append(h.outbox, outgoing{to: m.To})
 		}
-		h.cfg.Net.Send(msgs[from].To, msgs[from:to])
-		from = to
+		h.outbox[i].msgs = append(h.outbox[i].msgs, m)
+	}
+}
+
+// flushMessages sends the messages of the pass.
+func (h *Host) flushMessages() {
+	for i := range h.outbox {
+		o := &h.outbox[i]
+		if len(o.msgs) == 0 {
+			continue
+		}
+		h.cfg.Net.Send(o.to, o.msgs)
+		clear(o.msgs) // frees the entries
+		if o.msgs = o.msgs[:0]; cap(o.msgs) > outgoingKept {
+			o.msgs = nil
+		}
 	}
 }
 

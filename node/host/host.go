@@ -21,7 +21,7 @@ import (
 // Transport sends messages to other nodes. Send must not block; it may lose messages.
 type Transport interface {
 	Heartbeats
-	// Send sends messages of replicas to one peer, in order.
+	// Send sends messages of replicas to one peer, in order. It does not keep msgs.
 	Send(to rhumb.NodeID, msgs []replica.Message)
 }
 
@@ -256,6 +256,8 @@ type Host struct {
 	// reports that this pass has excluded a range from grants.
 	awaitingSlots []*slot
 	excluded      bool
+	// outbox holds the messages that this pass sends. It has an element for each node that was ever sent one.
+	outbox []outgoing
 	// installs are the copies to install at the end of the pass.
 	installs []installEvent
 	tokens   map[uint64]call

@@ -161,6 +161,7 @@ func (l *line) queue(to rhumb.NodeID, do func(h *Host)) {
 }
 
 func (l *line) Send(to rhumb.NodeID, msgs []replica.Message) {
+	msgs = slices.Clone(msgs)
 	l.queue(to, func(h *Host) { h.Receive(l.self.Node, msgs) })
 }
 

@@ -288,8 +288,9 @@ func (h *Host) sync(c *commit, apart bool) {
 //  1. Every event steps its replica, which marks the slot dirty.
 //  2. Dirty slots are carried out until none is left: carrying out one may make it, or another,
 //     dirty again.
-//  3. The commits are applied, which makes the writes visible to reads of later passes.
-//  4. Elected replicas are queued for activation.
+//  3. The messages leave. Other nodes write their entries to disk while this one does.
+//  4. The commits are applied, which makes the writes visible to reads of later passes.
+//  5. Elected replicas are queued for activation.
 func (h *Host) pass() []*commit {
 	for i, ev := range h.events {
 		ev.applyTo(h)
@@ -340,6 +341,7 @@ func (h *Host) pass() []*commit {
 			}
 		}
 	}
+	h.flushMessages()
 	// Once for all ranges of the pass, and before the disk is used: the round trip overlaps the sync of the promises.
 	// A pass that makes this node primary of a thousand ranges sends one frame to each peer, not a thousand.
 	if h.excluded {

@@ -202,7 +202,7 @@ func TestLinkOfLaterRelease(t *testing.T) {
 	content = append(content, message(hasEntries, append([]byte{1, 0, 0, 0, byte(len(later))}, later...))...)
 	content = appendMessage(content, &replica.Message{Kind: replica.Ack, Match: 3})
 	unknown := 0
-	msgs, err := decodeMessages(content, 1, 2, func(replica.Message, error) { unknown++ })
+	msgs, _, err := decodeMessages(content, 1, 2, func(replica.Message, error) { unknown++ })
 	if err != nil || unknown != 2 || len(msgs) != 1 || msgs[0].Match != 3 {
 		t.Fatalf("%d unknown, got %+v, %v", unknown, msgs, err)
 	}
@@ -219,7 +219,7 @@ func TestServiceCloseEndsLinks(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	p, _ := a.network.lookUpPeer(2)
-	if l, err := p.dialLink(ctx); err == nil {
+	if l, _, err := p.dialLink(ctx, p.n.newHello()); err == nil {
 		l.Close()
 		t.Error("a link was opened after Close")
 	}
@@ -252,7 +252,7 @@ func FuzzDecodeMessages(f *testing.F) {
 	f.Add(appendMessage(appendMessage(nil, &replica.Message{Kind: replica.Append, Entries: []*entry.Entry{testEntry()}, Trim: 1}),
 		&replica.Message{Kind: replica.Handover, InSync: []rhumb.NodeID{1, 2}, Quarantined: true}))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		msgs, err := decodeMessages(content, 1, 2, func(replica.Message, error) {})
+		msgs, _, err := decodeMessages(content, 1, 2, func(replica.Message, error) {})
 		if err != nil {
 			return
 		}

@@ -26,9 +26,10 @@ func (s *Service) Links() link.Kind {
 // serveLink receives the messages of a peer's replicas until the link ends.
 func (s *Service) serveLink(l *link.Conn, a link.Accepted) {
 	ctx := grpcpeer.NewContext(context.Background(), &grpcpeer.Peer{Addr: l.RemoteAddr(), AuthInfo: a.Info})
-	n, from, err := s.openLink(ctx, l, a.Raw)
+	n, from, frames, err := s.openLink(ctx, l, a.Raw)
 	if err == nil {
-		err = s.receiveMessages(l, n, from.Node)
+		err = s.receiveMessages(l, n, from.Node, frames)
+		n.forgetTaken(from.Node, frames)
 	}
 	kind := rhumb.KindOf(err)
 	if n != nil && kind == rhumb.Corrupt {
@@ -40,37 +41,42 @@ func (s *Service) serveLink(l *link.Conn, a link.Accepted) {
 	}
 }
 
-// openLink exchanges hellos.
-func (s *Service) openLink(ctx context.Context, l *link.Conn, raw net.Conn) (*Network, rhumb.NodeIdentity, error) {
+// openLink exchanges hellos. It returns the list of the frames of the link, for tallies, or nil if the peer takes none.
+func (s *Service) openLink(ctx context.Context, l *link.Conn, raw net.Conn) (*Network, rhumb.NodeIdentity, *takenFrames, error) {
 	l.LimitOpening(link.OpenMax)
 	n := s.network.Load()
 	if n == nil {
-		return nil, rhumb.NodeIdentity{}, rhumb.E("peer.Service", rhumb.Unavailable, "the node is not in its cluster yet; retry")
+		return nil, rhumb.NodeIdentity{}, nil, rhumb.E("peer.Service", rhumb.Unavailable, "the node is not in its cluster yet; retry")
 	}
 	hello := new(rhumbpb.PeerHello)
 	if err := l.ReadProto(link.KindHello, hello); err != nil {
-		return nil, rhumb.NodeIdentity{}, err
+		return nil, rhumb.NodeIdentity{}, nil, err
 	}
 	// The peer waits for the answering hello before it sends anything, so nothing of an
 	// unverified peer is ever processed.
 	from, err := n.verifyPeer(ctx, hello)
 	if err != nil {
-		return nil, from, err
+		return nil, from, nil, err
 	}
 	// Without TLS the gate does not know the caller before.
 	if g, ok := raw.(interface{ Authenticated() bool }); ok && !g.Authenticated() {
-		return nil, from, rhumb.E("peer.Service", rhumb.Overloaded, "the node has too many connections")
+		return nil, from, nil, rhumb.E("peer.Service", rhumb.Overloaded, "the node has too many connections")
 	}
-	if err := l.WriteProto(link.KindHello, n.newHello()); err != nil {
-		return nil, from, err
+	answer := n.newHello()
+	frames := newTakenFrames(n.cfg.Self(), from, hello.Stream)
+	answer.Tallies = frames != nil
+	if err := l.WriteProto(link.KindHello, answer); err != nil {
+		return nil, from, nil, err
 	}
-	return n, from, l.Opened()
+	return n, from, frames, l.Opened()
 }
 
 // receiveMessages passes the messages of a peer on until the link ends.
-func (s *Service) receiveMessages(l *link.Conn, n *Network, from rhumb.NodeID) error {
+func (s *Service) receiveMessages(l *link.Conn, n *Network, from rhumb.NodeID, frames *takenFrames) error {
 	self := n.cfg.Self().Node
+	whole := true // whether everything in the present frame was understood
 	unknown := func(m replica.Message, err error) {
+		whole = false
 		n.m.unknown.Inc()
 		n.cfg.Logger.Debug("a message of a peer is of a later release", "from", from, "range", m.Range.String(), "err", err)
 	}
@@ -90,11 +96,14 @@ func (s *Service) receiveMessages(l *link.Conn, n *Network, from rhumb.NodeID) e
 				return err
 			}
 		case link.KindMessages:
-			msgs, err := decodeMessages(content, from, self, unknown)
+			whole = true
+			msgs, tallies, err := decodeMessages(content, from, self, unknown)
 			if err != nil {
 				return err
 			}
-			n.cfg.Handler.Replication(from, msgs)
+			// Before the replicas take the Appends, which they may acknowledge at once.
+			n.noteTaken(from, frames, msgs, whole)
+			n.cfg.Handler.Replication(from, n.expandTallies(from, msgs, tallies))
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/memory"
 	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/node/tally"
 	"github.com/rhumbdb/rhumb/node/transfer"
 )
 
@@ -135,6 +136,8 @@ type networkMetrics struct {
 	relayed  prometheus.Counter
 	sent     prometheus.Counter
 	frames   prometheus.Counter
+	// tallied counts the acknowledgements that went by tallies, and void the tallies that were dropped on arrival.
+	tallied, void prometheus.Counter
 	// gaps has the times between two heartbeats of a peer as they arrive. A lease ends when the gap is too large.
 	gaps prometheus.Histogram
 	// unknown counts messages with entries that this build cannot read.
@@ -167,6 +170,9 @@ func NewNetwork(cfg Config) *Network {
 			unknown: counter("unknown_entries_total", "Replication messages with entries that a later release wrote. Their ranges wait until this node has a newer build."),
 			damaged: counter("damaged_frames_total", "Frames of other nodes whose size, checksum or content was wrong. Their links were closed, and the messages are sent again."),
 			frames:  counter("frames_total", "Frames in which replication messages were sent."),
+
+			tallied: counter("tallied_total", "Acknowledgements of replicas for which a tally of a whole frame was sent, in the place of a message."),
+			void:    counter("void_tallies_total", "Tallies that were dropped because they were for another connection or frame. The entries are sent again."),
 			gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
 				Namespace: "rhumb", Subsystem: "peer", Name: "heartbeat_gap_seconds", Help: "Time between two heartbeats of a peer as they arrive.",
 				Buckets: []float64{.05, .1, .16, .2, .26, .3, .4, .5, .6, .8, 1, 1.5, 2, 5},
@@ -186,7 +192,7 @@ func NewNetwork(cfg Config) *Network {
 
 // Collectors returns the metrics of the network.
 func (n *Network) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames, n.m.gaps, n.m.unknown, n.m.damaged}
+	return []prometheus.Collector{n.m.dropped, n.m.rejected, n.m.redials, n.m.silent, n.m.relayed, n.m.sent, n.m.frames, n.m.tallied, n.m.void, n.m.gaps, n.m.unknown, n.m.damaged}
 }
 
 // SetPeers replaces the set of peers. A peer whose address or life changed is connected to again.
@@ -395,6 +401,13 @@ type peer struct {
 	// linkCreds secure the link, and link is the present one.
 	linkCreds api.Credentials
 	link      atomic.Pointer[link.Conn]
+
+	sentMu sync.Mutex // guards sent
+	sent   tally.Sent // the frames of the present link
+	// takesTallies reports whether the peer sends tallies for them. The goroutine that sends owns it.
+	takesTallies bool
+	// taken lists the frames of the newest link from the peer, for the tallies of this node; nil if the peer takes none.
+	taken atomic.Pointer[takenFrames]
 
 	ctx    context.Context
 	cancel context.CancelFunc

@@ -12,9 +12,11 @@ type queue struct {
 	most   int
 	budget *memory.Budget // counts the queues of all peers
 
-	mu    sync.Mutex // guards msgs and bytes
+	mu    sync.Mutex // guards msgs, bytes and spare
 	msgs  []replica.Message
 	bytes int
+	// spare is the array for the next messages, once msgs has none.
+	spare []replica.Message
 
 	wake chan struct{} // holds a token if msgs may not be empty
 }
@@ -73,11 +75,27 @@ func (q *queue) take(bytesMax int) []replica.Message {
 	q.msgs = q.msgs[n:]
 	q.bytes -= size
 	q.budget.Release(int64(size))
-	// An empty queue drops the array, which may have grown large while the peer was slow.
+	// An empty queue changes to the other array: the caller still reads this one.
 	if len(q.msgs) == 0 {
-		q.msgs = nil
+		q.msgs, q.spare = q.spare, nil
 	}
 	return out
+}
+
+// spareMost bounds the messages of an array that is kept. A larger one has grown while the peer was slow.
+const spareMost = 512
+
+// recycle takes an array back that take returned, and that the caller does not read any more.
+func (q *queue) recycle(msgs []replica.Message) {
+	if cap(msgs) > spareMost {
+		return
+	}
+	clear(msgs) // frees the entries
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.spare == nil {
+		q.spare = msgs[:0]
+	}
 }
 
 // clear drops all messages.

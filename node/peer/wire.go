@@ -41,6 +41,10 @@ const (
 	fieldsEnd
 )
 
+// kindTally is in the place of the kind of a message. A tally follows (package tally). It is not a
+// replica.MessageKind: replicas see the acknowledgements that the tallies represent.
+const kindTally = 30
+
 // sizeBytes is the length of the size of a message or an entry.
 const sizeBytes = 4
 
@@ -159,6 +163,19 @@ func (r *wireReader) sized() []byte {
 		return r.bytes(int(binary.BigEndian.Uint32(size)))
 	}
 	return nil
+}
+
+// countSized returns how many items that appendSized appended are in b, as far as their sizes make sense.
+func countSized(b []byte) (n int) {
+	for len(b) >= sizeBytes {
+		size := int64(binary.BigEndian.Uint32(b)) + sizeBytes
+		if size > int64(len(b)) {
+			break
+		}
+		b = b[size:]
+		n++
+	}
+	return n
 }
 
 // count reads the number of items that take at least one byte each.
