@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -25,7 +26,28 @@ type logFS struct {
 	pending atomic.Int64
 	epoch   time.Time
 	synced  func(time.Duration)
+	// syncers counts the commits that wait until their bytes are synced, deferrers those that wait only until the operating
+	// system has them. A commit is counted before Pebble knows of it and until it is released, so a sync that releases a commit
+	// of the first kind always finds it counted.
+	syncers, deferrers atomic.Int32
+	// unsynced is the number of bytes of the newest log that were written and not synced.
+	unsynced atomic.Int64
 }
+
+// awaitSync counts a commit that waits for the log: for a sync, or if deferred is set only for the write. The returned function
+// ends the wait.
+func (fs *logFS) awaitSync(deferred bool) (end func()) {
+	n := &fs.syncers
+	if deferred {
+		n = &fs.deferrers
+	}
+	n.Add(1)
+	return func() { n.Add(-1) }
+}
+
+// mayDefer reports whether nobody who waits for the log needs its bytes on the disk. Pebble syncs its log for no other reason
+// than a commit that waits, and when it closes a file, which Close of logFile takes care of.
+func (fs *logFS) mayDefer() bool { return fs.deferrers.Load() > 0 && fs.syncers.Load() == 0 }
 
 // newLogFS returns a logFS that calls synced with the duration of each sync.
 func newLogFS(fs vfs.FS, synced func(time.Duration)) *logFS {
@@ -114,17 +136,25 @@ func (f *logFile) Write(p []byte) (int, error) {
 	promiseSynced(p, f.written, f.durable)
 	n, err := f.File.Write(p)
 	f.written += int64(n)
+	f.fs.unsynced.Store(f.written - f.durable)
 	return n, err
 }
 
-// Sync implements vfs.File.
+// Sync implements vfs.File. It does nothing if all who wait for it have deferred their sync: the bytes are with the operating
+// system then, and durable with the next sync that somebody needs.
 func (f *logFile) Sync() error {
+	if f.fs.mayDefer() {
+		return nil
+	}
 	_, err := f.watchSync(func() (bool, error) { return true, f.File.Sync() })
 	return err
 }
 
-// SyncData implements vfs.File.
+// SyncData implements vfs.File. Pebble syncs its log with it.
 func (f *logFile) SyncData() error {
+	if f.fs.mayDefer() {
+		return nil
+	}
 	_, err := f.watchSync(func() (bool, error) { return true, f.File.SyncData() })
 	return err
 }
@@ -132,6 +162,16 @@ func (f *logFile) SyncData() error {
 // SyncTo implements vfs.File. A partial sync promises nothing, so it is not recorded.
 func (f *logFile) SyncTo(length int64) (bool, error) {
 	return f.watchSync(func() (bool, error) { return f.File.SyncTo(length) })
+}
+
+// Close implements vfs.File. The last sync of the file may have been left out, and the syncs of the next log do not cover this
+// one: without a sync here, a power loss could take the end of this log and leave the next one.
+func (f *logFile) Close() error {
+	var err error
+	if f.durable < f.written {
+		_, err = f.watchSync(func() (bool, error) { return true, f.File.SyncData() })
+	}
+	return errors.Join(err, f.File.Close())
 }
 
 // watchSync times a sync and, if it was one of the whole file, records in SYNCED that all bytes written so far are durable. It does so before the
@@ -147,6 +187,7 @@ func (f *logFile) watchSync(sync func() (full bool, err error)) (full bool, err 
 	f.fs.synced(time.Since(start))
 	if err == nil {
 		f.durable = f.written
+		f.fs.unsynced.Store(0)
 		f.fs.lengths.synced(f.number, f.durable)
 	}
 	return true, err
