@@ -102,11 +102,18 @@ func TestDeferred(t *testing.T) {
 	if end := d.after(written - 3); end != 5 {
 		t.Errorf("after a power loss in the last write the log ends at %d; want 5", end)
 	}
+	if err := d.engine.Store(d.log.ID).SyncLog(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, synced := d.disk.Log(); !synced || d.after(written) != 6 {
+		t.Error("SyncLog did not make the deferred batches durable")
+	}
+	d.append(10, true)
 	// A sync of anything covers what was deferred before it.
 	if err := d.engine.Local(storage.SpaceRaft).Set([]byte("key"), []byte("value")); err != nil {
 		t.Fatal(err)
 	}
-	if _, length, synced := d.disk.Log(); !synced || d.after(length) != 6 {
+	if _, length, synced := d.disk.Log(); !synced || d.after(length) != 7 {
 		t.Error("a later sync did not make the deferred batches durable")
 	}
 }
