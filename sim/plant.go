@@ -62,6 +62,8 @@ var mixes = map[Bug][]FaultKind{
 	// Few other faults, so that the node which dies in the end has primaries.
 	NeverStandIn:   {faultCrash},
 	StandInUnready: {faultCrash},
+	LongWindow:     {faultPower},
+	DeferSynced:    {faultPower},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.
