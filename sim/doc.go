@@ -48,6 +48,9 @@
 // quarantined and later discarded (discard.go). In half of the seeds, chunks of copies of ranges are
 // damaged on the way (transfer.go).
 //
+// In a sixth of the new seeds the table defers syncs (deferred.go). Crashes then keep what the operating system had, and a fault of its own
+// takes what one node had acknowledged and not synced. That must not be more than was written within the window, and nobody may miss it.
+//
 // # Bounds of the faults
 //
 // A fault beyond the guarantees of the protocol would make a failed run meaningless. Therefore:
