@@ -52,6 +52,8 @@ type Client struct {
 	ctx    context.Context // of the client's own goroutines
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+
+	checking atomic.Bool // checkWatch asks other nodes
 }
 
 // Open connects to a cluster: it finds the nearest node, fetches the metadata and starts watching

@@ -39,16 +39,14 @@ type metadata struct {
 	leave func()
 	doubt *time.Timer // nil without doubt
 	at    string      // the address at which the watch is
-	left  time.Time   // when leaveNode ended a watch
 }
 
 // watchPatience is how long a watch may lack what another node knows. Updates reach all
 // nodes that are not cut off within a round trip.
 const watchPatience = time.Second
 
-// leavePause is how long a watch is not ended again because its node answers late. A
-// watch elsewhere begins with the full state.
-const leavePause = 30 * time.Second
+// silentPatience is the same for a watch at a node that does not answer requests either.
+const silentPatience = 100 * time.Millisecond
 
 type blockOwner struct {
 	region rhumb.RegionID
@@ -284,13 +282,24 @@ func (m *metadata) watched(at string, leave func()) {
 	m.at, m.leave = at, leave
 }
 
-// leaveNode ends the watch if it is at a node that does not answer.
-func (m *metadata) leaveNode(addr string) {
+// watchedAt returns the address at which the watch is, empty while there is none.
+func (m *metadata) watchedAt() string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.at
+}
+
+// noteRevision notes the revision of the metadata that another node has, while the node at
+// the address silent does not answer.
+func (m *metadata) noteRevision(revision uint64, silent string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now := time.Now(); m.at == addr && m.leave != nil && now.Sub(m.left) >= leavePause {
-		m.left = now
-		m.leave()
+	if revision <= m.revision {
+		return
+	}
+	m.beginDoubtLocked()
+	if m.at == silent && m.doubt != nil {
+		m.doubt.Reset(silentPatience)
 	}
 }
 

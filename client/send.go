@@ -179,9 +179,9 @@ func (r *request) Stays() bool {
 	return ok && n.ID == r.asked
 }
 
-// Late makes the client ask another node for metadata: a node whose disk or links have
+// Late makes the client ask other nodes for news: a node whose disk or links have
 // stopped may neither answer nor learn who has taken its place.
-func (r *request) Late() { r.client.meta.leaveNode(r.to) }
+func (r *request) Late() { r.client.checkWatch(r.to) }
 
 // afterFailure returns the next step after an attempt that got no answer.
 func (c *Client) afterFailure(ctx context.Context, r *request, failure *stream.Error) step {

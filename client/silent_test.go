@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client/stream"
 )
 
 // deaf swallows what is written to one address once it is told to, as the kernel of a stopped
@@ -86,6 +87,63 @@ func TestPrimaryWithoutAnswer(t *testing.T) {
 				t.Errorf("n%d answered", put.Receipt.Node)
 			}
 		})
+	}
+}
+
+// TestOneNodeAfterTheOther guards that a client leaves the metadata of a node that answers
+// nothing also if it has just left those of another one.
+func TestOneNodeAfterTheOther(t *testing.T) {
+	w := newWorld(t, 1, 3)
+	c := w.open("", func(cfg *Config) {
+		cfg.Addrs = []string{w.node(1).addr}
+		cfg.Timeout, cfg.AttemptTimeout = 30*time.Second, 30*time.Second // only news of the metadata ends an attempt
+	})
+	tab := w.table(c, "plain")
+	watchAt := func() rhumb.NodeID {
+		at := c.meta.watchedAt()
+		for id := rhumb.NodeID(1); id <= 3; id++ {
+			if w.node(id).addr == at {
+				return id
+			}
+		}
+		return rhumb.NoNode
+	}
+	stalled := rhumb.NoNode
+	for range 2 {
+		at := watchAt()
+		heir := at%3 + 1
+		if heir == stalled {
+			heir = heir%3 + 1
+		}
+		name := "a"
+		for w.rangeOf(homeOf(1, name)).Primary != at {
+			name += "a"
+		}
+		must[Result](t)(tab.Put(t.Context(), []byte(name), nil, PutOptions{}))
+		w.stall(at, heir)
+		if put := must[Result](t)(tab.Put(t.Context(), []byte(name), nil, PutOptions{})); put.Receipt.Node != heir {
+			t.Errorf("n%d answered, want n%d", put.Receipt.Node, heir)
+		}
+		stalled = at
+	}
+}
+
+// TestLatePrimaryKeepsWatch guards that a node which answers late, and has no successor,
+// keeps the watch of a client: each client of a busy cluster would fetch all metadata again.
+func TestLatePrimaryKeepsWatch(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	c := w.open("", func(cfg *Config) { cfg.AttemptTimeout = 3 * stream.LateAfter })
+	tab := w.table(c, "plain")
+	name := "a"
+	for w.node(w.rangeOf(homeOf(1, name)).Primary).addr != c.meta.watchedAt() {
+		name += "a"
+	}
+	before := c.Metrics().Watches
+	w.node(1).set(first(1, isWrite, fault{drop: true}))
+	w.node(2).set(first(1, isWrite, fault{drop: true}))
+	must[Result](t)(tab.Put(t.Context(), []byte(name), nil, PutOptions{}))
+	if n := c.Metrics().Watches; n != before {
+		t.Errorf("%d watches after the write, and %d before", n, before)
 	}
 }
 

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -132,6 +133,44 @@ func (c *Client) applyUpdate(u *api.Metadata) bool {
 		c.closeUnknown()
 	}
 	return ok
+}
+
+const (
+	// checkNodes is how many nodes a check asks at most, and checkTimeout how long it waits for
+	// them. The next check may begin then, so a node that does not answer delays no other.
+	checkNodes   = 3
+	checkTimeout = 500 * time.Millisecond
+)
+
+// checkWatch finds out whether the watch lacks metadata that other nodes have, because the
+// node at the address silent does not answer a request. The watch is left if it does not deliver
+// them soon. To leave it without a check would be wrong more often than not: a primary
+// also answers late while it waits for one of its secondaries, and another watch begins with
+// the full state, for each of the clients.
+func (c *Client) checkWatch(silent string) {
+	if !c.checking.CompareAndSwap(false, true) {
+		return
+	}
+	c.spawn(func() {
+		defer c.checking.Store(false)
+		ctx, cancel := context.WithTimeout(c.ctx, checkTimeout)
+		defer cancel()
+		at := c.meta.watchedAt()
+		var work sync.WaitGroup
+		asked := 0
+		for _, addr := range c.nearestFirst() {
+			if addr == silent || addr == at || asked == checkNodes {
+				continue
+			}
+			asked++
+			work.Go(func() {
+				if resp, err := c.ping(ctx, addr); err == nil {
+					c.meta.noteRevision(resp.GetRevision(), silent)
+				}
+			})
+		}
+		work.Wait()
+	})
 }
 
 // sleep waits for d and returns true, or returns false if ctx or the client ends first.

@@ -36,7 +36,7 @@ type Request struct {
 type Caller interface {
 	// Stays reports whether the node is still the right one.
 	Stays() bool
-	// Late says that the node has not answered for LateAfter. It is called again with each LateAfter that passes.
+	// Late says that the node has not answered for LateAfter. It is called again, a few times a second, while that lasts.
 	Late()
 }
 
@@ -68,12 +68,11 @@ type call struct {
 	// proportional to the queue.
 	abandoned bool
 	// look is when patience looks at the call next, due when the present part of Timeout is over, flight the part that is
-	// reserved for the flight, and flying says that the flight has begun at due. late counts the calls of Caller.Late.
+	// reserved for the flight, and flying says that the flight has begun at due.
 	look   time.Time
 	due    time.Time
 	flight time.Duration
 	flying bool
-	late   int
 
 	// done is closed once answer or err is set. Both are immutable from then on.
 	done   chan struct{}
@@ -108,8 +107,8 @@ func (c *call) failWith(err *Error) {
 // the flight has to begin is not sent at all: its answer would arrive too late, and nobody would
 // know what became of it. A request keeps its place in the queue until then, as long as the node
 // works. If only its deadline ends the wait, the error says how long an answer takes (RetryAfter).
-// A timeout is noticed up to patienceEvery late. The end of ctx is noticed at once. A request that was sent ends early, with kind
-// Unknown, if its caller says that the node is not the right one any more.
+// A timeout is noticed up to patienceEvery late. The end of ctx is noticed at once. A request ends early if its
+// caller says that the node is not the right one any more: with kind Unknown if it was sent.
 func (c *Conn) Do(ctx context.Context, req Request) (*rhumbpb.Response, error) {
 	r := &call{Request: req, done: make(chan struct{})}
 	if err := c.submitCall(r); err != nil {

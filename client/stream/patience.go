@@ -14,9 +14,8 @@ const (
 	// lookEvery is how often a Conn asks the caller of an unanswered request whether the
 	// node is still the right one.
 	lookEvery = 250 * time.Millisecond
-	// LateAfter is how long after it was sent a request without an answer is late. An
-	// overloaded node answers sooner (SlowWait).
-	LateAfter = time.Second
+	// LateAfter is how long after it was sent a request without an answer is late.
+	LateAfter = 500 * time.Millisecond
 )
 
 // patience ends the calls of a Conn that wait for too long. It has one timer for all
@@ -96,16 +95,17 @@ func (c *Conn) lookAt(r *call, now time.Time) {
 // is the right one.
 func (c *Conn) judgeLocked(r *call, now time.Time, stays bool) (tell bool) {
 	sent := r.frame != nil
+	if !sent && !stays {
+		c.abandonLocked(r, rhumb.Ef(opConn, rhumb.Unavailable, "%s has not been sent the request, and another node has taken its place", c.cfg.Addr))
+		return false
+	}
 	// A former primary that works refuses the request within a round trip. One that does
 	// not may never answer.
 	if sent && !stays && !r.Once && now.Sub(r.frame.sent) >= lookEvery {
 		c.abandonLocked(r, rhumb.Ef(opConn, rhumb.Unknown, "%s did not answer, and another node has taken its place", c.cfg.Addr))
 		return false
 	}
-	if sent && r.Caller != nil && now.Sub(r.frame.sent) >= time.Duration(r.late+1)*LateAfter {
-		r.late++
-		tell = true
-	}
+	tell = sent && r.Caller != nil && now.Sub(r.frame.sent) >= LateAfter
 	if now.Before(r.due) {
 		r.look = now.Add(min(r.due.Sub(now), lookEvery))
 		return tell
