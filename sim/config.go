@@ -46,8 +46,8 @@ type Config struct {
 	// Settled leaves out the removal of a region and the second phase of failover, which some seeds draw otherwise. Known seeds then are what
 	// they were. Seeds with a planted bug, a mix or chosen faults draw neither.
 	Settled bool
-	// Synced leaves out the tables that defer syncs, which some seeds draw otherwise. Known seeds then are what they were. Seeds with a
-	// planted bug, a mix or chosen faults draw none.
+	// Synced leaves out the tables that defer syncs, which some seeds draw otherwise, so that known seeds do not change. Seeds
+	// with a planted bug, a mix or chosen faults draw none.
 	Synced bool
 	// Conform checks each step of the replicas against the guards of the model, which is done in every eighth seed anyway.
 	Conform bool

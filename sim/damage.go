@@ -332,7 +332,7 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 			w.failf("%s: %s, but the damage is not on record", d.n.id, lost)
 		}
 	case faultPower:
-		// What was not synced is lost by right, and the node does not notice.
+		// Unsynced writes may be lost, and the node does not notice.
 	default:
 		// Roll-backs and emptied directories always lose data.
 		h.shortDue = true

@@ -9,9 +9,9 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// In some seeds the table defers syncs (docs/replication.md#deferred). A crash then keeps what the operating system had, as the end
-// of a process does: so all that was acknowledged counts as durable for the judges. Only a power loss (faultPower) takes what was
-// not synced. It counts as damage of the disk, with its bounds, so whatever is lost with it must be on the other members.
+// In some seeds the table defers syncs (docs/replication.md#deferred). A crash then keeps everything that the operating system
+// had, as the end of a process does: so all acknowledged writes count as durable for the judges. Only a power loss (faultPower) takes
+// writes that were not synced. It counts as damage of the disk, with its bounds, so whatever is lost with it must be on the other members.
 
 // deferredWindow is the window of the table in such seeds.
 const deferredWindow = rhumb.Durability(30 * time.Millisecond)
@@ -72,7 +72,7 @@ func (d *disk) noteSynced(length int64) {
 	d.deferred = slices.DeleteFunc(d.deferred, func(b deferredWrite) bool { return b.mark <= d.synced })
 }
 
-// losePowerOf takes an end of what was acknowledged and not synced. It reports false if there is nothing, and judges whether
+// losePowerOf removes some of the newest writes that were acknowledged and not synced. It reports false if there is nothing, and judges whether
 // there may be so much: all of it was written within one window.
 func (h *diskDamage) losePowerOf(r *storagetest.Remains) bool {
 	d, w := &h.n.disk, h.n.w
@@ -82,7 +82,7 @@ func (h *diskDamage) losePowerOf(r *storagetest.Remains) bool {
 	acked := slices.DeleteFunc(slices.Clone(d.deferred), func(b deferredWrite) bool { return b.mark > d.durable })
 	if len(acked) > 0 {
 		span, window := acked[len(acked)-1].at-acked[0].at, w.p.settings.Durability.Window()
-		// Clocks differ by a thousandth, and a pass may acknowledge what it took a moment before.
+		// Clocks differ by a thousandth, and a pass may acknowledge writes that it took a moment before.
 		if most := window + window/100 + w.p.pass + deferredDelay; span > most {
 			w.failf("%s: writes of %v were acknowledged and not synced; the window of the table is %v", h.n.id, span, window)
 		}

@@ -48,8 +48,8 @@
 // quarantined and later discarded (discard.go). In half of the seeds, chunks of copies of ranges are
 // damaged on the way (transfer.go).
 //
-// In a sixth of the new seeds the table defers syncs (deferred.go). Crashes then keep what the operating system had, and a fault of its own
-// takes what one node had acknowledged and not synced. That must not be more than was written within the window, and nobody may miss it.
+// In a sixth of the new seeds the table defers syncs (deferred.go). Crashes then keep everything that the operating system had. A fault of its
+// own takes writes that one node had acknowledged and not synced: no more than were written within the window, and nobody may miss them.
 //
 // # Bounds of the faults
 //

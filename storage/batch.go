@@ -450,7 +450,7 @@ func (b *Batch) publishState() {
 }
 
 // Defer makes Sync return once the operating system has the batch: the end of the process cannot undo it then, but a power loss
-// can, until a later batch or a write of Local is synced. What a power loss takes is always an end of what was applied, so no
+// can, until a later batch or a write of Local is synced. A power loss always takes the newest batches, so no
 // batch survives an earlier one. Defer is called before Apply.
 func (b *Batch) Defer() { b.deferred = true }
 

@@ -212,7 +212,7 @@ func (f *logFile) Close() error {
 	return errors.Join(err, f.File.Close())
 }
 
-// syncWritten syncs what was written and not synced, if there is anything.
+// syncWritten syncs the file unless all of it is synced.
 func (f *logFile) syncWritten() error {
 	if f.durable.Load() == f.written.Load() {
 		return nil

@@ -443,7 +443,7 @@ func (s *Store) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
 // to be alive.
 func (s *Store) SyncOutstanding() time.Duration { return s.fs.outstanding() }
 
-// SyncLog makes durable what was applied and synced so far, deferred batches included (Batch.Defer). Other commits do not wait for
+// SyncLog makes all batches durable for which Sync has returned, deferred ones included (Batch.Defer). Other commits do not wait for
 // it. A failure ends the process, as that of Batch.Sync does.
 func (s *Store) SyncLog() error {
 	s.closeMu.RLock()

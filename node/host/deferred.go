@@ -10,9 +10,9 @@ import (
 )
 
 // Commits of tables that defer syncs are acknowledged when the operating system has them, and synced in the background
-// (docs/replication.md#deferred). The ranges of a store share one log, so what is unsynced is noted for each store.
+// (docs/replication.md#deferred). The ranges of a store share one log, so unsynced writes are noted for each store.
 
-// unsyncedLog is what was acknowledged and not yet synced in one store.
+// unsyncedLog describes the writes of one store that are acknowledged and not yet synced.
 type unsyncedLog struct {
 	store *storage.Store
 	// since is not later than the oldest such write, and last not earlier than the newest one was acknowledged.
@@ -48,7 +48,7 @@ func (h *Host) mayDefer(c *commit) bool {
 	return true
 }
 
-// noteLoss tells operators of writes that a range lost, or may have lost, before they were synced.
+// noteLoss reports to operators that a range lost, or may have lost, writes before they were synced.
 func (h *Host) noteLoss(s *slot, rd *replica.Ready) {
 	if rd.GivenUp > 0 {
 		h.m.deferredLost.Add(float64(rd.GivenUp))
@@ -60,7 +60,7 @@ func (h *Host) noteLoss(s *slot, rd *replica.Ready) {
 		"range", s.id.String(), "epoch", uint64(s.r.Epoch()), "window", s.window.String())
 }
 
-// unsyncedOf returns what is unsynced in a store, or nil.
+// unsyncedOf returns the unsynced writes of a store, or nil if there are none.
 func (h *Host) unsyncedOf(store *storage.Store) *unsyncedLog {
 	for _, u := range h.unsynced {
 		if u.store == store {
@@ -70,7 +70,7 @@ func (h *Host) unsyncedOf(store *storage.Store) *unsyncedLog {
 	return nil
 }
 
-// notePersisted records what a commit changes about the unsynced writes of its store: a deferred one adds to them, and any other
+// notePersisted updates the unsynced writes of the store of a commit: a deferred one adds to them, and any other
 // one has synced what preceded it.
 func (h *Host) notePersisted(c *commit) {
 	if !c.deferred {
@@ -156,7 +156,7 @@ func (ev logSyncedEvent) applyTo(h *Host) {
 	h.noteSynced(ev.u.store, ev.at)
 }
 
-// syncLog syncs what is unsynced in a store. Passes and commits go on meanwhile.
+// syncLog syncs the unsynced writes of a store. Passes and commits continue meanwhile.
 func (h *Host) syncLog(u *unsyncedLog) {
 	u.syncing = true
 	at := h.passAt

@@ -57,7 +57,7 @@ func (r *Replica) awaitsAll() bool {
 
 // giveUpDeferred quarantines this copy because its primary has another entry in the place of a committed one. In a range with
 // deferred syncs that says nothing about damage: all who answered the election had lost the end of their logs in a power loss, and
-// the range went on without it. This copy is the one that differs, so it is replaced by healing.
+// the range continued without it. This copy is the one that differs, so it is replaced by healing.
 func (r *Replica) giveUpDeferred(m *Message, pos entry.Position) {
 	lost := r.log.last().Seq - pos.Seq + 1
 	r.out.GivenUp = uint64(lost)
@@ -65,7 +65,7 @@ func (r *Replica) giveUpDeferred(m *Message, pos entry.Position) {
 }
 
 // settledBy returns the position up to which a log may be trimmed, of one that every copy has acknowledged: a copy that loses power
-// needs what it acknowledged within the last window once more.
+// needs the entries of the last window once more.
 func (r *Replica) settledBy(have rhumb.Seq) rhumb.Seq {
 	if !r.defers() {
 		return have

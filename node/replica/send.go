@@ -326,7 +326,7 @@ func (r *Replica) stepNack(m *Message) {
 	// Committed entries are the same everywhere, so this log lost them
 	// (docs/replication.md#rule-refuse).
 	if m.Contradicts && r.defers() {
-		return // a member that does not know the class yet; it stops by itself when it does
+		return // the member does not know the class of the range yet; once it does, it quarantines itself
 	}
 	if m.Contradicts {
 		r.quarantine(fmt.Sprintf("this log, which ends at %[3]s, has lost entries that %[1]s holds as committed up to %[2]d; %[1]s refused position %[4]d",
