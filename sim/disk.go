@@ -232,7 +232,7 @@ func (d *disk) requestSync(done func()) {
 	})
 }
 
-// measureLog notes the length of the log file if it was synced since the last call, and reports whether it was. What was
+// measureLog notes the length of the log file if it was synced since the last call, and reports whether it was. Bytes that were
 // written after the sync may or may not be on disk yet.
 func (d *disk) measureLog() bool {
 	name, written, synced := d.media.Log()
