@@ -83,7 +83,8 @@ func (h *Host) notePersisted(c *commit) {
 		u = &unsyncedLog{store: c.batch.Store(), since: c.at, window: rhumb.DeferMax.Window()}
 		h.unsynced = append(h.unsynced, u)
 	}
-	u.last = h.passAt
+	// A sync that began after this commit was applied, and before the operating system had it, has moved since beyond it.
+	u.since, u.last = min(u.since, c.at), h.passAt
 	for i := range c.parts {
 		if p := &c.parts[i]; p.deferred {
 			u.window = min(u.window, p.s.window)
