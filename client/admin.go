@@ -408,6 +408,8 @@ type ReplicaStatus struct {
 	Copying *CopyProgress `json:"copying,omitempty"`
 	// Store is the number of the node's store that holds the copy, from 1, and 0 if the node has one store.
 	Store int `json:"store,omitempty"`
+	// RecoverRefused is why the metadata would refuse to continue the range from this copy with a loss (RecoverRange), "" if it would not.
+	RecoverRefused string `json:"recover_refused,omitempty"`
 }
 
 // CopyProgress describes a copy of a range that a node is receiving.
@@ -468,6 +470,7 @@ func (c *Client) DescribeRange(ctx context.Context, id rhumb.RangeID) (RangeStat
 			Node: rhumb.NodeID(r.GetNode()), State: r.GetState(), InSync: r.GetInSync(), Epoch: rhumb.Epoch(r.GetEpoch()),
 			End: rhumb.Seq(r.GetEnd()), Commit: rhumb.Seq(r.GetCommit()), Trim: rhumb.Seq(r.GetTrim()), Reason: r.GetReason(),
 			EndTime: rhumb.Timestamp(r.GetEndTime()), CommitTime: rhumb.Timestamp(r.GetCommitTime()), Copying: decodeCopy(r.GetCopying()), Store: int(r.GetStore()),
+			RecoverRefused: r.GetRecoverRefused(),
 		})
 	}
 	return out, nil

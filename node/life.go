@@ -306,9 +306,7 @@ func (n *Node) registerLife(m *member) (*rhumb.Node, error) {
 			return nil, err
 		}
 		err := n.registerOnce(m)
-		// These kinds do not change with time or with the member that is asked. All others are
-		// retried.
-		if k := rhumb.KindOf(err); k == rhumb.WrongCluster || k == rhumb.InvalidArgument || k == rhumb.NotFound || k == rhumb.Conflict || k == rhumb.Incompatible {
+		if isFinal(err) {
 			return nil, err
 		}
 		if err != nil {
@@ -321,6 +319,16 @@ func (n *Node) registerLife(m *member) (*rhumb.Node, error) {
 		}
 	}
 	return nil, n.ctx.Err()
+}
+
+// isFinal reports whether a registration was refused for a reason that does not change with time or with the member that is asked. All other errors
+// are retried.
+func isFinal(err error) bool {
+	switch rhumb.KindOf(err) {
+	case rhumb.WrongCluster, rhumb.InvalidArgument, rhumb.NotFound, rhumb.Conflict, rhumb.Incompatible:
+		return true
+	}
+	return false
 }
 
 // catchUp waits until the node's own copy of the metadata has what other nodes had when the node asked them.
@@ -349,14 +357,7 @@ func (n *Node) catchUp(m *member) {
 
 // newestRevision returns the newest revision of the metadata that some nodes of the cluster of m have, or 0 if none answers.
 func (n *Node) newestRevision(m *member) (newest uint64) {
-	addrs := n.contactAddrs()
-	for _, g := range n.gossip.Members() {
-		if g.Cluster == m.cluster && g.Addr != n.outside.addr && !slices.Contains(addrs, g.Addr) {
-			addrs = append(addrs, g.Addr)
-		}
-	}
-	// Random ones, because always the same few may be down.
-	mathrand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	addrs := n.memberAddrs(m)
 	addrs = addrs[:min(len(addrs), catchUpAsks)]
 	// One answer suffices to learn that the copy is behind. All are awaited, because the first may be from the node that is the
 	// furthest behind.
@@ -368,6 +369,18 @@ func (n *Node) newestRevision(m *member) (newest uint64) {
 		newest = max(newest, <-answers)
 	}
 	return newest
+}
+
+// memberAddrs returns the addresses of other nodes of the cluster, in a random order, because always the same few may be down.
+func (n *Node) memberAddrs(m *member) []string {
+	addrs := n.contactAddrs()
+	for _, g := range n.gossip.Members() {
+		if g.Cluster == m.cluster && g.Addr != n.outside.addr && !slices.Contains(addrs, g.Addr) {
+			addrs = append(addrs, g.Addr)
+		}
+	}
+	mathrand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	return addrs
 }
 
 // revisionAt returns the revision of the metadata at a node, or 0 if the node does not answer, is not ready or is in another cluster. Nodes
@@ -482,7 +495,10 @@ func (n *Node) registerOnce(m *member) error {
 			continue
 		}
 		var resp *rhumbpb.JoinResponse
-		if resp, err = n.askToJoin(peer.Addr); err != nil {
+		if resp, err = n.askToJoin(peer.Addr); isFinal(err) {
+			// The next member may know less: it may have been removed together with this one, and wait for an answer itself.
+			return err
+		} else if err != nil {
 			continue
 		}
 		var nodes []*rhumb.Node
@@ -519,7 +535,14 @@ func (n *Node) proposeRegistration(m *member) error {
 //
 // Until the pause is over, the old member keeps its copy of the metadata and its vote: the metadata
 // group may need the vote.
+//
+// A node that was removed for good has no further life. Its own copy of the metadata says so now; a moment later the metadata group is
+// without this node, and only nodes that were removed together with it may answer.
 func (n *Node) beginNewLife(old *member) {
+	if d, ok := old.group.State().Node(old.self.Node); ok && d.Forgotten {
+		n.cfg.Fatal(rhumb.Ef("node.beginNewLife", rhumb.Conflict, "node %s was removed from the cluster for good (`rhumb node rm` or `rhumb region rm`); to add this machine again, start it with an empty directory", d.ID))
+		return
+	}
 	n.entering.Lock()
 	pause := n.rebirths.nextPause(time.Since(old.born))
 	// entering is free during the pause, so that Close does not wait for it.

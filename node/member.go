@@ -85,13 +85,14 @@ func (n *Node) newMember(nodes []*rhumb.Node) (*member, error) {
 		Cluster: id.Cluster, Self: func() rhumb.NodeIdentity { return m.self },
 		QueueBytesMax: n.budgets.queueBytes(), Queued: n.budgets.queued, FrameBytesMax: n.budgets.frameBytes(),
 		Dial: n.cfg.peerDialer(), Credentials: m.credentialsFor, Load: m.loadFor, Via: m.relayFor, Handler: m, Logger: n.cfg.Logger,
-		Identity: n.source, Wall: n.cfg.Wall, Links: m.linksPeers,
+		Identity: n.source, Wall: n.judgeWall, Links: m.linksPeers,
 	})
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport = id.Node, raftmeta.StoreKV(n.engine.Stores()[0], 0), transport{m.network}
 	// Restarted makes a replica with an empty log ask the others for its promises: its disk
 	// may have lost the log (docs/decisions/0020).
 	c.Logger, c.Short, c.Restarted, c.RTT = n.cfg.Logger, n.engine.Stores()[0].Short(), id.Boot > 1, m.measuredRTT
+	c.Clocks = m.clocks
 	c.CheckRegistration, c.CheckRevocation = n.checkRegistration, n.checkRevocation
 	// A registry for this life only: the metrics of the group disappear with it.
 	registry := prometheus.NewRegistry()

@@ -80,6 +80,8 @@ type Node struct {
 	// member is nil before the node takes part in its cluster.
 	member atomic.Pointer[member]
 	sights sights
+	// answer holds the result of the last question for the clocks of other nodes.
+	answer clockAnswer
 	// callers are nodes that contacted this one before it had a cluster.
 	callers callers
 	// recovered counts ranges whose data loss an operator accepted through this node.

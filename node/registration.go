@@ -86,9 +86,13 @@ func (n *Node) verifyRegistration(c catalog.RegisterNode) error {
 	if c.Proof == nil {
 		return rhumb.Ef(op, rhumb.Unauthenticated, "the registration of %q is not signed by its node; only the node itself can register", c.Name)
 	}
-	now := n.wall()
-	if age := now.Sub(time.Unix(0, c.Proof.At)); age > registrationAgeMax || age < -registrationAgeMax {
-		return rhumb.Ef(op, rhumb.Unauthenticated, "the registration of %q was signed at %s, and the clock here shows %s; at most %v apart are accepted: set the clocks of both machines, for example with chrony",
+	now := n.judgeWall()
+	if !isRecent(c.Proof, now) {
+		// Before this node refuses another because of its clock, it compares its own with those of the others.
+		now = n.askWall()
+	}
+	if !isRecent(c.Proof, now) {
+		return rhumb.Ef(op, rhumb.Unauthenticated, "the registration of %q was signed at %s, and the clocks of the cluster show %s; at most %v apart are accepted: set the clocks of both machines, for example with chrony",
 			c.Name, time.Unix(0, c.Proof.At).UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339), registrationAgeMax)
 	}
 	v := n.source.Verifier()
@@ -100,6 +104,11 @@ func (n *Node) verifyRegistration(c catalog.RegisterNode) error {
 		return rhumb.Ef(op, rhumb.PermissionDenied, "the certificate names %q; it cannot register %q", p.Name.Name, c.Name)
 	}
 	return nil
+}
+
+// isRecent reports whether a registration was signed at most registrationAgeMax from a time.
+func isRecent(p *catalog.RegistrationProof, now time.Time) bool {
+	return now.Sub(time.Unix(0, p.At)).Abs() <= registrationAgeMax
 }
 
 // wall returns the time by the wall clock.

@@ -109,7 +109,7 @@ const revocationAheadMax = time.Hour
 // checkRevocation refuses a revocation from the future, which would make the metadata forget revocations
 // of certificates that are still valid.
 func (n *Node) checkRevocation(r rhumb.Revocation) error {
-	now := n.wall()
+	now := n.judgeWall()
 	if r.At.Sub(now) <= revocationAheadMax {
 		return nil
 	}

@@ -3,6 +3,8 @@ package raftmeta
 import (
 	"slices"
 	"time"
+
+	"github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
 const (
@@ -28,6 +30,10 @@ type campaign struct {
 	quiet int
 	// leader is the leader that was heard last, or 0.
 	leader uint64
+	// late is set while the clock of this voter is wrong and that of another voter in contact is right. It then takes no turn in
+	// the first round, and lets the others win. If none of them does, for example because their logs are shorter, it takes its
+	// turns from the second round on: a leader with a wrong clock is better than none.
+	late bool
 }
 
 // noteLeader records a message of the leader, which may be this replica itself.
@@ -44,7 +50,7 @@ func (c *campaign) noteLeaderless() { c.leader, c.quiet = 0, c.timeout }
 func (c *campaign) tick(self uint64, voters []uint64) bool {
 	c.quiet++
 	over, turn, round := c.turns(self, voters)
-	return turn >= 0 && over >= 0 && over%round == turn
+	return turn >= 0 && over >= c.firstTurn(round) && over%round == turn
 }
 
 // mayAsk reports whether this voter may ask for pre-votes now: in its turn, or when every voter has
@@ -53,7 +59,15 @@ func (c *campaign) tick(self uint64, voters []uint64) bool {
 // and the vote was split.
 func (c *campaign) mayAsk(self uint64, voters []uint64) bool {
 	over, turn, round := c.turns(self, voters)
-	return over >= round || turn >= 0 && over == turn
+	return over >= round || turn >= 0 && over == turn && !c.late
+}
+
+// firstTurn returns the tick of turns from which on this voter takes its turns.
+func (c *campaign) firstTurn(round int) int {
+	if c.late {
+		return round
+	}
+	return 0
 }
 
 // turns returns how many ticks of turns have passed, or a negative number before the first turn;
@@ -79,6 +93,20 @@ func (d *driver) noteLeader(from uint64) {
 	}
 }
 
+// setLate compares the clock of this voter with those of the others. Only voters count: of a learner with a right clock no leader can come.
+func (d *driver) setLate() {
+	clocks := d.clocks()
+	d.campaign.late = clocks.Wrong && slices.ContainsFunc(nodeIDs(votingMembers(d.conf)), clocks.IsRight)
+}
+
+// clocks returns the comparison of wall clocks that this node has made.
+func (g *Group) clocks() place.Clocks {
+	if g.config.Clocks == nil {
+		return place.Clocks{}
+	}
+	return g.config.Clocks()
+}
+
 // campaignOnTurn campaigns when it is this voter's turn.
 func (d *driver) campaignOnTurn() {
 	// A leader hears itself, so its turn does not come right after it steps down.
@@ -86,6 +114,7 @@ func (d *driver) campaignOnTurn() {
 		d.campaign.noteLeader(uint64(d.config.Node))
 		return
 	}
+	d.setLate()
 	if d.campaign.tick(uint64(d.config.Node), votingMembers(d.conf)) && d.proof.mayCampaign() {
 		if err := d.node.Campaign(); err != nil {
 			d.config.logger().Debug("not a candidate", "error", err)

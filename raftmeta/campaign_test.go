@@ -24,6 +24,9 @@ func TestCampaign(t *testing.T) {
 		{"nobody leads after a start", 1, func(c *campaign) { c.noteLeaderless() }, []int{1, 7, 13, 19}},
 		{"nobody leads after a start, the last", 3, func(c *campaign) { c.noteLeaderless() }, []int{5, 11, 17, 23}},
 		{"a new term", 1, func(c *campaign) { c.noteLeaderless(); c.noteTerm() }, []int{11, 17, 23}},
+		{"the first one, with a wrong clock", 1, func(c *campaign) { c.noteLeader(2); c.late = true }, []int{15, 19, 23}},
+		{"a leader with a wrong clock that lost its place", 2, func(c *campaign) { c.noteLeader(2); c.late = true }, []int{19}},
+		{"nobody leads after a start, a wrong clock", 1, func(c *campaign) { c.noteLeaderless(); c.late = true }, []int{7, 13, 19}},
 		{"no voter", 4, func(c *campaign) { c.noteLeaderless() }, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -49,15 +52,17 @@ func TestAsksInTurn(t *testing.T) {
 	for _, c := range []struct {
 		self, leader uint64
 		want         []bool // from the end of the timeout on
+		late         bool
 	}{
-		{1, 3, []bool{false, true, false, false, false, true, true}},
-		{2, 3, []bool{false, false, false, true, false, true, true}},
-		{3, 3, []bool{false, false, false, false, false, true, false, true, true}}, // it heard itself last
-		{1, 0, []bool{false, true, false, false, false, false, false, true, true}},
-		{9, 3, []bool{false, false, false, false, false, true}}, // a learner
+		{1, 3, []bool{false, true, false, false, false, true, true}, false},
+		{2, 3, []bool{false, false, false, true, false, true, true}, false},
+		{3, 3, []bool{false, false, false, false, false, true, false, true, true}, false}, // it heard itself last
+		{1, 0, []bool{false, true, false, false, false, false, false, true, true}, false},
+		{1, 3, []bool{false, false, false, false, false, true, true}, true}, // a wrong clock
+		{9, 3, []bool{false, false, false, false, false, true}, false},      // a learner
 	} {
 		for i, want := range c.want {
-			ca := campaign{timeout: timeout, quiet: timeout + i, leader: c.leader}
+			ca := campaign{timeout: timeout, quiet: timeout + i, leader: c.leader, late: c.late}
 			if got := ca.mayAsk(c.self, []uint64{1, 2, 3}); got != want {
 				t.Errorf("voter %d, last led by %d, %d ticks after the timeout: asks %v, want %v", c.self, c.leader, i, got, want)
 			}

@@ -89,6 +89,9 @@ type Config struct {
 	// RTT returns the round trip to another node, and false while it is unknown. If RTT is nil, no
 	// voter counts as near.
 	RTT func(rhumb.NodeID) (time.Duration, bool)
+	// Clocks returns the comparison of wall clocks that this node has made. A leader whose clock is wrong hands the leadership to a voter whose clock is
+	// right, and a voter whose clock is wrong is the last to campaign. If Clocks is nil, all clocks count as right.
+	Clocks func() place.Clocks
 	// ContactTimeout is the silence after which the leader has lost contact with a node; default 1
 	// s.
 	ContactTimeout time.Duration

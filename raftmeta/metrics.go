@@ -32,7 +32,7 @@ type metrics struct {
 	merges                               prometheus.Counter
 	planRefused                          prometheus.Counter
 	yields                               prometheus.Counter
-	leadYields                           prometheus.Counter
+	leadYields, clockYields              prometheus.Counter
 	silent                               prometheus.Gauge
 	short                                prometheus.Gauge
 	readmitted                           prometheus.Counter
@@ -79,6 +79,7 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 		planRefused: counter("plan_refused_total", "Commands of this leader's plans that the catalog refused, except those that an earlier change had overtaken."),
 		fenced:      counter("nodes_fenced_total", "Nodes fenced by this leader."),
 		leadYields:  counter("lead_yields_total", "Attempts of this witness to hand the leadership to a voter that is nearer to the others."),
+		clockYields: counter("clock_yields_total", "Attempts of this node, whose clock is wrong, to hand the leadership to a voter whose clock is right."),
 		silent:      gauge("silent", "1 while this replica does not vote because it has not proved its log since it started."),
 		short:       gauge("short", "1 while this replica lacks metadata that it had already made durable."),
 		recovered:   gauge("recovered_timestamp_seconds", "Time of the last forced recovery that made this replica the only voter, in seconds since 1970; 0 if never."),

@@ -154,6 +154,10 @@ const (
 	NeverStandIn
 	// StandInUnready makes the node that is nearest to a dead one primary before it is in sync.
 	StandInUnready
+	// LeadWithWrongClock lets a node whose clock is wrong keep the leadership of the metadata and judge registrations by its clock.
+	LeadWithWrongClock
+	// StayUnreadable lets a node whose disk refuses reads stay primary.
+	StayUnreadable
 	// LongWindow syncs the writes of a table that defers syncs much later than the table says.
 	LongWindow
 	// DeferSynced acknowledges the writes of a table that does not defer syncs before they are synced.
@@ -174,7 +178,9 @@ var bugNames = [bugs]string{
 	"serve-before-last", "ack-unread", "hand-over-to-few",
 	"split-forgets-results", "birth-at-any-epoch", "divide-twice", "miss-the-split", "split-lost-on-restart", "birth-before-commit",
 	"merge-forgets-results", "miss-the-union", "merge-before-union", "take-before-commit", "take-without-end", "witness-with-data",
-	"leave-at-once", "never-stand-in", "stand-in-unready", "long-window", "defer-synced",
+	"leave-at-once", "never-stand-in", "stand-in-unready", "lead-with-wrong-clock",
+	"stay-unreadable",
+	"long-window", "defer-synced",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -60,47 +60,49 @@ type FaultKind uint8
 
 // The kinds of faults, with their numbers in the fault list of the project.
 const (
-	faultCrash     FaultKind = iota // F1, F30: a node loses power and restarts
-	faultCrashAll                   // F6: all nodes at once
-	faultCrashLoop                  // F7: a node crashes again while starting
-	faultPause                      // F3: a process stops for a while and continues
-	faultIsolate                    // F10: one node is cut off
-	faultSplit                      // F11: two groups
-	faultBridge                     // F13, F12: two groups that share one node
-	faultOneWay                     // F14: one direction of one link
-	faultLink                       // F15: both directions of one link
-	faultSlowLink                   // F16, F19: the links of one node are slow
-	faultLoss                       // F17, F18: loss, repetition and reordering everywhere
-	faultStall                      // F34: a disk answers nothing for a while
-	faultSlowDisk                   // a disk is slow for a while
-	faultJump                       // F40, F41: a wall clock jumps
-	faultMeta                       // F53, F54: messages of the metadata group are lost
-	faultDrain                      // a node is drained, later live again
-	faultMove                       // F50, F51: the replicas of a range change
-	faultData                       // replication traffic of a node is lost, heartbeats are not
-	faultUsurp                      // a restarting member is elected while the primary is cut off
-	faultRollBack                   // the disk returns to the state of an earlier life
-	faultFlip                       // a bit of the synced part of the log flips
-	faultTorn                       // the log ends before its synced end
-	faultEmpty                      // the directory of the ranges comes back empty
-	faultSpoil                      // a replica finds damage in its data and is later discarded
-	faultFull                       // a disk rejects new work for a while
-	faultHalfOpen                   // one direction loses everything and no stream breaks
-	faultRing                       // half-open links around a ring of all nodes
-	faultRegion                     // all nodes of a region are down for a while
-	faultClock                      // a wall clock is wrong for a while and steps
-	faultHandover                   // a handover is prepared, and something may happen to it
-	faultDivide                     // a range is split, and something may happen to it
-	faultMerge                      // two ranges are merged, and something may happen to them
-	faultRemove                     // a region is removed with its nodes
-	faultPower                      // a node loses what its table had not synced, and restarts
+	faultCrash      FaultKind = iota // F1, F30: a node loses power and restarts
+	faultCrashAll                    // F6: all nodes at once
+	faultCrashLoop                   // F7: a node crashes again while starting
+	faultPause                       // F3: a process stops for a while and continues
+	faultIsolate                     // F10: one node is cut off
+	faultSplit                       // F11: two groups
+	faultBridge                      // F13, F12: two groups that share one node
+	faultOneWay                      // F14: one direction of one link
+	faultLink                        // F15: both directions of one link
+	faultSlowLink                    // F16, F19: the links of one node are slow
+	faultLoss                        // F17, F18: loss, repetition and reordering everywhere
+	faultStall                       // F34: a disk answers nothing for a while
+	faultSlowDisk                    // a disk is slow for a while
+	faultJump                        // F40, F41: a wall clock jumps
+	faultMeta                        // F53, F54: messages of the metadata group are lost
+	faultDrain                       // a node is drained, later live again
+	faultMove                        // F50, F51: the replicas of a range change
+	faultData                        // replication traffic of a node is lost, heartbeats are not
+	faultUsurp                       // a restarting member is elected while the primary is cut off
+	faultRollBack                    // the disk returns to the state of an earlier life
+	faultFlip                        // a bit of the synced part of the log flips
+	faultTorn                        // the log ends before its synced end
+	faultEmpty                       // the directory of the ranges comes back empty
+	faultSpoil                       // a replica finds damage in its data and is later discarded
+	faultFull                        // a disk rejects new work for a while
+	faultHalfOpen                    // one direction loses everything and no stream breaks
+	faultRing                        // half-open links around a ring of all nodes
+	faultRegion                      // all nodes of a region are down for a while
+	faultClock                       // a wall clock is wrong for a while and steps
+	faultHandover                    // a handover is prepared, and something may happen to it
+	faultDivide                      // a range is split, and something may happen to it
+	faultMerge                       // two ranges are merged, and something may happen to them
+	faultRemove                      // a region is removed with its nodes
+	faultUnreadable                  // F33: a disk refuses all reads for a while
+	faultPower                       // a node loses what its table had not synced, and restarts
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{
 	"crash", "crash-all", "crash-loop", "pause", "isolate", "split", "bridge", "one-way", "link", "slow-link", "loss",
 	"stall", "slow-disk", "jump", "meta", "drain", "move", "data", "usurp",
-	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover", "divide", "merge", "remove", "power",
+	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover", "divide", "merge", "remove",
+	"unreadable", "power",
 }
 
 // ParseFaults returns the kinds of faults with the given names, separated by commas; ok is false if there is an unknown one. No name is no kind.
@@ -167,6 +169,10 @@ type profile struct {
 	survive bool
 	// standIn lets the second phase of failover happen: dead nodes are replaced soon, and one dies for long after the other faults.
 	standIn bool
+	// unread is set if the disk of a primary refuses reads after the other faults.
+	unread bool
+	// misled sets the clock of the metadata leader wrong after the other faults.
+	misled bool
 	// spoiltChunks is the share of the chunks of copies that are damaged on the way.
 	spoiltChunks float64
 }

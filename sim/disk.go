@@ -49,6 +49,9 @@ type disk struct {
 	// full makes freeSpace report a full disk. It is atomic because goroutines of the engine read
 	// it.
 	full atomic.Bool
+	// faults make reads fail while refusing is set; nil in runs without such faults.
+	faults   *storage.ReadFaults
+	refusing bool
 	// copies are the contents of the disk by range index, nil for a range it does not hold.
 	// unmarked are the copies that have changed since the last sync, each with the end of the
 	// unchanged part of its log.
@@ -105,12 +108,17 @@ func (d *disk) openEngine() (err error) {
 	if d.media == nil {
 		d.media = storagetest.NewDisk()
 	}
-	d.engine, err = d.media.OpenEngine(storage.Config{
-		MemTableBytes: 1 << 20, CacheBytes: 1 << 20,
+	d.refuse(false)
+	cfg := storage.Config{
+		MemTableBytes: 1 << 20, CacheBytes: 1 << 20, ReadFaults: d.readFaults(),
 		// Never cache the answer of DiskFree: a cached one would expire in real time.
 		DiskFree: d.freeSpace, DiskFreeEvery: -1, RefuseFree: refuseFree,
 		FatalHandler: func(msg string) { panic("sim: fatal error of the engine: " + msg) },
-	})
+	}
+	if cfg.ReadFaults != nil {
+		cfg.Options = quiet
+	}
+	d.engine, err = d.media.OpenEngine(cfg)
 	if err != nil {
 		return err
 	}

@@ -56,6 +56,7 @@ func (w *world) healAll() {
 		// Stalls end now, but answers that are already scheduled keep their time.
 		n.disk.slowBy, n.disk.stallUntil = 0, w.now
 		n.disk.full.Store(false)
+		n.disk.refuse(false)
 		if w.p.strict {
 			n.clock.skew = n.clock.right
 		}
@@ -157,6 +158,8 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 		return w.damageReplica(n, length)
 	case faultFull:
 		return n.fillDisk(length)
+	case faultUnreadable:
+		return n.refuseReads(length)
 	case faultRegion:
 		return w.crashRegion(n, length)
 	case faultClock:

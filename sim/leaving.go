@@ -29,9 +29,11 @@ const (
 )
 
 // drawMembership decides whether a region is removed, or a node dies for so long that another one takes its place. Seeds whose table survives
-// the loss of a region have no region to spare.
+// the loss of a region have no region to spare. It also decides whether the metadata leader of a strict seed gets a wrong clock,
+// and whether a disk refuses reads.
 func (p *profile) drawMembership(r *rand.Rand, on bool) {
-	remove, standIn := r.IntN(8) == 0, r.IntN(8) == 0
+	remove, standIn, misled := r.IntN(8) == 0, r.IntN(8) == 0, r.IntN(4) == 0
+	p.misled, p.unread = on && misled && p.strict, on && r.IntN(8) == 0
 	switch {
 	case !on || p.survive:
 	case remove:

@@ -51,6 +51,8 @@ func (n *node) makeRegistration() catalog.RegisterNode {
 		Binary: rhumb.ThisBuild("sim").String(), Witness: n.isWitness() && n.w.cfg.Bug != WitnessWithData,
 		Region: n.regionOf(), Zone: fmt.Sprintf("z%d", n.w.net.site[n.at]), HasLocation: true,
 		Location: rhumb.Point{Lat: float64(n.w.net.site[n.at]), Lon: float64(n.index)},
+		// The signature itself is not modelled: nobody forges here.
+		Proof: &catalog.RegistrationProof{At: n.wallNow().UnixNano()},
 	}
 }
 
@@ -275,6 +277,8 @@ func (m *member) reportOnce() {
 func (m *member) restartInPlace() {
 	n := m.n
 	n.w.tracef(n.name(), "fenced and alive: a new life in place")
+	// A process that cannot read its disk could not begin a new life.
+	n.disk.refuse(false)
 	// Everything of the old life ends first, so that nothing is written under the new number by
 	// code that holds the old one.
 	n.cancel()

@@ -198,6 +198,10 @@ func (n *node) enterCluster() {
 	c := raftmeta.DefaultConfig()
 	c.Node, c.KV, c.Transport, c.Runtime = n.id, kv{raftmeta.StoreKV(n.disk.engine.Stores()[0], 0), &n.disk}, raft{n}, n.rt
 	c.Logger, c.Short, c.Restarted, c.RTT = w.nodeLogger(n), n.disk.engine.Stores()[0].Short(), n.disk.engine.Identity().Boot > 1, n.roundTripTo
+	c.Clocks = n.clocks
+	if w.p.judgesRegistrations() {
+		c.CheckRegistration = n.checkRegistration
+	}
 	// Hasty exists for this bug only.
 	c.Hasty = w.cfg.Bug == VoteAtOnce
 	c.WallClock = func() time.Time { return time.Unix(0, int64(w.now)) }
@@ -212,6 +216,9 @@ func (n *node) enterCluster() {
 	n.member = &member{n: n, self: n.identity(), group: n.group, ctx: n.ctx}
 	// A real node refreshes its ceiling in the background as well.
 	n.rt.Every(time.Second, false, func() { w.judge(n.hlc.Refresh()) })
+	if w.p.refusesReads() {
+		n.rt.Every(time.Second, false, n.watchGroup)
+	}
 	n.rt.Every(streamRetry, false, func() { w.net.openStreams(n) })
 	n.spawn(n.member.joinAndServe)
 	// Whether the voter takes part again decides when the next disk may be damaged.
@@ -237,7 +244,7 @@ func (n *node) serveRanges(m *member) error {
 		// start need not wait.
 		Self: m.self, Engine: n.disk.engine, Clock: n.hlc, Net: transport{n}, Meta: m, Logger: w.nodeLogger(n), Runtime: n.rt,
 		SyncOutstanding: n.disk.oldestSyncAge, Fresh: id.Fresh && id.Boot == 1 || w.cfg.Bug == ForgetGrants,
-		Known: n.knownRanges(m), Settings: m.rangeSettings, HomeIn: m.homeIn, Spans: m.spans, Fatal: func(err error) { panic(err) }, Suspected: m.setSuspects, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.hostProbe(),
+		Known: n.knownRanges(m), Settings: m.rangeSettings, HomeIn: m.homeIn, Spans: m.spans, Fatal: n.stopByError, Suspected: m.setSuspects, FitnessChanged: m.tellLeader, Replica: w.p.replica, Probe: n.hostProbe(),
 	})
 	if err != nil {
 		return err
@@ -270,6 +277,7 @@ func (n *node) stop() {
 	// Peers notice the end of the connection only by silence.
 	n.w.net.breakStreamsOf(n)
 	n.down = true
+	n.disk.refuse(false)
 	// A new number drops the scheduled work of the process.
 	n.life++
 	// Processes end before the disk changes: their deferred calls still see the old one.

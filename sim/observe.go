@@ -140,7 +140,7 @@ func (n *node) checkQuarantine(i int, r *replica.Replica) {
 
 // checkClock checks that a correct clock is not driven ahead by a wrong one.
 func (n *node) checkClock() {
-	if lead := n.hlc.Stats().Lead; n.w.p.strict && n.index != n.w.p.wrong && lead > rhumb.ClockAheadMax {
+	if lead := n.hlc.Stats().Lead; n.w.p.strict && n.index != n.w.p.wrong && n != n.w.misled && lead > rhumb.ClockAheadMax {
 		n.w.failf("%s: its clock is %v ahead of true time, but its wall clock was never wrong", n.id, lead)
 	}
 }
@@ -185,8 +185,11 @@ func (n *node) observeClosed(i int, id rhumb.RangeID) {
 
 // hostProbe returns the Probe that feeds the judges and plants bugs.
 func (n *node) hostProbe() *host.Probe {
-	return &host.Probe{Ready: n.seeReady, Proposal: n.seeProposal, Agreed: n.seeAgreed, WaitedOut: n.seeWaitedOut, Merge: n.seeMerge, Install: n.seeInstall, Installed: n.noteInstalled}
+	return &host.Probe{Ready: n.seeReady, Proposal: n.seeProposal, Agreed: n.seeAgreed, WaitedOut: n.seeWaitedOut, Merge: n.seeMerge, Install: n.seeInstall, Installed: n.noteInstalled, Refused: n.seeRefused}
 }
+
+// seeRefused hides refused reads from the host (StayUnreadable).
+func (n *node) seeRefused(refused bool) bool { return refused && n.w.cfg.Bug != StayUnreadable }
 
 // seeReady maintains the judges' copy of a log and passes its changes to the judges. It runs before
 // the host carries out rd.
@@ -301,7 +304,8 @@ func (n *node) storedResult(rng int, id rhumb.RequestID) (at rhumb.Seq, ok bool,
 	if id.IsZero() {
 		return 0, false, nil
 	}
-	stored, ok, err := n.disk.engine.Store(n.w.ranges[rng]).Dedup(n.w.ranges[rng], id)
+	var stored storage.Seen
+	n.disk.judged(func() { stored, ok, err = n.disk.engine.Store(n.w.ranges[rng]).Dedup(n.w.ranges[rng], id) })
 	return stored.Seq, ok, err
 }
 
@@ -516,6 +520,10 @@ func (n *node) checkScan(ctx context.Context, id rhumb.RangeID) error {
 	// A range that loses its lease, or is divided at this moment, is not covered.
 	if err != nil || page.Ends[0] == 0 {
 		return nil //nolint:nilerr // the client would ask the range alone
+	}
+	// The judge could not read either.
+	if n.disk.refusing {
+		return nil
 	}
 	var want []string
 	for it, err := range n.disk.engine.Store(id).Scan(id, theTable, nil, nil, receipt.Timestamp, scanLimit) {

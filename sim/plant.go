@@ -62,8 +62,11 @@ var mixes = map[Bug][]FaultKind{
 	// Few other faults, so that the node which dies in the end has primaries.
 	NeverStandIn:   {faultCrash},
 	StandInUnready: {faultCrash},
-	LongWindow:     {faultPower},
-	DeferSynced:    {faultPower},
+	// So that a leader exists whose clock may become wrong.
+	LeadWithWrongClock: {faultCrash},
+	StayUnreadable:     {faultCrash, faultUnreadable},
+	LongWindow:         {faultPower},
+	DeferSynced:        {faultPower},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.
@@ -103,7 +106,8 @@ func (p *profile) applyMix(b Bug) {
 			p.spoiltChunks = 0.3
 		}
 	}
-	p.strict = p.strict || b == NoClockRefusal
+	p.misled, p.unread = p.misled || b == LeadWithWrongClock, p.unread || b == StayUnreadable
+	p.strict = p.strict || b == NoClockRefusal || b == LeadWithWrongClock
 }
 
 // applyBug changes the bounds that a planted bug disables.

@@ -39,6 +39,10 @@ type Stats struct {
 	Removed, Regions int
 	// Left counts the regions that were removed, and StandIns the deaths whose second phase of failover was judged.
 	Left, StandIns int
+	// Misled counts the runs in which the clock of the metadata leader was wrong while others restarted.
+	Misled int
+	// Yielded counts the runs in which the disk of a primary refused reads, and it had to yield.
+	Yielded int
 	// Unread counts the messages with entries that an older build could not read.
 	Unread int
 	// Spoilt counts the chunks of copies that were damaged on the way.
@@ -130,6 +134,8 @@ func (w *world) play() {
 	w.breakLast()
 	w.loseRegion()
 	w.failForLong()
+	w.misleadLeader()
+	w.failReads()
 	w.until(max(end, w.now))
 	w.judgeWrites(served, acked)
 	w.loading = false

@@ -89,6 +89,8 @@ type sum struct {
 	regions   int
 	left      int
 	standIns  int
+	misled    int
+	yielded   int
 	closed    int
 	slowest   time.Duration
 	slowSeed  uint64
@@ -117,6 +119,8 @@ func (s *sum) add(r Result) {
 	s.regions += r.Stats.Regions
 	s.left += r.Stats.Left
 	s.standIns += r.Stats.StandIns
+	s.misled += r.Stats.Misled
+	s.yielded += r.Stats.Yielded
 	s.closed += r.Stats.Closed
 	if r.Stats.Recovery > s.slowest {
 		s.slowest, s.slowSeed = r.Stats.Recovery, r.Seed
@@ -139,8 +143,8 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 		s.results[0], s.results[1], s.results[2], s.results[3], s.results[4], s.entries, s.epochs, s.closed, s.splits, s.merges)
 	t.Logf("faults:%s", faults.String())
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
-	t.Logf("%d nodes removed, %d regions lost, %d regions removed, %d second phases of failover, %d messages with entries that an older build could not read",
-		s.removed, s.regions, s.left, s.standIns, s.unread)
+	t.Logf("%d nodes removed, %d regions lost, %d regions removed, %d second phases of failover, %d metadata leaders with a wrong clock, %d disks that refused reads, %d messages with entries that an older build could not read",
+		s.removed, s.regions, s.left, s.standIns, s.misled, s.yielded, s.unread)
 }
 
 // processorTime returns the processor time that the process has used.

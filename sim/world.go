@@ -66,6 +66,8 @@ type world struct {
 	// removing is set once the removal of a region was asked for, which the operator cancels at removeUntil.
 	removing    bool
 	removeUntil time.Duration
+	// misled is the metadata leader whose clock was set wrong after the other faults, or nil.
+	misled *node
 	// removed is the memory of BelieveRemoved.
 	removed map[removedCopy]bool
 	// loading is set while clients issue new operations, healed after the last fault.

@@ -21,6 +21,10 @@ type Engine struct {
 
 	mu    sync.RWMutex // guards place
 	place map[rhumb.RangeID]*Store
+
+	// ceiling is the persisted ceiling of the clock once ceilingKnown is set. SetHLCCeiling owns both.
+	ceiling      rhumb.Timestamp
+	ceilingKnown bool
 }
 
 // OpenEngine opens one store per directory. Directories that belonged to the engine before must all
@@ -295,11 +299,22 @@ func (e *Engine) HLCCeiling() (rhumb.Timestamp, error) {
 func (e *Engine) SetHLCCeiling(ceiling rhumb.Timestamp) error {
 	const op rhumb.Op = "storage.Engine.SetHLCCeiling"
 	// A lower ceiling would allow timestamps to be issued twice after a restart.
-	old, err := e.HLCCeiling()
-	if err != nil || ceiling <= old {
+	// It is read once only: the clock must advance although the disk refuses reads, or no write of this node would get a timestamp.
+	if !e.ceilingKnown {
+		old, err := e.HLCCeiling()
+		if err != nil {
+			return rhumb.Wrap(op, err)
+		}
+		e.ceiling, e.ceilingKnown = old, true
+	}
+	if ceiling <= e.ceiling {
+		return nil
+	}
+	if err := e.Local(SpaceStore).Set([]byte(localHLC), encodeWords(uint64(ceiling))); err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	return rhumb.Wrap(op, e.Local(SpaceStore).Set([]byte(localHLC), encodeWords(uint64(ceiling))))
+	e.ceiling = ceiling
+	return nil
 }
 
 // Secured reports whether the node has ever served with TLS.

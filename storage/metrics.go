@@ -13,6 +13,7 @@ type metrics struct {
 	syncSeconds      prometheus.Histogram
 	corruptions      prometheus.Counter
 	readErrors       prometheus.Counter
+	unreadable       prometheus.Counter
 	misuses          prometheus.Counter
 	stalls           prometheus.Counter
 	backgroundErrors prometheus.Counter
@@ -47,6 +48,7 @@ func newMetrics(dir string) metrics {
 		}),
 		corruptions:      counter("corruptions_total", "Damaged blocks met by reads and compactions."),
 		readErrors:       counter("read_errors_total", "Reads of files that the disk refused."),
+		unreadable:       counter("unreadable_total", "Places of tables that the disk refused to read for so long that they count as damaged."),
 		misuses:          counter("misuses_total", "SINGLEDELs that deleted nothing, or more than one value."),
 		stalls:           counter("write_stalls_total", "Times that writes waited for a flush or compaction."),
 		backgroundErrors: counter("background_errors_total", "Flushes and compactions that failed."),
@@ -68,9 +70,9 @@ func newMetrics(dir string) metrics {
 func (s *Store) Collectors() []prometheus.Collector {
 	m := &s.metrics
 	return []prometheus.Collector{
-		m.syncSeconds, m.corruptions, m.readErrors, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
+		m.syncSeconds, m.corruptions, m.readErrors, m.unreadable, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
 		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve,
-		m.nameReads, m.nameWalks, m.nameEvictions, newNamesCollector(s), newDamageCollector(s), newPebbleCollector(s),
+		m.nameReads, m.nameWalks, m.nameEvictions, newNamesCollector(s), newDamageCollector(s), newUnreadCollector(s), newPebbleCollector(s),
 	}
 }
 
@@ -85,6 +87,14 @@ func newDamageCollector(s *Store) prometheus.Collector {
 		}
 		return 0
 	})
+}
+
+// newUnreadCollector returns the metric of the places that cannot be read.
+func newUnreadCollector(s *Store) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "rhumb", Subsystem: "storage", Name: "unread_places", ConstLabels: constLabels(s.cfg.Dir),
+		Help: "Places of files that the disk refused to read and has not let read since.",
+	}, func() float64 { return float64(s.UnreadPlaces()) })
 }
 
 // newNamesCollector returns the metric of the memory of names.
@@ -102,16 +112,17 @@ func newNamesCollector(s *Store) prometheus.Collector {
 // readErrorEvery is the least time between two messages about reads that the disk refused. A bad disk refuses thousands a second.
 const readErrorEvery = time.Second
 
-// readRefused counts a read that the disk refused, and reports some of them.
-func (s *Store) readRefused(path string, err error) {
+// readRefused counts a read that the disk refused, remembers its place, and reports some of them.
+func (s *Store) readRefused(p readSpot, err error) {
 	s.metrics.readErrors.Inc()
+	s.refusals.note(p)
 	now := time.Now().UnixNano()
 	last := s.readErrorAt.Load()
 	// Of callers at the same time one reports.
 	if now-last < int64(readErrorEvery) || !s.readErrorAt.CompareAndSwap(last, now) {
 		return
 	}
-	s.log.Error("the disk refused a read", "store", s.cfg.Dir, "file", path, "err", err)
+	s.log.Error("the disk refused a read", "store", s.cfg.Dir, "file", p.path, "err", err)
 }
 
 // syncTook records the duration of a sync of the log.

@@ -34,7 +34,7 @@ func (f *ReadFaults) refuse(path string) error {
 type readFS struct {
 	vfs.FS
 	faults  *ReadFaults // nil: no read fails on purpose
-	refused func(path string, err error)
+	refused func(p readSpot, err error)
 }
 
 // Unwrap returns the wrapped file system.
@@ -69,21 +69,21 @@ type watchedFile struct {
 
 // Read implements vfs.File.
 func (f *watchedFile) Read(p []byte) (int, error) {
-	return f.judge(func() (int, error) { return f.File.Read(p) })
+	return f.judge(-1, len(p), func() (int, error) { return f.File.Read(p) })
 }
 
 // ReadAt implements vfs.File.
 func (f *watchedFile) ReadAt(p []byte, at int64) (int, error) {
-	return f.judge(func() (int, error) { return f.File.ReadAt(p, at) })
+	return f.judge(at, len(p), func() (int, error) { return f.File.ReadAt(p, at) })
 }
 
 // judge reads, unless the read is to fail, and reports an error of the disk. The end of a file is none.
-func (f *watchedFile) judge(read func() (int, error)) (n int, err error) {
+func (f *watchedFile) judge(at int64, size int, read func() (int, error)) (n int, err error) {
 	if err = f.fs.faults.refuse(f.path); err == nil {
 		n, err = read()
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		f.fs.refused(f.path, err)
+		f.fs.refused(readSpot{f.path, at, size}, err)
 	}
 	return n, err
 }

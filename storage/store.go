@@ -79,6 +79,7 @@ type Store struct {
 	// before it the previous one while Pebble may still go back to it.
 	manifests []sealedFile
 
+	refusals    refusals
 	readErrorAt atomic.Int64 // when a refused read was reported last, in nanoseconds of Unix time
 
 	diskMu sync.Mutex // guards disk

@@ -2192,9 +2192,12 @@ type ReplicaStatus struct {
 	// The copy that the replica receives; absent if it receives none.
 	Copying *CopyProgress `protobuf:"bytes,11,opt,name=copying,proto3" json:"copying,omitempty"`
 	// The number of the node's store that holds the replica, from 1; 0 if the node has one store.
-	Store         uint32 `protobuf:"varint,12,opt,name=store,proto3" json:"store,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Store uint32 `protobuf:"varint,12,opt,name=store,proto3" json:"store,omitempty"`
+	// Why the metadata would refuse to continue the range from this copy with a loss (RecoverRange); empty if it would not, and in answers
+	// of earlier releases.
+	RecoverRefused string `protobuf:"bytes,13,opt,name=recover_refused,json=recoverRefused,proto3" json:"recover_refused,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ReplicaStatus) Reset() {
@@ -2309,6 +2312,13 @@ func (x *ReplicaStatus) GetStore() uint32 {
 		return x.Store
 	}
 	return 0
+}
+
+func (x *ReplicaStatus) GetRecoverRefused() string {
+	if x != nil {
+		return x.RecoverRefused
+	}
+	return ""
 }
 
 type DescribeRangeResponse struct {
@@ -3223,7 +3233,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	"installing\x12\x1a\n" +
 	"\bfailures\x18\x06 \x01(\rR\bfailures\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\a \x01(\tR\tlastError\"\xc2\x02\n" +
+	"last_error\x18\a \x01(\tR\tlastError\"\xeb\x02\n" +
 	"\rReplicaStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x17\n" +
@@ -3238,7 +3248,8 @@ const file_api_cluster_proto_rawDesc = "" +
 	" \x01(\x04R\n" +
 	"commitTime\x120\n" +
 	"\acopying\x18\v \x01(\v2\x16.rhumb.v1.CopyProgressR\acopying\x12\x14\n" +
-	"\x05store\x18\f \x01(\rR\x05store\"\x92\x01\n" +
+	"\x05store\x18\f \x01(\rR\x05store\x12'\n" +
+	"\x0frecover_refused\x18\r \x01(\tR\x0erecoverRefused\"\x92\x01\n" +
 	"\x15DescribeRangeResponse\x12%\n" +
 	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range\x123\n" +
 	"\breplicas\x18\x02 \x03(\v2\x17.rhumb.v1.ReplicaStatusR\breplicas\x12\x1d\n" +

@@ -22,9 +22,9 @@ type View struct {
 	Regions []rhumb.Region
 	Nodes   []client.NodeStatus
 	Ranges  []*rhumb.Range
-	// MinInSync is the minimum size of the in-sync set of each class.
-	MinInSync map[rhumb.ClassID]int
-	Revision  uint64
+	// Classes has the settings of the classes that have tables.
+	Classes  map[rhumb.ClassID]rhumb.ClassSettings
+	Revision uint64
 }
 
 // RangeCounts counts the ranges by their state.
@@ -32,7 +32,8 @@ type RangeCounts struct {
 	Total int `json:"total"`
 	// NoPrimary counts ranges without a live primary.
 	NoPrimary int `json:"no_primary"`
-	// UnderReplicated counts ranges with replicas that are not in sync.
+	// UnderReplicated counts ranges with fewer copies in sync than their tables ask for. Copies beyond that, which arrive or leave while
+	// a range moves, do not count.
 	UnderReplicated int `json:"under_replicated"`
 	// Displaced counts ranges whose primary is not the preferred node.
 	Displaced int `json:"displaced"`

@@ -14,8 +14,8 @@ import (
 // frankfurt.
 func healthyView() View {
 	v := View{
-		Regions:   []rhumb.Region{{ID: 1, Name: "singapore"}, {ID: 2, Name: "frankfurt"}},
-		MinInSync: map[rhumb.ClassID]int{1: 2, 2: 1},
+		Regions: []rhumb.Region{{ID: 1, Name: "singapore"}, {ID: 2, Name: "frankfurt"}},
+		Classes: map[rhumb.ClassID]rhumb.ClassSettings{1: {Replicas: 3, MinInSync: 2}, 2: {Replicas: 1, MinInSync: 1}},
 	}
 	for id := rhumb.NodeID(1); id <= 4; id++ {
 		n := client.NodeStatus{Node: rhumb.Node{ID: id, Region: 1, State: rhumb.NodeLive, Voter: id < 4}, Ready: true, MetadataLeader: 1, Stores: []client.StoreStatus{{Dir: "/d"}}}
@@ -107,7 +107,7 @@ func TestJudge(t *testing.T) {
 				}
 				v.Ranges[2].Primary = 1
 			},
-			says: []string{"fenced 12s ago", "4 ranges lack an in-sync replica", "1 range is displaced: preferred node n3 is fenced"}, lose: 0,
+			says: []string{"fenced 12s ago", "4 ranges have fewer copies in sync than their tables ask for", "1 range is displaced: preferred node n3 is fenced"}, lose: 0,
 		},
 		"two of three voters die": {
 			breaks: func(v *View) { dies(v, 2, 3) },
@@ -147,6 +147,34 @@ func TestJudge(t *testing.T) {
 			breaks: func(v *View) { v.Nodes[1].Stores = []client.StoreStatus{{Dir: "/d", Damages: damage}} },
 			note:   "was damaged: /d/data/000012.sst at offset 4096", lose: 1,
 		},
+		"copies arrive and leave while a range moves": {
+			breaks: func(v *View) {
+				v.Nodes[3].Node.Leaving, v.Nodes[3].Node.State = true, rhumb.NodeDecommissioning
+				v.Ranges[0].Replicas = []rhumb.NodeID{1, 2, 3, 4}
+			},
+			not: "copies", lose: 1,
+		},
+		"copies in the wrong region": {
+			breaks: func(v *View) {
+				v.Ranges = append(v.Ranges, &rhumb.Range{ID: rhumb.RangeID{Region: 2}, Class: 1, Primary: 1, Preferred: 1, InSync: []rhumb.NodeID{1, 2, 3}, Replicas: []rhumb.NodeID{1, 2, 3, 4}})
+			},
+			note: "1 range of region frankfurt with copies in other regions: `rhumb rebalance frankfurt` brings them back", lose: 1,
+		},
+		"ranges of a region without nodes": {
+			breaks: func(v *View) {
+				v.Nodes = v.Nodes[:3]
+				v.Ranges = append(v.Ranges, &rhumb.Range{ID: rhumb.RangeID{Region: 2}, Class: 1, Primary: 1, Preferred: 1, InSync: []rhumb.NodeID{1, 2, 3}, Replicas: []rhumb.NodeID{1, 2, 3}})
+			},
+			says: []string{"region frankfurt has no nodes for its 1 range, whose copies are in other regions: start nodes in it, or remove it"}, lose: 1,
+		},
+		"ranges of a removed region": {
+			breaks: func(v *View) {
+				v.Regions[1].Into, v.Regions[1].Removed = 1, true
+				v.Nodes = v.Nodes[:3]
+				v.Ranges = append(v.Ranges, &rhumb.Range{ID: rhumb.RangeID{Region: 2}, Class: 1, Primary: 1, Preferred: 1, InSync: []rhumb.NodeID{1, 2, 3}, Replicas: []rhumb.NodeID{1, 2, 3}})
+			},
+			not: "region", lose: 1,
+		},
 		"a short node that caught up": {breaks: func(v *View) { v.Nodes[2].Node.Short = true }, lose: 1},
 		"a short node": {
 			breaks: func(v *View) {
@@ -165,7 +193,7 @@ func TestJudge(t *testing.T) {
 		"a range with one copy is newer than the loss": {
 			breaks: func(v *View) {
 				v.Nodes[2].Node.Short = true
-				v.MinInSync = map[rhumb.ClassID]int{1: 1}
+				v.Classes[1] = rhumb.ClassSettings{Replicas: 1, MinInSync: 1}
 				v.Ranges[2].Epoch, v.Ranges[2].InSync, v.Ranges[2].Replicas = 1, []rhumb.NodeID{3}, []rhumb.NodeID{3}
 			},
 			lose: 0,
@@ -231,6 +259,9 @@ func TestJudge(t *testing.T) {
 		}
 		if len(test.says) == 0 && len(got.Problems) > 0 {
 			t.Errorf("%s: not well:\n%s", name, all)
+		}
+		if all := all + strings.Join(got.Notes, "\n"); test.not != "" && strings.Contains(all, test.not) {
+			t.Errorf("%s: it says %q:\n%s", name, test.not, all)
 		}
 		if strings.Contains(all, "%!") {
 			t.Errorf("%s: %s", name, all)

@@ -30,14 +30,15 @@ func (j *judgement) isServed(r *rhumb.Range) bool {
 // rangeGroups collects the ranges in a state that has to be reported by name.
 type rangeGroups struct {
 	lost, refusing, doubtful, recovered []rhumb.RangeID
-	displaced                           map[string]int // by the reason
+	displaced                           map[string]int         // by the reason
+	strays                              map[rhumb.RegionID]int // ranges with copies that are in the wrong region, by the right one
 }
 
 // judgeRanges counts the ranges by their state and reports the states that need attention, the
 // worst first.
 func (j *judgement) judgeRanges() {
 	c := &j.Counts
-	g := rangeGroups{displaced: map[string]int{}}
+	g := rangeGroups{displaced: map[string]int{}, strays: map[rhumb.RegionID]int{}}
 	for _, r := range j.Ranges {
 		j.judgeRange(r, &g)
 	}
@@ -55,8 +56,9 @@ func (j *judgement) judgeRanges() {
 			counted(c.Refusing, "range has", "ranges have"), listRanges(g.refusing))
 	}
 	if c.UnderReplicated > 0 {
-		j.addProblem("%s an in-sync replica", counted(c.UnderReplicated, "range lacks", "ranges lack"))
+		j.addProblem("%s fewer copies in sync than their tables ask for", counted(c.UnderReplicated, "range has", "ranges have"))
 	}
+	j.judgeStrays(g)
 	if len(g.doubtful) > 0 {
 		j.addProblem("%s lost acknowledged writes (%s): each in-sync copy is on a node whose disk lost data when it last started; what could be read of damaged files is set aside in the directories of these nodes",
 			counted(len(g.doubtful), "range may have", "ranges may have"), listRanges(g.doubtful))
@@ -77,13 +79,18 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 	c.Quarantined += len(r.Quarantined)
 	// A range needs one copy even if its class has no table, and so no minimum. Any node may be the
 	// next to fail, so the cluster can lose only as many as its weakest range.
-	spare := j.intactCopies(r) - max(j.MinInSync[r.Class], 1)
+	class := j.Classes[r.Class]
+	spare := j.intactCopies(r) - max(class.MinInSync, 1)
 	j.CanLose = min(j.CanLose, max(spare, 0))
 	if !j.isServed(r) {
 		c.NoPrimary++
 	}
-	if len(r.InSync) < len(r.Replicas) {
+	// The copies of a class without tables are about to be removed.
+	if len(r.InSync) < cmp.Or(class.Replicas, len(r.Replicas)) {
 		c.UnderReplicated++
+	}
+	if at := j.hostOf(r.ID.Region); class.Replicas > 0 && class.Survival != rhumb.SurviveRegion && slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool { return j.isStray(id, at) }) {
+		g.strays[at]++
 	}
 	switch {
 	// Lost means damaged, not down: a node that is down may return with a good copy.
@@ -101,6 +108,39 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 	if r.Primary != r.Preferred {
 		c.Displaced++
 		g.displaced[j.whyDisplaced(r)]++
+	}
+}
+
+// hostOf returns the region whose nodes are to hold the ranges of a region: itself, or the one that takes the ranges of a removed one.
+func (j *judgement) hostOf(id rhumb.RegionID) rhumb.RegionID {
+	// Each removal adds one step, and no region takes its own ranges.
+	for range j.Regions {
+		at := slices.IndexFunc(j.Regions, func(r rhumb.Region) bool { return r.ID == id })
+		if at < 0 || j.Regions[at].Into == 0 {
+			break
+		}
+		id = j.Regions[at].Into
+	}
+	return id
+}
+
+// isStray reports whether a copy on a node is in another region than the given one, and nothing moves it. An operation moves the copies of a
+// node that leaves.
+func (j *judgement) isStray(id rhumb.NodeID, region rhumb.RegionID) bool {
+	n := j.nodeOf[id]
+	return n != nil && n.Node.Region != region && !n.Node.Leaving
+}
+
+// judgeStrays reports copies that are in the wrong region: a removal of the right one was cancelled after they had left it. They are whole and in
+// sync, so nothing is wrong while the region has nodes. Without nodes, nobody could replace a copy that is lost.
+func (j *judgement) judgeStrays(g rangeGroups) {
+	for _, region := range slices.Sorted(maps.Keys(g.strays)) {
+		name, count := cmp.Or(j.regionOf[region], region.String()), counted(g.strays[region], "range", "ranges")
+		if slices.ContainsFunc(j.Nodes, func(n client.NodeStatus) bool { return n.Node.Region == region && !n.Node.Witness }) {
+			j.addNote("%s of region %s with copies in other regions: `rhumb rebalance %[2]s` brings them back", count, name)
+		} else {
+			j.addProblem("region %s has no nodes for its %s, whose copies are in other regions: start nodes in it, or remove it (`rhumb region rm %[1]s`)", name, count)
+		}
 	}
 }
 

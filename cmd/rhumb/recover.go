@@ -113,9 +113,14 @@ func (rc *rangeCommands) recoverRange(ctx context.Context, c *client.Client, id 
 	if why := whyNotRecover(r, n, nodes); why != "" {
 		return rhumb.Ef(op, rhumb.Conflict, "nothing was changed: %s", why)
 	}
+	copied := s.Replicas[slices.IndexFunc(s.Replicas, func(x client.ReplicaStatus) bool { return x.Node == n })]
+	// The metadata knows more than the answers of the nodes show, and would refuse the loss after somebody has accepted it.
+	if copied.RecoverRefused != "" {
+		return rhumb.Ef(op, rhumb.Conflict, "nothing was changed: %s", copied.RecoverRefused)
+	}
 	// Without a report of this copy, the operator would accept a loss that nobody has measured.
-	if i := slices.IndexFunc(s.Replicas, func(x client.ReplicaStatus) bool { return x.Node == n }); s.Replicas[i].State == "" {
-		return rhumb.Ef(op, rhumb.Unavailable, "nothing was changed: node %s does not report the state of its copy of range %s: %s", n, id, s.Replicas[i].Reason)
+	if copied.State == "" {
+		return rhumb.Ef(op, rhumb.Unavailable, "nothing was changed: node %s does not report the state of its copy of range %s: %s", n, id, copied.Reason)
 	}
 	// The description goes to standard error also with --yes, so that the log of a script has it.
 	seen := knownLoss(s, n)

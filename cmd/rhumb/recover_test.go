@@ -160,6 +160,11 @@ func TestUnsafeRecoverRange(t *testing.T) {
 	}
 	ok(t, at("table", "create", "notes", "--replicas", "3")...)
 	await(t, "three in sync", bootWait, func() bool { return inSync(3) })
+	// Nothing is lost, so nobody is asked to accept a loss.
+	whole := at("unsafe-recover", "range", ranges()[0].ID, "--node", "n1")
+	if stdout, stderr, code := runIn(t.Context(), "yes\n", whole...); code != exit.Precondition || strings.Contains(stdout+stderr, "Accept this loss") || !strings.Contains(stderr, "no data has to be given up") {
+		t.Errorf("the recovery of a whole range ended with %d:\n%s", code, stderr)
+	}
 	away.end(t)
 	await(t, "two in sync", bootWait, func() bool { return inSync(2) })
 	const keys = 8

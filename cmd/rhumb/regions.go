@@ -79,11 +79,14 @@ func (d *regionDoc) addNode(n rhumb.Node) {
 	}
 }
 
+// removedState is the state of a region that was removed.
+const removedState = "removed"
+
 // regionState returns the state of a region in one word.
 func regionState(r rhumb.Region, d *regionDoc) string {
 	switch {
 	case r.Removed:
-		return "removed"
+		return removedState
 	case r.Into != 0:
 		return "leaving"
 	// Clients do not ask a dead region, which matters more than that its nodes are down.

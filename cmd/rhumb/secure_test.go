@@ -481,6 +481,66 @@ func TestWrongClock(t *testing.T) {
 	c.awaitReady(t)
 }
 
+// metadataLeader returns the node that leads the metadata group, by the answers of all nodes, or nil while they disagree or know none.
+func (c *secureCluster) metadataLeader(t *testing.T) *secureNode {
+	t.Helper()
+	stdout, _, code := runIn(t.Context(), "", c.as("node", "ls", "-o", "json", "--timeout", "2s")...)
+	var nodes []nodeDoc
+	if code != exit.OK || json.Unmarshal([]byte(stdout), &nodes) != nil {
+		return nil
+	}
+	for _, n := range nodes {
+		if i := slices.IndexFunc(c.nodes, func(own *secureNode) bool { return own.addr == n.Addr }); n.Leader && i >= 0 {
+			return c.nodes[i]
+		}
+	}
+	return nil
+}
+
+// TestMetadataLeaderWithWrongClock guards that nodes get into the cluster while the clock of the metadata leader is an hour off: one that
+// restarts, although the leader cannot tell before which of the two clocks left is wrong, and one that joins. As soon as three clocks are
+// compared, another node leads.
+func TestMetadataLeaderWithWrongClock(t *testing.T) {
+	c := newSecureCluster(t, "frankfurt", "frankfurt", "frankfurt")
+	start := func(n *secureNode) { c.startNode(t, n, "--clock-error-file", n.dir+clockSuffix) }
+	for _, n := range c.nodes {
+		start(n)
+	}
+	c.awaitReady(t)
+	var leader *secureNode
+	await(t, "three voters and a metadata leader", bootWait, func() bool {
+		var voters []voterDoc
+		okJSON(t, &voters, c.as("voter", "ls")...)
+		voters = slices.DeleteFunc(voters, func(v voterDoc) bool { return !v.Voter })
+		leader = c.metadataLeader(t)
+		return len(voters) == 3 && leader != nil
+	})
+	down := c.nodes[(slices.Index(c.nodes, leader)+1)%len(c.nodes)]
+	must(syscall.Kill(down.Process.Pid, syscall.SIGKILL))
+	down.wait()
+	down.process = nil
+	// Certificates are valid from an hour before they were issued, so at a little less than an hour the clock decides nothing else.
+	must(os.WriteFile(leader.dir+clockSuffix, []byte("offset=-59m"), 0o600))
+	await(t, "the leader to have the wrong clock", bootWait, func() bool { return strings.Contains(leader.stderr.String(), "wrong on purpose") })
+	began := time.Now()
+	start(down)
+	c.awaitReady(t)
+	restarted := time.Since(began)
+	await(t, "a leader whose clock is right", bootWait, func() bool {
+		now := c.metadataLeader(t)
+		return now != nil && now != leader
+	})
+	if !strings.Contains(leader.stderr.String(), "it hands the leadership of the metadata to a voter whose clock is right") {
+		t.Errorf("%s does not say that it hands the leadership over\n%s", leader.name, leader.stderr.String())
+	}
+	added := c.addNode(t, "frankfurt")
+	c.makeToken(t, added, false)
+	began = time.Now()
+	start(added)
+	c.awaitReady(t)
+	t.Logf("the node that restarted was ready after %v, the one that joined after %v", restarted, time.Since(began))
+}
+
 // TestAuthorityKilled guards that a node enrols although the authority is killed again and again
 // while it tries, and that no token makes two certificates for two keys.
 func TestAuthorityKilled(t *testing.T) {

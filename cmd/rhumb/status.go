@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -178,11 +179,11 @@ func (doc *statusDoc) missing() string {
 // describeCluster judges the answers of all nodes.
 func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
 	view := health.View{
-		Nodes: nodes, Regions: c.Regions(), Ranges: c.Ranges(), Revision: c.Revision(), MinInSync: map[rhumb.ClassID]int{},
+		Nodes: nodes, Regions: c.Regions(), Ranges: c.Ranges(), Revision: c.Revision(), Classes: map[rhumb.ClassID]rhumb.ClassSettings{},
 	}
-	// A range needs this number of copies to accept writes; it differs from class to class.
+	// How many copies a range should have, and needs to accept writes, differs from class to class.
 	for _, t := range c.Tables() {
-		view.MinInSync[t.Class] = t.Settings.MinInSync
+		view.Classes[t.Class] = t.Settings
 	}
 	// Judge has the rules; this function collects their input and shapes the result.
 	v := health.Judge(view)
@@ -191,6 +192,8 @@ func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
 		Ranges: v.Counts, Tables: len(c.Tables()), Regions: describeRegions(c, false), Nodes: describeNodes(c, view.Nodes),
 	}
 	doc.Differing = describeDifferences(c, v.Differences)
+	// A removed region serves nobody. Its ranges are those of the region that took them.
+	doc.Regions = slices.DeleteFunc(doc.Regions, func(r regionDoc) bool { return r.State == removedState })
 	// A node that does not answer, or that is fenced, serves nobody.
 	ready := map[string]int{}
 	for _, n := range doc.Nodes {

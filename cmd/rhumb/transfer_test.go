@@ -20,14 +20,17 @@ const (
 )
 
 // fillRange overwrites the records of a table until the logs of its range are longer than what nodes keep.
-func (k *crew) fillRange(table string) {
+func (k *crew) fillRange(table string) { k.t.Helper(); k.fillBytes(table, copyBytes) }
+
+// fillBytes is fillRange with a size.
+func (k *crew) fillBytes(table string, bytes int) {
 	k.t.Helper()
 	const size = 256 << 10
 	t, err := k.c.Table(k.t.Context(), table)
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	for i := range copyBytes / size {
+	for i := range bytes / size {
 		value := make([]byte, size)
 		_, _ = rand.Read(value) // compression would make the set small
 		if _, err := t.Put(k.t.Context(), fmt.Appendf(nil, "key-%d", i), value, client.PutOptions{}); err != nil {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -254,7 +255,7 @@ const diskFile = "/etc/rhumb/disk"
 const readNotice = "the disk refused a read"
 
 // readShares holds the shares of the reads that fail, from a disk that is gone to one with bad spots. A node that runs reads too little for the last
-// one to hit a read for sure.
+// one to hit a read for sure, and a node that starts reads some dozens of blocks.
 var readShares = []string{"1", "0.5", "0.05"}
 
 // strikeReadError lets reads of a disk fail until the strike ends, from a start of the node on, or after it. In both cases the node is killed, because
@@ -307,7 +308,32 @@ func (c *Cluster) breakReads(ctx context.Context, n *Node, share string, runs bo
 	if _, err := c.awaitLife(ctx, lives); err != nil {
 		return err
 	}
+	// A node that has just started is primary of nothing for half a minute. Secondaries only write, so nobody would read from the disk.
+	if err := c.makePrimary(ctx, n); err != nil {
+		return err
+	}
 	return fail()
+}
+
+// makePrimary hands a range over to a node, unless it is primary of one.
+func (c *Cluster) makePrimary(ctx context.Context, n *Node) error {
+	return eventually(ctx, func() error {
+		id := c.identity(n).Node
+		if c.primaries(id) > 0 {
+			return nil
+		}
+		why := fmt.Errorf("%s is in sync in no range after %v", n.Name, patience)
+		for _, r := range c.operator.Ranges() {
+			if !slices.Contains(r.InSync, id) {
+				continue
+			}
+			why = fmt.Errorf("%s is primary of no range after %v", n.Name, patience)
+			if _, err := c.operator.HandOverRange(ctx, r.ID, id); err == nil || !isRefusal(err) {
+				return errors.Join(why, err)
+			}
+		}
+		return why
+	})
 }
 
 // mendReads ends the errors of reads. The flag goes with the next restart.

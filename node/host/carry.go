@@ -25,8 +25,8 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 	if rd.Promised != 0 {
 		// Only a node that is to begin the epoch waits for the confirmations.
 		h.excluded = h.excluded || rd.PromisedTo == h.cfg.Self.Node
-		if rd.TakenFrom != rhumb.NoNode {
-			h.leases.takeOver(s.id, rd.Promised, rd.TakenFrom)
+		if rd.Handed {
+			h.leases.takeOver(s.id, rd.Promised)
 		} else {
 			h.leases.excludeRange(s.id, rd.Promised, rd.PromisedTo)
 		}

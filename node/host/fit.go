@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -21,25 +22,19 @@ type fitness struct {
 	disk string
 	// full holds the stores without room for writes.
 	full map[*storage.Store]bool
+	// unreadable holds the stores whose disks refuse reads.
+	unreadable map[*storage.Store]bool
 }
 
 // allowsPrimary reports whether a slot's replica may be primary.
 func (f *fitness) allowsPrimary(s *slot) bool {
-	return f.clock == "" && f.disk == "" && !f.full[s.store]
+	return f.clock == "" && f.disk == "" && !f.full[s.store] && !f.unreadable[s.store]
 }
 
 // equal reports whether f and g allow the same primaries. The text of the reason does not count,
 // since it contains a measured offset that changes all the time.
 func (f *fitness) equal(g *fitness) bool {
-	if (f.clock == "") != (g.clock == "") || f.disk != g.disk || len(f.full) != len(g.full) {
-		return false
-	}
-	for s := range f.full {
-		if !g.full[s] {
-			return false
-		}
-	}
-	return true
+	return (f.clock == "") == (g.clock == "") && f.disk == g.disk && maps.Equal(f.full, g.full) && maps.Equal(f.unreadable, g.unreadable)
 }
 
 // reason returns the reason for operators, or "" if there is none.
@@ -49,6 +44,9 @@ func (f *fitness) reason() string {
 	}
 	if f.disk != "" {
 		return f.disk
+	}
+	for s := range f.unreadable {
+		return readFault(s)
 	}
 	for s := range f.full {
 		return "disk_full: " + s.Dir() + " has no room for writes"
@@ -63,7 +61,7 @@ func (h *Host) Unfit() string { return h.fit.Load().reason() }
 // updateFitness measures the fitness of the node and informs the replicas of a change. The ticker
 // calls it.
 func (h *Host) updateFitness() {
-	now := &fitness{clock: h.clockFault(), disk: h.diskFault()}
+	now := &fitness{clock: h.clockFault(), disk: h.diskFault(), unreadable: *h.unreadable.Load()}
 	for _, s := range h.cfg.Engine.Stores() {
 		if rhumb.KindOf(s.Writable()) == rhumb.DiskFull {
 			if now.full == nil {
@@ -98,7 +96,7 @@ func (h *Host) updateFitness() {
 
 // clockFault returns the fault of this node's clocks, or "" if there is none (ruling 19).
 func (h *Host) clockFault() string {
-	ahead, wrong := h.leases.clockOff()
+	ahead, wrong, _ := h.leases.ClockOff()
 	h.m.clockAhead.Set(ahead.Seconds())
 	// A distrusted wall clock does not raise the durable ceiling
 	// (docs/replication.md#rule-ceiling).
@@ -117,12 +115,13 @@ func (h *Host) clockFault() string {
 	return ""
 }
 
-// clockOff returns how far this node's wall clock is ahead of the median of all, and whether it is
-// wrong.
-func (l *Leases) clockOff() (ahead time.Duration, wrong bool) {
+// ClockOff returns how far this node's wall clock is ahead of the median of all, and whether it is wrong, and the peers in contact whose
+// clocks are right.
+func (l *Leases) ClockOff() (ahead time.Duration, wrong bool, right []rhumb.NodeID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pairs.ClockOff()
+	ahead, wrong = l.pairs.ClockOff()
+	return ahead, wrong, l.pairs.RightClocks()
 }
 
 // setWallLocked passes the wall clock to the pairs. l.mu must be held.

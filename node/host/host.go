@@ -175,6 +175,8 @@ type Probe struct {
 	Installed func(id rhumb.RangeID)
 	// Merge, if set, receives whether a rule of merges lets the host continue.
 	Merge func(rule MergeRule, ok bool) bool
+	// Refused, if set, receives whether the disk of a store refused reads.
+	Refused func(refused bool) bool
 	// WaitedOut receives whether the grants that an elected replica must wait for are over.
 	WaitedOut func(id rhumb.RangeID, over bool) bool
 }
@@ -298,6 +300,12 @@ type Host struct {
 	// slow judges delays; the pass owns it. diskSlow is its judgement of this node's own disk.
 	slow     slowness
 	diskSlow atomic.Bool
+	// disks judges the reads of each store; prober owns it. unreadable are the stores whose reads fail, and probed is when prober was
+	// woken last.
+	disks      map[*storage.Store]*readHealth
+	unreadable atomic.Pointer[map[*storage.Store]bool]
+	prober     sched.Worker
+	probed     time.Duration
 	// slots maps rhumb.RangeID to *slot. Only the pass writes it.
 	slots sync.Map
 	// wide lists the slots of ranges of several slots of the keyspace, sorted.
@@ -412,6 +420,9 @@ func New(cfg Config) (*Host, error) {
 	h.driving = true
 	h.driver = h.rt.Worker(func() { h.runPasses(false) })
 	h.noticeTimer = h.rt.Timer(func() { h.post(tickEvent{}) })
+	h.disks = make(map[*storage.Store]*readHealth)
+	h.unreadable.Store(new(map[*storage.Store]bool))
+	h.prober = h.rt.Worker(h.probeReads)
 	h.unsyncedTimer = h.rt.Timer(func() { h.post(syncDueEvent{}) })
 	h.collector = newCollector(h.rt, h.runCollector)
 	h.leases = newLeases(&h.cfg, h.checkHealth, h.updateSuspects, func() { h.postAsync(confirmedEvent{}) })
@@ -452,6 +463,7 @@ func (h *Host) Close() {
 	h.noticeTimer.Stop()
 	h.unsyncedTimer.Stop()
 	h.collector.worker.Stop()
+	h.prober.Stop()
 	h.awaitIdle()
 	h.driver.Stop()
 	// No pass has taken these events, so it is certain that nothing of them was applied.
@@ -660,6 +672,10 @@ func (h *Host) tick() {
 		if h.cfg.HealAfter > 0 && now-h.healed >= healEvery {
 			h.healed = now
 			h.post(healEvent{})
+		}
+		if now-h.probed >= readStep {
+			h.probed = now
+			h.prober.Wake()
 		}
 		h.updateFitness()
 		h.post(closeEvent{})

@@ -194,10 +194,10 @@ func (l *Leases) excludeRange(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.Node
 }
 
 // takeOver is excludeRange for an epoch that the primary of the epoch before handed over to this node.
-func (l *Leases) takeOver(r rhumb.RangeID, e rhumb.Epoch, from rhumb.NodeID) {
+func (l *Leases) takeOver(r rhumb.RangeID, e rhumb.Epoch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pairs.TakeOver(r, e, from)
+	l.pairs.TakeOver(r, e)
 }
 
 // holdsLease reports whether this node holds unexpired grants of all members for epoch e of r (rule

@@ -9,38 +9,39 @@ import (
 
 // metrics holds the metrics of the host. None carries a key or a range as label.
 type metrics struct {
-	proposeSeconds  prometheus.Histogram
-	syncSeconds     prometheus.Histogram
-	commitRanges    prometheus.Histogram
-	overloaded      prometheus.Counter
-	diskFull        prometheus.Counter
-	confirmReads    prometheus.Counter
-	readRetries     prometheus.Counter
-	conditionReads  prometheus.Counter
-	refusedMessages prometheus.Counter
-	droppedMessages prometheus.Counter
-	rangeFull       prometheus.Counter
-	metaDropped     prometheus.Counter
-	fetchFailed     prometheus.Counter
-	collectFailed   prometheus.Counter
-	logsShortened   prometheus.Counter
-	quarantined     prometheus.Gauge
-	discarded       prometheus.Counter
-	distrusted      prometheus.Counter
-	installed       prometheus.Counter
-	healed          prometheus.Counter
-	removed         prometheus.Counter
-	removedRanges   prometheus.Counter
-	splits          prometheus.Counter
-	splitsGivenUp   prometheus.Counter
-	merges          prometheus.Counter
-	mergesGivenUp   prometheus.Counter
-	clearedBytes    prometheus.Counter
-	clearFailed     prometheus.Counter
-	unfit           prometheus.Gauge
-	clockAhead      prometheus.Gauge
-	slowFound       prometheus.Counter
-	slowPeers       prometheus.Gauge
+	proposeSeconds   prometheus.Histogram
+	syncSeconds      prometheus.Histogram
+	commitRanges     prometheus.Histogram
+	overloaded       prometheus.Counter
+	diskFull         prometheus.Counter
+	confirmReads     prometheus.Counter
+	readRetries      prometheus.Counter
+	conditionReads   prometheus.Counter
+	refusedMessages  prometheus.Counter
+	droppedMessages  prometheus.Counter
+	rangeFull        prometheus.Counter
+	metaDropped      prometheus.Counter
+	fetchFailed      prometheus.Counter
+	collectFailed    prometheus.Counter
+	logsShortened    prometheus.Counter
+	quarantined      prometheus.Gauge
+	discarded        prometheus.Counter
+	distrusted       prometheus.Counter
+	installed        prometheus.Counter
+	healed           prometheus.Counter
+	removed          prometheus.Counter
+	removedRanges    prometheus.Counter
+	splits           prometheus.Counter
+	splitsGivenUp    prometheus.Counter
+	merges           prometheus.Counter
+	mergesGivenUp    prometheus.Counter
+	clearedBytes     prometheus.Counter
+	clearFailed      prometheus.Counter
+	unfit            prometheus.Gauge
+	unreadableStores prometheus.Gauge
+	clockAhead       prometheus.Gauge
+	slowFound        prometheus.Counter
+	slowPeers        prometheus.Gauge
 
 	deferredCommits     prometheus.Counter
 	deferredWaits       prometheus.Counter
@@ -88,7 +89,10 @@ func newMetrics() metrics {
 		clearedBytes:    counter("cleared_bytes_total", "Bytes of dropped tables that were deleted from ranges of other tables, before compression."),
 		clearFailed:     counter("clear_failed_total", "Failures to delete what belongs to dropped tables; the next trim of the range or the next start of the node tries again."),
 		unfit: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "rhumb", Subsystem: "host", Name: "unfit", Help: "1 while this node yields its primaries because its clock is wrong or its disk is full or slow.",
+			Namespace: "rhumb", Subsystem: "host", Name: "unfit", Help: "1 while this node yields its primaries because its clock is wrong or its disk is full or slow, or refuses reads.",
+		}),
+		unreadableStores: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "unreadable_stores", Help: "Stores that have no primaries because their disks refuse reads.",
 		}),
 		clockAhead: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "clock_ahead_seconds", Help: "How far the wall clock is ahead of the median of the nodes in contact; negative if it is behind.",
@@ -117,7 +121,7 @@ func (h *Host) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
-		m.unfit, m.clockAhead, m.slowFound, m.slowPeers, m.discarded, m.distrusted, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.splits, m.splitsGivenUp, m.merges, m.mergesGivenUp, m.clearedBytes, m.clearFailed,
+		m.unfit, m.unreadableStores, m.clockAhead, m.slowFound, m.slowPeers, m.discarded, m.distrusted, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.splits, m.splitsGivenUp, m.merges, m.mergesGivenUp, m.clearedBytes, m.clearFailed,
 		m.deferredCommits, m.deferredWaits, m.deferredSyncSeconds, m.deferredUnsure, m.deferredLost,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "deferred_unsynced_seconds", Help: "Age of the oldest write that is acknowledged and not synced; 0 if there is none.",

@@ -43,8 +43,7 @@ type slowness struct {
 	// usual is the delay of the peers in the last step that had any, with which own is compared. A node whose ranges
 	// have all moved away gets no acknowledgements any more.
 	usual time.Duration
-	// ownUntil is the end of the hold of ownHoldMin and ownHeld its length.
-	ownUntil, ownHeld time.Duration
+	hold  holdOff
 }
 
 // delays are the delays of one node, and how many of the latest steps were late.
@@ -202,22 +201,13 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 		w.usual = median(slices.Collect(maps.Values(excess)))
 	}
 	if w.own.endStep(synced && w.usual > 0 && isLate(own, []time.Duration{w.usual})) && w.own.slow {
-		w.hold(now)
+		w.hold.begin(now)
 	}
 	return j
 }
 
-// hold keeps primaries away for a while, for longer each time.
-func (w *slowness) hold(now time.Duration) {
-	if w.ownHeld > 0 && now-w.ownUntil >= ownHoldMax {
-		w.ownHeld = 0
-	}
-	w.ownHeld = min(max(ownHoldMin, 2*w.ownHeld), ownHoldMax)
-	w.ownUntil = now + w.ownHeld
-}
-
 // isSlow reports whether this node's own disk is slow, or was a short while ago.
-func (w *slowness) isSlow(now time.Duration) bool { return w.own.slow || now < w.ownUntil }
+func (w *slowness) isSlow(now time.Duration) bool { return w.own.slow || now < w.hold.until }
 
 // endTiming counts an Append that has waited for a step already, and stops to wait for one that nobody answers.
 func (p *peerDelay) endTiming(now time.Duration, awaits func(rhumb.RangeID, rhumb.Epoch) bool) {

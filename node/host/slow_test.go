@@ -141,7 +141,7 @@ func TestSlowOwnDisk(t *testing.T) {
 		for range slowSteps {
 			w.step(2*ms, nil)
 		}
-		return w.ownHeld
+		return w.hold.length
 	}
 	if a, b := round(), round(); a != ownHoldMin || b != 2*ownHoldMin {
 		t.Errorf("held for %v, then %v", a, b)

@@ -27,6 +27,8 @@ type clockView struct {
 	off       time.Duration
 	bad, good int
 	wrong     bool
+	// right are the peers whose clocks did not differ from the median at the last comparison, ascending.
+	right []rhumb.NodeID
 }
 
 // SetWall sets the reading of this node's wall clock, as a duration since 1970. Call it before Tick
@@ -41,6 +43,10 @@ func (p *Pairs) SetWall(wall time.Duration) { p.clocks.wall = wall }
 // of clocks it is whichever of the two in the middle favours this node. So two nodes alone never
 // blame each other: neither can know whose clock is wrong.
 func (p *Pairs) ClockOff() (ahead time.Duration, wrong bool) { return p.clocks.off, p.clocks.wrong }
+
+// RightClocks returns the peers in contact whose wall clocks differ from the median of all by clockOffMax at most, ascending. The
+// caller must not change the slice.
+func (p *Pairs) RightClocks() []rhumb.NodeID { return p.clocks.right }
 
 // recordWall stores the offset of the peer's wall clock. rtt is the round trip that the frame
 // completes.
@@ -59,7 +65,13 @@ func (p *Pairs) compareClocks(now time.Duration) {
 	c.next = now + RegionTiming().Heartbeat
 	// A verdict takes clockOffBeats equal results in a row, in both directions: it makes the node
 	// hand over all its primaries.
-	c.off = -p.medianOffset(now)
+	offset := p.medianOffset(now)
+	c.off, c.right = -offset, nil
+	for _, q := range p.peers {
+		if q.isCompared(now) && (q.offset-offset).Abs() <= clockOffMax {
+			c.right = append(c.right, q.id)
+		}
+	}
 	if c.off.Abs() > clockOffMax {
 		c.bad, c.good = c.bad+1, 0
 	} else {
@@ -78,12 +90,22 @@ func (p *Pairs) medianOffset(now time.Duration) time.Duration {
 	// This node's own clock is one of those compared.
 	offsets := []time.Duration{0}
 	for _, q := range p.peers {
-		// An offset is as old as the last answer. The clock of a peer that is out of contact may
-		// have been set since.
-		if q.watched && q.offsetAt > 0 && now-q.offsetAt <= q.timing.Suspect {
+		if q.isCompared(now) {
 			offsets = append(offsets, q.offset)
 		}
 	}
+	return MedianOffset(offsets)
+}
+
+// isCompared reports whether the clock of a peer counts. An offset is as old as the last answer. The clock of a peer that is out of
+// contact may have been set since.
+func (q *peer) isCompared(now time.Duration) bool {
+	return q.watched && q.offsetAt > 0 && now-q.offsetAt <= q.timing.Suspect
+}
+
+// MedianOffset returns the median of the offsets of clocks from a clock, which is one of them with the offset 0. Of the two in the middle
+// of an even number it returns the one that favours that clock. It sorts the offsets.
+func MedianOffset(offsets []time.Duration) time.Duration {
 	slices.Sort(offsets)
 	low, high := offsets[(len(offsets)-1)/2], offsets[len(offsets)/2]
 	if low.Abs() < high.Abs() {

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -51,6 +52,15 @@ func TestClockOff(t *testing.T) {
 			if ahead, wrong := m.pairs.ClockOff(); wrong != tt.wrong[i] {
 				t.Errorf("%s: n%d is %v ahead, wrong: %v", tt.name, i+1, ahead, wrong)
 			}
+			// If this clock is the only one that is called wrong, everybody else is right.
+			if slices.Equal(wrongOf(tt.wrong), []int{i}) && len(m.pairs.RightClocks()) != len(c.nodes)-1 {
+				t.Errorf("%s: n%d takes the clocks of %v for right", tt.name, i+1, m.pairs.RightClocks())
+			}
+			for _, id := range m.pairs.RightClocks() {
+				if tt.wrong[id-1] {
+					t.Errorf("%s: n%d takes the clock of %s for right", tt.name, i+1, id)
+				}
+			}
 		}
 		// All clocks are corrected.
 		clear(tt.ahead)
@@ -61,6 +71,16 @@ func TestClockOff(t *testing.T) {
 			}
 		}
 	}
+}
+
+// wrongOf returns the indexes of the clocks that are wrong.
+func wrongOf(wrong []bool) (out []int) {
+	for i, is := range wrong {
+		if is {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // TestVia guards that nodes without contact find a node in contact with both: in a ring of five

@@ -60,6 +60,8 @@ type Pairs struct {
 type promise struct {
 	epoch   rhumb.Epoch
 	primary rhumb.NodeID
+	// handed is set if the primary of the epoch before handed the epoch over to this node.
+	handed bool
 }
 
 // New begins a life of a node. freshStore states that the store was created for this life, so no
@@ -275,7 +277,7 @@ func (p *Pairs) Exclude(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.NodeID) {
 	if e <= p.promised[r].epoch {
 		return
 	}
-	p.promised[r] = promise{e, primary}
+	p.promised[r] = promise{epoch: e, primary: primary}
 	p.raiseFence(r, e)
 	for _, q := range p.peers {
 		if q.id == primary {
@@ -288,15 +290,13 @@ func (p *Pairs) Exclude(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.NodeID) {
 	}
 }
 
-// TakeOver is Exclude for an epoch that the primary of the epoch before handed over to this node. That primary has promised the
-// epoch and stopped, so its own grants are void and need no wait. Grants to third nodes are waited for as in any election: a live node
-// confirms the exclusion within a round trip.
-func (p *Pairs) TakeOver(r rhumb.RangeID, e rhumb.Epoch, from rhumb.NodeID) {
-	p.Exclude(r, e, p.self.Node)
-	if q := p.findPeer(from); q != nil {
-		if x := q.findExclusion(r); x != nil && x.Epoch == e {
-			x.until = 0
-		}
+// TakeOver is Exclude for an epoch that the primary of the epoch before handed over to this node. No grant has to be waited for: that
+// primary has promised the epoch and stopped, and when it began its own, no primary of an earlier one held its lease any more, for
+// lack of its grant. A wait for third nodes would take a round trip to the farthest node of the cluster, of whatever region.
+func (p *Pairs) TakeOver(r rhumb.RangeID, e rhumb.Epoch) {
+	if e > p.promised[r].epoch {
+		p.Exclude(r, e, p.self.Node)
+		p.promised[r] = promise{e, p.self.Node, true}
 	}
 }
 
@@ -322,6 +322,9 @@ func (p *Pairs) Holds(now time.Duration, r rhumb.RangeID, e rhumb.Epoch, members
 // WaitUntil returns the time at which every grant of this node to others for epochs of r
 // below e is over (rule E). The time moves back when holders confirm the exclusion.
 func (p *Pairs) WaitUntil(r rhumb.RangeID, e rhumb.Epoch) (until time.Duration) {
+	if pr := p.promised[r]; pr.handed && pr.epoch == e {
+		return 0
+	}
 	if !p.allConfirmed(r, e) {
 		until = p.restartUntil
 	}

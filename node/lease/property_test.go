@@ -224,7 +224,7 @@ func (s *stage) takeOver(i int) {
 		return
 	}
 	s.sum.TakenOver++
-	m.pairs.TakeOver(testRange, h.epoch, h.from)
+	m.pairs.TakeOver(testRange, h.epoch)
 	*a = actor{promised: h.epoch, to: h.to, acting: h.epoch}
 	s.activate(int(h.to) - 1)
 }

@@ -146,12 +146,12 @@ func (r *Replica) stepHandover(m *Message) {
 	}
 	r.role = activating
 	r.prep = preparation{handed: true, clock: m.Clock}
-	// A sign of life, once the promise is durable: leases of third nodes may hold up the epoch for longer than the old
+	// A sign of life, once the promise is durable, in case the first entry of the epoch takes longer than the old
 	// primary waits for a target that says nothing. The answer to it does not matter, since nobody is asked.
 	r.out.AfterSync = append(r.out.AfterSync, r.stampMessage(Message{Kind: Prepare, To: m.From, Epoch: m.Epoch}))
 	r.inSync, r.version = slices.Clone(m.InSync), m.Version
 	r.rebuildPeers()
-	r.out.TakenFrom = m.From
+	r.out.Handed = true
 	r.dirty = true
 }
 

@@ -14,9 +14,9 @@ type Ready struct {
 	// epoch.
 	Promised   rhumb.Epoch
 	PromisedTo rhumb.NodeID
-	// TakenFrom is set if the promised epoch was handed over to this replica: the primary of the epoch
-	// before, which has stopped. The driver then calls lease.Pairs.TakeOver instead of Exclude.
-	TakenFrom rhumb.NodeID
+	// Handed is set if the primary of the epoch before, which has stopped, handed the promised epoch over to this
+	// replica. The driver then calls lease.Pairs.TakeOver instead of Exclude.
+	Handed bool
 	// UndoAbove, if set, requests the removal of all entries above it from storage before Append is
 	// applied.
 	UndoAbove *rhumb.Seq

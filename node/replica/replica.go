@@ -321,7 +321,7 @@ func (r *Replica) enterEpoch(e rhumb.Epoch, to rhumb.NodeID) {
 	}
 	r.stepDown()
 	r.promised, r.promisedTo = e, to
-	r.out.Promised, r.out.PromisedTo, r.out.TakenFrom = e, to, rhumb.NoNode
+	r.out.Promised, r.out.PromisedTo, r.out.Handed = e, to, false
 	// An Ack owed to the primary of an earlier epoch says nothing about the log of this one. Keeping
 	// ackUpTo here once made a new primary count entries that this replica held only of the old epoch,
 	// and an in-sync replica lacked an acknowledged write (I3).

@@ -582,6 +582,7 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 			Node: uint32(n), State: f.State, InSync: r.IsInSync(n), Epoch: uint64(f.Epoch),
 			End: uint64(f.End), Commit: uint64(f.Commit), Trim: uint64(f.Trim), Reason: f.Reason,
 			EndTime: uint64(f.EndTime), CommitTime: uint64(f.CommitTime), Copying: f.Copying, Store: f.Store,
+			RecoverRefused: st.WhyNotRecover(r, n),
 		})
 	}
 	return resp, nil

@@ -86,7 +86,11 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 		if cmd.Into, err = planRemoval(op, st, cmd.Region, cmd.Into); err != nil {
 			return nil, statusError(err)
 		}
-	case rhumb.OperationMove, rhumb.OperationRebalance, rhumb.OperationMoveVote:
+	case rhumb.OperationRebalance:
+		if why := place.WhyNotRebalance(st, cmd.Region); why != "" {
+			return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "nothing can be balanced: %s", why))
+		}
+	case rhumb.OperationMove, rhumb.OperationMoveVote:
 	default:
 		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "operations of kind %s are not started by this request", cmd.Kind))
 	}

@@ -510,7 +510,7 @@ func (c ReadmitReplica) applyTo(t *tx) Result {
 
 // applyTo makes the node the primary with the copies that are left. In order: the version must be
 // that of the record; the node must be a live replica; the range must be unable to recover without
-// data loss (whyNotRecover); copies of nodes that are gone are quarantined; enough members must be
+// data loss (WhyNotRecover); copies of nodes that are gone are quarantined; enough members must be
 // left, counting nodes that are gone.
 func (c RecoverRange) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.RecoverRange"
@@ -528,7 +528,7 @@ func (c RecoverRange) applyTo(t *tx) Result {
 	}
 	// The operator accepts data loss, so the command is refused as long as the range can recover
 	// without any.
-	if reason := t.whyNotRecover(r, c.Node); reason != "" {
+	if reason := t.WhyNotRecover(r, c.Node); reason != "" {
 		return refuseRange(op, rhumb.Conflict, r, "%s", reason)
 	}
 	next := r.Clone()
@@ -565,18 +565,18 @@ func (c RecoverRange) applyTo(t *tx) Result {
 	return Result{Range: t.electPrimary(next, c.Node, left)}
 }
 
-// whyNotRecover returns why the range needs no forced recovery from the copy of node n, or "" if it
+// WhyNotRecover returns why the range needs no forced recovery from the copy of node n, or "" if it
 // does need one. It refuses in three cases:
 //
 //   - A live, intact in-sync member is in its recorded life: one such answer is enough for an
 //     election.
 //   - Enough live, intact in-sync members for an election exist.
 //   - Some exist, but n is not among them: a better copy than n's is there.
-func (t *tx) whyNotRecover(r *rhumb.Range, n rhumb.NodeID) string {
+func (s *State) WhyNotRecover(r *rhumb.Range, n rhumb.NodeID) string {
 	// "Intact" means that the replica is not quarantined. A damaged copy reports itself.
 	var intact []rhumb.NodeID
 	for _, m := range r.InSync {
-		if d, ok := t.Node(m); ok && t.IsLive(m) && !r.IsQuarantined(m) {
+		if d, ok := s.Node(m); ok && s.IsLive(m) && !r.IsQuarantined(m) {
 			intact = append(intact, m)
 			// A recorded life that is still the present one: the member has not restarted since the
 			// primary vouched for it.
@@ -586,7 +586,7 @@ func (t *tx) whyNotRecover(r *rhumb.Range, n rhumb.NodeID) string {
 		}
 	}
 	switch {
-	case len(intact) >= t.minInSync(r):
+	case len(intact) >= s.minInSync(r):
 		return fmt.Sprintf("%v have intact in-sync copies; they are enough for an election, so no data has to be given up", intact)
 	case len(intact) > 0 && !slices.Contains(intact, n):
 		return fmt.Sprintf("%s has an intact in-sync copy; recover from that node instead", intact[0])

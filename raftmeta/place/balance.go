@@ -316,6 +316,9 @@ func PlanBalance(now time.Duration, wall time.Time, s *catalog.State, v *Surveys
 	var p BalancePlan
 	// The plan is shown also while nothing may move: an operator wants to know both.
 	p.Waits, p.Moving = balanceWaits(now, s, v)
+	if why := WhyNotRebalance(s, only); why != "" {
+		p.Waits = why
+	}
 	p.Moves, p.Before, p.After = PlanMoves(s, wall, func(r *rhumb.Range) (RangeSize, bool) { return v.Size(now, r) }, only, BalancePlanMax)
 	return p
 }
@@ -379,6 +382,13 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 		if o.Kind == rhumb.OperationRebalance && o.State == rhumb.OperationRunning && asked == nil {
 			// Its progress counts all moves that are left. Several operations run one after the other.
 			asked, only, most = o, o.Region, BalancePlanMax
+		}
+	}
+	// The last node of its region may have been removed since the operation began.
+	if asked != nil {
+		if why := WhyNotRebalance(s, asked.Region); why != "" {
+			m.fail(asked, why)
+			return m.out
 		}
 	}
 	if waits != "" {

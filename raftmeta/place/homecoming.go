@@ -74,3 +74,33 @@ func splitCopies(s *catalog.State, r *rhumb.Range, region rhumb.RegionID) (home 
 	}
 	return slices.Clip(home), away
 }
+
+// WhyNotRebalance returns why the balance of a region can move nothing, now or later, with what to do, or "". All regions together
+// (rhumb.LocalRegion) can always be balanced.
+//
+// A region has ranges and no nodes if its removal was cancelled after its nodes had been removed. Nothing brings its copies home then, and
+// nothing replaces one that is lost, because the region has no other node.
+func WhyNotRebalance(s *catalog.State, region rhumb.RegionID) string {
+	r, ok := s.Region(region)
+	if !ok {
+		return ""
+	}
+	if r.Into != 0 {
+		host, _ := s.Region(s.HostRegion(region))
+		return fmt.Sprintf("region %s is being removed, or was, and its ranges are balanced with those of region %s (`rhumb rebalance %[2]s`)", r.Name, host.Name)
+	}
+	// A witness only votes.
+	if slices.ContainsFunc(regionNodes(s, region), func(n *rhumb.Node) bool { return !n.Witness }) {
+		return ""
+	}
+	count := 0
+	for x := range s.Ranges() {
+		if s.HostRegion(x.ID.Region) == region {
+			count++
+		}
+	}
+	if count == 0 {
+		return fmt.Sprintf("region %s has no nodes that hold data, and no ranges", r.Name)
+	}
+	return fmt.Sprintf("region %s has no nodes that hold data, and the copies of its %d ranges are on nodes of other regions; start nodes in the region and repeat the command, or remove the region (`rhumb region rm %[1]s`)", r.Name, count)
+}

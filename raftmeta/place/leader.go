@@ -22,16 +22,7 @@ func NextLeader(s *catalog.State, leader rhumb.NodeID, canLead func(rhumb.NodeID
 	if n, ok := s.Node(leader); !ok || !n.Witness {
 		return rhumb.NoNode
 	}
-	voters, live := 0, []*rhumb.Node{}
-	for n := range s.Nodes() {
-		if n.Voter {
-			voters++
-		}
-		// Commits wait for live voters only, and a node that drains is about to stop.
-		if n.Voter && n.State.Serves() {
-			live = append(live, n)
-		}
-	}
+	voters, live := liveVoters(s)
 	// Distances are those between regions, as nodes measure them, or by metres where none is recorded yet. Zones do not count: within
 	// a region any voter is near enough.
 	//
@@ -46,6 +37,53 @@ func NextLeader(s *catalog.State, leader rhumb.NodeID, canLead func(rhumb.NodeID
 		}
 	}
 	return best
+}
+
+// Clocks is a comparison of the wall clock of a node with those of the nodes in contact. The zero value knows nothing and blames nobody.
+type Clocks struct {
+	// Wrong reports that the clock of the node itself differs from those of the majority.
+	Wrong bool
+	// Right are the other nodes in contact whose clocks agree with the majority.
+	Right []rhumb.NodeID
+}
+
+// IsRight reports whether the clock of another node agrees with the majority.
+func (c Clocks) IsRight(id rhumb.NodeID) bool { return slices.Contains(c.Right, id) }
+
+// ClockHeir returns the voter to which a leader whose clock is wrong hands the leadership of the metadata group: of those with a right
+// clock, one with data before a witness, and of these the one with the shortest way to a majority. It is rhumb.NoNode if the
+// leader stays: because its clock is right, or because no voter has one. A leader with a wrong clock is better than none, so the
+// clocks of voters that are out of contact, or lack entries, do not matter. canLead reports whether a voter is in contact and lacks few entries.
+func ClockHeir(s *catalog.State, leader rhumb.NodeID, clocks Clocks, canLead func(rhumb.NodeID) bool) rhumb.NodeID {
+	if !clocks.Wrong {
+		return rhumb.NoNode
+	}
+	voters, live := liveVoters(s)
+	best, least, witness := rhumb.NoNode, int64(0), false
+	for _, n := range live {
+		if n.ID == leader || mayNotVote(n) || !clocks.IsRight(n.ID) || !canLead(n.ID) {
+			continue
+		}
+		way := majorityMicros(s, n.ID, live, voters)
+		if best == rhumb.NoNode || witness && !n.Witness || witness == n.Witness && way < least {
+			best, least, witness = n.ID, way, n.Witness
+		}
+	}
+	return best
+}
+
+// liveVoters returns the number of voters, and those that are live, in the order of the nodes: commits wait for live voters only, and a
+// node that drains is about to stop.
+func liveVoters(s *catalog.State) (voters int, live []*rhumb.Node) {
+	for n := range s.Nodes() {
+		if n.Voter {
+			voters++
+		}
+		if n.Voter && n.State.Serves() {
+			live = append(live, n)
+		}
+	}
+	return voters, live
 }
 
 // majorityMicros returns the round trip from a node to the farthest voter of the nearest majority, the node itself included.

@@ -81,11 +81,36 @@ func (m *mover) nextStep(r *rhumb.Range, to rhumb.NodeID, from []rhumb.NodeID) m
 		return moveStep{waits: fmt.Sprintf("the copy on %s is not in sync yet", to), busy: arrives}
 	// Nobody leaves before as many others are in sync as the class demands: a move must not make data less safe.
 	case len(inSync) < wanted:
-		return moveStep{waits: fmt.Sprintf("%d of %d copies elsewhere are in sync", len(inSync), wanted), busy: arrives}
+		step := moveStep{waits: fmt.Sprintf("%d of %d copies elsewhere are in sync", len(inSync), wanted), busy: arrives}
+		if slices.ContainsFunc(keep, m.drains) {
+			return m.moveSome(r, from, wanted, step)
+		}
+		return step
 	case slices.Contains(from, r.Primary) || slices.Contains(from, r.Preferred):
 		return m.handOver(r, from, inSync, to)
 	}
 	return m.removeCopies(r, from)
+}
+
+// moveSome returns the step of a move that waits for a node which drains: copies leave that are not needed even without the one on that node. idle
+// is the step if there are none. A drain lasts for as long as an operator likes, so a removal of a region should not keep all its copies until then.
+//
+// Only a drain is treated like this. Copies that arrive are in sync soon, and one change of the record for all that leave is cheaper than several.
+func (m *mover) moveSome(r *rhumb.Range, from []rhumb.NodeID, wanted int, idle moveStep) moveStep {
+	// The primary and the preferred one stay until the end, so that the range pauses for one handover only.
+	leave := without(from, append(slices.Clone(r.InSync), r.Primary, r.Preferred))
+	staying := slices.DeleteFunc(m.serving(r.InSync), r.IsQuarantined)
+	for _, id := range from {
+		// As many as the class demands stay in sync on nodes that are not about to stop. They also span regions, if they have to.
+		others := without(staying, []rhumb.NodeID{id})
+		if r.IsInSync(id) && id != r.Primary && id != r.Preferred && len(others) >= wanted && m.s.Spans(r.Class, others) {
+			staying, leave = others, append(leave, id)
+		}
+	}
+	if len(leave) == 0 {
+		return idle
+	}
+	return m.removeCopies(r, leave)
 }
 
 // addCopies returns the step that adds the copies which a range lacks without those that leave. It is needed if there are any.

@@ -159,6 +159,33 @@ func TestCancelledMove(t *testing.T) {
 	}
 }
 
+// TestSurplusDuringDrain drains one of five nodes with a copy of a range that needs three. The copies that are too many go at once,
+// as long as three others are in sync without the node that drains.
+func TestSurplusDuringDrain(t *testing.T) {
+	w := grow(t, 5)
+	id := rhumb.RangeID{Region: 1}
+	r, _ := w.s.Range(id)
+	w.do(catalog.SetReplicas{Range: id, Version: r.Version, Replicas: []rhumb.NodeID{1, 2, 3, 4, 5}})
+	for range 5 {
+		w.follow(never)
+	}
+	w.do(catalog.SetNodeState{Node: 5, Boot: 1, State: rhumb.NodeDraining})
+	for range 20 {
+		w.plan()
+		w.follow(never)
+		w.pass(sec)
+		r, _ = w.s.Range(id)
+		if live := slices.DeleteFunc(slices.Clone(r.InSync), func(n rhumb.NodeID) bool { return n == 5 }); len(live) < 3 {
+			t.Fatalf("in sync are %v while n5 drains", r.InSync)
+		}
+	}
+	if live := slices.DeleteFunc(slices.Clone(r.Replicas), func(n rhumb.NodeID) bool { return n == 5 }); len(live) != 3 || len(r.Leaving) > 0 {
+		t.Errorf("during the drain: replicas %v, leaving %v", r.Replicas, r.Leaving)
+	}
+	w.do(catalog.SetNodeState{Node: 5, Boot: 1, State: rhumb.NodeLive})
+	w.settle()
+}
+
 // TestReplaceWhileAnotherNodeIsDead replaces a node while another copy of its ranges is lost for good. The ranges get a copy on a third
 // node too: the replacement would wait for ever otherwise, because two of three copies elsewhere are not enough.
 func TestReplaceWhileAnotherNodeIsDead(t *testing.T) {
@@ -374,6 +401,12 @@ func TestWhyNotLeave(t *testing.T) {
 	w := grow(t, 3)
 	if why := WhyNotLeave(w.s, 1); !strings.Contains(why, "without n1, the live nodes of region fra would be 2") || !strings.Contains(why, "t (3); add a node") {
 		t.Errorf("%q", why)
+	}
+	// The reason is not that too few nodes are left: all of them leave.
+	going := twoRegions(t)
+	going.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, At: time.Unix(0, 0)})
+	if why := WhyNotLeave(going.s, 1); why != "its region fra is being removed, and n1 with it (`rhumb operation ls`)" {
+		t.Errorf("in a region that goes: %q", why)
 	}
 	// A node with the same copies replaces nothing; one without them does.
 	if why := WhyNotReplace(w.s, 1, 2); !strings.Contains(why, "n2 has copies of all ranges of n1 already") {
@@ -625,6 +658,72 @@ func TestRebalanceBringsHome(t *testing.T) {
 				t.Errorf("range %s: primary %s, preferred %s", r.ID, r.Primary, r.Preferred)
 			}
 		}
+	}
+}
+
+// TestRebalanceWithoutNodes cancels the removal of a region when its nodes are removed already. The balance of the region names the reason and the
+// remedies, before and after it was started: it found nothing to do, and ended as done.
+func TestRebalanceWithoutNodes(t *testing.T) {
+	w := twoRegions(t)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, At: time.Unix(0, 0)})
+	if why := WhyNotRebalance(w.s, 1); !strings.Contains(why, "its ranges are balanced with those of region iad") {
+		t.Errorf("while it is being removed: %q", why)
+	}
+	for len(regionNodes(w.s, 1)) > 0 {
+		w.plan()
+		w.follow(never)
+		w.pass(sec)
+	}
+	w.do(catalog.ControlOperation{ID: 1, Action: catalog.CancelOperation})
+	const want = "region fra has no nodes that hold data, and the copies of its 2 ranges are on nodes of other regions; start nodes in the region"
+	if plan := PlanBalance(w.now, time.Unix(0, 0), w.s, &Surveys{}, 1); !strings.Contains(plan.Waits, want) {
+		t.Errorf("the plan is %+v", plan)
+	}
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRebalance, Region: 1, At: time.Unix(0, 0)})
+	for _, cmd := range w.p.Rebalance(w.now, time.Unix(0, 0), w.s, &Surveys{}) {
+		w.do(cmd)
+	}
+	if o := w.operation(2); o.State != rhumb.OperationFailed || !strings.Contains(o.Error, want) {
+		t.Errorf("the operation is %+v", o)
+	}
+	// Both remedies work.
+	if host, why := PlanRegionRemoval(w.s, 1, 0); host != 2 {
+		t.Errorf("it cannot be removed: %s", why)
+	}
+	w.do(catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{9}, Boot: 1, Region: "fra", Zone: "d"})
+	if why := WhyNotRebalance(w.s, 1); why != "" || WhyNotRebalance(w.s, 2) != "" || WhyNotRebalance(w.s, rhumb.LocalRegion) != "" {
+		t.Errorf("with a node: %q", why)
+	}
+}
+
+// TestRemovalGoesOnDuringDrain removes a region while a node of the other one drains for a long time. The copies that nobody needs go, so that
+// each range has as many in sync as its class demands, without the node that drains; they waited for the end of the drain. The last
+// ones wait for it still.
+func TestRemovalGoesOnDuringDrain(t *testing.T) {
+	w := twoRegions(t)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, At: time.Unix(0, 0)})
+	// Copies are on their way to all three nodes of the other region when one of them begins to drain.
+	w.plan()
+	w.do(catalog.SetNodeState{Node: 5, Boot: 1, State: rhumb.NodeDraining})
+	work := func() {
+		w.plan()
+		w.follow(never)
+		for r := range w.s.Ranges() {
+			if live := slices.DeleteFunc(slices.Clone(r.InSync), func(id rhumb.NodeID) bool { return !w.s.IsLive(id) }); r.ID.Region == 1 && len(live) < 3 {
+				t.Fatalf("range %s has %v in sync of %v", r.ID, r.InSync, r.Replicas)
+			}
+		}
+		w.pass(sec)
+	}
+	for range 60 {
+		work()
+	}
+	if got := inRegion(w.s, 1); got != 2 || w.operation(1).State != rhumb.OperationRunning {
+		t.Errorf("during the drain %d copies are left in the region, want one of each of its 2 ranges: %+v", got, w.operation(1))
+	}
+	w.do(catalog.SetNodeState{Node: 5, Boot: 1, State: rhumb.NodeLive})
+	if o := w.run(1); o.State != rhumb.OperationDone || inRegion(w.s, 1) != 0 {
+		t.Errorf("after the drain: %+v", o)
 	}
 }
 

@@ -85,8 +85,7 @@ type health struct {
 	since time.Duration
 	// recorded is the count in the record of the node, as far as this planner has proposed or read it.
 	recorded int
-	// relapses counts how often the node left the live state, or restarted, shortly after it became
-	// live. wait is how long it must be healthy in consequence.
+	// relapses counts how often the node failed shortly after it became live (health.failed). wait is how long it must be healthy in consequence.
 	relapses int
 	wait     time.Duration
 }
@@ -116,11 +115,23 @@ func (p *Planner) Observe(now time.Duration, s *catalog.State) {
 		if h.boot == n.Boot && h.state == n.State {
 			continue
 		}
-		if h.state.Serves() {
+		if h.failed(n) {
 			h.noteRelapse(now, p.config)
 		}
-		h.boot, h.state, h.since = n.Boot, n.State, now
+		// A mark of an operator interrupts nothing: the node serves before and after it.
+		if h.boot != n.Boot || !h.state.Serves() || !n.State.Serves() {
+			h.since = now
+		}
+		h.boot, h.state = n.Boot, n.State
 	}
+}
+
+// failed reports whether a change of a node's record is a failure of the node. A planned change is none: a drain, the restart
+// after it, a mark that the node is to leave, and taking that mark back. Nor is anything that happens to a node that drains or leaves: no range
+// returns to it, and it is expected to stop.
+func (h *health) failed(n *rhumb.Node) bool {
+	planned := h.boot == n.Boot && (n.State == rhumb.NodeDraining || n.State == rhumb.NodeDecommissioning)
+	return h.state == rhumb.NodeLive && !planned
 }
 
 // noteRelapse doubles the wait of a node that was healthy only for a short time.
@@ -213,9 +224,9 @@ func (p *Planner) DeadRegions(now time.Duration, s *catalog.State) []catalog.Com
 }
 
 // Relapse records that a primary had to be relieved although it is live. Ranges return to it only
-// after the wait that follows a failure.
+// after the wait that follows a failure. A node that drains or leaves loses all its primaries, some of them in this way.
 func (p *Planner) Relapse(now time.Duration, id rhumb.NodeID) {
-	if h, ok := p.health[id]; ok {
+	if h, ok := p.health[id]; ok && h.state == rhumb.NodeLive {
 		h.noteRelapse(now, p.config)
 		h.since = now
 	}

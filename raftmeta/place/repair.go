@@ -1,6 +1,7 @@
 package place
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -182,4 +183,55 @@ func (p *Planner) Balance(s *catalog.State) []catalog.Command {
 		}
 	}
 	return out
+}
+
+// startRepairs starts a visible operation for each node that is gone for good and still counts as a copy of ranges. Repair
+// creates the copies whether or not there is such an operation, unless it is paused.
+func (m *mover) startRepairs() {
+	busy := make(map[rhumb.NodeID]bool)
+	for o := range m.s.Operations() {
+		if !o.State.IsOver() && o.Node != rhumb.NoNode {
+			busy[o.Node] = true
+		}
+	}
+	for n := range m.s.Nodes() {
+		if busy[n.ID] || n.Forgotten || !m.p.isGone(m.now, n.ID, m.p.replaceAfter(m.s)) || !m.canRepair(n) {
+			continue
+		}
+		m.out = append(m.out, catalog.StartOperation{Kind: rhumb.OperationRepair, Node: n.ID, By: "cluster", At: m.wall})
+	}
+}
+
+// canRepair reports whether the region has enough other nodes for a copy of the node.
+func (m *mover) canRepair(n *rhumb.Node) bool {
+	for r := range m.s.Ranges() {
+		if class, ok := m.s.Class(r.Class); ok && r.IsReplica(n.ID) && m.pools.of(m.s, r, class).hasRoom() {
+			return true
+		}
+	}
+	return false
+}
+
+// advanceRepair records how far the repair of a dead node is. Planner.Repair makes the copies.
+func (m *mover) advanceRepair(o *rhumb.Operation) {
+	n, ok := m.s.Node(o.Node)
+	if ok && n.State != rhumb.NodeFenced {
+		// The copies on the node catch up, so nothing has to be created elsewhere.
+		m.end(o, rhumb.OperationCancelled, fmt.Sprintf("%s is back", o.Node))
+		return
+	}
+	var t tally
+	for r := range m.s.Ranges() {
+		if r.IsReplica(o.Node) {
+			m.weigh(&t, r.ID)
+			if t.waits == "" {
+				t.waits = fmt.Sprintf("range %s: its replicas are %v, in sync are %v", r.ID, r.Replicas, r.InSync)
+			}
+		}
+	}
+	if t.left == 0 {
+		m.record(o, rhumb.OperationDone, t, 1)
+		return
+	}
+	m.record(o, rhumb.OperationRunning, t, 0)
 }

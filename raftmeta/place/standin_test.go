@@ -202,3 +202,51 @@ func TestFailuresAreRemembered(t *testing.T) {
 		}
 	}
 }
+
+// TestPlannedLeaveIsNoFailure drains and restarts a node, and decommissions it and cancels that, again and again: none of that is a failure, so
+// ranges return as soon as they would after the first time. They waited for up to ten minutes, and `rhumb node ls` called the node one that had failed.
+func TestPlannedLeaveIsNoFailure(t *testing.T) {
+	s := build(t, three()[:3]...)
+	s = apply(t, s, catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{9}, Boot: 1, Region: "fra", Zone: "a"})
+	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateClass{Settings: settings(3, 8)})))
+	var cancelled rhumb.OperationID
+	for range 3 {
+		w.do(catalog.SetNodeState{Node: 1, Boot: w.boot(1), State: rhumb.NodeDraining})
+		w.pass(sec)
+		w.revive(1)
+		w.pass(sec)
+		w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1, At: time.Unix(0, 0)})
+		w.pass(sec)
+		// A node that leaves is relieved of all its ranges, and may be restarted or stopped meanwhile.
+		w.p.Relapse(w.now, 1)
+		w.revive(1)
+		w.pass(sec)
+		w.do(catalog.SetNodeState{Node: 1, Boot: w.boot(1), State: rhumb.NodeDraining})
+		w.pass(sec)
+		w.p.Relapse(w.now, 1)
+		w.fence(1)
+		w.pass(sec)
+		w.revive(1)
+		cancelled++
+		w.do(catalog.ControlOperation{ID: cancelled, Action: catalog.CancelOperation})
+		w.pass(sec)
+	}
+	if got := w.p.Relapses(time.Unix(0, 0), w.s); len(got) > 0 {
+		t.Errorf("failures are recorded: %+v", got)
+	}
+	w.pass(30*sec - 2*sec)
+	if w.p.isHealthy(w.now, 1) {
+		t.Error("a node is healthy before it was live for 30 s")
+	}
+	w.pass(2 * sec)
+	if !w.p.isHealthy(w.now, 1) {
+		t.Error("a node that was live for 30 s is not healthy")
+	}
+	// What follows is a failure, and the mark of an operator does not hide it.
+	w.do(catalog.SetNodeState{Node: 1, Boot: w.boot(1), State: rhumb.NodeLive})
+	w.fence(1)
+	w.pass(sec)
+	if got := w.p.Relapses(time.Unix(0, 0), w.s); len(got) != 1 {
+		t.Errorf("a failure is not recorded: %+v", got)
+	}
+}

@@ -185,10 +185,14 @@ func (c *Config) leaseReads(s *state) bool {
 }
 
 // beliefsOwed exempts a holder that has promised at least the epoch of the grantor: it acts for
-// none of the epochs that the promise has ended.
+// none of the epochs that the promise has ended. With handovers, it exempts holders that serve no reads: a node that was handed its epoch
+// owes them nothing.
 func (c *Config) beliefsOwed(s *state) bool {
 	for p := range Replicas {
 		h := &s.rep[p]
+		if c.Handover && !c.servesReads(h) {
+			continue
+		}
 		for i := range Replicas {
 			g := &s.rep[i]
 			if i == p || h.belief[i] != s.round[p] || h.floor[i] >= g.promised || h.promised >= g.promised {

@@ -21,6 +21,10 @@ func (g *stepper) handOver(p int) {
 	if meta.preparedEpoch == 0 || s.epoch != meta.epoch || int(meta.primary) != p || !s.isr.has(int(meta.preparedFor)) {
 		return
 	}
+	// The grants of one that has not begun its epoch may still stand (HandoverByPrimary).
+	if s.role != primary && !g.without(HandoverByPrimary) {
+		return
+	}
 	// With a change in progress, the receiver would know only one of the two sets
 	// (HandoverNoPending).
 	if s.pending != 0 && !g.without(HandoverNoPending) {
@@ -38,8 +42,8 @@ func (g *stepper) handOver(p int) {
 	g.sendMessage(&t, m, Action{kind: actHandOver, a: uint8(p), b: m.to, x: m.epoch})
 }
 
-// receiveHandover makes i the primary of the reserved epoch as soon as its grants to third nodes
-// have ended. Its grants to the old primary need no wait, because the old primary has stopped.
+// receiveHandover makes i the primary of the reserved epoch. Its grants need no wait, because the old primary has stopped, and when it
+// began its epoch no earlier primary held a lease any more, for lack of its grant. With slack, a lease does not need all grants.
 func (g *stepper) receiveHandover(i int, m *message) {
 	if g.from.rep[i].promised >= m.epoch {
 		return
@@ -53,6 +57,9 @@ func (g *stepper) receiveHandover(i int, m *message) {
 	r.promise(m.epoch)
 	// The sender cannot read any more, so its grant does no harm.
 	r.owed[m.from] = 0
+	if g.cfg.Slack == 0 {
+		r.owed = [Replicas]uint8{}
+	}
 	r.role, r.epoch, r.isr, r.version = activating, m.epoch, set(m.x), m.y
 	r.log = m.log
 	// The receiver writes above everything that the sender closed.

@@ -455,3 +455,68 @@ func TestCollectBesideWriter(t *testing.T) {
 	work.Wait()
 	w.Verify()
 }
+
+// TestProbeReads guards that a store reads nothing to probe its disk until a read was refused, that it notices when the disk refuses no more, and
+// that a table which is refused for long counts as damaged, with the ranges whose data is in it, and one that is refused for less does not.
+func TestProbeReads(t *testing.T) {
+	faults := &storage.ReadFaults{}
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
+	w.Config = func(c *storage.Config) {
+		c.ReadFaults = faults
+		c.Options = func(o *storage.PebbleOptions) { o.DisableAutomaticCompactions, o.DisableTableStats = true, true }
+	}
+	logs := build(w.Start())
+	w.Restart()
+	now := time.Hour
+	probe := func(wide bool) bool { now += time.Second; return w.Store.ProbeReads(now, wide) }
+	if probe(false) || probe(true) {
+		t.Error("reads are refused, and the disk is well")
+	}
+	faults.SetShare(1)
+	if probe(false) {
+		t.Error("a probe reads although no read was refused")
+	}
+	if !probe(true) {
+		t.Error("a wide probe does not notice the disk")
+	}
+	faults.SetShare(0)
+	// The places were waiting until this probe.
+	if probe(false) || probe(false) || w.Store.UnreadPlaces() != 0 {
+		t.Error("reads are refused after the disk recovered")
+	}
+	refuse := func() {
+		t.Helper()
+		if _, err := w.Store.Entries(logs[0].ID, 1, 60, 0); rhumb.KindOf(err) != rhumb.Unavailable {
+			t.Errorf("a refused read returns %v", err)
+		}
+	}
+	faults.SetShare(1)
+	refuse()
+	for range 2 {
+		if !probe(false) {
+			t.Error("the probe of a refused place does not notice the disk")
+		}
+	}
+	faults.SetShare(0)
+	now += storage.UnreadableAfter
+	if probe(false) || len(w.Store.Damage()) > 0 {
+		t.Error("a disk that recovered after long has damage")
+	}
+	faults.SetShare(1)
+	refuse()
+	probe(false)
+	now += storage.UnreadableAfter
+	probe(false)
+	for deadline := time.Now().Add(30 * time.Second); !w.Store.RangeDamaged(logs[0].ID); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the range is not on the list of damaged ones")
+		}
+	}
+	if n := counterOf(t, w.Store, "rhumb_storage_unreadable_total"); n == 0 {
+		t.Error("no place counts as unreadable")
+	}
+	faults.SetShare(0)
+	if w.Store.Short() {
+		t.Error("the store is short, but it has lost nothing that it synced")
+	}
+}

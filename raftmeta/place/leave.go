@@ -1,0 +1,157 @@
+package place
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
+)
+
+// This file moves everything away from a node that is decommissioned or replaced, and judges beforehand whether that is possible.
+
+// advanceNode moves the copies of a node away, then its vote, and removes a replaced node.
+func (m *mover) advanceNode(o *rhumb.Operation) {
+	n, ok := m.s.Node(o.Node)
+	if !ok || n.Forgotten {
+		m.record(o, rhumb.OperationDone, tally{}, 3)
+		return
+	}
+	// A node that is to be the new one, and leaves itself, would hold the old one up for ever. Any other node will do then.
+	to := o.Target
+	if m.leaves(to) {
+		to = rhumb.NoNode
+	}
+	t := m.moveAll(o.Node, to)
+	step := 0
+	state := rhumb.OperationRunning
+	switch {
+	case t.left > 0:
+	case n.Voter:
+		step, t.waits = 1, "another node is to get its vote in the metadata group"
+	case o.Kind == rhumb.OperationReplace:
+		step, t.waits = 2, m.p.whyRefused(subject{Node: n.ID})
+		m.out = append(m.out, catalog.ForgetNode{Node: n.ID, Boot: n.Boot, Empty: true})
+	default:
+		step, state = 2, rhumb.OperationDone
+	}
+	m.record(o, state, t, step)
+}
+
+// leaves reports whether a node is to hold nothing any more.
+func (m *mover) leaves(id rhumb.NodeID) bool {
+	n, ok := m.s.Node(id)
+	return ok && mayNotVote(n)
+}
+
+// moveAll advances the moves of all copies on a node, movesMax at a time. Ranges that cannot move now hold up no others.
+func (m *mover) moveAll(from, to rhumb.NodeID) tally {
+	var t tally
+	for r := range m.s.Ranges() {
+		if !r.IsReplica(from) {
+			continue
+		}
+		m.weigh(&t, r.ID)
+		if t.moving < movesMax && len(m.out) < PlanMax {
+			t.note(m.move(r, to, from), r)
+		}
+	}
+	return t
+}
+
+// forgetReplaced removes nodes that returned with an empty disk as other nodes, once nothing depends on them.
+func (m *mover) forgetReplaced() {
+	for n := range m.s.Nodes() {
+		if n.ReplacedBy != rhumb.NoNode && !n.Forgotten && m.s.WhyNotForget(n) == "" {
+			m.out = append(m.out, catalog.ForgetNode{Node: n.ID, Boot: n.Boot, Empty: true})
+		}
+	}
+}
+
+// WhyNotReplace returns why a node cannot be replaced by another one, or "". A node that has a copy of every range of the one that goes can
+// take none of its copies: it replaces nothing, and others have to take them, as in a decommissioning.
+func WhyNotReplace(s *catalog.State, node, by rhumb.NodeID) string {
+	// The catalog says which nodes can replace each other at all.
+	if node == by {
+		return ""
+	}
+	has := false
+	for r := range s.Ranges() {
+		if r.IsReplica(node) {
+			has = true
+			if !r.IsReplica(by) {
+				return ""
+			}
+		}
+	}
+	if !has {
+		return ""
+	}
+	if why := WhyNotLeave(s, node); why != "" {
+		return fmt.Sprintf("%s has copies of all ranges of %s already, and the other nodes cannot take them: %s", by, node, why)
+	}
+	return ""
+}
+
+// WhyNotLeave returns why the copies of a node cannot be moved away, with what would fit, or "". It judges the nodes that are
+// live and not leaving.
+func WhyNotLeave(s *catalog.State, id rhumb.NodeID) string {
+	n, ok := s.Node(id)
+	if !ok {
+		return fmt.Sprintf("node %s does not exist", id)
+	}
+	// The other nodes of its region leave too: their number would be a reason that no further node removes.
+	if at, ok := s.Region(n.Region); ok && at.Into != 0 && !at.Removed {
+		return fmt.Sprintf("its region %s is being removed, and %s with it (`rhumb operation ls`)", at.Name, id)
+	}
+	left := 0
+	for other := range s.Nodes() {
+		if other.Region == n.Region && other.ID != id && s.TakesCopies(other.ID) {
+			left++
+		}
+	}
+	// With survival goal region the copies of the node may move to other regions, within the bounds of the goal.
+	for class := range s.Classes() {
+		if class.Settings.Survival != rhumb.SurviveRegion {
+			continue
+		}
+		for home := range s.Regions() {
+			if _, has := s.HashBlock(home.ID, class.ID); has && holdsClass(s, id, class.ID) && !newPool(s, home.ID, class.Settings).without(id).hasRoom() {
+				return fmt.Sprintf("without %s, the copies of tables that survive the loss of a region do not fit: %s", id, s.ExplainSpread(class.Settings))
+			}
+		}
+	}
+	region, _ := s.Region(n.Region)
+	most := 0
+	var tables []string
+	for class := range s.Classes() {
+		if class.Settings.Survival == rhumb.SurviveRegion || class.Settings.Replicas <= left || !holdsClass(s, id, class.ID) {
+			continue
+		}
+		most = max(most, class.Settings.Replicas)
+		for t := range s.Tables() {
+			if t.Class == class.ID {
+				tables = append(tables, fmt.Sprintf("%s (%d)", t.Name, class.Settings.Replicas))
+			}
+		}
+	}
+	if most == 0 {
+		return ""
+	}
+	more := "a node"
+	if most-left > 1 {
+		more = fmt.Sprintf("%d nodes", most-left)
+	}
+	return fmt.Sprintf("without %s, the live nodes of region %s would be %d, but these tables keep more copies: %s; add %s to the region first, or replace %s by a new node (rhumb node replace)",
+		id, region.Name, left, strings.Join(tables, ", "), more, id)
+}
+
+// holdsClass reports whether a node has a copy of a range of the class.
+func holdsClass(s *catalog.State, id rhumb.NodeID, class rhumb.ClassID) bool {
+	for r := range s.Ranges() {
+		if r.Class == class && r.IsReplica(id) {
+			return true
+		}
+	}
+	return false
+}
