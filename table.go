@@ -12,8 +12,8 @@ type Mode uint8
 
 // The modes. They are stored on disk: append only.
 const (
-	// Strong acknowledges a write when every in-sync replica has it on disk. No acknowledged write
-	// is lost.
+	// Strong acknowledges a write when every in-sync replica has it, on disk unless the table defers syncs (Durability). No
+	// acknowledged write is lost.
 	Strong Mode = 1
 	// Available lets both sides of a partition accept writes and merges them afterwards (TippyDB's
 	// choice).
@@ -79,6 +79,9 @@ type ClassSettings struct {
 	// Regions, if not empty, confines the tables of the class: no copy of a record leaves these regions, and
 	// no record has its home elsewhere.
 	Regions RegionSet `json:"regions,omitempty"`
+	// Durability says whether a write is acknowledged before it is synced; default Synced. It is a setting of the class, so tables
+	// of different durability never share a range or a log.
+	Durability Durability `json:"durability,omitempty"`
 }
 
 // RegionReplicasMax returns how many replicas of a range one region may hold. With survival goal region, a
@@ -152,8 +155,10 @@ func (c ClassSettings) Validate() error {
 		"buckets is %d, but must be a multiple of %d from hash_slots to %d", c.Buckets, BlockSlots, BucketsMax)
 	fault(c.ShardSize < 1<<20 || c.ShardSize > RangeSizeMax, "shard_size is %d bytes, but must be 1 MiB to %d", c.ShardSize, RangeSizeMax)
 	fault(c.Survival != SurviveZone && c.Survival != SurviveRegion, "survival goal %s is unknown; use zone or region", c.Survival)
-	if err := c.Regions.Validate(); err != nil {
-		faults = append(faults, Message(err))
+	for _, err := range []error{c.Regions.Validate(), c.Durability.Validate()} {
+		if err != nil {
+			faults = append(faults, Message(err))
+		}
 	}
 	// The faults above would make these misleading.
 	if len(faults) == 0 && c.Survival == SurviveRegion {

@@ -70,6 +70,8 @@ const (
 	FeatureLink
 	// FeatureRestartEmpty: lost ranges restart empty, when a region is given up whose other ranges had moved.
 	FeatureRestartEmpty
+	// FeatureDeferred: tables whose writes are acknowledged before they are synced.
+	FeatureDeferred
 	featureEnd
 )
 
@@ -85,6 +87,7 @@ var versions = []struct {
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
 		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover, FeatureDrainingMember,
 		FeatureKeepRegions, FeatureFormer, FeatureMerge, FeatureLink, FeatureRestartEmpty,
+		FeatureDeferred,
 	}},
 }
 
@@ -93,7 +96,7 @@ var featureNames = [featureEnd]string{
 	FeatureSurviveRegion: "survive-region", FeatureVoters: "voters", FeaturePebbleFormat: "pebble-format",
 	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
 	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions", FeatureFormer: "former", FeatureMerge: "merge",
-	FeatureLink: "link", FeatureRestartEmpty: "restart-empty",
+	FeatureLink: "link", FeatureRestartEmpty: "restart-empty", FeatureDeferred: "deferred",
 }
 
 // String returns the stable name of the feature.

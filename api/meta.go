@@ -108,6 +108,7 @@ func EncodeSettings(c rhumb.ClassSettings) *rhumbpb.ClassSettings {
 	return &rhumbpb.ClassSettings{
 		Mode: rhumbpb.Mode(c.Mode), Replicas: uint32(c.Replicas), MinInSync: uint32(c.MinInSync),
 		Survival: rhumbpb.Survival(c.Survival), HashSlots: uint32(c.HashSlots), ShardSize: c.ShardSize, Buckets: uint32(c.Buckets), Regions: c.Regions.Names(),
+		DeferredNs: int64(c.Durability),
 	}
 }
 
@@ -117,7 +118,7 @@ func DecodeSettings(m *rhumbpb.ClassSettings) rhumb.ClassSettings {
 	return rhumb.ClassSettings{
 		Mode: rhumb.Mode(clampToByte(int64(m.GetMode()))), Replicas: int(m.GetReplicas()), MinInSync: int(m.GetMinInSync()),
 		Survival: rhumb.Survival(clampToByte(int64(m.GetSurvival()))), HashSlots: int(m.GetHashSlots()), ShardSize: m.GetShardSize(), Buckets: int(m.GetBuckets()),
-		Regions: rhumb.NewRegionSet(m.GetRegions()...),
+		Regions: rhumb.NewRegionSet(m.GetRegions()...), Durability: rhumb.Durability(m.GetDeferredNs()),
 	}
 }
 

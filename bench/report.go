@@ -19,7 +19,7 @@ func reportOf(runs []rounds.Run) *KVReport {
 }
 
 // pairsOf returns which target is compared with which: Rhumb with a peer of as many nodes, and Rhumb
-// with TLS and users with Rhumb without them.
+// with TLS and users, or with a table that defers syncs, with Rhumb without them.
 func pairsOf(runs []rounds.Run) (out [][2]string) {
 	seen := map[string]bool{}
 	for _, x := range runs {
@@ -30,8 +30,10 @@ func pairsOf(runs []rounds.Run) (out [][2]string) {
 		}
 		seen[x.Target] = true
 		peer := "etcd-" + nodes
-		if plain, secure := strings.CutSuffix(x.Target, secureSuffix); secure {
-			peer = plain
+		for _, suffix := range []string{secureSuffix, deferredSuffix} {
+			if plain, ok := strings.CutSuffix(x.Target, suffix); ok {
+				peer = plain
+			}
 		}
 		out = append(out, [2]string{x.Target, peer})
 	}

@@ -29,6 +29,8 @@ type Rhumb struct {
 	PIDs []int
 	// Replicas is the replication factor of the table, unless the table exists.
 	Replicas int
+	// Durability is that of the table, unless the table exists.
+	Durability rhumb.Durability
 	// Regions is the number of regions; 0 counts as 1.
 	Regions int
 	// LatencyFile holds the round trips to simulate between the callers and the nodes. If it is
@@ -44,11 +46,17 @@ func (r *Rhumb) title() string {
 	if r.Regions > 1 {
 		name = fmt.Sprintf("rhumb-%dx%d", r.Regions, r.Replicas)
 	}
+	if r.Durability.Deferred() {
+		name += deferredSuffix
+	}
 	if r.Client.TLS != nil {
 		name += secureSuffix
 	}
 	return name
 }
+
+// deferredSuffix ends the name of a cluster whose table defers syncs.
+const deferredSuffix = "-deferred"
 
 // secureSuffix ends the name of a cluster with TLS and users. The cluster is compared with the one
 // without the suffix.
@@ -84,6 +92,7 @@ func OpenRhumb(ctx context.Context, r Rhumb) (*Target, error) {
 	settings.Replicas = r.Replicas
 	// One node has one replica, fewer than the default number of in-sync members.
 	settings.MinInSync = min(settings.MinInSync, r.Replicas)
+	settings.Durability = r.Durability
 	// A user who may write to the table of a cluster need not be allowed to create it.
 	t, err := c.Table(ctx, "bench")
 	if err != nil {

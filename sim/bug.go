@@ -164,6 +164,10 @@ const (
 	TallyForRefused
 	// TallyBeforeSync sends the tally of a frame when it arrives.
 	TallyBeforeSync
+	// LongWindow syncs the writes of a table that defers syncs much later than the table says.
+	LongWindow
+	// DeferSynced acknowledges the writes of a table that does not defer syncs before they are synced.
+	DeferSynced
 	bugs
 )
 
@@ -183,6 +187,7 @@ var bugNames = [bugs]string{
 	"leave-at-once", "never-stand-in", "stand-in-unready", "lead-with-wrong-clock",
 	"stay-unreadable",
 	"tally-of-old-life", "tally-for-refused", "tally-before-sync",
+	"long-window", "defer-synced",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

@@ -46,6 +46,9 @@ type Config struct {
 	// Settled leaves out the removal of a region and the second phase of failover, which some seeds draw otherwise. Known seeds then are what
 	// they were. Seeds with a planted bug, a mix or chosen faults draw neither.
 	Settled bool
+	// Synced leaves out the tables that defer syncs, which some seeds draw otherwise, so that known seeds do not change. Seeds
+	// with a planted bug, a mix or chosen faults draw none.
+	Synced bool
 	// Conform checks each step of the replicas against the guards of the model, which is done in every eighth seed anyway.
 	Conform bool
 	// Trace receives one line per step if it is not nil.
@@ -91,6 +94,7 @@ const (
 	faultMerge                       // two ranges are merged, and something may happen to them
 	faultRemove                      // a region is removed with its nodes
 	faultUnreadable                  // F33: a disk refuses all reads for a while
+	faultPower                       // a node loses what its table had not synced, and restarts
 	faultKinds
 )
 
@@ -98,7 +102,7 @@ var faultNames = [faultKinds]string{
 	"crash", "crash-all", "crash-loop", "pause", "isolate", "split", "bridge", "one-way", "link", "slow-link", "loss",
 	"stall", "slow-disk", "jump", "meta", "drain", "move", "data", "usurp",
 	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover", "divide", "merge", "remove",
-	"unreadable",
+	"unreadable", "power",
 }
 
 // ParseFaults returns the kinds of faults with the given names, separated by commas; ok is false if there is an unknown one. No name is no kind.

@@ -258,6 +258,9 @@ func (h *diskDamage) damageRemains(r *storagetest.Remains, durable int64) bool {
 			r.Known = 0
 		}
 	}
+	if h.kind == faultPower && !h.losePowerOf(r) {
+		return false
+	}
 	h.done = true
 	return true
 }
@@ -328,6 +331,8 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 		if lost != "" && !h.hidden && (!d.engine.Short() || len(d.engine.Damage()) == 0) {
 			w.failf("%s: %s, but the damage is not on record", d.n.id, lost)
 		}
+	case faultPower:
+		// Unsynced writes may be lost, and the node does not notice.
 	default:
 		// Roll-backs and emptied directories always lose data.
 		h.shortDue = true

@@ -33,7 +33,12 @@ type disk struct {
 	// marked is the length of the newest log file at the last sync.
 	marked  int64
 	durable int64
-	working bool
+	// written is its length, synced how far it is really synced, and deferred are the acknowledged writes above. Without deferred
+	// syncs, nothing is durable that is not synced.
+	written  int64
+	synced   int64
+	deferred []deferredWrite
+	working  bool
 	// last is when the newest pending sync will be answered: a disk answers in order.
 	last time.Duration
 	// slowBy and stallUntil delay answers. They outlive crashes.
@@ -166,7 +171,8 @@ func (d *disk) settleAll() {
 	// Whoever calls this has waited for its sync in real code; the file system in memory has no
 	// latency.
 	d.log, d.durable, _ = d.media.Log()
-	d.marked = d.durable
+	d.marked, d.written = d.durable, d.durable
+	d.synced, d.deferred = d.durable, nil
 	// Earlier requests are durable now too, although their answers are still to come.
 	for _, b := range d.pending {
 		b.mark = d.durable
@@ -204,7 +210,11 @@ func (d *disk) drawLatency() time.Duration {
 // requestSync calls done when everything written so far is durable.
 func (d *disk) requestSync(done func()) {
 	w := d.n.w
-	d.measureLog()
+	before := d.written
+	if synced := d.measureLog(); !synced && d.written != before {
+		d.requestFlush(done)
+		return
+	}
 	b := &pendingSync{since: w.now, step: w.steps, mark: d.marked}
 	// A sync covers all ranges, because they share one log file.
 	for _, c := range d.copies {
@@ -230,16 +240,18 @@ func (d *disk) requestSync(done func()) {
 	})
 }
 
-// measureLog notes the length of the log file if it was synced since the last call. What was
+// measureLog notes the length of the log file if it was synced since the last call, and reports whether it was. Bytes that were
 // written after the sync may or may not be on disk yet.
-func (d *disk) measureLog() {
+func (d *disk) measureLog() bool {
 	name, written, synced := d.media.Log()
 	// Finishing the previous file syncs it.
 	if name != d.log {
 		d.log, d.marked, d.durable = name, 0, 0
+		d.synced, d.deferred = 0, nil
 	}
+	d.written = written
 	if !synced {
-		return
+		return false
 	}
 	d.marked = written
 	for _, b := range d.pending {
@@ -249,6 +261,7 @@ func (d *disk) measureLog() {
 			b.mark = written
 		}
 	}
+	return true
 }
 
 // lyingSyncsMax is the number of syncs that a LyingDisk leaves undone.
@@ -269,6 +282,7 @@ func (d *disk) completeSync(done func()) {
 	}
 	d.pending = d.pending[1:]
 	d.durable = max(d.durable, b.mark)
+	d.noteSynced(b.mark)
 	d.markDurable(b)
 	done()
 }

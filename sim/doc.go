@@ -48,6 +48,9 @@
 // quarantined and later discarded (discard.go). In half of the seeds, chunks of copies of ranges are
 // damaged on the way (transfer.go).
 //
+// In a sixth of the new seeds the table defers syncs (deferred.go). Crashes then keep everything that the operating system had. A fault of its
+// own takes writes that one node had acknowledged and not synced: no more than were written within the window, and nobody may miss them.
+//
 // # Bounds of the faults
 //
 // A fault beyond the guarantees of the protocol would make a failed run meaningless. Therefore:

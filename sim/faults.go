@@ -152,7 +152,7 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 		return w.cutReplication(length, n)
 	case faultUsurp:
 		return w.electRival(length)
-	case faultRollBack, faultFlip, faultTorn, faultEmpty:
+	case faultRollBack, faultFlip, faultTorn, faultEmpty, faultPower:
 		return w.damageDisk(kind, n, length)
 	case faultSpoil:
 		return w.damageReplica(n, length)

@@ -325,6 +325,12 @@ func (m *member) rangeSettings(id rhumb.RangeID) (rhumb.ClassSettings, bool) {
 	if !ok {
 		return rhumb.ClassSettings{}, false
 	}
+	switch m.n.w.cfg.Bug {
+	case LongWindow:
+		c.Settings.Durability = rhumb.DeferMax
+	case DeferSynced:
+		c.Settings.Durability = deferredWindow
+	}
 	return c.Settings, true
 }
 

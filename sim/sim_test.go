@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 
 // corpusSeeds reads testdata/seeds.txt: one seed per line, followed by the problem that it exposed. If that begins with "splits",
 // the seed draws splits of ranges, if it begins with "merges" also merges, if it begins with "small" also merges that nobody asks for, and if it
-// begins with "members" also removals of regions and deaths that last, as new seeds do. Lines that begin with # are remarks.
+// begins with "members" also removals of regions and deaths that last, and if it begins with "deferred" also tables that defer syncs, as new
+// seeds do. Lines that begin with # are remarks.
 func corpusSeeds(t *testing.T) (runs []Config) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "seeds.txt"))
@@ -56,10 +57,11 @@ func corpusSeeds(t *testing.T) (runs []Config) {
 		}
 		why = strings.TrimSpace(why)
 		small := strings.HasPrefix(why, "small")
-		members := strings.HasPrefix(why, "members")
+		deferred := strings.HasPrefix(why, "deferred")
+		members := deferred || strings.HasPrefix(why, "members")
 		small = small || members
 		merges := small || strings.HasPrefix(why, "merges")
-		runs = append(runs, Config{Seed: seed, Whole: !merges && !strings.HasPrefix(why, "splits"), Apart: !merges, Asked: !small, Settled: !members})
+		runs = append(runs, Config{Seed: seed, Whole: !merges && !strings.HasPrefix(why, "splits"), Apart: !merges, Asked: !small, Settled: !members, Synced: !deferred})
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)

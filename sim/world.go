@@ -88,6 +88,7 @@ func newWorld(cfg Config) *world {
 	p := drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
 	p.drawSplits(rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)), !cfg.Whole)
 	p.drawMerges(rand.New(rand.NewPCG(cfg.Seed, seedSalt+4)), !cfg.Apart, !cfg.Asked && max(cfg.Bug, cfg.Mix) == NoBug)
+	p.drawDeferred(rand.New(rand.NewPCG(cfg.Seed, seedSalt+75)), !cfg.Synced && len(cfg.Faults) == 0 && max(cfg.Bug, cfg.Mix) == NoBug, max(cfg.Bug, cfg.Mix))
 	p.drawWitness(rand.New(rand.NewPCG(cfg.Seed, seedSalt+3)))
 	p.drawMembership(rand.New(rand.NewPCG(cfg.Seed, seedSalt+64)), !cfg.Settled && len(cfg.Faults) == 0 && max(cfg.Bug, cfg.Mix) == NoBug)
 	// A planted bug brings its own mix. The other of the two is NoBug, the least value.

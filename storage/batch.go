@@ -26,8 +26,11 @@ type Batch struct {
 	b       *pebble.Batch
 	staged  []*staged
 	appends bool
-	key     []byte // buffers that are reused between writes: Pebble copies keys and values
-	val     []byte
+	// deferred is set by Defer, and awaited ends the wait that Apply has counted (logFS.awaitSync).
+	deferred bool
+	awaited  func()
+	key      []byte // buffers that are reused between writes: Pebble copies keys and values
+	val      []byte
 }
 
 // staged is the state of a range as the batch leaves it.
@@ -390,7 +393,9 @@ func (b *Batch) Apply() error {
 	}
 	// ApplyNoSyncWait queues the sync and returns, so that the driver can build the next batch
 	// while the disk works, and one sync serves several batches.
+	b.awaited = b.s.fs.awaitSync(b.deferred)
 	if err := b.s.db.ApplyNoSyncWait(b.b, pebble.Sync); err != nil {
+		b.awaited()
 		return b.s.dbError(op, err)
 	}
 	// After the database has the batch, and before its state is published: a reader that learns of a position in the batch from the state
@@ -444,14 +449,21 @@ func (b *Batch) publishState() {
 	}
 }
 
-// Sync returns once the applied batch is durable, and with it every batch applied before. The batch
+// Defer makes Sync return once the operating system has the batch: the end of the process cannot undo it then, but a power loss
+// can, until a later batch or a write of Local is synced. A power loss always takes the newest batches, so no
+// batch survives an earlier one. Defer is called before Apply.
+func (b *Batch) Defer() { b.deferred = true }
+
+// Sync returns once the applied batch is durable, and with it every batch applied before; for a deferred batch see Defer. The batch
 // must not be used afterwards. A failed sync is fatal: the content of the disk is unknown then, and
 // a second sync may succeed although pages of the first one were dropped.
 func (b *Batch) Sync() error {
 	const op rhumb.Op = "storage.Batch.Sync"
 	// Fatalf does not return. Another replica may serve the range, but this process must not
 	// continue on a log whose end it does not know.
-	if err := b.b.SyncWait(); err != nil {
+	err := b.b.SyncWait()
+	b.awaited()
+	if err != nil {
 		logger{b.s.log, b.s.cfg.FatalHandler}.Fatalf("%s: the log could not be synced, so the process ends: %v", b.s.cfg.Dir, err)
 	}
 	return b.s.dbError(op, b.b.Close())

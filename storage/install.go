@@ -389,6 +389,8 @@ func (in *Install) Finish(promised rhumb.Epoch, least rhumb.Seq) (RangeState, er
 	span := transferSpan(id, s.clampLast(id, last, in.absorbed...))
 	// The database links the files and syncs its directory before it refers to them, and the step
 	// is durable when the call returns.
+	// Pebble may put the ingestion into its log, and syncs it there.
+	defer s.fs.awaitSync(false)()
 	if _, err := s.db.IngestAndExcise(context.Background(), paths, nil, nil, pebble.KeyRange{Start: span.Lower, End: span.Upper}); err != nil {
 		return RangeState{}, s.dbError(op, err)
 	}

@@ -139,6 +139,7 @@ func (b *LocalBatch) Commit(sync bool) error {
 	opts := pebble.NoSync
 	if sync {
 		opts = pebble.Sync
+		defer b.l.s.fs.awaitSync(false)()
 	}
 	if err := b.l.s.db.Apply(b.b, opts); err != nil {
 		return b.l.s.dbError(op, err)

@@ -160,6 +160,7 @@ func newPebbleCollector(s *Store) *pebbleCollector {
 	add(counter, "cache_misses_total", "Blocks read from disk.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Misses) })
 	add(counter, "log_written_bytes_total", "Bytes written to the log.", func(m *pebble.Metrics) float64 { return float64(m.WAL.BytesWritten) })
 	add(counter, "log_payload_bytes_total", "Bytes of batches written to the log.", func(m *pebble.Metrics) float64 { return float64(m.WAL.BytesIn) })
+	add(gauge, "log_unsynced_bytes", "Bytes of the log that the operating system has and that are not synced.", func(*pebble.Metrics) float64 { return float64(s.fs.unsynced()) })
 	return c
 }
 

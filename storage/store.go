@@ -444,6 +444,22 @@ func (s *Store) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
 // to be alive.
 func (s *Store) SyncOutstanding() time.Duration { return s.fs.outstanding() }
 
+// SyncLog makes all batches durable for which Sync has returned, deferred ones included (Batch.Defer). Other commits do not wait for
+// it. A failure ends the process, as that of Batch.Sync does.
+func (s *Store) SyncLog() error {
+	s.closeMu.RLock()
+	defer s.closeMu.RUnlock()
+	// Close has synced it.
+	if s.closed {
+		return nil
+	}
+	err := s.fs.syncLogs()
+	if err != nil {
+		logger{s.log, s.cfg.FatalHandler}.Fatalf("%s: the log could not be synced, so the process ends: %v", s.cfg.Dir, err)
+	}
+	return ioError("storage.Store.SyncLog", s.cfg.Dir, err)
+}
+
 // Ranges returns the state of every range in the store, in ascending order. It fails on a closed
 // store.
 func (s *Store) Ranges() ([]RangeState, error) {

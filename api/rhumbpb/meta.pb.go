@@ -663,7 +663,9 @@ type ClassSettings struct {
 	// The names of the regions to which the tables are confined; none allows every region.
 	Regions []string `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
 	// The number of slots over which names are hashed; 0 means hash_slots, or leaves the number to the cluster.
-	Buckets       uint32 `protobuf:"varint,60,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	Buckets uint32 `protobuf:"varint,60,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	// 0, or the time within which a copy syncs a write that was acknowledged before.
+	DeferredNs    int64 `protobuf:"varint,61,opt,name=deferred_ns,json=deferredNs,proto3" json:"deferred_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -750,6 +752,13 @@ func (x *ClassSettings) GetRegions() []string {
 func (x *ClassSettings) GetBuckets() uint32 {
 	if x != nil {
 		return x.Buckets
+	}
+	return 0
+}
+
+func (x *ClassSettings) GetDeferredNs() int64 {
+	if x != nil {
+		return x.DeferredNs
 	}
 	return 0
 }
@@ -1478,7 +1487,7 @@ const file_api_meta_proto_rawDesc = "" +
 	"\brelapses\x188 \x01(\rR\brelapses\x12 \n" +
 	"\ffailed_at_ns\x189 \x01(\x03R\n" +
 	"failedAtNs\x12\x18\n" +
-	"\awitness\x187 \x01(\bR\awitness\"\x91\x02\n" +
+	"\awitness\x187 \x01(\bR\awitness\"\xb2\x02\n" +
 	"\rClassSettings\x12\"\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x0e.rhumb.v1.ModeR\x04mode\x12\x1a\n" +
 	"\breplicas\x18\x02 \x01(\rR\breplicas\x12\x1e\n" +
@@ -1489,7 +1498,9 @@ const file_api_meta_proto_rawDesc = "" +
 	"\n" +
 	"shard_size\x18\x06 \x01(\x03R\tshardSize\x12\x18\n" +
 	"\aregions\x18\a \x03(\tR\aregions\x12\x18\n" +
-	"\abuckets\x18< \x01(\rR\abuckets\"L\n" +
+	"\abuckets\x18< \x01(\rR\abuckets\x12\x1f\n" +
+	"\vdeferred_ns\x18= \x01(\x03R\n" +
+	"deferredNs\"L\n" +
 	"\x05Class\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x123\n" +
 	"\bsettings\x18\x02 \x01(\v2\x17.rhumb.v1.ClassSettingsR\bsettings\"\xbf\x01\n" +

@@ -485,6 +485,13 @@ func (m *ClassSettings) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.DeferredNs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DeferredNs))
+		i--
+		dAtA[i] = 0x3
+		i--
+		dAtA[i] = 0xe8
+	}
 	if m.Buckets != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Buckets))
 		i--
@@ -1405,6 +1412,9 @@ func (m *ClassSettings) SizeVT() (n int) {
 	}
 	if m.Buckets != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Buckets))
+	}
+	if m.DeferredNs != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.DeferredNs))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2943,6 +2953,25 @@ func (m *ClassSettings) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Buckets |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 61:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DeferredNs", wireType)
+			}
+			m.DeferredNs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DeferredNs |= int64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
@@ -6166,6 +6195,25 @@ func (m *ClassSettings) UnmarshalVTUnsafe(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Buckets |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 61:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DeferredNs", wireType)
+			}
+			m.DeferredNs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DeferredNs |= int64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

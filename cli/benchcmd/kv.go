@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -25,6 +24,7 @@ func (bc *commands) kvCommand() *cobra.Command {
 	var ops []string
 	var alone, own bool
 	var replicas int
+	var durability string
 	c := &cobra.Command{
 		Use: "kv", Short: "Compare put and get with embedded etcd in one interleaved run",
 		Long: `Measure put and get through the default client on one node and on three, and embedded etcd under the same load, in turn, on
@@ -39,6 +39,7 @@ the context. It writes to the table bench, which it creates if it may.`,
 		Example: `  make bench-kv
   rhumb bench kv --alone --rounds 1 --callers 64
   rhumb bench kv --alone --secure --nodes 3 --rounds 3
+  rhumb bench kv --alone --durability deferred=50ms --op put
   rhumb bench kv --own --context prod --rounds 1 --callers 64
   rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 256
   rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 64 --batch 64
@@ -53,6 +54,9 @@ the context. It writes to the table bench, which it creates if it may.`,
 			}
 			var err error
 			if cfg.Ops, err = parseOps(ops); err != nil {
+				return err
+			}
+			if clusters.durability, err = rhumb.ParseDurability(durability); err != nil {
 				return err
 			}
 			if own {
@@ -73,6 +77,7 @@ the context. It writes to the table bench, which it creates if it may.`,
 	fl.DurationVar(&cfg.Measure, "measure", 2*time.Second, "how long a case is measured")
 	fl.StringVar(&peers, "peers", besideBinary("peers"), "program that runs etcd")
 	fl.BoolVar(&clusters.secure, "secure", false, "also measure each cluster with TLS and users, in ratio to the one without")
+	fl.StringVar(&durability, "durability", "", "such as deferred=50ms: also measure each cluster with a table that defers syncs, in ratio to the one without")
 	fl.BoolVar(&alone, "alone", false, "measure only Rhumb")
 	fl.BoolVar(&own, "own", false, "measure the cluster that --addr or the context names, as its user, in its table bench")
 	fl.IntVar(&replicas, "replicas", rhumb.ReplicasDefault, "with --own: copies of each range, if the table does not exist yet")
@@ -86,6 +91,8 @@ type kvClusters struct {
 	nodes   []int // per region; one cluster runs for each number
 	latency string
 	secure  bool // also run each cluster with TLS and users
+	// durability, if syncs are deferred, makes each cluster run a second time with such a table.
+	durability rhumb.Durability
 }
 
 // demoFlags returns the flags of the demo that runs a cluster.
@@ -94,6 +101,12 @@ func (k kvClusters) demoFlags() []string {
 		return []string{"--secure"}
 	}
 	return nil
+}
+
+// kvKind is what distinguishes clusters of the same size.
+type kvKind struct {
+	flags      []string
+	durability rhumb.Durability
 }
 
 // parseOps parses the operations of --op.
@@ -118,19 +131,22 @@ func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters 
 	defer place.removeTemporary()
 	cfg.Dir = place.dir
 	cfg.Progress = bc.progress
-	kinds := [][]string{nil}
+	kinds := []kvKind{{}}
 	if clusters.secure {
-		kinds = append(kinds, clusters.demoFlags())
+		kinds = append(kinds, kvKind{flags: clusters.demoFlags()})
+	}
+	if clusters.durability.Deferred() {
+		kinds = append(kinds, kvKind{durability: clusters.durability})
 	}
 	for _, nodes := range clusters.nodes {
-		for _, flags := range kinds {
-			dir := filepath.Join(place.dir, fmt.Sprintf("rhumb-%d%s", nodes, strings.Join(flags, "")))
-			c, err := bench.StartClusterAt(ctx, place.binary, dir, clusters.regions, nodes, clusters.latency, flags...)
+		for i, kind := range kinds {
+			dir := filepath.Join(place.dir, fmt.Sprintf("rhumb-%d-%d", nodes, i))
+			c, err := bench.StartClusterAt(ctx, place.binary, dir, clusters.regions, nodes, clusters.latency, kind.flags...)
 			if err != nil {
 				return rhumb.Wrap(op, err)
 			}
 			defer c.Stop()
-			target := bench.Rhumb{Client: c.ClientConfig(0), PIDs: c.PIDs(), Replicas: nodes, Regions: len(clusters.regions), LatencyFile: c.LatencyFile}
+			target := bench.Rhumb{Client: c.ClientConfig(0), PIDs: c.PIDs(), Replicas: nodes, Regions: len(clusters.regions), LatencyFile: c.LatencyFile, Durability: kind.durability}
 			target.Client.From = c.Nodes[0].Region
 			cfg.Clusters = append(cfg.Clusters, target)
 		}

@@ -312,15 +312,17 @@ type tableDoc struct {
 	// HistorySecs is how long old versions are kept, in seconds.
 	HistorySecs float64 `json:"history_seconds"`
 	Snapshot    string  `json:"snapshot,omitempty"`
-	// Mode, Replicas, MinInSync, Survival, Regions and HashSlots are those of the class of the table.
-	Mode      string   `json:"mode"`
-	Replicas  int      `json:"replicas"`
-	MinInSync int      `json:"min_in_sync"`
-	Survival  string   `json:"survival"`
-	Regions   []string `json:"regions,omitempty"`
-	HashSlots int      `json:"hash_slots"`
-	Buckets   int      `json:"buckets"` // slots over which names are hashed; 0 in tables of cluster version 1
-	ShardSize int64    `json:"shard_size_bytes"`
+	// Mode, Replicas, MinInSync, Durability, Survival, Regions and HashSlots are those of the class of the table.
+	Mode      string `json:"mode"`
+	Replicas  int    `json:"replicas"`
+	MinInSync int    `json:"min_in_sync"`
+	// Durability is "sync", or "deferred=" with the time within which writes are synced.
+	Durability string   `json:"durability"`
+	Survival   string   `json:"survival"`
+	Regions    []string `json:"regions,omitempty"`
+	HashSlots  int      `json:"hash_slots"`
+	Buckets    int      `json:"buckets"` // slots over which names are hashed; 0 in tables of cluster version 1
+	ShardSize  int64    `json:"shard_size_bytes"`
 	// Ranges counts the ranges of the class, which its tables share.
 	Ranges int `json:"ranges"`
 }
@@ -329,7 +331,7 @@ type tableDoc struct {
 func describeTable(t client.TableStatus) tableDoc {
 	doc := tableDoc{
 		ID: uint32(t.ID), Name: t.Name, Class: t.Class.String(), LocationField: t.LocationField, HistorySecs: t.History.Seconds(), Snapshot: t.Snapshot.String(),
-		Mode: t.Settings.Mode.String(), Replicas: t.Settings.Replicas, MinInSync: t.Settings.MinInSync,
+		Mode: t.Settings.Mode.String(), Replicas: t.Settings.Replicas, MinInSync: t.Settings.MinInSync, Durability: t.Settings.Durability.String(),
 		Survival: t.Settings.Survival.String(), Regions: t.Settings.Regions.Names(), HashSlots: t.Settings.HashSlots, Buckets: t.Settings.Buckets, ShardSize: t.Settings.ShardSize, Ranges: t.Ranges,
 	}
 	if t.Colocate != 0 { // a zero byte means that names are hashed whole

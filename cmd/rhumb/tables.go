@@ -18,10 +18,11 @@ import (
 
 // tableFlags are the flags of `rhumb table create`.
 type tableFlags struct {
-	// colocate is a text of at most one byte. snapshot and survive are parsed by createTable.
-	colocate string
-	snapshot string
-	survive  string
+	// colocate is a text of at most one byte. The texts are parsed by createTable.
+	colocate   string
+	snapshot   string
+	survive    string
+	durability string
 	// regions confines the table; nil means all regions.
 	regions []string
 	// o holds the options that flags fill without a conversion.
@@ -47,6 +48,11 @@ write is acknowledged once a second region has it, which costs a round trip, and
 --regions confines the table: records have their home in one of these regions, and no copy, image or log of them leaves the
 regions. Nodes elsewhere do not pass its requests on, so clients must reach the regions themselves.
 
+A write is acknowledged when all in-sync copies have synced it, so no failure of fewer copies loses it. --durability deferred=50ms
+acknowledges it when their operating systems have it; each copy syncs it within 50 ms. The end of processes still loses nothing.
+If so many copies lose power at about the same time that none is left, the writes of the last 50 ms are lost, although they were
+acknowledged, and the range goes on without them.
+
 --snapshot publishes the table in shared memory on every node that holds ranges of it: spatial adds an index of the records'
 locations (the default), ordered adds an index of their names for scans by prefix, and summed adds a checksum to every
 record; plain has none of these. --snapshot=never refuses publication for good.`,
@@ -55,6 +61,7 @@ record; plain has none of these. --snapshot=never refuses publication for good.`
   rhumb table create tracks --history 24h
   rhumb table create accounts --survive region       # 3 copies in 3 regions
   rhumb table create patients --regions eu-west,eu-central
+  rhumb table create telemetry --durability deferred=50ms
   rhumb table create cars --snapshot                  # also in shared memory, with a spatial index
   rhumb table create roads --snapshot=spatial,ordered # also with scans by prefix`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -85,6 +92,8 @@ record; plain has none of these. --snapshot=never refuses publication for good.`
 	flags.Default(fl, "hash-slots", strconv.Itoa(rhumb.HashSlotsDefault))
 	fl.Int64Var(&f.o.Settings.ShardSize, "shard-size", 0, "bytes at which a range of server-named keys counts as full")
 	flags.Default(fl, "shard-size", fmt.Sprintf("%d MiB", rhumb.ShardSizeDefault>>20))
+	fl.StringVar(&f.durability, "durability", "", "when a write is acknowledged: sync, when it is synced on all in-sync copies, or deferred=50ms, before that; a loss of power can then lose what was written within the time given")
+	flags.Default(fl, "durability", rhumb.Synced.String())
 	flags.Positive(fl, "replicas", "min-in-sync", "hash-slots", "shard-size")
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the tables", Args: cobra.NoArgs, Example: "  rhumb table ls\n  rhumb table ls -o json",
@@ -143,6 +152,9 @@ func (tc *tableCommands) createTable(ctx context.Context, name string, f tableFl
 	if f.o.Settings.Regions, err = rhumb.ParseRegionSet(strings.Join(f.regions, ",")); err != nil {
 		return err
 	}
+	if f.o.Settings.Durability, err = rhumb.ParseDurability(f.durability); err != nil {
+		return err
+	}
 	if f.o.Snapshot, err = rhumb.ParseSnapshotFeatures(f.snapshot); err != nil {
 		return err
 	}
@@ -162,9 +174,9 @@ func (tc *tableCommands) listTables(c *client.Client) error {
 		docs = append(docs, describeTable(t))
 	}
 	return tc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"TABLE", "ID", "CLASS", "COLOCATE", "LOCATION", "MODE", "REPLICAS", "MIN IN SYNC", "RANGES", "SNAPSHOT"})
+		t.AppendHeader(table.Row{"TABLE", "ID", "CLASS", "COLOCATE", "LOCATION", "MODE", "REPLICAS", "MIN IN SYNC", "DURABILITY", "RANGES", "SNAPSHOT"})
 		for _, d := range docs {
-			t.AppendRow(table.Row{d.Name, d.ID, d.Class, d.Colocate, d.LocationField, d.Mode, d.Replicas, d.MinInSync, d.Ranges, cmp.Or(d.Snapshot, "no")})
+			t.AppendRow(table.Row{d.Name, d.ID, d.Class, d.Colocate, d.LocationField, d.Mode, d.Replicas, d.MinInSync, d.Durability, d.Ranges, cmp.Or(d.Snapshot, "no")})
 		}
 	})
 }
@@ -190,6 +202,7 @@ func (tc *tableCommands) printTable(c *client.Client, name string) error {
 			{"mode", doc.Mode},
 			{"replicas", doc.Replicas},
 			{"min in sync", doc.MinInSync},
+			{"durability", doc.Durability},
 			{"survival", doc.Survival},
 			{"regions", cmp.Or(strings.Join(doc.Regions, ", "), "all")},
 			{"hash slots", doc.HashSlots},

@@ -37,6 +37,9 @@ func (h *Host) carryOut(s *slot, rd replica.Ready, commits []*commit) []*commit 
 	if h.abandoned {
 		return commits
 	}
+	if rd.Unsure || rd.GivenUp > 0 {
+		h.noteLoss(s, &rd)
+	}
 	h.publishReadState(s)
 	h.noteRole(s)
 	h.notifyCommitted(s, &rd)
@@ -112,7 +115,7 @@ func (h *Host) stageWrites(s *slot, rd *replica.Ready, commits []*commit) []*com
 	if rd.Quarantine != "" {
 		c.batch.SetQuarantine(s.id, rd.Quarantine)
 	}
-	part := commitPart{s: s, mustSync: rd.MustSync, number: rd.Batch, after: rd.AfterSync}
+	part := commitPart{s: s, mustSync: rd.MustSync, deferred: rd.Deferred, reshapes: len(rd.Born)+len(rd.Taken) > 0, number: rd.Batch, after: rd.AfterSync}
 	// Storage must know the commit position before it trims up to it.
 	if rd.Trim != 0 {
 		// Collection works at the commit timestamp of the trim, below which no read begins any
@@ -157,6 +160,10 @@ func (h *Host) applyCommit(c *commit) {
 		return
 	}
 	h.m.commitRanges.Observe(float64(len(c.parts)))
+	c.at = h.passAt
+	if c.deferred = h.mayDefer(c); c.deferred {
+		c.batch.Defer()
+	}
 	for {
 		err := c.batch.Apply()
 		if err == nil {

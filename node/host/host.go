@@ -285,6 +285,12 @@ type Host struct {
 	// logsShort holds the stores whose logs were too long in total then.
 	logsShort map[*storage.Store]bool
 
+	// unsynced are the stores with writes that are acknowledged and not synced, and unsyncedTimer posts the next sync of one.
+	// unsyncedSince is when the oldest of these writes was made, in nanoseconds, 0 if there is none; any goroutine may read it.
+	unsynced      []*unsyncedLog
+	unsyncedTimer sched.Timer
+	unsyncedSince atomic.Int64
+
 	// ticks is true if activeSlots is not empty. Otherwise the ticker posts no ticks.
 	ticks atomic.Bool
 	// noticeTimer ticks for the notice of commitNoticeDelay; noticePending is true while the tick
@@ -419,6 +425,7 @@ func New(cfg Config) (*Host, error) {
 	h.disks = make(map[*storage.Store]*readHealth)
 	h.unreadable.Store(new(map[*storage.Store]bool))
 	h.prober = h.rt.Worker(h.probeReads)
+	h.unsyncedTimer = h.rt.Timer(func() { h.post(syncDueEvent{}) })
 	h.collector = newCollector(h.rt, h.runCollector)
 	h.leases = newLeases(&h.cfg, h.checkHealth, h.updateSuspects, func() { h.postAsync(confirmedEvent{}) })
 	// Promises are excluded before the first grant leaves: a promise outlives the process that made
@@ -456,6 +463,7 @@ func (h *Host) Close() {
 	h.leases.close()
 	h.stopTick()
 	h.noticeTimer.Stop()
+	h.unsyncedTimer.Stop()
 	h.collector.worker.Stop()
 	h.prober.Stop()
 	h.awaitIdle()

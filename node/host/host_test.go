@@ -15,6 +15,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
 	"github.com/rhumbdb/rhumb/storage"
+	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
 var testRange = rhumb.RangeID{Region: 1, Slot: 7}
@@ -71,7 +72,11 @@ func newWideWorld(t *testing.T, n int, last rhumb.Slot, disk storage.Config, cha
 		w.rec.InSync = append(w.rec.InSync, id)
 	}
 	for _, id := range w.rec.Replicas {
-		w.start(id, t.TempDir())
+		dir := t.TempDir()
+		if _, ok := disk.FS.(*storagetest.Disk); ok {
+			dir = storagetest.Dir // where a crash looks for the store
+		}
+		w.start(id, dir)
 	}
 	for id, h := range w.hosts {
 		h.SetPeers(w.peers(id))

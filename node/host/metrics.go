@@ -43,6 +43,12 @@ type metrics struct {
 	slowFound        prometheus.Counter
 	slowPeers        prometheus.Gauge
 
+	deferredCommits     prometheus.Counter
+	deferredWaits       prometheus.Counter
+	deferredSyncSeconds prometheus.Histogram
+	deferredUnsure      prometheus.Counter
+	deferredLost        prometheus.Counter
+
 	handedOver       prometheus.Counter
 	handoverTimeouts prometheus.Counter
 }
@@ -95,9 +101,14 @@ func newMetrics() metrics {
 		slowPeers: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "slow_nodes", Help: "Nodes that acknowledge much later than others; ranges do not wait for them if enough other copies are left.",
 		}),
-		handedOver:       counter("handovers_total", "Ranges that this node handed over to another node."),
-		handoverTimeouts: counter("handover_timeouts_total", "Requests that waited in vain for a range that was being handed over to this node."),
-		logsShortened:    counter("logs_shortened_total", "Times that the log of a range was trimmed because its store kept too much log for lagging replicas."),
+		deferredCommits:     counter("deferred_commits_total", "Commits that were acknowledged before they were synced, of tables that defer syncs."),
+		deferredWaits:       counter("deferred_waits_total", "Commits of tables that defer syncs that waited for a sync, because an earlier write was not synced within its window."),
+		deferredSyncSeconds: histogram("deferred_sync_seconds", "Time for a sync of writes that were acknowledged before.", seconds),
+		deferredUnsure:      counter("deferred_unsure_elections_total", "Ranges of tables that defer syncs that began an epoch here although writes of the last window may be lost."),
+		deferredLost:        counter("deferred_lost_entries_total", "Entries of the log of this node that the other copies had lost in a power loss, and that their ranges went on without."),
+		handedOver:          counter("handovers_total", "Ranges that this node handed over to another node."),
+		handoverTimeouts:    counter("handover_timeouts_total", "Requests that waited in vain for a range that was being handed over to this node."),
+		logsShortened:       counter("logs_shortened_total", "Times that the log of a range was trimmed because its store kept too much log for lagging replicas."),
 		quarantined: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "quarantined_replicas", Help: "Replicas that serve nothing because their data contradicts the protocol.",
 		}),
@@ -111,6 +122,10 @@ func (h *Host) Collectors() []prometheus.Collector {
 		m.proposeSeconds, m.syncSeconds, m.commitRanges, m.overloaded, m.diskFull, m.confirmReads, m.readRetries, m.conditionReads,
 		m.refusedMessages, m.droppedMessages, m.rangeFull, m.metaDropped, m.fetchFailed, m.collectFailed, m.logsShortened, m.quarantined,
 		m.unfit, m.unreadableStores, m.clockAhead, m.slowFound, m.slowPeers, m.discarded, m.distrusted, m.handedOver, m.handoverTimeouts, m.installed, m.healed, m.removed, m.removedRanges, m.splits, m.splitsGivenUp, m.merges, m.mergesGivenUp, m.clearedBytes, m.clearFailed,
+		m.deferredCommits, m.deferredWaits, m.deferredSyncSeconds, m.deferredUnsure, m.deferredLost,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "rhumb", Subsystem: "host", Name: "deferred_unsynced_seconds", Help: "Age of the oldest write that is acknowledged and not synced; 0 if there is none.",
+		}, func() float64 { return h.unsyncedAge().Seconds() }),
 		troubleCollector{h},
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "rhumb", Subsystem: "host", Name: "taken_bytes", Help: "Bytes of client batches that are admitted and not answered.",

@@ -45,6 +45,9 @@ type commit struct {
 	batch   *storage.Batch
 	parts   []commitPart
 	applied bool
+	// deferred reports that the commit is acknowledged when the operating system has it, and at is the time of its pass.
+	deferred bool
+	at       time.Duration
 	// took is how long the sync took.
 	took time.Duration
 }
@@ -53,6 +56,8 @@ type commit struct {
 type commitPart struct {
 	s        *slot
 	mustSync bool
+	// deferred reports that nobody waits for the sync, and reshapes that the part divides or unites copies, which is always synced.
+	deferred, reshapes bool
 	// number identifies the Ready whose writes are in the commit.
 	number uint64
 	after  []replica.Message
@@ -105,7 +110,7 @@ func (h *Host) enqueue(ev event) bool {
 		h.waiting += ev.size
 	case messagesEvent:
 		h.enqueueMessagesLocked(ev)
-	case persistedEvent:
+	case persistedEvent, syncDueEvent, logSyncedEvent:
 		h.prompt = append(h.prompt, ev)
 	default:
 		h.queue = append(h.queue, ev)
@@ -261,7 +266,7 @@ func (h *Host) runPasses(borrowed bool) {
 	}
 }
 
-// sync makes a commit durable and then posts that to the replicas. If apart is set, the caller does
+// sync makes a commit durable, or a deferred one known to the operating system, and then posts that to the replicas. If apart is set, the caller does
 // not wait.
 func (h *Host) sync(c *commit, apart bool) {
 	start := h.rt.Now()
@@ -273,7 +278,9 @@ func (h *Host) sync(c *commit, apart bool) {
 	}, func() {
 		now := h.rt.Now()
 		c.took = now - start
-		h.m.syncSeconds.Observe(c.took.Seconds())
+		if !c.deferred {
+			h.m.syncSeconds.Observe(c.took.Seconds())
+		}
 		h.mu.Lock()
 		h.syncing--
 		h.mu.Unlock()
@@ -455,7 +462,10 @@ func (h *Host) admitMessage(s *slot, m *replica.Message) bool {
 
 // applyTo reports a durable commit to its replicas.
 func (ev persistedEvent) applyTo(h *Host) {
-	h.slow.noteSync(ev.commit.took)
+	if !ev.commit.deferred {
+		h.slow.noteSync(ev.commit.took)
+	}
+	h.notePersisted(ev.commit)
 	for i := range ev.commit.parts {
 		p := &ev.commit.parts[i]
 		// The copy was dropped while its commit was being synced. A copy that is being replaced may

@@ -32,6 +32,8 @@ type slot struct {
 	active bool
 	// made is true if the store knows the range. Until then its first commit creates it.
 	made bool
+	// window is that of a table that defers syncs, else 0.
+	window time.Duration
 
 	// quarantined is true once the quarantine is logged and counted.
 	quarantined bool
@@ -192,6 +194,8 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 	// A range whose class is not known yet keeps the default.
 	if c, ok := h.cfg.Settings(st.Range); ok {
 		cfg.MinInSync = c.MinInSync
+		s.window = c.Durability.Window()
+		cfg.Deferred = s.window
 		// Metadata knows the class by now, and a class never changes its goal.
 		if c.Survival == rhumb.SurviveRegion && h.cfg.Spans != nil {
 			cfg.Spans = func(members []rhumb.NodeID) bool { return h.cfg.Spans(st.Range, members) }

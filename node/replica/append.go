@@ -158,10 +158,15 @@ func (r *Replica) contradictsLog(pos entry.Position) bool {
 }
 
 // refuseAppend answers an Append that contradictsLog at pos: by quarantining this replica if two
-// entries of one epoch differ, otherwise by a Nack that makes the primary stop. It returns true.
+// entries of one epoch differ, otherwise by a Nack that makes the primary stop. If the table defers syncs, it is this replica that
+// stops (giveUpDeferred). It returns true.
 func (r *Replica) refuseAppend(m *Message, pos entry.Position) bool {
 	if here, known := r.log.at(pos.Seq); known && (here.Epoch == pos.Epoch || pos.Seq > r.commit) {
 		r.quarantine(fmt.Sprintf("invariant I2: %s sent entry %s, but this log holds %s at that position", m.From, pos, here.Position))
+		return true
+	}
+	if r.defers() {
+		r.giveUpDeferred(m, pos)
 		return true
 	}
 	r.send(Message{Kind: Nack, To: m.From, Epoch: m.Epoch, Reject: pos.Seq, Contradicts: true})

@@ -61,6 +61,7 @@ type testBatch struct {
 	commit     rhumb.Seq
 	trim       rhumb.Seq
 	mustSync   bool
+	deferred   bool // reported when the operating system had it
 	number     uint64
 	afterSync  []Message
 }
@@ -224,7 +225,17 @@ func (n *testNode) replace(d testDisk) {
 	}
 }
 
-// crash loses all unsynced batches but the first keep, and all messages from and to the node.
+// kill ends the process: it loses all batches but the first keep, and those that the operating system has.
+func (n *testNode) kill(keep int) {
+	for i := range n.pending {
+		if n.pending[i].deferred {
+			keep = max(keep, i+1)
+		}
+	}
+	n.crash(keep)
+}
+
+// crash is a loss of power. It loses all unsynced batches but the first keep, and all messages from and to the node.
 func (n *testNode) crash(keep int) {
 	for i := range n.pending[:keep] {
 		n.disk.apply(&n.pending[i])
@@ -253,6 +264,13 @@ func (n *testNode) ready() {
 	n.seen.apply(&b)
 	if b.mustSync || b.commit != 0 || b.trim != 0 {
 		n.pending = append(n.pending, b)
+	}
+	if rd.Deferred {
+		// The operating system has it and every batch before; the disk follows with persist.
+		b := &n.pending[len(n.pending)-1]
+		n.c.net = append(n.c.net, b.afterSync...)
+		b.deferred, b.mustSync, b.afterSync = true, false, nil
+		n.r.Persisted(b.number)
 	}
 	n.c.net = append(n.c.net, rd.Messages...)
 	n.c.meta = append(n.c.meta, rd.Meta...)

@@ -54,6 +54,12 @@ type Config struct {
 	// PrepareWait is how long an elected replica that has MinInSync answers waits for those of the
 	// other members (rule P). Default 300 ms.
 	PrepareWait time.Duration
+	// Deferred is the window of a table that defers syncs, 0 for others. The driver may then report a Ready with Deferred as
+	// persisted when the operating system has it.
+	Deferred time.Duration
+	// DeferredWait is how long an elected replica of such a table waits for the answers of all members of its in-sync set, unless
+	// one that has answered is known to have the whole log. Default 10 s.
+	DeferredWait time.Duration
 	// AdoptBytesMax bounds the bytes of log that an elected replica fetches from the member with the
 	// best log. Beyond it, that member should be primary. Default 1 MiB.
 	AdoptBytesMax int
@@ -110,6 +116,9 @@ func (c Config) withDefaults() Config {
 	if c.ChangeRetry == 0 {
 		c.ChangeRetry = time.Second
 	}
+	if c.DeferredWait == 0 {
+		c.DeferredWait = 10 * time.Second
+	}
 	if c.ProgressTimeout == 0 {
 		c.ProgressTimeout = 1500 * time.Millisecond
 	}
@@ -159,7 +168,7 @@ func (c Config) Validate() error {
 	fault(c.InflightBytesMax < c.AppendBytesMax, "inflight bytes is %d; it must be at least append bytes, %d", c.InflightBytesMax, c.AppendBytesMax)
 	fault(c.UncommittedBytesMax < c.EntryBytesMax, "uncommitted bytes is %d; it must be at least entry bytes, %d", c.UncommittedBytesMax, c.EntryBytesMax)
 	fault(c.TailBytesMax < 0 || c.ProposalsMax < 0 || c.JoinWithinBytes < 0 || c.AdoptBytesMax < 0 || c.LogKeepBytes < 0 || c.CopyKeepBytes < 0, "a bound is negative; bounds are 0 for the default, or more")
-	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0 || c.VouchAfter < 0 || c.HandoverWait < 0 || c.SplitWait < 0, "a duration is negative; durations are 0 for the default, or more")
+	fault(c.Retransmit < 0 || c.ChangeRetry < 0 || c.PrepareWait < 0 || c.Deferred < 0 || c.DeferredWait < 0 || c.ProgressTimeout < 0 || c.HoldOffMin < 0 || c.VouchAfter < 0 || c.HandoverWait < 0 || c.SplitWait < 0, "a duration is negative; durations are 0 for the default, or more")
 	fault(c.HoldOffMax < c.HoldOffMin, "the longest hold-off is %v; it must be at least the shortest, %v", c.HoldOffMax, c.HoldOffMin)
 	if len(faults) > 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, strings.Join(faults, "; "))

@@ -53,6 +53,14 @@ type Ready struct {
 	// then calls Persisted with Batch. Batches are numbered from 1.
 	MustSync bool
 	Batch    uint64
+	// Deferred reports that Persisted may be called, and AfterSync sent, when the operating system has the writes. The driver then
+	// syncs them within Config.Deferred.
+	Deferred bool
+	// GivenUp is the number of entries of this log that the range has lost, as this replica found when it was quarantined for it.
+	GivenUp uint64
+	// Unsure reports that this replica begins an epoch, and that the range may have lost writes of the last window
+	// (docs/replication.md#deferred).
+	Unsure bool
 }
 
 // Answer is the one answer to a proposal.

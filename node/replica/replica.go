@@ -104,6 +104,8 @@ type Replica struct {
 	cancel  retry
 	merge   merge
 
+	deferral deferral
+
 	// State that outlives epochs. links is kept for all nodes, since a node may become a replica
 	// later.
 	links map[rhumb.NodeID]link
@@ -139,6 +141,8 @@ type handedBatch struct {
 	number   uint64
 	last     rhumb.Seq
 	promised rhumb.Epoch
+	// deferred is that of the Ready.
+	deferred bool
 }
 
 // electRequest is the request of a restarted primary for a new epoch (rule S).
@@ -378,6 +382,7 @@ func (r *Replica) Activate(ts rhumb.Timestamp) {
 	if r.prep.handed {
 		r.proposeAdoption()
 	}
+	r.out.Unsure = r.defers() && r.asksMembers() && !r.oneAnswerSuffices()
 	r.prep = preparation{}
 	r.tail = tail{first: r.start}
 	for _, p := range r.peers {
@@ -590,8 +595,8 @@ func (r *Replica) Ready() Ready {
 	r.out.MustSync = r.out.Promised != 0 || r.out.UndoAbove != nil || len(r.out.Append) > 0 || r.out.Quarantine != ""
 	if r.out.MustSync {
 		r.batch++
-		r.out.Batch = r.batch
-		r.batches = append(r.batches, handedBatch{r.batch, r.handedOut, r.promised})
+		r.out.Batch, r.out.Deferred = r.batch, r.mayDefer()
+		r.batches = append(r.batches, handedBatch{r.batch, r.handedOut, r.promised, r.out.Deferred})
 	}
 	// After the batch is recorded: an Ack or Promise that depends on it joins AfterSync.
 	r.emitAck()

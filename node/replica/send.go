@@ -325,6 +325,9 @@ func (r *Replica) stepNack(m *Message) {
 	}
 	// Committed entries are the same everywhere, so this log lost them
 	// (docs/replication.md#rule-refuse).
+	if m.Contradicts && r.defers() {
+		return // the member does not know the class of the range yet; once it does, it quarantines itself
+	}
 	if m.Contradicts {
 		r.quarantine(fmt.Sprintf("this log, which ends at %[3]s, has lost entries that %[1]s holds as committed up to %[2]d; %[1]s refused position %[4]d",
 			m.From, m.Commit, r.log.last().Position, m.Reject))
@@ -422,6 +425,7 @@ func (r *Replica) trimLog() {
 	for _, p := range r.peers {
 		have = min(have, p.match)
 	}
+	have = r.settledBy(have)
 	bytes := &r.log.bytes
 	to := bytes.pointAt(have)
 	// Over the bound: peers that lag further will need a copy of the whole range.

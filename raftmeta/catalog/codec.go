@@ -95,6 +95,8 @@ type wireSettings struct {
 	ShardSize int64          `cbor:"6,keyasint"`
 
 	Regions rhumb.RegionSet `cbor:"7,keyasint,omitempty"`
+	// A number: the text of a durability is for people.
+	Durability rhumb.Durability `cbor:"8,keyasint,omitempty"`
 }
 
 type wirePlacement struct {

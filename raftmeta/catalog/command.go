@@ -469,7 +469,7 @@ func (c CreateTable) needs() rhumb.Feature { return bucketsNeed(c.Settings) }
 
 func bucketsNeed(c rhumb.ClassSettings) rhumb.Feature {
 	// Both features came with one cluster version, so one of them speaks for both.
-	if f := needsRegions(c); f != rhumb.NoFeature {
+	if f := needsOfSettings(c); f != rhumb.NoFeature {
 		return f
 	}
 	if c.Buckets != 0 {

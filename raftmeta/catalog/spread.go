@@ -276,9 +276,13 @@ func (s *State) ExplainSpread(settings rhumb.ClassSettings) string {
 	return fmt.Sprintf("%d replicas need %d live nodes in one of the regions allowed, but %s; use fewer --replicas, or add nodes", settings.Replicas, settings.Replicas, strings.Join(parts, ", "))
 }
 
-// needsRegions returns the feature that settings belong to: earlier builds can neither decode a residency
+// needsOfSettings returns the feature that settings belong to: earlier builds can neither decode a residency or a durability
 // nor place replicas in several regions.
-func needsRegions(c rhumb.ClassSettings) rhumb.Feature {
+func needsOfSettings(c rhumb.ClassSettings) rhumb.Feature {
+	// The latest first: a version that has it has the others too.
+	if c.Durability.Deferred() {
+		return rhumb.FeatureDeferred
+	}
 	if c.Survival == rhumb.SurviveRegion || c.Regions != "" {
 		return rhumb.FeatureSurviveRegion
 	}

@@ -105,8 +105,6 @@ const (
 	DurableClock
 	// HandoverNoPending (section 1.11): no handover during a change.
 	HandoverNoPending
-	// HandoverByPrimary (section 1.11): only a primary that has begun its epoch hands over.
-	HandoverByPrimary
 	// HandoverStepsDown (section 1.11): the primary stops before it hands over.
 	HandoverStepsDown
 	// Relearn (ruling 16a): a restarted node promises the epoch of the record before it does
@@ -305,7 +303,6 @@ var findings = []Finding{
 	{Mutation: ClosedFenced, Name: "closed-fenced", Rule: "ruling 6", Config: closing, Breaks: ClosedStaysClosed},
 	{Mutation: DurableClock, Name: "durable-clock", Rule: "ruling 6", Config: damagingCrashed, Breaks: ClosedStaysClosed},
 	{Mutation: HandoverNoPending, Name: "handover-no-pending", Rule: "1.11", Config: handingChanging, Breaks: InSyncHolds},
-	{Mutation: HandoverByPrimary, Name: "handover-by-primary", Rule: "1.11", Config: leaseHanding, Breaks: LeaseRead, Seed: 1, Steps: 30_000_000},
 	{Mutation: HandoverStepsDown, Name: "handover-steps-down", Rule: "1.11", Config: handingTwice, Breaks: InSyncHolds},
 	{Mutation: Relearn, Name: "relearn", Rule: "S, ruling 16a", Config: damaging, Breaks: BegunOnce},
 	{Mutation: PrepareAdopts, Name: "prepare-adopts", Rule: "E, ruling 16", Config: damaging, Breaks: NewPrimaryHolds},

@@ -52,7 +52,6 @@ var (
 	copying          = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Copies: 2}
 	copyingTail      = Config{Epochs: 2, Writes: 1, Messages: 1, Secondaries: 1, MinInSync: 1, Copies: 1}
 	slackCopying     = Config{Epochs: 3, Writes: 1, Messages: 2, Secondaries: 2, Slack: 1, Copies: 1}
-	leaseHanding     = Config{Epochs: 3, Writes: 1, Messages: 1, Rounds: 1, Secondaries: 2, Handover: true}
 	handing          = Config{Epochs: 3, Writes: 1, Messages: 1, Secondaries: 2, Handover: true}
 	handingChanging  = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Handover: true}
 	handingTwice     = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Handover: true}

@@ -17,12 +17,8 @@ func (g *stepper) prepareHandover(i int) {
 // epoch, stops, and sends its whole log.
 func (g *stepper) handOver(p int) {
 	s, meta := &g.from.rep[p], &g.from.meta
-	// Only the primary of the recorded epoch hands over, and only to a member.
-	if meta.preparedEpoch == 0 || s.epoch != meta.epoch || int(meta.primary) != p || !s.isr.has(int(meta.preparedFor)) {
-		return
-	}
-	// The grants of one that has not begun its epoch may still stand (HandoverByPrimary).
-	if s.role != primary && !g.without(HandoverByPrimary) {
+	// Only the primary of the recorded epoch hands over, once it has begun that, and only to a member.
+	if meta.preparedEpoch == 0 || s.role != primary || s.epoch != meta.epoch || int(meta.primary) != p || !s.isr.has(int(meta.preparedFor)) {
 		return
 	}
 	// With a change in progress, the receiver would know only one of the two sets
