@@ -69,8 +69,8 @@ var mixes = map[Bug][]FaultKind{
 	TallyOfOldLife:  {faultFlip, faultTorn, faultEmpty, faultData, faultHalfOpen},
 	TallyForRefused: {faultData, faultIsolate, faultUsurp, faultCrash},
 	TallyBeforeSync: {faultCrash, faultCrashAll, faultUsurp},
-	LongWindow:         {faultPower},
-	DeferSynced:        {faultPower},
+	LongWindow:      {faultPower},
+	DeferSynced:     {faultPower},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.
