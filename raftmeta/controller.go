@@ -453,10 +453,10 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 			return true
 		}
 		// The only voter has nobody to transfer it to. The others get their votes first, and then the leadership moves.
-		if len(current) > 1 {
+		changes = slices.DeleteFunc(changes, func(c *raftpb.ConfChangeSingle) bool { return c.GetType() != raftpb.ConfChangeAddNode })
+		if len(current) > 1 || len(changes) == 0 {
 			return false
 		}
-		changes = slices.DeleteFunc(changes, func(c *raftpb.ConfChangeSingle) bool { return c.GetType() != raftpb.ConfChangeAddNode })
 		return d.proposeMembers(changes...)
 	}
 	return d.proposeMembers(changes...)

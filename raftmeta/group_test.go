@@ -313,6 +313,18 @@ func TestWitnessYields(t *testing.T) {
 	})
 }
 
+// TestOnlyVoterLeaves guards that the only voter can leave: it has nobody to hand the leadership to before another node has a vote.
+func TestOnlyVoterLeaves(t *testing.T) {
+	inBubble(t, 2, nil, func(c *cluster) {
+		c.awaitVoters(1)
+		c.propose(1, catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 1, At: time.Unix(0, 0)})
+		c.await("the other node is the only voter", func() bool {
+			s := c.status(2)
+			return slices.Equal(s.Voters, []rhumb.NodeID{2}) && len(s.Outgoing) == 0 && c.leader() == 2
+		})
+	})
+}
+
 // TestLead hands the leadership to each voter in turn, through each node, and refuses nodes that cannot lead.
 func TestLead(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
