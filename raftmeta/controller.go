@@ -446,18 +446,16 @@ func (d *driver) changeMembers(planner *place.Planner, now time.Duration) bool {
 	if len(changes) == 0 {
 		return false
 	}
-	// A leader does not demote itself. It transfers the leadership first, and the next leader
-	// proposes the change.
+	// A leader does not demote itself. It transfers the leadership to a voter that stays, and that one proposes the change. Where no
+	// such voter is active, because the only voter or all of them leave, others get votes first.
 	if !slices.Contains(wanted, d.config.Node) {
-		if d.transferLead() != rhumb.NoNode {
+		if d.transferLead(func(id rhumb.NodeID) bool { return slices.Contains(wanted, id) }) != rhumb.NoNode {
 			return true
 		}
-		// The only voter has nobody to transfer it to. The others get their votes first, and then the leadership moves.
 		changes = slices.DeleteFunc(changes, func(c *raftpb.ConfChangeSingle) bool { return c.GetType() != raftpb.ConfChangeAddNode })
-		if len(current) > 1 || len(changes) == 0 {
+		if len(changes) == 0 {
 			return false
 		}
-		return d.proposeMembers(changes...)
 	}
 	return d.proposeMembers(changes...)
 }

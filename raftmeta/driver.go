@@ -382,13 +382,13 @@ func roleName(state raft.StateType, conf *raftpb.ConfState, self uint64) string 
 	return "learner"
 }
 
-// transferLead asks Raft to transfer the leadership to the voter with the longest log, and returns
-// that voter. Voters whose clocks are right, and which lack little, come first. It returns NoNode if no other voter is active.
-func (d *driver) transferLead() rhumb.NodeID {
+// transferLead asks Raft to transfer the leadership to the voter with the longest log of those that may have it, and returns
+// that voter. Voters whose clocks are right, and which lack little, come first. It returns NoNode if no such voter is active.
+func (d *driver) transferLead(may func(rhumb.NodeID) bool) rhumb.NodeID {
 	var heir, match uint64
 	clocks, ready, right := d.clocks(), d.readyNodes(), false
 	d.node.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {
-		if id == uint64(d.config.Node) || typ != raft.ProgressTypePeer || !pr.RecentActive || pr.Match == 0 {
+		if id == uint64(d.config.Node) || typ != raft.ProgressTypePeer || !pr.RecentActive || pr.Match == 0 || !may(rhumb.NodeID(id)) {
 			return
 		}
 		if is := ready[id] && clocks.IsRight(rhumb.NodeID(id)); heir == 0 || is && !right || is == right && pr.Match > match {

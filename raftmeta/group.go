@@ -244,7 +244,7 @@ func (g *Group) StepAside(ctx context.Context) error {
 	for g.IsLeader() {
 		l := g.leadership.Load()
 		heir := rhumb.NoNode
-		if err := g.askDriver(ctx, op, func(d *driver) { heir = d.transferLead() }); err != nil {
+		if err := g.askDriver(ctx, op, func(d *driver) { heir = d.transferLead(func(rhumb.NodeID) bool { return true }) }); err != nil {
 			return err
 		}
 		if heir == rhumb.NoNode {

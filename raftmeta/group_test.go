@@ -325,6 +325,22 @@ func TestOnlyVoterLeaves(t *testing.T) {
 	})
 }
 
+// TestAllVotersLeave guards that the votes move although no present voter keeps its own: the leaders handed the leadership to each other,
+// and none of them proposed the change.
+func TestAllVotersLeave(t *testing.T) {
+	inBubble(t, 6, nil, func(c *cluster) {
+		c.awaitVoters(3)
+		leaving := c.status(1).Voters
+		for _, id := range leaving {
+			c.propose(1, catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: id, At: time.Unix(0, 0)})
+		}
+		c.await("others have the votes", func() bool {
+			s := c.status(1)
+			return len(s.Voters) == 3 && len(s.Outgoing) == 0 && !slices.ContainsFunc(leaving, func(id rhumb.NodeID) bool { return slices.Contains(s.Voters, id) })
+		})
+	})
+}
+
 // TestLead hands the leadership to each voter in turn, through each node, and refuses nodes that cannot lead.
 func TestLead(t *testing.T) {
 	inBubble(t, 3, nil, func(c *cluster) {
