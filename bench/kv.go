@@ -38,6 +38,7 @@ type KVConfig struct {
 	Progress func(text string)
 }
 
+// setDefaults sets what the caller has left out.
 func (c *KVConfig) setDefaults() {
 	if len(c.Ops) == 0 {
 		c.Ops = []load.Op{load.Put, load.Get}

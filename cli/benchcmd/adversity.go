@@ -29,6 +29,7 @@ const (
 	adversityHoldMost  = time.Minute
 )
 
+// adversityCommand is `rhumb bench adversity`. It fails if a goal was missed, so that a script notices.
 func (bc *commands) adversityCommand() *cobra.Command {
 	var cfg bench.AdversityConfig
 	var picture string

@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/bench"
 )
 
+// failoverCommand is `rhumb bench failover`, which starts a cluster of its own and kills its processes.
 func (bc *commands) failoverCommand() *cobra.Command {
 	var cfg bench.FailoverConfig
 	var clusters kvClusters

@@ -93,6 +93,8 @@ func (bc *imageCommands) workerCommand() *cobra.Command {
 	}
 }
 
+// measureImage runs the comparison of an image with its counterparts, prints the tables, and draws the plots where
+// a folder is named.
 func (bc *imageCommands) measureImage(ctx context.Context, cfg image.Config, plots string, path bool) error {
 	const op rhumb.Op = "rhumb.snapshot.bench"
 	if _, err := os.Stat(cfg.Worker); err != nil {

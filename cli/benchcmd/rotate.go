@@ -13,6 +13,7 @@ import (
 	"github.com/rhumbdb/rhumb/cli/flags"
 )
 
+// rotateCommand is `rhumb bench rotate`.
 func (bc *commands) rotateCommand() *cobra.Command {
 	var cfg bench.RotateConfig
 	var regions []string

@@ -72,6 +72,7 @@ The run takes about 16 minutes and 5 GiB of memory, and wants a machine without 
 	return c
 }
 
+// namesOfPeers lists the peers for the help of a flag.
 func namesOfPeers() string {
 	var names []string
 	for _, p := range sidebyside.Peers() {

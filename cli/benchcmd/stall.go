@@ -37,6 +37,7 @@ type StallReport struct {
 	Cells []*bench.StallCell `json:"cells"`
 }
 
+// stallCommand is `rhumb bench stall`.
 func (bc *commands) stallCommand() *cobra.Command {
 	var cfg bench.StallConfig
 	var own stallFlags

@@ -36,6 +36,7 @@ func TestEndToEnd(t *testing.T) {
 	t.Run("stop", func(t *testing.T) { testStop(t, layout, p) })
 }
 
+// testData writes and reads records of each kind through the command line, and compares what is printed.
 func testData(t *testing.T) {
 	var w writeDoc
 	okJSON(t, &w, "put", "flights", "SWR8", "ident=SWR8", "alt_ft=38000", "location=47.4,8.5", "--from", "frankfurt")
@@ -104,6 +105,7 @@ func testData(t *testing.T) {
 	}
 }
 
+// testBatch writes several keys of a range at once, and checks that a batch that is refused changes nothing.
 func testBatch(t *testing.T) {
 	batch := `{"op":"patch","table":"flights","name":"KLM1","fields":{"location":{"lat":52,"lon":4.8},"n":1},"if":"newer","by":["n"]}
 {"op":"put","table":"positions","name":"KLM1/1","fields":{"location":{"lat":52,"lon":4.8}}}
@@ -124,6 +126,7 @@ func testBatch(t *testing.T) {
 	}
 }
 
+// testRefusals gives wrong arguments, and checks the exit code and that the message names what is wrong.
 func testRefusals(t *testing.T) {
 	big := filepath.Join(t.TempDir(), "big")
 	must(os.WriteFile(big, make([]byte, 2<<20+1), 0o600))
@@ -147,6 +150,7 @@ func testRefusals(t *testing.T) {
 	fails(t, exit.Unavailable, "get", "flights", "x", "--addr", "127.0.0.1:1", "--insecure", "--timeout", "1s")
 }
 
+// testCluster checks what the commands about the cluster print, against the layout that was started.
 func testCluster(t *testing.T, layout *demo.Layout) {
 	var s statusDoc
 	// A busy machine may have a node suspected while all of them start.
@@ -198,6 +202,7 @@ func testCluster(t *testing.T, layout *demo.Layout) {
 	}
 }
 
+// testIngest streams records from a file into tables, with lines that are refused among them.
 func testIngest(t *testing.T) {
 	reject := filepath.Join(t.TempDir(), "reject")
 	var first, again ingestDoc
@@ -325,6 +330,7 @@ func testStop(t *testing.T, layout *demo.Layout, p *process) {
 	}
 }
 
+// checkGone waits until all processes of the cluster have ended.
 func checkGone(t *testing.T, layout *demo.Layout) {
 	t.Helper()
 	for _, n := range layout.Nodes {

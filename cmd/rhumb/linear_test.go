@@ -144,6 +144,7 @@ func (l *crowdLoad) start(ctx context.Context) {
 	}
 }
 
+// record adds the operations of one caller to the history that is judged.
 func (l *crowdLoad) record(ops []*check.Op) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -280,6 +281,7 @@ func (c *caller) read(ctx context.Context, name []byte) bool {
 	return true
 }
 
+// write sends a mutation, and records its answer as applied, refused, or unknown.
 func (c *caller) write(ctx context.Context, m rhumb.Mutation) {
 	op := c.begin()
 	op.Mutations = []rhumb.Mutation{m}

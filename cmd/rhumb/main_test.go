@@ -87,6 +87,7 @@ func splitWords(line string) (words []string) {
 	return words
 }
 
+// transcript runs a command line and returns what it prints, with the directory replaced, which differs from run to run.
 func transcript(t *testing.T, args []string, dir string) string {
 	stdout, stderr, code := runIn(t.Context(), "", args...)
 	text := strings.ReplaceAll(stdout+prefixed("stderr: ", stderr), dir, "DIR")

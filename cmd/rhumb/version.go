@@ -43,6 +43,7 @@ func describeVersion() versionDoc {
 	return doc
 }
 
+// versionCommand is `rhumb version`. It needs no cluster.
 func versionCommand(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs,
@@ -59,6 +60,7 @@ func versionCommand(s *session) *cobra.Command {
 // shells lists the shells for which cobra can generate completions.
 var shells = []string{"bash", "zsh", "fish", "powershell"}
 
+// completionCommand is `rhumb completion`, which prints a script for a shell.
 func completionCommand(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use: "completion {bash|zsh|fish|powershell}", Short: "Print a completion script for a shell",

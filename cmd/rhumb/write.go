@@ -37,6 +37,7 @@ type conditionFlags struct {
 	newer           []string
 }
 
+// register adds the flags. Only a patch has --if-newer, which compares fields.
 func (f *conditionFlags) register(c *cobra.Command, patch bool) {
 	c.Flags().BoolVar(&f.absent, "if-absent", false, "only if the record does not exist")
 	c.Flags().BoolVar(&f.present, "if-present", false, "only if the record exists")
@@ -49,6 +50,7 @@ func (f *conditionFlags) register(c *cobra.Command, patch bool) {
 	c.MarkFlagsMutuallyExclusive(exclusive...)
 }
 
+// condition returns the condition that the flags describe; none of them is no condition.
 func (f *conditionFlags) condition() (rhumb.Condition, error) {
 	switch {
 	case f.absent:
@@ -69,6 +71,7 @@ and box. Without a type, the location field of the table is LAT,LON or LAT,LON,L
 and bools; everything else is text. --json takes the fields that -o json prints, with their types; --text and --file store
 bytes without fields.`
 
+// putCommand is `rhumb put`.
 func (wc *writeCommands) putCommand() *cobra.Command {
 	var place placeFlags
 	var when conditionFlags
@@ -93,6 +96,7 @@ condition, the command acts on the record in whichever region it is.
 	return wc.connected(c)
 }
 
+// patchCommand is `rhumb patch`, which changes fields of a record in one step at its primary.
 func (wc *writeCommands) patchCommand() *cobra.Command {
 	var place placeFlags
 	var when conditionFlags
@@ -117,6 +121,7 @@ does not exist, it is created in the region nearest to its location, or in that 
 	return wc.connected(c)
 }
 
+// deleteCommand is `rhumb delete`.
 func (wc *writeCommands) deleteCommand() *cobra.Command {
 	var place placeFlags
 	var when conditionFlags
@@ -169,6 +174,7 @@ func (wc *writeCommands) runWrite(ctx context.Context, args []string, kind rhumb
 	})
 }
 
+// printWrite prints what a write has changed, and where.
 func (wc *writeCommands) printWrite(doc writeDoc) error {
 	return wc.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NAME", "HOME", "REGION", "APPLIED", "EXISTED", "VERSION", "BY"})
@@ -176,6 +182,7 @@ func (wc *writeCommands) printWrite(doc writeDoc) error {
 	})
 }
 
+// insertCommand is `rhumb insert`, whose name the server chooses.
 func (wc *writeCommands) insertCommand() *cobra.Command {
 	var region string
 	var value valueFlags
@@ -198,6 +205,7 @@ location. The printed name and home read the record again: rhumb get TABLE NAME 
 	return wc.connected(c)
 }
 
+// insertRecord inserts a record into the region of its location, or the one that was named, and prints its name.
 func (wc *writeCommands) insertRecord(ctx context.Context, args []string, region string, value valueFlags) error {
 	return wc.withTable(ctx, args[:1], func(ctx context.Context, c *client.Client, t *client.Table, _ []byte) error {
 		stored, err := value.encode(wc.inputs, args[1:], t.Info().LocationField)

@@ -56,6 +56,7 @@ func fill(v reflect.Value, next *int64) {
 	}
 }
 
+// TestMessageCrossesTheWireWhole guards that each field of a message arrives as it was sent, whatever its kind.
 func TestMessageCrossesTheWireWhole(t *testing.T) {
 	var m replica.Message
 	var next int64
@@ -143,6 +144,7 @@ func TestUnknownEntryStopsItsRangeOnly(t *testing.T) {
 	}
 }
 
+// TestHeartbeatCrossesTheWireWhole is the same for heartbeats.
 func TestHeartbeatCrossesTheWireWhole(t *testing.T) {
 	var f lease.Frame
 	var next int64
@@ -210,6 +212,7 @@ func FuzzDecodeLabels(f *testing.F) {
 	})
 }
 
+// TestQueueIsBoundedAndKeepsOrder guards that a queue refuses what is above its bound, and hands out the rest in order.
 func TestQueueIsBoundedAndKeepsOrder(t *testing.T) {
 	q := newQueue(queueBytesDefault, nil)
 	big := &entry.Entry{Requests: []entry.Request{{Writes: []entry.Write{{Value: make([]byte, frameBytesDefault-1_000)}}}}}
@@ -483,6 +486,7 @@ func TestMetadataGoesByWayOfAThird(t *testing.T) {
 	}
 }
 
+// TestNetworkConnectsAgain guards that messages arrive again after a peer was away, without a restart of this side.
 func TestNetworkConnectsAgain(t *testing.T) {
 	cluster := rhumb.UUID{9}
 	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
@@ -544,6 +548,7 @@ func TestReplacedPeerEndsConnected(t *testing.T) {
 	a.await(t, "connected at the end", func() bool { return a.connected[2] })
 }
 
+// TestStrangersAreRefused guards that nothing is exchanged with a node of another cluster, or in a life that the other side refuses.
 func TestStrangersAreRefused(t *testing.T) {
 	a, b := startSide(t, 1, rhumb.UUID{9}), startSide(t, 2, rhumb.UUID{8})
 	a.network.SetPeers([]*rhumb.Node{b.node()})
@@ -588,6 +593,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 }
 
+// TestGossipFindsMembers guards that a node which knows one address learns of all members.
 func TestGossipFindsMembers(t *testing.T) {
 	start := func(name string) *Gossip {
 		g, err := StartGossip(GossipConfig{Name: name, Addr: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)}, Member{Region: name, Addr: name + ":1"})

@@ -77,6 +77,7 @@ func serves(w *storagetest.World, logs []*storagetest.Log) (o outcome) {
 	return o
 }
 
+// servesRange returns why a range is not served with everything that was synced; short allows that its end is missing.
 func servesRange(s *storage.Store, l *storagetest.Log, short bool) error {
 	st, held := s.State(l.ID)
 	switch {
@@ -212,6 +213,7 @@ func TestDamageAfterCrash(t *testing.T) {
 	}
 }
 
+// damageAfterCrash damages each file that a crash left, one at a time and in several ways, and checks what a store makes of it.
 func damageAfterCrash(t *testing.T, w *storagetest.World, logs []*storagetest.Log, killed bool) {
 	good := w.Mem
 	files := w.Files()

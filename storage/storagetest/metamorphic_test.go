@@ -39,6 +39,7 @@ func (s state) clone() state {
 	return c
 }
 
+// check compares a store with the state that it should have.
 func (s state) check(st *storage.Store) error {
 	ranges, err := st.Ranges()
 	if err != nil {
@@ -67,6 +68,7 @@ type metamorphic struct {
 	trace []string
 }
 
+// newMetamorphic returns a run with an empty store. Everything that it does follows from the seed.
 func newMetamorphic(t *testing.T, seed int64) *metamorphic {
 	m := &metamorphic{now: state{}, epoch: 1}
 	t.Cleanup(func() { // registered first and so run last, because closing the store may fail the test too
@@ -89,6 +91,7 @@ func newMetamorphic(t *testing.T, seed int64) *metamorphic {
 	return m
 }
 
+// options draws settings of the database, which must not change any answer.
 func (m *metamorphic) options(o *storage.PebbleOptions) {
 	o.L0CompactionThreshold = 1 + m.rnd.IntN(4)
 	o.LBaseMaxBytes = 1 << (10 + m.rnd.IntN(10))
@@ -105,6 +108,7 @@ func (m *metamorphic) options(o *storage.PebbleOptions) {
 	}
 }
 
+// run draws and takes steps, and compares store and state at the end.
 func (m *metamorphic) run(steps int) {
 	for range steps {
 		op := m.pick()
@@ -206,6 +210,7 @@ func (m *metamorphic) settle() {
 	}
 }
 
+// writeTo adds a drawn entry of a log to a batch, and to the state.
 func (m *metamorphic) writeTo(b *storage.Batch, l *storagetest.Log) {
 	end := rhumb.Seq(len(l.Entries))
 	switch n := m.rnd.IntN(20); {
@@ -264,6 +269,7 @@ func (m *metamorphic) requests() (reqs []entry.Request) {
 	return reqs
 }
 
+// collect removes some of what no reader needs any more, which must change no answer.
 func (m *metamorphic) collect() {
 	for id := range m.now {
 		c, err := m.Store.Collect(id, storage.CollectLimits{Before: storage.Newest, WritesMax: 1 + m.rnd.IntN(20)})
