@@ -563,6 +563,8 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 	}
 	wait.Wait()
 	resp := &rhumbpb.DescribeRangeResponse{Range: api.EncodeRange(r)}
+	_, subject := caller(ctx, st)
+	mayRecover := subject.AllowsCluster(access.Admin)
 	// A secondary does not know why it is not in sync; its primary does. So the primary's reasons are
 	// collected before the replicas are listed.
 	var behind map[rhumb.NodeID]string
@@ -582,8 +584,11 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 			Node: uint32(n), State: f.State, InSync: r.IsInSync(n), Epoch: uint64(f.Epoch),
 			End: uint64(f.End), Commit: uint64(f.Commit), Trim: uint64(f.Trim), Reason: f.Reason,
 			EndTime: uint64(f.EndTime), CommitTime: uint64(f.CommitTime), Copying: f.Copying, Store: f.Store,
-			RecoverRefused: st.WhyNotRecover(r, n),
 		})
+		// Only for those who may recover it: to others the attempt answers that they may not, whatever the state of the range.
+		if mayRecover {
+			resp.Replicas[len(resp.Replicas)-1].RecoverRefused = st.WhyNotRecover(r, n)
+		}
 	}
 	return resp, nil
 }
