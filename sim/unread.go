@@ -62,18 +62,23 @@ func (d *disk) judged(read func()) {
 	d.refuse(was)
 }
 
+// flushesMax bounds the flushes of one fault. No table can be compacted while reads are refused, so more of them would fill the first level, and
+// the database would then keep the simulation waiting for ever.
+const flushesMax = 3
+
 // refuseReads begins a fault in which the disk of a node refuses reads.
 func (n *node) refuseReads(length time.Duration) string {
 	if n.down || n.paused || n.host == nil || n.disk.refusing || n.disk.readFaults() == nil {
 		return ""
 	}
 	n.disk.refuse(true)
-	life := n.life
+	life, flushes := n.life, 0
 	var flush func()
 	flush = func() {
-		if n.down || n.life != life || !n.disk.refusing {
+		if n.down || n.life != life || !n.disk.refusing || flushes == flushesMax {
 			return
 		}
+		flushes++
 		n.w.judge(n.disk.engine.Stores()[0].Flush())
 		n.w.after(flushEvery, flush)
 	}
