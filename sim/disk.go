@@ -292,18 +292,20 @@ func (d *disk) completeSync(done func()) {
 // synced too.
 func (d *disk) markDurable(b *pendingSync) {
 	for _, e := range b.ends {
+		end := min(e.end, rhumb.Seq(len(e.c.entries)))
 		// Syncs that are still pending may cover later changes of the same log.
-		e.c.durable = e.end
 		for _, later := range d.pending {
 			for _, f := range later.ends {
 				if f.c == e.c {
-					e.c.durable = min(e.c.durable, f.floor)
+					end = min(end, f.floor)
 				}
 			}
 		}
 		if floor, changed := d.unmarked[e.c]; changed {
-			e.c.durable = min(e.c.durable, floor)
+			end = min(end, floor)
 		}
+		// The operating system may have had more for some time, which counts if the table defers syncs.
+		e.c.durable = max(e.c.durable, end)
 	}
 }
 
