@@ -360,10 +360,8 @@ func (t *tx) checkRegions(op rhumb.Op, r *rhumb.Range, set []rhumb.NodeID) Resul
 			return failure
 		}
 	}
-	// Earlier builds accept the command, and all replicas of the catalog must answer alike.
-	if region := t.bareRegion(r, set); region != 0 && t.Has(rhumb.FeatureKeepRegions) {
-		gone, _ := t.Region(region)
-		return refuseRange(op, rhumb.Conflict, r, "replicas %v leave no copy in region %s, and the range needs copies in as many regions to survive the loss of one; add a copy in another region first", set, gone.Name)
+	if region := t.BareRegion(r, set); region != "" {
+		return refuseRange(op, rhumb.Conflict, r, "replicas %v leave no copy in region %s, and the range needs copies in as many regions to survive the loss of one; add a copy in another region first", set, region)
 	}
 	return Result{}
 }

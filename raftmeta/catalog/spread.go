@@ -213,6 +213,17 @@ func (t *tx) checkSpread(settings rhumb.ClassSettings, replicas []rhumb.NodeID, 
 	return nil
 }
 
+// BareRegion returns the name of a region that SetReplicas would refuse to leave without a copy of a range, if its replicas became a set, or "".
+func (s *State) BareRegion(r *rhumb.Range, set []rhumb.NodeID) string {
+	// Earlier builds accept the command, and all replicas of the catalog must answer alike.
+	bare := s.bareRegion(r, set)
+	if bare == 0 || !s.Has(rhumb.FeatureKeepRegions) {
+		return ""
+	}
+	region, _ := s.Region(bare)
+	return region.Name
+}
+
 // bareRegion returns a region in which a range would have no live copy any more if its replicas became a set, although its class survives
 // the loss of a region and needs copies in more regions than are left; or 0. A region whose copies are all on fenced nodes has
 // nothing to lose, and a range that has copies in more regions than it needs, because it moves, may leave one.

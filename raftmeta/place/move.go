@@ -214,6 +214,10 @@ func (m *mover) heir(r *rhumb.Range, inSync []rhumb.NodeID, to rhumb.NodeID) rhu
 
 // removeCopies returns the step that removes copies which nobody needs any more: they leave the in-sync set first.
 func (m *mover) removeCopies(r *rhumb.Range, from []rhumb.NodeID) moveStep {
+	// Metadata would refuse the last step. A copy that had left the in-sync set by then would stay outside of it.
+	if region := m.s.BareRegion(r, without(r.Replicas, from)); region != "" {
+		return moveStep{waits: fmt.Sprintf("region %s would have no copy, and the range needs copies in as many regions to survive the loss of one; add a node in another region", region)}
+	}
 	step := moveStep{phase: phaseRemove, busy: true}
 	members := slices.DeleteFunc(slices.Clone(from), func(id rhumb.NodeID) bool { return !r.IsInSync(id) })
 	if len(members) == 0 {

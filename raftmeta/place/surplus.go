@@ -86,7 +86,8 @@ func (m *mover) trimSurplus() {
 		victim := m.pickSurplus(r)
 		others := without(m.serving(r.InSync), []rhumb.NodeID{victim})
 		// The survival goal counts too: the set that stays must span regions if the class asks for it.
-		if victim == rhumb.NoNode || len(others) < class.Settings.Replicas || !m.s.Spans(r.Class, others) {
+		if victim == rhumb.NoNode || len(others) < class.Settings.Replicas || !m.s.Spans(r.Class, others) ||
+			m.s.BareRegion(r, without(r.Replicas, []rhumb.NodeID{victim})) != "" {
 			continue
 		}
 		trimmed++
