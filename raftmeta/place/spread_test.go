@@ -121,6 +121,35 @@ func TestSurplusKeepsRegions(t *testing.T) {
 	t.Fatal("no range has its home in the first region")
 }
 
+// TestLoneCopyStaysInSync decommissions the only node of a region that a range needs a copy in, while the range has a copy more than it needs. The node
+// cannot leave, and its copy stays in the in-sync set: it was taken out, and then metadata refused to remove it (seed 277 of sim).
+func TestLoneCopyStaysInSync(t *testing.T) {
+	nodes := []spec{{"aaa", "a", 0}, {"aaa", "b", 0}, {"bbb", "a", 10}, {"bbb", "b", 10}, {"ccc", "a", 30}}
+	s := buildNew(t, nodes...)
+	w := newWorld(t, apply(t, s, Complete(s, catalog.CreateTable{Name: "t", Settings: surviving(3, 2, "aaa", "bbb", "ccc")})))
+	for r := range w.s.Ranges() {
+		extra := rhumb.NodeID(1)
+		if r.IsReplica(extra) {
+			extra = 2
+		}
+		w.do(catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: append(slices.Clone(r.Replicas), extra)})
+		break
+	}
+	w.do(catalog.StartOperation{Kind: rhumb.OperationDecommission, Node: 5, By: "ann", At: time.Unix(0, 0)})
+	for end := w.now + time.Minute; w.now < end; w.pass(sec) {
+		w.plan()
+		w.follow(func(rhumb.NodeID) bool { return false })
+	}
+	for r := range w.s.Ranges() {
+		if !r.IsInSync(5) || r.IsLeaving(5) {
+			t.Errorf("range %s: the copy on n5 is not in sync or leaves: %+v", r.ID, r)
+		}
+	}
+	if o := w.operation(1); o.State.IsOver() {
+		t.Errorf("the operation is over: %+v", o)
+	}
+}
+
 // TestSurvivingPlacement places tables that survive a region: by metres first, and by measured round trips once there
 // are some.
 func TestSurvivingPlacement(t *testing.T) {
