@@ -116,7 +116,7 @@ func TestWrongClockLeader(t *testing.T) {
 					if i == 40 {
 						clocks.set()
 					}
-					time.Sleep(time.Second)
+					time.Sleep(time.Second) // of fake time
 					if now, at := c.groups[1].Leader(); now != leader || at != term {
 						t.Fatalf("after %v, %s leads in term %d; it was %s in %d", time.Since(began), now, at, leader, term)
 					}

@@ -68,7 +68,7 @@ func countDisturbed(runs []rounds.Run) (n int) {
 // Verdict says in one sentence whether the ratios can be relied on.
 func (r *Report) Verdict() string { return verdictOf(r.Disturbed, len(r.Runs)) }
 
-// verdictOf says whether ratios can be relied on of which some measurements were disturbed.
+// verdictOf reports whether the ratios are reliable although some measurements were disturbed.
 func verdictOf(disturbed, runs int) string {
 	text := fmt.Sprintf("Other processes kept more than %.1f cores busy during %d of %d measurements", DisturbedCores, disturbed, runs)
 	// A few disturbed measurements do not move a median.

@@ -50,7 +50,7 @@ func (f *conditionFlags) register(c *cobra.Command, patch bool) {
 	c.MarkFlagsMutuallyExclusive(exclusive...)
 }
 
-// condition returns the condition that the flags describe; none of them is no condition.
+// condition returns the condition that the flags describe, or the zero value without a flag.
 func (f *conditionFlags) condition() (rhumb.Condition, error) {
 	switch {
 	case f.absent:

@@ -10,8 +10,8 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// TestOnlyCopyLosesPower guards a range with one copy whose table defers syncs. After a power loss it goes on by itself, with
-// everything that was synced and without the rest, and says that it may have lost writes.
+// TestOnlyCopyLosesPower guards that the only copy of a range with deferred syncs serves again after a power loss, with
+// everything that was synced and without the rest, and counts that it may have lost writes.
 func TestOnlyCopyLosesPower(t *testing.T) {
 	disk := storagetest.NewDisk()
 	boot := rhumb.BootSeq(1)
