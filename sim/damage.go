@@ -239,6 +239,10 @@ func (n *node) watchProof() {
 // length of the log. damageRemains reports false if there is nothing to damage.
 func (h *diskDamage) damageRemains(r *storagetest.Remains, durable int64) bool {
 	rnd := h.n.w.rnd
+	// Only what is synced is damaged. The store takes damage above that for the end of an interrupted write, as after a power loss.
+	if h.n.w.p.settings.Durability != 0 {
+		durable = min(durable, h.n.disk.synced)
+	}
 	switch h.kind {
 	case faultFlip:
 		// Nothing is synced yet, so nothing durable could be damaged.
