@@ -72,6 +72,8 @@ const (
 	FeatureRestartEmpty
 	// FeatureDeferred: tables whose writes are acknowledged before they are synced.
 	FeatureDeferred
+	// FeatureNodeLog: stores have a log of their own in the place of the database's, which older programs do not read.
+	FeatureNodeLog
 	featureEnd
 )
 
@@ -87,7 +89,7 @@ var versions = []struct {
 		FeatureHandover, FeatureTransfer, FeatureOperations, FeatureSplit, FeatureSurviveRegion, FeatureVoters,
 		FeaturePebbleFormat, FeatureRevokeBearer, FeatureRebalance, FeatureFailover, FeatureDrainingMember,
 		FeatureKeepRegions, FeatureFormer, FeatureMerge, FeatureLink, FeatureRestartEmpty,
-		FeatureDeferred,
+		FeatureDeferred, FeatureNodeLog,
 	}},
 }
 
@@ -97,6 +99,7 @@ var featureNames = [featureEnd]string{
 	FeatureRevokeBearer: "revoke-bearer", FeatureRebalance: "rebalance", FeatureFailover: "failover",
 	FeatureDrainingMember: "draining-member", FeatureKeepRegions: "keep-regions", FeatureFormer: "former", FeatureMerge: "merge",
 	FeatureLink: "link", FeatureRestartEmpty: "restart-empty", FeatureDeferred: "deferred",
+	FeatureNodeLog: "node-log",
 }
 
 // String returns the stable name of the feature.

@@ -8,6 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/keys"
+	"github.com/rhumbdb/rhumb/storage/nodelog"
 )
 
 // Batch collects the writes of one commit, for all ranges that are ready. One goroutine builds and
@@ -26,9 +27,11 @@ type Batch struct {
 	b       *pebble.Batch
 	staged  []*staged
 	appends bool
-	// deferred is set by Defer, and awaited ends the wait that Apply has counted (logFS.awaitSync).
+	// deferred is set by Defer, and awaited ends the wait that Apply has counted (logFS.awaitSync). number is that of the record in the log of
+	// the store.
 	deferred bool
 	awaited  func()
+	number   nodelog.Number
 	key      []byte // buffers that are reused between writes: Pebble copies keys and values
 	val      []byte
 }
@@ -384,19 +387,9 @@ func (b *Batch) Apply() error {
 			g.commit = false
 		}
 	}
-	// Sync promises that all earlier batches are durable too. A batch without writes therefore
-	// needs a record of its own to wait for.
-	if b.b.Empty() {
-		if err := b.b.LogData(nil, nil); err != nil {
-			panic("storage: an unindexed batch rejected a log record: " + err.Error())
-		}
-	}
-	// ApplyNoSyncWait queues the sync and returns, so that the driver can build the next batch
-	// while the disk works, and one sync serves several batches.
-	b.awaited = b.s.fs.awaitSync(b.deferred)
-	if err := b.s.db.ApplyNoSyncWait(b.b, pebble.Sync); err != nil {
-		b.awaited()
-		return b.s.dbError(op, err)
+	// Sync waits for the disk, and not Apply: so the driver can build the next batch meanwhile, and one sync serves several batches.
+	if err := b.write(op); err != nil {
+		return err
 	}
 	// After the database has the batch, and before its state is published: a reader that learns of a position in the batch from the state
 	// finds its names. A walk that is in progress may miss the batch in the database, and gets the names here.
@@ -404,6 +397,27 @@ func (b *Batch) Apply() error {
 		b.s.names.addWrites(g)
 	}
 	b.publishState()
+	return nil
+}
+
+// write writes the batch to the log and to the database.
+func (b *Batch) write(op rhumb.Op) (err error) {
+	if b.s.own != nil {
+		b.number, err = b.s.own.write(op, b.b)
+		return b.s.dbError(op, err)
+	}
+	// Sync promises that all earlier batches are durable too. A batch without writes therefore
+	// needs a record of its own to wait for.
+	if b.b.Empty() {
+		if err := b.b.LogData(nil, nil); err != nil {
+			panic("storage: an unindexed batch rejected a log record: " + err.Error())
+		}
+	}
+	b.awaited = b.s.fs.awaitSync(b.deferred)
+	if err := b.s.db.ApplyNoSyncWait(b.b, pebble.Sync); err != nil {
+		b.awaited()
+		return b.s.dbError(op, err)
+	}
 	return nil
 }
 
@@ -459,6 +473,15 @@ func (b *Batch) Defer() { b.deferred = true }
 // a second sync may succeed although pages of the first one were dropped.
 func (b *Batch) Sync() error {
 	const op rhumb.Op = "storage.Batch.Sync"
+	if b.s.own != nil {
+		// The operating system has the record since Apply.
+		if !b.deferred {
+			if err := b.s.own.sync(b.number); err != nil {
+				return b.s.dbError(op, err)
+			}
+		}
+		return b.s.dbError(op, b.b.Close())
+	}
 	// Fatalf does not return. Another replica may serve the range, but this process must not
 	// continue on a log whose end it does not know.
 	err := b.b.SyncWait()

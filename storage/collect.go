@@ -482,7 +482,7 @@ func (c *collection) apply() error {
 		// sees the higher floor (see checkFloor).
 		c.rs.floor.Store(uint64(c.floor))
 	}
-	if err := c.s.db.Apply(c.b, pebble.NoSync); err != nil {
+	if err := c.s.commit("storage.Store.Collect", c.b, false); err != nil {
 		return err
 	}
 	// After Apply: whoever sees the new count sees the deletions.

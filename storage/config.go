@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/storage/nodelog"
 )
 
 // Bounds of a store. Each bounds the memory or the time of one operation.
@@ -39,6 +40,10 @@ type Config struct {
 	// MemTableBytes is the size of a memtable and therefore of a log file; default 64 MiB, less on
 	// disks below 4 GiB.
 	MemTableBytes int64
+	// LogBytes is the size of the log of a new store; default three memtables, and 24 MiB or more. An existing log keeps its size.
+	LogBytes int64
+	// DatabaseLog makes new stores use the log of their database, as the previous build does. It is for tests of an upgrade.
+	DatabaseLog bool
 	// NamesBytes bounds the names that each store keeps in memory for scans; default 16 MiB, which is enough for about 250,000
 	// names. A store with more names keeps those that scans have read last.
 	NamesBytes int64
@@ -99,6 +104,9 @@ func (c *Config) Validate() error {
 	}
 	if c.MemTableBytes < 0 || c.MemTableBytes > 0 && c.MemTableBytes < 64<<10 || c.MemTableBytes > 1<<30 {
 		faults = append(faults, fmt.Sprintf("a memtable of %d bytes is not between 64 KiB and 1 GiB", c.MemTableBytes))
+	}
+	if c.LogBytes < 0 || c.LogBytes > 0 && c.LogBytes < logSegments*nodelog.SegmentBytesLeast || c.LogBytes > logBytesMax {
+		faults = append(faults, fmt.Sprintf("a log of %d bytes is not between %d and %d", c.LogBytes, logSegments*nodelog.SegmentBytesLeast, int64(logBytesMax)))
 	}
 	if c.RefuseFree < 0 || c.RefuseFree >= 1 {
 		faults = append(faults, fmt.Sprintf("the free share %v below which writes are rejected is not between 0 and 1", c.RefuseFree))

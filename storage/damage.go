@@ -371,7 +371,7 @@ func (s *Store) setAside(path string) error {
 }
 
 // setAsideAll moves the whole database away, because it cannot be trusted or opened. The store
-// continues empty and short. The seal and SYNCED describe files of the old database, so they move
+// continues empty and short. The seal and SYNCED describe files of the old database, and the log continues its tables, so they move
 // with it.
 func (s *Store) setAsideAll(f Fault) error {
 	folder, err := s.damagedFolder()
@@ -383,7 +383,7 @@ func (s *Store) setAsideAll(f Fault) error {
 	}
 	// The database goes first. A crash after that leaves a seal over files that do not exist, which
 	// the next start treats as the same damage.
-	for _, name := range []string{dataName, sealName, syncedName} {
+	for _, name := range []string{dataName, sealName, syncedName, logName} {
 		if err := s.setAside(s.fs.PathJoin(s.cfg.Dir, name)); err != nil {
 			return err
 		}

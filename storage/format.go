@@ -30,8 +30,25 @@ func (e *Engine) RaiseFormat(v rhumb.ClusterVersion) error {
 	var errs []error
 	for _, s := range e.stores {
 		errs = append(errs, s.raiseFormat(databaseFormat(v)))
+		if v.Has(rhumb.FeatureNodeLog) {
+			errs = append(errs, s.allowLog())
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// allowLog records that the cluster version allows the store a log of its own. A store that has none yet gets it at its next start, because
+// Pebble reads the options of its log once.
+func (s *Store) allowLog() error {
+	s.closeMu.Lock()
+	defer s.closeMu.Unlock()
+	s.mu.RLock()
+	allowed := s.header.flags&flagNodeLog != 0
+	s.mu.RUnlock()
+	if s.closed || allowed {
+		return nil
+	}
+	return s.changeHeader(func(h *header) { h.flags |= flagNodeLog })
 }
 
 // Format returns the lowest format of the databases.

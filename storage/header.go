@@ -29,20 +29,25 @@ import (
 //	40      16   store: random, made with the store
 //	56      16   engine: the store id of the first store that the engine had
 //	72       8   boot: starts so far
-//	80       8   flags: 1 = was once opened without syncs (lossy); no build does that any more
+//	80       8   flags: 1 = was once opened without syncs (lossy); no build does that any more;
+//	             2 = the cluster version allows a log of its own
 //	88       8   version of the list of stores: the list with the greatest one counts
-//	96    16*n   the store ids of all stores of the engine
+//	96       8   in format 3: starts of the log so far
+//	96    16*n   the store ids of all stores of the engine; at 104 in format 3
 //	 …       8   xxh3-64 of all bytes before
 //
-// Format 1 ended after the flags. Every format ends in the checksum of all bytes before it, so that
+// Format 1 ended after the flags. Format 3 is that of stores with a log of their own (package nodelog): an earlier build
+// would not see what the log holds. Every format ends in the checksum of all bytes before it, so that
 // a binary can distinguish a newer format, which it does not know, from a damaged file.
 const (
 	headerName   = "STORE"
 	headerMagic  = "RHUMBSTO"
-	headerFixed  = 96 // before the list of stores
+	headerFixed  = 96 // before the list of stores, but for the starts of the log
 	headerSize1  = 88 // of format 1, before the checksum
-	formatStore  = 2
+	formatPlain  = 2  // of stores with the log of the database
+	formatStore  = 3
 	flagLossy    = 1
+	flagNodeLog  = 2
 	checksumSize = 8
 )
 
@@ -58,6 +63,9 @@ type header struct {
 	flags        uint64
 	list         uint64
 	stores       []rhumb.UUID // nil in format 1, else one for each store
+	// nodeLog is set if the store has a log of its own, and logBoot counts the starts of that log.
+	nodeLog bool
+	logBoot rhumb.BootSeq
 }
 
 // newUUID returns a random id.
@@ -66,12 +74,16 @@ func newUUID() (u rhumb.UUID) {
 	return u
 }
 
-// encode returns the file in the current format, whatever format h was read from. So the first
+// encode returns the file in the format that the content needs, whatever format h was read from. So the first
 // start of this build converts files of format 1.
 func (h *header) encode() []byte {
-	b := make([]byte, 0, headerFixed+len(h.stores)*len(h.store)+checksumSize)
+	b := make([]byte, 0, headerFixed+8+len(h.stores)*len(h.store)+checksumSize)
 	b = append(b, headerMagic...)
-	b = binary.BigEndian.AppendUint32(b, formatStore)
+	format := uint32(formatPlain)
+	if h.nodeLog {
+		format = formatStore
+	}
+	b = binary.BigEndian.AppendUint32(b, format)
 	b = binary.BigEndian.AppendUint32(b, h.pebbleFormat)
 	b = append(b, h.cluster[:]...)
 	b = binary.BigEndian.AppendUint32(b, uint32(h.node))
@@ -82,6 +94,9 @@ func (h *header) encode() []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(h.boot))
 	b = binary.BigEndian.AppendUint64(b, h.flags)
 	b = binary.BigEndian.AppendUint64(b, h.list)
+	if h.nodeLog {
+		b = binary.BigEndian.AppendUint64(b, uint64(h.logBoot))
+	}
 	for _, id := range h.stores {
 		b = append(b, id[:]...)
 	}
@@ -112,7 +127,11 @@ func decodeHeader(path string, b []byte) (h header, err error) {
 	}
 	// The length follows from the number of stores, so a file of another length was not written by
 	// any build.
-	if format == 1 && n != headerSize1 || format > 1 && (n < headerFixed || n != headerFixed+16*int(binary.BigEndian.Uint16(b[38:]))) {
+	fixed := headerFixed
+	if h.nodeLog = format == formatStore; h.nodeLog {
+		fixed += 8
+	}
+	if format == 1 && n != headerSize1 || format > 1 && (n < fixed || n != fixed+16*int(binary.BigEndian.Uint16(b[38:]))) {
 		return h, bad(fmt.Sprintf("a file of format %d cannot have %d bytes", format, len(b)))
 	}
 	h.pebbleFormat = binary.BigEndian.Uint32(b[12:])
@@ -126,7 +145,10 @@ func decodeHeader(path string, b []byte) (h header, err error) {
 	// Format 1 has no list. planEngine writes one into every header of the engine.
 	if format > 1 {
 		h.list = binary.BigEndian.Uint64(b[88:])
-		for at := headerFixed; at < n; at += 16 {
+		if h.nodeLog {
+			h.logBoot = rhumb.BootSeq(binary.BigEndian.Uint64(b[headerFixed:]))
+		}
+		for at := fixed; at < n; at += 16 {
 			h.stores = append(h.stores, rhumb.UUID(b[at:at+16]))
 		}
 	}

@@ -136,13 +136,8 @@ func (b *LocalBatch) must(err error) {
 // used afterwards. Writes without sync become durable with the next synced write of the store.
 func (b *LocalBatch) Commit(sync bool) error {
 	const op rhumb.Op = "storage.LocalBatch.Commit"
-	opts := pebble.NoSync
-	if sync {
-		opts = pebble.Sync
-		defer b.l.s.fs.awaitSync(false)()
-	}
-	if err := b.l.s.db.Apply(b.b, opts); err != nil {
-		return b.l.s.dbError(op, err)
+	if err := b.l.s.commit(op, b.b, sync); err != nil {
+		return err
 	}
 	return b.l.s.dbError(op, b.b.Close())
 }

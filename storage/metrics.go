@@ -16,6 +16,7 @@ type metrics struct {
 	unreadable       prometheus.Counter
 	misuses          prometheus.Counter
 	stalls           prometheus.Counter
+	logStalls        prometheus.Counter
 	backgroundErrors prometheus.Counter
 	damages          prometheus.Counter
 	lengthFailures   prometheus.Counter
@@ -51,6 +52,7 @@ func newMetrics(dir string) metrics {
 		unreadable:       counter("unreadable_total", "Places of tables that the disk refused to read for so long that they count as damaged."),
 		misuses:          counter("misuses_total", "SINGLEDELs that deleted nothing, or more than one value."),
 		stalls:           counter("write_stalls_total", "Times that writes waited for a flush or compaction."),
+		logStalls:        counter("log_stalls_total", "Times that writes waited for a flush because the log was full."),
 		backgroundErrors: counter("background_errors_total", "Flushes and compactions that failed."),
 		damages:          counter("damages_total", "Damaged files found, without whose damaged part the store continues."),
 		lengthFailures:   counter("synced_length_failures_total", "Synced lengths of the log that could not be recorded."),
@@ -70,7 +72,7 @@ func newMetrics(dir string) metrics {
 func (s *Store) Collectors() []prometheus.Collector {
 	m := &s.metrics
 	return []prometheus.Collector{
-		m.syncSeconds, m.corruptions, m.readErrors, m.unreadable, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
+		m.syncSeconds, m.corruptions, m.readErrors, m.unreadable, m.misuses, m.stalls, m.logStalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
 		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve,
 		m.nameReads, m.nameWalks, m.nameEvictions, newNamesCollector(s), newDamageCollector(s), newUnreadCollector(s), newPebbleCollector(s),
 	}
@@ -158,9 +160,24 @@ func newPebbleCollector(s *Store) *pebbleCollector {
 	add(counter, "flushes_total", "Completed flushes.", func(m *pebble.Metrics) float64 { return float64(m.Flush.Count) })
 	add(counter, "cache_hits_total", "Blocks found in the cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Hits) })
 	add(counter, "cache_misses_total", "Blocks read from disk.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Misses) })
-	add(counter, "log_written_bytes_total", "Bytes written to the log.", func(m *pebble.Metrics) float64 { return float64(m.WAL.BytesWritten) })
-	add(counter, "log_payload_bytes_total", "Bytes of batches written to the log.", func(m *pebble.Metrics) float64 { return float64(m.WAL.BytesIn) })
-	add(gauge, "log_unsynced_bytes", "Bytes of the log that the operating system has and that are not synced.", func(*pebble.Metrics) float64 { return float64(s.fs.unsynced()) })
+	add(counter, "log_written_bytes_total", "Bytes written to the log.", func(m *pebble.Metrics) float64 {
+		if s.own != nil {
+			return float64(s.own.written.Load())
+		}
+		return float64(m.WAL.BytesWritten)
+	})
+	add(counter, "log_payload_bytes_total", "Bytes of batches written to the log.", func(m *pebble.Metrics) float64 {
+		if s.own != nil {
+			return float64(s.own.bytes.Load())
+		}
+		return float64(m.WAL.BytesIn)
+	})
+	add(gauge, "log_unsynced_bytes", "Bytes of the log that the operating system has and that are not synced.", func(*pebble.Metrics) float64 {
+		if s.own != nil {
+			return float64(s.own.log.Unsynced())
+		}
+		return float64(s.fs.unsynced())
+	})
 	return c
 }
 

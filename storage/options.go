@@ -83,6 +83,10 @@ func (s *Store) eventListener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
 			s.metrics.backgroundErrors.Inc()
+			select {
+			case s.flushFailed <- struct{}{}:
+			default:
+			}
 			if !errors.Is(err, pebble.ErrCancelledCompaction) {
 				s.log.Warn("a flush or compaction failed; Pebble retries it", "store", s.cfg.Dir, "err", err)
 			}

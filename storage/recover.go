@@ -28,6 +28,8 @@ func (s *Store) recoverFiles() error {
 	}
 	for _, f := range faults {
 		switch base := s.fs.PathBase(f.File); {
+		case strings.HasSuffix(base, logSuffix) && s.header.nodeLog:
+			// The file held nothing.
 		case strings.HasSuffix(base, logSuffix):
 			// The scan of the logs below finds the place and decides whether anything is lost. It
 			// cannot scan a log that is missing, so such a log makes the store short here.
@@ -61,6 +63,10 @@ func (s *Store) recoverFiles() error {
 		if err := s.addDamage(Damage{Fault: Fault{s.fs.PathJoin(s.cfg.Dir, syncedName), slot, "the checksum does not match"}}, false); err != nil {
 			return err
 		}
+	}
+	// openLog examines a log of the store's own. The database has none then.
+	if s.header.nodeLog {
+		return nil
 	}
 	check := logCheck{fs: s.fs, dir: dir, logs: logs, synced: state, sealed: sl}
 	// After a clean stop the seal lists the logs, and SYNCED adds nothing.

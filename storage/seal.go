@@ -328,6 +328,12 @@ func (l *sealer) reserveLoop() {
 
 // noteFlushed records which logs hold data that is not in tables.
 func (s *Store) noteFlushed() {
+	if s.own != nil {
+		if err := s.own.trim(); err != nil {
+			s.log.Warn("the log was not trimmed after a flush", "store", s.cfg.Dir, "err", err)
+		}
+		return
+	}
 	// Recycled logs stay in the directory. WAL.Files counts only the logs with data that is in no
 	// table, and those are the newest ones.
 	//

@@ -73,6 +73,10 @@ type Store struct {
 	// recovery cut off. lengths is the file that the open store writes.
 	synced  syncedState
 	lengths *syncedFile
+	// own is the log of the store, or nil if its database has one. It is set while the store opens.
+	own *storeLog
+	// flushFailed has a signal after a flush failed. Pebble repeats it for ever.
+	flushFailed chan struct{}
 
 	manifestMu sync.Mutex // guards manifests
 	// manifests are the manifests in the seal of the running store: the current one last, and
@@ -104,7 +108,7 @@ func Open(cfg Config) (*Store, error) {
 // newStore returns a store whose directory belongs to this process. The store is also returned with
 // an error, because the caller must release a lock that was taken before the error.
 func newStore(cfg Config) (*Store, error) {
-	s := &Store{cfg: cfg, log: cfg.Logger, ranges: map[rhumb.RangeID]*rangeState{}, metrics: newMetrics(cfg.Dir)}
+	s := &Store{cfg: cfg, log: cfg.Logger, ranges: map[rhumb.RangeID]*rangeState{}, metrics: newMetrics(cfg.Dir), flushFailed: make(chan struct{}, 1)}
 	s.names = nameCache{max: cfg.NamesBytes, reads: s.metrics.nameReads, walks: s.metrics.nameWalks, evictions: s.metrics.nameEvictions}
 	// The log's file system calls the one of reads, so that both see what the other one does not handle.
 	s.fs = newLogFS(&readFS{FS: cfg.FS, faults: cfg.ReadFaults, refused: s.readRefused}, s.syncTook)
@@ -159,7 +163,7 @@ func (s *Store) openFiles(h header, lost bool) error {
 func (s *Store) beginOrClose() error {
 	err := s.beginBoot()
 	if err != nil {
-		err = errors.Join(err, s.db.Close(), s.lengths.close())
+		err = errors.Join(err, s.abandonLog(), s.db.Close(), s.lengths.close())
 		s.db = nil
 	}
 	return err
@@ -208,6 +212,11 @@ func (s *Store) dataDir() string { return s.fs.PathJoin(s.cfg.Dir, dataName) }
 // inside if the database is damaged.
 func (s *Store) openDatabase() error {
 	const op rhumb.Op = "storage.Open"
+	s.fitMemTable()
+	own, err := s.prepareLog()
+	if err != nil {
+		return err
+	}
 	lengths, err := openSynced(s.fs, s.cfg.Dir, s.synced, s.lengthFailed)
 	if err != nil {
 		return err
@@ -215,12 +224,25 @@ func (s *Store) openDatabase() error {
 	// From here on the file system records syncs of logs and of manifests. It must do so before
 	// pebble.Open, which already writes a new log and may write a new manifest.
 	s.lengths, s.fs.lengths, s.fs.created = lengths, lengths, s.watchManifest
-	s.fitMemTable()
 	o := s.pebbleOptions()
+	if own {
+		// Pebble still creates a file for its log, which stays empty: it needs no record. It applies the logs that it finds, as at every start.
+		s.fs.lengths = nil
+		o.DisableWAL = true
+		o.Experimental.DisableIngestAsFlushable = func() bool { return true }
+	}
 	// Pebble would create an empty database in the place of one that has vanished.
 	o.ErrorIfNotExists = !s.fresh && !s.emptied
 	s.sealer = newSealer(s)
 	db, err := pebble.Open(s.dataDir(), o)
+	if err == nil && own {
+		s.db = db
+		if err := s.openLog(); err != nil {
+			s.db = nil
+			return errors.Join(err, s.abandonLog(), db.Close(), lengths.close())
+		}
+		return nil
+	}
 	if err == nil {
 		s.db = db
 		// Pebble flushed the content of the older logs when it replayed them. It deletes or
@@ -295,7 +317,7 @@ func (s *Store) beginBoot() error {
 	if err := s.cleanTransfers(op); err != nil {
 		return err
 	}
-	if s.fresh || s.emptied {
+	if (s.fresh || s.emptied) && s.own == nil {
 		// Pebble writes the first log of a new database in an older format, whose chunks hold no
 		// synced length. A flush makes Pebble start a second log in the current format, before
 		// anything is written that matters (decision 16).
@@ -365,13 +387,25 @@ func (s *Store) Close() error {
 	// delay the stop; all ranges that the table may touch count as damaged instead.
 	damageErr := s.placeDamage(false)
 	// The number of logs that hold data not in tables is known only while the database is open.
-	logs := int(s.db.Metrics().WAL.Files)
+	logs, drained := int(s.db.Metrics().WAL.Files), false
+	own := s.own != nil
+	if own {
+		// Pebble's log is empty.
+		logs, drained = 0, s.own.drain()
+	}
 	err := s.dbError("storage.Store.Close", s.db.Close())
+	if own {
+		err = errors.Join(err, s.own.log.Close())
+	}
 	err = errors.Join(err, damageErr, s.lengths.close())
 	// A seal is written only over files that were closed without an error. Without a clean seal the
 	// next Open examines the logs as after a crash.
 	if err == nil {
 		err = s.sealClean(logs)
+	}
+	// A node that joined a cluster whose version is older may go back to the previous build.
+	if err == nil && drained && !s.header.cluster.IsZero() && s.header.flags&flagNodeLog == 0 {
+		err = s.takeLogBack()
 	}
 	// The lock goes last: the directory must not change owners before it is sealed.
 	return errors.Join(err, s.lock.Close())
@@ -452,6 +486,9 @@ func (s *Store) SyncLog() error {
 	// Close has synced it.
 	if s.closed {
 		return nil
+	}
+	if s.own != nil {
+		return ioError("storage.Store.SyncLog", s.cfg.Dir, s.own.sync(s.own.log.Last()))
 	}
 	err := s.fs.syncLogs()
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 //	 0       8   magic "RHUMBSYN"
 //	 8       8   generation: the slot with the greater one counts
 //	16       8   first log file whose content may be in no table; a lower bound
-//	24       8   newest log file
-//	32       8   bytes of that file that were synced; a lower bound
+//	24       8   newest log file; 0 in a store with a log of its own (package nodelog)
+//	32       8   bytes of that file that were synced, or number of the record; a lower bound
 //	40       8   xxh3-64 of all bytes before
 //
 // A slot is written after each sync of the log and before that sync is reported, but it is itself
@@ -212,6 +212,26 @@ func (s *syncedFile) flushed(first uint64) {
 func (s *syncedFile) onlyNewest() error {
 	s.updateState(func(st *syncedState) { st.first = st.number })
 	return s.sync()
+}
+
+// useRecords begins to record numbers of a log of the store's own. Logs of the database before first are not needed.
+func (s *syncedFile) useRecords(first, synced uint64) error {
+	s.updateState(func(st *syncedState) { st.first, st.number, st.length = first, 0, int64(synced) })
+	return s.sync()
+}
+
+// syncedRecords makes sure that a slot says that the record with a number is synced, and is called before anybody learns that. now returns
+// the greatest number that is synced by now: one write serves all callers that wait meanwhile.
+func (s *syncedFile) syncedRecords(number uint64, now func() uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if uint64(s.state.length) >= number {
+		return
+	}
+	s.state.length = int64(now())
+	if err := s.writeSlot(); err != nil {
+		s.failed(err)
+	}
 }
 
 // sync makes the newest slot durable.

@@ -41,6 +41,9 @@ type Config struct {
 	SegmentBytes int64
 	// Synced is a number that was synced as the caller knows from elsewhere, or 0. A log that ends before it is damaged.
 	Synced Number
+	// Trimmed is a number up to which no record is needed, as the caller knows from elsewhere, or 0. It may be beyond the end of the log, which
+	// may have lost records that were never synced.
+	Trimmed Number
 	// Metrics receives the events of the log; nil discards them.
 	Metrics Metrics
 }

@@ -1,6 +1,11 @@
 package nodelog
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/rhumbdb/rhumb"
+)
 
 // verdict describes the content of a log, or its damage.
 type verdict struct {
@@ -8,7 +13,9 @@ type verdict struct {
 	oldest, newest uint64
 	// trimmed is the greatest trim position that any record has, and durable the greatest of a record that counts.
 	trimmed, durable Number
-	damage           *spot
+	// known is the greatest number that any record has or calls durable, or the one that is damaged.
+	known  Number
+	damage *spot
 }
 
 // spot is a place in a segment where damage was found.
@@ -21,13 +28,20 @@ type spot struct {
 // segmentOf returns the index of the segment of a lap in a ring.
 func segmentOf(lap uint64, segments int) int { return int((lap - 1) % uint64(segments)) }
 
-// judgeLog decides about a log by the scans of all its segments. synced is a number that is known from elsewhere to have been durable, or 0.
-func judgeLog(scans []segmentScan, synced Number) (v verdict) {
-	all := head{synced: synced}
+// damageError returns the damage as an error.
+func (v *verdict) damageError(fsys vfs.FS, dir string) error {
+	d := v.damage
+	return &rhumb.Error{Op: "nodelog.Open", Kind: rhumb.Corrupt, Err: &Damage{segmentPath(fsys, dir, d.segment), d.at, d.what, v.known}}
+}
+
+// judgeLog decides about a log by the scans of all its segments. synced is a number that is known from elsewhere to have been durable, and trimmed
+// one that is known to be needed no longer; both may be 0.
+func judgeLog(scans []segmentScan, synced, trimmed Number) (v verdict) {
+	all := head{synced: synced, trimmed: trimmed}
 	for i := range scans {
 		all.raise(scans[i].greatest)
 	}
-	v.trimmed = all.trimmed
+	v.trimmed, v.known = all.trimmed, max(all.number, all.synced)
 	n := len(scans)
 	// Trimmed records may be written over, so the search begins at the first one that was not. The records after it must follow without a gap.
 	if v.oldest, v.damage = findOldest(scans, v.trimmed); v.damage != nil {
@@ -57,8 +71,19 @@ func judgeLog(scans []segmentScan, synced Number) (v verdict) {
 		v.damage = &spot{segmentOf(v.newest, n), s.end, fmt.Sprintf("record %d is missing or damaged, although record %d was synced", missing, all.synced)}
 	case s.flipped:
 		v.damage = &spot{segmentOf(v.newest, n), s.end, fmt.Sprintf("one bit of record %d is wrong", missing)}
+		v.known = max(v.known, missing)
 	}
 	return v
+}
+
+// checkNextLap looks for a wrong bit in the record after the last one, if that record begins the next lap: its lap and number are known only after
+// judgeLog. next is the segment of that lap.
+func (v *verdict) checkNextLap(scans []segmentScan, next []byte, seed uint32) {
+	i, missing := segmentOf(v.newest+1, len(scans)), scans[segmentOf(v.newest, len(scans))].last.number+1
+	if scans[i].first.lap != v.newest+1 && oneBitOff(next[Sector:], seed, v.newest+1, missing) {
+		v.damage = &spot{i, Sector, fmt.Sprintf("one bit of record %d is wrong", missing)}
+		v.known = max(v.known, missing)
+	}
 }
 
 // findOldest returns the lap with the first record that was not trimmed.

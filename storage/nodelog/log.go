@@ -11,8 +11,8 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Log is an open log. All methods may be called from any goroutine, but Append, Sync, Replay and Close wait for each other: one commit is under
-// way at a time. Trim and the methods that report never wait for the disk.
+// Log is an open log. All methods may be called from any goroutine. Records are appended one at a time, and one sync is under way at a time, but
+// records can be appended during a sync. Trim and the methods that report never wait for the disk.
 //
 // Invariants: cfg, files, seed and size never change. durable <= trimmed <= synced <= last. at is a multiple of Sector.
 type Log struct {
@@ -23,10 +23,16 @@ type Log struct {
 
 	// These may be read at any time. trimmed is written by Trim, the others only while io is held.
 	last, synced, trimmed atomic.Uint64
+	// unsynced counts the bytes that were written and not synced.
+	unsynced atomic.Int64
 
-	io  sync.Mutex // guards all below, and all writes and syncs
-	lap uint64
-	at  int64 // where the next record begins in the segment of the lap
+	io sync.Mutex // guards all below, and all writes
+	// syncing is set during a sync, which does not hold io. Only one sync may be under way: the kernel reports a failure to one of two
+	// callers, and the other one would take its records for durable. done announces the end of a sync.
+	syncing bool
+	done    sync.Cond
+	lap     uint64
+	at      int64 // where the next record begins in the segment of the lap
 	// ends has the last number of the lap in each segment. A segment may be written over once that number is trimmed durably.
 	ends []Number
 	// durable is the greatest trim position in a synced record, and written that in any record.
@@ -50,6 +56,21 @@ func (l *Log) Synced() Number { return Number(l.synced.Load()) }
 // Trimmed returns the greatest number that is no longer needed.
 func (l *Log) Trimmed() Number { return Number(l.trimmed.Load()) }
 
+// Unsynced returns how many bytes were written and not synced.
+func (l *Log) Unsynced() int64 { return l.unsynced.Load() }
+
+// Segments returns how many segments the log has, and how many of them hold records that are still needed.
+func (l *Log) Segments() (all, needed int) {
+	l.io.Lock()
+	defer l.io.Unlock()
+	for _, end := range l.ends {
+		if end > l.Trimmed() {
+			needed++
+		}
+	}
+	return len(l.ends), needed
+}
+
 // Append writes one record whose payload is the concatenation of parts, and returns its number. The record is durable once Sync has returned.
 // Append fails with Overloaded if every segment holds records that are still needed: the caller trims, and appends again. Nothing is written
 // then. After any other failure but TooLarge the log does not continue.
@@ -67,8 +88,8 @@ func (l *Log) Append(parts ...[]byte) (Number, error) {
 	if l.failed != nil {
 		return 0, l.failed
 	}
-	// The last sector is kept for a mark.
-	if l.at+paddedSize(size) > l.size-Sector {
+	// The last sector is kept for a mark. A new lap waits for a sync, and another caller may append meanwhile: so the room is measured again.
+	for l.at+paddedSize(size) > l.size-Sector {
 		if err := l.beginLap(op); err != nil {
 			return 0, err
 		}
@@ -88,6 +109,7 @@ func (l *Log) writeRecord(op rhumb.Op, kind byte, parts ...[]byte) (Number, erro
 	l.at += int64(len(l.buf))
 	l.ends[segment], l.written = h.number, h.trimmed
 	l.last.Store(uint64(h.number))
+	l.unsynced.Add(int64(len(l.buf)))
 	l.cfg.Metrics.Wrote(len(l.buf))
 	return h.number, nil
 }
@@ -106,8 +128,14 @@ func (l *Log) beginLap(op rhumb.Op) error {
 		}
 	}
 	// Only the newest lap may have records that are not durable.
-	if err := l.syncLap(op); err != nil {
-		return err
+	for lap := l.lap; l.Last() != l.Synced() || l.syncing; {
+		if err := l.syncLap(op); err != nil {
+			return err
+		}
+		// Another caller has begun the lap during the sync.
+		if l.lap != lap {
+			return nil
+		}
 	}
 	l.lap++
 	l.at, l.ends[next] = Sector, 0
@@ -115,31 +143,63 @@ func (l *Log) beginLap(op rhumb.Op) error {
 	return nil
 }
 
-// Sync returns once all records are durable. A failed sync is the end of the log: a second one may succeed although the pages of the first
-// were dropped, so it is never tried again.
-func (l *Log) Sync() error {
+// Sync returns once all records are durable.
+func (l *Log) Sync() error { return l.SyncTo(l.Last()) }
+
+// SyncTo returns once the records up to a number are durable. One sync serves all callers whose records were written before it began. A failed
+// sync is the end of the log: a second one may succeed although the pages of the first were dropped, so it is never tried again.
+func (l *Log) SyncTo(upTo Number) error {
 	l.io.Lock()
 	defer l.io.Unlock()
-	if l.failed != nil {
-		return l.failed
+	for l.Synced() < upTo {
+		if err := l.syncLap("nodelog.Log.Sync"); err != nil {
+			return err
+		}
 	}
-	return l.syncLap("nodelog.Log.Sync")
+	return nil
 }
 
-// syncLap syncs the current segment, unless all records are durable. io is held.
+// syncLap waits for the sync that is under way, or syncs the current segment. io is held, but not during the sync: the next records are written
+// meanwhile. They may be part of this sync, and do not count for it.
 func (l *Log) syncLap(op rhumb.Op) error {
-	last := l.Last()
-	if last == l.Synced() {
-		return nil
+	if l.syncing {
+		l.done.Wait()
+		return l.failed
+	}
+	last, written, bytes := l.Last(), l.written, l.unsynced.Load()
+	if l.failed != nil || last == l.Synced() {
+		return l.failed
 	}
 	segment, begin := segmentOf(l.lap, len(l.files)), time.Now()
-	if err := l.files[segment].SyncData(); err != nil {
-		return l.failWith(op, segment, err)
+	f := l.files[segment]
+	l.syncing = true
+	l.io.Unlock()
+	err := f.SyncData()
+	l.io.Lock()
+	l.syncing = false
+	l.done.Broadcast()
+	// A write may have failed meanwhile. Its error stays the reason why the log ended.
+	if err != nil && l.failed == nil {
+		err = l.failWith(op, segment, err)
 	}
-	l.durable = l.written
+	if err != nil {
+		return err
+	}
+	l.durable = written
 	l.synced.Store(uint64(last))
+	l.unsynced.Add(-bytes)
 	l.cfg.Metrics.Synced(time.Since(begin))
 	return nil
+}
+
+// syncAll syncs until no record is left that is not durable, and no sync is under way. io is held.
+func (l *Log) syncAll(op rhumb.Op) error {
+	for l.failed == nil && (l.syncing || l.Last() != l.Synced()) {
+		if err := l.syncLap(op); err != nil {
+			return err
+		}
+	}
+	return l.failed
 }
 
 // failWith ends the log. io is held.
@@ -167,13 +227,10 @@ func (l *Log) Close() error {
 	const op rhumb.Op = "nodelog.Log.Close"
 	l.io.Lock()
 	defer l.io.Unlock()
-	err := l.failed
-	if err == nil {
-		err = l.syncLap(op)
-	}
+	err := l.syncAll(op)
 	if err == nil && l.at+Sector <= l.size-Sector {
 		if _, err = l.writeRecord(op, kindMark); err == nil {
-			err = l.syncLap(op)
+			err = l.syncAll(op)
 		}
 	}
 	l.failed = rhumb.Ef(op, rhumb.Unavailable, "%s: the log is closed", l.cfg.Dir)

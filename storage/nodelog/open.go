@@ -35,6 +35,7 @@ func Open(cfg Config) (*Log, error) {
 		return nil, ioError(op, cfg.Dir, err)
 	}
 	l := &Log{cfg: cfg, seed: sumSeed(cfg.ID[:])}
+	l.done.L = &l.io
 	if err = l.openSegments(op); err == nil {
 		err = l.findEnd(op)
 	}
@@ -164,19 +165,16 @@ func (l *Log) findEnd(op rhumb.Op) error {
 			return rhumb.Ef(op, rhumb.Incompatible, "%s: the log has records of version %d, and this binary reads version %d; use the binary that wrote the log, or a newer one", l.segmentFile(i), v, recordVersion)
 		}
 	}
-	v := judgeLog(scans, l.cfg.Synced)
+	v := judgeLog(scans, l.cfg.Synced, l.cfg.Trimmed)
 	if v.damage == nil {
-		// The record after the last one may have begun the next lap. Its lap and number are known only now.
-		next, last := segmentOf(v.newest+1, len(scans)), scans[segmentOf(v.newest, len(scans))].last
+		next := segmentOf(v.newest+1, len(scans))
 		if err := l.readSegment(op, next, buf); err != nil {
 			return err
 		}
-		if scans[next].first.lap != v.newest+1 && oneBitOff(buf[Sector:], l.seed, v.newest+1, last.number+1) {
-			v.damage = &spot{next, Sector, fmt.Sprintf("one bit of record %d is wrong", last.number+1)}
-		}
+		v.checkNextLap(scans, buf, l.seed)
 	}
-	if d := v.damage; d != nil {
-		return damaged(l.segmentFile(d.segment), d.at, d.what)
+	if v.damage != nil {
+		return v.damageError(l.cfg.FS, l.cfg.Dir)
 	}
 	// An older boot than a record's means that the log and the caller's memory of its starts are of different times.
 	if boot >= uint64(l.cfg.Boot) {
@@ -221,6 +219,7 @@ func (l *Log) resumeAt(op rhumb.Op, v verdict, scans []segmentScan, buf []byte) 
 	l.durable, l.written = v.durable, v.durable
 	l.last.Store(uint64(tail.last.number))
 	l.synced.Store(uint64(tail.last.number))
-	l.trimmed.Store(uint64(v.trimmed))
+	// The caller may have kept elsewhere what the end of the log has lost.
+	l.trimmed.Store(uint64(min(v.trimmed, tail.last.number)))
 	return nil
 }

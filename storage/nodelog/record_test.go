@@ -78,7 +78,7 @@ func describeLog(segments [][]byte, seed uint32, synced Number) string {
 		}
 		fmt.Fprintf(&out, "segment %d: lap %d, records %d to %d, end %d\n", i, s.first.lap, s.first.number, s.last.number, s.end)
 	}
-	v := judgeLog(scans, synced)
+	v := judgeLog(scans, synced, 0)
 	if v.damage != nil {
 		fmt.Fprintf(&out, "damage in segment %d at %d: %s\n", v.damage.segment, v.damage.at, v.damage.what)
 		return out.String()
@@ -140,7 +140,7 @@ func FuzzReplay(f *testing.F) {
 				at += paddedSize(len(payload))
 			}
 		}
-		v := judgeLog(scans, 0)
+		v := judgeLog(scans, 0, 0)
 		if v.damage == nil && (v.oldest == 0 || v.newest < v.oldest) {
 			t.Errorf("laps %d to %d", v.oldest, v.newest)
 		}

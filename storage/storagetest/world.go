@@ -18,6 +18,9 @@ import (
 // Dir is the directory of a World's store.
 const Dir = "/disk/store"
 
+// LogBytes is the size of the log of a World's store.
+const LogBytes = 384 << 10
+
 // World is a store on a file system in memory that can crash. It fails the test if an operation of
 // the store fails, and at its end if Pebble reported a broken invariant of SINGLEDEL.
 type World struct {
@@ -93,9 +96,9 @@ func (w *World) Open() error {
 	if w.Wrap != nil {
 		fs = w.Wrap(fs)
 	}
-	// Memtables and cache are small, so that tests flush and read from disk. The disk is half full.
+	// Memtables, cache and log are small, so that tests flush, read from disk and write the log over. The disk is half full.
 	cfg := storage.Config{
-		Dir: Dir, FS: fs, MemTableBytes: 1 << 20, CacheBytes: 1 << 20,
+		Dir: Dir, FS: fs, MemTableBytes: 1 << 20, CacheBytes: 1 << 20, LogBytes: LogBytes,
 		DiskFree:     func(string) (uint64, uint64, error) { return 50, 100, nil },
 		FatalHandler: func(msg string) { panic("storagetest: the store ended the process: " + msg) },
 		Misuse:       w.noteMisuse,

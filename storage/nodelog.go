@@ -1,0 +1,477 @@
+package storage
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/keys"
+	"github.com/rhumbdb/rhumb/storage/nodelog"
+)
+
+// The log of a store, in its directory. Its ring has logSegments files. A memtable takes about as many bytes of the log as it has itself: the ring
+// holds one that is filled, one that is flushed, and one for the time until the flush is known.
+const (
+	logName         = "log"
+	logSegments     = 6
+	logPerMemTable  = 3
+	logBytesLeast   = 24 << 20
+	logBytesMax     = logSegments * nodelog.SegmentBytesMax
+	logEarlyPercent = 50
+	// logSpare is how often the least free space of a disk must remain if the log of an existing store is created.
+	logSpare = 2
+)
+
+// localApplied is a key of SpaceStore. Each batch sets it to the number of its record in the log.
+const localApplied = "applied"
+
+// storeLog is the log of a store. Pebble's own log is off: a batch is first appended to the log and then applied to the database, and
+// both happen in one order. So the tables of the database always hold the effect of a prefix of the log, and the key localApplied, as it is in the
+// tables, says which one. The rest is applied again by the next start.
+//
+// An ingestion of tables is not in the log. It needs no record: Pebble flushes every memtable with keys in its span first (IngestAsFlushable is
+// off), so no record that is applied again has a key in the span, unless it was written after the ingestion.
+type storeLog struct {
+	s   *Store
+	log *nodelog.Log
+	// order is held from the append of a batch until the database has it.
+	order sync.Mutex
+	// turned is set when a segment is full, and flushing while a flush that makes room is under way.
+	turned, flushing atomic.Bool
+	written, bytes   atomic.Uint64 // bytes of the log, and of batches in it
+}
+
+// appliedKey returns the stored key of localApplied.
+func appliedKey() []byte { return keys.AppendLocal(nil, SpaceStore, []byte(localApplied)) }
+
+// Wrote implements nodelog.Metrics.
+func (l *storeLog) Wrote(bytes int) { l.written.Add(uint64(bytes)) }
+
+// Synced implements nodelog.Metrics.
+func (l *storeLog) Synced(took time.Duration) { l.s.syncTook(took) }
+
+// Turned implements nodelog.Metrics.
+func (l *storeLog) Turned() { l.turned.Store(true) }
+
+// Refused implements nodelog.Metrics.
+func (l *storeLog) Refused() { l.s.metrics.logStalls.Inc() }
+
+// Failed implements nodelog.Metrics. The caller gets the error, and ends the process.
+func (l *storeLog) Failed() {}
+
+// write appends a batch to the log, applies it to the database, and returns the number of its record. It ends the process if only one of both
+// succeeds.
+func (l *storeLog) write(op rhumb.Op, b *pebble.Batch) (nodelog.Number, error) {
+	l.order.Lock()
+	defer l.order.Unlock()
+	// A batch without writes needs no record: its caller waits for the records before it.
+	if b.Empty() {
+		return l.log.Last(), nil
+	}
+	l.bytes.Add(uint64(b.Len()))
+	number, err := l.append(b.Repr())
+	if rhumb.KindOf(err) == rhumb.TooLarge {
+		return l.writeThrough(op, b)
+	}
+	if err != nil {
+		l.end("a batch could not be appended to the log", err)
+		return 0, err
+	}
+	if err := l.apply(b, number); err != nil {
+		return 0, err
+	}
+	if l.turned.Swap(false) {
+		l.flushEarly()
+	}
+	return number, nil
+}
+
+// append appends a record. If the log is full, it waits for a flush. order is held.
+func (l *storeLog) append(repr []byte) (nodelog.Number, error) {
+	for {
+		end := l.s.fs.beginOp()
+		number, err := l.log.Append(repr)
+		end()
+		if rhumb.KindOf(err) != rhumb.Overloaded {
+			return number, err
+		}
+		l.s.log.Warn("writes wait for a flush, because the log is full", "store", l.s.cfg.Dir)
+		if err := l.empty(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// apply applies a batch with the number of its record. order is held.
+func (l *storeLog) apply(b *pebble.Batch, number nodelog.Number) error {
+	err := b.Set(appliedKey(), encodeWords(uint64(number)), nil)
+	if err == nil {
+		err = l.s.db.Apply(b, pebble.NoSync)
+	}
+	if err != nil {
+		l.end("the database did not take a batch that is in the log", err)
+	}
+	return err
+}
+
+// writeThrough applies a batch that is too large for the log, and returns once tables hold it. Nothing is written meanwhile: later batches must
+// not be durable before this one. order is held.
+func (l *storeLog) writeThrough(op rhumb.Op, b *pebble.Batch) (nodelog.Number, error) {
+	number := l.log.Last()
+	if err := l.apply(b, number); err != nil {
+		return 0, err
+	}
+	return number, l.s.dbError(op, l.empty())
+}
+
+// empty flushes the database and trims the log. order is held.
+func (l *storeLog) empty() error {
+	// Only durable records are trimmed.
+	if err := l.log.Sync(); err != nil {
+		return err
+	}
+	if err := l.s.db.Flush(); err != nil {
+		return err
+	}
+	return l.trim()
+}
+
+// flushEarly begins a flush if much of the log is in use, although no memtable may be full: small batches take more room in the log than in a
+// memtable. order is held.
+func (l *storeLog) flushEarly() {
+	all, needed := l.log.Segments()
+	if needed*100 <= all*logEarlyPercent || !l.flushing.CompareAndSwap(false, true) {
+		return
+	}
+	if _, err := l.s.db.AsyncFlush(); err != nil {
+		l.s.log.Warn("a flush that makes room in the log was not begun", "store", l.s.cfg.Dir, "err", err)
+	}
+}
+
+// trim gives up the records that tables hold.
+func (l *storeLog) trim() error {
+	applied, err := l.s.tablesHold(l.s.db)
+	if err == nil {
+		l.log.Trim(applied)
+		l.flushing.Store(false)
+	}
+	return err
+}
+
+// tablesHold returns the number of the record up to which the tables of a database hold everything.
+func (s *Store) tablesHold(db *pebble.DB) (nodelog.Number, error) {
+	const op rhumb.Op = "storage.tablesHold"
+	key := appliedKey()
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: key, UpperBound: keys.ImmediateSuccessor(nil, key), OnlyReadGuaranteedDurable: true})
+	if err != nil {
+		return 0, s.dbError(op, err)
+	}
+	var number nodelog.Number
+	if it.First() {
+		v, e := it.ValueAndErr()
+		if e == nil && len(v) != 8 {
+			e = rhumb.Ef(op, rhumb.Corrupt, "%s: the number of the last record in the tables has %d bytes, not 8", s.cfg.Dir, len(v))
+		}
+		if err = e; err == nil {
+			number = nodelog.Number(binary.BigEndian.Uint64(v))
+		}
+	}
+	return number, s.dbError(op, errors.Join(err, it.Error(), it.Close()))
+}
+
+// sync returns once the records up to a number are durable. A failure ends the process: the content of the disk is unknown then.
+func (l *storeLog) sync(number nodelog.Number) error {
+	defer l.s.fs.beginOp()()
+	err := l.log.SyncTo(number)
+	if err != nil {
+		l.end("the log could not be synced", err)
+		return err
+	}
+	// Before anybody relies on the records: their loss must be noticed.
+	l.s.lengths.syncedRecords(uint64(number), func() uint64 { return uint64(l.log.Synced()) })
+	return nil
+}
+
+// end ends the process.
+func (l *storeLog) end(what string, err error) {
+	logger{l.s.log, l.s.cfg.FatalHandler}.Fatalf("%s: %s, so the process ends: %v", l.s.cfg.Dir, what, err)
+}
+
+// drain flushes the database, so that a stopped store needs no log. It reports whether that succeeded; if the disk is full, the next start applies
+// the log again. Nobody writes meanwhile.
+func (l *storeLog) drain() bool {
+	select {
+	case <-l.s.flushFailed:
+	default:
+	}
+	// With that many memtables, the call would wait until one is flushed.
+	if l.log.Sync() != nil || l.s.db.Metrics().MemTable.Count >= memTablesMax {
+		return false
+	}
+	flushed, err := l.s.db.AsyncFlush()
+	if err != nil {
+		return false
+	}
+	select {
+	case <-flushed:
+	case <-l.s.flushFailed:
+		return false
+	}
+	return l.trim() == nil
+}
+
+// commit applies a batch and, if sync is set, returns once it is durable.
+func (s *Store) commit(op rhumb.Op, b *pebble.Batch, sync bool) error {
+	if s.own == nil {
+		opts := pebble.NoSync
+		if sync {
+			opts = pebble.Sync
+			defer s.fs.awaitSync(false)()
+		}
+		return s.dbError(op, s.db.Apply(b, opts))
+	}
+	number, err := s.own.write(op, b)
+	if err == nil && sync {
+		err = s.own.sync(number)
+	}
+	return s.dbError(op, err)
+}
+
+func (s *Store) logDir() string { return s.fs.PathJoin(s.cfg.Dir, logName) }
+
+// logConfig returns the configuration of the store's log.
+func (s *Store) logConfig(boot rhumb.BootSeq) nodelog.Config {
+	size := s.cfg.LogBytes
+	if size == 0 {
+		size = min(max(logBytesLeast, logPerMemTable*s.cfg.MemTableBytes), logBytesMax)
+	}
+	return nodelog.Config{
+		Dir: s.logDir(), FS: s.fs, ID: s.header.store, Boot: boot,
+		Segments: logSegments, SegmentBytes: size / logSegments / nodelog.Sector * nodelog.Sector,
+	}
+}
+
+// prepareLog decides whether the store has a log of its own, and creates it if it is new. It is called before the database is opened, which needs to
+// know. Until openLog has recorded the log in the STORE file, the directory is that of a store with Pebble's log.
+//
+// A new store has a log of its own. Close takes it back if the store has become part of a cluster whose version does not allow it.
+func (s *Store) prepareLog() (own bool, err error) {
+	const op rhumb.Op = "storage.Open"
+	h := &s.header
+	// s.emptied: the log belonged to a database that was set aside.
+	if h.nodeLog && !s.emptied && !s.fresh {
+		return true, nil
+	}
+	if !h.nodeLog && h.flags&flagNodeLog == 0 && (!s.fresh || s.cfg.DatabaseLog) {
+		return false, nil
+	}
+	if err := removeAll(s.fs, s.logDir()); err != nil {
+		return false, err
+	}
+	if h.nodeLog {
+		// The boot is durable before the log is opened. Otherwise no STORE file names the log yet, and the next start creates it again.
+		if err := s.writeLogBoot(h.logBoot + 1); err != nil {
+			return false, err
+		}
+	}
+	cfg := s.logConfig(h.logBoot + 1)
+	if free, total, err := s.cfg.DiskFree(s.cfg.Dir); !h.nodeLog && err == nil &&
+		!s.fresh && float64(free) < float64(cfg.SegmentBytes*logSegments)+logSpare*s.cfg.RefuseFree*float64(total) {
+		s.log.Warn("the disk has no room for a log of the store; it keeps the log of the database until a start finds room", "store", s.cfg.Dir, "free", free, "needed", cfg.SegmentBytes*logSegments)
+		return false, nil
+	}
+	cfg.Create = true
+	log, err := nodelog.Open(cfg)
+	if err != nil {
+		return false, err
+	}
+	return true, ioError(op, s.cfg.Dir, log.Close())
+}
+
+// openLog opens the log and applies the records that tables lack. When it returns, tables hold everything.
+func (s *Store) openLog() error {
+	applied, err := s.tablesHold(s.db)
+	if err != nil {
+		return err
+	}
+	isNew := !s.header.nodeLog || s.fresh || s.emptied
+	boot := s.header.logBoot + 2 // prepareLog may have opened it
+	if s.header.nodeLog {
+		// The boot is durable before the log is opened: no two starts may write records of one boot.
+		if err := s.writeLogBoot(boot); err != nil {
+			return err
+		}
+	}
+	cfg := s.logConfig(boot)
+	if !isNew {
+		cfg.Trimmed = applied
+		// A number with a file belongs to Pebble's log.
+		if s.synced.number == 0 {
+			cfg.Synced = nodelog.Number(s.synced.length)
+		}
+	}
+	own := &storeLog{s: s}
+	cfg.Metrics = own
+	own.log, err = nodelog.Open(cfg)
+	if d := (*nodelog.Damage)(nil); errors.As(err, &d) {
+		isNew = true
+		own.log, err = s.replaceLog(cfg, d, applied)
+	}
+	if err != nil {
+		return err
+	}
+	s.own = own
+	return s.replayLog(isNew, boot)
+}
+
+// replayLog applies the records of the log, and begins to use it.
+func (s *Store) replayLog(isNew bool, boot rhumb.BootSeq) error {
+	log, replayed := s.own.log, 0
+	for r, err := range log.Replay() {
+		if err == nil {
+			err = s.applyRecord(r)
+		}
+		if err != nil {
+			return err
+		}
+		replayed++
+	}
+	applied, err := s.tablesHold(s.db)
+	if err != nil {
+		return err
+	}
+	// Tables may hold records that the log has lost, because they were never synced. The next records have their numbers, so the key in the tables
+	// must go back before the first of them is written.
+	if replayed > 0 || applied > log.Last() {
+		if err := s.settleTables(log.Last()); err != nil {
+			return err
+		}
+	}
+	log.Trim(log.Last())
+	logs, err := listLogs(s.fs, s.dataDir())
+	if err != nil {
+		return err
+	}
+	first := uint64(0)
+	if n := len(logs); n > 0 {
+		first = logs[n-1].number
+	}
+	// Logs of the database are empty, or their content is in tables.
+	if err := s.lengths.useRecords(first, uint64(log.Synced())); err != nil {
+		return ioError("storage.Open", s.cfg.Dir, err)
+	}
+	if isNew {
+		return s.writeLogBoot(boot)
+	}
+	return nil
+}
+
+// applyRecord applies a record of the log again.
+func (s *Store) applyRecord(r nodelog.Record) error {
+	const op rhumb.Op = "storage.Open"
+	b := s.db.NewBatch()
+	// The batch keeps the bytes, and adds to them.
+	err := b.SetRepr(append(make([]byte, 0, len(r.Payload)+64), r.Payload...))
+	if err == nil {
+		err = b.Set(appliedKey(), encodeWords(uint64(r.Number)), nil)
+	}
+	if err == nil {
+		err = s.db.Apply(b, pebble.NoSync)
+	}
+	return s.dbError(op, errors.Join(err, b.Close()))
+}
+
+// settleTables writes everything to tables, which then hold the log up to a number.
+func (s *Store) settleTables(number nodelog.Number) error {
+	const op rhumb.Op = "storage.Open"
+	err := s.db.Set(appliedKey(), encodeWords(uint64(number)), pebble.NoSync)
+	if err == nil {
+		err = s.db.Flush()
+	}
+	if err != nil {
+		return s.dbError(op, err)
+	}
+	if applied, err := s.tablesHold(s.db); err != nil || applied != number {
+		return rhumb.Ef(op, rhumb.Internal, "%s: after a flush the tables hold the log up to record %d, and not %d: %v", s.cfg.Dir, applied, number, err)
+	}
+	return nil
+}
+
+// writeLogBoot records in the STORE file that the store has a log of its own, and the number of its start.
+func (s *Store) writeLogBoot(boot rhumb.BootSeq) error {
+	return s.changeHeader(func(h *header) { h.nodeLog, h.logBoot = true, boot })
+}
+
+// changeHeader changes the STORE file, and the header in memory once that is durable.
+func (s *Store) changeHeader(change func(h *header)) error {
+	s.headerMu.Lock()
+	defer s.headerMu.Unlock()
+	s.mu.RLock()
+	h := s.header
+	s.mu.RUnlock()
+	change(&h)
+	if err := writeHeader(s.fs, s.cfg.Dir, &h); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.header = h
+	s.mu.Unlock()
+	return nil
+}
+
+// replaceLog applies what a damaged log has before the damage, sets the log aside, and creates a new one. The store is short unless tables hold
+// every record that the log is known to have had.
+//
+// The steps are durable in this order: the record of the damage; the tables; a STORE file without a log; the set-aside files; the new log. A crash
+// before the third step begins again, and after it finds a store that gets its first log.
+func (s *Store) replaceLog(cfg nodelog.Config, d *nodelog.Damage, applied nodelog.Number) (*nodelog.Log, error) {
+	folder, err := s.damagedFolder()
+	if err != nil {
+		return nil, err
+	}
+	short := d.Known == 0 || d.Known > applied
+	f := Fault{d.File, d.Offset, d.What}
+	if err := s.addDamage(Damage{Fault: f, SetAside: s.fs.PathJoin(folder, logName)}, short); err != nil {
+		return nil, err
+	}
+	err = nodelog.Read(cfg, s.applyRecord)
+	if again := (*nodelog.Damage)(nil); err != nil && !errors.As(err, &again) {
+		return nil, err
+	}
+	// The numbers of the new log begin again.
+	if err := s.settleTables(0); err != nil {
+		return nil, err
+	}
+	if err := s.changeHeader(func(h *header) { h.nodeLog = false }); err != nil {
+		return nil, err
+	}
+	if err := s.setAside(s.logDir()); err != nil {
+		return nil, err
+	}
+	cfg.Create, cfg.Synced, cfg.Trimmed = true, 0, 0
+	return nodelog.Open(cfg)
+}
+
+// abandonLog closes the log of a store that did not open.
+func (s *Store) abandonLog() error {
+	if s.own == nil {
+		return nil
+	}
+	own := s.own
+	s.own = nil
+	return own.log.Close()
+}
+
+// takeLogBack makes the directory that of a store with the log of the database, which the previous build reads. The store is closed, and tables hold
+// everything.
+func (s *Store) takeLogBack() error {
+	if err := s.changeHeader(func(h *header) { h.nodeLog, h.logBoot = false, 0 }); err != nil {
+		return err
+	}
+	return removeAll(s.fs, s.logDir())
+}

@@ -1,0 +1,144 @@
+package nodelog
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/rhumbdb/rhumb"
+)
+
+// Read reads a log that no process has open, without changing it. It calls f with all records that are needed, in order and without marks. Of a
+// damaged log these are the records before the damage, and Read returns the damage after them. f must not keep the payload.
+//
+// Open refuses a damaged log. Its owner gets with Read what the log still has, before it sets the log aside.
+func Read(cfg Config, f func(Record) error) error {
+	const op rhumb.Op = "nodelog.Read"
+	cfg.Boot = max(cfg.Boot, 1) // a reader writes nothing
+	if err := cfg.fillDefaults(); err != nil {
+		return err
+	}
+	r := reader{cfg: cfg, seed: sumSeed(cfg.ID[:])}
+	damage, err := r.scanAll(op)
+	if err != nil || len(r.scans) == 0 {
+		return errors.Join(damage, err)
+	}
+	v := judgeLog(r.scans, cfg.Synced, cfg.Trimmed)
+	if damage == nil && v.damage == nil {
+		b, _, bad, err := r.readFile(op, segmentOf(v.newest+1, len(r.scans)))
+		if err = firstError(err, bad); err != nil {
+			return err
+		}
+		v.checkNextLap(r.scans, b, r.seed)
+	}
+	// A segment that cannot be used explains why records are missing, and nobody knows which ones it had.
+	if damage == nil && v.damage != nil {
+		damage = v.damageError(cfg.FS, cfg.Dir)
+	}
+	if v.oldest == 0 {
+		return damage
+	}
+	for lap := v.oldest; lap <= v.newest; lap++ {
+		if err := r.readLap(op, lap, v.trimmed, f); err != nil {
+			return err
+		}
+	}
+	return damage
+}
+
+// reader reads a log whose segments may be damaged or missing.
+type reader struct {
+	cfg   Config
+	seed  uint32
+	size  int64
+	scans []segmentScan // empty for segments that cannot be used
+}
+
+// scanAll scans all segments. The first of them that is intact says how many there are. damage is the first one that is not.
+func (r *reader) scanAll(op rhumb.Op) (damage, err error) {
+	for i, count := 0, SegmentsMax; i < count; i++ {
+		b, h, bad, err := r.readFile(op, i)
+		if err != nil {
+			return damage, err
+		}
+		damage = firstError(damage, bad)
+		if bad != nil {
+			continue
+		}
+		if r.scans == nil {
+			count, r.size, r.scans = h.count, h.size, make([]segmentScan, h.count)
+		}
+		if h.count != count || h.size != r.size {
+			damage = firstError(damage, damaged(segmentPath(r.cfg.FS, r.cfg.Dir, i), 12, "the segment is of a log of another shape"))
+			continue
+		}
+		r.scans[i] = scanSegment(b, r.seed)
+	}
+	return damage, nil
+}
+
+// firstError returns the first error that is not nil.
+func firstError(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// readFile reads a segment. bad is the damage of a file that is missing, or that is not this segment.
+func (r *reader) readFile(op rhumb.Op, segment int) (b []byte, h segmentHeader, bad, err error) {
+	path := segmentPath(r.cfg.FS, r.cfg.Dir, segment)
+	f, err := r.cfg.FS.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, h, damaged(path, 0, "a segment of the log is missing"), nil
+	}
+	if err != nil {
+		return nil, h, nil, ioError(op, path, err)
+	}
+	info, err := f.Stat()
+	// A file of another size was never a segment, and its size must not decide how much memory is taken.
+	if err == nil && info.Size() <= SegmentBytesMax {
+		b = make([]byte, info.Size())
+		if len(b) > 0 {
+			_, err = f.ReadAt(b, 0)
+		}
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, h, nil, ioError(op, path, err)
+	}
+	h, bad = decodeSegment(path, b)
+	if rhumb.KindOf(bad) == rhumb.Incompatible {
+		return nil, h, nil, bad
+	}
+	if bad == nil && (h.id != r.cfg.ID || h.index != segment || h.size != int64(len(b))) {
+		bad = damaged(path, 12, "the file is not this segment of this log, or has another size")
+	}
+	return b, h, bad, nil
+}
+
+// readLap calls f with the records of a lap that are needed.
+func (r *reader) readLap(op rhumb.Op, lap uint64, trimmed Number, f func(Record) error) error {
+	segment := segmentOf(lap, len(r.scans))
+	last := r.scans[segment].last.number
+	if last <= trimmed {
+		return nil
+	}
+	b, _, bad, err := r.readFile(op, segment)
+	if err = firstError(err, bad); err != nil {
+		return err
+	}
+	for at, number := int64(Sector), Number(0); number < last; {
+		h, payload, _, ok := decodeRecord(b[at:], r.seed)
+		// scanAll has read the same bytes, so they have changed since.
+		if !ok || h.lap != lap {
+			return damaged(segmentPath(r.cfg.FS, r.cfg.Dir, segment), at, "the record has changed while the log was read")
+		}
+		if h.kind == kindData && h.number > trimmed {
+			if err := f(Record{h.number, payload}); err != nil {
+				return err
+			}
+		}
+		number = h.number
+		at += paddedSize(len(payload))
+	}
+	return nil
+}
