@@ -42,8 +42,9 @@ type Config struct {
 	MemTableBytes int64
 	// LogBytes is the size of the log of a new store; default three memtables, and 24 MiB or more. An existing log keeps its size.
 	LogBytes int64
-	// DatabaseLog makes new stores use the log of their database, as the previous build does. It is for tests of an upgrade.
-	DatabaseLog bool
+	// OwnLog gives a log of its own to a new store, and at its next start to one whose cluster version allows that (RaiseFormat). A store that has
+	// one keeps it.
+	OwnLog bool
 	// NamesBytes bounds the names that each store keeps in memory for scans; default 16 MiB, which is enough for about 250,000
 	// names. A store with more names keeps those that scans have read last.
 	NamesBytes int64

@@ -259,7 +259,7 @@ func (s *Store) logConfig(boot rhumb.BootSeq) nodelog.Config {
 // prepareLog decides whether the store has a log of its own, and creates it if it is new. It is called before the database is opened, which needs to
 // know. Until openLog has recorded the log in the STORE file, the directory is that of a store with Pebble's log.
 //
-// A new store has a log of its own. Close takes it back if the store has become part of a cluster whose version does not allow it.
+// A new store may have a log of its own. Close takes it back if the store has become part of a cluster whose version does not allow it.
 func (s *Store) prepareLog() (own bool, err error) {
 	const op rhumb.Op = "storage.Open"
 	h := &s.header
@@ -267,7 +267,7 @@ func (s *Store) prepareLog() (own bool, err error) {
 	if h.nodeLog && !s.emptied && !s.fresh {
 		return true, nil
 	}
-	if !h.nodeLog && h.flags&flagNodeLog == 0 && (!s.fresh || s.cfg.DatabaseLog) {
+	if !h.nodeLog && (!s.cfg.OwnLog || !s.fresh && h.flags&flagNodeLog == 0) {
 		return false, nil
 	}
 	if err := removeAll(s.fs, s.logDir()); err != nil {
@@ -320,7 +320,7 @@ func (s *Store) openLog() error {
 	own.log, err = nodelog.Open(cfg)
 	if d := (*nodelog.Damage)(nil); errors.As(err, &d) {
 		isNew = true
-		own.log, err = s.replaceLog(cfg, d, applied)
+		own.log, err = s.replaceLog(cfg, d)
 	}
 	if err != nil {
 		return err
@@ -429,14 +429,13 @@ func (s *Store) changeHeader(change func(h *header)) error {
 //
 // The steps are durable in this order: the record of the damage; the tables; a STORE file without a log; the set-aside files; the new log. A crash
 // before the third step begins again, and after it finds a store that gets its first log.
-func (s *Store) replaceLog(cfg nodelog.Config, d *nodelog.Damage, applied nodelog.Number) (*nodelog.Log, error) {
+func (s *Store) replaceLog(cfg nodelog.Config, d *nodelog.Damage) (*nodelog.Log, error) {
 	folder, err := s.damagedFolder()
 	if err != nil {
 		return nil, err
 	}
-	short := d.Known == 0 || d.Known > applied
 	f := Fault{d.File, d.Offset, d.What}
-	if err := s.addDamage(Damage{Fault: f, SetAside: s.fs.PathJoin(folder, logName)}, short); err != nil {
+	if err := s.addDamage(Damage{Fault: f, SetAside: s.fs.PathJoin(folder, logName)}, d.Lost); err != nil {
 		return nil, err
 	}
 	err = nodelog.Read(cfg, s.applyRecord)

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/keys"
+	"github.com/rhumbdb/rhumb/storage/nodelog"
 )
 
 // VerifyFaultsMax bounds the faults in one report.
@@ -62,7 +64,7 @@ func Verify(dir string, fsys vfs.FS) (VerifyReport, error) {
 		return v.report, ioError(op, v.dir, err)
 	}
 	v.checkDatabase()
-	return v.report, nil
+	return v.report, ioError(op, v.dir, v.checkOwnLog())
 }
 
 // verifier collects the report of one call of Verify.
@@ -72,6 +74,9 @@ type verifier struct {
 	report  VerifyReport
 	sealed  seal
 	weights map[rhumb.RangeID]int64 // bytes of the versions of each home
+	header  header
+	synced  syncedState
+	applied nodelog.Number // the record of the store's own log up to which the tables hold everything
 }
 
 // addFault adds a fault to the report.
@@ -83,7 +88,8 @@ func (v *verifier) addFault(file string, offset int64, what string) {
 
 // checkHeader reads the STORE file.
 func (v *verifier) checkHeader() {
-	_, found, err := readHeader(v.fs, v.dir)
+	h, found, err := readHeader(v.fs, v.dir)
+	v.header = h
 	if err != nil {
 		v.addFault(v.fs.PathJoin(v.dir, headerName), -1, err.Error())
 	}
@@ -136,6 +142,9 @@ func (v *verifier) checkLogs() error {
 	if slot >= 0 {
 		v.addFault(v.fs.PathJoin(v.dir, syncedName), slot, "the checksum does not match")
 	}
+	if v.synced = state; v.header.nodeLog {
+		return nil
+	}
 	// The same check as at a start, so that Verify predicts where a start would cut the log.
 	check := logCheck{fs: v.fs, dir: dir, logs: logs, synced: state, sealed: v.sealed}
 	// A clean seal lists the logs itself.
@@ -147,6 +156,55 @@ func (v *verifier) checkLogs() error {
 		v.addFault(logs[at].path, verdict.at, verdict.why)
 	}
 	return err
+}
+
+// checkOwnLog looks for damage in a log of the store's own, and in the batches that tables do not hold yet. The next start applies those to the
+// database, which is examined without them: it holds what the store was at some earlier moment.
+func (v *verifier) checkOwnLog() error {
+	if !v.header.nodeLog {
+		return nil
+	}
+	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.store, Trimmed: v.applied}
+	if v.synced.number == 0 {
+		cfg.Synced = nodelog.Number(v.synced.length)
+	}
+	names, err := v.fs.List(cfg.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	v.report.Files += len(names)
+	err = nodelog.Read(cfg, func(r nodelog.Record) error {
+		v.report.Bytes += int64(len(r.Payload))
+		if err := checkBatch(r.Payload); err != nil {
+			v.addFault(cfg.Dir, -1, fmt.Sprintf("record %d: %v", r.Number, err))
+		}
+		return nil
+	})
+	if d := (*nodelog.Damage)(nil); errors.As(err, &d) {
+		v.addFault(d.File, d.Offset, d.What)
+		return nil
+	}
+	return err
+}
+
+// checkBatch checks the form of the keys and values that a batch sets.
+func checkBatch(repr []byte) error {
+	b := new(pebble.Batch)
+	if err := b.SetRepr(bytes.Clone(repr)); err != nil {
+		return err
+	}
+	for r := b.Reader(); ; {
+		kind, key, value, ok, err := r.Next()
+		if err != nil || !ok {
+			return err
+		}
+		if kind == pebble.InternalKeyKindSet {
+			err = checkPair(key, value)
+		}
+		if err != nil {
+			return fmt.Errorf("key %s: %w", keys.Format(key), err)
+		}
+	}
 }
 
 // checkFiles reads every file of the database, and the tables block by block: the keys below are
@@ -242,6 +300,9 @@ func (v *verifier) checkDatabase() {
 	defer func() { _ = db.Close() }()
 	// A Store without files of its own: only the methods that read the database are used.
 	s := &Store{cfg: Config{Dir: v.dir}, db: db, ranges: map[rhumb.RangeID]*rangeState{}}
+	if v.applied, err = s.tablesHold(db); err != nil {
+		v.addFault(dir, -1, err.Error())
+	}
 	if err := v.checkKeys(db); err != nil {
 		f := faultOf(dir, err)
 		v.addFault(f.File, f.Offset, f.What)

@@ -10,19 +10,20 @@ import (
 // the difference by accident with a probability of its size in bits divided by 2^32, which this keeps below 1 in 8,000.
 const flipMax = 64 << 10
 
-// oneBitOff reports whether b begins with a record of a lap and a number that is valid but for exactly one bit.
+// oneBitOff returns the kind of the record at the start of b if that record has a lap and a number and is valid but for exactly one bit, and
+// otherwise 0.
 //
 // Steps: compare the part of the header that is known; then try each bit of the size, which determines the bytes that the checksum covers;
 // then compute from the checksum which other bit would explain the difference.
-func oneBitOff(b []byte, seed uint32, lap uint64, number Number) bool {
+func oneBitOff(b []byte, seed uint32, lap uint64, number Number) (kind byte) {
 	if len(b) < headerSize {
-		return false
+		return 0
 	}
 	var try []byte
-	valid := func(bit int) bool {
+	valid := func(bit int) byte {
 		// Zeros from there to the end of the sector are also the result of a sector that was torn while it was written for the first time.
 		if at := bit / 8; allZero(b[at:min(len(b), (at/Sector+1)*Sector)]) {
-			return false
+			return 0
 		}
 		if try == nil {
 			try = append(try, b...)
@@ -30,23 +31,26 @@ func oneBitOff(b []byte, seed uint32, lap uint64, number Number) bool {
 		try[bit/8] ^= 1 << (bit % 8)
 		h, _, _, ok := decodeRecord(try, seed)
 		try[bit/8] ^= 1 << (bit % 8)
-		return ok && h.lap == lap && h.number == number
+		if ok && h.lap == lap && h.number == number {
+			return h.kind
+		}
+		return 0
 	}
 	// Records of an earlier lap, and zeros, differ in many bits here. So the search is seldom needed at the usual end of a log.
 	switch bit, different := knownBits(b, lap, number); {
 	case different > 1:
-		return false
+		return 0
 	case different == 1:
 		return valid(bit)
 	}
 	for bit := range 32 {
-		if valid(4*8 + bit) {
-			return true
+		if kind := valid(4*8 + bit); kind != 0 {
+			return kind
 		}
 	}
 	n, ok := payloadSize(b)
 	if !ok || n > flipMax {
-		return false
+		return 0
 	}
 	stored, sum := binary.BigEndian.Uint32(b), crc32.Update(seed, castagnoli, b[4:headerSize+n])
 	// The wrong bit is in the checksum itself. Its last byte holds the lowest bits.
@@ -54,8 +58,10 @@ func oneBitOff(b []byte, seed uint32, lap uint64, number Number) bool {
 		bit := bits.TrailingZeros32(stored ^ sum)
 		return valid((3-bit/8)*8 + bit%8)
 	}
-	bit, ok := FlippedBit(headerSize-4+n, stored^sum)
-	return ok && valid(4*8+bit)
+	if bit, ok := FlippedBit(headerSize-4+n, stored^sum); ok {
+		return valid(4*8 + bit)
+	}
+	return 0
 }
 
 // allZero reports whether all bytes are zero.

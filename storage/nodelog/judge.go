@@ -13,7 +13,7 @@ type verdict struct {
 	oldest, newest uint64
 	// trimmed is the greatest trim position that any record has, and durable the greatest of a record that counts.
 	trimmed, durable Number
-	// known is the greatest number that any record has or calls durable, or the one that is damaged.
+	// known is the greatest number that any record but a mark has, or that any calls durable, or the one that is damaged.
 	known  Number
 	damage *spot
 }
@@ -31,7 +31,7 @@ func segmentOf(lap uint64, segments int) int { return int((lap - 1) % uint64(seg
 // damageError returns the damage as an error.
 func (v *verdict) damageError(fsys vfs.FS, dir string) error {
 	d := v.damage
-	return &rhumb.Error{Op: "nodelog.Open", Kind: rhumb.Corrupt, Err: &Damage{segmentPath(fsys, dir, d.segment), d.at, d.what, v.known}}
+	return &rhumb.Error{Op: "nodelog.Open", Kind: rhumb.Corrupt, Err: &Damage{segmentPath(fsys, dir, d.segment), d.at, d.what, v.known > v.trimmed}}
 }
 
 // judgeLog decides about a log by the scans of all its segments. synced is a number that is known from elsewhere to have been durable, and trimmed
@@ -41,7 +41,10 @@ func judgeLog(scans []segmentScan, synced, trimmed Number) (v verdict) {
 	for i := range scans {
 		all.raise(scans[i].greatest)
 	}
-	v.trimmed, v.known = all.trimmed, max(all.number, all.synced)
+	v.trimmed, v.known = all.trimmed, all.synced
+	for i := range scans {
+		v.known = max(v.known, scans[i].data)
+	}
 	n := len(scans)
 	// Trimmed records may be written over, so the search begins at the first one that was not. The records after it must follow without a gap.
 	if v.oldest, v.damage = findOldest(scans, v.trimmed); v.damage != nil {
@@ -69,20 +72,30 @@ func judgeLog(scans []segmentScan, synced, trimmed Number) (v verdict) {
 		v.damage = &spot{next, Sector, fmt.Sprintf("record %d of lap %d is missing or damaged, although record %d was synced", missing, v.newest+1, all.synced)}
 	case all.synced >= missing:
 		v.damage = &spot{segmentOf(v.newest, n), s.end, fmt.Sprintf("record %d is missing or damaged, although record %d was synced", missing, all.synced)}
-	case s.flipped:
+	case s.flipped != 0:
 		v.damage = &spot{segmentOf(v.newest, n), s.end, fmt.Sprintf("one bit of record %d is wrong", missing)}
-		v.known = max(v.known, missing)
+		v.raiseKnown(s.flipped, missing)
 	}
 	return v
+}
+
+// raiseKnown notes a record that is damaged. A mark is no loss.
+func (v *verdict) raiseKnown(kind byte, number Number) {
+	if kind == kindData {
+		v.known = max(v.known, number)
+	}
 }
 
 // checkNextLap looks for a wrong bit in the record after the last one, if that record begins the next lap: its lap and number are known only after
 // judgeLog. next is the segment of that lap.
 func (v *verdict) checkNextLap(scans []segmentScan, next []byte, seed uint32) {
 	i, missing := segmentOf(v.newest+1, len(scans)), scans[segmentOf(v.newest, len(scans))].last.number+1
-	if scans[i].first.lap != v.newest+1 && oneBitOff(next[Sector:], seed, v.newest+1, missing) {
+	if scans[i].first.lap == v.newest+1 {
+		return
+	}
+	if kind := oneBitOff(next[Sector:], seed, v.newest+1, missing); kind != 0 {
 		v.damage = &spot{i, Sector, fmt.Sprintf("one bit of record %d is wrong", missing)}
-		v.known = max(v.known, missing)
+		v.raiseKnown(kind, missing)
 	}
 }
 

@@ -16,8 +16,10 @@ type segmentScan struct {
 	end int64
 	// loose are the records of the chain that no later record of it says to be durable.
 	loose []place
-	// flipped is set if the record that should follow in this lap is there, but for one bit.
-	flipped bool
+	// flipped is the kind of the record that should follow in this lap, if it is there but for one bit.
+	flipped byte
+	// data is the greatest number of a valid record that is no mark.
+	data Number
 	// greatest holds, for each field on its own, the greatest value of any valid record in the file.
 	greatest head
 	// newer is the version of a record that this build cannot read, or 0.
@@ -36,13 +38,18 @@ func scanSegment(b []byte, seed uint32) (s segmentScan) {
 		// The chain ends here, whether the record is invalid or only not the next one.
 		if chained && !(ok && s.follows(h)) {
 			chained = false
-			s.flipped = s.last.lap != 0 && !ok && oneBitOff(b[at:], seed, s.last.lap, s.last.number+1)
+			if s.last.lap != 0 && !ok {
+				s.flipped = oneBitOff(b[at:], seed, s.last.lap, s.last.number+1)
+			}
 		}
 		if !ok {
 			at += Sector
 			continue
 		}
 		s.greatest.raise(h)
+		if h.kind == kindData {
+			s.data = max(s.data, h.number)
+		}
 		if chained {
 			s.extendChain(place{h, at})
 		}

@@ -72,8 +72,8 @@ type Damage struct {
 	File   string
 	Offset int64
 	What   string
-	// Known is the greatest number that a record is known to have had, or 0 if the log cannot say: records up to it may be lost.
-	Known Number
+	// Lost is set unless all records that the log is known to have had were trimmed.
+	Lost bool
 }
 
 // Error returns "file:offset: what".
@@ -81,5 +81,5 @@ func (d *Damage) Error() string { return fmt.Sprintf("%s:%d: %s", d.File, d.Offs
 
 // damaged returns the error of damage.
 func damaged(path string, at int64, what string) error {
-	return &rhumb.Error{Op: "nodelog.Open", Kind: rhumb.Corrupt, Err: &Damage{File: path, Offset: at, What: what}}
+	return &rhumb.Error{Op: "nodelog.Open", Kind: rhumb.Corrupt, Err: &Damage{path, at, what, true}}
 }

@@ -3,6 +3,8 @@ package storagetest
 import (
 	"encoding/binary"
 	"errors"
+	"maps"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -20,18 +22,37 @@ import (
 //
 // Only the newest log file may lose bytes: a store closes a log, with a sync, before a later one
 // gets its first record.
+//
+// A log of the store's own (package nodelog) counts as one file, whose bytes are all that was written to its segments since it was opened, in
+// the order of the writes.
 type Disk struct {
 	vfs.FS
 	mem *vfs.MemFS
 
 	mu      sync.Mutex // guards all below
-	log     string     // the newest log file
+	log     string     // the newest log file, or the directory of the store's own log
 	written int64      // its length
 	synced  bool       // whether a log was synced since the last call of Log
 	// lengths is the SYNCED file as of its opening, and slots are the writes to it since.
 	lengths []byte
 	slots   []slotWrite
+	// segments are the files of the store's own log as of its opening, and records are the writes to them since.
+	segments map[string][]byte
+	records  []recordWrite
 }
+
+// recordWrite is a write to the store's own log.
+type recordWrite struct {
+	segment string
+	at      int64
+	bytes   []byte
+	from    int64 // bytes that were written before
+}
+
+// number returns the number of the record, or of the first one.
+func (w *recordWrite) number() int64 { return int64(binary.BigEndian.Uint64(w.bytes[recordNumber:])) }
+
+const diskLogBytes = 12 << 20
 
 // slotWrite is a write of a slot of the SYNCED file, which records that length bytes of log file
 // number are synced.
@@ -61,10 +82,10 @@ func NewDisk() *Disk { return newDisk(vfs.NewCrashableMem()) }
 // newDisk returns a disk with the given content.
 func newDisk(mem *vfs.MemFS) *Disk { return &Disk{FS: mem, mem: mem} }
 
-// OpenEngine opens the engine on the disk. Compactions run at any time. That does not make a
+// OpenEngine opens the engine on the disk. A store's own log is so large that a test hardly writes it over. Compactions run at any time. That does not make a
 // simulation less deterministic, because no result of an engine depends on them.
 func (d *Disk) OpenEngine(cfg storage.Config) (*storage.Engine, error) {
-	cfg.FS = d
+	cfg.FS, cfg.LogBytes = d, diskLogBytes
 	return storage.OpenEngine([]string{Dir}, cfg)
 }
 
@@ -113,12 +134,43 @@ func (d *Disk) Crash(r Remains) (*Disk, error) {
 			return nil, err
 		}
 	}
+	if err := d.restoreSegments(after, r); err != nil {
+		return nil, err
+	}
 	if b := d.syncedFile(newest, r.Known); b != nil {
 		if err := writeSynced(after.mem, path.Join(Dir, syncedFileName), b); err != nil {
 			return nil, err
 		}
 	}
 	return after, errors.Join(syncDir(after.mem, data), syncDir(after.mem, Dir))
+}
+
+// restoreSegments writes what remains of the store's own log to another disk.
+func (d *Disk) restoreSegments(after *Disk, r Remains) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if path.Ext(d.log) == logExt {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.segments)) {
+		if _, err := after.mem.Stat(name); err != nil {
+			continue // the log was set aside
+		}
+		b := slices.Clone(d.segments[name])
+		for _, w := range d.records {
+			if w.segment != name || w.from >= r.Keep {
+				continue
+			}
+			copy(b[w.at:], w.bytes[:min(int64(len(w.bytes)), r.Keep-w.from)])
+			if at := r.Flip/8 - w.from; r.Flipped && at >= 0 && at < int64(len(w.bytes)) && r.Flip/8 < r.Keep {
+				b[w.at+at] ^= 1 << (r.Flip % 8)
+			}
+		}
+		if err := writeSynced(after.mem, name, b); err != nil {
+			return err
+		}
+	}
+	return syncDir(after.mem, d.log)
 }
 
 // syncDir syncs a directory, so that its entries are durable.
@@ -139,6 +191,9 @@ func (d *Disk) syncedFile(newest string, known int64) []byte {
 	number, err := strconv.ParseUint(strings.TrimSuffix(path.Base(newest), logExt), 10, 64)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if path.Ext(newest) != logExt {
+		number, known, err = 0, d.lastRecord(known), nil
+	}
 	if err != nil || d.lengths == nil {
 		return nil
 	}
@@ -152,6 +207,21 @@ func (d *Disk) syncedFile(newest string, known int64) []byte {
 		}
 	}
 	return b
+}
+
+// lastRecord returns the number of the last record within the first bytes that were written to the store's own log. mu is held.
+func (d *Disk) lastRecord(known int64) (number int64) {
+	// Slots that were written before the first record are true.
+	number = math.MaxInt64
+	for i := range d.records {
+		w := &d.records[i]
+		if w.from+int64(len(w.bytes)) <= known {
+			number = w.number()
+		} else if i == 0 {
+			number = w.number() - 1
+		}
+	}
+	return number
 }
 
 // writeSynced writes a file and makes its content durable.
@@ -171,7 +241,11 @@ func writeSynced(fs vfs.FS, name string, b []byte) error {
 
 const (
 	logExt         = ".log"
+	segmentExt     = ".seg"
+	firstSegment   = "000.seg"
 	syncedFileName = "SYNCED"
+	// recordNumber is the offset of the number in a record of the store's own log (docs/formats/nodelog.md).
+	recordNumber = 32
 )
 
 // Create implements vfs.FS. The disk decides about the durability of log files.
@@ -192,10 +266,14 @@ func (d *Disk) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (
 // OpenReadWrite implements vfs.FS. A store opens its SYNCED file with it.
 func (d *Disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	f, err := d.FS.OpenReadWrite(name, c, opts...)
-	if err != nil || path.Base(name) != syncedFileName {
+	isSegment := path.Ext(name) == segmentExt
+	if err != nil || !isSegment && path.Base(name) != syncedFileName {
 		return f, err
 	}
 	b, err := ReadFile(d.mem, name)
+	if isSegment {
+		return d.watchSegment(name, f, b), err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	// The writes of an earlier engine on this disk are part of the content now.
@@ -212,6 +290,18 @@ func (d *Disk) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	defer d.mu.Unlock()
 	d.log, d.written = name, 0
 	return &diskLog{File: f, d: d, name: name}, nil
+}
+
+// watchSegment wraps a segment of the store's own log, whose content is b.
+func (d *Disk) watchSegment(name string, f vfs.File, b []byte) vfs.File {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// A log opens its first segment first. What was written to it before is part of its content.
+	if path.Base(name) == firstSegment {
+		d.log, d.written, d.segments, d.records = path.Dir(name), 0, map[string][]byte{}, nil
+	}
+	d.segments[name] = b
+	return &diskSegment{diskLog{File: f, d: d, name: name}}
 }
 
 // Unwrap returns the wrapped file system.
@@ -249,6 +339,22 @@ func (f *diskLog) SyncData() error { return f.Sync() }
 
 // SyncTo implements vfs.File.
 func (f *diskLog) SyncTo(int64) (bool, error) { return true, f.Sync() }
+
+// diskSegment is a segment of the store's own log.
+type diskSegment struct{ diskLog }
+
+// WriteAt implements vfs.File.
+func (f *diskSegment) WriteAt(p []byte, at int64) (int, error) {
+	b := slices.Clone(p) // a vfs.File may modify its argument
+	n, err := f.File.WriteAt(p, at)
+	if err == nil {
+		f.d.mu.Lock()
+		defer f.d.mu.Unlock()
+		f.d.records = append(f.d.records, recordWrite{f.name, at, b, f.d.written})
+		f.d.written += int64(len(b))
+	}
+	return n, err
+}
 
 // diskSynced is the SYNCED file of a store. It records the writes of slots.
 type diskSynced struct {

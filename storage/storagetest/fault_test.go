@@ -137,22 +137,24 @@ func counterOf(t *testing.T, s *storage.Store, name string) float64 {
 func TestWriteAndSyncErrors(t *testing.T) {
 	for name, fail := range map[string]func(op errorfs.Op) error{
 		"write: disk full": func(op errorfs.Op) error {
-			if is(op, ".log", errorfs.OpFileWrite) {
+			if is(op, ".log", errorfs.OpFileWrite) || is(op, ".seg", errorfs.OpFileWriteAt) {
 				return syscall.ENOSPC
 			}
 			return nil
 		},
 		"sync: input/output error": func(op errorfs.Op) error {
-			if is(op, ".log", errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo) {
+			if is(op, ".log", errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo) || is(op, ".seg", errorfs.OpFileSyncData) {
 				return syscall.EIO
 			}
 			return nil
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		eachLog(t, func(t *testing.T, own bool) {
+			t.Log(name)
 			f := &faulty{fail: fail}
 			fatal := make(chan string, 10)
 			w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
+			w.OwnLog = own
 			w.Wrap = f.wrap
 			w.Config = func(c *storage.Config) {
 				c.FatalHandler = func(msg string) {
@@ -307,18 +309,20 @@ func TestDiskFull(t *testing.T) {
 
 // TestSyncOutstanding blocks a sync. The store must report for how long, so that the node stops
 // claiming to be alive.
-func TestSyncOutstanding(t *testing.T) {
+func TestSyncOutstanding(t *testing.T) { eachLog(t, syncOutstanding) }
+
+func syncOutstanding(t *testing.T, own bool) {
 	block, blocked := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	f := &faulty{fail: func(op errorfs.Op) error {
-		if is(op, ".log", errorfs.OpFileSync, errorfs.OpFileSyncData) {
+		if is(op, ".seg", errorfs.OpFileSyncData) || is(op, ".log", errorfs.OpFileSync, errorfs.OpFileSyncData) {
 			once.Do(func() { close(blocked) })
 			<-block
 		}
 		return nil
 	}}
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 1))
-	w.Wrap = f.wrap
+	w.Wrap, w.OwnLog = f.wrap, own
 	l := w.Start().Create(storagetest.R)
 	if d := w.Store.SyncOutstanding(); d != 0 {
 		t.Errorf("idle: %v outstanding", d)
@@ -332,6 +336,8 @@ func TestSyncOutstanding(t *testing.T) {
 	if f, err := w.Store.Lookup(rhumb.Key{Table: 1, Home: l.ID, Name: []byte("a")}, storage.Newest); err != nil || f.Value == nil {
 		t.Errorf("an applied batch is not visible: %+v, %v", f, err)
 	}
+	synced := make(chan error, 1)
+	go func() { synced <- b.Sync() }()
 	<-blocked
 	for deadline := time.Now().Add(30 * time.Second); w.Store.SyncOutstanding() < time.Millisecond; {
 		if time.Now().After(deadline) {
@@ -340,7 +346,7 @@ func TestSyncOutstanding(t *testing.T) {
 	}
 	f.on.Store(false)
 	close(block)
-	if err := b.Sync(); err != nil {
+	if err := <-synced; err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Check(w.Store); err != nil {

@@ -23,6 +23,7 @@ func TestFlipsAfterCrash(t *testing.T) {
 	inLogs, seen, torn := 0, 0, 0
 	for i := range seeds {
 		w := storagetest.NewWorld(t, seed+int64(i))
+		w.OwnLog = false // TestFlipsInOwnLog is for the other kind
 		w.Config = func(c *storage.Config) { c.MemTableBytes = 256 << 10 }
 		w.Start()
 		logs, acked := fill(w)

@@ -17,7 +17,9 @@ import (
 // and opens the store again. The store must be short and say why. It must serve a prefix of the
 // records, and never later ones without those before the damage.
 func TestRecoveryInterrupted(t *testing.T) {
-	w := storagetest.NewWorld(t, storagetest.Seed(t, 7)).Start()
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 7))
+	w.OwnLog = false // TestOwnLogReplaced is for the other kind
+	w.Start()
 	logs := build(w)
 	w.Cut(100)
 	live := liveLog(w.Files())
@@ -64,7 +66,9 @@ func TestRecoveryInterrupted(t *testing.T) {
 func TestSetAside(t *testing.T) {
 	for _, kindOf := range []string{".log", "MANIFEST"} {
 		t.Run(kindOf, func(t *testing.T) {
-			w := storagetest.NewWorld(t, storagetest.Seed(t, 8)).Start()
+			w := storagetest.NewWorld(t, storagetest.Seed(t, 8))
+			w.OwnLog = false
+			w.Start()
 			build(w)
 			w.Cut(100)
 			var file string

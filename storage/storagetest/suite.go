@@ -19,8 +19,8 @@ type Case struct {
 }
 
 // Run runs the conformance suite: each case once for each way in which a store may continue after
-// it.
-func Run(t *testing.T) {
+// it. own gives the stores logs of their own.
+func Run(t *testing.T, own bool) {
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
 			// What happens between Do and the checks. Since every batch is synced, nothing may be
@@ -56,7 +56,9 @@ func Run(t *testing.T) {
 			// Each way gets a store of its own, because a crash affects everything that follows.
 			for name, end := range ends {
 				t.Run(name, func(t *testing.T) {
-					w := NewWorld(t, Seed(t, 1)).Start()
+					w := NewWorld(t, Seed(t, 1))
+					w.OwnLog = own
+					w.Start()
 					logs := c.Do(w)
 					end(w)
 					for _, l := range logs {

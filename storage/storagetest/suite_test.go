@@ -6,4 +6,4 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-func TestConformance(t *testing.T) { storagetest.Run(t) }
+func TestConformance(t *testing.T) { eachLog(t, storagetest.Run) }

@@ -3,6 +3,7 @@ package storagetest
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -30,6 +31,8 @@ type World struct {
 	Store *storage.Store
 	// Wrap, if set, wraps the file system for each Open, for example to inject faults.
 	Wrap func(vfs.FS) vfs.FS
+	// OwnLog gives the store a log of its own. It is set for odd seeds, so that the tests as a whole use both kinds of logs.
+	OwnLog bool
 	// Config, if set, changes the configuration of each Open.
 	Config func(*storage.Config)
 
@@ -62,7 +65,7 @@ func Seed(t testing.TB, fixed int64) int64 {
 // NewWorld returns a world with an empty disk and no open store. The store that the test opens is
 // closed at the end of the test.
 func NewWorld(t testing.TB, seed int64) *World {
-	w := &World{TB: t, Rand: rand.New(rand.NewPCG(uint64(seed), 0)), Mem: vfs.NewCrashableMem()}
+	w := &World{TB: t, Rand: rand.New(rand.NewPCG(uint64(seed), 0)), Mem: vfs.NewCrashableMem(), OwnLog: seed%2 == 1}
 	t.Cleanup(w.closeStore)
 	return w
 }
@@ -103,6 +106,7 @@ func (w *World) Open() error {
 		FatalHandler: func(msg string) { panic("storagetest: the store ended the process: " + msg) },
 		Misuse:       w.noteMisuse,
 	}
+	cfg.OwnLog = w.OwnLog
 	if w.Config != nil {
 		w.Config(&cfg)
 	}
@@ -186,9 +190,9 @@ func (w *World) Verify() {
 // Files returns the paths of the files of the store.
 func (w *World) Files() (paths []string) {
 	w.Helper()
-	for _, dir := range []string{Dir, Dir + "/data"} {
+	for _, dir := range []string{Dir, Dir + "/data", Dir + "/log"} {
 		names, err := w.Mem.List(dir)
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			w.Fatal(err)
 		}
 		for _, n := range names {

@@ -1,0 +1,311 @@
+package storagetest_test
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/storage"
+	"github.com/rhumbdb/rhumb/storage/storagetest"
+)
+
+// ownWorld returns a world whose store has a log of its own.
+func ownWorld(t *testing.T, seed int64) *storagetest.World {
+	w := storagetest.NewWorld(t, storagetest.Seed(t, seed))
+	w.OwnLog = true
+	return w.Start()
+}
+
+// liveSegments returns the segments with records that tables do not hold, and how many bytes of each are in use.
+func liveSegments(t *testing.T, w *storagetest.World) map[string]int {
+	t.Helper()
+	used := map[string]int{}
+	for _, f := range w.Files() {
+		if kind(f) != ".seg" {
+			continue
+		}
+		b, err := storagetest.ReadFile(w.Mem, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(strings.TrimRight(string(b), "\x00")); n > 512 {
+			used[f] = n
+		}
+	}
+	return used
+}
+
+// TestFlipsInOwnLog flips bits in the log of a store that crashed. Either the store says that it is short and names the file, or it serves
+// everything that was acknowledged.
+func TestFlipsInOwnLog(t *testing.T) {
+	for how, kept := range map[string]int{"power loss": 0, "killed": 100} {
+		t.Run(how, func(t *testing.T) {
+			w := ownWorld(t, 21)
+			logs := build(w)
+			w.Cut(kept)
+			good := w.Mem
+			named, flips := 0, 0
+			for file, used := range liveSegments(t, w) {
+				for range 60 {
+					at := w.Rand.IntN(used)
+					w.Mem = clone(good)
+					w.Damage(file, func(b []byte) []byte {
+						b[at] ^= 1 << w.Rand.IntN(8)
+						return b
+					})
+					o := serves(w, logs)
+					if o.err != nil || o.short && !o.named(file) {
+						t.Fatalf("a flip of byte %d of %s: %v, short %v, %v", at, file, o.err, o.short, o.damages)
+					}
+					if flips++; o.short {
+						named++
+					}
+				}
+			}
+			w.Mem = good
+			t.Logf("%d of %d flips made the store short", named, flips)
+			if flips == 0 || named < flips/4 {
+				t.Errorf("%d of %d flips made the store short: the test shows little", named, flips)
+			}
+		})
+	}
+}
+
+// TestOwnLogReplaced damages the log, ends the recovery at each of its operations, loses power, and opens the store again. The store must be short
+// and serve a prefix of the records, and what it writes afterwards must outlive the next crash.
+func TestOwnLogReplaced(t *testing.T) {
+	w := ownWorld(t, 23)
+	logs := build(w)
+	w.Cut(100)
+	file, most := "", 0
+	for f, used := range liveSegments(t, w) {
+		if used > most {
+			file, most = f, used
+		}
+	}
+	w.Damage(file, func(b []byte) []byte {
+		b[most-700] ^= 4
+		return b
+	})
+	bad, failed := w.Mem, 0
+	for n := int64(0); n < 400; n += 1 + w.Rand.Int64N(4) {
+		w.Mem = clone(bad)
+		var count atomic.Int64
+		f := &faulty{fail: func(op errorfs.Op) error {
+			panics := is(op, "/data", errorfs.OpFileSync) // Pebble ends the process
+			if panics || op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpRemove || count.Add(1) != n+1 {
+				return nil
+			}
+			return syscall.EIO
+		}}
+		f.on.Store(true)
+		quiet := func(o *storage.PebbleOptions) { o.DisableAutomaticCompactions = true }
+		if err := openOrEnd(storage.Config{Dir: storagetest.Dir, FS: f.wrap(w.Mem), MemTableBytes: 1 << 20, LogBytes: storagetest.LogBytes, OwnLog: true, DiskFree: plenty, Options: quiet}); err != nil {
+			failed++
+		}
+		f.on.Store(false)
+		w.Mem = w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: w.Rand.IntN(101), RNG: w.Rand})
+		o := serves(w, logs)
+		if o.err != nil || !o.short || !o.named(file) {
+			t.Fatalf("after operation %d failed: %v, short %v, %v", n, o.err, o.short, o.damages)
+		}
+		w.Start()
+		l := w.Create(rhumb.RangeID{Region: 9, Slot: 9})
+		w.Append(l, storagetest.Put("a", "1"))
+		w.Crash(0)
+		if err := l.Check(w.Store); err != nil {
+			t.Fatalf("after operation %d failed: %v", n, err)
+		}
+		w.Stop()
+		if count.Load() <= n {
+			break
+		}
+	}
+	if failed < 10 {
+		t.Errorf("only %d operations failed in turn", failed)
+	}
+	w.Mem = bad
+}
+
+// TestOwnLogFull writes several times what the log holds, in batches that need much more room in the log than in a memtable, and one
+// batch that does not fit into a segment. Nothing may be lost, whenever the power fails.
+func TestOwnLogFull(t *testing.T) {
+	w := ownWorld(t, 25)
+	local := func() *storage.Local { return w.Store.Local(7) }
+	n := 0
+	check := func() {
+		t.Helper()
+		for i := range n {
+			if v, ok, err := local().Get(fmt.Append(nil, i%50)); err != nil || !ok || len(v) == 0 {
+				t.Fatalf("key %d of %d writes: %q, %v, %v", i%50, n, v, ok, err)
+			}
+		}
+		if v, _, err := local().Get(fmt.Append(nil, (n-1)%50)); err != nil || !strings.HasPrefix(string(v), fmt.Sprint(n-1, ".")) {
+			t.Fatalf("the last of %d writes is %.20q, %v", n, v, err)
+		}
+	}
+	for range 6 {
+		for range 300 {
+			size := 1
+			if n%200 == 150 {
+				size = storagetest.LogBytes / 4
+			}
+			if err := local().Set(fmt.Append(nil, n%50), fmt.Append(nil, n, ".", strings.Repeat("v", size))); err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		check()
+		w.Crash(w.Rand.IntN(101))
+		check()
+	}
+	if w.Store.Short() || len(w.Store.Damage()) > 0 {
+		t.Errorf("the store found damage: %v", w.Store.Damage())
+	}
+}
+
+// TestTablesAheadOfLog flushes batches that were never synced, and cuts the power: the tables have records that the log has lost. What is written
+// then gets their numbers, and must not count as applied.
+func TestTablesAheadOfLog(t *testing.T) {
+	w := ownWorld(t, 27)
+	set := func(key string, sync bool) {
+		t.Helper()
+		b := w.Store.Local(7).NewBatch()
+		b.Set([]byte(key), []byte("v"))
+		if err := b.Commit(sync); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(keys ...string) {
+		t.Helper()
+		for _, key := range keys {
+			if _, ok, err := w.Store.Local(7).Get([]byte(key)); err != nil || !ok {
+				t.Errorf("%s is missing: %v", key, err)
+			}
+		}
+	}
+	set("synced", true)
+	for i := range 20 {
+		set(fmt.Sprint("unsynced", i), false)
+	}
+	if err := w.Store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	w.Crash(0)
+	expect("synced", "unsynced0", "unsynced19")
+	for i := range 5 {
+		set(fmt.Sprint("later", i), true)
+	}
+	for range 2 {
+		w.Crash(0)
+		expect("synced", "later0", "later4")
+	}
+	if w.Store.Short() {
+		t.Errorf("the store is short: %v", w.Store.Damage())
+	}
+}
+
+// TestOwnLogUpgrade takes a store through an upgrade: it has the log of its database until the cluster version allows one of its own and it starts
+// again, also if the process dies at any operation of that start. A store that joined an older cluster goes back when it stops.
+func TestOwnLogUpgrade(t *testing.T) {
+	w := storagetest.NewWorld(t, storagetest.Seed(t, 29))
+	w.OwnLog = false
+	w.Start()
+	logs := build(w)
+	w.OwnLog = true
+	w.Restart()
+	has := func() bool {
+		_, err := w.Mem.Stat(path.Join(storagetest.Dir, "log"))
+		return err == nil
+	}
+	allow := func() {
+		t.Helper()
+		e, err := storage.OpenEngine([]string{storagetest.Dir}, storage.Config{FS: w.Mem, MemTableBytes: 1 << 20, DiskFree: plenty})
+		if err == nil {
+			err = errors.Join(e.RaiseFormat(rhumb.VersionNewest), e.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if has() {
+		t.Fatal("the store has a log of its own before the cluster version allows it")
+	}
+	w.Stop()
+	allow()
+	if has() {
+		t.Fatal("the store has a log of its own although nobody asked for it")
+	}
+	room := func(string) (uint64, uint64, error) { return 1 << 30, 1 << 31, nil }
+	good, failed := w.Mem, 0
+	for n := int64(0); n < 400; n += 1 + w.Rand.Int64N(6) {
+		w.Mem = clone(good)
+		var count atomic.Int64
+		f := &faulty{fail: func(op errorfs.Op) error {
+			panics := is(op, "/data", errorfs.OpFileSync)
+			if panics || op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpRemove || count.Add(1) != n+1 {
+				return nil
+			}
+			return syscall.EIO
+		}}
+		f.on.Store(true)
+		quiet := func(o *storage.PebbleOptions) { o.DisableAutomaticCompactions = true }
+		cfg := storage.Config{Dir: storagetest.Dir, FS: f.wrap(w.Mem), MemTableBytes: 1 << 20, LogBytes: storagetest.LogBytes, OwnLog: true, DiskFree: room, Options: quiet}
+		if err := openOrEnd(cfg); err != nil {
+			failed++
+		}
+		f.on.Store(false)
+		w.Mem = w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: w.Rand.IntN(101), RNG: w.Rand})
+		w.Config = func(c *storage.Config) { c.DiskFree = room }
+		if o := serves(w, logs); o.err != nil || o.short || len(o.damages) > 0 {
+			t.Fatalf("after operation %d failed: %v, short %v, %v", n, o.err, o.short, o.damages)
+		}
+		if !has() {
+			t.Fatalf("after operation %d failed the store has no log of its own", n)
+		}
+		if count.Load() <= n {
+			break
+		}
+	}
+	if failed < 10 {
+		t.Errorf("only %d operations failed in turn", failed)
+	}
+	w.Start()
+	for _, l := range logs {
+		w.Append(l, storagetest.Put("after", "the upgrade"))
+	}
+	w.Crash(0)
+	for _, l := range logs {
+		if err := l.Check(w.Store); err != nil {
+			t.Error(err)
+		}
+	}
+	// A store that began with a log of its own, in a cluster that does not allow it.
+	w.Stop()
+	w.Mem, w.Config = vfs.NewCrashableMem(), nil
+	w.Start()
+	l := w.Create(storagetest.R)
+	w.Append(l, storagetest.Put("a", "1"))
+	if err := w.Store.SetIdentity(rhumb.ClusterID{1}, 1); err != nil {
+		t.Fatal(err)
+	}
+	if w.Crash(0); !has() {
+		t.Error("a crash took the log")
+	}
+	w.Stop()
+	if has() {
+		t.Error("a clean stop kept the log, and the previous build cannot open the directory")
+	}
+	w.OwnLog = false
+	w.Start()
+	if err := l.Check(w.Store); err != nil {
+		t.Error(err)
+	}
+}
