@@ -113,7 +113,7 @@ func (d *disk) openEngine() (err error) {
 	}
 	d.refuse(false)
 	cfg := storage.Config{
-		MemTableBytes: 1 << 20, CacheBytes: 1 << 20, ReadFaults: d.readFaults(),
+		MemTableBytes: 1 << 20, CacheBytes: 1 << 20, ReadFaults: d.readFaults(), OwnLog: d.n.w.cfg.OwnLog,
 		// Never cache the answer of DiskFree: a cached one would expire in real time.
 		DiskFree: d.freeSpace, DiskFreeEvery: -1, RefuseFree: refuseFree,
 		FatalHandler: func(msg string) { panic("sim: fatal error of the engine: " + msg) },

@@ -23,6 +23,7 @@ var (
 	mixFlag    = flag.String("sim.mix", NoBug.String(), "bug whose faults -sim.seed or -sim.seeds is run with")
 	faultsFlag = flag.String("sim.faults", "", "faults of -sim.seed and of new seeds in place of their own, such as divide,merge,empty,flip")
 	wholeFlag  = flag.Bool("sim.whole", false, "split no ranges")
+	ownLogFlag = flag.Bool("sim.own-log", false, "give all stores logs of their own; without it, the stores of every third new seed have them")
 	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
 )
 
@@ -180,7 +181,7 @@ func reportFailure(t *testing.T, cfg Config, r Result) {
 	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
-	t.Errorf("%v\nreplay: make sim SEED=%d (without splits: %v)\ntrace: %s", r.Err, cfg.Seed, cfg.Whole, path)
+	t.Errorf("%v\nreplay: make sim SEED=%d (without splits: %v, with -sim.own-log: %v)\ntrace: %s", r.Err, cfg.Seed, cfg.Whole, cfg.OwnLog, path)
 	if again.Digest != r.Digest {
 		t.Errorf("seed %d: the replay differs: digest %x, then %x", cfg.Seed, r.Digest, again.Digest)
 	}
@@ -224,7 +225,7 @@ func TestSeeds(t *testing.T) {
 	runs := corpusSeeds(t)
 	known := len(runs)
 	for i := range *seedsFlag {
-		runs = append(runs, Config{Seed: *firstFlag + uint64(i)**strideFlag, Whole: *wholeFlag, Faults: faults})
+		runs = append(runs, Config{Seed: *firstFlag + uint64(i)**strideFlag, Whole: *wholeFlag, Faults: faults, OwnLog: *ownLogFlag || i%3 == 2})
 	}
 	failures := 0
 	for _, cfg := range runs {
@@ -263,7 +264,7 @@ func TestOneSeed(t *testing.T) {
 	}
 	defer f.Close()
 	out := bufio.NewWriter(f)
-	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Whole: *wholeFlag, Faults: chosenFaults(t), Trace: out})
+	r := Run(Config{Seed: *seedFlag, Duration: *lengthFlag, Bug: bug, Mix: mix, Whole: *wholeFlag, OwnLog: *ownLogFlag, Faults: chosenFaults(t), Trace: out})
 	if err := out.Flush(); err != nil {
 		t.Fatal(err)
 	}
@@ -282,6 +283,7 @@ func TestOneSeed(t *testing.T) {
 func TestSameSeedSameRun(t *testing.T) {
 	for seed := uint64(1); seed <= 15; seed++ {
 		cfg := Config{Seed: seed, Duration: 20 * time.Second}
+		cfg.OwnLog = seed%3 == 0
 		first, second := Run(cfg), Run(cfg)
 		if first.Digest != second.Digest || first.Stats != second.Stats {
 			t.Errorf("seed %d: two runs differ: %+v, %+v", seed, first, second)

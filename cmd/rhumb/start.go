@@ -88,6 +88,7 @@ func (f *startFlags) register(fl *pflag.FlagSet, cfg *node.Config) {
 	fl.StringSliceVar(&cfg.Dirs, "dir", nil, "data directory; repeat the flag for more, each on a disk of its own")
 	// The list is of numbers and not of paths, so that nobody loses a disk by a misspelt path.
 	fl.IntSliceVar(&cfg.AcceptLostStores, "accept-lost-store", nil, "number, from 1, of a directory whose disk is lost: the node starts without its data")
+	fl.BoolVar(&cfg.NodeLog, "experimental-node-log", false, "give the directories a log of their own, which earlier builds do not read")
 	fl.StringVar(&cfg.Region, "region", "", "region of the node")
 	fl.StringVar(&f.location, "location", "", "LAT,LON of the node")
 	flags.Default(fl, "location", "that of a well-known region")
