@@ -41,7 +41,7 @@ type Config struct {
 	// node begins a new life without their data. A directory that is empty without being listed
 	// here is rejected: acknowledgements of this node relied on its contents.
 	AcceptLostStores []int
-	// NodeLog gives each store a log of its own (package nodelog). A store that has one keeps it; one that was written by an earlier build gets it at its
+	// NodeLog equips each store with a log of its own (package nodelog). A store that has one keeps it; one that was written by an earlier build gets it at its
 	// first start after the cluster version allows it.
 	NodeLog bool
 	// Region is the name of the node's region: letters, digits and '-'.

@@ -46,7 +46,7 @@ type Config struct {
 	// Settled leaves out the removal of a region and the second phase of failover, which some seeds draw otherwise. Known seeds then are what
 	// they were. Seeds with a planted bug, a mix or chosen faults draw neither.
 	Settled bool
-	// OwnLog gives the stores of all nodes logs of their own.
+	// OwnLog equips the stores of all nodes with logs of their own.
 	OwnLog bool
 	// Synced leaves out the tables that defer syncs, which some seeds draw otherwise, so that known seeds do not change. Seeds
 	// with a planted bug, a mix or chosen faults draw none.

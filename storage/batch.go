@@ -474,7 +474,8 @@ func (b *Batch) Defer() { b.deferred = true }
 func (b *Batch) Sync() error {
 	const op rhumb.Op = "storage.Batch.Sync"
 	if b.s.own != nil {
-		// The operating system has the record since Apply.
+		// The operating system has the record since Apply, and a deferred batch waits for no more than that. SyncLog makes it
+		// durable later.
 		if !b.deferred {
 			if err := b.s.own.sync(b.number); err != nil {
 				return b.s.dbError(op, err)

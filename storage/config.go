@@ -42,7 +42,7 @@ type Config struct {
 	MemTableBytes int64
 	// LogBytes is the size of the log of a new store; default three memtables, and 24 MiB or more. An existing log keeps its size.
 	LogBytes int64
-	// OwnLog gives a log of its own to a new store, and at its next start to one whose cluster version allows that (RaiseFormat). A store that has
+	// OwnLog adds a log of its own to a new store, and at its next start to one whose cluster version allows that (RaiseFormat). A store that has
 	// one keeps it.
 	OwnLog bool
 	// NamesBytes bounds the names that each store keeps in memory for scans; default 16 MiB, which is enough for about 250,000

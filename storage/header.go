@@ -37,7 +37,7 @@ import (
 //	 …       8   xxh3-64 of all bytes before
 //
 // Format 1 ended after the flags. Format 3 is that of stores with a log of their own (package nodelog): an earlier build
-// would not see what the log holds. Every format ends in the checksum of all bytes before it, so that
+// would not see the batches in it. Every format ends in the checksum of all bytes before it, so that
 // a binary can distinguish a newer format, which it does not know, from a damaged file.
 const (
 	headerName   = "STORE"

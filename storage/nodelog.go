@@ -31,8 +31,8 @@ const (
 const localApplied = "applied"
 
 // storeLog is the log of a store. Pebble's own log is off: a batch is first appended to the log and then applied to the database, and
-// both happen in one order. So the tables of the database always hold the effect of a prefix of the log, and the key localApplied, as it is in the
-// tables, says which one. The rest is applied again by the next start.
+// both happen in one order. So the tables of the database always hold the effect of a prefix of the log, and the value of localApplied in the
+// tables says which one. The rest is applied again by the next start.
 //
 // An ingestion of tables is not in the log. It needs no record: Pebble flushes every memtable with keys in its span first (IngestAsFlushable is
 // off), so no record that is applied again has a key in the span, unless it was written after the ingestion.
@@ -74,6 +74,8 @@ func (l *storeLog) write(op rhumb.Op, b *pebble.Batch) (nodelog.Number, error) {
 		return l.log.Last(), nil
 	}
 	l.bytes.Add(uint64(b.Len()))
+	// The record holds the batch without localApplied: its number is known only once it is written. A start that applies the record
+	// adds the key again.
 	number, err := l.append(b.Repr())
 	if rhumb.KindOf(err) == rhumb.TooLarge {
 		return l.writeThrough(op, b)
@@ -85,6 +87,7 @@ func (l *storeLog) write(op rhumb.Op, b *pebble.Batch) (nodelog.Number, error) {
 	if err := l.apply(b, number); err != nil {
 		return 0, err
 	}
+	// The use of the log changes by whole segments, so it is measured only when one is full.
 	if l.turned.Swap(false) {
 		l.flushEarly()
 	}
@@ -94,6 +97,7 @@ func (l *storeLog) write(op rhumb.Op, b *pebble.Batch) (nodelog.Number, error) {
 // append appends a record. If the log is full, it waits for a flush. order is held.
 func (l *storeLog) append(repr []byte) (nodelog.Number, error) {
 	for {
+		// Only the write counts as an operation of the disk. A wait for a flush does not make a node unfit, as with Pebble's log.
 		end := l.s.fs.beginOp()
 		number, err := l.log.Append(repr)
 		end()
@@ -122,6 +126,7 @@ func (l *storeLog) apply(b *pebble.Batch, number nodelog.Number) error {
 // writeThrough applies a batch that is too large for the log, and returns once tables hold it. Nothing is written meanwhile: later batches must
 // not be durable before this one. order is held.
 func (l *storeLog) writeThrough(op rhumb.Op, b *pebble.Batch) (nodelog.Number, error) {
+	// The batch counts for the record before it: both are in one prefix of the tables.
 	number := l.log.Last()
 	if err := l.apply(b, number); err != nil {
 		return 0, err
@@ -148,12 +153,13 @@ func (l *storeLog) flushEarly() {
 	if needed*100 <= all*logEarlyPercent || !l.flushing.CompareAndSwap(false, true) {
 		return
 	}
+	// The sealer trims the log when the flush ends.
 	if _, err := l.s.db.AsyncFlush(); err != nil {
 		l.s.log.Warn("a flush that makes room in the log was not begun", "store", l.s.cfg.Dir, "err", err)
 	}
 }
 
-// trim gives up the records that tables hold.
+// trim releases the records that tables hold.
 func (l *storeLog) trim() error {
 	applied, err := l.s.tablesHold(l.s.db)
 	if err == nil {
@@ -171,6 +177,7 @@ func (s *Store) tablesHold(db *pebble.DB) (nodelog.Number, error) {
 	if err != nil {
 		return 0, s.dbError(op, err)
 	}
+	// Without the key, the tables hold nothing of any log: the store is new, or had the log of its database.
 	var number nodelog.Number
 	if it.First() {
 		v, e := it.ValueAndErr()
@@ -205,6 +212,7 @@ func (l *storeLog) end(what string, err error) {
 // drain flushes the database, so that a stopped store needs no log. It reports whether that succeeded; if the disk is full, the next start applies
 // the log again. Nobody writes meanwhile.
 func (l *storeLog) drain() bool {
+	// A signal from before says nothing about the flush that follows.
 	select {
 	case <-l.s.flushFailed:
 	default:
@@ -217,6 +225,7 @@ func (l *storeLog) drain() bool {
 	if err != nil {
 		return false
 	}
+	// Pebble tries a flush again and again, so the first failure ends the wait.
 	select {
 	case <-flushed:
 	case <-l.s.flushFailed:
@@ -236,6 +245,7 @@ func (s *Store) commit(op rhumb.Op, b *pebble.Batch, sync bool) error {
 		return s.dbError(op, s.db.Apply(b, opts))
 	}
 	number, err := s.own.write(op, b)
+	// Without sync, the batch is durable with the next record that somebody syncs.
 	if err == nil && sync {
 		err = s.own.sync(number)
 	}
@@ -270,6 +280,7 @@ func (s *Store) prepareLog() (own bool, err error) {
 	if !h.nodeLog && (!s.cfg.OwnLog || !s.fresh && h.flags&flagNodeLog == 0) {
 		return false, nil
 	}
+	// Nothing in the directory is needed: it is of an interrupted creation, or of a database that is gone.
 	if err := removeAll(s.fs, s.logDir()); err != nil {
 		return false, err
 	}
@@ -357,6 +368,7 @@ func (s *Store) replayLog(isNew bool, boot rhumb.BootSeq) error {
 	if err != nil {
 		return err
 	}
+	// With this number in SYNCED, a start without the log, after takeLogBack, ignores the older files of Pebble's log.
 	first := uint64(0)
 	if n := len(logs); n > 0 {
 		first = logs[n-1].number
@@ -424,7 +436,7 @@ func (s *Store) changeHeader(change func(h *header)) error {
 	return nil
 }
 
-// replaceLog applies what a damaged log has before the damage, sets the log aside, and creates a new one. The store is short unless tables hold
+// replaceLog applies the records of a damaged log before the damage, sets the log aside, and creates a new one. The store is short unless tables hold
 // every record that the log is known to have had.
 //
 // The steps are durable in this order: the record of the damage; the tables; a STORE file without a log; the set-aside files; the new log. A crash
@@ -438,6 +450,7 @@ func (s *Store) replaceLog(cfg nodelog.Config, d *nodelog.Damage) (*nodelog.Log,
 	if err := s.addDamage(Damage{Fault: f, SetAside: s.fs.PathJoin(folder, logName)}, d.Lost); err != nil {
 		return nil, err
 	}
+	// Read reports the damage again after the records before it.
 	err = nodelog.Read(cfg, s.applyRecord)
 	if again := (*nodelog.Damage)(nil); err != nil && !errors.As(err, &again) {
 		return nil, err

@@ -75,7 +75,7 @@ type Store struct {
 	lengths *syncedFile
 	// own is the log of the store, or nil if its database has one. It is set while the store opens.
 	own *storeLog
-	// flushFailed has a signal after a flush failed. Pebble repeats it for ever.
+	// flushFailed has a signal after a flush failed. Pebble repeats a flush until it succeeds.
 	flushFailed chan struct{}
 
 	manifestMu sync.Mutex // guards manifests
@@ -388,6 +388,7 @@ func (s *Store) Close() error {
 	damageErr := s.placeDamage(false)
 	// The number of logs that hold data not in tables is known only while the database is open.
 	logs, drained := int(s.db.Metrics().WAL.Files), false
+	// A log of the store's own is flushed, so that the tables alone hold the stopped store.
 	own := s.own != nil
 	if own {
 		// Pebble's log is empty.

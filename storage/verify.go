@@ -159,7 +159,7 @@ func (v *verifier) checkLogs() error {
 }
 
 // checkOwnLog looks for damage in a log of the store's own, and in the batches that tables do not hold yet. The next start applies those to the
-// database, which is examined without them: it holds what the store was at some earlier moment.
+// database, which is examined without them: it holds an earlier state of the store.
 func (v *verifier) checkOwnLog() error {
 	if !v.header.nodeLog {
 		return nil

@@ -79,7 +79,7 @@ func judgeLog(scans []segmentScan, synced, trimmed Number) (v verdict) {
 	return v
 }
 
-// raiseKnown notes a record that is damaged. A mark is no loss.
+// raiseKnown notes a damaged record. A damaged mark loses nothing.
 func (v *verdict) raiseKnown(kind byte, number Number) {
 	if kind == kindData {
 		v.known = max(v.known, number)

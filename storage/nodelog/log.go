@@ -170,6 +170,7 @@ func (l *Log) syncLap(op rhumb.Op) error {
 	if l.failed != nil || last == l.Synced() {
 		return l.failed
 	}
+	// Only this segment can have records that are not durable: the ones before were synced before their next lap began.
 	segment, begin := segmentOf(l.lap, len(l.files)), time.Now()
 	f := l.files[segment]
 	l.syncing = true
@@ -178,6 +179,7 @@ func (l *Log) syncLap(op rhumb.Op) error {
 	l.io.Lock()
 	l.syncing = false
 	l.done.Broadcast()
+	// Callers that waited for this sync look at the number that is durable, or at the failure.
 	// A write may have failed meanwhile. Its error stays the reason why the log ended.
 	if err != nil && l.failed == nil {
 		err = l.failWith(op, segment, err)

@@ -219,7 +219,7 @@ func (l *Log) resumeAt(op rhumb.Op, v verdict, scans []segmentScan, buf []byte) 
 	l.durable, l.written = v.durable, v.durable
 	l.last.Store(uint64(tail.last.number))
 	l.synced.Store(uint64(tail.last.number))
-	// The caller may have kept elsewhere what the end of the log has lost.
+	// The caller may have kept elsewhere the records that the log has lost at its end.
 	l.trimmed.Store(uint64(min(v.trimmed, tail.last.number)))
 	return nil
 }

@@ -10,13 +10,14 @@ import (
 // Read reads a log that no process has open, without changing it. It calls f with all records that are needed, in order and without marks. Of a
 // damaged log these are the records before the damage, and Read returns the damage after them. f must not keep the payload.
 //
-// Open refuses a damaged log. Its owner gets with Read what the log still has, before it sets the log aside.
+// Open refuses a damaged log. Its owner reads the remaining records with Read, before it sets the log aside.
 func Read(cfg Config, f func(Record) error) error {
 	const op rhumb.Op = "nodelog.Read"
 	cfg.Boot = max(cfg.Boot, 1) // a reader writes nothing
 	if err := cfg.fillDefaults(); err != nil {
 		return err
 	}
+	// The segments are scanned first and read again lap by lap, so that one of them is in memory at a time.
 	r := reader{cfg: cfg, seed: sumSeed(cfg.ID[:])}
 	damage, err := r.scanAll(op)
 	if err != nil || len(r.scans) == 0 {
@@ -34,6 +35,7 @@ func Read(cfg Config, f func(Record) error) error {
 	if damage == nil && v.damage != nil {
 		damage = v.damageError(cfg.FS, cfg.Dir)
 	}
+	// No lap begins at the first record that is needed, so every record after it follows a gap.
 	if v.oldest == 0 {
 		return damage
 	}
@@ -60,6 +62,7 @@ func (r *reader) scanAll(op rhumb.Op) (damage, err error) {
 		if err != nil {
 			return damage, err
 		}
+		// The search continues: the shape of the log is that of the first intact segment, whichever it is.
 		damage = firstError(damage, bad)
 		if bad != nil {
 			continue
@@ -106,6 +109,7 @@ func (r *reader) readFile(op rhumb.Op, segment int) (b []byte, h segmentHeader, 
 		return nil, h, nil, ioError(op, path, err)
 	}
 	h, bad = decodeSegment(path, b)
+	// A log of a newer build is not damaged, and must not be treated as if it were.
 	if rhumb.KindOf(bad) == rhumb.Incompatible {
 		return nil, h, nil, bad
 	}

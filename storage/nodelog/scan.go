@@ -18,7 +18,7 @@ type segmentScan struct {
 	loose []place
 	// flipped is the kind of the record that should follow in this lap, if it is there but for one bit.
 	flipped byte
-	// data is the greatest number of a valid record that is no mark.
+	// data is the greatest number of a valid record other than a mark.
 	data Number
 	// greatest holds, for each field on its own, the greatest value of any valid record in the file.
 	greatest head

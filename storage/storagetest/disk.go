@@ -145,7 +145,7 @@ func (d *Disk) Crash(r Remains) (*Disk, error) {
 	return after, errors.Join(syncDir(after.mem, data), syncDir(after.mem, Dir))
 }
 
-// restoreSegments writes what remains of the store's own log to another disk.
+// restoreSegments writes the remains of the store's own log to another disk.
 func (d *Disk) restoreSegments(after *Disk, r Remains) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -156,11 +156,13 @@ func (d *Disk) restoreSegments(after *Disk, r Remains) error {
 		if _, err := after.mem.Stat(name); err != nil {
 			continue // the log was set aside
 		}
+		// The content as of the opening is durable, because a log writes its loose records again before it opens.
 		b := slices.Clone(d.segments[name])
 		for _, w := range d.records {
 			if w.segment != name || w.from >= r.Keep {
 				continue
 			}
+			// The cut may be within this write.
 			copy(b[w.at:], w.bytes[:min(int64(len(w.bytes)), r.Keep-w.from)])
 			if at := r.Flip/8 - w.from; r.Flipped && at >= 0 && at < int64(len(w.bytes)) && r.Flip/8 < r.Keep {
 				b[w.at+at] ^= 1 << (r.Flip % 8)
@@ -296,7 +298,7 @@ func (d *Disk) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 func (d *Disk) watchSegment(name string, f vfs.File, b []byte) vfs.File {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// A log opens its first segment first. What was written to it before is part of its content.
+	// A log opens its first segment first. Earlier writes are part of its content.
 	if path.Base(name) == firstSegment {
 		d.log, d.written, d.segments, d.records = path.Dir(name), 0, map[string][]byte{}, nil
 	}

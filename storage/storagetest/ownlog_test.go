@@ -79,7 +79,7 @@ func TestFlipsInOwnLog(t *testing.T) {
 }
 
 // TestOwnLogReplaced damages the log, ends the recovery at each of its operations, loses power, and opens the store again. The store must be short
-// and serve a prefix of the records, and what it writes afterwards must outlive the next crash.
+// and serve a prefix of the records, and its later writes must outlive the next crash.
 func TestOwnLogReplaced(t *testing.T) {
 	w := ownWorld(t, 23)
 	logs := build(w)
@@ -134,7 +134,7 @@ func TestOwnLogReplaced(t *testing.T) {
 	w.Mem = bad
 }
 
-// TestOwnLogFull writes several times what the log holds, in batches that need much more room in the log than in a memtable, and one
+// TestOwnLogFull writes several times the size of the log, in batches that need much more room in the log than in a memtable, and one
 // batch that does not fit into a segment. Nothing may be lost, whenever the power fails.
 func TestOwnLogFull(t *testing.T) {
 	w := ownWorld(t, 25)
@@ -171,8 +171,8 @@ func TestOwnLogFull(t *testing.T) {
 	}
 }
 
-// TestTablesAheadOfLog flushes batches that were never synced, and cuts the power: the tables have records that the log has lost. What is written
-// then gets their numbers, and must not count as applied.
+// TestTablesAheadOfLog flushes batches that were never synced, and cuts the power: the tables have records that the log has lost. The next
+// records have their numbers, and must not count as applied.
 func TestTablesAheadOfLog(t *testing.T) {
 	w := ownWorld(t, 27)
 	set := func(key string, sync bool) {

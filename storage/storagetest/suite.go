@@ -19,7 +19,7 @@ type Case struct {
 }
 
 // Run runs the conformance suite: each case once for each way in which a store may continue after
-// it. own gives the stores logs of their own.
+// it. With own, the stores have logs of their own.
 func Run(t *testing.T, own bool) {
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {

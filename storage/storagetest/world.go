@@ -31,7 +31,7 @@ type World struct {
 	Store *storage.Store
 	// Wrap, if set, wraps the file system for each Open, for example to inject faults.
 	Wrap func(vfs.FS) vfs.FS
-	// OwnLog gives the store a log of its own. It is set for odd seeds, so that the tests as a whole use both kinds of logs.
+	// OwnLog adds a log of its own to the store. It is set for odd seeds, so that the tests as a whole use both kinds of logs.
 	OwnLog bool
 	// Config, if set, changes the configuration of each Open.
 	Config func(*storage.Config)
