@@ -9,10 +9,11 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 )
 
-// A node learns from its own copy of the metadata that it was removed, and stops. A node that was cut off, or paused, at that time never gets
-// the entry: it is no member of the metadata group any more, so nobody sends it anything. Its process would wait for its former peers for
-// ever, and show whoever asks it a cluster of the past. So a node whose copy stands still while others are silent asks another node.
+// A removed node reads of its removal in its own copy of the metadata, and stops. A node that was cut off or paused at that time never receives
+// the entry, because it is no longer a member of the metadata group. Its process would wait for its former peers and show an old
+// cluster to its callers. Therefore a node asks another one if its copy does not change while others are silent.
 
+// standstill tracks whether the own copy of the metadata may be out of date.
 // standstill tracks whether the own copy of the metadata may have been left behind.
 type standstill struct {
 	revision uint64
@@ -20,7 +21,7 @@ type standstill struct {
 }
 
 // next records an observation, and reports whether the node should ask others: at this observation and at the one before, the copy had the
-// same revision and some live node was silent. Copies of idle clusters stand still as well, but nobody is silent there.
+// same revision and some live node was silent. The copies of an idle cluster do not change either, but nobody is silent there.
 func (s *standstill) next(revision uint64, silent bool) (ask bool) {
 	ask = silent && s.silent && s.revision == revision
 	*s = standstill{revision, silent}
@@ -42,7 +43,7 @@ func (m *member) missesSome() bool {
 }
 
 // stopIfRemoved asks other nodes whether this one was removed for good, and stops the node if one of them says so. A node whose copy of the
-// metadata is no newer than the own one knows nothing more: it may have been removed as well.
+// metadata is not newer than the own one cannot know more. It may have been removed as well.
 func (m *member) stopIfRemoved() {
 	addrs := m.n.memberAddrs(m)
 	for _, addr := range addrs[:min(len(addrs), catchUpAsks)] {

@@ -144,7 +144,7 @@ func Recover(kv KV, self rhumb.NodeID, now time.Time) (Survivor, error) {
 	}
 	state, _, _ = state.Apply(catalog.SetVoters{Voters: []rhumb.NodeID{self}})
 	lost := slices.DeleteFunc(slices.Clone(s.Voters), func(id rhumb.NodeID) bool { return id == self })
-	// A repetition gives nobody up. The record of the first recovery stays: it says what may be lost, and because of whom.
+	// A repeated recovery removes no voter. The record of the first one stays, because it names the voters whose changes may be lost.
 	if len(lost) > 0 || s.Recovered == nil {
 		s.Recovered = &Recovery{At: now.UTC(), Term: s.Term, Last: s.Last, Lost: lost}
 	}

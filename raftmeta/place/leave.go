@@ -164,8 +164,8 @@ func moreNodes(count int) string {
 	return "a node"
 }
 
-// tooFewCopies returns the largest number of copies that a table keeps of what the node holds, and the tables that keep more than left, with
-// their numbers. most is 0 if left nodes suffice for all. Tables that survive the loss of a region do not count: their copies may go elsewhere.
+// tooFewCopies returns the largest number of copies that a table on the node keeps, and the tables that keep more than left, with their
+// numbers. most is 0 if left nodes suffice for all. Tables that survive the loss of a region do not count: their copies may go elsewhere.
 func tooFewCopies(s *catalog.State, id rhumb.NodeID, left int) (most int, tables []string) {
 	for class := range s.Classes() {
 		// The ranges of a dropped class disappear before anybody moves them.
