@@ -394,7 +394,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 	if waits != "" {
 		// The record says why nothing moves; the moves that were left are still left.
 		if asked != nil {
-			m.record(asked, rhumb.OperationRunning, tally{left: asked.Progress.Total - asked.Progress.Done, bytes: asked.Progress.TotalBytes - asked.Progress.DoneBytes, waits: waits}, 0)
+			m.record(asked, rhumb.OperationRunning, workLeft{left: asked.Progress.Total - asked.Progress.Done, bytes: asked.Progress.TotalBytes - asked.Progress.DoneBytes, waits: waits}, 0)
 		}
 		return m.out
 	}
@@ -417,7 +417,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 // neither is.
 func (m *mover) recordRebalance(v *Surveys, o *rhumb.Operation, planned []Move, moving int) {
 	// Ranges that are written grow meanwhile, so the total may grow; it never falls (record).
-	t := tally{left: uint64(len(planned))}
+	t := workLeft{left: uint64(len(planned))}
 	for _, x := range planned {
 		t.bytes += uint64(max(x.Size.Bytes, 0))
 	}

@@ -220,7 +220,7 @@ func (m *mover) advanceRepair(o *rhumb.Operation) {
 		m.end(o, rhumb.OperationCancelled, fmt.Sprintf("%s is back", o.Node))
 		return
 	}
-	var t tally
+	var t workLeft
 	for r := range m.s.Ranges() {
 		if r.IsReplica(o.Node) {
 			m.weigh(&t, r.ID)
