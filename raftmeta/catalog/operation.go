@@ -399,7 +399,7 @@ func (c SetLeaving) applyTo(t *tx) Result {
 	stay := dropNodes(r.InSync, func(n rhumb.NodeID) bool { return slices.Contains(set, n) })
 	switch {
 	case r.Version != c.Version:
-		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
+		return refuseChanged(op, r, c.Version)
 	case !distinct || !isSubset(set, r.Replicas):
 		return refuseRange(op, rhumb.InvalidArgument, r, "leaving replicas %v are not a subset of the replicas %v", c.Leaving, r.Replicas)
 	// Invariant I8: they could never leave.
