@@ -246,8 +246,11 @@ func (c StartOperation) checkTargets(t *tx) Result {
 	case !ok:
 		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Target)
 	// A copy that is not in the region of its range, because a removal of the region was cancelled, may return there.
-	case c.Target == c.Node || target.Region != n.Region && target.Region != home:
-		return refuse(op, rhumb.InvalidArgument, "%s cannot take the place of %s: both must be different nodes of one region", c.Target, c.Node)
+	case c.Target == c.Node:
+		return refuse(op, rhumb.InvalidArgument, "%s cannot take its own place; name another node of its region", c.Node)
+	case target.Region != n.Region && target.Region != home:
+		at, _ := t.Region(n.Region)
+		return refuse(op, rhumb.InvalidArgument, "%s cannot take the place of %s, because it is in another region; name a node of region %s", c.Target, c.Node, at.Name)
 	case !t.TakesCopies(c.Target):
 		return refuse(op, rhumb.Conflict, "%s is %s and takes no copies", c.Target, target.State)
 	}
