@@ -56,12 +56,12 @@ func (s *Operations) ListOperations(ctx context.Context, _ *rhumbpb.ListOperatio
 	return out, nil
 }
 
-// decideMost bounds how often a request is decided anew because a record changed between the decision and its command: balance, for
+// decideMost bounds how often a request is decided again because a record changed between the decision and its command: balance, for
 // example, begins another move, or gives a new range another preferred primary.
 const decideMost = 4
 
 // proposeFresh proposes the command that decide returns for the newest metadata, nil for none. If metadata refuses the command as a Conflict,
-// it is decided anew. Of a batch only the last command counts: the others make room for it.
+// it is decided again. Of a batch only the last command counts: the others make room for it.
 func (s *Operations) proposeFresh(ctx context.Context, decide func(*catalog.State) (catalog.Command, error)) (catalog.Result, *catalog.State, error) {
 	for try := 1; ; try++ {
 		st, err := s.node.Linearize(ctx)

@@ -183,9 +183,9 @@ func (s *State) mayShrinkWithout(r *rhumb.Range, set []rhumb.NodeID, lost func(r
 	return len(set) >= s.minInSync(r) && (s.Spans(r.Class, set) || !s.Spans(r.Class, r.InSync) || s.isAlone(r, set, lost))
 }
 
-// isAlone reports whether all replicas of a range outside of the region of a set are on fenced nodes, or on nodes that lost names. The state of a node counts and not
-// whether its replica is in sync: a replica that lives may join the set again, and until then writes wait for it or for
-// the fencing of its node. Otherwise a primary could leave out the other region after a hiccup of a link, and the promise
+// isAlone reports whether all replicas of a range outside of the region of a set are on fenced nodes, or on nodes that lost
+// names. The state of a node counts and not whether its replica is in sync: a replica that lives may join the set again, and until
+// then writes wait for it or for the fencing of its node. Otherwise a primary could leave out the other region after a hiccup of a link, and the promise
 // of the table would be void without anybody having noticed. A node that registers again is not fenced any more, and from
 // then on the set may not shrink further in this way.
 func (s *State) isAlone(r *rhumb.Range, set []rhumb.NodeID, lost func(rhumb.NodeID) bool) bool {

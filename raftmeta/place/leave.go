@@ -17,7 +17,7 @@ func (m *mover) advanceNode(o *rhumb.Operation) {
 		m.record(o, rhumb.OperationDone, workLeft{}, 3)
 		return
 	}
-	// A node that is to be the new one, and leaves itself, would hold the old one up for ever. Any other node will do then.
+	// A node that is to be the new one, and leaves itself, would hold the old one up without end. Any other node will do then.
 	to := o.Target
 	if m.leaves(to) {
 		to = rhumb.NoNode

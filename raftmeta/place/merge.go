@@ -336,7 +336,7 @@ func (m *mover) stepMerge(left, right *rhumb.Range) (done int, waits string) {
 		m.out = append(m.out, m.p.takeOver(m.now, m.s, right, version, left.Primary, false)...)
 		return 1, fmt.Sprintf("%s takes over from %s", left.Primary, right.Primary)
 	}
-	// What is left is for the replicas to settle: a member that lags, or a copy that is damaged.
+	// The replicas settle the rest: a member that lags, or a copy that is damaged.
 	if why := m.s.WhyNotMerge(left); why != "" {
 		return 2, why
 	}
