@@ -80,5 +80,5 @@ func (n *Node) isRemovedAt(addr string, cluster rhumb.ClusterID, id rhumb.NodeID
 
 // stopRemoved stops the node because it was removed for good.
 func (n *Node) stopRemoved(id rhumb.NodeID) {
-	n.cfg.Fatal(rhumb.Ef("node.stopRemoved", rhumb.Conflict, "node %s was removed from the cluster for good (`rhumb node rm` or `rhumb region rm`); to add this machine again, start it with an empty directory", id))
+	n.cfg.Fatal(rhumb.Ef("node.stopRemoved", rhumb.InvalidArgument, "node %s was removed from the cluster for good (`rhumb node rm` or `rhumb region rm`); to add this machine again, start it with an empty directory", id))
 }

@@ -106,8 +106,13 @@ func TestMayGiveUp(t *testing.T) {
 		ask  bool
 		kind rhumb.Kind
 	}{
-		{9, false, false, rhumb.NotFound}, {9, true, false, rhumb.NotFound}, {1, false, false, rhumb.Conflict}, {1, true, true, 0},
-		{2, false, true, 0}, {3, false, false, 0}, {3, true, false, 0},
+		{9, false, false, rhumb.NotFound},
+		{9, true, false, rhumb.NotFound},
+		{1, false, false, rhumb.Conflict},
+		{1, true, true, 0},
+		{2, false, true, 0},
+		{3, false, false, 0},
+		{3, true, false, 0},
 	} {
 		ask, err := mayGiveUp(nodes, c.id, c.yes)
 		if ask != c.ask || (err != nil) != (c.kind != 0) || err != nil && rhumb.KindOf(err) != c.kind {
