@@ -46,7 +46,8 @@ type storeLog struct {
 	written, bytes   atomic.Uint64 // bytes of the log, and of batches in it
 }
 
-// appliedKey returns the stored key of localApplied.
+// appliedKey returns the stored key of localApplied. Ranges are excised and ingested without it, because it is in the reserved region: no operation
+// on a range changes which records the tables hold.
 func appliedKey() []byte { return keys.AppendLocal(nil, SpaceStore, []byte(localApplied)) }
 
 // Wrote implements nodelog.Metrics.
@@ -58,7 +59,8 @@ func (l *storeLog) Synced(took time.Duration) { l.s.syncTook(took) }
 // Turned implements nodelog.Metrics.
 func (l *storeLog) Turned() { l.turned.Store(true) }
 
-// Refused implements nodelog.Metrics.
+// Refused implements nodelog.Metrics. A full log means that flushes are slower than writes, or that one of them does not succeed, as on a
+// disk without space.
 func (l *storeLog) Refused() { l.s.metrics.logStalls.Inc() }
 
 // Failed implements nodelog.Metrics. The caller gets the error, and ends the process.
@@ -134,7 +136,8 @@ func (l *storeLog) writeThrough(op rhumb.Op, b *pebble.Batch) (nodelog.Number, e
 	return number, l.s.dbError(op, l.empty())
 }
 
-// empty flushes the database and trims the log. order is held.
+// empty flushes the database and trims the log, so that all segments but the current one can be written over. Writes wait meanwhile, as they do when too many
+// of Pebble's memtables wait for their flush. order is held.
 func (l *storeLog) empty() error {
 	// Only durable records are trimmed.
 	if err := l.log.Sync(); err != nil {
@@ -234,7 +237,8 @@ func (l *storeLog) drain() bool {
 	return l.trim() == nil
 }
 
-// commit applies a batch and, if sync is set, returns once it is durable.
+// commit applies a batch and, if sync is set, returns once it is durable. It serves the writes that are not of a Batch: those of the store itself and of
+// the metadata group, and collections. All of them share one log with the batches, so their order is that of the calls.
 func (s *Store) commit(op rhumb.Op, b *pebble.Batch, sync bool) error {
 	if s.own == nil {
 		opts := pebble.NoSync
@@ -340,7 +344,8 @@ func (s *Store) openLog() error {
 	return s.replayLog(isNew, boot)
 }
 
-// replayLog applies the records of the log, and begins to use it.
+// replayLog applies the records of the log, and begins to use it. Pebble flushes its memtables as usual meanwhile, so a log of any size can be applied, and
+// a crash in between continues after the last flush.
 func (s *Store) replayLog(isNew bool, boot rhumb.BootSeq) error {
 	log, replayed := s.own.log, 0
 	for r, err := range log.Replay() {
@@ -469,7 +474,8 @@ func (s *Store) replaceLog(cfg nodelog.Config, d *nodelog.Damage) (*nodelog.Log,
 	return nodelog.Open(cfg)
 }
 
-// abandonLog closes the log of a store that did not open.
+// abandonLog closes the log of a store that did not open. Its boot is used up: it is durable in the STORE file, or the next start creates the log
+// again.
 func (s *Store) abandonLog() error {
 	if s.own == nil {
 		return nil

@@ -50,6 +50,7 @@ var All = []Setting{
 	{"connection_requests", "start: maximum requests per second of one connection"},
 	{"dir", "start: data directories, one per disk"},
 	{"drain_timeout", "start: how long a stop waits for primaries to move away"},
+	{"experimental_node_log", "start: give the directories a log of their own, which earlier builds do not read"},
 	{"from", "region in which a command runs"},
 	{"gossip_addr", "start: address for gossip"},
 	{"heartbeat_addr", "start: address for heartbeats"},
