@@ -63,7 +63,8 @@ type header struct {
 	flags        uint64
 	list         uint64
 	stores       []rhumb.UUID // nil in format 1, else one for each store
-	// nodeLog is set if the store has a log of its own, and logBoot counts the starts of that log.
+	// nodeLog is set if the store has a log of its own, and logBoot counts the starts of that log. boot cannot serve for that: it is written when the
+	// database is open and complete, and that needs the log.
 	nodeLog bool
 	logBoot rhumb.BootSeq
 }

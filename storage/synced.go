@@ -214,7 +214,8 @@ func (s *syncedFile) onlyNewest() error {
 	return s.sync()
 }
 
-// useRecords begins to record numbers of a log of the store's own. Logs of the database before first are not needed.
+// useRecords begins to record numbers of a log of the store's own. Logs of the database before first are not needed. It returns once that is durable: the
+// numbers of a new log begin again, and a greater one of the log before would look like a loss.
 func (s *syncedFile) useRecords(first, synced uint64) error {
 	s.updateState(func(st *syncedState) { st.first, st.number, st.length = first, 0, int64(synced) })
 	return s.sync()

@@ -187,7 +187,8 @@ func (v *verifier) checkOwnLog() error {
 	return err
 }
 
-// checkBatch checks the form of the keys and values that a batch sets.
+// checkBatch checks the form of the keys and values that a batch sets. Whether the batch fits to the state of the ranges shows when the next start
+// applies it.
 func checkBatch(repr []byte) error {
 	b := new(pebble.Batch)
 	if err := b.SetRepr(bytes.Clone(repr)); err != nil {

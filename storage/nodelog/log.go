@@ -179,7 +179,6 @@ func (l *Log) syncLap(op rhumb.Op) error {
 	l.io.Lock()
 	l.syncing = false
 	l.done.Broadcast()
-	// Callers that waited for this sync look at the number that is durable, or at the failure.
 	// A write may have failed meanwhile. Its error stays the reason why the log ended.
 	if err != nil && l.failed == nil {
 		err = l.failWith(op, segment, err)

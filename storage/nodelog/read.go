@@ -95,7 +95,7 @@ func (r *reader) readFile(op rhumb.Op, segment int) (b []byte, h segmentHeader, 
 		return nil, h, damaged(path, 0, "a segment of the log is missing"), nil
 	}
 	if err != nil {
-		return nil, h, nil, ioError(op, path, err)
+		return nil, h, nil, WrapIO(op, path, err)
 	}
 	info, err := f.Stat()
 	// A file of another size was never a segment, and its size must not decide how much memory is taken.
@@ -106,7 +106,7 @@ func (r *reader) readFile(op rhumb.Op, segment int) (b []byte, h segmentHeader, 
 		}
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, h, nil, ioError(op, path, err)
+		return nil, h, nil, WrapIO(op, path, err)
 	}
 	h, bad = decodeSegment(path, b)
 	// A log of a newer build is not damaged, and must not be treated as if it were.

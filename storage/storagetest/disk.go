@@ -211,7 +211,8 @@ func (d *Disk) syncedFile(newest string, known int64) []byte {
 	return b
 }
 
-// lastRecord returns the number of the last record within the first bytes that were written to the store's own log. mu is held.
+// lastRecord returns the number of the last record within the first bytes that were written to the store's own log: the simulator counts bytes,
+// and the SYNCED file of such a store holds numbers of records. mu is held.
 func (d *Disk) lastRecord(known int64) (number int64) {
 	// Slots that were written before the first record are true.
 	number = math.MaxInt64
@@ -294,7 +295,8 @@ func (d *Disk) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	return &diskLog{File: f, d: d, name: name}, nil
 }
 
-// watchSegment wraps a segment of the store's own log, whose content is b.
+// watchSegment wraps a segment of the store's own log, whose content is b. Its writes are kept in their order, because a power loss takes the newest of
+// them.
 func (d *Disk) watchSegment(name string, f vfs.File, b []byte) vfs.File {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -19,7 +19,8 @@ import (
 // Dir is the directory of a World's store.
 const Dir = "/disk/store"
 
-// LogBytes is the size of the log of a World's store.
+// LogBytes is the size of the log of a World's store. It is less than a memtable, so that a log that is full, or half full, is common in tests,
+// and its segments take less than the largest batches.
 const LogBytes = 384 << 10
 
 // World is a store on a file system in memory that can crash. It fails the test if an operation of
