@@ -14,8 +14,9 @@ import (
 	"github.com/rhumbdb/rhumb/storage/nodelog"
 )
 
-// The log of a store, in its directory. Its ring has logSegments files. A memtable takes about as many bytes of the log as it has itself: the ring
-// holds one that is filled, one that is flushed, and one for the time until the flush is known.
+// The log of a store, in its directory. Its ring has logSegments files. A memtable takes about as many bytes
+// of the log as it has itself: the ring holds one that is filled, one that is flushed, and one for the time
+// until the flush is known.
 const (
 	logName         = "log"
 	logSegments     = 6
@@ -23,19 +24,22 @@ const (
 	logBytesLeast   = 24 << 20
 	logBytesMax     = logSegments * nodelog.SegmentBytesMax
 	logEarlyPercent = 50
-	// logSpare is how often the least free space of a disk must remain if the log of an existing store is created.
+	// logSpare is how often the least free space of a disk must remain if the log of an existing store is
+	// created.
 	logSpare = 2
 )
 
 // localApplied is a key of SpaceStore. Each batch sets it to the number of its record in the log.
 const localApplied = "applied"
 
-// storeLog is the log of a store. Pebble's own log is off: a batch is first appended to the log and then applied to the database, and
-// both happen in one order. So the tables of the database always hold the effect of a prefix of the log, and the value of localApplied in the
-// tables says which one. The rest is applied again by the next start.
+// storeLog is the log of a store. Pebble's own log is off: a batch is first appended to the log and then
+// applied to the database, and both happen in one order. So the tables of the database always hold the effect
+// of a prefix of the log, and the value of localApplied in the tables says which one. The rest is applied
+// again by the next start.
 //
-// An ingestion of tables is not in the log. It needs no record: Pebble flushes every memtable with keys in its span first (IngestAsFlushable is
-// off), so no record that is applied again has a key in the span, unless it was written after the ingestion.
+// An ingestion of tables is not in the log. It needs no record: Pebble flushes every memtable with keys in its
+// span first (IngestAsFlushable is off), so no record that is applied again has a key in the span, unless it
+// was written after the ingestion.
 type storeLog struct {
 	s   *Store
 	log *nodelog.Log
@@ -46,8 +50,8 @@ type storeLog struct {
 	written, bytes   atomic.Uint64 // bytes of the log, and of batches in it
 }
 
-// appliedKey returns the stored key of localApplied. Ranges are excised and ingested without it, because it is in the reserved region: no operation
-// on a range changes which records the tables hold.
+// appliedKey returns the stored key of localApplied. Ranges are excised and ingested without it, because it is
+// in the reserved region: no operation on a range changes which records the tables hold.
 func appliedKey() []byte { return keys.AppendLocal(nil, SpaceStore, []byte(localApplied)) }
 
 // Wrote implements nodelog.Metrics.
@@ -59,15 +63,15 @@ func (l *storeLog) Synced(took time.Duration) { l.s.syncTook(took) }
 // Turned implements nodelog.Metrics.
 func (l *storeLog) Turned() { l.turned.Store(true) }
 
-// Refused implements nodelog.Metrics. A full log means that flushes are slower than writes, or that one of them does not succeed, as on a
-// disk without space.
+// Refused implements nodelog.Metrics. A full log means that flushes are slower than writes, or that one of
+// them does not succeed, as on a disk without space.
 func (l *storeLog) Refused() { l.s.metrics.logStalls.Inc() }
 
 // Failed implements nodelog.Metrics. The caller gets the error, and ends the process.
 func (l *storeLog) Failed() {}
 
-// write appends a batch to the log, applies it to the database, and returns the number of its record. It ends the process if only one of both
-// succeeds.
+// write appends a batch to the log, applies it to the database, and returns the number of its record. It ends
+// the process if only one of both succeeds.
 func (l *storeLog) write(op rhumb.Op, b *pebble.Batch) (nodelog.Number, error) {
 	l.order.Lock()
 	defer l.order.Unlock()
@@ -76,8 +80,8 @@ func (l *storeLog) write(op rhumb.Op, b *pebble.Batch) (nodelog.Number, error) {
 		return l.log.Last(), nil
 	}
 	l.bytes.Add(uint64(b.Len()))
-	// The record holds the batch without localApplied: its number is known only once it is written. A start that applies the record
-	// adds the key again.
+	// The record holds the batch without localApplied: its number is known only once it is written. A start
+	// that applies the record adds the key again.
 	number, err := l.append(b.Repr())
 	if rhumb.KindOf(err) == rhumb.TooLarge {
 		return l.writeThrough(op, b)
@@ -99,7 +103,8 @@ func (l *storeLog) write(op rhumb.Op, b *pebble.Batch) (nodelog.Number, error) {
 // append appends a record. If the log is full, it waits for a flush. order is held.
 func (l *storeLog) append(repr []byte) (nodelog.Number, error) {
 	for {
-		// Only the write counts as an operation of the disk. A wait for a flush does not make a node unfit, as with Pebble's log.
+		// Only the write counts as an operation of the disk. A wait for a flush does not make a node unfit, as
+		// with Pebble's log.
 		end := l.s.fs.beginOp()
 		number, err := l.log.Append(repr)
 		end()
@@ -125,8 +130,8 @@ func (l *storeLog) apply(b *pebble.Batch, number nodelog.Number) error {
 	return err
 }
 
-// writeThrough applies a batch that is too large for the log, and returns once tables hold it. Nothing is written meanwhile: later batches must
-// not be durable before this one. order is held.
+// writeThrough applies a batch that is too large for the log, and returns once tables hold it. Nothing is
+// written meanwhile: later batches must not be durable before this one. order is held.
 func (l *storeLog) writeThrough(op rhumb.Op, b *pebble.Batch) (nodelog.Number, error) {
 	// The batch counts for the record before it: both are in one prefix of the tables.
 	number := l.log.Last()
@@ -136,8 +141,8 @@ func (l *storeLog) writeThrough(op rhumb.Op, b *pebble.Batch) (nodelog.Number, e
 	return number, l.s.dbError(op, l.empty())
 }
 
-// empty flushes the database and trims the log, so that all segments but the current one can be written over. Writes wait meanwhile, as they do when too many
-// of Pebble's memtables wait for their flush. order is held.
+// empty flushes the database and trims the log, so that all segments but the current one can be written over.
+// Writes wait meanwhile, as they do when too many of Pebble's memtables wait for their flush. order is held.
 func (l *storeLog) empty() error {
 	// Only durable records are trimmed.
 	if err := l.log.Sync(); err != nil {
@@ -149,8 +154,8 @@ func (l *storeLog) empty() error {
 	return l.trim()
 }
 
-// flushEarly begins a flush if much of the log is in use, although no memtable may be full: small batches take more room in the log than in a
-// memtable. order is held.
+// flushEarly begins a flush if much of the log is in use, although no memtable may be full: small batches take
+// more room in the log than in a memtable. order is held.
 func (l *storeLog) flushEarly() {
 	all, needed := l.log.Segments()
 	if needed*100 <= all*logEarlyPercent || !l.flushing.CompareAndSwap(false, true) {
@@ -194,7 +199,8 @@ func (s *Store) tablesHold(db *pebble.DB) (nodelog.Number, error) {
 	return number, s.dbError(op, errors.Join(err, it.Error(), it.Close()))
 }
 
-// sync returns once the records up to a number are durable. A failure ends the process: the content of the disk is unknown then.
+// sync returns once the records up to a number are durable. A failure ends the process: the content of the
+// disk is unknown then.
 func (l *storeLog) sync(number nodelog.Number) error {
 	defer l.s.fs.beginOp()()
 	err := l.log.SyncTo(number)
@@ -212,8 +218,8 @@ func (l *storeLog) end(what string, err error) {
 	logger{l.s.log, l.s.cfg.FatalHandler}.Fatalf("%s: %s, so the process ends: %v", l.s.cfg.Dir, what, err)
 }
 
-// drain flushes the database, so that a stopped store needs no log. It reports whether that succeeded; if the disk is full, the next start applies
-// the log again. Nobody writes meanwhile.
+// drain flushes the database, so that a stopped store needs no log. It reports whether that succeeded; if the
+// disk is full, the next start applies the log again. Nobody writes meanwhile.
 func (l *storeLog) drain() bool {
 	// A signal from before says nothing about the flush that follows.
 	select {
@@ -237,8 +243,9 @@ func (l *storeLog) drain() bool {
 	return l.trim() == nil
 }
 
-// commit applies a batch and, if sync is set, returns once it is durable. It serves the writes that are not of a Batch: those of the store itself and of
-// the metadata group, and collections. All of them share one log with the batches, so their order is that of the calls.
+// commit applies a batch and, if sync is set, returns once it is durable. It serves the writes that are not of
+// a Batch: those of the store itself and of the metadata group, and collections. All of them share one log
+// with the batches, so their order is that of the calls.
 func (s *Store) commit(op rhumb.Op, b *pebble.Batch, sync bool) error {
 	if s.own == nil {
 		opts := pebble.NoSync
@@ -270,10 +277,12 @@ func (s *Store) logConfig(boot rhumb.BootSeq) nodelog.Config {
 	}
 }
 
-// prepareLog decides whether the store has a log of its own, and creates it if it is new. It is called before the database is opened, which needs to
-// know. Until openLog has recorded the log in the STORE file, the directory is that of a store with Pebble's log.
+// prepareLog decides whether the store has a log of its own, and creates it if it is new. It is called before
+// the database is opened, which needs to know. Until openLog has recorded the log in the STORE file, the
+// directory is that of a store with Pebble's log.
 //
-// A new store may have a log of its own. Close takes it back if the store has become part of a cluster whose version does not allow it.
+// A new store may have a log of its own. Close takes it back if the store has become part of a cluster whose
+// version does not allow it.
 func (s *Store) prepareLog() (own bool, err error) {
 	const op rhumb.Op = "storage.Open"
 	h := &s.header
@@ -289,7 +298,8 @@ func (s *Store) prepareLog() (own bool, err error) {
 		return false, err
 	}
 	if h.nodeLog {
-		// The boot is durable before the log is opened. Otherwise no STORE file names the log yet, and the next start creates it again.
+		// The boot is durable before the log is opened. Otherwise no STORE file names the log yet, and the
+		// next start creates it again.
 		if err := s.writeLogBoot(h.logBoot + 1); err != nil {
 			return false, err
 		}
@@ -344,8 +354,8 @@ func (s *Store) openLog() error {
 	return s.replayLog(isNew, boot)
 }
 
-// replayLog applies the records of the log, and begins to use it. Pebble flushes its memtables as usual meanwhile, so a log of any size can be applied, and
-// a crash in between continues after the last flush.
+// replayLog applies the records of the log, and begins to use it. Pebble flushes its memtables as usual
+// meanwhile, so a log of any size can be applied, and a crash in between continues after the last flush.
 func (s *Store) replayLog(isNew bool, boot rhumb.BootSeq) error {
 	log, replayed := s.own.log, 0
 	for r, err := range log.Replay() {
@@ -361,8 +371,8 @@ func (s *Store) replayLog(isNew bool, boot rhumb.BootSeq) error {
 	if err != nil {
 		return err
 	}
-	// Tables may hold records that the log has lost, because they were never synced. The next records have their numbers, so the key in the tables
-	// must go back before the first of them is written.
+	// Tables may hold records that the log has lost, because they were never synced. The next records have
+	// their numbers, so the key in the tables must go back before the first of them is written.
 	if replayed > 0 || applied > log.Last() {
 		if err := s.settleTables(log.Last()); err != nil {
 			return err
@@ -373,7 +383,8 @@ func (s *Store) replayLog(isNew bool, boot rhumb.BootSeq) error {
 	if err != nil {
 		return err
 	}
-	// With this number in SYNCED, a start without the log, after takeLogBack, ignores the older files of Pebble's log.
+	// With this number in SYNCED, a start without the log, after takeLogBack, ignores the older files of
+	// Pebble's log.
 	first := uint64(0)
 	if n := len(logs); n > 0 {
 		first = logs[n-1].number
@@ -441,11 +452,12 @@ func (s *Store) changeHeader(change func(h *header)) error {
 	return nil
 }
 
-// replaceLog applies the records of a damaged log before the damage, sets the log aside, and creates a new one. The store is short unless tables hold
-// every record that the log is known to have had.
+// replaceLog applies the records of a damaged log before the damage, sets the log aside, and creates a new
+// one. The store is short unless tables hold every record that the log is known to have had.
 //
-// The steps are durable in this order: the record of the damage; the tables; a STORE file without a log; the set-aside files; the new log. A crash
-// before the third step begins again, and after it finds a store that gets its first log.
+// The steps are durable in this order: the record of the damage; the tables; a STORE file without a log; the
+// set-aside files; the new log. A crash before the third step begins again, and after it finds a store that
+// gets its first log.
 func (s *Store) replaceLog(cfg nodelog.Config, d *nodelog.Damage) (*nodelog.Log, error) {
 	folder, err := s.damagedFolder()
 	if err != nil {
@@ -474,8 +486,8 @@ func (s *Store) replaceLog(cfg nodelog.Config, d *nodelog.Damage) (*nodelog.Log,
 	return nodelog.Open(cfg)
 }
 
-// abandonLog closes the log of a store that did not open. Its boot is used up: it is durable in the STORE file, or the next start creates the log
-// again.
+// abandonLog closes the log of a store that did not open. Its boot is used up: it is durable in the STORE
+// file, or the next start creates the log again.
 func (s *Store) abandonLog() error {
 	if s.own == nil {
 		return nil
@@ -485,8 +497,8 @@ func (s *Store) abandonLog() error {
 	return own.log.Close()
 }
 
-// takeLogBack makes the directory that of a store with the log of the database, which the previous build reads. The store is closed, and tables hold
-// everything.
+// takeLogBack makes the directory that of a store with the log of the database, which the previous build
+// reads. The store is closed, and tables hold everything.
 func (s *Store) takeLogBack() error {
 	if err := s.changeHeader(func(h *header) { h.nodeLog, h.logBoot = false, 0 }); err != nil {
 		return err

@@ -6,22 +6,24 @@ import (
 	"math/bits"
 )
 
-// flipMax bounds the payload of records that are searched for a wrong bit. A checksum has 32 bits: among the bits of a record that was torn, one explains
-// the difference by accident with a probability of its size in bits divided by 2^32, which this keeps below 1 in 8,000.
+// flipMax bounds the payload of records that are searched for a wrong bit. A checksum has 32 bits: among the
+// bits of a record that was torn, one explains the difference by accident with a probability of its size in
+// bits divided by 2^32, which this keeps below 1 in 8,000.
 const flipMax = 64 << 10
 
-// oneBitOff returns the kind of the record at the start of b if that record has a lap and a number and is valid but for exactly one bit, and
-// otherwise 0.
+// oneBitOff returns the kind of the record at the start of b if that record has a lap and a number and is
+// valid but for exactly one bit, and otherwise 0.
 //
-// Steps: compare the part of the header that is known; then try each bit of the size, which determines the bytes that the checksum covers;
-// then compute from the checksum which other bit would explain the difference.
+// Steps: compare the part of the header that is known; then try each bit of the size, which determines the
+// bytes that the checksum covers; then compute from the checksum which other bit would explain the difference.
 func oneBitOff(b []byte, seed uint32, lap uint64, number Number) (kind byte) {
 	if len(b) < headerSize {
 		return 0
 	}
 	var try []byte
 	valid := func(bit int) byte {
-		// Zeros from there to the end of the sector are also the result of a sector that was torn while it was written for the first time.
+		// Zeros from there to the end of the sector are also the result of a sector that was torn while it was
+		// written for the first time.
 		if at := bit / 8; allZero(b[at:min(len(b), (at/Sector+1)*Sector)]) {
 			return 0
 		}
@@ -36,7 +38,8 @@ func oneBitOff(b []byte, seed uint32, lap uint64, number Number) (kind byte) {
 		}
 		return 0
 	}
-	// Records of an earlier lap, and zeros, differ in many bits here. So the search is seldom needed at the usual end of a log.
+	// Records of an earlier lap, and zeros, differ in many bits here. So the search is seldom needed at the
+	// usual end of a log.
 	switch bit, different := knownBits(b, lap, number); {
 	case different > 1:
 		return 0
@@ -74,8 +77,8 @@ func allZero(b []byte) bool {
 	return true
 }
 
-// knownBits compares the fields of a header that are known before the record is read. It returns the number of bits that differ, and the
-// position of one of them.
+// knownBits compares the fields of a header that are known before the record is read. It returns the number of
+// bits that differ, and the position of one of them.
 func knownBits(b []byte, lap uint64, number Number) (bit, different int) {
 	compare := func(at int, want byte) {
 		if d := b[at] ^ want; d != 0 {
@@ -97,14 +100,16 @@ func knownBits(b []byte, lap uint64, number Number) (bit, different int) {
 	return bit, different
 }
 
-// FlippedBit returns the one bit of n bytes whose flip changes their CRC-32C by a difference. Bit 0 is the lowest bit of the first byte.
+// FlippedBit returns the one bit of n bytes whose flip changes their CRC-32C by a difference. Bit 0 is the
+// lowest bit of the first byte.
 func FlippedBit(n int, difference uint32) (bit int, ok bool) {
 	var deltas [8]uint32 // of the bits of the byte at i
 	for k := range deltas {
 		deltas[k] = castagnoli[1<<k]
 	}
-	// CRC is linear: the difference of two checksums depends only on which bits differ. Each further byte that follows a bit shifts the bit's
-	// effect through the CRC once, so one pass from the last byte to the first computes the effect of every bit.
+	// CRC is linear: the difference of two checksums depends only on which bits differ. Each further byte that
+	// follows a bit shifts the bit's effect through the CRC once, so one pass from the last byte to the first
+	// computes the effect of every bit.
 	for i := n - 1; i >= 0; i-- {
 		for k, d := range deltas {
 			if d == difference {

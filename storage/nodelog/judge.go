@@ -11,9 +11,11 @@ import (
 type verdict struct {
 	// oldest and newest are the laps that hold the records from the first that was not trimmed to the last.
 	oldest, newest uint64
-	// trimmed is the greatest trim position that any record has, and durable the greatest of a record that counts.
+	// trimmed is the greatest trim position that any record has, and durable the greatest of a record that
+	// counts.
 	trimmed, durable Number
-	// known is the greatest number that any record but a mark has, or that any calls durable, or the one that is damaged.
+	// known is the greatest number that any record but a mark has, or that any calls durable, or the one that
+	// is damaged.
 	known  Number
 	damage *spot
 }
@@ -34,8 +36,8 @@ func (v *verdict) damageError(fsys vfs.FS, dir string) error {
 	return &rhumb.Error{Op: "nodelog.Open", Kind: rhumb.Corrupt, Err: &Damage{segmentPath(fsys, dir, d.segment), d.at, d.what, v.known > v.trimmed}}
 }
 
-// judgeLog decides about a log by the scans of all its segments. synced is a number that is known from elsewhere to have been durable, and trimmed
-// one that is known to be needed no longer; both may be 0.
+// judgeLog decides about a log by the scans of all its segments. synced is a number that is known from
+// elsewhere to have been durable, and trimmed one that is known to be needed no longer; both may be 0.
 func judgeLog(scans []segmentScan, synced, trimmed Number) (v verdict) {
 	all := head{synced: synced, trimmed: trimmed}
 	for i := range scans {
@@ -46,7 +48,8 @@ func judgeLog(scans []segmentScan, synced, trimmed Number) (v verdict) {
 		v.known = max(v.known, scans[i].data)
 	}
 	n := len(scans)
-	// Trimmed records may be written over, so the search begins at the first one that was not. The records after it must follow without a gap.
+	// Trimmed records may be written over, so the search begins at the first one that was not. The records
+	// after it must follow without a gap.
 	if v.oldest, v.damage = findOldest(scans, v.trimmed); v.damage != nil {
 		return v
 	}
@@ -57,7 +60,8 @@ func judgeLog(scans []segmentScan, synced, trimmed Number) (v verdict) {
 		if next.first.lap != v.newest+1 {
 			break
 		}
-		// The next lap began after this one was synced, so it follows without a gap, and its writer was not an earlier boot.
+		// The next lap began after this one was synced, so it follows without a gap, and its writer was not an
+		// earlier boot.
 		if next.first.number != s.last.number+1 || next.first.boot < s.last.boot {
 			v.damage = &spot{segmentOf(v.newest, n), s.end, fmt.Sprintf("record %d is missing, and lap %d begins with record %d", s.last.number+1, v.newest+1, next.first.number)}
 			return v
@@ -86,8 +90,8 @@ func (v *verdict) raiseKnown(kind byte, number Number) {
 	}
 }
 
-// checkNextLap looks for a wrong bit in the record after the last one, if that record begins the next lap: its lap and number are known only after
-// judgeLog. next is the segment of that lap.
+// checkNextLap looks for a wrong bit in the record after the last one, if that record begins the next lap: its
+// lap and number are known only after judgeLog. next is the segment of that lap.
 func (v *verdict) checkNextLap(scans []segmentScan, next []byte, seed uint32) {
 	i, missing := segmentOf(v.newest+1, len(scans)), scans[segmentOf(v.newest, len(scans))].last.number+1
 	if scans[i].first.lap == v.newest+1 {
@@ -104,7 +108,8 @@ func findOldest(scans []segmentScan, trimmed Number) (oldest uint64, damage *spo
 	var least uint64 // the earliest lap whose beginning is intact
 	for i := range scans {
 		f := scans[i].first
-		// A file holds only laps of its own: a lap in the wrong place is a file under the wrong name, and its record proves nothing here.
+		// A file holds only laps of its own: a lap in the wrong place is a file under the wrong name, and its
+		// record proves nothing here.
 		if f.lap == 0 || segmentOf(f.lap, len(scans)) != i {
 			continue
 		}

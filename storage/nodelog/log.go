@@ -11,10 +11,12 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Log is an open log. All methods may be called from any goroutine. Records are appended one at a time, and one sync is under way at a time, but
-// records can be appended during a sync. Trim and the methods that report never wait for the disk.
+// Log is an open log. All methods may be called from any goroutine. Records are appended one at a time, and
+// one sync is under way at a time, but records can be appended during a sync. Trim and the methods that report
+// never wait for the disk.
 //
-// Invariants: cfg, files, seed and size never change. durable <= trimmed <= synced <= last. at is a multiple of Sector.
+// Invariants: cfg, files, seed and size never change. durable <= trimmed <= synced <= last. at is a multiple
+// of Sector.
 type Log struct {
 	cfg   Config
 	files []vfs.File
@@ -27,13 +29,15 @@ type Log struct {
 	unsynced atomic.Int64
 
 	io sync.Mutex // guards all below, and all writes
-	// syncing is set during a sync, which does not hold io. Only one sync may be under way: the kernel reports a failure to one of two
-	// callers, and the other one would take its records for durable. done announces the end of a sync.
+	// syncing is set during a sync, which does not hold io. Only one sync may be under way: the kernel reports
+	// a failure to one of two callers, and the other one would take its records for durable. done announces
+	// the end of a sync.
 	syncing bool
 	done    sync.Cond
 	lap     uint64
 	at      int64 // where the next record begins in the segment of the lap
-	// ends has the last number of the lap in each segment. A segment may be written over once that number is trimmed durably.
+	// ends has the last number of the lap in each segment. A segment may be written over once that number is
+	// trimmed durably.
 	ends []Number
 	// durable is the greatest trim position in a synced record, and written that in any record.
 	durable, written Number
@@ -71,9 +75,10 @@ func (l *Log) Segments() (all, needed int) {
 	return len(l.ends), needed
 }
 
-// Append writes one record whose payload is the concatenation of parts, and returns its number. The record is durable once Sync has returned.
-// Append fails with Overloaded if every segment holds records that are still needed: the caller trims, and appends again. Nothing is written
-// then. After any other failure but TooLarge the log does not continue.
+// Append writes one record whose payload is the concatenation of parts, and returns its number. The record is
+// durable once Sync has returned. Append fails with Overloaded if every segment holds records that are still
+// needed: the caller trims, and appends again. Nothing is written then. After any other failure but TooLarge
+// the log does not continue.
 func (l *Log) Append(parts ...[]byte) (Number, error) {
 	const op rhumb.Op = "nodelog.Log.Append"
 	size := 0
@@ -88,7 +93,8 @@ func (l *Log) Append(parts ...[]byte) (Number, error) {
 	if l.failed != nil {
 		return 0, l.failed
 	}
-	// The last sector is kept for a mark. A new lap waits for a sync, and another caller may append meanwhile: so the room is measured again.
+	// The last sector is kept for a mark. A new lap waits for a sync, and another caller may append meanwhile:
+	// so the room is measured again.
 	for l.at+paddedSize(size) > l.size-Sector {
 		if err := l.beginLap(op); err != nil {
 			return 0, err
@@ -146,8 +152,9 @@ func (l *Log) beginLap(op rhumb.Op) error {
 // Sync returns once all records are durable.
 func (l *Log) Sync() error { return l.SyncTo(l.Last()) }
 
-// SyncTo returns once the records up to a number are durable. One sync serves all callers whose records were written before it began. A failed
-// sync is the end of the log: a second one may succeed although the pages of the first were dropped, so it is never tried again.
+// SyncTo returns once the records up to a number are durable. One sync serves all callers whose records were
+// written before it began. A failed sync is the end of the log: a second one may succeed although the pages of
+// the first were dropped, so it is never tried again.
 func (l *Log) SyncTo(upTo Number) error {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -159,8 +166,8 @@ func (l *Log) SyncTo(upTo Number) error {
 	return nil
 }
 
-// syncLap waits for the sync that is under way, or syncs the current segment. io is held, but not during the sync: the next records are written
-// meanwhile. They may be part of this sync, and do not count for it.
+// syncLap waits for the sync that is under way, or syncs the current segment. io is held, but not during the
+// sync: the next records are written meanwhile. They may be part of this sync, and do not count for it.
 func (l *Log) syncLap(op rhumb.Op) error {
 	if l.syncing {
 		l.done.Wait()
@@ -170,7 +177,8 @@ func (l *Log) syncLap(op rhumb.Op) error {
 	if l.failed != nil || last == l.Synced() {
 		return l.failed
 	}
-	// Only this segment can have records that are not durable: the ones before were synced before their next lap began.
+	// Only this segment can have records that are not durable: the ones before were synced before their next
+	// lap began.
 	segment, begin := segmentOf(l.lap, len(l.files)), time.Now()
 	f := l.files[segment]
 	l.syncing = true
@@ -210,8 +218,9 @@ func (l *Log) failWith(op rhumb.Op, segment int, err error) error {
 	return l.failed
 }
 
-// Trim declares the records up to a number no longer needed, so that their space is used again. Records that are not synced are kept,
-// whatever the number: a power loss could lose them, and later records would then have their numbers.
+// Trim declares the records up to a number no longer needed, so that their space is used again. Records that
+// are not synced are kept, whatever the number: a power loss could lose them, and later records would then
+// have their numbers.
 func (l *Log) Trim(upTo Number) {
 	upTo = min(upTo, l.Synced())
 	for {
@@ -222,8 +231,8 @@ func (l *Log) Trim(upTo Number) {
 	}
 }
 
-// Close syncs the log and closes its files. A mark says that everything before it is durable, so that later damage of the last records is
-// noticed. It is left out if the segment has no room for it.
+// Close syncs the log and closes its files. A mark says that everything before it is durable, so that later
+// damage of the last records is noticed. It is left out if the segment has no room for it.
 func (l *Log) Close() error {
 	const op rhumb.Op = "nodelog.Log.Close"
 	l.io.Lock()

@@ -7,8 +7,9 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// Read reads a log that no process has open, without changing it. It calls f with all records that are needed, in order and without marks. Of a
-// damaged log these are the records before the damage, and Read returns the damage after them. f must not keep the payload.
+// Read reads a log that no process has open, without changing it. It calls f with all records that are needed,
+// in order and without marks. Of a damaged log these are the records before the damage, and Read returns the
+// damage after them. f must not keep the payload.
 //
 // Open refuses a damaged log. Its owner reads the remaining records with Read, before it sets the log aside.
 func Read(cfg Config, f func(Record) error) error {
@@ -55,7 +56,8 @@ type reader struct {
 	scans []segmentScan // empty for segments that cannot be used
 }
 
-// scanAll scans all segments. The first of them that is intact says how many there are. damage is the first one that is not.
+// scanAll scans all segments. The first of them that is intact says how many there are. damage is the first
+// one that is not.
 func (r *reader) scanAll(op rhumb.Op) (damage, err error) {
 	for i, count := 0, SegmentsMax; i < count; i++ {
 		b, h, bad, err := r.readFile(op, i)

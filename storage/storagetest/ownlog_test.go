@@ -23,7 +23,8 @@ func ownWorld(t *testing.T, seed int64) *storagetest.World {
 	return w.Start()
 }
 
-// liveSegments returns the segments with records that tables do not hold, and how many bytes of each are in use.
+// liveSegments returns the segments with records that tables do not hold, and how many bytes of each are in
+// use.
 func liveSegments(t *testing.T, w *storagetest.World) map[string]int {
 	t.Helper()
 	used := map[string]int{}
@@ -42,8 +43,8 @@ func liveSegments(t *testing.T, w *storagetest.World) map[string]int {
 	return used
 }
 
-// TestFlipsInOwnLog flips bits in the log of a store that crashed. Either the store says that it is short and names the file, or it serves
-// everything that was acknowledged.
+// TestFlipsInOwnLog flips bits in the log of a store that crashed. Either the store says that it is short and
+// names the file, or it serves everything that was acknowledged.
 func TestFlipsInOwnLog(t *testing.T) {
 	for how, kept := range map[string]int{"power loss": 0, "killed": 100} {
 		t.Run(how, func(t *testing.T) {
@@ -78,8 +79,9 @@ func TestFlipsInOwnLog(t *testing.T) {
 	}
 }
 
-// TestOwnLogReplaced damages the log, ends the recovery at each of its operations, loses power, and opens the store again. The store must be short
-// and serve a prefix of the records, and its later writes must outlive the next crash.
+// TestOwnLogReplaced damages the log, ends the recovery at each of its operations, loses power, and opens the
+// store again. The store must be short and serve a prefix of the records, and its later writes must outlive
+// the next crash.
 func TestOwnLogReplaced(t *testing.T) {
 	w := ownWorld(t, 23)
 	logs := build(w)
@@ -134,8 +136,9 @@ func TestOwnLogReplaced(t *testing.T) {
 	w.Mem = bad
 }
 
-// TestOwnLogFull writes several times the size of the log, in batches that need much more room in the log than in a memtable, and one
-// batch that does not fit into a segment. Nothing may be lost, whenever the power fails.
+// TestOwnLogFull writes several times the size of the log, in batches that need much more room in the log than
+// in a memtable, and one batch that does not fit into a segment. Nothing may be lost, whenever the power
+// fails.
 func TestOwnLogFull(t *testing.T) {
 	w := ownWorld(t, 25)
 	local := func() *storage.Local { return w.Store.Local(7) }
@@ -171,8 +174,8 @@ func TestOwnLogFull(t *testing.T) {
 	}
 }
 
-// TestTablesAheadOfLog flushes batches that were never synced, and cuts the power: the tables have records that the log has lost. The next
-// records have their numbers, and must not count as applied.
+// TestTablesAheadOfLog flushes batches that were never synced, and cuts the power: the tables have records
+// that the log has lost. The next records have their numbers, and must not count as applied.
 func TestTablesAheadOfLog(t *testing.T) {
 	w := ownWorld(t, 27)
 	set := func(key string, sync bool) {
@@ -212,8 +215,9 @@ func TestTablesAheadOfLog(t *testing.T) {
 	}
 }
 
-// TestOwnLogUpgrade takes a store through an upgrade: it has the log of its database until the cluster version allows one of its own and it starts
-// again, also if the process dies at any operation of that start. A store that joined an older cluster goes back when it stops.
+// TestOwnLogUpgrade takes a store through an upgrade: it has the log of its database until the cluster version
+// allows one of its own and it starts again, also if the process dies at any operation of that start. A store
+// that joined an older cluster goes back when it stops.
 func TestOwnLogUpgrade(t *testing.T) {
 	w := storagetest.NewWorld(t, storagetest.Seed(t, 29))
 	w.OwnLog = false
