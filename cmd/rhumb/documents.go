@@ -222,6 +222,14 @@ func (d *nodeDoc) used() string {
 	return bytesText(sum)
 }
 
+// roundTrip returns the round trip in milliseconds for people, and "" for a node that did not answer.
+func (d *nodeDoc) roundTrip() string {
+	if d.UptimeSeconds == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f", d.RoundTripMs)
+}
+
 // storeDoc is a store of a node.
 type storeDoc struct {
 	Dir       string `json:"dir"`
