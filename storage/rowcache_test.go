@@ -87,6 +87,10 @@ func TestRowsWhileWritten(t *testing.T) {
 				name, deleted, undone := nameOf(rnd.IntN(names)), rnd.IntN(5) == 0, rnd.IntN(4) == 0
 				before, hlc := l.pos, l.hlc
 				l.append(t, name, deleted)
+				// Conditions are judged by the newest version, which may be undone later.
+				if f, err := s.Lookup(l.key(name), Newest); err != nil || f.Version.HLC != l.hlc {
+					t.Fatal(f, err)
+				}
 				if undone {
 					b := s.NewBatch()
 					if err := errors.Join(b.Undo(l.id, before.Seq), b.Apply(), b.Sync()); err != nil {
