@@ -213,6 +213,10 @@ func (r *Replica) whyNotJoin(p *progress) string {
 		return "held off: it left the in-sync set recently, and rejoins after a pause"
 	case p.slow:
 		return "slow: it acknowledges much later than the others"
+	// Commits and leases need a node from when the change begins. One that has just started has granted no lease yet: each read would
+	// ask the metadata group instead, which may be on another continent. Agreements and grants come with the same answer to a heartbeat.
+	case p.agreed == 0 && r.closed > 0:
+		return "it has answered no heartbeat in its present life"
 	case r.lagBytes(p) > int64(r.cfg.JoinWithinBytes):
 		return fmt.Sprintf("it is %d bytes behind and joins within %d", r.lagBytes(p), r.cfg.JoinWithinBytes)
 	}
