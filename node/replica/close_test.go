@@ -123,6 +123,49 @@ func TestJoinKeepsLease(t *testing.T) {
 	}
 }
 
+// TestDrainingNodeStaysOut guards that a node which drains does not join the in-sync set that it has just left: its process stops soon, and writes
+// would wait until metadata has removed it. It joins if the range cannot be written without it, or if it no longer drains.
+func TestDrainingNodeStaysOut(t *testing.T) {
+	begin := func() *Replica {
+		r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
+		step(t, r, ack(2, 1, 1))
+		r.SetDraining(3, true)
+		step(t, r, ack(3, 1, 1))
+		if rd := flush(r); len(rd.Meta) != 0 || slices.Contains(r.LeaseSet(), 3) {
+			t.Fatalf("a node that drains joins: %+v, lease set %v", rd.Meta, r.LeaseSet())
+		}
+		return r
+	}
+	for _, tc := range []struct {
+		name string
+		then func(r *Replica)
+	}{
+		{"the drain is over", func(r *Replica) { r.SetDraining(3, false) }},
+		{"another member is dead", func(r *Replica) { r.Peer(r.now, 2, false, true) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := begin()
+			tc.then(r)
+			if rd := flush(r); len(rd.Meta) != 1 || !slices.Contains(rd.Meta[0].New, 3) {
+				t.Fatalf("it does not join: %+v", rd.Meta)
+			}
+		})
+	}
+	// A join that metadata does not know of yet ends with the drain.
+	r := leader(t, Config{MinInSync: 2}, 2, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
+	step(t, r, ack(2, 1, 3))
+	step(t, r, ack(3, 1, 1))
+	flush(r)
+	if !slices.Contains(r.LeaseSet(), 3) {
+		t.Fatal("a learner that lacks two entries does not begin to join")
+	}
+	r.SetDraining(3, true)
+	flush(r)
+	if slices.Contains(r.LeaseSet(), 3) {
+		t.Fatal("a node that drains goes on joining")
+	}
+}
+
 // TestLateAckHidesNewLife guards that a learner in a new life joins an idle range although a late acknowledgement of its earlier life
 // has ended the probe: its agreement counts for the new life only, and no entry is sent that would show this life (seed 1147 of sim).
 func TestLateAckHidesNewLife(t *testing.T) {
