@@ -75,7 +75,10 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 	var all bool
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the nodes and their state", Args: cobra.NoArgs,
-		Long:    "List the nodes and their state. Nodes that were removed for good are left out unless --all is given.",
+		Long: `List the nodes and their state. Nodes that were removed for good are left out unless --all is given.
+
+Each node is asked: READY, RANGES, PRIMARIES, USED, TROUBLE and RTT MS, the round trip from here, are its answer, and stay empty or 0 without one. META is
+its part in the metadata group. HOLDS is from the metadata: the number of copies, or what keeps a dead or leaving node from being removed.`,
 		Example: "  rhumb node ls\n  rhumb node ls --all -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -101,7 +104,8 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 	drain := &cobra.Command{
 		Use: "drain NODE", Short: "Move all roles away from a node",
 		Long: `Move all primaries away from a node and give it no new role, before it is stopped for good or for work on its machine.
-A node that is stopped by SIGTERM drains first, without this command. ` + connect.NodeHelp,
+A node that is stopped by SIGTERM drains first, without this command.
+` + connect.NodeHelp,
 		Example: "  rhumb node drain n3\n  rhumb node drain frankfurt-3 --undo",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.drainNode(cmd.Context(), args[0], undo) },
@@ -112,7 +116,8 @@ A node that is stopped by SIGTERM drains first, without this command. ` + connec
 		Use: "forget NODE", Short: "Give up a dead node for good",
 		Long: `Give up a node whose disk is lost. The node must be fenced, and can never return. Its name is free afterwards: a node with an
 empty disk may register with a certificate of that name. The command shows the ranges of which the node has the only copy, or the only one
-in sync, and asks for confirmation. ` + connect.NodeHelp,
+in sync, and asks for confirmation.
+` + connect.NodeHelp,
 		Example: "  rhumb node forget n3\n  rhumb node forget n3 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.forgetNode(cmd.Context(), args[0], yes) },
@@ -153,9 +158,9 @@ func (cc *clusterCommands) forgetNode(ctx context.Context, node string, yes bool
 		if err != nil {
 			return err
 		}
-		doc := map[string]any{"node": n.ID.String(), "name": n.Name, "forgotten": n.Forgotten}
+		doc := map[string]any{"node": n.ID.String(), "name": n.Name, "removed": n.Forgotten}
 		return cc.Print(doc, func(t table.Writer) {
-			t.AppendHeader(table.Row{"NODE", "NAME", "FORGOTTEN"})
+			t.AppendHeader(table.Row{"NODE", "NAME", "REMOVED"})
 			t.AppendRow(table.Row{n.ID, n.Name, n.Forgotten})
 		})
 	})
@@ -216,7 +221,11 @@ func (d *nodeDoc) holds() string {
 	case d.Stays == "" && (d.State == "decommissioning" || d.State == "fenced"):
 		return "nothing: `rhumb node rm " + d.ID + "` removes it"
 	case d.State == "decommissioning" || d.State == "fenced":
-		return strings.TrimSpace(d.Stays + " " + d.Operation)
+		text := d.Stays
+		if d.Operation != "" {
+			text += "; " + d.Operation + " moves them"
+		}
+		return text
 	}
 	// Other nodes keep their copies, so the number is all there is to say.
 	return fmt.Sprint(*d.Copies)
@@ -260,7 +269,7 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			if d.Witness {
 				meta = strings.TrimSpace(meta + " witness")
 			}
-			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), fmt.Sprintf("%.1f", d.RoundTripMs), d.describeTroubles(), d.holds()))
+			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), d.roundTrip(), d.describeTroubles(), d.holds()))
 		}
 	})
 }

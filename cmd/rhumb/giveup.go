@@ -76,7 +76,7 @@ func lostTogether(nodes []rhumb.NodeID, ranges []*rhumb.Range) (count int) {
 	return count
 }
 
-// confirmGivingUp shows the loss with a node and asks whether to go on. The description goes to standard error also with --yes, so that the log of
+// confirmGivingUp shows the loss with a node and asks whether to continue. The description goes to standard error also with --yes, so that the log of
 // a script has it. The source is this client's copy of the metadata; the metadata decides whether the node may be given up.
 func (s *session) confirmGivingUp(c *client.Client, id rhumb.NodeID, yes bool) error {
 	nodes := c.Nodes()

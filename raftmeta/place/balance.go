@@ -394,7 +394,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 	if waits != "" {
 		// The record says why nothing moves; the moves that were left are still left.
 		if asked != nil {
-			m.record(asked, rhumb.OperationRunning, tally{left: asked.Progress.Total - asked.Progress.Done, bytes: asked.Progress.TotalBytes - asked.Progress.DoneBytes, waits: waits}, 0)
+			m.record(asked, rhumb.OperationRunning, workLeft{left: asked.Progress.Total - asked.Progress.Done, bytes: asked.Progress.TotalBytes - asked.Progress.DoneBytes, waits: waits}, 0)
 		}
 		return m.out
 	}
@@ -413,11 +413,23 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 	return m.out
 }
 
+// EndBalance returns commands that cancel the moves by which balance takes copies from a node. An operation that empties the node takes these
+// copies too, and metadata refuses it while another one does. Moves that an operator has started or paused stay: the operator decides about
+// them.
+func EndBalance(s *catalog.State, from rhumb.NodeID, at time.Time) (out []catalog.Command) {
+	for o := range s.Operations() {
+		if o.Kind == rhumb.OperationMove && o.By == balancer && o.State == rhumb.OperationRunning && o.Node == from {
+			out = append(out, catalog.ControlOperation{ID: o.ID, Action: catalog.CancelOperation, At: at})
+		}
+	}
+	return out
+}
+
 // recordRebalance records the progress of a rebalance: planned and present moves are left. It is done when
 // neither is.
 func (m *mover) recordRebalance(v *Surveys, o *rhumb.Operation, planned []Move, moving int) {
 	// Ranges that are written grow meanwhile, so the total may grow; it never falls (record).
-	t := tally{left: uint64(len(planned))}
+	t := workLeft{left: uint64(len(planned))}
 	for _, x := range planned {
 		t.bytes += uint64(max(x.Size.Bytes, 0))
 	}

@@ -14,10 +14,10 @@ import (
 func (m *mover) advanceNode(o *rhumb.Operation) {
 	n, ok := m.s.Node(o.Node)
 	if !ok || n.Forgotten {
-		m.record(o, rhumb.OperationDone, tally{}, 3)
+		m.record(o, rhumb.OperationDone, workLeft{}, 3)
 		return
 	}
-	// A node that is to be the new one, and leaves itself, would hold the old one up for ever. Any other node will do then.
+	// A node that is to be the new one, and leaves itself, would hold the old one up without end. Any other node will do then.
 	to := o.Target
 	if m.leaves(to) {
 		to = rhumb.NoNode
@@ -45,8 +45,8 @@ func (m *mover) leaves(id rhumb.NodeID) bool {
 }
 
 // moveAll advances the moves of all copies on a node, movesMax at a time. Ranges that cannot move now hold up no others.
-func (m *mover) moveAll(from, to rhumb.NodeID) tally {
-	var t tally
+func (m *mover) moveAll(from, to rhumb.NodeID) workLeft {
+	var t workLeft
 	for r := range m.s.Ranges() {
 		if !r.IsReplica(from) {
 			continue

@@ -19,7 +19,7 @@ import (
 func (m *mover) advanceRegion(o *rhumb.Operation) {
 	r, ok := m.s.Region(o.Region)
 	if !ok || r.Removed {
-		m.record(o, rhumb.OperationDone, tally{}, len(o.Steps))
+		m.record(o, rhumb.OperationDone, workLeft{}, len(o.Steps))
 		return
 	}
 	nodes := regionNodes(m.s, o.Region)
@@ -61,8 +61,8 @@ func regionNodes(s *catalog.State, region rhumb.RegionID) (out []*rhumb.Node) {
 }
 
 // moveOut advances the moves of all copies on the nodes, movesMax ranges at a time.
-func (m *mover) moveOut(nodes []*rhumb.Node) tally {
-	var t tally
+func (m *mover) moveOut(nodes []*rhumb.Node) workLeft {
+	var t workLeft
 	for r := range m.s.Ranges() {
 		var from []rhumb.NodeID
 		for _, n := range nodes {
