@@ -31,10 +31,12 @@ func (e *evidence) addSurvey(now time.Duration, s place.Survey) {
 }
 
 // copySurveys returns the surveys as they are now. A plan takes long to make, and reports of failures must not wait for it.
-func (e *evidence) copySurveys() *place.Surveys {
+func (e *evidence) copySurveys(now time.Duration) *place.Surveys {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.surveys.Copy()
+	surveys := e.surveys.Copy()
+	surveys.Unfit = e.e.ListUnfit(now)
+	return surveys
 }
 
 // addReport records a report that arrived at time now.
@@ -266,7 +268,7 @@ func (c *controller) countMerge(cmd catalog.Command) {
 func (c *controller) measures(now time.Duration) place.Measures {
 	// One copy for the whole plan, which asks for each range that moves. Surveys that arrive meanwhile count in the next round: the
 	// records of operations change every few seconds anyway.
-	surveys := c.evidence.copySurveys()
+	surveys := c.evidence.copySurveys(now)
 	return place.Measures{
 		Size: func(id rhumb.RangeID) (int64, bool) {
 			r, ok := c.State().Range(id)
@@ -284,7 +286,7 @@ func (c *controller) measures(now time.Duration) place.Measures {
 
 // measuredPlans returns the plans that depend on surveys: distances of regions, merges of small ranges, and moves that balance nodes.
 func (c *controller) measuredPlans(now time.Duration) (out []catalog.Command) {
-	surveys := c.evidence.copySurveys()
+	surveys := c.evidence.copySurveys(now)
 	if cmd, ok := surveys.Distances(now, c.State()); ok {
 		out = append(out, cmd)
 	}

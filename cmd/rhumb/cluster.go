@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/connect"
 	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
@@ -296,7 +297,7 @@ func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool
 		}
 		// A node keeps a primary while no other copy is in sync.
 		if left > 0 && !undo {
-			return rhumb.Ef("rhumb.drain", rhumb.Unavailable, "node %s is still primary of %d ranges; run the command again, or with a longer --timeout", id, left)
+			return stillPrimary(id, left, c.Ranges(), c.Nodes())
 		}
 		doc := map[string]any{"node": id.String(), "draining": !undo, "primaries": left}
 		return cc.Print(doc, func(t table.Writer) {
@@ -304,6 +305,27 @@ func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool
 			t.AppendRow(table.Row{id, !undo, left})
 		})
 	})
+}
+
+// stillPrimary returns the error about primaries that a drained node has kept. Time helps only those that another node can take over.
+func stillPrimary(id rhumb.NodeID, left int, ranges []*rhumb.Range, nodes []rhumb.Node) error {
+	const op rhumb.Op = "rhumb.drain"
+	serves := func(n rhumb.NodeID) bool {
+		return slices.ContainsFunc(nodes, func(v rhumb.Node) bool { return v.ID == n && v.State.Serves() })
+	}
+	var stuck []string
+	for _, r := range ranges {
+		// Copies that are quarantined, or on nodes that are down, cannot serve instead.
+		heir := func(n rhumb.NodeID) bool { return n != id && serves(n) && !r.IsQuarantined(n) }
+		if r.Primary == id && !slices.ContainsFunc(r.InSync, heir) {
+			stuck = append(stuck, r.ID.String())
+		}
+	}
+	if len(stuck) == 0 {
+		return rhumb.Ef(op, rhumb.Unavailable, "node %s is still primary of %s; run the command again, or with a longer --timeout", id, output.Counted(left, "range", "ranges"))
+	}
+	return rhumb.Ef(op, rhumb.Conflict, "node %s is drained, but stays primary of %s without another copy in sync on a live node: %s; %s not served while %s is stopped",
+		id, output.Counted(len(stuck), "range", "ranges"), nameSome(stuck), map[bool]string{true: "it is", false: "they are"}[len(stuck) == 1], id)
 }
 
 // regionCommand returns the group `rhumb region`.

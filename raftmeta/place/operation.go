@@ -194,6 +194,11 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		m.fail(o, fmt.Sprintf("%s leaves the cluster", o.Target))
 		return
 	}
+	// Nobody chose this node, and a move that never ends would take the place of one that does (BalanceMovesMax).
+	if o.By == balancer && m.p.stalls(m.now, r, o.Target) {
+		m.end(o, rhumb.OperationCancelled, stalledText(o.Target))
+		return
+	}
 	step := m.move(r, o.Target, o.Node)
 	t := workLeft{waits: step.waits}
 	m.weigh(&t, r.ID)

@@ -197,12 +197,33 @@ func whyNotInto(s *catalog.State, gone, into rhumb.Region) string {
 		case !class.Settings.Regions.Has(host.Name):
 			return fmt.Sprintf("%s cannot take the records of %s that have their home in %s: these tables are confined to %s; drop them, or choose another region with --into",
 				into.Name, tables, gone.Name, strings.Join(class.Settings.Regions.Names(), " and "))
+		// The number of nodes in the region that takes the ranges is not the reason: these copies are in several regions.
+		case !p.suffices() && class.Settings.Survival == rhumb.SurviveRegion:
+			return fmt.Sprintf("without %s, the copies of %s would not survive the loss of a region: they need live nodes in %d regions, at most %d copies in each, and %s; add nodes in another region first",
+				gone.Name, tables, class.Settings.RegionsMin(), class.Settings.RegionReplicasMax(), strings.Join(p.counts(s), ", "))
 		case !p.suffices():
 			return fmt.Sprintf("without %s, region %s has %d live nodes for the copies of %s, which keep %d; add nodes there first, or choose another region with --into",
 				gone.Name, host.Name, len(p.home()), tables, class.Settings.Replicas)
 		}
 	}
 	return ""
+}
+
+// counts returns how many nodes of the pool each region has, for people.
+func (p *pool) counts(s *catalog.State) (out []string) {
+	count := make(map[rhumb.RegionID]int)
+	for _, n := range p.nodes {
+		count[n.Region]++
+	}
+	for r := range s.Regions() {
+		if count[r.ID] > 0 {
+			out = append(out, fmt.Sprintf("%s has %d", r.Name, count[r.ID]))
+		}
+	}
+	if len(out) == 0 {
+		return []string{"no region has any"}
+	}
+	return out
 }
 
 // classTables returns the names of the tables of a class.
