@@ -208,7 +208,7 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		m.n.host.Update(ranges)
 	}
 	// The record of a cancelled split, and of a range that was merged, is gone.
-	if m.n.w.p.splits() {
+	if m.n.w.p.splits() || m.n.w.p.losesForGood() {
 		m.n.host.Prune(func(id rhumb.RangeID) bool { _, ok := st.Range(id); return ok }, st.IsMerged)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
 // In some seeds the table survives the loss of a region: the nodes are in three regions of the metadata, and each range has one
@@ -37,7 +38,7 @@ func (p *profile) surviveRegion() {
 func (n *node) regionOf() string {
 	site := n.w.net.site[n.at]
 	switch {
-	case !n.w.p.survive && !n.w.p.removes():
+	case !n.w.p.survive && !n.w.p.placed:
 		site = 0
 	case n.liesAboutRegion():
 		// Its site is the second region, where another replica of the ranges is too.
@@ -88,6 +89,12 @@ func (w *world) servesWithout(id rhumb.RangeID, lost func(n *node) bool) bool {
 	return p.host != nil && p.host.Serves(id) && p.host.Leased(id) && !slices.ContainsFunc(r.InSync, func(n rhumb.NodeID) bool {
 		return lost(w.nodes[n-1])
 	})
+}
+
+// survivesRegion reports whether the table of a range survives the loss of a region.
+func (w *world) survivesRegion(st *catalog.State, r *rhumb.Range) bool {
+	c, _ := st.Class(r.Class)
+	return c.Settings.Survival == rhumb.SurviveRegion
 }
 
 // loseRegion takes a region down, in seeds whose table survives that, and checks that every range keeps serving without it.
