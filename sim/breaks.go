@@ -48,6 +48,13 @@ func (w *world) judgeRecovery(old *catalog.State, r *rhumb.Range) {
 	if kept < len(was.Entries) {
 		w.breaks = append(w.breaks, logBreak{w.origin[i].root, w.now, was, kept})
 	}
+	// The recovery takes all copies on live nodes into the in-sync set, so that the best of them is found, also such that lack something.
+	acked, _ := w.monitor.Acknowledged(r.ID)
+	for _, id := range r.InSync {
+		if _, holds := w.diskOf(r.ID)(id).Durable(acked); !holds && acked > 0 {
+			w.monitor.Lost(r.ID, id, acked)
+		}
+	}
 	// The copies that were given up, and whose nodes return, are quarantined and discarded.
 	for _, id := range r.Quarantined {
 		if n := w.nodes[id-1]; !n.lost && n.spoiled[i] == 0 {

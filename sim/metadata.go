@@ -152,10 +152,10 @@ func (w *world) learnState(st *catalog.State) {
 			w.mending = true
 			w.after(mendEvery, w.mendLater)
 		}
+		w.judge(w.monitor.Config(r))
 		if old != nil {
 			w.judgeRecovery(old, r)
 		}
-		w.judge(w.monitor.Config(r))
 		w.judgeRemoved(r)
 		// A new member of the in-sync set must hold everything acknowledged (invariant I3).
 		w.judge(w.monitor.Held(id, w.diskOf(id)))
