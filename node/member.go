@@ -307,11 +307,11 @@ func (m *member) removeDropped(u raftmeta.Update) {
 	}
 }
 
-// spans reports whether an in-sync set is spread as the survival goal of the range's class asks for.
+// spans reports whether metadata accepts an in-sync set, as far as regions count.
 func (m *member) spans(id rhumb.RangeID, members []rhumb.NodeID) bool {
 	st := m.group.State()
 	r, ok := st.Range(id)
-	return !ok || st.Spans(r.Class, members)
+	return !ok || st.MayStand(r, members)
 }
 
 // rangeSettings returns the settings of the class of a range.

@@ -216,6 +216,9 @@ func (w *world) mustHoldFaults() bool {
 			return true
 		}
 	}
+	if w.awaitsVoters() {
+		return true
+	}
 	h := w.damage
 	return h != nil && (h.hidden || h.kind == faultRollBack) && h.done && !h.proven
 }

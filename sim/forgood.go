@@ -211,11 +211,17 @@ func (w *world) mayLose(site int) bool {
 		default:
 			here++
 		}
-		if ok && rec.Voter {
-			voters++
-			if !isThere && !n.retired {
-				left++
-			}
+		if !ok || !rec.Voter {
+			continue
+		}
+		voters++
+		if isThere || n.retired {
+			continue
+		}
+		left++
+		// A voter that has just started, or lags, may not vote until it has what the lost one knew (docs/roadmap.md, seed 1347).
+		if n.down || n.paused || n.host == nil || n.group.State().Revision() < w.state.Revision() || w.net.deaf[n.index] {
+			return false
 		}
 	}
 	if there == 0 || here == 0 || left <= voters/2 || w.mustHoldFaults() || w.damage != nil && !w.damage.isRepaired() {
@@ -235,6 +241,20 @@ func (w *world) mayLose(site int) bool {
 		}
 	}
 	return true
+}
+
+// awaitsVoters reports whether a lost node is still a voter. Until the metadata group has replaced it no other fault may begin: a voter that lags
+// and restarts counts as short, and waits for the lost one.
+func (w *world) awaitsVoters() bool {
+	if w.forGood == nil {
+		return false
+	}
+	for d := range w.state.Nodes() {
+		if d.Voter && w.nodes[d.ID-1].lost {
+			return true
+		}
+	}
+	return false
 }
 
 // countsOnLost reports whether an in-sync set still names a lost node. No disk may be damaged then: the set is smaller than it looks.
@@ -334,21 +354,40 @@ func (w *world) whyNotReplaced() string {
 		if !ok || !slices.ContainsFunc(r.Replicas, func(n rhumb.NodeID) bool { return w.nodes[n-1].lost }) {
 			continue
 		}
-		class, _ := w.state.Class(r.Class)
-		room, perSite := 0, map[int]int{}
-		for _, n := range w.nodes {
-			site := w.net.site[n.at]
-			home := class.Settings.Survival == rhumb.SurviveRegion || rhumb.RegionID(site+1) == w.state.HostRegion(id.Region)
-			if home && w.state.TakesCopies(n.id) && perSite[site] < class.Settings.RegionReplicasMax() {
-				perSite[site]++
-				room++
-			}
-		}
-		if room >= class.Settings.Replicas {
+		if room, wants := w.roomFor(r); room >= wants {
 			return fmt.Sprintf("range %s has copies on %v, of which some are lost, and %d other nodes have room", id, r.Replicas, room)
 		}
 	}
 	return ""
+}
+
+// roomFor returns how many nodes that run could have a copy of a range, and how many copies it is to have.
+func (w *world) roomFor(r *rhumb.Range) (room, wants int) {
+	class, _ := w.state.Class(r.Class)
+	perSite := map[int]int{}
+	for _, n := range w.nodes {
+		site := w.net.site[n.at]
+		home := class.Settings.Survival == rhumb.SurviveRegion || rhumb.RegionID(site+1) == w.state.HostRegion(r.ID.Region)
+		if home && w.state.TakesCopies(n.id) && perSite[site] < class.Settings.RegionReplicasMax() {
+			perSite[site]++
+			room++
+		}
+	}
+	return room, class.Settings.Replicas
+}
+
+// lacksRoom reports whether a removal cannot end since another region was lost for good. An operator cancels it then.
+func (w *world) lacksRoom() bool {
+	for _, id := range w.served() {
+		r, ok := w.state.Range(id)
+		if !ok || w.forGood == nil {
+			continue
+		}
+		if room, wants := w.roomFor(r); room < wants {
+			return true
+		}
+	}
+	return false
 }
 
 // judgeGivenUp checks what the metadata has given up with a region, in the step in which it has done so.

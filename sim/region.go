@@ -74,11 +74,11 @@ func (w *world) sharesRegion(r *rhumb.Range, id rhumb.NodeID) bool {
 	})
 }
 
-// spans reports whether the metadata of a member says that an in-sync set is spread as the survival goal demands.
+// spans reports whether the metadata of a member accepts an in-sync set, as far as regions count.
 func (m *member) spans(id rhumb.RangeID, members []rhumb.NodeID) bool {
 	st := m.group.State()
 	r, ok := st.Range(id)
-	return !ok || st.Spans(r.Class, members)
+	return !ok || st.MayStand(r, members)
 }
 
 // servesWithout reports whether a range can commit without the lost nodes, although no client may have asked it to: its primary

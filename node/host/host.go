@@ -110,7 +110,7 @@ type Config struct {
 	// Settings returns the settings of a range's class, and false if metadata does not know the
 	// range.
 	Settings func(rhumb.RangeID) (c rhumb.ClassSettings, ok bool)
-	// Spans reports whether an in-sync set of a range is spread as the survival goal of its class asks for; nil
+	// Spans reports whether metadata accepts an in-sync set of a range, as the survival goal of its class asks for; nil
 	// accepts every set.
 	Spans func(id rhumb.RangeID, members []rhumb.NodeID) bool
 	// History returns how long a table keeps superseded versions (rhumb.Table), and false if

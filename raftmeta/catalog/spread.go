@@ -178,6 +178,13 @@ func (s *State) mayShrink(r *rhumb.Range, set []rhumb.NodeID) bool {
 	return len(set) >= s.minInSync(r) && (s.Spans(r.Class, set) || !s.Spans(r.Class, r.InSync) || s.isAlone(r, set))
 }
 
+// MayStand reports whether metadata accepts a set as the in-sync set of a range, as far as regions count: it is in two of them, or in one
+// while every other copy is lost. Primaries ask it before they propose a set. The fencing of a region alone does not shrink all sets: if the node
+// that is fenced last was not in sync, the member that was fenced before it stays, because the last node still lived then.
+func (s *State) MayStand(r *rhumb.Range, set []rhumb.NodeID) bool {
+	return s.Spans(r.Class, set) || len(set) > 0 && s.isAlone(r, set)
+}
+
 // isAlone reports whether all replicas of a range outside of the region of a set are on fenced nodes. The state of a node counts and not
 // whether its replica is in sync: a replica that lives may join the set again, and until then writes wait for it or for
 // the fencing of its node. Otherwise a primary could leave out the other region after a hiccup of a link, and the promise
