@@ -196,6 +196,19 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 			ranges = withoutSelf(ranges, m.self.Node)
 		}
 	}
+	switch bug := m.n.w.cfg.Bug; {
+	case bug == DropWithHome || bug == ElectRemoved:
+		// The region is news, and so are its ranges.
+		if u.Full || len(u.Changes.Regions) > 0 {
+			ranges = slices.Collect(st.Ranges())
+		}
+		ranges = m.n.w.withoutHome(st, ranges, m.self.Node)
+	case bug == StopBeforeCopied:
+		if region, _ := st.Region(m.regionID(st)); region.Into != 0 {
+			m.n.retire()
+			return
+		}
+	}
 	if m.n.w.cfg.Bug == BirthAtAnyEpoch {
 		for i, r := range ranges {
 			if r.Birth != 0 {

@@ -22,6 +22,7 @@ var (
 	bugFlag     = flag.String("sim.bug", NoBug.String(), "bug to plant with -sim.seed")
 	mixFlag     = flag.String("sim.mix", NoBug.String(), "bug whose faults -sim.seed or -sim.seeds is run with")
 	faultsFlag  = flag.String("sim.faults", "", "faults of -sim.seed and of new seeds in place of their own, such as divide,merge,empty,flip")
+	knownFlag   = flag.Bool("sim.known", true, "run the seeds of testdata/seeds.txt before the new ones")
 	wholeFlag   = flag.Bool("sim.whole", false, "split no ranges")
 	regionsFlag = flag.Bool("sim.regions", false, "run only those of the new seeds in which a region is lost for good, or one of many is removed")
 	lengthFlag  = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
@@ -232,7 +233,10 @@ func TestSeeds(t *testing.T) {
 	faults := chosenFaults(t)
 	var total sum
 	began := time.Now()
-	runs := corpusSeeds(t)
+	var runs []Config
+	if *knownFlag {
+		runs = corpusSeeds(t)
+	}
 	known := len(runs)
 	for seed := *firstFlag; len(runs) < known+*seedsFlag; seed += *strideFlag {
 		cfg := Config{Seed: seed, Whole: *wholeFlag, Faults: faults, Mix: mix}
