@@ -221,7 +221,7 @@ func (p *proof) hearAnswer(from uint64, a answer, s standing) (r ruling) {
 	return r
 }
 
-// mayFind reports whether the replica believes a node that finds its disk to be an older copy. A replica tells its lives to voters only, so
+// mayFind reports whether the replica believes a node that finds its disk to be an older copy. A replica announces its lives to voters only, so
 // a node without a vote may know an earlier one, from the admission of that life. As short, the replica would wait for a leader, and there may be
 // none: the third of three voters may be dead. A replica that knows of no other voter may have forgotten them, and believes everybody.
 func (p *proof) mayFind(from uint64, s standing) bool {

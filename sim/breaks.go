@@ -10,9 +10,10 @@ import (
 	"github.com/rhumbdb/rhumb/sim/check"
 )
 
-// An operator may let a range continue without acknowledged writes: from a copy that lacks some, or empty. The judges divide its log and the
-// history of its root there. Each part must be right by itself: the first one with the log up to there, the second one with what the range
-// continues from as its beginning.
+// An operator may let a range continue without acknowledged writes: from a copy that lacks
+// some, or empty. The judges divide its log and the history of its root there. Each part must
+// be right on its own: the first with the log up to the break, the second with the entries that
+// the range continues from as its beginning.
 
 // logBreak is the moment at which the log of a range continued without some of its entries.
 type logBreak struct {
@@ -23,8 +24,9 @@ type logBreak struct {
 	kept   int
 }
 
-// judgeRecovery follows a range that an operator lets continue: the monitor forgets what the copy lacks. Acknowledged writes may be missing only if
-// no member of the in-sync set was left that has them.
+// judgeRecovery follows a range that an operator lets continue: the monitor forgets the entries
+// that the copy lacks. Acknowledged writes may be missing only if no member of the in-sync set
+// was left that has them.
 func (w *world) judgeRecovery(old *catalog.State, r *rhumb.Range) {
 	before, ok := old.Range(r.ID)
 	if !ok || r.Recovery == nil || before.Recovery != nil && before.Recovery.Epoch == r.Recovery.Epoch {
@@ -48,7 +50,8 @@ func (w *world) judgeRecovery(old *catalog.State, r *rhumb.Range) {
 	if kept < len(was.Entries) {
 		w.breaks = append(w.breaks, logBreak{w.origin[i].root, w.now, was, kept})
 	}
-	// The recovery takes all copies on live nodes into the in-sync set, so that the best of them is found, also such that lack something.
+	// The recovery takes all copies on live nodes into the in-sync set, so that the best of
+	// them is found, also such that lack something.
 	acked, _ := w.monitor.Acknowledged(r.ID)
 	for _, id := range r.InSync {
 		if _, holds := w.diskOf(r.ID)(id).Durable(acked); !holds && acked > 0 {

@@ -89,7 +89,7 @@ func (c *client) name() string { return fmt.Sprintf("c%d", c.index) }
 func (c *client) makeOp() *call {
 	w := c.w
 	rng := w.rnd.IntN(len(w.roots))
-	// What was given up with a region has no range to ask.
+	// A root that was given up with its region has no range to ask.
 	for w.roots[rng].gone {
 		rng = (rng + 1) % len(w.roots)
 	}

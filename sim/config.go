@@ -98,7 +98,7 @@ const (
 	faultRemove                      // a region is removed with its nodes
 	faultUnreadable                  // F33: a disk refuses all reads for a while
 	faultPower                       // a node loses what its table had not synced, and restarts
-	faultForGood                     // a region is lost for good, and the operator gives it up
+	faultForGood                     // a region is lost for good and given up
 	faultKinds
 )
 

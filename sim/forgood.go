@@ -12,27 +12,32 @@ import (
 	evidence "github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
-// In some seeds a region is lost for good among the other faults: its nodes stop and never return. The operator gives it up, as
-// docs/runbooks/region-lost.md says. Most of these seeds have two tables, one that survives the loss of a region and one that does not. The judges
-// follow the loss like this:
+// In some seeds a region is lost for good among the other faults: its nodes stop and never
+// return. The operator follows docs/runbooks/region-lost.md. Most of these seeds have two
+// tables, one that survives the loss of a region and one that does not. The judges follow the
+// loss like this:
 //
 //   - The region must be removed a minute after the last fault (removeMost), and by nobody but the operator.
 //   - Only a range whose every copy was in the region may be gone, or begin again empty, and no other. The record of the region, and the
 //     operation that records the loss, must report exactly these ranges and their tables (judgeGivenUp). The judge asks where the nodes are, and
 //     not the catalog.
-//   - A range with copies elsewhere of which none is in sync waits for the operator, who accepts what the best of them lacks (operate). That may
-//     be acknowledged writes only if no copy in sync was left (judgeRecovery).
+//   - A range whose copies elsewhere are all out of sync waits for the operator, who accepts the loss of the entries that
+//     the best copy lacks (operate). Acknowledged writes may be among them only if no copy in sync was left
+//     (judgeRecovery).
 //   - Every other acknowledged write must be in the log at the end, as in all seeds. The log of a range that begins again is judged in two
 //     parts (divideHistory).
 //   - No range may count on a lost node for long if another node can take its place (whyNotReplaced).
 //
-// In other seeds one of more than two regions is removed with its nodes alive (leaving.go). Both may meet: the region that is
-// being removed may die, or the one that takes its ranges. Ranges of seeds with a loss are not split: a part of a root could be lost alone.
+// In other seeds one of more than two regions is removed with its nodes alive (leaving.go).
+// Both may meet: the region that is being removed may die, or the one that takes its ranges.
+// Ranges of seeds with a loss are not split: a part of a root could be lost alone.
 
 const (
-	// loseRetry is how often a loss is tried that the bounds of the faults forbid at the moment.
+	// loseRetry is how often a loss is tried that the bounds of the faults forbid at the
+	// moment.
 	loseRetry = 500 * time.Millisecond
-	// loseShare is the share of the faults, in percent, after which the region is lost if it was not before.
+	// loseShare is the share of the faults, in percent, after which the region is lost if it
+	// was not before.
 	loseShare = 60
 	// decideMost is the longest time that the operator takes to decide that a region is lost.
 	decideMost = 10 * time.Second
@@ -40,19 +45,24 @@ const (
 	operateEvery = time.Second
 )
 
-// regionShape is how many regions there are, how many nodes each has, and how the tables are replicated.
+// regionShape is how many regions there are, how many nodes each has, and how the tables are
+// replicated.
 type regionShape struct {
 	regions, each int
-	// spread is the number of copies in the table that survives a region, or 0 if there is none. alone is that of the other table.
+	// spread is the number of copies in the table that survives a region, or 0 if there is
+	// none. alone is that of the other table.
 	spread, alone int
 }
 
-// regionShapes are small, because each node costs a metadata group. In the first, the other region is alone after the loss: in-sync sets are then in
-// one region (isAlone in the catalog). In the third, a lost copy has a place elsewhere. In the last, regions are removed one after another.
+// regionShapes are small, because each node costs a metadata group. In the first, the other
+// region is alone after the loss: in-sync sets are then in one region (isAlone in the catalog).
+// In the third, a lost copy has a place elsewhere. In the last, regions are removed one after
+// another.
 var regionShapes = []regionShape{{2, 3, 4, 3}, {3, 2, 4, 2}, {4, 2, 3, 2}, {3, 2, 0, 2}}
 
-// drawRegions decides whether a region is lost for good, or one of many is removed. It has a generator of its own, so that all other seeds keep their
-// meaning. Seeds that need their nodes elsewhere draw neither.
+// drawRegions decides whether a region is lost for good, or one of many is removed. It has a
+// generator of its own, so that all other seeds keep their meaning. Seeds that need their nodes
+// elsewhere draw neither.
 func (p *profile) drawRegions(r *rand.Rand, on bool) {
 	kind := r.IntN(20)
 	p.shape = r.IntN(len(regionShapes))
@@ -93,7 +103,8 @@ func (p *profile) placeRegions() {
 	}
 }
 
-// createTables returns the command that creates the tables of a shape, with ranges in each region.
+// createTables returns the command that creates the tables of a shape, with ranges in each
+// region.
 func (w *world) createTables() catalog.Command {
 	spread := w.p.settings
 	var batch catalog.Batch
@@ -118,7 +129,8 @@ func (w *world) createTables() catalog.Command {
 	return batch
 }
 
-// drawCopies returns nodes for the copies of a range: as many as a region may hold in its home, and the rest in the regions after it.
+// drawCopies returns nodes for the copies of a range: as many as a region may hold in its home,
+// and more in the regions after it.
 func (w *world) drawCopies(home int, settings rhumb.ClassSettings) (out []rhumb.NodeID) {
 	for k := range w.p.regions {
 		there := 0
@@ -156,7 +168,8 @@ type regionLoss struct {
 	over    bool
 }
 
-// loseLater makes sure that a region is lost in seeds that draw it, late among the faults if no draw did it before.
+// loseLater makes sure that a region is lost in seeds that draw it, late among the faults if no
+// draw did it before.
 func (w *world) loseLater(end time.Duration) {
 	if !w.p.losesForGood() {
 		return
@@ -197,8 +210,9 @@ func (w *world) loseForGood() string {
 	return fmt.Sprintf("region %s is lost for good", l.region)
 }
 
-// mayLose reports whether the guarantees of replication cover the loss of a region: the metadata group keeps a majority of voters, no disk is
-// damaged, and the ranges that survive a region have enough intact copies in sync elsewhere.
+// mayLose reports whether the guarantees of replication cover the loss of a region: the
+// metadata group keeps a majority of voters, no disk is damaged, and the ranges that survive a
+// region have enough intact copies in sync elsewhere.
 func (w *world) mayLose(site int) bool {
 	voters, left, here, there := 0, 0, 0, 0
 	for _, n := range w.nodes {
@@ -219,7 +233,8 @@ func (w *world) mayLose(site int) bool {
 			continue
 		}
 		left++
-		// A voter that has just started, or lags, may not vote until it has what the lost one knew (docs/roadmap.md, seed 1347).
+		// A voter that has just started, or lags, may not vote until it has the entries that
+		// the lost one knew (docs/roadmap.md, seed 1347).
 		if n.down || n.paused || n.host == nil || n.group.State().Revision() < w.state.Revision() || w.net.deaf[n.index] {
 			return false
 		}
@@ -243,8 +258,9 @@ func (w *world) mayLose(site int) bool {
 	return true
 }
 
-// awaitsVoters reports whether a lost node is still a voter. Until the metadata group has replaced it no other fault may begin: a voter that lags
-// and restarts counts as short, and waits for the lost one.
+// awaitsVoters reports whether a lost node is still a voter. Until the metadata group has
+// replaced it no other fault may begin: a voter that lags and restarts counts as short, and
+// waits for the lost one.
 func (w *world) awaitsVoters() bool {
 	if w.forGood == nil {
 		return false
@@ -257,7 +273,8 @@ func (w *world) awaitsVoters() bool {
 	return false
 }
 
-// countsOnLost reports whether an in-sync set still names a lost node. No disk may be damaged then: the set is smaller than it looks.
+// countsOnLost reports whether an in-sync set still names a lost node. No disk may be damaged
+// then: the set is smaller than it looks.
 func (w *world) countsOnLost() bool {
 	if w.forGood == nil {
 		return false
@@ -270,9 +287,10 @@ func (w *world) countsOnLost() bool {
 	return false
 }
 
-// operate is the operator after the loss of a region. First the ranges are decided about that nobody can decide about but a person, then
-// the region is given up, and ranges whose lost members leave too few for an election continue from their best copy. It repeats to the
-// end of the run.
+// operate is the operator after the loss of a region. First the ranges are decided about that
+// nobody can decide about but a person, then the region is given up, and ranges whose lost
+// members leave too few for an election continue from their best copy. It repeats to the end of
+// the run.
 func (w *world) operate() {
 	l := w.forGood
 	w.after(operateEvery, w.operate)
@@ -304,8 +322,9 @@ func (w *world) operate() {
 	})
 }
 
-// recoverRange lets a range continue from its best copy if it cannot elect a primary any more. The operator waits until all nodes with copies
-// run that can return: one that is down may have what the others lack.
+// recoverRange lets a range continue from its best copy if it cannot elect a primary any more.
+// The operator waits until all nodes with copies run that can return: one that is down may have
+// entries that the others lack.
 func (w *world) recoverRange(r *rhumb.Range) {
 	if p := w.nodes[r.Primary-1]; p.host != nil && p.host.Serves(r.ID) {
 		return
@@ -347,7 +366,8 @@ func (w *world) whyNotGivenUp() string {
 	return w.whyNotReplaced()
 }
 
-// whyNotReplaced returns a range that counts on a lost node although another node could take its place, or "".
+// whyNotReplaced returns a range that counts on a lost node although another node could take
+// its place, or "".
 func (w *world) whyNotReplaced() string {
 	for _, id := range w.served() {
 		r, ok := w.state.Range(id)
@@ -361,7 +381,8 @@ func (w *world) whyNotReplaced() string {
 	return ""
 }
 
-// roomFor returns how many nodes that run could have a copy of a range, and how many copies it is to have.
+// roomFor returns how many nodes that run could have a copy of a range, and how many copies it
+// is to have.
 func (w *world) roomFor(r *rhumb.Range) (room, wants int) {
 	class, _ := w.state.Class(r.Class)
 	perSite := map[int]int{}
@@ -376,7 +397,8 @@ func (w *world) roomFor(r *rhumb.Range) (room, wants int) {
 	return room, class.Settings.Replicas
 }
 
-// lacksRoom reports whether a removal cannot end since another region was lost for good. An operator cancels it then.
+// lacksRoom reports whether a removal cannot end since another region was lost for good. An
+// operator cancels it then.
 func (w *world) lacksRoom() bool {
 	for _, id := range w.served() {
 		r, ok := w.state.Range(id)
@@ -390,7 +412,8 @@ func (w *world) lacksRoom() bool {
 	return false
 }
 
-// judgeGivenUp checks what the metadata has given up with a region, in the step in which it has done so.
+// judgeGivenUp checks the ranges that the metadata has given up with a region, in the step in
+// which it has done so.
 func (w *world) judgeGivenUp(old *catalog.State) {
 	l := w.forGood
 	if l == nil || l.over || old == nil {
@@ -417,7 +440,8 @@ func (w *world) judgeGivenUp(old *catalog.State) {
 			lost = append(lost, r)
 		}
 	}
-	// Several commands may have been applied in one step. Copies may have moved in another one of them.
+	// Several commands may have been applied in one step. Copies may have moved in another one
+	// of them.
 	if w.state.Revision() == old.Revision()+1 && len(lost) != int(region.Lost) {
 		w.failf("region %s was given up with %d ranges, but %d had all copies there: %v", region.Name, region.Lost, len(lost), lost)
 	}
@@ -466,7 +490,8 @@ func (w *world) judgeReport(ranges int, tables map[rhumb.TableID]bool) {
 		}
 	}
 	_, reported, _ := strings.Cut(text, "tables: ")
-	// A planned removal may have ended by itself, if nothing was left in the region. Then nothing is reported.
+	// A planned removal may have ended on its own, if nothing was left in the region. Then
+	// nothing is reported.
 	if ranges > 0 && (!strings.HasPrefix(text, want) || reported != strings.Join(names, ", ")) {
 		w.failf("the loss of region %s is recorded as %q, want %q of tables %v", w.forGood.region, text, want, names)
 	}

@@ -205,7 +205,7 @@ func (w *world) judgeForgotten(old *catalog.State) {
 			continue
 		}
 		for r := range w.state.Ranges() {
-			// What a region had that was given up is replaced later, where there is room.
+			// The copies of a region that was given up are replaced later, where there is room.
 			if r.IsReplica(d.ID) && !w.nodes[d.ID-1].lost {
 				w.failf("range %s: %s was removed from the cluster and is still a replica", r.ID, d.ID)
 			}

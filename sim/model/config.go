@@ -45,7 +45,7 @@ type Config struct {
 	// Alone lets metadata fence the nodes of a range with Spread, and accept an in-sync set in one region while all copies elsewhere are on
 	// fenced nodes. A fenced node returns in a new life.
 	Alone bool
-	// GivenUp lets an operator give up the other region after its loss: the range continues from copies in sync that are left.
+	// GivenUp lets an operator give up the other region after its loss: the range continues from the copies in sync that are left.
 	GivenUp bool
 	// RegionRemoval lets the other region be removed, and its nodes stop for good, when no copy is left there.
 	RegionRemoval bool

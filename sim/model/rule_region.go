@@ -116,8 +116,8 @@ func (t *state) stopNodes(nodes set) {
 	}
 }
 
-// giveUpRegion ends the other region by force after its loss. Who is left in sync continues; a range of which nobody is left in sync waits for
-// somebody to accept what its copies lack, which is not modelled.
+// giveUpRegion ends the other region by force after its loss. Members that are left in sync continue. A range without such members waits for
+// an operator who accepts the loss, which is not modelled.
 func (g *stepper) giveUpRegion() {
 	s := g.from
 	if !g.cfg.GivenUp || s.gone == 0 || s.region != 0 || int(s.meta.allocated) >= g.cfg.Epochs {
