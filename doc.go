@@ -10,6 +10,7 @@
 //	home                   the region and slot in a key's prefix; it never changes. Not where the key is served now
 //	slot, range            the number in the key; the replicated unit (region, slot). Not "shard" or "partition"
 //	primary, secondary     who orders a range's writes; who copies them. "Leader" is only the metadata group's
+//	learner, follower      the states of a secondary: outside of the in-sync set; a member of it
 //	in-sync                a secondary that the primary must wait for. Not merely "caught up"
 //	epoch                  the fencing number of a range; it grows with every change of primary
 //	lease                  a node's right to act as primary for a bounded time

@@ -111,16 +111,21 @@ type Progress struct {
 	TotalBytes uint64 `json:"total_bytes"`
 }
 
-// Share returns how much is done, between 0 and 1. Bytes count if they are known, because ranges differ in size.
+// Share returns how much is done, between 0 and 1. Bytes count where they are known, because ranges differ in size.
 func (p Progress) Share() float64 {
-	switch {
-	case p.TotalBytes > 0:
-		return min(1, float64(p.DoneBytes)/float64(p.TotalBytes))
-	case p.Total > 0:
-		return min(1, float64(p.Done)/float64(p.Total))
+	whole := progressOf(p.Total, p.TotalBytes)
+	if whole == 0 {
+		return 0
 	}
-	return 0
+	return min(1, progressOf(p.Done, p.DoneBytes)/whole)
 }
+
+// progressWeight is what each part counts in a share besides its bytes. Without it, a hundred empty ranges and one of a
+// kilobyte would count as one.
+const progressWeight = 1 << 20
+
+// progressOf returns the weight of parts and their bytes.
+func progressOf(parts, bytes uint64) float64 { return float64(parts)*progressWeight + float64(bytes) }
 
 // Operation is the record of a long operation. The controller of the metadata leader advances it, so it continues after the
 // death of any process, the one that started it included.

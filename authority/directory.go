@@ -339,15 +339,6 @@ func (a *Authority) Cluster() rhumb.ClusterID { return a.cluster }
 // Dir returns the directory of the authority.
 func (a *Authority) Dir() string { return a.dir }
 
-// Addresses returns where nodes reach the server.
-func (a *Authority) Addresses() ([]string, error) {
-	k, err := a.load()
-	if err != nil {
-		return nil, err
-	}
-	return k.addresses, nil
-}
-
 // SetAddresses replaces where nodes reach the server. Nodes learn it with their next check.
 func (a *Authority) SetAddresses(addresses []string) error {
 	if err := validateAddresses(addresses); err != nil {

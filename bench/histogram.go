@@ -43,15 +43,6 @@ func (h *histogram) add(d time.Duration) {
 	h.most = max(h.most, d)
 }
 
-// merge adds the durations of another histogram.
-func (h *histogram) merge(o *histogram) {
-	for i, n := range o.counts {
-		h.counts[i] += n
-	}
-	h.total += o.total
-	h.most = max(h.most, o.most)
-}
-
 // quantiles returns the median, the 99th percentile and the maximum: zeros if nothing was counted.
 func (h *histogram) quantiles() Quantiles {
 	return Quantiles{h.at(0.5), h.at(0.99), float64(h.most.Nanoseconds()) / 1e3}

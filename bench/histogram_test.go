@@ -12,20 +12,15 @@ import (
 func TestHistogram(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
-		var h, half histogram
+		var h histogram
 		var all []time.Duration
 		// From microseconds to an hour, so that most buckets are reached.
 		scale := time.Duration(1) << rng.IntN(42)
-		for i := range 1 + rng.IntN(2_000) {
+		for range 1 + rng.IntN(2_000) {
 			d := time.Microsecond + time.Duration(rng.Int64N(int64(scale)))
 			all = append(all, d)
-			if i%2 == 0 {
-				h.add(d)
-			} else {
-				half.add(d)
-			}
+			h.add(d)
 		}
-		h.merge(&half)
 		got, want := h.quantiles(), quantilesOf(slices.Clone(all))
 		for _, q := range [][2]float64{{got.P50, want.P50}, {got.P99, want.P99}} {
 			// The slice counts nanoseconds, the histogram whole microseconds.

@@ -195,7 +195,8 @@ type NodeStatus struct {
 	Timestamp      rhumb.Timestamp `json:"timestamp"`
 	Uptime         time.Duration   `json:"uptime"`
 	Suspected      []rhumb.NodeID  `json:"suspected,omitempty"`
-	RoundTrip      time.Duration   `json:"round_trip"`
+	// RoundTrip is the time to the node and back over a connection that exists.
+	RoundTrip time.Duration `json:"round_trip"`
 	// Troubles lists the troubled replicas that the node knows of. TroubleCounts counts them in
 	// full; the list may be truncated.
 	Troubles      []ReplicaTrouble    `json:"troubles,omitempty"`
@@ -285,6 +286,13 @@ func (c *Client) Status(ctx context.Context) []NodeStatus {
 			}
 			out[i] = nodeStatus(n, resp)
 			out[i].RoundTrip = time.Since(start)
+			// The first call includes the time to connect, which is several round trips.
+			if err == nil {
+				start = time.Now()
+				if _, err := c.ping(ctx, n.Addr); err == nil {
+					out[i].RoundTrip = min(out[i].RoundTrip, time.Since(start))
+				}
+			}
 			if err != nil {
 				out[i].Err, out[i].ErrKind = rhumb.Message(unwrapAnswer(err)), rhumb.KindOf(unwrapAnswer(err))
 			}

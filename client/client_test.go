@@ -175,6 +175,32 @@ func TestNearest(t *testing.T) {
 	}
 }
 
+// TestStatusRoundTrip guards that the round trip to a node is shown without the time to connect to it, which is several round trips.
+func TestStatusRoundTrip(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	const delay = 100 * time.Millisecond
+	// The delay stands for the handshakes of a far node.
+	c := w.open("singapore", func(cfg *Config) {
+		cfg.MeasureInterval = time.Hour
+		cfg.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			time.Sleep(delay)
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+	})
+	// Another address of the node, to which no connection exists.
+	alias := strings.Replace(w.nodes[0].addr, "127.0.0.1", "localhost", 1)
+	w.mu.Lock()
+	w.meta.Nodes[0].Addr = alias
+	w.meta.Revision++
+	close(w.news)
+	w.news = make(chan struct{})
+	w.mu.Unlock()
+	await(t, "the other address", func() bool { return c.Nodes()[0].Addr == alias })
+	if s := c.Status(t.Context())[0]; s.Err != "" || s.RoundTrip >= delay {
+		t.Errorf("the round trip is %v (%s), and connecting takes %v", s.RoundTrip, s.Err, delay)
+	}
+}
+
 // When the node that serves the metadata dies, the watch goes on at another, and changes are seen.
 func TestWatchFailsOver(t *testing.T) {
 	w := newWorld(t, 1, 3)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node"
 )
 
 const (
@@ -124,7 +125,7 @@ func (c *children) waitFor(ch *child, cmd *exec.Cmd) {
 	}
 	ch.restarts++
 	// A child that dies at once, for example because its port is taken, must not restart forever.
-	again := c.restart && !c.stopping && ch.restarts <= restartsMax
+	again := c.restart && !c.stopping && ch.restarts <= restartsMax && !isFinal(err)
 	stopping := c.stopping
 	c.mu.Unlock()
 	switch {
@@ -175,6 +176,12 @@ func (ch *child) lastWords(err error) string {
 		}
 	}
 	return fmt.Sprintf("--- the end of %s\n%s\n", ch.log, text[max(0, len(text)-logEndBytes):])
+}
+
+// isFinal reports whether a child would fail in the same way if it were started again, as a node that was removed from the cluster.
+func isFinal(err error) bool {
+	var exit *exec.ExitError
+	return errors.As(err, &exit) && exit.ExitCode() == node.ExitNoRestart
 }
 
 // exitText describes how a process ended.

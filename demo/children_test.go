@@ -56,3 +56,16 @@ func TestRestartNamesProcess(t *testing.T) {
 		t.Errorf("after the restart: %q, want %q", got, want)
 	}
 }
+
+// TestFinalExit guards that a node which was removed from the cluster is not started again.
+func TestFinalExit(t *testing.T) {
+	notices := make(chan string, 4)
+	c := newChildren("/bin/sh", true, func(format string, args ...any) { notices <- fmt.Sprintf(format, args...) })
+	t.Cleanup(c.stop)
+	if err := c.add("node earth/a", t.TempDir(), []string{"-c", "exit 2"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-notices; !strings.HasPrefix(got, "node earth/a is down (exit status 2); start it again with:") {
+		t.Errorf("after the exit: %q", got)
+	}
+}

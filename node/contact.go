@@ -212,9 +212,12 @@ func (n *Node) Contact(ctx context.Context, addr string) (server.ContactInfo, er
 
 // mendGossip contacts nodes of the cluster that gossip has lost, for example because the keys
 // changed while this node was cut off. memberlist itself forgets nodes that stay away.
+//
+// It also notices that this node may have been removed while it was cut off.
 func (m *member) mendGossip() {
 	tick := time.NewTicker(mendInterval)
 	defer tick.Stop()
+	var still standstill
 	for {
 		select {
 		case <-m.ctx.Done():
@@ -224,6 +227,9 @@ func (m *member) mendGossip() {
 		m.proposeFirstKeys()
 		if lost := m.lostByGossip(); len(lost) > 0 {
 			_, _ = m.n.meetNodes(m.ctx, lost) // tried again at the next tick
+		}
+		if still.next(m.group.State().Revision(), m.missesSome()) {
+			m.stopIfRemoved()
 		}
 	}
 }

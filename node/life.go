@@ -540,7 +540,7 @@ func (n *Node) proposeRegistration(m *member) error {
 // without this node, and only nodes that were removed together with it may answer.
 func (n *Node) beginNewLife(old *member) {
 	if d, ok := old.group.State().Node(old.self.Node); ok && d.Forgotten {
-		n.cfg.Fatal(rhumb.Ef("node.beginNewLife", rhumb.Conflict, "node %s was removed from the cluster for good (`rhumb node rm` or `rhumb region rm`); to add this machine again, start it with an empty directory", d.ID))
+		n.stopRemoved(d.ID)
 		return
 	}
 	n.entering.Lock()

@@ -140,7 +140,19 @@ func Start(cfg Config) (*Node, error) {
 // exitProcess is the default of Config.Fatal.
 func (n *Node) exitProcess(err error) {
 	n.cfg.Logger.Error("the node cannot continue and stops", "err", err)
-	os.Exit(1)
+	os.Exit(exitStatus(err))
+}
+
+// ExitNoRestart is the exit status of a node that fails in the same way each time it is started, for example after it was removed from the
+// cluster. Service managers do not start it again (deploy/systemd). It is the status of wrong usage (docs/cli.md#exit-codes).
+const ExitNoRestart = 2
+
+// exitStatus returns the exit status of a node that stops with an error.
+func exitStatus(err error) int {
+	if rhumb.KindOf(err) == rhumb.InvalidArgument {
+		return ExitNoRestart
+	}
+	return 1
 }
 
 // openNode opens the stores, the clock, the ports and gossip. After an error the caller calls

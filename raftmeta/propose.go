@@ -402,7 +402,8 @@ func (g *Group) planBalance(only rhumb.RegionID) place.BalancePlan {
 	if g.config.WallClock != nil {
 		wall = g.config.WallClock()
 	}
-	return place.PlanBalance(g.rt.Now()-g.start, wall, g.State(), g.evidence.copySurveys(), only)
+	now := g.rt.Now() - g.start
+	return place.PlanBalance(now, wall, g.State(), g.evidence.copySurveys(now), only)
 }
 
 // encodeSurvey returns the request that carries a survey to the leader.

@@ -144,7 +144,10 @@ func Recover(kv KV, self rhumb.NodeID, now time.Time) (Survivor, error) {
 	}
 	state, _, _ = state.Apply(catalog.SetVoters{Voters: []rhumb.NodeID{self}})
 	lost := slices.DeleteFunc(slices.Clone(s.Voters), func(id rhumb.NodeID) bool { return id == self })
-	s.Recovered = &Recovery{At: now.UTC(), Term: s.Term, Last: s.Last, Lost: lost}
+	// A repeated recovery removes no voter. The record of the first one stays, because it names the voters whose changes may be lost.
+	if len(lost) > 0 || s.Recovered == nil {
+		s.Recovered = &Recovery{At: now.UTC(), Term: s.Term, Last: s.Last, Lost: lost}
+	}
 	// The replica is the reference now, so it lacks nothing.
 	l.record.Recovered, l.record.Short = s.Recovered, false
 	// A survivor with a greater term or a longer log would ignore the recovered one.

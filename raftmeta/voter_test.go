@@ -309,6 +309,11 @@ func TestRecover(t *testing.T) {
 				if err != nil || !slices.Equal(s.Voters, voters) || s.Recovered == nil {
 					t.Fatalf("%+v, %v", s, err)
 				}
+				// An operator who is not sure repeats the command. The record of the first one stays.
+				again, err := Recover(c.kvs[survivor], survivor, time.Now().Add(time.Hour))
+				if err != nil || len(s.Recovered.Lost) == 0 || !slices.Equal(again.Recovered.Lost, s.Recovered.Lost) || again.Recovered.At.Sub(s.Recovered.At) > time.Minute {
+					t.Errorf("repeated: %+v, %v; the first time: %+v", again.Recovered, err, s.Recovered)
+				}
 				for _, id := range c.ids() { // one of the others starts again, too
 					c.kill(id)
 					c.open(id)

@@ -37,6 +37,8 @@ func (p *profile) drawDeferred(r *rand.Rand, on bool, bug Bug) {
 // deferredWrite is a commit that was acknowledged before it was synced, until it is synced.
 type deferredWrite struct {
 	at time.Duration
+	// step is the world step of the commit.
+	step uint64
 	// mark is the length of the log file with it.
 	mark int64
 }
@@ -44,7 +46,7 @@ type deferredWrite struct {
 // requestFlush calls done when the operating system has everything that was written so far.
 func (d *disk) requestFlush(done func()) {
 	w := d.n.w
-	write := deferredWrite{w.now, d.written}
+	write := &deferredWrite{w.now, w.steps, d.written}
 	d.deferred = append(d.deferred, write)
 	var ends []syncEnd
 	for _, c := range d.copies {
@@ -78,7 +80,7 @@ func (d *disk) requestFlush(done func()) {
 // noteSynced records that the log file is synced up to a length, whatever happens.
 func (d *disk) noteSynced(length int64) {
 	d.synced = max(d.synced, length)
-	d.deferred = slices.DeleteFunc(d.deferred, func(b deferredWrite) bool { return b.mark <= d.synced })
+	d.deferred = slices.DeleteFunc(d.deferred, func(b *deferredWrite) bool { return b.mark <= d.synced })
 }
 
 // losePowerOf removes some of the newest writes that were acknowledged and not synced. It reports false if there is nothing, and judges whether
@@ -88,7 +90,7 @@ func (h *diskDamage) losePowerOf(r *storagetest.Remains) bool {
 	if d.synced >= d.durable {
 		return false
 	}
-	acked := slices.DeleteFunc(slices.Clone(d.deferred), func(b deferredWrite) bool { return b.mark > d.durable })
+	acked := slices.DeleteFunc(slices.Clone(d.deferred), func(b *deferredWrite) bool { return b.mark > d.durable })
 	if len(acked) > 0 {
 		span, window := acked[len(acked)-1].at-acked[0].at, w.p.settings.Durability.Window()
 		// Clocks differ by a thousandth, and a pass may acknowledge writes that it took a moment before.

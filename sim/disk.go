@@ -37,8 +37,11 @@ type disk struct {
 	// syncs, nothing is durable that is not synced.
 	written  int64
 	synced   int64
-	deferred []deferredWrite
+	deferred []*deferredWrite
 	working  bool
+	// deferring is set while working if the work syncs nothing. The log file cannot tell: the engine writes it in the
+	// background, at moments that no seed determines.
+	deferring bool
 	// last is when the newest pending sync will be answered: a disk answers in order.
 	last time.Duration
 	// slowBy and stallUntil delay answers. They outlive crashes.
@@ -123,7 +126,7 @@ func (d *disk) openEngine() (err error) {
 		return err
 	}
 	// A fresh engine has no sync in progress. The latency and stalls of the disk outlive the crash.
-	d.pending, d.last, d.working, d.unmarked = nil, 0, false, map[*rangeCopy]rhumb.Seq{}
+	d.pending, d.last, d.working, d.deferring, d.unmarked = nil, 0, false, false, map[*rangeCopy]rhumb.Seq{}
 	// checkLosses compares against the copies as the crash left them, which reloadCopies replaces.
 	before := slices.Clone(d.copies)
 	for i, c := range before {
@@ -210,8 +213,9 @@ func (d *disk) drawLatency() time.Duration {
 // requestSync calls done when everything written so far is durable.
 func (d *disk) requestSync(done func()) {
 	w := d.n.w
-	before := d.written
-	if synced := d.measureLog(); !synced && d.written != before {
+	d.measureLog()
+	if d.deferring {
+		d.deferring = false
 		d.requestFlush(done)
 		return
 	}
@@ -240,9 +244,9 @@ func (d *disk) requestSync(done func()) {
 	})
 }
 
-// measureLog notes the length of the log file if it was synced since the last call, and reports whether it was. Bytes that were
+// measureLog notes the length of the log file, and that it is synced if it was since the last call. Bytes that were
 // written after the sync may or may not be on disk yet.
-func (d *disk) measureLog() bool {
+func (d *disk) measureLog() {
 	name, written, synced := d.media.Log()
 	// Finishing the previous file syncs it.
 	if name != d.log {
@@ -250,8 +254,13 @@ func (d *disk) measureLog() bool {
 		d.synced, d.deferred = 0, nil
 	}
 	d.written = written
+	for _, b := range d.deferred {
+		if b.step == d.n.w.steps {
+			b.mark = written
+		}
+	}
 	if !synced {
-		return false
+		return
 	}
 	d.marked = written
 	for _, b := range d.pending {
@@ -261,7 +270,6 @@ func (d *disk) measureLog() bool {
 			b.mark = written
 		}
 	}
-	return true
 }
 
 // lyingSyncsMax is the number of syncs that a LyingDisk leaves undone.

@@ -185,11 +185,14 @@ func (n *node) observeClosed(i int, id rhumb.RangeID) {
 
 // hostProbe returns the Probe that feeds the judges and plants bugs.
 func (n *node) hostProbe() *host.Probe {
-	return &host.Probe{Ready: n.seeReady, Proposal: n.seeProposal, Agreed: n.seeAgreed, WaitedOut: n.seeWaitedOut, Merge: n.seeMerge, Install: n.seeInstall, Installed: n.noteInstalled, Refused: n.seeRefused}
+	return &host.Probe{Ready: n.seeReady, Proposal: n.seeProposal, Agreed: n.seeAgreed, WaitedOut: n.seeWaitedOut, Merge: n.seeMerge, Install: n.seeInstall, Installed: n.noteInstalled, Refused: n.seeRefused, Deferred: n.noteDeferred}
 }
 
 // seeRefused hides refused reads from the host (StayUnreadable).
 func (n *node) seeRefused(refused bool) bool { return refused && n.w.cfg.Bug != StayUnreadable }
+
+// noteDeferred marks the work of the disk that follows as one that syncs nothing.
+func (n *node) noteDeferred() { n.disk.deferring = true }
 
 // seeReady maintains the judges' copy of a log and passes its changes to the judges. It runs before
 // the host carries out rd.

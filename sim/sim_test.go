@@ -295,9 +295,10 @@ func TestOneSeed(t *testing.T) {
 }
 
 // TestSameSeedSameRun checks that a seed determines the whole run. Otherwise failures could not be
-// replayed.
+// replayed. Seeds 4 and 6 had two runs each while the disk learned from the log file whether work synced anything: the
+// engine writes that file in the background.
 func TestSameSeedSameRun(t *testing.T) {
-	for seed := uint64(1); seed <= 10; seed++ {
+	for seed := uint64(1); seed <= 15; seed++ {
 		cfg := Config{Seed: seed, Duration: 20 * time.Second}
 		first, second := Run(cfg), Run(cfg)
 		if first.Digest != second.Digest || first.Stats != second.Stats {

@@ -7,10 +7,10 @@ import (
 	"os"
 	"regexp"
 	"strconv"
-	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/storage/nodelog"
 )
 
 // Fault describes damaged bytes of a file.
@@ -55,17 +55,7 @@ func (s *Store) dbError(op rhumb.Op, err error) error {
 }
 
 // ioError returns an error of the file system with a kind and a path; nil stays nil.
-func ioError(op rhumb.Op, path string, err error) error {
-	if err == nil {
-		return nil
-	}
-	// The data may be intact: the caller may try again or ask another replica.
-	kind := rhumb.Unavailable
-	if errors.Is(err, syscall.ENOSPC) {
-		kind = rhumb.DiskFull
-	}
-	return &rhumb.Error{Op: op, Kind: kind, Msg: path, Err: err}
-}
+func ioError(op rhumb.Op, path string, err error) error { return nodelog.WrapIO(op, path, err) }
 
 // accessError is ioError for the first access to a directory, where a missing permission or a wrong path is the most likely
 // mistake. It says what to change.

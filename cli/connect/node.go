@@ -53,9 +53,6 @@ func ParseNodes(texts ...string) ([]NodeArg, error) {
 	return nodes, nil
 }
 
-// String returns the text that the operator typed.
-func (a NodeArg) String() string { return a.text }
-
 // Find returns the number of the node among the nodes of a cluster. The error is NotFound if no node has the name. A number is
 // returned although no node has it: the metadata refuses it, and it may know newer nodes than the given ones.
 func (a NodeArg) Find(nodes []rhumb.Node) (rhumb.NodeID, error) {

@@ -245,7 +245,12 @@ func (j *judgement) judgeMetadataReplica(n *client.NodeStatus) {
 		j.addProblem("metadata replicas of %s lost entries: the leader removes them and admits them again", listNodes(m.Readmits))
 	}
 	if r := m.Recovered; r != nil {
-		j.addNote("the metadata was recovered by force from node %s at %s: changes that only %s had are lost", n.Node.ID, r.At.Format(time.RFC3339), listNodes(r.Lost))
+		// The only voter of a group may have been recovered because its own log was damaged.
+		lost := "entries that it had lost are missing"
+		if len(r.Lost) > 0 {
+			lost = fmt.Sprintf("changes that only %s had are lost", listNodes(r.Lost))
+		}
+		j.addNote("the metadata was recovered by force from node %s at %s: %s", n.Node.ID, r.At.Format(time.RFC3339), lost)
 	}
 }
 

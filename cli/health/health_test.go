@@ -97,6 +97,13 @@ func TestJudge(t *testing.T) {
 			},
 			note: "the metadata was recovered by force from node n1 at 2026-01-02T03:04:05Z: changes that only n2, n3 had are lost", lose: 1,
 		},
+		"the only voter was recovered": {
+			breaks: func(v *View) {
+				at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+				v.Nodes[0].Metadata = &client.MetadataReplica{Recovered: &client.MetadataRecovery{At: at}}
+			},
+			note: "the metadata was recovered by force from node n1 at 2026-01-02T03:04:05Z: entries that it had lost are missing", lose: 1,
+		},
 		"a fenced node": {
 			breaks: func(v *View) {
 				dies(v, 3)

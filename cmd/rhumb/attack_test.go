@@ -89,6 +89,42 @@ func TestOperationsOutliveTheirCommand(t *testing.T) {
 	h.noneFailed()
 }
 
+// TestPausedNodeLearnsOfItsRemoval pauses a node and removes it for good. When the node goes on, the metadata group is without it, so nobody tells it.
+// It asks, and its process ends.
+func TestPausedNodeLearnsOfItsRemoval(t *testing.T) {
+	k := startCrew(t, 4, mathrand.New(mathrand.NewPCG(1, 1)))
+	victim, other := k.nodes[3], k.nodes[1]
+	// The test reads in the log of another node who is a member of the metadata group.
+	args := slices.Clone(other.args)
+	args[slices.Index(args, "--log-level")+1] = "info"
+	k.kill(other)
+	witness := startProcess(t, nil, args...)
+	if err := syscall.Kill(victim.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(victim.PID, syscall.SIGCONT) })
+	await(t, "the paused node to be fenced", settleWait, func() bool { n, _ := nodeRecord(k.c, victim.ID); return n.State == rhumb.NodeFenced })
+	ok(t, "node", "forget", victim.ID.String(), "--yes")
+	await(t, "the metadata group to be without the node", settleWait, func() bool {
+		var members struct {
+			Msg              string
+			Voters, Learners []rhumb.NodeID
+		}
+		for line := range strings.Lines(witness.stderr.String()) {
+			if strings.Contains(line, `"metadata members"`) {
+				if err := json.Unmarshal([]byte(line), &members); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return members.Msg != "" && !slices.Contains(append(members.Voters, members.Learners...), victim.ID)
+	})
+	if err := syscall.Kill(victim.PID, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the process of the removed node to end", settleWait, func() bool { return gone(victim.PID) })
+}
+
 // nodeRecord returns the record of a node.
 func nodeRecord(c *client.Client, id rhumb.NodeID) (rhumb.Node, bool) {
 	all := c.Nodes()

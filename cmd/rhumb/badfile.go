@@ -17,7 +17,7 @@ import (
 // faultFilePoll is the time between two looks at a file with a fault.
 const faultFilePoll = 20 * time.Millisecond
 
-// faultFile is a file with a fault of this node, for tests of a cluster of which a part is bad. It may change at any time.
+// faultFile is a file with a fault of this node, for tests of a cluster with a bad part. It may change at any time.
 type faultFile struct {
 	name string
 	log  *slog.Logger

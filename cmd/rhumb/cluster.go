@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/connect"
 	"github.com/rhumbdb/rhumb/cli/flags"
+	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/client"
 	"github.com/rhumbdb/rhumb/snapshot/inspect"
 )
@@ -75,7 +76,10 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 	var all bool
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the nodes and their state", Args: cobra.NoArgs,
-		Long:    "List the nodes and their state. Nodes that were removed for good are left out unless --all is given.",
+		Long: `List the nodes and their state. Nodes that were removed for good are left out unless --all is given.
+
+Each node is asked: READY, RANGES, PRIMARIES, USED, TROUBLE and RTT MS, the round trip from here, are its answer, and stay empty or 0 without one. META is
+its part in the metadata group. HOLDS is from the metadata: the number of copies, or what keeps a dead or leaving node from being removed.`,
 		Example: "  rhumb node ls\n  rhumb node ls --all -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -101,7 +105,8 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 	drain := &cobra.Command{
 		Use: "drain NODE", Short: "Move all roles away from a node",
 		Long: `Move all primaries away from a node and give it no new role, before it is stopped for good or for work on its machine.
-A node that is stopped by SIGTERM drains first, without this command. ` + connect.NodeHelp,
+A node that is stopped by SIGTERM drains first, without this command.
+` + connect.NodeHelp,
 		Example: "  rhumb node drain n3\n  rhumb node drain frankfurt-3 --undo",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.drainNode(cmd.Context(), args[0], undo) },
@@ -112,7 +117,8 @@ A node that is stopped by SIGTERM drains first, without this command. ` + connec
 		Use: "forget NODE", Short: "Give up a dead node for good",
 		Long: `Give up a node whose disk is lost. The node must be fenced, and can never return. Its name is free afterwards: a node with an
 empty disk may register with a certificate of that name. The command shows the ranges of which the node has the only copy, or the only one
-in sync, and asks for confirmation. ` + connect.NodeHelp,
+in sync, and asks for confirmation.
+` + connect.NodeHelp,
 		Example: "  rhumb node forget n3\n  rhumb node forget n3 --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return cc.forgetNode(cmd.Context(), args[0], yes) },
@@ -153,9 +159,9 @@ func (cc *clusterCommands) forgetNode(ctx context.Context, node string, yes bool
 		if err != nil {
 			return err
 		}
-		doc := map[string]any{"node": n.ID.String(), "name": n.Name, "forgotten": n.Forgotten}
+		doc := map[string]any{"node": n.ID.String(), "name": n.Name, "removed": n.Forgotten}
 		return cc.Print(doc, func(t table.Writer) {
-			t.AppendHeader(table.Row{"NODE", "NAME", "FORGOTTEN"})
+			t.AppendHeader(table.Row{"NODE", "NAME", "REMOVED"})
 			t.AppendRow(table.Row{n.ID, n.Name, n.Forgotten})
 		})
 	})
@@ -216,7 +222,11 @@ func (d *nodeDoc) holds() string {
 	case d.Stays == "" && (d.State == "decommissioning" || d.State == "fenced"):
 		return "nothing: `rhumb node rm " + d.ID + "` removes it"
 	case d.State == "decommissioning" || d.State == "fenced":
-		return strings.TrimSpace(d.Stays + " " + d.Operation)
+		text := d.Stays
+		if d.Operation != "" {
+			text += "; " + d.Operation + " moves them"
+		}
+		return text
 	}
 	// Other nodes keep their copies, so the number is all there is to say.
 	return fmt.Sprint(*d.Copies)
@@ -260,7 +270,7 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			if d.Witness {
 				meta = strings.TrimSpace(meta + " witness")
 			}
-			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), fmt.Sprintf("%.1f", d.RoundTripMs), d.describeTroubles(), d.holds()))
+			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), d.roundTrip(), d.describeTroubles(), d.holds()))
 		}
 	})
 }
@@ -287,7 +297,7 @@ func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool
 		}
 		// A node keeps a primary while no other copy is in sync.
 		if left > 0 && !undo {
-			return rhumb.Ef("rhumb.drain", rhumb.Unavailable, "node %s is still primary of %d ranges; run the command again, or with a longer --timeout", id, left)
+			return stillPrimary(id, left, c.Ranges(), c.Nodes())
 		}
 		doc := map[string]any{"node": id.String(), "draining": !undo, "primaries": left}
 		return cc.Print(doc, func(t table.Writer) {
@@ -295,6 +305,27 @@ func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool
 			t.AppendRow(table.Row{id, !undo, left})
 		})
 	})
+}
+
+// stillPrimary returns the error about primaries that a drained node has kept. Time helps only those that another node can take over.
+func stillPrimary(id rhumb.NodeID, left int, ranges []*rhumb.Range, nodes []rhumb.Node) error {
+	const op rhumb.Op = "rhumb.drain"
+	serves := func(n rhumb.NodeID) bool {
+		return slices.ContainsFunc(nodes, func(v rhumb.Node) bool { return v.ID == n && v.State.Serves() })
+	}
+	var stuck []string
+	for _, r := range ranges {
+		// Copies that are quarantined, or on nodes that are down, cannot serve instead.
+		heir := func(n rhumb.NodeID) bool { return n != id && serves(n) && !r.IsQuarantined(n) }
+		if r.Primary == id && !slices.ContainsFunc(r.InSync, heir) {
+			stuck = append(stuck, r.ID.String())
+		}
+	}
+	if len(stuck) == 0 {
+		return rhumb.Ef(op, rhumb.Unavailable, "node %s is still primary of %s; run the command again, or with a longer --timeout", id, output.Counted(left, "range", "ranges"))
+	}
+	return rhumb.Ef(op, rhumb.Conflict, "node %s is drained, but stays primary of %s without another copy in sync on a live node: %s; %s not served while %s is stopped",
+		id, output.Counted(len(stuck), "range", "ranges"), nameSome(stuck), map[bool]string{true: "it is", false: "they are"}[len(stuck) == 1], id)
 }
 
 // regionCommand returns the group `rhumb region`.

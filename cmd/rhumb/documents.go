@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"strings"
 	"time"
 
@@ -220,6 +221,14 @@ func (d *nodeDoc) used() string {
 		sum += s.UsedBytes
 	}
 	return bytesText(sum)
+}
+
+// roundTrip returns the round trip in milliseconds for people, and "" for a node that did not answer.
+func (d *nodeDoc) roundTrip() string {
+	if d.UptimeSeconds == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f", d.RoundTripMs)
 }
 
 // storeDoc is a store of a node.

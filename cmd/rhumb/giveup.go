@@ -37,21 +37,23 @@ func describeNodeLoss(id rhumb.NodeID, ranges []*rhumb.Range) (l nodeLoss) {
 	return l
 }
 
+// nameSome names the first ranges of a list, and counts the others.
+func nameSome(all []string) string {
+	text := strings.Join(all[:min(len(all), givenUpShown)], " ")
+	if more := len(all) - givenUpShown; more > 0 {
+		text += " and " + output.Counted(more, "other", "others")
+	}
+	return text
+}
+
 // lines describes the loss for people, with nothing for no loss.
 func (l nodeLoss) lines(id rhumb.NodeID) (out []string) {
-	name := func(all []string) string {
-		text := strings.Join(all[:min(len(all), givenUpShown)], " ")
-		if more := len(all) - givenUpShown; more > 0 {
-			text += " and " + output.Counted(more, "other", "others")
-		}
-		return text
-	}
 	if n := len(l.alone); n > 0 {
-		out = append(out, output.Counted(n, "range has its only copy", "ranges have their only copy")+" on "+id.String()+", and every record in it is lost: "+name(l.alone))
+		out = append(out, output.Counted(n, "range has its only copy", "ranges have their only copy")+" on "+id.String()+", and every record in it is lost: "+nameSome(l.alone))
 	}
 	if n := len(l.inSync); n > 0 {
 		out = append(out, output.Counted(n, "range has its only intact copy that is in sync", "ranges have their only intact copies that are in sync")+" on "+id.String()+
-			"; `rhumb unsafe-recover range` accepts what the other copies lack: "+name(l.inSync))
+			"; `rhumb unsafe-recover range` accepts what the other copies lack: "+nameSome(l.inSync))
 	}
 	return out
 }
@@ -76,14 +78,29 @@ func lostTogether(nodes []rhumb.NodeID, ranges []*rhumb.Range) (count int) {
 	return count
 }
 
-// confirmGivingUp shows the loss with a node and asks whether to go on. The description goes to standard error also with --yes, so that the log of
+// mayGiveUp returns whether a person is to be asked before a node is given up, or why it cannot be given up.
+func mayGiveUp(nodes []rhumb.Node, id rhumb.NodeID, yes bool) (ask bool, err error) {
+	const op rhumb.Op = "rhumb.node"
+	at := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
+	switch {
+	case at < 0:
+		return false, rhumb.Ef(op, rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", id)
+	// The command is a repetition, and nothing is lost by it.
+	case nodes[at].Forgotten:
+		return false, nil
+	// Refused before a person thinks about it. With --yes the metadata refuses it, which also looks at the rights of the caller.
+	case !yes && nodes[at].State != rhumb.NodeFenced:
+		return false, rhumb.Ef(op, rhumb.Conflict, "%s is %s; only a node that is down can be given up: `rhumb node decommission %s` moves its copies away first", id, nodes[at].State, id)
+	}
+	return true, nil
+}
+
+// confirmGivingUp shows the loss with a node and asks whether to continue. The description goes to standard error also with --yes, so that the log of
 // a script has it. The source is this client's copy of the metadata; the metadata decides whether the node may be given up.
 func (s *session) confirmGivingUp(c *client.Client, id rhumb.NodeID, yes bool) error {
 	nodes := c.Nodes()
-	at := slices.IndexFunc(nodes, func(n rhumb.Node) bool { return n.ID == id })
-	// Refused before a person thinks about it. With --yes the metadata refuses it, which also looks at the rights of the caller.
-	if !yes && at >= 0 && nodes[at].State != rhumb.NodeFenced {
-		return rhumb.Ef("rhumb.node", rhumb.Conflict, "%s is %s; only a node that is down can be given up: `rhumb node decommission %s` moves its copies away first", id, nodes[at].State, id)
+	if ask, err := mayGiveUp(nodes, id, yes); err != nil || !ask {
+		return err
 	}
 	// The copies of other nodes that are down count too: each question would name nothing, and all nodes together had everything.
 	if dead := downNodes(nodes); len(dead) > 1 {

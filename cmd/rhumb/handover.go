@@ -46,7 +46,8 @@ trip between the two nodes, and one sync of the disk. The node also becomes the 
 the range there. If the number of preferred primaries of the nodes then differs by more than one, another range may move in return.
 
 The command waits until the metadata shows the new primary. A handover that nobody carries out within 10 s is cancelled, and the
-range stays where it is. If the node is the primary already, the command says so and changes nothing. ` + connect.NodeHelp,
+range stays where it is. If the node is the primary already, the command says so and changes nothing.
+` + connect.NodeHelp,
 		Example: "  rhumb range handover 1/1042 --to n3\n  rhumb range handover frankfurt/1042 --to frankfurt-3 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return rc.handOver(cmd.Context(), args[0], to) },

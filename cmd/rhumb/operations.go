@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -261,7 +260,9 @@ func ran(seconds float64) string {
 // printOperation prints an operation with its steps.
 func (oc *operationCommands) printOperation(c *client.Client, o *rhumb.Operation) error {
 	doc := regionNames(c).describeOperation(o, time.Now())
-	title := fmt.Sprintf("%s: %s %s, %s, %s done in %s, started by %s", doc.ID, doc.Kind, doc.About, doc.State, doc.progress(), ran(doc.RanSeconds), doc.By)
+	// A rebalance of all regions is about no object.
+	what := strings.TrimSpace(doc.Kind + " " + doc.About)
+	title := fmt.Sprintf("%s: %s, %s, %s done in %s, started by %s", doc.ID, what, doc.State, doc.progress(), ran(doc.RanSeconds), doc.By)
 	if eta := doc.etaText(); eta != "" {
 		title += ", about " + eta + " left"
 	}
@@ -375,113 +376,13 @@ func (oc *operationCommands) finish(c *client.Client, o *rhumb.Operation) error 
 	return nil
 }
 
-// onNode runs a command for a node, by its number or by the name in its certificate. With gone it does nothing for a node that does
-// not exist or was removed: tools repeat their steps.
-func (oc *operationCommands) onNode(ctx context.Context, arg string, gone bool, fn func(context.Context, *client.Client, rhumb.NodeID) error) error {
-	named, err := connect.ParseNode(arg)
-	if err != nil {
-		return err
-	}
-	return oc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
-		// The list of this client's copy of the metadata is enough to find the number. What the node does, and whether it still has
-		// something, is decided by the metadata when the command arrives.
-		nodes := c.Nodes()
-		id, err := named.Find(nodes)
-		known := slices.ContainsFunc(nodes, func(n rhumb.Node) bool { return n.ID == id && !n.Forgotten })
-		if gone && (err != nil || !known) {
-			oc.Notef("there is no node %s, or it was removed already", arg)
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return fn(ctx, c, id)
-	})
-}
-
-// nodeCommands are the commands of `rhumb node` that change who takes part in the cluster.
-func (oc *operationCommands) nodeCommands() []*cobra.Command {
-	// decommission and rm are two steps, and replace does both. A dead node may skip the first step, because repair creates its
-	// copies elsewhere.
-	var force, gone, yes bool
-	decommission := &cobra.Command{
-		Use: "decommission NODE", Short: "Move everything away from a node, for good",
-		Long: `Move all copies, all primaries and the vote away from a node, live or dead, under load and without refused writes. The node serves
-meanwhile and gets no new copies. No range has fewer copies at any time. The command is refused, with what would fit, if the
-other nodes of the region cannot hold all copies. It waits until the node holds nothing; the operation goes on if the command
-ends. Afterwards rhumb node rm removes the node, and its process can be stopped. ` + connect.NodeHelp,
-		Example: "  rhumb node decommission n3\n  rhumb node decommission frankfurt-3 --if-exists",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return oc.onNode(cmd.Context(), args[0], gone, func(ctx context.Context, c *client.Client, id rhumb.NodeID) error {
-				// Whether the other nodes have room is checked by the metadata, before the operation begins.
-				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationDecommission, Node: id})
-			})
-		},
-	}
-	replace := &cobra.Command{
-		Use: "replace OLD NEW", Short: "Move everything from a node, live or dead, to a new one",
-		Long: `Move all copies of a node to another node of the region, usually a new and empty one, and then remove the old node for good. The
-old node may be dead. No range has fewer copies at any time. ` + connect.NodeHelp,
-		Example: "  rhumb node replace n3 n7\n  rhumb node replace frankfurt-3 frankfurt-7",
-		Args:    cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			named, err := connect.ParseNodes(args...)
-			if err != nil {
-				return err
-			}
-			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				nodes, err := connect.FindNodes(named, c.Nodes())
-				if err != nil {
-					return err
-				}
-				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationReplace, Node: nodes[0], Target: nodes[1]})
-			})
-		},
-	}
-	rm := &cobra.Command{
-		Use: "rm NODE", Short: "Remove a node for good",
-		Long: `Remove a node for good: a decommissioned one, or a dead one whose copies have been created elsewhere. It can never return, and
-its name is free. A node that still counts as a copy of a range, or votes in the metadata group, is refused with the reason.
-With --force a dead node is given up although ranges still count on it; they get other copies when the region has nodes for them. The
-command then shows the ranges of which the node has the only copy, or the only one in sync, and asks for confirmation.
-` + connect.NodeHelp,
-		Example: "  rhumb node rm n3\n  rhumb node rm n3 --force --yes",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return oc.onNode(cmd.Context(), args[0], gone, func(ctx context.Context, c *client.Client, id rhumb.NodeID) error {
-				if force {
-					if err := oc.confirmGivingUp(c, id, yes); err != nil {
-						return err
-					}
-				}
-				n, err := c.RemoveNode(ctx, id, force)
-				if err != nil {
-					return err
-				}
-				// Forgotten is the word of the metadata for a node that can never return.
-				doc := map[string]any{"node": n.ID.String(), "name": n.Name, "removed": n.Forgotten}
-				return oc.Print(doc, func(t table.Writer) {
-					t.AppendHeader(table.Row{"NODE", "NAME", "REMOVED"})
-					t.AppendRow(table.Row{n.ID, n.Name, n.Forgotten})
-				})
-			})
-		},
-	}
-	for _, c := range []*cobra.Command{decommission, rm} {
-		c.Flags().BoolVar(&gone, "if-exists", false, "succeed if there is no such node, or if it was removed")
-	}
-	rm.Flags().BoolVar(&force, "force", false, "give up a dead node that ranges still count on")
-	rm.Flags().BoolVar(&yes, "yes", false, "with --force: do not ask for confirmation")
-	return []*cobra.Command{oc.addNoWait(decommission), oc.addNoWait(replace), oc.connected(rm)}
-}
-
 // moveCommand is `rhumb range move`.
 func (oc *operationCommands) moveCommand() *cobra.Command {
 	move := &cobra.Command{
 		Use: "move REGION/SLOT FROM TO", Short: "Move one copy of a range to another node",
 		Long: `Move the copy of a range from one node to another node of its region, with the role of primary if the copy has it. The new copy is
-in sync before the old one goes. ` + connect.NodeHelp,
+in sync before the old one goes.
+` + connect.NodeHelp,
 		Example: "  rhumb range move frankfurt/12 n1 n4",
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -504,71 +405,4 @@ in sync before the old one goes. ` + connect.NodeHelp,
 		},
 	}
 	return oc.addNoWait(move)
-}
-
-// clusterSettingDoc is a setting of the cluster.
-type clusterSettingDoc struct {
-	// Name and Value are the arguments of `rhumb setting set`.
-	Name  string `json:"name"`
-	Value string `json:"value"`
-	// Default is the value if nobody has set one, and Help is a line about the meaning.
-	Default string `json:"default"`
-	Help    string `json:"help"`
-}
-
-// settingCommand is `rhumb setting`.
-func (oc *operationCommands) settingCommand() *cobra.Command {
-	ls := &cobra.Command{
-		Use: "ls", Short: "List the settings of the cluster", Args: cobra.NoArgs, Example: "  rhumb setting ls",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return oc.conn.With(cmd.Context(), oc.listSettings)
-		},
-	}
-	// Both commands print all settings afterwards, so that the operator sees the change in place.
-	change := func(ctx context.Context, name, value string) error {
-		return oc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
-			if err := c.SetSetting(ctx, name, value); err != nil {
-				return err
-			}
-			return oc.listSettings(ctx, c)
-		})
-	}
-	set := &cobra.Command{
-		Use: "set NAME VALUE", Short: "Change a setting of the cluster", Args: cobra.ExactArgs(2), Example: "  rhumb setting set replace_after 5m",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			// The request takes an empty value as a reset, which nobody should cause by an empty variable.
-			if args[1] == "" {
-				return rhumb.E("rhumb.setting", rhumb.InvalidArgument, "the value is empty; `rhumb setting reset NAME` restores the default")
-			}
-			return change(cmd.Context(), args[0], args[1])
-		},
-	}
-	reset := &cobra.Command{
-		Use: "reset NAME", Short: "Restore the default of a setting", Args: cobra.ExactArgs(1), Example: "  rhumb setting reset replace_after",
-		RunE: func(cmd *cobra.Command, args []string) error { return change(cmd.Context(), args[0], "") },
-	}
-	return commandGroup("setting", "List and change settings of the cluster", oc.connected(ls), oc.connected(set), oc.connected(reset))
-}
-
-// listSettings prints the settings of the cluster with their defaults.
-func (oc *operationCommands) listSettings(ctx context.Context, c *client.Client) error {
-	values, err := c.Settings(ctx)
-	if err != nil {
-		return err
-	}
-	docs := []clusterSettingDoc{}
-	// The names, defaults and texts are those of this program. The cluster returns the values that were set.
-	for _, s := range rhumb.Settings() {
-		doc := clusterSettingDoc{Name: s.Name, Value: s.Default, Default: s.Default, Help: s.Help}
-		if v, ok := values[s.Name]; ok {
-			doc.Value = v
-		}
-		docs = append(docs, doc)
-	}
-	return oc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"SETTING", "VALUE", "DEFAULT", "MEANING"})
-		for _, d := range docs {
-			t.AppendRow(table.Row{d.Name, d.Value, d.Default, d.Help})
-		}
-	})
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -185,8 +186,13 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 		if err != nil {
 			return err
 		}
-		if holder, err = arg.Find(c.Nodes()); err != nil {
+		nodes := c.Nodes()
+		if holder, err = arg.Find(nodes); err != nil {
 			return err
+		}
+		// An empty list would say that the node has no copies.
+		if !slices.ContainsFunc(nodes, func(n rhumb.Node) bool { return n.ID == holder }) {
+			return rhumb.Ef("rhumb.range", rhumb.NotFound, "there is no node %s; `rhumb node ls` lists the nodes", holder)
 		}
 	}
 	docs := []rangeDoc{}

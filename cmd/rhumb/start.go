@@ -290,7 +290,7 @@ func newLogger(to io.Writer, level slog.Level) *slog.Logger {
 func locationOf(region, text string) (rhumb.Point, error) {
 	const op rhumb.Op = "rhumb.start"
 	if region == "" {
-		return rhumb.Point{}, rhumb.E(op, rhumb.InvalidArgument, "the node needs a region: --region NAME")
+		return rhumb.Point{}, rhumb.E(op, rhumb.InvalidArgument, "the name of the region is empty; a node gets it with --region NAME")
 	}
 	if text == "" {
 		known, ok := rtt.Lookup(region)

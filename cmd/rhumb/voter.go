@@ -83,7 +83,8 @@ is dead or being removed, another node votes in its place. rhumb voter unpin lea
 	unpin := &cobra.Command{
 		Use: "unpin [NODE...]", Short: "Let the cluster choose its voters again",
 		Long: `End the choice of an operator about the votes of some nodes, or of all. The cluster then spreads the votes over regions and
-zones as before, and moves as few of them as that allows. ` + connect.NodeHelp,
+zones as before, and moves as few of them as that allows.
+` + connect.NodeHelp,
 		Example: "  rhumb voter unpin\n  rhumb voter unpin n7",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// Without arguments the request names no node, which means all.
@@ -110,7 +111,8 @@ func (oc *operationCommands) leadCommand() *cobra.Command {
 		Use: "lead NODE", Short: "Make a voter the leader of the metadata group",
 		Long: `Make a voter the leader of the metadata group, and wait until it leads. Every change of the fleet and every failover takes a
 round trip from the leader to a majority of the voters, so it should be near to them. Nothing is pinned: if the leader fails,
-any voter may lead, and a witness that is far from the others hands the leadership on by itself. ` + connect.NodeHelp,
+any voter may lead, and a witness that is far from the others hands the leadership on by itself.
+` + connect.NodeHelp,
 		Example: "  rhumb voter lead n7",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -97,6 +97,45 @@ func TestNodeLoss(t *testing.T) {
 	}
 }
 
+// TestMayGiveUp: nobody is asked about a node that does not exist, serves, or was removed already.
+func TestMayGiveUp(t *testing.T) {
+	nodes := []rhumb.Node{{ID: 1, State: rhumb.NodeLive}, {ID: 2, State: rhumb.NodeFenced}, {ID: 3, State: rhumb.NodeFenced, Forgotten: true}}
+	for _, c := range []struct {
+		id   rhumb.NodeID
+		yes  bool
+		ask  bool
+		kind rhumb.Kind
+	}{
+		{9, false, false, rhumb.NotFound},
+		{9, true, false, rhumb.NotFound},
+		{1, false, false, rhumb.Conflict},
+		{1, true, true, 0},
+		{2, false, true, 0},
+		{3, false, false, 0},
+		{3, true, false, 0},
+	} {
+		ask, err := mayGiveUp(nodes, c.id, c.yes)
+		if ask != c.ask || (err != nil) != (c.kind != 0) || err != nil && rhumb.KindOf(err) != c.kind {
+			t.Errorf("%s, --yes %v: ask %v, %v", c.id, c.yes, ask, err)
+		}
+	}
+}
+
+// TestStillPrimary: a drain that leaves primaries says whether waiting helps. A range without another copy that could serve stays.
+func TestStillPrimary(t *testing.T) {
+	nodes := []rhumb.Node{{ID: 1, State: rhumb.NodeDraining}, {ID: 2, State: rhumb.NodeLive}, {ID: 3, State: rhumb.NodeFenced}}
+	rng := func(slot rhumb.Slot, inSync ...rhumb.NodeID) *rhumb.Range {
+		return &rhumb.Range{ID: rhumb.RangeID{Region: 1, Slot: slot}, Primary: 1, Replicas: inSync, InSync: inSync}
+	}
+	if err := stillPrimary(1, 1, []*rhumb.Range{rng(0, 1, 2)}, nodes); rhumb.KindOf(err) != rhumb.Unavailable || !strings.Contains(err.Error(), "run the command again") {
+		t.Errorf("another node can take over: %v", err)
+	}
+	err := stillPrimary(1, 3, []*rhumb.Range{rng(0, 1, 2), rng(1, 1), rng(2, 1, 3)}, nodes)
+	if rhumb.KindOf(err) != rhumb.Conflict || !strings.Contains(err.Error(), "2 ranges without another copy in sync on a live node: 1/1 1/2; they are not served") {
+		t.Errorf("nobody can take over: %v", err)
+	}
+}
+
 // TestRegionLoss: before a region is given up, the command shows what is lost and what restarts empty. It asks for no decision while another range has to be
 // decided about first, and names the command for that.
 func TestRegionLoss(t *testing.T) {

@@ -174,7 +174,7 @@ func (wc *writeCommands) runWrite(ctx context.Context, args []string, kind rhumb
 	})
 }
 
-// printWrite prints what a write has changed, and where.
+// printWrite prints the change of a write, and its place.
 func (wc *writeCommands) printWrite(doc writeDoc) error {
 	return wc.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NAME", "HOME", "REGION", "APPLIED", "EXISTED", "VERSION", "BY"})

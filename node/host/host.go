@@ -177,6 +177,8 @@ type Probe struct {
 	Merge func(rule MergeRule, ok bool) bool
 	// Refused, if set, receives whether the disk of a store refused reads.
 	Refused func(refused bool) bool
+	// Deferred, if set, is called before the operating system is asked for a commit that is acknowledged before it is synced.
+	Deferred func()
 	// WaitedOut receives whether the grants that an elected replica must wait for are over.
 	WaitedOut func(id rhumb.RangeID, over bool) bool
 }

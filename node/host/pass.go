@@ -271,6 +271,9 @@ func (h *Host) runPasses(borrowed bool) {
 func (h *Host) sync(c *commit, apart bool) {
 	start := h.rt.Now()
 	h.rt.Disk(apart, func() {
+		if c.deferred && h.cfg.Probe != nil && h.cfg.Probe.Deferred != nil {
+			h.cfg.Probe.Deferred()
+		}
 		if err := c.batch.Sync(); err != nil {
 			// After a failed sync the content of the disk is unknown, so there is no retry.
 			h.cfg.Fatal(rhumb.Wrap("host.Host.sync", err))

@@ -25,7 +25,7 @@ func TestProperties(t *testing.T) {
 	if *seedFlag != 0 {
 		first, n = *seedFlag, 1
 	}
-	var sum tally
+	var sum reached
 	// Seeds that once found a fault: 4964, a peer that was added after this node had promised it a later epoch.
 	if n > 100 {
 		if err := playSeed(4964, &sum); err != nil {
@@ -43,10 +43,10 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// tally counts the situations that the schedules reached: Held counts steps in which an acting
+// reached counts the situations that the schedules reached: Held counts steps in which an acting
 // primary held its lease, Early counts activations before the granted leases had expired, and
 // EarlyAfterRestart those before the leases of earlier lives had. TakenOver counts handovers that arrived.
-type tally struct{ Held, Activated, Early, TakenOver, EarlyAfterRestart, Restarts int }
+type reached struct{ Held, Activated, Early, TakenOver, EarlyAfterRestart, Restarts int }
 
 type election struct {
 	epoch   rhumb.Epoch
@@ -72,7 +72,7 @@ type handover struct {
 type stage struct {
 	*crew
 	rnd       *rand.Rand
-	sum       *tally
+	sum       *reached
 	actors    []actor
 	elections []election
 	handovers []handover // on their way
@@ -84,7 +84,7 @@ type stage struct {
 	cuts      bool
 }
 
-func playSeed(seed uint64, sum *tally) error {
+func playSeed(seed uint64, sum *reached) error {
 	rnd := rand.New(rand.NewPCG(seed, 3))
 	timing := []Timing{RegionTiming(), WANTiming()}[rnd.IntN(2)]
 	s := &stage{crew: newCrew(3, timing), rnd: rnd, sum: sum, actors: make([]actor, 3), members: []rhumb.NodeID{1, 2, 3}}

@@ -20,15 +20,21 @@ func asked(slot rhumb.Slot, from, to rhumb.NodeID) (appended, acknowledged repli
 	return appended, acknowledged
 }
 
-// TestTalliesBetweenNodes guards that a node acknowledges the Appends of a frame by one tally, together with the messages that it
-// sends anyway, that the primary takes the same acknowledgements as if they were sent one by one, and that a refusal stays a message.
-func TestTalliesBetweenNodes(t *testing.T) {
+// connectedSides returns nodes 1 and 2 of a cluster, each with a link to the other one.
+func connectedSides(t *testing.T) (a, b *side) {
 	cluster := rhumb.UUID{9}
-	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
+	a, b = startSide(t, 1, cluster), startSide(t, 2, cluster)
 	a.network.SetPeers([]*rhumb.Node{b.node()})
 	b.network.SetPeers([]*rhumb.Node{a.node()})
 	a.await(t, "connected", func() bool { return a.connected[2] })
 	b.await(t, "connected", func() bool { return b.connected[1] })
+	return a, b
+}
+
+// TestTalliesBetweenNodes guards that a node acknowledges the Appends of a frame by one tally, together with the messages that it
+// sends anyway, that the primary takes the same acknowledgements as if they were sent one by one, and that a refusal stays a message.
+func TestTalliesBetweenNodes(t *testing.T) {
+	a, b := connectedSides(t)
 	var frame, acks []replica.Message
 	for slot := range rhumb.Slot(10) {
 		appended, acknowledged := asked(slot, 1, 2)
@@ -68,12 +74,7 @@ func TestTalliesBetweenNodes(t *testing.T) {
 // TestTalliesOfEarlierLink guards that what a node took from a link that broke is acknowledged one by one, and
 // that tallies for it which still arrive are void.
 func TestTalliesOfEarlierLink(t *testing.T) {
-	cluster := rhumb.UUID{9}
-	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
-	a.network.SetPeers([]*rhumb.Node{b.node()})
-	b.network.SetPeers([]*rhumb.Node{a.node()})
-	a.await(t, "connected", func() bool { return a.connected[2] })
-	b.await(t, "connected", func() bool { return b.connected[1] })
+	a, b := connectedSides(t)
 	appended, acknowledged := asked(1, 1, 2)
 	a.network.Send(2, []replica.Message{appended})
 	b.await(t, "the Append", func() bool { return len(b.msgs) == 1 })

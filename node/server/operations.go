@@ -56,13 +56,36 @@ func (s *Operations) ListOperations(ctx context.Context, _ *rhumbpb.ListOperatio
 	return out, nil
 }
 
+// decideMost bounds how often a request is decided again because a record changed between the decision and its command: balance, for
+// example, begins another move, or gives a new range another preferred primary.
+const decideMost = 4
+
+// proposeFresh proposes the command that decide returns for the newest metadata, nil for none. If metadata refuses the command as a Conflict,
+// it is decided again. Of a batch only the last command counts: the others make room for it.
+func (s *Operations) proposeFresh(ctx context.Context, decide func(*catalog.State) (catalog.Command, error)) (catalog.Result, *catalog.State, error) {
+	for try := 1; ; try++ {
+		st, err := s.node.Linearize(ctx)
+		if err != nil {
+			return catalog.Result{}, nil, err
+		}
+		cmd, err := decide(st)
+		if err != nil || cmd == nil {
+			return catalog.Result{}, st, err
+		}
+		res, st, err := s.node.Propose(ctx, cmd)
+		if err == nil && len(res.Items) > 0 {
+			res = res.Items[len(res.Items)-1]
+			err = res.Err()
+		}
+		if rhumb.KindOf(err) != rhumb.Conflict || try == decideMost {
+			return res, st, err
+		}
+	}
+}
+
 // StartOperation starts an operation.
 func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperationRequest) (*rhumbpb.StartOperationResponse, error) {
 	const op rhumb.Op = "server.Operations.StartOperation"
-	st, err := s.node.Linearize(ctx)
-	if err != nil {
-		return nil, statusError(rhumb.Wrap(op, err))
-	}
 	who, _ := access.FromContext(ctx)
 	cmd := catalog.StartOperation{
 		Kind: rhumb.OperationKind(q.GetKind()), Node: rhumb.NodeID(q.GetNode()), Target: rhumb.NodeID(q.GetTarget()),
@@ -71,30 +94,7 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 	if q.GetRange() != nil {
 		cmd.Range = api.DecodeRangeID(q.GetRange())
 	}
-	switch cmd.Kind {
-	case rhumb.OperationDecommission:
-		if n, ok := st.Node(cmd.Node); ok && !n.Forgotten {
-			if why := place.WhyNotLeave(st, cmd.Node); why != "" {
-				return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "%s cannot be decommissioned: %s", cmd.Node, why))
-			}
-		}
-	case rhumb.OperationReplace:
-		if why := place.WhyNotReplace(st, cmd.Node, cmd.Target); why != "" {
-			return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "%s cannot be replaced by %s: %s", cmd.Node, cmd.Target, why))
-		}
-	case rhumb.OperationRemoveRegion:
-		if cmd.Into, err = planRemoval(op, st, cmd.Region, cmd.Into); err != nil {
-			return nil, statusError(err)
-		}
-	case rhumb.OperationRebalance:
-		if why := place.WhyNotRebalance(st, cmd.Region); why != "" {
-			return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "nothing can be balanced: %s", why))
-		}
-	case rhumb.OperationMove, rhumb.OperationMoveVote:
-	default:
-		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "operations of kind %s are not started by this request", cmd.Kind))
-	}
-	res, st, err := s.node.Propose(ctx, cmd)
+	res, st, err := s.proposeFresh(ctx, func(st *catalog.State) (catalog.Command, error) { return decideStart(op, st, cmd) })
 	if err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))
 	}
@@ -103,6 +103,45 @@ func (s *Operations) StartOperation(ctx context.Context, q *rhumbpb.StartOperati
 		return nil, statusError(rhumb.Ef(op, rhumb.Internal, "operation %s was started but is missing from the catalog; report this", res.Operation))
 	}
 	return &rhumbpb.StartOperationResponse{Operation: api.EncodeOperation(o)}, nil
+}
+
+// decideStart returns the command that starts an operation, or why the operation cannot work.
+func decideStart(op rhumb.Op, st *catalog.State, cmd catalog.StartOperation) (catalog.Command, error) {
+	switch cmd.Kind {
+	case rhumb.OperationDecommission:
+		if n, ok := st.Node(cmd.Node); ok && !n.Forgotten {
+			if why := place.WhyNotLeave(st, cmd.Node); why != "" {
+				return nil, rhumb.Ef(op, rhumb.Conflict, "%s cannot be decommissioned: %s", cmd.Node, why)
+			}
+		}
+		return afterBalance(st, cmd), nil
+	case rhumb.OperationReplace:
+		if why := place.WhyNotReplace(st, cmd.Node, cmd.Target); why != "" {
+			return nil, rhumb.Ef(op, rhumb.Conflict, "%s cannot be replaced by %s: %s", cmd.Node, cmd.Target, why)
+		}
+		return afterBalance(st, cmd), nil
+	case rhumb.OperationRemoveRegion:
+		into, err := planRemoval(op, st, cmd.Region, cmd.Into)
+		cmd.Into = into
+		return cmd, err
+	case rhumb.OperationRebalance:
+		if why := place.WhyNotRebalance(st, cmd.Region); why != "" {
+			return nil, rhumb.Ef(op, rhumb.Conflict, "nothing can be balanced: %s", why)
+		}
+	case rhumb.OperationMove, rhumb.OperationMoveVote:
+	default:
+		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "operations of kind %s are not started by this request", cmd.Kind)
+	}
+	return cmd, nil
+}
+
+// afterBalance returns the command that starts an operation which empties a node, after those that end what balance does with the node. An
+// operator need not wait for balance: a node that has just joined attracts copies for minutes, and it often joined to replace another one.
+func afterBalance(st *catalog.State, cmd catalog.StartOperation) catalog.Command {
+	if ends := place.EndBalance(st, cmd.Node, cmd.At); len(ends) > 0 {
+		return catalog.Batch{Commands: append(ends, cmd)}
+	}
+	return cmd
 }
 
 // planRemoval returns the region that takes the ranges of another one, or why that one cannot be removed.
@@ -313,68 +352,78 @@ func (s *Operations) AlterSetting(ctx context.Context, q *rhumbpb.AlterSettingRe
 // SplitRange reserves a range for the slots of one from At on, or for its upper half.
 func (s *Operations) SplitRange(ctx context.Context, q *rhumbpb.SplitRangeRequest) (*rhumbpb.SplitRangeResponse, error) {
 	const op rhumb.Op = "server.Operations.SplitRange"
-	st, err := s.node.Linearize(ctx)
+	id := api.DecodeRangeID(q.GetRange())
+	var at rhumb.Slot
+	_, st, err := s.proposeFresh(ctx, func(st *catalog.State) (catalog.Command, error) {
+		r, ok := st.RangeOf(id)
+		if !ok {
+			return nil, noRangeError(op, id)
+		}
+		if at = rhumb.Slot(q.GetAt()); at == 0 {
+			// Names are hashed, so half of the slots have about half of the data.
+			at = r.ID.Slot + (r.LastSlot()-r.ID.Slot+1)/2
+			if free, ok := catalog.FreeSlot(r, at); ok {
+				at = free
+			}
+		}
+		return catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: at, Kept: st.Has(rhumb.FeatureMerge)}, nil
+	})
 	if err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))
 	}
-	id := api.DecodeRangeID(q.GetRange())
-	r, ok := st.RangeOf(id)
+	child, ok := st.Range(rhumb.RangeID{Region: id.Region, Slot: at})
 	if !ok {
-		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "no range has the slot %s; list ranges with `rhumb range ls`", id))
-	}
-	at := rhumb.Slot(q.GetAt())
-	if at == 0 {
-		// Names are hashed, so half of the slots have about half of the data.
-		at = r.ID.Slot + (r.LastSlot()-r.ID.Slot+1)/2
-		if free, ok := catalog.FreeSlot(r, at); ok {
-			at = free
-		}
-	}
-	if _, st, err = s.node.Propose(ctx, catalog.PrepareSplit{Range: r.ID, Version: r.Version, At: at, Kept: st.Has(rhumb.FeatureMerge)}); err != nil {
-		return nil, statusError(rhumb.Wrap(op, err))
-	}
-	child, ok := st.Range(rhumb.RangeID{Region: r.ID.Region, Slot: at})
-	if !ok {
-		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s was removed meanwhile", r.ID))
+		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s was removed meanwhile", id))
 	}
 	return &rhumbpb.SplitRangeResponse{Range: api.EncodeRange(child)}, nil
+}
+
+// noRangeError returns the error of a request about a slot that no range has.
+func noRangeError(op rhumb.Op, id rhumb.RangeID) error {
+	return rhumb.Ef(op, rhumb.NotFound, "no range has the slot %s; list ranges with `rhumb range ls`", id)
 }
 
 // MergeRange marks a range and the one that begins where it ends for a merge.
 func (s *Operations) MergeRange(ctx context.Context, q *rhumbpb.MergeRangeRequest) (*rhumbpb.MergeRangeResponse, error) {
 	const op rhumb.Op = "server.Operations.MergeRange"
-	st, err := s.node.Linearize(ctx)
+	id := api.DecodeRangeID(q.GetRange())
+	var left, right *rhumb.Range
+	_, _, err := s.proposeFresh(ctx, func(st *catalog.State) (cmd catalog.Command, err error) {
+		if left, right, err = s.checkMerge(ctx, st, id); err != nil || q.GetDryRun() {
+			return nil, err
+		}
+		return catalog.PrepareMerge{Range: left.ID, Version: left.Version, RightVersion: right.Version}, nil
+	})
 	if err != nil {
 		return nil, statusError(rhumb.Wrap(op, err))
 	}
-	id := api.DecodeRangeID(q.GetRange())
+	return &rhumbpb.MergeRangeResponse{Left: api.EncodeRange(left), Right: api.EncodeRange(right)}, nil
+}
+
+// checkMerge returns the range that has a slot, and the one that begins where it ends, or why they cannot be merged now.
+func (s *Operations) checkMerge(ctx context.Context, st *catalog.State, id rhumb.RangeID) (left, right *rhumb.Range, err error) {
+	const op rhumb.Op = "server.Operations.checkMerge"
 	left, ok := st.RangeOf(id)
 	if !ok {
-		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "no range has the slot %s; list ranges with `rhumb range ls`", id))
+		return nil, nil, noRangeError(op, id)
 	}
-	right, ok := st.RightOf(left)
+	right, ok = st.RightOf(left)
 	if !ok {
-		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "no range begins at slot %d, where range %s ends", left.LastSlot()+1, left.ID))
+		return nil, nil, rhumb.Ef(op, rhumb.NotFound, "no range begins at slot %d, where range %s ends", left.LastSlot()+1, left.ID)
 	}
-	cmd := catalog.PrepareMerge{Range: left.ID, Version: left.Version, RightVersion: right.Version}
 	// Both checks are those of the command itself. A dry run needs their reasons without a proposal,
 	// and a refusal from this copy of the metadata says the same as one from the leader.
-	if err := st.Admits(cmd); err != nil {
-		return nil, statusError(rhumb.Wrap(op, err))
+	if err := st.Admits(catalog.PrepareMerge{}); err != nil {
+		return nil, nil, err
 	}
 	why := st.WhyNotMerge(left)
 	if why == "" {
 		why = s.whyApart(ctx, left, right)
 	}
 	if why != "" {
-		return nil, statusError(&rhumb.Error{Op: op, Kind: rhumb.Conflict, Range: left.ID, Msg: "ranges " + left.ID.String() + " and " + right.ID.String() + " cannot be merged now: " + why})
+		return nil, nil, &rhumb.Error{Op: op, Kind: rhumb.Conflict, Range: left.ID, Msg: "ranges " + left.ID.String() + " and " + right.ID.String() + " cannot be merged now: " + why}
 	}
-	if !q.GetDryRun() {
-		if _, _, err := s.node.Propose(ctx, cmd); err != nil {
-			return nil, statusError(rhumb.Wrap(op, err))
-		}
-	}
-	return &rhumbpb.MergeRangeResponse{Left: api.EncodeRange(left), Right: api.EncodeRange(right)}, nil
+	return left, right, nil
 }
 
 // whyApart returns which node has the copies of two ranges in different stores, with the remedy, or "". The nodes are asked, because the metadata

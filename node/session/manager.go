@@ -90,12 +90,12 @@ type Manager struct {
 	// examining is held while a password is compared and a wrong one is counted.
 	examining sync.Mutex
 
-	mu    sync.Mutex
-	conns map[*connState]struct{}
-	tally tally
+	mu       sync.Mutex
+	conns    map[*connState]struct{}
+	failures eventSum
 	// entries bounds the logins of a user that are listed one by one, and unlisted holds the others since the last report.
 	entries  *simplelru.LRU[string, *rate.Limiter]
-	unlisted map[string]tally
+	unlisted map[string]eventSum
 
 	cancel context.CancelFunc
 	work   sync.WaitGroup
@@ -115,7 +115,7 @@ func New(cfg Config) *Manager {
 	}
 	m := &Manager{
 		cfg: cfg, back: newBackoff(), basics: newBasicCache(), logins: make(chan struct{}, loginsMax), conns: map[*connState]struct{}{},
-		entries: newLRU[string, *rate.Limiter](), unlisted: map[string]tally{},
+		entries: newLRU[string, *rate.Limiter](), unlisted: map[string]eventSum{},
 	}
 	_, _ = rand.Read(m.mock[:]) // never fails
 	m.m = m.newMetrics()
@@ -373,11 +373,11 @@ func PrincipalOf(p identity.Peer) access.Principal {
 	return access.Principal{}
 }
 
-// tally sums up failures that the audit log does not list.
+// eventSum sums up failures that the audit log does not list.
 //
 // Without it, an attacker who guesses at full speed would rotate the audit log and push out the
 // entries about its earlier acts.
-type tally struct {
+type eventSum struct {
 	listed int    // entries since the last report
 	count  uint64 // failures without an entry
 	last   audit.Event
@@ -387,7 +387,7 @@ type tally struct {
 // It does not block.
 func (m *Manager) RecordFailure(e audit.Event) {
 	m.mu.Lock()
-	t := &m.tally
+	t := &m.failures
 	t.listed++
 	// The first ones say who is trying what; thousands more say nothing new.
 	list := t.listed <= reportMost
@@ -411,7 +411,7 @@ func (m *Manager) recordLogin(e audit.Event) {
 	}
 	list := l.Allow()
 	if !list {
-		m.unlisted[e.Caller] = tally{count: m.unlisted[e.Caller].count + 1, last: e}
+		m.unlisted[e.Caller] = eventSum{count: m.unlisted[e.Caller].count + 1, last: e}
 	}
 	m.mu.Unlock()
 	if list {
@@ -423,7 +423,7 @@ func (m *Manager) recordLogin(e audit.Event) {
 func (m *Manager) reportLogins() {
 	m.mu.Lock()
 	unlisted := m.unlisted
-	m.unlisted = map[string]tally{}
+	m.unlisted = map[string]eventSum{}
 	m.mu.Unlock()
 	for _, who := range slices.Sorted(maps.Keys(unlisted)) {
 		e := unlisted[who].last
@@ -436,8 +436,8 @@ func (m *Manager) reportLogins() {
 func (m *Manager) reportFailures() {
 	// Taken as a whole, so that each failure is in exactly one report.
 	m.mu.Lock()
-	t := m.tally
-	m.tally = tally{}
+	t := m.failures
+	m.failures = eventSum{}
 	m.mu.Unlock()
 	if t.count == 0 {
 		return

@@ -86,6 +86,11 @@ func refuseRange(op rhumb.Op, kind rhumb.Kind, r *rhumb.Range, format string, ar
 	return Result{Failure: failure, Range: r}
 }
 
+// refuseChanged refuses a command that was decided on another version of the range's record.
+func refuseChanged(op rhumb.Op, r *rhumb.Range, expected uint64) Result {
+	return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", expected, r.Version)
+}
+
 func (c Batch) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Batch"
 	// The driver does nothing else while it applies a command, so the size of one is bounded.

@@ -124,7 +124,7 @@ func (c Elect) applyTo(t *tx) Result {
 	}
 	// The epoch need not be compared, since every change of the epoch moves the version.
 	if r.Version != c.Version {
-		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
+		return refuseChanged(op, r, c.Version)
 	}
 	// An election may shrink the set in the same command, so that no other command can come in
 	// between.
@@ -187,7 +187,7 @@ func (c PrepareHandover) applyTo(t *tx) Result {
 	case r.Prepared != nil && r.Prepared.Target == c.Target, r.Primary == c.Target:
 		return Result{Range: r}
 	case r.Version != c.Version:
-		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
+		return refuseChanged(op, r, c.Version)
 	// Only an in-sync member holds every acknowledged entry, as for an election.
 	case !r.IsInSync(c.Target):
 		return refuseRange(op, rhumb.InvalidArgument, r, "%s is not in sync and cannot be primary", c.Target)
@@ -262,7 +262,7 @@ func (c CancelHandover) applyTo(t *tx) Result {
 	case r.Prepared == nil:
 		return Result{Range: r}
 	case r.Version != c.Version:
-		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
+		return refuseChanged(op, r, c.Version)
 	}
 	return Result{Range: t.cancelHandover(r)}
 }
@@ -286,7 +286,7 @@ func (c SetReplicas) applyTo(t *tx) Result {
 		return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
 	}
 	if r.Version != c.Version {
-		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
+		return refuseChanged(op, r, c.Version)
 	}
 	set, distinct := sortedSet(c.Replicas, func(n rhumb.NodeID) rhumb.NodeID { return n })
 	if !distinct {

@@ -158,5 +158,5 @@ func (s *State) CanShrink(r *rhumb.Range, lost func(rhumb.NodeID) bool) (left []
 			left = append(left, id)
 		}
 	}
-	return left, s.mayShrink(r, left)
+	return left, s.mayShrinkWithout(r, left, lost)
 }

@@ -249,7 +249,7 @@ func (c CancelMerge) applyTo(t *tx) Result {
 	return Result{Range: r}
 }
 
-// applyTo gives the slots of the right range to the left one. In order: a range
+// applyTo adds the slots of the right range to the left one. In order: a range
 // that takes over nothing is the result; epoch and mark must be those that the
 // proposer saw.
 func (c CompleteMerge) applyTo(t *tx) Result {

@@ -246,8 +246,11 @@ func (c StartOperation) checkTargets(t *tx) Result {
 	case !ok:
 		return refuse(op, rhumb.NotFound, "node %s does not exist", c.Target)
 	// A copy that is not in the region of its range, because a removal of the region was cancelled, may return there.
-	case c.Target == c.Node || target.Region != n.Region && target.Region != home:
-		return refuse(op, rhumb.InvalidArgument, "%s cannot take the place of %s: both must be different nodes of one region", c.Target, c.Node)
+	case c.Target == c.Node:
+		return refuse(op, rhumb.InvalidArgument, "%s cannot take its own place; name another node of its region", c.Node)
+	case target.Region != n.Region && target.Region != home:
+		at, _ := t.Region(n.Region)
+		return refuse(op, rhumb.InvalidArgument, "%s cannot take the place of %s, because it is in another region; name a node of region %s", c.Target, c.Node, at.Name)
 	case !t.TakesCopies(c.Target):
 		return refuse(op, rhumb.Conflict, "%s is %s and takes no copies", c.Target, target.State)
 	}
@@ -399,7 +402,7 @@ func (c SetLeaving) applyTo(t *tx) Result {
 	stay := dropNodes(r.InSync, func(n rhumb.NodeID) bool { return slices.Contains(set, n) })
 	switch {
 	case r.Version != c.Version:
-		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
+		return refuseChanged(op, r, c.Version)
 	case !distinct || !isSubset(set, r.Replicas):
 		return refuseRange(op, rhumb.InvalidArgument, r, "leaving replicas %v are not a subset of the replicas %v", c.Leaving, r.Replicas)
 	// Invariant I8: they could never leave.

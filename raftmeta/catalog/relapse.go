@@ -8,7 +8,7 @@ import (
 
 // RecordRelapse records how often a node failed, or had to be relieved of a range, soon after it had become healthy. The planner of
 // the metadata leader decides what counts (place.Planner.Relapses); the record is its memory across leaders. At is the time of day of
-// the last failure. A count of 0 is refused: what is old enough is not looked at any more.
+// the last failure. A count of 0 is refused: nobody looks at old failures any more.
 type RecordRelapse struct {
 	Node     rhumb.NodeID
 	Relapses uint32

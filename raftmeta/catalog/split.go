@@ -123,7 +123,7 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 	case c.At <= r.ID.Slot || c.At > r.LastSlot():
 		return refuseRange(op, rhumb.InvalidArgument, r, "a split at slot %d does not divide the range, which has the slots %d to %d", c.At, r.ID.Slot, r.LastSlot())
 	case r.Version != c.Version:
-		return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", c.Version, r.Version)
+		return refuseChanged(op, r, c.Version)
 	case reserved || r.Birth != 0:
 		return refuseRange(op, rhumb.Conflict, r, "the range is being split already; retry when that is done")
 	case r.IsMerging():
@@ -206,7 +206,7 @@ func (c CancelSplit) applyTo(t *tx) Result {
 	case child.Birth == 0:
 		return refuseRange(op, rhumb.Conflict, child, "the range was split; there is nothing to cancel")
 	case child.Version != c.Version:
-		return refuseRange(op, rhumb.Conflict, child, "the range has changed: expected version %d, found version %d; read it again", c.Version, child.Version)
+		return refuseChanged(op, child, c.Version)
 	}
 	parent, ok := t.RangeOf(child.ID)
 	if !ok || parent.Epoch != c.Epoch {

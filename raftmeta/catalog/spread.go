@@ -175,26 +175,31 @@ func (s *State) Spans(class rhumb.ClassID, set []rhumb.NodeID) bool {
 // lost: half of the replicas are in each of two regions then (rhumb.ClassSettings.RegionReplicasMax), and what was acknowledged
 // before is in both. Fencing needs the majority of the voters, so the lost region cannot do the same.
 func (s *State) mayShrink(r *rhumb.Range, set []rhumb.NodeID) bool {
-	return len(set) >= s.minInSync(r) && (s.Spans(r.Class, set) || !s.Spans(r.Class, r.InSync) || s.isAlone(r, set))
+	return s.mayShrinkWithout(r, set, func(rhumb.NodeID) bool { return false })
 }
 
 // MayStand reports whether metadata accepts a set as the in-sync set of a range, as far as regions count: it is in two of them, or in one
 // while every other copy is lost. Primaries ask it before they propose a set. The fencing of a region alone does not shrink all sets: if the node
 // that is fenced last was not in sync, the member that was fenced before it stays, because the last node still lived then.
 func (s *State) MayStand(r *rhumb.Range, set []rhumb.NodeID) bool {
-	return s.Spans(r.Class, set) || len(set) > 0 && s.isAlone(r, set)
+	return s.Spans(r.Class, set) || len(set) > 0 && s.isAlone(r, set, func(rhumb.NodeID) bool { return false })
 }
 
-// isAlone reports whether all replicas of a range outside of the region of a set are on fenced nodes. The state of a node counts and not
-// whether its replica is in sync: a replica that lives may join the set again, and until then writes wait for it or for
-// the fencing of its node. Otherwise a primary could leave out the other region after a hiccup of a link, and the promise
+// mayShrinkWithout is mayShrink as it will be when the nodes that lost names are fenced too.
+func (s *State) mayShrinkWithout(r *rhumb.Range, set []rhumb.NodeID, lost func(rhumb.NodeID) bool) bool {
+	return len(set) >= s.minInSync(r) && (s.Spans(r.Class, set) || !s.Spans(r.Class, r.InSync) || s.isAlone(r, set, lost))
+}
+
+// isAlone reports whether all replicas of a range outside of the region of a set are on fenced nodes, or on nodes that lost
+// names. The state of a node counts and not whether its replica is in sync: a replica that lives may join the set again, and until
+// then writes wait for it or for the fencing of its node. Otherwise a primary could leave out the other region after a hiccup of a link, and the promise
 // of the table would be void without anybody having noticed. A node that registers again is not fenced any more, and from
 // then on the set may not shrink further in this way.
-func (s *State) isAlone(r *rhumb.Range, set []rhumb.NodeID) bool {
+func (s *State) isAlone(r *rhumb.Range, set []rhumb.NodeID, lost func(rhumb.NodeID) bool) bool {
 	home, ok := s.Node(set[0])
 	return ok && !slices.ContainsFunc(r.Replicas, func(id rhumb.NodeID) bool {
 		n, ok := s.Node(id)
-		return ok && n.Region != home.Region && n.State != rhumb.NodeFenced
+		return ok && n.Region != home.Region && n.State != rhumb.NodeFenced && !lost(id)
 	})
 }
 

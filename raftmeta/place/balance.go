@@ -58,14 +58,14 @@ type Spread struct {
 // coming back: a copy only moves if its target ends below the present weight of its source by more than the
 // threshold. Ranges that lack a copy, are moving, or have a copy that leaves or is damaged stay, and so do all
 // regions but one if only names it. If copies of ranges of that one are in other regions, its moves bring these back first, and
-// nothing else (planHomecoming).
-func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeSize, bool), only rhumb.RegionID, most int) (moves []Move, before, after []Spread) {
+// nothing else (planHomecoming). Nodes to avoid take no part: a copy would not arrive on a disk that is full, and hold up the others.
+func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeSize, bool), only rhumb.RegionID, most int, avoid ...rhumb.NodeID) (moves []Move, before, after []Spread) {
 	// Nodes that take no copies are on no scales: nothing moves to them, and their copies are moved by the
 	// operation that empties them.
 	regions := make(map[rhumb.RegionID]*scales)
 	on := make(map[rhumb.NodeID]*scales)
 	for n := range s.Nodes() {
-		if s.TakesCopies(n.ID) && (only == rhumb.LocalRegion || n.Region == only) {
+		if s.TakesCopies(n.ID) && !slices.Contains(avoid, n.ID) && (only == rhumb.LocalRegion || n.Region == only) {
 			if regions[n.Region] == nil {
 				regions[n.Region] = &scales{s: s, region: n.Region, weights: make(map[rhumb.NodeID]int64)}
 			}
@@ -319,7 +319,7 @@ func PlanBalance(now time.Duration, wall time.Time, s *catalog.State, v *Surveys
 	if why := WhyNotRebalance(s, only); why != "" {
 		p.Waits = why
 	}
-	p.Moves, p.Before, p.After = PlanMoves(s, wall, func(r *rhumb.Range) (RangeSize, bool) { return v.Size(now, r) }, only, BalancePlanMax)
+	p.Moves, p.Before, p.After = PlanMoves(s, wall, func(r *rhumb.Range) (RangeSize, bool) { return v.Size(now, r) }, only, BalancePlanMax, v.Unfit...)
 	return p
 }
 
@@ -394,7 +394,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 	if waits != "" {
 		// The record says why nothing moves; the moves that were left are still left.
 		if asked != nil {
-			m.record(asked, rhumb.OperationRunning, tally{left: asked.Progress.Total - asked.Progress.Done, bytes: asked.Progress.TotalBytes - asked.Progress.DoneBytes, waits: waits}, 0)
+			m.record(asked, rhumb.OperationRunning, workLeft{left: asked.Progress.Total - asked.Progress.Done, bytes: asked.Progress.TotalBytes - asked.Progress.DoneBytes, waits: waits}, 0)
 		}
 		return m.out
 	}
@@ -402,7 +402,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 	if most <= 0 {
 		return nil
 	}
-	moves, _, _ := PlanMoves(s, wall, func(r *rhumb.Range) (RangeSize, bool) { return v.Size(now, r) }, only, most)
+	moves, _, _ := PlanMoves(s, wall, func(r *rhumb.Range) (RangeSize, bool) { return v.Size(now, r) }, only, most, slices.Concat(v.Unfit, p.stalledNodes(now))...)
 	if asked != nil {
 		m.recordRebalance(v, asked, moves, moving)
 	}
@@ -413,11 +413,23 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 	return m.out
 }
 
+// EndBalance returns commands that cancel the moves by which balance takes copies from a node. An operation that empties the node takes these
+// copies too, and metadata refuses it while another one does. Moves that an operator has started or paused stay: the operator decides about
+// them.
+func EndBalance(s *catalog.State, from rhumb.NodeID, at time.Time) (out []catalog.Command) {
+	for o := range s.Operations() {
+		if o.Kind == rhumb.OperationMove && o.By == balancer && o.State == rhumb.OperationRunning && o.Node == from {
+			out = append(out, catalog.ControlOperation{ID: o.ID, Action: catalog.CancelOperation, At: at})
+		}
+	}
+	return out
+}
+
 // recordRebalance records the progress of a rebalance: planned and present moves are left. It is done when
 // neither is.
 func (m *mover) recordRebalance(v *Surveys, o *rhumb.Operation, planned []Move, moving int) {
 	// Ranges that are written grow meanwhile, so the total may grow; it never falls (record).
-	t := tally{left: uint64(len(planned))}
+	t := workLeft{left: uint64(len(planned))}
 	for _, x := range planned {
 		t.bytes += uint64(max(x.Size.Bytes, 0))
 	}

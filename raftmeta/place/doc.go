@@ -18,7 +18,7 @@
 //
 // Death ([Evidence]): a node is fenced if a majority of the living nodes that share ranges with it,
 // and at least two, report it; or if the metadata leader has lost contact and one such node reports
-// it (replication design, section 1.10 and ruling 11).
+// it (docs/replication.md#failure-detection).
 //
 // Fail-back ([Planner.Failback]): a range returns to its preferred primary when that replica is in
 // sync and its node has been healthy for a while. The wait doubles with each relapse.

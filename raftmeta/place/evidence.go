@@ -299,6 +299,17 @@ func (e *Evidence) CanServe(now time.Duration, s *catalog.State, r *rhumb.Range,
 	return known && !e.IsUnfit(now, id) && e.brokenPairs(now, s).countReachable(id, r.InSync) >= class.Settings.MinInSync
 }
 
+// ListUnfit returns the nodes whose own reports say that they must not be primary, in ascending order.
+func (e *Evidence) ListUnfit(now time.Duration) (out []rhumb.NodeID) {
+	for id := range e.reports {
+		if e.IsUnfit(now, id) {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // IsUnfit reports whether the node's own report says that it must not be primary.
 func (e *Evidence) IsUnfit(now time.Duration, id rhumb.NodeID) bool {
 	r, ok := e.reports[id]

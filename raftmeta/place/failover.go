@@ -10,7 +10,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// A failover can be told beforehand, because metadata alone decides it: fencing elects catalog.HeirWithout, and a range is
+// A failover can be predicted, because metadata alone decides it: fencing elects catalog.HeirWithout, and a range is
 // served if catalog.CanShrink says so. The plan below asks the same two functions about nodes that have not failed yet.
 
 // PairTimings is how two nodes watch each other (package lease).
@@ -20,7 +20,7 @@ type PairTimings struct {
 	Heartbeat, Suspect, Lease time.Duration
 }
 
-// FailoverTimings are the times of which the pause of a failover consists. They come from the configuration of the nodes.
+// FailoverTimings are the parts of the pause of a failover. The configuration of the nodes determines them.
 type FailoverTimings struct {
 	// Near is for nodes of one region, and Far for nodes of two.
 	Near, Far PairTimings
@@ -67,7 +67,7 @@ func FailureDomain(s *catalog.State, name string) (kind string, nodes []rhumb.No
 			}
 		}
 	}
-	// A region and one of its zones may have one name. What is larger is meant then: it contains the other one or stands apart,
+	// A region and one of its zones may have one name. The larger one is meant then: it contains the other one or is apart,
 	// and REGION/ZONE names the zone.
 	for _, k := range []string{"node", "region", "zone"} {
 		if len(found[k]) == 0 {

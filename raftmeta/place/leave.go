@@ -2,6 +2,7 @@ package place
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/rhumbdb/rhumb"
@@ -14,10 +15,10 @@ import (
 func (m *mover) advanceNode(o *rhumb.Operation) {
 	n, ok := m.s.Node(o.Node)
 	if !ok || n.Forgotten {
-		m.record(o, rhumb.OperationDone, tally{}, 3)
+		m.record(o, rhumb.OperationDone, workLeft{}, 3)
 		return
 	}
-	// A node that is to be the new one, and leaves itself, would hold the old one up for ever. Any other node will do then.
+	// A node that is to be the new one, and leaves itself, would hold the old one up without end. Any other node will do then.
 	to := o.Target
 	if m.leaves(to) {
 		to = rhumb.NoNode
@@ -45,8 +46,8 @@ func (m *mover) leaves(id rhumb.NodeID) bool {
 }
 
 // moveAll advances the moves of all copies on a node, movesMax at a time. Ranges that cannot move now hold up no others.
-func (m *mover) moveAll(from, to rhumb.NodeID) tally {
-	var t tally
+func (m *mover) moveAll(from, to rhumb.NodeID) workLeft {
+	var t workLeft
 	for r := range m.s.Ranges() {
 		if !r.IsReplica(from) {
 			continue
@@ -69,7 +70,8 @@ func (m *mover) forgetReplaced() {
 }
 
 // WhyNotReplace returns why a node cannot be replaced by another one, or "". A node that has a copy of every range of the one that goes can
-// take none of its copies: it replaces nothing, and others have to take them, as in a decommissioning.
+// take none of its copies: it replaces nothing, and others have to take them, as in a decommissioning. A node that takes them suffices unless
+// other nodes leave too.
 func WhyNotReplace(s *catalog.State, node, by rhumb.NodeID) string {
 	// The catalog says which nodes can replace each other at all.
 	if node == by {
@@ -80,17 +82,41 @@ func WhyNotReplace(s *catalog.State, node, by rhumb.NodeID) string {
 		if r.IsReplica(node) {
 			has = true
 			if !r.IsReplica(by) {
-				return ""
+				return whyTooFewStay(s, node)
 			}
 		}
 	}
+	// Without any copy it may still be about to get those of a node that it replaces.
 	if !has {
-		return ""
+		return whyTooFewStay(s, node)
 	}
 	if why := WhyNotLeave(s, node); why != "" {
 		return fmt.Sprintf("%s has copies of all ranges of %s already, and the other nodes cannot take them: %s", by, node, why)
 	}
 	return ""
+}
+
+// whyTooFewStay returns why a node cannot be replaced by any other one, or "": other nodes of its region leave too, and those that stay are fewer
+// than the copies of a table. Two replacements by the same node are an example: the copies of each would wait for a node that
+// the other one takes away. Dead nodes count as staying, because a replacement is how a region with several dead nodes is repaired.
+func whyTooFewStay(s *catalog.State, id rhumb.NodeID) string {
+	n, ok := s.Node(id)
+	if !ok {
+		return ""
+	}
+	left := 0
+	for other := range s.Nodes() {
+		if other.Region == n.Region && other.ID != id && !other.Witness && !mayNotVote(other) {
+			left++
+		}
+	}
+	most, tables := tooFewCopies(s, id, left)
+	if most == 0 {
+		return ""
+	}
+	region, _ := s.Region(n.Region)
+	return fmt.Sprintf("without %s and the nodes that leave already, region %s would keep %d of its nodes, but these tables keep more copies: %s; add %s to the region first (`rhumb operation ls` shows what leaves)",
+		id, region.Name, left, strings.Join(tables, ", "), moreNodes(most-left))
 }
 
 // WhyNotLeave returns why the copies of a node cannot be moved away, with what would fit, or "". It judges the nodes that are
@@ -121,11 +147,29 @@ func WhyNotLeave(s *catalog.State, id rhumb.NodeID) string {
 			}
 		}
 	}
+	most, tables := tooFewCopies(s, id, left)
+	if most == 0 {
+		return ""
+	}
 	region, _ := s.Region(n.Region)
-	most := 0
-	var tables []string
+	return fmt.Sprintf("without %s, the live nodes of region %s would be %d, but these tables keep more copies: %s; add %s to the region first, or replace %s by a new node (rhumb node replace)",
+		id, region.Name, left, strings.Join(tables, ", "), moreNodes(most-left), id)
+}
+
+// moreNodes names a number of nodes.
+func moreNodes(count int) string {
+	if count > 1 {
+		return fmt.Sprintf("%d nodes", count)
+	}
+	return "a node"
+}
+
+// tooFewCopies returns the largest number of copies that a table on the node keeps, and the tables that keep more than left, with their
+// numbers. most is 0 if left nodes suffice for all. Tables that survive the loss of a region do not count: their copies may go elsewhere.
+func tooFewCopies(s *catalog.State, id rhumb.NodeID, left int) (most int, tables []string) {
 	for class := range s.Classes() {
-		if class.Settings.Survival == rhumb.SurviveRegion || class.Settings.Replicas <= left || !holdsClass(s, id, class.ID) {
+		// The ranges of a dropped class disappear before anybody moves them.
+		if class.Dropping || class.Settings.Survival == rhumb.SurviveRegion || class.Settings.Replicas <= left || !holdsClass(s, id, class.ID) {
 			continue
 		}
 		most = max(most, class.Settings.Replicas)
@@ -135,21 +179,19 @@ func WhyNotLeave(s *catalog.State, id rhumb.NodeID) string {
 			}
 		}
 	}
-	if most == 0 {
-		return ""
-	}
-	more := "a node"
-	if most-left > 1 {
-		more = fmt.Sprintf("%d nodes", most-left)
-	}
-	return fmt.Sprintf("without %s, the live nodes of region %s would be %d, but these tables keep more copies: %s; add %s to the region first, or replace %s by a new node (rhumb node replace)",
-		id, region.Name, left, strings.Join(tables, ", "), more, id)
+	return most, tables
 }
 
-// holdsClass reports whether a node has a copy of a range of the class.
+// holdsClass reports whether a node has a copy of a range of the class, or is to get one: it replaces a node that has one.
 func holdsClass(s *catalog.State, id rhumb.NodeID, class rhumb.ClassID) bool {
+	holders := []rhumb.NodeID{id}
+	for o := range s.Operations() {
+		if o.Kind == rhumb.OperationReplace && o.Target == id && !o.State.IsOver() {
+			holders = append(holders, o.Node)
+		}
+	}
 	for r := range s.Ranges() {
-		if r.Class == class && r.IsReplica(id) {
+		if r.Class == class && slices.ContainsFunc(holders, r.IsReplica) {
 			return true
 		}
 	}

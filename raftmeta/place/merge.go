@@ -235,14 +235,14 @@ func (m *mover) advanceMerge(o *rhumb.Operation) {
 	right, ok := m.s.Range(o.Range)
 	switch {
 	case !ok && m.s.IsMerged(o.Range):
-		m.record(o, rhumb.OperationDone, tally{}, 3)
+		m.record(o, rhumb.OperationDone, workLeft{}, 3)
 		return
 	case !ok:
 		m.fail(o, "the range does not exist any more")
 		return
 	// The primary decides from here on: it completes the merge, or cancels it within seconds.
 	case right.Ends != 0:
-		m.record(o, rhumb.OperationRunning, tally{left: 1, waits: fmt.Sprintf("%s makes one range of both", right.Primary)}, 2)
+		m.record(o, rhumb.OperationRunning, workLeft{left: 1, waits: fmt.Sprintf("%s makes one range of both", right.Primary)}, 2)
 		return
 	}
 	left, why := m.s.WhyNotJoin(right)
@@ -256,7 +256,7 @@ func (m *mover) advanceMerge(o *rhumb.Operation) {
 	// Bytes count only while copies move: the other steps move none.
 	step, waits := m.stepMerge(left, right)
 	// The steps of both ranges count: the marks are set by a command about the left one.
-	t := tally{left: 1, waits: cmp.Or(m.p.whyRefused(subject{Range: left.ID}), waits)}
+	t := workLeft{left: 1, waits: cmp.Or(m.p.whyRefused(subject{Range: left.ID}), waits)}
 	if step == 0 {
 		t.left = 0
 		m.weigh(&t, right.ID)
@@ -336,7 +336,7 @@ func (m *mover) stepMerge(left, right *rhumb.Range) (done int, waits string) {
 		m.out = append(m.out, m.p.takeOver(m.now, m.s, right, version, left.Primary, false)...)
 		return 1, fmt.Sprintf("%s takes over from %s", left.Primary, right.Primary)
 	}
-	// What is left is for the replicas to settle: a member that lags, or a copy that is damaged.
+	// The replicas settle the rest: a member that lags, or a copy that is damaged.
 	if why := m.s.WhyNotMerge(left); why != "" {
 		return 2, why
 	}

@@ -94,6 +94,33 @@ func TestSlowCopiesStay(t *testing.T) {
 	}
 }
 
+// TestBalanceGivesUpCopiesThatStall moves a copy for balance to a node where it makes no progress. The move is cancelled, and balance avoids the node.
+func TestBalanceGivesUpCopiesThatStall(t *testing.T) {
+	w := crowd(t)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationMove, Range: rhumb.RangeID{Region: 1}, Node: 1, Target: 4, By: balancer, At: time.Unix(0, 0)})
+	for end := CopyStalledAfter + time.Minute; w.now < end; w.pass(sec) {
+		w.plan()
+		w.follow(func(id rhumb.NodeID) bool { return id == 4 })
+	}
+	if o := w.operation(1); o.State != rhumb.OperationCancelled || !strings.Contains(o.Error, "no copy that n4 receives has made progress") {
+		t.Errorf("the move to a node that receives nothing is %s: %q", o.State, o.Error)
+	}
+	// n4 and n5 are empty, and n4 is avoided as long as its disk is full or nothing arrived there.
+	size := func(*rhumb.Range) (RangeSize, bool) { return RangeSize{Bytes: 64 << 20}, true }
+	all, _, _ := PlanMoves(w.s, time.Time{}, size, rhumb.LocalRegion, BalancePlanMax)
+	some, _, _ := PlanMoves(w.s, time.Time{}, size, rhumb.LocalRegion, BalancePlanMax, 4)
+	to4 := func(x Move) bool { return x.To == 4 }
+	if !slices.ContainsFunc(all, to4) || slices.ContainsFunc(some, to4) || len(some) == 0 {
+		t.Errorf("moves %+v; without n4 %+v", all, some)
+	}
+	var e Evidence
+	e.Add(w.now, Report{From: 4, Boot: 1, Unfit: true})
+	e.Add(w.now, Report{From: 5, Boot: 1, Suspects: []Suspect{{Node: 1, Boot: 1}}})
+	if got := e.ListUnfit(w.now); !slices.Equal(got, []rhumb.NodeID{4}) {
+		t.Errorf("unfit are %v, want n4", got)
+	}
+}
+
 // TestBlockedRangesHoldUpNoOthers decommissions a node of four. The ranges of one table have a copy on each and cannot move; they come first, and
 // there are more of them than move at a time. Those of the other table move all the same.
 func TestBlockedRangesHoldUpNoOthers(t *testing.T) {

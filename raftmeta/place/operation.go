@@ -74,8 +74,8 @@ type mover struct {
 	active bool
 }
 
-// tally counts the remaining work of an operation.
-type tally struct {
+// workLeft counts the remaining work of an operation.
+type workLeft struct {
 	left, bytes uint64
 	// unknown counts the ranges without a known size, and arrived the bytes that copies in progress have received.
 	unknown int
@@ -110,12 +110,12 @@ func (m *mover) advanceVote(o *rhumb.Operation) {
 	to, knowsTo := m.s.Node(o.Target)
 	// A vote has no size, so the progress counts one part. The operation ends by what the state says about both nodes, so a leader
 	// that takes over between the change of the group and this record finds the same.
-	t := tally{left: 1}
+	t := workLeft{left: 1}
 	switch {
 	case !knowsFrom || !knowsTo || mayNotVote(to):
 		m.fail(o, fmt.Sprintf("%s leaves the cluster and cannot take a vote", o.Target))
 	case to.Voter && !from.Voter:
-		m.record(o, rhumb.OperationDone, tally{}, 2)
+		m.record(o, rhumb.OperationDone, workLeft{}, 2)
 	// Somebody else has it, for example because the node was dead for too long.
 	case !from.Voter:
 		m.fail(o, fmt.Sprintf("%s lost its vote before %s could take it; `rhumb voter ls` shows who votes", o.Node, o.Target))
@@ -133,7 +133,7 @@ func (m *mover) advanceVote(o *rhumb.Operation) {
 }
 
 // note counts a move if it is under way, and keeps an obstacle.
-func (t *tally) note(step moveStep, r *rhumb.Range) {
+func (t *workLeft) note(step moveStep, r *rhumb.Range) {
 	if step.busy {
 		t.moving++
 	}
@@ -143,7 +143,7 @@ func (t *tally) note(step moveStep, r *rhumb.Range) {
 }
 
 // weigh counts a range that is left to move.
-func (m *mover) weigh(t *tally, id rhumb.RangeID) {
+func (m *mover) weigh(t *workLeft, id rhumb.RangeID) {
 	// A range without a size counts all the same: ranges are counted exactly, bytes are estimated.
 	size, known := m.size(id)
 	t.left++
@@ -194,13 +194,18 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		m.fail(o, fmt.Sprintf("%s leaves the cluster", o.Target))
 		return
 	}
+	// Nobody chose this node, and a move that never ends would take the place of one that does (BalanceMovesMax).
+	if o.By == balancer && m.p.stalls(m.now, r, o.Target) {
+		m.end(o, rhumb.OperationCancelled, stalledText(o.Target))
+		return
+	}
 	step := m.move(r, o.Target, o.Node)
-	t := tally{waits: step.waits}
+	t := workLeft{waits: step.waits}
 	m.weigh(&t, r.ID)
 	state := rhumb.OperationRunning
 	switch {
 	case step.phase == phaseGone && r.IsReplica(o.Target):
-		t, state = tally{}, rhumb.OperationDone
+		t, state = workLeft{}, rhumb.OperationDone
 	case step.phase == phaseGone:
 		m.fail(o, fmt.Sprintf("%s lost its copy before %s had one", o.Node, o.Target))
 		return
@@ -243,7 +248,7 @@ func (m *mover) end(o *rhumb.Operation, state rhumb.OperationState, why string) 
 }
 
 // record adds the update of an operation, if something has changed. done is the number of steps that are done.
-func (m *mover) record(o *rhumb.Operation, state rhumb.OperationState, t tally, done int) {
+func (m *mover) record(o *rhumb.Operation, state rhumb.OperationState, t workLeft, done int) {
 	next := catalog.UpdateOperation{ID: o.ID, Version: o.Version, State: state, Steps: slices.Clone(o.Steps), Progress: o.Progress, Waits: clip(t.waits), Error: o.Error, At: m.wall}
 	p := &next.Progress
 	p.Total, p.TotalBytes = max(p.Total, t.left), max(p.TotalBytes, t.bytes)

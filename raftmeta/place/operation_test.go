@@ -417,6 +417,33 @@ func TestWhyNotLeave(t *testing.T) {
 	}
 }
 
+// TestReplacementsThatWaitForEachOtherAreRefused starts replacements whose nodes cannot all go: without the ones that leave already, too few
+// would stay. A replacement in a region with dead nodes is accepted.
+func TestReplacementsThatWaitForEachOtherAreRefused(t *testing.T) {
+	w := grow(t, 4)
+	if why := WhyNotReplace(w.s, 1, 4); why != "" {
+		t.Errorf("the first replacement: %s", why)
+	}
+	w.do(catalog.StartOperation{Kind: rhumb.OperationReplace, Node: 1, Target: 4, At: time.Unix(0, 0)})
+	// Another node by the same one, and the new node by an old one.
+	for _, second := range [][2]rhumb.NodeID{{2, 4}, {4, 2}} {
+		why := WhyNotReplace(w.s, second[0], second[1])
+		if !strings.Contains(why, "region fra would keep 2 of its nodes") || !strings.Contains(why, "t (3); add a node") {
+			t.Errorf("replace %s by %s while another replacement runs: %q", second[0], second[1], why)
+		}
+	}
+	// The new node has no copy yet, and must stay all the same.
+	if why := WhyNotLeave(w.s, 4); !strings.Contains(why, "t (3); add") {
+		t.Errorf("decommission n4, which is to replace n1: %q", why)
+	}
+	dead := grow(t, 5)
+	dead.fence(1)
+	dead.fence(2)
+	if why := WhyNotReplace(dead.s, 1, 4); why != "" {
+		t.Errorf("while another node is dead: %s", why)
+	}
+}
+
 // TestReplace moves the copies of a live and of a dead node to a given one, and gives the old one up.
 func TestReplace(t *testing.T) {
 	for _, dead := range []bool{false, true} {
@@ -795,6 +822,14 @@ func TestWhyNotRemoveRegion(t *testing.T) {
 	}
 	if IsRegionLost(w.s, 2) {
 		t.Error("a region with two live nodes counts as lost")
+	}
+	// The number of nodes is not what a table lacks whose copies are in several regions.
+	spread := newWorld(t, build(t, three()...))
+	wide := settings(3, 1)
+	wide.Survival = rhumb.SurviveRegion
+	spread.do(Complete(spread.s, catalog.CreateTable{Name: "wide", Settings: wide}))
+	if _, why := PlanRegionRemoval(spread.s, 1, 0); !strings.Contains(why, "the copies of wide would not survive the loss of a region: they need live nodes in 3 regions, at most 1 copies in each, and iad has 3, sin has 3;") {
+		t.Errorf("survival goal region: %q", why)
 	}
 }
 

@@ -196,7 +196,7 @@ func (p *Planner) isGone(now time.Duration, id rhumb.NodeID, d time.Duration) bo
 }
 
 // farewell is how long a removed node stays a member of the metadata group. Meanwhile it gets the entry that removes it, and
-// stops. A node that is cut off before would wait for its former peers, and serve nobody, until it starts again.
+// stops. A node that is cut off before has to ask other nodes when it is back, after some seconds in which nobody answers it.
 const farewell = 2 * time.Second
 
 // MayCutOff reports whether a node was removed for good long enough ago to have learned of it.

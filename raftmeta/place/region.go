@@ -19,7 +19,7 @@ import (
 func (m *mover) advanceRegion(o *rhumb.Operation) {
 	r, ok := m.s.Region(o.Region)
 	if !ok || r.Removed {
-		m.record(o, rhumb.OperationDone, tally{}, len(o.Steps))
+		m.record(o, rhumb.OperationDone, workLeft{}, len(o.Steps))
 		return
 	}
 	nodes := regionNodes(m.s, o.Region)
@@ -61,8 +61,8 @@ func regionNodes(s *catalog.State, region rhumb.RegionID) (out []*rhumb.Node) {
 }
 
 // moveOut advances the moves of all copies on the nodes, movesMax ranges at a time.
-func (m *mover) moveOut(nodes []*rhumb.Node) tally {
-	var t tally
+func (m *mover) moveOut(nodes []*rhumb.Node) workLeft {
+	var t workLeft
 	for r := range m.s.Ranges() {
 		var from []rhumb.NodeID
 		for _, n := range nodes {
@@ -197,12 +197,33 @@ func whyNotInto(s *catalog.State, gone, into rhumb.Region) string {
 		case !class.Settings.Regions.Has(host.Name):
 			return fmt.Sprintf("%s cannot take the records of %s that have their home in %s: these tables are confined to %s; drop them, or choose another region with --into",
 				into.Name, tables, gone.Name, strings.Join(class.Settings.Regions.Names(), " and "))
+		// The number of nodes in the region that takes the ranges is not the reason: these copies are in several regions.
+		case !p.suffices() && class.Settings.Survival == rhumb.SurviveRegion:
+			return fmt.Sprintf("without %s, the copies of %s would not survive the loss of a region: they need live nodes in %d regions, at most %d copies in each, and %s; add nodes in another region first",
+				gone.Name, tables, class.Settings.RegionsMin(), class.Settings.RegionReplicasMax(), strings.Join(p.counts(s), ", "))
 		case !p.suffices():
 			return fmt.Sprintf("without %s, region %s has %d live nodes for the copies of %s, which keep %d; add nodes there first, or choose another region with --into",
 				gone.Name, host.Name, len(p.home()), tables, class.Settings.Replicas)
 		}
 	}
 	return ""
+}
+
+// counts returns how many nodes of the pool each region has, for people.
+func (p *pool) counts(s *catalog.State) (out []string) {
+	count := make(map[rhumb.RegionID]int)
+	for _, n := range p.nodes {
+		count[n.Region]++
+	}
+	for r := range s.Regions() {
+		if count[r.ID] > 0 {
+			out = append(out, fmt.Sprintf("%s has %d", r.Name, count[r.ID]))
+		}
+	}
+	if len(out) == 0 {
+		return []string{"no region has any"}
+	}
+	return out
 }
 
 // classTables returns the names of the tables of a class.

@@ -9,7 +9,7 @@ import (
 
 // A failover has two phases (docs/replication.md#failover-phases). In the first, the command that fences a node elects the nearest
 // member that is in sync: at once, and whoever that is. In the second, the node nearest to the failed one takes the range over,
-// after it was brought in sync. Three steps of the planner make the second phase, each from the state alone, so that it goes on
+// after it was brought in sync. Three steps of the planner make the second phase, each from the state alone, so that it continues
 // under another metadata leader:
 //
 //   - Repair creates the copy that is missing on the node nearest to the failed one, when that was dead for replace_after.

@@ -84,7 +84,11 @@ const (
 )
 
 // Surveys holds the newest survey of each node, at the metadata leader. The zero value is empty.
-type Surveys struct{ nodes map[rhumb.NodeID]surveyed }
+type Surveys struct {
+	nodes map[rhumb.NodeID]surveyed
+	// Unfit are the nodes whose disks are full, or whose clocks are wrong, by their own reports (Evidence.ListUnfit). Balance avoids them.
+	Unfit []rhumb.NodeID
+}
 
 // surveyed is a survey with the time of its arrival, and its ranges by id.
 type surveyed struct {
@@ -111,7 +115,7 @@ func (v *Surveys) Add(now time.Duration, s Survey) {
 }
 
 // Copy returns a copy that later surveys do not change.
-func (v *Surveys) Copy() *Surveys { return &Surveys{maps.Clone(v.nodes)} }
+func (v *Surveys) Copy() *Surveys { return &Surveys{nodes: maps.Clone(v.nodes), Unfit: v.Unfit} }
 
 // Size returns the size of a range and its writes according to its primary. known is false without a recent survey.
 func (v *Surveys) Size(now time.Duration, r *rhumb.Range) (size RangeSize, known bool) {

@@ -7,9 +7,6 @@ func ForcePortable() (restore func()) {
 	return func() { hasKernel = old }
 }
 
-// HasKernel reports whether MultiGet runs in assembly.
-func HasKernel() bool { return hasKernel }
-
 // Look runs the watch at once.
 func (c *Client) Look() { c.watchOnce() }
 

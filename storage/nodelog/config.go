@@ -92,13 +92,15 @@ func (c *Config) fillDefaults() error {
 	return rhumb.WrapKind("nodelog.Open", rhumb.InvalidArgument, errors.Join(faults...))
 }
 
-// ioError returns an error of the file system with a kind and a path; nil stays nil.
-func ioError(op rhumb.Op, path string, err error) error {
+// WrapIO returns an error of the file system with a kind and a path; nil stays nil. Package storage uses it too.
+func WrapIO(op rhumb.Op, path string, err error) error {
 	if err == nil {
 		return nil
 	}
+	// The data may be intact: the caller may try again or ask another replica.
 	kind := rhumb.Unavailable
-	if errors.Is(err, syscall.ENOSPC) {
+	// A quota that is used up is a full disk for the operator.
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		kind = rhumb.DiskFull
 	}
 	return &rhumb.Error{Op: op, Kind: kind, Msg: path, Err: err}

@@ -144,7 +144,7 @@ func (l *Log) syncLap(op rhumb.Op) error {
 
 // failWith ends the log. io is held.
 func (l *Log) failWith(op rhumb.Op, segment int, err error) error {
-	l.failed = ioError(op, l.segmentFile(segment), fmt.Errorf("offset %d: %w; what the disk holds from there on is unknown, so the log ends until it is opened again", l.at, err))
+	l.failed = WrapIO(op, l.segmentFile(segment), fmt.Errorf("offset %d: %w; what the disk holds from there on is unknown, so the log ends until it is opened again", l.at, err))
 	l.cfg.Metrics.Failed()
 	return l.failed
 }
@@ -178,7 +178,7 @@ func (l *Log) Close() error {
 	}
 	l.failed = rhumb.Ef(op, rhumb.Unavailable, "%s: the log is closed", l.cfg.Dir)
 	for i, f := range l.files {
-		err = errors.Join(err, ioError(op, l.segmentFile(i), f.Close()))
+		err = errors.Join(err, WrapIO(op, l.segmentFile(i), f.Close()))
 	}
 	l.files = nil
 	return err

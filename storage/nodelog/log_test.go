@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"syscall"
 	"testing"
 	"time"
 
@@ -366,19 +368,19 @@ func TestFailedWriteIsFatal(t *testing.T) {
 	}
 }
 
-// tally counts what a log reports.
-type tally struct{ bytes, syncs, turns, refused, failed int }
+// counts counts what a log reports.
+type counts struct{ bytes, syncs, turns, refused, failed int }
 
-func (c *tally) Wrote(n int)          { c.bytes += n }
-func (c *tally) Synced(time.Duration) { c.syncs++ }
-func (c *tally) Turned()              { c.turns++ }
-func (c *tally) Refused()             { c.refused++ }
-func (c *tally) Failed()              { c.failed++ }
+func (c *counts) Wrote(n int)          { c.bytes += n }
+func (c *counts) Synced(time.Duration) { c.syncs++ }
+func (c *counts) Turned()              { c.turns++ }
+func (c *counts) Refused()             { c.refused++ }
+func (c *counts) Failed()              { c.failed++ }
 
 // TestFullLog guards that needed records are never written over, that a record that does not fit says why, and that the metrics count each.
 func TestFullLog(t *testing.T) {
 	d := newLog(t, 2)
-	var c tally
+	var c counts
 	l, err := Open(Config{Dir: testDir, FS: d, Boot: 2, ID: testID, Metrics: &c})
 	if err != nil {
 		t.Fatal(err)
@@ -443,5 +445,20 @@ func TestTrimIsDurableBeforeReuse(t *testing.T) {
 	}
 	if got, err := records(l); err != nil || len(got) == 0 || got[0].Number != first+1 {
 		t.Errorf("the log holds %v, %v; want the records from %d on", got, err, first+1)
+	}
+}
+
+// TestWrapIO guards that a full disk and a used-up quota have a kind of their own: an operator can do something about them.
+func TestWrapIO(t *testing.T) {
+	for err, want := range map[error]rhumb.Kind{
+		syscall.ENOSPC: rhumb.DiskFull, syscall.EDQUOT: rhumb.DiskFull, syscall.EIO: rhumb.Unavailable, io.ErrUnexpectedEOF: rhumb.Unavailable,
+	} {
+		wrapped := WrapIO("storage.Open", "/data/1", fmt.Errorf("write: %w", err))
+		if rhumb.KindOf(wrapped) != want || !errors.Is(wrapped, err) || rhumb.Message(wrapped) != "/data/1: write: "+err.Error() {
+			t.Errorf("%v becomes %v, want kind %s", err, wrapped, want)
+		}
+	}
+	if err := WrapIO("storage.Open", "/data/1", nil); err != nil {
+		t.Errorf("no error becomes %v", err)
 	}
 }

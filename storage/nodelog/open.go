@@ -32,7 +32,7 @@ func Open(cfg Config) (*Log, error) {
 		return nil, damaged(cfg.Dir, 0, "the directory of the log is missing")
 	}
 	if err != nil {
-		return nil, ioError(op, cfg.Dir, err)
+		return nil, WrapIO(op, cfg.Dir, err)
 	}
 	l := &Log{cfg: cfg, seed: sumSeed(cfg.ID[:])}
 	if err = l.openSegments(op); err == nil {
@@ -116,17 +116,17 @@ func (l *Log) openSegments(op rhumb.Op) error {
 			return damaged(path, 0, "a segment of the log is missing")
 		}
 		if err != nil {
-			return ioError(op, path, err)
+			return WrapIO(op, path, err)
 		}
 		f, err := l.cfg.FS.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 		if err != nil {
-			return ioError(op, path, err)
+			return WrapIO(op, path, err)
 		}
 		l.files = append(l.files, f)
 		b := make([]byte, Sector)
 		if info.Size() >= Sector {
 			if _, err := f.ReadAt(b, 0); err != nil {
-				return ioError(op, path, err)
+				return WrapIO(op, path, err)
 			}
 		}
 		h, err := decodeSegment(path, b)
@@ -192,7 +192,7 @@ func (l *Log) readSegment(op rhumb.Op, segment int, buf []byte) error {
 		return nil
 	}
 	// The size of the file is known, so a short read is an error of the disk.
-	return ioError(op, l.segmentFile(segment), errors.Join(err, io.ErrUnexpectedEOF))
+	return WrapIO(op, l.segmentFile(segment), errors.Join(err, io.ErrUnexpectedEOF))
 }
 
 // resumeAt sets the state of the log to its end.
@@ -214,7 +214,7 @@ func (l *Log) resumeAt(op rhumb.Op, v verdict, scans []segmentScan, buf []byte) 
 			err = l.files[segment].SyncData()
 		}
 		if err != nil {
-			return ioError(op, l.segmentFile(segment), err)
+			return WrapIO(op, l.segmentFile(segment), err)
 		}
 	}
 	l.lap, l.at = v.newest, tail.end
