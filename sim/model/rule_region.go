@@ -123,6 +123,8 @@ func (g *stepper) giveUpRegion() {
 	if !g.cfg.GivenUp || s.gone == 0 || s.region != 0 || int(s.meta.allocated) >= g.cfg.Epochs {
 		return
 	}
+	// Who was in sync before the loss has every acknowledged entry, also those of the last moment:
+	// a commit waited for all members.
 	left := s.meta.isr &^ s.far
 	// Under the mutation every copy that is left counts.
 	if g.without(GiveUpInSync) {
