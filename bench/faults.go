@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -170,17 +169,30 @@ func (c *Cluster) Withheld(ctx context.Context) (sum float64) {
 	return sum
 }
 
-// Sum returns the sum of a metric without labels over all nodes. Nodes that do not answer are left out.
+// Sum returns the sum of a metric over all nodes. Nodes that do not answer are left out.
 func (c *Cluster) Sum(ctx context.Context, name string) (sum float64) {
+	return sumMetric(ctx, c.Admins(), name)
+}
+
+// Admins returns the admin addresses of all nodes.
+func (c *Cluster) Admins() (addrs []string) {
 	for _, n := range c.Nodes {
-		if v, err := readMetric(ctx, n.AdminAddr, name); err == nil {
+		addrs = append(addrs, n.AdminAddr)
+	}
+	return addrs
+}
+
+// sumMetric returns the sum of a metric over nodes. Nodes that do not answer are left out.
+func sumMetric(ctx context.Context, admins []string, name string) (sum float64) {
+	for _, admin := range admins {
+		if v, err := readMetric(ctx, admin, name); err == nil {
 			sum += v
 		}
 	}
 	return sum
 }
 
-// readMetric reads one metric without labels of a node.
+// readMetric reads a metric of a node, or the sum of its values if it has labels.
 func readMetric(ctx context.Context, admin, name string) (v float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, metricTimeout)
 	defer cancel()
@@ -197,13 +209,23 @@ func readMetric(ctx context.Context, admin, name string) (v float64, err error) 
 	if err != nil {
 		return 0, err
 	}
-	// The newline and the space exclude metrics whose names contain this one.
-	_, after, ok := bytes.Cut(text, []byte("\n"+name+" "))
-	if !ok {
+	found := false
+	for line := range strings.Lines(string(text)) {
+		// The space or the brace excludes metrics whose names contain this one.
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || !strings.HasPrefix(rest, " ") && !strings.HasPrefix(rest, "{") {
+			continue
+		}
+		var one float64
+		if _, err := fmt.Sscan(rest[strings.LastIndexByte(rest, ' ')+1:], &one); err != nil {
+			return 0, fmt.Errorf("%s: metric %s: %w", admin, name, err)
+		}
+		v, found = v+one, true
+	}
+	if !found {
 		return 0, fmt.Errorf("%s has no metric %s", admin, name)
 	}
-	_, err = fmt.Sscan(string(after), &v)
-	return v, err
+	return v, nil
 }
 
 // isStopped reports whether the process that listens on an address is stopped.

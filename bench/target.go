@@ -27,6 +27,8 @@ type Rhumb struct {
 	Client client.Config
 	// PIDs are the processes of the nodes.
 	PIDs []int
+	// Admins are the admin addresses of the nodes, whose metrics say how many reads found a row in memory. It may be empty.
+	Admins []string
 	// Replicas is the replication factor of the table, unless the table exists.
 	Replicas int
 	// Durability is that of the table, unless the table exists.
@@ -130,7 +132,19 @@ func (r *Target) Run(ctx context.Context, c load.Case) (load.Result, error) {
 	if err := r.fillRecords(ctx, c); err != nil {
 		return load.Result{}, err
 	}
-	return load.Run(ctx, c, r.PIDs, r.callStep), nil
+	hits, reads := r.rowReads(ctx)
+	out := load.Run(ctx, c, r.PIDs, r.callStep)
+	hitsAfter, readsAfter := r.rowReads(ctx)
+	if readsAfter > reads {
+		out.RowHits = (hitsAfter - hits) / (readsAfter - reads)
+	}
+	return out, nil
+}
+
+// rowReads returns how many reads by name found a row in the memory of a node so far, and how many there were.
+func (r *Target) rowReads(ctx context.Context) (hits, reads float64) {
+	hits = sumMetric(ctx, r.Admins, "rhumb_storage_row_hits_total")
+	return hits, hits + sumMetric(ctx, r.Admins, "rhumb_storage_row_misses_total")
 }
 
 // fillRecords writes the records that a case uses and must not create.

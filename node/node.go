@@ -170,9 +170,10 @@ func (n *Node) openNode() (err error) {
 	if err := n.openIdentity(); err != nil {
 		return err
 	}
+	stores := int64(max(len(n.cfg.Dirs), 1))
 	n.engine, err = storage.OpenEngine(n.cfg.Dirs, storage.Config{
-		CacheBytes: parts.Cache, MemTableBytes: parts.MemTable, NamesBytes: parts.Names / int64(max(len(n.cfg.Dirs), 1)), Logger: n.cfg.Logger, AcceptLost: n.cfg.AcceptLostStores,
-		ReadFaults:   n.cfg.ReadFaults,
+		CacheBytes: parts.Cache, MemTableBytes: parts.MemTable, NamesBytes: parts.Names / stores, RowsBytes: parts.Rows / stores,
+		Logger: n.cfg.Logger, AcceptLost: n.cfg.AcceptLostStores, ReadFaults: n.cfg.ReadFaults,
 		FatalHandler: func(msg string) { n.cfg.Fatal(rhumb.E("storage", rhumb.Internal, msg)) },
 	})
 	if err != nil {

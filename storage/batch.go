@@ -29,8 +29,10 @@ type Batch struct {
 	// deferred is set by Defer, and awaited ends the wait that Apply has counted (logFS.awaitSync).
 	deferred bool
 	awaited  func()
-	key      []byte // buffers that are reused between writes: Pebble copies keys and values
-	val      []byte
+	// rows are the hashes of the keys whose versions the batch writes or removes.
+	rows []uint64
+	key  []byte // buffers that are reused between writes: Pebble copies keys and values
+	val  []byte
 }
 
 // staged is the state of a range as the batch leaves it.
@@ -171,6 +173,7 @@ func (b *Batch) Append(id rhumb.RangeID, e *entry.Entry, commit Commit) {
 			w := &r.Writes[j]
 			b.key = keys.AppendData(b.key[:0], rhumb.Key{Table: w.Table, Home: w.Home(id), Name: w.Name}, v)
 			b.set(b.key, w.Value)
+			b.rows = append(b.rows, rowHash(b.key[:keys.Split(b.key)]))
 		}
 		// The result is written even for a request that changed nothing: a repetition must get the
 		// same answer (docs/replication.md#requests).
@@ -400,8 +403,12 @@ func (b *Batch) Apply() error {
 	}
 	// After the database has the batch, and before its state is published: a reader that learns of a position in the batch from the state
 	// finds its names. A walk that is in progress may miss the batch in the database, and gets the names here.
+	b.s.rows.remove(b.rows)
 	for _, g := range b.staged {
 		b.s.names.addWrites(g)
+		if g.created || g.dropped || g.resized {
+			b.s.rows.clear()
+		}
 	}
 	b.publishState()
 	return nil

@@ -152,11 +152,14 @@ func BenchmarkLookup(b *testing.B) {
 			}
 		})
 	}
+	s.rows.shardMax = 0
 	b.Run("memtable", get)
 	if err := s.Compact(f.id); err != nil {
 		b.Fatal(err)
 	}
 	b.Run("tables", get)
+	s.rows.shardMax = 64 << 20 / rowShards
+	b.Run("rows", get)
 }
 
 // BenchmarkCollect removes all but the newest version of each key.

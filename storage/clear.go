@@ -136,5 +136,7 @@ func (s *Store) ClearTable(id rhumb.RangeID, t TableSpan, m *TableMeasure) error
 		lower = keys.ImmediateSuccessor(nil, kept)
 	}
 	c.done.Bytes = m.Bytes
+	// Nobody reads a dropped table, so its records only take room.
+	defer s.rows.clear()
 	return s.dbError(op, c.apply())
 }

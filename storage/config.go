@@ -42,6 +42,9 @@ type Config struct {
 	// NamesBytes bounds the names that each store keeps in memory for scans; default 16 MiB, which is enough for about 250,000
 	// names. A store with more names keeps those that scans have read last.
 	NamesBytes int64
+	// RowsBytes bounds the records that each store keeps in memory for reads by name; default 32 MiB. The records that are read
+	// most stay.
+	RowsBytes int64
 	// Logger receives messages for the operator; nil discards them.
 	Logger *slog.Logger
 	// FatalHandler is called if the database cannot continue, for example after a failed sync: what
@@ -62,7 +65,7 @@ type Config struct {
 	// AcceptLost holds the numbers, from 1, of lost stores whose data the operator abandons. Their
 	// directories must be empty. New, short stores take their place.
 	AcceptLost []int
-	// ReadFaults, if set, makes reads of the files of the store fail. It is for tests. The block cache then holds nothing, so that reads
+	// ReadFaults, if set, makes reads of the files of the store fail. It is for tests. The caches then hold nothing, so that reads
 	// reach the disk.
 	ReadFaults *ReadFaults
 	// Options, if set, may change Pebble's options before the database is opened. It is for tests.
@@ -97,6 +100,9 @@ func (c *Config) Validate() error {
 	if c.NamesBytes < 0 {
 		faults = append(faults, fmt.Sprintf("%d bytes for names are negative", c.NamesBytes))
 	}
+	if c.RowsBytes < 0 {
+		faults = append(faults, fmt.Sprintf("%d bytes for records are negative", c.RowsBytes))
+	}
 	if c.MemTableBytes < 0 || c.MemTableBytes > 0 && c.MemTableBytes < 64<<10 || c.MemTableBytes > 1<<30 {
 		faults = append(faults, fmt.Sprintf("a memtable of %d bytes is not between 64 KiB and 1 GiB", c.MemTableBytes))
 	}
@@ -123,6 +129,7 @@ func (c *Config) fillDefaults() error {
 		c.MemTableBytes, c.memTableDefaulted = memTableDefault, true
 	}
 	c.NamesBytes = cmp.Or(c.NamesBytes, namesBytesDefault)
+	c.RowsBytes = cmp.Or(c.RowsBytes, rowsBytesDefault)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}

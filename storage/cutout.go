@@ -24,6 +24,7 @@ func (s *Store) CutOut(id rhumb.RangeID, last rhumb.Slot) error {
 	if span.Upper == nil {
 		span.Upper = keyspaceEnd
 	}
+	defer s.rows.clear()
 	return s.dbError(op, s.db.Excise(context.Background(), pebble.KeyRange{Start: span.Lower, End: span.Upper}))
 }
 

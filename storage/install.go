@@ -395,6 +395,7 @@ func (in *Install) Finish(promised rhumb.Epoch, least rhumb.Seq) (RangeState, er
 		return RangeState{}, s.dbError(op, err)
 	}
 	in.installed = true
+	s.rows.clear()
 	s.forgetRanges(in.absorbed)
 	st, err := s.adoptInstalled(op, id, old)
 	if err != nil {

@@ -25,6 +25,9 @@ type metrics struct {
 	nameReads        prometheus.Counter
 	nameWalks        prometheus.Counter
 	nameEvictions    prometheus.Counter
+	rowHits          prometheus.Counter
+	rowMisses        prometheus.Counter
+	rowEvictions     prometheus.Counter
 	diskState        prometheus.Gauge
 	fillRate         prometheus.Gauge
 	reserve          prometheus.Gauge
@@ -60,6 +63,9 @@ func newMetrics(dir string) metrics {
 		nameReads:        counter("name_reads_total", "Times that a scan took the next names of a range from memory."),
 		nameWalks:        counter("name_walks_total", "Times that a scan read the next names of a range from each of its slots."),
 		nameEvictions:    counter("name_evictions_total", "Parts of tables whose names were dropped from memory for others."),
+		rowHits:          counter("row_hits_total", "Reads of a record by name that found it in memory."),
+		rowMisses:        counter("row_misses_total", "Reads of a record by name that asked the database."),
+		rowEvictions:     counter("row_evictions_total", "Records that were dropped from memory for others."),
 		diskState:        gauge("disk_state", "0 healthy, 1 refusing writes, 2 full."),
 		fillRate:         gauge("disk_fill_bytes_per_second", "How fast the disk fills."),
 		reserve:          gauge("reserve_bytes", "Disk space reserved for the metadata group."),
@@ -72,7 +78,7 @@ func (s *Store) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.syncSeconds, m.corruptions, m.readErrors, m.unreadable, m.misuses, m.stalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
 		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve,
-		m.nameReads, m.nameWalks, m.nameEvictions, newNamesCollector(s), newDamageCollector(s), newUnreadCollector(s), newPebbleCollector(s),
+		m.nameReads, m.nameWalks, m.nameEvictions, newNamesCollector(s), m.rowHits, m.rowMisses, m.rowEvictions, newRowsCollector(s), newDamageCollector(s), newUnreadCollector(s), newPebbleCollector(s),
 	}
 }
 
@@ -106,6 +112,17 @@ func newNamesCollector(s *Store) prometheus.Collector {
 		s.names.mu.Lock()
 		defer s.names.mu.Unlock()
 		return float64(s.names.bytes)
+	})
+}
+
+// newRowsCollector returns the metric of the memory of records.
+func newRowsCollector(s *Store) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "rhumb", Subsystem: "storage", Name: "row_bytes", ConstLabels: constLabels(s.cfg.Dir),
+		Help: "Memory of the records that are kept for reads by name.",
+	}, func() float64 {
+		bytes, _ := s.rows.usage()
+		return float64(bytes)
 	})
 }
 

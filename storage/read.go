@@ -23,19 +23,34 @@ type Found struct {
 }
 
 // Lookup reads the newest version of a key at or before a timestamp. A tombstone and a key without
-// a version are no errors. If the timestamp is below the collection floor, Lookup fails with
-// Unavailable: the caller reads again at a newer one. The value's memory is the caller's.
+// a version are no errors. If the timestamp is below the collection floor, Lookup may fail with
+// Unavailable: the caller reads again at a newer one. The value must not be changed: later reads may get the same one.
 func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 	const op rhumb.Op = "storage.Store.Lookup"
 	// The buffer holds most keys, so that a lookup does not allocate one.
 	var buf [128]byte
-	k := keys.AppendVersionAt(keys.AppendDataPrefix(buf[:0], key), at)
+	prefix := keys.AppendDataPrefix(buf[:0], key)
+	// A row is the newest version, which collection never removes, so the floor does not matter.
+	f, miss, ok := s.rows.get(prefix, at)
+	if ok {
+		return f, nil
+	}
 	it, err := s.db.NewIter(nil)
 	if err != nil {
 		return f, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
-	return s.lookupWith(it, k, key.Home, at)
+	// The newest version of all is seldom one that the read must not see, and only that may become a row.
+	f, err = s.lookupWith(it, keys.AppendVersionAt(prefix, Newest))
+	if err == nil && f.Version.HLC > at {
+		f, err = s.lookupWith(it, keys.AppendVersionAt(prefix, at))
+	} else if err == nil && f.Value != nil {
+		s.rows.add(prefix, f, miss)
+	}
+	if err != nil {
+		return f, err
+	}
+	return f, s.checkFloor(op, key.Home, at)
 }
 
 // checkFloor rejects a read at a timestamp below the collection floor. The caller opens its

@@ -32,23 +32,27 @@ func (r *Reader) Close() error { return r.s.dbError("storage.Reader.Close", r.it
 // Lookup is Store.Lookup with the iterator of the reader. It returns Unavailable for a timestamp below the collection floor of the
 // present, although the reader may still see the versions: it need not know when the floor was raised.
 //
-// The memory of the value is the caller's, as that of Store.Lookup is.
+// The value must not be changed, as that of Store.Lookup. A Reader adds no rows: its iterator may be older than what was removed since.
 func (r *Reader) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
-	r.key = keys.AppendVersionAt(keys.AppendDataPrefix(r.key[:0], key), at)
-	return r.s.lookupWith(r.it, r.key, key.Home, at)
+	r.key = keys.AppendDataPrefix(r.key[:0], key)
+	if f, _, ok := r.s.rows.get(r.key, at); ok {
+		return f, nil
+	}
+	r.key = keys.AppendVersionAt(r.key, at)
+	if f, err = r.s.lookupWith(r.it, r.key); err != nil {
+		return f, err
+	}
+	return f, r.s.checkFloor("storage.Reader.Lookup", key.Home, at)
 }
 
-// lookupWith is Lookup with an iterator and the physical key of the read.
-func (s *Store) lookupWith(it *pebble.Iterator, k []byte, home rhumb.RangeID, at rhumb.Timestamp) (f Found, err error) {
+// lookupWith returns the first version at or after a physical key, which is the newest one at or before the timestamp in it.
+func (s *Store) lookupWith(it *pebble.Iterator, k []byte) (f Found, err error) {
 	const op rhumb.Op = "storage.Store.Lookup"
 	// Versions sort newest first, so the first key at or after (name, timestamp) is the newest
 	// version at or before the timestamp. The prefix lets Pebble skip tables by their bloom
 	// filters.
 	if !it.SeekPrefixGE(k) {
-		if err := it.Error(); err != nil {
-			return f, s.dbError(op, err)
-		}
-		return f, s.checkFloor(op, home, at)
+		return f, s.dbError(op, it.Error())
 	}
 	v, err := it.ValueAndErr()
 	if err != nil {
@@ -61,5 +65,5 @@ func (s *Store) lookupWith(it *pebble.Iterator, k []byte, home rhumb.RangeID, at
 	} else {
 		f.Value = append(make([]byte, 0, len(v)), v...)
 	}
-	return f, s.checkFloor(op, home, at)
+	return f, nil
 }

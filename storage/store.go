@@ -67,6 +67,7 @@ type Store struct {
 	emptied bool
 
 	names   nameCache
+	rows    rowCache
 	damages damages
 	opening Opening // written only while the store opens
 	// synced is the content of the SYNCED file when the store was opened, corrected by what
@@ -105,6 +106,10 @@ func Open(cfg Config) (*Store, error) {
 // an error, because the caller must release a lock that was taken before the error.
 func newStore(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, log: cfg.Logger, ranges: map[rhumb.RangeID]*rangeState{}, metrics: newMetrics(cfg.Dir)}
+	s.rows.hits, s.rows.misses, s.rows.evictions = s.metrics.rowHits, s.metrics.rowMisses, s.metrics.rowEvictions
+	if cfg.ReadFaults == nil {
+		s.rows.shardMax = cfg.RowsBytes / rowShards
+	}
 	s.names = nameCache{max: cfg.NamesBytes, reads: s.metrics.nameReads, walks: s.metrics.nameWalks, evictions: s.metrics.nameEvictions}
 	// The log's file system calls the one of reads, so that both see what the other one does not handle.
 	s.fs = newLogFS(&readFS{FS: cfg.FS, faults: cfg.ReadFaults, refused: s.readRefused}, s.syncTook)

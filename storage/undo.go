@@ -71,6 +71,7 @@ func (b *Batch) undoEntry(id rhumb.RangeID, e *entry.Entry) {
 			w := &r.Writes[j]
 			b.key = keys.AppendData(b.key[:0], rhumb.Key{Table: w.Table, Home: w.Home(id), Name: w.Name}, e.Version(r))
 			b.delete(b.key)
+			b.rows = append(b.rows, rowHash(b.key[:keys.Split(b.key)]))
 		}
 		if !r.ID.IsZero() {
 			b.key = keys.AppendDedup(b.key[:0], id, r.ID)

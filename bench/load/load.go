@@ -89,6 +89,8 @@ type Result struct {
 	// ClientCPU is that of this process.
 	ServerCPU float64 `json:"server_cpu_us"`
 	ClientCPU float64 `json:"client_cpu_us"`
+	// RowHits is the share of reads by name that nodes answered from the records in their memory; 0 if there was none, or it is not known.
+	RowHits float64 `json:"row_hits,omitempty"`
 	// OtherCores is the number of cores that processes other than the servers and this one kept
 	// busy meanwhile.
 	OtherCores float64 `json:"other_cores"`

@@ -58,6 +58,8 @@ type Row struct {
 	P999      float64 `json:"p999_us"`
 	ServerCPU float64 `json:"server_cpu_us"`
 	ClientCPU float64 `json:"client_cpu_us"`
+	// RowHits is the share of reads by name that nodes answered from memory, if it is known.
+	RowHits float64 `json:"row_hits,omitempty"`
 	// OtherCores is the number of cores that other processes kept busy.
 	OtherCores float64 `json:"other_cores"`
 	// OpsSpread has the least and the greatest throughput of the rounds.
@@ -162,6 +164,7 @@ func makeRow(target string, c Case, runs []Run) Row {
 	out.P999 = pick(func(x Run) float64 { return float64(x.P999) })
 	out.ServerCPU = pick(func(x Run) float64 { return x.ServerCPU })
 	out.ClientCPU = pick(func(x Run) float64 { return x.ClientCPU })
+	out.RowHits = pick(func(x Run) float64 { return x.RowHits })
 	out.OtherCores = pick(func(x Run) float64 { return x.OtherCores })
 	for _, x := range runs {
 		out.Errors += x.Errors

@@ -13,6 +13,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/bench"
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/bench/rounds"
 )
 
 // kvCommand returns `rhumb bench kv`. Flags that describe clusters have no effect with --own, and those
@@ -146,7 +147,7 @@ func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters 
 				return rhumb.Wrap(op, err)
 			}
 			defer c.Stop()
-			target := bench.Rhumb{Client: c.ClientConfig(0), PIDs: c.PIDs(), Replicas: nodes, Regions: len(clusters.regions), LatencyFile: c.LatencyFile, Durability: kind.durability}
+			target := bench.Rhumb{Client: c.ClientConfig(0), PIDs: c.PIDs(), Admins: c.Admins(), Replicas: nodes, Regions: len(clusters.regions), LatencyFile: c.LatencyFile, Durability: kind.durability}
 			target.Client.From = c.Nodes[0].Region
 			cfg.Clusters = append(cfg.Clusters, target)
 		}
@@ -172,13 +173,13 @@ func (bc *commands) printKV(ctx context.Context, cfg bench.KVConfig) error {
 		return rhumb.Wrap(op, err)
 	}
 	return bc.Print(r, func(t table.Writer) {
-		t.AppendHeader(table.Row{"op", "callers", "target", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "server cpu µs/op", "client cpu µs/op", "errors", "ops ×", "p50 ×", "cpu ×"})
+		t.AppendHeader(table.Row{"op", "callers", "target", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "server cpu µs/op", "client cpu µs/op", "row hits", "errors", "ops ×", "p50 ×", "cpu ×"})
 		for _, row := range r.Rows {
 			what := string(row.Op)
 			if row.Workload != "" {
 				what = string(row.Workload)
 			}
-			cells := table.Row{what, row.Callers, row.Target, fmt.Sprintf("%.0f", row.Ops), row.P50, row.P99, row.P999, fmt.Sprintf("%.1f", row.ServerCPU), fmt.Sprintf("%.1f", row.ClientCPU), row.Errors}
+			cells := table.Row{what, row.Callers, row.Target, fmt.Sprintf("%.0f", row.Ops), row.P50, row.P99, row.P999, fmt.Sprintf("%.1f", row.ServerCPU), fmt.Sprintf("%.1f", row.ClientCPU), rowHits(row), row.Errors}
 			for _, x := range r.Ratios {
 				if x.Rhumb == row.Target && x.Case == row.Case {
 					cells = append(cells, x.Ops, x.P50, x.CPU)
@@ -187,4 +188,12 @@ func (bc *commands) printKV(ctx context.Context, cfg bench.KVConfig) error {
 			t.AppendRow(cells)
 		}
 	})
+}
+
+// rowHits returns the share of reads that nodes answered from the records in their memory, and nothing for other operations.
+func rowHits(r rounds.Row) string {
+	if r.RowHits == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %%", 100*r.RowHits)
 }

@@ -136,6 +136,7 @@ func (a *app) memoryParts() ([]settingDoc, error) {
 		{"tails", p.Tails, "committed entries for nodes that lag"},
 		{"recent", p.Recent, "entries for images until they are committed"},
 		{"names", p.Names, "names of records in their order, for scans of few records"},
+		{"rows", p.Rows, "records that are read often"},
 		{"heap", p.Heap, "limit of the Go runtime, which holds all of these except cache and memtables"},
 	} {
 		docs = append(docs, settingDoc{Key: "memory." + part.key, Value: fmt.Sprintf("%dMiB", part.bytes>>20), Origin: origin, About: "start: " + part.about})

@@ -14,11 +14,11 @@ func TestSplit(t *testing.T) {
 		stores       int
 		want         Parts // in MiB
 	}{
-		{192, 0, 1, Parts{Cache: 24, MemTable: 6, Requests: 15, Uncommitted: 12, Answers: 9, Streams: 9, PeersIn: 15, PeersOut: 12, Tails: 9, Recent: 3, Names: 3, Heap: 80}},
-		{256, 0, 1, Parts{Cache: 32, MemTable: 8, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Names: 4, Heap: 128}},
-		{256, 0, 4, Parts{Cache: 32, MemTable: 2, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Names: 4, Heap: 128}},
-		{256, 64, 1, Parts{Cache: 64, MemTable: 8, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Names: 4, Heap: 96}},
-		{16 << 10, 0, 1, Parts{Cache: 2048, MemTable: 64, Requests: 64, Uncommitted: 64, Answers: 128, Streams: 256, PeersIn: 128, PeersOut: 128, Tails: 256, Recent: 128, Names: 256, Heap: 14016}},
+		{192, 0, 1, Parts{Cache: 24, MemTable: 6, Requests: 15, Uncommitted: 12, Answers: 9, Streams: 9, PeersIn: 15, PeersOut: 12, Tails: 9, Recent: 3, Names: 3, Rows: 9, Heap: 80}},
+		{256, 0, 1, Parts{Cache: 32, MemTable: 8, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Names: 4, Rows: 12, Heap: 128}},
+		{256, 0, 4, Parts{Cache: 32, MemTable: 2, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Names: 4, Rows: 12, Heap: 128}},
+		{256, 64, 1, Parts{Cache: 64, MemTable: 8, Requests: 20, Uncommitted: 16, Answers: 12, Streams: 12, PeersIn: 20, PeersOut: 16, Tails: 12, Recent: 4, Names: 4, Rows: 12, Heap: 96}},
+		{16 << 10, 0, 1, Parts{Cache: 2048, MemTable: 64, Requests: 64, Uncommitted: 64, Answers: 128, Streams: 256, PeersIn: 128, PeersOut: 128, Tails: 256, Recent: 128, Names: 256, Rows: 768, Heap: 14016}},
 	} {
 		got, err := Split(tc.total<<20, tc.cache<<20, tc.stores)
 		if err != nil {
@@ -28,7 +28,7 @@ func TestSplit(t *testing.T) {
 		tc.want.Total = tc.total
 		for _, v := range []*int64{
 			&tc.want.Total, &tc.want.Cache, &tc.want.MemTable, &tc.want.Requests, &tc.want.Uncommitted, &tc.want.Answers, &tc.want.Streams,
-			&tc.want.PeersIn, &tc.want.PeersOut, &tc.want.Tails, &tc.want.Recent, &tc.want.Names, &tc.want.Heap,
+			&tc.want.PeersIn, &tc.want.PeersOut, &tc.want.Tails, &tc.want.Recent, &tc.want.Names, &tc.want.Rows, &tc.want.Heap,
 		} {
 			*v <<= 20
 		}
@@ -55,7 +55,7 @@ func TestSplitLeavesRoom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sum := p.Stores + p.Requests + p.Uncommitted + p.Answers + p.Streams + p.PeersIn + p.PeersOut + p.Tails + p.Recent + p.Names
+			sum := p.Stores + p.Requests + p.Uncommitted + p.Answers + p.Streams + p.PeersIn + p.PeersOut + p.Tails + p.Recent + p.Names + p.Rows
 			if sum > total/4*3 {
 				t.Errorf("%d bytes, %d stores: the parts are %d: %+v", total, stores, sum, p)
 			}

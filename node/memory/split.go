@@ -36,6 +36,8 @@ type Parts struct {
 	Recent int64 `json:"recent"`
 	// Names holds names of records in their order, which scans of few records read, in all stores.
 	Names int64 `json:"names"`
+	// Rows holds records that are read often, in all stores.
+	Rows int64 `json:"rows"`
 	// Heap is the limit of the Go runtime (debug.SetMemoryLimit): Total without the memory outside
 	// the Go heap.
 	Heap int64 `json:"heap"`
@@ -58,7 +60,7 @@ const (
 // shareOf holds the parts in sixty-fourths of the total, and bounds above which more memory is
 // useless, because work that waits longer is not answered in time anyway. The remainder is for the
 // program.
-var shareOf = struct{ cache, memtables, requests, uncommitted, answers, streams, peersIn, peersOut, tails, recent, names share }{
+var shareOf = struct{ cache, memtables, requests, uncommitted, answers, streams, peersIn, peersOut, tails, recent, names, rows share }{
 	cache:       share{8, 1 << 40},
 	memtables:   share{8, 1 << 40},
 	requests:    share{5, 64 << 20},
@@ -70,6 +72,7 @@ var shareOf = struct{ cache, memtables, requests, uncommitted, answers, streams,
 	tails:       share{3, 256 << 20},
 	recent:      share{1, 128 << 20},
 	names:       share{1, 1 << 30},
+	rows:        share{3, 4 << 30},
 }
 
 // share is a part of the total with an upper bound.
@@ -88,7 +91,7 @@ func Split(total, cache int64, stores int) (Parts, error) {
 	p := Parts{
 		Total: total, Requests: s.requests.bytesOf(total), Uncommitted: s.uncommitted.bytesOf(total), Answers: s.answers.bytesOf(total), Streams: s.streams.bytesOf(total),
 		PeersIn: s.peersIn.bytesOf(total), PeersOut: s.peersOut.bytesOf(total), Tails: s.tails.bytesOf(total), Recent: s.recent.bytesOf(total),
-		Names: s.names.bytesOf(total),
+		Names: s.names.bytesOf(total), Rows: s.rows.bytesOf(total),
 	}
 	tables := int64(stores) * MemTablesPerStore
 	p.MemTable = min(max(s.memtables.bytesOf(total)/tables, memTableLeast), memTableMost)
