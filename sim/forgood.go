@@ -12,10 +12,10 @@ import (
 	evidence "github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
-// In some seeds a region is lost for good among the other faults: its nodes stop and
-// never return. The operator follows docs/runbooks/region-lost.md. Most of these seeds
-// have two tables, one that survives the loss of a region and one that does not. The
-// judges follow the loss like this:
+// In some seeds a region is lost for good among the other faults: its nodes
+// stop and never return. The operator follows docs/runbooks/region-lost.md.
+// Most of these seeds have two tables, one that survives the loss of a region
+// and one that does not. The judges follow the loss like this:
 //
 //   - The region must be removed a minute after the last fault (removeMost), and by nobody but the operator.
 //   - Only a range whose every copy was in the region may be gone, or begin again empty, and no other. The record of the region, and the
@@ -29,42 +29,42 @@ import (
 //   - No range may count on a lost node for long if another node can take its place (whyNotReplaced).
 //
 // In other seeds one of more than two regions is removed with its nodes alive
-// (leaving.go). Both may meet: the region that is being removed may die, or the one
-// that takes its ranges. Ranges of seeds with a loss are not split: a part of a root
-// could be lost alone.
+// (leaving.go). Both may meet: the region that is being removed may die, or the
+// one that takes its ranges. Ranges of seeds with a loss are not split: a part
+// of a root could be lost alone.
 
 const (
-	// loseRetry is how often a loss is tried that the bounds of the faults forbid at
-	// the moment.
+	// loseRetry is how often a loss is tried that the bounds of the faults
+	// forbid at the moment.
 	loseRetry = 500 * time.Millisecond
-	// loseShare is the share of the faults, in percent, after which the region is lost
-	// if it was not before.
+	// loseShare is the share of the faults, in percent, after which the region
+	// is lost if it was not before.
 	loseShare = 60
-	// decideMost is the longest time that the operator takes to decide that a region is
-	// lost.
+	// decideMost is the longest time that the operator takes to decide that a
+	// region is lost.
 	decideMost = 10 * time.Second
 	// operateEvery is how often the operator looks.
 	operateEvery = time.Second
 )
 
-// regionShape is how many regions there are, how many nodes each has, and how the
-// tables are replicated.
+// regionShape is how many regions there are, how many nodes each has, and how
+// the tables are replicated.
 type regionShape struct {
 	regions, each int
-	// spread is the number of copies in the table that survives a region, or 0 if there
-	// is none. alone is that of the other table.
+	// spread is the number of copies in the table that survives a region, or 0
+	// if there is none. alone is that of the other table.
 	spread, alone int
 }
 
-// regionShapes are small, because each node costs a metadata group. In the first, the
-// other region is alone after the loss: in-sync sets are then in one region (isAlone in
-// the catalog). In the third, a lost copy has a place elsewhere. In the last, regions
-// are removed one after another.
+// regionShapes are small, because each node costs a metadata group. In the
+// first, the other region is alone after the loss: in-sync sets are then in one
+// region (isAlone in the catalog). In the third, a lost copy has a place
+// elsewhere. In the last, regions are removed one after another.
 var regionShapes = []regionShape{{2, 3, 4, 3}, {3, 2, 4, 2}, {4, 2, 3, 2}, {3, 2, 0, 2}}
 
-// drawRegions decides whether a region is lost for good, or one of many is removed. It
-// has a generator of its own, so that all other seeds keep their meaning. Seeds that
-// need their nodes elsewhere draw neither.
+// drawRegions decides whether a region is lost for good, or one of many is
+// removed. It has a generator of its own, so that all other seeds keep their
+// meaning. Seeds that need their nodes elsewhere draw neither.
 func (p *profile) drawRegions(r *rand.Rand, on bool) {
 	kind := r.IntN(20)
 	p.shape = r.IntN(len(regionShapes))
@@ -85,7 +85,8 @@ func (p *profile) losesForGood() bool { return slices.Contains(p.faults, faultFo
 
 // placeRegions puts the nodes into the regions of the shape.
 func (p *profile) placeRegions() {
-	// The table that survives a region needs more than one region after a removal.
+	// The table that survives a region needs more than one region after a
+	// removal.
 	if p.many && p.shape == 0 {
 		p.shape = len(regionShapes) - 1
 	}
@@ -105,8 +106,8 @@ func (p *profile) placeRegions() {
 	}
 }
 
-// createTables returns the command that creates the tables of a shape, with ranges in
-// each region.
+// createTables returns the command that creates the tables of a shape, with
+// ranges in each region.
 func (w *world) createTables() catalog.Command {
 	spread := w.p.settings
 	var batch catalog.Batch
@@ -131,8 +132,8 @@ func (w *world) createTables() catalog.Command {
 	return batch
 }
 
-// drawCopies returns nodes for the copies of a range: as many as a region may hold in
-// its home, and more in the regions after it.
+// drawCopies returns nodes for the copies of a range: as many as a region may
+// hold in its home, and more in the regions after it.
 func (w *world) drawCopies(home int, settings rhumb.ClassSettings) (out []rhumb.NodeID) {
 	for k := range w.p.regions {
 		there := 0
@@ -165,14 +166,14 @@ type regionLoss struct {
 	// site is the region in the network, region the one in the metadata.
 	site   int
 	region rhumb.RegionID
-	// decided is when the operator begins to act. over is set when the region was given
-	// up.
+	// decided is when the operator begins to act. over is set when the region
+	// was given up.
 	decided time.Duration
 	over    bool
 }
 
-// loseLater makes sure that a region is lost in seeds that draw it, late among the
-// faults if no draw did it before.
+// loseLater makes sure that a region is lost in seeds that draw it, late among
+// the faults if no draw did it before.
 func (w *world) loseLater(end time.Duration) {
 	if !w.p.losesForGood() {
 		return
@@ -191,8 +192,8 @@ func (w *world) loseLater(end time.Duration) {
 	w.after((end-w.now)*loseShare/100, try)
 }
 
-// loseForGood stops all nodes of a region for good, if the bounds of the faults permit
-// it.
+// loseForGood stops all nodes of a region for good, if the bounds of the faults
+// permit it.
 func (w *world) loseForGood() string {
 	site := w.chance.IntN(w.p.regions)
 	if w.healed || w.forGood != nil || !w.mayLose(site) {
@@ -206,8 +207,9 @@ func (w *world) loseForGood() string {
 		if w.net.site[n.at] != site || n.retired {
 			continue
 		}
-		// The judges keep the content of the disk: what it held when the region was lost is what
-		// an in-sync set may still name. Nothing reads it again.
+		// The judges keep the content of the disk: what it held when the region
+		// was lost is what an in-sync set may still name. Nothing reads it
+		// again.
 		n.lost, n.retired = true, true
 		if !n.down {
 			n.stop()
@@ -217,9 +219,10 @@ func (w *world) loseForGood() string {
 	return fmt.Sprintf("region %s is lost for good", l.region)
 }
 
-// mayLose reports whether the guarantees of replication cover the loss of a region: the
-// metadata group keeps a majority of voters, no disk is damaged, and the ranges that
-// survive a region have enough intact copies in sync elsewhere.
+// mayLose reports whether the guarantees of replication cover the loss of a
+// region: the metadata group keeps a majority of voters, no disk is damaged,
+// and the ranges that survive a region have enough intact copies in sync
+// elsewhere.
 func (w *world) mayLose(site int) bool {
 	voters, left, here, there := 0, 0, 0, 0
 	for _, n := range w.nodes {
@@ -240,8 +243,8 @@ func (w *world) mayLose(site int) bool {
 			continue
 		}
 		left++
-		// A voter that has just started, or lags, may not vote until it has the entries
-		// that the lost one knew (docs/roadmap.md, seed 1347).
+		// A voter that has just started, or lags, may not vote until it has the
+		// entries that the lost one knew (docs/roadmap.md, seed 1347).
 		if n.down || n.paused || n.host == nil || n.group.State().Revision() < w.state.Revision() || w.net.deaf[n.index] {
 			return false
 		}
@@ -265,9 +268,9 @@ func (w *world) mayLose(site int) bool {
 	return true
 }
 
-// awaitsVoters reports whether a lost node is still a voter. Until the metadata group
-// has replaced it no other fault may begin: a voter that lags and restarts counts as
-// short, and waits for the lost one.
+// awaitsVoters reports whether a lost node is still a voter. Until the metadata
+// group has replaced it no other fault may begin: a voter that lags and
+// restarts counts as short, and waits for the lost one.
 func (w *world) awaitsVoters() bool {
 	if w.forGood == nil {
 		return false
@@ -280,8 +283,8 @@ func (w *world) awaitsVoters() bool {
 	return false
 }
 
-// countsOnLost reports whether an in-sync set still names a lost node. No disk may be
-// damaged then: the set is smaller than it looks.
+// countsOnLost reports whether an in-sync set still names a lost node. No disk
+// may be damaged then: the set is smaller than it looks.
 func (w *world) countsOnLost() bool {
 	if w.forGood == nil {
 		return false
@@ -294,10 +297,10 @@ func (w *world) countsOnLost() bool {
 	return false
 }
 
-// operate is the operator after the loss of a region. First the ranges are decided
-// about that nobody can decide about but a person, then the region is given up, and
-// ranges whose lost members leave too few for an election continue from their best
-// copy. It repeats to the end of the run.
+// operate is the operator after the loss of a region. First the ranges are
+// decided about that nobody can decide about but a person, then the region is
+// given up, and ranges whose lost members leave too few for an election
+// continue from their best copy. It repeats to the end of the run.
 func (w *world) operate() {
 	l := w.forGood
 	w.after(operateEvery, w.operate)
@@ -313,8 +316,9 @@ func (w *world) operate() {
 		}
 		return
 	}
-	// As the command does, the operator looks at the losses before the region is given up. The
-	// number goes into the command, which is refused if it has changed.
+	// As the command does, the operator looks at the losses before the region
+	// is given up. The number goes into the command, which is refused if it has
+	// changed.
 	lost, stuck := w.state.LostRanges(l.region)
 	for _, r := range stuck {
 		w.recoverRange(r)
@@ -322,7 +326,8 @@ func (w *world) operate() {
 	if len(stuck) > 0 {
 		return
 	}
-	// If a removal had begun, the ranges that have moved are in the region that it chose.
+	// If a removal had begun, the ranges that have moved are in the region that
+	// it chose.
 	into := w.state.HostRegion(l.region)
 	if region.Into == 0 {
 		into = evidence.NearestHost(w.state, l.region)
@@ -332,9 +337,9 @@ func (w *world) operate() {
 	})
 }
 
-// recoverRange lets a range continue from its best copy if it cannot elect a primary
-// any more. The operator waits until all nodes with copies run that can return: one
-// that is down may have entries that the others lack.
+// recoverRange lets a range continue from its best copy if it cannot elect a
+// primary any more. The operator waits until all nodes with copies run that can
+// return: one that is down may have entries that the others lack.
 func (w *world) recoverRange(r *rhumb.Range) {
 	if p := w.nodes[r.Primary-1]; p.host != nil && p.host.Serves(r.ID) {
 		return
@@ -349,8 +354,8 @@ func (w *world) recoverRange(r *rhumb.Range) {
 		if n.down || n.paused || n.host == nil || !w.state.IsLive(id) {
 			return
 		}
-		// A member of the in-sync set has every acknowledged entry, whatever the lengths are. Among
-		// others the longest log lacks the least.
+		// A member of the in-sync set has every acknowledged entry, whatever
+		// the lengths are. Among others the longest log lacks the least.
 		length, member := 0, r.IsInSync(id) && !r.IsQuarantined(id)
 		if c := n.disk.copies[i]; c != nil {
 			length = len(c.entries)
@@ -378,8 +383,8 @@ func (w *world) whyNotGivenUp() string {
 	return w.whyNotReplaced()
 }
 
-// whyNotReplaced returns a range that counts on a lost node although another node could
-// take its place, or "".
+// whyNotReplaced returns a range that counts on a lost node although another
+// node could take its place, or "".
 func (w *world) whyNotReplaced() string {
 	for _, id := range w.served() {
 		r, ok := w.state.Range(id)
@@ -393,12 +398,13 @@ func (w *world) whyNotReplaced() string {
 	return ""
 }
 
-// roomFor returns how many nodes that run could have a copy of a range, and how many
-// copies it is to have.
+// roomFor returns how many nodes that run could have a copy of a range, and how
+// many copies it is to have.
 func (w *world) roomFor(r *rhumb.Range) (room, wants int) {
 	class, _ := w.state.Class(r.Class)
-	// A node of another region is no place for a copy of a table that does not survive the loss of
-	// a region, and no region may have more copies than the table allows.
+	// A node of another region is no place for a copy of a table that does not
+	// survive the loss of a region, and no region may have more copies than the
+	// table allows.
 	perSite := map[int]int{}
 	for _, n := range w.nodes {
 		site := w.net.site[n.at]
@@ -411,8 +417,8 @@ func (w *world) roomFor(r *rhumb.Range) (room, wants int) {
 	return room, class.Settings.Replicas
 }
 
-// lacksRoom reports whether a removal cannot end since another region was lost for
-// good. An operator cancels it then.
+// lacksRoom reports whether a removal cannot end since another region was lost
+// for good. An operator cancels it then.
 func (w *world) lacksRoom() bool {
 	for _, id := range w.served() {
 		r, ok := w.state.Range(id)
@@ -426,8 +432,8 @@ func (w *world) lacksRoom() bool {
 	return false
 }
 
-// judgeGivenUp checks the ranges that the metadata has given up with a region, in the
-// step in which it has done so.
+// judgeGivenUp checks the ranges that the metadata has given up with a region,
+// in the step in which it has done so.
 func (w *world) judgeGivenUp(old *catalog.State) {
 	l := w.forGood
 	if l == nil || l.over || old == nil {
@@ -440,14 +446,15 @@ func (w *world) judgeGivenUp(old *catalog.State) {
 	l.over = true
 	w.stats.GivenUp++
 	w.tracef("world", "region %s was given up with %d ranges", region.Name, region.Lost)
-	// The places in the network are true, whatever the catalog says about its regions.
+	// The places in the network are true, whatever the catalog says about its
+	// regions.
 	isThere := func(n rhumb.NodeID) bool { return w.net.site[w.nodes[n-1].at] == l.site }
 	type block struct {
 		class rhumb.ClassID
 		home  rhumb.RegionID
 	}
-	// A table keeps all ranges of a home or none: a name is hashed to any of them. So a lost range
-	// begins again if another one of its block stays.
+	// A table keeps all ranges of a home or none: a name is hashed to any of
+	// them. So a lost range begins again if another one of its block stays.
 	stays := map[block]bool{}
 	var lost []*rhumb.Range
 	for r := range old.Ranges() {
@@ -457,8 +464,8 @@ func (w *world) judgeGivenUp(old *catalog.State) {
 			lost = append(lost, r)
 		}
 	}
-	// Several commands may have been applied in one step. Copies may have moved in
-	// another one of them.
+	// Several commands may have been applied in one step. Copies may have moved
+	// in another one of them.
 	if w.state.Revision() == old.Revision()+1 && len(lost) != int(region.Lost) {
 		w.failf("region %s was given up with %d ranges, but %d had all copies there: %v", region.Name, region.Lost, len(lost), lost)
 	}
@@ -491,8 +498,8 @@ func (w *world) judgeGivenUp(old *catalog.State) {
 	w.judgeReport(len(lost), tables)
 }
 
-// judgeReport checks the operation that records a loss: the number of ranges, and the
-// tables.
+// judgeReport checks the operation that records a loss: the number of ranges,
+// and the tables.
 func (w *world) judgeReport(ranges int, tables map[rhumb.TableID]bool) {
 	var names []string
 	for t := range w.state.Tables() {
@@ -508,8 +515,8 @@ func (w *world) judgeReport(ranges int, tables map[rhumb.TableID]bool) {
 		}
 	}
 	_, reported, _ := strings.Cut(text, "tables: ")
-	// A planned removal may have ended on its own, if nothing was left in the region.
-	// Then nothing is reported.
+	// A planned removal may have ended on its own, if nothing was left in the
+	// region. Then nothing is reported.
 	if ranges > 0 && (!strings.HasPrefix(text, want) || reported != strings.Join(names, ", ")) {
 		w.failf("the loss of region %s is recorded as %q, want %q of tables %v", w.forGood.region, text, want, names)
 	}

@@ -12,27 +12,31 @@ import (
 	evidence "github.com/rhumbdb/rhumb/raftmeta/place"
 )
 
-// In some seeds a region is removed among all other faults (docs/decisions/0046-a-removed-region-keeps-its-keys.md). The
-// nodes are in two regions, each with ranges of its own. The planner brings the copies of one region to the other, then the votes,
-// and then the metadata forgets the nodes, which stop. Keys keep their homes, so clients and judges notice nothing of it.
+// In some seeds a region is removed among all other faults
+// (docs/decisions/0046-a-removed-region-keeps-its-keys.md). The nodes are in two regions, each with
+// ranges of its own. The planner brings the copies of one region to the other, then the votes, and
+// then the metadata forgets the nodes, which stop. Keys keep their homes, so clients and judges
+// notice nothing of it.
 //
-// Of three removals one is cancelled after a while. The others must be done after the last fault, and all ranges must be whole then.
+// Of three removals one is cancelled after a while. The others must be done after the last fault,
+// and all ranges must be whole then.
 
 const (
 	// removeNodes is the number of nodes of such a seed: each region could have all copies.
 	removeNodes = 6
 	// removeCancelled is how long a removal that is cancelled may take before.
 	removeCancelled = 15 * time.Second
-	// removeMost is how long a removal may take after the last fault. A member far away needs seconds to copy a range and to join, and so
-	// does each change of the metadata group.
+	// removeMost is how long a removal may take after the last fault. A member far away needs
+	// seconds to copy a range and to join, and so does each change of the metadata group.
 	removeMost = time.Minute
 	// removeAgain is the longest time until a removal that was cancelled is taken up again.
 	removeAgain = 6 * time.Second
 )
 
-// drawMembership decides whether a region is removed, or a node dies for so long that another one takes its place. Seeds whose table survives
-// the loss of a region have no region to spare. It also decides whether the metadata leader of a strict seed gets a wrong clock,
-// and whether a disk refuses reads.
+// drawMembership decides whether a region is removed, or a node dies for so long that another one
+// takes its place. Seeds whose table survives the loss of a region have no region to spare. It also
+// decides whether the metadata leader of a strict seed gets a wrong clock, and whether a disk
+// refuses reads.
 func (p *profile) drawMembership(r *rand.Rand, on bool) {
 	remove, standIn, misled := r.IntN(8) == 0, r.IntN(8) == 0, r.IntN(4) == 0
 	p.misled, p.unread = on && misled && p.strict, on && r.IntN(8) == 0
@@ -48,8 +52,8 @@ func (p *profile) drawMembership(r *rand.Rand, on bool) {
 // removes reports whether a region of this run is removed.
 func (p *profile) removes() bool { return slices.Contains(p.faults, faultRemove) }
 
-// settleMembership chooses nodes and regions for a removal, or for the second phase of a failover. It runs after everything that chooses
-// faults, because they decide.
+// settleMembership chooses nodes and regions for a removal, or for the second phase of a failover.
+// It runs after everything that chooses faults, because they decide.
 func (p *profile) settleMembership() {
 	switch {
 	case p.many || p.losesForGood():
@@ -94,8 +98,8 @@ func (m *member) regionID(st *catalog.State) rhumb.RegionID {
 	return n.Region
 }
 
-// removeRegion starts the removal of a region, one at a time, and decides whether it is cancelled later. It is refused where a server
-// would refuse it.
+// removeRegion starts the removal of a region, one at a time, and decides whether it is cancelled
+// later. It is refused where a server would refuse it.
 func (w *world) removeRegion() string {
 	region := rhumb.RegionID(1 + w.chance.IntN(w.p.regions))
 	// With many regions the next removal may follow the one before.
@@ -136,7 +140,8 @@ func (w *world) startRemoval(region rhumb.RegionID) string {
 	return what
 }
 
-// resumeRemoval starts the removal of a region again after it was cancelled, when the cancellation is done.
+// resumeRemoval starts the removal of a region again after it was cancelled, when the cancellation
+// is done.
 func (w *world) resumeRemoval(region rhumb.RegionID) {
 	switch r, _ := w.state.Region(region); {
 	case w.healed || r.Removed || w.removal() != nil && r.Into == 0:
@@ -147,7 +152,8 @@ func (w *world) resumeRemoval(region rhumb.RegionID) {
 	}
 }
 
-// isRemoving reports whether an operation removes a region, and the operator does not cancel it yet.
+// isRemoving reports whether an operation removes a region, and the operator does not cancel it
+// yet.
 func (w *world) isRemoving(o *rhumb.Operation) bool {
 	return o.Kind == rhumb.OperationRemoveRegion && w.now < w.removeUntil
 }
@@ -162,8 +168,9 @@ func (w *world) removal() *rhumb.Operation {
 	return nil
 }
 
-// awaitRemoval waits until the removal that is in progress is done, and returns the time from which on everything must work: then, or that
-// of the last fault. A range that waits for a person, or whose members lack its log, holds up the removal as well; it is cancelled then.
+// awaitRemoval waits until the removal that is in progress is done, and returns the time from which
+// on everything must work: then, or that of the last fault. A range that waits for a person, or
+// whose members lack its log, holds up the removal as well; it is cancelled then.
 func (w *world) awaitRemoval(faultsEnd time.Duration) time.Duration {
 	if !w.removing && w.forGood == nil {
 		return faultsEnd
@@ -193,8 +200,9 @@ func (w *world) awaitRemoval(faultsEnd time.Duration) time.Duration {
 	return w.now
 }
 
-// judgeForgotten checks that the metadata forgets a node only when no range has a copy there any more, and counts the regions that were
-// removed. judgeRemoved sees only ranges whose record changes.
+// judgeForgotten checks that the metadata forgets a node only when no range has a copy there any
+// more, and counts the regions that were removed. judgeRemoved sees only ranges whose record
+// changes.
 func (w *world) judgeForgotten(old *catalog.State) {
 	if old == nil {
 		return
