@@ -16,7 +16,6 @@ import (
 
 // nodeProcesses stops the processes of nodes and starts them again at its own
 // time. The demo that started them first must have been started with
-// --no-restart.
 type nodeProcesses struct {
 	cluster  *Cluster
 	commands map[rhumb.NodeID]*nodeCommand

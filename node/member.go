@@ -307,11 +307,11 @@ func (m *member) removeDropped(u raftmeta.Update) {
 	}
 }
 
-// spans reports whether an in-sync set is spread as the survival goal of the range's class asks for.
+// spans reports whether metadata accepts an in-sync set, as far as regions count.
 func (m *member) spans(id rhumb.RangeID, members []rhumb.NodeID) bool {
 	st := m.group.State()
 	r, ok := st.Range(id)
-	return !ok || st.Spans(r.Class, members)
+	return !ok || st.MayStand(r, members)
 }
 
 // rangeSettings returns the settings of the class of a range.
@@ -474,8 +474,8 @@ func (m *member) setSuspects(nodes []rhumb.NodeID) {
 	m.triggerReport()
 }
 
-// reachesNobody returns the number of the other nodes if this node suspects all of them, and otherwise 0. Fenced nodes do not
-// count: a node is well without them.
+// reachesNobody returns the number of the other nodes if this node suspects all of them, and otherwise
+// 0. Fenced nodes do not count: a node is well without them.
 func (m *member) reachesNobody() (missed int) {
 	h := m.hostIfReady()
 	if h == nil {
@@ -733,7 +733,8 @@ func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbp
 
 // copyProgress returns the copy of a range that this node receives, or nil.
 func (m *member) copyProgress(id rhumb.RangeID) *rhumbpb.CopyProgress {
-	// The list has the copies in progress and those that wait for another attempt: a few, and at most as many as the node has ranges.
+	// The list has the copies in progress and those that wait for another attempt: a few, and at most
+	// as many as the node has ranges.
 	for _, p := range m.transfers.Progress() {
 		if p.Range == id {
 			return &rhumbpb.CopyProgress{

@@ -103,8 +103,9 @@ func TestJoinAgrees(t *testing.T) {
 	}
 }
 
-// TestJoinKeepsLease guards that a learner counts for leases only after it has agreed to something in its life. It grants a lease with the same
-// answer to a heartbeat; before that, every read of the range would have to ask the metadata group.
+// TestJoinKeepsLease guards that a learner counts for leases only after it has agreed to something in
+// its life. It grants a lease with the same answer to a heartbeat; before that, every read of the
+// range would have to ask the metadata group.
 func TestJoinKeepsLease(t *testing.T) {
 	r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
 	step(t, r, ack(2, 1, 1))
@@ -123,8 +124,9 @@ func TestJoinKeepsLease(t *testing.T) {
 	}
 }
 
-// TestDrainingNodeStaysOut guards that a node which drains does not join the in-sync set that it has just left: its process stops soon, and writes
-// would wait until metadata has removed it. It joins if the range cannot be written without it, or if it no longer drains.
+// TestDrainingNodeStaysOut guards that a node which drains does not join the in-sync set that it has
+// just left: its process stops soon, and writes would wait until metadata has removed it. It joins if
+// the range cannot be written without it, or if it no longer drains.
 func TestDrainingNodeStaysOut(t *testing.T) {
 	begin := func() *Replica {
 		r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
@@ -166,8 +168,9 @@ func TestDrainingNodeStaysOut(t *testing.T) {
 	}
 }
 
-// TestLateAckHidesNewLife guards that a learner in a new life joins an idle range although a late acknowledgement of its earlier life
-// has ended the probe: its agreement counts for the new life only, and no entry is sent that would show this life (seed 1147 of sim).
+// TestLateAckHidesNewLife guards that a learner in a new life joins an idle range although a late
+// acknowledgement of its earlier life has ended the probe: its agreement counts for the new life only,
+// and no entry is sent that would show this life (seed 1147 of sim).
 func TestLateAckHidesNewLife(t *testing.T) {
 	r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2})
 	// Two ticks, because the timer starts with the first.
