@@ -19,7 +19,7 @@ type ReplaceConfig struct {
 	// Cluster has one region of three nodes, and was started with --no-restart. Binary is the program of the new node.
 	Cluster *Cluster
 	Binary  string
-	// Bytes is the size of the table, of which each node has a copy. HashSlots is the number of its ranges.
+	// Bytes is the size of the table. Each node has a copy of it. HashSlots is the number of its ranges.
 	Bytes     int64
 	HashSlots int
 	// Writers is the number of callers, Pause the time between two writes of a caller.
@@ -172,7 +172,7 @@ func (r *replaceRun) replace(ctx context.Context) error {
 	r.out.Fenced = time.Since(start)
 	r.cfg.Progress(fmt.Sprintf("%s was killed, and was declared dead after %v", dead.ID, r.out.Fenced.Round(time.Millisecond)))
 	// The disks of the node are lost with it. They are cleared only now, so that this work of the
-	// disk, which the nodes share, is no part of the time in which the death was noticed.
+	// disk, which the nodes share, does not lengthen the time in which the death was noticed.
 	for _, d := range dirs {
 		if err := os.RemoveAll(d); err != nil {
 			return err

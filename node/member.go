@@ -589,7 +589,7 @@ func (m *member) Verify(id rhumb.NodeIdentity) error {
 	const op rhumb.Op = "node.Verify"
 	d, ok := m.group.State().Node(id.Node)
 	switch {
-	// This copy of the metadata may lag behind the registration of the peer, so the peer may retry.
+	// This copy of the metadata may be older than the registration of the peer, so the peer may retry.
 	case !ok || d.Store == id.Store && d.Boot < id.Boot:
 		return rhumb.Ef(op, rhumb.Unavailable, "this node has not learned yet that node %s registered with boot %d; retry", id.Node, id.Boot)
 	case d.Identity() != id:

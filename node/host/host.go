@@ -568,7 +568,7 @@ func (h *Host) receiveEntries(ev messagesEvent) {
 	}
 }
 
-// splitAcks returns the acknowledgements among messages and the others, each in their order. It copies only what is
+// splitAcks returns the acknowledgements among messages and the others, each in their order. It copies only lists that are
 // mixed.
 func splitAcks(msgs []replica.Message) (acks, rest []replica.Message) {
 	n := 0

@@ -218,7 +218,7 @@ func (r *Replica) whyNotJoin(p *progress) string {
 		return "it drains, and enough others are in sync"
 	// Commits and leases need a node from when the change begins. One that has just started has
 	// granted no lease yet: each read would ask the metadata group instead, which may be on another
-	// continent. Agreements and grants come with the same answer to a heartbeat.
+	// continent. Agreements and grants arrive in the same answer to a heartbeat.
 	case p.agreed == 0 && r.closed > 0:
 		return "it has answered no heartbeat in its present life"
 	case r.lagBytes(p) > int64(r.cfg.JoinWithinBytes):
