@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -59,10 +60,13 @@ type ReplaceReport struct {
 	calls          []timedCall
 }
 
-// replacePoll is the time between two looks at the metadata. replaceNote is the time between two lines of progress.
+// replacePoll is the time between two looks at the metadata. replaceNote is the time between two lines of progress. replaceDisk is the
+// space on disk for each byte of the table: three nodes hold it, and their stores write it once more when they compact it. The dead node
+// needs none, because its data is removed before the new node copies.
 const (
 	replacePoll = 50 * time.Millisecond
 	replaceNote = 5 * time.Second
+	replaceDisk = 6
 )
 
 // RunReplace fills a table, kills a node of three for good, lets a new one join in its place with `rhumb node replace`, and measures under
@@ -72,8 +76,7 @@ func RunReplace(ctx context.Context, cfg ReplaceConfig) (*ReplaceReport, error) 
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
 	}
-	// Four nodes write the table, and their stores write it once more when they compact it.
-	if err := hasRoom(cfg.Cluster.Dir, 8*cfg.Bytes); err != nil {
+	if err := hasRoom(cfg.Cluster.Dir, replaceDisk*cfg.Bytes); err != nil {
 		return nil, err
 	}
 	c, err := client.Open(ctx, cfg.Cluster.ClientConfig(30*time.Second))
@@ -144,6 +147,10 @@ func (r *replaceRun) replace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	dirs, err := dirsOf(pid)
+	if err != nil {
+		return err
+	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return err
 	}
@@ -159,6 +166,13 @@ func (r *replaceRun) replace(ctx context.Context) error {
 	}
 	r.out.Fenced = time.Since(start)
 	r.cfg.Progress(fmt.Sprintf("%s was killed, and was declared dead after %v", dead.ID, r.out.Fenced.Round(time.Millisecond)))
+	// The disks of the node are lost with it. They are cleared only now, so that this work of the disk, which the nodes share, is no part
+	// of the time in which the death was noticed.
+	for _, d := range dirs {
+		if err := os.RemoveAll(d); err != nil {
+			return err
+		}
+	}
 	// The directory of the new node has the name of its zone, and it is in the zone of the dead one. The nodes of the demo have directories
 	// with other names.
 	if r.node, err = r.cfg.Cluster.Join(ctx, r.c, r.cfg.Binary, dead.Region, zone); err != nil {

@@ -398,6 +398,7 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		m.n.sights.observeNodes(time.Now(), st.Nodes())
 		m.network.SetPeers(m.n.nodesByGossip(st))
 		m.host.SetPeers(m.leasePeers(st))
+		m.host.SetDraining(draining(st))
 		self, ok := st.Node(m.self.Node)
 		// With another boot in the catalog, a later life of this node is registered. This life is
 		// over either way.
@@ -421,6 +422,16 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		m.host.Update(ranges)
 	}
 	m.removeDropped(u)
+}
+
+// draining returns the nodes that drain.
+func draining(st *catalog.State) (out []rhumb.NodeID) {
+	for d := range st.Nodes() {
+		if d.State == rhumb.NodeDraining {
+			out = append(out, d.ID)
+		}
+	}
+	return out
 }
 
 // leasePeers returns the nodes with which this node exchanges heartbeats, and the timing of each

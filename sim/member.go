@@ -165,6 +165,13 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		// Peers come before ranges: a replica must not act on a record whose members the leases do
 		// not know yet.
 		m.n.host.SetPeers(m.leasePeers(st))
+		var draining []rhumb.NodeID
+		for d := range st.Nodes() {
+			if d.State == rhumb.NodeDraining {
+				draining = append(draining, d.ID)
+			}
+		}
+		m.n.host.SetDraining(draining)
 		self, ok := st.Node(m.self.Node)
 		// The node was fenced, or the metadata has counted a newer life.
 		switch {

@@ -352,7 +352,7 @@ type call struct {
 }
 
 // peerState is the state of a peer that replicas are informed of.
-type peerState struct{ connected, suspect bool }
+type peerState struct{ connected, suspect, drains bool }
 
 // New starts a host and the replicas that its stores hold. They serve once Update has delivered
 // their records.
@@ -625,6 +625,23 @@ func (h *Host) updateSuspects(nodes []rhumb.NodeID) {
 	}
 }
 
+// SetDraining sets the nodes that drain (docs/replication.md#rule-drain). Call it before Update passes the records that the drain has changed.
+func (h *Host) SetDraining(nodes []rhumb.NodeID) {
+	h.post(peersEvent{func(h *Host) {
+		for _, n := range nodes {
+			if !h.nodes[n].drains {
+				h.setPeer(n, func(p *peerState) { p.drains = true })
+			}
+		}
+		// Sorted, as in updateSuspects.
+		for _, n := range slices.Sorted(maps.Keys(h.nodes)) {
+			if h.nodes[n].drains && !slices.Contains(nodes, n) {
+				h.setPeer(n, func(p *peerState) { p.drains = false })
+			}
+		}
+	}})
+}
+
 // setPeer changes the state of a peer and informs every replica that shares a range with it. The
 // pass calls it.
 func (h *Host) setPeer(n rhumb.NodeID, change func(*peerState)) {
@@ -638,6 +655,7 @@ func (h *Host) setPeer(n rhumb.NodeID, change func(*peerState)) {
 	for _, s := range h.allSlots {
 		if d := s.desc.Load(); d != nil && d.IsReplica(n) {
 			s.r.Peer(now, n, p.connected, p.suspect)
+			s.r.SetDraining(n, p.drains)
 			h.markDirty(s)
 		}
 	}

@@ -417,7 +417,8 @@ func (r *Replica) Persisted(batch uint64) {
 // Peer reports whether a stream to another node exists, and whether lease.Pairs suspects the node.
 func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect bool) {
 	r.now = max(r.now, now)
-	news := link{connected, suspect, r.links[n].slow}
+	news := r.links[n]
+	news.connected, news.suspect = connected, suspect
 	if r.links[n] == news {
 		return
 	}
@@ -454,6 +455,21 @@ func (r *Replica) SetSlow(n rhumb.NodeID, slow bool) {
 	r.links[n] = l
 	if p := r.peer(n); p != nil {
 		p.slow = slow
+		r.dirty = r.dirty || r.role == primary
+	}
+}
+
+// SetDraining sets whether a node drains. While it does, it does not join an in-sync set that can do without it: metadata has just taken it out,
+// and a member that stops holds up every write until metadata has removed it again.
+func (r *Replica) SetDraining(n rhumb.NodeID, drains bool) {
+	l := r.links[n]
+	if l.drains == drains {
+		return
+	}
+	l.drains = drains
+	r.links[n] = l
+	if p := r.peer(n); p != nil {
+		p.drains = drains
 		r.dirty = r.dirty || r.role == primary
 	}
 }
