@@ -39,7 +39,7 @@ func writeBatch(ctx context.Context, c *client.Client, t *client.Table, rng *ran
 	for deadline := time.Now().Add(settleMax); ; {
 		_, err := c.WriteMany(ctx, mutations, client.BatchOptions{})
 		switch rhumb.KindOf(err) {
-		case rhumb.Overloaded, rhumb.Unavailable, rhumb.Unknown, rhumb.DeadlineExceeded:
+		case rhumb.Overloaded, rhumb.Unavailable, rhumb.NotPrimary, rhumb.Unknown, rhumb.DeadlineExceeded:
 			// A put that was applied already is the same when it is repeated.
 		default:
 			return err

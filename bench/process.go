@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/csv"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,7 +16,6 @@ import (
 
 // nodeProcesses stops the processes of nodes and starts them again at its own
 // time. The demo that started them first must have been started with
-// --no-restart.
 type nodeProcesses struct {
 	cluster  *Cluster
 	commands map[rhumb.NodeID]*nodeCommand
@@ -66,6 +66,29 @@ func (c *Cluster) findCommands() (*nodeProcesses, error) {
 func readList(path string) ([]string, error) {
 	text, err := os.ReadFile(path)
 	return strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00"), err
+}
+
+// dirsOf returns the directories in which the process of a node keeps its data, as its arguments name them.
+func dirsOf(pid int) (out []string, err error) {
+	args, err := readList(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return nil, err
+	}
+	for i := range len(args) - 1 {
+		if args[i] != "--dir" {
+			continue
+		}
+		// The flag takes a list, in which a name with a comma is quoted.
+		names, err := csv.NewReader(strings.NewReader(args[i+1])).Read()
+		if err != nil {
+			return nil, fmt.Errorf("process %d has --dir %q: %w", pid, args[i+1], err)
+		}
+		out = append(out, names...)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("process %d was not started with --dir", pid)
+	}
+	return out, nil
 }
 
 // signal sends a signal to the present process of a node.

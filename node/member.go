@@ -307,11 +307,11 @@ func (m *member) removeDropped(u raftmeta.Update) {
 	}
 }
 
-// spans reports whether an in-sync set is spread as the survival goal of the range's class asks for.
+// spans reports whether metadata accepts an in-sync set, as far as regions count.
 func (m *member) spans(id rhumb.RangeID, members []rhumb.NodeID) bool {
 	st := m.group.State()
 	r, ok := st.Range(id)
-	return !ok || st.Spans(r.Class, members)
+	return !ok || st.MayStand(r, members)
 }
 
 // rangeSettings returns the settings of the class of a range.
@@ -398,6 +398,7 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		m.n.sights.observeNodes(time.Now(), st.Nodes())
 		m.network.SetPeers(m.n.nodesByGossip(st))
 		m.host.SetPeers(m.leasePeers(st))
+		m.host.SetDraining(draining(st))
 		self, ok := st.Node(m.self.Node)
 		// With another boot in the catalog, a later life of this node is registered. This life is
 		// over either way.
@@ -421,6 +422,16 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		m.host.Update(ranges)
 	}
 	m.removeDropped(u)
+}
+
+// draining returns the nodes that drain.
+func draining(st *catalog.State) (out []rhumb.NodeID) {
+	for d := range st.Nodes() {
+		if d.State == rhumb.NodeDraining {
+			out = append(out, d.ID)
+		}
+	}
+	return out
 }
 
 // leasePeers returns the nodes with which this node exchanges heartbeats, and the timing of each
@@ -463,8 +474,8 @@ func (m *member) setSuspects(nodes []rhumb.NodeID) {
 	m.triggerReport()
 }
 
-// reachesNobody returns the number of the other nodes if this node suspects all of them, and otherwise 0. Fenced nodes do not
-// count: a node is well without them.
+// reachesNobody returns the number of the other nodes if this node suspects all of them, and otherwise
+// 0. Fenced nodes do not count: a node is well without them.
 func (m *member) reachesNobody() (missed int) {
 	h := m.hostIfReady()
 	if h == nil {
@@ -578,7 +589,7 @@ func (m *member) Verify(id rhumb.NodeIdentity) error {
 	const op rhumb.Op = "node.Verify"
 	d, ok := m.group.State().Node(id.Node)
 	switch {
-	// This copy of the metadata may lag behind the registration of the peer, so the peer may retry.
+	// This copy of the metadata may be older than the registration of the peer, so the peer may retry.
 	case !ok || d.Store == id.Store && d.Boot < id.Boot:
 		return rhumb.Ef(op, rhumb.Unavailable, "this node has not learned yet that node %s registered with boot %d; retry", id.Node, id.Boot)
 	case d.Identity() != id:
@@ -722,7 +733,8 @@ func (m *member) DescribeReplica(ctx context.Context, id rhumb.RangeID) (*rhumbp
 
 // copyProgress returns the copy of a range that this node receives, or nil.
 func (m *member) copyProgress(id rhumb.RangeID) *rhumbpb.CopyProgress {
-	// The list has the copies in progress and those that wait for another attempt: a few, and at most as many as the node has ranges.
+	// The list has the copies in progress and those that wait for another attempt: a few, and at most
+	// as many as the node has ranges.
 	for _, p := range m.transfers.Progress() {
 		if p.Range == id {
 			return &rhumbpb.CopyProgress{

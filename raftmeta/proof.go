@@ -202,7 +202,7 @@ func (p *proof) newestVoters(s standing) []uint64 {
 
 // hearAnswer records an answer. Answers to another life are ignored: the peer may have promised
 // something new since.
-func (p *proof) hearAnswer(from uint64, a answer) (r ruling) {
+func (p *proof) hearAnswer(from uint64, a answer, s standing) (r ruling) {
 	if a.Life != p.record.Life {
 		return r
 	}
@@ -215,10 +215,18 @@ func (p *proof) hearAnswer(from uint64, a answer) (r ruling) {
 	p.answers[from] = a
 	// The mark becomes durable before the replica asks again as short; only then do peers store its
 	// life.
-	if a.Verdict == lifeDiffers && p.silent && !p.record.Short {
+	if a.Verdict == lifeDiffers && p.silent && !p.record.Short && p.mayFind(from, s) {
 		p.record.Short, r.Store = true, true
 	}
 	return r
+}
+
+// mayFind reports whether the replica believes a node that finds its disk to be an older copy. A replica announces its lives to voters only, so
+// a node without a vote may know an earlier one, from the admission of that life. As short, the replica would wait for a leader, and there may be
+// none: the third of three voters may be dead. A replica that knows of no other voter may have forgotten them, and believes everybody.
+func (p *proof) mayFind(from uint64, s standing) bool {
+	voters := p.newestVoters(s)
+	return len(voters) < 2 || slices.Contains(voters, from)
 }
 
 // tick counts a tick. led reports whether there is a leader.

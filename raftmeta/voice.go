@@ -87,7 +87,7 @@ func (d *driver) handleInbound(in inbound) error {
 		return d.answerQuestion(uint64(in.from), *in.question)
 	case in.answer != nil:
 		_, known := d.proof.answers[uint64(in.from)]
-		if err := d.storeRecord(d.proof.hearAnswer(uint64(in.from), *in.answer)); err != nil {
+		if err := d.storeRecord(d.proof.hearAnswer(uint64(in.from), *in.answer, d.ownStanding())); err != nil {
 			return err
 		}
 		// The other replica may have just started, and answered before it had anything to ask.

@@ -466,7 +466,7 @@ func TestProof(t *testing.T) {
 		p := newProof(1, c.record, false, own)
 		p.waited = c.waited
 		for id, a := range c.answers {
-			p.hearAnswer(id, a)
+			p.hearAnswer(id, a, own)
 		}
 		p.nextRuling(own)
 		if p.silent != c.silent || p.floor != c.floor {
@@ -480,7 +480,7 @@ func TestProof(t *testing.T) {
 		}
 	}
 	p := newProof(1, lacking, false, own)
-	p.hearAnswer(2, answer{Life: 9, Term: 7, Admitted: admission{Life: 9, Index: 12, Learner: true}})
+	p.hearAnswer(2, answer{Life: 9, Term: 7, Admitted: admission{Life: 9, Index: 12, Learner: true}}, own)
 	if r := p.nextRuling(own); r.Vote != 7 || !p.mayAcknowledge() || p.mayVote(position{9, 99}) {
 		t.Errorf("taken in as a learner: %+v, acknowledges %v", r, p.mayAcknowledge())
 	}

@@ -168,6 +168,12 @@ const (
 	LongWindow
 	// DeferSynced acknowledges the writes of a table that does not defer syncs before they are synced.
 	DeferSynced
+	// DropWithHome drops the copies of all ranges with their home in a region that was given up, also of those that survive it.
+	DropWithHome
+	// StopBeforeCopied stops the nodes of a region for good when its removal begins, before other nodes have its copies.
+	StopBeforeCopied
+	// ElectRemoved takes a node of a region that was given up for the primary of the ranges with their home there.
+	ElectRemoved
 	bugs
 )
 
@@ -188,6 +194,7 @@ var bugNames = [bugs]string{
 	"stay-unreadable",
 	"tally-of-old-life", "tally-for-refused", "tally-before-sync",
 	"long-window", "defer-synced",
+	"drop-with-home", "stop-before-copied", "elect-removed",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

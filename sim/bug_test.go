@@ -29,6 +29,12 @@ var shows = map[Bug]*regexp.Regexp{
 	// A healthy member is quarantined, not the primary that lost its log.
 	BelowReport: regexp.MustCompile(`quarantined`),
 	NoRefusal:   regexp.MustCompile(`quarantined`),
+	// What survived the loss is gone all the same.
+	DropWithHome: regexp.MustCompile(`I3: range .* its disk lacks|has no copy`),
+	// Nobody else has the copies, or the removal waits for them.
+	StopBeforeCopied: regexp.MustCompile(`region .* is not removed`),
+	// Its own primary and the node that was removed are in one epoch.
+	ElectRemoved: regexp.MustCompile(`I1: epoch .* has primaries`),
 }
 
 // caught are seeds that are known to expose a bug, and are tried before the search: some bugs show in one

@@ -18,7 +18,7 @@ const (
 	retryAfter = 40 * time.Millisecond
 )
 
-// theTable is the only table, which holds all records.
+// theTable is the table that is created first. Most runs have no other.
 const theTable rhumb.TableID = 1
 
 // client is a user of the cluster. It issues one operation at a time, so its operations are ordered
@@ -89,7 +89,11 @@ func (c *client) name() string { return fmt.Sprintf("c%d", c.index) }
 func (c *client) makeOp() *call {
 	w := c.w
 	rng := w.rnd.IntN(len(w.roots))
-	op := &check.Op{ID: len(w.history), Client: c.index, Range: w.ranges[rng], Table: theTable}
+	// A root that was given up with its region has no range to ask.
+	for w.roots[rng].gone {
+		rng = (rng + 1) % len(w.roots)
+	}
+	op := &check.Op{ID: len(w.history), Client: c.index, Range: w.ranges[rng], Table: w.roots[rng].table}
 	call := &call{c: c, op: op, rng: rng, until: w.now + time.Duration(1+w.rnd.IntN(6))*time.Second}
 	if w.rnd.IntN(100) < 40 {
 		c.makeRead(op)
@@ -148,7 +152,7 @@ func (c *client) makeWrite(op *check.Op) {
 	}
 	// An insert replaces the batch: recordNames expects exactly one generated name.
 	if r.IntN(20) == 0 {
-		op.Mutations = []rhumb.Mutation{{Kind: rhumb.Insert, Table: theTable, Value: c.encodeRecord(op, "v")}}
+		op.Mutations = []rhumb.Mutation{{Kind: rhumb.Insert, Table: op.Table, Value: c.encodeRecord(op, "v")}}
 	}
 }
 
@@ -166,7 +170,7 @@ func (c *client) encodeRecord(op *check.Op, field string) []byte {
 // makeMutation draws a mutation of a record, often with a condition.
 func (c *client) makeMutation(op *check.Op, name []byte) rhumb.Mutation {
 	r := c.w.rnd
-	m := rhumb.Mutation{Table: theTable, Name: name}
+	m := rhumb.Mutation{Table: op.Table, Name: name}
 	switch kind := r.IntN(10); {
 	case kind < 5:
 		m.Kind, m.Value = rhumb.Put, c.encodeRecord(op, "v")
@@ -213,7 +217,7 @@ func (c *client) issueCall(call *call) {
 // (docs/replication.md#requests).
 func (call *call) sendAttempt() {
 	c, w := call.c, call.c.w
-	if w.now > call.until {
+	if w.now > call.until || w.roots[call.rng].gone {
 		call.finish(check.Unknown)
 		return
 	}
@@ -327,6 +331,8 @@ func (call *call) handleAnswer(a replica.Answer) {
 		w.stats.Refused++
 		call.finish(check.NotApplied)
 	case kind.NotApplied():
+		call.finish(check.Unknown)
+	case w.roots[call.rng].gone:
 		call.finish(check.Unknown)
 	default:
 		// Any other kind is a bug: a client must not see it under these faults.

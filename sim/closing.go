@@ -24,7 +24,7 @@ func (w *world) findUnclosed() string {
 			c := n.disk.copies[i]
 			// The closed timestamp waits for the clocks of all members
 			// (docs/replication.md#closed).
-			if w.aheadOfTime(c) || r.IsQuarantined(m) {
+			if w.aheadOfTime(c) || r.IsQuarantined(m) || w.nodes[m-1].lost {
 				continue
 			}
 			if c == nil || c.commit == 0 || n.seen.closed[i] < c.entries[c.commit-1].LastHLC() {

@@ -51,6 +51,9 @@ type Config struct {
 	// Synced leaves out the tables that defer syncs, which some seeds draw otherwise, so that known seeds do not change. Seeds
 	// with a planted bug, a mix or chosen faults draw none.
 	Synced bool
+	// Kept leaves out regions that are lost for good, and removals of one of more than two regions, which some seeds draw otherwise. Known
+	// seeds then are what they were. Seeds with a planted bug, a mix or chosen faults draw neither.
+	Kept bool
 	// Conform checks each step of the replicas against the guards of the model, which is done in every eighth seed anyway.
 	Conform bool
 	// Trace receives one line per step if it is not nil.
@@ -97,6 +100,7 @@ const (
 	faultRemove                      // a region is removed with its nodes
 	faultUnreadable                  // F33: a disk refuses all reads for a while
 	faultPower                       // a node loses what its table had not synced, and restarts
+	faultForGood                     // a region is lost for good and given up
 	faultKinds
 )
 
@@ -104,7 +108,7 @@ var faultNames = [faultKinds]string{
 	"crash", "crash-all", "crash-loop", "pause", "isolate", "split", "bridge", "one-way", "link", "slow-link", "loss",
 	"stall", "slow-disk", "jump", "meta", "drain", "move", "data", "usurp",
 	"roll-back", "flip", "torn", "empty", "spoil", "full", "half-open", "ring", "region", "clock", "handover", "divide", "merge", "remove",
-	"unreadable", "power",
+	"unreadable", "power", "for-good",
 }
 
 // ParseFaults returns the kinds of faults with the given names, separated by commas; ok is false if there is an unknown one. No name is no kind.
@@ -169,6 +173,13 @@ type profile struct {
 	older bool
 	// survive places the table such that it survives the loss of a region.
 	survive bool
+	// placed puts the nodes into regions of the metadata. many lets one of more than two regions be removed.
+	placed, many bool
+	// shape is the index of the regionShape of seeds in which a region is lost for good, or one of many is removed.
+	shape int
+	// mixed adds a table that does not survive the loss of a region to one that does; alone is the number of its copies.
+	mixed bool
+	alone int
 	// standIn lets the second phase of failover happen: dead nodes are replaced soon, and one dies for long after the other faults.
 	standIn bool
 	// unread is set if the disk of a primary refuses reads after the other faults.

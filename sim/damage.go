@@ -173,11 +173,11 @@ const votersLeast = 3
 func (w *world) groupIsWhole() bool {
 	voters := 0
 	for d := range w.state.Nodes() {
-		if d.Voter {
+		if d.Voter && !w.nodes[d.ID-1].lost {
 			voters++
 		}
 	}
-	if voters < votersLeast {
+	if voters < votersLeast || w.countsOnLost() {
 		return false
 	}
 	// The voter must be able to ask all the others before anything else fails.
@@ -215,6 +215,9 @@ func (w *world) mustHoldFaults() bool {
 		if ok && slices.ContainsFunc(r.InSync, func(m rhumb.NodeID) bool { return w.nodes[m-1].spoiled[i] > 0 }) {
 			return true
 		}
+	}
+	if w.awaitsVoters() {
+		return true
 	}
 	h := w.damage
 	return h != nil && (h.hidden || h.kind == faultRollBack) && h.done && !h.proven

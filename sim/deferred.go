@@ -9,9 +9,11 @@ import (
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
 
-// In some seeds the table defers syncs (docs/replication.md#deferred). A crash then keeps everything that the operating system
-// had, as the end of a process does: so all acknowledged writes count as durable for the judges. Only a power loss (faultPower) takes
-// writes that were not synced. It counts as damage of the disk, with its bounds, so whatever is lost with it must be on the other members.
+// In some seeds the table defers syncs (docs/replication.md#deferred). A crash then keeps
+// everything that the operating system had, as the end of a process does: so all acknowledged
+// writes count as durable for the judges. Only a power loss (faultPower) takes writes that were not
+// synced. It counts as damage of the disk, with its bounds, so whatever is lost with it must be on
+// the other members.
 
 // deferredWindow is the window of the table in such seeds.
 const deferredWindow = rhumb.Durability(30 * time.Millisecond)
@@ -19,7 +21,8 @@ const deferredWindow = rhumb.Durability(30 * time.Millisecond)
 // deferredDelay is the longest time until the operating system has a write.
 const deferredDelay = 200 * time.Microsecond
 
-// drawDeferred decides whether the table defers syncs. It has a generator of its own, so that all other seeds keep their meaning.
+// drawDeferred decides whether the table defers syncs. It has a generator of its own, so that all
+// other seeds keep their meaning.
 func (p *profile) drawDeferred(r *rand.Rand, on bool, bug Bug) {
 	switch {
 	case bug == LongWindow:
@@ -55,7 +58,8 @@ func (d *disk) requestFlush(done func()) {
 		}
 	}
 	clear(d.unmarked)
-	// The host may have asked for a sync before it wrote what the judges have seen already. The operating system has that too.
+	// The host may have asked for a sync before it wrote what the judges have seen already. The
+	// operating system has that too.
 	ahead := slices.Clone(d.pending)
 	life, log := d.n.life, d.log
 	w.after(time.Duration(w.rnd.Int64N(int64(deferredDelay))), func() {
@@ -83,8 +87,9 @@ func (d *disk) noteSynced(length int64) {
 	d.deferred = slices.DeleteFunc(d.deferred, func(b *deferredWrite) bool { return b.mark <= d.synced })
 }
 
-// losePowerOf removes some of the newest writes that were acknowledged and not synced. It reports false if there is nothing, and judges whether
-// there may be so much: all of it was written within one window.
+// losePowerOf removes some of the newest writes that were acknowledged and not synced. It reports
+// false if there is nothing, and judges whether there may be so much: all of it was written within
+// one window.
 func (h *diskDamage) losePowerOf(r *storagetest.Remains) bool {
 	d, w := &h.n.disk, h.n.w
 	if d.synced >= d.durable {
@@ -93,7 +98,8 @@ func (h *diskDamage) losePowerOf(r *storagetest.Remains) bool {
 	acked := slices.DeleteFunc(slices.Clone(d.deferred), func(b *deferredWrite) bool { return b.mark > d.durable })
 	if len(acked) > 0 {
 		span, window := acked[len(acked)-1].at-acked[0].at, w.p.settings.Durability.Window()
-		// Clocks differ by a thousandth, and a pass may acknowledge writes that it took a moment before.
+		// Clocks differ by a thousandth, and a pass may acknowledge writes that it took a moment
+		// before.
 		if most := window + window/100 + w.p.pass + deferredDelay; span > most {
 			w.failf("%s: writes of %v were acknowledged and not synced; the window of the table is %v", h.n.id, span, window)
 		}

@@ -38,7 +38,8 @@
 // Monotonic clocks run at rates that differ within the bound that leases assume. Wall clocks are
 // skewed and jump. Nodes crash, restart, crash again while starting, and pause; all nodes of a
 // region go down together. Copies are moved, and nodes are decommissioned, and replaced for good
-// (removal.go). In some seeds a region is removed with all its nodes (leaving.go), and in some, dead nodes are replaced within
+// (removal.go). In some seeds a region is removed with all its nodes (leaving.go), in some, one is lost for good
+// and given up (forgood.go), and in some, dead nodes are replaced within
 // seconds, and one node dies for so long that the second phase of its failover ends (standin.go). In a sixth of the seeds, one node runs an older build at first, which does not know
 // some entries (older.go). The metadata group elects leaders, loses its majority and catches up.
 //
@@ -66,6 +67,8 @@
 //   - A full disk rejects new work and completes accepted work (storage.DiskRefusing). A disk
 //     without room even for accepted work blocks the passes of the host in real time, which is not
 //     simulated.
+//   - A region is lost for good only while the other voters of the metadata run and have all of it, the ranges that survive a region have enough
+//     intact copies in sync elsewhere, and no disk is damaged. Until the metadata group has replaced the lost voters, no other fault begins.
 //   - A node has one directory. A node whose every directory comes back empty is a new node, which
 //     is not simulated.
 //   - A connection ends with the life of either end, so no message of the metadata group outlives

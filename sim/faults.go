@@ -135,6 +135,8 @@ func (w *world) injectFault(kind FaultKind, length time.Duration) string {
 		return w.mergeRanges()
 	case faultRemove:
 		return w.removeRegion()
+	case faultForGood:
+		return w.loseForGood()
 	case faultDrain:
 		return w.drainNode(n, length)
 	case faultMove:

@@ -165,6 +165,13 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		// Peers come before ranges: a replica must not act on a record whose members the leases do
 		// not know yet.
 		m.n.host.SetPeers(m.leasePeers(st))
+		var draining []rhumb.NodeID
+		for d := range st.Nodes() {
+			if d.State == rhumb.NodeDraining {
+				draining = append(draining, d.ID)
+			}
+		}
+		m.n.host.SetDraining(draining)
 		self, ok := st.Node(m.self.Node)
 		// The node was fenced, or the metadata has counted a newer life.
 		switch {
@@ -196,6 +203,19 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 			ranges = withoutSelf(ranges, m.self.Node)
 		}
 	}
+	switch bug := m.n.w.cfg.Bug; {
+	case bug == DropWithHome || bug == ElectRemoved:
+		// The region is news, and so are its ranges.
+		if u.Full || len(u.Changes.Regions) > 0 {
+			ranges = slices.Collect(st.Ranges())
+		}
+		ranges = m.n.w.withoutHome(st, ranges, m.self.Node)
+	case bug == StopBeforeCopied:
+		if region, _ := st.Region(m.regionID(st)); region.Into != 0 {
+			m.n.retire()
+			return
+		}
+	}
 	if m.n.w.cfg.Bug == BirthAtAnyEpoch {
 		for i, r := range ranges {
 			if r.Birth != 0 {
@@ -208,7 +228,7 @@ func (m *member) applyUpdate(u raftmeta.Update) {
 		m.n.host.Update(ranges)
 	}
 	// The record of a cancelled split, and of a range that was merged, is gone.
-	if m.n.w.p.splits() {
+	if m.n.w.p.splits() || m.n.w.p.losesForGood() {
 		m.n.host.Prune(func(id rhumb.RangeID) bool { _, ok := st.Range(id); return ok }, st.IsMerged)
 	}
 }

@@ -96,6 +96,9 @@ func (w *world) createTable() catalog.Command {
 			placements = append(placements, p)
 		}
 	}
+	if w.p.many || w.p.losesForGood() {
+		return w.createTables()
+	}
 	if w.p.removes() {
 		placements = w.drawHomes()
 	}
@@ -117,6 +120,7 @@ func (w *world) learnState(st *catalog.State) {
 	old := w.state
 	w.state = st
 	w.judgeForgotten(old)
+	w.judgeGivenUp(old)
 	if len(w.ranges) == 0 {
 		w.learnRanges(st)
 	}
@@ -127,6 +131,9 @@ func (w *world) learnState(st *catalog.State) {
 		r, ok := st.Range(id)
 		if !ok && w.origin[w.rangeIndex(id)].parent >= 0 {
 			continue // the split was cancelled, or the range was merged
+		}
+		if !ok && w.roots[w.rootOf(id)].gone {
+			continue
 		}
 		if !ok {
 			w.failf("range %s is missing from the metadata", id)
@@ -146,6 +153,9 @@ func (w *world) learnState(st *catalog.State) {
 			w.after(mendEvery, w.mendLater)
 		}
 		w.judge(w.monitor.Config(r))
+		if old != nil {
+			w.judgeRecovery(old, r)
+		}
 		w.judgeRemoved(r)
 		// A new member of the in-sync set must hold everything acknowledged (invariant I3).
 		w.judge(w.monitor.Held(id, w.diskOf(id)))
@@ -175,7 +185,7 @@ func (w *world) sameEverywhere(st *catalog.State) {
 // learnRanges starts observing the ranges once they exist.
 func (w *world) learnRanges(st *catalog.State) {
 	for r := range st.Ranges() {
-		w.roots = append(w.roots, root{id: r.ID, last: r.LastSlot()})
+		w.roots = append(w.roots, root{id: r.ID, last: r.LastSlot(), table: tableOfClass(st, r.Class), survives: w.survivesRegion(st, r)})
 		w.origin = append(w.origin, lineage{root: len(w.ranges), parent: -1})
 		w.ranges = append(w.ranges, r.ID)
 		w.drawPoints(len(w.roots) - 1)
@@ -316,7 +326,7 @@ func (w *world) moveReplicas() string {
 	n := oneOf(w.chance, w.nodes...).id
 	switch i := slices.Index(set, n); {
 	// The planner would bring it back: it is the only copy of its region.
-	case i >= 0 && w.p.survive && !w.sharesRegion(r, n):
+	case i >= 0 && w.survivesRegion(w.state, r) && !w.sharesRegion(r, n):
 		return ""
 	// The catalog refuses to remove members of the in-sync set and the preferred primary.
 	case i >= 0 && !r.IsInSync(n) && n != r.Preferred && len(set) > w.p.settings.Replicas:

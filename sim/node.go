@@ -29,6 +29,8 @@ type node struct {
 	down, paused bool
 	// retired is set when the node was removed from the cluster.
 	retired bool
+	// lost is set when the node was lost for good, with its disk.
+	lost bool
 	// older is set while the node runs an older build.
 	older bool
 	life  int

@@ -464,7 +464,7 @@ func (n *node) storedState(i int) (check.State, error) {
 	}
 	id := n.w.ranges[i]
 	at := c.entries[c.commit-1].LastHLC()
-	for it, err := range n.disk.engine.Store(id).Scan(id, theTable, nil, nil, at, 0) {
+	for it, err := range n.disk.engine.Store(id).Scan(id, n.w.tableOf(id), nil, nil, at, 0) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: range %s: %w", n.id, id, err)
 		}
@@ -491,7 +491,7 @@ func (n *node) readRecords(id rhumb.RangeID, names [][]byte) (items []check.Item
 		}
 	}
 	n.delayClock()
-	found, receipt, err := n.host.Get(ctx, id, theTable, names)
+	found, receipt, err := n.host.Get(ctx, id, n.w.tableOf(id), names)
 	n.late = 0
 	// The bug answers where the host refuses.
 	if err != nil && tooSoon {
@@ -519,7 +519,7 @@ const scanLimit = 16
 
 // checkScan compares a page that the host merges, by the names that the store keeps in memory, with the keys of the range.
 func (n *node) checkScan(ctx context.Context, id rhumb.RangeID) error {
-	page, receipt, err := n.host.Scan(ctx, rhumb.ScanQuery{Ranges: []rhumb.RangeID{id}, Table: theTable, Limit: scanLimit, BytesMax: rhumb.ScanPageBytes})
+	page, receipt, err := n.host.Scan(ctx, rhumb.ScanQuery{Ranges: []rhumb.RangeID{id}, Table: n.w.tableOf(id), Limit: scanLimit, BytesMax: rhumb.ScanPageBytes})
 	// A range that loses its lease, or is divided at this moment, is not covered.
 	if err != nil || page.Ends[0] == 0 {
 		return nil //nolint:nilerr // the client would ask the range alone
@@ -529,7 +529,7 @@ func (n *node) checkScan(ctx context.Context, id rhumb.RangeID) error {
 		return nil
 	}
 	var want []string
-	for it, err := range n.disk.engine.Store(id).Scan(id, theTable, nil, nil, receipt.Timestamp, scanLimit) {
+	for it, err := range n.disk.engine.Store(id).Scan(id, n.w.tableOf(id), nil, nil, receipt.Timestamp, scanLimit) {
 		if err != nil {
 			return fmt.Errorf("%s: range %s: %w", n.id, id, err)
 		}
@@ -578,7 +578,7 @@ func (n *node) readTooSoon(id rhumb.RangeID, names [][]byte) (items []rhumb.Item
 	}
 	at = r.Status().CommitHLC
 	for _, name := range names {
-		items = append(items, n.lookUp(id, rhumb.Key{Table: theTable, Home: n.member.homeIn(id, theTable, name), Name: name}, at))
+		items = append(items, n.lookUp(id, rhumb.Key{Table: n.w.tableOf(id), Home: n.member.homeIn(id, theTable, name), Name: name}, at))
 	}
 	return items, at, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/node/replica"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
 // mixes are the faults with which planted bugs are searched, for bugs that the faults of a seed
@@ -66,11 +67,14 @@ var mixes = map[Bug][]FaultKind{
 	LeadWithWrongClock: {faultCrash},
 	StayUnreadable:     {faultCrash, faultUnreadable},
 	// Bugs of tallies need replicas that lack acknowledged entries.
-	TallyOfOldLife:  {faultFlip, faultTorn, faultEmpty, faultData, faultHalfOpen},
-	TallyForRefused: {faultData, faultIsolate, faultUsurp, faultCrash},
-	TallyBeforeSync: {faultCrash, faultCrashAll, faultUsurp},
-	LongWindow:      {faultPower},
-	DeferSynced:     {faultPower},
+	TallyOfOldLife:   {faultFlip, faultTorn, faultEmpty, faultData, faultHalfOpen},
+	TallyForRefused:  {faultData, faultIsolate, faultUsurp, faultCrash},
+	TallyBeforeSync:  {faultCrash, faultCrashAll, faultUsurp},
+	LongWindow:       {faultPower},
+	DeferSynced:      {faultPower},
+	DropWithHome:     {faultForGood, faultCrash},
+	StopBeforeCopied: {faultRemove, faultCrash},
+	ElectRemoved:     {faultForGood, faultCrash},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.
@@ -105,6 +109,7 @@ func (p *profile) applyMix(b Bug) {
 			p.nodes = 6
 			p.surviveRegion()
 		}
+		p.many = b == StopBeforeCopied
 		p.spoiltChunks, p.older = 0, b == AckUnread
 		if b == SkipChecksum {
 			p.spoiltChunks = 0.3
@@ -237,6 +242,24 @@ func withoutSelf(ranges []*rhumb.Range, self rhumb.NodeID) (out []*rhumb.Range) 
 		if r.Primary != self {
 			r = r.Clone()
 			r.Replicas = slices.DeleteFunc(r.Replicas, func(id rhumb.NodeID) bool { return id == self })
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// withoutHome drops ranges with their home in a region that was given up (DropWithHome), or names a node of the region as their
+// primary (ElectRemoved).
+func (w *world) withoutHome(st *catalog.State, ranges []*rhumb.Range, self rhumb.NodeID) (out []*rhumb.Range) {
+	for _, r := range ranges {
+		if region, ok := st.Region(r.ID.Region); ok && region.Removed && w.forGood != nil && r.ID.Region == w.forGood.region {
+			r = r.Clone()
+			if w.cfg.Bug == ElectRemoved {
+				i := slices.IndexFunc(w.nodes, func(n *node) bool { return n.lost })
+				r.Primary = w.nodes[i].id
+			} else if r.Primary != self {
+				r.Replicas = slices.DeleteFunc(r.Replicas, func(id rhumb.NodeID) bool { return id == self })
+			}
 		}
 		out = append(out, r)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
 // In some seeds the table survives the loss of a region: the nodes are in three regions of the metadata, and each range has one
@@ -37,7 +38,7 @@ func (p *profile) surviveRegion() {
 func (n *node) regionOf() string {
 	site := n.w.net.site[n.at]
 	switch {
-	case !n.w.p.survive && !n.w.p.removes():
+	case !n.w.p.survive && !n.w.p.placed:
 		site = 0
 	case n.liesAboutRegion():
 		// Its site is the second region, where another replica of the ranges is too.
@@ -73,11 +74,11 @@ func (w *world) sharesRegion(r *rhumb.Range, id rhumb.NodeID) bool {
 	})
 }
 
-// spans reports whether the metadata of a member says that an in-sync set is spread as the survival goal demands.
+// spans reports whether the metadata of a member accepts an in-sync set, as far as regions count.
 func (m *member) spans(id rhumb.RangeID, members []rhumb.NodeID) bool {
 	st := m.group.State()
 	r, ok := st.Range(id)
-	return !ok || st.Spans(r.Class, members)
+	return !ok || st.MayStand(r, members)
 }
 
 // servesWithout reports whether a range can commit without the lost nodes, although no client may have asked it to: its primary
@@ -88,6 +89,12 @@ func (w *world) servesWithout(id rhumb.RangeID, lost func(n *node) bool) bool {
 	return p.host != nil && p.host.Serves(id) && p.host.Leased(id) && !slices.ContainsFunc(r.InSync, func(n rhumb.NodeID) bool {
 		return lost(w.nodes[n-1])
 	})
+}
+
+// survivesRegion reports whether the table of a range survives the loss of a region.
+func (w *world) survivesRegion(st *catalog.State, r *rhumb.Range) bool {
+	c, _ := st.Class(r.Class)
+	return c.Settings.Survival == rhumb.SurviveRegion
 }
 
 // loseRegion takes a region down, in seeds whose table survives that, and checks that every range keeps serving without it.

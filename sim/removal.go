@@ -19,7 +19,7 @@ const replaceMost = 20 * time.Second
 func (w *world) replaceNode(n *node) string {
 	target := w.nodes[(n.index+1+w.chance.IntN(len(w.nodes)-1))%len(w.nodes)]
 	// The others must be able to hold all replicas, and to vote.
-	if w.replacing || w.healed || w.p.removes() || w.p.dataNodes() <= max(w.p.settings.Replicas, votersLeast) || w.p.survive || w.damage != nil {
+	if w.replacing || w.healed || w.p.placed || w.p.dataNodes() <= max(w.p.settings.Replicas, votersLeast) || w.p.survive || w.damage != nil {
 		return ""
 	}
 	cmd := catalog.StartOperation{
@@ -68,7 +68,7 @@ func (n *node) retire() {
 // judgeRemoved checks that the metadata forgets no node that still counts for a range, and that no witness holds a copy.
 func (w *world) judgeRemoved(r *rhumb.Range) {
 	for _, id := range r.Replicas {
-		if w.isForgotten(id) {
+		if w.isForgotten(id) && !w.nodes[id-1].lost {
 			w.failf("range %s: %s was removed from the cluster and is still a replica", r.ID, id)
 		}
 		if w.nodes[id-1].isWitness() {

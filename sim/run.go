@@ -39,6 +39,9 @@ type Stats struct {
 	Removed, Regions int
 	// Left counts the regions that were removed, and StandIns the deaths whose second phase of failover was judged.
 	Left, StandIns int
+	// GivenUp counts the regions that were lost for good and given up, Forgone the ranges that were lost with them, Restarted those of them
+	// that began again empty, and Accepted the ranges that an operator let continue without acknowledged writes.
+	GivenUp, Forgone, Restarted, Accepted int
 	// Misled counts the runs in which the clock of the metadata leader was wrong while others restarted.
 	Misled int
 	// Yielded counts the runs in which the disk of a primary refused reads, and it had to yield.
@@ -128,6 +131,7 @@ func (w *world) play() {
 	// The load continues after the last fault, to test that the recovered cluster works.
 	faultsEnd := w.now + w.cfg.Duration*faultShare/100
 	w.scheduleFaults(faultsEnd)
+	w.loseLater(faultsEnd)
 	w.until(faultsEnd)
 	w.healAll()
 	w.awaitLive(w.awaitRemoval(faultsEnd))
@@ -281,7 +285,7 @@ func (w *world) whyNotLive() string {
 		r, ok := w.state.Range(id)
 		switch {
 		case !ok:
-			continue // the split was cancelled
+			continue // the split was cancelled, or the range was lost with its region
 		case w.awaitsDecider(r):
 			w.stats.Lost++
 			continue
@@ -319,6 +323,8 @@ func (w *world) whyNotLive() string {
 		}
 		for _, peer := range s.Status().Peers {
 			switch {
+			// It never returns. Whether another node takes its place is judged elsewhere (whyNotReplaced).
+			case w.nodes[peer.Node-1].lost:
 			// Such a replica copies the range, and joins then.
 			case peer.Flow == "lost":
 				return fmt.Sprintf("range %s: %s needs a copy of the range: %+v", id, peer.Node, peer)
@@ -375,6 +381,9 @@ func (w *world) awaitsTransfer(r *rhumb.Range) bool {
 	last := map[rhumb.NodeID]rhumb.Seq{}
 	for _, n := range r.InSync {
 		host := w.nodes[n-1].host
+		if w.nodes[n-1].lost {
+			continue
+		}
 		if host == nil {
 			return false // still starting
 		}
@@ -432,7 +441,7 @@ func (w *world) whyNotEqual() string {
 		}
 		var first uint64
 		for k, n := range r.InSync {
-			if r.IsQuarantined(n) {
+			if r.IsQuarantined(n) || w.nodes[n-1].lost {
 				continue
 			}
 			c := w.nodes[n-1].disk.copies[i]
@@ -466,13 +475,15 @@ func (w *world) judgeHistory() {
 		// Operations name the root, whatever range answered them.
 		logs[i].Root = w.ranges[w.origin[i].root]
 	}
-	// Audit first: Resolve trusts the log for the outcomes that clients do not know.
-	w.judge(check.Audit(w.history, logs))
-	history, err := check.Resolve(w.history, logs)
-	w.judge(err)
-	w.judge(check.RealTime(history))
-	w.judge(check.Atomic(history))
-	w.judge(check.Linearizable(history))
+	for _, part := range w.divideHistory(logs) {
+		// Audit first: Resolve trusts the log for the outcomes that clients do not know.
+		w.judge(check.Audit(part.ops, part.logs))
+		history, err := check.Resolve(part.ops, part.logs)
+		w.judge(err)
+		w.judge(check.RealTime(history))
+		w.judge(check.Atomic(history))
+		w.judge(check.Linearizable(history))
+	}
 	// Short runs may consist of faults alone.
 	if done := w.stats.Results[check.OK]; w.err == nil && done == 0 && w.cfg.Duration >= DurationDefault {
 		w.failf("none of %d operations succeeded", len(w.history))

@@ -15,16 +15,18 @@ import (
 )
 
 var (
-	seedsFlag  = flag.Int("sim.seeds", 20, "number of new seeds that TestSeeds runs")
-	firstFlag  = flag.Uint64("sim.first", 1, "first of the new seeds")
-	strideFlag = flag.Uint64("sim.stride", 1, "distance between new seeds, for several processes that share the work")
-	seedFlag   = flag.Uint64("sim.seed", 0, "run only this seed and write its trace")
-	bugFlag    = flag.String("sim.bug", NoBug.String(), "bug to plant with -sim.seed")
-	mixFlag    = flag.String("sim.mix", NoBug.String(), "bug whose faults -sim.seed or -sim.seeds is run with")
-	faultsFlag = flag.String("sim.faults", "", "faults of -sim.seed and of new seeds in place of their own, such as divide,merge,empty,flip")
-	wholeFlag  = flag.Bool("sim.whole", false, "split no ranges")
-	ownLogFlag = flag.Bool("sim.own-log", false, "give all stores logs of their own; without it, the stores of every third new seed have them")
-	lengthFlag = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
+	seedsFlag   = flag.Int("sim.seeds", 20, "number of new seeds that TestSeeds runs")
+	firstFlag   = flag.Uint64("sim.first", 1, "first of the new seeds")
+	strideFlag  = flag.Uint64("sim.stride", 1, "distance between new seeds, for several processes that share the work")
+	seedFlag    = flag.Uint64("sim.seed", 0, "run only this seed and write its trace")
+	bugFlag     = flag.String("sim.bug", NoBug.String(), "bug to plant with -sim.seed")
+	mixFlag     = flag.String("sim.mix", NoBug.String(), "bug whose faults -sim.seed or -sim.seeds is run with")
+	faultsFlag  = flag.String("sim.faults", "", "faults of -sim.seed and of new seeds in place of their own, such as divide,merge,empty,flip")
+	knownFlag   = flag.Bool("sim.known", true, "run the seeds of testdata/seeds.txt before the new ones")
+	wholeFlag   = flag.Bool("sim.whole", false, "split no ranges")
+	regionsFlag = flag.Bool("sim.regions", false, "run only those of the new seeds in which a region is lost for good, or one of many is removed")
+	ownLogFlag  = flag.Bool("sim.own-log", false, "give the stores of -sim.seed and of new seeds logs of their own")
+	lengthFlag  = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
 )
 
 // gcPercent trades memory for speed: a run produces much garbage and keeps little.
@@ -37,8 +39,8 @@ func TestMain(m *testing.M) {
 
 // corpusSeeds reads testdata/seeds.txt: one seed per line, followed by the problem that it exposed. If that begins with "splits",
 // the seed draws splits of ranges, if it begins with "merges" also merges, if it begins with "small" also merges that nobody asks for, and if it
-// begins with "members" also removals of regions and deaths that last, and if it begins with "deferred" also tables that defer syncs, as new
-// seeds do. Lines that begin with # are remarks.
+// begins with "members" also removals of regions and deaths that last, if it begins with "deferred" also tables that defer syncs, and if it
+// begins with "regions" also regions that are lost for good and removals of one of many, as new seeds do. Lines that begin with # are remarks.
 func corpusSeeds(t *testing.T) (runs []Config) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "seeds.txt"))
@@ -58,11 +60,12 @@ func corpusSeeds(t *testing.T) (runs []Config) {
 		}
 		why = strings.TrimSpace(why)
 		small := strings.HasPrefix(why, "small")
-		deferred := strings.HasPrefix(why, "deferred")
+		regions := strings.HasPrefix(why, "regions")
+		deferred := regions || strings.HasPrefix(why, "deferred")
 		members := deferred || strings.HasPrefix(why, "members")
 		small = small || members
 		merges := small || strings.HasPrefix(why, "merges")
-		runs = append(runs, Config{Seed: seed, Whole: !merges && !strings.HasPrefix(why, "splits"), Apart: !merges, Asked: !small, Settled: !members, Synced: !deferred})
+		runs = append(runs, Config{Seed: seed, Whole: !merges && !strings.HasPrefix(why, "splits"), Apart: !merges, Asked: !small, Settled: !members, Synced: !deferred, Kept: !regions})
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
@@ -91,6 +94,10 @@ type sum struct {
 	void      int
 	regions   int
 	left      int
+	givenUp   int
+	forgone   int
+	restarted int
+	accepted  int
 	standIns  int
 	misled    int
 	yielded   int
@@ -123,6 +130,10 @@ func (s *sum) add(r Result) {
 	s.removed += r.Stats.Removed
 	s.regions += r.Stats.Regions
 	s.left += r.Stats.Left
+	s.givenUp += r.Stats.GivenUp
+	s.forgone += r.Stats.Forgone
+	s.restarted += r.Stats.Restarted
+	s.accepted += r.Stats.Accepted
 	s.standIns += r.Stats.StandIns
 	s.misled += r.Stats.Misled
 	s.yielded += r.Stats.Yielded
@@ -150,6 +161,7 @@ func (s *sum) log(t *testing.T, wall time.Duration) {
 	t.Logf("slowest recovery %v (seed %d); replicas whose log was trimmed away: %d copied, %d not; %d chunks damaged on the way", s.slowest, s.slowSeed, s.copied, s.lost, s.spoilt)
 	t.Logf("%d nodes removed, %d regions lost, %d regions removed, %d second phases of failover, %d metadata leaders with a wrong clock, %d disks that refused reads, %d messages with entries that an older build could not read",
 		s.removed, s.regions, s.left, s.standIns, s.misled, s.yielded, s.unread)
+	t.Logf("%d regions given up with %d ranges, of which %d began again empty; %d ranges continued without acknowledged writes", s.givenUp, s.forgone, s.restarted, s.accepted)
 	t.Logf("%d acknowledgements by tallies, %d tallies void", s.tallied, s.void)
 }
 
@@ -222,10 +234,16 @@ func TestSeeds(t *testing.T) {
 	faults := chosenFaults(t)
 	var total sum
 	began := time.Now()
-	runs := corpusSeeds(t)
+	var runs []Config
+	if *knownFlag {
+		runs = corpusSeeds(t)
+	}
 	known := len(runs)
-	for i := range *seedsFlag {
-		runs = append(runs, Config{Seed: *firstFlag + uint64(i)**strideFlag, Whole: *wholeFlag, Faults: faults, OwnLog: *ownLogFlag || i%3 == 2})
+	for seed := *firstFlag; len(runs) < known+*seedsFlag; seed += *strideFlag {
+		cfg := Config{Seed: seed, Whole: *wholeFlag, OwnLog: *ownLogFlag, Faults: faults, Mix: mix}
+		if p := profileOf(cfg); !*regionsFlag || p.many || p.losesForGood() {
+			runs = append(runs, cfg)
+		}
 	}
 	failures := 0
 	for _, cfg := range runs {
@@ -281,7 +299,11 @@ func TestOneSeed(t *testing.T) {
 // replayed. Seeds 4 and 6 had two runs each while the disk learned from the log file whether work synced anything: the
 // engine writes that file in the background.
 func TestSameSeedSameRun(t *testing.T) {
+	seeds := []uint64{307, 1480} // a region is lost for good
 	for seed := uint64(1); seed <= 15; seed++ {
+		seeds = append(seeds, seed)
+	}
+	for _, seed := range seeds {
 		cfg := Config{Seed: seed, Duration: 20 * time.Second}
 		cfg.OwnLog = seed%3 == 0
 		first, second := Run(cfg), Run(cfg)

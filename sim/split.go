@@ -43,6 +43,11 @@ type root struct {
 	last rhumb.Slot
 	// points are the slots at which the root, or a part of it, may be divided, ascending.
 	points []rhumb.Slot
+	// table holds the records of the root, and survives is set if it survives the loss of a region.
+	table    rhumb.TableID
+	survives bool
+	// gone is set when the range was given up with its region.
+	gone bool
 }
 
 // lineage holds the knowledge of the judges about the origin of a range.
@@ -194,7 +199,7 @@ func (w *world) isServed(id rhumb.RangeID) bool {
 
 // served returns the ranges that have slots of their own.
 func (w *world) served() []rhumb.RangeID {
-	if !w.p.splits() {
+	if !w.p.splits() && !w.p.losesForGood() {
 		return w.ranges
 	}
 	return slices.DeleteFunc(slices.Clone(w.ranges), func(id rhumb.RangeID) bool { return !w.isServed(id) })

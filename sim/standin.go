@@ -148,7 +148,7 @@ func (w *world) pickDoomed() (dead *node, ranges []doomed) {
 func (w *world) maySpare(n *node) bool {
 	voters := 0
 	for d := range w.state.Nodes() {
-		if d.Voter {
+		if d.Voter && !w.nodes[d.ID-1].lost {
 			voters++
 		}
 	}

@@ -66,6 +66,10 @@ type world struct {
 	// removing is set once the removal of a region was asked for, which the operator cancels at removeUntil.
 	removing    bool
 	removeUntil time.Duration
+	// forGood is the loss of a region for good, or nil. breaks are the moments at which logs of ranges continued without acknowledged
+	// writes, because an operator accepted that.
+	forGood *regionLoss
+	breaks  []logBreak
 	// misled is the metadata leader whose clock was set wrong after the other faults, or nil.
 	misled *node
 	// removed is the memory of BelieveRemoved.
@@ -85,12 +89,18 @@ func newWorld(cfg Config) *world {
 	if cfg.Duration == 0 {
 		cfg.Duration = DurationDefault
 	}
+	return buildWorld(cfg, profileOf(cfg))
+}
+
+// profileOf draws the profile of a run.
+func profileOf(cfg Config) profile {
 	p := drawProfile(rand.New(rand.NewPCG(cfg.Seed, seedSalt+1)))
 	p.drawSplits(rand.New(rand.NewPCG(cfg.Seed, seedSalt+2)), !cfg.Whole)
 	p.drawMerges(rand.New(rand.NewPCG(cfg.Seed, seedSalt+4)), !cfg.Apart, !cfg.Asked && max(cfg.Bug, cfg.Mix) == NoBug)
 	p.drawDeferred(rand.New(rand.NewPCG(cfg.Seed, seedSalt+75)), !cfg.Synced && len(cfg.Faults) == 0 && max(cfg.Bug, cfg.Mix) == NoBug, max(cfg.Bug, cfg.Mix))
 	p.drawWitness(rand.New(rand.NewPCG(cfg.Seed, seedSalt+3)))
 	p.drawMembership(rand.New(rand.NewPCG(cfg.Seed, seedSalt+64)), !cfg.Settled && len(cfg.Faults) == 0 && max(cfg.Bug, cfg.Mix) == NoBug)
+	p.drawRegions(rand.New(rand.NewPCG(cfg.Seed, seedSalt+80)), !cfg.Kept && len(cfg.Faults) == 0 && max(cfg.Bug, cfg.Mix) == NoBug)
 	// A planted bug brings its own mix. The other of the two is NoBug, the least value.
 	p.applyMix(max(cfg.Bug, cfg.Mix))
 	p.applyBug(cfg.Bug)
@@ -98,7 +108,7 @@ func newWorld(cfg Config) *world {
 		p.faults = cfg.Faults
 	}
 	p.settleMembership()
-	return buildWorld(cfg, p)
+	return p
 }
 
 // buildWorld builds the network and the nodes of a profile.

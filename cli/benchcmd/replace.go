@@ -24,9 +24,11 @@ func (bc *commands) replaceCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "replace", Short: "Kill a node for good under load, replace it, and measure the time until all copies are there again",
 		Long: `Run one region of three nodes, fill a table of which each node has a copy, and kill -9 a node that does not lead the metadata, while callers
-write. A new node joins in its place, and rhumb node replace copies everything to it. The command shows how long it took until
+write. The data of the dead node is removed. A new node joins in its place, and rhumb node replace copies everything to it. The command shows how long it took until
 every range had three copies in sync again, the size of the table by the time since the new node joined (MB/s), and the writes before the kill and meanwhile. Nothing
-is measured of the time that a person needs: the new node starts when the dead one was declared dead.`,
+is measured of the time that a person needs: the new node starts when the dead one was declared dead.
+
+The run needs about six times --size on the disk.`,
 		Example: `  rhumb bench replace
   rhumb bench replace --size 10GiB --most 30m --picture replace.svg -o json`,
 		Args: cobra.NoArgs,

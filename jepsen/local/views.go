@@ -298,7 +298,15 @@ func (j *viewJudge) goesForward(before, v sharedView, shown map[string]sharedRec
 		return fmt.Errorf("it went back from version %d to %d, or from %v to %v", before.Version, v.Version, before.Closed, v.Closed)
 	}
 	for _, r := range before.Records {
-		if _, held := v.position(j.rangeOf(r)); !held {
+		held := 0
+		ids := j.rangesOf(r.Name, r.Written)
+		for _, id := range ids {
+			if _, ok := v.position(id); ok {
+				held++
+			}
+		}
+		// The record may be in the one that the view does not have.
+		if held == 0 || held < len(ids) {
 			continue
 		}
 		if now, ok := shown[r.Name]; !ok || now.Written < r.Written {
@@ -308,15 +316,23 @@ func (j *viewJudge) goesForward(before, v sharedView, shown map[string]sharedRec
 	return nil
 }
 
-// rangeOf returns the range of a record: that of the last write before it that was
-// acknowledged, because ranges are split.
-func (j *viewJudge) rangeOf(r sharedRecord) (id rhumb.RangeID) {
-	for _, w := range slices.Backward(j.writes[r.Name]) {
-		if w.written <= r.Written {
-			return w.in
+// rangesOf returns the ranges that may hold the newest version of a key at a timestamp: that of the last acknowledged
+// write up to then, and that of the next one. They differ if the range was split, or merged, between the two, and nobody
+// says when: the record may be in either.
+func (j *viewJudge) rangesOf(name string, at rhumb.Timestamp) []rhumb.RangeID {
+	writes := j.writes[name]
+	next := slices.IndexFunc(writes, func(w viewWrite) bool { return w.written > at })
+	if next < 0 {
+		next = len(writes)
+	}
+	// At most these two, without repetition.
+	var ids []rhumb.RangeID
+	for _, w := range writes[max(next-1, 0):min(next+1, len(writes))] {
+		if !slices.Contains(ids, w.in) {
+			ids = append(ids, w.in)
 		}
 	}
-	return id
+	return ids
 }
 
 // isWritten returns an error if a record is not what somebody wrote: another
@@ -342,20 +358,38 @@ func (j *viewJudge) isCurrent(name string, before, v sharedView, shown map[strin
 	writes := j.writes[name]
 	// A write that the view shows is in the log at or before the position of its
 	// range.
-	if i, ok := slices.BinarySearchFunc(writes, number, func(w viewWrite, n int) int { return w.number - n }); ok && there {
-		if until, known := v.until(before, writes[i].in); known && until < r.Written {
-			return fmt.Errorf("%s holds %d of %v, after the position %v of range %s", name, number, r.Written, until, writes[i].in)
+	if _, ok := slices.BinarySearchFunc(writes, number, func(w viewWrite, n int) int { return w.number - n }); ok && there {
+		ids := j.rangesOf(name, r.Written)
+		if known := v.followed(before, ids); len(known) > 0 && slices.Max(known) < r.Written {
+			return fmt.Errorf("%s holds %d of %v, after the position %v of range %v", name, number, r.Written, slices.Max(known), ids)
 		}
 	}
 	for _, w := range slices.Backward(writes) {
 		if w.number <= number {
 			break // all earlier ones are superseded
 		}
-		if until, known := v.until(before, w.in); known && w.written <= until {
-			return fmt.Errorf("%s holds %q, but %d was written at %v, before the position %v of range %s", name, r.Text, w.number, w.written, until, w.in)
+		ids := j.rangesOf(name, w.written)
+		known := v.followed(before, ids)
+		if len(known) == 0 || w.written > slices.Min(known) {
+			continue
 		}
+		// If the view does not follow one of them, the record may be there.
+		if len(known) < len(ids) {
+			break
+		}
+		return fmt.Errorf("%s holds %q, but %d was written at %v, before the position %v of range %v", name, r.Text, w.number, w.written, slices.Min(known), ids)
 	}
 	return nil
+}
+
+// followed returns up to which timestamps a view follows ranges, without those that it does not follow.
+func (v *sharedView) followed(before sharedView, ids []rhumb.RangeID) (known []rhumb.Timestamp) {
+	for _, id := range ids {
+		if until, ok := v.until(before, id); ok {
+			known = append(known, until)
+		}
+	}
+	return known
 }
 
 // until returns up to which timestamp a view follows a range. A node holds the

@@ -54,20 +54,40 @@ func TestViewJudge(t *testing.T) {
 		{"the range left the node", []sharedView{view(2, 10, one), {Image: "one", Version: 3}}, ""},
 		{"an older cut", []sharedView{cut(2, 20, two), cut(3, 19, one)}, "went back"},
 	} {
-		j := newViewJudge()
-		j.try("k", 5)
-		for _, w := range []viewWrite{{1, 10, home}, {2, 20, home}, {4, 40, home}} {
-			j.ack("k", w)
-		}
-		for i, v := range tt.views {
-			err := j.see("eu-1", v)
-			want := tt.want
-			if i < len(tt.views)-1 {
-				want = ""
-			}
-			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-				t.Errorf("%s, view %d: %v, want %q", tt.name, i+1, err, want)
-			}
+		judgeViews(t, tt.name, []viewWrite{{1, 10, home}, {2, 20, home}, {4, 40, home}}, tt.views, tt.want)
+	}
+	// After 4 the range was split, and 5 was acknowledged by its other part at 60.
+	part := rhumb.RangeID{Region: 1, Slot: 7}
+	parts := func(version uint64, until, untilPart rhumb.Timestamp, records ...sharedRecord) sharedView {
+		return sharedView{Image: "one", Version: version, Positions: []sharedPosition{{home, until}, {part, untilPart}}, Records: records}
+	}
+	for _, tt := range []struct {
+		name  string
+		views []sharedView
+		want  string
+	}{
+		{"the other part of a split is not in the image yet", []sharedView{view(1, 45, four), view(2, 50)}, ""},
+		{"the other part of a split is ahead", []sharedView{view(1, 20, two), parts(2, 30, 50, four)}, ""},
+		{"the other part of a split lacks a record", []sharedView{view(1, 20, two), parts(2, 45, 45, two)}, "4 was written"},
+		{"the other part of a split has lost a record", []sharedView{view(1, 45, four), parts(2, 45, 39)}, "k went back from 4"},
+		{"ahead of both parts of a split", []sharedView{view(1, 20, two), parts(2, 30, 39, four)}, "after the position"},
+	} {
+		judgeViews(t, tt.name, []viewWrite{{1, 10, home}, {2, 20, home}, {4, 40, home}, {5, 60, part}}, tt.views, tt.want)
+	}
+}
+
+// judgeViews shows views to a judge that knows some acknowledged writes of a key. The last view must be judged as wanted.
+func judgeViews(t *testing.T, name string, writes []viewWrite, views []sharedView, want string) {
+	t.Helper()
+	j := newViewJudge()
+	j.try("k", 5)
+	for _, w := range writes {
+		j.ack("k", w)
+	}
+	for i, v := range views {
+		err := j.see("eu-1", v)
+		if last := i == len(views)-1; (err == nil) != (!last || want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s, view %d: %v, want %q", name, i+1, err, want)
 		}
 	}
 }

@@ -110,7 +110,7 @@ type Config struct {
 	// Settings returns the settings of a range's class, and false if metadata does not know the
 	// range.
 	Settings func(rhumb.RangeID) (c rhumb.ClassSettings, ok bool)
-	// Spans reports whether an in-sync set of a range is spread as the survival goal of its class asks for; nil
+	// Spans reports whether metadata accepts an in-sync set of a range, as the survival goal of its class asks for; nil
 	// accepts every set.
 	Spans func(id rhumb.RangeID, members []rhumb.NodeID) bool
 	// History returns how long a table keeps superseded versions (rhumb.Table), and false if
@@ -120,8 +120,8 @@ type Config struct {
 	// HomeIn returns the home of a key that belongs, or belonged before a split, to a range. If HomeIn is
 	// nil, the range is the home of all its keys.
 	HomeIn func(id rhumb.RangeID, table rhumb.TableID, name []byte) rhumb.RangeID
-	// MergesInto returns the range in whose store a new copy of a range is to be made, because both are to be merged, and false if any store
-	// will do. If it is nil, any store will do.
+	// MergesInto returns the range in whose store a new copy of a range is to be made, because both
+	// are to be merged, and false if any store will do. If it is nil, any store will do.
 	MergesInto func(rhumb.RangeID) (left rhumb.RangeID, ok bool)
 	// Dropped reports whether a table existed once and was dropped, so that its records can go. If it is
 	// nil, no table is ever dropped.
@@ -159,8 +159,8 @@ type Config struct {
 }
 
 // Probe shows a simulator the traffic between a host and its replicas. Each function may change its
-// argument, in order to break a duty of the host on purpose. All but Install, Installed and Merge must be set. The pass
-// calls them.
+// argument, in order to break a duty of the host on purpose. All but Install, Installed and Merge must
+// be set. The pass calls them.
 type Probe struct {
 	// Ready receives the work of a replica before it is carried out.
 	Ready func(id rhumb.RangeID, rd replica.Ready) replica.Ready
@@ -177,7 +177,8 @@ type Probe struct {
 	Merge func(rule MergeRule, ok bool) bool
 	// Refused, if set, receives whether the disk of a store refused reads.
 	Refused func(refused bool) bool
-	// Deferred, if set, is called before the operating system is asked for a commit that is acknowledged before it is synced.
+	// Deferred, if set, is called before the operating system is asked for a commit that is
+	// acknowledged before it is synced.
 	Deferred func()
 	// WaitedOut receives whether the grants that an elected replica must wait for are over.
 	WaitedOut func(id rhumb.RangeID, over bool) bool
@@ -189,8 +190,8 @@ type Committed struct {
 	// Seq is the last committed entry, and HLC the greatest timestamp up to there.
 	Seq rhumb.Seq
 	HLC rhumb.Timestamp
-	// Parent, if not zero, says that the range was split off from another one by entry Seq. Whoever follows the log of Parent
-	// up to Seq has everything of this range up to there.
+	// Parent, if not zero, says that the range was split off from another one by entry Seq. Whoever
+	// follows the log of Parent up to Seq has everything of this range up to there.
 	Parent rhumb.RangeID
 	// Entries are the last of the committed entries, without a gap up to Seq, as far as the host
 	// still holds them. They must not be changed. Storage has all of them, or will at the end of
@@ -287,8 +288,9 @@ type Host struct {
 	// logsShort holds the stores whose logs were too long in total then.
 	logsShort map[*storage.Store]bool
 
-	// unsynced are the stores with writes that are acknowledged and not synced, and unsyncedTimer posts the next sync of one.
-	// unsyncedSince is when the oldest of these writes was made, in nanoseconds, 0 if there is none; any goroutine may read it.
+	// unsynced are the stores with writes that are acknowledged and not synced, and unsyncedTimer
+	// posts the next sync of one. unsyncedSince is when the oldest of these writes was made, in
+	// nanoseconds, 0 if there is none; any goroutine may read it.
 	unsynced      []*unsyncedLog
 	unsyncedTimer sched.Timer
 	unsyncedSince atomic.Int64
@@ -304,8 +306,8 @@ type Host struct {
 	// slow judges delays; the pass owns it. diskSlow is its judgement of this node's own disk.
 	slow     slowness
 	diskSlow atomic.Bool
-	// disks judges the reads of each store; prober owns it. unreadable are the stores whose reads fail, and probed is when prober was
-	// woken last.
+	// disks judges the reads of each store; prober owns it. unreadable are the stores whose reads
+	// fail, and probed is when prober was woken last.
 	disks      map[*storage.Store]*readHealth
 	unreadable atomic.Pointer[map[*storage.Store]bool]
 	prober     sched.Worker
@@ -314,11 +316,12 @@ type Host struct {
 	slots sync.Map
 	// wide lists the slots of ranges of several slots of the keyspace, sorted.
 	wide atomic.Pointer[[]wideSlot]
-	// floors holds, for ranges whose copy was removed in this life, the greatest epoch that the copy had promised. The pass
-	// owns it. It grows with the ranges that this node has held.
+	// floors holds, for ranges whose copy was removed in this life, the greatest epoch that the copy
+	// had promised. The pass owns it. It grows with the ranges that this node has held.
 	floors map[rhumb.RangeID]rhumb.Epoch
-	// unborn holds the records of ranges that the metadata places here and that this node has no copy of, because it has not
-	// divided the copy that holds their slots. early holds messages for them. The pass owns both.
+	// unborn holds the records of ranges that the metadata places here and that this node has no copy
+	// of, because it has not divided the copy that holds their slots. early holds messages for them.
+	// The pass owns both.
 	unborn map[rhumb.RangeID]*rhumb.Range
 	early  map[rhumb.RangeID][]replica.Message
 	// forfeited holds those ranges of unborn whose slots were in a copy with the entry of the split that is gone.
@@ -352,7 +355,7 @@ type call struct {
 }
 
 // peerState is the state of a peer that replicas are informed of.
-type peerState struct{ connected, suspect bool }
+type peerState struct{ connected, suspect, drains bool }
 
 // New starts a host and the replicas that its stores hold. They serve once Update has delivered
 // their records.
@@ -565,7 +568,7 @@ func (h *Host) receiveEntries(ev messagesEvent) {
 	}
 }
 
-// splitAcks returns the acknowledgements among messages and the others, each in their order. It copies only what is
+// splitAcks returns the acknowledgements among messages and the others, each in their order. It copies only lists that are
 // mixed.
 func splitAcks(msgs []replica.Message) (acks, rest []replica.Message) {
 	n := 0
@@ -625,6 +628,24 @@ func (h *Host) updateSuspects(nodes []rhumb.NodeID) {
 	}
 }
 
+// SetDraining sets the nodes that drain (docs/replication.md#rule-drain). Call it before Update passes
+// the records that the drain has changed.
+func (h *Host) SetDraining(nodes []rhumb.NodeID) {
+	h.post(peersEvent{func(h *Host) {
+		for _, n := range nodes {
+			if !h.nodes[n].drains {
+				h.setPeer(n, func(p *peerState) { p.drains = true })
+			}
+		}
+		// Sorted, as in updateSuspects.
+		for _, n := range slices.Sorted(maps.Keys(h.nodes)) {
+			if h.nodes[n].drains && !slices.Contains(nodes, n) {
+				h.setPeer(n, func(p *peerState) { p.drains = false })
+			}
+		}
+	}})
+}
+
 // setPeer changes the state of a peer and informs every replica that shares a range with it. The
 // pass calls it.
 func (h *Host) setPeer(n rhumb.NodeID, change func(*peerState)) {
@@ -638,6 +659,7 @@ func (h *Host) setPeer(n rhumb.NodeID, change func(*peerState)) {
 	for _, s := range h.allSlots {
 		if d := s.desc.Load(); d != nil && d.IsReplica(n) {
 			s.r.Peer(now, n, p.connected, p.suspect)
+			s.r.SetDraining(n, p.drains)
 			h.markDirty(s)
 		}
 	}

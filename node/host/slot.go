@@ -337,6 +337,7 @@ func (h *Host) setRecord(s *slot, d *rhumb.Range) {
 		if p, ok := h.nodes[n]; ok && n != h.cfg.Self.Node {
 			s.r.Peer(now, n, p.connected, p.suspect)
 			s.r.SetSlow(n, h.slow.isPeerSlow(n))
+			s.r.SetDraining(n, p.drains)
 		}
 	}
 	h.markDirty(s)

@@ -77,7 +77,7 @@ func (r *Replica) advanceJoin() {
 	case r.change.retracted:
 	// Nobody else knows of the change, so it can be dropped. It also yields to a removal, since
 	// commits wait for the member that should leave.
-	case r.change.unsent && (!fit || leaves || p.slow || r.memberToRemove() != nil):
+	case r.change.unsent && (!fit || leaves || p.slow || r.isUnneeded(p) || r.memberToRemove() != nil):
 		if !fit {
 			// A node that fails while it joins holds up commits like a member that fails.
 			r.noteDeparture(p.node)
@@ -168,8 +168,9 @@ func (r *Replica) memberToRemove() *progress {
 	return r.slowMember()
 }
 
-// staysSpread reports whether metadata accepts the in-sync set without a member that leaves. Metadata would never accept a set
-// in one region, and while that change is pending, nobody joins who could mend the set.
+// staysSpread reports whether metadata accepts the in-sync set without a member that leaves. Metadata
+// would never accept a set in one region, and while that change is pending, nobody joins who could
+// mend the set.
 func (r *Replica) staysSpread(leaving rhumb.NodeID) bool {
 	if r.cfg.Spans == nil {
 		return true
@@ -213,11 +214,22 @@ func (r *Replica) whyNotJoin(p *progress) string {
 		return "held off: it left the in-sync set recently, and rejoins after a pause"
 	case p.slow:
 		return "slow: it acknowledges much later than the others"
+	case r.isUnneeded(p):
+		return "it drains, and enough others are in sync"
+	// Commits and leases need a node from when the change begins. One that has just started has
+	// granted no lease yet: each read would ask the metadata group instead, which may be on another
+	// continent. Agreements and grants arrive in the same answer to a heartbeat.
+	case p.agreed == 0 && r.closed > 0:
+		return "it has answered no heartbeat in its present life"
 	case r.lagBytes(p) > int64(r.cfg.JoinWithinBytes):
 		return fmt.Sprintf("it is %d bytes behind and joins within %d", r.lagBytes(p), r.cfg.JoinWithinBytes)
 	}
 	return ""
 }
+
+// isUnneeded reports whether a learner drains and the range can be written without it. If another
+// member is dead, metadata lets a node that drains join all the same.
+func (r *Replica) isUnneeded(p *progress) bool { return p.drains && r.hasFitSetWithout(p.node) }
 
 // lagBytes returns the approximate number of bytes that a peer lacks, rounded up to an index point.
 func (r *Replica) lagBytes(p *progress) int64 {

@@ -22,7 +22,10 @@ func (r *Replica) Close(own rhumb.Timestamp, agreed func(rhumb.NodeID, rhumb.Boo
 	for _, p := range r.peers {
 		// Kept for learners, too: a learner joins only after it has agreed to the closed timestamp. The
 		// agreement belongs to a life, since an older copy of a disk has forgotten it.
+		before := p.agreed
 		p.agreed = agreed(p.node, p.life)
+		// The first agreement of a life lets a learner join.
+		r.dirty = r.dirty || before == 0 && p.agreed > 0 && !p.isRequired()
 		if p.isRequired() {
 			at = min(at, p.agreed)
 		}

@@ -22,8 +22,8 @@ type Config struct {
 	// MinInSync is the smallest size of an in-sync set (rule C, I8). Default rhumb.MinInSyncDefault.
 	MinInSync int
 	// Spans reports whether an in-sync set is spread as the class asks for, besides having MinInSync members
-	// (survival goal region: two regions at least). nil accepts every set. The answer for a set never changes,
-	// because nodes do not move.
+	// (survival goal region: two regions at least, or one while all copies elsewhere are lost). nil accepts every
+	// set. The answer for a set changes when nodes are fenced, or return.
 	Spans func(members []rhumb.NodeID) bool
 	// TableName returns the name of a table for the texts of errors. nil writes the number of the table.
 	TableName func(rhumb.TableID) string

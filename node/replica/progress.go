@@ -29,6 +29,8 @@ type link struct {
 	connected, suspect bool
 	// slow is set while the driver finds that the node acknowledges much later than others.
 	slow bool
+	// drains is set while metadata calls the node draining: its process is about to stop.
+	drains bool
 }
 
 // progress is a primary's view of one peer.

@@ -89,16 +89,17 @@ type Replica struct {
 	waiters  waiters
 	overlay  overlay
 
-	// splits are the entries above the commit position that divide the range, in their order. reserved is the record of the
-	// range that this one is to be divided for, nil if there is none.
+	// splits are the entries above the commit position that divide the range, in their order. reserved
+	// is the record of the range that this one is to be divided for, nil if there is none.
 	splits   []Birth
 	reserved *rhumb.Range
 	// divided is set once an entry has divided the range in this life of the replica.
 	divided bool
 	// complete times the proposals to record that this range, which was split off, is born.
 	complete retry
-	// unsplit is for how long this primary has been unable to divide its range. givenUp is the version of the record for which
-	// it has given up, 0 for none, and cancel times the proposals to remove the record.
+	// unsplit is for how long this primary has been unable to divide its range. givenUp is the version
+	// of the record for which it has given up, 0 for none, and cancel times the proposals to remove
+	// the record.
 	unsplit stall
 	givenUp uint64
 	cancel  retry
@@ -417,7 +418,8 @@ func (r *Replica) Persisted(batch uint64) {
 // Peer reports whether a stream to another node exists, and whether lease.Pairs suspects the node.
 func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect bool) {
 	r.now = max(r.now, now)
-	news := link{connected, suspect, r.links[n].slow}
+	news := r.links[n]
+	news.connected, news.suspect = connected, suspect
 	if r.links[n] == news {
 		return
 	}
@@ -443,8 +445,8 @@ func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect boo
 	r.dirty = r.dirty || r.role == primary
 }
 
-// SetSlow sets whether a node acknowledges much later than others. While it does, it leaves the in-sync sets that can do
-// without it, and does not join (docs/replication.md#rule-slow).
+// SetSlow sets whether a node acknowledges much later than others. While it does, it leaves the
+// in-sync sets that can do without it, and does not join (docs/replication.md#rule-slow).
 func (r *Replica) SetSlow(n rhumb.NodeID, slow bool) {
 	l := r.links[n]
 	if l.slow == slow {
@@ -454,6 +456,22 @@ func (r *Replica) SetSlow(n rhumb.NodeID, slow bool) {
 	r.links[n] = l
 	if p := r.peer(n); p != nil {
 		p.slow = slow
+		r.dirty = r.dirty || r.role == primary
+	}
+}
+
+// SetDraining sets whether a node drains. While it does, it does not join an in-sync set that can do
+// without it: metadata has just taken it out, and a member that stops holds up every write until
+// metadata has removed it again.
+func (r *Replica) SetDraining(n rhumb.NodeID, drains bool) {
+	l := r.links[n]
+	if l.drains == drains {
+		return
+	}
+	l.drains = drains
+	r.links[n] = l
+	if p := r.peer(n); p != nil {
+		p.drains = drains
 		r.dirty = r.dirty || r.role == primary
 	}
 }

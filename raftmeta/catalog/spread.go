@@ -178,6 +178,13 @@ func (s *State) mayShrink(r *rhumb.Range, set []rhumb.NodeID) bool {
 	return s.mayShrinkWithout(r, set, func(rhumb.NodeID) bool { return false })
 }
 
+// MayStand reports whether metadata accepts a set as the in-sync set of a range, as far as regions count: it is in two of them, or in one
+// while every other copy is lost. Primaries ask it before they propose a set. The fencing of a region alone does not shrink all sets: if the node
+// that is fenced last was not in sync, the member that was fenced before it stays, because the last node still lived then.
+func (s *State) MayStand(r *rhumb.Range, set []rhumb.NodeID) bool {
+	return s.Spans(r.Class, set) || len(set) > 0 && s.isAlone(r, set, func(rhumb.NodeID) bool { return false })
+}
+
 // mayShrinkWithout is mayShrink as it will be when the nodes that lost names are fenced too.
 func (s *State) mayShrinkWithout(r *rhumb.Range, set []rhumb.NodeID, lost func(rhumb.NodeID) bool) bool {
 	return len(set) >= s.minInSync(r) && (s.Spans(r.Class, set) || !s.Spans(r.Class, r.InSync) || s.isAlone(r, set, lost))

@@ -396,3 +396,30 @@ func (m *Monitor) Log(r rhumb.RangeID) Log {
 	w := m.watchRange(r)
 	return Log{Range: r, Entries: w.committed, Merged: w.merged}
 }
+
+// Accept records that an operator lets a range continue with the log of one copy, whatever that lacks. The entries that it shares with the
+// committed log stay committed, and all others count as if they had never been. It returns the log up to here, how many of its entries
+// stay, and whether acknowledged ones do not.
+func (m *Monitor) Accept(r rhumb.RangeID, log []*entry.Entry) (before Log, kept int, lost bool) {
+	w := m.watchRange(r)
+	before = Log{Range: r, Entries: w.committed, Merged: w.merged}
+	for kept < min(len(w.committed), len(log)) && w.committed[kept].Hash == log[kept].Hash {
+		kept++
+	}
+	if kept == len(w.committed) {
+		return before, kept, false
+	}
+	lost = rhumb.Seq(kept) < w.acked
+	// A new slice: before keeps the array. What was closed above the last entry that stays is not closed any more, since other entries follow it.
+	w.committed = slices.Clone(w.committed[:kept])
+	last := rhumb.Timestamp(0)
+	if kept > 0 {
+		last = w.committed[kept-1].LastHLC()
+	}
+	w.acked, w.closed = min(w.acked, rhumb.Seq(kept)), min(w.closed, last)
+	if w.ackedHLC = 0; w.acked > 0 {
+		w.ackedHLC = w.committed[w.acked-1].LastHLC()
+	}
+	clear(w.lost)
+	return before, kept, lost
+}

@@ -48,6 +48,9 @@ const (
 	actDrop
 	actLoseRegion
 	actEndRegion
+	actGiveUpRegion
+	actFenceNode
+	actReturn
 	actUpgrade
 	actTakeSet
 	actInstall
@@ -157,6 +160,12 @@ func (a Action) stringRest() string {
 		return fmt.Sprintf("the region of %03b is lost with its disks", a.x)
 	case actEndRegion:
 		return fmt.Sprintf("the removal of the region of %03b ends, and its nodes stop", a.x)
+	case actGiveUpRegion:
+		return fmt.Sprintf("the region of %03b is given up, and %d is elected for epoch %d", a.b, a.a, a.x)
+	case actFenceNode:
+		return fmt.Sprintf("metadata fences node %d: fenced %03b, in sync %03b", a.a, a.x, a.y)
+	case actReturn:
+		return fmt.Sprintf("%d, which was fenced, returns in a new life", a.a)
 	case actUpgrade:
 		return fmt.Sprintf("%d restarts with the newer build", a.a)
 	case actTakeSet:

@@ -42,6 +42,11 @@ type Config struct {
 	Spread bool
 	// RegionLoss lets the other region stop for good, with all its disks.
 	RegionLoss bool
+	// Alone lets metadata fence the nodes of a range with Spread, and accept an in-sync set in one region while all copies elsewhere are on
+	// fenced nodes. A fenced node returns in a new life.
+	Alone bool
+	// GivenUp lets an operator give up the other region after its loss: the range continues from the copies in sync that are left.
+	GivenUp bool
 	// RegionRemoval lets the other region be removed, and its nodes stop for good, when no copy is left there.
 	RegionRemoval bool
 	// Older are the replicas that begin with an older build, which cannot read client writes. An upgrade is a restart.
@@ -139,6 +144,9 @@ func (c Config) Validate() error {
 	within("Slack", c.Slack, 0, 1)
 	within("Far", int(c.Far), 0, int(everyone))
 	within("Older", int(c.Older), 0, int(everyone))
+	if c.Alone && !c.Spread || c.GivenUp && !c.RegionLoss {
+		faults = append(faults, rhumb.E(op, rhumb.InvalidArgument, "Alone needs Spread, and GivenUp needs RegionLoss"))
+	}
 	if c.Slack > 0 && c.Spread {
 		faults = append(faults, rhumb.E(op, rhumb.InvalidArgument, "Spread needs Slack 0: with slack, not every member holds every entry"))
 	}
@@ -162,6 +170,8 @@ func (c Config) String() string {
 		{c.Far != 0, fmt.Sprintf("far %03b", c.Far)},
 		{c.Spread, "spread"},
 		{c.RegionLoss, "region loss"},
+		{c.Alone, "alone"},
+		{c.GivenUp, "given up"},
 		{c.RegionRemoval, "region removal"},
 		{c.Older != 0, fmt.Sprintf("older %03b", c.Older)},
 		{c.Copies > 0, fmt.Sprintf("copies %d", c.Copies)},

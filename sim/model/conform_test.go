@@ -36,7 +36,7 @@ func checkGlimpses(c *Config, from *state, st *step) string {
 	for i := range Replicas {
 		// A restart ends a life, and a copy that is dropped or installed replaces the replica.
 		switch st.act.kind {
-		case actCrash, actDamage, actDrop, actInstall, actUpgrade, actEndRegion, actLoseRegion:
+		case actCrash, actDamage, actDrop, actInstall, actUpgrade, actEndRegion, actLoseRegion, actReturn:
 			continue
 		}
 		before, after := from.glimpse(i), st.next.glimpse(i)

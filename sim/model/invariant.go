@@ -244,7 +244,7 @@ func (c *Config) logsMatch(s *state) bool {
 func commitStable(from, to *state, act Action) bool {
 	for i := range Replicas {
 		a, b := &from.rep[i], &to.rep[i]
-		if (act.kind == actCrash || act.kind == actDamage || act.kind == actDrop || act.kind == actUpgrade) && int(act.a) == i || to.gone.has(i) {
+		if (act.kind == actCrash || act.kind == actDamage || act.kind == actDrop || act.kind == actUpgrade || act.kind == actReturn) && int(act.a) == i || to.gone.has(i) {
 			continue
 		}
 		if b.commit < a.commit || b.log.common(&a.log) < a.commit {

@@ -188,6 +188,12 @@ const (
 	FenceSpans
 	// AdoptSpans (regions): so does the record of a handover whose old primary drains.
 	AdoptSpans
+	// AloneWhenFenced (regions): the in-sync set may be in one region only while all copies elsewhere are on fenced nodes.
+	AloneWhenFenced
+	// FencedUntilReturn (regions): a node that has registered again is not fenced any more.
+	FencedUntilReturn
+	// GiveUpInSync (regions): when a lost region is given up, a range continues from copies that are in sync, and from no others.
+	GiveUpInSync
 	// RegionEmptyFirst (regions): the nodes of a removed region stop when no copy is left there.
 	RegionEmptyFirst
 	// AckWhatIsRead (builds): an older build acknowledges no entry that it has not read.
@@ -335,6 +341,9 @@ var findings = []Finding{
 	{Mutation: ElectSpans, Name: "elect-spans", Rule: "regions", Config: spreading, Breaks: RegionSurvives},
 	{Mutation: FenceSpans, Name: "fence-spans", Rule: "regions", Config: spreading, Breaks: RegionSurvives},
 	{Mutation: AdoptSpans, Name: "adopt-spans", Rule: "regions", Config: draining, Breaks: RegionSurvives},
+	{Mutation: AloneWhenFenced, Name: "alone-when-fenced", Rule: "regions", Config: alone, Breaks: RegionSurvives},
+	{Mutation: FencedUntilReturn, Name: "fenced-until-return", Rule: "regions", Config: alone, Breaks: RegionSurvives},
+	{Mutation: GiveUpInSync, Name: "give-up-in-sync", Rule: "regions", Config: givingUp, Breaks: InSyncHolds},
 	{Mutation: RegionEmptyFirst, Name: "region-empty-first", Rule: "regions", Config: removingRegion, Breaks: InSyncHolds},
 	{Mutation: AckWhatIsRead, Name: "ack-what-is-read", Rule: "builds", Config: mixing, Breaks: InSyncHolds},
 	{Mutation: CopyReachesEnd, Name: "copy-reaches-end", Rule: "transfer", Config: copying, Breaks: InSyncHolds},

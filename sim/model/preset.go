@@ -47,6 +47,8 @@ var (
 	removingOnce     = Config{Epochs: 2, Messages: 1, Versions: 4, Secondaries: 1, Removals: 1}
 	spreading        = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 2, Far: 0b110, Spread: true, Fencing: true}
 	draining         = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 2, Secondaries: 2, Far: 0b110, Spread: true, Handover: true, Drains: true}
+	alone            = Config{Epochs: 1, Writes: 1, Messages: 1, Versions: 4, Secondaries: 2, Far: 0b100, Spread: true, Alone: true}
+	givingUp         = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 2, Secondaries: 1, MinInSync: 1, Far: 0b011, RegionLoss: true, GivenUp: true}
 	removingRegion   = Config{Epochs: 2, Messages: 1, Versions: 3, Secondaries: 2, Far: 0b100, RegionRemoval: true, Removals: 1}
 	mixing           = Config{Epochs: 2, Writes: 1, Messages: 2, Secondaries: 2, Older: 0b110}
 	copying          = Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 3, Secondaries: 1, Copies: 2}
@@ -79,6 +81,9 @@ func Presets() []Preset {
 		{"region", spreading, true},
 		{"region-handover", draining, true},
 		{"region-removal", removingRegion, true},
+		{"region-alone", Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 2, Secondaries: 2, Far: 0b100, Spread: true, Alone: true}, true},
+		{"region-alone-again", alone, true},
+		{"region-given-up", givingUp, true},
 		{"region-loss", Config{Epochs: 2, Writes: 1, Messages: 1, Versions: 2, Secondaries: 2, Far: 0b100, Spread: true, RegionLoss: true}, true},
 		{"builds", mixing, true},
 		{"copy-chain", copying, true},

@@ -137,7 +137,7 @@ func (g *stepper) alterISR(p, k int) {
 		return
 	}
 	// Nobody counts on a copy that is being dropped.
-	if q.isr&^meta.replicas != 0 && !g.without(JoinListed) || !g.staysSpread(q.isr) && !g.without(ChangeSpans) {
+	if q.isr&^meta.isr&g.from.fenced != 0 || q.isr&^meta.replicas != 0 && !g.without(JoinListed) || !g.staysSpread(q.isr) && !g.without(ChangeSpans) {
 		return
 	}
 	t := *g.from

@@ -12,8 +12,8 @@ func (g *stepper) listElections() {
 		if g.without(ElectFromISR) {
 			base = base.with(n)
 		}
-		// Other replicas may lack acknowledged entries.
-		if !base.has(n) {
+		// Other replicas may lack acknowledged entries. A fenced node serves nothing.
+		if !base.has(n) || g.from.fenced.has(n) {
 			continue
 		}
 		// With slack an election keeps the in-sync set: a smaller one needs enough copies first
@@ -54,6 +54,7 @@ func (g *stepper) decideMetadata(i int) {
 	g.alterISR(i, 0)
 	g.alterISR(i, 1)
 	g.fenceSecondary(i)
+	g.fenceNode(i)
 	g.prepareHandover(i)
 	g.proposeAdoption(i)
 	g.adoptHandover(i)

@@ -221,6 +221,9 @@ type state struct {
 	gone   set   // nodes that stopped for good, with their disks
 	older  set   // nodes that run an older build (Config.Older)
 	region uint8 // 1 once the other region was removed
+	fenced set   // nodes that metadata has fenced (Config.Alone)
+	back   set   // nodes that have returned although metadata counts them as fenced (a mutation)
+	alone  uint8 // 1 while the in-sync set is in one region because all copies elsewhere were on fenced nodes
 
 	writes, crashes, damages, removals, copies uint8
 }

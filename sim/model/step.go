@@ -24,6 +24,7 @@ func (g *stepper) successors(s *state) []step {
 	g.cancelHandover()
 	g.loseRegion()
 	g.removeRegion()
+	g.giveUpRegion()
 	for i := range Replicas {
 		g.decideMetadata(i)
 		// Messages and proposals of a node that stopped for good may still arrive.
@@ -42,6 +43,7 @@ func (g *stepper) successors(s *state) []step {
 		g.installSet(i)
 		g.dropCopy(i)
 		g.upgradeNode(i)
+		g.returnNode(i)
 		// A delivery does not remove its message, so every message may arrive again.
 		for k := range s.inNet {
 			if m := &s.net[k]; int(m.from) != i && (m.to == nobody || int(m.to) == i) {
@@ -110,6 +112,7 @@ func (g *stepper) emitStep(t *state, act Action) {
 // endStep ends a step that led to t: it adds the step and clears the broken invariant for the next
 // one.
 func (g *stepper) endStep(t *state, act Action) {
+	g.noteAlone(t)
 	g.emitStep(t, act)
 	g.broken = 0
 }

@@ -86,7 +86,7 @@ func (s *state) replicaMark(i int) uint64 {
 		}
 	}
 	more := uint8(0)
-	for k, members := range [...]set{s.meta.replicas, s.far, s.gone, s.older} {
+	for k, members := range [...]set{s.meta.replicas, s.far, s.gone, s.older, s.fenced, s.back} {
 		if members.has(i) {
 			more |= 1 << k
 		}
@@ -105,6 +105,7 @@ func (s *state) renamed(n *renaming) state {
 	t := *s
 	t.meta.primary, t.meta.preparedFor, t.meta.isr = n.mapName(s.meta.primary), n.mapName(s.meta.preparedFor), n.mapSet(s.meta.isr)
 	t.meta.replicas, t.far, t.gone, t.older = n.mapSet(s.meta.replicas), n.mapSet(s.far), n.mapSet(s.gone), n.mapSet(s.older)
+	t.fenced, t.back = n.mapSet(s.fenced), n.mapSet(s.back)
 	t.removedIn = n.mapLives(s.removedIn)
 	t.meta.lives = n.mapLives(s.meta.lives)
 	if s.image.of != 0 {

@@ -87,6 +87,8 @@ func declareBounds(fs *flag.FlagSet, c *model.Config) {
 	fs.Func("far", "replicas in the other one of two regions, as bits: 110", bits(&c.Far))
 	fs.BoolVar(&c.Spread, "spread", false, "the range survives the loss of a region")
 	fs.BoolVar(&c.RegionLoss, "region-loss", false, "the other region may be lost with its disks")
+	fs.BoolVar(&c.Alone, "alone", false, "metadata fences nodes, and accepts an in-sync set in one region while all copies elsewhere are on fenced ones")
+	fs.BoolVar(&c.GivenUp, "given-up", false, "the other region may be given up after its loss")
 	fs.BoolVar(&c.RegionRemoval, "region-removal", false, "the other region may be removed when no copy is left there")
 	fs.Func("older", "replicas that begin with an older build, which cannot read client writes, as bits", bits(&c.Older))
 	fs.IntVar(&c.Copies, "copies", 0, "sets that replicas receive from each other")
