@@ -13,7 +13,6 @@ import (
 // the entry, because it is no longer a member of the metadata group. Its process would wait for its former peers and show an old
 // cluster to its callers. Therefore a node asks another one if its copy does not change while others are silent.
 
-// standstill tracks whether the own copy of the metadata may be out of date.
 // standstill tracks whether the own copy of the metadata may have been left behind.
 type standstill struct {
 	revision uint64
