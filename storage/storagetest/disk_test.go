@@ -9,8 +9,10 @@ import (
 
 // TestDiskCrash guards that a crash keeps the bytes below Remains.Keep and removes those above, and
 // that a cut within a record loses no record before it.
-func TestDiskCrash(t *testing.T) {
-	cfg := storage.Config{MemTableBytes: 1 << 20, CacheBytes: 1 << 20, DiskFree: func(string) (uint64, uint64, error) { return 1, 2, nil }}
+func TestDiskCrash(t *testing.T) { eachLog(t, testDiskCrash) }
+
+func testDiskCrash(t *testing.T, own bool) {
+	cfg := storage.Config{OwnLog: own, MemTableBytes: 1 << 20, CacheBytes: 1 << 20, DiskFree: func(string) (uint64, uint64, error) { return 1, 2, nil }}
 	disk := storagetest.NewDisk()
 	engine, err := disk.OpenEngine(cfg)
 	if err != nil {
@@ -31,10 +33,15 @@ func TestDiskCrash(t *testing.T) {
 	if first >= second {
 		t.Fatalf("the log has %d bytes, then %d", first, second)
 	}
+	// Records of a log of the store's own end with padding.
+	within := second - 1
+	if own {
+		within = first + 60
+	}
 	for _, c := range []struct {
 		keep         int64
 		first, other bool
-	}{{first, true, false}, {first + 1, true, false}, {first + 60, true, false}, {second, true, true}} {
+	}{{first, true, false}, {first + 1, true, false}, {within, true, false}, {second, true, true}} {
 		after, err := disk.Crash(storagetest.Remains{Keep: c.keep})
 		if err != nil {
 			t.Fatal(err)
