@@ -201,9 +201,27 @@ func TestOpenErrors(t *testing.T) {
 	logs := build(w)
 	w.Stop()
 	good := w.Mem
-	failed := 0
-	for n := int64(0); n < 400; n += 1 + w.Rand.Int64N(4) {
-		w.Mem = clone(good)
+	failed := failOpens(w, 400, 4, storage.Config{DiskFree: plenty}, func(n int64, err error) {
+		if k := rhumb.KindOf(err); err != nil && k != rhumb.Unavailable && k != rhumb.Corrupt {
+			t.Fatalf("operation %d fails: open returns %v", n, err)
+		}
+		w.Mem = clone(w.Mem)
+		if o := serves(w, logs); o.err != nil || o.short || len(o.damages) > 0 {
+			t.Fatalf("after operation %d failed: %+v", n, o)
+		}
+	})
+	t.Logf("%d operations of Open failed in turn", failed)
+	w.Mem = good
+}
+
+// failOpens opens the content of the disk again and again, up to operation most, and lets one operation of the disk fail each time, at most stride
+// after the one before. after gets the number of the operation and the error of the opening. failOpens returns how often the store did not open,
+// which must be at least ten times.
+func failOpens(w *storagetest.World, most, stride int64, cfg storage.Config, after func(n int64, err error)) (failed int) {
+	w.Helper()
+	content := w.Mem
+	for n := int64(0); n < most; n += 1 + w.Rand.Int64N(stride) {
+		w.Mem = clone(content)
 		var count atomic.Int64
 		f := &faulty{fail: func(op errorfs.Op) error {
 			// Pebble panics if it cannot sync the directory that names its manifest.
@@ -214,30 +232,24 @@ func TestOpenErrors(t *testing.T) {
 			return syscall.EIO
 		}}
 		f.on.Store(true)
+		cfg.Dir, cfg.FS, cfg.MemTableBytes = storagetest.Dir, f.wrap(w.Mem), 1<<20
 		// If Pebble's Open fails late, it leaves a compaction running on a file cache that it has
 		// closed. So compactions are disabled.
-		quiet := func(o *storage.PebbleOptions) { o.DisableAutomaticCompactions = true }
-		err := openOrEnd(storage.Config{Dir: storagetest.Dir, FS: f.wrap(w.Mem), MemTableBytes: 1 << 20, DiskFree: plenty, Options: quiet})
+		cfg.Options = func(o *storage.PebbleOptions) { o.DisableAutomaticCompactions = true }
+		err := openOrEnd(cfg)
 		f.on.Store(false)
 		if err != nil {
 			failed++
-			if k := rhumb.KindOf(err); k != rhumb.Unavailable && k != rhumb.Corrupt {
-				t.Fatalf("operation %d fails: open returns %v", n, err)
-			}
 		}
-		w.Mem = clone(w.Mem)
-		if o := serves(w, logs); o.err != nil || o.short || len(o.damages) > 0 {
-			t.Fatalf("after operation %d failed: %+v", n, o)
-		}
+		after(n, err)
 		if count.Load() <= n {
 			break
 		}
 	}
 	if failed < 10 {
-		t.Errorf("only %d operations of Open failed", failed)
+		w.Errorf("only %d operations of Open failed", failed)
 	}
-	t.Logf("%d operations of Open failed in turn", failed)
-	w.Mem = good
+	return failed
 }
 
 func plenty(string) (free, total uint64, err error) { return 50, 100, nil }

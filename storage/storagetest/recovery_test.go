@@ -3,12 +3,9 @@ package storagetest_test
 import (
 	"path"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/rhumbdb/rhumb/storage"
 	"github.com/rhumbdb/rhumb/storage/storagetest"
 )
@@ -28,36 +25,13 @@ func TestRecoveryInterrupted(t *testing.T) {
 		return b
 	})
 	bad := w.Mem
-	plenty := func(string) (uint64, uint64, error) { return 50, 100, nil }
-	failed := 0
-	for n := int64(0); n < 300; n += 1 + w.Rand.Int64N(5) {
-		w.Mem = clone(bad)
-		var count atomic.Int64
-		f := &faulty{fail: func(op errorfs.Op) error {
-			panics := is(op, "/data", errorfs.OpFileSync) // Pebble ends the process
-			if panics || op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpRemove || count.Add(1) != n+1 {
-				return nil
-			}
-			return syscall.EIO
-		}}
-		f.on.Store(true)
-		quiet := func(o *storage.PebbleOptions) { o.DisableAutomaticCompactions = true }
-		if err := openOrEnd(storage.Config{Dir: storagetest.Dir, FS: f.wrap(w.Mem), MemTableBytes: 1 << 20, DiskFree: plenty, Options: quiet}); err != nil {
-			failed++
-		}
-		f.on.Store(false)
+	failOpens(w, 300, 5, storage.Config{DiskFree: plenty}, func(n int64, _ error) {
 		w.Mem = w.Mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: w.Rand.IntN(101), RNG: w.Rand})
 		o := serves(w, logs)
 		if o.err != nil || !o.short || !o.named(live) {
 			t.Fatalf("after operation %d failed: %v, short %v, %v", n, o.err, o.short, o.damages)
 		}
-		if count.Load() <= n {
-			break
-		}
-	}
-	if failed < 10 {
-		t.Errorf("only %d operations failed in turn", failed)
-	}
+	})
 	w.Mem = bad
 }
 
