@@ -10,7 +10,7 @@ import (
 )
 
 // A removed node reads of its removal in its own copy of the metadata, and stops. A node that was cut off or paused at that time never receives
-// the entry, because it is no longer a member of the metadata group. Its process would wait for its former peers and show an old
+// the entry, because it is no longer a member of the metadata group. The process would wait for its former peers, and would show an old
 // cluster to its callers. Therefore a node asks another one if its copy does not change while others are silent.
 
 // standstill tracks whether the own copy of the metadata may have been left behind.

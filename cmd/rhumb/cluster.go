@@ -159,11 +159,7 @@ func (cc *clusterCommands) forgetNode(ctx context.Context, node string, yes bool
 		if err != nil {
 			return err
 		}
-		doc := map[string]any{"node": n.ID.String(), "name": n.Name, "removed": n.Forgotten}
-		return cc.Print(doc, func(t table.Writer) {
-			t.AppendHeader(table.Row{"NODE", "NAME", "REMOVED"})
-			t.AppendRow(table.Row{n.ID, n.Name, n.Forgotten})
-		})
+		return cc.printRemoved(n)
 	})
 }
 

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jedib0t/go-pretty/v6/table"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/output"
 	"github.com/rhumbdb/rhumb/client"
@@ -116,4 +118,13 @@ func (s *session) confirmGivingUp(c *client.Client, id rhumb.NodeID, yes bool) e
 		return rhumb.Ef("rhumb.node", rhumb.ConditionFailed, "nothing was changed: giving %s up was not confirmed; --yes gives it up without asking", id)
 	}
 	return nil
+}
+
+// printRemoved shows a node that can never return, which the metadata calls forgotten.
+func (s *session) printRemoved(n rhumb.Node) error {
+	doc := map[string]any{"node": n.ID.String(), "name": n.Name, "removed": n.Forgotten}
+	return s.Print(doc, func(t table.Writer) {
+		t.AppendHeader(table.Row{"NODE", "NAME", "REMOVED"})
+		t.AppendRow(table.Row{n.ID, n.Name, n.Forgotten})
+	})
 }

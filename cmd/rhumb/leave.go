@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
@@ -38,7 +37,22 @@ func (oc *operationCommands) onNode(ctx context.Context, arg string, gone bool, 
 	})
 }
 
-// nodeCommands are the commands of `rhumb node` that change who takes part in the cluster.
+// startBetween starts an operation from one node to another, which args name in this order.
+func (oc *operationCommands) startBetween(ctx context.Context, args []string, kind rhumb.OperationKind) error {
+	named, err := connect.ParseNodes(args...)
+	if err != nil {
+		return err
+	}
+	return oc.conn.With(ctx, func(ctx context.Context, c *client.Client) error {
+		nodes, err := connect.FindNodes(named, c.Nodes())
+		if err != nil {
+			return err
+		}
+		return oc.start(ctx, c, rhumb.Operation{Kind: kind, Node: nodes[0], Target: nodes[1]})
+	})
+}
+
+// nodeCommands returns the commands that remove and replace nodes.
 func (oc *operationCommands) nodeCommands() []*cobra.Command {
 	// decommission and rm are two steps, and replace does both. A dead node may skip the first step, because repair creates its
 	// copies elsewhere.
@@ -67,17 +81,7 @@ old node may be dead. No range has fewer copies at any time.
 		Example: "  rhumb node replace n3 n7\n  rhumb node replace frankfurt-3 frankfurt-7",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			named, err := connect.ParseNodes(args...)
-			if err != nil {
-				return err
-			}
-			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				nodes, err := connect.FindNodes(named, c.Nodes())
-				if err != nil {
-					return err
-				}
-				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationReplace, Node: nodes[0], Target: nodes[1]})
-			})
+			return oc.startBetween(cmd.Context(), args, rhumb.OperationReplace)
 		},
 	}
 	rm := &cobra.Command{
@@ -100,12 +104,7 @@ command then shows the ranges of which the node has the only copy, or the only o
 				if err != nil {
 					return err
 				}
-				// Forgotten is the word of the metadata for a node that can never return.
-				doc := map[string]any{"node": n.ID.String(), "name": n.Name, "removed": n.Forgotten}
-				return oc.Print(doc, func(t table.Writer) {
-					t.AppendHeader(table.Row{"NODE", "NAME", "REMOVED"})
-					t.AppendRow(table.Row{n.ID, n.Name, n.Forgotten})
-				})
+				return oc.printRemoved(n)
 			})
 		},
 	}

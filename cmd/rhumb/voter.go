@@ -66,18 +66,8 @@ is dead or being removed, another node votes in its place. rhumb voter unpin lea
 		Example: "  rhumb voter move n2 n7\n  rhumb voter move n2 n7 --no-wait",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			named, err := connect.ParseNodes(args...)
-			if err != nil {
-				return err
-			}
-			return oc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				nodes, err := connect.FindNodes(named, c.Nodes())
-				if err != nil {
-					return err
-				}
-				// The metadata checks that FROM votes and TO does not, in the same step in which it records the operation.
-				return oc.start(ctx, c, rhumb.Operation{Kind: rhumb.OperationMoveVote, Node: nodes[0], Target: nodes[1]})
-			})
+			// The metadata checks that FROM votes and TO does not, in the same step in which it records the operation.
+			return oc.startBetween(cmd.Context(), args, rhumb.OperationMoveVote)
 		},
 	}
 	unpin := &cobra.Command{

@@ -13,8 +13,8 @@ type agreeing map[rhumb.NodeID]rhumb.Timestamp
 
 func (a agreeing) to(n rhumb.NodeID, _ rhumb.BootSeq) rhumb.Timestamp { return a[n] }
 
-// TestClose checks the rules of closed timestamps: who has to agree to which timestamp, and which entries
-// stay open. The leader's log is the epoch-start entry at 100 and two entries, at 101 and 102.
+// TestClose checks the rules of closed timestamps: the members that must agree to a timestamp, and
+// the entries that stay open. The leader's log is the epoch-start entry at 100 and two entries, at 101 and 102.
 func TestClose(t *testing.T) {
 	three := []rhumb.NodeID{1, 2, 3}
 	for _, tc := range []struct {

@@ -448,30 +448,27 @@ func (r *Replica) Peer(now time.Duration, n rhumb.NodeID, connected, suspect boo
 // SetSlow sets whether a node acknowledges much later than others. While it does, it leaves the
 // in-sync sets that can do without it, and does not join (docs/replication.md#rule-slow).
 func (r *Replica) SetSlow(n rhumb.NodeID, slow bool) {
-	l := r.links[n]
-	if l.slow == slow {
-		return
-	}
-	l.slow = slow
-	r.links[n] = l
-	if p := r.peer(n); p != nil {
-		p.slow = slow
-		r.dirty = r.dirty || r.role == primary
-	}
+	r.changeLink(n, func(l *link) { l.slow = slow })
 }
 
 // SetDraining sets whether a node drains. While it does, it does not join an in-sync set that can do
 // without it: metadata has just taken it out, and a member that stops holds up every write until
 // metadata has removed it again.
 func (r *Replica) SetDraining(n rhumb.NodeID, drains bool) {
+	r.changeLink(n, func(l *link) { l.drains = drains })
+}
+
+// changeLink changes what is known of a node, also if it holds no replica yet.
+func (r *Replica) changeLink(n rhumb.NodeID, change func(*link)) {
 	l := r.links[n]
-	if l.drains == drains {
+	before := l
+	change(&l)
+	if l == before {
 		return
 	}
-	l.drains = drains
 	r.links[n] = l
 	if p := r.peer(n); p != nil {
-		p.drains = drains
+		p.link = l
 		r.dirty = r.dirty || r.role == primary
 	}
 }

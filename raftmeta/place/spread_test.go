@@ -378,14 +378,7 @@ func TestLastOfARegionWasNotInSync(t *testing.T) {
 			there = append(there, m)
 		}
 	}
-	alter := func(nodes ...rhumb.NodeID) catalog.AlterISR {
-		r, _ := s.Range(id)
-		c := catalog.AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version}
-		for _, n := range nodes {
-			c.Members = append(c.Members, catalog.Member{Node: n, Boot: 1})
-		}
-		return c
-	}
+	alter := func(nodes ...rhumb.NodeID) catalog.AlterISR { return alterTo(s, id, nodes...) }
 	s = apply(t, s, alter(here[0], here[1], there[0]))
 	s = apply(t, s, catalog.FenceNode{Node: there[0], Boot: 1})
 	if r, _ = s.Range(id); !r.IsInSync(there[0]) || s.MayStand(r, here) {
@@ -415,14 +408,7 @@ func TestNoSwapIntoOneRegion(t *testing.T) {
 	id := rhumb.RangeID{Region: 1}
 	r, _ := s.Range(id)
 	home, _ := s.Node(r.Primary)
-	alter := func(nodes ...rhumb.NodeID) catalog.AlterISR {
-		r, _ := s.Range(id)
-		c := catalog.AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version}
-		for _, n := range nodes {
-			c.Members = append(c.Members, catalog.Member{Node: n, Boot: 1})
-		}
-		return c
-	}
+	alter := func(nodes ...rhumb.NodeID) catalog.AlterISR { return alterTo(s, id, nodes...) }
 	s = apply(t, s, alter(r.InSync[:2]...))
 	// A move within the region of the primary begins: two of its nodes have a copy.
 	neighbour := rhumb.NoNode
@@ -438,4 +424,14 @@ func TestNoSwapIntoOneRegion(t *testing.T) {
 		r, _ := after.Range(id)
 		t.Errorf("the in-sync set is %v, which is in one region", r.InSync)
 	}
+}
+
+// alterTo returns the command that makes nodes in their first lives the in-sync set of a range.
+func alterTo(s *catalog.State, id rhumb.RangeID, nodes ...rhumb.NodeID) catalog.AlterISR {
+	r, _ := s.Range(id)
+	c := catalog.AlterISR{Range: id, Epoch: r.Epoch, Version: r.Version}
+	for _, n := range nodes {
+		c.Members = append(c.Members, catalog.Member{Node: n, Boot: 1})
+	}
+	return c
 }
