@@ -39,6 +39,14 @@ func Home(key []byte) (id rhumb.RangeID, ok bool) {
 	}, true
 }
 
+// KindOf returns the kind of a key without examining the rest of it, or 0 if the key ends before its kind.
+func KindOf(key []byte) Kind {
+	if len(key) <= kindAt {
+		return 0
+	}
+	return Kind(key[kindAt])
+}
+
 // DecodeData decodes a key that must be a data key. The name shares memory with the key unless it
 // contains a zero byte.
 func DecodeData(key []byte) (table rhumb.TableID, name []byte, v rhumb.Version, err error) {

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -23,8 +24,9 @@ import (
 // that they see the effect of earlier calls, and Apply publishes the copies. A batch that is
 // dropped therefore leaves no trace.
 type Batch struct {
-	s       *Store
-	b       *pebble.Batch
+	s *Store
+	// b gets the writes, but those of keys that stay in the log of a store (isKept) go to kept, which is nil without such a log.
+	b, kept *pebble.Batch
 	staged  []*staged
 	appends bool
 	// deferred is set by Defer, and awaited ends the wait that Apply has counted (logFS.awaitSync). number is that of the record in the log of
@@ -58,7 +60,13 @@ type staged struct {
 }
 
 // NewBatch returns an empty batch.
-func (s *Store) NewBatch() *Batch { return &Batch{s: s, b: s.db.NewBatch()} }
+func (s *Store) NewBatch() *Batch {
+	b := &Batch{s: s, b: s.db.NewBatch()}
+	if s.own != nil {
+		b.kept = s.db.NewBatch()
+	}
+	return b
+}
 
 // Store returns the store that the batch writes to.
 func (b *Batch) Store() *Store { return b.s }
@@ -87,17 +95,37 @@ func (b *Batch) stageRange(id rhumb.RangeID) *staged {
 	return g
 }
 
+// part returns the part of the batch for a key.
+func (b *Batch) part(key []byte) *pebble.Batch {
+	if b.kept != nil && isKept(key) {
+		return b.kept
+	}
+	return b.b
+}
+
 // set adds a write. A batch without an index never rejects one.
 func (b *Batch) set(key, value []byte) {
-	if err := b.b.Set(key, value, nil); err != nil {
+	if err := b.part(key).Set(key, value, nil); err != nil {
 		panic("storage: an unindexed batch rejected a write: " + err.Error())
 	}
 }
 
 // delete adds a DELETE.
 func (b *Batch) delete(key []byte) {
-	if err := b.b.Delete(key, nil); err != nil {
+	if err := b.part(key).Delete(key, nil); err != nil {
 		panic("storage: an unindexed batch rejected a delete: " + err.Error())
+	}
+}
+
+// deleteSpan adds a range deletion. Both parts get it: the database may have keys that were copied.
+func (b *Batch) deleteSpan(span keys.Span) {
+	for _, p := range []*pebble.Batch{b.b, b.kept} {
+		if p == nil {
+			continue
+		}
+		if err := p.DeleteRange(span.Lower, span.Upper, nil); err != nil {
+			panic("storage: an unindexed batch rejected a range deletion: " + err.Error())
+		}
 	}
 }
 
@@ -356,9 +384,7 @@ func (b *Batch) deleteRange(id rhumb.RangeID, last rhumb.Slot) {
 	}
 	// One range tombstone covers any number of keys, so dropping a range costs a constant number of
 	// bytes. Pebble removes the keys when it compacts.
-	if err := b.b.DeleteRange(span.Lower, span.Upper, nil); err != nil {
-		panic("storage: an unindexed batch rejected a range deletion: " + err.Error())
-	}
+	b.deleteSpan(span)
 }
 
 // keyspaceEnd is above every key: a home has eight bytes, and its kind is below 0xff.
@@ -410,7 +436,7 @@ func (b *Batch) Apply() error {
 // write writes the batch to the log and to the database.
 func (b *Batch) write(op rhumb.Op) (err error) {
 	if b.s.own != nil {
-		b.number, err = b.s.own.write(op, b.b)
+		b.number, err = b.s.own.write(op, b.b, b.kept)
 		return b.s.dbError(op, err)
 	}
 	// Sync promises that all earlier batches are durable too. A batch without writes therefore
@@ -488,7 +514,7 @@ func (b *Batch) Sync() error {
 				return b.s.dbError(op, err)
 			}
 		}
-		return b.s.dbError(op, b.b.Close())
+		return b.s.dbError(op, b.close())
 	}
 	// Fatalf does not return. Another replica may serve the range, but this process must not
 	// continue on a log whose end it does not know.
@@ -497,8 +523,16 @@ func (b *Batch) Sync() error {
 	if err != nil {
 		logger{b.s.log, b.s.cfg.FatalHandler}.Fatalf("%s: the log could not be synced, so the process ends: %v", b.s.cfg.Dir, err)
 	}
-	return b.s.dbError(op, b.b.Close())
+	return b.s.dbError(op, b.close())
 }
 
 // Drop releases a batch that was not applied.
-func (b *Batch) Drop() { _ = b.b.Close() }
+func (b *Batch) Drop() { _ = b.close() }
+
+// close releases the memory of both parts.
+func (b *Batch) close() error {
+	if b.kept == nil {
+		return b.b.Close()
+	}
+	return errors.Join(b.b.Close(), b.kept.Close())
+}

@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -64,11 +65,11 @@ func (s *Store) Collect(id rhumb.RangeID, lim CollectLimits) (Collected, error) 
 	c.newest = map[string]rhumb.Version{}
 	for _, slot := range c.log.merged {
 		old := rhumb.RangeID{Region: id.Region, Slot: slot}
-		if err := c.collectEntries(old, keys.KindSpan(old, keys.KindLog).Upper); err != nil {
+		if err := c.collectEntries(old, math.MaxUint64); err != nil {
 			return Collected{}, s.dbError(op, err)
 		}
 	}
-	if err := c.collectEntries(id, keys.AppendLog(nil, id, c.log.Trim)); err != nil {
+	if err := c.collectEntries(id, c.log.Trim); err != nil {
 		return Collected{}, s.dbError(op, err)
 	}
 	if err := c.collectVersions(); err != nil {
@@ -151,20 +152,24 @@ func (c *collection) end() {
 	c.rs.collecting.Unlock()
 }
 
-// collectEntries deletes the log records of a range below a key, oldest first, and notes which keys they wrote. The range is that of
+// collectEntries deletes the log records of a range below a number, oldest first, and notes which keys they wrote. The range is that of
 // the collection, below its trim position, or one that was united with it.
-func (c *collection) collectEntries(id rhumb.RangeID, below []byte) error {
-	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: keys.KindSpan(id, keys.KindLog).Lower, UpperBound: below})
+func (c *collection) collectEntries(id rhumb.RangeID, below rhumb.Seq) error {
+	if below == 0 {
+		return nil
+	}
+	// More than that are never taken: see below.
+	w, err := c.s.walkLog(id, 0, below-1, c.lim.WritesMax+1)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = it.Close() }()
-	for ok := it.First(); ok; ok = it.Next() {
-		v, err := it.ValueAndErr()
-		if err != nil {
+	defer func() { _ = w.close() }()
+	for {
+		stored, ok, err := w.next()
+		if err != nil || !ok {
 			return err
 		}
-		r, err := decodeRecord(v)
+		r, err := decodeRecord(stored.value)
 		if err != nil {
 			return c.s.badRecord("storage.Store.Collect", id, 0, err)
 		}
@@ -193,14 +198,14 @@ func (c *collection) collectEntries(id rhumb.RangeID, below []byte) error {
 			}
 		}
 		// Only versions are removed by SINGLEDEL (ruling 3).
-		if err := c.b.Delete(it.Key(), nil); err != nil {
+		c.key = keys.AppendLog(c.key[:0], id, stored.seq)
+		if err := c.b.Delete(c.key, nil); err != nil {
 			return err
 		}
 		c.done.Entries++
 		// A read at or above the last collected timestamp sees the newest collected version.
 		c.floor = max(c.floor, r.entry.LastHLC())
 	}
-	return it.Error()
 }
 
 // collectVersions deletes the versions that are older than the noted ones, and a noted version
@@ -380,6 +385,12 @@ func (c *collection) collectResults() error {
 		}
 		x.begun = now
 		x.after = keys.KindSpan(c.id, keys.KindDedup).Lower
+		// The walk reads the database. Only a store with few writes keeps a result in its log until it expires.
+		if c.s.own != nil {
+			if err := c.s.own.copyResults(now, rhumb.DedupKeep); err != nil {
+				return err
+			}
+		}
 	}
 	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: keys.ImmediateSuccessor(nil, x.after), UpperBound: keys.KindSpan(c.id, keys.KindDedup).Upper})
 	if err != nil {

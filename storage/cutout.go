@@ -25,7 +25,9 @@ func (s *Store) CutOut(id rhumb.RangeID, last rhumb.Slot) error {
 		span.Upper = keyspaceEnd
 	}
 	defer s.rows.clear()
-	return s.dbError(op, s.db.Excise(context.Background(), pebble.KeyRange{Start: span.Lower, End: span.Upper}))
+	return s.dbError(op, s.settled(func() error {
+		return s.db.Excise(context.Background(), pebble.KeyRange{Start: span.Lower, End: span.Upper})
+	}))
 }
 
 // Reclaim deletes the data of a range that was dropped from the files of the store, and so frees its space. It reads the data once

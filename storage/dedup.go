@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
@@ -160,16 +161,20 @@ func decodeBits(bits []byte, n int) []bool {
 // Dedup returns the stored result of a request; found is false if none is kept.
 func (s *Store) Dedup(id rhumb.RangeID, req rhumb.RequestID) (seen Seen, found bool, err error) {
 	const op rhumb.Op = "storage.Store.Dedup"
-	var buf [48]byte
-	// Results have no versions, so a point lookup finds them.
-	v, closer, err := s.db.Get(keys.AppendDedup(buf[:0], id, req))
-	if err == pebble.ErrNotFound {
-		return seen, false, nil
+	v, ok := s.kept.get(keys.Decoded{Kind: keys.KindDedup, Home: id, Request: req})
+	if !ok {
+		var buf [48]byte
+		// Results have no versions, so a point lookup finds them.
+		stored, closer, err := s.db.Get(keys.AppendDedup(buf[:0], id, req))
+		if err == pebble.ErrNotFound {
+			return seen, false, nil
+		}
+		if err != nil {
+			return seen, false, s.dbError(op, err)
+		}
+		defer func() { _ = closer.Close() }()
+		v = stored
 	}
-	if err != nil {
-		return seen, false, s.dbError(op, err)
-	}
-	defer func() { _ = closer.Close() }()
 	seen, _, err = decodeSeen(v)
 	if err != nil {
 		return seen, false, &rhumb.Error{Op: op, Kind: rhumb.KindOf(err), Range: id, Msg: fmt.Sprintf("%s: the result of request %s cannot be decoded", s.cfg.Dir, req), Err: err}
@@ -216,9 +221,13 @@ type RequestWindow struct {
 // range since then knows of each further one whether it is new without another read.
 func (s *Store) RequestWindow(id rhumb.RangeID, client rhumb.UUID) (w RequestWindow, err error) {
 	const op rhumb.Op = "storage.Store.RequestWindow"
-	it, err := s.db.NewIter(&pebble.IterOptions{
-		LowerBound: keys.AppendDedup(nil, id, rhumb.RequestID{Client: client, Seq: 1}),
-		UpperBound: keys.AppendDedup(nil, id, rhumb.RequestID{Client: client, Seq: math.MaxUint64}),
+	var it *pebble.Iterator
+	kept, err := s.kept.lastResults(id, client, func() (err error) {
+		it, err = s.db.NewIter(&pebble.IterOptions{
+			LowerBound: keys.AppendDedup(nil, id, rhumb.RequestID{Client: client, Seq: 1}),
+			UpperBound: keys.AppendDedup(nil, id, rhumb.RequestID{Client: client, Seq: math.MaxUint64}),
+		})
+		return err
 	})
 	if err != nil {
 		return w, s.dbError(op, err)
@@ -236,6 +245,10 @@ func (s *Store) RequestWindow(id rhumb.RangeID, client rhumb.UUID) (w RequestWin
 	if err = cmp.Or(err, it.Error(), it.Close()); err != nil {
 		return w, s.dbError(op, err)
 	}
+	// The greatest of both, each once.
+	last := append(kept, stored[:n]...)
+	slices.SortFunc(last, func(a, b uint64) int { return cmp.Compare(b, a) })
+	n = copy(stored[:], slices.Compact(last))
 	// After the results: collection raises the floor in the batch that deletes a result, so the floor covers what the
 	// iterator did not see.
 	f, err := s.floorOf(id, client)

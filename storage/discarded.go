@@ -27,7 +27,7 @@ const (
 func (s *Store) KeepDiscarded(id rhumb.RangeID) (dir string, err error) {
 	const op rhumb.Op = "storage.Store.KeepDiscarded"
 	// The newest entries are only in memory and in the log, which is recycled.
-	if err := s.Flush(); err != nil {
+	if err := s.dbError(op, s.settled(s.db.Flush)); err != nil {
 		return "", err
 	}
 	tables, size, err := s.tablesOf(id)

@@ -75,7 +75,7 @@ func (s *Store) Export(ctx context.Context, id rhumb.RangeID, o ExportOptions) (
 	}
 	// The iterator is one view of the database for everything below.
 	span := transferSpan(id, rs.copyState().LastSlot)
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+	it, err := s.newWholeIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 	if err != nil {
 		return nil, s.dbError(op, err)
 	}
@@ -155,7 +155,7 @@ func transferSpan(id rhumb.RangeID, last rhumb.Slot) keys.Span {
 
 // describe reads the state of the range under the iterator.
 func (e *Export) describe(op rhumb.Op, id rhumb.RangeID, o ExportOptions, it *pebble.Iterator) error {
-	rs, err := e.s.loadRange(op, it, id)
+	rs, err := e.s.loadRange(op, it, nil, id)
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (e *Export) checkLog(op rhumb.Op, view *pebble.Iterator) error {
 	defer func() { _ = data.Close() }()
 	want := rs.log.Trim + 1
 	for ok := log.First(); ok; ok = log.Next() {
-		found, _, err := e.s.entryAt(op, id, want, log, data)
+		found, _, err := e.s.entryUnder(op, id, want, log, data)
 		if err != nil {
 			return err
 		}

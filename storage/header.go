@@ -32,12 +32,13 @@ import (
 //	80       8   flags: 1 = was once opened without syncs (lossy); no build does that any more;
 //	             2 = the cluster version allows a log of its own
 //	88       8   version of the list of stores: the list with the greatest one counts
-//	96       8   in format 3: starts of the log so far
-//	96    16*n   the store ids of all stores of the engine; at 104 in format 3
+//	96       8   in formats 3 and 4: starts of the log so far
+//	96    16*n   the store ids of all stores of the engine; at 104 in formats 3 and 4
 //	 …       8   xxh3-64 of all bytes before
 //
 // Format 1 ended after the flags. Format 3 is that of stores with a log of their own (package nodelog): an earlier build
-// would not see the batches in it. Every format ends in the checksum of all bytes before it, so that
+// would not see the batches in it. In format 4 the log also holds log records and results that the database lacks; a
+// clean stop goes back to format 3, because the database has everything then. Every format ends in the checksum of all bytes before it, so that
 // a binary can distinguish a newer format, which it does not know, from a damaged file.
 const (
 	headerName   = "STORE"
@@ -45,7 +46,8 @@ const (
 	headerFixed  = 96 // before the list of stores, but for the starts of the log
 	headerSize1  = 88 // of format 1, before the checksum
 	formatPlain  = 2  // of stores with the log of the database
-	formatStore  = 3
+	formatOwnLog = 3  // of stores with a log of their own that holds nothing else
+	formatStore  = 4
 	flagLossy    = 1
 	flagNodeLog  = 2
 	checksumSize = 8
@@ -67,6 +69,8 @@ type header struct {
 	// database is open and complete, and that needs the log.
 	nodeLog bool
 	logBoot rhumb.BootSeq
+	// logKeeps is set if the log may hold log records and results that the database does not get from its main parts (keptTable).
+	logKeeps bool
 }
 
 // newUUID returns a random id.
@@ -81,8 +85,11 @@ func (h *header) encode() []byte {
 	b := make([]byte, 0, headerFixed+8+len(h.stores)*len(h.store)+checksumSize)
 	b = append(b, headerMagic...)
 	format := uint32(formatPlain)
-	if h.nodeLog {
+	switch {
+	case h.nodeLog && h.logKeeps:
 		format = formatStore
+	case h.nodeLog:
+		format = formatOwnLog
 	}
 	b = binary.BigEndian.AppendUint32(b, format)
 	b = binary.BigEndian.AppendUint32(b, h.pebbleFormat)
@@ -129,7 +136,8 @@ func decodeHeader(path string, b []byte) (h header, err error) {
 	// The length follows from the number of stores, so a file of another length was not written by
 	// any build.
 	fixed := headerFixed
-	if h.nodeLog = format == formatStore; h.nodeLog {
+	h.logKeeps = format == formatStore
+	if h.nodeLog = format >= formatOwnLog; h.nodeLog {
 		fixed += 8
 	}
 	if format == 1 && n != headerSize1 || format > 1 && (n < fixed || n != fixed+16*int(binary.BigEndian.Uint16(b[38:]))) {

@@ -391,7 +391,11 @@ func (in *Install) Finish(promised rhumb.Epoch, least rhumb.Seq) (RangeState, er
 	// is durable when the call returns.
 	// Pebble may put the ingestion into its log, and syncs it there.
 	defer s.fs.awaitSync(false)()
-	if _, err := s.db.IngestAndExcise(context.Background(), paths, nil, nil, pebble.KeyRange{Start: span.Lower, End: span.Upper}); err != nil {
+	err = s.settled(func() error {
+		_, err := s.db.IngestAndExcise(context.Background(), paths, nil, nil, pebble.KeyRange{Start: span.Lower, End: span.Upper})
+		return err
+	})
+	if err != nil {
 		return RangeState{}, s.dbError(op, err)
 	}
 	in.installed = true
@@ -438,7 +442,7 @@ func (s *Store) adoptInstalled(op rhumb.Op, id rhumb.RangeID, old *rangeState) (
 		return RangeState{}, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
-	rs, err := s.loadRange(op, it, id)
+	rs, err := s.loadRange(op, it, nil, id)
 	if err != nil {
 		return RangeState{}, err
 	}

@@ -3,6 +3,7 @@ package storage
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
@@ -122,14 +123,19 @@ func versionWeight(name, value int) int {
 
 // readRecord reads one log record; ok is false if there is none.
 func (s *Store) readRecord(op rhumb.Op, id rhumb.RangeID, seq rhumb.Seq) (r record, ok bool, err error) {
-	v, closer, err := s.db.Get(keys.AppendLog(nil, id, seq))
-	if err == pebble.ErrNotFound {
-		return r, false, nil
+	v, ok := s.kept.get(keys.Decoded{Kind: keys.KindLog, Home: id, Seq: seq})
+	if !ok {
+		// A record that was copied since is in the database before it leaves the table.
+		stored, closer, err := s.db.Get(keys.AppendLog(nil, id, seq))
+		if err == pebble.ErrNotFound {
+			return r, false, nil
+		}
+		if err != nil {
+			return r, false, s.dbError(op, err)
+		}
+		defer func() { _ = closer.Close() }()
+		v = stored
 	}
-	if err != nil {
-		return r, false, s.dbError(op, err)
-	}
-	defer func() { _ = closer.Close() }()
 	if r, err = decodeRecord(append([]byte(nil), v...)); err != nil {
 		return r, false, s.badRecord(op, id, seq, err)
 	}
@@ -184,24 +190,23 @@ func (s *Store) Marks(id rhumb.RangeID, from, to rhumb.Seq) ([]Mark, error) {
 	if to < from {
 		return nil, nil
 	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.AppendLog(nil, id, to+1)})
+	w, err := s.walkLog(id, from, to, math.MaxInt)
 	if err != nil {
 		return nil, s.dbError(op, err)
 	}
-	defer func() { _ = it.Close() }()
+	defer func() { _ = w.close() }()
 	var out []Mark
-	for ok := it.First(); ok; ok = it.Next() {
-		v, err := it.ValueAndErr()
-		if err != nil {
-			return nil, s.dbError(op, err)
+	for {
+		stored, ok, err := w.next()
+		if err != nil || !ok {
+			return out, s.dbError(op, err)
 		}
-		r, err := decodeRecord(v)
+		r, err := decodeRecord(stored.value)
 		if err != nil {
 			return nil, s.badRecord(op, id, from+rhumb.Seq(len(out)), err)
 		}
 		out = append(out, Mark{r.entry.Position(), r.entry.LastHLC(), r.entry.Split(), r.entry.Ends(), r.entry.Take()})
 	}
-	return out, s.dbError(op, it.Error())
 }
 
 // Entries reads the entries from..to of a log, both included, with their values, and checks their
@@ -220,21 +225,28 @@ func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*
 	// The data iterator is a clone of the log iterator, so both see the database at the same
 	// moment. If they did not, collection could remove the versions of an entry between the two
 	// reads, and a healthy log would look damaged.
-	log, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.KindSpan(id, keys.KindLog).Upper})
+	log, err := s.walkLog(id, from, to, keptViewMax)
 	if err != nil {
 		return nil, s.dbError(op, err)
 	}
-	defer func() { _ = log.Close() }()
+	defer func() { _ = log.close() }()
 	span := st.span()
-	data, err := log.Clone(pebble.CloneOptions{IterOptions: &pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper}})
+	data, err := log.it.Clone(pebble.CloneOptions{IterOptions: &pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper}})
 	if err != nil {
 		return nil, s.dbError(op, err)
 	}
 	defer func() { _ = data.Close() }()
 	var out []*entry.Entry
 	size, want := 0, from
-	for ok := log.First(); ok && want <= to; ok = log.Next() {
-		e, n, err := s.entryAt(op, id, want, log, data)
+	for want <= to {
+		stored, ok, err := log.next()
+		if err != nil {
+			return nil, s.dbError(op, err)
+		}
+		if !ok {
+			break
+		}
+		e, n, err := s.entryAt(op, id, want, stored, data)
 		if err != nil {
 			return nil, err
 		}
@@ -246,26 +258,29 @@ func (s *Store) Entries(id rhumb.RangeID, from, to rhumb.Seq, maxBytes int) ([]*
 		size += n
 		want++
 	}
-	if err := log.Error(); err != nil {
-		return nil, s.dbError(op, err)
-	}
 	return out, nil
 }
 
-// entryAt reads the entry under the log iterator and returns it with its size. The entry is nil if
-// it is not the wanted one.
-func (s *Store) entryAt(op rhumb.Op, id rhumb.RangeID, want rhumb.Seq, log, data *pebble.Iterator) (*entry.Entry, int, error) {
+// entryUnder is entryAt for the record under an iterator over the log of a range.
+func (s *Store) entryUnder(op rhumb.Op, id rhumb.RangeID, want rhumb.Seq, log, data *pebble.Iterator) (*entry.Entry, int, error) {
 	d, err := keys.Decode(log.Key())
 	if err != nil {
 		return nil, 0, rhumb.Wrap(op, err)
-	}
-	if d.Seq != want {
-		return nil, 0, nil
 	}
 	v, err := log.ValueAndErr()
 	if err != nil {
 		return nil, 0, s.dbError(op, err)
 	}
+	return s.entryAt(op, id, want, keptRecord{d.Seq, v}, data)
+}
+
+// entryAt reads the entry of a stored record and returns it with its size. The entry is nil if
+// it is not the wanted one.
+func (s *Store) entryAt(op rhumb.Op, id rhumb.RangeID, want rhumb.Seq, stored keptRecord, data *pebble.Iterator) (*entry.Entry, int, error) {
+	if stored.seq != want {
+		return nil, 0, nil
+	}
+	v := stored.value
 	r, err := decodeRecord(append([]byte(nil), v...))
 	if err != nil {
 		return nil, 0, s.badRecord(op, id, want, err)

@@ -22,6 +22,7 @@ type manifestFile struct {
 	written int64
 	hash    *xxh3.Hasher
 	broken  bool
+	before  func() error // called before each sync
 	synced  func(f sealedFile)
 }
 
@@ -38,10 +39,20 @@ func (f *manifestFile) Write(p []byte) (int, error) {
 }
 
 // Sync implements vfs.File.
-func (f *manifestFile) Sync() error { return f.recordSync(true, f.File.Sync()) }
+func (f *manifestFile) Sync() error {
+	if err := f.before(); err != nil {
+		return err
+	}
+	return f.recordSync(true, f.File.Sync())
+}
 
 // SyncData implements vfs.File.
-func (f *manifestFile) SyncData() error { return f.recordSync(true, f.File.SyncData()) }
+func (f *manifestFile) SyncData() error {
+	if err := f.before(); err != nil {
+		return err
+	}
+	return f.recordSync(true, f.File.SyncData())
+}
 
 // SyncTo implements vfs.File. A partial sync is not recorded: the seal covers whole files.
 func (f *manifestFile) SyncTo(length int64) (full bool, err error) {
@@ -64,7 +75,7 @@ func (s *Store) watchManifest(path string, f vfs.File) vfs.File {
 	if !strings.HasPrefix(base, manifestPrefix) || s.fs.PathDir(path) != s.dataDir() {
 		return f
 	}
-	return &manifestFile{File: f, name: base, hash: xxh3.New(), synced: s.sealManifest}
+	return &manifestFile{File: f, name: base, hash: xxh3.New(), before: s.syncBeforeTables, synced: s.sealManifest}
 }
 
 // sealManifest writes a seal with a manifest as of a sync. The seal lists a new manifest together

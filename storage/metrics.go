@@ -17,6 +17,7 @@ type metrics struct {
 	misuses          prometheus.Counter
 	stalls           prometheus.Counter
 	logStalls        prometheus.Counter
+	logCopied        prometheus.Counter
 	backgroundErrors prometheus.Counter
 	damages          prometheus.Counter
 	lengthFailures   prometheus.Counter
@@ -56,6 +57,7 @@ func newMetrics(dir string) metrics {
 		misuses:          counter("misuses_total", "SINGLEDELs that deleted nothing, or more than one value."),
 		stalls:           counter("write_stalls_total", "Times that writes waited for a flush or compaction."),
 		logStalls:        counter("log_stalls_total", "Times that writes waited for a flush because the log was full."),
+		logCopied:        counter("log_copied_total", "Log records and results of requests that were still needed when the log of the store needed their room."),
 		backgroundErrors: counter("background_errors_total", "Flushes and compactions that failed."),
 		damages:          counter("damages_total", "Damaged files found, without whose damaged part the store continues."),
 		lengthFailures:   counter("synced_length_failures_total", "Synced lengths of the log that could not be recorded."),
@@ -78,7 +80,7 @@ func newMetrics(dir string) metrics {
 func (s *Store) Collectors() []prometheus.Collector {
 	m := &s.metrics
 	return []prometheus.Collector{
-		m.syncSeconds, m.corruptions, m.readErrors, m.unreadable, m.misuses, m.stalls, m.logStalls, m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
+		m.syncSeconds, m.corruptions, m.readErrors, m.unreadable, m.misuses, m.stalls, m.logStalls, m.logCopied, newKeptCollector(s), m.backgroundErrors, m.damages, m.lengthFailures, m.sealFailures,
 		m.reserveReleases, m.reserveFailures, m.diskState, m.fillRate, m.reserve,
 		m.nameReads, m.nameWalks, m.nameEvictions, newNamesCollector(s), m.rowHits, m.rowMisses, m.rowEvictions, newRowsCollector(s), newDamageCollector(s), newUnreadCollector(s), newPebbleCollector(s),
 	}
@@ -103,6 +105,14 @@ func newUnreadCollector(s *Store) prometheus.Collector {
 		Namespace: "rhumb", Subsystem: "storage", Name: "unread_places", ConstLabels: constLabels(s.cfg.Dir),
 		Help: "Places of files that the disk refused to read and has not let read since.",
 	}, func() float64 { return float64(s.UnreadPlaces()) })
+}
+
+// newKeptCollector returns the metric of the memory of log records and results.
+func newKeptCollector(s *Store) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "rhumb", Subsystem: "storage", Name: "log_kept_bytes", ConstLabels: constLabels(s.cfg.Dir),
+		Help: "Memory of the log records and results of requests that are in the log of the store and not in its database.",
+	}, func() float64 { return float64(s.kept.usage()) })
 }
 
 // newNamesCollector returns the metric of the memory of names.

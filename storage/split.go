@@ -103,7 +103,7 @@ type keyValue struct{ key, value []byte }
 // results say (docs/replication.md#requests). It seeks from client to client, so the work depends on their number.
 func (s *Store) lastResults(id, child rhumb.RangeID, upTo rhumb.Seq) (out []keyValue, err error) {
 	span := keys.KindSpan(id, keys.KindDedup)
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+	it, err := s.newWholeIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 	if err != nil {
 		return nil, err
 	}

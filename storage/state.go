@@ -278,7 +278,7 @@ func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, er
 		if !found {
 			return rhumb.Ef(op, rhumb.Corrupt, "%s: the key %x belongs to no range", s.cfg.Dir, it.Key())
 		}
-		rs, err := s.loadRange(op, it, id)
+		rs, err := s.loadRange(op, it, s.kept, id)
 		switch f := (*faultError)(nil); {
 		case err == nil:
 			s.ranges[id] = rs
@@ -309,8 +309,8 @@ func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, er
 // errNoState is the reason why a home with keys is no range.
 var errNoState = errors.New("there are keys but no state")
 
-// loadRange reads the state of one range and checks that it is consistent.
-func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*rangeState, error) {
+// loadRange reads the state of one range and checks that it is consistent. kept is nil if the iterator sees all keys.
+func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, kept *keptTable, id rhumb.RangeID) (*rangeState, error) {
 	rs := &rangeState{log: logState{RangeState: RangeState{Range: id}}}
 	span := keys.KindSpan(id, keys.KindState)
 	present := false
@@ -336,7 +336,7 @@ func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*
 	if !present {
 		return nil, &rhumb.Error{Op: op, Kind: rhumb.Corrupt, Msg: fmt.Sprintf("%s: range %s", s.cfg.Dir, id), Err: errNoState}
 	}
-	if err := s.loadLast(op, it, rs); err != nil {
+	if err := s.loadLast(op, it, kept, rs); err != nil {
 		return nil, err
 	}
 	// Every position was written with or after the entries that it covers, and the log of the
@@ -355,17 +355,20 @@ func (s *Store) loadRange(op rhumb.Op, it *pebble.Iterator, id rhumb.RangeID) (*
 // loadLast finds the last entry of the log. The last record also has the totals and a commit
 // position, which is usually newer than StateCommit: appends carry the commit position and do not
 // write the key.
-func (s *Store) loadLast(op rhumb.Op, it *pebble.Iterator, rs *rangeState) error {
+func (s *Store) loadLast(op rhumb.Op, it *pebble.Iterator, kept *keptTable, rs *rangeState) error {
 	st := &rs.log
 	// A log without records ends at its base.
 	st.setLast(st.base.pos, st.base.hlc, st.base.total)
-	span := keys.KindSpan(st.Range, keys.KindLog)
-	if !it.SeekLT(span.Upper) || keys.Compare(it.Key(), span.Lower) < 0 {
-		return s.dbError(op, it.Error())
-	}
-	v, err := it.ValueAndErr()
-	if err != nil {
-		return s.dbError(op, err)
+	v, ok := kept.lastLog(st.Range)
+	if !ok {
+		span := keys.KindSpan(st.Range, keys.KindLog)
+		if !it.SeekLT(span.Upper) || keys.Compare(it.Key(), span.Lower) < 0 {
+			return s.dbError(op, it.Error())
+		}
+		var err error
+		if v, err = it.ValueAndErr(); err != nil {
+			return s.dbError(op, err)
+		}
 	}
 	rec, err := decodeRecord(v)
 	if err != nil {

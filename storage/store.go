@@ -74,8 +74,11 @@ type Store struct {
 	// recovery cut off. lengths is the file that the open store writes.
 	synced  syncedState
 	lengths *syncedFile
-	// own is the log of the store, or nil if its database has one. It is set while the store opens.
-	own *storeLog
+	// own is the log of the store, or nil if its database has one, and kept what the database lacks of it. They are set while the store opens.
+	// walSync is own from the end of the replay on, for the goroutines of the database, which exist before that.
+	own     *storeLog
+	kept    *keptTable
+	walSync atomic.Pointer[storeLog]
 	// flushFailed has a signal after a flush failed. Pebble repeats a flush until it succeeds.
 	flushFailed chan struct{}
 
@@ -410,8 +413,12 @@ func (s *Store) Close() error {
 		err = s.sealClean(logs)
 	}
 	// A node that joined a cluster whose version is older may go back to the previous build.
-	if err == nil && drained && !s.header.cluster.IsZero() && s.header.flags&flagNodeLog == 0 {
+	switch {
+	case err != nil || !drained:
+	case !s.header.cluster.IsZero() && s.header.flags&flagNodeLog == 0:
 		err = s.takeLogBack()
+	default:
+		err = s.emptyLog()
 	}
 	// The lock goes last: the directory must not change owners before it is sealed.
 	return errors.Join(err, s.lock.Close())

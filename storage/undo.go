@@ -2,9 +2,9 @@ package storage
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
 	"github.com/rhumbdb/rhumb/keys"
@@ -89,20 +89,23 @@ func (s *Store) readIndexEntries(id rhumb.RangeID, from, to rhumb.Seq) ([]*entry
 	if from > to {
 		return nil, nil
 	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: keys.AppendLog(nil, id, to+1)})
+	w, err := s.walkLog(id, from, to, math.MaxInt)
 	if err != nil {
 		return nil, s.dbError(op, err)
 	}
-	defer func() { _ = it.Close() }()
+	defer func() { _ = w.close() }()
 	var out []*entry.Entry
-	for ok := it.First(); ok; ok = it.Next() {
-		v, err := it.ValueAndErr()
+	for {
+		v, ok, err := w.next()
 		if err != nil {
 			return nil, s.dbError(op, err)
 		}
+		if !ok {
+			break
+		}
 		seq := from + rhumb.Seq(len(out))
 		// The iterator reuses its buffer, and the entry shares memory with its record.
-		r, err := decodeRecord(append([]byte(nil), v...))
+		r, err := decodeRecord(append([]byte(nil), v.value...))
 		if err != nil {
 			return nil, s.badRecord(op, id, seq, err)
 		}
@@ -110,9 +113,6 @@ func (s *Store) readIndexEntries(id rhumb.RangeID, from, to rhumb.Seq) ([]*entry
 			return nil, s.badRecord(op, id, seq, rhumb.Ef(op, rhumb.Corrupt, "the record holds entry %d instead", r.entry.Seq))
 		}
 		out = append(out, r.entry)
-	}
-	if err := it.Error(); err != nil {
-		return nil, s.dbError(op, err)
 	}
 	// Undoing only a part of the entries would leave versions that no record lists, which nothing
 	// ever removes.

@@ -52,10 +52,7 @@ func (b *Batch) Unite(id rhumb.RangeID, seq rhumb.Seq, take entry.Take) error {
 		return b.s.dbError(op, err)
 	}
 	for _, kind := range []keys.Kind{keys.KindState, keys.KindDedup} {
-		span := keys.KindSpan(other, kind)
-		if err := b.b.DeleteRange(span.Lower, span.Upper, nil); err != nil {
-			panic("storage: an unindexed batch rejected a range deletion: " + err.Error())
-		}
+		b.deleteSpan(keys.KindSpan(other, kind))
 	}
 	// The range is gone from the state in memory, but its data and its log stay on disk: there is no
 	// deletion of the whole range as in DropRange.
@@ -139,7 +136,7 @@ func (s *Store) keptLogs(region rhumb.RegionID, slots []rhumb.Slot) (kept []rhum
 	slots = slices.Compact(slices.Sorted(slices.Values(slots)))
 	for _, slot := range slots {
 		span := keys.KindSpan(rhumb.RangeID{Region: region, Slot: slot}, keys.KindLog)
-		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+		it, err := s.newWholeIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
 		if err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/batchrepr"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rhumbdb/rhumb"
@@ -76,7 +77,7 @@ type verifier struct {
 	weights map[rhumb.RangeID]int64 // bytes of the versions of each home
 	header  header
 	synced  syncedState
-	applied nodelog.Number // the record of the store's own log up to which the tables hold everything
+	copied  nodelog.Number // the record of the store's own log up to which the tables hold everything
 }
 
 // addFault adds a fault to the report.
@@ -164,7 +165,7 @@ func (v *verifier) checkOwnLog() error {
 	if !v.header.nodeLog {
 		return nil
 	}
-	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.store, Trimmed: v.applied}
+	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.store, Trimmed: v.copied}
 	if v.synced.number == 0 {
 		cfg.Synced = nodelog.Number(v.synced.length)
 	}
@@ -175,7 +176,7 @@ func (v *verifier) checkOwnLog() error {
 	v.report.Files += len(names)
 	err = nodelog.Read(cfg, func(r nodelog.Record) error {
 		v.report.Bytes += int64(len(r.Payload))
-		if err := checkBatch(r.Payload); err != nil {
+		if err := checkRecord(r.Payload); err != nil {
 			v.addFault(cfg.Dir, -1, fmt.Sprintf("record %d: %v", r.Number, err))
 		}
 		return nil
@@ -187,14 +188,23 @@ func (v *verifier) checkOwnLog() error {
 	return err
 }
 
-// checkBatch checks the form of the keys and values that a batch sets. Whether the batch fits to the state of the ranges shows when the next start
-// applies it.
-func checkBatch(repr []byte) error {
-	b := new(pebble.Batch)
-	if err := b.SetRepr(bytes.Clone(repr)); err != nil {
+// checkRecord checks the form of the keys and values that a record of the log sets. Whether they fit to the state of the ranges shows when the
+// next start applies the record.
+func checkRecord(payload []byte) error {
+	main, kept, err := splitParts(payload)
+	if err != nil {
 		return err
 	}
-	for r := b.Reader(); ; {
+	b := new(pebble.Batch)
+	if err := b.SetRepr(bytes.Clone(main)); err != nil {
+		return err
+	}
+	return errors.Join(checkOps(b.Reader()), checkOps(kept))
+}
+
+// checkOps checks the operations of a batch.
+func checkOps(r batchrepr.Reader) error {
+	for {
 		kind, key, value, ok, err := r.Next()
 		if err != nil || !ok {
 			return err
@@ -206,6 +216,23 @@ func checkBatch(repr []byte) error {
 			return fmt.Errorf("key %s: %w", keys.Format(key), err)
 		}
 	}
+}
+
+// readKept reads the log records and results that the store's own log holds and its tables lack, of the records whose main parts tables hold.
+// checkOwnLog reports damage in the log.
+func (v *verifier) readKept(s *Store, applied nodelog.Number) {
+	if !v.header.logKeeps {
+		return
+	}
+	s.kept = newKeptTable()
+	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.store, Trimmed: v.copied}
+	_ = nodelog.Read(cfg, func(r nodelog.Record) error {
+		_, ops, err := splitParts(r.Payload)
+		if err == nil && r.Number <= applied {
+			err = s.kept.add(r.Number, ops, 0, func([]byte) error { return nil })
+		}
+		return err
+	})
 }
 
 // checkFiles reads every file of the database, and the tables block by block: the keys below are
@@ -301,9 +328,12 @@ func (v *verifier) checkDatabase() {
 	defer func() { _ = db.Close() }()
 	// A Store without files of its own: only the methods that read the database are used.
 	s := &Store{cfg: Config{Dir: v.dir}, db: db, ranges: map[rhumb.RangeID]*rangeState{}}
-	if v.applied, err = s.tablesHold(db); err != nil {
+	applied, copied, err := s.tablesHold(db)
+	if err != nil {
 		v.addFault(dir, -1, err.Error())
 	}
+	v.copied = copied
+	v.readKept(s, applied)
 	if err := v.checkKeys(db); err != nil {
 		f := faultOf(dir, err)
 		v.addFault(f.File, f.Offset, f.What)
