@@ -20,6 +20,8 @@ import (
 const (
 	// keptChunkBytes is the size of a chunk. A chunk is copied as a whole while writes wait, which takes less than a millisecond.
 	keptChunkBytes = 64 << 10
+	// copiesMax bounds the chunks that one batch copies. A batch seldom fills one.
+	copiesMax = 4
 	// keptViewMax bounds the records in memory that one call of Entries looks at. Its caller asks again for the rest.
 	keptViewMax = 4_096
 )
@@ -74,7 +76,7 @@ type keptRef struct {
 // keptChunk is a part of the log: the operations on keys of the table, as batches encode them, of consecutive records. Its memory is never
 // moved or used again, so that readers may use a value without a lock.
 type keptChunk struct {
-	ops         []byte
+	ops    []byte
 	first  nodelog.Number  // of the first record with an operation in the chunk
 	begin  uint64          // where the log was when the chunk was begun, in bytes
 	oldest rhumb.Timestamp // the least timestamp of a result in the chunk, or 0
@@ -187,6 +189,9 @@ func (k *keptTable) set(d keys.Decoded, ref keptRef) {
 
 // remove removes the reference of a key, and with only that reference and no newer one. It reports whether it did.
 func (k *keptTable) remove(d keys.Decoded, only *keptRef) (removed bool) {
+	if k.ranges[d.Home] == nil {
+		return false
+	}
 	k.list(d, func(refs []keptRef, seq uint64) []keptRef {
 		i, found := findRef(refs, seq)
 		if !found || only != nil && (refs[i].chunk != only.chunk || refs[i].at != only.at) {
@@ -327,7 +332,8 @@ func (k *keptTable) logOf(id rhumb.RangeID, from, to rhumb.Seq, most int, open f
 	if hi <= lo {
 		return nil, nil
 	}
-	refs = refs[lo:min(hi, lo+most)]
+	refs = refs[lo:hi]
+	refs = refs[:min(len(refs), most)]
 	out = make([]keptRecord, len(refs))
 	for i, f := range refs {
 		out[i] = keptRecord{rhumb.Seq(f.seq), k.value(f)}

@@ -206,7 +206,11 @@ func (l *storeLog) apply(main *pebble.Batch, ops []byte, number nodelog.Number) 
 // batch, so that neither a flush nor a full log has to wait for all of it. Most log records are collected before. order is held.
 func (l *storeLog) copyDue() error {
 	k := l.s.kept
-	for len(k.chunks) > 0 && (l.pos-k.chunks[0].begin > uint64(l.log.RecordBytesMax()) || k.bytes > l.s.cfg.MemTableBytes) {
+	// After a start, more may be due than one batch should wait for.
+	for range copiesMax {
+		if len(k.chunks) == 0 || l.pos-k.chunks[0].begin <= uint64(l.log.RecordBytesMax()) && k.bytes <= l.s.cfg.MemTableBytes {
+			break
+		}
 		if err := l.copyOldest(); err != nil {
 			return err
 		}
@@ -472,8 +476,8 @@ func (s *Store) commit(op rhumb.Op, b *pebble.Batch, sync bool) error {
 // splitBatch divides a batch into a main part and a kept part. Batches without a key of the second kind, as most of those that are not a Batch,
 // stay as they are, and the kept part is nil.
 func (s *Store) splitBatch(b *pebble.Batch) (main, kept *pebble.Batch, err error) {
-	any := false
-	for r := b.Reader(); !any; {
+	found := false
+	for r := b.Reader(); !found; {
 		_, key, _, ok, err := r.Next()
 		if err != nil {
 			return nil, nil, err
@@ -481,7 +485,7 @@ func (s *Store) splitBatch(b *pebble.Batch) (main, kept *pebble.Batch, err error
 		if !ok {
 			return b, nil, nil
 		}
-		any = isKept(key)
+		found = isKept(key)
 	}
 	main, kept = s.db.NewBatch(), s.db.NewBatch()
 	for r := b.Reader(); ; {
@@ -564,7 +568,7 @@ func (s *Store) prepareLog() (own bool, err error) {
 	return true, ioError(op, s.cfg.Dir, log.Close())
 }
 
-// openLog opens the log and applies the records that tables lack. When it returns, tables hold everything.
+// openLog opens the log, applies the main parts of the records that tables lack, and reads the kept parts that the database lacks.
 func (s *Store) openLog() error {
 	applied, copied, err := s.tablesHold(s.db)
 	if err != nil {

@@ -150,8 +150,8 @@ func TestOwnLogFull(t *testing.T) {
 	}
 }
 
-// TestTablesAheadOfLog flushes batches that were never synced, and cuts the power: the tables have records
-// that the log has lost. The next records have their numbers, and must not count as applied.
+// TestTablesAheadOfLog flushes batches that were never synced, and cuts the power: the flush must have synced them, or tables would have records
+// that the log has lost. TestFormerLog opens a store whose tables do.
 func TestTablesAheadOfLog(t *testing.T) {
 	w := ownWorld(t, 27)
 	set := func(key string, sync bool) {

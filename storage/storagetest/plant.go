@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/rhumbdb/rhumb/keys"
 )
@@ -76,6 +77,13 @@ func plantOptions() *pebble.Options {
 		},
 		FormatMajorVersion: pebble.FormatNewest, ErrorIfNotExists: true, Logger: silent{}, DisableAutomaticCompactions: true,
 	}
+}
+
+// OpenDatabase opens the database in the directory of a closed store, in the format of a new store.
+func OpenDatabase(fs vfs.FS, dir string) (*pebble.DB, error) {
+	o := plantOptions()
+	o.FS, o.FormatMajorVersion = fs, pebble.FormatTableFormatV6
+	return pebble.Open(fs.PathJoin(dir, "data"), o)
 }
 
 // plantedKey formats a key in Pebble's messages.

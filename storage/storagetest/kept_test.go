@@ -1,0 +1,339 @@
+package storagetest_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/keys"
+	"github.com/rhumbdb/rhumb/storage"
+	"github.com/rhumbdb/rhumb/storage/nodelog"
+	"github.com/rhumbdb/rhumb/storage/storagetest"
+)
+
+// storeFormat returns the format in the STORE file.
+func storeFormat(t *testing.T, w *storagetest.World) uint32 {
+	t.Helper()
+	b, err := storagetest.ReadFile(w.Mem, path.Join(storagetest.Dir, "STORE"))
+	if err != nil || len(b) < 12 {
+		t.Fatalf("STORE: %v", err)
+	}
+	return binary.BigEndian.Uint32(b[8:])
+}
+
+// inDatabase returns how many log records and results the database of a stopped store has.
+func inDatabase(t *testing.T, fs *vfs.MemFS) (records, results int) {
+	t.Helper()
+	db, err := storagetest.OpenDatabase(clone(fs), storagetest.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	it, err := db.NewIter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		switch keys.KindOf(it.Key()) {
+		case keys.KindLog:
+			records++
+		case keys.KindDedup:
+			results++
+		}
+	}
+	if err := it.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return records, results
+}
+
+// keptBytes returns the memory of the log records and results that the database of a store lacks.
+func keptBytes(t *testing.T, s *storage.Store) float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(s.Collectors()...)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "rhumb_storage_log_kept_bytes" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatal("the store has no metric of the memory of log records")
+	return 0
+}
+
+// numbered returns a request with a number.
+func numbered(r entry.Request, seq uint64) entry.Request {
+	r.ID = rhumb.RequestID{Client: rhumb.UUID{1}, Seq: seq}
+	return r
+}
+
+// checkLogs compares a store with the models of its ranges, and makes sure that the store found no damage.
+func checkLogs(t *testing.T, w *storagetest.World, logs ...*storagetest.Log) {
+	t.Helper()
+	for _, l := range logs {
+		if err := l.Check(w.Store); err != nil {
+			t.Error(err)
+		}
+	}
+	if w.Store.Short() || len(w.Store.Damage()) > 0 {
+		t.Errorf("the store found damage: %v", w.Store.Damage())
+	}
+}
+
+// TestKeptInOwnLog flushes the versions of entries whose log records and results are in the log of the store alone, and crashes: a start
+// must find them there, again and again. A stop writes them to the database, where a build that does not look for them in the log finds them.
+func TestKeptInOwnLog(t *testing.T) {
+	w := ownWorld(t, 31)
+	l := w.Create(storagetest.R)
+	for i := range 40 {
+		w.Append(l, numbered(storagetest.Put(fmt.Sprint("key", i%10), strings.Repeat("v", 100)), uint64(i+1)))
+		if i%15 == 14 {
+			if err := w.Store.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 3 {
+		w.Crash(w.Rand.IntN(101))
+		checkLogs(t, w, l)
+		if n := counterOf(t, w.Store, "rhumb_storage_log_copied_total"); n > 0 || keptBytes(t, w.Store) == 0 {
+			t.Errorf("%v keys were copied to the database, and %v bytes are in the log alone", n, keptBytes(t, w.Store))
+		}
+	}
+	if f := storeFormat(t, w); f != 4 {
+		t.Errorf("a store that needs its log has format %d, want 4", f)
+	}
+	before := clone(w.Mem)
+	w.Stop()
+	if records, results := inDatabase(t, w.Mem); records != 40 || results != 40 {
+		t.Errorf("after a stop the database has %d log records and %d results, want 40", records, results)
+	}
+	if f := storeFormat(t, w); f != 3 {
+		t.Errorf("a store that was stopped has format %d, want 3", f)
+	}
+	if records, results := inDatabase(t, before); records+results > 0 {
+		t.Errorf("before the stop the database had %d log records and %d results: the test shows little", records, results)
+	}
+	w.Start()
+	checkLogs(t, w, l)
+}
+
+// TestKeptUndone undoes entries whose log records are in the log of the store or in the database, and appends others in their place: after a crash
+// the newer ones count, and no version or result of the undone ones is left.
+func TestKeptUndone(t *testing.T) {
+	for copied := range 2 {
+		w := ownWorld(t, 33)
+		l := w.Create(storagetest.R)
+		for i := range 20 {
+			w.Append(l, numbered(storagetest.Put(fmt.Sprint("key", i), "first"), uint64(i+1)))
+		}
+		if copied == 1 {
+			fillLog(w)
+		}
+		for above := rhumb.Seq(15); above > 5; above -= 4 {
+			w.Batch(func(b *storage.Batch) {
+				if err := b.Undo(l.ID, above); err != nil {
+					t.Fatal(err)
+				}
+				l.Undo(above)
+				for i := range 3 {
+					seq := 100*uint64(above) + uint64(i)
+					b.Append(l.ID, l.Add(rhumb.Epoch(20-above), 1, numbered(storagetest.Put(fmt.Sprint("other", i), fmt.Sprint("after ", above)), seq)), l.CommitPos())
+				}
+			})
+			if err := w.Store.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			w.Crash(0)
+			checkLogs(t, w, l)
+			for i := int(above); i < 20; i++ {
+				if _, found, err := w.Store.Dedup(l.ID, rhumb.RequestID{Client: rhumb.UUID{1}, Seq: uint64(i + 1)}); found || err != nil {
+					t.Errorf("the result of request %d, which was undone, is found: %v", i+1, err)
+				}
+			}
+		}
+		if n := counterOf(t, w.Store, "rhumb_storage_log_copied_total"); n > 0 {
+			t.Errorf("%v keys were copied after the last start", n)
+		}
+	}
+}
+
+// fillLog writes several times the size of the log, to another place than a range.
+func fillLog(w *storagetest.World) {
+	w.Helper()
+	for i := range 12 {
+		if err := w.Store.Local(7).Set([]byte("filler"), []byte(strings.Repeat(fmt.Sprint(i), storagetest.LogBytes/10))); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// TestKeptCopied lets the log need the room of log records and results that are still needed: they must be in the database before the log is
+// written over, whenever the power fails. Log records that were collected in time never get there.
+func TestKeptCopied(t *testing.T) {
+	w := ownWorld(t, 35)
+	kept, gone := w.Create(storagetest.R), w.Create(rhumb.RangeID{Region: 1, Slot: 77})
+	seq := uint64(0)
+	for range 5 {
+		for range 10 {
+			seq++
+			w.Append(kept, numbered(storagetest.Put(fmt.Sprint("key", seq%7), strings.Repeat("v", 900)), seq))
+			w.Append(gone, storagetest.Put(fmt.Sprint("key", seq%7), strings.Repeat("v", 900)))
+		}
+		gone.Commit = rhumb.Seq(len(gone.Entries))
+		gone.Trim = gone.Commit
+		w.Batch(func(b *storage.Batch) {
+			b.SetCommit(gone.ID, gone.CommitPos())
+			b.Trim(gone.ID, gone.Trim)
+		})
+		w.Collect(gone, storage.CollectLimits{Before: storage.Newest})
+		fillLog(w)
+		if counterOf(t, w.Store, "rhumb_storage_log_copied_total") == 0 {
+			t.Fatal("the log was filled, and nothing was copied")
+		}
+		w.Crash(w.Rand.IntN(101))
+		checkLogs(t, w, kept, gone)
+	}
+	w.Stop()
+	if records, results := inDatabase(t, w.Mem); records != 51 || results != 50 {
+		t.Errorf("the database has %d log records and %d results, want 51 and 50", records, results)
+	}
+	w.Start()
+}
+
+// TestTablesBehindLog guards that tables never hold the versions of an entry whose log record is not durable: a power loss would leave versions
+// that no record lists.
+func TestTablesBehindLog(t *testing.T) {
+	w := ownWorld(t, 37)
+	l := w.Create(storagetest.R)
+	w.Append(l, storagetest.Put("a", "synced"))
+	b := w.Store.NewBatch()
+	b.Append(l.ID, l.Add(1, 1, numbered(storagetest.Put("b", "not synced"), 1)), l.CommitPos())
+	if err := b.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	after := w.Mem.CrashClone(vfs.CrashCloneCfg{})
+	if err := b.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	w.Stop()
+	w.Mem = after
+	w.Start()
+	checkLogs(t, w, l)
+}
+
+// TestKeptDamaged flips a bit of a log record that the log alone has, in a record of the log whose versions tables hold. The start must name
+// the file and the place, and serve no range with versions whose entries are missing.
+func TestKeptDamaged(t *testing.T) {
+	w := ownWorld(t, 39)
+	logs := build(w)
+	if err := w.Store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	w.Append(logs[0], storagetest.Put("last", "1"))
+	w.Cut(0)
+	used := liveSegments(t, w)
+	flips := 0
+	good := w.Mem
+	for file, n := range used {
+		for at := 600; at < n; at += n/7 + 1 {
+			w.Mem = clone(good)
+			w.Damage(file, func(b []byte) []byte {
+				b[at] ^= 1
+				return b
+			})
+			o := serves(w, logs)
+			if o.err != nil || o.short && !o.named(file) {
+				t.Fatalf("a flip of byte %d of %s: %v, short %v, %v", at, file, o.err, o.short, o.damages)
+			}
+			if o.short {
+				flips++
+			}
+		}
+	}
+	if flips == 0 {
+		t.Error("no flip was noticed")
+	}
+	w.Mem = good
+}
+
+// TestFormerLog opens a store of the build before, whose log holds batches that the database lacks, and whose tables hold records that the log
+// has lost. Both must be in the store, and the numbers of the lost records must not count for later ones.
+func TestFormerLog(t *testing.T) {
+	for name, ahead := range map[string]uint64{"log ahead": 0, "tables ahead": 50} {
+		t.Run(name, func(t *testing.T) {
+			w := ownWorld(t, 41)
+			l := w.Create(storagetest.R)
+			w.Append(l, storagetest.Put("a", "1"))
+			w.Stop()
+			header, err := storagetest.ReadFile(w.Mem, path.Join(storagetest.Dir, "STORE"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			db, err := storagetest.OpenDatabase(w.Mem, storagetest.Dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := db.NewBatch()
+			key := keys.AppendLocal(nil, 7, []byte("former"))
+			if err := b.Set(key, []byte("v"), nil); err != nil {
+				t.Fatal(err)
+			}
+			log, err := nodelog.Open(nodelog.Config{
+				Dir: path.Join(storagetest.Dir, "log"), FS: w.Mem, ID: rhumb.UUID(header[40:56]), Boot: rhumb.BootSeq(binary.BigEndian.Uint64(header[96:]) + 1),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ahead == 0 {
+				_, err = log.Append(b.Repr())
+			} else {
+				err = b.Set(keys.AppendLocal(nil, storage.SpaceStore, []byte("applied")), binary.BigEndian.AppendUint64(nil, uint64(log.Last())+ahead), nil)
+				if err == nil {
+					err = db.Apply(b, pebble.Sync)
+				}
+			}
+			for _, f := range []func() error{log.Close, b.Close, db.Flush, db.Close} {
+				if err == nil {
+					err = f()
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			// As after an upgrade from a build without a seal: the files are not those that the store sealed.
+			if err := w.Mem.Remove(path.Join(storagetest.Dir, "SEAL")); err != nil {
+				t.Fatal(err)
+			}
+			w.Start()
+			for range 2 {
+				w.Append(l, storagetest.Put("b", "2"))
+				w.Crash(0)
+				checkLogs(t, w, l)
+				if v, ok, err := w.Store.Local(7).Get([]byte("former")); err != nil || !ok || string(v) != "v" {
+					t.Errorf("the batch of the build before is %q, %v, %v", v, ok, err)
+				}
+			}
+			if f := storeFormat(t, w); f != 4 {
+				t.Errorf("the store has format %d, want 4", f)
+			}
+		})
+	}
+}
