@@ -358,7 +358,7 @@ func (p *Pairs) allConfirmed(r rhumb.RangeID, e rhumb.Epoch) bool {
 	})
 }
 
-// SetSpeeds sets this node's opinions of its peers, which its next frames tell them. A peer that is not named is unknown.
+// SetSpeeds sets this node's opinions of its peers, which its next frames report. A peer that is not named is unknown.
 func (p *Pairs) SetSpeeds(speeds map[rhumb.NodeID]Speed) {
 	for _, q := range p.peers {
 		q.speed = speeds[q.id]
