@@ -39,7 +39,7 @@ func Home(key []byte) (id rhumb.RangeID, ok bool) {
 	}, true
 }
 
-// KindOf returns the kind of a key without examining the rest of it, or 0 if the key ends before its kind.
+// KindOf returns the kind of a key without decoding the fields after it, or 0 if the key ends before its kind.
 func KindOf(key []byte) Kind {
 	if len(key) <= kindAt {
 		return 0

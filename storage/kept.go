@@ -18,16 +18,19 @@ import (
 
 // Bounds of the memory of log records and results.
 const (
-	// keptChunkBytes is the size of a chunk. A chunk is copied as a whole while writes wait, which takes less than a millisecond.
+	// keptChunkBytes is the size of a chunk. A chunk is copied as a whole while writes wait, which
+	// takes less than a millisecond.
 	keptChunkBytes = 64 << 10
 	// copiesMax bounds the chunks that one batch copies. A batch seldom fills one.
 	copiesMax = 4
-	// keptViewMax bounds the records in memory that one call of Entries looks at. Its caller asks again for the rest.
+	// keptViewMax bounds the records in memory that one call of Entries looks at. Its caller asks again
+	// for later ones.
 	keptViewMax = 4_096
 )
 
-// isKept reports whether a key stays in the log of the store, and out of the database, until the log needs the room: log records and
-// results of requests. The floor of a client, which has number 0, does not: collection writes it again and again.
+// isKept reports whether a key stays in the log of the store, and out of the database, until the log
+// needs the room: log records and results of requests. The floor of a client, which has number 0, does
+// not: collection writes it again and again.
 func isKept(key []byte) bool {
 	switch keys.KindOf(key) {
 	case keys.KindLog:
@@ -39,20 +42,24 @@ func isKept(key []byte) bool {
 	return false
 }
 
-// keptTable holds the log records and the results of requests that are in the log of the store and not in its database. Most log records
-// are collected before the log needs their room, so they are never written a second time. The database and the table together hold the
-// keys of a store; no key but that of a result is in both, and then the table counts.
+// keptTable holds the log records and the results of requests that are in the log of the store and not
+// in its database. Most log records are collected before the log needs their room, so they are never
+// written a second time. The database and the table together hold the keys of a store; no key but that
+// of a result is in both, and then the table counts.
 //
-// The table holds bytes and not places in the log: a reader needs no disk, and no place has to be guarded against being written over. It
-// takes a fraction of the memory that the same keys take in a memtable.
+// The table holds bytes and not places in the log: a reader needs no disk, and no place has to be
+// guarded against being written over. It takes a fraction of the memory that the same keys take in a
+// memtable.
 //
-// The content is a function of the records of the log after the last one that was copied. A start computes it again from these.
+// The content is a function of the records of the log after the last one that was copied. A start
+// computes it again from these.
 //
-// Invariants: chunks are in the order of the log. Each reference is to a SET in a chunk of the table. The log records of a range that are
-// in the table follow those that are in the database, because chunks are copied from the oldest on.
+// Invariants: chunks are in the order of the log. Each reference is to a SET in a chunk of the table.
+// The log records of a range that are in the table follow those that are in the database, because
+// chunks are copied from the oldest on.
 type keptTable struct {
-	// mu is held while a batch changes the table and the database, so that a reader that holds it sees both at one moment. It is taken
-	// after storeLog.order.
+	// mu is held while a batch changes the table and the database, so that a reader that holds it sees
+	// both at one moment. It is taken after storeLog.order.
 	mu     sync.RWMutex
 	ranges map[rhumb.RangeID]*keptRange
 	chunks []*keptChunk
@@ -73,8 +80,9 @@ type keptRef struct {
 	at    uint32
 }
 
-// keptChunk is a part of the log: the operations on keys of the table, as batches encode them, of consecutive records. Its memory is never
-// moved or used again, so that readers may use a value without a lock.
+// keptChunk is a part of the log: the operations on keys of the table, as batches encode them, of
+// consecutive records. Its memory is never moved or used again, so that readers may use a value without
+// a lock.
 type keptChunk struct {
 	ops    []byte
 	first  nodelog.Number  // of the first record with an operation in the chunk
@@ -82,11 +90,14 @@ type keptChunk struct {
 	oldest rhumb.Timestamp // the least timestamp of a result in the chunk, or 0
 }
 
+// newKeptTable returns an empty table.
 func newKeptTable() *keptTable { return &keptTable{ranges: map[rhumb.RangeID]*keptRange{}} }
 
-// add applies the operations of a record on keys of the table, in order. It calls gone with each deleted key that the database may
-// have. pos is the place of the record in the log, in bytes. mu is held.
+// add applies the operations of a record on keys of the table, in order. It calls gone with each
+// deleted key that the database may have. pos is the place of the record in the log, in bytes. mu is
+// held.
 func (k *keptTable) add(number nodelog.Number, ops []byte, pos uint64, gone func(key []byte) error) error {
+	// A record without kept part needs no chunk, so it does not hold up the position of the copies.
 	if len(ops) == 0 {
 		return nil
 	}
@@ -101,6 +112,7 @@ func (k *keptTable) add(number nodelog.Number, ops []byte, pos uint64, gone func
 		if err != nil || !ok {
 			return err
 		}
+		// The main part has the same range deletion, for the keys that were copied.
 		if kind == pebble.InternalKeyKindRangeDelete {
 			k.deleteSpan(keys.Span{Lower: key, Upper: value})
 			continue
@@ -119,8 +131,8 @@ func (k *keptTable) add(number nodelog.Number, ops []byte, pos uint64, gone func
 				}
 			}
 		case pebble.InternalKeyKindDelete:
-			// A log record is written once for each number that is in use, so it is in one place. A request may have a result in both, after
-			// two ranges with results of it were united.
+			// A log record is written once for each number that is in use, so it is in one place. A
+			// request may have a result in both, after two ranges with results of it were united.
 			if k.remove(d, nil) && d.Kind == keys.KindLog {
 				continue
 			}
@@ -146,7 +158,7 @@ func (k *keptTable) chunkFor(number nodelog.Number, size int, pos uint64) *keptC
 	return c
 }
 
-// list calls change with the list that has a key, and stores what it returns.
+// list calls change with the list that has a key, and stores the list that change returns.
 func (k *keptTable) list(d keys.Decoded, change func(refs []keptRef, seq uint64) []keptRef) {
 	r := k.ranges[d.Home]
 	if r == nil {
@@ -160,6 +172,7 @@ func (k *keptTable) list(d keys.Decoded, change func(refs []keptRef, seq uint64)
 	} else {
 		delete(r.results, d.Request.Client)
 	}
+	// A store may have had many ranges, so those without keys are forgotten.
 	if len(r.log) == 0 && len(r.results) == 0 {
 		delete(k.ranges, d.Home)
 	}
@@ -187,7 +200,8 @@ func (k *keptTable) set(d keys.Decoded, ref keptRef) {
 	})
 }
 
-// remove removes the reference of a key, and with only that reference and no newer one. It reports whether it did.
+// remove removes the reference of a key, and with only that reference and no newer one. It reports
+// whether it did.
 func (k *keptTable) remove(d keys.Decoded, only *keptRef) (removed bool) {
 	if k.ranges[d.Home] == nil {
 		return false
@@ -242,8 +256,8 @@ func (k *keptTable) value(f keptRef) []byte {
 	return value
 }
 
-// copied returns the number of the record up to which the database has everything, if it has the main part of all
-// records up to applied. mu is held.
+// copied returns the number of the record up to which the database has everything, if it has the main
+// part of all records up to applied. mu is held.
 func (k *keptTable) copied(applied nodelog.Number) nodelog.Number {
 	if len(k.chunks) == 0 {
 		return applied
@@ -251,7 +265,8 @@ func (k *keptTable) copied(applied nodelog.Number) nodelog.Number {
 	return k.chunks[0].first - 1
 }
 
-// moveOldest removes the oldest chunk and calls set with each key that is still in the table, in the order of the log. mu is held.
+// moveOldest removes the oldest chunk and calls set with each key that is still in the table, in the
+// order of the log. mu is held.
 func (k *keptTable) moveOldest(set func(key, value []byte) error) (moved int, err error) {
 	c := k.chunks[0]
 	for r := batchrepr.Reader(c.ops); ; {
@@ -270,6 +285,7 @@ func (k *keptTable) moveOldest(set func(key, value []byte) error) (moved int, er
 		if err != nil {
 			return moved, err
 		}
+		// A key that was deleted or written again since has no reference to this place.
 		if k.remove(d, &keptRef{chunk: k.base, at: uint32(at)}) {
 			moved++
 			if err := set(key, value); err != nil {
@@ -278,14 +294,15 @@ func (k *keptTable) moveOldest(set func(key, value []byte) error) (moved int, er
 		}
 	}
 	k.bytes -= int64(len(c.ops))
+	// Readers may still use values of the chunk, so its memory is left to the garbage collector.
 	k.chunks[0] = nil
 	k.chunks = k.chunks[1:]
 	k.base++
 	return moved, nil
 }
 
-// get returns the value of a key; ok is false if the table does not have it. A nil table is empty, also in the methods below: a store with the log
-// of its database has none.
+// get returns the value of a key; ok is false if the table does not have it. A nil table is empty, also
+// in the methods below: a store with the log of its database has none.
 func (k *keptTable) get(d keys.Decoded) (value []byte, ok bool) {
 	if k == nil {
 		return nil, false
@@ -296,6 +313,7 @@ func (k *keptTable) get(d keys.Decoded) (value []byte, ok bool) {
 	if r == nil {
 		return nil, false
 	}
+	// The kind of the key chooses the list.
 	refs, seq := r.log, uint64(d.Seq)
 	if d.Kind == keys.KindDedup {
 		refs, seq = r.results[d.Request.Client], d.Request.Seq
@@ -313,7 +331,8 @@ type keptRecord struct {
 	value []byte
 }
 
-// logOf returns up to most log records of a range from..to, both included, and calls open at the same moment.
+// logOf returns up to most log records of a range from..to, both included, and calls open at the same
+// moment.
 func (k *keptTable) logOf(id rhumb.RangeID, from, to rhumb.Seq, most int, open func() error) (out []keptRecord, err error) {
 	if k == nil {
 		return nil, open()
@@ -332,6 +351,7 @@ func (k *keptTable) logOf(id rhumb.RangeID, from, to rhumb.Seq, most int, open f
 	if hi <= lo {
 		return nil, nil
 	}
+	// The values, and not the references, leave the lock: a chunk may be copied right after.
 	refs = refs[lo:hi]
 	refs = refs[:min(len(refs), most)]
 	out = make([]keptRecord, len(refs))
@@ -355,7 +375,8 @@ func (k *keptTable) lastLog(id rhumb.RangeID) (value []byte, ok bool) {
 	return k.value(r.log[len(r.log)-1]), true
 }
 
-// lastResults returns the greatest numbers of a client with a result, descending, and calls open at the same moment.
+// lastResults returns the greatest numbers of a client with a result, descending, and calls open at the
+// same moment.
 func (k *keptTable) lastResults(id rhumb.RangeID, client rhumb.UUID, open func() error) (seqs []uint64, err error) {
 	if k == nil {
 		return nil, open()
@@ -375,10 +396,12 @@ func (k *keptTable) lastResults(id rhumb.RangeID, client rhumb.UUID, open func()
 	return seqs, nil
 }
 
-// resultsOlder returns how many of the oldest chunks have to be copied until the table has no result that is older than an age.
+// resultsOlder returns how many of the oldest chunks have to be copied until the table has no result
+// that is older than an age.
 func (k *keptTable) resultsOlder(now rhumb.Timestamp, age time.Duration) (chunks int) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
+	// Timestamps of different ranges do not grow together, so the search ends with the newest chunk.
 	for i, c := range k.chunks {
 		if c.oldest != 0 && now.Sub(c.oldest) > age {
 			chunks = i + 1
@@ -397,7 +420,8 @@ func (k *keptTable) usage() int64 {
 	return k.bytes
 }
 
-// logWalk reads the log records of a range in ascending order: those in the database, then those in the table.
+// logWalk reads the log records of a range in ascending order: those in the database, then those in the
+// table.
 type logWalk struct {
 	s     *Store
 	it    *pebble.Iterator
@@ -406,8 +430,8 @@ type logWalk struct {
 	begun bool
 }
 
-// walkLog returns a walk over the log records from..to of a range, both included. At most most of them come from the table. Its view is that
-// of one moment, also for clones of its iterator.
+// walkLog returns a walk over the log records from..to of a range, both included. The table contributes
+// up to most of them. The view is that of one moment, also for clones of its iterator.
 func (s *Store) walkLog(id rhumb.RangeID, from, to rhumb.Seq, most int) (*logWalk, error) {
 	w := &logWalk{s: s}
 	upper := keys.KindSpan(id, keys.KindLog).Upper
@@ -422,13 +446,15 @@ func (s *Store) walkLog(id rhumb.RangeID, from, to rhumb.Seq, most int) (*logWal
 	return w, err
 }
 
-// next returns the next record. The value of a record is valid until the next call. ok is false at the end, or with an error.
+// next returns the next record. The value of a record is valid until the next call. ok is false at the
+// end, or with an error.
 func (w *logWalk) next() (r keptRecord, ok bool, err error) {
 	if !w.begun {
 		w.begun, w.ok = true, w.it.First()
 	} else if w.ok {
 		w.ok = w.it.Next()
 	}
+	// The records in memory follow those of the database.
 	if !w.ok {
 		if err := w.it.Error(); err != nil || len(w.kept) == 0 {
 			return r, false, err
@@ -445,4 +471,5 @@ func (w *logWalk) next() (r keptRecord, ok bool, err error) {
 	return r, err == nil, err
 }
 
+// close releases the iterator.
 func (w *logWalk) close() error { return w.it.Close() }

@@ -30,8 +30,8 @@ const (
 	logSpare = 2
 )
 
-// localApplied is a key of SpaceStore. Each batch sets it to the number of its record in the log, and to that of the last record whose log
-// records and results are in the database too:
+// localApplied is a key of SpaceStore. Each batch sets it to the number of its record in the log, and
+// to that of the last record whose log records and results are in the database too:
 //
 //	applied  8 bytes, big endian
 //	copied   8 bytes, big endian; missing if it equals applied
@@ -50,18 +50,21 @@ const (
 	partsHeader  = 5
 )
 
-// storeLog is the log of a store. Pebble's own log is off: a batch is first appended to the log, and then its main part is applied to the
-// database and its kept part to the keptTable, all in one order. So the tables of the database always hold the main parts of a prefix of the
-// log, and the value of localApplied in the tables says which one. The rest is applied again by the next start.
+// storeLog is the log of a store. Pebble's own log is off: a batch is first appended to the log, and
+// then its main part is applied to the database and its kept part to the keptTable, all in one order.
+// So the tables of the database always hold the main parts of a prefix of the log, and the value of
+// localApplied in the tables says which one. The next start applies all later records again.
 //
-// The kept parts are copied to the database, the oldest first, before their records are trimmed. The same value says up to which record that
-// happened. The next start reads the kept parts of all later records, also of those whose main part tables hold.
+// The kept parts are copied to the database, the oldest first, before their records are trimmed. The
+// same value says up to which record that happened. The next start reads the kept parts of all later
+// records, also of those whose main part tables hold.
 //
-// Invariant: tables hold nothing of a record that is not durable. Otherwise a power loss could take the log record of an entry
-// and leave its versions. So the log is synced before a new set of tables becomes durable (syncBeforeTables).
+// Invariant: tables hold nothing of a record that is not durable. Otherwise a power loss could take the
+// log record of an entry and leave its versions. So the log is synced before a new set of tables
+// becomes durable (syncBeforeTables).
 //
-// An ingestion of tables is not in the log. It needs no record: everything is flushed before (settled), so no record that is applied again has a
-// key in the span, unless it was written after the ingestion.
+// An ingestion of tables is not in the log. It needs no record: everything is flushed before (settled),
+// so no record that is applied again has a key in the span, unless it was written after the ingestion.
 type storeLog struct {
 	s   *Store
 	log *nodelog.Log
@@ -96,8 +99,8 @@ func (l *storeLog) Refused() { l.s.metrics.logStalls.Inc() }
 // Failed implements nodelog.Metrics. The caller gets the error, and ends the process.
 func (l *storeLog) Failed() {}
 
-// write appends a batch to the log, applies it to the database, and returns the number of its record. kept is its kept part, or nil. write ends
-// the process if only one of both succeeds.
+// write appends a batch to the log, applies it to the database, and returns the number of its record.
+// kept is its kept part, or nil. write ends the process if only one of both succeeds.
 func (l *storeLog) write(op rhumb.Op, main, kept *pebble.Batch) (nodelog.Number, error) {
 	l.order.Lock()
 	defer l.order.Unlock()
@@ -108,6 +111,7 @@ func (l *storeLog) write(op rhumb.Op, main, kept *pebble.Batch) (nodelog.Number,
 	// The record holds the batch without localApplied: its number is known only once it is written. A start
 	// that applies the record adds the key again.
 	number, err := l.append(main, kept)
+	// A batch that no segment can hold, as that of a split of a range with many clients.
 	if rhumb.KindOf(err) == rhumb.TooLarge {
 		return l.writeThrough(op, main, kept)
 	}
@@ -139,6 +143,7 @@ func keptOps(kept *pebble.Batch) []byte {
 // append appends a record. If the log is full, it waits for a flush. order is held.
 func (l *storeLog) append(main, kept *pebble.Batch) (nodelog.Number, error) {
 	body, ops := main.Repr(), keptOps(kept)
+	// Parts are joined by the log, so that no batch is copied before.
 	l.head[0] = partsVersion
 	binary.BigEndian.PutUint32(l.head[1:], uint32(len(body)))
 	size := len(body) + len(ops)
@@ -183,11 +188,13 @@ func (l *storeLog) appliedValue() []byte {
 	return encodeWords(uint64(l.applied))
 }
 
-// apply applies a batch with the number of its record. A reader that holds the lock of the table sees either both parts or none. order is held.
+// apply applies a batch with the number of its record. A reader that holds the lock of the table sees
+// either both parts or none. order is held.
 func (l *storeLog) apply(main *pebble.Batch, ops []byte, number nodelog.Number) error {
 	k := l.s.kept
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	// Keys that were copied to the database are deleted there, in the batch that is applied below.
 	err := k.add(number, ops, l.pos, func(key []byte) error { return main.Delete(key, nil) })
 	l.applied = number
 	if err == nil {
@@ -202,8 +209,9 @@ func (l *storeLog) apply(main *pebble.Batch, ops []byte, number nodelog.Number) 
 	return err
 }
 
-// copyDue copies what has been in the table for as long as the log needs to fill one of its segments, or exceeds its memory: a little with each
-// batch, so that neither a flush nor a full log has to wait for all of it. Most log records are collected before. order is held.
+// copyDue copies keys that have been in the table while the log filled a segment, and keys beyond the
+// memory that the table may use. It copies a little with each batch, so that neither a flush nor a full
+// log has to wait for all of it. Most log records are collected before. order is held.
 func (l *storeLog) copyDue() error {
 	k := l.s.kept
 	// After a start, more may be due than one batch should wait for.
@@ -218,8 +226,8 @@ func (l *storeLog) copyDue() error {
 	return nil
 }
 
-// copyOldest copies the oldest chunk of the table to the database. It needs no record in the log: until tables have the copies, the log keeps
-// the records that they are of. order is held.
+// copyOldest copies the oldest chunk of the table to the database. It needs no record in the log: until
+// tables have the copies, the log keeps the records that they are of. order is held.
 func (l *storeLog) copyOldest() error {
 	b := l.s.db.NewBatch()
 	k := l.s.kept
@@ -236,6 +244,7 @@ func (l *storeLog) copyOldest() error {
 		l.end("the database did not take keys of the log", err)
 		return err
 	}
+	// Nobody waits for this batch to be durable. Its records are trimmed after the flush that includes it.
 	l.s.metrics.logCopied.Add(float64(moved))
 	return b.Close()
 }
@@ -254,6 +263,7 @@ func (l *storeLog) copyAll() error {
 func (l *storeLog) copyResults(now rhumb.Timestamp, age time.Duration) error {
 	l.order.Lock()
 	defer l.order.Unlock()
+	// Chunks are copied in the order of the log, so everything before the newest of these results goes too.
 	for range l.s.kept.resultsOlder(now, age) {
 		if err := l.copyOldest(); err != nil {
 			return err
@@ -310,19 +320,21 @@ func (s *Store) settled(f func() error) error {
 	}
 	s.own.order.Lock()
 	defer s.own.order.Unlock()
+	// A record that is not durable could be lost after the ingestion is: a deletion of a key in its
+	// span, for example.
 	if err := s.own.empty(); err != nil {
 		return err
 	}
 	return f()
 }
 
-// newWholeIter returns an iterator over the database that sees all keys, also those that were in the table. It serves what reads whole ranges, and
-// seldom: the keys are in the database from then on.
+// newWholeIter returns an iterator over the database that sees all keys, also those that were in the
+// table. It serves what reads whole ranges, and seldom: the keys are in the database from then on.
 func (s *Store) newWholeIter(o *pebble.IterOptions) (*pebble.Iterator, error) {
 	if s.own == nil {
 		return s.db.NewIter(o)
 	}
-	// Most of the table is copied in steps between which others write. What they add meanwhile is little.
+	// Most of the table is copied in steps between which others write. The batches of that time add little.
 	for range s.kept.usage() / keptChunkBytes {
 		s.own.order.Lock()
 		err := error(nil)
@@ -341,7 +353,8 @@ func (s *Store) newWholeIter(o *pebble.IterOptions) (*pebble.Iterator, error) {
 	return s.db.NewIter(o)
 }
 
-// syncBeforeTables syncs the log. It is called before the manifest is synced, and so before any new table counts.
+// syncBeforeTables syncs the log. It is called before the manifest is synced, and so before any new
+// table counts.
 func (s *Store) syncBeforeTables() error {
 	if l := s.walSync.Load(); l != nil {
 		return l.log.Sync()
@@ -372,8 +385,8 @@ func (l *storeLog) trim() error {
 	return err
 }
 
-// tablesHold returns the number of the record up to which the tables of a database hold all main parts, and that up to which they hold
-// everything.
+// tablesHold returns the number of the record up to which the tables of a database hold all main parts,
+// and that up to which they hold everything.
 func (s *Store) tablesHold(db *pebble.DB) (applied, copied nodelog.Number, err error) {
 	const op rhumb.Op = "storage.tablesHold"
 	key := appliedKey()
@@ -427,6 +440,7 @@ func (l *storeLog) drain() bool {
 	if l.log.Sync() != nil || l.s.db.Metrics().MemTable.Count >= memTablesMax {
 		return false
 	}
+	// The database must have everything, because the build before looks for log records there alone.
 	l.order.Lock()
 	err := l.copyAll()
 	l.order.Unlock()
@@ -473,9 +487,10 @@ func (s *Store) commit(op rhumb.Op, b *pebble.Batch, sync bool) error {
 	return s.dbError(op, err)
 }
 
-// splitBatch divides a batch into a main part and a kept part. Batches without a key of the second kind, as most of those that are not a Batch,
-// stay as they are, and the kept part is nil.
+// splitBatch divides a batch into a main part and a kept part. Batches without a key of the second
+// kind, as most of those that are not a Batch, stay as they are, and the kept part is nil.
 func (s *Store) splitBatch(b *pebble.Batch) (main, kept *pebble.Batch, err error) {
+	// Most batches end here: local keys, and collections that delete versions only.
 	found := false
 	for r := b.Reader(); !found; {
 		_, key, _, ok, err := r.Next()
@@ -493,6 +508,7 @@ func (s *Store) splitBatch(b *pebble.Batch) (main, kept *pebble.Batch, err error
 		if err != nil || !ok {
 			return main, kept, err
 		}
+		// Operations keep their order within each part. The parts have no key in common.
 		to := main
 		if isKept(key) {
 			to = kept
@@ -568,7 +584,8 @@ func (s *Store) prepareLog() (own bool, err error) {
 	return true, ioError(op, s.cfg.Dir, log.Close())
 }
 
-// openLog opens the log, applies the main parts of the records that tables lack, and reads the kept parts that the database lacks.
+// openLog opens the log, applies the main parts of the records that tables lack, and reads the kept
+// parts that the database lacks.
 func (s *Store) openLog() error {
 	applied, copied, err := s.tablesHold(s.db)
 	if err != nil {
@@ -630,9 +647,9 @@ func (s *Store) replayLog(isNew bool, boot rhumb.BootSeq) error {
 		// What follows stays in the table and in the memtables.
 		log.Trim(copied)
 	} else {
-		// Tables of the build before may hold records that the log has lost, because they were never synced, and those of a new
-		// log begin again. The next records have their numbers, so the key in the tables must go back before the first of them
-		// is written.
+		// Tables of the build before may hold records that the log has lost, because they were never
+		// synced, and those of a new log begin again. The next records have their numbers, so the key
+		// in the tables must go back before the first of them is written.
 		if replayed > 0 || applied > log.Last() {
 			if err := s.own.settle(log.Last()); err != nil {
 				return err
@@ -665,7 +682,8 @@ func (s *Store) replayLog(isNew bool, boot rhumb.BootSeq) error {
 	return nil
 }
 
-// applyRecord applies a record of the log again: its main part if tables lack it, and its kept part to the table.
+// applyRecord applies a record of the log again: its main part if tables lack it, and its kept part to
+// the table.
 func (l *storeLog) applyRecord(r nodelog.Record) error {
 	const op rhumb.Op = "storage.Open"
 	main, ops, err := splitParts(r.Payload)
@@ -674,7 +692,7 @@ func (l *storeLog) applyRecord(r nodelog.Record) error {
 	}
 	l.pos += uint64(len(r.Payload))
 	if r.Number <= l.applied {
-		// What the record deleted in the database, tables have deleted.
+		// Tables have the deletions of this record already.
 		l.s.kept.mu.Lock()
 		defer l.s.kept.mu.Unlock()
 		l.seen = r.Number
@@ -735,8 +753,8 @@ func (s *Store) changeHeader(change func(h *header)) error {
 // replaceLog applies the records of a damaged log before the damage, sets the log aside, and creates a new
 // one. The store is short unless tables hold every record that the log is known to have had.
 //
-// If tables have main parts of records whose kept parts cannot be read, versions lack the entries that wrote them. Nothing says which ranges
-// that concerns, so the database counts as damaged.
+// If tables have main parts of records whose kept parts cannot be read, versions lack the entries that
+// wrote them. Nothing says which ranges that concerns, so the database counts as damaged.
 //
 // The steps are durable in this order: the record of the damage; the tables; a STORE file without a log; the
 // set-aside files; the new log. A crash before the third step begins again, and after it finds a store that
@@ -753,6 +771,7 @@ func (s *Store) replaceLog(own *storeLog, cfg nodelog.Config, d *nodelog.Damage)
 	if again := (*nodelog.Damage)(nil); err != nil && !errors.As(err, &again) {
 		return nil, err
 	}
+	// Tables are ahead of what can be read. If they are not ahead of the copies, they need no kept part.
 	if applied > cfg.Trimmed && own.seen < applied {
 		return nil, &rhumb.Error{Op: "storage.Open", Kind: rhumb.Corrupt, Err: &faultError{f}}
 	}
@@ -794,6 +813,6 @@ func (s *Store) takeLogBack() error {
 	return removeAll(s.fs, s.logDir())
 }
 
-// emptyLog records that tables hold everything, so that a build which reads only the main parts of records may open the store. The store is
-// closed.
+// emptyLog records that tables hold everything, so that a build which reads only the main parts of
+// records may open the store. The store is closed.
 func (s *Store) emptyLog() error { return s.changeHeader(func(h *header) { h.logKeeps = false }) }
