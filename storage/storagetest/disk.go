@@ -39,6 +39,9 @@ type Disk struct {
 	// segments are the files of the store's own log as of its opening, and records are the writes to them since.
 	segments map[string][]byte
 	records  []recordWrite
+	// relied is how much of the store's own log had been written when a manifest was synced last. The store syncs its log
+	// before that, because tables must not be ahead of it.
+	relied int64
 }
 
 // recordWrite is a write to the store's own log.
@@ -106,6 +109,12 @@ func (d *Disk) Log() (name string, length int64, synced bool) {
 // simulator decides. Older logs are copied whole, because a sync of theirs has been reported.
 func (d *Disk) Crash(r Remains) (*Disk, error) {
 	newest, _, _ := d.Log()
+	// A power loss leaves what tables rely on. Damage, which takes more than the SYNCED file knows of, need not.
+	if r.Keep >= r.Known {
+		d.mu.Lock()
+		r.Keep = max(r.Keep, d.relied)
+		d.mu.Unlock()
+	}
 	// CrashClone with no unsynced data keeps exactly the synced bytes. Syncs of logs are not passed
 	// on, so the clone has the logs empty.
 	after := newDisk(d.mem.CrashClone(vfs.CrashCloneCfg{}))
@@ -254,6 +263,9 @@ const (
 // Create implements vfs.FS. The disk decides about the durability of log files.
 func (d *Disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := d.FS.Create(name, c)
+	if err == nil && strings.HasPrefix(path.Base(name), "MANIFEST") {
+		return &diskManifest{f, d}, nil
+	}
 	return d.watchLog(name, f, err)
 }
 
@@ -291,7 +303,7 @@ func (d *Disk) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.log, d.written = name, 0
+	d.log, d.written, d.relied = name, 0, 0
 	return &diskLog{File: f, d: d, name: name}, nil
 }
 
@@ -302,7 +314,7 @@ func (d *Disk) watchSegment(name string, f vfs.File, b []byte) vfs.File {
 	defer d.mu.Unlock()
 	// A log opens its first segment first. Earlier writes are part of its content.
 	if path.Base(name) == firstSegment {
-		d.log, d.written, d.segments, d.records = path.Dir(name), 0, map[string][]byte{}, nil
+		d.log, d.written, d.relied, d.segments, d.records = path.Dir(name), 0, 0, map[string][]byte{}, nil
 	}
 	d.segments[name] = b
 	return &diskSegment{diskLog{File: f, d: d, name: name}}
@@ -343,6 +355,25 @@ func (f *diskLog) SyncData() error { return f.Sync() }
 
 // SyncTo implements vfs.File.
 func (f *diskLog) SyncTo(int64) (bool, error) { return true, f.Sync() }
+
+// diskManifest is a manifest of the database. Its syncs make tables durable.
+type diskManifest struct {
+	vfs.File
+	d *Disk
+}
+
+// Sync implements vfs.File.
+func (f *diskManifest) Sync() error {
+	f.d.mu.Lock()
+	if path.Ext(f.d.log) != logExt {
+		f.d.relied = f.d.written
+	}
+	f.d.mu.Unlock()
+	return f.File.Sync()
+}
+
+// SyncData implements vfs.File.
+func (f *diskManifest) SyncData() error { return f.Sync() }
 
 // diskSegment is a segment of the store's own log.
 type diskSegment struct{ diskLog }
