@@ -132,6 +132,7 @@ func TestNewRangesAvoidFullDisks(t *testing.T) {
 			t.Errorf("a slot of %s is on %v, and the disk of n2 is full", first, got)
 		}
 	}
+	s = apply(t, s, catalog.AddRegion{Name: "iad", Location: rhumb.Point{Lat: 1}})
 	for i, zone := range []string{"a", "b", "c", "d"} {
 		s = apply(t, s, catalog.RegisterNode{Binary: testBinary, Store: rhumb.UUID{90, byte(i)}, Boot: 1, Region: "iad", Zone: zone})
 	}
