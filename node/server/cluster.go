@@ -695,7 +695,7 @@ func (c *Cluster) VerifyRange(ctx context.Context, q *rhumbpb.VerifyRangeRequest
 	case !ok:
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; list ranges with `rhumb range ls`", api.DecodeRangeID(q.Range)))
 	case trust != rhumb.NoNode && !r.IsReplica(trust):
-		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "node %s holds no copy of range %s; nodes %v do", trust, r.ID, r.Replicas))
+		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "node %s holds no copy of range %s; copies are on %s", trust, r.ID, rhumb.NodeList(r.Replicas)))
 	case r.Primary == rhumb.NoNode:
 		return nil, statusError(rhumb.Ef(op, rhumb.Unavailable, "range %s has no primary at the moment; retry", r.ID))
 	}
@@ -735,7 +735,7 @@ func (c *Cluster) checkReplica(id rhumb.RangeID, n rhumb.NodeID) error {
 	case !ok:
 		return rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; list ranges with `rhumb range ls`", id)
 	case !r.IsReplica(n):
-		return rhumb.Ef(op, rhumb.NotFound, "node %s holds no copy of range %s; nodes %v do", n, id, r.Replicas)
+		return rhumb.Ef(op, rhumb.NotFound, "node %s holds no copy of range %s; copies are on %s", n, id, rhumb.NodeList(r.Replicas))
 	}
 	return nil
 }
