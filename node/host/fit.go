@@ -97,7 +97,7 @@ func (h *Host) updateFitness() {
 	}
 }
 
-// clockFault returns the fault of this node's clocks, or "" if there is none (ruling 19).
+// clockFault returns the fault of this node's clocks, or "" if there is none (docs/replication.md#rule-clocks).
 func (h *Host) clockFault() string {
 	ahead, wrong, _ := h.leases.ClockOff()
 	h.m.clockAhead.Set(ahead.Seconds())
