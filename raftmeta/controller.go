@@ -227,7 +227,7 @@ func (c *controller) plans(now time.Duration) []plan {
 		{commands: func() []catalog.Command { return c.planner.Returns(now, c.State()) }},
 		{commands: func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) }},
 		{commands: func() []catalog.Command { return c.planner.StandIns(now, c.State(), c.canServe) }},
-		{commands: func() []catalog.Command { return c.planner.Balance(c.State()) }},
+		{commands: func() []catalog.Command { return c.planner.BalancePrimaries(c.State()) }},
 		{func() []catalog.Command { return c.measuredPlans(now) }, c.countMerge},
 	}
 }
@@ -302,7 +302,7 @@ func (c *controller) measuredPlans(now time.Duration) (out []catalog.Command) {
 	if merges := c.planner.Merges(now, c.wallClock(), c.State(), surveys); len(merges) > 0 {
 		return append(out, merges...)
 	}
-	return append(out, c.planner.Rebalance(now, c.wallClock(), c.State(), surveys)...)
+	return append(out, c.planner.BalanceCopies(now, c.wallClock(), c.State(), surveys)...)
 }
 
 // proposeCommand proposes a command and waits until it is applied. It returns false if the round

@@ -365,11 +365,11 @@ func objectOf(s *catalog.State, o *rhumb.Operation) string {
 	return o.Node.String()
 }
 
-// Rebalance starts the next moves, as operations that an operator can see, pause and cancel, and records how far
+// BalanceCopies starts the next moves, as operations that an operator can see, pause and cancel, and records how far
 // operations of kind rebalance are. At most BalanceMovesMax copies move at a time. While a node is being removed or
 // replaced, or copies are missing, nothing is moved. While an operator's operation is in progress, only its region is
 // balanced; while it is paused, none.
-func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State, v *Surveys) []catalog.Command {
+func (p *Planner) BalanceCopies(now time.Duration, wall time.Time, s *catalog.State, v *Surveys) []catalog.Command {
 	if !s.Has(rhumb.FeatureOperations) {
 		return nil
 	}
