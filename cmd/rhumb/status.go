@@ -82,8 +82,8 @@ func (cc *clusterCommands) statusCommand() *cobra.Command {
 		Use: "status", Short: "Report whether the cluster is healthy, and what needs attention",
 		Long: `Ask every node for its state and report whether the cluster is healthy: which nodes and regions are down, which ranges
 lack copies or a primary and why, which copies and files are damaged or differ, which stores refuse writes, which nodes are fenced
-again and again, and how many more nodes may fail. Without a leader of the metadata group, the command shows one node's
-copy of the metadata and says so.
+again and again, and how many more nodes may fail. Notes, for example of ranges that wait only for fail-back, do not make it unhealthy.
+Without a leader of the metadata group, the command shows one node's copy of the metadata and says so.
 
 With --wait the command waits, for as long as --timeout says, until every node that was not removed is ready and every range has a primary
 and all its copies in sync: then the next node may be restarted.`,

@@ -120,8 +120,8 @@ func (h Holding) waits(s *catalog.State, n *rhumb.Node) string {
 	case n.State == rhumb.NodeFenced && h.Copies == 0:
 		return held + ": another node gets it within seconds, if one can vote"
 	case n.State == rhumb.NodeFenced:
-		return fmt.Sprintf("%s: the copies are made on other nodes when this one has been dead for %s (setting %s) and others can take them; add a node if the region has too few",
-			held, s.Setting(rhumb.SettingReplaceAfter), rhumb.SettingReplaceAfter)
+		return fmt.Sprintf("%s: other nodes get copies when this one has been dead for as long as the setting %s says; add a node if the region has too few",
+			held, rhumb.SettingReplaceAfter)
 	}
 	return s.WhyNotForget(n)
 }
