@@ -157,7 +157,7 @@ type RegionSpread struct {
 	LeastAfter, MostAfter int64
 }
 
-// RebalancePlan is what a rebalance would do now. Waits says why nothing moves at the moment, "" if nothing prevents it; Moving
+// RebalancePlan lists the moves that a rebalance would begin now. Waits says why nothing moves at the moment, "" if nothing prevents it; Moving
 // counts the copies that move already.
 type RebalancePlan struct {
 	Moves   []PlannedMove
@@ -166,7 +166,7 @@ type RebalancePlan struct {
 	Moving  int
 }
 
-// PlanRebalance returns what a rebalance would do in a region, or in all for 0. It changes nothing. StartOperation with
+// PlanRebalance returns the plan of a rebalance in a region, or in all for 0. It changes nothing. StartOperation with
 // rhumb.OperationRebalance does it.
 func (c *Client) PlanRebalance(ctx context.Context, region rhumb.RegionID) (RebalancePlan, error) {
 	resp, err := askOperations(ctx, c, "client.Client.PlanRebalance", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.PlanRebalanceResponse, error) {

@@ -209,7 +209,7 @@ func addHoldings(docs []nodeDoc, holdings []client.NodeHoldings) []nodeDoc {
 	return docs
 }
 
-// describeHolds returns what a node holds for people: the number of its copies, and for a node that leaves or is dead why it cannot be removed yet, or the
+// describeHolds returns for people how much a node holds: the number of its copies, and for a node that leaves or is dead why it cannot be removed yet, or the
 // command that removes it.
 func (d *nodeDoc) describeHolds() string {
 	leaves := d.State == rhumb.NodeDecommissioning.String() || d.State == rhumb.NodeFenced.String() || d.Operation != ""

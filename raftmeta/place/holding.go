@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// Holding is what a node holds according to the metadata.
+// Holding lists the roles and copies of a node according to the metadata.
 type Holding struct {
 	// Copies counts the copies of ranges, and Primaries those of them that are primary.
 	Copies, Primaries int
@@ -18,7 +18,7 @@ type Holding struct {
 	Stays string
 }
 
-// Holdings returns what each node holds, and what has to happen before it can be removed.
+// Holdings returns the holding of each node. Operators ask for it before they remove a node, so it says why that is not possible yet.
 func Holdings(s *catalog.State) map[rhumb.NodeID]Holding {
 	out := make(map[rhumb.NodeID]Holding)
 	for r := range s.Ranges() {
@@ -48,6 +48,7 @@ func Holdings(s *catalog.State) map[rhumb.NodeID]Holding {
 func emptiedBy(s *catalog.State, n *rhumb.Node) *rhumb.Operation {
 	for o := range s.Operations() {
 		switch {
+		// Moves of single ranges, merges and moves of votes name nodes too, and empty none.
 		case o.State.IsOver() || n.Forgotten:
 		case o.Kind == rhumb.OperationRemoveRegion && o.Region == n.Region:
 			return o
@@ -58,7 +59,7 @@ func emptiedBy(s *catalog.State, n *rhumb.Node) *rhumb.Operation {
 	return nil
 }
 
-// describe returns what a node holds in words, or "" if that is nothing.
+// describe returns the copies and the vote of a node in words, or "" for a node without either.
 func (h Holding) describe(voter bool) string {
 	var parts []string
 	switch {
@@ -77,18 +78,19 @@ func (h Holding) describe(voter bool) string {
 	return strings.Join(parts, " and ")
 }
 
-// leaves returns what a node holds that an operation empties, and how far that is.
+// leaves returns the reason for a node that an operation empties: the copies and the vote that are left, the operation, and its obstacle.
 func (h Holding) leaves(s *catalog.State, n *rhumb.Node, o *rhumb.Operation) string {
 	name := fmt.Sprintf("%s (%s)", o.ID, o.Kind)
 	if region, ok := s.Region(o.Region); ok && o.Kind == rhumb.OperationRemoveRegion {
 		name = fmt.Sprintf("%s (%s %s)", o.ID, o.Kind, region.Name)
 	}
-	// A repair makes the copies of a dead node elsewhere, and moves nothing.
+	// A repair copies from other nodes, because a dead one sends nothing.
 	does := "moves that away"
 	if o.Kind == rhumb.OperationRepair {
 		does = "makes the copies on other nodes"
 	}
 	held := h.describe(n.Voter)
+	// The last step of these two removes the node. A decommissioning ends when the node is empty, and leaves the removal to an operator.
 	switch {
 	case held == "" && (o.Kind == rhumb.OperationRemoveRegion || o.Kind == rhumb.OperationReplace):
 		held, does = "nothing", "removes the node"
@@ -100,6 +102,7 @@ func (h Holding) leaves(s *catalog.State, n *rhumb.Node, o *rhumb.Operation) str
 		return ""
 	}
 	switch {
+	// A paused operation keeps the obstacle of the time before, which explains nothing now.
 	case o.State == rhumb.OperationPaused:
 		return fmt.Sprintf("%s: %s %s, and is paused (`rhumb operation resume %s`)", held, name, does, o.ID)
 	case o.Waits != "":

@@ -13,7 +13,7 @@ import (
 // region asks for them: nobody else knows whether the region is fit again.
 //
 // Tables that survive the loss of a region have copies in other regions on purpose, and theirs stay. So do ranges that are being
-// changed otherwise, or whose copies are damaged. No copy comes to a node to avoid.
+// changed otherwise, or whose copies are damaged. Nodes to avoid get no copies.
 func planHomecoming(s *catalog.State, region rhumb.RegionID, size func(*rhumb.Range) (RangeSize, bool), most int, avoid []rhumb.NodeID) (moves []Move) {
 	// The ranges of a region that was removed, or is about to be, belong to another one.
 	if s.HostRegion(region) != region {

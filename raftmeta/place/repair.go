@@ -164,10 +164,11 @@ func (m *mover) canRepair(n *rhumb.Node) bool {
 	return false
 }
 
-// whyNotRepaired returns what the repair of a range waits for: copies that are not in sync yet, or a node that can take one.
+// whyNotRepaired returns the obstacle to the repair of a range: copies that are not in sync yet, or a node that can take one.
 func (m *mover) whyNotRepaired(r *rhumb.Range) string {
 	class, _ := m.s.Class(r.Class)
 	usable := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return m.p.isGone(m.now, id, m.p.replaceAfter(m.s)) })
+	// A copy that will not arrive explains more than the number of copies.
 	for _, id := range usable {
 		if !r.IsInSync(id) && m.p.isAvoided(m.now, id) {
 			return m.p.whyNotArrive(id)
