@@ -120,10 +120,11 @@ func unquote(text string) string {
 	for _, phrase := range quoted {
 		if _, said, ok := strings.Cut(text, phrase); ok {
 			// gRPC quotes its text, with quotes inside it escaped.
-			if plain, err := strconv.Unquote(`"` + said); err == nil {
-				said = plain
+			plain, err := strconv.Unquote(`"` + said)
+			if err != nil {
+				plain = strings.TrimSuffix(said, `"`)
 			}
-			return strings.TrimPrefix(strings.TrimSuffix(said, `"`), "transport: ")
+			return strings.TrimPrefix(plain, "transport: ")
 		}
 	}
 	return text
