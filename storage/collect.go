@@ -197,7 +197,7 @@ func (c *collection) collectEntries(id rhumb.RangeID, below rhumb.Seq) error {
 				}
 			}
 		}
-		// Only versions are removed by SINGLEDEL (ruling 3).
+		// Only versions are removed by SINGLEDEL (docs/replication.md#entries).
 		c.key = keys.AppendLog(c.key[:0], id, stored.seq)
 		if err := c.b.Delete(c.key, nil); err != nil {
 			return err
@@ -256,7 +256,7 @@ func (c *collection) collectSuperseded(it *pebble.Iterator, key []byte) error {
 		}
 		// SINGLEDEL disappears together with the SET that it deletes, while a DELETE stays until it
 		// reaches the last level. It is correct only because a version is written once and an undo
-		// of it uses DELETE (ruling 3); Pebble reports a violation as misuse.
+		// of it uses DELETE (docs/replication.md#entries); Pebble reports a violation as misuse.
 		if err := c.b.SingleDelete(it.Key(), nil); err != nil {
 			return err
 		}
