@@ -303,9 +303,9 @@ type Host struct {
 	noticePending bool
 
 	fit atomic.Pointer[fitness]
-	// slow judges delays; the pass owns it. diskSlow is its judgement of this node's own disk.
+	// slow judges delays; the pass owns it. ownSpeed is its judgement of this node.
 	slow     slowness
-	diskSlow atomic.Bool
+	ownSpeed atomic.Pointer[string]
 	// disks judges the reads of each store; prober owns it. unreadable are the stores whose reads
 	// fail, and probed is when prober was woken last.
 	disks      map[*storage.Store]*readHealth

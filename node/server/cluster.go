@@ -347,7 +347,7 @@ func wholeMetadata(st *catalog.State) *api.Metadata {
 }
 
 // changedMetadata returns the objects that changed, as they are in the catalog. An object that is
-// not there any more was removed. Clients are not told of removed classes and blocks: nothing refers to
+// not there any more was removed. Clients do not learn of removed classes and blocks: nothing refers to
 // them once their tables and ranges are gone, and their numbers are never used again.
 func changedMetadata(st *catalog.State, ch catalog.Changes) *api.Metadata {
 	m := &api.Metadata{Revision: st.Revision(), Cluster: st.Cluster()}
