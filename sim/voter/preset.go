@@ -35,9 +35,6 @@ func Presets() []Preset {
 		{"long-voter-asking", Config{Voters: 3, Terms: 3, Entries: 1, Restarts: 1, Damages: 1, Damaged: 1, Messages: 1, Asking: true}, false},
 		{"long-voter-asking-all", Config{Voters: 3, Terms: 2, Entries: 1, Restarts: 3, Damages: 1, Damaged: 1, Messages: 1, Asking: true}, false},
 		{"long-voter-asking-late", Config{Voters: 3, Terms: 2, Entries: 1, Restarts: 1, Damages: 1, Damaged: 1, Messages: 2, Asking: true}, false},
-		{"long-voter-noticed", Config{
-			Voters: 3, Terms: 2, Entries: 2, Restarts: 3, Damages: 2, Damaged: 1, Messages: 1, Asking: true, Noticed: true, Answers: 1,
-		}, false},
 		{"long-voter-image", Config{Voters: 3, Terms: 2, Entries: 2, Restarts: 1, Damages: 1, Damaged: 1, Messages: 1, Asking: true, Images: true}, false},
 		{"long-voter-both", Config{Voters: 3, Terms: 2, Entries: 2, Restarts: 1, Damages: 1, Damaged: 1, Messages: 1, Asking: true, Admission: true}, false},
 		{"long-voter-admission", readmission, false},
