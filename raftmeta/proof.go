@@ -76,8 +76,8 @@ type record struct {
 	Floor position `cbor:"7,keyasint"`
 }
 
-// needsAll reports whether the replica may have forgotten promises of which it has no floor. Only the answers of all other voters, or a leader,
-// can help it.
+// needsAll reports whether the replica may have forgotten promises that no floor covers. Then only the answers of all other voters, or a leader,
+// end its silence.
 func (r record) needsAll() bool { return r.Short && r.Floor == position{} }
 
 // beginLife returns the record of a new life. short reports that its start has found a loss.
@@ -88,7 +88,7 @@ func (r record) beginLife(life uint64, short bool) record {
 		r.Formers = r.Formers[max(0, len(r.Formers)-formersMax):]
 	}
 	r.Life = life
-	// A floor covers what was lost before it was found, and not a later loss.
+	// A floor covers the losses before it was found, and not a later one.
 	if short {
 		r.Short, r.Floor = true, position{}
 	}
@@ -218,7 +218,7 @@ func (p *proof) hearAnswer(from uint64, a answer, s standing) (r ruling) {
 	p.answers[from] = a
 	// The mark becomes durable before the replica asks again as short; only then do peers store its
 	// life.
-	// A floor of that older copy says nothing about what came after it.
+	// The floor of the older copy does not cover later promises.
 	if a.Verdict == lifeDiffers && p.silent && !p.record.needsAll() && p.mayFind(from, s) {
 		p.record.Short, p.record.Floor, r.Store = true, position{}, true
 	}
@@ -273,7 +273,7 @@ func (p *proof) nextRuling(s standing) ruling {
 	return ruling{}
 }
 
-// newFloor returns the floor that follows from the answers. If not all voters have answered, the missing ones may hold what the replica has
+// newFloor returns the floor that follows from the answers. If not all voters have answered, the missing ones may hold entries that the replica has
 // forgotten, so an earlier floor counts as well (docs/replication.md#rule-voter-floor).
 func (p *proof) newFloor(s standing) position {
 	voters := p.newestVoters(s)
@@ -385,7 +385,7 @@ func (p *proof) heardEnough(s standing) bool {
 	return p.waited >= fewAfter && !p.record.needsAll() && matched == heard && matched > len(voters)/2
 }
 
-// isVouched reports whether the replica is one of the given voters, of which a majority, itself included, vouches for it.
+// isVouched reports whether the replica is one of the given voters, and a majority of them, itself included, vouches for it.
 func (p *proof) isVouched(voters []uint64) bool {
 	matched := 0
 	for _, id := range voters {

@@ -167,7 +167,7 @@ type regionLoss struct {
 	site   int
 	region rhumb.RegionID
 	// decided is when the operator begins to act. over is set when the region
-	// was given up, replaced when no majority of voters counts a lost node any more.
+	// was given up, replaced when the metadata group needs no lost voter any more.
 	decided  time.Duration
 	over     bool
 	replaced bool
@@ -276,8 +276,8 @@ func (w *world) mayLose(site int) bool {
 func (w *world) awaitsVoters() bool { return w.forGood != nil && !w.forGood.replaced }
 
 // watchVoters asks the metadata leader until its voters are without lost nodes.
-// The catalog does not tell: it names the new voters while the majority of the
-// old ones is needed as well (seed 5196).
+// The catalog names the new voters while the majority of the
+// old ones is still needed (seed 5196).
 func (w *world) watchVoters() {
 	l := w.forGood
 	if l.replaced {

@@ -72,7 +72,7 @@ func (g *stepper) startLife(i int, term, vote uint8, log history) {
 	t.damages++
 	t.damaged = t.damaged.with(i)
 	// Only a noticed damage leaves a mark. An unnoticed one leaves the rule no hint.
-	// A floor covers what was lost before it, so the new damage ends it.
+	// A floor covers earlier losses only, so the new damage ends it.
 	if g.cfg.Noticed && (s.stored == position{} || !g.leavesOut(DamageEndsFloor)) {
 		v.short, v.stored = 1, position{}
 	}
@@ -100,7 +100,7 @@ func (g *stepper) hearAnswers(i int) {
 		// this one is at or below it.
 		v.floor = maxPosition(v.floor, other.log.lastPosition())
 		if v.answers.size() >= g.answersNeeded(v) {
-			// Without all answers the earlier floor counts as well: those that are missing may hold what the voter has lost.
+			// Without all answers the earlier floor counts as well: the missing voters may hold entries that this one has lost.
 			if v.answers.size() < g.cfg.Voters-1 {
 				v.floor = maxPosition(v.floor, v.stored)
 			}
@@ -130,7 +130,7 @@ func (g *stepper) takePart(v *voter, i int) {
 	if !g.leavesOut(VoteAboveAnswers) {
 		v.vote = uint8(i)
 	}
-	// The floor stays until the log has reached it, also across starts. It covers what the voter has lost.
+	// The floor stays until the log has reached it, also across starts. It covers the entries that the voter has lost.
 	v.silent, v.answers, v.greatest, v.short, v.stored = 0, 0, 0, 0, v.floor
 	v.reachFloor()
 }
