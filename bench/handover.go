@@ -14,6 +14,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/wan"
 )
 
 // HandoverConfig configures RunHandover.
@@ -25,6 +26,9 @@ type HandoverConfig struct {
 	// of a caller.
 	Writers int
 	Pause   time.Duration
+	// Far chooses a range, and places the callers, in the region that is farthest from the metadata leader. The
+	// cluster then needs two regions or more. Without it the cluster has one.
+	Far bool
 	// Dir is a directory on the disk of the nodes, in which the duration of a sync is measured.
 	Dir string
 	// Progress receives a line now and then. It may be nil.
@@ -34,6 +38,10 @@ type HandoverConfig struct {
 // HandoverReport is the result of RunHandover. Quantiles are in microseconds.
 type HandoverReport struct {
 	Handovers int `json:"handovers"`
+	// Region is the home of the range, and Leader the round trip from there to the region of the metadata leader, both
+	// at the start of the run and only if HandoverConfig.Far is set.
+	Region string        `json:"region,omitempty"`
+	Leader time.Duration `json:"leader_round_trip_ns,omitempty"`
 	// Pause is for each handover the longest time in which no write to the range was acknowledged, from the request for
 	// the handover until a little after the metadata showed the new primary. Calm is the same, measured over equal times
 	// without a handover: which the writers and the machine add.
@@ -89,7 +97,19 @@ func RunHandover(ctx context.Context, cfg HandoverConfig) (*HandoverReport, erro
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
 	}
-	c, err := client.Open(ctx, cfg.Cluster.ClientConfig(30*time.Second))
+	h := &handoverRun{cfg: cfg}
+	cc := cfg.Cluster.ClientConfig(30 * time.Second)
+	if cfg.Far {
+		network, err := wan.Open(cfg.Cluster.LatencyFile)
+		if err != nil {
+			return nil, err
+		}
+		if h.region, h.leader, err = farthestRegion(ctx, cfg.Cluster, network); err != nil {
+			return nil, err
+		}
+		cc.From, cc.Dial = h.region, network.Dialer(h.region)
+	}
+	c, err := client.Open(ctx, cc)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +122,7 @@ func RunHandover(ctx context.Context, cfg HandoverConfig) (*HandoverReport, erro
 	if err != nil {
 		return nil, err
 	}
-	h := &handoverRun{cfg: cfg, c: c, t: t}
+	h.c, h.t = c, t
 	if err := h.settle(ctx); err != nil {
 		return nil, err
 	}
@@ -136,6 +156,10 @@ type handoverRun struct {
 	keys [][]byte
 	wait sync.WaitGroup
 
+	// region is the home of the range if it was chosen, and leader its round trip to the metadata leader.
+	region string
+	leader time.Duration
+
 	// refused counts the writes whose caller got an error.
 	refused atomic.Int64
 	acked   []atomic.Int64 // last acknowledged number of each writer
@@ -148,6 +172,29 @@ type handoverRun struct {
 	writes []time.Duration
 	trips  []time.Duration
 	syncs  []time.Duration
+}
+
+// farthestRegion returns the region with the longest simulated round trip to that of the metadata leader, and this round trip.
+func farthestRegion(ctx context.Context, cluster *Cluster, network *wan.Network) (region string, trip time.Duration, err error) {
+	c, err := client.Open(ctx, cluster.ClientConfig(30*time.Second))
+	if err != nil {
+		return "", 0, err
+	}
+	defer c.Close()
+	lead := (&hold{c: c}).metadataLeader(ctx)
+	at := slices.IndexFunc(cluster.Nodes, func(n ClusterNode) bool { return n.ID == lead })
+	if at < 0 {
+		return "", 0, fmt.Errorf("no node reports a metadata leader")
+	}
+	for _, n := range cluster.Nodes {
+		if d := network.RoundTrip(cluster.Nodes[at].Region, n.Region); n.Region != cluster.Nodes[at].Region && d >= trip {
+			region, trip = n.Region, d
+		}
+	}
+	if region == "" {
+		return "", 0, fmt.Errorf("the cluster has one region; a far handover needs two")
+	}
+	return region, trip, nil
 }
 
 // settle waits until every range has all copies in sync.
@@ -174,7 +221,7 @@ func (h *handoverRun) findKeys(ctx context.Context) error {
 	ranges := h.c.Ranges()
 	for i := range handoverKeysTried {
 		name := fmt.Appendf(nil, "w%d", i)
-		res, err := h.t.Put(ctx, name, []byte("0"), client.PutOptions{})
+		res, err := h.t.Put(ctx, name, []byte("0"), client.PutOptions{Home: h.region})
 		if err != nil {
 			return err
 		}
@@ -208,7 +255,7 @@ func (h *handoverRun) load(ctx context.Context) {
 			// error is therefore a write that the caller would have to deal with.
 			for n := int64(1); ctx.Err() == nil; n++ {
 				begin := time.Now()
-				_, err := h.t.Put(ctx, name, fmt.Append(nil, n), client.PutOptions{})
+				_, err := h.t.Put(ctx, name, fmt.Append(nil, n), client.PutOptions{Home: h.region})
 				switch {
 				case err == nil:
 					h.acked[i].Store(n)
@@ -295,7 +342,7 @@ func (h *handoverRun) measureTrips(ctx context.Context) {
 
 // handOver hands the range over, one time after the other.
 func (h *handoverRun) handOver(ctx context.Context) (*HandoverReport, error) {
-	out := &HandoverReport{}
+	out := &HandoverReport{Region: h.region, Leader: h.leader}
 	var pauses, calm []time.Duration
 	// The number that the nodes counted must be the one that the client saw: an election would move the range, too.
 	counted := h.cfg.Cluster.Sum(ctx, "rhumb_host_handovers_total")
@@ -396,7 +443,7 @@ func (h *handoverRun) record() (*rhumb.Range, error) {
 // last that was acknowledged means that a later primary lacks a write which an earlier one had confirmed.
 func (h *handoverRun) audit(ctx context.Context, out *HandoverReport) error {
 	for i, name := range h.keys {
-		rec, err := h.t.Get(ctx, name, client.GetOptions{})
+		rec, err := h.t.Get(ctx, name, client.GetOptions{Home: h.region})
 		if err != nil {
 			return err
 		}

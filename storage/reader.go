@@ -1,6 +1,8 @@
 package storage
 
 import (
+	"iter"
+
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/keys"
@@ -43,6 +45,47 @@ func (r *Reader) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) 
 		return f, err
 	}
 	return f, r.s.checkFloor("storage.Reader.Lookup", key.Home, at)
+}
+
+// Covers returns Unavailable if versions of a range as of a timestamp may have been collected before the reader was made. If it returns
+// nil, ScanSlots may read at the timestamp for as long as the reader lives.
+func (r *Reader) Covers(id rhumb.RangeID, at rhumb.Timestamp) error {
+	// The floor never falls, so the one of now is no lower than that of the creation.
+	return r.s.checkFloor("storage.Reader.Covers", id, at)
+}
+
+// ScanSlots returns the records of one table and range as of a timestamp that the reader covers. They are in order within each slot only,
+// which spares a range of many slots the seeks of Store.Scan. The memory of the items is the caller's. The sequence ends with the first
+// error.
+func (r *Reader) ScanSlots(id rhumb.RangeID, table rhumb.TableID, at rhumb.Timestamp) iter.Seq2[rhumb.Item, error] {
+	const op rhumb.Op = "storage.Reader.ScanSlots"
+	return func(yield func(rhumb.Item, error) bool) {
+		last := id.Slot
+		if rs := r.s.rangeOf(id); rs != nil {
+			st := rs.copyState()
+			last = max(last, st.LastSlot)
+		}
+		walk := slotWalk{it: r.it, at: id, last: last, span: func(home rhumb.RangeID) keys.Span { return keys.PrefixSpan(home, table, nil) }}
+		for walk.next() {
+			sc := scanner{it: r.it, home: walk.at, at: at, upper: walk.upper, started: true, ahead: true}
+			for {
+				item, ok, err := sc.next()
+				if err != nil {
+					yield(rhumb.Item{}, r.s.dbError(op, err))
+					return
+				}
+				if !ok {
+					break
+				}
+				if !yield(item, nil) {
+					return
+				}
+			}
+		}
+		if err := r.it.Error(); err != nil {
+			yield(rhumb.Item{}, r.s.dbError(op, err))
+		}
+	}
 }
 
 // lookupWith returns the first version at or after a physical key, which is the newest one at or before the timestamp in it.

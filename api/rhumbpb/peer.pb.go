@@ -594,7 +594,9 @@ type HeartbeatFrame struct {
 	Wall int64 `protobuf:"varint,40,opt,name=wall,proto3" json:"wall,omitempty"`
 	// The nodes that the sender suspects. The sender can relay messages of the metadata group to all
 	// other nodes.
-	Suspects      []uint32 `protobuf:"varint,41,rep,packed,name=suspects,proto3" json:"suspects,omitempty"`
+	Suspects []uint32 `protobuf:"varint,41,rep,packed,name=suspects,proto3" json:"suspects,omitempty"`
+	// What the sender thinks of the receiver's speed: 0 if it has not measured it lately, 1 for as fast as others, 2 for slow.
+	Speed         uint32 `protobuf:"varint,42,opt,name=speed,proto3" json:"speed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -753,6 +755,13 @@ func (x *HeartbeatFrame) GetSuspects() []uint32 {
 		return x.Suspects
 	}
 	return nil
+}
+
+func (x *HeartbeatFrame) GetSpeed() uint32 {
+	if x != nil {
+		return x.Speed
+	}
+	return 0
 }
 
 // ClosedFrame is closed.Frame. An absent message is the zero frame.
@@ -1987,7 +1996,7 @@ const file_api_peer_proto_rawDesc = "" +
 	"\vtarget_life\x18+ \x01(\x04R\n" +
 	"targetLife\x12\x17\n" +
 	"\ain_sync\x18, \x03(\rR\x06inSync\x12\x18\n" +
-	"\aversion\x18- \x01(\x04R\aversion\"\xac\x04\n" +
+	"\aversion\x18- \x01(\x04R\aversion\"\xc2\x04\n" +
 	"\x0eHeartbeatFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\x03R\x04sent\x12\x14\n" +
@@ -2009,7 +2018,8 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x06agreed\x18\x0f \x01(\x06R\x06agreed\x12-\n" +
 	"\x06closed\x18\x10 \x01(\v2\x15.rhumb.v1.ClosedFrameR\x06closed\x12\x12\n" +
 	"\x04wall\x18( \x01(\x03R\x04wall\x12\x1a\n" +
-	"\bsuspects\x18) \x03(\rR\bsuspects\"{\n" +
+	"\bsuspects\x18) \x03(\rR\bsuspects\x12\x14\n" +
+	"\x05speed\x18* \x01(\rR\x05speed\"{\n" +
 	"\vClosedFrame\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\x04R\x04base\x12\x0e\n" +

@@ -23,14 +23,18 @@ of a handover is the longest time in which no write to the range was acknowledge
 disk and 5 ms; both are measured in the same run, under the same load. The same figure without handovers shows what the machine adds.
 
 A pause can be no shorter than the time between two acknowledgements, which --writers and --pause decide. At the end the last
-acknowledged write of each caller is read back.`,
-		Example: "  rhumb bench handover\n  rhumb bench handover --handovers 100 -o json",
+acknowledged write of each caller is read back.
+
+With --far there are three regions of three nodes with imitated round trips, and the range and its callers are in the region that is
+farthest from the metadata leader. A pause that contained a command of the metadata would be longer by this round trip.`,
+		Example: "  rhumb bench handover\n  rhumb bench handover --handovers 100 -o json\n  rhumb bench handover --far --handovers 100",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return bc.measureHandover(cmd.Context(), cfg) },
 	}
 	fl := c.Flags()
 	fl.IntVar(&cfg.Handovers, "handovers", 1_000, "how many handovers to measure")
 	fl.IntVar(&cfg.Writers, "writers", 8, "number of callers that write to the range")
+	fl.BoolVar(&cfg.Far, "far", false, "hand over a range of a region far from the metadata leader")
 	fl.DurationVar(&cfg.Pause, "pause", 4*time.Millisecond, "time between two writes of a caller")
 	return c
 }
@@ -41,13 +45,21 @@ func (bc *commands) measureHandover(ctx context.Context, cfg bench.HandoverConfi
 	if cfg.Handovers < 1 || cfg.Writers < 1 || cfg.Pause < 0 {
 		return rhumb.E(op, rhumb.InvalidArgument, "--handovers and --writers must be at least 1, and --pause not negative")
 	}
-	p, c, stop, err := bc.startRegion(ctx, nil)
+	regions, latency := []string{adversityRegions[0]}, "none"
+	if cfg.Far {
+		regions, latency = adversityRegions, "real"
+	}
+	p, err := newBenchPlace(bc.dir)
 	if err != nil {
 		return rhumb.Wrap(op, err)
 	}
-	defer stop()
+	defer p.removeTemporary()
+	if cfg.Cluster, err = bench.StartClusterAt(ctx, p.binary, p.dir, regions, 3, latency); err != nil {
+		return rhumb.Wrap(op, err)
+	}
+	defer cfg.Cluster.Stop()
 	// The syncs are measured on the disk that the nodes write to.
-	cfg.Cluster, cfg.Dir, cfg.Progress = c, p.dir, bc.progress
+	cfg.Dir, cfg.Progress = p.dir, bc.progress
 	r, err := bench.RunHandover(ctx, cfg)
 	if err != nil {
 		return rhumb.Wrap(op, err)
@@ -62,6 +74,9 @@ func (bc *commands) measureHandover(ctx context.Context, cfg bench.HandoverConfi
 		}
 	}); err != nil {
 		return err
+	}
+	if cfg.Far {
+		bc.Notef("the range is in %s, %s ms from the metadata leader", r.Region, ms(float64(r.Leader.Microseconds())))
 	}
 	bc.Notef("%d handovers, %d of them failed; %d within %s ms (medians of round trip and sync, and 5 ms), %d within %s ms (their 99th percentiles)",
 		r.Handovers, r.Failed, r.Within, ms(r.Bound), r.WithinSlow, ms(r.BoundSlow))

@@ -18,8 +18,8 @@ const leadMax = rhumb.ClockAheadMax * 8 / 10
 type fitness struct {
 	// clock is why no range may have its primary on this node, or "" if it may.
 	clock string
-	// disk is why none may because of a slow disk, or "".
-	disk string
+	// speed is why none may because this node is slow, or "".
+	speed string
 	// full holds the stores without room for writes.
 	full map[*storage.Store]bool
 	// unreadable holds the stores whose disks refuse reads.
@@ -28,13 +28,13 @@ type fitness struct {
 
 // allowsPrimary reports whether a slot's replica may be primary.
 func (f *fitness) allowsPrimary(s *slot) bool {
-	return f.clock == "" && f.disk == "" && !f.full[s.store] && !f.unreadable[s.store]
+	return f.clock == "" && f.speed == "" && !f.full[s.store] && !f.unreadable[s.store]
 }
 
 // equal reports whether f and g allow the same primaries. The text of the reason does not count,
 // since it contains a measured offset that changes all the time.
 func (f *fitness) equal(g *fitness) bool {
-	return (f.clock == "") == (g.clock == "") && f.disk == g.disk && maps.Equal(f.full, g.full) && maps.Equal(f.unreadable, g.unreadable)
+	return (f.clock == "") == (g.clock == "") && f.speed == g.speed && maps.Equal(f.full, g.full) && maps.Equal(f.unreadable, g.unreadable)
 }
 
 // reason returns the reason for operators, or "" if there is none.
@@ -42,8 +42,8 @@ func (f *fitness) reason() string {
 	if f.clock != "" {
 		return f.clock
 	}
-	if f.disk != "" {
-		return f.disk
+	if f.speed != "" {
+		return f.speed
 	}
 	for s := range f.unreadable {
 		return readFault(s)
@@ -58,10 +58,13 @@ func (f *fitness) reason() string {
 // primaries.
 func (h *Host) Unfit() string { return h.fit.Load().reason() }
 
+// Full reports whether a store of this node has no room for writes, so that copies of ranges may not arrive. Plans then choose other nodes.
+func (h *Host) Full() bool { return len(h.fit.Load().full) > 0 }
+
 // updateFitness measures the fitness of the node and informs the replicas of a change. The ticker
 // calls it.
 func (h *Host) updateFitness() {
-	now := &fitness{clock: h.clockFault(), disk: h.diskFault(), unreadable: *h.unreadable.Load()}
+	now := &fitness{clock: h.clockFault(), speed: h.speedFault(), unreadable: *h.unreadable.Load()}
 	for _, s := range h.cfg.Engine.Stores() {
 		if rhumb.KindOf(s.Writable()) == rhumb.DiskFull {
 			if now.full == nil {
@@ -94,7 +97,7 @@ func (h *Host) updateFitness() {
 	}
 }
 
-// clockFault returns the fault of this node's clocks, or "" if there is none (ruling 19).
+// clockFault returns the fault of this node's clocks, or "" if there is none (docs/replication.md#rule-clocks).
 func (h *Host) clockFault() string {
 	ahead, wrong, _ := h.leases.ClockOff()
 	h.m.clockAhead.Set(ahead.Seconds())

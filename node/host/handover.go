@@ -73,10 +73,11 @@ func (s *slot) serves(epoch rhumb.Epoch, read bool) bool {
 	return role != nil && role.primary >= max(epoch, 1) && (!read || s.read.Load() != nil)
 }
 
-// PrimaryEpoch returns the epoch in which this node is primary of the range, or 0. The metadata may show it later: a
+// PrimaryEpoch returns the epoch in which this node is primary of the range, or 0. Like the other functions here it takes any slot of the
+// range, as requests name them. The metadata may show it later: a
 // handover is recorded after the new primary has begun to serve.
 func (h *Host) PrimaryEpoch(id rhumb.RangeID) rhumb.Epoch {
-	if s, ok := h.findSlot(id); ok {
+	if s, ok := h.homeSlot(id); ok {
 		if role := s.role.Load(); role != nil {
 			return role.primary
 		}
@@ -86,7 +87,7 @@ func (h *Host) PrimaryEpoch(id rhumb.RangeID) rhumb.Epoch {
 
 // HandedOver returns the epoch that this node handed over, and the new primary, until the metadata shows it.
 func (h *Host) HandedOver(id rhumb.RangeID) (epoch rhumb.Epoch, to rhumb.NodeID, ok bool) {
-	if s, found := h.findSlot(id); found {
+	if s, found := h.homeSlot(id); found {
 		if role := s.role.Load(); role != nil && role.handed != 0 {
 			return role.handed, role.to, true
 		}
@@ -98,7 +99,7 @@ func (h *Host) HandedOver(id rhumb.RangeID) (epoch rhumb.Epoch, to rhumb.NodeID,
 // reads. It fails after takeOverWait.
 func (h *Host) AwaitPrimary(ctx context.Context, id rhumb.RangeID, epoch rhumb.Epoch, read bool) error {
 	const op rhumb.Op = "host.Host.AwaitPrimary"
-	s, ok := h.findSlot(id)
+	s, ok := h.homeSlot(id)
 	if !ok {
 		return h.notPrimary(op, id)
 	}

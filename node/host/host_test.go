@@ -193,6 +193,8 @@ func (l *line) change(p replica.MetaProposal) error {
 	switch p.Kind {
 	case replica.AlterISR:
 		rec.InSync = p.New
+	case replica.Adopt: // the leader of the metadata is far away
+		return rhumb.E("test", rhumb.Unavailable, "not recorded yet")
 	case replica.Yield: // the next after the primary
 		i := slices.Index(rec.InSync, rec.Primary)
 		rec.Allocated++
@@ -273,6 +275,17 @@ func (w *world) elect(n rhumb.NodeID, inSync ...rhumb.NodeID) {
 	rec.Version++
 	rec.Allocated++
 	rec.Epoch, rec.Primary, rec.InSync = rec.Allocated, n, inSync
+	w.publishLocked(rec)
+}
+
+// prepare reserves the next epoch for n, to which the primary then hands the range over.
+func (w *world) prepare(n rhumb.NodeID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rec := w.rec.Clone()
+	rec.Version++
+	rec.Allocated++
+	rec.Prepared = &rhumb.Handover{Epoch: rec.Allocated, Target: n}
 	w.publishLocked(rec)
 }
 
@@ -560,7 +573,7 @@ func TestElectedPrimaryHoldsWrites(t *testing.T) {
 	}
 }
 
-// TestRetryIsAppliedOnce guards ruling 2: a request ID is applied once, even if it is repeated
+// TestRetryIsAppliedOnce guards docs/replication.md#requests: a request ID is applied once, even if it is repeated
 // after its answer.
 func TestRetryIsAppliedOnce(t *testing.T) {
 	w := newWorld(t, 3)

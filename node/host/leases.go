@@ -168,6 +168,21 @@ func (l *Leases) RTT(n rhumb.NodeID) (time.Duration, bool) {
 	return l.pairs.RTT(n)
 }
 
+// opinions returns what the peers think of this node's speed.
+func (l *Leases) opinions() opinions {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slow, usual := l.pairs.Opinions(l.rt.Now())
+	return opinions{slow, usual}
+}
+
+// setSpeeds sets this node's opinions of its peers.
+func (l *Leases) setSpeeds(speeds map[rhumb.NodeID]lease.Speed) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pairs.SetSpeeds(speeds)
+}
+
 // Via returns the node through which a message reaches a node that is out of contact.
 func (l *Leases) Via(n rhumb.NodeID) (rhumb.NodeID, bool) {
 	l.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
@@ -26,13 +27,15 @@ const (
 	// tripKeep is for how long the shortest round trip to a node is remembered, at least. A route that has become longer for good
 	// counts as a delay until then.
 	tripKeep = 5 * time.Minute
-	// ownHoldMin is how long a node with a slow disk has no primaries at least. The time doubles up to ownHoldMax with each time that
-	// the disk becomes slow again within ownHoldMax.
+	// ownHoldMin is how long a slow node has no primaries at least. The time doubles up to ownHoldMax with each time that
+	// it becomes slow again within ownHoldMax.
 	ownHoldMin, ownHoldMax = 15 * time.Second, 5 * time.Minute
+	// opinionsMin is how many peers must call a node slow before it believes them. For one of them, the link to it may be slow.
+	opinionsMin = 2
 )
 
-// slowness judges which peers acknowledge much later than others, and whether this node's own disk is slower than what
-// its peers need in all. It is plain data: the caller passes the time, and the pass of the host owns it.
+// slowness judges which peers acknowledge much later than others, and whether this node is slow itself: if its own disk is slower
+// than what its peers need in all, or if several peers say so. It is plain data: the caller passes the time, and the pass of the host owns it.
 //
 // A primary waits for the slowest member of an in-sync set. The delays are those of the node, not of a range, because a node
 // is slow for all of its ranges, and each range may have few writes.
@@ -43,7 +46,12 @@ type slowness struct {
 	// usual is the delay of the peers in the last step that had any, with which own is compared. A node whose ranges
 	// have all moved away gets no acknowledgements any more.
 	usual time.Duration
-	hold  holdOff
+	// calledSlow is set while the peers call this node slow. Its own processor or link may be the cause: to a node that is stopped
+	// nine tenths of the time, all the others look slow.
+	calledSlow bool
+	hold       holdOff
+	// why is the cause of the last hold.
+	why string
 }
 
 // delays are the delays of one node, and how many of the latest steps were late.
@@ -53,6 +61,8 @@ type delays struct {
 	late  [slowSteps]bool
 	next  int
 	slow  bool
+	// idle counts the steps since the last one with a delay.
+	idle int
 }
 
 // peerDelay measures the acknowledgements of a peer. One Append is timed at a time, which bounds the work per message.
@@ -89,6 +99,9 @@ func (d *delays) mean() (time.Duration, bool) {
 func (d *delays) endStep(late bool) (changed bool) {
 	d.late[d.next] = late
 	d.next = (d.next + 1) % slowSteps
+	if d.idle++; d.count > 0 {
+		d.idle = 0
+	}
 	d.total, d.count = 0, 0
 	n := 0
 	for _, is := range d.late {
@@ -151,11 +164,19 @@ func (w *slowness) forget(n rhumb.NodeID) { delete(w.peers, n) }
 type judgement struct {
 	// slow and fast are the peers that are judged otherwise than before, ascending.
 	slow, fast []rhumb.NodeID
+	// speeds are the opinions of all peers, nil if no step ended.
+	speeds map[rhumb.NodeID]lease.Speed
 }
 
+// opinions says how many peers call this node slow, and how many call it as fast as others.
+type opinions struct{ slow, usual int }
+
+// areSlow reports whether the peers agree that this node is slow.
+func (o opinions) areSlow() bool { return o.slow >= opinionsMin && o.slow > o.usual }
+
 // judge ends a step if it is over. trip returns the present round trip to a peer; awaits reports whether an Append may
-// still be answered.
-func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Duration, bool), awaits func(rhumb.RangeID, rhumb.Epoch) bool) (j judgement) {
+// still be answered; opinionsOf returns the peers' opinions of this node.
+func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Duration, bool), awaits func(rhumb.RangeID, rhumb.Epoch) bool, opinionsOf func() opinions) (j judgement) {
 	if now-w.began < slowStep {
 		return judgement{}
 	}
@@ -201,13 +222,44 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 		w.usual = median(slices.Collect(maps.Values(excess)))
 	}
 	if w.own.endStep(synced && w.usual > 0 && isLate(own, []time.Duration{w.usual})) && w.own.slow {
-		w.hold.begin(now)
+		// The peers may have found out first, about the same slowness.
+		if !w.calledSlow {
+			w.hold.begin(now)
+		}
+		w.why = fmt.Sprintf("disk_slow: its disk takes more than %d times as long as its peers take to answer; if that lasts, see what else uses the disk, or replace it", slowFactor)
 	}
+	// A slow disk is the more exact reason, and makes the peers call the node slow, too.
+	of, was := opinionsOf(), w.calledSlow
+	if w.calledSlow = of.areSlow(); w.calledSlow && !was && !w.own.slow {
+		w.hold.begin(now)
+		w.why = fmt.Sprintf("node_slow: %d of its peers say that it acknowledges more than %d times as late as others; if that lasts, see what else uses its processor and its network", of.slow, slowFactor)
+	}
+	j.speeds = w.speeds()
 	return j
 }
 
-// isSlow reports whether this node's own disk is slow, or was a short while ago.
-func (w *slowness) isSlow(now time.Duration) bool { return w.own.slow || now < w.hold.until }
+// speeds returns this node's opinions of its peers.
+func (w *slowness) speeds() map[rhumb.NodeID]lease.Speed {
+	out := make(map[rhumb.NodeID]lease.Speed, len(w.peers))
+	for n, p := range w.peers {
+		switch {
+		case p.slow:
+			out[n] = lease.SpeedSlow
+		// As long as a judgement looks back: one that was measured once says little about now.
+		case p.idle < slowSteps:
+			out[n] = lease.SpeedUsual
+		}
+	}
+	return out
+}
+
+// fault returns why this node is slow, or was a short while ago, or "".
+func (w *slowness) fault(now time.Duration) string {
+	if w.own.slow || w.calledSlow || now < w.hold.until {
+		return w.why
+	}
+	return ""
+}
 
 // endTiming counts an Append that has waited for a step already, and stops to wait for one that nobody answers.
 func (p *peerDelay) endTiming(now time.Duration, awaits func(rhumb.RangeID, rhumb.Epoch) bool) {
@@ -259,7 +311,10 @@ func (h *Host) judgeDelays() {
 	j := h.slow.judge(now, h.leases.RTT, func(id rhumb.RangeID, e rhumb.Epoch) bool {
 		s, ok := h.findSlot(id)
 		return ok && s.r.State() == replica.Primary && s.r.Epoch() == e
-	})
+	}, h.leases.opinions)
+	if j.speeds != nil {
+		h.leases.setSpeeds(j.speeds)
+	}
 	for _, n := range j.slow {
 		h.m.slowFound.Inc()
 		h.log.Warn("a node acknowledges much later than others; ranges that have enough other copies stop waiting for it", "node", n.String())
@@ -272,7 +327,8 @@ func (h *Host) judgeDelays() {
 	if len(j.slow)+len(j.fast) > 0 {
 		h.m.slowPeers.Set(float64(h.slow.countSlow()))
 	}
-	h.diskSlow.Store(h.slow.isSlow(now))
+	why := h.slow.fault(now)
+	h.ownSpeed.Store(&why)
 }
 
 // noteSent times the Appends of a Ready.
@@ -321,10 +377,10 @@ func (h *Host) forgetDelays(n rhumb.NodeID) {
 	h.m.slowPeers.Set(float64(h.slow.countSlow()))
 }
 
-// diskFault returns the reason why a slow disk keeps primaries away, or "".
-func (h *Host) diskFault() string {
-	if !h.diskSlow.Load() {
-		return ""
+// speedFault returns why this node is too slow for primaries, or "".
+func (h *Host) speedFault() string {
+	if why := h.ownSpeed.Load(); why != nil {
+		return *why
 	}
-	return fmt.Sprintf("disk_slow: its disk takes more than %d times as long as its peers take to answer; if that lasts, see what else uses the disk, or replace it", slowFactor)
+	return ""
 }

@@ -1,11 +1,14 @@
 package host
 
 import (
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
+	"github.com/rhumbdb/rhumb/node/lease"
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
@@ -16,6 +19,7 @@ type delayWorld struct {
 	seq   rhumb.Seq
 	trips map[rhumb.NodeID]time.Duration
 	lost  bool
+	told  opinions
 }
 
 // step sends each peer Appends for a step, which are answered after a delay, and syncs.
@@ -33,7 +37,7 @@ func (w *delayWorld) step(own time.Duration, acks map[rhumb.NodeID]time.Duration
 			}
 		}
 	}
-	return w.judge(w.now, func(n rhumb.NodeID) (time.Duration, bool) { return w.trips[n], true }, func(rhumb.RangeID, rhumb.Epoch) bool { return true })
+	return w.judge(w.now, func(n rhumb.NodeID) (time.Duration, bool) { return w.trips[n], true }, func(rhumb.RangeID, rhumb.Epoch) bool { return true }, func() opinions { return w.told })
 }
 
 // TestSlowPeer guards who is called slow: whoever answers late compared with the others, without the round trip, for most of
@@ -128,13 +132,13 @@ func TestSlowOwnDisk(t *testing.T) {
 		for range slowSteps {
 			w.step(30*ms, fast)
 		}
-		if !w.isSlow(w.now) {
+		if w.fault(w.now) == "" {
 			t.Fatal("the own disk is not slow")
 		}
 		for range 40 {
 			w.step(30*ms, nil)
 		}
-		if !w.isSlow(w.now) {
+		if w.fault(w.now) == "" {
 			t.Fatal("without primaries the disk counts as fast")
 		}
 		// The hold began when the disk was found slow; a second verdict begins the next one.
@@ -149,10 +153,55 @@ func TestSlowOwnDisk(t *testing.T) {
 	for range int(ownHoldMax/slowStep) + 100 {
 		w.step(2*ms, fast)
 	}
-	if w.isSlow(w.now) {
+	if w.fault(w.now) != "" {
 		t.Error("the disk is slow for ever")
 	}
 	if c := round(); c != ownHoldMin {
 		t.Errorf("held for %v after a long time", c)
+	}
+}
+
+// TestToldSlow guards that a node believes its peers only if two of them, and more than the half, call it slow; that it then has no
+// primaries for the time of a hold; that a slow disk is named as the reason if it is one; and what the node tells its peers in turn.
+func TestToldSlow(t *testing.T) {
+	const ms = time.Millisecond
+	fast := map[rhumb.NodeID]time.Duration{2: 3 * ms, 3: 3 * ms}
+	for _, tt := range []struct {
+		told opinions
+		want bool
+	}{{opinions{0, 0}, false}, {opinions{1, 0}, false}, {opinions{1, 1}, false}, {opinions{2, 0}, true}, {opinions{2, 1}, true}, {opinions{2, 2}, false}, {opinions{3, 4}, false}} {
+		w := &delayWorld{told: tt.told}
+		w.step(2*ms, fast)
+		if why := w.fault(w.now); strings.HasPrefix(why, "node_slow: ") != tt.want {
+			t.Errorf("told %+v: %q", tt.told, why)
+		}
+		begin := w.now
+		for w.told = (opinions{}); w.fault(w.now) != ""; {
+			w.step(2*ms, fast)
+		}
+		if held := w.now - begin; tt.want && held != ownHoldMin {
+			t.Errorf("told %+v: held for %v", tt.told, held)
+		}
+	}
+	w := &delayWorld{told: opinions{slow: 2}}
+	for range slowSteps {
+		w.step(30*ms, fast)
+	}
+	if why := w.fault(w.now); !strings.HasPrefix(why, "disk_slow: ") || w.hold.length != ownHoldMin {
+		t.Errorf("a slow disk that peers noticed first: %q for %v", why, w.hold.length)
+	}
+	w = new(delayWorld)
+	var j judgement
+	for range slowSteps {
+		j = w.step(2*ms, map[rhumb.NodeID]time.Duration{2: 3 * ms, 3: 40 * ms, 4: 3 * ms})
+	}
+	if want := map[rhumb.NodeID]lease.Speed{2: lease.SpeedUsual, 3: lease.SpeedSlow, 4: lease.SpeedUsual}; !maps.Equal(j.speeds, want) {
+		t.Errorf("opinions %v, want %v", j.speeds, want)
+	}
+	for range slowSteps {
+		j = w.step(2*ms, map[rhumb.NodeID]time.Duration{2: 3 * ms})
+	}
+	if want := map[rhumb.NodeID]lease.Speed{2: lease.SpeedUsual}; !maps.Equal(j.speeds, want) {
+		t.Errorf("opinions of peers that were asked nothing: %v, want %v", j.speeds, want)
 	}
 }

@@ -106,3 +106,36 @@ func TestWideRange(t *testing.T) {
 		t.Fatalf("%+v, %+v, %v", items, receipt, err)
 	}
 }
+
+// TestHandoverOfWideRange guards that both nodes of a handover answer for every slot of the range, before metadata records it: requests
+// name the slot of their key. Otherwise the old primary refused what it should pass on, until a metadata leader on another continent
+// had recorded the handover.
+func TestHandoverOfWideRange(t *testing.T) {
+	inside := testRange.Slot + 5
+	w := newWideWorld(t, 3, testRange.Slot+9, storage.Config{CacheBytes: 8 << 20, MemTableBytes: 1 << 20}, func(c *Config) {
+		c.HomeIn = func(id rhumb.RangeID, _ rhumb.TableID, _ []byte) rhumb.RangeID {
+			return rhumb.RangeID{Region: id.Region, Slot: inside}
+		}
+	})
+	w.put(1, "a", "before")
+	w.prepare(2)
+	id := rhumb.RangeID{Region: testRange.Region, Slot: inside}
+	w.eventually(func() error {
+		if epoch, to, ok := w.hosts[1].HandedOver(id); !ok || epoch != 2 || to != 2 {
+			return fmt.Errorf("handed over: epoch %d to %s, %v", epoch, to, ok)
+		}
+		return nil
+	})
+	if err := w.hosts[2].AwaitPrimary(t.Context(), id, 2, true); err != nil {
+		t.Fatal(err)
+	}
+	if e := w.hosts[2].PrimaryEpoch(id); e != 2 {
+		t.Errorf("primary in epoch %d", e)
+	}
+	if _, err := w.propose(2, putOf("a", "after"), rhumb.RequestID{}); err != nil {
+		t.Error(err)
+	}
+	if rec := w.rec; rec.Epoch != 1 {
+		t.Errorf("the record names epoch %d, so the test shows nothing", rec.Epoch)
+	}
+}

@@ -56,9 +56,23 @@ type Frame struct {
 	Wall time.Duration
 	// Suspects are nodes with which the sender has no contact, at most suspectsMax of them.
 	Suspects []rhumb.NodeID
+	// Speed is what the sender thinks of the receiver, in the life EchoBoot.
+	Speed Speed
 	// Closed states how far ranges of the sender are closed.
 	Closed closed.Frame
 }
+
+// Speed is a node's opinion of how fast a peer acknowledges (docs/replication.md#rule-slow). The values are those of the wire.
+type Speed uint8
+
+const (
+	// SpeedUnknown is the opinion of a peer that was asked nothing lately.
+	SpeedUnknown Speed = iota
+	// SpeedUsual is the opinion of a peer that does not stand out from the others.
+	SpeedUsual
+	// SpeedSlow is the opinion of a peer that acknowledges much later than the others.
+	SpeedSlow
+)
 
 // Outgoing is a frame to send. Its value falls with every delay, so send it before anything else.
 type Outgoing struct {

@@ -180,7 +180,7 @@ func (p *Pairs) excusePause(now time.Duration) {
 
 // newFrame returns a frame to q that carries no grant and asks for none.
 func (p *Pairs) newFrame(now time.Duration, q *peer) Frame {
-	f := Frame{Sent: now, EchoBoot: q.life.Boot, Confirmed: q.applied, Wall: p.clocks.wall, Suspects: p.frameSuspects(now)}
+	f := Frame{Sent: now, EchoBoot: q.life.Boot, Confirmed: q.applied, Wall: p.clocks.wall, Suspects: p.frameSuspects(now), Speed: q.speed}
 	if q.peerSent > 0 {
 		f.Echo, f.Held = q.peerSent, now-q.receivedAt
 	}
@@ -238,6 +238,10 @@ func (p *Pairs) Receive(now time.Duration, from rhumb.NodeIdentity, f *Frame) []
 	// A frame that was overtaken has an older view of the sender's suspects.
 	if f.Sent > q.peerSent {
 		q.peerSent, q.receivedAt, q.suspects = f.Sent, now, f.Suspects
+		// What a peer thought of an earlier life may have had its cause there.
+		if q.opinion = SpeedUnknown; f.EchoBoot == p.self.Boot {
+			q.opinion = f.Speed
+		}
 	}
 	// An unhealthy node also withholds its answers. If it answered, its peers would have two-way
 	// contact and never suspect it.
@@ -270,7 +274,7 @@ func (p *Pairs) raiseFence(r rhumb.RangeID, e rhumb.Epoch) {
 	}
 }
 
-// Exclude takes range r out of all grants for epochs below e (ruling 1). The driver calls it with
+// Exclude takes range r out of all grants for epochs below e (docs/replication.md#exclusions). The driver calls it with
 // every promise before it acts on the promise, and at the start with every durable promise. primary
 // is the primary of e, which needs no exclusion, or NoNode if it is unknown.
 func (p *Pairs) Exclude(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.NodeID) {
@@ -354,6 +358,28 @@ func (p *Pairs) allConfirmed(r rhumb.RangeID, e rhumb.Epoch) bool {
 	})
 }
 
+// SetSpeeds sets this node's opinions of its peers, which its next frames report. A peer that is not named is unknown.
+func (p *Pairs) SetSpeeds(speeds map[rhumb.NodeID]Speed) {
+	for _, q := range p.peers {
+		q.speed = speeds[q.id]
+	}
+}
+
+// Opinions returns how many of the peers that this node is in contact with call it slow, and how many call it as fast as others.
+func (p *Pairs) Opinions(now time.Duration) (slow, usual int) {
+	suspects := p.Suspects(now)
+	for _, q := range p.peers {
+		switch {
+		case !q.watched || slices.Contains(suspects, q.id):
+		case q.opinion == SpeedSlow:
+			slow++
+		case q.opinion == SpeedUsual:
+			usual++
+		}
+	}
+	return slow, usual
+}
+
 // Suspects returns the peers without two-way contact within their suspect interval, sorted. An
 // unhealthy node suspects nobody: it is the one that is silent.
 //
@@ -414,7 +440,7 @@ func (p *Pairs) DropHeld(now time.Duration) {
 	}
 }
 
-// Rebirth begins a new life in place (ruling 11): it drops everything held, and frames carry the
+// Rebirth begins a new life in place (docs/replication.md#rule-life): it drops everything held, and frames carry the
 // new boot. The caller must abandon every primary role before the first frame of the new life is
 // sent.
 func (p *Pairs) Rebirth(self rhumb.NodeIdentity) {

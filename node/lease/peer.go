@@ -44,6 +44,8 @@ type peer struct {
 	suspects []rhumb.NodeID
 	offset   time.Duration
 	offsetAt time.Duration
+	// speed is this node's opinion of the peer, and opinion the peer's of this node.
+	speed, opinion Speed
 
 	// As holder: heldUntil is how long this node may believe the peer's grants, and applied is the
 	// last of the peer's exclusions that this node has applied.
@@ -156,6 +158,7 @@ func (q *peer) beginLife(life rhumb.NodeIdentity) {
 	q.life = life
 	q.obligedUntil, q.heldUntil, q.applied = 0, 0, 0
 	q.receivedAt, q.peerSent, q.suspects, q.offsetAt = 0, 0, nil, 0
+	q.speed, q.opinion = SpeedUnknown, SpeedUnknown
 	q.asked, q.agreed = 0, 0
 	// Frame numbers and the claims that frames build on belong to one life of each end.
 	q.closedOut.Reset()

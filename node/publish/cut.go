@@ -11,6 +11,7 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/snapshot"
 	"github.com/rhumbdb/rhumb/snapshot/format"
+	"github.com/rhumbdb/rhumb/storage"
 )
 
 // cut is the version under construction: one position for every range that moves, and the effects
@@ -29,6 +30,7 @@ type cut struct {
 	entries int
 	effects int   // records written or deleted
 	event   int64 // ns since 1970
+	readers map[*storage.Store]*storage.Reader
 }
 
 // plan finds the ranges whose log does not reach back to their position in the image. If any table
@@ -115,6 +117,12 @@ func (c *cut) gather() error {
 		if err := c.commit.Delete(c.d.positionsTable(), format.Key{Number: format.PositionKey(id)}, 0); err != nil {
 			return err
 		}
+	}
+	if c.d.anyStale() {
+		if err := c.openReaders(); err != nil {
+			return err
+		}
+		defer c.closeReaders()
 	}
 	for _, t := range c.d.tables {
 		// Loads come last, when every position of the version is known: the load reads each range
@@ -303,20 +311,65 @@ func boxOf(f rhumb.FieldValue) (format.Box, bool) {
 	return box, box.Valid()
 }
 
-// scanTable reads a whole table from storage: every range of its class that this node holds, as of
-// the range's position in this version. A range without a position has nothing committed.
-func (c *cut) scanTable(t *table) iter.Seq2[snapshot.Record, error] {
-	return func(yield func(snapshot.Record, error) bool) {
+// positionOf returns the position of a range in this version. A range that does not move keeps its earlier one; one without any has
+// nothing committed.
+func (c *cut) positionOf(id rhumb.RangeID) (p format.Position, ok bool) {
+	if p, ok = c.at[id]; !ok {
+		p, ok = c.d.at[id]
+	}
+	return p, ok
+}
+
+// openReaders keeps what the loads of this version read, for all ranges at once. A load may take minutes while its ranges are written.
+// If each range was opened when its turn came, the versions as of its position would have been collected, and no load would ever end.
+func (c *cut) openReaders() error {
+	c.readers = map[*storage.Store]*storage.Reader{}
+	for _, t := range c.d.tables {
+		if !t.stale {
+			continue
+		}
 		for _, id := range c.d.localRanges(c.st, t.Class) {
-			// A range that does not move in this version keeps its earlier position.
-			p, ok := c.at[id]
-			if !ok {
-				p, ok = c.d.at[id]
-			}
+			p, ok := c.positionOf(id)
 			if !ok {
 				continue
 			}
-			for item, err := range c.d.cfg.Engine.Store(id).Scan(id, t.ID, nil, nil, p.HLC, 0) {
+			s := c.d.cfg.Engine.Store(id)
+			if c.readers[s] == nil {
+				r, err := s.NewReader()
+				if err != nil {
+					c.closeReaders()
+					return err
+				}
+				c.readers[s] = r
+			}
+			if err := c.readers[s].Covers(id, p.HLC); err != nil {
+				c.closeReaders()
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// closeReaders lets storage remove what the loads have read.
+func (c *cut) closeReaders() {
+	for _, r := range c.readers {
+		// Every error of a read was returned by the scan.
+		_ = r.Close()
+	}
+	c.readers = nil
+}
+
+// scanTable reads a whole table from storage: every range of its class that this node holds, as of
+// the range's position in this version.
+func (c *cut) scanTable(t *table) iter.Seq2[snapshot.Record, error] {
+	return func(yield func(snapshot.Record, error) bool) {
+		for _, id := range c.d.localRanges(c.st, t.Class) {
+			p, ok := c.positionOf(id)
+			if !ok {
+				continue
+			}
+			for item, err := range c.readers[c.d.cfg.Engine.Store(id)].ScanSlots(id, t.ID, p.HLC) {
 				var rec snapshot.Record
 				if err == nil {
 					rec, _, err = c.makeRecord(t, id, item.Key.Name, item.Value, item.Version.HLC)

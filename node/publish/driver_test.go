@@ -462,6 +462,78 @@ func TestForeignTable(t *testing.T) {
 	}
 }
 
+// TestLoadOutlastsCollection guards that a load reads every range as of its position, although ranges are written, and their old versions
+// collected, while the load is at others. Such a load never ended in a table of some gigabytes under writes.
+func TestLoadOutlastsCollection(t *testing.T) {
+	w := newWorld(t, Policy{})
+	id := w.table("t", rhumb.SnapshotOn)
+	want := map[string]string{}
+	at := map[rhumb.RangeID]format.Position{}
+	for i := range hashSlots {
+		name, home := fmt.Sprint("n", i), hashRange(i)
+		w.append(home, false, false, entry.Write{Table: id, Name: []byte(name), Value: opaque("before")})
+		at[home] = format.Position{Epoch: 1, Seq: 1, HLC: w.logs[home].hlc}
+		want[name] = string(opaque("before"))
+	}
+	info, _ := w.state.TableByName("t")
+	tab := &table{Table: *info, stale: true}
+	c := &cut{d: &Driver{cfg: w.driver.cfg, tables: map[rhumb.TableID]*table{id: tab}}, st: w.state.State, at: at}
+	if err := c.openReaders(); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for rec, err := range c.scanTable(tab) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got[string(rec.Key.Name)] = string(rec.Value); len(got) > 1 {
+			continue
+		}
+		for i := range hashSlots {
+			home := hashRange(i)
+			// The last entry of a log stays, and what it supersedes with it.
+			for range 2 {
+				w.append(home, false, false, entry.Write{Table: id, Name: fmt.Append(nil, "n", i), Value: opaque("after")})
+			}
+			w.trim(home)
+			if done, err := w.engine.Store(home).Collect(home, storage.CollectLimits{Before: w.clock + 1}); err != nil || done.Versions == 0 {
+				t.Fatalf("collected %+v, %v", done, err)
+			}
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("loaded %q, want %q", got, want)
+	}
+	c.closeReaders()
+	// A version that is gone before the load begins makes the next attempt take newer positions.
+	if err := c.openReaders(); rhumb.KindOf(err) != rhumb.Unavailable || c.readers != nil {
+		t.Errorf("readers of collected versions: %v", err)
+	}
+}
+
+// TestPauseWithoutRoom guards that a table which the image has no room for is not read again every second, and that a table with room is
+// published soon after other failures.
+func TestPauseWithoutRoom(t *testing.T) {
+	d := &Driver{}
+	for i, tt := range []struct {
+		kind rhumb.Kind
+		want time.Duration
+	}{
+		{rhumb.Unavailable, retryPause}, {rhumb.Unavailable, retryPause}, {rhumb.Overloaded, 2 * retryPause}, {rhumb.DiskFull, 4 * retryPause},
+		{rhumb.Unavailable, retryPause}, {rhumb.TooLarge, 2 * retryPause},
+	} {
+		if d.lengthenPause(rhumb.E("test", tt.kind, "failed")); d.pause != tt.want {
+			t.Errorf("failure %d: a pause of %v, want %v", i, d.pause, tt.want)
+		}
+	}
+	for range 10 {
+		d.lengthenPause(rhumb.E("test", rhumb.Overloaded, "failed"))
+	}
+	if d.pause != retryPauseMax {
+		t.Errorf("the longest pause is %v", d.pause)
+	}
+}
+
 // TestRandom applies random operations to a node's ranges and tables, and compares the image with
 // the logs: late reports, logs that are trimmed before the driver has read them, tables that are
 // published when their ranges have a history, and restarts with the image intact, damaged and

@@ -297,6 +297,32 @@ func compareNames(a, b tableName) int {
 	return bytes.Compare([]byte(a.name), []byte(b.name))
 }
 
+// checkScanSlots compares a scan in the order of slots with one in the order of names.
+func checkScanSlots(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb.Timestamp, want []rhumb.Item) (err error) {
+	r, err := s.NewReader()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	if err := r.Covers(id, at); err != nil {
+		return err
+	}
+	var got []rhumb.Item
+	for item, err := range r.ScanSlots(id, table, at) {
+		if err != nil {
+			return err
+		}
+		got = append(got, item)
+	}
+	bySlot := func(a, b rhumb.Item) int {
+		return cmp.Or(a.Key.Home.Compare(b.Key.Home), bytes.Compare(a.Key.Name, b.Key.Name))
+	}
+	if !slices.IsSortedFunc(got, bySlot) || !equalItems(got, slices.SortedFunc(slices.Values(want), bySlot)) {
+		return fmt.Errorf("scan of the slots of table %s returns\n%v, want\n%v", table, got, want)
+	}
+	return nil
+}
+
 // checkScan scans a table whole, in pages of two, and by the first byte of every name.
 func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb.Timestamp, want []rhumb.Item) error {
 	all, err := scanTable(s, id, table, nil, nil, at, 0)
@@ -321,6 +347,9 @@ func checkScan(s *storage.Store, id rhumb.RangeID, table rhumb.TableID, at rhumb
 	}
 	if !equalItems(paged, want) {
 		return fmt.Errorf("paged scan of table %s returns\n%v, want\n%v", table, paged, want)
+	}
+	if err := checkScanSlots(s, id, table, at, want); err != nil {
+		return err
 	}
 	if st, ok := s.State(id); ok && at <= st.CommitHLC {
 		if err := CheckNames(s, id, table, at); err != nil {
