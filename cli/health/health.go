@@ -209,7 +209,7 @@ func (j *judgement) judgeMetadata() {
 		j.addProblem("the metadata group has no majority: %d of its %d voters are up, %s down; no range fails over, and no node or table can be added",
 			voters-len(dead), voters, areDown(dead))
 	case Leader(j.Nodes) == rhumb.NoNode:
-		j.addProblem("no node knows a leader of the metadata group: nodes and ranges are shown from one node's copy, revision %d, which may be old", j.Revision)
+		j.addProblem("no voter knows a leader of the metadata group: nodes and ranges are shown from one node's copy, revision %d, which may be old", j.Revision)
 	}
 }
 

@@ -281,3 +281,15 @@ func TestJudge(t *testing.T) {
 		}
 	}
 }
+
+// TestLeaderIsNamedByVoters guards that a node without a vote, which remembers a leader that died, does not make a status name that leader.
+func TestLeaderIsNamedByVoters(t *testing.T) {
+	nodes := []client.NodeStatus{{Node: rhumb.Node{ID: 1, Voter: true}}, {Node: rhumb.Node{ID: 2}, MetadataLeader: 3}, {Node: rhumb.Node{ID: 3, Voter: true}}}
+	if got := Leader(nodes); got != rhumb.NoNode {
+		t.Errorf("the leader is %s, named by a node without a vote", got)
+	}
+	nodes[0].MetadataLeader = 3
+	if got := Leader(nodes); got != 3 {
+		t.Errorf("the leader is %s", got)
+	}
+}

@@ -388,18 +388,6 @@ func TestNobodyHasNoName(t *testing.T) {
 	}
 }
 
-// TestLeaderIsNamedByVoters guards that a node without a vote, which remembers a leader that died, does not make a status name that leader.
-func TestLeaderIsNamedByVoters(t *testing.T) {
-	nodes := []client.NodeStatus{{Node: rhumb.Node{ID: 1, Voter: true}}, {Node: rhumb.Node{ID: 2}, MetadataLeader: 3}, {Node: rhumb.Node{ID: 3, Voter: true}}}
-	if got := health.Leader(nodes); got != rhumb.NoNode {
-		t.Errorf("the leader is %s, named by a node without a vote", got)
-	}
-	nodes[0].MetadataLeader = 3
-	if got := health.Leader(nodes); got != 3 {
-		t.Errorf("the leader is %s", got)
-	}
-}
-
 // TestStatusSaysThatItIsACopy guards that a status without a metadata leader is marked as possibly
 // old.
 func TestStatusSaysThatItIsACopy(t *testing.T) {
