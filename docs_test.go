@@ -163,10 +163,6 @@ var citations = []citation{
 		"ule", regexp.MustCompile(`\b[Rr]ules?` + gap + `[A-Z]\b(?:(?:,|,? and|,? or|,? to)` + gap + `[A-Z]\b)*|` + modelled),
 		regexp.MustCompile(`(?:^[Rr]ules?` + gap + `|,` + gap + `|(?:and|or|to)` + gap + `|"|\| )([A-Z])\b`), "rule-",
 	},
-	{
-		"uling", regexp.MustCompile(`\b[Rr]ulings?` + gap + `[0-9]+[a-z]?\b(?:(?:,|–|,? and|,? or|,? to)[\s/]*[0-9]+[a-z]?\b)*`),
-		regexp.MustCompile(`([0-9]+[a-z]?)`), "ruling-",
-	},
 	{"I", regexp.MustCompile(`\bI[0-9]+\b`), regexp.MustCompile(`(I[0-9]+)`), "invariant-"},
 	{
 		"ection", regexp.MustCompile(outside + `\b[Ss]ections?` + gap + `[0-9]+(?:\.[0-9]+)*|` + modelled),
@@ -176,7 +172,7 @@ var citations = []citation{
 	{"design", regexp.MustCompile(`\b[\w.]+` + gap + `of` + gap + `the` + gap + `design\b`), regexp.MustCompile(`(.+)`), "design "},
 }
 
-// Every rule, ruling, invariant and section that code or a document cites has its anchor on the page of the protocol.
+// Every rule, invariant and section that code or a document cites has its anchor on the page of the protocol.
 func TestDocsCitations(t *testing.T) {
 	all := sources(t)
 	page := all[protocolPage]

@@ -51,6 +51,21 @@ func (id ClassID) String() string  { return "c" + strconv.FormatUint(uint64(id),
 // LogValue makes every log format show the id as String does.
 func (id NodeID) LogValue() slog.Value { return slog.StringValue(id.String()) }
 
+// NodeList is a list of nodes as messages for people name it. The verb %v of a slice would print brackets, as Go does.
+type NodeList []NodeID
+
+// String returns the nodes with commas between them, such as "n1, n4", or "no node" for an empty list.
+func (l NodeList) String() string {
+	if len(l) == 0 {
+		return "no node"
+	}
+	names := make([]string, len(l))
+	for i, id := range l {
+		names[i] = id.String()
+	}
+	return strings.Join(names, ", ")
+}
+
 // RangeID identifies a range. It is also the home of every key in the range: the region and slot in
 // which the key was first written. Its eight big-endian bytes begin every stored key.
 type RangeID struct {

@@ -212,3 +212,12 @@ func TestLogValues(t *testing.T) {
 		}
 	}
 }
+
+// TestNodeList guards that messages for people name nodes as people write them, without the brackets of Go.
+func TestNodeList(t *testing.T) {
+	for want, list := range map[string]NodeList{"no node": nil, "n1": {1}, "n1, n4": {1, 4}} {
+		if got := list.String(); got != want {
+			t.Errorf("%d nodes are %q, want %q", len(list), got, want)
+		}
+	}
+}

@@ -150,6 +150,17 @@ func TestErrors(t *testing.T) {
 	if err, _, remote := FromStatus("x", plain); remote || rhumb.KindOf(err).NotApplied() {
 		t.Errorf("%v of the transport is taken for a node's", err)
 	}
+	// People read these texts, and the names of the library that sends are no help.
+	for said, want := range map[string]string{
+		`connection error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused"`: "dial tcp 127.0.0.1:1: connect: connection refused",
+		`connection error: desc = "transport: authentication handshake failed: EOF"`:                                   "EOF",
+		`connection error: desc = "transport: the peer is \"n1\""`:                                                     `the peer is "n1"`,
+		"gone": "gone",
+	} {
+		if err, _, _ := FromStatus("x", status.Error(codes.Unavailable, said)); err.Msg != want {
+			t.Errorf("%s becomes %q, want %q", said, err.Msg, want)
+		}
+	}
 	if err, _, _ := FromStatus("x", context.DeadlineExceeded); rhumb.KindOf(err) != rhumb.Other && rhumb.KindOf(err) != rhumb.DeadlineExceeded {
 		t.Error(err)
 	}

@@ -112,18 +112,19 @@ func Status(err error, h Hint) error {
 }
 
 // quoted holds the phrases after which gRPC quotes the error of a dialer, of a TLS handshake, and of a
-// connection that the server ended at once.
-var quoted = []string{"Error while dialing: ", "authentication handshake failed: ", "error reading server preface: ", "failed to write client preface: "}
+// connection that the server ended at once. The last one stands around every other error of a connection.
+var quoted = []string{"Error while dialing: ", "authentication handshake failed: ", "error reading server preface: ", "failed to write client preface: ", `connection error: desc = "`}
 
 // unquote returns the error that gRPC quotes in the text of a failed connection.
 func unquote(text string) string {
 	for _, phrase := range quoted {
 		if _, said, ok := strings.Cut(text, phrase); ok {
 			// gRPC quotes its text, with quotes inside it escaped.
-			if plain, err := strconv.Unquote(`"` + said); err == nil {
-				return plain
+			plain, err := strconv.Unquote(`"` + said)
+			if err != nil {
+				plain = strings.TrimSuffix(said, `"`)
 			}
-			return strings.TrimSuffix(said, `"`)
+			return strings.TrimPrefix(plain, "transport: ")
 		}
 	}
 	return text
@@ -145,9 +146,9 @@ func FromStatus(op rhumb.Op, err error) (e *rhumb.Error, h Hint, remote bool) {
 		}
 	}
 	_, msg, _ := identity.ParseRefusal(unquote(s.Message()))
-	// These two codes say no more than their message; the others distinguish, for example, a
-	// refused connection from a reset stream.
-	if c := s.Code(); c != codes.Canceled && c != codes.DeadlineExceeded {
+	// These codes say no more than their message and the kind of the error; the others distinguish, for example, a
+	// reset stream from a failure of the handler.
+	if c := s.Code(); c != codes.Canceled && c != codes.DeadlineExceeded && c != codes.Unavailable {
 		msg = c.String() + ": " + msg
 	}
 	return &rhumb.Error{Op: op, Kind: KindOfCode(s.Code()), Msg: msg}, Hint{}, false

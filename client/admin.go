@@ -412,6 +412,8 @@ type ReplicaStatus struct {
 	CommitTime rhumb.Timestamp `json:"commit_time"`
 	// Reason is why the replica does not catch up, was quarantined or could not be asked.
 	Reason string `json:"reason,omitempty"`
+	// ErrorKind is the kind of the error if the replica could not be asked, such as "unavailable".
+	ErrorKind string `json:"error_kind,omitempty"`
 	// Copying is the copy of the range that the node receives, nil if it receives none.
 	Copying *CopyProgress `json:"copying,omitempty"`
 	// Store is the number of the node's store that holds the copy, from 1, and 0 if the node has one store.
@@ -477,7 +479,7 @@ func (c *Client) DescribeRange(ctx context.Context, id rhumb.RangeID) (RangeStat
 		out.Replicas = append(out.Replicas, ReplicaStatus{
 			Node: rhumb.NodeID(r.GetNode()), State: r.GetState(), InSync: r.GetInSync(), Epoch: rhumb.Epoch(r.GetEpoch()),
 			End: rhumb.Seq(r.GetEnd()), Commit: rhumb.Seq(r.GetCommit()), Trim: rhumb.Seq(r.GetTrim()), Reason: r.GetReason(),
-			EndTime: rhumb.Timestamp(r.GetEndTime()), CommitTime: rhumb.Timestamp(r.GetCommitTime()), Copying: decodeCopy(r.GetCopying()), Store: int(r.GetStore()),
+			EndTime: rhumb.Timestamp(r.GetEndTime()), CommitTime: rhumb.Timestamp(r.GetCommitTime()), Copying: decodeCopy(r.GetCopying()), Store: int(r.GetStore()), ErrorKind: r.GetErrorKind(),
 			RecoverRefused: r.GetRecoverRefused(),
 		})
 	}

@@ -390,7 +390,7 @@ func (m *metadata) regionByName(name string) (rhumb.Region, error) {
 		return removed, nil
 	}
 	slices.Sort(names)
-	return rhumb.Region{}, rhumb.Ef(op, rhumb.NotFound, "there is no region %q; the regions are %v", name, names)
+	return rhumb.Region{}, rhumb.Ef(op, rhumb.NotFound, "there is no region %q; the regions are %s", name, strings.Join(names, ", "))
 }
 
 // regionsWith returns, sorted by ID, the regions in which a class has hash slots: those in which

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -178,7 +179,7 @@ func (c *Client) measureSeeds(ctx context.Context) error {
 		case <-enough:
 			return nil
 		case <-ctx.Done():
-			return rhumb.Ef(op, rhumb.Unavailable, "no node answers at %v: %v", c.cfg.Addrs, ctx.Err())
+			return rhumb.Ef(op, rhumb.Unavailable, "no node answers at %s: %v", strings.Join(c.cfg.Addrs, ", "), ctx.Err())
 		}
 	}
 	switch {

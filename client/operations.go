@@ -138,7 +138,7 @@ func decodeIDs(ids []*rhumbpb.RangeID) (out []rhumb.RangeID) {
 	return out
 }
 
-// PlannedMove is one copy of a range that balance would move. Sizes are 0 if they are not known.
+// PlannedMove is one copy of a range that a rebalance would move. Sizes are 0 if they are not known.
 type PlannedMove struct {
 	Range rhumb.RangeID
 	From  rhumb.NodeID
@@ -157,23 +157,23 @@ type RegionSpread struct {
 	LeastAfter, MostAfter int64
 }
 
-// BalancePlan is what balance would do now. Waits says why nothing moves at the moment, "" if nothing prevents it; Moving
+// RebalancePlan lists the moves that a rebalance would begin now. Waits says why nothing moves at the moment, "" if nothing prevents it; Moving
 // counts the copies that move already.
-type BalancePlan struct {
+type RebalancePlan struct {
 	Moves   []PlannedMove
 	Spreads []RegionSpread
 	Waits   string
 	Moving  int
 }
 
-// PlanRebalance returns what balance would do in a region, or in all for 0. It changes nothing. StartOperation with
+// PlanRebalance returns the plan of a rebalance in a region, or in all for 0. It changes nothing. StartOperation with
 // rhumb.OperationRebalance does it.
-func (c *Client) PlanRebalance(ctx context.Context, region rhumb.RegionID) (BalancePlan, error) {
+func (c *Client) PlanRebalance(ctx context.Context, region rhumb.RegionID) (RebalancePlan, error) {
 	resp, err := askOperations(ctx, c, "client.Client.PlanRebalance", func(ctx context.Context, oc rhumbpb.OperationsClient) (*rhumbpb.PlanRebalanceResponse, error) {
 		return oc.PlanRebalance(ctx, &rhumbpb.PlanRebalanceRequest{Region: uint32(region)})
 	})
 	// A failed request has no answer: the getters of nil return nothing.
-	out := BalancePlan{Waits: resp.GetWaits(), Moving: int(resp.GetMoving())}
+	out := RebalancePlan{Waits: resp.GetWaits(), Moving: int(resp.GetMoving())}
 	for _, m := range resp.GetMoves() {
 		out.Moves = append(out.Moves, PlannedMove{
 			Range: api.DecodeRangeID(m.GetRange()), From: rhumb.NodeID(m.GetFrom()), To: rhumb.NodeID(m.GetTo()), Bytes: m.GetBytes(),

@@ -1,7 +1,7 @@
 // Package entry defines the entries of a range's replication log: layout, codec and hash chain. It
 // is pure.
 //
-// An entry groups requests that one range accepted together (ruling 10 of the replication design:
+// An entry groups requests that one range accepted together (docs/replication.md#entries:
 // entries are batches). Requests hold effects, not intentions: the primary has decided conditions
 // and merged patches, so every replica that applies an entry stores the same bytes. An entry
 // without requests starts an epoch (rule E).

@@ -22,7 +22,7 @@ func paced(t *testing.T) (c *Clock, wall, mono *time.Duration) {
 	return c, wall, mono
 }
 
-// TestCeilingIsNotDrivenAhead guards ruling 19: a wall clock that is an hour ahead for a minute takes the durable ceiling
+// TestCeilingIsNotDrivenAhead guards docs/replication.md#rule-clocks: a wall clock that is an hour ahead for a minute takes the durable ceiling
 // along for about a minute, and for a few seconds when it is known to be wrong; timestamps grow all the while.
 func TestCeilingIsNotDrivenAhead(t *testing.T) {
 	for _, wrong := range []bool{false, true} {

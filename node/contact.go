@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -168,7 +169,7 @@ func (n *Node) meetNodes(ctx context.Context, addrs []string) (met []contact, er
 		n.cfg.Logger.Debug("cannot join the gossip of nodes that answer", "err", err)
 	}
 	if len(met) == 0 {
-		return nil, rhumb.Ef("node.meetNodes", rhumb.Unavailable, "none of %v answers: %s", addrs, rhumb.Message(err))
+		return nil, rhumb.Ef("node.meetNodes", rhumb.Unavailable, "none of %s answers: %s", strings.Join(addrs, ", "), rhumb.Message(err))
 	}
 	return met, nil
 }

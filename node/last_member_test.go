@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestLastMemberServes guards ruling 17a. Of ranges with three copies one node stops, so that two
+// TestLastMemberServes guards docs/replication.md#rule-one-answer. Of ranges with three copies one node stops, so that two
 // are in sync, and then one of these is lost permanently. The last one, whose life is recorded, is
 // elected alone, and the ranges accept writes again once the stopped node is back.
 func TestLastMemberServes(t *testing.T) {

@@ -520,7 +520,7 @@ func (m *member) reportLoop() {
 		}
 		m.suspectsMu.Lock()
 		// setSuspects replaces the slice and never changes it, so the report may share it.
-		r := place.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects, Unfit: m.host.Unfit() != ""}
+		r := place.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects, Unfit: m.host.Unfit() != "", Full: m.host.Full()}
 		m.suspectsMu.Unlock()
 		// A change is reported even if nothing is left to report: it clears the report before.
 		if !changed && len(r.Suspects) == 0 && !r.Unfit {

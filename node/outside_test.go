@@ -126,7 +126,7 @@ func TestOutsiderSaysWhy(t *testing.T) {
 		t.Errorf("a node of a cluster says %s", why)
 	}
 	fresh, _ := startAt(t, t.TempDir(), "127.0.0.1:0", "127.0.0.1:1")
-	says(fresh, "none of [127.0.0.1:1] answers")
+	says(fresh, "none of 127.0.0.1:1 answers")
 	waiting, _ := startAt(t, t.TempDir(), "127.0.0.1:0", fresh.Addr())
 	says(waiting, "no node that answers belongs to a cluster; run rhumb init")
 

@@ -39,6 +39,13 @@ func (e *evidence) copySurveys(now time.Duration) *place.Surveys {
 	return surveys
 }
 
+// listFull returns the nodes that report a full disk.
+func (e *evidence) listFull(now time.Duration) []rhumb.NodeID {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.e.ListFull(now)
+}
+
 // addReport records a report that arrived at time now.
 func (e *evidence) addReport(now time.Duration, r place.Report) {
 	e.mu.Lock()
@@ -186,6 +193,7 @@ func (c *controller) makePlans(ctx context.Context, now time.Duration) {
 	}
 	c.yieldLead(ctx, now)
 	var refusals place.Refusals
+	c.planner.ObserveDisks(now, c.evidence.listFull(now))
 	for _, plan := range c.plans(now) {
 		for batch := range slices.Chunk(plan.commands(), controllerBatch) {
 			if !c.proposeBatch(ctx, batch, plan.applied, &refusals) {
@@ -208,7 +216,7 @@ type plan struct {
 func (c *controller) plans(now time.Duration) []plan {
 	return []plan{
 		{commands: func() []catalog.Command { return c.planner.DeadRegions(now, c.State()) }},
-		{commands: func() []catalog.Command { return place.MissingBlocks(c.State()) }},
+		{commands: func() []catalog.Command { return place.MissingBlocks(c.State(), c.evidence.listFull(now)...) }},
 		{func() []catalog.Command { return c.planner.Handovers(now, c.State()) }, c.countHandover(c.State())},
 		{commands: func() []catalog.Command {
 			return c.planner.Operations(now, c.wallClock(), c.State(), c.measures(now))
@@ -219,7 +227,7 @@ func (c *controller) plans(now time.Duration) []plan {
 		{commands: func() []catalog.Command { return c.planner.Returns(now, c.State()) }},
 		{commands: func() []catalog.Command { return c.planner.Failback(now, c.State(), c.canServe) }},
 		{commands: func() []catalog.Command { return c.planner.StandIns(now, c.State(), c.canServe) }},
-		{commands: func() []catalog.Command { return c.planner.Balance(c.State()) }},
+		{commands: func() []catalog.Command { return c.planner.BalancePrimaries(c.State()) }},
 		{func() []catalog.Command { return c.measuredPlans(now) }, c.countMerge},
 	}
 }
@@ -294,7 +302,7 @@ func (c *controller) measuredPlans(now time.Duration) (out []catalog.Command) {
 	if merges := c.planner.Merges(now, c.wallClock(), c.State(), surveys); len(merges) > 0 {
 		return append(out, merges...)
 	}
-	return append(out, c.planner.Rebalance(now, c.wallClock(), c.State(), surveys)...)
+	return append(out, c.planner.BalanceCopies(now, c.wallClock(), c.State(), surveys)...)
 }
 
 // proposeCommand proposes a command and waits until it is applied. It returns false if the round

@@ -350,3 +350,45 @@ func TestRefusedPlans(t *testing.T) {
 		}
 	})
 }
+
+// TestFullDisksReachPlans reports a full disk to the leader, as a node does. New ranges are placed on other nodes, and a copy that is lost is made on one
+// that has room.
+func TestFullDisksReachPlans(t *testing.T) {
+	inBubble(t, 5, nil, func(c *cluster) {
+		c.await("n1 leads", func() bool { return c.groups[1].IsLeader() })
+		report := func() {
+			for _, id := range []rhumb.NodeID{2, 3} {
+				if err := c.groups[id].Report(c.t.Context(), place.Report{From: id, Boot: 1, Unfit: true, Full: id == 2}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		report()
+		c.propose(1, catalog.CreateTable{Name: "t", Settings: smallClass()})
+		lost := rhumb.NoNode
+		for r := range c.groups[1].State().Ranges() {
+			if r.IsReplica(2) {
+				t.Errorf("range %s is on %s, and the disk of n2 is full", r.ID, rhumb.NodeList(r.Replicas))
+			}
+			for _, id := range r.Replicas {
+				if id != 1 {
+					lost = id
+				}
+			}
+		}
+		// The copies of a dead node need another one, of which two have none of each range: one is full.
+		c.propose(1, catalog.FenceNode{Node: lost, Boot: 1})
+		c.await("copies in place of those of "+lost.String(), func() bool {
+			report()
+			for r := range c.groups[1].State().Ranges() {
+				if r.IsReplica(2) {
+					t.Fatalf("range %s has got a copy on n2, whose disk is full", r.ID)
+				}
+				if r.IsReplica(lost) && len(r.Replicas) < 4 {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}

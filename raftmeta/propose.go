@@ -233,7 +233,8 @@ func (d *driver) proposeToRaft(p *proposal) {
 	d.nextID++
 	id := proposalID{d.config.Node, d.nextID}
 	// The leader fills in placements and heirs, from its newest state. Replicas only check them.
-	data := encodeProposal(id, place.Complete(d.state, d.chooseHeir(catalog.DropProofs(p.command))))
+	full := d.evidence.listFull(d.rt.Now() - d.start)
+	data := encodeProposal(id, place.Complete(d.state, d.chooseHeir(catalog.DropProofs(p.command)), full...))
 	if len(data) > CommandSizeMax {
 		p.finish(catalog.Result{}, tooLarge(op, len(data)))
 		return

@@ -289,7 +289,7 @@ func (m *member) reportOnce() {
 	ctx, cancel := m.n.rt.WithTimeout(m.ctx, reportEvery)
 	defer cancel()
 	// A lost report is repeated.
-	_ = m.group.Report(ctx, evidence.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects, Unfit: m.isUnfit()})
+	_ = m.group.Report(ctx, evidence.Report{From: m.self.Node, Boot: m.self.Boot, Suspects: m.suspects, Unfit: m.isUnfit(), Full: m.n.host != nil && m.n.host.Full()})
 }
 
 // restartInPlace begins a new life of a node that was fenced while alive: no lease and no role of

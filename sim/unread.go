@@ -63,7 +63,7 @@ func (d *disk) judged(read func()) {
 }
 
 // flushesMax bounds the flushes of one fault. No table can be compacted while reads are refused, so more of them would fill the first level, and
-// the database would then keep the simulation waiting for ever.
+// the database would then keep the simulation waiting without end.
 const flushesMax = 3
 
 // refuseReads begins a fault in which the disk of a node refuses reads.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
@@ -80,6 +81,26 @@ func TestLoadStaging(t *testing.T) {
 
 // The leaves of the tree lie as the records do, also when one record has two of them, for which another way is taken. Records
 // without a box come behind.
+// A load that cannot fit asks for no more records than fit, so it takes no more memory than the image may have.
+func TestLoadStopsAtBudget(t *testing.T) {
+	const budget = 4 << 20
+	p := open(t, snapshot.Config{Dir: shmDir(t), Budget: budget})
+	table, err := p.Table(snapshot.TableSpec{ID: 1, Name: "t", Shards: 4})
+	check(t, err)
+	asked := 0
+	_, err = p.Load(table, func(yield func(snapshot.Record, error) bool) {
+		for ; asked < 1_000_000; asked++ {
+			if !yield(numberRecord(uint64(asked), strings.Repeat("v", 1000)), nil) {
+				return
+			}
+		}
+	}, snapshot.CommitInfo{})
+	wantKind(t, err, rhumb.Overloaded)
+	if asked > budget/1000 {
+		t.Errorf("the load took %d records of 1,000 bytes; the budget is %d bytes", asked, budget)
+	}
+}
+
 func TestLoadOrder(t *testing.T) {
 	t.Parallel()
 	const n, crossing = 3000, 1 << 40

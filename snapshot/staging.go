@@ -16,9 +16,11 @@ import (
 
 // staging holds the records of a load, by shard, until all of them are known: the layout of a shard
 // depends on how many there are. The memory is not on the Go heap, because append would copy it as
-// it grows, and it does not count in the budget of the image. If possible, staging uses recycled
-// files, whose pages are already in memory: faulting in new pages costs more than filling them.
+// it grows. It does not count in the budget of the image, and has at most as many bytes: the shards that are built from it need about as many.
+// If possible, staging uses recycled files, whose pages are already in memory: faulting in new pages costs more than filling them.
 type staging struct {
+	budget  int64
+	bytes   int64 // of the records
 	root    *format.Root
 	parts   []part
 	records uint64
@@ -44,7 +46,7 @@ func (p *Publisher) newStaging(t *Table) *staging {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.files.reclaimRetired()
-	st := &staging{root: &p.root.head, parts: make([]part, len(t.shards))}
+	st := &staging{budget: p.cfg.Budget, root: &p.root.head, parts: make([]part, len(t.shards))}
 	for i, s := range t.shards {
 		// A table that is loaded again is about as large as before.
 		st.parts[i].refs = make([]uint32, 0, s.seg.Live()+s.seg.Live()/64)
@@ -71,6 +73,9 @@ func (st *staging) add(t *Table, rec *Record) error {
 	const op rhumb.Op = "snapshot.stage"
 	e := segment.EncodingOf(st.root, t.KeyKind, rec, 0)
 	part := &st.parts[format.ShardOf(e.Hash, uint16(len(st.parts)))]
+	if st.bytes += int64(e.Units) * format.RecordAlign; st.bytes > st.budget {
+		return rhumb.Ef(op, rhumb.Overloaded, "table %q alone has more bytes than the image may have, %d: raise the budget, or do not publish the table", t.Name, st.budget)
+	}
 	end := uint64(part.tail) + uint64(e.Units)
 	if need := int(end) * format.RecordAlign; need > len(part.mem) {
 		if end > segment.UnitsMax {

@@ -192,7 +192,7 @@ func (c *collection) collectEntries(id rhumb.RangeID, below []byte) error {
 				}
 			}
 		}
-		// Only versions are removed by SINGLEDEL (ruling 3).
+		// Only versions are removed by SINGLEDEL (docs/replication.md#entries).
 		if err := c.b.Delete(it.Key(), nil); err != nil {
 			return err
 		}
@@ -251,7 +251,7 @@ func (c *collection) collectSuperseded(it *pebble.Iterator, key []byte) error {
 		}
 		// SINGLEDEL disappears together with the SET that it deletes, while a DELETE stays until it
 		// reaches the last level. It is correct only because a version is written once and an undo
-		// of it uses DELETE (ruling 3); Pebble reports a violation as misuse.
+		// of it uses DELETE (docs/replication.md#entries); Pebble reports a violation as misuse.
 		if err := c.b.SingleDelete(it.Key(), nil); err != nil {
 			return err
 		}

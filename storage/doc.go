@@ -9,7 +9,7 @@
 //     lists it: the log is an index. Undoing an entry deletes exactly the versions that the entry
 //     lists, and the older versions become the newest again.
 //   - An append never rewrites a version that is present. Only collection uses SINGLEDEL, and only
-//     for 'd' keys; undo and expiry use DELETE (ruling 3 of the replication design).
+//     for 'd' keys; undo and expiry use DELETE (docs/replication.md#entries).
 //   - Trim never passes the commit position, collection never passes the trim position, and the
 //     last entry of a log is never deleted. Commit positions on disk are lower bounds.
 //   - A version and the tombstone that supersedes it are deleted in one batch, so a deleted record

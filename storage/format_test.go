@@ -20,7 +20,7 @@ import (
 )
 
 // TestComparer runs Pebble's own check of a comparer on the prefixes and suffixes of every kind of
-// key (ruling 4).
+// key (docs/formats/keys.md).
 func TestComparer(t *testing.T) {
 	var prefixes [][]byte
 	for _, id := range []rhumb.RangeID{{Region: 1, Slot: 13}, {Region: ^rhumb.RegionID(0), Slot: 0x0d0d0d0d}} {

@@ -474,7 +474,7 @@ func (s *Store) SetIdentity(cluster rhumb.ClusterID, node rhumb.NodeID) error {
 
 // BumpBoot increments the boot sequence in place, to at least the given value, and returns it. No
 // two calls return the same value. A live node that was fenced calls it before it registers again
-// (ruling 11), and so does a node for which metadata has counted more lives than its disk.
+// (docs/replication.md#rule-life), and so does a node for which metadata has counted more lives than its disk.
 func (s *Store) BumpBoot(least rhumb.BootSeq) (rhumb.BootSeq, error) {
 	return s.countBoot("storage.Store.BumpBoot", least)
 }

@@ -62,8 +62,8 @@ func (b *Batch) Undo(id rhumb.RangeID, above rhumb.Seq) error {
 }
 
 // undoEntry deletes the writes of an entry and nothing else. It uses DELETE and not SINGLEDEL,
-// because the same version may be written again: the same entry is sent again after an undo (ruling
-// 3).
+// because the same version may be written again: the same entry is sent again after an undo
+// (docs/replication.md#entries).
 func (b *Batch) undoEntry(id rhumb.RangeID, e *entry.Entry) {
 	for i := range e.Requests {
 		r := &e.Requests[i]

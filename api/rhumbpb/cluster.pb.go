@@ -2196,8 +2196,10 @@ type ReplicaStatus struct {
 	// Why the metadata would refuse to continue the range from this copy with a loss (RecoverRange); empty if it would not, and in answers
 	// of earlier releases.
 	RecoverRefused string `protobuf:"bytes,13,opt,name=recover_refused,json=recoverRefused,proto3" json:"recover_refused,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The kind of the error if the node did not answer, such as "unavailable"; reason has its text.
+	ErrorKind     string `protobuf:"bytes,14,opt,name=error_kind,json=errorKind,proto3" json:"error_kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplicaStatus) Reset() {
@@ -2317,6 +2319,13 @@ func (x *ReplicaStatus) GetStore() uint32 {
 func (x *ReplicaStatus) GetRecoverRefused() string {
 	if x != nil {
 		return x.RecoverRefused
+	}
+	return ""
+}
+
+func (x *ReplicaStatus) GetErrorKind() string {
+	if x != nil {
+		return x.ErrorKind
 	}
 	return ""
 }
@@ -3233,7 +3242,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	"installing\x12\x1a\n" +
 	"\bfailures\x18\x06 \x01(\rR\bfailures\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\a \x01(\tR\tlastError\"\xeb\x02\n" +
+	"last_error\x18\a \x01(\tR\tlastError\"\x8a\x03\n" +
 	"\rReplicaStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x17\n" +
@@ -3249,7 +3258,9 @@ const file_api_cluster_proto_rawDesc = "" +
 	"commitTime\x120\n" +
 	"\acopying\x18\v \x01(\v2\x16.rhumb.v1.CopyProgressR\acopying\x12\x14\n" +
 	"\x05store\x18\f \x01(\rR\x05store\x12'\n" +
-	"\x0frecover_refused\x18\r \x01(\tR\x0erecoverRefused\"\x92\x01\n" +
+	"\x0frecover_refused\x18\r \x01(\tR\x0erecoverRefused\x12\x1d\n" +
+	"\n" +
+	"error_kind\x18\x0e \x01(\tR\terrorKind\"\x92\x01\n" +
 	"\x15DescribeRangeResponse\x12%\n" +
 	"\x05range\x18\x01 \x01(\v2\x0f.rhumb.v1.RangeR\x05range\x123\n" +
 	"\breplicas\x18\x02 \x03(\v2\x17.rhumb.v1.ReplicaStatusR\breplicas\x12\x1d\n" +

@@ -232,6 +232,14 @@ func TestJudge(t *testing.T) {
 			breaks: func(v *View) { v.Ranges[0].Primary = 2; v.Nodes[0].Node.State = rhumb.NodeDraining },
 			says:   []string{"1 range is displaced: preferred node n1 drains"}, lose: 1,
 		},
+		"fail-back is pending": {
+			breaks: func(v *View) { v.Ranges[0].Primary, v.Ranges[3].Primary = 2, 2 },
+			note:   "2 ranges are displaced, and preferred node n1 is in sync again: fail-back returns them as the setting failback says, or `rhumb node failback n1` at once", lose: 1,
+		},
+		"fail-back waits for a copy": {
+			breaks: func(v *View) { v.Ranges[0].Primary, v.Ranges[0].InSync = 2, []rhumb.NodeID{2, 3} },
+			says:   []string{"1 range is displaced: preferred node n1 is not in sync yet"}, lose: 0,
+		},
 		"copies differ": {
 			breaks: func(v *View) {
 				v.Nodes[0].DifferingCount = 2

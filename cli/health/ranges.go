@@ -31,6 +31,7 @@ func (j *judgement) isServed(r *rhumb.Range) bool {
 type rangeGroups struct {
 	lost, refusing, doubtful, recovered []rhumb.RangeID
 	displaced                           map[string]int         // by the reason
+	returning                           map[rhumb.NodeID]int   // ranges that fail-back returns, by the node
 	strays                              map[rhumb.RegionID]int // ranges with copies that are in the wrong region, by the right one
 }
 
@@ -38,7 +39,7 @@ type rangeGroups struct {
 // worst first.
 func (j *judgement) judgeRanges() {
 	c := &j.Counts
-	g := rangeGroups{displaced: map[string]int{}, strays: map[rhumb.RegionID]int{}}
+	g := rangeGroups{displaced: map[string]int{}, returning: map[rhumb.NodeID]int{}, strays: map[rhumb.RegionID]int{}}
 	for _, r := range j.Ranges {
 		j.judgeRange(r, &g)
 	}
@@ -69,6 +70,11 @@ func (j *judgement) judgeRanges() {
 	// Sorted, so that two runs of `rhumb status` print the same lines in the same order.
 	for _, why := range slices.Sorted(maps.Keys(g.displaced)) {
 		j.addProblem("%s displaced: %s", counted(g.displaced[why], "range is", "ranges are"), why)
+	}
+	// These ranges are served, and have all the copies that fail-back needs. Whether they return, and after how long, is a choice of the operator.
+	for _, id := range slices.Sorted(maps.Keys(g.returning)) {
+		j.addNote("%s displaced, and preferred node %s is in sync again: fail-back returns them as the setting failback says, or `rhumb node failback %[2]s` at once",
+			counted(g.returning[id], "range is", "ranges are"), id)
 	}
 }
 
@@ -107,7 +113,11 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 	}
 	if r.Primary != r.Preferred {
 		c.Displaced++
-		g.displaced[j.whyDisplaced(r)]++
+		if why := j.whyDisplaced(r); why != "" {
+			g.displaced[why]++
+		} else {
+			g.returning[r.Preferred]++
+		}
 	}
 }
 
@@ -157,7 +167,7 @@ func (j *judgement) isDoubtful(r *rhumb.Range) bool {
 	})
 }
 
-// whyDisplaced returns why a range is served by another node than the preferred one. The reasons
+// whyDisplaced returns why a range cannot be served by the preferred node, or "" if only fail-back is pending. The reasons
 // are the same for all ranges of a node, so that one line can count them.
 func (j *judgement) whyDisplaced(r *rhumb.Range) string {
 	id := r.Preferred
@@ -178,7 +188,7 @@ func (j *judgement) whyDisplaced(r *rhumb.Range) string {
 	case !r.IsInSync(id):
 		return fmt.Sprintf("preferred node %s is not in sync yet", id)
 	}
-	return fmt.Sprintf("preferred node %s is in sync again and takes them back", id)
+	return ""
 }
 
 // troubleFormats are the problems for troubles of replicas: node, number of ranges, their names,

@@ -69,7 +69,7 @@ func AppendFaults(t table.Writer, faults []Fault) {
 		t.AppendRow(table.Row{"nothing is damaged"})
 		return
 	}
-	t.AppendHeader(table.Row{"FILE", "OFFSET", "DAMAGE"})
+	t.AppendHeader(table.Row{"FILE", "OFFSET", "WHAT"})
 	for _, f := range faults {
 		offset := any(f.Offset)
 		if f.Offset < 0 {

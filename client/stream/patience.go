@@ -88,7 +88,7 @@ func (c *Conn) lookAt(r *call, now time.Time) {
 	}
 }
 
-// judgeLocked is lookAt. It reports whether the caller has to be told that the answer is late.
+// judgeLocked is lookAt. It reports whether the caller has to learn that the answer is late.
 //
 // A request that was sent gets the time that is reserved for its flight. One that is
 // still queued may wait for its turn as long as it can be answered in time and the node

@@ -78,8 +78,10 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 		Use: "ls", Short: "List the nodes and their state", Args: cobra.NoArgs,
 		Long: `List the nodes and their state. Nodes that were removed for good are left out unless --all is given.
 
-Each node is asked: READY, RANGES, PRIMARIES, USED, TROUBLE and RTT MS, the round trip from here, are its answer, and stay empty or 0 without one. META is
-its part in the metadata group. HOLDS is from the metadata: the number of copies, or what keeps a dead or leaving node from being removed.`,
+Each node is asked: READY, RANGES, PRIMARIES, USED, TROUBLES and ROUND TRIP MS, from here and back, are its answer, and stay empty or 0 without one. META is
+its part in the metadata group. HOLDS is from the metadata: how many copies the node has. For a node that leaves or is dead, it says what the node
+still holds (copies, and a vote in the metadata group), which operation takes that away and what the operation waits for, or the
+command that removes the node.`,
 		Example: "  rhumb node ls\n  rhumb node ls --all -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -200,14 +202,17 @@ func addHoldings(docs []nodeDoc, holdings []client.NodeHoldings) []nodeDoc {
 				if h.Operation != 0 {
 					docs[i].Operation = h.Operation.String()
 				}
+				docs[i].Holds = docs[i].describeHolds()
 			}
 		}
 	}
 	return docs
 }
 
-// holds returns the copies of a node for people, and why a node that leaves or is dead cannot be removed yet.
-func (d *nodeDoc) holds() string {
+// describeHolds returns for people how much a node holds: the number of its copies, and for a node that leaves or is dead why it cannot be removed yet, or the
+// command that removes it.
+func (d *nodeDoc) describeHolds() string {
+	leaves := d.State == rhumb.NodeDecommissioning.String() || d.State == rhumb.NodeFenced.String() || d.Operation != ""
 	switch {
 	// Not known, which differs from 0.
 	case d.Copies == nil:
@@ -215,17 +220,13 @@ func (d *nodeDoc) holds() string {
 	case d.Removed:
 		return "removed"
 	// Nothing keeps the node, so its row says what to run next.
-	case d.Stays == "" && (d.State == "decommissioning" || d.State == "fenced"):
+	case leaves && d.Stays == "":
 		return "nothing: `rhumb node rm " + d.ID + "` removes it"
-	case d.State == "decommissioning" || d.State == "fenced":
-		text := d.Stays
-		if d.Operation != "" {
-			text += "; " + d.Operation + " moves them"
-		}
-		return text
+	case leaves:
+		return d.Stays
 	}
-	// Other nodes keep their copies, so the number is all there is to say.
-	return fmt.Sprint(*d.Copies)
+	// Nobody takes its copies away, so the number is all there is to say.
+	return output.Counted(*d.Copies, "copy", "copies")
 }
 
 // failuresShown is how long after its last failure a node is shown with their number. A planner counts them for as long.
@@ -253,22 +254,19 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 			return append(table.Row{id}, rest...)
 		}
 		// The text about held copies may be a sentence, so this column is the last one.
-		t.AppendHeader(row("NODE", "NAME", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN", "META", "RANGES", "PRIMARIES", "USED", "RTT MS", "TROUBLE", "HOLDS"))
+		t.AppendHeader(row("NODE", "NAME", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN ADDR", "META", "RANGES", "PRIMARIES", "USED", "ROUND TRIP MS", "TROUBLES", "HOLDS"))
 		for _, d := range docs {
-			// A leader is a voter too, so the stronger word is printed.
-			meta := ""
-			switch {
-			case d.Leader:
-				meta = "leader"
-			case d.Voter:
-				meta = "voter"
-			}
-			if d.Witness {
-				meta = strings.TrimSpace(meta + " witness")
-			}
-			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, meta, d.Ranges, d.Primaries, d.used(), d.roundTrip(), d.describeTroubles(), d.holds()))
+			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, d.Meta, d.Ranges, d.Primaries, d.used(), d.roundTrip(), d.describeTroubles(), d.Holds))
 		}
 	})
+}
+
+// drainDoc is the result of `node drain`.
+type drainDoc struct {
+	Node     string `json:"node"`
+	Draining bool   `json:"draining"`
+	// Primaries counts those that the node has kept.
+	Primaries int `json:"primaries"`
 }
 
 // drainNode moves the roles of a node away, or takes the node back.
@@ -295,10 +293,10 @@ func (cc *clusterCommands) drainNode(ctx context.Context, node string, undo bool
 		if left > 0 && !undo {
 			return stillPrimary(id, left, c.Ranges(), c.Nodes())
 		}
-		doc := map[string]any{"node": id.String(), "draining": !undo, "primaries": left}
+		doc := drainDoc{Node: id.String(), Draining: !undo, Primaries: left}
 		return cc.Print(doc, func(t table.Writer) {
 			t.AppendHeader(table.Row{"NODE", "DRAINING", "PRIMARIES"})
-			t.AppendRow(table.Row{id, !undo, left})
+			t.AppendRow(table.Row{doc.Node, doc.Draining, doc.Primaries})
 		})
 	})
 }

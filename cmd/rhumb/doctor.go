@@ -117,7 +117,7 @@ func examine(ctx context.Context, s *session, f doctorFlags) error {
 	findings := doctor.Judge(facts)
 	doc := doctorDoc{doctor.Count(findings, doctor.Wrong), doctor.Count(findings, doctor.Warning), findings}
 	err := s.Print(doc, func(t table.Writer) {
-		t.AppendHeader(table.Row{"RESULT", "AREA", "CHECK", "FOUND"})
+		t.AppendHeader(table.Row{"LEVEL", "AREA", "CHECK", "WHAT"})
 		for _, d := range doc.Findings {
 			level := string(d.Level)
 			// Capitals make a fault stand out in a long list.

@@ -167,8 +167,9 @@ type nodeDoc struct {
 	// State is the state in the metadata, and Ready the node's own answer.
 	State string `json:"state"`
 	Ready bool   `json:"ready"`
-	// Reason says why a node is not ready.
+	// Reason says why a node is not ready. If the node did not answer, ErrorKind is the kind of the error.
 	Reason        string `json:"reason,omitempty"`
+	ErrorKind     string `json:"error_kind,omitempty"`
 	Addr          string `json:"addr"`
 	HeartbeatAddr string `json:"heartbeat_addr"`
 	AdminAddr     string `json:"admin_addr"`
@@ -176,9 +177,13 @@ type nodeDoc struct {
 	Voter  bool `json:"voter"`
 	Leader bool `json:"metadata_leader"`
 	// Witness nodes vote and hold no data.
-	Witness   bool `json:"witness,omitempty"`
-	Ranges    int  `json:"ranges"`
-	Primaries int  `json:"primaries"`
+	Witness bool `json:"witness,omitempty"`
+	// Meta is the part of the node in that group in a word or two, as the table shows it, omitted for a node without one.
+	Meta      string `json:"meta,omitempty"`
+	Ranges    int    `json:"ranges"`
+	Primaries int    `json:"primaries"`
+	// UsedBytes is the sum of the stores.
+	UsedBytes uint64 `json:"used_bytes"`
 	// Revision is that of the metadata that the node has applied. It shows how far the node lags.
 	Revision uint64 `json:"revision"`
 	// Boot is the number of the node's present life.
@@ -198,10 +203,11 @@ type nodeDoc struct {
 	Stores   []storeDoc                 `json:"stores,omitempty"`
 	Location inspect.Place              `json:"location"`
 	// Copies counts the node's copies of ranges according to the metadata. Stays is why it cannot be removed for
-	// good, Operation what moves its copies away.
+	// good, or which operation removes it; Operation is the one that moves its copies away. Holds has all that in words, as the table shows it.
 	Copies    *int   `json:"copies,omitempty"`
 	Stays     string `json:"stays,omitempty"`
 	Operation string `json:"operation,omitempty"`
+	Holds     string `json:"holds,omitempty"`
 	// Removed reports that the node was given up for good. ReplacedBy is the node that returned in its place.
 	Removed    bool   `json:"removed,omitempty"`
 	ReplacedBy string `json:"replaced_by,omitempty"`
@@ -216,11 +222,23 @@ func (d *nodeDoc) used() string {
 	if len(d.Stores) == 0 {
 		return ""
 	}
-	var sum uint64
-	for _, s := range d.Stores {
-		sum += s.UsedBytes
+	return bytesText(d.UsedBytes)
+}
+
+// describeMeta returns the part of the node in the metadata group.
+func (d *nodeDoc) describeMeta() string {
+	// A leader is a voter too, so the stronger word is the one that counts.
+	meta := ""
+	switch {
+	case d.Leader:
+		meta = "leader"
+	case d.Voter:
+		meta = "voter"
 	}
-	return bytesText(sum)
+	if d.Witness {
+		meta = strings.TrimSpace(meta + " witness")
+	}
+	return meta
 }
 
 // roundTrip returns the round trip in milliseconds for people, and "" for a node that did not answer.

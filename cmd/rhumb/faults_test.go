@@ -262,7 +262,7 @@ func TestTermUnderLoad(t *testing.T) {
 }
 
 // TestPausedNodeComesBack guards fencing: a paused node is replaced, and when it resumes, it serves
-// nothing in its old life and takes part in a new one (ruling 11).
+// nothing in its old life and takes part in a new one (docs/replication.md#rule-life).
 func TestPausedNodeComesBack(t *testing.T) {
 	layout, _ := startDemo(t, "--regions", "singapore", "--latency", "none", "--load", "none")
 	h := holdLoad(t, layout, 32)

@@ -216,7 +216,7 @@ func (w *handoverWatch) isOver(r *rhumb.Range) bool {
 func (cc *clusterCommands) printFailback(doc *failbackDoc) error {
 	stay := slices.Sorted(maps.Keys(doc.Blocked))
 	if err := cc.Print(doc, func(t table.Writer) {
-		t.AppendHeader(table.Row{"NODE", "MOVED", "ARE COPIED TO IT", "STAY ELSEWHERE"})
+		t.AppendHeader(table.Row{"NODE", "MOVED", "RETURNING", "BLOCKED"})
 		t.AppendRow(table.Row{doc.Node, doc.Moved, doc.Returning, len(doc.Blocked)})
 	}); err != nil || len(stay) == 0 {
 		return err

@@ -39,7 +39,7 @@ func explainKey(s *session, digits string) error {
 		return err
 	}
 	return s.PrintTitled(e, e.Form+" "+e.Key, func(t table.Writer) {
-		t.AppendHeader(table.Row{"AT", "BYTES", "PART", "MEANING"})
+		t.AppendHeader(table.Row{"OFFSET", "BYTES", "NAME", "VALUE"})
 		for _, p := range e.Parts {
 			t.AppendRow(table.Row{p.Offset, p.Bytes, p.Name, p.Value})
 		}

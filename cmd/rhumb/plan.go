@@ -80,8 +80,9 @@ writes wait at most, and which ranges could not be served, with the reason. Noth
 
 A zone is written ZONE, or REGION/ZONE if several regions have one of that name. The cluster decides a real failover by the same rule, so
 it does what the plan says unless the metadata changes in between. The bound of the pause is a sum: the time to notice the failure, to
-decide it, to wait for leases of the failed node, to elect, and an allowance for the machines. The table has one row for each pair of
-nodes; -o json has each range.`,
+decide it, to wait for leases of the failed node, to elect, and an allowance for the machines. The table has one row for the RANGES that
+share a reason and the nodes FROM and TO which the role of primary goes, with the longest PAUSE, and a RANGE as an example; -o json has
+each range.`,
 		Example: "  rhumb plan failover n3\n  rhumb plan failover frankfurt/a\n  rhumb plan failover frankfurt -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -133,7 +134,7 @@ func (pc *planCommands) printFailover(p *rhumb.FailoverPlan) error {
 		return cmp.Or(-strings.Compare(string(a.fate), string(b.fate)), cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to), strings.Compare(a.reason, b.reason))
 	})
 	return pc.PrintTitled(doc, failoverTitle(&doc), func(t table.Writer) {
-		t.AppendHeader(table.Row{"RANGES", "FATE", "PRIMARY", "THEN", "PAUSE AT MOST", "FOR EXAMPLE", "REASON"})
+		t.AppendHeader(table.Row{"RANGES", "FATE", "FROM", "TO", "PAUSE", "RANGE", "REASON"})
 		for _, r := range rows {
 			pause := "-"
 			if r.pause > 0 {

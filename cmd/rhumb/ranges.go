@@ -212,9 +212,9 @@ func (rc *rangeCommands) listRanges(c *client.Client, region, node string) error
 // printRanges prints ranges as a table.
 func (rc *rangeCommands) printRanges(docs []rangeDoc) error {
 	return rc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"RANGE", "SLOTS", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED", "KEPT", "CHANGES"})
+		t.AppendHeader(table.Row{"RANGE", "SLOTS", "REGION", "CLASS", "EPOCH", "PRIMARY", "PREFERRED", "IN SYNC", "REPLICAS", "QUARANTINED", "KEPT", "LEAVING", "MERGING WITH"})
 		for _, d := range docs {
-			t.AppendRow(table.Row{d.ID, d.slotsText(), d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " "), d.keptText(), d.changesText()})
+			t.AppendRow(table.Row{d.ID, d.slotsText(), d.Region, d.Class, d.Epoch, d.Primary, d.Preferred, strings.Join(d.InSync, " "), strings.Join(d.Replicas, " "), strings.Join(d.Quarantined, " "), d.keptText(), strings.Join(d.Leaving, " "), d.MergingWith})
 		}
 	})
 }
@@ -274,8 +274,9 @@ type replicaDoc struct {
 	Trim   uint64 `json:"trim"`
 	// Store is the number of the node's store (--dir) that holds the copy, from 1, omitted if the node has one.
 	Store int `json:"store,omitempty"`
-	// Reason explains the state, or why there is none.
-	Reason string `json:"reason,omitempty"`
+	// Reason explains the state, or why there is none; ErrorKind is the kind of the error in the second case.
+	Reason    string `json:"reason,omitempty"`
+	ErrorKind string `json:"error_kind,omitempty"`
 	// Copying is the copy of the range that the node receives, omitted if it receives none.
 	Copying *copyDoc `json:"copying,omitempty"`
 }
@@ -380,7 +381,7 @@ func (rc *rangeCommands) describeRange(ctx context.Context, id string) error {
 		for _, r := range s.Replicas {
 			doc.Status = append(doc.Status, replicaDoc{
 				Node: r.Node.String(), Region: regionOf[r.Node], State: r.State, InSync: r.InSync, Epoch: uint64(r.Epoch),
-				End: uint64(r.End), Commit: uint64(r.Commit), Trim: uint64(r.Trim), Reason: r.Reason,
+				End: uint64(r.End), Commit: uint64(r.Commit), Trim: uint64(r.Trim), Reason: r.Reason, ErrorKind: r.ErrorKind,
 				Copying: describeCopy(r.Copying), Store: r.Store,
 			})
 		}
@@ -416,7 +417,7 @@ func (rc *rangeCommands) printRangeStatus(doc rangeStatusDoc) error {
 		}
 	}
 	return rc.PrintTitled(doc, title, func(t table.Writer) {
-		t.AppendHeader(table.Row{"NODE", "REGION", "STATE", "IN SYNC", "EPOCH", "END", "COMMIT", "TRIM", "COPY", "REASON"})
+		t.AppendHeader(table.Row{"NODE", "REGION", "STATE", "IN SYNC", "EPOCH", "END", "COMMIT", "TRIM", "COPYING", "REASON"})
 		for _, r := range doc.Status {
 			t.AppendRow(table.Row{r.nodeText(), r.Region, r.State, r.InSync, r.Epoch, r.End, r.Commit, r.Trim, r.Copying.text(), r.Reason})
 		}

@@ -117,7 +117,7 @@ func (oc *operationCommands) showBalance(ctx context.Context, c *client.Client, 
 		title += fmt.Sprintf("\n%s: a node weighs %s to %s, and %s to %s after the moves", x.Region, bytesText(uint64(x.Least)), bytesText(uint64(x.Most)), bytesText(uint64(x.LeastAfter)), bytesText(uint64(x.MostAfter)))
 	}
 	return oc.PrintTitled(doc, title, func(t table.Writer) {
-		t.AppendHeader(table.Row{"RANGE", "FROM", "TO", "SIZE", "WRITES/S", "BYTES/S", "WHY"})
+		t.AppendHeader(table.Row{"RANGE", "FROM", "TO", "BYTES", "WRITES/S", "WRITTEN BYTES/S", "WHY"})
 		for _, m := range doc.Moves {
 			t.AppendRow(table.Row{m.Range, m.From, m.To, bytesText(uint64(m.Bytes)), m.Writes, m.WrittenBytes, m.Why})
 		}

@@ -105,7 +105,7 @@ func regionState(r rhumb.Region, d *regionDoc) string {
 // printRegions prints the table of regions.
 func (cc *clusterCommands) printRegions(docs []regionDoc) error {
 	return cc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"REGION", "ID", "LOCATION", "STATE", "NODES", "LIVE", "ZONES", "VOTERS", "RANGES", "COPIES", "PRIMARIES", "PINNED", "RTT MS"})
+		t.AppendHeader(table.Row{"REGION", "ID", "LOCATION", "STATE", "NODES", "NODES LIVE", "ZONES", "VOTERS", "RANGES", "COPIES", "PRIMARIES", "PINNED TABLES", "ROUND TRIP MS"})
 		for _, d := range docs {
 			ms, state := "", d.State
 			if d.RoundTripMs != nil {

@@ -70,7 +70,7 @@ func (oc *operationCommands) listSettings(ctx context.Context, c *client.Client)
 		docs = append(docs, doc)
 	}
 	return oc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"SETTING", "VALUE", "DEFAULT", "MEANING"})
+		t.AppendHeader(table.Row{"NAME", "VALUE", "DEFAULT", "HELP"})
 		for _, d := range docs {
 			t.AppendRow(table.Row{d.Name, d.Value, d.Default, d.Help})
 		}

@@ -82,8 +82,8 @@ func (cc *clusterCommands) statusCommand() *cobra.Command {
 		Use: "status", Short: "Report whether the cluster is healthy, and what needs attention",
 		Long: `Ask every node for its state and report whether the cluster is healthy: which nodes and regions are down, which ranges
 lack copies or a primary and why, which copies and files are damaged or differ, which stores refuse writes, which nodes are fenced
-again and again, and how many more nodes may fail. Without a leader of the metadata group, the command shows one node's
-copy of the metadata and says so.
+again and again, and how many more nodes may fail. Notes, for example of ranges that wait only for fail-back, do not make it unhealthy.
+Without a leader of the metadata group, the command shows one node's copy of the metadata and says so.
 
 With --wait the command waits, for as long as --timeout says, until every node that was not removed is ready and every range has a primary
 and all its copies in sync: then the next node may be restarted.`,
@@ -249,6 +249,14 @@ func describeSpare(n int) string {
 // milliseconds returns a duration with a precision of a microsecond, as documents have it.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1_000 }
 
+// errorKind returns the kind of the error for which a node could not be asked, or "".
+func errorKind(s client.NodeStatus) string {
+	if s.Err == "" {
+		return ""
+	}
+	return s.ErrKind.String()
+}
+
 // describeNodes returns the nodes with what each reported about itself.
 func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeDoc) {
 	n := regionNames(c)
@@ -256,7 +264,7 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 		doc := nodeDoc{
 			ID: s.Node.ID.String(), Name: s.Node.Name, Region: n.nameOf(s.Node.Region), Zone: s.Node.Zone, State: s.Node.State.String(), Ready: s.Ready,
 			// An error in asking explains more than the reason of an earlier answer.
-			Reason: cmp.Or(s.Err, s.Reason), Addr: s.Node.Addr, HeartbeatAddr: s.Node.HeartbeatAddr, AdminAddr: s.Node.AdminAddr,
+			Reason: cmp.Or(s.Err, s.Reason), ErrorKind: errorKind(s), Addr: s.Node.Addr, HeartbeatAddr: s.Node.HeartbeatAddr, AdminAddr: s.Node.AdminAddr,
 			Voter: s.Node.Voter, Witness: s.Node.Witness, Leader: s.MetadataLeader == s.Node.ID && s.MetadataLeader != 0, Ranges: s.Ranges, Primaries: s.Primaries,
 			Revision: s.Revision, Boot: uint64(s.Node.Boot), Version: s.Node.Build().Program, UptimeSeconds: s.Uptime.Seconds(),
 			RoundTripMs: milliseconds(s.RoundTrip), Location: inspect.Place(s.Node.Location),
@@ -271,7 +279,9 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 		if m := s.Metadata; m != nil && (m.Silent || m.Short || len(m.Readmits) > 0 || m.Recovered != nil) {
 			doc.Metadata = m
 		}
+		doc.Meta = doc.describeMeta()
 		for _, st := range s.Stores {
+			doc.UsedBytes += st.UsedBytes
 			doc.Stores = append(doc.Stores, storeDoc{
 				Dir: st.Dir, ID: st.ID.String(), UsedBytes: st.UsedBytes, FreeBytes: st.FreeBytes, Ranges: st.Ranges, Refuses: st.Refuses,
 				Damages: st.Damages, DamagedRanges: st.DamagedRanges,

@@ -89,7 +89,7 @@ func (uc *upgradeCommands) printReport(r upgrade.Report) error {
 		}
 		t.AppendRow(table.Row{"next step", step})
 	}, func(t table.Writer) {
-		t.AppendHeader(table.Row{"NODE", "NAME", "STATE", "PROGRAM", "SUPPORTS", "APPLIED", "FORMAT", "HOLDS"})
+		t.AppendHeader(table.Row{"NODE", "NAME", "STATE", "PROGRAM", "SUPPORTS", "APPLIED", "DATABASE FORMAT", "HOLDS"})
 		for _, n := range r.Nodes {
 			t.AppendRow(table.Row{n.ID, n.Name, n.State, n.Program, describeVersions(n.Supports), unlessZero(n.Applied), unlessZero(n.DatabaseFormat), n.Holds})
 		}

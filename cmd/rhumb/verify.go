@@ -194,7 +194,7 @@ func describeVerdict(id rhumb.RangeID, v *client.RangeVerdict, err error) verdic
 
 // writeVerdicts prints ranges with equal replicas in one line each, and the replicas of all others.
 func writeVerdicts(t table.Writer, docs []verdictDoc) {
-	t.AppendHeader(table.Row{"RANGE", "RESULT", "NODE", "VERDICT", "RECORDS", "BYTES", "DIGEST", "NOTE"})
+	t.AppendHeader(table.Row{"RANGE", "RESULT", "NODE", "VERDICT", "RECORDS", "BYTES", "DIGEST", "WHY"})
 	for _, d := range docs {
 		if len(d.Replicas) == 0 {
 			t.AppendRow(table.Row{d.Range, d.Result, "", "", "", "", "", d.Why})

@@ -27,6 +27,8 @@ type voterDoc struct {
 	// Pinned is set if an operator chose the node, also while it cannot vote.
 	Pinned  bool `json:"pinned"`
 	Witness bool `json:"witness"`
+	// Meta is the part of the node in the group in a word: leader, voter or learner.
+	Meta string `json:"meta"`
 	// Why is the reason for the vote, in a few words.
 	Why string `json:"why,omitempty"`
 	// Term, LastIndex and Applied are the position of the replica: the term of Raft, the last entry of its log, and the last one that
@@ -35,8 +37,9 @@ type voterDoc struct {
 	LastIndex uint64  `json:"last_index"`
 	Applied   uint64  `json:"applied"`
 	Behind    *uint64 `json:"behind,omitempty"`
-	// Error says why the node did not answer.
-	Error string `json:"error,omitempty"`
+	// Error says why the node did not answer, and ErrorKind is its kind.
+	Error     string `json:"error,omitempty"`
+	ErrorKind string `json:"error_kind,omitempty"`
 }
 
 // voterCommand returns the group `rhumb voter`.
@@ -140,13 +143,13 @@ func (oc *operationCommands) listVoters(ctx context.Context, c *client.Client, a
 	}
 	docs := describeVoters(regionNames(c), statuses, holdings, all)
 	return oc.Print(docs, func(t table.Writer) {
-		t.AppendHeader(table.Row{"NODE", "REGION", "ZONE", "STATE", "META", "TERM", "LAST", "APPLIED", "BEHIND", "WHY"})
+		t.AppendHeader(table.Row{"NODE", "REGION", "ZONE", "STATE", "META", "TERM", "LAST INDEX", "APPLIED", "BEHIND", "WHY"})
 		for _, d := range docs {
 			behind := ""
 			if d.Behind != nil {
 				behind = fmt.Sprint(*d.Behind)
 			}
-			t.AppendRow(table.Row{d.Node, d.Region, d.Zone, d.State, d.role(), d.Term, d.LastIndex, d.Applied, behind, d.reason()})
+			t.AppendRow(table.Row{d.Node, d.Region, d.Zone, d.State, d.Meta, d.Term, d.LastIndex, d.Applied, behind, d.reason()})
 		}
 	})
 }
@@ -173,8 +176,9 @@ func describeVoters(n names, statuses []client.NodeStatus, holdings []client.Nod
 		d := voterDoc{
 			Node: s.Node.ID.String(), Name: s.Node.Name, Region: n.nameOf(s.Node.Region), Zone: s.Node.Zone, State: s.Node.State.String(),
 			Voter: s.Node.Voter, Leader: s.MetadataLeader == s.Node.ID && s.MetadataLeader != 0, Pinned: s.Node.VotePinned, Witness: s.Node.Witness,
-			Why: why[s.Node.ID], Error: s.Err,
+			Why: why[s.Node.ID], Error: s.Err, ErrorKind: errorKind(s),
 		}
+		d.Meta = d.describeMeta()
 		if m := s.Metadata; m != nil {
 			d.Term, d.LastIndex, d.Applied = m.Term, m.LastIndex, m.Applied
 			if last > 0 && m.LastIndex > 0 {
@@ -187,8 +191,8 @@ func describeVoters(n names, statuses []client.NodeStatus, holdings []client.Nod
 	return docs
 }
 
-// role returns the part of the node in the group, for people.
-func (d *voterDoc) role() string {
+// describeMeta returns the part of the node in the group.
+func (d *voterDoc) describeMeta() string {
 	switch {
 	case d.Leader:
 		return "leader"
@@ -213,13 +217,12 @@ func (oc *operationCommands) unpinVotes(ctx context.Context, c *client.Client, n
 		return err
 	}
 	// An empty list says that no vote was pinned, which is not an error: tools may repeat the command.
-	doc := map[string][]string{"unpinned": {}}
-	for _, id := range unpinned {
-		doc["unpinned"] = append(doc["unpinned"], id.String())
-	}
+	doc := struct {
+		Unpinned []string `json:"unpinned"`
+	}{nodeNames(unpinned)}
 	return oc.Print(doc, func(t table.Writer) {
 		t.AppendHeader(table.Row{"UNPINNED"})
-		for _, id := range doc["unpinned"] {
+		for _, id := range doc.Unpinned {
 			t.AppendRow(table.Row{id})
 		}
 	})

@@ -1,6 +1,6 @@
 // Package closed carries closed timestamps cheaply from the node of a primary to another node. A
 // range is closed up to a timestamp if no entry at or below the timestamp will ever be added to its
-// log, whatever fails (ruling 6 of the replication design). Package replica decides when that
+// log, whatever fails (docs/replication.md#closed). Package replica decides when that
 // holds; this package transports the decision. It is pure, and its messages travel in the frames of
 // package lease.
 //

@@ -478,6 +478,13 @@ func TestFullDiskTakesNoEntries(t *testing.T) {
 	if _, err := h.Status(ctx, testRange); err != nil {
 		t.Fatalf("a pass of a node with a full disk: %v", err)
 	}
+	// It tells the metadata leader, which places no copies there.
+	w.eventually(func() error {
+		if !h.Full() || w.hosts[1].Full() {
+			return fmt.Errorf("full are n3: %v, n1: %v", h.Full(), w.hosts[1].Full())
+		}
+		return nil
+	})
 	// The full node leaves the in-sync set, and the others acknowledge.
 	if a := w.answered(got); a.err != nil {
 		t.Fatal(a.err)

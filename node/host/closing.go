@@ -7,7 +7,7 @@ import (
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
-// closeEvent closes the ranges whose primary is this node (ruling 6).
+// closeEvent closes the ranges whose primary is this node (docs/replication.md#closed).
 type closeEvent struct{}
 
 // applyTo closes each range up to the timestamp that its members have agreed to, and publishes the

@@ -86,7 +86,7 @@ func checkDiscard(self rhumb.NodeID, state replica.State, d *rhumb.Range, accept
 	intact := slices.DeleteFunc(slices.Clone(d.InSync), d.IsQuarantined)
 	switch {
 	case len(intact) > 0:
-		return fault(rhumb.Conflict, "the copy on %s still counts as in sync, and the in-sync copies on %v do not suffice without it; wait until another replica is in sync, or start the node of one", self, intact)
+		return fault(rhumb.Conflict, "the copy on %s still counts as in sync, and the in-sync copies on %s do not suffice without it; wait until another replica is in sync, or start the node of one", self, rhumb.NodeList(intact))
 	case !acceptLoss:
 		return fault(rhumb.Conflict, "no intact copy of the range is in sync, so discarding this one may lose acknowledged writes; `rhumb unsafe-recover range` shows the copies that are left, and accepts the loss")
 	}

@@ -58,6 +58,9 @@ func (f *fitness) reason() string {
 // primaries.
 func (h *Host) Unfit() string { return h.fit.Load().reason() }
 
+// Full reports whether a store of this node has no room for writes, so that copies of ranges may not arrive. Plans then choose other nodes.
+func (h *Host) Full() bool { return len(h.fit.Load().full) > 0 }
+
 // updateFitness measures the fitness of the node and informs the replicas of a change. The ticker
 // calls it.
 func (h *Host) updateFitness() {
@@ -94,7 +97,7 @@ func (h *Host) updateFitness() {
 	}
 }
 
-// clockFault returns the fault of this node's clocks, or "" if there is none (ruling 19).
+// clockFault returns the fault of this node's clocks, or "" if there is none (docs/replication.md#rule-clocks).
 func (h *Host) clockFault() string {
 	ahead, wrong, _ := h.leases.ClockOff()
 	h.m.clockAhead.Set(ahead.Seconds())

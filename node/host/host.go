@@ -102,7 +102,7 @@ type Config struct {
 	// Engine.SyncOutstanding.
 	SyncOutstanding func() time.Duration
 	// Fresh is true if the store was created in this boot. Such a store never granted a lease, so
-	// its node does not wait for the end of forgotten grants (ruling 1).
+	// its node does not wait for the end of forgotten grants (docs/replication.md#exclusions).
 	Fresh bool
 	// Known holds the records of all ranges, from the node's copy of the metadata at the time when
 	// it showed this life.
@@ -397,7 +397,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	stored := len(states)
 	// Metadata may place a range here that the store does not hold: the store is new, or it lost
-	// the range. The range starts empty, and its promise is relearned from the record (ruling 16a).
+	// the range. The range starts empty, and its promise is relearned from the record (docs/replication.md#rule-relearn).
 	for _, d := range cfg.Known {
 		if !d.IsReplica(cfg.Self.Node) || held[d.ID] {
 			continue

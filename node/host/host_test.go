@@ -573,7 +573,7 @@ func TestElectedPrimaryHoldsWrites(t *testing.T) {
 	}
 }
 
-// TestRetryIsAppliedOnce guards ruling 2: a request ID is applied once, even if it is repeated
+// TestRetryIsAppliedOnce guards docs/replication.md#requests: a request ID is applied once, even if it is repeated
 // after its answer.
 func TestRetryIsAppliedOnce(t *testing.T) {
 	w := newWorld(t, 3)

@@ -49,7 +49,7 @@ func (w *world) putAnywhere(name, value string) {
 	})
 }
 
-// TestWrongClockCostsOneNode guards ruling 19: if the clock of a node is wrong, in either
+// TestWrongClockCostsOneNode guards docs/replication.md#rule-clocks: if the clock of a node is wrong, in either
 // direction, that node stops being primary, and the range is written.
 func TestWrongClockCostsOneNode(t *testing.T) {
 	for _, tt := range []struct {
@@ -128,7 +128,7 @@ func TestClockBlip(t *testing.T) {
 	w.put(1, "k", "again")
 }
 
-// TestStreamBrokenHeartbeatsPass guards ruling 18: data between two nodes is lost while heartbeats
+// TestStreamBrokenHeartbeatsPass guards docs/replication.md#rule-progress: data between two nodes is lost while heartbeats
 // pass. The member leaves the set, and the waiting write is acknowledged.
 func TestStreamBrokenHeartbeatsPass(t *testing.T) {
 	w := newWorld(t, 3)
@@ -143,7 +143,7 @@ func TestStreamBrokenHeartbeatsPass(t *testing.T) {
 	}
 }
 
-// TestNamesOfTwoPrimaries guards ruling 20: two successive primaries of one range never assign the
+// TestNamesOfTwoPrimaries guards docs/replication.md#rule-names: two successive primaries of one range never assign the
 // same name, however often each of them has started.
 func TestNamesOfTwoPrimaries(t *testing.T) {
 	w := newWorld(t, 3)

@@ -29,7 +29,7 @@ func (ev stepDownEvent) applyTo(h *Host) {
 // slot. An in-sync set only has replicas, so nobody counts this copy, and no election asks for it.
 //
 // The promise of the copy is kept in memory: if the node gets a new copy in this life, that copy must not act in an epoch that
-// the old one had promised to leave. In a later life the node relearns its promises from the metadata (ruling 16a).
+// the old one had promised to leave. In a later life the node relearns its promises from the metadata (docs/replication.md#rule-relearn).
 //
 // A copy that has promised a later epoch than the record's is left alone: epochs originate in the metadata, so the node is about to
 // hear of a newer record. That one may list it again. A primary that knows it may have appended to this copy already, and

@@ -213,7 +213,7 @@ func (h *Host) addSlot(st storage.RangeState, made bool) (s *slot, err error) {
 }
 
 // relearnedEpoch returns the least epoch that this node may promise in this life: the epoch of the
-// record before this life was registered (ruling 16a). An older copy of the disk has forgotten
+// record before this life was registered (docs/replication.md#rule-relearn). An older copy of the disk has forgotten
 // promises. To act again in such an epoch, or to answer in one that is over, would break them. If
 // this node is the primary of the record, the registration created the record's epoch, so the one
 // before counts.
@@ -263,7 +263,7 @@ func loadDurable(store *storage.Store, st storage.RangeState) (replica.Durable, 
 }
 
 // newName returns a name that is never assigned again in this range: an epoch has one primary,
-// which counts its names (ruling 20). The pass of a primary calls it.
+// which counts its names (docs/replication.md#rule-names). The pass of a primary calls it.
 func (s *slot) newName() ([]byte, error) {
 	if epoch := s.r.Epoch(); s.namesEpoch != epoch {
 		s.names, s.namesEpoch = 0, epoch

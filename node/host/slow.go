@@ -30,7 +30,7 @@ const (
 	// ownHoldMin is how long a slow node has no primaries at least. The time doubles up to ownHoldMax with each time that
 	// it becomes slow again within ownHoldMax.
 	ownHoldMin, ownHoldMax = 15 * time.Second, 5 * time.Minute
-	// opinionsMin is how many peers must call a node slow before it believes them. The link to it may be what is slow for one.
+	// opinionsMin is how many peers must call a node slow before it believes them. For one of them, the link to it may be slow.
 	opinionsMin = 2
 )
 
@@ -46,10 +46,10 @@ type slowness struct {
 	// usual is the delay of the peers in the last step that had any, with which own is compared. A node whose ranges
 	// have all moved away gets no acknowledgements any more.
 	usual time.Duration
-	// told is set while the peers call this node slow. Its own processor or link may be the cause: to a node that is stopped
+	// calledSlow is set while the peers call this node slow. Its own processor or link may be the cause: to a node that is stopped
 	// nine tenths of the time, all the others look slow.
-	told bool
-	hold holdOff
+	calledSlow bool
+	hold       holdOff
 	// why is the cause of the last hold.
 	why string
 }
@@ -223,16 +223,16 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 	}
 	if w.own.endStep(synced && w.usual > 0 && isLate(own, []time.Duration{w.usual})) && w.own.slow {
 		// The peers may have found out first, about the same slowness.
-		if !w.told {
+		if !w.calledSlow {
 			w.hold.begin(now)
 		}
 		w.why = fmt.Sprintf("disk_slow: its disk takes more than %d times as long as its peers take to answer; if that lasts, see what else uses the disk, or replace it", slowFactor)
 	}
 	// A slow disk is the more exact reason, and makes the peers call the node slow, too.
-	told, was := opinionsOf(), w.told
-	if w.told = told.areSlow(); w.told && !was && !w.own.slow {
+	of, was := opinionsOf(), w.calledSlow
+	if w.calledSlow = of.areSlow(); w.calledSlow && !was && !w.own.slow {
 		w.hold.begin(now)
-		w.why = fmt.Sprintf("node_slow: %d of its peers say that it acknowledges more than %d times as late as others; if that lasts, see what else uses its processor and its network", told.slow, slowFactor)
+		w.why = fmt.Sprintf("node_slow: %d of its peers say that it acknowledges more than %d times as late as others; if that lasts, see what else uses its processor and its network", of.slow, slowFactor)
 	}
 	j.speeds = w.speeds()
 	return j
@@ -255,7 +255,7 @@ func (w *slowness) speeds() map[rhumb.NodeID]lease.Speed {
 
 // fault returns why this node is slow, or was a short while ago, or "".
 func (w *slowness) fault(now time.Duration) string {
-	if w.own.slow || w.told || now < w.hold.until {
+	if w.own.slow || w.calledSlow || now < w.hold.until {
 		return w.why
 	}
 	return ""

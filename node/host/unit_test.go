@@ -110,7 +110,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestRelearnedEpoch guards ruling 16a: after a start a replica promises at least the epoch that
+// TestRelearnedEpoch guards docs/replication.md#rule-relearn: after a start a replica promises at least the epoch that
 // metadata knew before this life.
 func TestRelearnedEpoch(t *testing.T) {
 	h := &Host{cfg: Config{Self: rhumb.NodeIdentity{Node: 2}}, known: map[rhumb.RangeID]*rhumb.Range{

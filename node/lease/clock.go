@@ -9,7 +9,7 @@ import (
 
 // clockOffMax is how far this node's wall clock may differ from the median of all clocks, and
 // clockOffBeats is the number of consecutive comparisons in which it must differ before it is
-// called wrong (ruling 19). The limit is below rhumb.ClockAheadMax, at which peers reject entries,
+// called wrong (docs/replication.md#rule-clocks). The limit is below rhumb.ClockAheadMax, at which peers reject entries,
 // so a node yields its primaries before its writes fail.
 const (
 	clockOffMax   = rhumb.ClockAheadMax * 8 / 10

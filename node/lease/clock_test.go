@@ -8,7 +8,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// TestClockOff guards ruling 19: a node whose wall clock is far from the median knows it after
+// TestClockOff guards docs/replication.md#rule-clocks: a node whose wall clock is far from the median knows it after
 // three heartbeats, and the others are not blamed. Without a majority that agrees, nobody is
 // blamed.
 func TestClockOff(t *testing.T) {

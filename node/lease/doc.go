@@ -15,7 +15,7 @@
 // machine stopped by its hypervisor), H believes too long. DropHeld is for a watchdog that notices
 // the pause; rule F covers the reads that follow.
 //
-// # Exclusions (ruling 1)
+// # Exclusions (docs/replication.md#exclusions)
 //
 // Grants are renewed indefinitely, so a grantor that promises epoch e of range R must take R out of
 // them. From then on every grant lists (R, e), which means "this grant covers no epoch of R below
@@ -31,7 +31,7 @@
 // and cannot confirm. The process registers its durable promises again by Exclude before its first
 // SetPeers.
 //
-// # Closed timestamps (ruling 6)
+// # Closed timestamps (docs/replication.md#closed)
 //
 // A heartbeat asks its receiver to move its clock past a timestamp of the sender (Close). The
 // receiver's driver moves the clock, durably, and reports it by Passed; from then on frames to the

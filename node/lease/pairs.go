@@ -274,7 +274,7 @@ func (p *Pairs) raiseFence(r rhumb.RangeID, e rhumb.Epoch) {
 	}
 }
 
-// Exclude takes range r out of all grants for epochs below e (ruling 1). The driver calls it with
+// Exclude takes range r out of all grants for epochs below e (docs/replication.md#exclusions). The driver calls it with
 // every promise before it acts on the promise, and at the start with every durable promise. primary
 // is the primary of e, which needs no exclusion, or NoNode if it is unknown.
 func (p *Pairs) Exclude(r rhumb.RangeID, e rhumb.Epoch, primary rhumb.NodeID) {
@@ -358,7 +358,7 @@ func (p *Pairs) allConfirmed(r rhumb.RangeID, e rhumb.Epoch) bool {
 	})
 }
 
-// SetSpeeds sets this node's opinions of its peers, which its next frames tell them. A peer that is not named is unknown.
+// SetSpeeds sets this node's opinions of its peers, which its next frames report. A peer that is not named is unknown.
 func (p *Pairs) SetSpeeds(speeds map[rhumb.NodeID]Speed) {
 	for _, q := range p.peers {
 		q.speed = speeds[q.id]
@@ -440,7 +440,7 @@ func (p *Pairs) DropHeld(now time.Duration) {
 	}
 }
 
-// Rebirth begins a new life in place (ruling 11): it drops everything held, and frames carry the
+// Rebirth begins a new life in place (docs/replication.md#rule-life): it drops everything held, and frames carry the
 // new boot. The caller must abandon every primary role before the first frame of the new life is
 // sent.
 func (p *Pairs) Rebirth(self rhumb.NodeIdentity) {

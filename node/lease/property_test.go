@@ -18,7 +18,7 @@ var (
 
 // TestProperties plays seeded schedules of three nodes with clocks whose rates differ by up to rho,
 // frames that are late, lost, repeated and reordered, restarts, and elections at random times. It
-// asserts the purpose of leases (I9, rules E and L, ruling 1): once a node may activate epoch e, no
+// asserts the purpose of leases (I9, rules E and L, docs/replication.md#exclusions): once a node may activate epoch e, no
 // primary of an earlier epoch holds its lease, then or later.
 func TestProperties(t *testing.T) {
 	first, n := uint64(1), uint64(*seedsFlag)

@@ -43,8 +43,10 @@ const (
 	// storagePause is how long the driver waits until storage shows every commit: the remainder of
 	// a pass of the host.
 	storagePause = time.Millisecond
-	// retryPause is the wait after a failure.
-	retryPause = time.Second
+	// retryPause is the wait after a failure. It doubles up to retryPauseMax while the image has no room: the load of such a table reads
+	// many gigabytes, and fails every time.
+	retryPause    = time.Second
+	retryPauseMax = time.Minute
 )
 
 // Policy determines when a version is published. The zero value publishes every commit at once.

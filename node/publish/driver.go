@@ -86,8 +86,8 @@ type Driver struct {
 	// computed.
 	last  time.Duration
 	asked time.Duration
-	// retry is the time before which nothing is tried again after a failure.
-	retry time.Duration
+	// retry is the time before which nothing is tried again after a failure, and pause the last wait for that.
+	retry, pause time.Duration
 }
 
 // move is how far a range is committed, together with the last entries up to there that are at
@@ -314,9 +314,11 @@ func (d *Driver) step() (wait time.Duration) {
 		d.mu.Lock()
 		d.revision = true
 		d.mu.Unlock()
-		d.retry = hlc.Boottime() + retryPause
-		return retryPause
+		d.lengthenPause(err)
+		d.retry = hlc.Boottime() + d.pause
+		return d.pause
 	}
+	d.pause = 0
 	switch {
 	case wait > 0:
 		return wait
@@ -365,6 +367,16 @@ func (d *Driver) takeWork() (w work) {
 	w = work{d.demands, d.revision && hlc.Boottime() >= d.retry, d.waiting}
 	d.demands = nil
 	return w
+}
+
+// lengthenPause sets the wait after a failure.
+func (d *Driver) lengthenPause(err error) {
+	switch rhumb.KindOf(err) {
+	case rhumb.Overloaded, rhumb.TooLarge, rhumb.DiskFull: // the image has no room
+		d.pause = min(max(retryPause, 2*d.pause), retryPauseMax)
+	default:
+		d.pause = retryPause
+	}
 }
 
 // never is a wait that only another event ends.

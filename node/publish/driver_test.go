@@ -511,6 +511,29 @@ func TestLoadOutlastsCollection(t *testing.T) {
 	}
 }
 
+// TestPauseWithoutRoom guards that a table which the image has no room for is not read again every second, and that a table with room is
+// published soon after other failures.
+func TestPauseWithoutRoom(t *testing.T) {
+	d := &Driver{}
+	for i, tt := range []struct {
+		kind rhumb.Kind
+		want time.Duration
+	}{
+		{rhumb.Unavailable, retryPause}, {rhumb.Unavailable, retryPause}, {rhumb.Overloaded, 2 * retryPause}, {rhumb.DiskFull, 4 * retryPause},
+		{rhumb.Unavailable, retryPause}, {rhumb.TooLarge, 2 * retryPause},
+	} {
+		if d.lengthenPause(rhumb.E("test", tt.kind, "failed")); d.pause != tt.want {
+			t.Errorf("failure %d: a pause of %v, want %v", i, d.pause, tt.want)
+		}
+	}
+	for range 10 {
+		d.lengthenPause(rhumb.E("test", rhumb.Overloaded, "failed"))
+	}
+	if d.pause != retryPauseMax {
+		t.Errorf("the longest pause is %v", d.pause)
+	}
+}
+
 // TestRandom applies random operations to a node's ranges and tables, and compares the image with
 // the logs: late reports, logs that are trimmed before the driver has read them, tables that are
 // published when their ranges have a history, and restarts with the image intact, damaged and

@@ -106,7 +106,7 @@ func (r *Replica) positionBefore(e *entry.Entry) entry.Position {
 func (r *Replica) checkHandover(m *Message) error {
 	const op rhumb.Op = "replica.Step"
 	if m.Ends >= m.Epoch || len(m.InSync) < r.cfg.MinInSync || !slices.Contains(m.InSync, r.cfg.Self) || !slices.Contains(m.InSync, m.From) {
-		return rhumb.Ef(op, rhumb.Corrupt, "handover of epoch %d after %d from %s to %s with the in-sync set %v: the bytes are damaged", m.Epoch, m.Ends, m.From, m.To, m.InSync)
+		return rhumb.Ef(op, rhumb.Corrupt, "handover of epoch %d after %d from %s to %s with the in-sync set %s: the bytes are damaged", m.Epoch, m.Ends, m.From, m.To, rhumb.NodeList(m.InSync))
 	}
 	return checkChain(m)
 }

@@ -254,9 +254,9 @@ func (r *Replica) missingAnswers() string {
 	waited := r.prep.began > 0 && r.now-r.prep.began >= r.cfg.PrepareWait
 	switch {
 	case have < r.cfg.MinInSync && !r.oneAnswerSuffices():
-		return fmt.Sprintf("%d of the in-sync members %v have reported the ends of their logs, and %d are needed; start the others, or wait", have, r.inSync, r.cfg.MinInSync)
+		return fmt.Sprintf("%d of the in-sync members (%s) have reported the ends of their logs, and %d are needed; start the others, or wait", have, rhumb.NodeList(r.inSync), r.cfg.MinInSync)
 	case !all && r.awaitsAll():
-		return fmt.Sprintf("the members that have answered may have lost writes that were not synced, and the others of %v may have them; waiting for those for at most %s", r.inSync, r.cfg.DeferredWait)
+		return fmt.Sprintf("the members that have answered may have lost writes that were not synced, and the others of %s may have them; waiting for those for at most %s", rhumb.NodeList(r.inSync), r.cfg.DeferredWait)
 	case !all && !waited:
 		return "waiting briefly for the remaining in-sync members to report the ends of their logs"
 	}

@@ -419,7 +419,7 @@ func (w *world) damage(n *testNode) {
 			}
 		}
 	}
-	// A node learns the epochs of metadata before it promises anything (ruling 16a).
+	// A node learns the epochs of metadata before it promises anything (docs/replication.md#rule-relearn).
 	d.promised = max(d.promised, w.c.record.Epoch)
 	w.c.logf("%d: the disk of %s is cut to %d entries, promised %d, known %d", w.step, n.id, len(d.entries), d.promised, d.known)
 	for _, q := range w.requests {

@@ -75,8 +75,9 @@ type RangeInfo struct {
 	// EndTime and CommitTime are the timestamps of End and Commit.
 	EndTime, CommitTime rhumb.Timestamp
 	Bytes               int64
-	// Reason is why the replica is not in sync, or why nothing is known about it.
-	Reason string
+	// Reason is why the replica is not in sync, or why nothing is known about it. ErrKind is the kind of the error in the second case.
+	Reason  string
+	ErrKind rhumb.Kind
 	// Behind explains for other replicas why they do not join the in-sync set. Only the primary knows
 	// them.
 	Behind map[rhumb.NodeID]string
@@ -347,7 +348,7 @@ func wholeMetadata(st *catalog.State) *api.Metadata {
 }
 
 // changedMetadata returns the objects that changed, as they are in the catalog. An object that is
-// not there any more was removed. Clients are not told of removed classes and blocks: nothing refers to
+// not there any more was removed. Clients do not learn of removed classes and blocks: nothing refers to
 // them once their tables and ranges are gone, and their numbers are never used again.
 func changedMetadata(st *catalog.State, ch catalog.Changes) *api.Metadata {
 	m := &api.Metadata{Revision: st.Revision(), Cluster: st.Cluster()}
@@ -520,7 +521,7 @@ func (c *Cluster) DescribeTable(ctx context.Context, q *rhumbpb.DescribeTableReq
 const replicaTimeout = time.Second
 
 // replicaInfo asks a node about its replica, for replicaTimeout or three quarters of the caller's
-// remaining time. It returns a failure as the Reason.
+// remaining time. It returns a failure as the Reason and the ErrKind.
 func (c *Cluster) replicaInfo(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID) RangeInfo {
 	// A quarter stays for the way back: an answer after the caller's deadline would lose all of them.
 	patience := replicaTimeout
@@ -533,9 +534,13 @@ func (c *Cluster) replicaInfo(ctx context.Context, n rhumb.NodeID, id rhumb.Rang
 	switch {
 	// The error of a hanging node is a deadline and does not say whose.
 	case err != nil && asking.Err() != nil:
-		info.Reason = "no answer within " + patience.Round(time.Millisecond).String()
+		info.Reason, info.ErrKind = "no answer within "+patience.Round(time.Millisecond).String(), rhumb.DeadlineExceeded
 	case err != nil:
-		info.Reason = "not reached: " + err.Error()
+		info.Reason, info.ErrKind = "not reached: "+rhumb.Message(err), rhumb.KindOf(err)
+		// The question changes nothing, so only that nobody answered matters.
+		if info.ErrKind == rhumb.Unknown {
+			info.ErrKind = rhumb.Unavailable
+		}
 	}
 	return info
 }
@@ -585,6 +590,9 @@ func (c *Cluster) DescribeRange(ctx context.Context, q *rhumbpb.DescribeRangeReq
 			End: uint64(f.End), Commit: uint64(f.Commit), Trim: uint64(f.Trim), Reason: f.Reason,
 			EndTime: uint64(f.EndTime), CommitTime: uint64(f.CommitTime), Copying: f.Copying, Store: f.Store,
 		})
+		if f.ErrKind != rhumb.Other {
+			resp.Replicas[len(resp.Replicas)-1].ErrorKind = f.ErrKind.String()
+		}
 		// Only for those who may recover it: to others the attempt answers that they may not, whatever the state of the range.
 		if mayRecover {
 			resp.Replicas[len(resp.Replicas)-1].RecoverRefused = st.WhyNotRecover(r, n)
@@ -687,7 +695,7 @@ func (c *Cluster) VerifyRange(ctx context.Context, q *rhumbpb.VerifyRangeRequest
 	case !ok:
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; list ranges with `rhumb range ls`", api.DecodeRangeID(q.Range)))
 	case trust != rhumb.NoNode && !r.IsReplica(trust):
-		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "node %s holds no copy of range %s; nodes %v do", trust, r.ID, r.Replicas))
+		return nil, statusError(rhumb.Ef(op, rhumb.InvalidArgument, "node %s holds no copy of range %s; copies are on %s", trust, r.ID, rhumb.NodeList(r.Replicas)))
 	case r.Primary == rhumb.NoNode:
 		return nil, statusError(rhumb.Ef(op, rhumb.Unavailable, "range %s has no primary at the moment; retry", r.ID))
 	}
@@ -727,7 +735,7 @@ func (c *Cluster) checkReplica(id rhumb.RangeID, n rhumb.NodeID) error {
 	case !ok:
 		return rhumb.Ef(op, rhumb.NotFound, "range %s does not exist; list ranges with `rhumb range ls`", id)
 	case !r.IsReplica(n):
-		return rhumb.Ef(op, rhumb.NotFound, "node %s holds no copy of range %s; nodes %v do", n, id, r.Replicas)
+		return rhumb.Ef(op, rhumb.NotFound, "node %s holds no copy of range %s; copies are on %s", n, id, rhumb.NodeList(r.Replicas))
 	}
 	return nil
 }

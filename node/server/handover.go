@@ -37,7 +37,7 @@ func (s *Operations) HandOverRange(ctx context.Context, q *rhumbpb.HandOverRange
 	case !known:
 		return nil, statusError(rhumb.Ef(op, rhumb.NotFound, "node %s does not exist; list nodes with `rhumb node ls`", to))
 	case !r.IsInSync(to):
-		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "%s is not in sync with range %s and cannot take over; in sync are %v", to, id, r.InSync))
+		return nil, statusError(rhumb.Ef(op, rhumb.Conflict, "%s is not in sync with range %s and cannot take over; in sync are %s", to, id, rhumb.NodeList(r.InSync)))
 	// Checked here, because the catalog would only name the missing feature.
 	case !st.Has(rhumb.FeatureHandover):
 		return nil, statusError(rhumb.E(op, rhumb.Incompatible, "the cluster version knows no handovers yet; `rhumb upgrade finalize` raises it"))

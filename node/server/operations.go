@@ -281,24 +281,13 @@ func (s *Operations) DescribeNodes(context.Context, *rhumbpb.DescribeNodesReques
 	if st == nil {
 		return out, nil
 	}
-	copies, primaries := make(map[rhumb.NodeID]uint32), make(map[rhumb.NodeID]uint32)
-	for r := range st.Ranges() {
-		primaries[r.Primary]++
-		for _, id := range r.Replicas {
-			copies[id]++
-		}
-	}
-	moves := make(map[rhumb.NodeID]rhumb.OperationID)
-	for o := range st.Operations() {
-		if !o.State.IsOver() && o.Kind != rhumb.OperationMove && o.Kind != rhumb.OperationMoveVote {
-			moves[o.Node] = o.ID
-		}
-	}
+	holdings := place.Holdings(st)
 	why := place.WhyVotes(st)
 	for n := range st.Nodes() {
+		h := holdings[n.ID]
 		out.Nodes = append(out.Nodes, &rhumbpb.NodeHoldings{
 			VoteWhy: why[n.ID],
-			Node:    uint32(n.ID), Copies: copies[n.ID], Primaries: primaries[n.ID], Voter: n.Voter, Stays: st.WhyNotForget(n), Operation: uint64(moves[n.ID]),
+			Node:    uint32(n.ID), Copies: uint32(h.Copies), Primaries: uint32(h.Primaries), Voter: n.Voter, Stays: h.Stays, Operation: uint64(h.Operation),
 		})
 	}
 	return out, nil

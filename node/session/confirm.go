@@ -15,7 +15,7 @@ const (
 	retryUnsure = 100 * time.Millisecond
 )
 
-// confirm returns nil if a user may be told that its login failed: the record of the user in p is the one that the cluster has
+// confirm returns nil if a user may learn that its login failed: the record of the user in p is the one that the cluster has
 // now. Otherwise the error asks the client to try again.
 //
 // A node that has just started, or is cut off, may have metadata from before the user was created. Clients believe the first node that calls

@@ -360,7 +360,7 @@ func (c AlterGrant) applyTo(t *tx) Result {
 	return Result{}
 }
 
-// applyTo marks the table. It is final, because readers of shared memory cannot be told about a
+// applyTo marks the table. It is final, because readers of shared memory cannot learn about a
 // right that ends: whoever has opened an image keeps it.
 func (c RefuseSnapshot) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.RefuseSnapshot"

@@ -34,7 +34,7 @@ func (c AlterISR) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set lacks the primary, %s", r.Primary)
 	// Whatever is acknowledged must survive the loss of a region. A set of the same size loses a member too, if another one joins.
 	case (len(set) < len(r.InSync) || t.Has(rhumb.FeatureKeepRegions) && !isSubset(r.InSync, set)) && !t.mayShrink(r, set):
-		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set %v would be in one region, but the range survives the loss of a region", set)
+		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set (%s) would be in one region, but the range survives the loss of a region", rhumb.NodeList(set))
 	}
 	// The unchanged set is accepted whatever the state of its members. Proposing it settles an
 	// earlier proposal of unknown outcome (rule R): whichever is applied first moves the version,
@@ -134,7 +134,7 @@ func (c Elect) applyTo(t *tx) Result {
 		// An election may only shrink the set. Growing it needs the primary, which alone knows what
 		// each member holds (rule R).
 		if !ok || !isSubset(inSync, r.InSync) {
-			return refuseRange(op, rhumb.InvalidArgument, r, "in-sync set %v is not a subset of the present set %v", c.InSync, r.InSync)
+			return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set (%s) is not a subset of the present one (%s)", rhumb.NodeList(c.InSync), rhumb.NodeList(r.InSync))
 		}
 	}
 	switch {
@@ -147,7 +147,7 @@ func (c Elect) applyTo(t *tx) Result {
 	case len(inSync) < t.minInSync(r):
 		return refuseRange(op, rhumb.InvalidArgument, r, "an in-sync set of %d is below the minimum of %d", len(inSync), t.minInSync(r))
 	case len(inSync) < len(r.InSync) && !t.mayShrink(r, inSync):
-		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set %v would be in one region, but the range survives the loss of a region", inSync)
+		return refuseRange(op, rhumb.InvalidArgument, r, "the in-sync set (%s) would be in one region, but the range survives the loss of a region", rhumb.NodeList(inSync))
 	case !t.IsLive(c.Node):
 		return refuseRange(op, rhumb.Conflict, r, "%s is not live and cannot be primary", c.Node)
 	case r.IsQuarantined(c.Node):
@@ -320,7 +320,7 @@ func (t *tx) checkSetReplicas(op rhumb.Op, r *rhumb.Range, set []rhumb.NodeID, p
 	// Removing an in-sync member would remove acknowledged entries from the set that an election
 	// asks.
 	case !isSubset(r.InSync, set):
-		return refuseRange(op, rhumb.InvalidArgument, r, "in-sync members %v must remain replicas", r.InSync)
+		return refuseRange(op, rhumb.InvalidArgument, r, "in-sync members %s must remain replicas", rhumb.NodeList(r.InSync))
 	case !slices.Contains(set, preferred):
 		return refuseRange(op, rhumb.InvalidArgument, r, "preferred primary %s is not among the replicas", preferred)
 	// A node that drops its copy now would get an empty one of the new range, although the record counts it as in sync.
@@ -361,7 +361,7 @@ func (t *tx) checkRegions(op rhumb.Op, r *rhumb.Range, set []rhumb.NodeID) Resul
 		}
 	}
 	if region := t.BareRegion(r, set); region != "" {
-		return refuseRange(op, rhumb.Conflict, r, "replicas %v leave no copy in region %s, and the range needs copies in as many regions to survive the loss of one; add a copy in another region first", set, region)
+		return refuseRange(op, rhumb.Conflict, r, "replicas on %s leave no copy in region %s, and the range needs copies in as many regions to survive the loss of one; add a copy in another region first", rhumb.NodeList(set), region)
 	}
 	return Result{}
 }
@@ -497,7 +497,7 @@ func (c ReadmitReplica) applyTo(t *tx) Result {
 	case c.Epoch != 0 && c.Epoch < r.Epoch:
 		return refuseRange(op, rhumb.Conflict, r, "the request is from epoch %d, but the range is in epoch %d", c.Epoch, r.Epoch)
 	case r.IsInSync(c.Node):
-		return refuseRange(op, rhumb.Conflict, r, "%s is still in the in-sync set %v", c.Node, r.InSync)
+		return refuseRange(op, rhumb.Conflict, r, "%s is still in the in-sync set (%s)", c.Node, rhumb.NodeList(r.InSync))
 	}
 	// The new epoch invalidates acknowledgements of entries that the replica held before it
 	// discarded its copy. They belong to the same life, so nothing else would distinguish them.
@@ -551,7 +551,7 @@ func (c RecoverRange) applyTo(t *tx) Result {
 	if missing := t.minInSync(r) - len(left); missing > 0 {
 		// Only nodes that are gone may fill the set, not damaged copies on live nodes.
 		if missing > len(gone) {
-			return refuseRange(op, rhumb.Conflict, r, "recovery would leave only %v, below the minimum of %d members; make other replicas discard their damaged copies first", left, t.minInSync(r))
+			return refuseRange(op, rhumb.Conflict, r, "recovery would leave only %s, below the minimum of %d members; make other replicas discard their damaged copies first", rhumb.NodeList(left), t.minInSync(r))
 		}
 		// The set keeps its minimum size with nodes that are gone, so nothing is committed until
 		// enough replicas have joined. The operator vouches for the one copy
@@ -585,7 +585,7 @@ func (s *State) WhyNotRecover(r *rhumb.Range, n rhumb.NodeID) string {
 	}
 	switch {
 	case len(intact) >= s.minInSync(r):
-		return fmt.Sprintf("%v have intact in-sync copies; they are enough for an election, so no data has to be given up", intact)
+		return fmt.Sprintf("intact in-sync copies are on %s; they are enough for an election, so no data has to be given up", rhumb.NodeList(intact))
 	case len(intact) > 0 && !slices.Contains(intact, n):
 		return fmt.Sprintf("%s has an intact in-sync copy; recover from that node instead", intact[0])
 	}

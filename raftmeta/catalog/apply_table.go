@@ -175,7 +175,7 @@ func (t *tx) checkReplicas(in rhumb.RegionID, settings rhumb.ClassSettings, repl
 	const op rhumb.Op = "catalog.Placement"
 	set, distinct := sortedSet(replicas, func(n rhumb.NodeID) rhumb.NodeID { return n })
 	if !distinct || len(set) != settings.Replicas {
-		return rhumb.Ef(op, rhumb.InvalidArgument, "replicas %v in region %s are not %d different nodes", replicas, in, settings.Replicas)
+		return rhumb.Ef(op, rhumb.InvalidArgument, "replicas on %s in region %s are not %d different nodes", rhumb.NodeList(replicas), in, settings.Replicas)
 	}
 	for _, id := range set {
 		n, ok := t.Node(id)
@@ -266,7 +266,7 @@ func (c OpenSlot) applyTo(t *tx) Result {
 	case len(c.Replicas) == 0:
 		return refuse(op, rhumb.Unavailable, "too few nodes are live for the copies of a new range of %s; retry when more are, or use another node", c.Node)
 	case c.Replicas[0] != c.Node:
-		return refuse(op, rhumb.InvalidArgument, "replicas %v do not begin with %s", c.Replicas, c.Node)
+		return refuse(op, rhumb.InvalidArgument, "replicas on %s do not begin with %s", rhumb.NodeList(c.Replicas), c.Node)
 	}
 	if err := t.checkReplicas(n.Region, class.Settings, c.Replicas); err != nil {
 		return refuseErr(op, err)

@@ -233,7 +233,7 @@ func (c StartOperation) checkTargets(t *tx) Result {
 		case !ok:
 			return refuse(op, rhumb.NotFound, "range %s does not exist", c.Range)
 		case !r.IsReplica(c.Node):
-			return refuseRange(op, rhumb.InvalidArgument, r, "%s has no copy of range %s; %v have one", c.Node, c.Range, r.Replicas)
+			return refuseRange(op, rhumb.InvalidArgument, r, "%s has no copy of range %s; copies are on %s", c.Node, c.Range, rhumb.NodeList(r.Replicas))
 		case r.IsReplica(c.Target):
 			return refuseRange(op, rhumb.InvalidArgument, r, "%s has a copy of range %s already", c.Target, c.Range)
 		}
@@ -404,10 +404,10 @@ func (c SetLeaving) applyTo(t *tx) Result {
 	case r.Version != c.Version:
 		return refuseChanged(op, r, c.Version)
 	case !distinct || !isSubset(set, r.Replicas):
-		return refuseRange(op, rhumb.InvalidArgument, r, "leaving replicas %v are not a subset of the replicas %v", c.Leaving, r.Replicas)
+		return refuseRange(op, rhumb.InvalidArgument, r, "leaving replicas (%s) are not a subset of the replicas (%s)", rhumb.NodeList(c.Leaving), rhumb.NodeList(r.Replicas))
 	// Invariant I8: they could never leave.
 	case len(set) > 0 && len(stay) < t.minInSync(r):
-		return refuseRange(op, rhumb.Conflict, r, "without %v the in-sync set would be %v, below the minimum of %d", c.Leaving, stay, t.minInSync(r))
+		return refuseRange(op, rhumb.Conflict, r, "without %s the in-sync set would be %s, below the minimum of %d", rhumb.NodeList(c.Leaving), rhumb.NodeList(stay), t.minInSync(r))
 	case slices.Equal(set, r.Leaving):
 		return Result{Range: r}
 	// A copy must not be dropped before its node has divided it.

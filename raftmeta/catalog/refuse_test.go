@@ -104,11 +104,11 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		"no such region":         {SetRegionDead{9}, rhumb.NotFound, []string{"9"}},
 		"history before now":     {CreateTable{Name: "new", Settings: settings, TableOptions: rhumb.TableOptions{History: -1}}, rhumb.InvalidArgument, []string{"-1ns"}},
 		"a set with one twice": {Elect{Range: id, Version: 1, Node: 2, InSync: []rhumb.NodeID{2, 2}}, rhumb.InvalidArgument, []string{
-			"[n2 n2]", "[n1 n2 n3]",
+			"(n2, n2)", "(n1, n2, n3)",
 		}},
 		"copies in two places": {CreateTable{Name: "new", Settings: oneSlot(settings), Placements: []Placement{
 			{Region: 1, Replicas: [][]rhumb.NodeID{{1, 2, 2}}},
-		}}, rhumb.InvalidArgument, []string{"[n1 n2 n2]", "3 different nodes"}},
+		}}, rhumb.InvalidArgument, []string{"on n1, n2, n2 in", "3 different nodes"}},
 	} {
 		expectRefusal(t, name, s, c.cmd, c.kind, c.words...)
 	}

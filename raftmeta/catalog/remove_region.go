@@ -264,7 +264,7 @@ func (c RemoveRegion) applyForce(t *tx, r *region) Result {
 	lost, stuck := t.LostRanges(c.Region)
 	if len(stuck) > 0 {
 		r := stuck[0]
-		return refuseRange(op, rhumb.Conflict, r, "range %s has copies in other regions that are not in sync: %v; decide about it first with `rhumb unsafe-recover range %s --node %s`", r.ID, r.Replicas, r.ID, t.liveReplica(r))
+		return refuseRange(op, rhumb.Conflict, r, "range %s has copies in other regions that are not in sync: %s; decide about it first with `rhumb unsafe-recover range %s --node %s`", r.ID, rhumb.NodeList(r.Replicas), r.ID, t.liveReplica(r))
 	}
 	// The operator has agreed to a loss of this size. More would be more than was agreed to; fewer means that somebody has changed
 	// something meanwhile, and the operator should know.

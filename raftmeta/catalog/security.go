@@ -148,17 +148,25 @@ func (s *State) WhyNotForget(n *rhumb.Node) string {
 	}
 	switch {
 	case copies > 0 && n.Leaving:
-		return fmt.Sprintf("it still has the copies of %d ranges, which are being moved; `rhumb operation ls` shows the progress", copies)
+		return fmt.Sprintf("it still has copies of %s, which are being moved; `rhumb operation ls` shows the progress", countRanges(copies))
 	case copies > 0 && n.State == rhumb.NodeFenced:
-		return fmt.Sprintf("it still counts as a copy of %d ranges, which are not replicated again yet; add a node if the region has too few, or run `rhumb node decommission %s`", copies, n.ID)
+		return fmt.Sprintf("it still counts as a copy of %s without enough copies elsewhere yet; add a node if the region has too few, or run `rhumb node decommission %s`", countRanges(copies), n.ID)
 	case copies > 0:
-		return fmt.Sprintf("it is %s and has the copies of %d ranges; run `rhumb node decommission %s` first", n.State, copies, n.ID)
+		return fmt.Sprintf("it is %s and has copies of %s; run `rhumb node decommission %s` first", n.State, countRanges(copies), n.ID)
 	case n.State != rhumb.NodeFenced && n.State != rhumb.NodeDecommissioning:
 		return fmt.Sprintf("it is %s; run `rhumb node decommission %s` first", n.State, n.ID)
 	case n.Voter:
 		return "it still votes in the metadata group; another node gets its vote within seconds"
 	}
 	return ""
+}
+
+// countRanges returns a number of ranges for people.
+func countRanges(n int) string {
+	if n == 1 {
+		return "1 range"
+	}
+	return fmt.Sprintf("%d ranges", n)
 }
 
 // replaced returns the nodes whose place a registering node takes: fenced ones with its name and address. In an insecure

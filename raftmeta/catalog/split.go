@@ -135,7 +135,7 @@ func (c PrepareSplit) applyTo(t *tx) Result {
 		return refuseRange(op, rhumb.Conflict, r, "a handover to %s is prepared; retry when it is done", r.Prepared.Target)
 	// A copy must not be dropped before its node has divided it.
 	case len(r.Leaving) > 0:
-		return refuseRange(op, rhumb.Conflict, r, "the copies on %v are about to leave; retry when they are gone", r.Leaving)
+		return refuseRange(op, rhumb.Conflict, r, "the copies on %s are about to leave; retry when they are gone", rhumb.NodeList(r.Leaving))
 	case class.Dropping:
 		return refuseRange(op, rhumb.Conflict, r, "the range is being dropped")
 	}

@@ -219,7 +219,7 @@ func (t *tx) checkSpread(settings rhumb.ClassSettings, replicas []rhumb.NodeID, 
 		}
 		count[n.Region]++
 		if most := settings.RegionReplicasMax() + extra; settings.Survival == rhumb.SurviveRegion && count[n.Region] > most {
-			return rhumb.Ef(op, rhumb.InvalidArgument, "replicas %v are more than %d in region %s; the range would not survive its loss", replicas, most, n.Region)
+			return rhumb.Ef(op, rhumb.InvalidArgument, "replicas on %s are more than %d in region %s; the range would not survive its loss", rhumb.NodeList(replicas), most, n.Region)
 		}
 	}
 	return nil

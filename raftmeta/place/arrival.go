@@ -1,15 +1,18 @@
 package place
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// A node that takes no copies after all, for example because its disk is full, looks like one that is slow. So the planner watches what
-// arrives on each node: if nothing does for a long time, moves choose other nodes.
+// No plan puts a copy on a node whose disk is full, as far as the node has reported that. A node that takes no copies for another reason
+// looks like one that is slow. So the planner also watches what arrives on each node: if nothing does for a long time, moves choose other nodes.
 
 const (
 	// CopyStalledAfter is how long all copies that arrive on a node may make no progress before moves choose another node. A donor sends
@@ -17,6 +20,9 @@ const (
 	CopyStalledAfter = 10 * time.Minute
 	// CopyAvoidFor is how long moves then avoid the node.
 	CopyAvoidFor = time.Hour
+	// CopyFullAfter is how long the disk of a node must have been full before the copies that have begun there are given up for copies on other
+	// nodes. An operator may have been about to make room, and a copy of many gigabytes may have been nearly done.
+	CopyFullAfter = time.Minute
 )
 
 // arrival is the memory of a planner about the copies that arrive on a node.
@@ -98,10 +104,32 @@ func (p *Planner) isStalled(now time.Duration, id rhumb.NodeID) bool {
 	return ok && now < a.until
 }
 
-// stalledNodes returns the nodes that moves avoid.
-func (p *Planner) stalledNodes(now time.Duration) (out []rhumb.NodeID) {
+// ObserveDisks records the nodes whose disks are full, by their own reports (Evidence.ListFull).
+func (p *Planner) ObserveDisks(now time.Duration, full []rhumb.NodeID) {
+	maps.DeleteFunc(p.full, func(id rhumb.NodeID, _ time.Duration) bool { return !slices.Contains(full, id) })
+	for _, id := range full {
+		if _, known := p.full[id]; !known {
+			p.full[id] = now
+		}
+	}
+}
+
+// isFull reports whether the disk of a node is full.
+func (p *Planner) isFull(id rhumb.NodeID) bool {
+	_, full := p.full[id]
+	return full
+}
+
+// isAvoided reports whether no new copy is to be placed on a node: none would arrive.
+func (p *Planner) isAvoided(now time.Duration, id rhumb.NodeID) bool {
+	return p.isFull(id) || p.isStalled(now, id)
+}
+
+// avoided returns the nodes on which no new copy is to be placed.
+func (p *Planner) avoided(now time.Duration) (out []rhumb.NodeID) {
+	out = slices.Collect(maps.Keys(p.full))
 	for id := range p.arrivals {
-		if p.isStalled(now, id) {
+		if p.isStalled(now, id) && !p.isFull(id) {
 			out = append(out, id)
 		}
 	}
@@ -111,10 +139,32 @@ func (p *Planner) stalledNodes(now time.Duration) (out []rhumb.NodeID) {
 
 // stalls reports whether a copy of a range is one that does not arrive.
 func (p *Planner) stalls(now time.Duration, r *rhumb.Range, id rhumb.NodeID) bool {
-	return r.IsReplica(id) && !r.IsInSync(id) && p.isStalled(now, id)
+	since, full := p.full[id]
+	return r.IsReplica(id) && !r.IsInSync(id) && (p.isStalled(now, id) || full && now-since >= CopyFullAfter)
 }
 
 // awaits reports whether a copy of a range arrives, or is about to.
 func (p *Planner) awaits(now time.Duration, s *catalog.State, r *rhumb.Range, id rhumb.NodeID) bool {
-	return lacks(s, r, id) && !p.isStalled(now, id)
+	return lacks(s, r, id) && !p.isAvoided(now, id)
+}
+
+// whyNotArrive returns why no copy arrives on a node, as far as the planner knows.
+func (p *Planner) whyNotArrive(id rhumb.NodeID) string {
+	if p.isFull(id) {
+		return fmt.Sprintf("the disk of %s is full", id)
+	}
+	return fmt.Sprintf("no copy that %s receives has made progress for %s", id, strings.TrimSuffix(CopyStalledAfter.String(), "0s"))
+}
+
+// noOther says that no other node can take a copy. It names the nodes whose disks are full, because they look as if they could.
+func (p *Planner) noOther() string {
+	const none = "no other node can take a copy"
+	switch full := slices.Sorted(maps.Keys(p.full)); len(full) {
+	case 0:
+		return none
+	case 1:
+		return fmt.Sprintf("%s, and the disk of %s is full", none, full[0])
+	default:
+		return fmt.Sprintf("%s, and the disks of %s are full", none, rhumb.NodeList(full))
+	}
 }

@@ -92,7 +92,7 @@ func PlanMoves(s *catalog.State, wall time.Time, size func(*rhumb.Range) (RangeS
 		// The copies that come home change what the nodes weigh, so the balance within the region is planned when they are there.
 		var back []Move
 		if only != rhumb.LocalRegion {
-			back = planHomecoming(s, only, size, most)
+			back = planHomecoming(s, only, size, most, avoid)
 		}
 		if len(back) > 0 {
 			moves = back
@@ -365,11 +365,11 @@ func objectOf(s *catalog.State, o *rhumb.Operation) string {
 	return o.Node.String()
 }
 
-// Rebalance starts the next moves, as operations that an operator can see, pause and cancel, and records how far
+// BalanceCopies starts the next moves, as operations that an operator can see, pause and cancel, and records how far
 // operations of kind rebalance are. At most BalanceMovesMax copies move at a time. While a node is being removed or
 // replaced, or copies are missing, nothing is moved. While an operator's operation is in progress, only its region is
 // balanced; while it is paused, none.
-func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State, v *Surveys) []catalog.Command {
+func (p *Planner) BalanceCopies(now time.Duration, wall time.Time, s *catalog.State, v *Surveys) []catalog.Command {
 	if !s.Has(rhumb.FeatureOperations) {
 		return nil
 	}
@@ -402,7 +402,7 @@ func (p *Planner) Rebalance(now time.Duration, wall time.Time, s *catalog.State,
 	if most <= 0 {
 		return nil
 	}
-	moves, _, _ := PlanMoves(s, wall, func(r *rhumb.Range) (RangeSize, bool) { return v.Size(now, r) }, only, most, slices.Concat(v.Unfit, p.stalledNodes(now))...)
+	moves, _, _ := PlanMoves(s, wall, func(r *rhumb.Range) (RangeSize, bool) { return v.Size(now, r) }, only, most, slices.Concat(v.Unfit, p.avoided(now))...)
 	if asked != nil {
 		m.recordRebalance(v, asked, moves, moving)
 	}

@@ -120,23 +120,23 @@ func TestRebalance(t *testing.T) {
 	s = apply(t, s, catalog.RegisterNode{Binary: testBuild, Store: rhumb.UUID{100}, Boot: 1, Region: "fra", Zone: "a"})
 	p := NewPlanner(DefaultConfig())
 	var v Surveys
-	if got := p.Rebalance(0, time.Time{}, s, &v); got != nil {
+	if got := p.BalanceCopies(0, time.Time{}, s, &v); got != nil {
 		t.Fatalf("without surveys: %v", got)
 	}
 	for n := range s.Nodes() {
 		v.Add(0, Survey{From: n.ID})
 	}
-	got := p.Rebalance(0, time.Time{}, s, &v)
+	got := p.BalanceCopies(0, time.Time{}, s, &v)
 	if len(got) != BalanceMovesMax {
 		t.Fatalf("%d moves were started, want %d", len(got), BalanceMovesMax)
 	}
 	for _, cmd := range got {
 		s = apply(t, s, cmd)
 	}
-	if more := p.Rebalance(0, time.Time{}, s, &v); more != nil {
+	if more := p.BalanceCopies(0, time.Time{}, s, &v); more != nil {
 		t.Errorf("with %d moves in flight: %v", len(got), more)
 	}
-	if late := p.Rebalance(SurveyKeep+1, time.Time{}, s, &v); late != nil {
+	if late := p.BalanceCopies(SurveyKeep+1, time.Time{}, s, &v); late != nil {
 		t.Errorf("with old surveys: %v", late)
 	}
 }
@@ -208,7 +208,7 @@ func TestBalanceDoesNotOscillate(t *testing.T) {
 			for n := range s.Nodes() {
 				v.Add(now, Survey{From: n.ID, Ranges: sizes[n.ID]})
 			}
-			for _, cmd := range p.Rebalance(now, wall, s, &v) {
+			for _, cmd := range p.BalanceCopies(now, wall, s, &v) {
 				start := cmd.(catalog.StartOperation)
 				if at, ok := last[start.Range]; ok && wall.Sub(at) < BalanceRest {
 					rt.Fatalf("range %v moves again after %v", start.Range, wall.Sub(at))
@@ -253,7 +253,7 @@ func TestRebalanceOperation(t *testing.T) {
 	id := rhumb.OperationID(1)
 	record := func() *rhumb.Operation { o, _ := s.Operation(id); return o }
 	s = apply(t, s, catalog.ControlOperation{ID: id, Action: catalog.PauseOperation, At: wall})
-	if got := p.Rebalance(0, wall, s, survey()); got != nil {
+	if got := p.BalanceCopies(0, wall, s, survey()); got != nil {
 		t.Fatalf("while it is paused: %v", got)
 	}
 	s = apply(t, s, catalog.ControlOperation{ID: id, Action: catalog.ResumeOperation, At: wall})
@@ -262,7 +262,7 @@ func TestRebalanceOperation(t *testing.T) {
 		if round > 200 {
 			t.Fatalf("it does not end: %+v", record())
 		}
-		for _, cmd := range p.Rebalance(0, wall, s, survey()) {
+		for _, cmd := range p.BalanceCopies(0, wall, s, survey()) {
 			s = apply(t, s, cmd)
 		}
 		if done := record().Progress; done.Total < total || done.Done > done.Total {

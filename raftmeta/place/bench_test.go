@@ -68,8 +68,8 @@ func BenchmarkPlan100k(b *testing.B) {
 		{"Failback", func() int {
 			return len(p.Failback(now, s, func(*rhumb.Range, rhumb.NodeID) bool { return true }))
 		}},
-		{"Balance", func() int { return len(p.Balance(s)) }},
-		{"Rebalance", func() int { return len(p.Rebalance(SurveyKeep/2, time.Now(), s, v)) }},
+		{"Balance", func() int { return len(p.BalancePrimaries(s)) }},
+		{"Rebalance", func() int { return len(p.BalanceCopies(SurveyKeep/2, time.Now(), s, v)) }},
 		{"Splits", func() int { return len(Splits(s, 1, 1<<40, size)) }},
 	} {
 		b.Run(part.name, func(b *testing.B) {
@@ -92,7 +92,7 @@ func BenchmarkPlan100kAfterJoin(b *testing.B) {
 	b.Run("Rebalance", func(b *testing.B) {
 		p := NewPlanner(DefaultConfig())
 		for b.Loop() {
-			p.Rebalance(now, time.Now(), s, v)
+			p.BalanceCopies(now, time.Now(), s, v)
 		}
 	})
 	b.Run("PlanBalance", func(b *testing.B) {

@@ -34,6 +34,9 @@ type Report struct {
 	Suspects []Suspect
 	// Unfit reports that the sender must not be primary: its clock is wrong, or its disk is full.
 	Unfit bool
+	// Full reports that a disk of the sender has no room for writes, so that no copy can arrive. Such a sender is unfit too. Earlier
+	// builds leave it out.
+	Full bool `cbor:",omitempty"`
 }
 
 // Evidence collects the reports at the metadata leader and decides which node is dead. The zero
@@ -303,6 +306,17 @@ func (e *Evidence) CanServe(now time.Duration, s *catalog.State, r *rhumb.Range,
 func (e *Evidence) ListUnfit(now time.Duration) (out []rhumb.NodeID) {
 	for id := range e.reports {
 		if e.IsUnfit(now, id) {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// ListFull returns the nodes whose own reports say that a disk is full, in ascending order.
+func (e *Evidence) ListFull(now time.Duration) (out []rhumb.NodeID) {
+	for id, r := range e.reports {
+		if r.Full && now-r.at <= ReportKeep {
 			out = append(out, id)
 		}
 	}

@@ -163,20 +163,11 @@ func whyUnserved(s *catalog.State, r *rhumb.Range, left []rhumb.NodeID) string {
 		return "no in-sync copy is left"
 	// Acknowledged writes are safe on those that are left, and new ones would not be.
 	case len(left) < need:
-		return fmt.Sprintf("%d of the %d in-sync copies that a write needs is left (%s)", len(left), need, nodeList(left))
+		return fmt.Sprintf("%d of the %d in-sync copies that a write needs is left (%s)", len(left), need, rhumb.NodeList(left))
 	case !s.Spans(r.Class, left):
-		return fmt.Sprintf("the in-sync copies that are left (%s) are in one region, and the table survives the loss of a region", nodeList(left))
+		return fmt.Sprintf("the in-sync copies that are left (%s) are in one region, and the table survives the loss of a region", rhumb.NodeList(left))
 	}
-	return fmt.Sprintf("none of the in-sync copies that are left (%s) can be elected", nodeList(left))
-}
-
-// nodeList returns nodes as text for a reason, in the order of their numbers as in-sync sets have them.
-func nodeList(nodes []rhumb.NodeID) string {
-	out := make([]string, len(nodes))
-	for i, n := range nodes {
-		out[i] = n.String()
-	}
-	return strings.Join(out, ", ")
+	return fmt.Sprintf("none of the in-sync copies that are left (%s) can be elected", rhumb.NodeList(left))
 }
 
 // pauses composes the bounds of one failure.

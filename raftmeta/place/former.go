@@ -37,11 +37,11 @@ func (p *Planner) Returns(now time.Duration, s *catalog.State) []catalog.Command
 		switch {
 		case !r.IsReplica(r.Former):
 			// As long as before a fail-back: a node that fails soon after its start would cost a copy each time.
-			if policy != FailbackManual && p.isHealthy(now, r.Former) && !p.isStalled(now, r.Former) {
+			if policy != FailbackManual && p.isHealthy(now, r.Former) && !p.isAvoided(now, r.Former) {
 				wait = append(wait, r)
 			}
 		// Its disk may be full. The range still belongs to it, and its copy begins again later.
-		case !r.IsInSync(r.Former) && p.isStalled(now, r.Former):
+		case p.stalls(now, r, r.Former):
 			if policy != FailbackManual {
 				out = append(out, catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: without(r.Replicas, []rhumb.NodeID{r.Former})})
 			}

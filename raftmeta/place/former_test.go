@@ -30,12 +30,12 @@ func (w *world) rounds(balance bool) {
 		func() []catalog.Command { return w.p.Returns(w.now, w.s) },
 		func() []catalog.Command { return w.p.Failback(w.now, w.s, always) },
 		func() []catalog.Command { return w.p.StandIns(w.now, w.s, always) },
-		func() []catalog.Command { return w.p.Balance(w.s) },
+		func() []catalog.Command { return w.p.BalancePrimaries(w.s) },
 		func() []catalog.Command {
 			if !balance {
 				return nil
 			}
-			return w.p.Rebalance(w.now, time.Unix(0, 0).Add(w.now), w.s, &surveys)
+			return w.p.BalanceCopies(w.now, time.Unix(0, 0).Add(w.now), w.s, &surveys)
 		},
 	} {
 		for _, cmd := range step() {

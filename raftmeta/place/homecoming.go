@@ -13,8 +13,8 @@ import (
 // region asks for them: nobody else knows whether the region is fit again.
 //
 // Tables that survive the loss of a region have copies in other regions on purpose, and theirs stay. So do ranges that are being
-// changed otherwise, or whose copies are damaged.
-func planHomecoming(s *catalog.State, region rhumb.RegionID, size func(*rhumb.Range) (RangeSize, bool), most int) (moves []Move) {
+// changed otherwise, or whose copies are damaged. Nodes to avoid get no copies.
+func planHomecoming(s *catalog.State, region rhumb.RegionID, size func(*rhumb.Range) (RangeSize, bool), most int, avoid []rhumb.NodeID) (moves []Move) {
 	// The ranges of a region that was removed, or is about to be, belong to another one.
 	if s.HostRegion(region) != region {
 		return nil
@@ -47,7 +47,7 @@ func planHomecoming(s *catalog.State, region rhumb.RegionID, size func(*rhumb.Ra
 		if l == nil {
 			l = measureLoad(s)
 		}
-		to := l.nextNode(home, byClass.of(s, r, class), r.Replicas...)
+		to := l.nextNode(home, byClass.of(s, r, class), slices.Concat(r.Replicas, avoid)...)
 		if to == nil {
 			continue
 		}

@@ -106,9 +106,13 @@ func whyTooFewStay(s *catalog.State, id rhumb.NodeID) string {
 	if !ok {
 		return ""
 	}
+	stays := func(other *rhumb.Node) bool { return other.ID != id && !other.Witness && !mayNotVote(other) }
+	if why := whyNoSpread(s, id, stays); why != "" {
+		return why + " (`rhumb operation ls` shows what leaves)"
+	}
 	left := 0
 	for other := range s.Nodes() {
-		if other.Region == n.Region && other.ID != id && !other.Witness && !mayNotVote(other) {
+		if other.Region == n.Region && stays(other) {
 			left++
 		}
 	}
@@ -138,16 +142,8 @@ func WhyNotLeave(s *catalog.State, id rhumb.NodeID) string {
 			left++
 		}
 	}
-	// With survival goal region the copies of the node may move to other regions, within the bounds of the goal.
-	for class := range s.Classes() {
-		if class.Settings.Survival != rhumb.SurviveRegion {
-			continue
-		}
-		for home := range s.Regions() {
-			if _, has := s.HashBlock(home.ID, class.ID); has && holdsClass(s, id, class.ID) && !newPool(s, home.ID, class.Settings).without(id).hasRoom() {
-				return fmt.Sprintf("without %s, the copies of tables that survive the loss of a region do not fit: %s", id, s.ExplainSpread(class.Settings))
-			}
-		}
+	if why := whyNoSpread(s, id, func(other *rhumb.Node) bool { return other.ID != id && s.TakesCopies(other.ID) }); why != "" {
+		return why
 	}
 	most, tables := tooFewCopies(s, id, left)
 	if most == 0 {
@@ -156,6 +152,24 @@ func WhyNotLeave(s *catalog.State, id rhumb.NodeID) string {
 	region, _ := s.Region(n.Region)
 	return fmt.Sprintf("without %s, the live nodes of region %s would be %d, but these tables keep more copies: %s; add %s to the region first, or replace %s by a new node (rhumb node replace)",
 		id, region.Name, left, strings.Join(tables, ", "), moreNodes(most-left), id)
+}
+
+// whyNoSpread returns why the nodes that stay cannot hold the copies of the tables that survive the loss of a region and have copies on a node
+// that leaves, or "". Their copies may move to other regions, within the bounds of the goal.
+func whyNoSpread(s *catalog.State, id rhumb.NodeID, stays func(*rhumb.Node) bool) string {
+	for class := range s.Classes() {
+		if class.Dropping || class.Settings.Survival != rhumb.SurviveRegion || !holdsClass(s, id, class.ID) {
+			continue
+		}
+		for home := range s.Regions() {
+			_, has := s.HashBlock(home.ID, class.ID)
+			if p := newPoolOf(s, home.ID, class.Settings, stays); has && !p.hasRoom() {
+				return fmt.Sprintf("without %s and the nodes that leave already, the copies of %s would not survive the loss of a region: they need nodes in %d regions, at most %d copies in each, and %s; add nodes in another region first",
+					id, strings.Join(classTables(s, class.ID), ", "), class.Settings.RegionsMin(), class.Settings.RegionReplicasMax(), strings.Join(p.counts(s), ", "))
+			}
+		}
+	}
+	return ""
 }
 
 // moreNodes names a number of nodes.

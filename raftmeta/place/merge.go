@@ -156,18 +156,18 @@ func canBeTogether(s *catalog.State, v *Surveys, left, right *rhumb.Range) bool 
 		return false
 	}
 	for _, id := range right.Replicas {
-		if apart, _ := v.Apart(id, right); apart && left.IsReplica(id) && !hasSpare(s, right, id) {
+		if apart, _ := v.Apart(id, right); apart && left.IsReplica(id) && !hasSpare(s, v, right, id) {
 			return false
 		}
 	}
 	return true
 }
 
-// hasSpare reports whether a node of the region of another one could hold a copy of a range for it.
-func hasSpare(s *catalog.State, r *rhumb.Range, of rhumb.NodeID) bool {
+// hasSpare reports whether a node of the region of another one, whose disk is not full, could hold a copy of a range for it.
+func hasSpare(s *catalog.State, v *Surveys, r *rhumb.Range, of rhumb.NodeID) bool {
 	at, ok := s.Node(of)
 	for n := range s.Nodes() {
-		if ok && n.Region == at.Region && !r.IsReplica(n.ID) && s.TakesCopies(n.ID) {
+		if ok && n.Region == at.Region && !r.IsReplica(n.ID) && s.TakesCopies(n.ID) && !slices.Contains(v.Unfit, n.ID) {
 			return true
 		}
 	}
@@ -274,7 +274,7 @@ func (m *mover) whyGiveUp(o *rhumb.Operation, left, right *rhumb.Range) string {
 	case known && both && a+b >= limit:
 		return fmt.Sprintf("ranges %s and %s have grown to %s, and less than %s are merged", left.ID, right.ID, mebibytes(a+b), mebibytes(limit))
 	case !fitTogether(left, right):
-		return fmt.Sprintf("range %s cannot have a copy on each of %v besides its own", right.ID, left.Replicas)
+		return fmt.Sprintf("range %s cannot have a copy on each of %s besides its own", right.ID, rhumb.NodeList(left.Replicas))
 	}
 	return ""
 }
@@ -316,7 +316,7 @@ func (m *mover) stepMerge(left, right *rhumb.Range) (done int, waits string) {
 	switch {
 	// The copies of the left range are where those of the right one go.
 	case len(leave)+len(lack) > 0 && (!mayMove(m.s, left) || len(leave) == 0):
-		return 0, fmt.Sprintf("the copies of range %s are %v, and those of range %s are %v", left.ID, left.Replicas, right.ID, right.Replicas)
+		return 0, fmt.Sprintf("the copies of range %s are on %s, and those of range %s on %s", left.ID, rhumb.NodeList(left.Replicas), right.ID, rhumb.NodeList(right.Replicas))
 	case len(leave) > 0:
 		// New copies come first, one after the other; then the primary moves to that of
 		// the left range, and the old copies go.

@@ -244,7 +244,7 @@ func TestMergeOperation(t *testing.T) {
 			t.Fatalf("it does not end: %+v", w.operation(2))
 		}
 		w.plan()
-		for _, cmd := range slices.Concat(w.p.Balance(w.s), w.p.Rebalance(w.now, w.wall(), w.s, w.surveys())) {
+		for _, cmd := range slices.Concat(w.p.BalancePrimaries(w.s), w.p.BalanceCopies(w.now, w.wall(), w.s, w.surveys())) {
 			w.do(cmd)
 		}
 		w.follow(never)

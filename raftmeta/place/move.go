@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
@@ -75,13 +74,16 @@ func (m *mover) nextStep(r *rhumb.Range, to rhumb.NodeID, from []rhumb.NodeID) m
 	// is not a member of the reserved range, so its node cannot divide the range as primary.
 	case isSplitting(m.s, r):
 		return moveStep{waits: waitsForSplit, busy: arrives}
-	case to != rhumb.NoNode && m.p.stalls(m.now, r, to):
-		return moveStep{waits: stalledText(to)}
+	case to != rhumb.NoNode && (m.p.stalls(m.now, r, to) || !r.IsInSync(to) && m.p.isFull(to)):
+		return moveStep{waits: m.p.whyNotArrive(to)}
+	// A node that is about to stop joins no in-sync set.
+	case to != rhumb.NoNode && !r.IsInSync(to) && m.drains(to):
+		return moveStep{waits: fmt.Sprintf("%s drains and takes no copy meanwhile (`rhumb node drain %s --undo` ends that)", to, to)}
 	case to != rhumb.NoNode && !r.IsInSync(to):
 		return moveStep{waits: fmt.Sprintf("the copy on %s is not in sync yet", to), busy: arrives}
 	// Nobody leaves before as many others are in sync as the class demands: a move must not make data less safe.
 	case len(inSync) < wanted:
-		step := moveStep{waits: fmt.Sprintf("%d of %d copies elsewhere are in sync", len(inSync), wanted), busy: arrives}
+		step := moveStep{waits: fmt.Sprintf("%d of %d copies elsewhere are in sync", len(inSync), wanted) + m.whyBehind(r, keep), busy: arrives}
 		if slices.ContainsFunc(keep, m.drains) {
 			return m.moveSome(r, from, wanted, step)
 		}
@@ -92,8 +94,22 @@ func (m *mover) nextStep(r *rhumb.Range, to rhumb.NodeID, from []rhumb.NodeID) m
 	return m.removeCopies(r, from)
 }
 
-// moveSome returns the step of a move that waits for a node which drains: copies leave that are not needed even without the one on that node. idle
-// is the step if there are none. A drain lasts for as long as an operator likes, so a removal of a region should not keep all its copies until then.
+// whyBehind names the nodes that keep copies of a range from counting, as the end of a reason, or "" if all copies arrive.
+func (m *mover) whyBehind(r *rhumb.Range, keep []rhumb.NodeID) string {
+	for _, id := range keep {
+		switch {
+		case m.drains(id):
+			return fmt.Sprintf("; the one on %s does not count while that node drains (`rhumb node drain %s --undo` ends that)", id, id)
+		case !r.IsInSync(id) && m.p.isAvoided(m.now, id):
+			return "; " + m.p.whyNotArrive(id)
+		}
+	}
+	return ""
+}
+
+// moveSome returns the step of a move that waits for a node which drains, while no other node can take its place (addCopies): copies leave that
+// are not needed even without the one on that node. idle is the step if there are none. A drain lasts for as long as an operator likes, so a removal
+// of a region should not keep all its copies until then.
 //
 // Only a drain is treated like this. Copies that arrive are in sync soon, and one change of the record for all that leave is cheaper than several.
 func (m *mover) moveSome(r *rhumb.Range, from []rhumb.NodeID, wanted int, idle moveStep) moveStep {
@@ -118,8 +134,11 @@ func (m *mover) addCopies(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, 
 	// If the node has its copy and a copy elsewhere is lost meanwhile, another node replaces that one. Otherwise the copy that is to leave
 	// would stay, as the last one that is needed.
 	if to != rhumb.NoNode && !r.IsReplica(to) {
-		if !m.s.TakesCopies(to) {
-			return moveStep{waits: fmt.Sprintf("%s takes no copies at the moment", to)}, true
+		switch n, _ := m.s.Node(to); {
+		case !m.s.TakesCopies(to):
+			return moveStep{waits: fmt.Sprintf("%s takes no copies while it is %s", to, n.State)}, true
+		case m.p.isFull(to):
+			return moveStep{waits: m.p.whyNotArrive(to)}, true
 		}
 		return setReplicas(r, append(slices.Clone(r.Replicas), to)), true
 	}
@@ -127,7 +146,7 @@ func (m *mover) addCopies(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, 
 	stalled := slices.DeleteFunc(slices.Clone(keep), func(id rhumb.NodeID) bool { return id == to || !m.p.stalls(m.now, r, id) })
 	keep = without(keep, stalled)
 	if len(keep) >= wanted {
-		return moveStep{}, false
+		return m.standInForDrains(r, keep, wanted)
 	}
 	replicas := r.Replicas
 	// The preferred primary must be a replica, and no copy may go while the range is being split.
@@ -140,14 +159,25 @@ func (m *mover) addCopies(r *rhumb.Range, keep []rhumb.NodeID, to rhumb.NodeID, 
 		return setReplicas(r, slices.Concat(replicas, add)), true
 	// It may still arrive, for example when its disk has room again.
 	case len(stalled) > 0:
-		return moveStep{waits: stalledText(stalled[0]) + ", and no other node can take one"}, true
+		return moveStep{waits: m.p.whyNotArrive(stalled[0]) + ", and no other node can take one"}, true
 	}
-	return moveStep{waits: fmt.Sprintf("no other node can take a copy: %d of %d copies would be left", len(keep), wanted)}, true
+	return moveStep{waits: fmt.Sprintf("%s: %d of %d copies would be left", m.p.noOther(), len(keep), wanted)}, true
 }
 
-// stalledText says that the copies on a node make no progress.
-func stalledText(id rhumb.NodeID) string {
-	return fmt.Sprintf("no copy that %s receives has made progress for %s", id, strings.TrimSuffix(CopyStalledAfter.String(), "0s"))
+// standInForDrains returns the step that adds copies in place of those on nodes that have been draining for as long as a dead node waits for its
+// repair. It is not needed if there are none, or if no other node can take them. A copy on such a node may not be the reason why another one
+// leaves, so the move would last as long as the drain. It is one too many when the drain ends, and is removed then (surplus).
+func (m *mover) standInForDrains(r *rhumb.Range, keep []rhumb.NodeID, wanted int) (step moveStep, needed bool) {
+	after := m.p.replaceAfter(m.s)
+	staying := slices.DeleteFunc(slices.Clone(keep), func(id rhumb.NodeID) bool { return m.p.drainsLong(m.now, id, after) })
+	if len(staying) >= wanted {
+		return moveStep{}, false
+	}
+	add := m.chooseNodes(r, staying, r.Replicas, wanted)
+	if len(add) == 0 {
+		return moveStep{}, false
+	}
+	return setReplicas(r, slices.Concat(r.Replicas, add)), true
 }
 
 // chooseNodes returns the nodes for the copies that a range lacks besides those that it keeps. They are none of its replicas, nor those that
@@ -165,7 +195,7 @@ func (m *mover) chooseNodes(r *rhumb.Range, keep, replicas []rhumb.NodeID, wante
 	}
 	for len(chosen) < wanted && len(replicas)+len(add) < rhumb.ReplicasMax {
 		// The zones of the copies that stay count, not those of the ones that leave.
-		n := m.load.nextNode(chosen, m.pools.of(m.s, r, class), slices.Concat(r.Replicas, add, m.p.stalledNodes(m.now))...)
+		n := m.load.nextNode(chosen, m.pools.of(m.s, r, class), slices.Concat(r.Replicas, add, m.p.avoided(m.now))...)
 		if n == nil {
 			break
 		}
@@ -227,6 +257,6 @@ func (m *mover) removeCopies(r *rhumb.Range, from []rhumb.NodeID) moveStep {
 	if unmarked := slices.DeleteFunc(slices.Clone(members), r.IsLeaving); len(unmarked) > 0 {
 		step.commands = []catalog.Command{catalog.SetLeaving{Range: r.ID, Version: r.Version, Leaving: append(slices.Clone(r.Leaving), unmarked...)}}
 	}
-	step.waits = fmt.Sprintf("the primary %s is to take %v out of the in-sync set", r.Primary, members)
+	step.waits = fmt.Sprintf("the primary %s is to take %s out of the in-sync set", r.Primary, rhumb.NodeList(members))
 	return step
 }

@@ -196,7 +196,7 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 	}
 	// Nobody chose this node, and a move that never ends would take the place of one that does (BalanceMovesMax).
 	if o.By == balancer && m.p.stalls(m.now, r, o.Target) {
-		m.end(o, rhumb.OperationCancelled, stalledText(o.Target))
+		m.end(o, rhumb.OperationCancelled, m.p.whyNotArrive(o.Target))
 		return
 	}
 	step := m.move(r, o.Target, o.Node)

@@ -123,7 +123,7 @@ func TestBalanceLeavesMovesAlone(t *testing.T) {
 	w := grow(t, 4)
 	id := rhumb.RangeID{Region: 1}
 	concerns := func() bool {
-		return slices.ContainsFunc(NewPlanner(Config{}).Balance(w.s), func(c catalog.Command) bool { return c.(catalog.SetReplicas).Range == id })
+		return slices.ContainsFunc(NewPlanner(Config{}).BalancePrimaries(w.s), func(c catalog.Command) bool { return c.(catalog.SetReplicas).Range == id })
 	}
 	r, _ := w.s.Range(id)
 	w.do(catalog.SetReplicas{Range: id, Version: r.Version, Replicas: []rhumb.NodeID{1, 2, 3, 4}})
@@ -711,7 +711,7 @@ func TestRebalanceWithoutNodes(t *testing.T) {
 		t.Errorf("the plan is %+v", plan)
 	}
 	w.do(catalog.StartOperation{Kind: rhumb.OperationRebalance, Region: 1, At: time.Unix(0, 0)})
-	for _, cmd := range w.p.Rebalance(w.now, time.Unix(0, 0), w.s, &Surveys{}) {
+	for _, cmd := range w.p.BalanceCopies(w.now, time.Unix(0, 0), w.s, &Surveys{}) {
 		w.do(cmd)
 	}
 	if o := w.operation(2); o.State != rhumb.OperationFailed || !strings.Contains(o.Error, want) {

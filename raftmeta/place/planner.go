@@ -69,6 +69,8 @@ type Planner struct {
 	looked time.Duration
 	// arrivals holds the nodes on which copies arrive, and those that are avoided because none did.
 	arrivals map[rhumb.NodeID]*arrival
+	// full holds the nodes whose disks are full, with the time since which they have been.
+	full map[rhumb.NodeID]time.Duration
 	// refused holds the commands of the last round that the catalog refused.
 	refused Refusals
 }
@@ -83,6 +85,8 @@ type health struct {
 	forgotten time.Duration
 	// since is the time of the first observation of this state and life.
 	since time.Duration
+	// drains is the time since which the node has been draining without a pause, if its state says so.
+	drains time.Duration
 	// recorded is the count in the record of the node, as far as this planner has proposed or read it.
 	recorded int
 	// relapses counts how often the node failed shortly after it became live (health.failed). wait is how long it must be healthy in consequence.
@@ -96,7 +100,7 @@ type health struct {
 func NewPlanner(c Config) *Planner {
 	return &Planner{
 		config: c, health: make(map[rhumb.NodeID]*health), sizes: make(map[rhumb.RangeID]int64), handovers: make(map[rhumb.RangeID]handoverWatch),
-		arrivals: make(map[rhumb.NodeID]*arrival),
+		arrivals: make(map[rhumb.NodeID]*arrival), full: make(map[rhumb.NodeID]time.Duration),
 	}
 }
 
@@ -105,7 +109,7 @@ func (p *Planner) Observe(now time.Duration, s *catalog.State) {
 	for n := range s.Nodes() {
 		h, ok := p.health[n.ID]
 		if !ok {
-			h = &health{boot: n.Boot, state: n.State, since: now, wait: p.config.FailbackAfter}
+			h = &health{boot: n.Boot, state: n.State, since: now, drains: now, wait: p.config.FailbackAfter}
 			p.health[n.ID] = h
 		}
 		h.lost = n.Forgotten || n.ReplacedBy != rhumb.NoNode
@@ -121,6 +125,9 @@ func (p *Planner) Observe(now time.Duration, s *catalog.State) {
 		// A mark of an operator interrupts nothing: the node serves before and after it.
 		if h.boot != n.Boot || !h.state.Serves() || !n.State.Serves() {
 			h.since = now
+		}
+		if h.state != rhumb.NodeDraining {
+			h.drains = now
 		}
 		h.boot, h.state = n.Boot, n.State
 	}
@@ -163,7 +170,7 @@ func (p *Planner) Recall(now time.Duration, wall time.Time, s *catalog.State) {
 			wait *= 2
 		}
 		p.health[n.ID] = &health{
-			boot: n.Boot, state: n.State, since: now, wait: min(wait, p.config.FailbackMax), relapses: int(n.Relapses), recorded: int(n.Relapses),
+			boot: n.Boot, state: n.State, since: now, drains: now, wait: min(wait, p.config.FailbackMax), relapses: int(n.Relapses), recorded: int(n.Relapses),
 		}
 	}
 }
@@ -193,6 +200,12 @@ func (p *Planner) isHealthy(now time.Duration, id rhumb.NodeID) bool {
 func (p *Planner) isGone(now time.Duration, id rhumb.NodeID, d time.Duration) bool {
 	h, ok := p.health[id]
 	return ok && h.state == rhumb.NodeFenced && (h.lost || now-h.since >= d)
+}
+
+// drainsLong reports whether the node drains, and has for at least d. A node that is only restarted drains for seconds.
+func (p *Planner) drainsLong(now time.Duration, id rhumb.NodeID, d time.Duration) bool {
+	h, ok := p.health[id]
+	return ok && h.state == rhumb.NodeDraining && now-h.drains >= d
 }
 
 // farewell is how long a removed node stays a member of the metadata group. Meanwhile it gets the entry that removes it, and

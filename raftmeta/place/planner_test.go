@@ -154,13 +154,13 @@ func TestRepair(t *testing.T) {
 	if got := w.p.Repair(w.now, w.s); got != nil {
 		t.Errorf("afterwards: %+v", got)
 	}
-	for _, cmd := range w.p.Balance(w.s) {
+	for _, cmd := range w.p.BalancePrimaries(w.s) {
 		w.do(cmd)
 	}
 	if preferred, _ := count(w.s); preferred[2] != 2 || preferred[3] != 2 || preferred[4] != 2 {
 		t.Errorf("preferred primaries after balancing: %v, want 2 each", preferred)
 	}
-	if got := w.p.Balance(w.s); got != nil {
+	if got := w.p.BalancePrimaries(w.s); got != nil {
 		t.Errorf("balanced and still moves: %+v", got)
 	}
 }
@@ -172,7 +172,7 @@ func TestBalanceLeavesBlocksAlone(t *testing.T) {
 	for i := range uint32(5) {
 		s = apply(t, s, Complete(s, catalog.OpenSlot{Node: 1, Class: 1, Opened: i}))
 	}
-	if got := NewPlanner(DefaultConfig()).Balance(s); got != nil {
+	if got := NewPlanner(DefaultConfig()).BalancePrimaries(s); got != nil {
 		t.Errorf("%+v", got)
 	}
 }

@@ -5,11 +5,11 @@ import (
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 )
 
-// Balance returns SetReplicas commands that move the preferred primary of hash slots to the replica
+// BalancePrimaries returns SetReplicas commands that move the preferred primary of hash slots to the replica
 // with the fewest, until the counts of nodes that share ranges differ by at most one. It does not
 // move slots in a node's own blocks, where the node is the preferred primary. It ignores nodes that
 // are not live, because they may return, and ranges with a copy that moves.
-func (p *Planner) Balance(s *catalog.State) []catalog.Command {
+func (p *Planner) BalancePrimaries(s *catalog.State) []catalog.Command {
 	count := make(map[rhumb.NodeID]int)
 	var hashed []*rhumb.Range
 	for r := range s.Ranges() {

@@ -43,7 +43,7 @@ func (p *Planner) Repair(now time.Duration, s *catalog.State) []catalog.Command 
 			l = measureLoad(s)
 		}
 		gone := func(id rhumb.NodeID) bool { return p.isGone(now, id, after) }
-		if cmd, ok := l.addReplicas(s, r, pools.of(s, r, class), lacks, gone); ok {
+		if cmd, ok := l.addReplicas(s, r, pools.of(s, r, class), lacks, gone, p.avoided(now)); ok {
 			out = append(out, cmd)
 		}
 	}
@@ -82,9 +82,9 @@ func (p *Planner) countUsable(now, after time.Duration, r *rhumb.Range) int {
 	return n
 }
 
-// addReplicas returns a command that adds up to lacks replicas on nodes that hold none. If the preferred primary is gone, the
+// addReplicas returns a command that adds up to lacks replicas on nodes that hold none and need not be avoided. If the preferred primary is gone, the
 // nearest node to it comes first: that one is to take its place, in the second phase of the failover (StandIns).
-func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, p *pool, lacks int, gone func(rhumb.NodeID) bool) (catalog.Command, bool) {
+func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, p *pool, lacks int, gone func(rhumb.NodeID) bool, avoid []rhumb.NodeID) (catalog.Command, bool) {
 	var chosen []*rhumb.Node
 	for _, id := range r.Replicas {
 		// A replica on a node that is gone takes no place of its region or zone: another one replaces it there.
@@ -97,7 +97,7 @@ func (l *load) addReplicas(s *catalog.State, r *rhumb.Range, p *pool, lacks int,
 	}
 	replicas := slices.Clone(r.Replicas)
 	for ; lacks > 0 && len(replicas) < rhumb.ReplicasMax; lacks-- {
-		n := l.nextNode(chosen, p, replicas...)
+		n := l.nextNode(chosen, p, slices.Concat(replicas, avoid)...)
 		if n == nil {
 			break
 		}
@@ -164,6 +164,26 @@ func (m *mover) canRepair(n *rhumb.Node) bool {
 	return false
 }
 
+// whyNotRepaired returns the obstacle to the repair of a range: copies that are not in sync yet, or a node that can take one.
+func (m *mover) whyNotRepaired(r *rhumb.Range) string {
+	class, _ := m.s.Class(r.Class)
+	usable := slices.DeleteFunc(slices.Clone(r.Replicas), func(id rhumb.NodeID) bool { return m.p.isGone(m.now, id, m.p.replaceAfter(m.s)) })
+	// A copy that will not arrive explains more than the number of copies.
+	for _, id := range usable {
+		if !r.IsInSync(id) && m.p.isAvoided(m.now, id) {
+			return m.p.whyNotArrive(id)
+		}
+	}
+	if late := without(usable, r.InSync); len(late) > 0 {
+		return fmt.Sprintf("the copy on %s is not in sync yet", rhumb.NodeList(late))
+	}
+	if len(usable) < class.Settings.Replicas {
+		return fmt.Sprintf("%s: it has %d of %d", m.p.noOther(), len(usable), class.Settings.Replicas)
+	}
+	// The copies suffice, and the dead one is removed next.
+	return fmt.Sprintf("in sync are %s", rhumb.NodeList(r.InSync))
+}
+
 // advanceRepair records how far the repair of a dead node is. Planner.Repair makes the copies.
 func (m *mover) advanceRepair(o *rhumb.Operation) {
 	n, ok := m.s.Node(o.Node)
@@ -177,7 +197,7 @@ func (m *mover) advanceRepair(o *rhumb.Operation) {
 		if r.IsReplica(o.Node) {
 			m.weigh(&t, r.ID)
 			if t.waits == "" {
-				t.waits = fmt.Sprintf("range %s: its replicas are %v, in sync are %v", r.ID, r.Replicas, r.InSync)
+				t.waits = fmt.Sprintf("range %s: %s", r.ID, m.whyNotRepaired(r))
 			}
 		}
 	}

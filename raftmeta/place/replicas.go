@@ -15,38 +15,38 @@ import (
 // and reports what would fit.
 //
 // The metadata leader completes the commands proposed to it. Proposers call Complete only to choose
-// placements themselves.
-func Complete(s *catalog.State, cmd catalog.Command) catalog.Command {
+// placements themselves. Nodes to avoid get replicas only if there are too few others: their disks are full.
+func Complete(s *catalog.State, cmd catalog.Command, avoid ...rhumb.NodeID) catalog.Command {
 	switch c := cmd.(type) {
 	case catalog.CreateClass:
 		if _, exists := s.ClassBySettings(s.NewSettings(c.Settings)); !exists && len(c.Placements) == 0 {
-			c.Placements = placeHashSlots(s, c.Settings, nil)
+			c.Placements = placeHashSlots(s, c.Settings, nil, avoid)
 		}
 		return c
 	case catalog.CreateTable:
 		if _, exists := s.ClassBySettings(s.NewSettings(c.Settings)); !exists && len(c.Placements) == 0 {
-			c.Placements = placeHashSlots(s, c.Settings, nil)
+			c.Placements = placeHashSlots(s, c.Settings, nil, avoid)
 		}
 		return c
 	case catalog.EnsureRegionBlocks:
 		if class, ok := s.Class(c.Class); ok && len(c.Placements) == 0 {
-			c.Placements = placeHashSlots(s, class.Settings, class)
+			c.Placements = placeHashSlots(s, class.Settings, class, avoid)
 		}
 		return c
 	case catalog.OpenSlot:
 		if len(c.Replicas) == 0 {
-			c.Replicas = slotReplicas(s, c.Node, c.Class)
+			c.Replicas = slotReplicas(s, c.Node, c.Class, avoid)
 		}
 		return c
 	case catalog.RemoveRegion:
 		if c.Force && len(c.Restarts) == 0 && s.Has(rhumb.FeatureRestartEmpty) {
-			c.Restarts = placeEmpty(s, c)
+			c.Restarts = placeEmpty(s, c, avoid)
 		}
 		return c
 	case catalog.Batch:
 		items := make([]catalog.Command, len(c.Commands))
 		for i, item := range c.Commands {
-			items[i] = Complete(s, item)
+			items[i] = Complete(s, item, avoid...)
 		}
 		return catalog.Batch{Commands: items}
 	}
@@ -54,14 +54,14 @@ func Complete(s *catalog.State, cmd catalog.Command) catalog.Command {
 }
 
 // MissingBlocks returns the commands that create blocks of each class in regions that have enough
-// nodes for it and no block yet.
-func MissingBlocks(s *catalog.State) []catalog.Command {
+// nodes for it and no block yet. Nodes to avoid are those of Complete.
+func MissingBlocks(s *catalog.State, avoid ...rhumb.NodeID) []catalog.Command {
 	var out []catalog.Command
 	for class := range s.Classes() {
 		if class.Dropping {
 			continue
 		}
-		if ps := placeHashSlots(s, class.Settings, class); len(ps) > 0 {
+		if ps := placeHashSlots(s, class.Settings, class, avoid); len(ps) > 0 {
 			out = append(out, catalog.EnsureRegionBlocks{Class: class.ID, Placements: ps})
 		}
 	}
@@ -81,7 +81,7 @@ func RemoveClasses(s *catalog.State) []catalog.Command {
 
 // placeHashSlots chooses replicas for the hash slots of a class in every region with enough live nodes.
 // If the class exists already, it skips regions that have a block of it.
-func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb.Class) []catalog.Placement {
+func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb.Class, avoid []rhumb.NodeID) []catalog.Placement {
 	var out []catalog.Placement
 	if settings.Validate() != nil {
 		return nil
@@ -97,7 +97,7 @@ func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb
 		if r.Into != 0 {
 			continue
 		}
-		pool := newPool(s, r.ID, settings)
+		pool := newPool(s, r.ID, settings).avoiding(avoid)
 		if !pool.suffices() {
 			continue
 		}
@@ -116,7 +116,7 @@ func placeHashSlots(s *catalog.State, settings rhumb.ClassSettings, class *rhumb
 }
 
 // placeEmpty chooses nodes for the ranges that restart empty when a region is given up. It returns none if one of them finds too few.
-func placeEmpty(s *catalog.State, c catalog.RemoveRegion) (out []catalog.RangeCopies) {
+func placeEmpty(s *catalog.State, c catalog.RemoveRegion, avoid []rhumb.NodeID) (out []catalog.RangeCopies) {
 	// Whether the region may be given up at all is decided by the catalog, on the same state: this function only fills in nodes. All
 	// ranges get nodes or none does, because the command is carried out as a whole.
 	lost, _ := s.LostRanges(c.Region)
@@ -125,7 +125,7 @@ func placeEmpty(s *catalog.State, c catalog.RemoveRegion) (out []catalog.RangeCo
 	for _, r := range s.BrokenRanges(lost) {
 		class, _ := s.Class(r.Class)
 		// Not the region of the range: the mark that names another one is set by the command.
-		pool := newPool(s, c.Into, class.Settings)
+		pool := newPool(s, c.Into, class.Settings).avoiding(avoid)
 		if !pool.suffices() {
 			return nil
 		}
@@ -135,13 +135,14 @@ func placeEmpty(s *catalog.State, c catalog.RemoveRegion) (out []catalog.RangeCo
 }
 
 // slotReplicas returns the replicas of a slot that the node is about to open.
-func slotReplicas(s *catalog.State, id rhumb.NodeID, class rhumb.ClassID) []rhumb.NodeID {
+func slotReplicas(s *catalog.State, id rhumb.NodeID, class rhumb.ClassID, avoid []rhumb.NodeID) []rhumb.NodeID {
 	n, ok := s.Node(id)
 	c, found := s.Class(class)
 	if !ok || !found || n.State != rhumb.NodeLive || n.Witness {
 		return nil
 	}
-	pool := newPool(s, n.Region, c.Settings)
+	// The node itself is not avoided: it is to be the primary.
+	pool := newPool(s, n.Region, c.Settings).avoiding(without(avoid, []rhumb.NodeID{id}))
 	// Outside the regions to which the class is confined, and where too few nodes fit, the slot stays closed.
 	if !pool.suffices() {
 		return nil
@@ -293,9 +294,24 @@ func (p *pool) without(id rhumb.NodeID) *pool {
 	return &next
 }
 
+// avoiding returns the pool without nodes to avoid, if it suffices without them, and the whole pool otherwise.
+func (p *pool) avoiding(nodes []rhumb.NodeID) *pool {
+	next := *p
+	next.nodes = slices.DeleteFunc(slices.Clone(p.nodes), func(n *rhumb.Node) bool { return slices.Contains(nodes, n.ID) })
+	if !next.suffices() {
+		return p
+	}
+	return &next
+}
+
 // newPool returns the pool of a class in a home region. It is empty if the class is confined to other regions. The ranges of a
 // region that is being removed, or was, belong to the region that takes them.
 func newPool(s *catalog.State, home rhumb.RegionID, settings rhumb.ClassSettings) *pool {
+	return newPoolOf(s, home, settings, func(n *rhumb.Node) bool { return s.TakesCopies(n.ID) })
+}
+
+// newPoolOf returns the pool of a class in a home region with the nodes that fit.
+func newPoolOf(s *catalog.State, home rhumb.RegionID, settings rhumb.ClassSettings, fits func(*rhumb.Node) bool) *pool {
 	home = s.HostRegion(home)
 	p := &pool{region: home, settings: settings, micros: make(map[rhumb.RegionID]int64)}
 	at, ok := s.Region(home)
@@ -309,7 +325,7 @@ func newPool(s *catalog.State, home rhumb.RegionID, settings rhumb.ClassSettings
 		p.micros[r.ID] = s.RegionMicros(home, r.ID)
 	}
 	for n := range s.Nodes() {
-		if s.TakesCopies(n.ID) && settings.MayHold(at.Name, names[n.Region]) {
+		if fits(n) && settings.MayHold(at.Name, names[n.Region]) {
 			p.nodes = append(p.nodes, n)
 		}
 	}

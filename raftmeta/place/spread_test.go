@@ -447,7 +447,7 @@ func TestBalanceKeepsPrimariesHome(t *testing.T) {
 			w.do(catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: r.Replicas, Preferred: 1})
 		}
 	}
-	for cmds := w.p.Balance(w.s); len(cmds) > 0; cmds = w.p.Balance(w.s) {
+	for cmds := w.p.BalancePrimaries(w.s); len(cmds) > 0; cmds = w.p.BalancePrimaries(w.s) {
 		for _, cmd := range cmds {
 			w.do(cmd)
 		}

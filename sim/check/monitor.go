@@ -271,7 +271,7 @@ func firstHLC(e *entry.Entry) rhumb.Timestamp {
 
 // Closed records that a node reports a range closed up to a timestamp while it has committed and
 // applied the log up to commit. The node must have everything up to the timestamp, and nothing may
-// be added there later (I7, ruling 6).
+// be added there later (I7).
 func (m *Monitor) Closed(r rhumb.RangeID, n rhumb.NodeID, at rhumb.Timestamp, commit rhumb.Seq) error {
 	w := m.watchRange(r)
 	if int(commit) < len(w.committed) {

@@ -61,7 +61,7 @@ type Config struct {
 	// Otherwise a damaged restart cuts the log anywhere, and keeps or rolls back the promise, the
 	// clock and the stored commit position.
 	Images bool
-	// OneAnswer enables ruling 17a: the record holds a life of each member, and a single answer
+	// OneAnswer enables the rule of docs/replication.md#rule-one-answer: the record holds a life of each member, and a single answer
 	// from a recorded life suffices for an election.
 	OneAnswer bool
 	// Messages bounds the messages in flight; at least 1.

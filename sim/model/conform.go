@@ -113,7 +113,7 @@ func (g *Guards) changesTooMuch(a, b *Glimpse) bool {
 	if !leads(a, b) || b.Pending == nil || slices.Equal(a.Pending, b.Pending) && a.Version == b.Version {
 		return false
 	}
-	// A wanted set that nobody was told of may be dropped and replaced.
+	// A wanted set that nobody heard of may be dropped and replaced.
 	replaced := a.Pending != nil && a.Version == b.Version && a.Sent
 	return replaced || len(b.Pending) < g.MinInSync || !slices.Contains(b.Pending, b.Self)
 }

@@ -34,12 +34,12 @@ const (
 	// Owed (I9): while a holder believes in a grant for epochs that a promise of the grantor has
 	// ended, the grantor still owes that grant.
 	Owed
-	// ReportedHeld (ruling 16): the best log of enough answers reaches every commit position that
+	// ReportedHeld (rule P): the best log of enough answers reaches every commit position that
 	// an answer reports, so no elected node raises an alarm.
 	ReportedHeld
-	// BegunOnce (ruling 20): an epoch is begun once, and not by two lives of one node.
+	// BegunOnce (docs/replication.md#rule-names): an epoch is begun once, and not by two lives of one node.
 	BegunOnce
-	// HealthyStays (ruling 17): no replica with an intact disk has to undo a committed entry, which
+	// HealthyStays (docs/replication.md#rule-refuse): no replica with an intact disk has to undo a committed entry, which
 	// would quarantine it. While no disk was damaged, no primary is refused either.
 	HealthyStays
 	// RegionSurvives: of a range that survives regions, the in-sync set has an intact holder of every acknowledged entry in each of

@@ -33,18 +33,18 @@ const (
 	PendingUntilVersion
 	// CompareAndSet (rule R): metadata compares epoch and version.
 	CompareAndSet
-	// SentStays (rule R, ruling 7): a P that was proposed is not dropped.
+	// SentStays (rule R): a P that was proposed is not dropped.
 	SentStays
-	// BothUntilDecided (rule R, ruling 7): proposing the unchanged set does not end P.
+	// BothUntilDecided (rule R): proposing the unchanged set does not end P.
 	BothUntilDecided
-	// UnchangedMovesVersion (rule R, ruling 7): committing the unchanged set increments the
+	// UnchangedMovesVersion (rule R): committing the unchanged set increments the
 	// version.
 	UnchangedMovesVersion
 	// ElectFromISR (rule E): only a member of the in-sync set is elected.
 	ElectFromISR
 	// ReservedNotReused (rule E): an epoch reserved for a handover is never used for an election.
 	ReservedNotReused
-	// PrepareQuorum (rule E, ruling 16): an elected node hears enough answers to PREPARE.
+	// PrepareQuorum (rule P): an elected node hears enough answers to PREPARE.
 	PrepareQuorum
 	// ReadAfterStart (rule E): a primary serves reads only when its epoch-start entry is committed.
 	ReadAfterStart
@@ -64,111 +64,111 @@ const (
 	LeaseFromAll
 	// LeaseNeedsPending (rule L): during a change a lease needs P too.
 	LeaseNeedsPending
-	// ExclusionListed (rule L, ruling 1): grants of a node that has promised an epoch exclude the
+	// ExclusionListed (rule L, docs/replication.md#exclusions): grants of a node that has promised an epoch exclude the
 	// earlier epochs.
 	ExclusionListed
-	// ListedUntilConfirmed (rule L, ruling 1): the exclusion is listed until the holder has
+	// ListedUntilConfirmed (rule L, docs/replication.md#exclusions): the exclusion is listed until the holder has
 	// confirmed it.
 	ListedUntilConfirmed
-	// ExclusionWithGrant (rule L, ruling 1): the holder applies exclusion and grant in one step.
+	// ExclusionWithGrant (rule L, docs/replication.md#exclusions): the holder applies exclusion and grant in one step.
 	ExclusionWithGrant
-	// ConfirmAfterDropping (rule L, ruling 1): the holder confirms only after it has dropped its
+	// ConfirmAfterDropping (rule L, docs/replication.md#exclusions): the holder confirms only after it has dropped its
 	// belief.
 	ConfirmAfterDropping
-	// FloorKept (rule L, ruling 1): the holder keeps the exclusion, so a grant in flight does not
+	// FloorKept (rule L, docs/replication.md#exclusions): the holder keeps the exclusion, so a grant in flight does not
 	// cancel it.
 	FloorKept
-	// ConfirmedPerLife (rule L, ruling 1): a confirmation does not outlive the holder's process.
+	// ConfirmedPerLife (rule L, docs/replication.md#exclusions): a confirmation does not outlive the holder's process.
 	ConfirmedPerLife
-	// OldLifeIgnored (rule L, ruling 1): heartbeats of an earlier life of the holder are ignored.
+	// OldLifeIgnored (rule L, docs/replication.md#exclusions): heartbeats of an earlier life of the holder are ignored.
 	OldLifeIgnored
-	// GrantOfThisLife (rule L, ruling 1): a grant for an earlier life of the holder is ignored.
+	// GrantOfThisLife (rule L, docs/replication.md#exclusions): a grant for an earlier life of the holder is ignored.
 	GrantOfThisLife
-	// ExclusionAfterRestart (rule L, ruling 1): a restarted grantor lists its durable promises
+	// ExclusionAfterRestart (rule L, docs/replication.md#exclusions): a restarted grantor lists its durable promises
 	// again.
 	ExclusionAfterRestart
-	// PublishNeedsAll (ruling 6): publishing a closed timestamp needs the acknowledgement of all
+	// PublishNeedsAll (docs/replication.md#closed): publishing a closed timestamp needs the acknowledgement of all
 	// members of I.
 	PublishNeedsAll
-	// PublishNeedsPending (ruling 6): publishing also needs all members of P.
+	// PublishNeedsPending (docs/replication.md#closed): publishing also needs all members of P.
 	PublishNeedsPending
-	// PublishFromStart (ruling 6): publishing also needs a committed epoch-start entry.
+	// PublishFromStart (docs/replication.md#closed): publishing also needs a committed epoch-start entry.
 	PublishFromStart
-	// JoinAgreesClosed (ruling 6): a joining member has acknowledged the greatest published closed
+	// JoinAgreesClosed (docs/replication.md#closed): a joining member has acknowledged the greatest published closed
 	// timestamp.
 	JoinAgreesClosed
-	// ClosedFenced (ruling 6): a node that has promised a later epoch acknowledges no closed
+	// ClosedFenced (docs/replication.md#closed): a node that has promised a later epoch acknowledges no closed
 	// timestamp of an earlier one.
 	ClosedFenced
-	// DurableClock (ruling 6): the clock stays past an acknowledged closed timestamp across
+	// DurableClock (docs/replication.md#closed): the clock stays past an acknowledged closed timestamp across
 	// restarts.
 	DurableClock
 	// HandoverNoPending (section 1.11): no handover during a change.
 	HandoverNoPending
 	// HandoverStepsDown (section 1.11): the primary stops before it hands over.
 	HandoverStepsDown
-	// Relearn (ruling 16a): a restarted node promises the epoch of the record before it does
+	// Relearn (docs/replication.md#rule-relearn): a restarted node promises the epoch of the record before it does
 	// anything.
 	Relearn
-	// PrepareAdopts (ruling 16): the elected node adopts the greatest log of the answers.
+	// PrepareAdopts (rule P): the elected node adopts the greatest log of the answers.
 	PrepareAdopts
-	// AnswerPromises (ruling 16): a node that answers PREPARE promises the epoch.
+	// AnswerPromises (rule P): a node that answers PREPARE promises the epoch.
 	AnswerPromises
-	// AnswersOfMembers (ruling 16): only answers of members of the new in-sync set count.
+	// AnswersOfMembers (rule P): only answers of members of the new in-sync set count.
 	AnswersOfMembers
-	// BestByEpoch (ruling 16): the best log is the one with the greatest last epoch, regardless of
+	// BestByEpoch (rule P): the best log is the one with the greatest last epoch, regardless of
 	// its length.
 	BestByEpoch
-	// BestByEnd (ruling 16): among logs with the same last epoch the longest is the best.
+	// BestByEnd (rule P): among logs with the same last epoch the longest is the best.
 	BestByEnd
-	// ReportedReached (ruling 16): no epoch begins below a commit position that an answer reports.
+	// ReportedReached (rule P): no epoch begins below a commit position that an answer reports.
 	ReportedReached
-	// AnswerCarriesClock (ruling 16): the elected node advances its clock past the clocks in the
+	// AnswerCarriesClock (rule P): the elected node advances its clock past the clocks in the
 	// answers.
 	AnswerCarriesClock
-	// FetchByHash (ruling 16): the elected node fetches exactly the log that was reported, even if
+	// FetchByHash (rule P): the elected node fetches exactly the log that was reported, even if
 	// its holder has changed since.
 	FetchByHash
-	// FetchRecounts (ruling 16): if the best log cannot be fetched, the answers are dropped and
+	// FetchRecounts (rule P): if the best log cannot be fetched, the answers are dropped and
 	// asked for again.
 	FetchRecounts
-	// RefuseFirst (ruling 17): a replica refuses an epoch that would undo its committed entries;
+	// RefuseFirst (docs/replication.md#rule-refuse): a replica refuses an epoch that would undo its committed entries;
 	// the primary stops.
 	RefuseFirst
-	// RefuseDiffering (ruling 17): the replica also refuses if the epoch starts above the commit
+	// RefuseDiffering (docs/replication.md#rule-refuse): the replica also refuses if the epoch starts above the commit
 	// position but the logs differ below it.
 	RefuseDiffering
-	// HandoverCarriesClock (ruling 16b): HANDOVER carries the clock of the old primary.
+	// HandoverCarriesClock (docs/replication.md#handover): HANDOVER carries the clock of the old primary.
 	HandoverCarriesClock
-	// HandoverOfThisLife (ruling 16b): HANDOVER names a life of its receiver, and another life
+	// HandoverOfThisLife (docs/replication.md#handover): HANDOVER names a life of its receiver, and another life
 	// refuses it.
 	HandoverOfThisLife
-	// LifeCounted (ruling 17): the catalog counts every start as a life; an older copy of a disk is
+	// LifeCounted (docs/replication.md#lives): the catalog counts every start as a life; an older copy of a disk is
 	// a new life.
 	LifeCounted
-	// AckOfThisLife (ruling 17): acknowledgements of older lives are ignored.
+	// AckOfThisLife (docs/replication.md#lives): acknowledgements of older lives are ignored.
 	AckOfThisLife
-	// MatchPerLife (ruling 17): an acknowledgement of a newer life clears earlier acknowledgements.
+	// MatchPerLife (docs/replication.md#lives): an acknowledgement of a newer life clears earlier acknowledgements.
 	MatchPerLife
-	// JoinNamesLife (ruling 17): a change names the lives of the joining members, and metadata
+	// JoinNamesLife (docs/replication.md#lives): a change names the lives of the joining members, and metadata
 	// refuses lives that have ended.
 	JoinNamesLife
-	// DamagedWaits (ruling 17): a damaged restart waits for the grants that the node may have
+	// DamagedWaits (docs/replication.md#lives): a damaged restart waits for the grants that the node may have
 	// given.
 	DamagedWaits
-	// LivesFromProposer (ruling 17a): the record takes the lives that the primary vouches for, not
+	// LivesFromProposer (docs/replication.md#rule-one-answer): the record takes the lives that the primary vouches for, not
 	// the registered ones.
 	LivesFromProposer
-	// VouchForLog (ruling 17a): the primary vouches for a life only if it holds every entry that
+	// VouchForLog (docs/replication.md#rule-one-answer): the primary vouches for a life only if it holds every entry that
 	// clients may know.
 	VouchForLog
-	// VouchForClock (ruling 17a): that life must also have acknowledged the published closed
+	// VouchForClock (docs/replication.md#rule-one-answer): that life must also have acknowledged the published closed
 	// timestamp.
 	VouchForClock
-	// AgreedPerLife (ruling 17a): a new life of a member clears the closed timestamp that earlier
+	// AgreedPerLife (docs/replication.md#rule-one-answer): a new life of a member clears the closed timestamp that earlier
 	// lives acknowledged.
 	AgreedPerLife
-	// AnswerOfRecordedLife (ruling 17a): a single answer suffices only from the life in the record.
+	// AnswerOfRecordedLife (docs/replication.md#rule-one-answer): a single answer suffices only from the life in the record.
 	AnswerOfRecordedLife
 	// RemoveOutOfSync (removal): only a replica outside of the in-sync set is removed.
 	RemoveOutOfSync
@@ -279,59 +279,59 @@ var findings = []Finding{
 	{Mutation: ShrinkKeepsCopies, Name: "shrink-keeps-copies", Rule: "R", Config: slackChanging, Breaks: InSyncHolds},
 	{Mutation: PendingUntilVersion, Name: "pending-until-version", Rule: "R", Config: changing, Breaks: InSyncHolds},
 	{Mutation: CompareAndSet, Name: "compare-and-set", Rule: "R", Config: changing, Breaks: InSyncHolds},
-	{Mutation: SentStays, Name: "sent-stays", Rule: "R, ruling 7", Config: changing, Breaks: InSyncHolds},
-	{Mutation: BothUntilDecided, Name: "both-until-decided", Rule: "R, ruling 7", Config: changing, Breaks: InSyncHolds},
-	{Mutation: UnchangedMovesVersion, Name: "unchanged-moves-version", Rule: "R, ruling 7", Config: changing, Breaks: InSyncHolds},
+	{Mutation: SentStays, Name: "sent-stays", Rule: "R", Config: changing, Breaks: InSyncHolds},
+	{Mutation: BothUntilDecided, Name: "both-until-decided", Rule: "R", Config: changing, Breaks: InSyncHolds},
+	{Mutation: UnchangedMovesVersion, Name: "unchanged-moves-version", Rule: "R", Config: changing, Breaks: InSyncHolds},
 	{Mutation: ElectFromISR, Name: "elect-from-isr", Rule: "E", Config: electing, Breaks: InSyncHolds},
 	{Mutation: ReservedNotReused, Name: "reserved-not-reused", Rule: "E", Config: handing, Breaks: BegunOnce},
-	{Mutation: PrepareQuorum, Name: "prepare-quorum", Rule: "E, ruling 16", Config: damaging, Breaks: NewPrimaryHolds},
+	{Mutation: PrepareQuorum, Name: "prepare-quorum", Rule: "P", Config: damaging, Breaks: NewPrimaryHolds},
 	{Mutation: ReadAfterStart, Name: "read-after-start", Rule: "E", Config: small, Breaks: ConfirmRead},
 	{Mutation: WaitForGrants, Name: "wait-for-grants", Rule: "E", Config: leasing, Breaks: LeaseRead},
 	{Mutation: DurablePromise, Name: "durable-promise", Rule: "E", Config: slackCrashing, Breaks: NewPrimaryHolds},
 	{Mutation: NewEpochAfterRestart, Name: "new-epoch-after-restart", Rule: "S", Config: crashing, Breaks: ConfirmRead},
-	{Mutation: RememberGrants, Name: "remember-grants", Rule: "S, ruling 1", Config: leaseCrashing, Breaks: LeaseRead},
+	{Mutation: RememberGrants, Name: "remember-grants", Rule: "S", Config: leaseCrashing, Breaks: LeaseRead},
 	{Mutation: LeaseFromSending, Name: "lease-from-sending", Rule: "L", Config: leasing, Breaks: LeaseRead},
 	{Mutation: LeaseFromAll, Name: "lease-from-all", Rule: "L", Config: leasing, Breaks: LeaseRead},
 	{Mutation: LeaseNeedsPending, Name: "lease-needs-pending", Rule: "L", Config: leaseChanging, Breaks: LeaseRead},
-	{Mutation: ExclusionListed, Name: "exclusion-listed", Rule: "L, ruling 1", Config: leasing, Breaks: LeaseRead},
-	{Mutation: ListedUntilConfirmed, Name: "listed-until-confirmed", Rule: "L, ruling 1", Config: leasing, Breaks: LeaseRead},
-	{Mutation: ExclusionWithGrant, Name: "exclusion-with-grant", Rule: "L, ruling 1", Config: leasing, Breaks: LeaseRead},
-	{Mutation: ConfirmAfterDropping, Name: "confirm-after-dropping", Rule: "L, ruling 1", Config: leasing, Breaks: LeaseRead},
-	{Mutation: FloorKept, Name: "floor-kept", Rule: "L, ruling 1", Config: leaseCrossing, Breaks: LeaseRead},
-	{Mutation: ExclusionAfterRestart, Name: "exclusion-after-restart", Rule: "L, ruling 1", Config: leaseCrashing, Breaks: LeaseRead},
-	{Mutation: ConfirmedPerLife, Name: "confirmed-per-life", Rule: "L, ruling 1", Config: pairs, Breaks: Owed},
-	{Mutation: GrantOfThisLife, Name: "grant-of-this-life", Rule: "L, ruling 1", Config: pairsLate, Breaks: Owed},
-	{Mutation: OldLifeIgnored, Name: "old-life-ignored", Rule: "L, ruling 1", Config: pairsDeep, Breaks: Owed, Seed: 9, Steps: 3_000_000},
-	{Mutation: PublishNeedsAll, Name: "publish-needs-all", Rule: "ruling 6", Config: damagingClosed, Breaks: ClosedStaysClosed},
-	{Mutation: PublishNeedsPending, Name: "publish-needs-pending", Rule: "ruling 6", Config: joiningClosed, Breaks: ClosedStaysClosed},
-	{Mutation: PublishFromStart, Name: "publish-from-start", Rule: "ruling 6", Config: closingTwice, Breaks: ClosedStaysClosed, Seed: 2, Steps: 2_000_000},
-	{Mutation: JoinAgreesClosed, Name: "join-agrees-closed", Rule: "ruling 6", Config: joiningClosed, Breaks: ClosedStaysClosed},
-	{Mutation: ClosedFenced, Name: "closed-fenced", Rule: "ruling 6", Config: closing, Breaks: ClosedStaysClosed},
-	{Mutation: DurableClock, Name: "durable-clock", Rule: "ruling 6", Config: damagingCrashed, Breaks: ClosedStaysClosed},
-	{Mutation: HandoverNoPending, Name: "handover-no-pending", Rule: "1.11", Config: handingChanging, Breaks: InSyncHolds},
-	{Mutation: HandoverStepsDown, Name: "handover-steps-down", Rule: "1.11", Config: handingTwice, Breaks: InSyncHolds},
-	{Mutation: Relearn, Name: "relearn", Rule: "S, ruling 16a", Config: damaging, Breaks: BegunOnce},
-	{Mutation: PrepareAdopts, Name: "prepare-adopts", Rule: "E, ruling 16", Config: damaging, Breaks: NewPrimaryHolds},
-	{Mutation: AnswerPromises, Name: "answer-promises", Rule: "E, ruling 16", Config: damaging, Breaks: NewPrimaryHolds},
-	{Mutation: AnswersOfMembers, Name: "answers-of-members", Rule: "E, ruling 16", Config: damagingThrice, Breaks: NewPrimaryHolds},
-	{Mutation: BestByEpoch, Name: "best-by-epoch", Rule: "E, ruling 16", Config: imaging, Breaks: NewPrimaryHolds},
-	{Mutation: BestByEnd, Name: "best-by-end", Rule: "E, ruling 16", Config: damaging, Breaks: NewPrimaryHolds},
-	{Mutation: AnswerCarriesClock, Name: "answer-carries-clock", Rule: "E, ruling 16", Config: damagingClosed, Breaks: ClosedStaysClosed},
-	{Mutation: FetchByHash, Name: "fetch-by-hash", Rule: "E, ruling 16", Config: damaging, Breaks: InSyncHolds},
-	{Mutation: FetchRecounts, Name: "fetch-recounts", Rule: "E, ruling 16", Config: damaging, Breaks: NewPrimaryHolds},
-	{Mutation: RefuseFirst, Name: "refuse-first", Rule: "A, ruling 17", Config: damagingTwo, Breaks: HealthyStays},
-	{Mutation: HandoverCarriesClock, Name: "handover-carries-clock", Rule: "1.11, ruling 16b", Config: damagingHanding, Breaks: ClosedStaysClosed},
-	{Mutation: HandoverOfThisLife, Name: "handover-of-this-life", Rule: "1.11, ruling 16b", Config: damagingHanding, Breaks: BegunOnce},
-	{Mutation: LifeCounted, Name: "life-counted", Rule: "S, ruling 17", Config: damagingLearner, Breaks: InSyncHolds},
-	{Mutation: AckOfThisLife, Name: "ack-of-this-life", Rule: "C, ruling 17", Config: joiningLate, Breaks: InSyncHolds},
-	{Mutation: MatchPerLife, Name: "match-per-life", Rule: "C, ruling 17", Config: joiningPartial, Breaks: InSyncHolds},
-	{Mutation: JoinNamesLife, Name: "join-names-life", Rule: "R, ruling 17", Config: damagingLearner, Breaks: InSyncHolds},
-	{Mutation: DamagedWaits, Name: "damaged-waits", Rule: "S, ruling 17", Config: damagingLeased, Breaks: LeaseRead},
-	{Mutation: LivesFromProposer, Name: "lives-from-proposer", Rule: "ruling 17a", Config: oneAnswer, Breaks: NewPrimaryHolds},
-	{Mutation: VouchForLog, Name: "vouch-for-log", Rule: "ruling 17a", Config: oneAnswerPartial, Breaks: NewPrimaryHolds},
-	{Mutation: VouchForClock, Name: "vouch-for-clock", Rule: "ruling 17a", Config: oneAnswerClosed, Breaks: ClosedStaysClosed},
-	{Mutation: AgreedPerLife, Name: "agreed-per-life", Rule: "ruling 17a", Config: oneAnswerAgreed, Breaks: ClosedStaysClosed},
-	{Mutation: AnswerOfRecordedLife, Name: "answer-of-recorded-life", Rule: "ruling 17a", Config: oneAnswer, Breaks: NewPrimaryHolds},
+	{Mutation: ExclusionListed, Name: "exclusion-listed", Rule: "L, exclusions", Config: leasing, Breaks: LeaseRead},
+	{Mutation: ListedUntilConfirmed, Name: "listed-until-confirmed", Rule: "L, exclusions", Config: leasing, Breaks: LeaseRead},
+	{Mutation: ExclusionWithGrant, Name: "exclusion-with-grant", Rule: "L, exclusions", Config: leasing, Breaks: LeaseRead},
+	{Mutation: ConfirmAfterDropping, Name: "confirm-after-dropping", Rule: "L, exclusions", Config: leasing, Breaks: LeaseRead},
+	{Mutation: FloorKept, Name: "floor-kept", Rule: "L, exclusions", Config: leaseCrossing, Breaks: LeaseRead},
+	{Mutation: ExclusionAfterRestart, Name: "exclusion-after-restart", Rule: "L, exclusions", Config: leaseCrashing, Breaks: LeaseRead},
+	{Mutation: ConfirmedPerLife, Name: "confirmed-per-life", Rule: "L, exclusions", Config: pairs, Breaks: Owed},
+	{Mutation: GrantOfThisLife, Name: "grant-of-this-life", Rule: "L, exclusions", Config: pairsLate, Breaks: Owed},
+	{Mutation: OldLifeIgnored, Name: "old-life-ignored", Rule: "L, exclusions", Config: pairsDeep, Breaks: Owed, Seed: 9, Steps: 3_000_000},
+	{Mutation: PublishNeedsAll, Name: "publish-needs-all", Rule: "closed timestamps", Config: damagingClosed, Breaks: ClosedStaysClosed},
+	{Mutation: PublishNeedsPending, Name: "publish-needs-pending", Rule: "closed timestamps", Config: joiningClosed, Breaks: ClosedStaysClosed},
+	{Mutation: PublishFromStart, Name: "publish-from-start", Rule: "closed timestamps", Config: closingTwice, Breaks: ClosedStaysClosed, Seed: 2, Steps: 2_000_000},
+	{Mutation: JoinAgreesClosed, Name: "join-agrees-closed", Rule: "closed timestamps", Config: joiningClosed, Breaks: ClosedStaysClosed},
+	{Mutation: ClosedFenced, Name: "closed-fenced", Rule: "closed timestamps", Config: closing, Breaks: ClosedStaysClosed},
+	{Mutation: DurableClock, Name: "durable-clock", Rule: "closed timestamps", Config: damagingCrashed, Breaks: ClosedStaysClosed},
+	{Mutation: HandoverNoPending, Name: "handover-no-pending", Rule: "handover", Config: handingChanging, Breaks: InSyncHolds},
+	{Mutation: HandoverStepsDown, Name: "handover-steps-down", Rule: "handover", Config: handingTwice, Breaks: InSyncHolds},
+	{Mutation: Relearn, Name: "relearn", Rule: "S, relearning", Config: damaging, Breaks: BegunOnce},
+	{Mutation: PrepareAdopts, Name: "prepare-adopts", Rule: "P", Config: damaging, Breaks: NewPrimaryHolds},
+	{Mutation: AnswerPromises, Name: "answer-promises", Rule: "P", Config: damaging, Breaks: NewPrimaryHolds},
+	{Mutation: AnswersOfMembers, Name: "answers-of-members", Rule: "P", Config: damagingThrice, Breaks: NewPrimaryHolds},
+	{Mutation: BestByEpoch, Name: "best-by-epoch", Rule: "P", Config: imaging, Breaks: NewPrimaryHolds},
+	{Mutation: BestByEnd, Name: "best-by-end", Rule: "P", Config: damaging, Breaks: NewPrimaryHolds},
+	{Mutation: AnswerCarriesClock, Name: "answer-carries-clock", Rule: "P", Config: damagingClosed, Breaks: ClosedStaysClosed},
+	{Mutation: FetchByHash, Name: "fetch-by-hash", Rule: "P", Config: damaging, Breaks: InSyncHolds},
+	{Mutation: FetchRecounts, Name: "fetch-recounts", Rule: "P", Config: damaging, Breaks: NewPrimaryHolds},
+	{Mutation: RefuseFirst, Name: "refuse-first", Rule: "A, refusal", Config: damagingTwo, Breaks: HealthyStays},
+	{Mutation: HandoverCarriesClock, Name: "handover-carries-clock", Rule: "handover", Config: damagingHanding, Breaks: ClosedStaysClosed},
+	{Mutation: HandoverOfThisLife, Name: "handover-of-this-life", Rule: "handover", Config: damagingHanding, Breaks: BegunOnce},
+	{Mutation: LifeCounted, Name: "life-counted", Rule: "S, lives", Config: damagingLearner, Breaks: InSyncHolds},
+	{Mutation: AckOfThisLife, Name: "ack-of-this-life", Rule: "C, lives", Config: joiningLate, Breaks: InSyncHolds},
+	{Mutation: MatchPerLife, Name: "match-per-life", Rule: "C, lives", Config: joiningPartial, Breaks: InSyncHolds},
+	{Mutation: JoinNamesLife, Name: "join-names-life", Rule: "R, lives", Config: damagingLearner, Breaks: InSyncHolds},
+	{Mutation: DamagedWaits, Name: "damaged-waits", Rule: "S, lives", Config: damagingLeased, Breaks: LeaseRead},
+	{Mutation: LivesFromProposer, Name: "lives-from-proposer", Rule: "one answer", Config: oneAnswer, Breaks: NewPrimaryHolds},
+	{Mutation: VouchForLog, Name: "vouch-for-log", Rule: "one answer", Config: oneAnswerPartial, Breaks: NewPrimaryHolds},
+	{Mutation: VouchForClock, Name: "vouch-for-clock", Rule: "one answer", Config: oneAnswerClosed, Breaks: ClosedStaysClosed},
+	{Mutation: AgreedPerLife, Name: "agreed-per-life", Rule: "one answer", Config: oneAnswerAgreed, Breaks: ClosedStaysClosed},
+	{Mutation: AnswerOfRecordedLife, Name: "answer-of-recorded-life", Rule: "one answer", Config: oneAnswer, Breaks: NewPrimaryHolds},
 	{Mutation: RemoveOutOfSync, Name: "remove-out-of-sync", Rule: "removal", Config: removing, Breaks: InSyncHolds},
 	{Mutation: NewEpochForCopy, Name: "new-epoch-for-copy", Rule: "removal", Config: removingOnce, Breaks: InSyncHolds},
 	{Mutation: JoinListed, Name: "join-listed", Rule: "removal", Config: removing, Breaks: InSyncHolds},
@@ -351,8 +351,8 @@ var findings = []Finding{
 	{Mutation: CopyCountsInstalled, Name: "copy-counts-installed", Rule: "transfer", Config: copying, Breaks: InSyncHolds},
 	{Mutation: CopiedTailOpen, Name: "copied-tail-open", Rule: "transfer", Config: copyingTail, Breaks: HealthyStays},
 	{Mutation: CopyKeepsPromise, Name: "copy-keeps-promise", Rule: "transfer", Config: slackCopying, Breaks: NewPrimaryHolds},
-	{Mutation: AdoptPrepared, Name: "adopt-prepared", Rule: "1.11", Config: handing, Breaks: ConfirmRead},
-	{Mutation: AdoptOfThisLife, Name: "adopt-of-this-life", Rule: "1.11", Config: damagingHanding, Breaks: BegunOnce},
+	{Mutation: AdoptPrepared, Name: "adopt-prepared", Rule: "handover", Config: handing, Breaks: ConfirmRead},
+	{Mutation: AdoptOfThisLife, Name: "adopt-of-this-life", Rule: "handover", Config: damagingHanding, Breaks: BegunOnce},
 }
 
 // Unnoticed returns the rules whose absence breaks nothing; their Breaks is 0. They are second
@@ -360,7 +360,7 @@ var findings = []Finding{
 func Unnoticed() []Finding { return slices.Clone(unnoticed) }
 
 var unnoticed = []Finding{
-	{Mutation: ReportedReached, Name: "reported-reached", Rule: "E, ruling 16", Config: damaging},
-	{Mutation: RefuseDiffering, Name: "refuse-differing", Rule: "A, ruling 17", Config: damagingTwo},
+	{Mutation: ReportedReached, Name: "reported-reached", Rule: "P", Config: damaging},
+	{Mutation: RefuseDiffering, Name: "refuse-differing", Rule: "A, refusal", Config: damagingTwo},
 	{Mutation: BeginReadable, Name: "begin-readable", Rule: "builds", Config: mixing},
 }

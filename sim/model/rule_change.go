@@ -1,6 +1,6 @@
 package model
 
-// changeInSync lists the steps of rule R with ruling 7: primary p changes the in-sync set, one
+// changeInSync lists the steps of rule R: primary p changes the in-sync set, one
 // change at a time. A change may remove one member and add another: at the least size a dead member
 // cannot leave before its replacement has joined.
 func (g *stepper) changeInSync(p int) {
@@ -8,7 +8,7 @@ func (g *stepper) changeInSync(p int) {
 	switch {
 	// Rule R allows one change at a time.
 	case r.pending == 0 && int(r.version) < g.cfg.Versions:
-		// The unchanged set is proposed too if it would record other lives (ruling 17a).
+		// The unchanged set is proposed too if it would record other lives (docs/replication.md#rule-one-answer).
 		for next := set(1); next < 1<<Replicas; next++ {
 			if (next != r.isr || g.wouldChangeLives(p)) && next.has(p) && next.size() >= g.cfg.MinInSync {
 				g.beginChange(p, next)
@@ -96,7 +96,7 @@ func (g *stepper) mayShrink(r *replica, next set) bool {
 	return g.cfg.Slack == 0 || g.without(ShrinkKeepsCopies) || g.isAcked(r, next, g.acknowledgedUpTo(r))
 }
 
-// withdrawChange drops P. Only a P that was never proposed may be dropped (ruling 7).
+// withdrawChange drops P. Only a P that was never proposed may be dropped (docs/replication.md#rule-r).
 func (g *stepper) withdrawChange(p int) {
 	t := *g.from
 	r := &t.rep[p]
@@ -108,7 +108,7 @@ func (g *stepper) withdrawChange(p int) {
 
 // proposeUnchanged sends AlterISR for the present I while the proposal of P may still arrive.
 // Whichever arrives first increments the version, and the other is refused. This settles a change
-// whose member has died (ruling 7).
+// whose member has died (docs/replication.md#rule-r).
 func (g *stepper) proposeUnchanged(p int) {
 	s := &g.from.rep[p]
 	// The bound on versions keeps the search finite.

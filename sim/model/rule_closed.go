@@ -1,6 +1,6 @@
 package model
 
-// closeTimestamp lists the steps of primary p for closed timestamps (ruling 6): close one, have it
+// closeTimestamp lists the steps of primary p for closed timestamps (docs/replication.md#closed): close one, have it
 // acknowledged, publish it.
 func (g *stepper) closeTimestamp(p int) {
 	s := &g.from.rep[p]

@@ -44,7 +44,7 @@ func (g *stepper) receiveHandover(i int, m *message) {
 	if g.from.rep[i].promised >= m.epoch {
 		return
 	}
-	// In another life i may have begun the reserved epoch already (ruling 16b).
+	// In another life i may have begun the reserved epoch already (docs/replication.md#handover).
 	if m.z != g.from.rep[i].boot && !g.without(HandoverOfThisLife) {
 		return
 	}

@@ -53,7 +53,7 @@ func (g *stepper) sendHeartbeats(p int) {
 // it acts for no other epoch, so leases that it holds cannot matter.
 func (c *Config) pastLastEpoch(r *replica) bool { return int(r.promised) >= c.Epochs }
 
-// receiveHeartbeat answers with a grant (ruling 1). Until the holder has confirmed the exclusion,
+// receiveHeartbeat answers with a grant (docs/replication.md#exclusions). Until the holder has confirmed the exclusion,
 // the grant lists the epoch that this node promised as the least epoch for which the grant counts.
 func (g *stepper) receiveHeartbeat(i int, m *message) {
 	p := int(m.from)

@@ -1,6 +1,6 @@
 package model
 
-// Rulings 17 and 17a: each start of a node is a life, which metadata counts. The model keeps the
+// Lives (docs/replication.md#lives) and one answer of a recorded life: each start of a node is a life, which metadata counts. The model keeps the
 // number of a life in replica.boot.
 
 // noLife marks a member in the record that may be short.

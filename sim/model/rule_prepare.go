@@ -1,6 +1,6 @@
 package model
 
-// Rule E with ruling 16: the elected node asks the members of its in-sync set for their logs and
+// Rules E and P: the elected node asks the members of its in-sync set for their logs and
 // adopts the best one before it begins its epoch. Then one disk that lost synced data loses nothing
 // that a client knows.
 
@@ -57,7 +57,7 @@ func (g *stepper) reachesReported(r *replica, log *history) bool {
 	return log.n >= r.reported && log.common(&r.proven) == r.proven.n || g.without(ReportedReached)
 }
 
-// noteVouched records that an answer is from a life in the record (ruling 17a).
+// noteVouched records that an answer is from a life in the record (docs/replication.md#rule-one-answer).
 func (g *stepper) noteVouched(r *replica, i int, life uint8) {
 	// Another life of the member may have lost entries that the recorded one had.
 	if g.cfg.OneAnswer && r.isr.has(i) && (r.lives[i] == life || g.without(AnswerOfRecordedLife)) {
@@ -176,8 +176,8 @@ func (g *stepper) fetchBest(i int) {
 
 // hasEnoughAnswers reports whether an elected node has the answers that it needs.
 func (g *stepper) hasEnoughAnswers(r *replica) bool {
-	// One answer of a recorded life suffices: that life holds everything that clients know (ruling
-	// 17a).
+	// One answer of a recorded life suffices: that life holds everything that clients know
+	// (docs/replication.md#rule-one-answer).
 	if g.without(PrepareQuorum) || r.vouched == 1 {
 		return true
 	}
@@ -229,7 +229,7 @@ func (g *stepper) activateElected(i int) {
 	r.role = primary
 	// The epoch-start entry comes next, and reads wait for its commit.
 	r.start = r.log.n + 1
-	// An epoch begun twice would generate the same names twice (ruling 20).
+	// An epoch begun twice would generate the same names twice (docs/replication.md#rule-names).
 	if t.seen.begun>>r.epoch&1 == 1 {
 		g.failInvariant(BegunOnce)
 	}

@@ -123,7 +123,7 @@ func (g *stepper) receiveRefusal(p int, m *message) {
 	g.endStep(&t, Action{kind: actStop, a: uint8(p), b: m.from, x: m.epoch})
 }
 
-// giveUp is part of ruling 18: a primary without progress stops and asks for an election. Metadata
+// giveUp is part of docs/replication.md#rule-progress: a primary without progress stops and asks for an election. Metadata
 // may elect any member at any time, so the request needs no message.
 func (g *stepper) giveUp(p int) {
 	if !g.cfg.GivesUp {

@@ -139,7 +139,7 @@ type replica struct {
 	reported  uint8           // greatest commit position among the answers
 	proven    history         // longest committed log among the answers
 	vouched   uint8           // 1 if an answer is from a recorded life
-	lives     [Replicas]uint8 // recorded lives (ruling 17a)
+	lives     [Replicas]uint8 // recorded lives (docs/replication.md#rule-one-answer)
 	match     [Replicas]uint8
 	heard     [Replicas]uint8 // life of each member to which match and agreed apply
 	agreed    [Replicas]uint8 // greatest closed timestamp that each member acknowledged
@@ -161,7 +161,7 @@ type replica struct {
 type proposal struct {
 	epoch, version uint8
 	isr            set
-	lives          [Replicas]uint8 // lives that the proposer vouches for (ruling 17a)
+	lives          [Replicas]uint8 // lives that the proposer vouches for (docs/replication.md#rule-one-answer)
 	stale          uint8           // 1 if a member has begun a life that the proposer does not know
 }
 
@@ -204,7 +204,7 @@ type state struct {
 	meta      register
 	rep       [Replicas]replica
 	round     [Replicas]uint8       // lease round of each holder
-	proposals [Replicas][2]proposal // the change, and the unchanged set that overtakes it (ruling 7)
+	proposals [Replicas][2]proposal // the change, and the unchanged set that overtakes it (docs/replication.md#rule-r)
 	net       [MessagesMax]message  // sorted; unused elements are zero
 	inNet     uint8
 	seen      observed

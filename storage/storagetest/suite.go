@@ -215,7 +215,7 @@ var cases = []Case{
 			w.Errorf("the result of an undone request exists: %v %v", found, err)
 		}
 	}},
-	// A version is set, deleted and set again before SINGLEDEL deletes it (ruling 3).
+	// A version is set, deleted and set again before SINGLEDEL deletes it (docs/replication.md#entries).
 	{Name: "undo, then append the same entries again", Do: func(w *World) []*Log {
 		l := w.Create(R)
 		w.Append(l, Put("a", "1"), Put("a", "2"))

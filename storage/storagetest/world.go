@@ -81,7 +81,7 @@ func (w *World) closeStore() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.misuses) > 0 && !w.expected {
-		w.Errorf("invariants of SINGLEDEL are broken (ruling 3): %q", w.misuses)
+		w.Errorf("invariants of SINGLEDEL are broken (docs/replication.md#entries): %q", w.misuses)
 	}
 }
 
