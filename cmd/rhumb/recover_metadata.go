@@ -67,13 +67,13 @@ type recoverDoc struct {
 	raftmeta.Survivor
 	Node      string       `json:"node"`
 	Voters    []string     `json:"voters"`
-	Recovered *recoveryDoc `json:"recovered,omitempty"`
+	Recovered *acceptedDoc `json:"recovered,omitempty"`
 	// Recover is true if the node was made the only voter.
 	Recover bool `json:"recover"`
 }
 
-// recoveryDoc is the last recovery in a recoverDoc.
-type recoveryDoc struct {
+// acceptedDoc is the last recovery in a recoverDoc.
+type acceptedDoc struct {
 	*raftmeta.Recovery
 	Lost []string `json:"lost"`
 }
@@ -82,7 +82,7 @@ type recoveryDoc struct {
 func newRecoverDoc(s raftmeta.Survivor, recovered bool) recoverDoc {
 	doc := recoverDoc{Survivor: s, Node: s.Node.String(), Voters: nodeNames(s.Voters), Recover: recovered}
 	if s.Recovered != nil {
-		doc.Recovered = &recoveryDoc{s.Recovered, nodeNames(s.Recovered.Lost)}
+		doc.Recovered = &acceptedDoc{s.Recovered, nodeNames(s.Recovered.Lost)}
 	}
 	return doc
 }
