@@ -67,13 +67,13 @@ type recoverDoc struct {
 	raftmeta.Survivor
 	Node      string       `json:"node"`
 	Voters    []string     `json:"voters"`
-	Recovered *acceptedDoc `json:"recovered,omitempty"`
+	Recovered *recoveredDoc `json:"recovered,omitempty"`
 	// Recover is true if the node was made the only voter.
 	Recover bool `json:"recover"`
 }
 
-// acceptedDoc is the last recovery in a recoverDoc.
-type acceptedDoc struct {
+// recoveredDoc is the last recovery in a recoverDoc.
+type recoveredDoc struct {
 	*raftmeta.Recovery
 	Lost []string `json:"lost"`
 }
@@ -82,7 +82,7 @@ type acceptedDoc struct {
 func newRecoverDoc(s raftmeta.Survivor, recovered bool) recoverDoc {
 	doc := recoverDoc{Survivor: s, Node: s.Node.String(), Voters: nodeNames(s.Voters), Recover: recovered}
 	if s.Recovered != nil {
-		doc.Recovered = &acceptedDoc{s.Recovered, nodeNames(s.Recovered.Lost)}
+		doc.Recovered = &recoveredDoc{s.Recovered, nodeNames(s.Recovered.Lost)}
 	}
 	return doc
 }
