@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// formersMax bounds the former lives that a replica presents. Only starts that never took part add
-// to the list.
+// formersMax bounds the former lives that a replica presents. A peer that missed more starts than that takes the disk for an older copy.
 const formersMax = 64
 
 // Waiting times of a replica that proves its log, in ticks.
@@ -60,11 +59,9 @@ const (
 type record struct {
 	// Life is drawn at random at each start.
 	Life uint64 `cbor:"1,keyasint"`
-	// Formers are the previous lives, back to the last one that took part. A peer may have stored
-	// any of them: a start that never took part may still have asked.
+	// Formers are the previous lives. A peer may have stored any of them: a start that never took part may have asked, a voter may have
+	// been down while several lives took part, and one that has just got its vote may know no life but the one that was admitted.
 	Formers []uint64 `cbor:"2,keyasint,omitempty"`
-	// Took reports that Life took part.
-	Took bool `cbor:"3,keyasint,omitempty"`
 	// Short reports that the replica may lack data that it had made durable. It outlives restarts,
 	// because the next start would not notice the damage again
 	// (docs/replication.md#rule-voter-short).
@@ -74,21 +71,27 @@ type record struct {
 	Voters []uint64 `cbor:"5,keyasint,omitempty"`
 	// Recovered is the last forced recovery, or nil.
 	Recovered *Recovery `cbor:"6,keyasint,omitempty"`
+	// Floor, unless zero, is the floor of a short replica that has heard enough answers since. The next start keeps it, and need not hear
+	// all voters again. Short stays set with it: builds that know no Floor wait for all answers.
+	Floor position `cbor:"7,keyasint"`
 }
 
-// beginLife returns the record of a new life.
+// needsAll reports whether the replica may have forgotten promises that no floor covers. Then only the answers of all other voters, or a leader,
+// end its silence.
+func (r record) needsAll() bool { return r.Short && r.Floor == position{} }
+
+// beginLife returns the record of a new life. short reports that its start has found a loss.
 func (r record) beginLife(life uint64, short bool) record {
-	switch {
-	// A life that took part is one that all its peers have heard, so the lives before it are not
-	// needed.
-	case r.Took:
-		r.Formers = []uint64{r.Life}
-	case r.Life != 0:
+	if r.Life != 0 {
 		// The slice is cloned because the stored record shares it.
 		r.Formers = append(slices.Clone(r.Formers), r.Life)
 		r.Formers = r.Formers[max(0, len(r.Formers)-formersMax):]
 	}
-	r.Life, r.Took, r.Short = life, false, r.Short || short
+	r.Life = life
+	// A floor covers the losses before it was found, and not a later one.
+	if short {
+		r.Short, r.Floor = true, position{}
+	}
 	return r
 }
 
@@ -147,7 +150,7 @@ func newProof(self uint64, r record, fresh bool, s standing) *proof {
 	p := &proof{self: self, record: r, answers: make(map[uint64]answer)}
 	p.silent = !fresh && !(p.isAlone(s.Voters) && len(s.Learners) == 0 && !r.Short)
 	if !p.silent {
-		p.record.Took, p.record.Short = true, false
+		p.record.Short, p.record.Floor = false, position{}
 	}
 	return p
 }
@@ -157,7 +160,7 @@ func (p *proof) isAlone(voters []uint64) bool { return slices.Equal(voters, []ui
 
 // newQuestion returns the question that the replica asks now.
 func (p *proof) newQuestion(last position) question {
-	return question{Life: p.record.Life, Formers: p.record.Formers, Short: p.record.Short, Silent: p.silent, Last: last}
+	return question{Life: p.record.Life, Formers: p.record.Formers, Short: p.record.needsAll(), Silent: p.silent, Last: last}
 }
 
 // nodesToAsk returns the nodes to ask in this tick. A silent replica repeats its question to all
@@ -215,8 +218,9 @@ func (p *proof) hearAnswer(from uint64, a answer, s standing) (r ruling) {
 	p.answers[from] = a
 	// The mark becomes durable before the replica asks again as short; only then do peers store its
 	// life.
-	if a.Verdict == lifeDiffers && p.silent && !p.record.Short && p.mayFind(from, s) {
-		p.record.Short, r.Store = true, true
+	// The floor of the older copy does not cover later promises.
+	if a.Verdict == lifeDiffers && p.silent && !p.record.needsAll() && p.mayFind(from, s) {
+		p.record.Short, p.record.Floor, r.Store = true, position{}, true
 	}
 	return r
 }
@@ -264,10 +268,25 @@ func (p *proof) nextRuling(s standing) ruling {
 		term, _ := p.maxAnswered(slices.Collect(maps.Keys(p.answers)))
 		return ruling{Vote: max(term, 1)}
 	case p.heardEnough(s) && !p.isOverrated(s):
-		_, floor := p.maxAnswered(p.newestVoters(s))
-		return p.endSilence(s, floor)
+		return p.endSilence(s, p.newFloor(s))
 	}
 	return ruling{}
+}
+
+// newFloor returns the floor that follows from the answers. If not all voters have answered, the missing ones may hold entries that the replica has
+// forgotten, so an earlier floor counts as well (docs/replication.md#rule-voter-floor).
+func (p *proof) newFloor(s standing) position {
+	voters := p.newestVoters(s)
+	_, floor := p.maxAnswered(voters)
+	all := !p.isAlone(voters)
+	for _, id := range voters {
+		_, answered := p.answers[id]
+		all = all && (answered || id == p.self)
+	}
+	if !all && floor.less(p.record.Floor) {
+		return p.record.Floor
+	}
+	return floor
 }
 
 // reachFloor lifts the floor once the log has reached it. The short mark ends with the floor,
@@ -276,19 +295,19 @@ func (p *proof) reachFloor(s standing) ruling {
 	if !p.belowFloor() || s.Last.less(p.floor) {
 		return ruling{}
 	}
-	p.floor, p.record.Short = position{}, false
+	p.floor, p.record.Floor, p.record.Short = position{}, position{}, false
 	return ruling{Store: true}
 }
 
 // endSilence lets the replica take part. The ruling raises the term to the greatest of the answers
 // and votes for the replica itself, so that it votes for nobody in a term in which it may have
-// voted already (docs/replication.md#rule-voter-term). Below the floor it remains short: a restart
+// voted already (docs/replication.md#rule-voter-term). Below the floor it remains short, with the floor: a restart
 // in between must not look intact.
 func (p *proof) endSilence(s standing, floor position) ruling {
 	p.silent, p.learner, p.led = false, false, 0
-	p.record.Took, p.record.Short = true, false
+	p.record.Short, p.record.Floor = false, position{}
 	if s.Last.less(floor) {
-		p.floor, p.record.Short = floor, true
+		p.floor, p.record.Floor, p.record.Short = floor, floor, true
 	}
 	term, _ := p.maxAnswered(slices.Collect(maps.Keys(p.answers)))
 	return ruling{Store: true, Vote: max(term, 1)}
@@ -319,8 +338,11 @@ func (p *proof) newestAdmission() (newest admission) {
 
 // heardEnough reports whether enough other voters have answered
 // (docs/replication.md#rule-voter-ask). All of them are always enough. A majority is enough after
-// fewAfter if nothing is known to be missing and each member of the majority has stored the
-// previous life: only then is damage ruled out.
+// fewAfter if nothing is known to be missing, or a floor covers it, and each member of the majority has stored a life that this disk
+// knows: only then is damage ruled out.
+//
+// A voter that this replica's configuration does not name may have got its vote since this replica stopped, and has heard of no life. It
+// neither vouches for the replica nor accuses it, if a majority of the voters that the replica knows vouches.
 //
 // A replica that is not a voter has no vote to cast twice, and may have been stopped before anybody
 // heard of one of its lives. For such a replica it is enough that no member of the majority knows
@@ -339,15 +361,16 @@ func (p *proof) heardEnough(s standing) bool {
 		return p.waited >= fewAfter || len(s.Learners) > 0 && len(p.answers) >= len(s.Learners)
 	}
 	heard, matched := 0, 0
-	votes := slices.Contains(voters, p.self)
+	votes, vouched := slices.Contains(voters, p.self), p.isVouched(s.Voters)
 	for _, id := range voters {
 		a, ok := p.answers[id]
+		stranger := !votes || vouched && !slices.Contains(s.Voters, id)
 		switch {
 		case id == p.self:
 			heard, matched = heard+1, matched+1
 		case ok:
 			heard++
-			if a.Verdict == lifeMatched || !votes && a.Verdict == lifeUnknown {
+			if a.Verdict == lifeMatched || stranger && a.Verdict == lifeUnknown {
 				matched++
 			}
 		}
@@ -359,7 +382,18 @@ func (p *proof) heardEnough(s standing) bool {
 	case heard == len(voters):
 		return true
 	}
-	return p.waited >= fewAfter && !p.record.Short && matched == heard && matched > len(voters)/2
+	return p.waited >= fewAfter && !p.record.needsAll() && matched == heard && matched > len(voters)/2
+}
+
+// isVouched reports whether the replica is one of the given voters, and a majority of them, itself included, vouches for it.
+func (p *proof) isVouched(voters []uint64) bool {
+	matched := 0
+	for _, id := range voters {
+		if id == p.self || p.answers[id].Verdict == lifeMatched {
+			matched++
+		}
+	}
+	return slices.Contains(voters, p.self) && matched > len(voters)/2
 }
 
 // isOverrated reports whether a leader counts on entries that the log does not hold. Raft never

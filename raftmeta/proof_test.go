@@ -49,11 +49,11 @@ func TestAnswersOutOfOrder(t *testing.T) {
 // TestFloorIsReached: the mark ends durably when the log has reached the floor, not before.
 func TestFloorIsReached(t *testing.T) {
 	p := newProof(1, record{Life: 9, Short: true}, true, standing{})
-	p.floor, p.record.Short = position{4, 10}, true
+	p.floor, p.record.Floor, p.record.Short = position{4, 10}, position{4, 10}, true
 	if r := p.nextRuling(standing{Last: position{4, 9}}); r != (ruling{}) || !p.record.Short || p.mayCampaign() {
 		t.Fatalf("below the floor: ruling %+v, short %v, campaigns %v", r, p.record.Short, p.mayCampaign())
 	}
-	if r := p.nextRuling(standing{Last: position{4, 10}}); !r.Store || p.record.Short || !p.mayCampaign() {
+	if r := p.nextRuling(standing{Last: position{4, 10}}); !r.Store || p.record.Short || p.record.Floor != (position{}) || !p.mayCampaign() {
 		t.Errorf("at the floor: ruling %+v, short %v, campaigns %v", r, p.record.Short, p.mayCampaign())
 	}
 }
@@ -188,7 +188,41 @@ func TestLearnerKnowsAnEarlierLife(t *testing.T) {
 	}
 }
 
-// TestFormersAreBounded: starts that never take part do not make a question grow without bound, and
+// TestFloorOutlivesRestart: an intact voter that lags starts twice before its log reaches the floor, and the third voter, which answered the
+// first time, is lost then. The second voter's answer is enough if its log has the floor: the replica votes for it, and for nobody below. A loss
+// that is found after the floor was stored makes the replica wait for all again.
+func TestFloorOutlivesRestart(t *testing.T) {
+	s := standing{Last: position{4, 2}, Applied: 2, Voters: []uint64{1, 2, 3}}
+	p := newProof(1, record{}.beginLife(8, false).beginLife(9, false), false, s)
+	p.hearAnswer(2, answer{Life: 9, Verdict: lifeMatched, Last: position{4, 8}}, s)
+	p.hearAnswer(3, answer{Life: 9, Verdict: lifeMatched, Last: position{4, 10}}, s)
+	if r := p.nextRuling(s); !r.Store || p.silent {
+		t.Fatalf("all have answered: ruling %+v, silent %v", r, p.silent)
+	}
+	start := func(damaged bool, last position) *proof {
+		again := newProof(1, p.record.beginLife(10, damaged), false, s)
+		again.hearAnswer(2, answer{Life: 10, Verdict: lifeMatched, Last: last}, s)
+		for range fewAfter {
+			again.tick(false)
+		}
+		again.nextRuling(s)
+		return again
+	}
+	for _, last := range []position{{4, 8}, {4, 10}, {4, 12}, {5, 3}} {
+		again := start(false, last)
+		if again.silent || again.mayCampaign() || again.mayVote(position{4, 9}) {
+			t.Errorf("voter 2 is at %v: silent %v, campaigns %v, votes below the floor %v", last, again.silent, again.mayCampaign(), again.mayVote(position{4, 9}))
+		}
+		if want := !last.less(position{4, 10}); again.mayVote(last) != want {
+			t.Errorf("voter 2 is at %v: votes for it %v, want %v", last, again.mayVote(last), want)
+		}
+	}
+	if again := start(true, position{4, 12}); !again.silent || again.record.Floor != (position{}) {
+		t.Errorf("after a loss: silent %v, stored floor %v", again.silent, again.record.Floor)
+	}
+}
+
+// TestFormersAreBounded: starts do not make a question grow without bound, and
 // the newest life that a peer may know is kept.
 func TestFormersAreBounded(t *testing.T) {
 	r := record{}

@@ -18,8 +18,7 @@ const questionMax = 64 << 10
 // question asks another member about the asker's earlier promises, and announces the asker's life
 // (docs/replication.md#rule-voter-ask).
 type question struct {
-	// Life is the asker's present life. Formers are the lives before it, back to the last one that
-	// took part.
+	// Life is the asker's present life. Formers are the lives before it that its disk knows.
 	Life    uint64   `cbor:"1,keyasint"`
 	Formers []uint64 `cbor:"2,keyasint,omitempty"`
 	// Short reports that the asker may lack durable data, Silent that it does not take part.

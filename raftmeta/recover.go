@@ -149,7 +149,7 @@ func Recover(kv KV, self rhumb.NodeID, now time.Time) (Survivor, error) {
 		s.Recovered = &Recovery{At: now.UTC(), Term: s.Term, Last: s.Last, Lost: lost}
 	}
 	// The replica is the reference now, so it lacks nothing.
-	l.record.Recovered, l.record.Short = s.Recovered, false
+	l.record.Recovered, l.record.Short, l.record.Floor = s.Recovered, false, position{}
 	// A survivor with a greater term or a longer log would ignore the recovered one.
 	index, term := s.Last+recoverEntries, max(hard.GetTerm(), s.Term)+recoverTerms
 	b := kv.NewBatch()

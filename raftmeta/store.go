@@ -182,7 +182,7 @@ func (l *logStore) beginLife(life uint64, short bool) error {
 }
 
 // saveRecord makes the record durable, and with it a hard state unless hard is nil. One batch,
-// because a record that says that the replica took part without the vote of the hard state would
+// because a record that has a floor, or is no longer short, without the vote of the hard state would
 // allow a second vote.
 func (l *logStore) saveRecord(hard *raftpb.HardState) error {
 	b := l.kv.NewBatch()

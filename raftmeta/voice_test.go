@@ -221,8 +221,8 @@ func TestTakingPartIsDurable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if hard, _, _ := log.InitialState(); hard.GetTerm() != 7 || hard.GetVote() != 1 || !log.record.Took || log.record.Short {
-		t.Errorf("after a crash: %v, %+v; want the vote of term 7 for node 1, and a life that took part", hard, log.record)
+	if hard, _, _ := log.InitialState(); hard.GetTerm() != 7 || hard.GetVote() != 1 || log.record.Short {
+		t.Errorf("after a crash: %v, %+v; want the vote of term 7 for node 1", hard, log.record)
 	}
 	if err := d.handleReady(); err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func TestTakingPartIsDurable(t *testing.T) {
 	}
 }
 
-// TestFloorKeepsShort: a replica that takes part below its floor says so on its disk, since the
+// TestFloorKeepsShort: a replica that takes part below its floor says so on its disk, with the floor, since the
 // next start would otherwise look intact. The mark ends, also on the disk, when the log has reached
 // the floor.
 func TestFloorKeepsShort(t *testing.T) {
@@ -262,6 +262,7 @@ func TestFloorKeepsShort(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	want := position{last.Term, last.Index + 1}
 	isShort := func() bool {
 		if err := d.handleReady(); err != nil {
 			t.Fatal(err)
@@ -269,6 +270,9 @@ func TestFloorKeepsShort(t *testing.T) {
 		log, err := openLog(kv.crash())
 		if err != nil {
 			t.Fatal(err)
+		}
+		if log.record.Short != (log.record.Floor == want) {
+			t.Fatalf("short %v with the floor %v, want %v", log.record.Short, log.record.Floor, want)
 		}
 		return log.record.Short
 	}

@@ -286,6 +286,28 @@ func TestRestartWithOneDown(t *testing.T) {
 	})
 }
 
+// TestVoterMissesLives restarts an intact voter twice while another one is down, which knows neither life when it returns. The two
+// continue when the third voter is lost and the first one restarts again.
+func TestVoterMissesLives(t *testing.T) {
+	inBubble(t, 3, nil, func(c *cluster) {
+		c.awaitVoters(3)
+		c.awaitAlike()
+		c.kill(3)
+		for range 2 {
+			c.kill(2)
+			c.open(2)
+			c.await("voter 2 takes part", func() bool { return !c.status(2).Silent })
+		}
+		c.open(3)
+		c.awaitSound(3)
+		c.kill(1)
+		c.kill(2)
+		c.open(2)
+		c.await("the two that are left go on", func() bool { return !c.status(2).Silent && !c.status(2).Short })
+		c.regions(2, "after", 3)
+	})
+}
+
 // TestRecover gives up two of three voters for good. The third, or a learner, becomes the only
 // voter and keeps everything in its log, and the other nodes join again.
 func TestRecover(t *testing.T) {
@@ -432,6 +454,7 @@ func TestProof(t *testing.T) {
 	}
 	whole := record{Life: 9, Formers: []uint64{8}}
 	lacking := record{Life: 9, Formers: []uint64{8}, Short: true}
+	floored := record{Life: 9, Formers: []uint64{8}, Short: true, Floor: position{3, 14}}
 	for _, c := range []struct {
 		name    string
 		record  record
@@ -451,9 +474,21 @@ func TestProof(t *testing.T) {
 		{"no voter, and one that knows a newer life", whole, 1000, map[uint64]answer{2: learning(lifeUnknown), 3: learning(lifeDiffers)}, true, position{}},
 		{"no voter, and no majority", whole, 1000, map[uint64]answer{2: learning(lifeUnknown)}, true, position{}},
 		{"a majority that knows a newer life", whole, 1000, map[uint64]answer{2: heard(lifeDiffers, own.Last)}, true, position{}},
-		{"a majority, one of which does not know the life", record{Life: 9, Voters: []uint64{1, 2, 3, 4, 5}}, 1000, map[uint64]answer{
-			2: heardOf5(lifeMatched), 3: heardOf5(lifeMatched), 4: heardOf5(lifeUnknown),
+		// Voters 4 and 5 may have got their votes while the replica was down. The others know what they know.
+		{"a majority, one of which is a new voter", whole, fewAfter, map[uint64]answer{
+			2: heardOf5(lifeMatched), 4: heardOf5(lifeUnknown),
+		}, false, position{}},
+		{"a majority, one of which is a new voter that knows a newer life", whole, 1000, map[uint64]answer{
+			2: heardOf5(lifeMatched), 3: heardOf5(lifeMatched), 4: heardOf5(lifeDiffers),
 		}, true, position{}},
+		{"a majority, one of which has not heard of the life", whole, 1000, map[uint64]answer{
+			2: heardOf5(lifeMatched), 3: heardOf5(lifeUnknown), 4: heardOf5(lifeMatched),
+		}, true, position{}},
+		{"a majority of new voters", whole, 1000, map[uint64]answer{4: heardOf5(lifeUnknown), 5: heardOf5(lifeUnknown)}, true, position{}},
+		{"a majority and an earlier floor", floored, fewAfter, map[uint64]answer{2: heard(lifeMatched, own.Last)}, false, floored.Floor},
+		{"a majority and an earlier floor that was exceeded", floored, fewAfter, map[uint64]answer{2: heard(lifeMatched, position{4, 2})}, false, position{4, 2}},
+		{"all answer, and nobody has the earlier floor any more", floored, 0, map[uint64]answer{2: heard(0, own.Last), 3: heard(0, own.Last)}, false, position{}},
+		{"an earlier floor, and one that knows a newer life", floored, 1000, map[uint64]answer{2: heard(lifeDiffers, own.Last)}, true, position{}},
 		{"a majority and known damage", lacking, 1000, map[uint64]answer{2: heard(lifeMatched, own.Last)}, true, position{}},
 		{"a leader counts on more", whole, 1000, map[uint64]answer{2: heard(0, own.Last), 3: {Life: 9, Term: 4, Last: own.Last, Leads: true, Match: 11}}, true, position{}},
 		{"answers to an older life", whole, 1000, map[uint64]answer{2: {Life: 8}, 3: {Life: 8}}, true, position{}},
@@ -475,8 +510,8 @@ func TestProof(t *testing.T) {
 		if p.mayCampaign() != (!c.silent && c.floor == position{}) || p.mayVote(own.Last) != (!c.silent && !own.Last.less(c.floor)) {
 			t.Errorf("%s: campaigns %v, votes %v", c.name, p.mayCampaign(), p.mayVote(own.Last))
 		}
-		if !p.silent && p.record.Short != (c.floor != position{}) {
-			t.Errorf("%s: short %v with floor %v", c.name, p.record.Short, c.floor)
+		if !p.silent && (p.record.Short != (c.floor != position{}) || p.record.Floor != c.floor) {
+			t.Errorf("%s: short %v, stored floor %v, with floor %v", c.name, p.record.Short, p.record.Floor, c.floor)
 		}
 	}
 	p := newProof(1, lacking, false, own)
@@ -489,9 +524,8 @@ func TestProof(t *testing.T) {
 // TestLives follows the lives of a replica through starts, and the verdicts of a peer.
 func TestLives(t *testing.T) {
 	r := record{}.beginLife(1, false)
-	r.Took = true
 	known := acquaintance{Life: 1}
-	for life := uint64(2); life < 5; life++ { // starts that nobody heard of
+	for life := uint64(2); life < 5; life++ { // starts that this peer did not hear of
 		r = r.beginLife(life, false)
 	}
 	if want := []uint64{1, 2, 3}; !slices.Equal(r.Formers, want) {

@@ -167,9 +167,10 @@ type regionLoss struct {
 	site   int
 	region rhumb.RegionID
 	// decided is when the operator begins to act. over is set when the region
-	// was given up.
-	decided time.Duration
-	over    bool
+	// was given up, replaced when the metadata group needs no lost voter any more.
+	decided  time.Duration
+	over     bool
+	replaced bool
 }
 
 // loseLater makes sure that a region is lost in seeds that draw it, late among
@@ -216,6 +217,7 @@ func (w *world) loseForGood() string {
 		}
 	}
 	w.after(0, w.operate)
+	w.after(0, w.watchVoters)
 	return fmt.Sprintf("region %s is lost for good", l.region)
 }
 
@@ -268,19 +270,33 @@ func (w *world) mayLose(site int) bool {
 	return true
 }
 
-// awaitsVoters reports whether a lost node is still a voter. Until the metadata
-// group has replaced it no other fault may begin: a voter that lags and
-// restarts counts as short, and waits for the lost one.
-func (w *world) awaitsVoters() bool {
-	if w.forGood == nil {
-		return false
+// awaitsVoters reports whether a lost node still counts as a voter. Until the metadata
+// group has replaced it no other fault may begin: a group of three with one
+// voter lost and one damaged or down has no majority.
+func (w *world) awaitsVoters() bool { return w.forGood != nil && !w.forGood.replaced }
+
+// watchVoters asks the metadata leader until its voters are without lost nodes.
+// The catalog names the new voters while the majority of the
+// old ones is still needed (seed 5196).
+func (w *world) watchVoters() {
+	l := w.forGood
+	if l.replaced {
+		return
 	}
-	for d := range w.state.Nodes() {
-		if d.Voter && w.nodes[d.ID-1].lost {
-			return true
+	w.after(damageProbeEvery, w.watchVoters)
+	n := w.metadataLeader()
+	if n == nil {
+		return
+	}
+	n.spawn(func() {
+		st, err := n.group.Status(n.ctx)
+		lost := func(id rhumb.NodeID) bool { return w.nodes[id-1].lost }
+		// Another node may lead by now.
+		if err != nil || st.Leader != n.id || slices.ContainsFunc(st.Voters, lost) || slices.ContainsFunc(st.Outgoing, lost) {
+			return
 		}
-	}
-	return false
+		l.replaced = true
+	})
 }
 
 // countsOnLost reports whether an in-sync set still names a lost node. No disk

@@ -197,6 +197,9 @@ func TestVoters(t *testing.T) {
 	check("two nodes", small, []rhumb.NodeID{1}, all, 1)
 	check("zones", zones, []rhumb.NodeID{1}, all, 1, 3, 4)
 	check("five regions", five, []rhumb.NodeID{3}, all, 1, 2, 3, 4, 5)
+	// Others got votes before a leader that leaves lost its own (seed 5568 of sim).
+	check("four voters in three regions", w, []rhumb.NodeID{2, 4, 5, 7}, all, 2, 4, 7)
+	check("two voters of two nodes", small, []rhumb.NodeID{1, 2}, all, 1)
 	w.fence(4)
 	w.pass(9 * sec)
 	check("a short absence", w, []rhumb.NodeID{1, 4, 7}, all, 1, 4, 7)

@@ -53,7 +53,7 @@ func wishes(s *catalog.State, current []rhumb.NodeID, canTake func(rhumb.NodeID)
 // receive a vote. The result differs from current in as few nodes as the spread over regions, then
 // over zones, allows. A voter that was fenced less than VoterReplaceAfter ago, or is draining,
 // keeps its vote, so that a restart does not change the group. The number of voters never shrinks
-// while nodes are down.
+// while nodes are down, but to an odd one.
 //
 // Votes that an operator has pinned come first (rhumb.Node.VotePinned). While a pinned node is gone, another one votes in its place:
 // a group without majority helps nobody.
@@ -77,7 +77,9 @@ func (p *Planner) Voters(now time.Duration, s *catalog.State, current []rhumb.No
 	}
 	want := rhumb.VoterCount(len(pool), regions)
 	if want < len(current) && len(pool) >= len(current) {
-		want = len(current)
+		// An even number, which is left when others got votes before the only voter lost its own, survives no more failures than the odd one
+		// below it, and fewer if two of four are in one of three regions.
+		want = max(want, len(current)-1+len(current)%2)
 	}
 	wish := wishes(s, current, func(id rhumb.NodeID) bool {
 		return slices.ContainsFunc(pool, func(n *rhumb.Node) bool { return n.ID == id })

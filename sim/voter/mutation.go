@@ -21,9 +21,14 @@ const (
 	// CandidateAboveFloor: a voter that has asked does not campaign while its own log ends before
 	// the greatest log in the answers.
 	CandidateAboveFloor
-	// ShortUntilReached: a voter whose damage was noticed remembers it across starts, until its log
-	// has reached the greatest log in the answers or it was admitted.
-	ShortUntilReached
+	// ShortUntilAnswered: a voter whose damage was noticed remembers it across starts, until all others
+	// have answered or it was admitted.
+	ShortUntilAnswered
+	// FloorStored: a voter remembers the greatest log in the answers across starts, until its log has
+	// reached it.
+	FloorStored
+	// DamageEndsFloor: a damage that is noticed makes the voter ask all others, whatever it remembers.
+	DamageEndsFloor
 	// AdmissionCommitted: an admission counts once it is committed.
 	AdmissionCommitted
 	// AdmissionOfThisLife: an admission is for one life.
@@ -63,7 +68,9 @@ var findings = []Finding{
 	{VoteAboveAnswers, "vote-above-answers", askingThrice, OneLeader},
 	{VoteAboveFloor, "vote-above-floor", asking, LeaderHolds},
 	{CandidateAboveFloor, "candidate-above-floor", asking, LeaderHolds},
-	{ShortUntilReached, "short-until-reached", noticed, OneLeader},
+	{ShortUntilAnswered, "short-until-answered", noticed, OneLeader},
+	{FloorStored, "floor-stored", noticed, LeaderHolds},
+	{DamageEndsFloor, "damage-ends-floor", noticedTwice, LeaderHolds},
 	{AdmissionCommitted, "admission-committed", admission, LeaderHolds},
 	{AdmissionOfThisLife, "admission-of-this-life", readmission, OneLeader},
 	{LearnerKnowsAdmission, "learner-knows-admission", learning, LeaderHolds},

@@ -9,6 +9,7 @@ var (
 	learning     = Config{Voters: 3, Terms: 2, Entries: 2, Restarts: 1, Damages: 1, Damaged: 1, Messages: 1, Learning: true}
 	relearning   = Config{Voters: 3, Terms: 2, Entries: 2, Restarts: 2, Damages: 1, Damaged: 1, Messages: 1, Learning: true}
 	noticed      = Config{Voters: 3, Terms: 2, Entries: 1, Restarts: 2, Damages: 1, Damaged: 1, Messages: 1, Asking: true, Noticed: true, Answers: 1}
+	noticedTwice = Config{Voters: 3, Terms: 2, Entries: 1, Restarts: 2, Damages: 2, Damaged: 1, Messages: 1, Asking: true, Noticed: true, Answers: 1}
 )
 
 // Preset is a configuration with a name.
@@ -27,6 +28,7 @@ func Presets() []Preset {
 		{"voter-asking-all", Config{Voters: 3, Terms: 2, Restarts: 3, Damages: 1, Damaged: 1, Messages: 1, Asking: true}, true},
 		{"voter-asking-five", Config{Voters: 5, Terms: 2, Restarts: 1, Damages: 1, Damaged: 1, Messages: 1, Asking: true}, true},
 		{"voter-noticed", noticed, true},
+		{"voter-noticed-twice", noticedTwice, true},
 		{"voter-admission", admission, true},
 		{"voter-learning", learning, true},
 

@@ -52,13 +52,16 @@ func (g *stepper) startLife(i int, term, vote uint8, log history) {
 	t := *g.from
 	t.restarts++
 	s, v := &g.from.voters[i], &t.voters[i]
-	*v = voter{term: term, vote: vote, log: log, life: s.life + 1, short: s.short, silent: 1}
+	*v = voter{term: term, vote: vote, log: log, life: s.life + 1, short: s.short, stored: s.stored, silent: 1}
 	if g.leavesOut(SilentAtStart) {
 		// The mutation models a voter that trusts its disk.
 		v.silent = 0
 	}
-	if g.leavesOut(ShortUntilReached) {
+	if g.leavesOut(ShortUntilAnswered) {
 		v.short = 0
+	}
+	if g.leavesOut(FloorStored) {
+		v.stored = position{}
 	}
 	// A start is a damage only if something is missing. The lists of starts include one that cuts
 	// nothing.
@@ -69,8 +72,9 @@ func (g *stepper) startLife(i int, term, vote uint8, log history) {
 	t.damages++
 	t.damaged = t.damaged.with(i)
 	// Only a noticed damage leaves a mark. An unnoticed one leaves the rule no hint.
-	if g.cfg.Noticed {
-		v.short = 1
+	// A floor covers earlier losses only, so the new damage ends it.
+	if g.cfg.Noticed && (s.stored == position{} || !g.leavesOut(DamageEndsFloor)) {
+		v.short, v.stored = 1, position{}
 	}
 	g.addStep(&t, "%d restarts with lost data: term %d, %d entries are left", uint8(i), term, log.n)
 }
@@ -96,6 +100,10 @@ func (g *stepper) hearAnswers(i int) {
 		// this one is at or below it.
 		v.floor = maxPosition(v.floor, other.log.lastPosition())
 		if v.answers.size() >= g.answersNeeded(v) {
+			// Without all answers the earlier floor counts as well: the missing voters may hold entries that this one has lost.
+			if v.answers.size() < g.cfg.Voters-1 {
+				v.floor = maxPosition(v.floor, v.stored)
+			}
 			g.takePart(v, i)
 		}
 		g.addStep(&t, "%d answers %d: term %d, its log ends at %d", uint8(j), uint8(i), other.term, other.log.n)
@@ -122,8 +130,8 @@ func (g *stepper) takePart(v *voter, i int) {
 	if !g.leavesOut(VoteAboveAnswers) {
 		v.vote = uint8(i)
 	}
-	// The floor stays until the log has reached it.
-	v.silent, v.answers, v.greatest = 0, 0, 0
+	// The floor stays until the log has reached it, also across starts. It covers the entries that the voter has lost.
+	v.silent, v.answers, v.greatest, v.short, v.stored = 0, 0, 0, 0, v.floor
 	v.reachFloor()
 }
 
@@ -146,7 +154,7 @@ func (g *stepper) takeAdmission(i int) {
 		}
 		t := *g.from
 		v := &t.voters[i]
-		v.silent, v.short, v.answers, v.greatest, v.floor = 0, 0, 0, 0, position{}
+		v.silent, v.short, v.answers, v.greatest, v.floor, v.stored = 0, 0, 0, 0, position{}, position{}
 		g.addStep(&t, "%d is admitted", uint8(i))
 		return
 	}

@@ -129,7 +129,7 @@ func (g *stepper) takePromotion(i int) {
 		// With the promotion the log holds every entry that was committed before it.
 		t := *g.from
 		v := &t.voters[i]
-		v.silent, v.short, v.answers, v.greatest, v.floor = 0, 0, 0, 0, position{}
+		v.silent, v.short, v.answers, v.greatest, v.floor, v.stored = 0, 0, 0, 0, position{}, position{}
 		g.addStep(&t, "%d takes part", uint8(i))
 		return
 	}

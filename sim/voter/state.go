@@ -102,7 +102,8 @@ type voter struct {
 	term, vote uint8
 	log        history
 	life       uint8
-	short      uint8 // 1 after a noticed damage, until it is repaired
+	short      uint8    // 1 after a noticed damage, until a floor covers it
+	stored     position // the floor as the disk has it, until the own log has reached it
 
 	// Volatile fields.
 	commit   uint8
@@ -161,7 +162,7 @@ func newState(c *Config) state {
 // reachFloor lifts the floor once the log has reached it.
 func (v *voter) reachFloor() {
 	if v.silent == 0 && !v.log.lastPosition().less(v.floor) {
-		v.floor, v.short = position{}, 0
+		v.floor, v.stored, v.short = position{}, position{}, 0
 	}
 }
 

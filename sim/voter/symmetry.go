@@ -117,7 +117,7 @@ func (s *state) voterMark(i int) uint64 {
 		}
 	}
 	return xxh3.Hash([]byte{
-		flags, v.term, v.log.n, v.life, v.short, v.commit, uint8(v.role), v.silent, v.greatest, v.floor.term, v.floor.end,
+		flags, v.term, v.log.n, v.life, v.short, v.commit, uint8(v.role), v.silent, v.greatest, v.floor.term, v.floor.end, v.stored.term, v.stored.end,
 		uint8(v.votes.size()), uint8(v.answers.size()), v.match[i], sent,
 	})
 }
