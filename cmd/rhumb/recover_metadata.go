@@ -65,8 +65,8 @@ others as its class requires. See docs/runbooks/metadata-lost.md.`,
 // recoverDoc is the document of `unsafe-recover metadata`. Nodes have the names that all other commands print.
 type recoverDoc struct {
 	raftmeta.Survivor
-	Node      string       `json:"node"`
-	Voters    []string     `json:"voters"`
+	Node      string        `json:"node"`
+	Voters    []string      `json:"voters"`
 	Recovered *recoveredDoc `json:"recovered,omitempty"`
 	// Recover is true if the node was made the only voter.
 	Recover bool `json:"recover"`
