@@ -351,44 +351,41 @@ func TestRefusedPlans(t *testing.T) {
 	})
 }
 
-// TestFullDisksReachPlans reports a full disk to the leader, as a node does. New ranges are placed on other nodes, and a copy that is lost is made on one
-// that has room.
+// TestFullDisksReachPlans reports a full disk to the leader, as a node does. New ranges are placed on other nodes of the region, and a copy that is lost
+// is made on the full node only when it has room again.
 func TestFullDisksReachPlans(t *testing.T) {
-	inBubble(t, 5, nil, func(c *cluster) {
+	inBubble(t, 3, nil, func(c *cluster) {
 		c.await("n1 leads", func() bool { return c.groups[1].IsLeader() })
-		report := func() {
-			for _, id := range []rhumb.NodeID{2, 3} {
-				if err := c.groups[id].Report(c.t.Context(), place.Report{From: id, Boot: 1, Unfit: true, Full: id == 2}); err != nil {
-					t.Fatal(err)
-				}
+		report := func(full bool) {
+			if err := c.groups[2].Report(c.t.Context(), place.Report{From: 2, Boot: 1, Unfit: full, Full: full}); err != nil {
+				t.Fatal(err)
 			}
 		}
-		report()
-		c.propose(1, catalog.CreateTable{Name: "t", Settings: smallClass()})
-		lost := rhumb.NoNode
-		for r := range c.groups[1].State().Ranges() {
-			if r.IsReplica(2) {
-				t.Errorf("range %s is on %s, and the disk of n2 is full", r.ID, rhumb.NodeList(r.Replicas))
-			}
-			for _, id := range r.Replicas {
-				if id != 1 {
-					lost = id
-				}
-			}
-		}
-		// The copies of a dead node need another one, of which two have none of each range: one is full.
-		c.propose(1, catalog.FenceNode{Node: lost, Boot: 1})
-		c.await("copies in place of those of "+lost.String(), func() bool {
-			report()
+		report(true)
+		settings := smallClass()
+		settings.Replicas, settings.MinInSync = 2, 1
+		c.propose(1, catalog.CreateTable{Name: "t", Settings: settings})
+		onFull := func() (copies int) {
 			for r := range c.groups[1].State().Ranges() {
 				if r.IsReplica(2) {
-					t.Fatalf("range %s has got a copy on n2, whose disk is full", r.ID)
-				}
-				if r.IsReplica(lost) && len(r.Replicas) < 4 {
-					return false
+					copies++
 				}
 			}
-			return true
+			return copies
+		}
+		if n := onFull(); n > 0 {
+			t.Fatalf("%d new ranges have a copy on n2, whose disk is full", n)
+		}
+		c.propose(1, catalog.FenceNode{Node: 3, Boot: 1})
+		// Longer than a dead node is waited for. Reports count for a short time only.
+		for begin := time.Now(); time.Since(begin) < 2*place.DefaultConfig().ReplaceAfter; time.Sleep(time.Second) {
+			if report(true); onFull() > 0 {
+				t.Fatalf("%d ranges got a copy on n2, whose disk is full", onFull())
+			}
+		}
+		c.await("copies on n2, which has room again", func() bool {
+			report(false)
+			return onFull() == settings.HashSlots
 		})
 	})
 }

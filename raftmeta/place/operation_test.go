@@ -432,6 +432,10 @@ func TestReplacementsThatWaitForEachOtherAreRefused(t *testing.T) {
 			t.Errorf("replace %s by %s while another replacement runs: %q", second[0], second[1], why)
 		}
 	}
+	// The catalog refuses a node that does not exist, for that reason.
+	if why := WhyNotReplace(w.s, 2, 99); why != "" {
+		t.Errorf("replaced by a node that does not exist: %q", why)
+	}
 	// The new node has no copy yet, and must stay all the same.
 	if why := WhyNotLeave(w.s, 4); !strings.Contains(why, "t (3); add") {
 		t.Errorf("decommission n4, which is to replace n1: %q", why)
