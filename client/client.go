@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -267,12 +268,18 @@ func askNearest[T any](ctx context.Context, c *Client, op rhumb.Op, call func(co
 func askNearestConn[T any](ctx context.Context, c *Client, op rhumb.Op, call func(context.Context, *stream.Conn) (T, error)) (out T, err error) {
 	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
+	var answered *answeredError
 	for _, addr := range c.nearestFirst() {
 		out, err = askConn(ctx, c, op, addr, call)
 		e, _ := err.(*answeredError)
 		if err == nil || e != nil && rhumb.KindOf(e.error) != rhumb.Unavailable || ctx.Err() != nil {
 			break
 		}
+		answered = cmp.Or(e, answered)
+	}
+	// A node that answers knows what is missing, such as a majority of the metadata. That another node is down is not the reason.
+	if answered != nil && rhumb.KindOf(err) == rhumb.Unavailable {
+		err = answered
 	}
 	return out, unwrapAnswer(err)
 }

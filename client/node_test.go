@@ -241,6 +241,12 @@ func TestStatusWithoutLeader(t *testing.T) {
 		}
 	}
 	status(last)
+	// The client asks the nodes that are gone too. That one of them cannot be reached is not why there are no operations to show.
+	c := open(t, "", last)
+	_, err = c.Operations(t.Context())
+	if rhumb.KindOf(err) != rhumb.Unavailable || !strings.Contains(err.Error(), "metadata") || strings.Contains(err.Error(), "cannot be reached") {
+		t.Errorf("operations without a majority: %v", err)
+	}
 	last.Close()
 	again := startIn(t, dir, "singapore", at, "c")
 	status(again)

@@ -377,7 +377,7 @@ func TestFullDisksReachPlans(t *testing.T) {
 			t.Fatalf("%d new ranges have a copy on n2, whose disk is full", n)
 		}
 		c.propose(1, catalog.FenceNode{Node: 3, Boot: 1})
-		// Longer than a dead node is waited for. Reports count for a short time only.
+		// No copy may come for longer than a dead node is waited for. The time is that of the bubble, and reports expire.
 		for begin := time.Now(); time.Since(begin) < 2*place.DefaultConfig().ReplaceAfter; time.Sleep(time.Second) {
 			if report(true); onFull() > 0 {
 				t.Fatalf("%d ranges got a copy on n2, whose disk is full", onFull())

@@ -174,7 +174,6 @@ func (j *judgement) isAlive(id rhumb.NodeID) bool {
 
 // judgeMetadata judges the metadata group: without a majority of its voters nothing can be decided.
 func (j *judgement) judgeMetadata() {
-	var leader rhumb.NodeID
 	var dead []rhumb.NodeID
 	voters, silent, alive := 0, 0, 0
 	regions := make(map[rhumb.RegionID]bool)
@@ -184,7 +183,6 @@ func (j *judgement) judgeMetadata() {
 			alive++
 			regions[n.Node.Region] = true
 		}
-		leader = cmp.Or(leader, n.MetadataLeader)
 		if n.Node.Voter {
 			voters++
 			switch {
@@ -210,9 +208,21 @@ func (j *judgement) judgeMetadata() {
 	case voters > 0 && voters-len(dead) < majority:
 		j.addProblem("the metadata group has no majority: %d of its %d voters are up, %s down; no range fails over, and no node or table can be added",
 			voters-len(dead), voters, areDown(dead))
-	case leader == rhumb.NoNode:
-		j.addProblem("no node knows a leader of the metadata group: nodes and ranges are shown from one node's copy, revision %d, which may be old", j.Revision)
+	case Leader(j.Nodes) == rhumb.NoNode:
+		j.addProblem("no voter knows a leader of the metadata group: nodes and ranges are shown from one node's copy, revision %d, which may be old", j.Revision)
 	}
+}
+
+// Leader returns the leader of the metadata group, or NoNode. Only voters are asked: a voter forgets a leader that it does not hear from, and
+// a node without a vote names one that died until it hears from the next one. Voters may disagree for a moment after an election; any
+// answer will do for people.
+func Leader(nodes []client.NodeStatus) (leader rhumb.NodeID) {
+	for _, n := range nodes {
+		if n.Node.Voter {
+			leader = cmp.Or(leader, n.MetadataLeader)
+		}
+	}
+	return leader
 }
 
 // areDown names nodes as the subject of "down".

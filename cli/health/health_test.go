@@ -120,6 +120,25 @@ func TestJudge(t *testing.T) {
 			breaks: func(v *View) { dies(v, 2, 3) },
 			says:   []string{"no majority: 1 of its 3 voters are up, n2, n3 are down", "fewer live in-sync copies than required, and writes are refused"}, lose: 0,
 		},
+		"the loss of two copies was accepted": {
+			breaks: func(v *View) {
+				dies(v, 2, 3)
+				for _, r := range v.Ranges {
+					r.Primary, r.Recovery, r.Quarantined = 1, &rhumb.Recovery{Node: 1}, []rhumb.NodeID{2, 3}
+				}
+			},
+			says: []string{"4 ranges wait for as many live copies in sync as required (1/0, 1/1, 1/2, ...), although the loss of the others was accepted: start or join nodes"},
+			not:  "unsafe-recover range", lose: 0,
+		},
+		"two copies are lost after an earlier loss was accepted": {
+			breaks: func(v *View) {
+				dies(v, 2, 3)
+				for _, r := range v.Ranges {
+					r.Primary, r.Recovery = 1, &rhumb.Recovery{Node: 1}
+				}
+			},
+			says: []string{"4 ranges have fewer live in-sync copies than required"}, lose: 0,
+		},
 		"a region dies": {
 			breaks: func(v *View) {
 				v.Ranges = append(v.Ranges, &rhumb.Range{ID: rhumb.RangeID{Region: 2}, Class: 2, Primary: 4, Preferred: 4, InSync: []rhumb.NodeID{4}, Replicas: []rhumb.NodeID{4}})
@@ -287,5 +306,17 @@ func TestJudge(t *testing.T) {
 		if notes := strings.Join(got.Notes, "\n"); test.note != "" && !strings.Contains(notes, test.note) {
 			t.Errorf("%s: no note says %q: %s", name, test.note, notes)
 		}
+	}
+}
+
+// TestLeaderIsNamedByVoters guards that a node without a vote, which remembers a leader that died, does not make a status name that leader.
+func TestLeaderIsNamedByVoters(t *testing.T) {
+	nodes := []client.NodeStatus{{Node: rhumb.Node{ID: 1, Voter: true}}, {Node: rhumb.Node{ID: 2}, MetadataLeader: 3}, {Node: rhumb.Node{ID: 3, Voter: true}}}
+	if got := Leader(nodes); got != rhumb.NoNode {
+		t.Errorf("the leader is %s, named by a node without a vote", got)
+	}
+	nodes[0].MetadataLeader = 3
+	if got := Leader(nodes); got != 3 {
+		t.Errorf("the leader is %s", got)
 	}
 }

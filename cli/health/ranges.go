@@ -27,12 +27,18 @@ func (j *judgement) isServed(r *rhumb.Range) bool {
 	return j.isAlive(r.Primary) && !r.IsQuarantined(r.Primary)
 }
 
+// isAccepted reports whether an operator has given up the copies that a range lacks. The record of a loss stays after the range is whole again, so
+// it is not enough: copies that were given up are quarantined until others replace them, and those of nodes that died later are not.
+func (j *judgement) isAccepted(r *rhumb.Range) bool {
+	return r.Recovery != nil && !slices.ContainsFunc(r.InSync, func(id rhumb.NodeID) bool { return !j.isAlive(id) && !r.IsQuarantined(id) })
+}
+
 // rangeGroups collects the ranges in a state that has to be reported by name.
 type rangeGroups struct {
-	lost, refusing, doubtful, recovered []rhumb.RangeID
-	displaced                           map[string]int         // by the reason
-	returning                           map[rhumb.NodeID]int   // ranges that fail-back returns, by the node
-	strays                              map[rhumb.RegionID]int // ranges with copies that are in the wrong region, by the right one
+	lost, refusing, accepted, doubtful, recovered []rhumb.RangeID
+	displaced                                     map[string]int         // by the reason
+	returning                                     map[rhumb.NodeID]int   // ranges that fail-back returns, by the node
+	strays                                        map[rhumb.RegionID]int // ranges with copies that are in the wrong region, by the right one
 }
 
 // judgeRanges counts the ranges by their state and reports the states that need attention, the
@@ -44,7 +50,7 @@ func (j *judgement) judgeRanges() {
 		j.judgeRange(r, &g)
 	}
 	// A lost range refuses writes too, but has a remedy of its own, so it is counted once.
-	c.Lost, c.Refusing = len(g.lost), len(g.refusing)
+	c.Lost, c.Refusing = len(g.lost), len(g.refusing)+len(g.accepted)
 	if c.Lost > 0 {
 		j.addProblem("%s (%s): `rhumb unsafe-recover range` shows what is left, and accepts the loss",
 			counted(c.Lost, "range has no intact copy in sync and is not served", "ranges have no intact copy in sync and are not served"), listRanges(g.lost))
@@ -52,9 +58,13 @@ func (j *judgement) judgeRanges() {
 	if c.NoPrimary > 0 {
 		j.addProblem("%s no live primary", counted(c.NoPrimary, "range has", "ranges have"))
 	}
-	if c.Refusing > 0 {
+	if len(g.accepted) > 0 {
+		j.addProblem("%s for as many live copies in sync as required (%s), although the loss of the others was accepted: start or join nodes in the region, nothing is read or written until then",
+			counted(len(g.accepted), "range waits", "ranges wait"), listRanges(g.accepted))
+	}
+	if len(g.refusing) > 0 {
 		j.addProblem("%s fewer live in-sync copies than required, and writes are refused (%s); if the nodes of the other copies are gone for good, `rhumb unsafe-recover range` shows what is left and lets a range continue",
-			counted(c.Refusing, "range has", "ranges have"), listRanges(g.refusing))
+			counted(len(g.refusing), "range has", "ranges have"), listRanges(g.refusing))
 	}
 	if c.UnderReplicated > 0 {
 		j.addProblem("%s fewer copies in sync than their tables ask for", counted(c.UnderReplicated, "range has", "ranges have"))
@@ -102,6 +112,8 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 	// Lost means damaged, not down: a node that is down may return with a good copy.
 	case !slices.ContainsFunc(r.InSync, func(n rhumb.NodeID) bool { return !r.IsQuarantined(n) }):
 		g.lost = append(g.lost, r.ID)
+	case spare < 0 && j.isAccepted(r):
+		g.accepted = append(g.accepted, r.ID)
 	case spare < 0:
 		g.refusing = append(g.refusing, r.ID)
 	}

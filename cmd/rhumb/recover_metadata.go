@@ -62,11 +62,29 @@ others as its class requires. See docs/runbooks/metadata-lost.md.`,
 	return metadata
 }
 
-// recoverDoc is the document of `unsafe-recover metadata`.
+// recoverDoc is the document of `unsafe-recover metadata`. Nodes have the names that all other commands print.
 type recoverDoc struct {
 	raftmeta.Survivor
+	Node      string        `json:"node"`
+	Voters    []string      `json:"voters"`
+	Recovered *recoveredDoc `json:"recovered,omitempty"`
 	// Recover is true if the node was made the only voter.
 	Recover bool `json:"recover"`
+}
+
+// recoveredDoc is the last recovery in a recoverDoc.
+type recoveredDoc struct {
+	*raftmeta.Recovery
+	Lost []string `json:"lost"`
+}
+
+// newRecoverDoc returns the document of a survivor.
+func newRecoverDoc(s raftmeta.Survivor, recovered bool) recoverDoc {
+	doc := recoverDoc{Survivor: s, Node: s.Node.String(), Voters: nodeNames(s.Voters), Recover: recovered}
+	if s.Recovered != nil {
+		doc.Recovered = &recoveredDoc{s.Recovered, nodeNames(s.Recovered.Lost)}
+	}
+	return doc
 }
 
 // recoverMetadata prints the state of the node in dirs and, unless show is set, makes the node the only voter after a
@@ -85,11 +103,11 @@ func (mr *metadataRecovery) recoverMetadata(dirs []string, yes, show bool) error
 	}
 	// With --show the command may run on every survivor.
 	if show {
-		return mr.printSurvivor(recoverDoc{Survivor: s})
+		return mr.printSurvivor(newRecoverDoc(s, false))
 	}
 	// With --yes the survivor is printed afterwards, as the one document of the command.
 	if !yes {
-		if err := mr.printSurvivor(recoverDoc{Survivor: s}); err != nil {
+		if err := mr.printSurvivor(newRecoverDoc(s, false)); err != nil {
 			return err
 		}
 		if !mr.confirmRecovery(s) {
@@ -101,7 +119,7 @@ func (mr *metadataRecovery) recoverMetadata(dirs []string, yes, show bool) error
 	}
 	mr.Notef("Node %s is the only voter of the metadata now. Start it, and then the other survivors.", s.Node)
 	if yes {
-		return mr.printSurvivor(recoverDoc{s, true})
+		return mr.printSurvivor(newRecoverDoc(s, true))
 	}
 	return nil
 }
@@ -129,18 +147,18 @@ func (mr *metadataRecovery) printSurvivor(doc recoverDoc) error {
 		t.AppendRow(table.Row{"node", doc.Node})
 		t.AppendRow(table.Row{"log ends", fmt.Sprintf("term %d, index %d; known to be committed up to %d", doc.Term, doc.Last, doc.Commit)})
 		t.AppendRow(table.Row{"catalog", fmt.Sprintf("revision %d, %d nodes", doc.Revision, len(doc.Nodes))})
-		t.AppendRow(table.Row{"voters", namesOf(doc.Voters)})
+		t.AppendRow(table.Row{"voters", namesOf(doc.Survivor.Voters)})
 		t.AppendRow(table.Row{"given up", namesOf(otherVoters(doc.Survivor))})
 		// The other voters are listed with their addresses, so that the operator can make sure that they are gone.
 		for _, n := range doc.Nodes {
-			if slices.Contains(doc.Voters, n.ID) && n.ID != doc.Node {
+			if slices.Contains(doc.Survivor.Voters, n.ID) && n.ID != doc.Survivor.Node {
 				t.AppendRow(table.Row{"", fmt.Sprintf("%s in zone %s at %s, last seen %s", n.ID, n.Zone, n.Addr, n.State)})
 			}
 		}
 		if doc.Short {
 			t.AppendRow(table.Row{"damage", "this replica lacks entries that it had stored; prefer another survivor"})
 		}
-		if r := doc.Recovered; r != nil {
+		if r := doc.Survivor.Recovered; r != nil {
 			t.AppendRow(table.Row{"recovered", fmt.Sprintf("%s, after index %d of term %d; given up: %s", r.At.Format("2006-01-02 15:04:05 MST"), r.Last, r.Term, namesOf(r.Lost))})
 		}
 		t.AppendRow(table.Row{"may be lost", "entries of other survivors with a higher term or, in the same term, a higher index; entries that only the lost voters had"})

@@ -106,6 +106,15 @@ func TestUnsafeRecoverMetadata(t *testing.T) {
 	if got := ok(t, "unsafe-recover", "metadata", "--dir", last.dir, "--show"); !strings.Contains(got, "n1, n2, n3") {
 		t.Errorf("the survivor shows\n%s", got)
 	}
+	// The document names nodes as all other documents do.
+	var shown struct {
+		Node   string   `json:"node"`
+		Voters []string `json:"voters"`
+	}
+	okJSON(t, &shown, "unsafe-recover", "metadata", "--dir", last.dir, "--show")
+	if !slices.Contains(shown.Voters, shown.Node) || !slices.Contains(shown.Voters, "n1") {
+		t.Errorf("%+v", shown)
+	}
 	if _, _, code := runIn(t.Context(), "no\n", "unsafe-recover", "metadata", "--dir", last.dir); code == exit.OK {
 		t.Error("recovered without consent")
 	}

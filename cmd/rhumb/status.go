@@ -31,11 +31,11 @@ type statusDoc struct {
 	// CanLose is how many more nodes may fail, whichever they are, before a range refuses writes or
 	// the metadata group has no majority.
 	CanLose int `json:"can_lose"`
-	// MetadataLeader is empty if no node knows a leader.
+	// MetadataLeader is empty if no voter knows a leader.
 	MetadataLeader string `json:"metadata_leader,omitempty"`
 	// Revision is that of the catalog that the document was made from.
 	Revision uint64 `json:"revision"`
-	// LocalCopy is true if no node knows a leader: the document then shows the copy of one node,
+	// LocalCopy is true if no voter knows a leader: the document then shows the copy of one node,
 	// which may be old.
 	LocalCopy bool `json:"local_copy,omitempty"`
 	// Differing lists ranges whose copies differ; at most 256 for each node.
@@ -205,11 +205,8 @@ func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
 	for i := range doc.Regions {
 		doc.Regions[i].NodesLive = min(doc.Regions[i].NodesLive, ready[doc.Regions[i].Name])
 	}
-	// Nodes may disagree for a moment after an election; any answer will do for people.
-	for _, s := range view.Nodes {
-		if s.MetadataLeader != 0 {
-			doc.MetadataLeader = s.MetadataLeader.String()
-		}
+	if leader := health.Leader(view.Nodes); leader != rhumb.NoNode {
+		doc.MetadataLeader = leader.String()
 	}
 	doc.LocalCopy = doc.MetadataLeader == ""
 	return doc

@@ -30,6 +30,9 @@ const (
 	// ownHoldMin is how long a slow node has no primaries at least. The time doubles up to ownHoldMax with each time that
 	// it becomes slow again within ownHoldMax.
 	ownHoldMin, ownHoldMax = 15 * time.Second, 5 * time.Minute
+	// usualKeep is how long the delay of the peers counts after the last acknowledgement. A node without primaries gets none, and would
+	// be compared without end with a delay that was measured wrong once.
+	usualKeep = 2 * ownHoldMin
 	// opinionsMin is how many peers must call a node slow before it believes them. For one of them, the link to it may be slow.
 	opinionsMin = 2
 )
@@ -46,6 +49,8 @@ type slowness struct {
 	// usual is the delay of the peers in the last step that had any, with which own is compared. A node whose ranges
 	// have all moved away gets no acknowledgements any more.
 	usual time.Duration
+	// usualAt is the end of that step.
+	usualAt time.Duration
 	// calledSlow is set while the peers call this node slow. Its own processor or link may be the cause: to a node that is stopped
 	// nine tenths of the time, all the others look slow.
 	calledSlow bool
@@ -219,9 +224,9 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 		}
 	}
 	if len(excess) > 0 {
-		w.usual = median(slices.Collect(maps.Values(excess)))
+		w.usual, w.usualAt = median(slices.Collect(maps.Values(excess))), now
 	}
-	if w.own.endStep(synced && w.usual > 0 && isLate(own, []time.Duration{w.usual})) && w.own.slow {
+	if w.own.endStep(synced && w.usual > 0 && now-w.usualAt <= usualKeep && isLate(own, []time.Duration{w.usual})) && w.own.slow {
 		// The peers may have found out first, about the same slowness.
 		if !w.calledSlow {
 			w.hold.begin(now)

@@ -161,6 +161,27 @@ func TestSlowOwnDisk(t *testing.T) {
 	}
 }
 
+// TestUsualDelayExpires guards that a node whose peers were measured too fast once, before it lost its primaries, has primaries again later. In
+// simulated seed 176, with syncs of 10 ms everywhere and round trips that vary by 120 ms, four of five nodes called their disks slow for good.
+func TestUsualDelayExpires(t *testing.T) {
+	const ms = time.Millisecond
+	w := new(delayWorld)
+	for range slowSteps {
+		w.step(10*ms, map[rhumb.NodeID]time.Duration{2: ms, 3: ms})
+	}
+	if w.fault(w.now) == "" {
+		t.Fatal("the own disk is not slow compared with the peers")
+	}
+	steps := 0
+	for w.fault(w.now) != "" && steps < 1_000 {
+		w.step(10*ms, nil)
+		steps++
+	}
+	if held := time.Duration(steps) * slowStep; held < usualKeep || held > usualKeep+slowSteps*slowStep {
+		t.Errorf("without acknowledgements the disk is slow for %v, want %v and a judgement", held, usualKeep)
+	}
+}
+
 // TestToldSlow guards that a node believes its peers only if two of them, and more than the half, call it slow; that it then has no
 // primaries for the time of a hold; that a slow disk is named as the reason if it is one; and what the node tells its peers in turn.
 func TestToldSlow(t *testing.T) {

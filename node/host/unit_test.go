@@ -41,7 +41,7 @@ func TestCheckDiscard(t *testing.T) {
 		{"the primary", replica.Primary, record(false, 1, 2, 3), true, rhumb.Conflict, "not quarantined"},
 		{"metadata does not know", replica.Quarantined, record(false, 1, 3), true, rhumb.Unavailable, "retry"},
 		{"out of the in-sync set", replica.Quarantined, record(true, 1, 3), false, 0, ""},
-		{"in sync with intact copies", replica.Quarantined, record(true, 1, 2), true, rhumb.Conflict, "[n1]"},
+		{"in sync with intact copies", replica.Quarantined, record(true, 1, 2), true, rhumb.Conflict, "copies on n1 do not suffice"},
 		{"the last in-sync copy", replica.Quarantined, record(true, 2), false, rhumb.Conflict, "unsafe-recover range"},
 		{"the last in-sync copy, loss accepted", replica.Quarantined, record(true, 2), true, 0, ""},
 		{"discarded before", replica.Follower, record(true, 2), true, 0, ""},

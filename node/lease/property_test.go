@@ -3,6 +3,7 @@ package lease
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -437,5 +438,44 @@ func TestTimingValidate(t *testing.T) {
 		if bad.Validate() == nil {
 			t.Errorf("%s: %+v is taken", name, bad)
 		}
+	}
+}
+
+// TestOpinions guards which opinions of this node's speed count: the newest of each peer in contact, about this life, from the present life of
+// the peer. It also guards that frames carry this node's own opinions.
+func TestOpinions(t *testing.T) {
+	now := 10 * time.Second
+	p := New(rhumb.NodeIdentity{Node: 1, Boot: 3}, now, true)
+	p.SetPeers(now, []PeerInfo{{ID: 2, Boot: 5, Timing: RegionTiming()}, {ID: 3, Boot: 5, Timing: RegionTiming()}})
+	hear := func(id rhumb.NodeID, boot, echo rhumb.BootSeq, sent time.Duration, s Speed) {
+		p.Receive(now, rhumb.NodeIdentity{Node: id, Store: rhumb.UUID{byte(id)}, Boot: boot}, &Frame{Sent: sent, Reply: true, EchoBoot: echo, Echo: now - time.Millisecond, Speed: s})
+	}
+	check := func(what string, slow, usual int) {
+		t.Helper()
+		if s, u := p.Opinions(now); s != slow || u != usual {
+			t.Errorf("%s: %d peers say slow and %d as fast as others, want %d and %d", what, s, u, slow, usual)
+		}
+	}
+	check("nobody has spoken", 0, 0)
+	hear(2, 5, 3, 10, SpeedSlow)
+	hear(3, 5, 3, 10, SpeedUsual)
+	check("both have an opinion", 1, 1)
+	hear(3, 5, 3, 9, SpeedSlow)
+	check("an overtaken frame", 1, 1)
+	hear(3, 5, 2, 11, SpeedSlow)
+	check("an opinion of an earlier life of this node", 1, 0)
+	hear(2, 6, 3, 1, SpeedUnknown)
+	check("a new life of the peer", 0, 0)
+	hear(2, 6, 3, 2, SpeedSlow)
+	now += time.Minute
+	check("peers out of contact", 0, 0)
+
+	p.SetSpeeds(map[rhumb.NodeID]Speed{2: SpeedSlow})
+	got := map[rhumb.NodeID]Speed{}
+	for _, o := range p.Tick(now) {
+		got[o.To] = o.Frame.Speed
+	}
+	if want := (map[rhumb.NodeID]Speed{2: SpeedSlow, 3: SpeedUnknown}); !maps.Equal(got, want) {
+		t.Errorf("frames carry the opinions %v, want %v", got, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/api"
 )
 
 // callPeer sends one request to another node and waits for the response. The error is of kind
@@ -23,7 +24,9 @@ func (n *Network) callPeer(ctx context.Context, op rhumb.Op, to rhumb.NodeID, me
 	// for example because the node refuses the connection.
 	s, err := p.conn.Client().NewStream(ctx, &grpc.StreamDesc{}, method)
 	if err != nil {
-		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "cannot connect to the node; retry", Err: err}
+		// Commands show the reason to operators, without the words of gRPC around it.
+		plain, _, _ := api.FromStatus(op, err)
+		return &rhumb.Error{Op: op, Kind: rhumb.Unavailable, Node: to, Msg: "cannot connect to the node; retry", Err: plain}
 	}
 	// From here on, the node may have received the request.
 	if err = s.SendMsg(request); err == nil {

@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,8 +26,13 @@ func TestForwardToNobody(t *testing.T) {
 	a.network.SetPeers([]*rhumb.Node{gone})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if _, err := a.network.Forward(ctx, 2, &rhumbpb.Request{}); rhumb.KindOf(err) != rhumb.Unavailable {
+	_, err = a.network.Forward(ctx, 2, &rhumbpb.Request{})
+	if rhumb.KindOf(err) != rhumb.Unavailable {
 		t.Errorf("a node that refuses the connection: %v, want unavailable", err)
+	}
+	// Operators see the reason, for example in `rhumb range describe` and `rhumb unsafe-recover range`.
+	if text := rhumb.Message(err); strings.Contains(text, "rpc error") || !strings.Contains(text, "connection refused") {
+		t.Errorf("the reason is %q", text)
 	}
 	if _, err := a.network.Metadata(ctx, 2, 0, nil); rhumb.KindOf(err) != rhumb.Unavailable {
 		t.Errorf("metadata of a node that refuses the connection: %v, want unavailable", err)

@@ -381,7 +381,7 @@ func fromStatus(op rhumb.Op, to rhumb.NodeID, err error) error {
 	if remote {
 		return e
 	}
-	return &rhumb.Error{Op: op, Kind: rhumb.Unknown, Node: to, Msg: "the connection failed", Err: err}
+	return &rhumb.Error{Op: op, Kind: rhumb.Unknown, Node: to, Msg: "the connection failed", Err: e}
 }
 
 // peer holds the connections to one other node.

@@ -519,8 +519,12 @@ func TestPauseWithoutRoom(t *testing.T) {
 		kind rhumb.Kind
 		want time.Duration
 	}{
-		{rhumb.Unavailable, retryPause}, {rhumb.Unavailable, retryPause}, {rhumb.Overloaded, 2 * retryPause}, {rhumb.DiskFull, 4 * retryPause},
-		{rhumb.Unavailable, retryPause}, {rhumb.TooLarge, 2 * retryPause},
+		{rhumb.Unavailable, retryPause},
+		{rhumb.Unavailable, retryPause},
+		{rhumb.Overloaded, 2 * retryPause},
+		{rhumb.DiskFull, 4 * retryPause},
+		{rhumb.Unavailable, retryPause},
+		{rhumb.TooLarge, 2 * retryPause},
 	} {
 		if d.lengthenPause(rhumb.E("test", tt.kind, "failed")); d.pause != tt.want {
 			t.Errorf("failure %d: a pause of %v, want %v", i, d.pause, tt.want)

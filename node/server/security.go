@@ -290,7 +290,7 @@ func chooseRevoked(q *rhumbpb.RevokeCertificateRequest, listed *rhumbpb.ListCert
 	}
 	// An error rather than success without effect: the operator believes that the certificate is
 	// dead, and it may be used again tomorrow.
-	return nil, rhumb.Ef(op, rhumb.NotFound, "no node uses or has seen a certificate of %s %s lately; revoke it by its serial number, which `rhumb cert show FILE` prints", role, name)
+	return nil, rhumb.Ef(op, rhumb.NotFound, "no node uses or has seen a certificate of %s %s lately; name the directory of the authority that issued it (--authority DIR), or revoke it by its serial number, which `rhumb cert show FILE` prints", role, name)
 }
 
 // SetTrust adds and rejects authorities.

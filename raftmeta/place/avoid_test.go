@@ -163,13 +163,7 @@ func TestFullReports(t *testing.T) {
 
 // TestHomecomingAvoidsFullDisks brings the copies of a region home after the removal of the region was cancelled, and not to a node whose disk is full.
 func TestHomecomingAvoidsFullDisks(t *testing.T) {
-	w := twoRegions(t)
-	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, At: time.Unix(0, 0)})
-	for inRegion(w.s, 1) > 0 {
-		w.plan()
-		w.follow(never)
-	}
-	w.do(catalog.ControlOperation{ID: 1, Action: catalog.CancelOperation})
+	w := emptiedRegion(t)
 	size := func(*rhumb.Range) (RangeSize, bool) { return RangeSize{}, true }
 	moves, _, _ := PlanMoves(w.s, time.Time{}, size, 1, BalancePlanMax, 1)
 	if len(moves) == 0 || slices.ContainsFunc(moves, func(m Move) bool { return m.To == 1 }) {

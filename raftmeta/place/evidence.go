@@ -34,7 +34,7 @@ type Report struct {
 	Suspects []Suspect
 	// Unfit reports that the sender must not be primary: its clock is wrong, or its disk is full.
 	Unfit bool
-	// Full reports that a disk of the sender has no room for writes, so that no copy can arrive. Such a sender is unfit too. Earlier
+	// Full reports that a disk of the sender has no room for writes, so no copy can arrive there. The sender then sets Unfit as well. Earlier
 	// builds leave it out.
 	Full bool `cbor:",omitempty"`
 }

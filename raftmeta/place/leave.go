@@ -73,8 +73,10 @@ func (m *mover) forgetReplaced() {
 // take none of its copies: it replaces nothing, and others have to take them, as in a decommissioning. A node that takes them suffices unless
 // other nodes leave too.
 func WhyNotReplace(s *catalog.State, node, by rhumb.NodeID) string {
-	// The catalog says which nodes can replace each other at all.
-	if node == by {
+	// The catalog says which nodes can replace each other at all. A number that does not exist would be refused as if nodes were missing.
+	from, known := s.Node(node)
+	to, exists := s.Node(by)
+	if !known || !exists || node == by || from.Region != to.Region {
 		return ""
 	}
 	has := false

@@ -121,6 +121,21 @@ func TestBalanceGivesUpCopiesThatStall(t *testing.T) {
 	}
 }
 
+// TestBalanceGivesUpMovesThatLostTheirPurpose replaces a node by one that balance is about to move copies of other nodes to. The replacement gives
+// it all copies that it can have; the moves would wait for a further node, and hold the places of other moves.
+func TestBalanceGivesUpMovesThatLostTheirPurpose(t *testing.T) {
+	w := grow(t, 4)
+	w.do(catalog.StartOperation{Kind: rhumb.OperationMove, Range: rhumb.RangeID{Region: 1}, Node: 3, Target: 4, By: balancer, At: time.Unix(0, 0)})
+	w.do(catalog.StartOperation{Kind: rhumb.OperationReplace, Node: 1, Target: 4, By: "ann", At: time.Unix(0, 0)})
+	w.run(2)
+	if o := w.run(1); o.State != rhumb.OperationCancelled || !strings.Contains(o.Error, "no other node can take a copy") {
+		t.Errorf("the move is %s: %q", o.State, o.Error)
+	}
+	if r, _ := w.s.Range(rhumb.RangeID{Region: 1}); !slices.Equal(r.Replicas, []rhumb.NodeID{2, 3, 4}) {
+		t.Errorf("replicas %v", r.Replicas)
+	}
+}
+
 // TestBlockedRangesHoldUpNoOthers decommissions a node of four. The ranges of one table have a copy on each and cannot move; they come first, and
 // there are more of them than move at a time. Those of the other table move all the same.
 func TestBlockedRangesHoldUpNoOthers(t *testing.T) {

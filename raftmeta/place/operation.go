@@ -200,6 +200,12 @@ func (m *mover) advanceMove(o *rhumb.Operation) {
 		return
 	}
 	step := m.move(r, o.Target, o.Node)
+	// Another operation gave the target its copy, and the copy that is to leave has become one of those that are needed. It would wait for a node
+	// that nobody has promised, and take the place of a move that can end.
+	if class, _ := m.s.Class(r.Class); o.By == balancer && !step.busy && r.IsReplica(o.Node) && r.IsReplica(o.Target) && len(r.Replicas) <= class.Settings.Replicas {
+		m.end(o, rhumb.OperationCancelled, step.waits)
+		return
+	}
 	t := workLeft{waits: step.waits}
 	m.weigh(&t, r.ID)
 	state := rhumb.OperationRunning

@@ -432,6 +432,10 @@ func TestReplacementsThatWaitForEachOtherAreRefused(t *testing.T) {
 			t.Errorf("replace %s by %s while another replacement runs: %q", second[0], second[1], why)
 		}
 	}
+	// The catalog refuses a node that does not exist, for that reason.
+	if why := WhyNotReplace(w.s, 2, 99); why != "" {
+		t.Errorf("replaced by a node that does not exist: %q", why)
+	}
 	// The new node has no copy yet, and must stay all the same.
 	if why := WhyNotLeave(w.s, 4); !strings.Contains(why, "t (3); add") {
 		t.Errorf("decommission n4, which is to replace n1: %q", why)
@@ -642,9 +646,9 @@ func TestRemoveRegionIsCancelled(t *testing.T) {
 	}
 }
 
-// TestRebalanceBringsHome cancels the removal of a region after its ranges have left it. The copies stay where they are, also when the
-// cluster balances by itself, until an operator asks for the balance of the region; then all come back.
-func TestRebalanceBringsHome(t *testing.T) {
+// emptiedRegion returns two regions, of which the first has no copies any more: its removal was cancelled after they had left.
+func emptiedRegion(t *testing.T) *world {
+	t.Helper()
 	w := twoRegions(t)
 	w.do(catalog.StartOperation{Kind: rhumb.OperationRemoveRegion, Region: 1, Into: 2, At: time.Unix(0, 0)})
 	for inRegion(w.s, 1) > 0 {
@@ -653,6 +657,13 @@ func TestRebalanceBringsHome(t *testing.T) {
 		w.safe()
 	}
 	w.do(catalog.ControlOperation{ID: 1, Action: catalog.CancelOperation})
+	return w
+}
+
+// TestRebalanceBringsHome cancels the removal of a region after its ranges have left it. The copies stay where they are, also when the
+// cluster balances by itself, until an operator asks for the balance of the region; then all come back.
+func TestRebalanceBringsHome(t *testing.T) {
+	w := emptiedRegion(t)
 	for range 40 {
 		w.round()
 		w.safe()

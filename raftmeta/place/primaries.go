@@ -39,7 +39,7 @@ func (p *Planner) BalancePrimaries(s *catalog.State) []catalog.Command {
 		}
 		to := r.Preferred
 		for _, id := range r.Replicas {
-			if s.TakesCopies(id) && !r.IsLeaving(id) && count[id] < count[to] {
+			if s.TakesCopies(id) && !r.IsLeaving(id) && staysHome(s, r, id) && count[id] < count[to] {
 				to = id
 			}
 		}
@@ -51,4 +51,13 @@ func (p *Planner) BalancePrimaries(s *catalog.State) []catalog.Command {
 		}
 	}
 	return out
+}
+
+// staysHome reports whether balance may make a replica the preferred primary. A table that survives the loss of a region has copies in several
+// regions, and writes of its home would cross the distance to the primary if a region with more nodes had more room for primaries.
+func staysHome(s *catalog.State, r *rhumb.Range, id rhumb.NodeID) bool {
+	at, _ := s.Node(id)
+	from, _ := s.Node(r.Preferred)
+	// A range whose home has no copy left stays in the region that it is in.
+	return at.Region == from.Region || at.Region == s.HostRegion(r.ID.Region)
 }

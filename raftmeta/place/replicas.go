@@ -287,13 +287,6 @@ func (p pools) of(s *catalog.State, r *rhumb.Range, class *rhumb.Class) *pool {
 	return p[key]
 }
 
-// without returns the pool without a node.
-func (p *pool) without(id rhumb.NodeID) *pool {
-	next := *p
-	next.nodes = slices.DeleteFunc(slices.Clone(p.nodes), func(n *rhumb.Node) bool { return n.ID == id })
-	return &next
-}
-
 // avoiding returns the pool without nodes to avoid, if it suffices without them, and the whole pool otherwise.
 func (p *pool) avoiding(nodes []rhumb.NodeID) *pool {
 	next := *p

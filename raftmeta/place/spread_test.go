@@ -435,3 +435,32 @@ func alterTo(s *catalog.State, id rhumb.RangeID, nodes ...rhumb.NodeID) catalog.
 	}
 	return c
 }
+
+// TestBalanceKeepsPrimariesHome balances a table that survives the loss of a region, whose regions have different numbers of nodes. The nodes
+// of the larger region have fewer primaries each, and must take none of the smaller region for that: each write there would cross the distance.
+func TestBalanceKeepsPrimariesHome(t *testing.T) {
+	w := newWorld(t, build(t, spec{"aaa", "a", 0}, spec{"aaa", "b", 0}, spec{"bbb", "a", 60}, spec{"bbb", "b", 60}, spec{"bbb", "c", 60}, spec{"bbb", "d", 60}))
+	c := surviving(4, 2)
+	c.HashSlots = 8
+	w.do(Complete(w.s, catalog.CreateTable{Name: "t", Settings: c}))
+	// One node of the smaller region prefers all ranges of the region, as after a replacement of the other one.
+	for r := range w.s.Ranges() {
+		if r.ID.Region == 1 && r.Preferred != 1 {
+			w.do(catalog.SetReplicas{Range: r.ID, Version: r.Version, Replicas: r.Replicas, Preferred: 1})
+		}
+	}
+	for cmds := w.p.BalancePrimaries(w.s); len(cmds) > 0; cmds = w.p.BalancePrimaries(w.s) {
+		for _, cmd := range cmds {
+			w.do(cmd)
+		}
+	}
+	preferred, _ := count(w.s)
+	if preferred[1] != 4 || preferred[2] != 4 {
+		t.Errorf("the nodes of the smaller region are preferred by %d and %d ranges, want its eight ranges in halves", preferred[1], preferred[2])
+	}
+	for r := range w.s.Ranges() {
+		if n, _ := w.s.Node(r.Preferred); n.Region != r.ID.Region {
+			t.Errorf("range %s prefers %s in region %s", r.ID, r.Preferred, n.Region)
+		}
+	}
+}

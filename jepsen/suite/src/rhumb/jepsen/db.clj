@@ -78,6 +78,14 @@
       (c/exec :kill (str "-" (name sig)) ps (c/lit "||") :true))
     ps))
 
+(def pid-file (str dir "/rhumb.pid"))
+
+(defn- await-ended
+  "Waits until the former process of the node is gone, for ten seconds. A process that ends has no command line any more, so pgrep passes over it,
+  but start-stop-daemon takes it for the node and starts nothing. After that time its number belongs to another process."
+  []
+  (c/exec :bash :-c (str "for i in $(seq 200); do kill -0 $(cat " pid-file ") 2>/dev/null || break; sleep 0.05; done; rm -f " pid-file)))
+
 (defn start-node!
   "Starts the node of a host, unless it runs or has left the cluster."
   [test node]
@@ -86,8 +94,9 @@
     (= :gone (get @(:leaving test) node)) :gone
     (seq (pids)) :already-running
     :else
-    (do (cu/start-daemon!
-          {:chdir dir :logfile log-file :pidfile (str dir "/rhumb.pid") :match-executable? false
+    (do (await-ended)
+        (cu/start-daemon!
+          {:chdir dir :logfile log-file :pidfile pid-file :match-executable? false
            :env {:GOTRACEBACK "all"}}
           (binary) :start
           :--dir data
