@@ -174,6 +174,8 @@ const (
 	StopBeforeCopied
 	// ElectRemoved takes a node of a region that was given up for the primary of the ranges with their home there.
 	ElectRemoved
+	// TablesBeforeLog makes tables durable before the records of the log that they hold. The stores have logs of their own.
+	TablesBeforeLog
 	bugs
 )
 
@@ -195,6 +197,7 @@ var bugNames = [bugs]string{
 	"tally-of-old-life", "tally-for-refused", "tally-before-sync",
 	"long-window", "defer-synced",
 	"drop-with-home", "stop-before-copied", "elect-removed",
+	"tables-before-log",
 }
 
 // String returns the name of the bug, as used by -sim.bug and in test names.

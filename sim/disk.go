@@ -111,6 +111,10 @@ func (d *disk) openEngine() (err error) {
 	if d.media == nil {
 		d.media = storagetest.NewDisk()
 	}
+	// Each crash has a disk of its own.
+	if d.n.w.cfg.Bug == TablesBeforeLog {
+		d.media.ForgetSyncs()
+	}
 	d.refuse(false)
 	cfg := storage.Config{
 		MemTableBytes: 1 << 20, CacheBytes: 1 << 20, ReadFaults: d.readFaults(), OwnLog: d.n.w.cfg.OwnLog,
@@ -327,10 +331,17 @@ func (d *disk) noteChange(c *rangeCopy, floor rhumb.Seq) {
 	c.durable = min(c.durable, floor)
 }
 
+// flushEvery is how many losses of power there are for each one that follows a flush, if stores have logs of their own.
+const flushEvery = 2
+
 // losePower reduces the disk to the remains of a power loss: everything durable and any prefix of
 // the newer bytes.
 func (d *disk) losePower() {
 	w := d.n.w
+	// Tables that become durable right before are the ones that are ahead of the log, if any can be.
+	if w.cfg.OwnLog && w.rnd.IntN(flushEvery) == 0 {
+		w.judge(d.engine.Stores()[0].Flush())
+	}
 	// The cut is usually at the end of some sync, the places where an off-by-one in a sync would
 	// show.
 	marks := []int64{d.durable}

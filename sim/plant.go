@@ -75,6 +75,7 @@ var mixes = map[Bug][]FaultKind{
 	DropWithHome:     {faultForGood, faultCrash},
 	StopBeforeCopied: {faultRemove, faultCrash},
 	ElectRemoved:     {faultForGood, faultCrash},
+	TablesBeforeLog:  {faultCrash, faultCrashAll},
 }
 
 // copyBugs are the bugs of copies of ranges, for which replicas must need copies often.

@@ -89,6 +89,8 @@ func newWorld(cfg Config) *world {
 	if cfg.Duration == 0 {
 		cfg.Duration = DurationDefault
 	}
+	// The log of Pebble needs no such order.
+	cfg.OwnLog = cfg.OwnLog || max(cfg.Bug, cfg.Mix) == TablesBeforeLog
 	return buildWorld(cfg, profileOf(cfg))
 }
 

@@ -39,9 +39,14 @@ type Disk struct {
 	// segments are the files of the store's own log as of its opening, and records are the writes to them since.
 	segments map[string][]byte
 	records  []recordWrite
-	// relied is how much of the store's own log had been written when a manifest was synced last. The store syncs its log
-	// before that, because tables must not be ahead of it.
+	// firm is how many of the records, from the oldest on, have been synced.
+	firm int
+	// relied is how much of the store's own log had been synced when a manifest was synced last. Tables may rely on that
+	// much and no more: a store that makes tables durable before their records loses these records in a crash, and its
+	// next start finds the tables ahead of the log.
 	relied int64
+	// forgetful is set if syncs of the store's own log are answered and not counted.
+	forgetful bool
 }
 
 // recordWrite is a write to the store's own log.
@@ -50,6 +55,7 @@ type recordWrite struct {
 	at      int64
 	bytes   []byte
 	from    int64 // bytes that were written before
+	synced  bool  // whether the segment was synced after the write
 }
 
 // number returns the number of the record, or of the first one.
@@ -92,6 +98,14 @@ func (d *Disk) OpenEngine(cfg storage.Config) (*storage.Engine, error) {
 	return storage.OpenEngine([]string{Dir}, cfg)
 }
 
+// ForgetSyncs makes the disk answer syncs of the store's own log without counting on them. To the disk, the store
+// then is one that syncs its log after its tables.
+func (d *Disk) ForgetSyncs() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forgetful = true
+}
+
 // Log returns the name of the newest log file, its length, and whether a log was synced since the
 // last call. Everything that the engine wrote before a sync is part of the length; writes that
 // follow it may or may not be.
@@ -109,7 +123,8 @@ func (d *Disk) Log() (name string, length int64, synced bool) {
 // simulator decides. Older logs are copied whole, because a sync of theirs has been reported.
 func (d *Disk) Crash(r Remains) (*Disk, error) {
 	newest, _, _ := d.Log()
-	// A power loss leaves what tables rely on. Damage, which takes more than the SYNCED file knows of, need not.
+	// A power loss leaves what had been synced before the newest tables. Damage, which takes more than the SYNCED file
+	// knows of, need not.
 	if r.Keep >= r.Known {
 		d.mu.Lock()
 		r.Keep = max(r.Keep, d.relied)
@@ -303,7 +318,7 @@ func (d *Disk) watchLog(name string, f vfs.File, err error) (vfs.File, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.log, d.written, d.relied = name, 0, 0
+	d.log, d.written, d.relied, d.firm = name, 0, 0, 0
 	return &diskLog{File: f, d: d, name: name}, nil
 }
 
@@ -314,7 +329,7 @@ func (d *Disk) watchSegment(name string, f vfs.File, b []byte) vfs.File {
 	defer d.mu.Unlock()
 	// A log opens its first segment first. Earlier writes are part of its content.
 	if path.Base(name) == firstSegment {
-		d.log, d.written, d.relied, d.segments, d.records = path.Dir(name), 0, 0, map[string][]byte{}, nil
+		d.log, d.written, d.relied, d.firm, d.segments, d.records = path.Dir(name), 0, 0, 0, map[string][]byte{}, nil
 	}
 	d.segments[name] = b
 	return &diskSegment{diskLog{File: f, d: d, name: name}}
@@ -365,8 +380,9 @@ type diskManifest struct {
 // Sync implements vfs.File.
 func (f *diskManifest) Sync() error {
 	f.d.mu.Lock()
+	// Records that are written or synced from here on come too late for these tables.
 	if path.Ext(f.d.log) != logExt {
-		f.d.relied = f.d.written
+		f.d.relied = f.d.firmBytes()
 	}
 	f.d.mu.Unlock()
 	return f.File.Sync()
@@ -385,10 +401,45 @@ func (f *diskSegment) WriteAt(p []byte, at int64) (int, error) {
 	if err == nil {
 		f.d.mu.Lock()
 		defer f.d.mu.Unlock()
-		f.d.records = append(f.d.records, recordWrite{f.name, at, b, f.d.written})
+		f.d.records = append(f.d.records, recordWrite{segment: f.name, at: at, bytes: b, from: f.d.written})
 		f.d.written += int64(len(b))
 	}
 	return n, err
+}
+
+// Sync implements vfs.File. As with other logs, Crash decides which bytes are durable; but tables may rely on these.
+func (f *diskSegment) Sync() error {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	f.d.synced = true
+	if f.d.forgetful {
+		return nil
+	}
+	// A sync of one segment says nothing about records in others.
+	for i := f.d.firm; i < len(f.d.records); i++ {
+		if w := &f.d.records[i]; w.segment == f.name {
+			w.synced = true
+		}
+	}
+	for f.d.firm < len(f.d.records) && f.d.records[f.d.firm].synced {
+		f.d.firm++
+	}
+	return nil
+}
+
+// SyncData implements vfs.File.
+func (f *diskSegment) SyncData() error { return f.Sync() }
+
+// SyncTo implements vfs.File.
+func (f *diskSegment) SyncTo(int64) (bool, error) { return true, f.Sync() }
+
+// firmBytes returns how much of the store's own log was written up to the last record before which all are synced. mu is
+// held.
+func (d *Disk) firmBytes() int64 {
+	if d.firm < len(d.records) {
+		return d.records[d.firm].from
+	}
+	return d.written
 }
 
 // diskSynced is the SYNCED file of a store. It records the writes of slots.
