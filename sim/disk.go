@@ -331,15 +331,15 @@ func (d *disk) noteChange(c *rangeCopy, floor rhumb.Seq) {
 	c.durable = min(c.durable, floor)
 }
 
-// flushEvery is how many losses of power there are for each one that follows a flush, if stores have logs of their own.
-const flushEvery = 2
+// lossesPerFlush is how many losses of power there are for each one that follows a flush, if stores have logs of their own.
+const lossesPerFlush = 2
 
 // losePower reduces the disk to the remains of a power loss: everything durable and any prefix of
 // the newer bytes.
 func (d *disk) losePower() {
 	w := d.n.w
 	// Tables that become durable right before are the ones that are ahead of the log, if any can be.
-	if w.cfg.OwnLog && w.rnd.IntN(flushEvery) == 0 {
+	if w.cfg.OwnLog && w.rnd.IntN(lossesPerFlush) == 0 {
 		w.judge(d.engine.Stores()[0].Flush())
 	}
 	// The cut is usually at the end of some sync, the places where an off-by-one in a sync would
