@@ -430,6 +430,14 @@ type logWalk struct {
 	begun bool
 }
 
+// view returns what a walk over whole ranges reads.
+func (s *Store) view() pebble.Reader {
+	if s.ahead != nil {
+		return s.ahead
+	}
+	return s.db
+}
+
 // walkLog returns a walk over the log records from..to of a range, both included. The table contributes
 // up to most of them. The view is that of one moment, also for clones of its iterator.
 func (s *Store) walkLog(id rhumb.RangeID, from, to rhumb.Seq, most int) (*logWalk, error) {
@@ -440,7 +448,7 @@ func (s *Store) walkLog(id rhumb.RangeID, from, to rhumb.Seq, most int) (*logWal
 	}
 	var err error
 	w.kept, err = s.kept.logOf(id, from, to, most, func() (err error) {
-		w.it, err = s.db.NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: upper})
+		w.it, err = s.view().NewIter(&pebble.IterOptions{LowerBound: keys.AppendLog(nil, id, from), UpperBound: upper})
 		return err
 	})
 	return w, err

@@ -267,7 +267,7 @@ func (rs *rangeState) setField(f keys.StateField, v []byte) bool {
 // It seeks from range to range and reads the state keys and the last log record of each, so the
 // time does not depend on the size of the ranges.
 func (s *Store) loadRanges(op rhumb.Op, from []byte, lose func(rhumb.RangeID, error)) error {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from})
+	it, err := s.view().NewIter(&pebble.IterOptions{LowerBound: from})
 	if err != nil {
 		return s.dbError(op, err)
 	}

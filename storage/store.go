@@ -79,6 +79,8 @@ type Store struct {
 	own     *storeLog
 	kept    *keptTable
 	walSync atomic.Pointer[storeLog]
+	// ahead, in a store that Verify reads, is the database with the records of the log that it lacks, and nil in any other store.
+	ahead pebble.Reader
 	// flushFailed has a signal after a flush failed. Pebble repeats a flush until it succeeds.
 	flushFailed chan struct{}
 

@@ -159,8 +159,8 @@ func (v *verifier) checkLogs() error {
 	return err
 }
 
-// checkOwnLog looks for damage in a log of the store's own, and in the batches that tables do not hold yet. The next start applies those to the
-// database, which is examined without them: it holds an earlier state of the store.
+// checkOwnLog looks for damage in a log of the store's own, and in the form of the records that tables do not hold yet. Whether they fit to the ranges,
+// checkDatabase has seen.
 func (v *verifier) checkOwnLog() error {
 	if !v.header.nodeLog {
 		return nil
@@ -188,8 +188,7 @@ func (v *verifier) checkOwnLog() error {
 	return err
 }
 
-// checkRecord checks the form of the keys and values that a record of the log sets. Whether they fit to the state of the ranges shows when the
-// next start applies the record.
+// checkRecord checks the form of the keys and values that a record of the log sets.
 func checkRecord(payload []byte) error {
 	main, kept, err := splitParts(payload)
 	if err != nil {
@@ -218,21 +217,38 @@ func checkOps(r batchrepr.Reader) error {
 	}
 }
 
-// readKept reads the log records and results that the store's own log holds and its tables lack, of the records whose main parts tables hold.
-// checkOwnLog reports damage in the log.
-func (v *verifier) readKept(s *Store, applied nodelog.Number) {
-	if !v.header.logKeeps {
-		return
+// aheadOf returns the database as the next start would have it: with the records of the store's own log that its tables lack. Log records and results
+// that tables lack go to the table in memory of s. The records stay in memory, which takes as much as a start needs for them, and nothing is written.
+// checkOwnLog reports damage in the log; the view then ends before it, where a start would set the log aside.
+func (v *verifier) aheadOf(s *Store, db *pebble.DB, applied nodelog.Number) pebble.Reader {
+	if !v.header.nodeLog {
+		return db
 	}
 	s.kept = newKeptTable()
+	// Of a store of the build before, tables may hold records that the log has lost. A start takes what the log has as well.
 	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.store, Trimmed: v.copied}
+	view := db.NewIndexedBatch()
 	_ = nodelog.Read(cfg, func(r nodelog.Record) error {
-		_, ops, err := splitParts(r.Payload)
-		if err == nil && r.Number <= applied {
-			err = s.kept.add(r.Number, ops, 0, func([]byte) error { return nil })
+		main, kept, err := splitParts(r.Payload)
+		if err != nil {
+			return err
+		}
+		// As in applyRecord: tables have the deletions of their records already.
+		if r.Number <= applied {
+			return s.kept.add(r.Number, kept, 0, func([]byte) error { return nil })
+		}
+		b := new(pebble.Batch)
+		if err := b.SetRepr(bytes.Clone(main)); err != nil {
+			return err
+		}
+		// The main part may delete a span, and the keys of that span which the record sets follow it.
+		err = s.kept.add(r.Number, kept, 0, func(key []byte) error { return b.Delete(key, nil) })
+		if err == nil {
+			err = view.Apply(b, nil)
 		}
 		return err
 	})
+	return view
 }
 
 // checkFiles reads every file of the database, and the tables block by block: the keys below are
@@ -333,8 +349,8 @@ func (v *verifier) checkDatabase() {
 		v.addFault(dir, -1, err.Error())
 	}
 	v.copied = copied
-	v.readKept(s, applied)
-	if err := v.checkKeys(db); err != nil {
+	s.ahead = v.aheadOf(s, db, applied)
+	if err := v.checkKeys(s.ahead); err != nil {
 		f := faultOf(dir, err)
 		v.addFault(f.File, f.Offset, f.What)
 		return
@@ -366,7 +382,7 @@ func (v *verifier) checkDatabase() {
 }
 
 // checkKeys reads every key and checks the form of keys and values.
-func (v *verifier) checkKeys(db *pebble.DB) error {
+func (v *verifier) checkKeys(db pebble.Reader) error {
 	it, err := db.NewIter(nil)
 	if err != nil {
 		return err

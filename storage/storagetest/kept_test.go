@@ -337,3 +337,47 @@ func TestFormerLog(t *testing.T) {
 		})
 	}
 }
+
+// TestVerifyLogAlone verifies a store whose newest entries are in the log alone, also their versions: they must be counted, and a record that sets a
+// version which no entry lists must be found, although its form is right.
+func TestVerifyLogAlone(t *testing.T) {
+	w := ownWorld(t, 43)
+	l := w.Create(storagetest.R)
+	w.Append(l, storagetest.Put("a", "1"))
+	if err := w.Store.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	w.Append(l, numbered(storagetest.Put("b", "2"), 1), storagetest.Put("c", "3"))
+	w.Cut(0)
+	rep, err := storage.Verify(storagetest.Dir, w.Mem)
+	if err != nil || len(rep.Faults) > 0 || rep.Versions != 3 || rep.Ranges != 1 {
+		t.Errorf("verify: %v, %+v; want 3 versions in 1 range", err, rep)
+	}
+	header, err := storagetest.ReadFile(w.Mem, path.Join(storagetest.Dir, "STORE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := clone(w.Mem)
+	log, err := nodelog.Open(nodelog.Config{
+		Dir: path.Join(storagetest.Dir, "log"), FS: damaged, ID: rhumb.UUID(header[40:56]), Boot: rhumb.BootSeq(binary.BigEndian.Uint64(header[96:]) + 1),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := new(pebble.Batch)
+	key := keys.AppendData(nil, rhumb.Key{Home: l.ID, Table: 1, Name: []byte("stray")}, rhumb.Version{HLC: 1, Node: 1})
+	if err := b.Set(key, []byte("value"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := log.Append(b.Repr()); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if rep, err := storage.Verify(storagetest.Dir, damaged); err != nil || len(rep.Faults) != 1 || !strings.Contains(rep.Faults[0].What, "bytes of versions") {
+		t.Errorf("verify of a log that sets a version which no entry lists: %v, %v", err, rep.Faults)
+	}
+	w.Start()
+	checkLogs(t, w, l)
+}
