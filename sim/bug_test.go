@@ -86,7 +86,7 @@ func TestPlantedBugs(t *testing.T) {
 				t.Skip(why)
 			}
 			for tried, seed := range bugSearch(bug) {
-				r := Run(Config{Seed: seed, Bug: bug})
+				r := Run(Config{Seed: seed, Bug: bug, OwnLog: *ownLogFlag})
 				if r.Err != nil && (shows[bug] == nil || shows[bug].MatchString(r.Err.Error())) {
 					mu.Lock()
 					found[bug] = seed
@@ -116,7 +116,7 @@ func TestMixes(t *testing.T) {
 		t.Run(bug.String(), func(t *testing.T) {
 			t.Parallel()
 			for seed := uint64(1); seed <= mixSeeds; seed++ {
-				runSeed(t, Config{Seed: seed, Mix: bug})
+				runSeed(t, Config{Seed: seed, Mix: bug, OwnLog: *ownLogFlag})
 			}
 		})
 	}

@@ -25,7 +25,7 @@ var (
 	knownFlag   = flag.Bool("sim.known", true, "run the seeds of testdata/seeds.txt before the new ones")
 	wholeFlag   = flag.Bool("sim.whole", false, "split no ranges")
 	regionsFlag = flag.Bool("sim.regions", false, "run only those of the new seeds in which a region is lost for good, or one of many is removed")
-	ownLogFlag  = flag.Bool("sim.own-log", false, "give the stores of -sim.seed and of new seeds logs of their own")
+	ownLogFlag  = flag.Bool("sim.own-log", false, "give the stores of -sim.seed, of new seeds, and of seeds with planted bugs and mixes logs of their own")
 	lengthFlag  = flag.Duration("sim.duration", DurationDefault, "virtual length of one run")
 )
 
