@@ -60,12 +60,12 @@ func corpusSeeds(t *testing.T) (runs []Config) {
 		}
 		why = strings.TrimSpace(why)
 		small := strings.HasPrefix(why, "small")
-		regions := strings.HasPrefix(why, "regions")
+		regions, own := strings.HasPrefix(why, "regions"), strings.HasPrefix(why, "regions own-log")
 		deferred := regions || strings.HasPrefix(why, "deferred")
 		members := deferred || strings.HasPrefix(why, "members")
 		small = small || members
 		merges := small || strings.HasPrefix(why, "merges")
-		runs = append(runs, Config{Seed: seed, Whole: !merges && !strings.HasPrefix(why, "splits"), Apart: !merges, Asked: !small, Settled: !members, Synced: !deferred, Kept: !regions})
+		runs = append(runs, Config{Seed: seed, Whole: !merges && !strings.HasPrefix(why, "splits"), Apart: !merges, Asked: !small, Settled: !members, Synced: !deferred, Kept: !regions, OwnLog: own})
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
