@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 // corpusSeeds reads testdata/seeds.txt: one seed per line, followed by the problem that it exposed. If that begins with "splits",
 // the seed draws splits of ranges, if it begins with "merges" also merges, if it begins with "small" also merges that nobody asks for, and if it
 // begins with "members" also removals of regions and deaths that last, if it begins with "deferred" also tables that defer syncs, and if it
-// begins with "regions" also regions that are lost for good and removals of one of many, as new seeds do. Lines that begin with # are remarks.
+// begins with "regions" also regions that are lost for good and removals of one of many, as new seeds do. With "regions own-log" the stores have
+// logs of their own as well. Lines that begin with # are remarks.
 func corpusSeeds(t *testing.T) (runs []Config) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "seeds.txt"))
