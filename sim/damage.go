@@ -324,7 +324,7 @@ func (d *disk) checkLosses(before []*rangeCopy) {
 		if lost != "" {
 			w.failf("%s: %s, but its disk was not damaged", d.n.id, lost)
 		}
-		// A store that takes what it wrote itself for damage loses more than it has to, and its node joins again.
+		// A store that mistakes its own writes for damage loses more than it has to, and its node joins again.
 		if found := d.engine.Damage(); !d.n.wasDamaged && len(found) > 0 {
 			w.failf("%s: its store found %v, but its disk was not damaged", d.n.id, found)
 		}

@@ -430,7 +430,7 @@ type logWalk struct {
 	begun bool
 }
 
-// view returns what a walk over whole ranges reads.
+// view returns the reader for walks over whole ranges.
 func (s *Store) view() pebble.Reader {
 	if s.ahead != nil {
 		return s.ahead

@@ -74,7 +74,7 @@ type Store struct {
 	// recovery cut off. lengths is the file that the open store writes.
 	synced  syncedState
 	lengths *syncedFile
-	// own is the log of the store, or nil if its database has one, and kept what the database lacks of it. They are set while the store opens.
+	// own is the log of the store, or nil if its database has one, and kept holds the keys of it that the database lacks. They are set while the store opens.
 	// walSync is own from the end of the replay on, for the goroutines of the database, which exist before that.
 	own     *storeLog
 	kept    *keptTable

@@ -225,7 +225,7 @@ func (v *verifier) aheadOf(s *Store, db *pebble.DB, applied nodelog.Number) pebb
 		return db
 	}
 	s.kept = newKeptTable()
-	// Of a store of the build before, tables may hold records that the log has lost. A start takes what the log has as well.
+	// Of a store of the build before, tables may hold records that the log has lost. A start takes all records that the log has.
 	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.store, Trimmed: v.copied}
 	view := db.NewIndexedBatch()
 	_ = nodelog.Read(cfg, func(r nodelog.Record) error {

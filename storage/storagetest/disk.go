@@ -123,7 +123,7 @@ func (d *Disk) Log() (name string, length int64, synced bool) {
 // simulator decides. Older logs are copied whole, because a sync of theirs has been reported.
 func (d *Disk) Crash(r Remains) (*Disk, error) {
 	newest, _, _ := d.Log()
-	// A power loss leaves what had been synced before the newest tables. Damage, which takes more than the SYNCED file
+	// A power loss leaves all that was synced before the newest tables. Damage, which takes more than the SYNCED file
 	// knows of, need not.
 	if r.Keep >= r.Known {
 		d.mu.Lock()
