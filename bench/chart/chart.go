@@ -21,6 +21,8 @@ import (
 const (
 	width  = 34 * vg.Centimeter
 	height = 20 * vg.Centimeter
+	// margin is free at the right, for the last number of the axis of time.
+	margin = 10 * vg.Millimeter
 )
 
 // Colours of lines. Slow is for a latency that few calls reach, Failed for
@@ -113,6 +115,16 @@ func AddBands(p *plot.Plot, bands []Band, named bool) error {
 	return nil
 }
 
+// liftLegend puts the legend of a chart above its lines, beside the title. Among the lines it covers names of bands.
+func liftLegend(p *plot.Plot, area draw.Canvas) {
+	room := p.Legend.Rectangle(area).Size().Y
+	if p.Title.Text == "" {
+		// The library keeps room above a chart only if the chart has a title.
+		p.Title.Text = " "
+	}
+	p.Title.Padding, p.Legend.YOffs = room, room
+}
+
 // Save draws charts below each other into one file. The end of its name, such
 // as .png or .svg, decides the format.
 func Save(path string, charts ...*plot.Plot) (err error) {
@@ -125,11 +137,13 @@ func Save(path string, charts ...*plot.Plot) (err error) {
 	// One column: charts below each other share the axis of time.
 	tiles := draw.Tiles{Rows: len(charts), Cols: 1, PadY: vg.Points(6)}
 	column := make([][]*plot.Plot, len(charts))
+	area := draw.Crop(draw.New(canvas), 0, -margin, 0, 0)
 	for i, p := range charts {
+		liftLegend(p, area)
 		column[i] = []*plot.Plot{p}
 	}
 	// Align makes the charts equally wide without their axes.
-	for i, row := range plot.Align(column, tiles, draw.New(canvas)) {
+	for i, row := range plot.Align(column, tiles, area) {
 		charts[i].Draw(row[0])
 	}
 	f, err := os.Create(filepath.Clean(path))

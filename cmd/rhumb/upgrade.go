@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
@@ -90,6 +91,8 @@ func (uc *upgradeCommands) printReport(r upgrade.Report) error {
 		t.AppendRow(table.Row{"next step", step})
 	}, func(t table.Writer) {
 		t.AppendHeader(table.Row{"NODE", "NAME", "STATE", "PROGRAM", "SUPPORTS", "APPLIED", "DATABASE FORMAT", "HOLDS"})
+		// A node of an older release reports no format, and the library aligns a column with an empty cell like text.
+		t.SetColumnConfigs([]table.ColumnConfig{{Name: "DATABASE FORMAT", Align: text.AlignRight, AlignHeader: text.AlignRight}})
 		for _, n := range r.Nodes {
 			t.AppendRow(table.Row{n.ID, n.Name, n.State, n.Program, describeVersions(n.Supports), unlessZero(n.Applied), unlessZero(n.DatabaseFormat), n.Holds})
 		}

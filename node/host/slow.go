@@ -59,11 +59,21 @@ type slowness struct {
 	why string
 }
 
+// lateness is the judgement of one step.
+type lateness uint8
+
+const (
+	onTime lateness = iota
+	// unclear is a delay that stands out from the others and is shorter than the round trip, by which long ways may vary.
+	unclear
+	late
+)
+
 // delays are the delays of one node, and how many of the latest steps were late.
 type delays struct {
 	total time.Duration
 	count int
-	late  [slowSteps]bool
+	steps [slowSteps]lateness
 	next  int
 	slow  bool
 	// idle counts the steps since the last one with a delay.
@@ -99,29 +109,33 @@ func (d *delays) mean() (time.Duration, bool) {
 	return d.total / time.Duration(d.count), true
 }
 
-// endStep records whether the step was late, and reports whether the judgement changed. A step without a delay was not late: a
+// endStep records whether the step was late, and reports whether the judgement changed. A step without a delay was on time: a
 // node that is asked nothing holds up nobody.
-func (d *delays) endStep(late bool) (changed bool) {
-	d.late[d.next] = late
+func (d *delays) endStep(was lateness) (changed bool) {
+	d.steps[d.next] = was
 	d.next = (d.next + 1) % slowSteps
 	if d.idle++; d.count > 0 {
 		d.idle = 0
 	}
 	d.total, d.count = 0, 0
-	n := 0
-	for _, is := range d.late {
-		if is {
-			n++
-		}
-	}
-	was := d.slow
+	n, before := d.atLeast(late), d.slow
 	switch {
 	case n >= slowLeaves:
 		d.slow = true
 	case n <= slowReturns:
 		d.slow = false
 	}
-	return d.slow != was
+	return d.slow != before
+}
+
+// atLeast returns how many of the latest steps were as late as that, or later.
+func (d *delays) atLeast(as lateness) (n int) {
+	for _, was := range d.steps {
+		if was >= as {
+			n++
+		}
+	}
+	return n
 }
 
 // noteSent begins to time an Append of entries that were appended just now. Others are sent to peers that catch up.
@@ -201,7 +215,7 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 	own, synced := w.own.mean()
 	synced = synced && !paused
 	for _, n := range nodes {
-		late := false
+		step := onTime
 		if x, ok := excess[n]; ok {
 			others := make([]time.Duration, 0, len(nodes))
 			if synced {
@@ -212,11 +226,17 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 					others = append(others, y)
 				}
 			}
+			switch {
+			case !isLate(x, others):
 			// Long ways vary by a part of their length, which is nothing that the node could change.
-			late = isLate(x, others) && x > trips[n]
+			case x <= trips[n]:
+				step = unclear
+			default:
+				step = late
+			}
 		}
 		p := w.peers[n]
-		switch changed := p.endStep(late); {
+		switch changed := p.endStep(step); {
 		case changed && p.slow:
 			j.slow = append(j.slow, n)
 		case changed:
@@ -226,7 +246,11 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 	if len(excess) > 0 {
 		w.usual, w.usualAt = median(slices.Collect(maps.Values(excess))), now
 	}
-	if w.own.endStep(synced && w.usual > 0 && now-w.usualAt <= usualKeep && isLate(own, []time.Duration{w.usual})) && w.own.slow {
+	step := onTime
+	if synced && w.usual > 0 && now-w.usualAt <= usualKeep && isLate(own, []time.Duration{w.usual}) {
+		step = late
+	}
+	if w.own.endStep(step) && w.own.slow {
 		// The peers may have found out first, about the same slowness.
 		if !w.calledSlow {
 			w.hold.begin(now)
@@ -250,8 +274,9 @@ func (w *slowness) speeds() map[rhumb.NodeID]lease.Speed {
 		switch {
 		case p.slow:
 			out[n] = lease.SpeedSlow
-		// As long as a judgement looks back: one that was measured once says little about now.
-		case p.idle < slowSteps:
+		// As long as a judgement looks back: one that was measured once says little about now. A node far away cannot tell whether
+		// this one is slow, and must not contradict its neighbours, who can.
+		case p.idle < slowSteps && p.atLeast(unclear) <= slowReturns:
 			out[n] = lease.SpeedUsual
 		}
 	}

@@ -24,8 +24,9 @@ func (r *Replica) Close(own rhumb.Timestamp, agreed func(rhumb.NodeID, rhumb.Boo
 		// agreement belongs to a life, since an older copy of a disk has forgotten it.
 		before := p.agreed
 		p.agreed = agreed(p.node, p.life)
-		// The first agreement of a life lets a learner join.
-		r.dirty = r.dirty || before == 0 && p.agreed > 0 && !p.isRequired()
+		// The first agreement of a life lets a learner join. The end of an agreement may be the only sign of a peer's new life: a late
+		// acknowledgement of the earlier one can have ended the probe. The peer is asked then (lacksAgreement), which takes ticks.
+		r.dirty = r.dirty || before == 0 && p.agreed > 0 && !p.isRequired() || before > 0 && p.agreed == 0
 		if p.isRequired() {
 			at = min(at, p.agreed)
 		}

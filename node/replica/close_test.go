@@ -221,3 +221,44 @@ func TestLateAckHidesNewLife(t *testing.T) {
 		t.Fatalf("a learner that has agreed does not join: %+v", rd.Meta)
 	}
 }
+
+// TestAgreementEnds guards that an idle range asks a member in a new life for its log, although a late acknowledgement of the earlier
+// life has ended the probe: only Close sees that the member's agreement has ended, and without ticks nothing is sent, so
+// the member never learns what is committed (seed 9545 of sim).
+func TestAgreementEnds(t *testing.T) {
+	r := leader(t, Config{MinInSync: 2}, 0, []rhumb.NodeID{1, 2}, []rhumb.NodeID{1, 2})
+	life := rhumb.BootSeq(1) // of the member, as heartbeats show it
+	closeAll := func() {
+		r.Close(500, func(_ rhumb.NodeID, acked rhumb.BootSeq) rhumb.Timestamp {
+			if acked != life {
+				return 0
+			}
+			return 500
+		})
+	}
+	// The record names the present lives, so the primary has none to vouch for, which takes ticks too.
+	record := r.desc.Clone()
+	record.Version, record.Lives = 2, []rhumb.MemberLife{{Node: 1, Life: r.cfg.Life}, {Node: 2, Life: life}}
+	r.Describe(record)
+	late := ack(2, 1, 1)
+	late.Life = life
+	step(t, r, late)
+	late.Commit = 1
+	step(t, r, late)
+	flush(r)
+	closeAll()
+	r.Peer(r.now, 2, false, false)
+	r.Peer(r.now, 2, true, false)
+	flush(r)
+	step(t, r, late)
+	closeAll()
+	flush(r)
+	if r.HasReady() || r.NeedsTick() {
+		t.Fatal("a range whose members have everything is not idle")
+	}
+	life = 2
+	closeAll()
+	if !r.HasReady() || !r.NeedsTick() {
+		t.Fatal("nothing wakes the range when the agreement of a member ends")
+	}
+}
