@@ -4,7 +4,9 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"os/exec"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -136,6 +138,23 @@ func TestDocsMakeTargets(t *testing.T) {
 					t.Errorf("%s: the Makefile has no target %s", name, m[1])
 				}
 			}
+		}
+	}
+}
+
+// The canaries of Jepsen are patches of the present source: one that no longer applies leaves a judge without its test.
+func TestCanaryPatches(t *testing.T) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("git is missing, which applies the patches")
+	}
+	patches, err := filepath.Glob("jepsen/suite/canary/*.patch")
+	if err != nil || len(patches) == 0 {
+		t.Fatalf("no patches: %v", err)
+	}
+	for _, patch := range patches {
+		if out, err := exec.CommandContext(t.Context(), git, "apply", "--check", patch).CombinedOutput(); err != nil {
+			t.Errorf("%s does not apply: %v\n%s", patch, err, out)
 		}
 	}
 }

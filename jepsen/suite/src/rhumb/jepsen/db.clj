@@ -115,9 +115,8 @@
                    {:timeout 10000 :retry-interval 50 :log-interval 5000})
     ps))
 
-(def ^:private lose-script
-  "Makes LazyFS forget what was not synced. Prints how many bytes of how many files that was, how many of these files are of the database, and how
-  full the cache of LazyFS is in percent: a full cache lets writes through to the disk. LazyFS reads one order at a time and has no answer but its log."
+(def ^:private lazy-script
+  "Orders for the LazyFS whose folder is the first argument. LazyFS reads one order at a time and has no answer but its log."
   "set -e
 cd \"$1\"
 from=$(( $(wc -l <log) + 1 ))
@@ -130,12 +129,44 @@ order() {
   echo \"LazyFS did not obey $1\" >&2
   exit 1
 }
-order unsynced-data-report 'report generated'
+")
+
+(def ^:private lose-script
+  "Makes LazyFS forget what was not synced. Prints how many bytes of how many files that was, how many of these files are of the database, and how
+  full the cache of LazyFS is in percent: a full cache lets writes through to the disk."
+  (str lazy-script "order unsynced-data-report 'report generated'
 order display-cache-usage 'cache usage'
 order clear-cache 'cache is cleared'
 tail -n +$from log >lost
 bytes=$(sed -n 's/.*bytes un-fsynced: \\([0-9]*\\) bytes.*/\\1/p' lost | tail -n 1)
-echo ${bytes:-0} $(grep -c '=> file:' lost || true) $(grep -c '=> file:.*/data/data/' lost || true) $(sed -n 's/.*cache usage.* is \\([0-9]*\\).*%.*/\\1/p' lost)")
+echo ${bytes:-0} $(grep -c '=> file:' lost || true) $(grep -c '=> file:.*/data/data/' lost || true) $(sed -n 's/.*cache usage.* is \\([0-9]*\\).*%.*/\\1/p' lost)"))
+
+(def ^:private catches "How often the fault of a disk tries to catch a node between a write of its database and the sync of it." 20)
+
+(def ^:private catch-script
+  "Stops a node at moments of no choice, until its database has written something that is not synced, and leaves it stopped then. A sync follows its
+  write so soon that few kills fall between the two. A node that is never caught goes on, and is killed all the same."
+  (str lazy-script "tries=$2
+shift 2
+pids=(\"$@\")
+# A node that LazyFS says nothing about is not left stopped.
+trap '[ $? = 0 ] || kill -CONT \"${pids[@]}\"' EXIT
+while [ $tries -gt 0 ]; do
+  tries=$(( tries - 1 ))
+  kill -STOP \"${pids[@]}\" 2>/dev/null || exit 0
+  from=$(( $(wc -l <log) + 1 ))
+  order unsynced-data-report 'report generated'
+  if tail -n +$from log | grep -q '=> file:.*/data/data/'; then exit 0; fi
+  kill -CONT \"${pids[@]}\" 2>/dev/null || exit 0
+  sleep 0.0$(( RANDOM % 90 + 10 ))
+done"))
+
+(defn- catch!
+  "Stops a node where a kill loses something of its database, if there is such a moment soon."
+  [lazy]
+  (when-let [ps (seq (pids))]
+    (cu/write-file! catch-script (str dir "/catch"))
+    (c/exec :bash (str dir "/catch") (:lazyfs-dir lazy) catches ps)))
 
 (defn lose!
   "Makes the disk of a killed node lose what was not synced. Returns what was lost, by the word of LazyFS."
@@ -254,6 +285,7 @@ echo ${bytes:-0} $(grep -c '=> file:' lost || true) $(grep -c '=> file:.*/data/d
   (start! [this test node] (c/su (start-node! test node)))
   (kill! [this test node]
     (c/su
+      (when lazy (catch! lazy))
       (let [ps (kill-node!)]
         ; What the node has not synced is lost, as with a power cut.
         (cond-> [:killed ps] lazy (conj (lose! lazy))))))
