@@ -53,14 +53,21 @@ func TestMeasure(t *testing.T) {
 	if len(r.Rows) != len(cfg.makeCases()) {
 		t.Errorf("%d rows of %d cases", len(r.Rows), len(cfg.makeCases()))
 	}
+	measured := 0
 	for _, row := range r.Rows {
-		// On a busy machine a case with many callers may end without a call.
-		if row.Ops == 0 && row.Callers == 1 && row.Target == machine || row.Errors > 0 || row.P50 > row.P99 || row.P99 > row.P999 {
+		// On a busy machine a case may end without a call. That of reads of memory counts 100,000 of them as one.
+		if row.Ops > 0 && row.Target == machine {
+			measured++
+		}
+		if row.Errors > 0 || row.P50 > row.P99 || row.P99 > row.P999 {
 			t.Errorf("%+v", row)
 		}
 		if isMachine := row.Target == machine; isMachine != limitOf(row) {
 			t.Errorf("%s ran %s", row.Target, row.Title())
 		}
+	}
+	if measured == 0 {
+		t.Error("no limit of the machine was measured")
 	}
 	checkPage(t, r, len(r.Rows)-len(limitCases()))
 }

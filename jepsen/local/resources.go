@@ -60,10 +60,11 @@ func resources() []resource {
 
 // The rule of a flat resource: over the second half of the samples of a process, the line
 // through them rises by no more than a quarter of their median, or the slack of the resource.
-// The first half is the start, when caches fill. Processes with fewer samples are not judged.
+// The first half is the start, when caches fill. Processes with fewer samples are not judged: memory goes up and down by
+// 80 MiB within a minute or two, and a half that is not much longer says nothing.
 const (
 	flatShare   = 0.25
-	flatSamples = 40
+	flatSamples = 90
 )
 
 // growth is how a resource of a process grew over the second half of its samples.
