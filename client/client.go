@@ -214,7 +214,7 @@ func (c *Client) connTo(addr string) (*stream.Conn, error) {
 }
 
 // closeUnknown closes the connections to addresses that are neither configured nor those of a node
-// in the metadata.
+// in the metadata that was not removed.
 func (c *Client) closeUnknown() {
 	// Configured addresses stay, even if no node is registered there: they may be proxies.
 	keep := map[string]bool{}
@@ -222,7 +222,7 @@ func (c *Client) closeUnknown() {
 		keep[a] = true
 	}
 	for _, n := range c.meta.sortedNodes() {
-		keep[n.Addr] = true
+		keep[n.Addr] = keep[n.Addr] || !n.Forgotten
 	}
 	var drop []*stream.Conn
 	c.mu.Lock()

@@ -210,8 +210,17 @@ func (n *Network) SetPeers(nodes []*rhumb.Node) {
 		if d.ID == self {
 			continue
 		}
-		keep[d.ID] = true
 		old := n.peers[d.ID]
+		// A removed node gets no new connection: metadata remembers it for good, and its address may be another node's by now. On
+		// the connection that it has, it may still read of its removal.
+		if d.Forgotten {
+			if old != nil {
+				old.removed.Store(true)
+			}
+			keep[d.ID] = old != nil
+			continue
+		}
+		keep[d.ID] = true
 		// An unchanged peer keeps its streams: this is called for every change of any node.
 		if old != nil && old.addr == d.Addr && old.heartbeatAddr == d.HeartbeatAddr && old.boot == d.Boot && old.name == d.Name {
 			continue
@@ -242,6 +251,18 @@ func (n *Network) replaceLocked(id rhumb.NodeID, d *rhumb.Node) {
 	}
 	// Kept for the case that the node becomes a peer again.
 	n.ended[id] = before
+}
+
+// endRemoved closes the connections to a removed node.
+func (n *Network) endRemoved(p *peer) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p.cancel()
+	// No peer with this ID follows, so nobody has to wait for the end of this one.
+	if n.peers[p.id] == p {
+		delete(n.peers, p.id)
+		delete(n.ended, p.id)
+	}
 }
 
 // Close closes all connections.
@@ -412,6 +433,8 @@ type peer struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  chan struct{} // closed after the last event about this peer
+	// removed is set if the node was removed from the cluster for good: a stream that breaks is the last one.
+	removed atomic.Bool
 }
 
 // newPeer connects to a node after before is closed.
@@ -485,6 +508,10 @@ func (p *peer) runStream(stream func(ctx context.Context) error) {
 		// The next one takes the place of one that worked.
 		if err == nil {
 			continue
+		}
+		if p.removed.Load() {
+			p.n.endRemoved(p)
+			return
 		}
 		p.n.m.redials.Inc()
 		p.n.cfg.Logger.Debug("stream to peer ended", "node", p.id, "err", err)

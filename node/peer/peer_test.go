@@ -501,6 +501,34 @@ func TestNetworkConnectsAgain(t *testing.T) {
 	a.await(t, "connected again", func() bool { return a.connected[2] })
 }
 
+// TestRemovedPeerEnds guards that a removed node keeps the connection that it has, and that nothing of it is left once that breaks:
+// metadata remembers removed nodes for good, and each kept 17 goroutines.
+func TestRemovedPeerEnds(t *testing.T) {
+	cluster := rhumb.UUID{9}
+	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
+	a.network.SetPeers([]*rhumb.Node{b.node()})
+	a.await(t, "connected", func() bool { return a.connected[2] })
+	p, _ := a.network.lookUpPeer(2)
+	gone := *b.node()
+	gone.State, gone.Forgotten = rhumb.NodeFenced, true
+	a.network.SetPeers([]*rhumb.Node{&gone})
+	b.await(t, "raft messages on the connection that is left", func() bool {
+		a.network.SendRaft(2, 0, [][]byte{{1}})
+		return b.raft > 0
+	})
+	b.service.Open(nil)
+	<-p.ended
+	isPeer := func() bool {
+		_, ok := a.network.lookUpPeer(2)
+		return ok
+	}
+	a.await(t, "the end of the peer", func() bool { return !a.connected[2] && !isPeer() })
+	a.network.SetPeers([]*rhumb.Node{&gone})
+	if isPeer() {
+		t.Error("a removed node is connected to again")
+	}
+}
+
 // TestStreamsEndWithTheirLife guards that a new life in place receives messages on streams that
 // others opened to the old life: without these metadata messages the new life may never be
 // registered.
