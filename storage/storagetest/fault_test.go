@@ -94,7 +94,7 @@ func TestReadFaults(t *testing.T) {
 	if _, err := w.Store.Entries(logs[0].ID, 1, 60, 0); rhumb.KindOf(err) != rhumb.Unavailable || !errors.Is(err, syscall.EIO) {
 		t.Errorf("a refused read returns %v, want unavailable with its cause", err)
 	}
-	if n := counterOf(t, w.Store, "rhumb_storage_read_errors_total"); n == 0 {
+	if n := metricOf(t, w.Store, "rhumb_storage_read_errors_total"); n == 0 {
 		t.Error("the refused read is not counted")
 	}
 	faults.SetShare(0)
@@ -113,8 +113,8 @@ func TestReadFaults(t *testing.T) {
 	}
 }
 
-// counterOf returns a counter of a store.
-func counterOf(t *testing.T, s *storage.Store, name string) float64 {
+// metricOf returns a counter or a gauge of a store, which has no labels.
+func metricOf(t *testing.T, s *storage.Store, name string) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	r.MustRegister(s.Collectors()...)
@@ -124,7 +124,8 @@ func counterOf(t *testing.T, s *storage.Store, name string) float64 {
 	}
 	for _, f := range families {
 		if f.GetName() == name {
-			return f.GetMetric()[0].GetCounter().GetValue()
+			// The other one is nil, and has the value 0.
+			return f.GetMetric()[0].GetCounter().GetValue() + f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
 	t.Fatalf("the store has no metric %s", name)
@@ -533,7 +534,7 @@ func TestProbeReads(t *testing.T) {
 			t.Fatal("the range is not on the list of damaged ones")
 		}
 	}
-	if n := counterOf(t, w.Store, "rhumb_storage_unreadable_total"); n == 0 {
+	if n := metricOf(t, w.Store, "rhumb_storage_unreadable_total"); n == 0 {
 		t.Error("no place counts as unreadable")
 	}
 	faults.SetShare(0)

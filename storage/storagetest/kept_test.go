@@ -9,7 +9,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/entry"
@@ -60,19 +59,7 @@ func inDatabase(t *testing.T, fs *vfs.MemFS) (records, results int) {
 // keptBytes returns the memory of the log records and results that the database of a store lacks.
 func keptBytes(t *testing.T, s *storage.Store) float64 {
 	t.Helper()
-	r := prometheus.NewRegistry()
-	r.MustRegister(s.Collectors()...)
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == "rhumb_storage_log_kept_bytes" {
-			return f.GetMetric()[0].GetGauge().GetValue()
-		}
-	}
-	t.Fatal("the store has no metric of the memory of log records")
-	return 0
+	return metricOf(t, s, "rhumb_storage_log_kept_bytes")
 }
 
 // numbered returns a request with a number.
@@ -110,7 +97,7 @@ func TestKeptInOwnLog(t *testing.T) {
 	for range 3 {
 		w.Crash(w.Rand.IntN(101))
 		checkLogs(t, w, l)
-		if n := counterOf(t, w.Store, "rhumb_storage_log_copied_total"); n > 0 || keptBytes(t, w.Store) == 0 {
+		if n := metricOf(t, w.Store, "rhumb_storage_log_copied_total"); n > 0 || keptBytes(t, w.Store) == 0 {
 			t.Errorf("%v keys were copied to the database, and %v bytes are in the log alone", n, keptBytes(t, w.Store))
 		}
 	}
@@ -166,7 +153,7 @@ func TestKeptUndone(t *testing.T) {
 				}
 			}
 		}
-		if n := counterOf(t, w.Store, "rhumb_storage_log_copied_total"); n > 0 {
+		if n := metricOf(t, w.Store, "rhumb_storage_log_copied_total"); n > 0 {
 			t.Errorf("%v keys were copied after the last start", n)
 		}
 	}
@@ -202,7 +189,7 @@ func TestKeptCopied(t *testing.T) {
 		})
 		w.Collect(gone, storage.CollectLimits{Before: storage.Newest})
 		fillLog(w)
-		if counterOf(t, w.Store, "rhumb_storage_log_copied_total") == 0 {
+		if metricOf(t, w.Store, "rhumb_storage_log_copied_total") == 0 {
 			t.Fatal("the log was filled, and nothing was copied")
 		}
 		w.Crash(w.Rand.IntN(101))
