@@ -64,7 +64,7 @@ type lateness uint8
 
 const (
 	onTime lateness = iota
-	// unclear is a delay that stands out from the others and is shorter than the round trip, by which long ways may vary.
+	// unclear is a delay that would matter, and is shorter than the round trip, by which long ways may vary.
 	unclear
 	late
 )
@@ -227,11 +227,11 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 				}
 			}
 			switch {
-			case !isLate(x, others):
-			// Long ways vary by a part of their length, which is nothing that the node could change.
-			case x <= trips[n]:
+			// Long ways vary by a part of their length, which is nothing that the node could change. Acknowledgements of the others, which
+			// are as far away, say little about it either.
+			case x > slowFloor && x <= trips[n]:
 				step = unclear
-			default:
+			case isLate(x, others):
 				step = late
 			}
 		}
