@@ -117,7 +117,7 @@ func AddBands(p *plot.Plot, bands []Band, named bool) error {
 
 // liftLegend puts the legend of a chart above its lines, beside the title. Among the lines it covers names of bands.
 func liftLegend(p *plot.Plot, area draw.Canvas) {
-	room := p.Legend.Rectangle(area).Size().Y
+	room := p.Legend.Rectangle(area).Size().Y + vg.Points(4)
 	if p.Title.Text == "" {
 		// The library keeps room above a chart only if the chart has a title.
 		p.Title.Text = " "
