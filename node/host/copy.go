@@ -241,6 +241,11 @@ func (ev installedEvent) applyTo(h *Host) {
 	}
 	// From here on the store has the new copy. A start reads it again if this fails.
 	err := ev.err
+	if err == nil {
+		err = h.replaceSlot(s, ev.st)
+	}
+	// After the new copy is there. If it is from before a split, it holds the slots of a range that waits to be born, as a merged copy did.
+	// Without either, the range would begin with an empty copy in the slots of the new one (seed 20048 of sim).
 	for _, o := range ev.merged {
 		if o.made && o.store != s.store {
 			// Nobody asks for the copy in the other store any more. A start drops it if this one does not.
@@ -249,9 +254,6 @@ func (ev installedEvent) applyTo(h *Host) {
 			continue
 		}
 		h.retireSlot(o)
-	}
-	if err == nil {
-		err = h.replaceSlot(s, ev.st)
 	}
 	if err != nil {
 		h.cfg.Fatal(rhumb.Wrap(opInstall, err))
