@@ -123,7 +123,7 @@ func (r *Replica) sendAll() {
 func (r *Replica) sendTo(p *progress) {
 	// Entries from before a split may still be in memory. A peer whose copy is empty may have begun it with the bounds after the split: it
 	// could neither hold those entries nor be divided. It copies the range. A copy with a log keeps its bounds until it is divided.
-	if p.next == 1 && r.divided {
+	if p.next == 1 && r.isDivided() {
 		r.markLost(p)
 		return
 	}
@@ -185,7 +185,7 @@ func (r *Replica) Fetched(f LogRead, entries []*entry.Entry) {
 		return
 	}
 	// The range may have been split while storage read, as in sendTo.
-	if len(entries) == 0 || f.From == 1 && r.divided {
+	if len(entries) == 0 || f.From == 1 && r.isDivided() {
 		r.markLost(p)
 		return
 	}

@@ -60,6 +60,10 @@ func (r *Replica) HasSplit(at rhumb.Slot) bool {
 	return slices.ContainsFunc(r.splits, func(b Birth) bool { return b.At == at })
 }
 
+// isDivided reports whether the log in memory has an entry that divides the range, or had one in this life. Whether the entry is committed does
+// not matter: a peer that has a copy of the new range already would divide its empty copy when it learns of the commit (seed 575 of sim).
+func (r *Replica) isDivided() bool { return r.divided || len(r.splits) > 0 }
+
 // wantsSplit reports whether a record waits for this primary to divide its range.
 func (r *Replica) wantsSplit() bool {
 	return r.role == primary && r.reserved != nil && r.reserved.Birth != 0 && len(r.splits) == 0

@@ -233,7 +233,7 @@ func TestSplitNeedsTheSameMembers(t *testing.T) {
 // has just read them from its disk for it. Its copy may have begun with the bounds after the split: it could not hold those entries,
 // and the entry that divides the range would stop the node.
 func TestNothingFromBeforeASplitIsSent(t *testing.T) {
-	for _, splits := range []bool{false, true} {
+	for _, splits := range []string{"", "committed", "appended"} {
 		x := newSplitter(t)
 		x.r.Propose(20, Proposal{Token: 1, Batch: putBatch("k", "v"), Slots: []rhumb.Slot{12}})
 		log := flush(x.r).Append
@@ -247,19 +247,26 @@ func TestNothingFromBeforeASplitIsSent(t *testing.T) {
 		if len(reads) != 1 || reads[0].From != 1 {
 			t.Fatalf("the primary reads %+v", reads)
 		}
-		if splits {
+		switch splits {
+		case "committed":
 			x.r.Reserve(x.child)
 			if flush(x.r); !x.r.divided {
 				t.Fatal("the range is not divided")
 			}
+		// Not durable yet, so not committed either. A primary that is elected with such an entry commits it later.
+		case "appended":
+			x.r.Reserve(x.child)
+			if x.r.Ready(); x.r.divided || !x.r.HasSplit(x.child.ID.Slot) {
+				t.Fatal("the range is divided, or has no entry that divides it")
+			}
 		}
 		x.r.Fetched(reads[0], log)
 		want := Append
-		if splits {
+		if splits != "" {
 			want = LogTrimmed
 		}
 		if got := flush(x.r).Messages; len(got) == 0 || got[0].Kind != want {
-			t.Errorf("split %v: sent %+v, want %s", splits, got, want)
+			t.Errorf("split %q: sent %+v, want %s", splits, got, want)
 		}
 	}
 }
