@@ -38,7 +38,9 @@ type metadata struct {
 	// has shown that newer metadata exists.
 	leave func()
 	doubt *time.Timer // nil without doubt
-	at    string      // the address at which the watch is
+	// hurried is set once the doubt has been shortened.
+	hurried bool
+	at      string // the address at which the watch is
 }
 
 // watchPatience is how long a watch may lack what another node knows. Updates reach all
@@ -298,7 +300,10 @@ func (m *metadata) noteRevision(revision uint64, silent string) {
 		return
 	}
 	m.beginDoubtLocked()
-	if m.at == silent && m.doubt != nil {
+	// Once only: many callers wait for the silent node, and each of them has the revision noted a few times a second. Together they
+	// would put the end of the watch off for as long as the node is silent.
+	if m.at == silent && m.doubt != nil && !m.hurried {
+		m.hurried = true
 		m.doubt.Reset(silentPatience)
 	}
 }
@@ -315,7 +320,7 @@ func (m *metadata) beginDoubtLocked() {
 func (m *metadata) endDoubtLocked() {
 	if m.doubt != nil {
 		m.doubt.Stop()
-		m.doubt = nil
+		m.doubt, m.hurried = nil, false
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -126,6 +127,22 @@ func TestOneNodeAfterTheOther(t *testing.T) {
 		}
 		stalled = at
 	}
+}
+
+// TestManyLateCallers guards that a watch at a silent node ends although many callers wait for that node and each of them asks others for
+// news again and again.
+func TestManyLateCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMetadata()
+		var left atomic.Bool
+		m.watched("silent", func() { left.Store(true) })
+		for begin := time.Now(); !left.Load(); time.Sleep(silentPatience / 10) {
+			if time.Since(begin) > watchPatience {
+				t.Fatalf("the watch lasts for longer than %v", watchPatience)
+			}
+			m.noteRevision(1, "silent")
+		}
+	})
 }
 
 // TestLatePrimaryKeepsWatch guards that a node which answers late, and has no successor,

@@ -94,7 +94,7 @@ func command() *cobra.Command {
 	f.StringVar(&cfg.Previous, "previous", "", "previous release of the program, with which all nodes begin, for the fault upgrade")
 	f.BoolVar(&plan.Meanwhile, "meanwhile", false, "change something during each fault: hand over or split ranges, drain a node, or replace the key of gossip")
 	f.BoolVar(&plan.AnyGap, "any-gap", false, "report the time without service of a key, and do not judge it; for machines that are busy with other work")
-	f.IntVar(&trials, "trials", 0, "measure the time without service: make so many trials of each fault, until --duration is over; a later run continues")
+	f.IntVar(&trials, "trials", 0, "measure the time without service: make so many trials of each fault, until --duration is over; a run continues an earlier one, or a soak, of the same --out")
 	f.BoolVar(&plan.Soak, "soak", false, "draw only faults that end no process in the second half, so that memory, goroutines, files and data of processes that live long are judged")
 	f.StringVar(&dir, "dir", "", "where hosts keep their disks (default: a directory that is removed at the end)")
 	f.StringVar(&out, "out", "bin/chaos", "folder for the report and, if the run is not valid, the logs")
@@ -105,7 +105,7 @@ func command() *cobra.Command {
 // run runs the plan on a cluster of its own and writes the report. With trials, it measures.
 func run(ctx context.Context, cfg local.Config, plan local.Plan, trials int, dir, out string) (err error) {
 	var measured *local.Availability
-	if trials > 0 {
+	if trials > 0 || plan.Soak {
 		// Before the cluster comes up, which takes long.
 		if measured, err = local.LoadAvailability(out, cfg); err != nil {
 			return err
@@ -142,7 +142,7 @@ func run(ctx context.Context, cfg local.Config, plan local.Plan, trials int, dir
 	}
 	// Close removes the hosts, also after a failure.
 	defer func() { err = errors.Join(err, c.Close()) }()
-	if measured != nil {
+	if trials > 0 {
 		if err := local.Measure(ctx, c, plan, trials, measured, out); err != nil {
 			return errors.Join(err, c.KeepLogs(filepath.Join(out, "logs")))
 		}
@@ -156,6 +156,12 @@ func run(ctx context.Context, cfg local.Config, plan local.Plan, trials int, dir
 	}
 	if err := result.Save(out); err != nil {
 		return err
+	}
+	if measured != nil {
+		measured.Add(result)
+		if err := measured.Save(out); err != nil {
+			return err
+		}
 	}
 	result.Print(os.Stdout)
 	if len(result.Broken) > 0 {

@@ -100,6 +100,16 @@ func (a *Availability) add(f Fault, gaps []time.Duration) {
 	one.Median, one.Longest = all[(len(all)-1)/2], all[len(all)-1]
 }
 
+// Add adds the windows of a run as trials.
+func (a *Availability) Add(r *Result) {
+	for _, w := range r.Windows {
+		// A fault that could not be done says nothing.
+		if w.Evidence != "" {
+			a.add(w.Fault, w.Gaps)
+		}
+	}
+}
+
 // missing returns the faults with the fewest trials of those that have less than
 // wanted, so that all kinds get about as many.
 func (a *Availability) missing(faults []Fault, wanted int) (out []Fault) {

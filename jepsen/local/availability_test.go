@@ -1,10 +1,39 @@
 package local
 
 import (
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
+
+// TestDraws guards that each fault comes about as often as the others, and that the second half of a soak ends no process.
+func TestDraws(t *testing.T) {
+	for _, soak := range []bool{false, true} {
+		d, err := newDraws(Faults(), soak)
+		if err != nil {
+			t.Fatal(err)
+		}
+		random, draws := rand.New(rand.NewPCG(1, 0)), 20*len(Faults())
+		for n := range draws {
+			secondHalf := n >= draws/2
+			if f := d.next(random, secondHalf); soak && secondHalf && f.endsProcesses() {
+				t.Errorf("%s in the second half of a soak", f.Name)
+			}
+		}
+		for _, f := range Faults() {
+			n := d.times[f.Name]
+			if soak && n < 12 || !soak && n != 20 {
+				t.Errorf("soak %v: %s came %d times", soak, f.Name, n)
+			}
+		}
+	}
+	rough := slices.DeleteFunc(Faults(), func(f Fault) bool { return !f.endsProcesses() })
+	if _, err := newDraws(rough, true); err == nil {
+		t.Error("a soak that judges nothing begins")
+	}
+}
 
 // TestAvailability guards the figures of trials, that a later run continues the earlier one, and that it takes turns between the faults.
 func TestAvailability(t *testing.T) {
@@ -19,7 +48,7 @@ func TestAvailability(t *testing.T) {
 	}
 	a.add(kill, []time.Duration{time.Second, 500 * time.Millisecond, 3 * time.Second})
 	a.add(kill, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond})
-	a.add(cut, []time.Duration{time.Millisecond})
+	a.Add(&Result{Windows: []Window{{Fault: cut, Evidence: "1 packet dropped", Gaps: []time.Duration{time.Millisecond}}, {Fault: cut}}})
 	if err := a.Save(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ type Plan struct {
 	// drain, or rotate keys.
 	Meanwhile bool
 	// Soak draws only faults that end no process in the second half of the run, so that the
-	// resources of processes that live long are judged.
+	// resources of processes that live long are judged, and mostly others in the first half.
 	Soak bool
 }
 
@@ -117,9 +118,9 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	gentle := slices.DeleteFunc(slices.Clone(faults), Fault.endsProcesses)
-	if p.Soak && len(gentle) == 0 {
-		return nil, errors.New("all faults end processes, so no resource can be judged; add others, such as cut or drain")
+	draw, err := newDraws(faults, p.Soak)
+	if err != nil {
+		return nil, err
 	}
 	// All workloads and faults write to the same record, so that their times compare.
 	record := newRecord()
@@ -133,20 +134,11 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	go resources.follow(sampling, c, record.now)
 	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes, Previous: c.cfg.Previous != ""}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
-	// Each fault comes once before any comes again, so that a short run tries as many
-	// as it can.
-	order := random.Perm(len(faults))
-	for n := 0; record.now() < p.Duration; n++ {
+	for record.now() < p.Duration {
 		if err := wait(ctx, calm); err != nil {
 			return nil, err
 		}
-		f := faults[random.IntN(len(faults))]
-		if n < len(order) {
-			f = faults[order[n]]
-		}
-		if p.Soak && record.now() > p.Duration/2 {
-			f = gentle[random.IntN(len(gentle))]
-		}
+		f := draw.next(random, record.now() > p.Duration/2)
 		if err := r.once(ctx, c, record, f, random); err != nil {
 			// Nothing that follows would be comparable.
 			break
@@ -172,6 +164,53 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	r.Windows, r.Calls, r.Examples, r.Length = record.windows, record.calls, record.examples, record.now()
 	r.judge()
 	return r, nil
+}
+
+// draws decides which fault is next.
+type draws struct {
+	// rough faults end processes, and gentle ones do not.
+	rough, gentle []Fault
+	soak          bool
+	// times counts how often each fault was drawn, by name.
+	times map[string]int
+}
+
+// newDraws returns an error if a soak of these faults could judge nothing.
+func newDraws(faults []Fault, soak bool) (*draws, error) {
+	d := &draws{soak: soak, times: map[string]int{}}
+	for _, f := range faults {
+		if f.endsProcesses() {
+			d.rough = append(d.rough, f)
+		} else {
+			d.gentle = append(d.gentle, f)
+		}
+	}
+	if soak && len(d.gentle) == 0 {
+		return nil, errors.New("all faults end processes, so no resource can be judged; add others, such as cut or drain")
+	}
+	return d, nil
+}
+
+// next draws one of the faults that came least often, so that a short run tries as many as it can and a long one tries each about as
+// often. The second half of a soak has only gentle faults; the first one has a gentle fault in every fifth place.
+func (d *draws) next(random *rand.Rand, secondHalf bool) Fault {
+	var from []Fault
+	switch {
+	case !d.soak:
+		from = slices.Concat(d.rough, d.gentle)
+	case secondHalf || len(d.rough) == 0 || random.IntN(5) == 0:
+		from = d.gentle
+	default:
+		from = d.rough
+	}
+	least := math.MaxInt
+	for _, f := range from {
+		least = min(least, d.times[f.Name])
+	}
+	from = slices.DeleteFunc(slices.Clone(from), func(f Fault) bool { return d.times[f.Name] > least })
+	f := from[random.IntN(len(from))]
+	d.times[f.Name]++
+	return f
 }
 
 // once strikes a fault once and records the result. It returns an error if the cluster may still suffer from the fault.
