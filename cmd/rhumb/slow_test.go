@@ -12,12 +12,19 @@ import (
 
 // TestSlowNode makes one of three processes ten times slower, by stopping it for nine tenths of the time, in pieces that no
 // rule about silence notices. Ranges must stop waiting for it, move their primaries elsewhere, keep their minimum of copies, and
-// have it in sync again when it is fast (docs/replication.md#rule-slow).
+// have it in sync again when it is fast (docs/replication.md#rule-slow). One of its two neighbours has no primaries, as after a drain, so
+// that nothing is acknowledged to it: its opinion comes from heartbeats.
 func TestSlowNode(t *testing.T) {
 	l, _ := startDemo(t, "--regions", "singapore", "--nodes-per-region", "3", "--latency", "none", "--load", "none", "--no-restart")
 	h := holdLoad(t, l, 16)
 	h.awaitProgress()
-	slow := l.Nodes[1]
+	slow, idle := l.Nodes[1], l.Nodes[2]
+	h.awaitWhole(settleWait)
+	ok(t, "setting", "set", "failback", "manual")
+	ok(t, "node", "drain", idle.ID.String())
+	await(t, "the drained node to be primary of nothing", settleWait, func() bool { return h.primariesOf(idle.ID) == 0 })
+	ok(t, "node", "drain", idle.ID.String(), "--undo")
+	h.awaitWhole(settleWait)
 	stop := makeSlow(t, slow.PID, 90*time.Millisecond, 10*time.Millisecond)
 	begin := time.Now()
 	await(t, "ranges to go on without the slow node", settleWait, func() bool {

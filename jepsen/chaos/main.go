@@ -92,6 +92,8 @@ func command() *cobra.Command {
 	f.StringVar(&cfg.Memory, "memory", "256MiB", "memory of a node")
 	f.StringVar(&cfg.Binary, "binary", "", "program to test (default: built from this repository)")
 	f.StringVar(&cfg.Previous, "previous", "", "previous release of the program, with which all nodes begin, for the fault upgrade")
+	f.BoolVar(&cfg.NodeLog, "experimental-node-log", false, "give each store a log of its own, as rhumb start does with this flag; the previous release does not read it")
+	cmd.MarkFlagsMutuallyExclusive("experimental-node-log", "previous")
 	f.BoolVar(&plan.Meanwhile, "meanwhile", false, "change something during each fault: hand over or split ranges, drain a node, or replace the key of gossip")
 	f.BoolVar(&plan.AnyGap, "any-gap", false, "report the time without service of a key, and do not judge it; for machines that are busy with other work")
 	f.IntVar(&trials, "trials", 0, "measure the time without service: make so many trials of each fault, until --duration is over; a run continues an earlier one, or a soak, of the same --out")

@@ -34,6 +34,8 @@ type Config struct {
 	Previous string
 	// Disks mounts a disk for each node, which the faults of disks need.
 	Disks bool
+	// NodeLog gives each store a log of its own, which Previous does not read.
+	NodeLog bool
 	// Memory is the memory of a node, as in its configuration.
 	Memory string
 	// Log receives one line for each step.
@@ -213,6 +215,9 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 	// A node is reached by its address: hosts have no name service.
 	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [%s, %s]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n",
 		spec.Region, zone, dataDir, secondStore, h.Address(), strings.Join(join, ", "), c.cfg.Memory)
+	if c.cfg.NodeLog {
+		settings += "experimental-node-log: true\n"
+	}
 	// The token is made on the host of the authority, and travels to the node as a file.
 	order := []string{"token", "create", "--authority", authorityDir, "--node", spec.Name}
 	if len(c.nodes) == 0 {

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/storage/nodelog"
 )
 
 // Strike is a fault in progress.
@@ -316,34 +320,64 @@ func copyTree(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// largestLog returns the name and the bytes of the largest log in the store of a
-// node, and the length of its part that is not zeros.
-func (n *Node) largestLog() (name string, text []byte, used int, err error) {
-	logs, err := filepath.Glob(filepath.Join(n.disk(), "data", "*.log"))
-	if err != nil {
-		return "", nil, 0, err
-	}
-	second, err := filepath.Glob(filepath.Join(n.disk(), filepath.Base(secondStore), "data", "*.log"))
-	if err != nil {
-		return "", nil, 0, err
-	}
-	// The largest log is the one that most likely holds entries of acknowledged
-	// writes.
-	for _, log := range append(logs, second...) {
-		b, err := os.ReadFile(log)
+// largestLog returns where the entries are in the log of a node that most likely holds those of acknowledged writes: the largest log
+// of its stores, without the zeros at the end, or the newest lap of a store's own log.
+func (n *Node) largestLog() (largest nodelog.Extent, err error) {
+	for _, store := range []string{"", filepath.Base(secondStore)} {
+		dir := filepath.Join(n.disk(), store)
+		logs, err := filepath.Glob(filepath.Join(dir, "data", "*.log"))
 		if err != nil {
-			return "", nil, 0, err
+			return largest, err
 		}
-		if len(b) > len(text) {
-			name, text = log, b
+		var found []nodelog.Extent
+		for _, log := range logs {
+			b, err := os.ReadFile(log)
+			if err != nil {
+				return largest, err
+			}
+			// Logs are recycled and may end in zeros.
+			found = append(found, nodelog.Extent{Path: log, To: int64(len(bytes.TrimRight(b, "\x00")))})
+		}
+		if own := filepath.Join(dir, ownLog); exists(own) {
+			newest, err := nodelog.Newest(vfs.Default, own)
+			if err != nil {
+				return largest, err
+			}
+			found = append(found, newest)
+		}
+		for _, one := range found {
+			if one.To-one.From > largest.To-largest.From {
+				largest = one
+			}
 		}
 	}
-	for used = len(text); used > 0 && text[used-1] == 0; used-- { // logs are recycled and may end in zeros
+	if largest.To-largest.From < 2 {
+		return largest, fmt.Errorf("%w: %s has no log", errNoEffect, n.Name)
 	}
-	if used < 2 {
-		return "", nil, 0, fmt.Errorf("%w: %s has no log", errNoEffect, n.Name)
+	return largest, nil
+}
+
+// ownLog is the folder of the log of a store, in that of the store, if it has one of its own.
+const ownLog = "log"
+
+// exists reports whether there is a file.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// change changes a part of a file in place.
+func change(part nodelog.Extent, f func([]byte)) error {
+	file, err := os.OpenFile(part.Path, os.O_RDWR, 0)
+	if err != nil {
+		return err
 	}
-	return name, text, used, nil
+	b := make([]byte, part.To-part.From)
+	if _, err = file.ReadAt(b, part.From); err == nil {
+		f(b)
+		_, err = file.WriteAt(b, part.From)
+	}
+	return errors.Join(err, file.Close())
 }
 
 // tornMost bounds how much of the end of a log is lost, in bytes, as a disk loses
@@ -356,13 +390,18 @@ const tornMost = 64 << 10
 func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "torn", func(context.Context) (string, error) {
-		name, text, used, err := n.largestLog()
+		log, err := n.largestLog()
 		if err != nil {
 			return "", err
 		}
 		// At least one byte is lost and at least one is left.
-		lost := 1 + random.IntN(min(used-1, tornMost))
-		return fmt.Sprintf("%d bytes at the end of %s lost", lost, filepath.Base(name)), os.WriteFile(name, text[:used-lost], 0o600)
+		lost := 1 + random.Int64N(min(log.To-log.From-1, tornMost))
+		what := fmt.Sprintf("%d bytes at the end of %s lost", lost, filepath.Base(log.Path))
+		if strings.HasSuffix(log.Path, ".log") {
+			return what, os.Truncate(log.Path, log.To-lost)
+		}
+		// The files of a store's own log have a fixed size.
+		return what, change(nodelog.Extent{Path: log.Path, From: log.To - lost, To: log.To}, func(b []byte) { clear(b) })
 	})
 }
 
@@ -372,13 +411,13 @@ func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 func strikeFlip(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "flip", func(context.Context) (string, error) {
-		name, text, used, err := n.largestLog()
+		log, err := n.largestLog()
 		if err != nil {
 			return "", err
 		}
 		// Any byte that was written may change, including those of headers.
-		at := random.IntN(used)
-		text[at] ^= 1 << random.IntN(8)
-		return fmt.Sprintf("a bit of byte %d of %s changed", at, filepath.Base(name)), os.WriteFile(name, text, 0o600)
+		at := log.From + random.Int64N(log.To-log.From)
+		what := fmt.Sprintf("a bit of byte %d of %s changed", at, filepath.Base(log.Path))
+		return what, change(nodelog.Extent{Path: log.Path, From: at, To: at + 1}, func(b []byte) { b[0] ^= 1 << random.IntN(8) })
 	})
 }

@@ -168,6 +168,13 @@ func (l *Leases) RTT(n rhumb.NodeID) (time.Duration, bool) {
 	return l.pairs.RTT(n)
 }
 
+// roundTrips returns the measured round trips to the peers that this node is in contact with.
+func (l *Leases) roundTrips() map[rhumb.NodeID]time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pairs.RTTs(l.rt.Now())
+}
+
 // opinions returns what the peers think of this node's speed.
 func (l *Leases) opinions() opinions {
 	l.mu.Lock()

@@ -22,6 +22,8 @@ const (
 	// slowFactor and slowFloor say what is late: more than slowFactor times the delay of at least half of the others, and more
 	// than slowFloor. Delays are without the round trip, so a distant node is not late for being distant.
 	slowFactor, slowFloor = 5, 8 * time.Millisecond
+	// beatFloor is slowFloor for heartbeats, which a busy processor answers late now and then.
+	beatFloor = 20 * time.Millisecond
 	// ackWait is how long an acknowledgement is waited for. A later one counts as that late.
 	ackWait = 2 * time.Second
 	// tripKeep is for how long the shortest round trip to a node is remembered, at least. A route that has become longer for good
@@ -44,6 +46,7 @@ const (
 // is slow for all of its ranges, and each range may have few writes.
 type slowness struct {
 	peers map[rhumb.NodeID]*peerDelay
+	beats map[rhumb.NodeID]*beatDelay
 	own   delays
 	began time.Duration
 	// usual is the delay of the peers in the last step that had any, with which own is compared. A node whose ranges
@@ -85,6 +88,12 @@ type peerDelay struct {
 	delays
 	// timed is the Append whose acknowledgement is waited for; its epoch is 0 if there is none.
 	timed timedAppend
+}
+
+// beatDelay measures the heartbeats of a peer. A node without primaries sends no Appends, and knows by heartbeats only that the
+// processor of a peer is slow.
+type beatDelay struct {
+	delays
 	// trips are the shortest round trips of the present and of the last period, which began at the time period.
 	trips  [2]time.Duration
 	period time.Duration
@@ -193,22 +202,22 @@ type opinions struct{ slow, usual int }
 // areSlow reports whether the peers agree that this node is slow.
 func (o opinions) areSlow() bool { return o.slow >= opinionsMin && o.slow > o.usual }
 
-// judge ends a step if it is over. trip returns the present round trip to a peer; awaits reports whether an Append may
+// judge ends a step if it is over. roundTrips returns those to all peers in contact at present; awaits reports whether an Append may
 // still be answered; opinionsOf returns the peers' opinions of this node.
-func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Duration, bool), awaits func(rhumb.RangeID, rhumb.Epoch) bool, opinionsOf func() opinions) (j judgement) {
+func (w *slowness) judge(now time.Duration, roundTrips func() map[rhumb.NodeID]time.Duration, awaits func(rhumb.RangeID, rhumb.Epoch) bool, opinionsOf func() opinions) (j judgement) {
 	if now-w.began < slowStep {
 		return judgement{}
 	}
 	// After a pause of this process the delays are its own.
 	paused := now-w.began > 2*slowStep
 	w.began = now
+	trips := w.judgeBeats(now, roundTrips(), paused)
 	nodes := slices.Sorted(maps.Keys(w.peers))
-	excess, trips := make(map[rhumb.NodeID]time.Duration, len(nodes)), make(map[rhumb.NodeID]time.Duration, len(nodes))
+	excess := make(map[rhumb.NodeID]time.Duration, len(nodes))
 	for _, n := range nodes {
 		p := w.peers[n]
 		p.endTiming(now, awaits)
 		if mean, ok := p.mean(); ok && !paused {
-			trips[n] = p.shortestTrip(now, n, trip)
 			excess[n] = max(0, mean-trips[n])
 		}
 	}
@@ -217,23 +226,11 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 	for _, n := range nodes {
 		step := onTime
 		if x, ok := excess[n]; ok {
-			others := make([]time.Duration, 0, len(nodes))
+			others := otherDelays(excess, n)
 			if synced {
 				others = append(others, own)
 			}
-			for m, y := range excess {
-				if m != n {
-					others = append(others, y)
-				}
-			}
-			switch {
-			// Long ways vary by a part of their length, which is nothing that the node could change. Acknowledgements of the others, which
-			// are as far away, say little about it either.
-			case x > slowFloor && x <= trips[n]:
-				step = unclear
-			case isLate(x, others):
-				step = late
-			}
+			step = judgeDelay(x, trips[n], others, slowFloor)
 		}
 		p := w.peers[n]
 		switch changed := p.endStep(step); {
@@ -247,7 +244,7 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 		w.usual, w.usualAt = median(slices.Collect(maps.Values(excess))), now
 	}
 	step := onTime
-	if synced && w.usual > 0 && now-w.usualAt <= usualKeep && isLate(own, []time.Duration{w.usual}) {
+	if synced && w.usual > 0 && now-w.usualAt <= usualKeep && isLate(own, []time.Duration{w.usual}, slowFloor) {
 		step = late
 	}
 	if w.own.endStep(step) && w.own.slow {
@@ -267,16 +264,46 @@ func (w *slowness) judge(now time.Duration, trip func(rhumb.NodeID) (time.Durati
 	return j
 }
 
+// judgeBeats ends a step of the heartbeats, and returns the shortest round trips to the peers lately.
+func (w *slowness) judgeBeats(now time.Duration, roundTrips map[rhumb.NodeID]time.Duration, paused bool) (shortest map[rhumb.NodeID]time.Duration) {
+	if w.beats == nil {
+		w.beats = make(map[rhumb.NodeID]*beatDelay)
+	}
+	// Whoever is out of contact is judged by other rules.
+	maps.DeleteFunc(w.beats, func(n rhumb.NodeID, _ *beatDelay) bool { return roundTrips[n] == 0 })
+	shortest, excess := make(map[rhumb.NodeID]time.Duration, len(roundTrips)), make(map[rhumb.NodeID]time.Duration, len(roundTrips))
+	for n, trip := range roundTrips {
+		b := w.beats[n]
+		if b == nil {
+			b = new(beatDelay)
+			w.beats[n] = b
+		}
+		shortest[n] = b.shortestTrip(now, trip)
+		excess[n] = trip - shortest[n]
+	}
+	for n, b := range w.beats {
+		step := onTime
+		if !paused {
+			step = judgeDelay(excess[n], shortest[n], otherDelays(excess, n), beatFloor)
+		}
+		b.endStep(step)
+	}
+	return shortest
+}
+
 // speeds returns this node's opinions of its peers.
 func (w *slowness) speeds() map[rhumb.NodeID]lease.Speed {
-	out := make(map[rhumb.NodeID]lease.Speed, len(w.peers))
-	for n, p := range w.peers {
+	out := make(map[rhumb.NodeID]lease.Speed, len(w.beats))
+	for n, b := range w.beats {
+		p := w.peers[n]
+		// As long as a judgement looks back: acknowledgements that were measured once say little about now.
+		acknowledges := p != nil && p.idle < slowSteps
 		switch {
-		case p.slow:
+		case p != nil && p.slow, !acknowledges && b.slow:
 			out[n] = lease.SpeedSlow
-		// As long as a judgement looks back: one that was measured once says little about now. A node far away cannot tell whether
-		// this one is slow, and must not contradict its neighbours, who can.
-		case p.idle < slowSteps && p.atLeast(unclear) <= slowReturns:
+		// A node far away cannot tell whether this one is slow, and must not contradict its neighbours, who can. Nor can heartbeats,
+		// which need no disk.
+		case acknowledges && p.atLeast(unclear) <= slowReturns:
 			out[n] = lease.SpeedUsual
 		}
 	}
@@ -306,27 +333,47 @@ func (p *peerDelay) endTiming(now time.Duration, awaits func(rhumb.RangeID, rhum
 	}
 }
 
-// shortestTrip returns the shortest round trip to the peer lately.
-func (p *peerDelay) shortestTrip(now time.Duration, n rhumb.NodeID, trip func(rhumb.NodeID) (time.Duration, bool)) time.Duration {
-	rtt, ok := trip(n)
-	if !ok {
-		return max(p.trips[0], p.trips[1])
+// shortestTrip returns the shortest round trip to the peer lately, with the present one.
+func (b *beatDelay) shortestTrip(now, trip time.Duration) time.Duration {
+	if now-b.period >= tripKeep {
+		b.period, b.trips = now, [2]time.Duration{trip, b.trips[0]}
 	}
-	if now-p.period >= tripKeep {
-		p.period, p.trips = now, [2]time.Duration{rtt, p.trips[0]}
+	if b.trips[0] == 0 || trip < b.trips[0] {
+		b.trips[0] = trip
 	}
-	if p.trips[0] == 0 || rtt < p.trips[0] {
-		p.trips[0] = rtt
+	if b.trips[1] == 0 {
+		return b.trips[0]
 	}
-	if p.trips[1] == 0 {
-		return p.trips[0]
+	return min(b.trips[0], b.trips[1])
+}
+
+// judgeDelay judges a delay beyond the shortest round trip.
+func judgeDelay(delay, trip time.Duration, others []time.Duration, floor time.Duration) lateness {
+	switch {
+	// Long ways vary by a part of their length, which is nothing that the node could change. Delays of the others, which
+	// are as far away, say little about it either.
+	case delay > floor && delay <= trip:
+		return unclear
+	case isLate(delay, others, floor):
+		return late
 	}
-	return min(p.trips[0], p.trips[1])
+	return onTime
+}
+
+// otherDelays returns the delays of all peers but one.
+func otherDelays(all map[rhumb.NodeID]time.Duration, but rhumb.NodeID) []time.Duration {
+	others := make([]time.Duration, 0, len(all)+1)
+	for n, delay := range all {
+		if n != but {
+			others = append(others, delay)
+		}
+	}
+	return others
 }
 
 // isLate reports whether a delay stands out from the others. Without others nobody stands out.
-func isLate(delay time.Duration, others []time.Duration) bool {
-	return len(others) > 0 && delay > max(slowFactor*median(others), slowFloor)
+func isLate(delay time.Duration, others []time.Duration, floor time.Duration) bool {
+	return len(others) > 0 && delay > max(slowFactor*median(others), floor)
 }
 
 // median returns the middle of at least one delay, the later one of two.
@@ -338,7 +385,7 @@ func median(delays []time.Duration) time.Duration {
 // judgeDelays informs the replicas of peers that have become slow, or fast again. The pass calls it.
 func (h *Host) judgeDelays() {
 	now := h.rt.Now()
-	j := h.slow.judge(now, h.leases.RTT, func(id rhumb.RangeID, e rhumb.Epoch) bool {
+	j := h.slow.judge(now, h.leases.roundTrips, func(id rhumb.RangeID, e rhumb.Epoch) bool {
 		s, ok := h.findSlot(id)
 		return ok && s.r.State() == replica.Primary && s.r.Epoch() == e
 	}, h.leases.opinions)

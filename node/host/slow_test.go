@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"maps"
 	"strings"
 	"testing"
@@ -17,7 +18,8 @@ type delayWorld struct {
 	slowness
 	now   time.Duration
 	seq   rhumb.Seq
-	trips map[rhumb.NodeID]time.Duration
+	trips map[rhumb.NodeID]time.Duration // those that are not a microsecond
+	seen  map[rhumb.NodeID]time.Duration // those of all peers so far
 	lost  bool
 	told  opinions
 }
@@ -37,7 +39,13 @@ func (w *delayWorld) step(own time.Duration, acks map[rhumb.NodeID]time.Duration
 			}
 		}
 	}
-	return w.judge(w.now, func(n rhumb.NodeID) (time.Duration, bool) { return w.trips[n], true }, func(rhumb.RangeID, rhumb.Epoch) bool { return true }, func() opinions { return w.told })
+	if w.seen == nil {
+		w.seen = make(map[rhumb.NodeID]time.Duration)
+	}
+	for n := range acks {
+		w.seen[n] = cmp.Or(w.trips[n], time.Microsecond)
+	}
+	return w.judge(w.now, func() map[rhumb.NodeID]time.Duration { return w.seen }, func(rhumb.RangeID, rhumb.Epoch) bool { return true }, func() opinions { return w.told })
 }
 
 // TestSlowPeer guards who is called slow: whoever answers late compared with the others, without the round trip, for most of
@@ -232,5 +240,60 @@ func TestToldSlow(t *testing.T) {
 	}
 	if want := map[rhumb.NodeID]lease.Speed{2: lease.SpeedUsual}; !maps.Equal(j.speeds, want) {
 		t.Errorf("opinions of peers that were asked nothing: %v, want %v", j.speeds, want)
+	}
+}
+
+// TestSlowBeats guards the opinion of a node that nobody acknowledges anything to, because it has no primaries: it calls slow whose
+// heartbeats take much longer than usual and than those of others, and never contradicts others, because heartbeats need no disk.
+func TestSlowBeats(t *testing.T) {
+	const ms = time.Millisecond
+	type trips = map[rhumb.NodeID]time.Duration
+	before := trips{2: ms, 3: ms, 4: 100 * ms}
+	for name, tt := range map[string]struct {
+		now  trips
+		want map[rhumb.NodeID]lease.Speed
+	}{
+		"equal":                       {before, map[rhumb.NodeID]lease.Speed{}},
+		"a slow neighbour":            {trips{2: ms, 3: 45 * ms, 4: 100 * ms}, map[rhumb.NodeID]lease.Speed{3: lease.SpeedSlow}},
+		"too little to matter":        {trips{2: ms, 3: 20 * ms, 4: 100 * ms}, map[rhumb.NodeID]lease.Speed{}},
+		"a way that varies":           {trips{2: ms, 3: ms, 4: 190 * ms}, map[rhumb.NodeID]lease.Speed{}},
+		"this node is slow":           {trips{2: 46 * ms, 3: 45 * ms, 4: 145 * ms}, map[rhumb.NodeID]lease.Speed{}},
+		"the neighbour does not talk": {trips{2: ms, 4: 100 * ms}, map[rhumb.NodeID]lease.Speed{}},
+	} {
+		w := new(slowness)
+		var now time.Duration
+		step := func(trips trips) map[rhumb.NodeID]lease.Speed {
+			now += slowStep
+			return w.judge(now, func() map[rhumb.NodeID]time.Duration { return trips }, nil, func() opinions { return opinions{} }).speeds
+		}
+		for range slowSteps {
+			step(before)
+		}
+		for range slowSteps {
+			if got := step(tt.now); len(got) > len(tt.want) {
+				t.Errorf("%s: opinions %v", name, got)
+			}
+		}
+		if got := step(tt.now); !maps.Equal(got, tt.want) {
+			t.Errorf("%s: opinions %v, want %v", name, got, tt.want)
+		}
+		for range slowSteps {
+			step(before)
+		}
+		if got := step(before); len(got) > 0 {
+			t.Errorf("%s: opinions %v afterwards", name, got)
+		}
+	}
+	// Acknowledgements say more than heartbeats.
+	w := &delayWorld{trips: trips{2: ms, 3: ms}}
+	acks := trips{2: 3 * ms, 3: 3 * ms}
+	w.step(2*ms, acks)
+	w.trips = trips{2: ms, 3: 45 * ms}
+	var j judgement
+	for range slowSteps {
+		j = w.step(2*ms, acks)
+	}
+	if want := map[rhumb.NodeID]lease.Speed{2: lease.SpeedUsual, 3: lease.SpeedUsual}; !maps.Equal(j.speeds, want) {
+		t.Errorf("opinions by acknowledgements: %v, want %v", j.speeds, want)
 	}
 }

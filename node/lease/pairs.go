@@ -415,6 +415,17 @@ func (p *Pairs) RTT(n rhumb.NodeID) (time.Duration, bool) {
 	return 0, false
 }
 
+// RTTs returns the smoothed round trips to the peers that this node is in contact with.
+func (p *Pairs) RTTs(now time.Duration) map[rhumb.NodeID]time.Duration {
+	suspects, out := p.Suspects(now), make(map[rhumb.NodeID]time.Duration, len(p.peers))
+	for _, q := range p.peers {
+		if q.watched && q.rtt > 0 && !slices.Contains(suspects, q.id) {
+			out[q.id] = q.rtt
+		}
+	}
+	return out
+}
+
 // SetHealthy reports whether this node's data path works. While it does not, Tick and Receive send
 // nothing.
 func (p *Pairs) SetHealthy(now time.Duration, ok bool, why string) {

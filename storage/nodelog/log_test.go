@@ -417,6 +417,29 @@ func TestFullLog(t *testing.T) {
 	}
 }
 
+// TestNewest guards that programs which damage a log find its newest records, in each lap.
+func TestNewest(t *testing.T) {
+	d := newLog(t, 2)
+	l := mustOpen(t, d, 2)
+	for l.lap < 5 {
+		last, err := l.Append([]byte("text"))
+		if err == nil {
+			err = l.Sync()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Trim(last)
+		want := Extent{l.segmentFile(segmentOf(l.lap, len(l.files))), Sector, l.at}
+		if got, err := Newest(d, testDir); err != nil || got != want {
+			t.Fatalf("in lap %d the newest records are in %+v, %v; want %+v", l.lap, got, err, want)
+		}
+	}
+	if got, err := Newest(d, testDir+"-missing"); err == nil {
+		t.Errorf("a log that does not exist has records in %+v", got)
+	}
+}
+
 // TestTrimIsDurableBeforeReuse guards that a segment is written over only after a synced record says that it was trimmed. Otherwise a power loss
 // in the middle of the first write would leave a log that seems to need the records which are gone.
 func TestTrimIsDurableBeforeReuse(t *testing.T) {
