@@ -213,6 +213,26 @@ type NodeStatus struct {
 	// truncated.
 	Differing      []RangeDifference `json:"differing,omitempty"`
 	DifferingCount int               `json:"differing_count,omitempty"`
+	// DeferredLosses are those of ranges of tables that defer syncs, in the node's present life; nil if there were none.
+	DeferredLosses *DeferredLosses `json:"deferred_losses,omitempty"`
+	// Start holds the phases of the start of the node's process, in order; empty for a node of an earlier build.
+	Start []StartPhase `json:"start,omitempty"`
+}
+
+// StartPhase is a part of the start of a process: check, replay and load of the stores, ports, metadata, replicas, and last their sum, total.
+type StartPhase struct {
+	Name string        `json:"name"`
+	Took time.Duration `json:"took"`
+}
+
+// DeferredLosses counts what ranges of tables that defer syncs lost, or may have lost, in a power loss.
+type DeferredLosses struct {
+	// UnsureEpochs began although all copies that answered had started again since their last sync.
+	UnsureEpochs int `json:"unsure_epochs"`
+	// Entries of the node were lost by the other copies, and their ranges went on without them.
+	Entries uint64 `json:"entries"`
+	// Last is when the last of either happened.
+	Last time.Time `json:"last"`
 }
 
 // RangeDifference is a difference between the replicas of a range that the last comparison has found and nobody has mended.
@@ -343,6 +363,12 @@ func nodeStatus(n rhumb.Node, m *rhumbpb.StatusResponse) NodeStatus {
 		s.Stores = append(s.Stores, store)
 	}
 	s.addTroubles(m)
+	for _, phase := range m.GetStartPhases() {
+		s.Start = append(s.Start, StartPhase{phase.GetName(), time.Duration(phase.GetTookNs())})
+	}
+	if l := m.GetDeferredLosses(); l != nil {
+		s.DeferredLosses = &DeferredLosses{int(l.GetUnsureEpochs()), l.GetEntries(), time.Unix(0, l.GetLastNs()).UTC()}
+	}
 	s.DifferingCount = int(m.GetDifferingCount())
 	for _, d := range m.GetDiffering() {
 		s.Differing = append(s.Differing, RangeDifference{api.DecodeRangeID(d.GetRange()), nodeIDs(d.GetNodes()), rhumb.TableID(d.GetTable()), d.GetWhy()})

@@ -65,6 +65,7 @@ func TestStatusOfTroubledNode(t *testing.T) {
 		TroubleCounts: map[uint32]uint32{uint32(waiting): 6, uint32(unknown): 7},
 		Sights:        []*rhumbpb.NodeSight{{Node: 3, FencedNs: 8, Lives: 9}},
 		Metadata:      &rhumbpb.MetadataReplica{Silent: true, WaitsFor: []uint32{2}, Recovered: &rhumbpb.MetadataRecovery{Term: 3, LastIndex: 4, Lost: []uint32{5}}},
+		StartPhases:   []*rhumbpb.StartPhase{{Name: "replay", TookNs: 5}}, DeferredLosses: &rhumbpb.DeferredLosses{UnsureEpochs: 2, Entries: 3, LastNs: 4e9},
 	}
 	s := c.Status(t.Context())[0]
 	if s.Err != "" || !slices.Equal(s.Suspected, []rhumb.NodeID{2, 3}) || s.RoundTrip <= 0 {
@@ -84,6 +85,12 @@ func TestStatusOfTroubledNode(t *testing.T) {
 	}
 	if m := s.Metadata; !m.Silent || !slices.Equal(m.WaitsFor, []rhumb.NodeID{2}) || m.Recovered.Term != 3 || m.Recovered.LastIndex != 4 || m.Recovered.Lost[0] != 5 {
 		t.Errorf("metadata %+v", s.Metadata)
+	}
+	if len(s.Start) != 1 || s.Start[0] != (StartPhase{"replay", 5 * time.Nanosecond}) {
+		t.Errorf("start %+v", s.Start)
+	}
+	if l := s.DeferredLosses; l == nil || *l != (DeferredLosses{2, 3, time.Unix(4, 0).UTC()}) {
+		t.Errorf("losses %+v", l)
 	}
 }
 

@@ -50,7 +50,7 @@ const summaryTimeout = time.Second
 // Info returns the state of the node.
 func (n *Node) Info(ctx context.Context) server.Info {
 	i := n.Ping()
-	i.DatabaseFormat = n.engine.Format()
+	i.DatabaseFormat, i.Start = n.engine.Format(), n.phases.list()
 	// Also for a node that cannot register: an operator needs the state of its metadata
 	// group.
 	if m := n.currentMember(); m != nil {
@@ -65,7 +65,7 @@ func (n *Node) Info(ctx context.Context) server.Info {
 		i.Suspects = m.host.Leases().Suspects()
 		ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
 		defer cancel()
-		i.Unfit = m.host.Unfit()
+		i.Unfit, i.DeferredLosses = m.host.Unfit(), m.host.DeferredLosses()
 		if count, err := m.host.Summary(ctx); err == nil {
 			// Counts of replicas on this node, not of ranges in the cluster.
 			for state, c := range count {

@@ -1,10 +1,13 @@
 package node
 
 import (
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rhumbdb/rhumb/node/server"
 )
 
 // phases measures the parts of the start of a process, from its first statement to its first answer.
@@ -19,7 +22,7 @@ type phases struct {
 
 	mu    sync.Mutex // guards since, took and done
 	since time.Time  // the end of the last phase
-	took  []any      // names and durations in turn, for the log
+	took  []server.StartPhase
 	done  bool
 }
 
@@ -33,7 +36,7 @@ func newPhases(started time.Time) *phases {
 // note records the duration of a phase.
 func (p *phases) note(phase string, took time.Duration) {
 	p.gauge.WithLabelValues(phase).Set(took.Seconds())
-	p.took = append(p.took, phase, took.Round(time.Millisecond))
+	p.took = append(p.took, server.StartPhase{Name: phase, Took: took})
 }
 
 // end ends a phase that began with the end of the last one. Parts of it that were measured apart
@@ -69,5 +72,16 @@ func (p *phases) finish(started time.Time) []any {
 	}
 	p.done = true
 	p.note("total", time.Since(started))
-	return p.took
+	var names []any
+	for _, phase := range p.took {
+		names = append(names, phase.Name, phase.Took.Round(time.Millisecond))
+	}
+	return names
+}
+
+// list returns the phases so far.
+func (p *phases) list() []server.StartPhase {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.took)
 }

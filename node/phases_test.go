@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/rhumbdb/rhumb/node/server"
 )
 
 // TestPhases checks that parts measured apart do not count twice, and that a later life of the process
@@ -25,6 +27,9 @@ func TestPhases(t *testing.T) {
 	}
 	if total := value("total"); total < 10 || total > 11 || len(took) != 2*4 {
 		t.Errorf("the total is %v s; logged are %v", total, took)
+	}
+	if all := p.list(); len(all) != 4 || all[0] != (server.StartPhase{Name: "replay", Took: 4 * time.Second}) || all[3].Name != "total" {
+		t.Errorf("the phases are %v", all)
 	}
 	before := value("metadata")
 	time.Sleep(2 * time.Millisecond)

@@ -1514,8 +1514,12 @@ type StatusResponse struct {
 	Differing []*RangeDifference `protobuf:"bytes,32,rep,name=differing,proto3" json:"differing,omitempty"`
 	// The number of all such ranges.
 	DifferingCount uint32 `protobuf:"varint,33,opt,name=differing_count,json=differingCount,proto3" json:"differing_count,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What ranges of tables that defer syncs lost, or may have lost, on this node in its present life.
+	DeferredLosses *DeferredLosses `protobuf:"bytes,34,opt,name=deferred_losses,json=deferredLosses,proto3" json:"deferred_losses,omitempty"`
+	// The parts of the start of the process, in order; the last one is their sum, "total", once the start is over.
+	StartPhases   []*StartPhase `protobuf:"bytes,35,rep,name=start_phases,json=startPhases,proto3" json:"start_phases,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -1688,6 +1692,136 @@ func (x *StatusResponse) GetDifferingCount() uint32 {
 	return 0
 }
 
+func (x *StatusResponse) GetDeferredLosses() *DeferredLosses {
+	if x != nil {
+		return x.DeferredLosses
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetStartPhases() []*StartPhase {
+	if x != nil {
+		return x.StartPhases
+	}
+	return nil
+}
+
+type StartPhase struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	TookNs        int64                  `protobuf:"varint,2,opt,name=took_ns,json=tookNs,proto3" json:"took_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartPhase) Reset() {
+	*x = StartPhase{}
+	mi := &file_api_cluster_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartPhase) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartPhase) ProtoMessage() {}
+
+func (x *StartPhase) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartPhase.ProtoReflect.Descriptor instead.
+func (*StartPhase) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *StartPhase) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StartPhase) GetTookNs() int64 {
+	if x != nil {
+		return x.TookNs
+	}
+	return 0
+}
+
+// DeferredLosses counts what ranges of tables that defer syncs lost, or may have lost, in a power loss.
+type DeferredLosses struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Epochs that began although all copies which answered had started again since their last sync.
+	UnsureEpochs uint32 `protobuf:"varint,1,opt,name=unsure_epochs,json=unsureEpochs,proto3" json:"unsure_epochs,omitempty"`
+	// Entries of this node that the other copies had lost, and that their ranges went on without.
+	Entries uint64 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
+	// When the last of either happened, in ns since 1970.
+	LastNs        int64 `protobuf:"varint,3,opt,name=last_ns,json=lastNs,proto3" json:"last_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeferredLosses) Reset() {
+	*x = DeferredLosses{}
+	mi := &file_api_cluster_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeferredLosses) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeferredLosses) ProtoMessage() {}
+
+func (x *DeferredLosses) ProtoReflect() protoreflect.Message {
+	mi := &file_api_cluster_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeferredLosses.ProtoReflect.Descriptor instead.
+func (*DeferredLosses) Descriptor() ([]byte, []int) {
+	return file_api_cluster_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *DeferredLosses) GetUnsureEpochs() uint32 {
+	if x != nil {
+		return x.UnsureEpochs
+	}
+	return 0
+}
+
+func (x *DeferredLosses) GetEntries() uint64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *DeferredLosses) GetLastNs() int64 {
+	if x != nil {
+		return x.LastNs
+	}
+	return 0
+}
+
 type GetMetadataRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Waits until the node has applied this revision; 0 does not wait.
@@ -1698,7 +1832,7 @@ type GetMetadataRequest struct {
 
 func (x *GetMetadataRequest) Reset() {
 	*x = GetMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1844,7 @@ func (x *GetMetadataRequest) String() string {
 func (*GetMetadataRequest) ProtoMessage() {}
 
 func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[24]
+	mi := &file_api_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1857,7 @@ func (x *GetMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetadataRequest.ProtoReflect.Descriptor instead.
 func (*GetMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{24}
+	return file_api_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetMetadataRequest) GetRevisionMin() uint64 {
@@ -1741,7 +1875,7 @@ type WatchMetadataRequest struct {
 
 func (x *WatchMetadataRequest) Reset() {
 	*x = WatchMetadataRequest{}
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1753,7 +1887,7 @@ func (x *WatchMetadataRequest) String() string {
 func (*WatchMetadataRequest) ProtoMessage() {}
 
 func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[25]
+	mi := &file_api_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1766,7 +1900,7 @@ func (x *WatchMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMetadataRequest.ProtoReflect.Descriptor instead.
 func (*WatchMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{25}
+	return file_api_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 type CreateTableRequest struct {
@@ -1786,7 +1920,7 @@ type CreateTableRequest struct {
 
 func (x *CreateTableRequest) Reset() {
 	*x = CreateTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1932,7 @@ func (x *CreateTableRequest) String() string {
 func (*CreateTableRequest) ProtoMessage() {}
 
 func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[26]
+	mi := &file_api_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1945,7 @@ func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableRequest.ProtoReflect.Descriptor instead.
 func (*CreateTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{26}
+	return file_api_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CreateTableRequest) GetName() string {
@@ -1868,7 +2002,7 @@ type CreateTableResponse struct {
 
 func (x *CreateTableResponse) Reset() {
 	*x = CreateTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[27]
+	mi := &file_api_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +2014,7 @@ func (x *CreateTableResponse) String() string {
 func (*CreateTableResponse) ProtoMessage() {}
 
 func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[27]
+	mi := &file_api_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +2027,7 @@ func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableResponse.ProtoReflect.Descriptor instead.
 func (*CreateTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{27}
+	return file_api_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CreateTableResponse) GetTable() *Table {
@@ -1926,7 +2060,7 @@ type DescribeTableRequest struct {
 
 func (x *DescribeTableRequest) Reset() {
 	*x = DescribeTableRequest{}
-	mi := &file_api_cluster_proto_msgTypes[28]
+	mi := &file_api_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2072,7 @@ func (x *DescribeTableRequest) String() string {
 func (*DescribeTableRequest) ProtoMessage() {}
 
 func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[28]
+	mi := &file_api_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2085,7 @@ func (x *DescribeTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableRequest.ProtoReflect.Descriptor instead.
 func (*DescribeTableRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{28}
+	return file_api_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DescribeTableRequest) GetName() string {
@@ -1974,7 +2108,7 @@ type DescribeTableResponse struct {
 
 func (x *DescribeTableResponse) Reset() {
 	*x = DescribeTableResponse{}
-	mi := &file_api_cluster_proto_msgTypes[29]
+	mi := &file_api_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1986,7 +2120,7 @@ func (x *DescribeTableResponse) String() string {
 func (*DescribeTableResponse) ProtoMessage() {}
 
 func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[29]
+	mi := &file_api_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1999,7 +2133,7 @@ func (x *DescribeTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeTableResponse.ProtoReflect.Descriptor instead.
 func (*DescribeTableResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{29}
+	return file_api_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DescribeTableResponse) GetTable() *Table {
@@ -2039,7 +2173,7 @@ type DescribeRangeRequest struct {
 
 func (x *DescribeRangeRequest) Reset() {
 	*x = DescribeRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[30]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2051,7 +2185,7 @@ func (x *DescribeRangeRequest) String() string {
 func (*DescribeRangeRequest) ProtoMessage() {}
 
 func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[30]
+	mi := &file_api_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2064,7 +2198,7 @@ func (x *DescribeRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{30}
+	return file_api_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DescribeRangeRequest) GetRange() *RangeID {
@@ -2095,7 +2229,7 @@ type CopyProgress struct {
 
 func (x *CopyProgress) Reset() {
 	*x = CopyProgress{}
-	mi := &file_api_cluster_proto_msgTypes[31]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2241,7 @@ func (x *CopyProgress) String() string {
 func (*CopyProgress) ProtoMessage() {}
 
 func (x *CopyProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[31]
+	mi := &file_api_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2254,7 @@ func (x *CopyProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyProgress.ProtoReflect.Descriptor instead.
 func (*CopyProgress) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{31}
+	return file_api_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CopyProgress) GetFrom() uint32 {
@@ -2204,7 +2338,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2350,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[32]
+	mi := &file_api_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2363,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{32}
+	return file_api_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReplicaStatus) GetNode() uint32 {
@@ -2342,7 +2476,7 @@ type DescribeRangeResponse struct {
 
 func (x *DescribeRangeResponse) Reset() {
 	*x = DescribeRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +2488,7 @@ func (x *DescribeRangeResponse) String() string {
 func (*DescribeRangeResponse) ProtoMessage() {}
 
 func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[33]
+	mi := &file_api_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +2501,7 @@ func (x *DescribeRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRangeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{33}
+	return file_api_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DescribeRangeResponse) GetRange() *Range {
@@ -2399,7 +2533,7 @@ type InitRequest struct {
 
 func (x *InitRequest) Reset() {
 	*x = InitRequest{}
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2545,7 @@ func (x *InitRequest) String() string {
 func (*InitRequest) ProtoMessage() {}
 
 func (x *InitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[34]
+	mi := &file_api_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2558,7 @@ func (x *InitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
 func (*InitRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{34}
+	return file_api_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 type InitResponse struct {
@@ -2437,7 +2571,7 @@ type InitResponse struct {
 
 func (x *InitResponse) Reset() {
 	*x = InitResponse{}
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2449,7 +2583,7 @@ func (x *InitResponse) String() string {
 func (*InitResponse) ProtoMessage() {}
 
 func (x *InitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[35]
+	mi := &file_api_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2462,7 +2596,7 @@ func (x *InitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitResponse.ProtoReflect.Descriptor instead.
 func (*InitResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{35}
+	return file_api_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *InitResponse) GetCluster() []byte {
@@ -2503,7 +2637,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2515,7 +2649,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[36]
+	mi := &file_api_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2528,7 +2662,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{36}
+	return file_api_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *JoinRequest) GetCluster() []byte {
@@ -2610,7 +2744,7 @@ type RegistrationProof struct {
 
 func (x *RegistrationProof) Reset() {
 	*x = RegistrationProof{}
-	mi := &file_api_cluster_proto_msgTypes[37]
+	mi := &file_api_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2622,7 +2756,7 @@ func (x *RegistrationProof) String() string {
 func (*RegistrationProof) ProtoMessage() {}
 
 func (x *RegistrationProof) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[37]
+	mi := &file_api_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2635,7 +2769,7 @@ func (x *RegistrationProof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistrationProof.ProtoReflect.Descriptor instead.
 func (*RegistrationProof) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{37}
+	return file_api_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RegistrationProof) GetChain() [][]byte {
@@ -2675,7 +2809,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_api_cluster_proto_msgTypes[38]
+	mi := &file_api_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +2821,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[38]
+	mi := &file_api_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +2834,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{38}
+	return file_api_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -2757,7 +2891,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_api_cluster_proto_msgTypes[39]
+	mi := &file_api_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2769,7 +2903,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[39]
+	mi := &file_api_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2782,7 +2916,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{39}
+	return file_api_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DrainRequest) GetNode() uint32 {
@@ -2816,7 +2950,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_api_cluster_proto_msgTypes[40]
+	mi := &file_api_cluster_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2828,7 +2962,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[40]
+	mi := &file_api_cluster_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2841,7 +2975,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{40}
+	return file_api_cluster_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *DrainResponse) GetPrimaries() uint32 {
@@ -2863,7 +2997,7 @@ type DiscardReplicaRequest struct {
 
 func (x *DiscardReplicaRequest) Reset() {
 	*x = DiscardReplicaRequest{}
-	mi := &file_api_cluster_proto_msgTypes[41]
+	mi := &file_api_cluster_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +3009,7 @@ func (x *DiscardReplicaRequest) String() string {
 func (*DiscardReplicaRequest) ProtoMessage() {}
 
 func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[41]
+	mi := &file_api_cluster_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +3022,7 @@ func (x *DiscardReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{41}
+	return file_api_cluster_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DiscardReplicaRequest) GetRange() *RangeID {
@@ -2920,7 +3054,7 @@ type DiscardReplicaResponse struct {
 
 func (x *DiscardReplicaResponse) Reset() {
 	*x = DiscardReplicaResponse{}
-	mi := &file_api_cluster_proto_msgTypes[42]
+	mi := &file_api_cluster_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3066,7 @@ func (x *DiscardReplicaResponse) String() string {
 func (*DiscardReplicaResponse) ProtoMessage() {}
 
 func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[42]
+	mi := &file_api_cluster_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3079,7 @@ func (x *DiscardReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscardReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DiscardReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{42}
+	return file_api_cluster_proto_rawDescGZIP(), []int{44}
 }
 
 type RecoverRangeRequest struct {
@@ -2965,7 +3099,7 @@ type RecoverRangeRequest struct {
 
 func (x *RecoverRangeRequest) Reset() {
 	*x = RecoverRangeRequest{}
-	mi := &file_api_cluster_proto_msgTypes[43]
+	mi := &file_api_cluster_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2977,7 +3111,7 @@ func (x *RecoverRangeRequest) String() string {
 func (*RecoverRangeRequest) ProtoMessage() {}
 
 func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[43]
+	mi := &file_api_cluster_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2990,7 +3124,7 @@ func (x *RecoverRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeRequest.ProtoReflect.Descriptor instead.
 func (*RecoverRangeRequest) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{43}
+	return file_api_cluster_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RecoverRangeRequest) GetRange() *RangeID {
@@ -3044,7 +3178,7 @@ type RecoverRangeResponse struct {
 
 func (x *RecoverRangeResponse) Reset() {
 	*x = RecoverRangeResponse{}
-	mi := &file_api_cluster_proto_msgTypes[44]
+	mi := &file_api_cluster_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3190,7 @@ func (x *RecoverRangeResponse) String() string {
 func (*RecoverRangeResponse) ProtoMessage() {}
 
 func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_cluster_proto_msgTypes[44]
+	mi := &file_api_cluster_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3203,7 @@ func (x *RecoverRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverRangeResponse.ProtoReflect.Descriptor instead.
 func (*RecoverRangeResponse) Descriptor() ([]byte, []int) {
-	return file_api_cluster_proto_rawDescGZIP(), []int{44}
+	return file_api_cluster_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RecoverRangeResponse) GetRange() *Range {
@@ -3180,7 +3314,7 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x1d\n" +
 	"\n" +
 	"last_index\x18\x03 \x01(\x04R\tlastIndex\x12\x12\n" +
-	"\x04lost\x18\x04 \x03(\rR\x04lost\"\xe3\x06\n" +
+	"\x04lost\x18\x04 \x03(\rR\x04lost\"\xdf\a\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12\"\n" +
 	"\x04node\x18\x02 \x01(\v2\x0e.rhumb.v1.NodeR\x04node\x12\x14\n" +
@@ -3202,10 +3336,20 @@ const file_api_cluster_proto_rawDesc = "" +
 	"\x0fcluster_version\x18\x1e \x01(\rR\x0eclusterVersion\x12'\n" +
 	"\x0fdatabase_format\x18\x1f \x01(\rR\x0edatabaseFormat\x127\n" +
 	"\tdiffering\x18  \x03(\v2\x19.rhumb.v1.RangeDifferenceR\tdiffering\x12'\n" +
-	"\x0fdiffering_count\x18! \x01(\rR\x0edifferingCount\x1a@\n" +
+	"\x0fdiffering_count\x18! \x01(\rR\x0edifferingCount\x12A\n" +
+	"\x0fdeferred_losses\x18\" \x01(\v2\x18.rhumb.v1.DeferredLossesR\x0edeferredLosses\x127\n" +
+	"\fstart_phases\x18# \x03(\v2\x14.rhumb.v1.StartPhaseR\vstartPhases\x1a@\n" +
 	"\x12TroubleCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"7\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"9\n" +
+	"\n" +
+	"StartPhase\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
+	"\atook_ns\x18\x02 \x01(\x03R\x06tookNs\"h\n" +
+	"\x0eDeferredLosses\x12#\n" +
+	"\runsure_epochs\x18\x01 \x01(\rR\funsureEpochs\x12\x18\n" +
+	"\aentries\x18\x02 \x01(\x04R\aentries\x12\x17\n" +
+	"\alast_ns\x18\x03 \x01(\x03R\x06lastNs\"7\n" +
 	"\x12GetMetadataRequest\x12!\n" +
 	"\frevision_min\x18\x01 \x01(\x04R\vrevisionMin\"\x16\n" +
 	"\x14WatchMetadataRequest\"\xdb\x01\n" +
@@ -3355,7 +3499,7 @@ func file_api_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_api_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_api_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_api_cluster_proto_goTypes = []any{
 	(ReplicaTroubleKind)(0),         // 0: rhumb.v1.ReplicaTroubleKind
 	(*DropTableRequest)(nil),        // 1: rhumb.v1.DropTableRequest
@@ -3382,122 +3526,126 @@ var file_api_cluster_proto_goTypes = []any{
 	(*MetadataReplica)(nil),         // 22: rhumb.v1.MetadataReplica
 	(*MetadataRecovery)(nil),        // 23: rhumb.v1.MetadataRecovery
 	(*StatusResponse)(nil),          // 24: rhumb.v1.StatusResponse
-	(*GetMetadataRequest)(nil),      // 25: rhumb.v1.GetMetadataRequest
-	(*WatchMetadataRequest)(nil),    // 26: rhumb.v1.WatchMetadataRequest
-	(*CreateTableRequest)(nil),      // 27: rhumb.v1.CreateTableRequest
-	(*CreateTableResponse)(nil),     // 28: rhumb.v1.CreateTableResponse
-	(*DescribeTableRequest)(nil),    // 29: rhumb.v1.DescribeTableRequest
-	(*DescribeTableResponse)(nil),   // 30: rhumb.v1.DescribeTableResponse
-	(*DescribeRangeRequest)(nil),    // 31: rhumb.v1.DescribeRangeRequest
-	(*CopyProgress)(nil),            // 32: rhumb.v1.CopyProgress
-	(*ReplicaStatus)(nil),           // 33: rhumb.v1.ReplicaStatus
-	(*DescribeRangeResponse)(nil),   // 34: rhumb.v1.DescribeRangeResponse
-	(*InitRequest)(nil),             // 35: rhumb.v1.InitRequest
-	(*InitResponse)(nil),            // 36: rhumb.v1.InitResponse
-	(*JoinRequest)(nil),             // 37: rhumb.v1.JoinRequest
-	(*RegistrationProof)(nil),       // 38: rhumb.v1.RegistrationProof
-	(*JoinResponse)(nil),            // 39: rhumb.v1.JoinResponse
-	(*DrainRequest)(nil),            // 40: rhumb.v1.DrainRequest
-	(*DrainResponse)(nil),           // 41: rhumb.v1.DrainResponse
-	(*DiscardReplicaRequest)(nil),   // 42: rhumb.v1.DiscardReplicaRequest
-	(*DiscardReplicaResponse)(nil),  // 43: rhumb.v1.DiscardReplicaResponse
-	(*RecoverRangeRequest)(nil),     // 44: rhumb.v1.RecoverRangeRequest
-	(*RecoverRangeResponse)(nil),    // 45: rhumb.v1.RecoverRangeResponse
-	nil,                             // 46: rhumb.v1.StatusResponse.TroubleCountsEntry
-	(*Table)(nil),                   // 47: rhumb.v1.Table
-	(*Point)(nil),                   // 48: rhumb.v1.Point
-	(*Region)(nil),                  // 49: rhumb.v1.Region
-	(*Node)(nil),                    // 50: rhumb.v1.Node
-	(*RangeID)(nil),                 // 51: rhumb.v1.RangeID
-	(*RangeDifference)(nil),         // 52: rhumb.v1.RangeDifference
-	(*ClassSettings)(nil),           // 53: rhumb.v1.ClassSettings
-	(*Class)(nil),                   // 54: rhumb.v1.Class
-	(*Range)(nil),                   // 55: rhumb.v1.Range
-	(*Identity)(nil),                // 56: rhumb.v1.Identity
-	(*Metadata)(nil),                // 57: rhumb.v1.Metadata
-	(*VerifyRangeRequest)(nil),      // 58: rhumb.v1.VerifyRangeRequest
-	(*VerifyRangeResponse)(nil),     // 59: rhumb.v1.VerifyRangeResponse
+	(*StartPhase)(nil),              // 25: rhumb.v1.StartPhase
+	(*DeferredLosses)(nil),          // 26: rhumb.v1.DeferredLosses
+	(*GetMetadataRequest)(nil),      // 27: rhumb.v1.GetMetadataRequest
+	(*WatchMetadataRequest)(nil),    // 28: rhumb.v1.WatchMetadataRequest
+	(*CreateTableRequest)(nil),      // 29: rhumb.v1.CreateTableRequest
+	(*CreateTableResponse)(nil),     // 30: rhumb.v1.CreateTableResponse
+	(*DescribeTableRequest)(nil),    // 31: rhumb.v1.DescribeTableRequest
+	(*DescribeTableResponse)(nil),   // 32: rhumb.v1.DescribeTableResponse
+	(*DescribeRangeRequest)(nil),    // 33: rhumb.v1.DescribeRangeRequest
+	(*CopyProgress)(nil),            // 34: rhumb.v1.CopyProgress
+	(*ReplicaStatus)(nil),           // 35: rhumb.v1.ReplicaStatus
+	(*DescribeRangeResponse)(nil),   // 36: rhumb.v1.DescribeRangeResponse
+	(*InitRequest)(nil),             // 37: rhumb.v1.InitRequest
+	(*InitResponse)(nil),            // 38: rhumb.v1.InitResponse
+	(*JoinRequest)(nil),             // 39: rhumb.v1.JoinRequest
+	(*RegistrationProof)(nil),       // 40: rhumb.v1.RegistrationProof
+	(*JoinResponse)(nil),            // 41: rhumb.v1.JoinResponse
+	(*DrainRequest)(nil),            // 42: rhumb.v1.DrainRequest
+	(*DrainResponse)(nil),           // 43: rhumb.v1.DrainResponse
+	(*DiscardReplicaRequest)(nil),   // 44: rhumb.v1.DiscardReplicaRequest
+	(*DiscardReplicaResponse)(nil),  // 45: rhumb.v1.DiscardReplicaResponse
+	(*RecoverRangeRequest)(nil),     // 46: rhumb.v1.RecoverRangeRequest
+	(*RecoverRangeResponse)(nil),    // 47: rhumb.v1.RecoverRangeResponse
+	nil,                             // 48: rhumb.v1.StatusResponse.TroubleCountsEntry
+	(*Table)(nil),                   // 49: rhumb.v1.Table
+	(*Point)(nil),                   // 50: rhumb.v1.Point
+	(*Region)(nil),                  // 51: rhumb.v1.Region
+	(*Node)(nil),                    // 52: rhumb.v1.Node
+	(*RangeID)(nil),                 // 53: rhumb.v1.RangeID
+	(*RangeDifference)(nil),         // 54: rhumb.v1.RangeDifference
+	(*ClassSettings)(nil),           // 55: rhumb.v1.ClassSettings
+	(*Class)(nil),                   // 56: rhumb.v1.Class
+	(*Range)(nil),                   // 57: rhumb.v1.Range
+	(*Identity)(nil),                // 58: rhumb.v1.Identity
+	(*Metadata)(nil),                // 59: rhumb.v1.Metadata
+	(*VerifyRangeRequest)(nil),      // 60: rhumb.v1.VerifyRangeRequest
+	(*VerifyRangeResponse)(nil),     // 61: rhumb.v1.VerifyRangeResponse
 }
 var file_api_cluster_proto_depIdxs = []int32{
-	47, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
+	49, // 0: rhumb.v1.RefuseSnapshotResponse.table:type_name -> rhumb.v1.Table
 	7,  // 1: rhumb.v1.ContactResponse.keys:type_name -> rhumb.v1.GossipKeys
 	8,  // 2: rhumb.v1.GossipKeys.keys:type_name -> rhumb.v1.GossipKey
-	48, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
-	49, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
-	50, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
+	50, // 3: rhumb.v1.AddRegionRequest.location:type_name -> rhumb.v1.Point
+	51, // 4: rhumb.v1.AddRegionResponse.region:type_name -> rhumb.v1.Region
+	52, // 5: rhumb.v1.ForgetNodeResponse.node:type_name -> rhumb.v1.Node
 	19, // 6: rhumb.v1.StoreStatus.damages:type_name -> rhumb.v1.StoreDamage
 	0,  // 7: rhumb.v1.ReplicaTrouble.kind:type_name -> rhumb.v1.ReplicaTroubleKind
-	51, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
+	53, // 8: rhumb.v1.ReplicaTrouble.range:type_name -> rhumb.v1.RangeID
 	23, // 9: rhumb.v1.MetadataReplica.recovered:type_name -> rhumb.v1.MetadataRecovery
-	50, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
+	52, // 10: rhumb.v1.StatusResponse.node:type_name -> rhumb.v1.Node
 	18, // 11: rhumb.v1.StatusResponse.stores:type_name -> rhumb.v1.StoreStatus
 	20, // 12: rhumb.v1.StatusResponse.troubles:type_name -> rhumb.v1.ReplicaTrouble
-	46, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
+	48, // 13: rhumb.v1.StatusResponse.trouble_counts:type_name -> rhumb.v1.StatusResponse.TroubleCountsEntry
 	21, // 14: rhumb.v1.StatusResponse.sights:type_name -> rhumb.v1.NodeSight
 	22, // 15: rhumb.v1.StatusResponse.metadata:type_name -> rhumb.v1.MetadataReplica
-	52, // 16: rhumb.v1.StatusResponse.differing:type_name -> rhumb.v1.RangeDifference
-	53, // 17: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
-	47, // 18: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
-	54, // 19: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
-	47, // 20: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
-	54, // 21: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
-	51, // 22: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
-	32, // 23: rhumb.v1.ReplicaStatus.copying:type_name -> rhumb.v1.CopyProgress
-	55, // 24: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
-	33, // 25: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
-	56, // 26: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
-	48, // 27: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
-	50, // 28: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
-	38, // 29: rhumb.v1.JoinRequest.proof:type_name -> rhumb.v1.RegistrationProof
-	56, // 30: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
-	50, // 31: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
-	57, // 32: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
-	51, // 33: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
-	51, // 34: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
-	55, // 35: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
-	15, // 36: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
-	17, // 37: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
-	25, // 38: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
-	26, // 39: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
-	27, // 40: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
-	29, // 41: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
-	31, // 42: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
-	35, // 43: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
-	37, // 44: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
-	40, // 45: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
-	42, // 46: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
-	58, // 47: rhumb.v1.Cluster.VerifyRange:input_type -> rhumb.v1.VerifyRangeRequest
-	44, // 48: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
-	5,  // 49: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
-	9,  // 50: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
-	13, // 51: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
-	11, // 52: rhumb.v1.Cluster.FinalizeUpgrade:input_type -> rhumb.v1.FinalizeUpgradeRequest
-	3,  // 53: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
-	1,  // 54: rhumb.v1.Cluster.DropTable:input_type -> rhumb.v1.DropTableRequest
-	16, // 55: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
-	24, // 56: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
-	57, // 57: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
-	57, // 58: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
-	28, // 59: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
-	30, // 60: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
-	34, // 61: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
-	36, // 62: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
-	39, // 63: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
-	41, // 64: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
-	43, // 65: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
-	59, // 66: rhumb.v1.Cluster.VerifyRange:output_type -> rhumb.v1.VerifyRangeResponse
-	45, // 67: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
-	6,  // 68: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
-	10, // 69: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
-	14, // 70: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
-	12, // 71: rhumb.v1.Cluster.FinalizeUpgrade:output_type -> rhumb.v1.FinalizeUpgradeResponse
-	4,  // 72: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
-	2,  // 73: rhumb.v1.Cluster.DropTable:output_type -> rhumb.v1.DropTableResponse
-	55, // [55:74] is the sub-list for method output_type
-	36, // [36:55] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	54, // 16: rhumb.v1.StatusResponse.differing:type_name -> rhumb.v1.RangeDifference
+	26, // 17: rhumb.v1.StatusResponse.deferred_losses:type_name -> rhumb.v1.DeferredLosses
+	25, // 18: rhumb.v1.StatusResponse.start_phases:type_name -> rhumb.v1.StartPhase
+	55, // 19: rhumb.v1.CreateTableRequest.settings:type_name -> rhumb.v1.ClassSettings
+	49, // 20: rhumb.v1.CreateTableResponse.table:type_name -> rhumb.v1.Table
+	56, // 21: rhumb.v1.CreateTableResponse.class:type_name -> rhumb.v1.Class
+	49, // 22: rhumb.v1.DescribeTableResponse.table:type_name -> rhumb.v1.Table
+	56, // 23: rhumb.v1.DescribeTableResponse.class:type_name -> rhumb.v1.Class
+	53, // 24: rhumb.v1.DescribeRangeRequest.range:type_name -> rhumb.v1.RangeID
+	34, // 25: rhumb.v1.ReplicaStatus.copying:type_name -> rhumb.v1.CopyProgress
+	57, // 26: rhumb.v1.DescribeRangeResponse.range:type_name -> rhumb.v1.Range
+	35, // 27: rhumb.v1.DescribeRangeResponse.replicas:type_name -> rhumb.v1.ReplicaStatus
+	58, // 28: rhumb.v1.JoinRequest.identity:type_name -> rhumb.v1.Identity
+	50, // 29: rhumb.v1.JoinRequest.region_location:type_name -> rhumb.v1.Point
+	52, // 30: rhumb.v1.JoinRequest.node:type_name -> rhumb.v1.Node
+	40, // 31: rhumb.v1.JoinRequest.proof:type_name -> rhumb.v1.RegistrationProof
+	58, // 32: rhumb.v1.JoinResponse.identity:type_name -> rhumb.v1.Identity
+	52, // 33: rhumb.v1.JoinResponse.nodes:type_name -> rhumb.v1.Node
+	59, // 34: rhumb.v1.JoinResponse.metadata:type_name -> rhumb.v1.Metadata
+	53, // 35: rhumb.v1.DiscardReplicaRequest.range:type_name -> rhumb.v1.RangeID
+	53, // 36: rhumb.v1.RecoverRangeRequest.range:type_name -> rhumb.v1.RangeID
+	57, // 37: rhumb.v1.RecoverRangeResponse.range:type_name -> rhumb.v1.Range
+	15, // 38: rhumb.v1.Cluster.Ping:input_type -> rhumb.v1.PingRequest
+	17, // 39: rhumb.v1.Cluster.Status:input_type -> rhumb.v1.StatusRequest
+	27, // 40: rhumb.v1.Cluster.GetMetadata:input_type -> rhumb.v1.GetMetadataRequest
+	28, // 41: rhumb.v1.Cluster.WatchMetadata:input_type -> rhumb.v1.WatchMetadataRequest
+	29, // 42: rhumb.v1.Cluster.CreateTable:input_type -> rhumb.v1.CreateTableRequest
+	31, // 43: rhumb.v1.Cluster.DescribeTable:input_type -> rhumb.v1.DescribeTableRequest
+	33, // 44: rhumb.v1.Cluster.DescribeRange:input_type -> rhumb.v1.DescribeRangeRequest
+	37, // 45: rhumb.v1.Cluster.Init:input_type -> rhumb.v1.InitRequest
+	39, // 46: rhumb.v1.Cluster.Join:input_type -> rhumb.v1.JoinRequest
+	42, // 47: rhumb.v1.Cluster.Drain:input_type -> rhumb.v1.DrainRequest
+	44, // 48: rhumb.v1.Cluster.DiscardReplica:input_type -> rhumb.v1.DiscardReplicaRequest
+	60, // 49: rhumb.v1.Cluster.VerifyRange:input_type -> rhumb.v1.VerifyRangeRequest
+	46, // 50: rhumb.v1.Cluster.RecoverRange:input_type -> rhumb.v1.RecoverRangeRequest
+	5,  // 51: rhumb.v1.Cluster.Contact:input_type -> rhumb.v1.ContactRequest
+	9,  // 52: rhumb.v1.Cluster.AddRegion:input_type -> rhumb.v1.AddRegionRequest
+	13, // 53: rhumb.v1.Cluster.ForgetNode:input_type -> rhumb.v1.ForgetNodeRequest
+	11, // 54: rhumb.v1.Cluster.FinalizeUpgrade:input_type -> rhumb.v1.FinalizeUpgradeRequest
+	3,  // 55: rhumb.v1.Cluster.RefuseSnapshot:input_type -> rhumb.v1.RefuseSnapshotRequest
+	1,  // 56: rhumb.v1.Cluster.DropTable:input_type -> rhumb.v1.DropTableRequest
+	16, // 57: rhumb.v1.Cluster.Ping:output_type -> rhumb.v1.PingResponse
+	24, // 58: rhumb.v1.Cluster.Status:output_type -> rhumb.v1.StatusResponse
+	59, // 59: rhumb.v1.Cluster.GetMetadata:output_type -> rhumb.v1.Metadata
+	59, // 60: rhumb.v1.Cluster.WatchMetadata:output_type -> rhumb.v1.Metadata
+	30, // 61: rhumb.v1.Cluster.CreateTable:output_type -> rhumb.v1.CreateTableResponse
+	32, // 62: rhumb.v1.Cluster.DescribeTable:output_type -> rhumb.v1.DescribeTableResponse
+	36, // 63: rhumb.v1.Cluster.DescribeRange:output_type -> rhumb.v1.DescribeRangeResponse
+	38, // 64: rhumb.v1.Cluster.Init:output_type -> rhumb.v1.InitResponse
+	41, // 65: rhumb.v1.Cluster.Join:output_type -> rhumb.v1.JoinResponse
+	43, // 66: rhumb.v1.Cluster.Drain:output_type -> rhumb.v1.DrainResponse
+	45, // 67: rhumb.v1.Cluster.DiscardReplica:output_type -> rhumb.v1.DiscardReplicaResponse
+	61, // 68: rhumb.v1.Cluster.VerifyRange:output_type -> rhumb.v1.VerifyRangeResponse
+	47, // 69: rhumb.v1.Cluster.RecoverRange:output_type -> rhumb.v1.RecoverRangeResponse
+	6,  // 70: rhumb.v1.Cluster.Contact:output_type -> rhumb.v1.ContactResponse
+	10, // 71: rhumb.v1.Cluster.AddRegion:output_type -> rhumb.v1.AddRegionResponse
+	14, // 72: rhumb.v1.Cluster.ForgetNode:output_type -> rhumb.v1.ForgetNodeResponse
+	12, // 73: rhumb.v1.Cluster.FinalizeUpgrade:output_type -> rhumb.v1.FinalizeUpgradeResponse
+	4,  // 74: rhumb.v1.Cluster.RefuseSnapshot:output_type -> rhumb.v1.RefuseSnapshotResponse
+	2,  // 75: rhumb.v1.Cluster.DropTable:output_type -> rhumb.v1.DropTableResponse
+	57, // [57:76] is the sub-list for method output_type
+	38, // [38:57] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_api_cluster_proto_init() }
@@ -3513,7 +3661,7 @@ func file_api_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_cluster_proto_rawDesc), len(file_api_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   46,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -9,7 +9,9 @@ package health
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -19,11 +21,10 @@ import (
 
 // View is the input of a verdict: a catalog, and the status of each of its nodes.
 type View struct {
-	Regions []rhumb.Region
-	Nodes   []client.NodeStatus
-	Ranges  []*rhumb.Range
-	// Classes has the settings of the classes that have tables.
-	Classes  map[rhumb.ClassID]rhumb.ClassSettings
+	Regions  []rhumb.Region
+	Nodes    []client.NodeStatus
+	Ranges   []*rhumb.Range
+	Tables   []client.TableStatus
 	Revision uint64
 }
 
@@ -80,6 +81,7 @@ func Judge(v View) Verdict {
 	j.judgeRanges()
 	j.judgeTroubles()
 	j.judgeDifferences()
+	j.noteDeferred()
 	if r := upgrade.Judge(v.Nodes); r.Note() != "" {
 		j.addNote("%s", r.Note())
 	}
@@ -90,7 +92,10 @@ func Judge(v View) Verdict {
 type judgement struct {
 	View
 	Verdict
-	nodeOf   map[rhumb.NodeID]*client.NodeStatus
+	nodeOf map[rhumb.NodeID]*client.NodeStatus
+	// classes has the settings of the classes that have tables. How many copies a range should have, and needs to accept writes,
+	// differs from class to class.
+	classes  map[rhumb.ClassID]rhumb.ClassSettings
 	regionOf map[rhumb.RegionID]string
 	// fenced is how long ago each node was fenced: the maximum over the nodes that noticed, because
 	// one that started later noticed later.
@@ -112,7 +117,10 @@ func newJudgement(v View) *judgement {
 	j := &judgement{
 		View: v, Verdict: Verdict{Problems: []string{}}, nodeOf: map[rhumb.NodeID]*client.NodeStatus{}, regionOf: map[rhumb.RegionID]string{},
 		fenced: map[rhumb.NodeID]time.Duration{}, lives: map[rhumb.NodeID]int{}, suspectedBy: map[rhumb.NodeID][]rhumb.NodeID{},
-		lacking: map[rhumb.NodeID]int{}, logLost: map[rhumb.NodeID]bool{}, quarantined: map[rhumb.NodeID]int{},
+		classes: map[rhumb.ClassID]rhumb.ClassSettings{}, lacking: map[rhumb.NodeID]int{}, logLost: map[rhumb.NodeID]bool{}, quarantined: map[rhumb.NodeID]int{},
+	}
+	for _, t := range v.Tables {
+		j.classes[t.Class] = t.Settings
 	}
 	for _, r := range v.Regions {
 		j.regionOf[r.ID] = r.Name
@@ -296,6 +304,46 @@ func (j *judgement) judgeRegions() {
 		j.addProblem("region %s is dead%s: none of its nodes (%s) is up; %d of its %d ranges are served from other regions, and new names are created without asking it",
 			r.Name, since, listNodes(nodes), served, homes)
 	}
+}
+
+// noteDeferred states what a power loss may take from tables that defer syncs, and what it took or may have taken.
+func (j *judgement) noteDeferred() {
+	tables := map[rhumb.Durability][]string{}
+	for _, t := range j.Tables {
+		if t.Settings.Durability.Deferred() {
+			tables[t.Settings.Durability] = append(tables[t.Settings.Durability], t.Name)
+		}
+	}
+	for _, d := range slices.Sorted(maps.Keys(tables)) {
+		j.addNote("%s syncs by up to %v: if all copies of a range lose power together, acknowledged writes of the last %[2]v are lost",
+			nameTables(tables[d]), d.Window())
+	}
+	for i := range j.Nodes {
+		n := &j.Nodes[i]
+		l := n.DeferredLosses
+		if l == nil {
+			continue
+		}
+		if l.UnsureEpochs > 0 {
+			j.addNote("on node %s, %s of tables that defer syncs went on after all copies that answered had started again, at %s last: if these lost power together, writes of the last window before that are lost",
+				n.Node.ID, counted(l.UnsureEpochs, "range", "ranges"), l.Last.Format(time.RFC3339))
+		}
+		if l.Entries > 0 {
+			j.addNote("ranges of tables that defer syncs went on without %s of node %s, at %s last: the other copies had lost them in a power loss",
+				counted(int(l.Entries), "entry", "entries"), n.Node.ID, l.Last.Format(time.RFC3339))
+		}
+	}
+}
+
+// nameTables returns the first few tables as the subject of "defer".
+func nameTables(names []string) string {
+	switch more := len(names) - namedMax; {
+	case len(names) == 1:
+		return "table " + names[0] + " defers"
+	case more > 0:
+		return fmt.Sprintf("tables %s and %d more defer", strings.Join(names[:namedMax], ", "), more)
+	}
+	return "tables " + strings.Join(names, ", ") + " defer"
 }
 
 // judgeNode reports what keeps one node from serving, and what its peers and its stores complain

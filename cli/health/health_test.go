@@ -15,7 +15,10 @@ import (
 func healthyView() View {
 	v := View{
 		Regions: []rhumb.Region{{ID: 1, Name: "singapore"}, {ID: 2, Name: "frankfurt"}},
-		Classes: map[rhumb.ClassID]rhumb.ClassSettings{1: {Replicas: 3, MinInSync: 2}, 2: {Replicas: 1, MinInSync: 1}},
+		Tables: []client.TableStatus{
+			{Table: rhumb.Table{Name: "flights", Class: 1}, Settings: rhumb.ClassSettings{Replicas: 3, MinInSync: 2}},
+			{Table: rhumb.Table{Name: "notes", Class: 2}, Settings: rhumb.ClassSettings{Replicas: 1, MinInSync: 1}},
+		},
 	}
 	for id := rhumb.NodeID(1); id <= 4; id++ {
 		n := client.NodeStatus{Node: rhumb.Node{ID: id, Region: 1, State: rhumb.NodeLive, Voter: id < 4}, Ready: true, MetadataLeader: 1, Stores: []client.StoreStatus{{Dir: "/d"}}}
@@ -219,7 +222,7 @@ func TestJudge(t *testing.T) {
 		"a range with one copy is newer than the loss": {
 			breaks: func(v *View) {
 				v.Nodes[2].Node.Short = true
-				v.Classes[1] = rhumb.ClassSettings{Replicas: 1, MinInSync: 1}
+				v.Tables[0].Settings = rhumb.ClassSettings{Replicas: 1, MinInSync: 1}
 				v.Ranges[2].Epoch, v.Ranges[2].InSync, v.Ranges[2].Replicas = 1, []rhumb.NodeID{3}, []rhumb.NodeID{3}
 			},
 			lose: 0,
@@ -276,6 +279,31 @@ func TestJudge(t *testing.T) {
 				v.Nodes[0].Differing = []client.RangeDifference{{Range: rhumb.RangeID{Region: 1}, Nodes: []rhumb.NodeID{2}}}
 			},
 			says: []string{"the copies of 1 range differ (1/0, on n2): the copies that differ were not quarantined"}, lose: 1,
+		},
+		"a table defers syncs": {
+			breaks: func(v *View) { v.Tables[0].Settings.Durability = rhumb.Durability(50 * time.Millisecond) },
+			note:   "table flights defers syncs by up to 50ms: if all copies of a range lose power together, acknowledged writes of the last 50ms are lost", lose: 1,
+		},
+		"many tables defer syncs": {
+			breaks: func(v *View) {
+				v.Tables[1].Settings.Durability = rhumb.Durability(time.Second)
+				for _, name := range []string{"a", "b", "c"} {
+					v.Tables = append(v.Tables, client.TableStatus{Table: rhumb.Table{Name: name, Class: 3}, Settings: v.Tables[1].Settings})
+				}
+			},
+			note: "tables notes, a, b and 1 more defer syncs by up to 1s", lose: 1,
+		},
+		"writes may be lost": {
+			breaks: func(v *View) {
+				v.Nodes[1].DeferredLosses = &client.DeferredLosses{UnsureEpochs: 2, Last: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+			},
+			note: "on node n2, 2 ranges of tables that defer syncs went on after all copies that answered had started again, at 2026-01-02T03:04:05Z last", lose: 1,
+		},
+		"entries are lost": {
+			breaks: func(v *View) {
+				v.Nodes[1].DeferredLosses = &client.DeferredLosses{Entries: 1, Last: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+			},
+			note: "ranges of tables that defer syncs went on without 1 entry of node n2, at 2026-01-02T03:04:05Z last", lose: 1,
 		},
 		"suspected": {
 			breaks: func(v *View) { v.Nodes[0].Suspected = []rhumb.NodeID{2} },

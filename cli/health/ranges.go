@@ -95,7 +95,7 @@ func (j *judgement) judgeRange(r *rhumb.Range, g *rangeGroups) {
 	c.Quarantined += len(r.Quarantined)
 	// A range needs one copy even if its class has no table, and so no minimum. Any node may be the
 	// next to fail, so the cluster can lose only as many as its weakest range.
-	class := j.Classes[r.Class]
+	class := j.classes[r.Class]
 	spare := j.intactCopies(r) - max(class.MinInSync, 1)
 	j.CanLose = min(j.CanLose, max(spare, 0))
 	if !j.isServed(r) {

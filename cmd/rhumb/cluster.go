@@ -73,7 +73,7 @@ was started a moment ago.`,
 // nodeCommand returns the group `rhumb node`. It lists and drains nodes itself; operationCommands add the commands that
 // start operations.
 func (cc *clusterCommands) nodeCommand() *cobra.Command {
-	var all bool
+	var all, start bool
 	ls := &cobra.Command{
 		Use: "ls", Short: "List the nodes and their state", Args: cobra.NoArgs,
 		Long: `List the nodes and their state. Nodes that were removed for good are left out unless --all is given.
@@ -81,8 +81,11 @@ func (cc *clusterCommands) nodeCommand() *cobra.Command {
 Each node is asked: READY, RANGES, PRIMARIES, USED, TROUBLES and ROUND TRIP MS, from here and back, are its answer, and stay empty or 0 without one. META is
 its part in the metadata group. HOLDS is from the metadata: how many copies the node has. For a node that leaves or is dead, it says what the node
 still holds (copies, and a vote in the metadata group), which operation takes that away and what the operation waits for, or the
-command that removes the node.`,
-		Example: "  rhumb node ls\n  rhumb node ls --all -o json",
+command that removes the node.
+
+With --start it shows how many seconds each phase of the last start of each node took: CHECK of the stores, REPLAY of their logs,
+LOAD of their ranges, PORTS for everything else before the node listens, METADATA and REPLICAS.`,
+		Example: "  rhumb node ls\n  rhumb node ls --start\n  rhumb node ls --all -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cc.conn.With(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				// Each node is asked about itself. A node that does not answer is in the list with an error.
@@ -98,11 +101,16 @@ command that removes the node.`,
 				if err != nil {
 					cc.Notef("what the nodes hold is not known: %s", rhumb.Message(err))
 				}
-				return cc.printNodes(addHoldings(describeNodes(c, nodes), holdings))
+				docs := addHoldings(describeNodes(c, nodes), holdings)
+				if start {
+					return cc.printStarts(docs)
+				}
+				return cc.printNodes(docs)
 			})
 		},
 	}
 	ls.Flags().BoolVar(&all, "all", false, "list nodes that were removed too")
+	ls.Flags().BoolVar(&start, "start", false, "show how long each phase of the start of a node took")
 	var undo bool
 	drain := &cobra.Command{
 		Use: "drain NODE", Short: "Move all roles away from a node",
@@ -257,6 +265,32 @@ func (cc *clusterCommands) printNodes(docs []nodeDoc) error {
 		t.AppendHeader(row("NODE", "NAME", "REGION", "ZONE", "STATE", "READY", "ADDR", "ADMIN ADDR", "META", "RANGES", "PRIMARIES", "USED", "ROUND TRIP MS", "TROUBLES", "HOLDS"))
 		for _, d := range docs {
 			t.AppendRow(row(d.ID, d.Name, d.Region, d.Zone, d.stateText(time.Now()), d.Ready, d.Addr, d.AdminAddr, d.Meta, d.Ranges, d.Primaries, d.used(), d.roundTrip(), d.describeTroubles(), d.Holds))
+		}
+	})
+}
+
+// startPhases are the phases of the start of a node, in order.
+var startPhases = []string{"check", "replay", "load", "ports", "metadata", "replicas", "total"}
+
+// printStarts prints how long each phase of the start of each node took.
+func (cc *clusterCommands) printStarts(docs []nodeDoc) error {
+	return cc.Print(docs, func(t table.Writer) {
+		header := table.Row{"NODE", "REGION"}
+		for _, phase := range startPhases {
+			header = append(header, strings.ToUpper(phase))
+		}
+		t.AppendHeader(header)
+		for _, d := range docs {
+			row := table.Row{d.ID, d.Region}
+			for _, phase := range startPhases {
+				// A node that does not answer, or is of an earlier build, has none.
+				text := ""
+				if took, ok := d.Start[phase]; ok {
+					text = fmt.Sprintf("%.3f", took)
+				}
+				row = append(row, text)
+			}
+			t.AppendRow(row)
 		}
 	})
 }

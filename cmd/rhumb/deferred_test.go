@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,6 +25,11 @@ func TestDeferredTable(t *testing.T) {
 	okJSON(t, &d, "table", "create", "orders", "--hash-slots", "4")
 	if d.Durability != rhumb.Synced.String() {
 		t.Errorf("the default durability is %q", d.Durability)
+	}
+	var status statusDoc
+	okJSON(t, &status, "status", "-o", "json")
+	if !slices.ContainsFunc(status.Notes, func(note string) bool { return strings.HasPrefix(note, "table telemetry defers syncs by up to 10s") }) {
+		t.Errorf("the notes of the status are %q", status.Notes)
 	}
 	if _, errOut, code := runIn(t.Context(), "", "table", "create", "bad", "--durability", "deferred=1h"); code == 0 {
 		t.Errorf("a window of an hour is accepted: %s", errOut)

@@ -215,6 +215,10 @@ type nodeDoc struct {
 	// with each.
 	Relapses uint32    `json:"relapses,omitempty"`
 	FailedAt time.Time `json:"failed_at,omitzero"`
+	// Start holds how long each phase of the start of the node's process took, in seconds.
+	Start map[string]float64 `json:"start_seconds,omitempty"`
+	// DeferredLosses counts what ranges of tables that defer syncs lost, or may have lost, in the node's present life.
+	DeferredLosses *client.DeferredLosses `json:"deferred_losses,omitempty"`
 }
 
 // used returns the bytes on the disks of the node, for people.

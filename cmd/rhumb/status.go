@@ -179,17 +179,13 @@ func (doc *statusDoc) missing() string {
 // describeCluster judges the answers of all nodes.
 func describeCluster(c *client.Client, nodes []client.NodeStatus) statusDoc {
 	view := health.View{
-		Nodes: nodes, Regions: c.Regions(), Ranges: c.Ranges(), Revision: c.Revision(), Classes: map[rhumb.ClassID]rhumb.ClassSettings{},
-	}
-	// How many copies a range should have, and needs to accept writes, differs from class to class.
-	for _, t := range c.Tables() {
-		view.Classes[t.Class] = t.Settings
+		Nodes: nodes, Regions: c.Regions(), Ranges: c.Ranges(), Tables: c.Tables(), Revision: c.Revision(),
 	}
 	// Judge has the rules; this function collects their input and shapes the result.
 	v := health.Judge(view)
 	doc := statusDoc{
 		ClusterID: c.Cluster().String(), Healthy: len(v.Problems) == 0, Problems: v.Problems, Notes: v.Notes, CanLose: v.CanLose, Revision: view.Revision,
-		Ranges: v.Counts, Tables: len(c.Tables()), Regions: describeRegions(c, false), Nodes: describeNodes(c, view.Nodes),
+		Ranges: v.Counts, Tables: len(view.Tables), Regions: describeRegions(c, false), Nodes: describeNodes(c, view.Nodes),
 	}
 	doc.Differing = describeDifferences(c, v.Differences)
 	// A removed region serves nobody. Its ranges are those of the region that took them.
@@ -279,7 +275,13 @@ func describeNodes(c *client.Client, statuses []client.NodeStatus) (docs []nodeD
 		if m := s.Metadata; m != nil && (m.Silent || m.Short || len(m.Readmits) > 0 || m.Recovered != nil) {
 			doc.Metadata = m
 		}
-		doc.Meta = doc.describeMeta()
+		doc.Meta, doc.DeferredLosses = doc.describeMeta(), s.DeferredLosses
+		for _, phase := range s.Start {
+			if doc.Start == nil {
+				doc.Start = map[string]float64{}
+			}
+			doc.Start[phase.Name] = phase.Took.Seconds()
+		}
 		for _, st := range s.Stores {
 			doc.UsedBytes += st.UsedBytes
 			doc.Stores = append(doc.Stores, storeDoc{

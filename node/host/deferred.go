@@ -48,13 +48,26 @@ func (h *Host) mayDefer(c *commit) bool {
 	return true
 }
 
+// DeferredLosses returns the losses so far.
+func (h *Host) DeferredLosses() replica.DeferredLosses {
+	if all := h.deferredLosses.Load(); all != nil {
+		return *all
+	}
+	return replica.DeferredLosses{}
+}
+
 // noteLoss reports to operators that a range lost, or may have lost, writes before they were synced.
 func (h *Host) noteLoss(s *slot, rd *replica.Ready) {
+	losses := h.DeferredLosses()
+	losses.Last = h.cfg.Clock.Wall()
+	defer func() { h.deferredLosses.Store(&losses) }()
 	if rd.GivenUp > 0 {
+		losses.Entries += uint64(rd.GivenUp)
 		h.m.deferredLost.Add(float64(rd.GivenUp))
 		h.log.Error("the range went on without entries of this copy, which the others had lost in a power loss before they were synced", "range", s.id.String(), "entries", rd.GivenUp)
 		return
 	}
+	losses.UnsureEpochs++
 	h.m.deferredUnsure.Inc()
 	h.log.Warn("the range goes on, but all copies that answered have started again since their last sync: if they lost power together, the writes of the last window before that are lost",
 		"range", s.id.String(), "epoch", uint64(s.r.Epoch()), "window", s.window.String())

@@ -53,6 +53,9 @@ func TestOnlyCopyLosesPower(t *testing.T) {
 	if n := testutil.ToFloat64(h.m.deferredUnsure); n != 1 {
 		t.Errorf("%v elections were counted as unsure", n)
 	}
+	if l := h.DeferredLosses(); l.UnsureEpochs != 1 || l.Entries != 0 || l.Last.IsZero() {
+		t.Errorf("the node reports %+v", l)
+	}
 }
 
 // TestSyncsInBackground guards that writes of a table that defers syncs are synced soon after, although nobody waits for it.

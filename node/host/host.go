@@ -306,6 +306,8 @@ type Host struct {
 	// slow judges delays; the pass owns it. ownSpeed is its judgement of this node.
 	slow     slowness
 	ownSpeed atomic.Pointer[string]
+	// deferredLosses is written by the pass; nil before the first loss.
+	deferredLosses atomic.Pointer[replica.DeferredLosses]
 	// disks judges the reads of each store; prober owns it. unreadable are the stores whose reads
 	// fail, and probed is when prober was woken last.
 	disks      map[*storage.Store]*readHealth

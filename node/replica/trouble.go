@@ -1,6 +1,10 @@
 package replica
 
-import "github.com/rhumbdb/rhumb"
+import (
+	"time"
+
+	"github.com/rhumbdb/rhumb"
+)
 
 // TroubleKind is the kind of problem that keeps a replica from working.
 type TroubleKind uint8
@@ -22,6 +26,16 @@ type Trouble struct {
 	Node  rhumb.NodeID
 	// Reason is text for operators.
 	Reason string
+}
+
+// DeferredLosses counts what ranges of tables that defer syncs lost, or may have lost, on a node in its present life.
+type DeferredLosses struct {
+	// UnsureEpochs began although all copies that answered had started again since their last sync.
+	UnsureEpochs int
+	// Entries of the node were lost by the other copies, and their ranges went on without them.
+	Entries uint64
+	// Last is when the last of either happened; zero if nothing did.
+	Last time.Time
 }
 
 // Troubles holds the problems that a node knows of.

@@ -65,6 +65,16 @@ type Info struct {
 	DatabaseFormat uint32
 	// Differing are the ranges of this node's primaries whose replicas differ.
 	Differing []digest.Difference
+	// DeferredLosses are those of ranges of tables that defer syncs.
+	DeferredLosses replica.DeferredLosses
+	// Start holds the phases of the start of the process, in order.
+	Start []StartPhase
+}
+
+// StartPhase is a part of the start of a process. The last one is their sum, "total", once the start is over.
+type StartPhase struct {
+	Name string
+	Took time.Duration
 }
 
 // RangeInfo describes one replica of a range.
@@ -207,6 +217,12 @@ func (c *Cluster) Status(ctx context.Context, _ *rhumbpb.StatusRequest) (*rhumbp
 	}
 	addTroubles(resp, &i)
 	addDifferences(resp, i.Differing)
+	for _, phase := range i.Start {
+		resp.StartPhases = append(resp.StartPhases, &rhumbpb.StartPhase{Name: phase.Name, TookNs: int64(phase.Took)})
+	}
+	if l := i.DeferredLosses; !l.Last.IsZero() {
+		resp.DeferredLosses = &rhumbpb.DeferredLosses{UnsureEpochs: uint32(l.UnsureEpochs), Entries: l.Entries, LastNs: l.Last.UnixNano()}
+	}
 	resp.Metadata = encodeMetadata(i.Metadata)
 	return resp, nil
 }
