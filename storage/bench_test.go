@@ -152,14 +152,38 @@ func BenchmarkLookup(b *testing.B) {
 			}
 		})
 	}
+	// 16 names that are far from each other, per operation.
+	each := func(b *testing.B) {
+		b.ReportAllocs()
+		const names = 16
+		order := make([]int, names)
+		for i := range order {
+			order[i] = i
+		}
+		var n atomic.Uint64
+		b.RunParallel(func(pb *testing.PB) {
+			wanted := make([]rhumb.Key, names)
+			for pb.Next() {
+				first := n.Add(7919) % (100_000 / names)
+				for i := range wanted {
+					wanted[i] = rhumb.Key{Table: 1, Home: f.id, Name: fmt.Appendf(nil, "key%06d", first+uint64(i)*100_000/names)}
+				}
+				if err := s.LookupEach(wanted, order, f.hlc, func(int, Found) error { return nil }); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
 	s.rows.shardMax = 0
 	b.Run("memtable", get)
 	if err := s.Compact(f.id); err != nil {
 		b.Fatal(err)
 	}
 	b.Run("tables", get)
+	b.Run("tables-16", each)
 	s.rows.shardMax = 64 << 20 / rowShards
 	b.Run("rows", get)
+	b.Run("rows-16", each)
 }
 
 // BenchmarkCollect removes all but the newest version of each key.

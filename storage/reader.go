@@ -35,6 +35,7 @@ func (r *Reader) Close() error { return r.s.dbError("storage.Reader.Close", r.it
 // present, although the reader may still see the versions: it need not know when the floor was raised.
 //
 // The value must not be changed, as that of Store.Lookup. A Reader adds no rows: its iterator may be older than what was removed since.
+// Store.LookupEach adds them.
 func (r *Reader) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 	r.key = keys.AppendDataPrefix(r.key[:0], key)
 	if f, _, ok := r.s.rows.get(r.key, at); ok {

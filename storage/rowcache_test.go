@@ -70,14 +70,38 @@ func TestRowsWhileWritten(t *testing.T) {
 						h.mu.Lock()
 						at := h.committed
 						h.mu.Unlock()
-						name := nameOf(rnd.IntN(names))
-						f, err := s.Lookup(l.key(name), at)
-						if err != nil {
-							t.Error(err)
+						check := func(name string, f Found) {
+							want := h.at(name, at)
+							if found := f.Value != nil; f.Version.HLC != want.at || found == (want.deleted || want.at == 0) || found && binary.BigEndian.Uint64(f.Value[1:]) != uint64(want.at) {
+								t.Errorf("%s at %d: found %+v, want %+v", name, at, f, want)
+							}
 						}
-						want := h.at(name, at)
-						if found := f.Value != nil; f.Version.HLC != want.at || found == (want.deleted || want.at == 0) || found && binary.BigEndian.Uint64(f.Value[1:]) != uint64(want.at) {
-							t.Errorf("%s at %d: found %+v, want %+v", name, at, f, want)
+						if i%2 == 0 {
+							name := nameOf(rnd.IntN(names))
+							f, err := s.Lookup(l.key(name), at)
+							if err != nil {
+								t.Error(err)
+							}
+							check(name, f)
+							continue
+						}
+						// Some of all names, in any order.
+						order := rnd.Perm(names)[:1+rnd.IntN(names)]
+						all := make([]rhumb.Key, names)
+						for n := range all {
+							all[n] = l.key(nameOf(n))
+						}
+						done := 0
+						err := s.LookupEach(all, order, at, func(n int, f Found) error {
+							if n != order[done] {
+								t.Errorf("result %d is of name %d, want %d", done, n, order[done])
+							}
+							done++
+							check(nameOf(n), f)
+							return nil
+						})
+						if err != nil || done != len(order) {
+							t.Errorf("%d results of %d: %v", done, len(order), err)
 						}
 					}
 				})

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/storage"
 )
 
 // readRetriesMax bounds how often a read retries because the versions that it needs were collected,
@@ -29,34 +30,31 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 		for _, i := range places {
 			size -= len(items[i].Value)
 		}
-		lookup := s.store.Lookup
-		if len(places) > 1 {
-			// One iterator for all costs less, and least in the order of keys.
-			r, err := s.store.NewReader()
-			if err != nil {
-				return err
-			}
-			defer func() { _ = r.Close() }()
-			lookup = r.Lookup
-		}
+		done := 0
 		// The items keep the order of the request, whatever the order of the reads.
-		for done, n := range keyOrder(wanted) {
+		take := func(n int, found storage.Found) error {
 			i := places[n]
-			found, err := lookup(wanted[n], st.at)
-			if err != nil {
-				return err
-			}
 			items[i] = rhumb.Item{Key: wanted[n]}
 			if !found.Tombstone {
 				items[i].Value, items[i].Version = found.Value, found.Version
 			}
+			done++
 			// Checked after every record, so the memory of a read is bounded before the answer is
 			// built.
 			if size += len(found.Value); size > rhumb.ReadSizeMax {
-				return rhumb.Ef(op, rhumb.TooLarge, "%d of %d records hold more than %d bytes, the limit of one read; request fewer", done+1, len(places), rhumb.ReadSizeMax)
+				return rhumb.Ef(op, rhumb.TooLarge, "%d of %d records hold more than %d bytes, the limit of one read; request fewer", done, len(places), rhumb.ReadSizeMax)
 			}
+			return nil
 		}
-		return nil
+		if len(wanted) != 1 {
+			return s.store.LookupEach(wanted, keyOrder(wanted), st.at, take)
+		}
+		// Most reads are of one name.
+		found, err := s.store.Lookup(wanted[0], st.at)
+		if err != nil {
+			return err
+		}
+		return take(0, found)
 	})
 	if err != nil {
 		return nil, receipt, err
@@ -66,9 +64,6 @@ func (h *Host) Get(ctx context.Context, id rhumb.RangeID, table rhumb.TableID, n
 
 // keyOrder returns the indexes of keys in the order in which a store has the keys.
 func keyOrder(wanted []rhumb.Key) []int {
-	if len(wanted) == 1 {
-		return onlyKey
-	}
 	order := make([]int, len(wanted))
 	for i := range order {
 		order[i] = i
@@ -78,9 +73,6 @@ func keyOrder(wanted []rhumb.Key) []int {
 	})
 	return order
 }
-
-// onlyKey is the order of one key, so that a read of one name, as most are, allocates none. It is never changed.
-var onlyKey = []int{0}
 
 // readEach runs do for the keys of a read that was sent to one range. A range that was split since the sender chose has a part of
 // them only; do then runs once more for the range that has the next key. Each part is a strong read. The receipt is that of
