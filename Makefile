@@ -50,6 +50,7 @@ check: ## what CI demands beside the tests: vet, staticcheck, gofumpt, tidy modu
 	$(TOOL) staticcheck ./...
 	@unformatted=$$($(TOOL) gofumpt -l .); test -z "$$unformatted" || { echo "not formatted by gofumpt:"; echo "$$unformatted"; exit 1; }
 	$(GO) mod tidy -diff
+	@for module in $$(git ls-files '*/go.mod'); do (cd $$(dirname $$module) && $(GO) list -deps ./... >/dev/null) || { echo "$$module lacks what this repository imports by now: run go mod tidy there"; exit 1; }; done
 	@$(MAKE) --no-print-directory generate
 	@stale=$$(git status --porcelain -- api/rhumbpb); test -z "$$stale" || { echo "generated code differs from api/*.proto, run make generate:"; echo "$$stale"; exit 1; }
 

@@ -53,6 +53,19 @@ func (s Survival) String() string {
 	return fmt.Sprintf("survival_%d", uint8(s))
 }
 
+// ParseSurvival parses the name of a goal. "" is 0, which means the default.
+func ParseSurvival(s string) (Survival, error) {
+	switch s {
+	case "":
+		return 0, nil
+	case SurviveZone.String():
+		return SurviveZone, nil
+	case SurviveRegion.String():
+		return SurviveRegion, nil
+	}
+	return 0, Ef("rhumb.ParseSurvival", InvalidArgument, "the survival goal %q is unknown; want zone or region", s)
+}
+
 // ClassSettings describe how the ranges of a class are replicated. Tables with equal settings share
 // a class; the settings of a table are fixed when it is created. The type is comparable on purpose.
 type ClassSettings struct {

@@ -30,3 +30,15 @@ func TestSnapshotFeatures(t *testing.T) {
 		}
 	}
 }
+
+// TestParseSurvival guards the texts of survival goals.
+func TestParseSurvival(t *testing.T) {
+	for text, want := range map[string]Survival{"": 0, "zone": SurviveZone, "region": SurviveRegion} {
+		if s, err := ParseSurvival(text); err != nil || s != want {
+			t.Errorf("%q: %v, %v; want %v", text, s, err, want)
+		}
+	}
+	if s, err := ParseSurvival("Zone"); KindOf(err) != InvalidArgument {
+		t.Errorf("Zone is accepted as %v: %v", s, err)
+	}
+}

@@ -141,14 +141,10 @@ func (tc *tableCommands) createTable(ctx context.Context, name string, f tableFl
 	if f.colocate != "" {
 		f.o.Colocate = f.colocate[0]
 	}
-	switch f.survive {
-	case "", rhumb.SurviveZone.String():
-	case rhumb.SurviveRegion.String():
-		f.o.Settings.Survival = rhumb.SurviveRegion
-	default:
-		return rhumb.Ef("rhumb.table", rhumb.InvalidArgument, "--survive %q is unknown; want zone or region", f.survive)
-	}
 	var err error
+	if f.o.Settings.Survival, err = rhumb.ParseSurvival(f.survive); err != nil {
+		return err
+	}
 	if f.o.Settings.Regions, err = rhumb.ParseRegionSet(strings.Join(f.regions, ",")); err != nil {
 		return err
 	}

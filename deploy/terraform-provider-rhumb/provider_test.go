@@ -122,6 +122,13 @@ resource "rhumb_table" "plain" {
   name            = "tf_plain"
   replicas        = 1
   deletion_policy = "%[1]s"
+}
+resource "rhumb_table" "fast" {
+  name            = "tf_fast"
+  replicas        = 1
+  regions         = ["singapore"]
+  durability      = "deferred=20ms"
+  deletion_policy = "%[1]s"
 }`
 	bad := func(lines string) string {
 		return "resource \"rhumb_table\" \"x\" {\n  name = \"tf_bad\"\n" + lines + "\n}"
@@ -133,6 +140,11 @@ resource "rhumb_table" "plain" {
 		fails(bad(`colocate = "ab"`), "want one"),
 		fails(bad(`history = "a day"`), "not a duration"),
 		fails(bad(`mode = "available"`), "not one of strong"),
+		fails(bad(`survival = "planet"`), "want zone or region"),
+		fails(bad(`durability = "later"`), "durability"),
+		fails(bad(`regions = ["nowhere"]`), "nowhere"),
+		// A region with one copy of everything cannot be lost.
+		fails(bad("survival = \"region\"\nreplicas = 1"), "region"),
 		fails(bad(`snapshot = ["fast"]`), "not a feature"),
 		fails(bad(`snapshot = ["plain", "spatial"]`), "none of the other features"),
 		fails(bad(`replicas = 99`), "replicas is 99"),
@@ -143,13 +155,15 @@ resource "rhumb_table" "plain" {
 			Check: resource.ComposeAggregateTestCheckFunc(
 				is("rhumb_table.flights", "colocate", "/", "history", "24h", "snapshot.#", "2", "mode", "strong", "survival", "zone", "replicas", "1",
 					"min_in_sync", "1", "hash_slots", "4", "shard_size", "1048576", "location_field", "where"),
-				is("rhumb_table.plain", "snapshot.#", "0", "min_in_sync", "1", "location_field", "location", "history", "0s"),
+				is("rhumb_table.plain", "snapshot.#", "0", "min_in_sync", "1", "location_field", "location", "history", "0s", "regions.#", "0", "durability", "sync"),
+				is("rhumb_table.fast", "regions.#", "1", "regions.0", "singapore", "durability", "deferred=20ms", "survival", "zone"),
 			),
 		},
 		unchanged(keep),
 		unchanged(strings.Replace(keep, `"24h"`, `"24h"`, 1)),
 		fails(strings.Replace(keep, "hash_slots      = 4", "hash_slots      = 8", 1), "The table cannot be changed"),
 		fails(strings.Replace(keep, `"ordered"`, `"summed"`, 1), "The table cannot be changed"),
+		fails(strings.Replace(keep, "=20ms", "=30ms", 1), "The table cannot be changed"),
 		resource.TestStep{Config: keep, Destroy: true, ExpectError: regexp.MustCompile("is protected")},
 		resource.TestStep{ResourceName: "rhumb_table.flights", ImportState: true, ImportStateId: "tf_flights", ImportStateVerify: true, ImportStateVerifyIdentifierAttribute: "name"},
 		resource.TestStep{ResourceName: "rhumb_table.flights", ImportState: true, ImportStateId: "no_such_table", ExpectError: regexp.MustCompile("(?i)non-existent")},

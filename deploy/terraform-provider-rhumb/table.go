@@ -34,6 +34,8 @@ type tableModel struct {
 	Snapshot       types.Set    `tfsdk:"snapshot"`
 	Mode           types.String `tfsdk:"mode"`
 	Survival       types.String `tfsdk:"survival"`
+	Regions        types.Set    `tfsdk:"regions"`
+	Durability     types.String `tfsdk:"durability"`
 	Replicas       types.Int64  `tfsdk:"replicas"`
 	MinInSync      types.Int64  `tfsdk:"min_in_sync"`
 	HashSlots      types.Int64  `tfsdk:"hash_slots"`
@@ -68,9 +70,11 @@ func (*tableResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *
 	}
 	colocate, history, mode, survival := text("The byte up to which names are hashed: names with the same beginning share a range. Default: whole names."),
 		text("How long old versions of records are kept, such as `24h`. Default: not at all."),
-		text("How replicas are kept consistent: `strong`."), text("The failure that ranges survive: `zone`.")
+		text("How replicas are kept consistent: `strong`."), text("The failure that ranges survive: `zone` (the default) or `region`.")
+	durability := text("When a write is acknowledged: `sync` (the default), or `deferred=50ms` before it is synced, so that a power loss of all copies may take the last 50 ms.")
+	durability.Validators = checked("a durability", func(s string) error { _, err := rhumb.ParseDurability(s); return err })
 	colocate.Validators, history.Validators = oneByte, duration
-	mode.Validators, survival.Validators = oneOf(rhumb.Strong.String()), oneOf(rhumb.SurviveZone.String())
+	mode.Validators, survival.Validators = oneOf(rhumb.Strong.String()), checked("a survival goal", func(s string) error { _, err := rhumb.ParseSurvival(s); return err })
 	name := schema.StringAttribute{
 		Required: true, MarkdownDescription: "Name of the table. " + fixedText, PlanModifiers: []planmodifier.String{fixed{"table"}},
 		Validators: checked("the name of a table", rhumb.ValidateTableName),
@@ -89,6 +93,12 @@ func (*tableResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *
 			},
 			"mode":        mode,
 			"survival":    survival,
+			"durability":  durability,
+			"regions": schema.SetAttribute{
+				Optional: true, Computed: true, ElementType: types.StringType,
+				MarkdownDescription: "The regions that may hold records and copies of the table. Empty or left out: all. " + fixedText,
+				PlanModifiers:       []planmodifier.Set{fixed{"table"}, setplanmodifier.UseStateForUnknown()},
+			},
 			"replicas":    number("Copies of each range. Default 3."),
 			"min_in_sync": number("Copies that a write must reach before it is acknowledged. Default 2, or 1 with one replica."),
 			"hash_slots":  number("Ranges for named keys in each region."),
@@ -132,7 +142,7 @@ func (*tableResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanReq
 }
 
 // options returns the options of the table to create. Zero values take the defaults of the cluster.
-func (m *tableModel) options(ctx context.Context) (o client.TableOptions, diags diag.Diagnostics) {
+func (m *tableModel) options(ctx context.Context) (o client.TableOptions, _ diag.Diagnostics) {
 	o.LocationField = m.LocationField.ValueString()
 	if s := m.Colocate.ValueString(); s != "" {
 		o.Colocate = s[0]
@@ -140,10 +150,9 @@ func (m *tableModel) options(ctx context.Context) (o client.TableOptions, diags 
 	if s := m.History.ValueString(); s != "" {
 		o.History, _ = time.ParseDuration(s) // validated
 	}
-	var features []string
-	if !m.Snapshot.IsNull() && !m.Snapshot.IsUnknown() {
-		diags = m.Snapshot.ElementsAs(ctx, &features, false)
-	}
+	features, diags := texts(ctx, m.Snapshot)
+	regions, more := texts(ctx, m.Regions)
+	diags.Append(more...)
 	var err error
 	if o.Snapshot, err = rhumb.ParseSnapshotFeatures(strings.Join(features, ",")); err != nil {
 		diags.AddAttributeError(path.Root("snapshot"), "Invalid value", rhumb.Message(err))
@@ -153,7 +162,22 @@ func (m *tableModel) options(ctx context.Context) (o client.TableOptions, diags 
 	o.Settings = rhumb.ClassSettings{
 		Replicas: int(m.Replicas.ValueInt64()), MinInSync: int(m.MinInSync.ValueInt64()), HashSlots: int(m.HashSlots.ValueInt64()), ShardSize: m.ShardSize.ValueInt64(),
 	}
+	if o.Settings.Regions, err = rhumb.ParseRegionSet(strings.Join(regions, ",")); err != nil {
+		diags.AddAttributeError(path.Root("regions"), "Invalid value", rhumb.Message(err))
+	}
+	// Both are validated.
+	o.Settings.Survival, _ = rhumb.ParseSurvival(m.Survival.ValueString())
+	o.Settings.Durability, _ = rhumb.ParseDurability(m.Durability.ValueString())
 	return o, diags
+}
+
+// texts returns the elements of a set, or nil for one that is left out.
+func texts(ctx context.Context, set types.Set) (out []string, diags diag.Diagnostics) {
+	if set.IsNull() || set.IsUnknown() {
+		return nil, nil
+	}
+	diags = set.ElementsAs(ctx, &out, false)
+	return out, diags
 }
 
 // set adopts the table as the cluster has it.
@@ -171,12 +195,19 @@ func (m *tableModel) set(ctx context.Context, t client.TableStatus) diag.Diagnos
 	m.Mode, m.Survival = types.StringValue(t.Settings.Mode.String()), types.StringValue(t.Settings.Survival.String())
 	m.Replicas, m.MinInSync = types.Int64Value(int64(t.Settings.Replicas)), types.Int64Value(int64(t.Settings.MinInSync))
 	m.HashSlots, m.ShardSize = types.Int64Value(int64(t.Settings.HashSlots)), types.Int64Value(t.Settings.ShardSize)
+	// The text of the configuration stays if it means the same.
+	if d, err := rhumb.ParseDurability(m.Durability.ValueString()); err != nil || d != t.Settings.Durability || m.Durability.ValueString() == "" {
+		m.Durability = types.StringValue(t.Settings.Durability.String())
+	}
 	features := []string{}
 	if text := t.Snapshot.String(); text != "" {
 		features = strings.Split(text, ",")
 	}
 	var diags diag.Diagnostics
 	m.Snapshot, diags = types.SetValueFrom(ctx, types.StringType, features)
+	var more diag.Diagnostics
+	m.Regions, more = types.SetValueFrom(ctx, types.StringType, slices.Concat([]string{}, t.Settings.Regions.Names()))
+	diags.Append(more...)
 	return diags
 }
 
