@@ -70,7 +70,7 @@ The second table has the goals of the project, and whether the run met them. The
 	fl := c.Flags()
 	fl.DurationVar(&cfg.Hold, "hold", 15*time.Second, fmt.Sprintf("how long each phase lasts, %v to %v", adversityHoldLeast, adversityHoldMost))
 	fl.IntVar(&cfg.Keys, "keys", 12, "callers of each table in each region, each with a key of its own")
-	fl.DurationVar(&cfg.Interval, "interval", 100*time.Millisecond, "time between two calls of a caller, and a fifth of that in the table that survives the loss of a region")
+	fl.DurationVar(&cfg.Interval, "interval", 100*time.Millisecond, "time between two calls of a caller, and five times that in the table that survives the loss of a region")
 	fl.StringVar(&picture, "picture", "", "file for a picture of the run, .png or .svg")
 	flags.Default(fl, "picture", "none")
 	fl.Uint64Var(&seed, "seed", 1, "seed for the moments of the calls")

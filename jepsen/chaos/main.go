@@ -95,7 +95,7 @@ func command() *cobra.Command {
 	f.BoolVar(&cfg.NodeLog, "experimental-node-log", false, "give each store a log of its own, as rhumb start does with this flag; the previous release does not read it")
 	cmd.MarkFlagsMutuallyExclusive("experimental-node-log", "previous")
 	f.BoolVar(&plan.Meanwhile, "meanwhile", false, "change something during each fault: hand over or split ranges, drain a node, or replace the key of gossip")
-	f.BoolVar(&plan.AnyGap, "any-gap", false, "report the time without service of a key, and do not judge it; for machines that are busy with other work")
+	f.BoolVar(&plan.AnyGap, "any-gap", false, "report the time without service of a key, and do not judge it, nor calls that fail without a fault; for machines that are busy with other work")
 	f.IntVar(&trials, "trials", 0, "measure the time without service: make so many trials of each fault, until --duration is over; a run continues an earlier one, or a soak, of the same --out")
 	f.BoolVar(&plan.Soak, "soak", false, "draw only faults that end no process in the second half, so that memory, goroutines, files and data of processes that live long are judged")
 	f.StringVar(&dir, "dir", "", "where hosts keep their disks (default: a directory that is removed at the end)")

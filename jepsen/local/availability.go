@@ -100,11 +100,12 @@ func (a *Availability) add(f Fault, gaps []time.Duration) {
 	one.Median, one.Longest = all[(len(all)-1)/2], all[len(all)-1]
 }
 
-// Add adds the windows of a run as trials.
+// Add adds the windows of a run as trials, but for those in which a fault failed, as
+// Measure does.
 func (a *Availability) Add(r *Result) {
 	for _, w := range r.Windows {
-		// A fault that could not be done says nothing.
-		if w.Evidence != "" {
+		// Without the workload probe, there are no gaps.
+		if !w.Failed && len(w.Gaps) > 0 {
 			a.add(w.Fault, w.Gaps)
 		}
 	}
@@ -170,13 +171,16 @@ func (a *Availability) Save(dir string) error {
 // trial. An error means that the run could not be done, or that a promise was
 // broken; the time without service is reported, and not judged.
 func Measure(ctx context.Context, c *Cluster, p Plan, trials int, a *Availability, dir string) error {
+	if !selected(p.Workloads, probeName) {
+		return fmt.Errorf("the time without service is that of the keys of the workload %s; add it", probeName)
+	}
 	faults, err := p.chosen(c)
 	if err != nil {
 		return err
 	}
 	// Other workloads would take the processors from the nodes.
 	if len(p.Workloads) == 0 {
-		p.Workloads = []string{"probe"}
+		p.Workloads = []string{probeName}
 	}
 	record := newRecord()
 	l, err := startLoad(ctx, c, record, p.Seed, p.PerSecond, p.Workloads)
@@ -193,7 +197,7 @@ func Measure(ctx context.Context, c *Cluster, p Plan, trials int, a *Availabilit
 		f := left[random.IntN(len(left))]
 		w, err := inflict(ctx, c, record, f, &p, random)
 		c.Logf("%s", w)
-		if err != nil && !errors.Is(err, errNoEffect) {
+		if err != nil && !canGoOn(err) {
 			return err
 		}
 		// A key that had no service to the end of the trial is measured when it

@@ -48,7 +48,12 @@ func TestAvailability(t *testing.T) {
 	}
 	a.add(kill, []time.Duration{time.Second, 500 * time.Millisecond, 3 * time.Second})
 	a.add(kill, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond})
-	a.Add(&Result{Windows: []Window{{Fault: cut, Evidence: "1 packet dropped", Gaps: []time.Duration{time.Millisecond}}, {Fault: cut}}})
+	gaps := []time.Duration{time.Millisecond}
+	a.Add(&Result{Windows: []Window{
+		{Fault: cut, Evidence: "1 packet dropped", Gaps: gaps},
+		{Fault: cut, Evidence: "0 packets dropped", Failed: true, Gaps: gaps},
+		{Fault: cut, Evidence: "1 packet dropped"},
+	}})
 	if err := a.Save(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +64,8 @@ func TestAvailability(t *testing.T) {
 	if got.Median != 300 || got.Longest != 3000 || got.Over != 1 || len(got.Trials) != 2 {
 		t.Errorf("%+v", got)
 	}
-	if left := a.missing([]Fault{kill, cut}, 2); len(left) != 1 || left[0].Name != "cut" {
-		t.Errorf("%v is left, want cut", left)
+	if left := a.missing([]Fault{kill, cut}, 2); len(left) != 1 || left[0].Name != "cut" || len(a.of(cut).Trials) != 1 {
+		t.Errorf("%v is left, want cut, which has %d trials", left, len(a.of(cut).Trials))
 	}
 	if left := a.missing([]Fault{kill}, 2); len(left) != 0 {
 		t.Errorf("%v is left, want nothing", left)
@@ -73,5 +78,9 @@ func TestAvailability(t *testing.T) {
 	// Figures of other clusters do not mix.
 	if _, err := LoadAvailability(dir, Config{Regions: []string{"eu", "us"}, Nodes: 3}); err == nil {
 		t.Error("the trials of another cluster are continued")
+	}
+	// Without the keys of the probe, there is nothing to measure.
+	if err := Measure(t.Context(), nil, Plan{Workloads: []string{"register"}}, 1, a, dir); err == nil {
+		t.Error("trials without the workload probe begin")
 	}
 }

@@ -192,7 +192,7 @@ func newDraws(faults []Fault, soak bool) (*draws, error) {
 }
 
 // next draws one of the faults that came least often, so that a short run tries as many as it can and a long one tries each about as
-// often. The second half of a soak has only gentle faults; the first one has a gentle fault in every fifth place.
+// often. The second half of a soak has only gentle faults; of those in the first half, about one in five is gentle.
 func (d *draws) next(random *rand.Rand, secondHalf bool) Fault {
 	var from []Fault
 	switch {
@@ -216,13 +216,14 @@ func (d *draws) next(random *rand.Rand, secondHalf bool) Fault {
 // once strikes a fault once and records the result. It returns an error if the cluster may still suffer from the fault.
 func (r *Result) once(ctx context.Context, c *Cluster, record *Record, f Fault, random *rand.Rand) error {
 	w, err := inflict(ctx, c, record, f, &r.Plan, random)
+	w.Failed = err != nil
 	c.Logf("%s", w)
 	record.windows = append(record.windows, w)
 	if err == nil {
 		return nil
 	}
 	r.Broken = append(r.Broken, fmt.Sprintf("%s at %.1f s: %v", w.What, w.From.Seconds(), err))
-	if errors.Is(err, errNoEffect) {
+	if canGoOn(err) {
 		return nil
 	}
 	return err

@@ -1,6 +1,8 @@
 package local
 
 import (
+	"errors"
+	"fmt"
 	"image/png"
 	"os"
 	"path/filepath"
@@ -186,5 +188,35 @@ func TestJudgeCalls(t *testing.T) {
 		if (broken == "") != (tt.want == "") || !strings.Contains(broken, tt.want) {
 			t.Errorf("%s: %q, want %q", tt.name, broken, tt.want)
 		}
+	}
+}
+
+// TestProbe guards that keys without any service do not pass for keys without a gap.
+func TestProbe(t *testing.T) {
+	p := &probe{ops: 5, last: map[string]probed{"probe-0": {tried: 5}}}
+	if v := p.check(t.Context()); v.Err == nil || !strings.Contains(v.Err.Error(), "no write to probe-0") {
+		t.Error(v.Err)
+	}
+}
+
+// TestCanGoOn guards that no fault follows one after which the cluster is not whole.
+func TestCanGoOn(t *testing.T) {
+	noEffect, notWhole := fmt.Errorf("%w: no packet was dropped", errNoEffect), fmt.Errorf("%w after 2m", errNotWhole)
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{{noEffect, true}, {errors.Join(noEffect, notWhole), false}, {notWhole, false}, {errors.ErrUnsupported, false}} {
+		if got := canGoOn(tt.err); got != tt.want {
+			t.Errorf("%v: %v, want %v", tt.err, got, tt.want)
+		}
+	}
+}
+
+// TestPrintGaps guards that a fault without a bound is not printed as one whose bound is 0.
+func TestPrintGaps(t *testing.T) {
+	var out strings.Builder
+	(&Result{Windows: []Window{{Fault: Fault{Name: "flap"}, Gaps: []time.Duration{time.Second}}}}).printGaps(&out)
+	if text := out.String(); !strings.Contains(text, "1000 ms") || !strings.Contains(text, "none") {
+		t.Error(text)
 	}
 }

@@ -389,6 +389,9 @@ func (c *Cluster) whole(ctx context.Context) error {
 	return nil
 }
 
+// errNotWhole is the cause of all errors about a cluster that is not whole in time.
+var errNotWhole = errors.New("the cluster is not whole")
+
 // AwaitWhole waits until all nodes are live and ready and all copies are in sync.
 func (c *Cluster) AwaitWhole(ctx context.Context, most time.Duration) error {
 	deadline := time.Now().Add(most)
@@ -399,7 +402,7 @@ func (c *Cluster) AwaitWhole(ctx context.Context, most time.Duration) error {
 		}
 		// The last error says which part is missing.
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the cluster is not whole after %v: %w", most, err)
+			return fmt.Errorf("%w after %v: %w", errNotWhole, most, err)
 		}
 		if err := wait(ctx, pollWait); err != nil {
 			return err

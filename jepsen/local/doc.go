@@ -22,5 +22,5 @@
 //	report.go    the text of a result, and picture.go its picture
 //
 // A fault that had no effect fails the run: a run without faults proves nothing. Each fault therefore returns evidence, such as the
-// packets that a filter dropped or the process that is gone.
+// packets that a filter dropped or the newer life of a node.
 package local

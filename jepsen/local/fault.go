@@ -36,7 +36,7 @@ type Fault struct {
 	// Doc is one line about the fault, for `chaos --list`.
 	Doc string
 	// Gap bounds the time during which a key has no service. 0 means that the fault
-	// has no bound: no majority is left, or a person has to act.
+	// has no bound: no majority is left, or the fault strikes again and again.
 	Gap time.Duration
 	// strike begins the fault.
 	strike func(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error)
@@ -76,6 +76,10 @@ func (f Fault) endsProcesses() bool {
 // errNoEffect is the cause of all errors about faults that did nothing.
 var errNoEffect = errors.New("the fault had no effect")
 
+// canGoOn reports whether another fault may follow one that ended with an error: it
+// did nothing, and the cluster is whole.
+func canGoOn(err error) bool { return errors.Is(err, errNoEffect) && !errors.Is(err, errNotWhole) }
+
 // draw returns a random node.
 func draw(c *Cluster, random *rand.Rand) *Node { return c.nodes[random.IntN(len(c.nodes))] }
 
@@ -85,8 +89,8 @@ func (n *Node) signal(ctx context.Context, name string) error {
 	return err
 }
 
-// awaitLife waits until the nodes are in newer lives, which proves that their
-// processes ended.
+// awaitLife waits until the nodes are in newer lives. A node that was fenced begins
+// a new life without a new process, so the caller has ended the processes itself.
 func (c *Cluster) awaitLife(ctx context.Context, before map[*Node]rhumb.NodeIdentity) (evidence string, err error) {
 	// The lives are those in the metadata, as the client of the operator has them.
 	deadline := time.Now().Add(healWait)
@@ -320,8 +324,8 @@ func copyTree(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// largestLog returns where the entries are in the log of a node that most likely holds those of acknowledged writes: the largest log
-// of its stores, without the zeros at the end, or the newest lap of a store's own log.
+// largestLog returns the part of a file that most likely holds entries of acknowledged writes. For a log of the database that is
+// everything before the zeros at its end, for a store's own log its newest lap. Of all stores of the node, the largest part is taken.
 func (n *Node) largestLog() (largest nodelog.Extent, err error) {
 	for _, store := range []string{"", filepath.Base(secondStore)} {
 		dir := filepath.Join(n.disk(), store)
@@ -335,7 +339,7 @@ func (n *Node) largestLog() (largest nodelog.Extent, err error) {
 			if err != nil {
 				return largest, err
 			}
-			// Logs are recycled and may end in zeros.
+			// A recycled log may end with records of an earlier log, which count here too.
 			found = append(found, nodelog.Extent{Path: log, To: int64(len(bytes.TrimRight(b, "\x00")))})
 		}
 		if own := filepath.Join(dir, ownLog); exists(own) {

@@ -53,7 +53,7 @@ type script interface {
 // workloads returns all workloads.
 func workloads() []workload {
 	return []workload{
-		{"probe", "writes to a few keys all the time, to measure how long each has no service", rhumb.TableOptions{}, newProbe},
+		{probeName, "writes to a few keys all the time, to measure how long each has no service", rhumb.TableOptions{}, newProbe},
 		{"register", "reads, writes, deletions and conditional writes; linearizable", rhumb.TableOptions{}, newRegister},
 		{"append", "appends to lists by conditional writes; each read is a prefix of the final list", rhumb.TableOptions{}, newAppend},
 		{"transactions", "reads and appends of several lists of a range at once; strictly serializable, by a search for cycles", rhumb.TableOptions{Colocate: '/'}, newTransactions},

@@ -8,6 +8,9 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
+// probeName is the name of the workload that measures the time without service.
+const probeName = "probe"
+
 // probe writes growing numbers to one key for each caller. The numbers make a lost
 // write visible: the key never goes back.
 type probe struct {
@@ -50,10 +53,15 @@ func (p *probe) call(ctx context.Context, c *caller) {
 }
 
 // check reads each key. It must hold a number between the last that was
-// acknowledged and the last that was tried.
+// acknowledged and the last that was tried. A key without any acknowledged write has
+// no gap between two of them, and would pass for one with service.
 func (p *probe) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: p.ops}
 	for name, state := range p.last {
+		if state.acked == 0 {
+			v.Err = fmt.Errorf("no write to %s was acknowledged", name)
+			return v
+		}
 		text, _, err := p.e.finalText(ctx, name, p.e.region)
 		if err != nil {
 			v.Err = err

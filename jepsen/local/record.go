@@ -31,6 +31,9 @@ type Window struct {
 	Fault    Fault
 	What     string
 	Evidence string
+	// Failed is set if the fault was not possible or had no effect, or if the cluster was
+	// not whole in time.
+	Failed bool
 	// From and To bound the fault; Whole is when all copies were in sync again.
 	From, To, Whole time.Duration
 	// Gap is the longest time without an acknowledged write to a key that overlaps

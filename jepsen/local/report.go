@@ -102,7 +102,11 @@ func (r *Result) printGaps(w io.Writer) {
 		}
 		// The median is that of all keys and repetitions together.
 		slices.Sort(all)
-		fmt.Fprintf(t, "%s\t%d\t%.0f ms\t%.0f ms\t%.0f ms\t\n", f.Name, trials[f.Name], percentile(all, 0.5), percentile(all, 1), f.Gap.Seconds()*1000)
+		bound := "none"
+		if f.Gap > 0 {
+			bound = fmt.Sprintf("%d ms", f.Gap.Milliseconds())
+		}
+		fmt.Fprintf(t, "%s\t%d\t%.0f ms\t%.0f ms\t%s\t\n", f.Name, trials[f.Name], percentile(all, 0.5), percentile(all, 1), bound)
 	}
 	_ = t.Flush()
 }

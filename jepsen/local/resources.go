@@ -102,8 +102,7 @@ func (s *sampler) follow(ctx context.Context, c *Cluster, now func() time.Durati
 	}
 }
 
-// process returns the folder in /proc of the node's process, as the first host
-// process's child that runs the program.
+// process returns the folder in /proc of the node's process.
 func (n *Node) process() (string, error) {
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -143,8 +142,7 @@ func (c *Cluster) sample(ctx context.Context, n *Node) (s Sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	// The kernel counts pages that the process shares with nobody and those that it
-	// maps.
+	// The resident memory includes the pages of files that the process has mapped.
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil {
 		return s, err

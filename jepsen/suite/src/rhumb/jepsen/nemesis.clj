@@ -164,10 +164,10 @@
            (fn [test] (into {} (map (fn [node] [node (skew (some #{:kill :disk :damage} (:faults opts)))])) (take (rand/nth [1 2 3]) (rand/shuffle (:nodes test)))))
            "#A0E9DB" opts))
 
-; Damage. The newest log of a killed node loses its end, or one bit of it changes. One disk at a time: the copies of the others are needed to mend it.
+; Damage. The largest log of a killed node loses its end, or one bit of it changes. One disk at a time: the copies of the others are needed to mend it.
 
 (def ^:private damage-script
-  "Damages the newest log with data below a folder, and prints what it did. A log that was allocated ahead ends in zeros, which are left out."
+  "Damages the largest log below a folder, and prints what it did. A log that was allocated ahead ends in zeros, which are left out."
   "set -e
 cd \"$1\"
 file=$(ls -S $(find . -name '*.log' -path '*data*') | head -n 1)

@@ -45,7 +45,7 @@
         :read (assoc op :type :ok :value [g (mapv (comp #(some-> % parse-long) rc/text) (rc/get-all c test region names))])))))
 
 (defn batch-checker
-  "All keys of a batch always have the same value, and the value of a group is read again after it was acknowledged, or a later one."
+  "All keys of a batch always have the same value. A read that shows an older batch as a whole passes."
   []
   (reify checker/Checker
     (check [_ test history opts]
