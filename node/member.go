@@ -637,6 +637,13 @@ func (m *member) Connected(id rhumb.NodeID, connected bool) {
 	}
 }
 
+// Refused informs the host that a peer's process is gone.
+func (m *member) Refused(id rhumb.NodeID, boot rhumb.BootSeq) {
+	if h := m.hostIfReady(); h != nil {
+		h.Refused(id, boot)
+	}
+}
+
 // hostIfReady returns the host, or nil before it is open.
 func (m *member) hostIfReady() *host.Host {
 	select {

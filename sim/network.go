@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/node/replica"
 )
 
@@ -202,6 +203,10 @@ func (n *network) breakStreams() {
 
 // breakStreamsOf lets the peers notice the crash of a node, each at its own time.
 func (n *network) breakStreamsOf(dead *node) {
+	var boot rhumb.BootSeq // 0 for a node that has not registered yet
+	if dead.member != nil {
+		boot = dead.member.self.Boot
+	}
 	for _, a := range n.w.nodes {
 		id, life := n.streams[n.pairIndex(a.at, dead.at)], a.life
 		if a == dead || id == 0 {
@@ -209,8 +214,28 @@ func (n *network) breakStreamsOf(dead *node) {
 		}
 		n.w.after(time.Duration(n.w.rnd.Int64N(int64(streamSilence))), func() {
 			a.run(life, func() { a.disconnect(dead, id) })
+			n.refuse(a, life, dead, dead.life, boot)
 		})
 	}
+}
+
+// redialPause is the time between two attempts to connect to a node that is down.
+const redialPause = 100 * time.Millisecond
+
+// refuse lets the host of a node that is down refuse the connections of another node until either is in another life. Every second end of a
+// process takes its host along, which then refuses nothing.
+func (n *network) refuse(a *node, life int, dead *node, deadLife int, boot rhumb.BootSeq) {
+	if deadLife%2 == 0 || boot == 0 || !dead.down || dead.life != deadLife || a.life != life {
+		return
+	}
+	if !n.isCut(a.at, dead.at) && !n.isCut(dead.at, a.at) {
+		a.run(life, func() {
+			if a.host != nil {
+				a.host.Refused(dead.id, boot)
+			}
+		})
+	}
+	n.w.after(redialPause, func() { n.refuse(a, life, dead, deadLife, boot) })
 }
 
 // Bounds of stray messages: a broken connection may have delivered messages that the receiver

@@ -609,6 +609,9 @@ func (h *Host) Connected(n rhumb.NodeID, connected bool) {
 	h.post(peersEvent{func(h *Host) { h.setPeer(n, func(p *peerState) { p.connected = connected }) }})
 }
 
+// Refused reports that the host of a peer in a life refuses connections, because no process listens there. It waits for nothing.
+func (h *Host) Refused(n rhumb.NodeID, boot rhumb.BootSeq) { h.leases.noteRefused(n, boot) }
+
 // updateSuspects passes the set of suspected peers to the replicas. The goroutine that sends
 // heartbeats calls it, so it must not wait for a pass or for the disk.
 func (h *Host) updateSuspects(nodes []rhumb.NodeID) {

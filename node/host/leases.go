@@ -168,6 +168,13 @@ func (l *Leases) RTT(n rhumb.NodeID) (time.Duration, bool) {
 	return l.pairs.RTT(n)
 }
 
+// noteRefused notes that the host of a peer has refused a connection.
+func (l *Leases) noteRefused(n rhumb.NodeID, boot rhumb.BootSeq) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pairs.NoteRefused(l.rt.Now(), n, boot)
+}
+
 // roundTrips returns the measured round trips to the peers that this node is in contact with.
 func (l *Leases) roundTrips() map[rhumb.NodeID]time.Duration {
 	l.mu.Lock()

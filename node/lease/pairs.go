@@ -392,11 +392,11 @@ func (p *Pairs) Suspects(now time.Duration) (out []rhumb.NodeID) {
 		return nil
 	}
 	more := slices.ContainsFunc(p.peers, func(q *peer) bool {
-		late := q.silence(now) - q.timing.Suspect
+		late := q.late(now)
 		return late <= 0 && late > -q.timing.Heartbeat
 	})
 	for _, q := range p.peers {
-		late := q.silence(now) - q.timing.Suspect
+		late := q.late(now)
 		// Once reported, a suspicion stays until the peer is heard, even if another peer becomes
 		// late in the meantime.
 		q.suspected = late > 0 && (q.suspected || !more || late > q.timing.Heartbeat)
@@ -405,6 +405,13 @@ func (p *Pairs) Suspects(now time.Duration) (out []rhumb.NodeID) {
 		}
 	}
 	return out
+}
+
+// NoteRefused notes that the host of a peer in a life has refused a connection: no process listens there.
+func (p *Pairs) NoteRefused(now time.Duration, n rhumb.NodeID, boot rhumb.BootSeq) {
+	if q := p.findPeer(n); q != nil && q.life.Boot <= boot {
+		q.refusedAt = now
+	}
 }
 
 // RTT returns the smoothed round trip to a peer, and false before the first sample.

@@ -115,6 +115,7 @@ var testRange = rhumb.RangeID{Region: 1, Slot: 7}
 //	deliver|drop [from=N] [to=N] [count=C]
 //	cut from=N to=M / mend         the link in one direction
 //	crash N / start N [fresh] / reborn N
+//	refused N by=M [before=L]      the host of M, or of its life that many lives ago, refuses a connection of N
 //	exclude N epoch=E [primary=M]  N promises epoch E of the range
 //	holds N epoch=E members=(...) / wait N epoch=E / suspects N / status N
 //	unhealthy N / healthy N / distrust N
@@ -195,6 +196,9 @@ func (c *crew) run(t *testing.T, td *datadriven.TestData) {
 	case "reborn":
 		m.life.Boot++
 		m.pairs.Rebirth(m.life)
+	case "refused":
+		by := c.nodes[intArg(td, "by")-1]
+		m.pairs.NoteRefused(c.clock(m), by.id, by.life.Boot-rhumb.BootSeq(intArg(td, "before")))
 	case "exclude":
 		m.pairs.Exclude(testRange, epoch, rhumb.NodeID(intArg(td, "primary")))
 	case "holds":

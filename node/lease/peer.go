@@ -37,6 +37,8 @@ type peer struct {
 	// no proof yet; 0 once it has.
 	grace time.Duration
 	rtt   time.Duration
+	// refusedAt is when the host of the peer last refused a connection; 0 if it has not in this life.
+	refusedAt time.Duration
 	// suspected is the last verdict of Pairs.Suspects.
 	suspected bool
 	// suspects are the nodes that the peer last reported as suspected. offset is how far its wall
@@ -156,7 +158,7 @@ func (q *peer) beginLife(life rhumb.NodeIdentity) {
 		q.oldStoreUntil = max(q.oldStoreUntil, q.obligedUntil)
 	}
 	q.life = life
-	q.obligedUntil, q.heldUntil, q.applied = 0, 0, 0
+	q.obligedUntil, q.heldUntil, q.applied, q.refusedAt = 0, 0, 0, 0
 	q.receivedAt, q.peerSent, q.suspects, q.offsetAt = 0, 0, nil, 0
 	q.speed, q.opinion = SpeedUnknown, SpeedUnknown
 	q.asked, q.agreed = 0, 0
@@ -197,6 +199,15 @@ const rttWeight = 8
 // + 2 rho) + Epsilon.
 func obligation(lease time.Duration, t Timing) time.Duration {
 	return lease + lease*time.Duration(2*t.RhoPermille)/1000 + t.Epsilon
+}
+
+// late returns by how much the silence of a peer exceeds what makes it suspected; it is negative before that.
+func (q *peer) late(now time.Duration) time.Duration {
+	// A frame that the peer echoed was sent after the refusal, so somebody listens again.
+	if q.refusedAt > q.lastContact {
+		return q.silence(now) - q.timing.refusedSuspect()
+	}
+	return q.silence(now) - q.timing.Suspect
 }
 
 // silence returns how long a watched peer has given no proof of two-way contact. It returns 0

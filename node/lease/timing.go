@@ -54,6 +54,10 @@ func WANTiming() Timing {
 	}
 }
 
+// refusedSuspect is Suspect for a peer whose host has refused a connection. A peer that is alive nevertheless answers a heartbeat
+// before that.
+func (t Timing) refusedSuspect() time.Duration { return t.Heartbeat * 3 / 2 }
+
 // Obligation returns how long a grant binds its grantor at most: so long an elected node may have to wait for the lease of a
 // predecessor that died right after a heartbeat.
 func (t Timing) Obligation() time.Duration { return obligation(t.Lease, t) }

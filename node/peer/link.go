@@ -3,8 +3,10 @@ package peer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -26,6 +28,9 @@ func (p *peer) dialLink(ctx context.Context, hello *rhumbpb.PeerHello) (*link.Co
 		dial = (&net.Dialer{}).DialContext
 	}
 	raw, err := dial(ctx, "tcp", p.addr)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		p.n.cfg.Handler.Refused(p.id, p.boot)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -49,6 +49,8 @@ type Handler interface {
 	// Connected reports that replication messages to a peer get through from now on, or no longer.
 	// Calls for one peer are ordered.
 	Connected(n rhumb.NodeID, connected bool)
+	// Refused reports that the host of a peer in a life refuses connections: no process listens there.
+	Refused(n rhumb.NodeID, boot rhumb.BootSeq)
 	Raft(from rhumb.NodeID, group uint32, msgs [][]byte)
 	// Metadata answers a request of the metadata group.
 	Metadata(ctx context.Context, from rhumb.NodeID, group uint32, request []byte) ([]byte, error)

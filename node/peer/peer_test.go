@@ -255,7 +255,9 @@ type side struct {
 	raftLast  []byte // the last message of the last frame
 	via       map[rhumb.NodeID]rhumb.NodeID
 	connected map[rhumb.NodeID]bool
+	refused   map[rhumb.NodeID]rhumb.BootSeq // the lives whose hosts refused connections
 	forwarded func() // if set, called before a forwarded request is answered
+	stop      func() // ends everything, as the end of the process does
 }
 
 func (s *side) Verify(rhumb.NodeIdentity) error {
@@ -286,6 +288,15 @@ func (s *side) Connected(n rhumb.NodeID, connected bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.connected[n] = connected
+}
+
+func (s *side) Refused(n rhumb.NodeID, boot rhumb.BootSeq) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refused == nil {
+		s.refused = map[rhumb.NodeID]rhumb.BootSeq{}
+	}
+	s.refused[n] = boot
 }
 
 func (s *side) Raft(from rhumb.NodeID, _ uint32, msgs [][]byte) {
@@ -357,12 +368,13 @@ func startSideAs(t *testing.T, node rhumb.NodeID, cluster rhumb.ClusterID, sourc
 	s.live(cluster)
 	var wait sync.WaitGroup
 	wait.Go(func() { _ = g.Serve(l) })
-	t.Cleanup(func() {
+	s.stop = sync.OnceFunc(func() {
 		s.network.Close()
 		s.service.Close()
 		g.Stop()
 		wait.Wait()
 	})
+	t.Cleanup(s.stop)
 	return s
 }
 
@@ -574,6 +586,20 @@ func TestReplacedPeerEndsConnected(t *testing.T) {
 	a.network.SetPeers([]*rhumb.Node{b.node()})
 	<-p.ended
 	a.await(t, "connected at the end", func() bool { return a.connected[2] })
+}
+
+// TestRefusedConnections guards that a peer learns that nothing listens where a node was, which it cannot know of one that is only silent.
+func TestRefusedConnections(t *testing.T) {
+	cluster := rhumb.UUID{9}
+	a, b := startSide(t, 1, cluster), startSide(t, 2, cluster)
+	d := b.node()
+	a.network.SetPeers([]*rhumb.Node{d})
+	a.await(t, "connected", func() bool { return a.connected[2] })
+	if a.refused[2] != 0 {
+		t.Error("a host that accepts connections refuses them")
+	}
+	b.stop()
+	a.await(t, "refused", func() bool { return a.refused[2] == d.Boot })
 }
 
 // TestStrangersAreRefused guards that nothing is exchanged with a node of another cluster, or in a life that the other side refuses.

@@ -431,11 +431,11 @@ func TestNewest(t *testing.T) {
 		}
 		l.Trim(last)
 		want := Extent{l.segmentFile(segmentOf(l.lap, len(l.files))), Sector, l.at}
-		if got, err := Newest(d, testDir); err != nil || got != want {
+		if got, err := Newest(Config{Dir: testDir, FS: d}); err != nil || got != want {
 			t.Fatalf("in lap %d the newest records are in %+v, %v; want %+v", l.lap, got, err, want)
 		}
 	}
-	if got, err := Newest(d, testDir+"-missing"); err == nil {
+	if got, err := Newest(Config{Dir: testDir + "-missing", FS: d}); err == nil {
 		t.Errorf("a log that does not exist has records in %+v", got)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/rhumbdb/rhumb"
 )
 
@@ -57,23 +56,26 @@ type Extent struct {
 
 // Newest returns where the records of the newest lap of a log are, one after the other. The log may be of any ID, and no
 // process has it open. Programs that test what damage does damage these bytes.
-func Newest(fsys vfs.FS, dir string) (Extent, error) {
+func Newest(cfg Config) (newest Extent, err error) {
 	const op rhumb.Op = "nodelog.Newest"
-	var newest Extent
+	cfg.Boot = max(cfg.Boot, 1) // a reader writes nothing
+	if err := cfg.fillDefaults(); err != nil {
+		return newest, err
+	}
 	var lap uint64
 	for i, count := 0, 1; i < count; i++ {
-		r := reader{cfg: Config{FS: fsys, Dir: dir}}
+		r := reader{cfg: cfg}
 		b, h, bad, err := r.readFile(op, i)
 		if err != nil {
-			return Extent{}, err
+			return newest, err
 		}
-		// The reader has no ID to compare with.
+		// An ID other than that of cfg is no reason to stop.
 		if h.count == 0 {
-			return Extent{}, bad
+			return newest, bad
 		}
 		count = h.count
 		if s := scanSegment(b, sumSeed(h.id[:])); s.last.lap >= lap {
-			lap, newest = s.last.lap, Extent{segmentPath(fsys, dir, i), Sector, s.end}
+			lap, newest = s.last.lap, Extent{segmentPath(cfg.FS, cfg.Dir, i), Sector, s.end}
 		}
 	}
 	return newest, nil
