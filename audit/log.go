@@ -506,7 +506,7 @@ func readHeader(s segment) (Head, error) {
 
 var errStop = errors.New("stop")
 
-// syncDir makes the names of new files durable.
+// syncDir syncs the names of new files.
 func syncDir(dir string) error {
 	d, err := os.Open(filepath.Clean(dir))
 	if err != nil {

@@ -76,7 +76,7 @@ func readPublic(path string) ([]byte, error) {
 // file cannot be replaced between the check and the read.
 func readFile(path string, check func(fs.FileInfo) error) ([]byte, error) {
 	const op rhumb.Op = "identity.readFile"
-	// Not blocking: to open a pipe waits for its writer, before anything could look at what it is.
+	// Not blocking: to open a pipe waits for its writer, before anything could check its type.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		kind := rhumb.InvalidArgument

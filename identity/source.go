@@ -308,7 +308,7 @@ func (s *Source) checkOwn(l *loaded, v *Verifier) error {
 	return err
 }
 
-// OwnFault returns why other members refuse this member's certificate, by what this member knows itself, or nil: the certificate
+// OwnFault returns why other members refuse this member's certificate, as far as this member knows, or nil: the certificate
 // has expired, or was revoked since it was read.
 func (s *Source) OwnFault() error { return s.checkOwn(s.current.Load(), s.Verifier()) }
 

@@ -485,7 +485,7 @@ func (t *throttle) allow() bool {
 }
 
 // ConnFromContext returns the connection on which a gRPC or HTTP request arrived. Its pointer
-// identifies the connection for as long as it is open. ok is false for a connection without TLS.
+// identifies the connection while it is open. ok is false for a connection without TLS.
 func ConnFromContext(ctx context.Context) (c *Conn, ok bool) {
 	if t, ok := ctx.Value(connKey{}).(*tracked); ok {
 		c := t.conn.Load()

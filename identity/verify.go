@@ -215,7 +215,7 @@ func (v *Verifier) Verify(chain []*x509.Certificate, want Want, now time.Time) (
 		return Peer{}, err
 	}
 	// Revocation is looked up last, so that a certificate which is wrong in another way is reported
-	// as that. The order has no influence on what is accepted: all checks must pass.
+	// as that. The order changes no verdict: all checks must pass.
 	serial, authority := SerialOf(leaf), AuthorityOf(issuer)
 	if v.Revoked[Revoked{authority, serial}] || v.Revoked[Revoked{"", serial}] {
 		return Peer{}, rejectf(ReasonRevoked, "the certificate of %s with serial %s is revoked; issue another one", name.Short(), serial)

@@ -202,6 +202,7 @@ type readResult struct {
 	err error
 }
 
+// Read reads from src until the context ends. A read that blocks then is left to end in its own time.
 func (r *interruptible) Read(p []byte) (int, error) {
 	// Allocated once. A cancelled read still writes to buf, which is therefore never used
 	// again.

@@ -23,7 +23,7 @@ func (n *Node) certificateCluster() rhumb.ClusterID {
 	return n.source.Cluster()
 }
 
-// requireNodeCaller rejects a request that does not come from a node. Without TLS this cannot be checked.
+// requireNodeCaller rejects a request that no node has sent. Without TLS this cannot be checked.
 func (n *Node) requireNodeCaller(ctx context.Context) error {
 	if n.source == nil {
 		return nil

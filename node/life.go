@@ -333,7 +333,7 @@ func isFinal(err error) bool {
 
 // catchUp waits until the node's own copy of the metadata has what other nodes had when the node asked them.
 //
-// The metadata leader expects heartbeats from a node as soon as it is registered, and the node sends them once its own copy shows the
+// The metadata leader expects heartbeats from a node once that is registered, and the node sends them once its own copy shows the
 // registration. If the copy had to replay many entries in between, the leader would fence the node, again in each of its lives. The
 // wait ends early if the copy stops making progress: its leader may know only the former address of this node, and learns the
 // new one by the registration.
@@ -359,8 +359,8 @@ func (n *Node) catchUp(m *member) {
 func (n *Node) newestRevision(m *member) (newest uint64) {
 	addrs := n.memberAddrs(m)
 	addrs = addrs[:min(len(addrs), catchUpAsks)]
-	// One answer suffices to learn that the copy is behind. All are awaited, because the first may be from the node that is the
-	// furthest behind.
+	// One answer suffices to learn that the copy is behind. All are awaited, because the first may be from the node that
+	// lags most.
 	answers := make(chan uint64, len(addrs))
 	for _, addr := range addrs {
 		go func() { answers <- n.revisionAt(addr, m.cluster) }()

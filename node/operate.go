@@ -226,7 +226,7 @@ func (n *Node) RangeInfo(ctx context.Context, id rhumb.NodeID, r rhumb.RangeID) 
 	return info, nil
 }
 
-// VerifyRange makes the primary of a range compare its replicas.
+// VerifyRange lets the primary of a range compare its replicas.
 func (n *Node) VerifyRange(ctx context.Context, primary rhumb.NodeID, q *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error) {
 	m, err := n.requireMember()
 	if err != nil {

@@ -81,6 +81,7 @@ func (n *Node) checkRegistration(c catalog.RegisterNode) error {
 	return err
 }
 
+// verifyRegistration rejects a registration that the node itself did not sign with the certificate of its name, or not lately.
 func (n *Node) verifyRegistration(c catalog.RegisterNode) error {
 	const op rhumb.Op = "node.verifyRegistration"
 	if c.Proof == nil {

@@ -137,6 +137,7 @@ func (c clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
+// Collect counts nodes, regions and ranges in the present copy of the metadata. It implements prometheus.Collector.
 func (c clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	st := c.state()
 	count := map[*prometheus.Desc]int{}

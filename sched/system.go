@@ -57,6 +57,8 @@ func (system) Disk(apart bool, work, done func()) {
 	done()
 }
 
+// Every calls f in a goroutine of its own, which stop ends and waits for. Calls do not overlap: one that takes longer than the period
+// delays the next.
 func (system) Every(period time.Duration, urgent bool, f func()) (stop func()) {
 	quit := make(chan struct{})
 	var running sync.WaitGroup

@@ -250,7 +250,7 @@ func (j *judgement) judgeMetadataReplica(n *client.NodeStatus) {
 	}
 	switch {
 	case m.Short:
-		// The mark is the same for a replica that lost its end and an intact one that was behind when it started: both wait for their floor.
+		// The mark is the same for a replica that lost its end and an intact one that lagged when it started: both wait for their floor.
 		j.addProblem("the metadata replica of node %s lacks entries that it may have stored before it started: it is being filled and votes after that; "+
 			"do not stop another voter until then", n.Node.ID)
 	// A silent learner costs nothing, so only voters are a problem.
@@ -306,7 +306,7 @@ func (j *judgement) judgeRegions() {
 	}
 }
 
-// noteDeferred states what a power loss may take from tables that defer syncs, and what it took or may have taken.
+// noteDeferred reports which writes a power loss may take from tables that defer syncs, and which it took or may have taken.
 func (j *judgement) noteDeferred() {
 	tables := map[rhumb.Durability][]string{}
 	for _, t := range j.Tables {

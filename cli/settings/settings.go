@@ -323,6 +323,8 @@ func setFlag(f *pflag.Flag, value any) error {
 	return nil
 }
 
+// loadFile reads the configuration file: the one that --config or RHUMB_CONFIG names, which has to exist, or the usual one if there is one. A key
+// that names no setting is an error.
 func (s *Settings) loadFile() error {
 	path := s.File
 	if path == "" {

@@ -19,7 +19,7 @@
 // # Accounting
 //
 // A request counts from its admission to its answer. Answers count in the bytes per second of later requests, because their
-// size is known only once the work is done. What is refused takes no tokens, so a caller who obeys the recommended waits
+// size is known only once the work is done. A refused request takes no tokens, so a caller who obeys the recommended waits
 // gets the full rate.
 //
 // # Locks

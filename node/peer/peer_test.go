@@ -256,8 +256,8 @@ type side struct {
 	via       map[rhumb.NodeID]rhumb.NodeID
 	connected map[rhumb.NodeID]bool
 	refused   map[rhumb.NodeID]rhumb.BootSeq // the lives whose hosts refused connections
-	forwarded func() // if set, called before a forwarded request is answered
-	stop      func() // ends everything, as the end of the process does
+	forwarded func()                         // if set, called before a forwarded request is answered
+	stop      func()                         // ends everything, as the end of the process does
 }
 
 func (s *side) Verify(rhumb.NodeIdentity) error {

@@ -124,7 +124,7 @@ type Node interface {
 	DrainNode(ctx context.Context, n rhumb.NodeID, undo bool) (primaries int, err error)
 	// RangeInfo asks any node about its replica of a range.
 	RangeInfo(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID) (RangeInfo, error)
-	// VerifyRange makes the primary of a range compare its replicas.
+	// VerifyRange lets the primary of a range compare its replicas.
 	VerifyRange(ctx context.Context, primary rhumb.NodeID, q *rhumbpb.VerifyRangeRequest) (*rhumbpb.VerifyRangeResponse, error)
 	// DiscardReplica makes any node drop its damaged copy of a range.
 	DiscardReplica(ctx context.Context, n rhumb.NodeID, id rhumb.RangeID, acceptLoss bool) error

@@ -179,7 +179,7 @@ func (k *KV) Answer(ctx context.Context, q *rhumbpb.Request) *rhumbpb.Response {
 	// Buffered, so that a late response does not block the goroutine that produced it.
 	answer := make(chan *rhumbpb.Response, 1)
 	k.serve(ctx, q, func(resp *rhumbpb.Response) { answer <- resp })
-	// There is no frame whose other requests could share the commit.
+	// No frame has other requests that could share the commit.
 	k.cfg.Ranges.Drive()
 	select {
 	case resp := <-answer:

@@ -60,6 +60,8 @@ func (s *Security) ListCertificates(ctx context.Context, _ *rhumbpb.ListCertific
 	return resp, statusError(err)
 }
 
+// listCertificates lists the certificates of nodes and of their clients, and marks those that the metadata has revoked, by serial or by name and
+// time of issue, and those of distrusted authorities.
 func (s *Security) listCertificates(ctx context.Context) (*rhumbpb.ListCertificatesResponse, error) {
 	st, err := s.node.Linearize(ctx)
 	if err != nil {

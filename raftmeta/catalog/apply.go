@@ -91,6 +91,8 @@ func refuseChanged(op rhumb.Op, r *rhumb.Range, expected uint64) Result {
 	return refuseRange(op, rhumb.Conflict, r, "the range has changed: expected version %d, found version %d; read it again", expected, r.Version)
 }
 
+// applyTo applies the commands one after the other. A refused one does not keep the others from being applied, and the batch itself is refused
+// only if its form is wrong.
 func (c Batch) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.Batch"
 	// The driver does nothing else while it applies a command, so the size of one is bounded.

@@ -49,6 +49,7 @@ func (c Init) applyTo(t *tx) Result {
 	return res
 }
 
+// applyTo adds a region, or returns the one of that name and location.
 func (c AddRegion) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.AddRegion"
 	// A region of that name at the same location makes the command a repetition.
@@ -476,6 +477,7 @@ func (s *State) isLeaving(r *rhumb.Range, id rhumb.NodeID) bool {
 	return r.IsLeaving(id) || ok && n.Leaving
 }
 
+// applyTo marks a region as dead if all of its nodes are fenced.
 func (c SetRegionDead) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetRegionDead"
 	r, ok := t.regions.get(uint64(c.Region))
@@ -513,6 +515,7 @@ func (t *tx) setRegionDead(r *region, dead bool) {
 	}
 }
 
+// applyTo records who votes in the metadata group.
 func (c SetVoters) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.SetVoters"
 	if len(c.Voters) == 0 {

@@ -253,6 +253,7 @@ func (c AdoptHandover) applyTo(t *tx) Result {
 	return Result{Range: next}
 }
 
+// applyTo removes a prepared handover. A range without one is as the caller wants it.
 func (c CancelHandover) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.CancelHandover"
 	r, ok := t.Range(c.Range)

@@ -218,6 +218,7 @@ func (t *tx) addHashBlock(class rhumb.ClassID, p Placement) {
 	}
 }
 
+// applyTo adds hash slots of the class in each region that has none yet.
 func (c EnsureRegionBlocks) applyTo(t *tx) Result {
 	const op rhumb.Op = "catalog.EnsureRegionBlocks"
 	class, ok := t.Class(c.Class)

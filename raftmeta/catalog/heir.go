@@ -58,6 +58,7 @@ type heirRank struct {
 	turn  int
 }
 
+// less compares the ranks field by field, in the order of the type.
 func (a heirRank) less(b heirRank) bool {
 	switch {
 	case a.cost != b.cost:
