@@ -41,8 +41,10 @@ type AdversityReport struct {
 	Goals  []AdversityGoal  `json:"goals"`
 	// Offered is the number of calls a second that the callers make.
 	Offered float64 `json:"offered_per_second"`
-	// Lost counts the keys without their last acknowledged write at the end.
-	Lost int `json:"lost"`
+	// Lost counts the keys without their last acknowledged write at the end, of
+	// those that were read back. Checked counts all of these.
+	Lost    int `json:"lost"`
+	Checked int `json:"checked"`
 	// LoadAverage is that of the machine over the last minute, at the start and
 	// the end of the run.
 	LoadAverage [2]float64 `json:"load_average"`
@@ -100,9 +102,19 @@ type AdversityPhase struct {
 	// ranges that the fault struck.
 	Gap time.Duration `json:"gap_ns"`
 
+	// samples counts the calls that the figures are computed from.
+	samples phaseSamples
 	// parts has for each caller which part of its range the fault struck.
 	parts  []struckPart
 	leader bool // the fault struck the metadata leader
+}
+
+// phaseSamples counts calls of a phase, without those to keys without an intact
+// copy.
+type phaseSamples struct {
+	writes, reads int // those that ended, with or without success
+	near, settled int // in Near, and of these in NearWriteP99
+	due           int // those from which Share is computed
 }
 
 // struckPart names the effect of a fault on the range of a caller.
@@ -203,7 +215,7 @@ func RunAdversity(ctx context.Context, cfg AdversityConfig) (*AdversityReport, e
 	// After a failure, keys may have no service. What the phases showed is
 	// reported all the same.
 	if failed == nil {
-		a.report.Lost, failed = load.countLost(ctx)
+		a.report.Lost, a.report.Checked, failed = load.countLost(ctx)
 	}
 	a.report.judge(load.callers)
 	return a.report, failed

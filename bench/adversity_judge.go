@@ -2,7 +2,9 @@ package bench
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rhumbdb/rhumb"
@@ -18,7 +20,10 @@ type AdversityGoal struct {
 	Limit float64 `json:"limit"`
 	Seen  float64 `json:"seen"`
 	Unit  string  `json:"unit"`
-	Met   bool    `json:"met"`
+	// Samples is the number of calls, ranges or keys that Seen is computed from. A
+	// goal without any is not met.
+	Samples int  `json:"samples"`
+	Met     bool `json:"met"`
 }
 
 // The limits of the goals.
@@ -65,17 +70,19 @@ func (r *AdversityReport) judge(callers []*adversityCaller) {
 		limit := r.limitsOf(p)
 		switch p.Name {
 		case phaseMaintenance:
-			limit("G5", "writes that failed", "writes", 0, float64(p.FailedWrites))
-			limit("G5", "added to the median latency", "ms", milliseconds(upgradeMedian), (p.Near.P50-base.Near.P50)/1e3)
-			limit("G5", "added to the 99.9th percentile", "ms", milliseconds(upgradeP999), (p.NearP999-base.NearP999)/1e3)
+			limit("G5", "writes that failed", "writes", 0, float64(p.FailedWrites), p.samples.writes)
+			both := min(p.samples.near, base.samples.near)
+			limit("G5", "added to the median latency", "ms", milliseconds(upgradeMedian), (p.Near.P50-base.Near.P50)/1e3, both)
+			limit("G5", "added to the 99.9th percentile", "ms", milliseconds(upgradeP999), (p.NearP999-base.NearP999)/1e3, both)
 		case phaseStall, phasePartition:
 			r.judgeGaps(p, callers, "G4", "G4", suspicionMore)
 		case phaseSlow:
-			limit("G6", "99th percentile of writes after 15 s", "ms", slowFactor*base.NearWriteP99/1e3, p.NearWriteP99/1e3)
+			limit("G6", "99th percentile of writes after 15 s", "ms", slowFactor*base.NearWriteP99/1e3, p.NearWriteP99/1e3,
+				min(p.samples.settled, base.samples.settled))
 		case phaseNode:
 			r.judgeGaps(p, callers, "G2", "G3", 0)
-			limit("G3", "reads that failed", "reads", 0, float64(p.FailedReads))
-			limit("G6", "rate after 5 s, of the baseline", "", goodputLeast, p.shareOf(base))
+			limit("G3", "reads that failed", "reads", 0, float64(p.FailedReads), p.samples.reads)
+			limit("G6", "rate after 5 s, of the baseline", "", goodputLeast, p.shareOf(base), min(p.samples.due, base.samples.due))
 		case phaseRegion:
 			// The leader's successor is elected first, and only then can ranges
 			// fail over.
@@ -83,14 +90,14 @@ func (r *AdversityReport) judge(callers []*adversityCaller) {
 			if p.leader {
 				most = failoverLead
 			}
-			_, gap := r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.primary && wide && !s.none })
-			limit("G2", "gap of ranges of several regions", "s", most.Seconds(), gap.Seconds())
-			limit("G6", "rate after 5 s, of the baseline", "", goodputLeast, p.shareOf(base))
+			g := r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.primary && wide && !s.none })
+			limit("G2", "gap of ranges of several regions", "s", most.Seconds(), g.Max.Seconds(), g.Ranges)
+			limit("G6", "rate after 5 s, of the baseline", "", goodputLeast, p.shareOf(base), min(p.samples.due, base.samples.due))
 		case phaseHealing:
-			limit("G6", "rate after 5 s, of the baseline", "", goodputLeast, p.shareOf(base))
+			limit("G6", "rate after 5 s, of the baseline", "", goodputLeast, p.shareOf(base), min(p.samples.due, base.samples.due))
 		}
 	}
-	r.limitsOf(&AdversityPhase{Name: "all"})("G1", "keys without their last acknowledged write", "keys", 0, float64(r.Lost))
+	r.limitsOf(&AdversityPhase{Name: "all"})("G1", "keys without their last acknowledged write", "keys", 0, float64(r.Lost), r.Checked)
 }
 
 // judgeGaps judges the gaps of the ranges whose primary or secondary was struck.
@@ -102,24 +109,25 @@ func (r *AdversityReport) judgeGaps(p *AdversityPhase, callers []*adversityCalle
 	if p.leader {
 		wideMost = failoverLead
 	}
-	p99, gap := r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.primary && !wide })
-	limit(primary, "gap of ranges of one region, p99", "s", (failoverP99 + more).Seconds(), p99.Seconds())
-	limit(primary, "gap of ranges of one region, longest", "s", (failoverMax + more).Seconds(), gap.Seconds())
-	_, gap = r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.primary && wide })
-	limit(primary, "gap of ranges of several regions", "s", (wideMost + more).Seconds(), gap.Seconds())
-	_, gap = r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.copy && !s.primary && !wide })
-	limit(secondary, "gap of ranges with a lost secondary", "s", (secondaryMax + more).Seconds(), gap.Seconds())
+	g := r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.primary && !wide })
+	limit(primary, "gap of ranges of one region, p99", "s", (failoverP99 + more).Seconds(), g.P99.Seconds(), g.Ranges)
+	limit(primary, "gap of ranges of one region, longest", "s", (failoverMax + more).Seconds(), g.Max.Seconds(), g.Ranges)
+	g = r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.primary && wide })
+	limit(primary, "gap of ranges of several regions", "s", (wideMost + more).Seconds(), g.Max.Seconds(), g.Ranges)
+	g = r.gaps(p, callers, func(s struckPart, wide bool) bool { return s.copy && !s.primary && !wide })
+	limit(secondary, "gap of ranges with a lost secondary", "s", (secondaryMax + more).Seconds(), g.Max.Seconds(), g.Ranges)
 }
 
 // limitsOf returns a function that adds goals of a phase. A share must reach
-// its limit, every other figure must not exceed it.
-func (r *AdversityReport) limitsOf(p *AdversityPhase) func(goal, what, unit string, limit, seen float64) {
-	return func(goal, what, unit string, limit, seen float64) {
+// its limit, every other figure must not exceed it. A figure without samples is
+// 0, which would meet most limits.
+func (r *AdversityReport) limitsOf(p *AdversityPhase) func(goal, what, unit string, limit, seen float64, samples int) {
+	return func(goal, what, unit string, limit, seen float64, samples int) {
 		met := seen <= limit
 		if unit == "" {
 			met = seen >= limit
 		}
-		r.Goals = append(r.Goals, AdversityGoal{goal, p.Name, what, limit, seen, unit, met})
+		r.Goals = append(r.Goals, AdversityGoal{goal, p.Name, what, limit, seen, unit, samples, met && samples > 0})
 	}
 }
 
@@ -164,6 +172,11 @@ func (p *AdversityPhase) measure(calls []adversityCall, callers []*adversityCall
 		if c.end() < p.From || c.end() >= p.To {
 			continue
 		}
+		if c.read {
+			p.samples.reads++
+		} else {
+			p.samples.writes++
+		}
 		if !c.ok {
 			if p.FailedWrites+p.FailedReads == 0 {
 				p.FirstError = c.why
@@ -196,18 +209,19 @@ func (p *AdversityPhase) measure(calls []adversityCall, callers []*adversityCall
 	}
 	p.Near, p.Wide, p.NearP999 = near.quantiles(), wide.quantiles(), near.at(0.999)
 	p.NearWriteP99 = writes.at(0.99)
+	p.samples.near, p.samples.settled = int(near.total), int(writes.total)
 	p.Goodput = answered / (p.Healed - p.From).Seconds()
-	if p.Healed > after {
+	if p.Healed > after && offered > 0 {
 		p.GoodputAfter = answeredAfter / (p.Healed - after).Seconds()
 		p.Share = p.GoodputAfter / offered
+		p.samples.due = int(math.Ceil(offered * (p.Healed - after).Seconds()))
 	}
 }
 
-// gaps returns the 99th percentile and the longest of the times without an
-// acknowledged write, over the ranges that the filter selects, and notes the
-// longest in the phase. A range is the unit that fails over; all its keys
+// gaps returns the times without an acknowledged write of the ranges that the
+// filter selects, and notes the longest in the phase. A range is the unit that fails over; all its keys
 // together show when it was available.
-func (r *AdversityReport) gaps(p *AdversityPhase, callers []*adversityCaller, filter func(s struckPart, wide bool) bool) (p99, longest time.Duration) {
+func (r *AdversityReport) gaps(p *AdversityPhase, callers []*adversityCaller, filter func(s struckPart, wide bool) bool) Gaps {
 	acks := map[rhumb.RangeID][]time.Duration{}
 	for _, c := range r.calls {
 		s := p.parts[c.caller]
@@ -235,10 +249,18 @@ func (r *AdversityReport) gaps(p *AdversityPhase, callers []*adversityCaller, fi
 	}
 	g := gapsOf(each)
 	p.Gap = max(p.Gap, g.Max)
-	return g.P99, g.Max
+	return g
 }
 
 // String returns the goal as a sentence.
 func (g AdversityGoal) String() string {
-	return fmt.Sprintf("%s, %s, %s: %.3g %s, want %.3g", g.Goal, g.Phase, g.What, g.Seen, g.Unit, g.Limit)
+	return fmt.Sprintf("%s, %s, %s: %s, want %.3g", g.Goal, g.Phase, g.What, g.Figure(), g.Limit)
+}
+
+// Figure returns what was seen, with its unit.
+func (g AdversityGoal) Figure() string {
+	if g.Samples == 0 {
+		return "no samples"
+	}
+	return strings.TrimSpace(fmt.Sprintf("%.3g %s", g.Seen, g.Unit))
 }

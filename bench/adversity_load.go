@@ -213,9 +213,9 @@ func (l *adversityLoad) stop() {
 	l.wait.Wait()
 }
 
-// countLost reads every key and returns how many lack their last acknowledged
-// write.
-func (l *adversityLoad) countLost(ctx context.Context) (lost int, err error) {
+// countLost reads every key that was written and returns how many lack their last
+// acknowledged write.
+func (l *adversityLoad) countLost(ctx context.Context) (lost, checked int, err error) {
 	for _, c := range l.callers {
 		if c.acked == 0 {
 			continue
@@ -226,11 +226,12 @@ func (l *adversityLoad) countLost(ctx context.Context) (lost int, err error) {
 			lost++
 		default:
 			if err != nil {
-				return lost, err
+				return lost, checked, err
 			}
 		}
+		checked++
 	}
-	return lost, nil
+	return lost, checked, nil
 }
 
 // close closes the clients.

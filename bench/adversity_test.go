@@ -29,14 +29,26 @@ func adversityTimes(name string) (from, length time.Duration) {
 	return from, length
 }
 
-// adversityRun returns the report of a run whose two callers, one of each table,
-// call every 100 ms and are answered after 5 ms. The faults strike the primaries
-// of both ranges. change may alter a call, or drop it by returning false.
+// adversityParts are what the faults of adversityRun strike: the primaries of the
+// ranges of the first two callers, and a secondary of that of the third.
+var adversityParts = []struckPart{
+	{at: rhumb.RangeID{Region: 1, Slot: 0}, primary: true},
+	{at: rhumb.RangeID{Region: 1, Slot: 1 << 20}, primary: true},
+	{at: rhumb.RangeID{Region: 1, Slot: 1 << 21}, copy: true},
+}
+
+// adversityRun returns the report of a run whose three callers, the second one of
+// the table of several regions, call every 100 ms and are answered after 5 ms.
+// change may alter a call of the first two, or drop it by returning false.
 func adversityRun(change func(c *adversityCall) bool) *AdversityReport {
-	near, wide := rhumb.RangeID{Region: 1, Slot: 0}, rhumb.RangeID{Region: 1, Slot: 1 << 20}
-	callers := []*adversityCaller{{interval: 100 * time.Millisecond}, {interval: 100 * time.Millisecond, wide: true}}
-	parts := []struckPart{{at: near, primary: true}, {at: wide, primary: true}}
-	r := &AdversityReport{}
+	return adversityRunOf(adversityParts, func(c *adversityCall) bool { return c.caller == 2 || change(c) })
+}
+
+// adversityRunOf is adversityRun with faults that strike other parts, and with
+// changes of the calls of all callers.
+func adversityRunOf(parts []struckPart, change func(c *adversityCall) bool) *AdversityReport {
+	callers := []*adversityCaller{{interval: 100 * time.Millisecond}, {interval: 100 * time.Millisecond, wide: true}, {interval: 100 * time.Millisecond}}
+	r := &AdversityReport{Checked: len(callers)}
 	var end time.Duration
 	for i, name := range adversityNames {
 		from, length := adversityTimes(name)
@@ -128,6 +140,62 @@ func TestAdversityGoals(t *testing.T) {
 		if strings.Join(got, "\n") != strings.Join(c.want, "\n") {
 			t.Errorf("%s: missed %q, want %q", c.name, got, c.want)
 		}
+	}
+}
+
+// TestAdversityNoSamples guards that a goal is not met by a figure of nothing.
+func TestAdversityNoSamples(t *testing.T) {
+	all := func(*adversityCall) bool { return true }
+	for _, c := range []struct {
+		name   string
+		parts  []struckPart
+		change func(c *adversityCall) bool
+		want   []string
+	}{
+		{"everything is sampled", adversityParts, all, nil},
+		{
+			"only primaries are struck",
+			[]struckPart{adversityParts[0], adversityParts[1], {at: adversityParts[2].at}},
+			all,
+			[]string{
+				"G4 disk stall gap of ranges with a lost secondary", "G4 partition gap of ranges with a lost secondary",
+				"G3 node loss gap of ranges with a lost secondary",
+			},
+		},
+		{
+			"no range of several regions is struck",
+			[]struckPart{adversityParts[0], {at: adversityParts[1].at}, adversityParts[2]},
+			all,
+			[]string{
+				"G4 disk stall gap of ranges of several regions", "G4 partition gap of ranges of several regions",
+				"G2 node loss gap of ranges of several regions", "G2 region loss gap of ranges of several regions",
+			},
+		},
+		{
+			"no late write with a slow node", adversityParts, func(c *adversityCall) bool { return c.read || !c.in(phaseSlow, 14*time.Second, 30*time.Second) },
+			[]string{"G6 slow node 99th percentile of writes after 15 s"},
+		},
+		{
+			"no read at a node loss", adversityParts, func(c *adversityCall) bool { return !c.read || !c.in(phaseNode, -time.Second, 12*time.Second) },
+			[]string{"G3 node loss reads that failed", "G6 node loss rate after 5 s, of the baseline"},
+		},
+	} {
+		var got []string
+		for _, g := range adversityRunOf(c.parts, c.change).Missed() {
+			got = append(got, strings.Join([]string{g.Goal, g.Phase, g.What}, " "))
+			if none := strings.HasSuffix(g.What, "baseline"); none == strings.Contains(g.String(), "no samples") {
+				t.Errorf("%s: %s", c.name, g)
+			}
+		}
+		if strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+			t.Errorf("%s: missed %q, want %q", c.name, got, c.want)
+		}
+	}
+	// A run that ended before the keys were read back has lost none.
+	r := &AdversityReport{Phases: []AdversityPhase{{Name: phaseBaseline, To: time.Second, Healed: time.Second}}}
+	r.judge(nil)
+	if missed := r.Missed(); len(missed) != 1 || missed[0].Goal != "G1" || missed[0].Figure() != "no samples" {
+		t.Errorf("missed %v, want G1 without samples", missed)
 	}
 }
 

@@ -175,6 +175,6 @@ func adversityGoals(t table.Writer, r *bench.AdversityReport) {
 		if !g.Met {
 			met = "NO"
 		}
-		t.AppendRow(table.Row{g.Goal, g.Phase, g.What, strings.TrimSpace(fmt.Sprintf("%.3g %s", g.Seen, g.Unit)), strings.TrimSpace(fmt.Sprintf("%.3g %s", g.Limit, g.Unit)), met})
+		t.AppendRow(table.Row{g.Goal, g.Phase, g.What, g.Figure(), strings.TrimSpace(fmt.Sprintf("%.3g %s", g.Limit, g.Unit)), met})
 	}
 }

@@ -219,8 +219,8 @@ func Measure(ctx context.Context, c *Cluster, p Plan, trials int, a *Availabilit
 	// The answers are judged although the gaps are not.
 	var broken []error
 	for _, v := range l.finish(ctx) {
-		if v.Err != nil {
-			broken = append(broken, fmt.Errorf("workload %s: %w", v.Workload, v.Err))
+		if err := v.problem(); err != nil {
+			broken = append(broken, fmt.Errorf("workload %s: %w", v.Workload, err))
 		}
 	}
 	return errors.Join(broken...)

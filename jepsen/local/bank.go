@@ -21,9 +21,9 @@ const (
 type bank struct {
 	e *env
 
-	mu  sync.Mutex // guards the fields below
-	ops int
-	err error
+	mu         sync.Mutex // guards the fields below
+	ops, acked int        // calls, and acknowledged writes
+	err        error
 }
 
 // newBank starts the workload bank.
@@ -68,6 +68,11 @@ func (b *bank) write(ctx context.Context, c *caller, amounts map[int]int, conds 
 	at := c.record.now()
 	_, err := c.client.Batch(ctx, batch, client.BatchOptions{Home: b.e.region})
 	c.record.add(at, err)
+	if err == nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.acked++
+	}
 }
 
 // call moves money from one account to another, on the condition that neither has changed since all were read. The first calls open
@@ -118,7 +123,7 @@ func sumOf(money [bankAccounts]int) error {
 
 // check reads all accounts once more, when no fault and no caller is left.
 func (b *bank) check(ctx context.Context) Verdict {
-	v := Verdict{Operations: b.ops, Err: b.err}
+	v := Verdict{Operations: b.ops, Acknowledged: b.acked, Err: b.err}
 	if v.Err != nil {
 		return v
 	}
@@ -144,10 +149,10 @@ const batchKeys = 4
 type batches struct {
 	e *env
 
-	mu   sync.Mutex // guards the fields below
-	last map[int]int
-	ops  int
-	err  error
+	mu         sync.Mutex // guards the fields below
+	last       map[int]int
+	ops, acked int // calls, and acknowledged batches
+	err        error
 }
 
 // newBatch starts the workload batch.
@@ -190,6 +195,7 @@ func (b *batches) call(ctx context.Context, c *caller) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.last[c.index] = c.count
+		b.acked++
 	}
 }
 
@@ -216,7 +222,7 @@ func (b *batches) read(ctx context.Context, c *caller, index, least int) error {
 
 // check reads the keys of each caller once more.
 func (b *batches) check(ctx context.Context) Verdict {
-	v := Verdict{Operations: b.ops, Err: b.err}
+	v := Verdict{Operations: b.ops, Acknowledged: b.acked, Err: b.err}
 	last := &caller{index: callersPerWorkload, table: b.e.tables[0], client: b.e.clients[0], record: b.e.record}
 	for index := range callersPerWorkload {
 		if v.Err != nil {

@@ -116,11 +116,19 @@ func strikeHandover(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike
 // ranges without end.
 const splitMost = 600
 
+// maySplit returns an error if a cluster has as many ranges as splits may make.
+func maySplit(count int) error {
+	if count >= splitMost {
+		return fmt.Errorf("%w: there are %d ranges already, and splits make no more than %d", errNoEffect, count, splitMost)
+	}
+	return nil
+}
+
 // strikeSplit splits ranges in the middle. Writes go to both halves afterwards, and
 // each request is applied once.
 func strikeSplit(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
-	if count := len(c.operator.Ranges()); count >= splitMost {
-		return &Strike{What: "split", heal: func(context.Context) (string, error) { return fmt.Sprintf("none: there are %d ranges", count), nil }}, nil
+	if err := maySplit(len(c.operator.Ranges())); err != nil {
+		return nil, err
 	}
 	return keepChanging(ctx, "split", "splits", func(ctx context.Context) (bool, error) {
 		wide := slices.DeleteFunc(c.operator.Ranges(), func(r *rhumb.Range) bool { return r.Last <= r.ID.Slot || r.Birth != 0 })
@@ -158,7 +166,13 @@ func (c *Cluster) awaitRange(ctx context.Context, id rhumb.RangeID, f func(*rhum
 // strikeDrain drains a node: others take over its ranges by handovers, and it gets
 // them back afterwards.
 func strikeDrain(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
-	n := draw(c, random)
+	// A node that has just started is primary of nothing, so a drain of it moves
+	// nothing. It is not made primary first: during another fault it may be dead.
+	primaries := slices.DeleteFunc(slices.Clone(c.nodes), func(n *Node) bool { return c.primaries(c.identity(n).Node) == 0 })
+	if len(primaries) == 0 {
+		return nil, fmt.Errorf("%w: no node is primary of a range", errNoEffect)
+	}
+	n := primaries[random.IntN(len(primaries))]
 	id := c.identity(n).Node
 	before := c.primaries(id)
 	if _, err := c.operator.Drain(ctx, id, false); err != nil {
@@ -167,11 +181,19 @@ func strikeDrain(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, e
 	return &Strike{What: "drain " + n.Name, heal: func(ctx context.Context) (string, error) {
 		left := c.primaries(id)
 		_, err := c.operator.Drain(ctx, id, true)
-		if err == nil && left > 0 {
-			err = fmt.Errorf("%w: %s was primary of %d ranges, and still is of %d", errNoEffect, n.Name, before, left)
+		if err == nil {
+			err = checkDrained(n.Name, before, left)
 		}
 		return fmt.Sprintf("%d ranges left the node", before), err
 	}}, nil
+}
+
+// checkDrained returns an error unless a node was primary of ranges before it was drained, and of none afterwards.
+func checkDrained(node string, before, left int) error {
+	if before == 0 || left > 0 {
+		return fmt.Errorf("%w: %s was primary of %d ranges before it was drained, and of %d afterwards", errNoEffect, node, before, left)
+	}
+	return nil
 }
 
 // primaries counts the ranges whose primary is a node.

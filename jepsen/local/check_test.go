@@ -16,9 +16,18 @@ import (
 // TestCheckLists guards the check of lists with histories that must not pass.
 func TestCheckLists(t *testing.T) {
 	final := map[int][]string{0: {"a", "b", "c"}}
-	try := func(element string, o outcome) []*listTry {
-		return []*listTry{{element: element, outcome: o, answer: 2 * time.Second}}
+	// try returns tries of all elements, of which one has a known outcome.
+	try := func(element string, o outcome) (all []*listTry) {
+		for _, e := range []string{"a", "b", "c", "x"} {
+			one := &listTry{element: e}
+			if e == element {
+				one.outcome, one.answer = o, 2*time.Second
+			}
+			all = append(all, one)
+		}
+		return all
 	}
+	none := try("", unknown)
 	read := func(at time.Duration, elements ...string) []listRead {
 		return []listRead{{elements: elements, began: at}}
 	}
@@ -32,14 +41,16 @@ func TestCheckLists(t *testing.T) {
 		{"acknowledged and there", final, try("b", acked), nil, ""},
 		{"unknown and missing", final, try("x", unknown), nil, ""},
 		{"unknown and there", final, try("b", unknown), nil, ""},
-		{"read of a prefix", final, nil, read(0, "a", "b"), ""},
+		{"read of a prefix", final, none, read(0, "a", "b"), ""},
 		{"read of all that was acknowledged", final, try("b", acked), read(3*time.Second, "a", "b"), ""},
 		{"read that began before the answer", final, try("b", acked), read(time.Second, "a"), ""},
 		{"lost", final, try("x", acked), nil, "lost element x"},
 		{"refused and there", final, try("b", refused), nil, "which was refused"},
-		{"twice", map[int][]string{0: {"a", "a"}}, nil, nil, "twice"},
-		{"read of another order", final, nil, read(0, "b", "a"), "no prefix"},
-		{"read of what is gone", final, nil, read(0, "a", "b", "c", "d"), "no prefix"},
+		{"twice", map[int][]string{0: {"a", "a"}}, none, nil, "twice"},
+		{"from nobody", map[int][]string{0: {"a", "y"}}, none, nil, "element y, which nobody tried"},
+		{"in the list of another try", map[int][]string{0: {"a"}, 1: {"b"}}, none, nil, "list-1 has element b, which nobody tried"},
+		{"read of another order", final, none, read(0, "b", "a"), "no prefix"},
+		{"read of what is gone", final, none, read(0, "a", "b", "c", "d"), "no prefix"},
 		{"read of an old state", final, try("b", acked), read(3*time.Second, "a"), "element 2 was acknowledged before"},
 	} {
 		err := checkLists(tt.final, tt.tries, tt.reads)
@@ -196,6 +207,43 @@ func TestProbe(t *testing.T) {
 	p := &probe{ops: 5, last: map[string]probed{"probe-0": {tried: 5}}}
 	if v := p.check(t.Context()); v.Err == nil || !strings.Contains(v.Err.Error(), "no write to probe-0") {
 		t.Error(v.Err)
+	}
+}
+
+// TestVerdict guards that a history in which nothing was acknowledged is not valid.
+func TestVerdict(t *testing.T) {
+	wrong := errors.New("lost")
+	for _, tt := range []struct {
+		verdict Verdict
+		want    string // part of the line; empty means valid
+	}{
+		{Verdict{Operations: 5, Acknowledged: 1}, ""},
+		{Verdict{}, "workload bank: nothing was checked"},
+		{Verdict{Operations: 5}, "workload bank: no write was acknowledged in 5 operations"},
+		{Verdict{Operations: 5, Acknowledged: 1, Err: wrong}, "workload bank: lost"},
+		{Verdict{Err: wrong}, "workload bank: lost"},
+	} {
+		tt.verdict.Workload = "bank"
+		// The windows of a run without faults are missing, which is another line.
+		r := &Result{Plan: Plan{AnyGap: true}, Verdicts: []Verdict{tt.verdict}, Windows: []Window{{}}}
+		r.judge()
+		var report strings.Builder
+		r.Print(&report)
+		if got := strings.Join(r.Broken, "; "); got != tt.want || strings.Contains(report.String(), "NOT VALID") != (tt.want != "") {
+			t.Errorf("%+v: %q, want %q, in\n%s", tt.verdict, got, tt.want, &report)
+		}
+	}
+}
+
+// TestAcknowledged guards that workloads count writes that were acknowledged, and no others.
+func TestAcknowledged(t *testing.T) {
+	p := &probe{ops: 5, acked: 2, e: &env{record: newRecord()}}
+	if v := p.check(t.Context()); v.Acknowledged != 2 {
+		t.Errorf("probe: %+v", v)
+	}
+	s := &tries{outcomes: map[string]outcome{"a": acked, "b": refused, "c": unknown, "d": acked}}
+	if n := s.count(); n[acked] != 2 || n[refused] != 1 || n[unknown] != 1 {
+		t.Errorf("tries: %v", n)
 	}
 }
 

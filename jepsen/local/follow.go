@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"path/filepath"
 	"time"
@@ -17,8 +16,20 @@ import (
 // viewEvery is the time between two looks at an image.
 const viewEvery = 100 * time.Millisecond
 
-// sharedView is a view of an image as a reader on the host of a node saw it. It
-// crosses from the host as a line of JSON.
+// sharedLine is what a reader on the host of a node prints, as a line of JSON: a
+// view, or in the last line why it ended.
+type sharedLine struct {
+	View *sharedView `json:",omitempty"`
+	End  *sharedEnd  `json:",omitempty"`
+}
+
+// sharedEnd is the error with which a reader ended.
+type sharedEnd struct {
+	Kind rhumb.Kind
+	Text string
+}
+
+// sharedView is a view of an image as a reader on the host of a node saw it.
 type sharedView struct {
 	// Image names the image: a rebuilt one has another name, and within one views
 	// never go back.
@@ -47,16 +58,28 @@ type sharedRecord struct {
 
 // FollowViews reads the newest and the newest closed view of a table in the image
 // below a folder, again and again, and prints those that have changed. It runs on
-// the host of a node and ends with the first error, as when the image is replaced
-// by another one.
+// the host of a node and ends with the first error, which it prints too.
 func FollowViews(ctx context.Context, dir, table string, out io.Writer) error {
+	// A view is a line.
+	encoder := json.NewEncoder(out)
+	err := followViews(ctx, dir, table, encoder)
+	// The caller judges the kind, which an exit code does not have. A reader that is
+	// stopped has nothing to report.
+	if ctx.Err() == nil {
+		err = errors.Join(err, encoder.Encode(sharedLine{End: &sharedEnd{rhumb.KindOf(err), err.Error()}}))
+	}
+	return err
+}
+
+// followViews prints views until the first error.
+func followViews(ctx context.Context, dir, table string, encoder *json.Encoder) error {
 	// Below the folder are clusters, and below these nodes.
 	images, err := filepath.Glob(filepath.Join(dir, "*", "*", "root"))
 	if err != nil {
 		return err
 	}
 	if len(images) == 0 {
-		return fmt.Errorf("no image below %s", dir)
+		return rhumb.Ef("local.FollowViews", rhumb.NotFound, "no image below %s", dir)
 	}
 	// A node that was given another number has left an older image there.
 	c, err := reader.Attach(filepath.Dir(images[len(images)-1]), reader.Options{})
@@ -64,8 +87,6 @@ func FollowViews(ctx context.Context, dir, table string, out io.Writer) error {
 		return err
 	}
 	defer c.Close()
-	// A view is a line.
-	encoder := json.NewEncoder(out)
 	var last, lastClosed sharedView
 	for {
 		before := c.Stats()
@@ -99,7 +120,7 @@ func FollowViews(ctx context.Context, dir, table string, out io.Writer) error {
 				continue
 			}
 			*look.last = shared
-			if err := encoder.Encode(shared); err != nil {
+			if err := encoder.Encode(sharedLine{View: &shared}); err != nil {
 				return err
 			}
 		}
@@ -132,7 +153,7 @@ func readView(v reader.View, table string) (out sharedView, err error) {
 	err = positions.VisitAll(func(it *reader.Item) bool {
 		p, ok := format.DecodePosition(it.Value)
 		if !ok {
-			wrong = fmt.Errorf("the position of range %d has %d bytes", it.Number, len(it.Value))
+			wrong = rhumb.Ef("local.readView", rhumb.Corrupt, "the position of range %d has %d bytes", it.Number, len(it.Value))
 			return false
 		}
 		id := rhumb.RangeID{Region: rhumb.RegionID(it.Number >> 32), Slot: rhumb.Slot(it.Number)}

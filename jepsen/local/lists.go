@@ -101,15 +101,29 @@ func (l *lists) check(ctx context.Context) Verdict {
 		}
 		final[list] = elementsOf(text)
 	}
-	return Verdict{Operations: len(l.tries) + len(l.reads), Text: fmt.Sprintf("%d lists", l.list+1), Err: checkLists(final, l.tries, l.reads)}
+	v := Verdict{Operations: len(l.tries) + len(l.reads), Text: fmt.Sprintf("%d lists", l.list+1), Err: checkLists(final, l.tries, l.reads)}
+	for _, t := range l.tries {
+		if t.outcome == acked {
+			v.Acknowledged++
+		}
+	}
+	return v
 }
 
 // checkLists returns an error unless the final lists explain all answers: an acknowledged element is in its list once, a refused one is not,
-// each read is a prefix of the final list and has all elements that were acknowledged before it began.
+// no list has an element that nobody appended to it, each read is a prefix of the final list and has all elements that were acknowledged
+// before it began.
 func checkLists(final map[int][]string, tries []*listTry, reads []listRead) error {
+	tried := map[string]int{}
+	for _, t := range tries {
+		tried[t.element] = t.list
+	}
 	place := map[string]int{}
 	for list, elements := range final {
 		for i, e := range elements {
+			if in, ok := tried[e]; !ok || in != list {
+				return fmt.Errorf("%s has element %s, which nobody tried to append to it", listName(list), e)
+			}
 			if _, twice := place[e]; twice {
 				return fmt.Errorf("%s has element %s twice", listName(list), e)
 			}
@@ -200,7 +214,7 @@ func (k *counter) call(ctx context.Context, c *caller) {
 
 // check compares the counter with the increments. Those of unknown outcome may be in it or not.
 func (k *counter) check(ctx context.Context) Verdict {
-	v := Verdict{Operations: k.ops, Text: fmt.Sprintf("%d acknowledged, %d unknown", k.acked, k.open), Err: k.err}
+	v := Verdict{Operations: k.ops, Acknowledged: k.acked, Text: fmt.Sprintf("%d acknowledged, %d unknown", k.acked, k.open), Err: k.err}
 	text, _, err := k.e.finalText(ctx, "counter", k.e.region)
 	if err != nil {
 		v.Err = err

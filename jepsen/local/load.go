@@ -26,8 +26,24 @@ type Verdict struct {
 	// for people.
 	Operations int
 	Text       string
+	// Acknowledged is the number of writes that were acknowledged.
+	Acknowledged int
 	// Err describes the fault in the history. Nil means valid.
 	Err error
+}
+
+// problem returns why the history is not valid, or nil. One in which nothing was
+// acknowledged has nothing that could have been lost.
+func (v *Verdict) problem() error {
+	switch {
+	case v.Err != nil:
+		return v.Err
+	case v.Operations == 0:
+		return errors.New("nothing was checked")
+	case v.Acknowledged == 0:
+		return fmt.Errorf("no write was acknowledged in %d operations", v.Operations)
+	}
+	return nil
 }
 
 // workload is one kind of load with the check of its history.
@@ -79,8 +95,10 @@ type env struct {
 	// region is the name of the region in which names without a home of their own
 	// are.
 	region string
-	// nodes returns the nodes of the cluster at present.
-	nodes func() []*Node
+	// nodes returns the nodes of the cluster at present. previous is set if some run
+	// the previous release.
+	nodes    func() []*Node
+	previous bool
 }
 
 // caller makes calls one after the other.
@@ -230,7 +248,7 @@ func startLoad(ctx context.Context, c *Cluster, record *Record, seed uint64, per
 			return nil, err
 		}
 		// Names without a home of their own live in the first region.
-		e := &env{record: record, clients: clients, seed: seed, region: c.cfg.Regions[0], nodes: c.Nodes}
+		e := &env{record: record, clients: clients, seed: seed, region: c.cfg.Regions[0], nodes: c.Nodes, previous: c.cfg.Previous != ""}
 		for _, cl := range clients {
 			t, err := cl.Table(ctx, work.name)
 			if err != nil {

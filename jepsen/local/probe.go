@@ -18,7 +18,8 @@ type probe struct {
 
 	mu   sync.Mutex // guards the fields below
 	last map[string]probed
-	ops  int
+	// ops counts the writes, and acked those that were acknowledged.
+	ops, acked int
 }
 
 // probed holds the last number that was acknowledged and the last one that was
@@ -49,6 +50,7 @@ func (p *probe) call(ctx context.Context, c *caller) {
 	defer p.mu.Unlock()
 	state = p.last[name]
 	state.acked = c.count
+	p.acked++
 	p.last[name] = state
 }
 
@@ -56,7 +58,7 @@ func (p *probe) call(ctx context.Context, c *caller) {
 // acknowledged and the last that was tried. A key without any acknowledged write has
 // no gap between two of them, and would pass for one with service.
 func (p *probe) check(ctx context.Context) Verdict {
-	v := Verdict{Operations: p.ops}
+	v := Verdict{Operations: p.ops, Acknowledged: p.acked}
 	for name, state := range p.last {
 		if state.acked == 0 {
 			v.Err = fmt.Errorf("no write to %s was acknowledged", name)

@@ -105,7 +105,7 @@ func (r *register) call(ctx context.Context, c *caller) {
 func (r *register) read(ctx context.Context, c *caller, name string) error {
 	op := r.begin(c, &check.Op{Table: c.table.Info().ID, Names: [][]byte{[]byte(name)}})
 	got, err := c.table.Get(ctx, op.Names[0], client.GetOptions{Home: r.e.region})
-	r.e.record.add(op.Call, err)
+	r.e.record.addRead(op.Call, err)
 	op.Return = r.e.record.now()
 	if err != nil && rhumb.KindOf(err) != rhumb.NotFound {
 		return err
@@ -142,10 +142,13 @@ func (r *register) check(ctx context.Context) Verdict {
 			ranges[nameOf(op)] = op.Range
 		}
 	}
-	results := map[check.Result]int{}
+	results, acknowledged := map[check.Result]int{}, 0
 	for _, op := range r.history {
 		op.Range = ranges[nameOf(op)]
 		results[op.Result]++
+		if op.IsWrite() && op.Result == check.OK {
+			acknowledged++
+		}
 	}
-	return Verdict{Operations: len(r.history), Text: fmt.Sprint(results), Err: errors.Join(check.RealTime(r.history), check.Linearizable(r.history))}
+	return Verdict{Operations: len(r.history), Acknowledged: acknowledged, Text: fmt.Sprint(results), Err: errors.Join(check.RealTime(r.history), check.Linearizable(r.history))}
 }

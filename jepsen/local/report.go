@@ -57,7 +57,7 @@ func (r *Result) Print(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, v := range r.Verdicts {
 		verdict := "valid"
-		if v.Err != nil {
+		if v.problem() != nil {
 			verdict = "NOT VALID"
 		}
 		fmt.Fprintf(t, "%s\t%d operations\t%s\t%s\n", v.Workload, v.Operations, verdict, v.Text)

@@ -58,13 +58,13 @@ func (t *tries) judge(found map[string][]rhumb.Item) error {
 	return nil
 }
 
-// text counts the outcomes.
-func (t *tries) text() string {
+// count counts the outcomes.
+func (t *tries) count() map[outcome]int {
 	n := map[outcome]int{}
 	for o := range maps.Values(t.outcomes) {
 		n[o]++
 	}
-	return fmt.Sprintf("%d acknowledged, %d refused, %d unknown", n[acked], n[refused], n[unknown])
+	return n
 }
 
 // generationNames is the number of names after which the workload set begins to use
@@ -156,7 +156,9 @@ func (s *set) check(ctx context.Context) Verdict {
 
 // verdict compares the tries with the records in the table.
 func (t *tries) verdict(ctx context.Context, e *env, earlier error) Verdict {
-	v := Verdict{Operations: t.ops, Text: t.text(), Err: earlier}
+	n := t.count()
+	v := Verdict{Operations: t.ops, Acknowledged: n[acked], Err: earlier}
+	v.Text = fmt.Sprintf("%d acknowledged, %d refused, %d unknown", n[acked], n[refused], n[unknown])
 	if v.Err != nil {
 		return v
 	}
@@ -281,6 +283,7 @@ func (s *create) check(ctx context.Context) Verdict {
 	v := Verdict{Operations: s.ops}
 	several := 0
 	for name, at := range s.names {
+		v.Acknowledged += len(at.winners)
 		if len(at.winners) > 1 {
 			several++
 		}

@@ -172,5 +172,11 @@ func (x *transactions) check(ctx context.Context) Verdict {
 		}
 		x.end(final, check.OK)
 	}
-	return Verdict{Operations: len(x.history), Text: fmt.Sprintf("%d lists", groups*groupLists), Err: check.Lists(x.history)}
+	v := Verdict{Operations: len(x.history), Text: fmt.Sprintf("%d lists", groups*groupLists), Err: check.Lists(x.history)}
+	for _, one := range x.history {
+		if len(one.Appends) > 0 && one.Result == check.OK {
+			v.Acknowledged++
+		}
+	}
+	return v
 }

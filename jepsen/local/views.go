@@ -47,6 +47,8 @@ type views struct {
 	err    error
 	ops    int
 	closed int // views of closed cuts among ops
+	// acked counts the acknowledged writes.
+	acked int
 	// trouble is why a reader ended last. A reader ends when its host is down, or
 	// the image is not there.
 	trouble string
@@ -163,17 +165,39 @@ func (v *views) fail(err error) {
 	}
 }
 
+// readerEnds holds the kinds of errors with which a reader may end. The image is not
+// there: its node is new, or its host has started again. The node was killed or
+// stopped in the middle of a change of the image. The machine is busy, and a view
+// grew too old while it was read. Nothing damages /dev/shm, so every other kind says
+// that the node or the reader is wrong.
+var readerEnds = []rhumb.Kind{rhumb.NotFound, rhumb.Unavailable, rhumb.Expired}
+
+// judgeEnd fails if a reader ended with an error that no fault excuses.
+func (v *views) judgeEnd(node string, end *sharedEnd) {
+	// The previous release may write images of a format that this one does not read,
+	// and a node that goes from one to the other makes its image anew.
+	if !v.e.previous && !slices.Contains(readerEnds, end.Kind) {
+		v.fail(fmt.Errorf("the reader on the host of %s ended at %v as %v, which no fault excuses: %s", node, v.e.record.now(), end.Kind, end.Text))
+	}
+}
+
 // add queues a view, and judges those that have waited long enough.
-func (v *views) add(node string, line []byte) {
-	var one sharedView
+func (v *views) add(node string, text []byte) {
+	var line sharedLine
 	// A killed reader leaves half a line.
-	if json.NewDecoder(bytes.NewReader(line)).Decode(&one) != nil {
+	if json.NewDecoder(bytes.NewReader(text)).Decode(&line) != nil {
+		return
+	}
+	if line.End != nil {
+		v.judgeEnd(node, line.End)
+	}
+	if line.View == nil {
 		return
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := v.e.record.now()
-	v.queue = append(v.queue, queuedView{node, now, one})
+	v.queue = append(v.queue, queuedView{node, now, *line.View})
 	v.settle(now - viewsDelay)
 }
 
@@ -210,6 +234,7 @@ func (v *views) call(ctx context.Context, c *caller) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.acked++
 	v.judge.ack(name, viewWrite{c.count, result.Version.HLC, result.Receipt.Range})
 }
 
@@ -222,7 +247,7 @@ func (v *views) check(context.Context) Verdict {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.settle(v.e.record.now())
-	verdict := Verdict{Operations: v.ops, Text: fmt.Sprintf("%d views, %d of them closed cuts", v.ops, v.closed), Err: v.err}
+	verdict := Verdict{Operations: v.ops, Acknowledged: v.acked, Text: fmt.Sprintf("%d views, %d of them closed cuts", v.ops, v.closed), Err: v.err}
 	if verdict.Err == nil && v.closed == 0 {
 		verdict.Err = fmt.Errorf("no closed cut was seen; a reader ended last: %s", v.trouble)
 	}

@@ -1,10 +1,15 @@
 package local
 
 import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/snapshot/format"
 )
 
 // TestViewJudge guards the check of views with planted faults: each of the broken ones must be found, and nothing else.
@@ -88,6 +93,55 @@ func judgeViews(t *testing.T, name string, writes []viewWrite, views []sharedVie
 		err := j.see("eu-1", v)
 		if last := i == len(views)-1; (err == nil) != (!last || want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s, view %d: %v, want %q", name, i+1, err, want)
+		}
+	}
+}
+
+// TestReaderEnds guards that a reader which ends with an error that no fault excuses makes the workload not valid.
+func TestReaderEnds(t *testing.T) {
+	for _, tt := range []struct {
+		kind     rhumb.Kind
+		previous bool
+		valid    bool
+	}{
+		{rhumb.NotFound, false, true},
+		{rhumb.Unavailable, false, true},
+		{rhumb.Expired, false, true},
+		{rhumb.Corrupt, false, false},
+		{rhumb.Internal, false, false},
+		{rhumb.Incompatible, false, false},
+		{rhumb.Overloaded, false, false},
+		{rhumb.Other, false, false},
+		{rhumb.Incompatible, true, true},
+	} {
+		v := &views{e: &env{record: newRecord(), previous: tt.previous}, judge: newViewJudge()}
+		line, err := json.Marshal(sharedLine{End: &sharedEnd{tt.kind, "the reason"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.add("eu-1", line)
+		if (v.err == nil) != tt.valid || v.err != nil && !strings.Contains(v.err.Error(), "the reason") || len(v.queue) > 0 {
+			t.Errorf("%v, previous release %v: %v, %d views", tt.kind, tt.previous, v.err, len(v.queue))
+		}
+	}
+}
+
+// TestFollowViewsEnd guards that a reader prints the kind of the error with which it ends.
+func TestFollowViewsEnd(t *testing.T) {
+	missing, damaged := t.TempDir(), t.TempDir()
+	image := filepath.Join(damaged, "cluster", "1")
+	if err := os.MkdirAll(image, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(image, format.RootName), make([]byte, format.RootSize), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]rhumb.Kind{missing: rhumb.NotFound, damaged: rhumb.Corrupt} {
+		var out bytes.Buffer
+		err := FollowViews(t.Context(), dir, "views", &out)
+		var line sharedLine
+		if decoded := json.Unmarshal(out.Bytes(), &line); err == nil || decoded != nil || line.End == nil || line.End.Kind != want {
+			t.Errorf("%v, %v, %q; want an end as %v", err, decoded, out.String(), want)
 		}
 	}
 }

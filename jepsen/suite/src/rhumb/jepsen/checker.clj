@@ -54,12 +54,13 @@
          :whole (boolean whole) :read (count (:ok reads)) :failed (mapv #(select-keys % [:index :error]) (take 5 failed))}))))
 
 (defn intact
-  "Fails if a node found damage on its disk although the faults do none: a disk that loses what was not synced has lost nothing that a node counts on.
-  Copies of other nodes make up for the damage, so that the answers alone would not show a write that was acknowledged before it was synced."
+  "Fails if a node found damage on its disk although the faults do none, whichever they are: a disk that loses what was not synced has lost nothing
+  that a node counts on, and the other faults do not touch disks. Copies of other nodes make up for the damage, so that the answers alone would not show a
+  write that was acknowledged before it was synced."
   [faults]
-  (if (and (some #{:disk} faults) (not-any? #{:damage} faults))
-    (checker/log-file-pattern #"a file is damaged|has lost synced data" "rhumb.log")
-    (checker/unbridled-optimism)))
+  (if (some #{:damage} faults)
+    (checker/unbridled-optimism)
+    (checker/log-file-pattern #"a file is damaged|has lost synced data" "rhumb.log")))
 
 (defn panics []
   (checker/log-file-pattern #"panic:|fatal error:|DATA RACE|broken invariant" "rhumb.log"))

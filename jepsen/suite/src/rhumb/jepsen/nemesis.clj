@@ -142,22 +142,27 @@
               (not restarts?) (conj "offset=1h"))))
 
 (defn- seen-errors
-  "Counts the changes of its clock that a node has logged."
-  []
-  (parse-long (c/su (c/exec :bash :-c (str "grep -c 'clock of this node is wrong on purpose' " db/log-file " || true")))))
+  "Counts the changes of their clocks that all nodes have logged since the start of the test."
+  [test]
+  (->> (c/on-nodes test (fn [_ _] (parse-long (c/su (c/exec :bash :-c (str "grep -c 'clock of this node is wrong on purpose' " db/log-file " || true"))))))
+       vals (reduce +)))
 
 (defn- clock-nemesis [start-f stop-f]
-  (reify
-    n/Reflection (fs [_] #{start-f stop-f})
-    n/Nemesis
-    (setup! [this _] this)
-    (invoke! [_ test {:keys [f value] :as op}]
-      (assoc op :value (if (= f start-f)
-                         (c/on-nodes test (vec (keys value)) (fn [_ node] (set-clock! (get value node))))
-                         (let [seen (c/on-nodes test (fn [_ _] (seen-errors)))]
-                           (c/on-nodes test (fn [_ _] (set-clock! "")))
-                           {:logged (reduce + (vals seen))}))))
-    (teardown! [_ test])))
+  ; before is the count at the start of the present fault, or nil. The logs keep what earlier faults have caused, which is no evidence of this one.
+  (let [before (atom nil)]
+    (reify
+      n/Reflection (fs [_] #{start-f stop-f})
+      n/Nemesis
+      (setup! [this _] this)
+      (invoke! [_ test {:keys [f value] :as op}]
+        (assoc op :value (if (= f start-f)
+                           (do (reset! before (seen-errors test))
+                               (c/on-nodes test (vec (keys value)) (fn [_ node] (set-clock! (get value node)))))
+                           (let [from (first (reset-vals! before nil))
+                                 logged (if from (- (seen-errors test) from) 0)]
+                             (c/on-nodes test (fn [_ _] (set-clock! "")))
+                             {:logged logged}))))
+      (teardown! [_ test]))))
 
 (defn clock-package [opts]
   (package :clock clock-nemesis
