@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/storage/nodelog"
 )
@@ -324,41 +322,37 @@ func copyTree(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// largestLog returns the part of a file that most likely holds entries of acknowledged writes. For a log of the database that is
-// everything before the zeros at its end, for a store's own log its newest lap. Of all stores of the node, the largest part is taken.
-func (n *Node) largestLog() (largest nodelog.Extent, err error) {
+// newestLog returns the part of a file that most likely holds entries of acknowledged writes: of each store everything before the zeros at the
+// end of the log of the database that was begun last, or the newest lap of a log of its own; of these the largest part.
+func (n *Node) newestLog() (newest nodelog.Extent, err error) {
 	for _, store := range []string{"", filepath.Base(secondStore)} {
 		dir := filepath.Join(n.disk(), store)
+		// Sorted by number: earlier logs may be spent, and are kept to be written over.
 		logs, err := filepath.Glob(filepath.Join(dir, "data", "*.log"))
 		if err != nil {
-			return largest, err
+			return newest, err
 		}
-		var found []nodelog.Extent
-		for _, log := range logs {
-			b, err := os.ReadFile(log)
-			if err != nil {
-				return largest, err
-			}
-			// A recycled log may end with records of an earlier log, which count here too.
-			found = append(found, nodelog.Extent{Path: log, To: int64(len(bytes.TrimRight(b, "\x00")))})
-		}
+		var part nodelog.Extent
 		if own := filepath.Join(dir, ownLog); exists(own) {
-			newest, err := nodelog.Newest(vfs.Default, own)
+			if part, err = nodelog.Newest(nodelog.Config{Dir: own}); err != nil {
+				return newest, err
+			}
+		} else if len(logs) > 0 {
+			b, err := os.ReadFile(logs[len(logs)-1])
 			if err != nil {
-				return largest, err
+				return newest, err
 			}
-			found = append(found, newest)
+			// A log that is written over may end with records of an earlier one, which count here too.
+			part = nodelog.Extent{Path: logs[len(logs)-1], To: int64(len(bytes.TrimRight(b, "\x00")))}
 		}
-		for _, one := range found {
-			if one.To-one.From > largest.To-largest.From {
-				largest = one
-			}
+		if part.To-part.From > newest.To-newest.From {
+			newest = part
 		}
 	}
-	if largest.To-largest.From < 2 {
-		return largest, fmt.Errorf("%w: %s has no log", errNoEffect, n.Name)
+	if newest.To-newest.From < 2 {
+		return newest, fmt.Errorf("%w: %s has no log", errNoEffect, n.Name)
 	}
-	return largest, nil
+	return newest, nil
 }
 
 // ownLog is the folder of the log of a store, in that of the store, if it has one of its own.
@@ -394,7 +388,7 @@ const tornMost = 64 << 10
 func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "torn", func(context.Context) (string, error) {
-		log, err := n.largestLog()
+		log, err := n.newestLog()
 		if err != nil {
 			return "", err
 		}
@@ -415,7 +409,7 @@ func strikeTorn(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, er
 func strikeFlip(ctx context.Context, c *Cluster, random *rand.Rand) (*Strike, error) {
 	n := draw(c, random)
 	return strikeDisk(ctx, c, n, "flip", func(context.Context) (string, error) {
-		log, err := n.largestLog()
+		log, err := n.newestLog()
 		if err != nil {
 			return "", err
 		}
