@@ -22,8 +22,9 @@ const (
 	// slowFactor and slowFloor say what is late: more than slowFactor times the delay of at least half of the others, and more
 	// than slowFloor. Delays are without the round trip, so a distant node is not late for being distant.
 	slowFactor, slowFloor = 5, 8 * time.Millisecond
-	// beatFloor is slowFloor for heartbeats, which a busy processor answers late now and then.
-	beatFloor = 20 * time.Millisecond
+	// beatFloor is slowFloor for heartbeats. It is less, because a heartbeat waits for the processor of the peer once, and an Append for its
+	// disk and several times for its processor.
+	beatFloor = 5 * time.Millisecond
 	// ackWait is how long an acknowledgement is waited for. A later one counts as that late.
 	ackWait = 2 * time.Second
 	// tripKeep is for how long the shortest round trip to a node is remembered, at least. A route that has become longer for good

@@ -254,8 +254,8 @@ func TestSlowBeats(t *testing.T) {
 		want map[rhumb.NodeID]lease.Speed
 	}{
 		"equal":                       {before, map[rhumb.NodeID]lease.Speed{}},
-		"a slow neighbour":            {trips{2: ms, 3: 45 * ms, 4: 100 * ms}, map[rhumb.NodeID]lease.Speed{3: lease.SpeedSlow}},
-		"too little to matter":        {trips{2: ms, 3: 20 * ms, 4: 100 * ms}, map[rhumb.NodeID]lease.Speed{}},
+		"a slow neighbour":            {trips{2: ms, 3: 9 * ms, 4: 100 * ms}, map[rhumb.NodeID]lease.Speed{3: lease.SpeedSlow}},
+		"too little to matter":        {trips{2: ms, 3: 5 * ms, 4: 100 * ms}, map[rhumb.NodeID]lease.Speed{}},
 		"a way that varies":           {trips{2: ms, 3: ms, 4: 190 * ms}, map[rhumb.NodeID]lease.Speed{}},
 		"this node is slow":           {trips{2: 46 * ms, 3: 45 * ms, 4: 145 * ms}, map[rhumb.NodeID]lease.Speed{}},
 		"the neighbour does not talk": {trips{2: ms, 4: 100 * ms}, map[rhumb.NodeID]lease.Speed{}},
