@@ -91,9 +91,9 @@ func (*tableResource) Schema(_ context.Context, _ resource.SchemaRequest, resp *
 				MarkdownDescription: "Publishes the table in shared memory: `plain`, or some of `spatial`, `ordered` and `summed`. Empty or left out: not published. " + fixedText,
 				PlanModifiers:       []planmodifier.Set{fixed{"table"}, setplanmodifier.UseStateForUnknown()},
 			},
-			"mode":        mode,
-			"survival":    survival,
-			"durability":  durability,
+			"mode":       mode,
+			"survival":   survival,
+			"durability": durability,
 			"regions": schema.SetAttribute{
 				Optional: true, Computed: true, ElementType: types.StringType,
 				MarkdownDescription: "The regions that may hold records and copies of the table. Empty or left out: all. " + fixedText,

@@ -215,9 +215,6 @@ func (c *Cluster) startNode(ctx context.Context, spec hosts.Spec) error {
 	// A node is reached by its address: hosts have no name service.
 	settings := fmt.Sprintf("region: %s\nzone: z%s\ndir: [%s, %s]\nadvertise: %s\njoin: [%s]\ntoken: /etc/rhumb/token\nmemory: %s\n",
 		spec.Region, zone, dataDir, secondStore, h.Address(), strings.Join(join, ", "), c.cfg.Memory)
-	if c.cfg.NodeLog {
-		settings += "experimental-node-log: true\n"
-	}
 	// The token is made on the host of the authority, and travels to the node as a file.
 	order := []string{"token", "create", "--authority", authorityDir, "--node", spec.Name}
 	if len(c.nodes) == 0 {
@@ -253,6 +250,9 @@ func (c *Cluster) defaultArgs(more string) string {
 	args := more
 	if c.cfg.Previous == "" {
 		args = "--clock-error-file " + clockFile + " " + more
+	}
+	if c.cfg.NodeLog {
+		args += " --experimental-node-log"
 	}
 	return "CHAOS_ARGS=\"" + strings.TrimSpace(args) + "\"\n"
 }
