@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -134,13 +135,19 @@ func TestOneNodeAfterTheOther(t *testing.T) {
 func TestManyLateCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMetadata()
-		var left atomic.Bool
-		m.watched("silent", func() { left.Store(true) })
-		for begin := time.Now(); !left.Load(); time.Sleep(silentPatience / 10) {
-			if time.Since(begin) > watchPatience {
+		left := make(chan struct{})
+		m.watched("silent", sync.OnceFunc(func() { close(left) }))
+		callers, late := time.NewTicker(silentPatience/10), time.After(watchPatience)
+		defer callers.Stop()
+		for {
+			select {
+			case <-left:
+				return
+			case <-late:
 				t.Fatalf("the watch lasts for longer than %v", watchPatience)
+			case <-callers.C:
+				m.noteRevision(1, "silent")
 			}
-			m.noteRevision(1, "silent")
 		}
 	})
 }

@@ -118,7 +118,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	draw, err := newDraws(faults, p.Soak)
+	faultDraws, err := newDraws(faults, p.Soak)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 		if err := wait(ctx, calm); err != nil {
 			return nil, err
 		}
-		f := draw.next(random, record.now() > p.Duration/2)
+		f := faultDraws.next(random, record.now() > p.Duration/2)
 		// A long run has enough splits, which is no reason to call it not valid.
 		if err := maySplit(len(c.operator.Ranges())); f.Name == "split" && err != nil {
 			c.Logf("without the fault split: %v", err)
