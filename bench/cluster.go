@@ -55,16 +55,12 @@ func StartCluster(ctx context.Context, binary, dir string, regions []string, nod
 // StartClusterAt is StartCluster with simulated distances: "real", "none" or a file, as the flag
 // --latency of the demo takes them.
 func StartClusterAt(ctx context.Context, binary, dir string, regions []string, nodesPerRegion int, latency string, flags ...string) (*Cluster, error) {
-	return startCluster(ctx, nil, binary, dir, regions, nodesPerRegion, latency, flags...)
+	return StartClusterWith(ctx, nil, binary, dir, regions, nodesPerRegion, latency, flags...)
 }
 
-// StartClusterWith is StartCluster with settings of the nodes, by the names of flags of `rhumb start`.
-func StartClusterWith(ctx context.Context, settings map[string]string, binary, dir string, regions []string, nodesPerRegion int) (*Cluster, error) {
-	return startCluster(ctx, settings, binary, dir, regions, nodesPerRegion, "none")
-}
-
-// startCluster starts a demo. The settings reach the nodes by the environment, which they inherit.
-func startCluster(ctx context.Context, settings map[string]string, binary, dir string, regions []string, nodesPerRegion int, latency string, flags ...string) (*Cluster, error) {
+// StartClusterWith is StartClusterAt with settings of the nodes, by the names of flags of `rhumb start`. They reach the nodes by the environment, which
+// these inherit.
+func StartClusterWith(ctx context.Context, settings map[string]string, binary, dir string, regions []string, nodesPerRegion int, latency string, flags ...string) (*Cluster, error) {
 	c := &Cluster{}
 	c.cmd = exec.CommandContext(ctx, binary, append([]string{
 		"demo", "--json", "--no-banner", "--load", "none", "--latency", latency,

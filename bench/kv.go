@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -71,6 +72,9 @@ const (
 	keysPerCaller = 2_000
 	// updateKeysPerCaller is the number for updates, whose records are written before the case.
 	updateKeysPerCaller = 50
+	// GetKeysPerCaller is the number for gets. Every database writes the records before the first of them, and the slowest writes some
+	// thousand a second: with more records, filling would take longer than all cases.
+	GetKeysPerCaller = 400
 )
 
 // RunKV measures operations on all clusters and their peers, interleaved, and returns every result.
@@ -90,7 +94,7 @@ func RunKV(ctx context.Context, cfg KVConfig) (*KVReport, error) {
 		}
 		targets = append(targets, t)
 		// The other cluster of as many nodes has the peer.
-		if cfg.PeerBinary == "" || r.Client.TLS != nil {
+		if cfg.PeerBinary == "" || r.kind() != "" {
 			continue
 		}
 		title := fmt.Sprintf("etcd-%d", r.Replicas)
@@ -118,10 +122,9 @@ func (c *KVConfig) makeCases() (out []load.Case) {
 		}
 	}
 	for _, op := range c.Ops {
-		keys := keysPerCaller
-		if op == load.Update {
-			keys = updateKeysPerCaller
-		}
+		// Creations count on without an end, so the number means nothing to them.
+		keys := map[load.Op]int{load.Update: updateKeysPerCaller, load.Get: GetKeysPerCaller}[op]
+		keys = cmp.Or(keys, keysPerCaller)
 		for _, callers := range c.Callers {
 			out = append(out, load.Case{
 				// The number of keys is a multiple of the batch, so that no call wraps around.

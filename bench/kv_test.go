@@ -2,6 +2,7 @@ package bench
 
 import (
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -50,6 +51,24 @@ func TestRunKV(t *testing.T) {
 				t.Errorf("%s with %d callers of %d: %.0f ops/s, %d errors, first %s", r.Op, r.Callers, batch, r.Ops, r.Errors, r.FirstError)
 			}
 		}
+	}
+}
+
+// TestPairs guards which cluster is compared with which: one without a suffix with the peer of its size, and others with the former.
+func TestPairs(t *testing.T) {
+	clusters := []Rhumb{
+		{Replicas: 1}, {Replicas: 3, Client: client.Config{TLS: &client.TLS{}}}, {Replicas: 3, Durability: rhumb.DeferMin},
+		{Replicas: 3, NodeLog: true}, {Replicas: 1, Stores: 4}, {Replicas: 3, Regions: 3},
+	}
+	var runs []rounds.Run
+	for _, c := range clusters {
+		runs = append(runs, rounds.Run{Target: c.title()})
+	}
+	want := [][2]string{
+		{"rhumb-1", "etcd-1"}, {"rhumb-3-tls", "rhumb-3"}, {"rhumb-3-deferred", "rhumb-3"}, {"rhumb-3-nodelog", "rhumb-3"}, {"rhumb-1-stores4", "rhumb-1"}, {"rhumb-3x3", "etcd-3x3"},
+	}
+	if got := pairsOf(runs); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

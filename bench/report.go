@@ -19,21 +19,19 @@ func reportOf(runs []rounds.Run) *KVReport {
 }
 
 // pairsOf returns which target is compared with which: Rhumb with a peer of as many nodes, and Rhumb
-// with TLS and users, or with a table that defers syncs, with Rhumb without them.
+// of another kind (such as secureSuffix) with Rhumb of as many nodes.
 func pairsOf(runs []rounds.Run) (out [][2]string) {
 	seen := map[string]bool{}
 	for _, x := range runs {
-		// A peer of as many nodes has the same suffix. Clusters of several regions have none.
+		// A peer of as many nodes has the same suffix. Clusters of several regions have no peer.
 		nodes, ok := strings.CutPrefix(x.Target, "rhumb-")
 		if !ok || seen[x.Target] {
 			continue
 		}
 		seen[x.Target] = true
 		peer := "etcd-" + nodes
-		for _, suffix := range []string{secureSuffix, deferredSuffix} {
-			if plain, ok := strings.CutSuffix(x.Target, suffix); ok {
-				peer = plain
-			}
+		if size, kind, _ := strings.Cut(nodes, "-"); kind != "" {
+			peer = "rhumb-" + size
 		}
 		out = append(out, [2]string{x.Target, peer})
 	}

@@ -35,6 +35,10 @@ type Rhumb struct {
 	Durability rhumb.Durability
 	// Regions is the number of regions; 0 counts as 1.
 	Regions int
+	// Stores is the number of directories of each node if the cluster is compared with one that has one each, and NodeLog is set if it is
+	// compared with one whose stores use the log of the database.
+	Stores  int
+	NodeLog bool
 	// LatencyFile holds the round trips to simulate between the callers and the nodes. If it is
 	// empty, none are simulated. It needs Client.From.
 	LatencyFile string
@@ -48,8 +52,19 @@ func (r *Rhumb) title() string {
 	if r.Regions > 1 {
 		name = fmt.Sprintf("rhumb-%dx%d", r.Regions, r.Replicas)
 	}
+	return name + r.kind()
+}
+
+// kind returns the end of the name of a cluster that is compared with another one of its size, and "" for the latter.
+func (r *Rhumb) kind() (name string) {
 	if r.Durability.Deferred() {
 		name += deferredSuffix
+	}
+	if r.Stores > 1 {
+		name += fmt.Sprintf("%s%d", storesSuffix, r.Stores)
+	}
+	if r.NodeLog {
+		name += nodeLogSuffix
 	}
 	if r.Client.TLS != nil {
 		name += secureSuffix
@@ -59,6 +74,10 @@ func (r *Rhumb) title() string {
 
 // deferredSuffix ends the name of a cluster whose table defers syncs.
 const deferredSuffix = "-deferred"
+
+// storesSuffix ends, with a number, the name of a cluster whose nodes have several directories, and nodeLogSuffix that of one whose stores have logs of
+// their own. Such clusters are compared with the one without a suffix, like those of deferredSuffix.
+const storesSuffix, nodeLogSuffix = "-stores", "-nodelog"
 
 // secureSuffix ends the name of a cluster with TLS and users. The cluster is compared with the one
 // without the suffix.
@@ -70,9 +89,8 @@ type Target struct {
 	c     *client.Client
 	table *client.Table
 	// runs counts the runs, so that no run creates the names of another.
-	runs int
-	// filled are the records that the last workload found or wrote.
-	filled filling
+	runs   int
+	filled load.Filled
 }
 
 // OpenRhumb connects to a cluster and creates the table of the benchmark.
@@ -149,17 +167,9 @@ func (r *Target) rowReads(ctx context.Context) (hits, reads float64) {
 
 // fillRecords writes the records that a case uses and must not create.
 func (r *Target) fillRecords(ctx context.Context, c load.Case) error {
-	if c.Workload != "" {
-		// The records stay from one round to the next; workloads change none of their sizes.
-		f := filling{c.Keys, c.ValueBytes}
-		if r.filled == f {
-			return nil
-		}
-		r.filled = f
-		return load.Fill(ctx, c, fillKeys, r.callStep)
-	}
-	if c.Op != load.Update {
-		return nil
+	if c.Workload != "" || c.Op != load.Update {
+		// The records stay from one round to the next.
+		return r.filled.Fill(ctx, c, fillKeys, r.callStep)
 	}
 	value := make([]byte, c.ValueBytes)
 	failed := make([]error, c.Callers)
@@ -181,9 +191,6 @@ const (
 	fillersMax = 64
 	fillKeys   = 64
 )
-
-// filling identifies the records that workloads expect.
-type filling struct{ keys, valueBytes int }
 
 // callStep executes one step of a case.
 func (r *Target) callStep(ctx context.Context, s load.Step) error {
@@ -226,7 +233,10 @@ func (r *Target) callMany(ctx context.Context, s load.Step) error {
 		names[i] = r.nameOf(s.Op, s.Caller, s.Key+i)
 	}
 	if s.Op == load.Get {
-		_, err := r.table.GetMany(ctx, names, client.GetOptions{})
+		got, err := r.table.GetMany(ctx, names, client.GetOptions{})
+		if err == nil && s.Written && slices.ContainsFunc(got, func(g client.Got) bool { return !g.Exists() }) {
+			err = load.ErrAbsent
+		}
 		return err
 	}
 	m := rhumb.Mutation{Kind: rhumb.Patch, Table: r.table.Info().ID, Value: rhumb.EncodeRecord(nil, makeRecord(s.Value))}
@@ -259,11 +269,14 @@ func (r *Target) callOne(ctx context.Context, s load.Step) error {
 		return err
 	}
 	_, err := r.table.Get(ctx, name, client.GetOptions{})
-	if rhumb.KindOf(err) == rhumb.NotFound {
-		// An absent key is an answer too; other databases do not report an error.
-		return nil
+	if rhumb.KindOf(err) != rhumb.NotFound {
+		return err
 	}
-	return err
+	if s.Written {
+		return load.ErrAbsent
+	}
+	// An absent key is an answer too; other databases do not report an error.
+	return nil
 }
 
 // patchRecord writes a record without naming its home. A feed creates and updates records with this

@@ -19,6 +19,9 @@ import (
 // NodesPerRegionDefault is the default of Config.NodesPerRegion.
 const NodesPerRegionDefault = 3
 
+// DirsPerNodeMax bounds the directories of a node of a demo, which share one disk.
+const DirsPerNodeMax = 8
+
 // Config configures a demo.
 type Config struct {
 	// Binary is the program whose start command runs a node.
@@ -27,6 +30,8 @@ type Config struct {
 	Regions []string
 	// NodesPerRegion is 1 to NodesPerRegionMax. Default NodesPerRegionDefault.
 	NodesPerRegion int
+	// DirsPerNode is the number of directories of each node, 1 to DirsPerNodeMax. Default 1.
+	DirsPerNode int
 	// Latency is "real" for published round trips, "none", or a latency file. Default "real".
 	Latency string
 	// Cuts names the nodes in the latency file, so that links between them can be cut while the
@@ -73,6 +78,9 @@ func (c *Config) validate() error {
 	if c.NodesPerRegion == 0 {
 		c.NodesPerRegion = NodesPerRegionDefault
 	}
+	if c.DirsPerNode == 0 {
+		c.DirsPerNode = 1
+	}
 	if c.Flights == 0 {
 		c.Flights = FlightsDefault
 	}
@@ -80,6 +88,7 @@ func (c *Config) validate() error {
 	fault(c.Load != "" && c.Load != "flights" && c.Load != "none", "--load %q is neither flights nor none", c.Load)
 	fault(c.Flights < 1 || c.Flights > FlightsMax, "--flights %d, want 1 to %d", c.Flights, FlightsMax)
 	fault(c.NodesPerRegion < 1 || c.NodesPerRegion > NodesPerRegionMax, "--nodes-per-region %d, want 1 to %d", c.NodesPerRegion, NodesPerRegionMax)
+	fault(c.DirsPerNode < 1 || c.DirsPerNode > DirsPerNodeMax, "--dirs-per-node %d, want 1 to %d", c.DirsPerNode, DirsPerNodeMax)
 	if len(faults) > 0 {
 		return rhumb.E(opRun, rhumb.InvalidArgument, strings.Join(faults, "; "))
 	}
@@ -188,6 +197,9 @@ func (d *run) startArgs(n *Node) []string {
 		"--admin-addr", n.AdminAddr, "--latency-file", d.layout.LatencyFile, "--log-level", "warn",
 		"--snapshot-dir", d.layout.SnapshotDir,
 		"--drain-timeout", nodeDrainTimeout.String(), "--memory", fmt.Sprintf("%dB", d.nodeMemory()),
+	}
+	for i := 1; i < d.cfg.DirsPerNode; i++ {
+		args = append(args, "--dir", listItem(fmt.Sprintf("%s-dir%d", n.Dir, i+1)))
 	}
 	args = append(args, d.securityArgs(n)...)
 	// The founder of a secure cluster joins nobody: it would wait for the

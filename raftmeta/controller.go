@@ -91,6 +91,8 @@ type controller struct {
 	// asked is when this node last tried to hand over the leadership, in this term; 0 if it did not.
 	asked time.Duration
 	clock clockYield
+	// accused reports whether this node has tried, in this term, to hand over the leadership because others accuse it.
+	accused bool
 }
 
 // newController returns the controller of a group. It does nothing until run is called.
@@ -112,7 +114,7 @@ func (c *controller) run(ctx context.Context) {
 // observations of an earlier one are out of date.
 func (c *controller) runRound(ctx context.Context, l *leadership) {
 	if c.term != l.term || c.planner == nil {
-		c.term, c.planner, c.planned, c.asked = l.term, place.NewPlanner(c.config.Place), 0, 0
+		c.term, c.planner, c.planned, c.asked, c.accused = l.term, place.NewPlanner(c.config.Place), 0, 0, false
 		c.planner.Recall(c.rt.Now()-c.start, c.wallClock(), c.State())
 	}
 	now := c.rt.Now() - c.start
@@ -172,7 +174,7 @@ func (c *controller) fenceNodes(ctx context.Context, l *leadership, now time.Dur
 		// The lock is released before the proposal, which may wait; reports arrive meanwhile.
 		fence, found := c.evidence.e.Judge(now, c.State(), c.config.Node, lost)
 		c.evidence.mu.Unlock()
-		if !found {
+		if !found || fence.Node == c.config.Node && c.yieldAccused(ctx) {
 			return
 		}
 		if _, ok := c.proposeCommand(ctx, fence); !ok {

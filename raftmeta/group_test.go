@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/raftmeta/catalog"
 	"github.com/rhumbdb/rhumb/raftmeta/place"
@@ -621,6 +623,40 @@ func TestDeadLeader(t *testing.T) {
 	if most := DefaultConfig().ContactTimeout + 400*time.Millisecond; took[rounds/2] > most {
 		t.Errorf("fenced after %v, want a median of at most %v", took, most)
 	}
+}
+
+// TestAccusedLeader has both fellows accuse the node that leads the metadata, whose group still works: its data path is stuck, as on a full disk. It hands the
+// leadership over and is fenced by the next leader.
+func TestAccusedLeader(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	inBubble(t, 3, func(c *Config) {
+		if c.Node == 1 {
+			c.Registerer = registry
+		}
+	}, func(c *cluster) {
+		c.awaitVoters(3)
+		c.propose(1, catalog.CreateTable{Name: "t", Settings: smallClass()})
+		if leader := c.leader(); leader != 1 {
+			t.Fatalf("n%d leads, want n1", leader)
+		}
+		stop := make(chan struct{})
+		defer close(stop)
+		begin := time.Now()
+		c.accuse(1, stop)
+		c.await("the leader is fenced", func() bool {
+			n, _ := c.groups[2].State().Node(1)
+			return n.State == rhumb.NodeFenced
+		})
+		if took := time.Since(begin); took > 500*time.Millisecond {
+			t.Errorf("fenced after %v", took)
+		}
+		if leader := c.leader(); leader == 1 {
+			t.Error("n1 still leads")
+		}
+		if n := counterValue(t, registry, "rhumb_meta_accused_yields_total"); n != 1 {
+			t.Errorf("n1 handed the leadership over %v times", n)
+		}
+	})
 }
 
 // TestFalseAlarms reports nodes against which the evidence is not sufficient.

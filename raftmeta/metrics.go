@@ -33,6 +33,7 @@ type metrics struct {
 	planRefused                          prometheus.Counter
 	yields                               prometheus.Counter
 	leadYields, clockYields              prometheus.Counter
+	accusedYields                        prometheus.Counter
 	silent                               prometheus.Gauge
 	short                                prometheus.Gauge
 	readmitted                           prometheus.Counter
@@ -67,23 +68,24 @@ func newMetrics(r prometheus.Registerer, group GroupID) *metrics {
 		hasLeader:     gauge("has_leader", "1 while a leader is known."),
 		proposals: f.NewCounterVec(prometheus.CounterOpts(opts("proposals_total", "Proposals at this leader by outcome.")),
 			[]string{"outcome"}),
-		proposeTime: histogram("propose_seconds", "Time from proposal to result at the leader."),
-		applyTime:   histogram("apply_seconds", "Time to apply the committed entries of one round."),
-		entries:     counter("entries_applied_total", "Entries applied."),
-		logSize:     gauge("log_bytes", "Size of the log."),
-		stateSize:   gauge("state_bytes", "Size of the state at the last compaction of the log."),
-		dropped:     counter("messages_dropped_total", "Messages dropped because the inbox was full."),
-		resyncs:     counter("watch_resyncs_total", "Watches that fell behind and must read everything again."),
-		yields:      counter("yields_total", "Ranges moved to another primary because theirs could not commit or was unfit."),
-		merges:      counter("merges_started_total", "Merges of small ranges that this leader has started."),
-		planRefused: counter("plan_refused_total", "Commands of this leader's plans that the catalog refused, except those that an earlier change had overtaken."),
-		fenced:      counter("nodes_fenced_total", "Nodes fenced by this leader."),
-		leadYields:  counter("lead_yields_total", "Attempts of this witness to hand the leadership to a voter that is nearer to the others."),
-		clockYields: counter("clock_yields_total", "Attempts of this node, whose clock is wrong, to hand the leadership to a voter whose clock is right."),
-		silent:      gauge("silent", "1 while this replica does not vote because it has not proved its log since it started."),
-		short:       gauge("short", "1 while this replica lacks metadata that it had already made durable."),
-		recovered:   gauge("recovered_timestamp_seconds", "Time of the last forced recovery that made this replica the only voter, in seconds since 1970; 0 if never."),
-		readmitted:  counter("replicas_readmitted_total", "Replicas that had lost metadata and that this leader removed to readmit them."),
+		proposeTime:   histogram("propose_seconds", "Time from proposal to result at the leader."),
+		applyTime:     histogram("apply_seconds", "Time to apply the committed entries of one round."),
+		entries:       counter("entries_applied_total", "Entries applied."),
+		logSize:       gauge("log_bytes", "Size of the log."),
+		stateSize:     gauge("state_bytes", "Size of the state at the last compaction of the log."),
+		dropped:       counter("messages_dropped_total", "Messages dropped because the inbox was full."),
+		resyncs:       counter("watch_resyncs_total", "Watches that fell behind and must read everything again."),
+		yields:        counter("yields_total", "Ranges moved to another primary because theirs could not commit or was unfit."),
+		merges:        counter("merges_started_total", "Merges of small ranges that this leader has started."),
+		planRefused:   counter("plan_refused_total", "Commands of this leader's plans that the catalog refused, except those that an earlier change had overtaken."),
+		fenced:        counter("nodes_fenced_total", "Nodes fenced by this leader."),
+		leadYields:    counter("lead_yields_total", "Attempts of this witness to hand the leadership to a voter that is nearer to the others."),
+		accusedYields: counter("accused_yields_total", "Attempts of this node, whose heartbeats others miss, to hand the leadership to one of them."),
+		clockYields:   counter("clock_yields_total", "Attempts of this node, whose clock is wrong, to hand the leadership to a voter whose clock is right."),
+		silent:        gauge("silent", "1 while this replica does not vote because it has not proved its log since it started."),
+		short:         gauge("short", "1 while this replica lacks metadata that it had already made durable."),
+		recovered:     gauge("recovered_timestamp_seconds", "Time of the last forced recovery that made this replica the only voter, in seconds since 1970; 0 if never."),
+		readmitted:    counter("replicas_readmitted_total", "Replicas that had lost metadata and that this leader removed to readmit them."),
 	}
 }
 

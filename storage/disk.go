@@ -24,6 +24,9 @@ const (
 	// has to flush the content of the log, which is about a memtable.
 	reserveBytesMost = 64 << 20
 	reserveShare     = 0.05
+	// acceptedShare is the part of a released reserve that batches with appends may still use, as 1 of so many. A disk may fill at once, by another
+	// process, after the work was accepted that a commit holds. All passes of a node wait for that commit.
+	acceptedShare = 8
 	// memTableShare is the size of a memtable on a small disk, as a share of the disk. Logs that
 	// are kept for reuse and tables that are being flushed take several times as much: with larger
 	// memtables a disk of 400 MiB went from a quarter free to full within one flush. memTableLeast
@@ -50,6 +53,7 @@ type disk struct {
 	free, total uint64
 	fill        fill
 	reserve     uint64 // bytes of the RESERVE file
+	accepted    uint64 // bytes that batches with appends may add although the disk is full
 	reserved    bool   // the sealer was asked to create it since the disk was last healthy
 }
 
@@ -100,6 +104,22 @@ func explainFull(op rhumb.Op, dir string, d *disk, state DiskState) error {
 	}
 	return rhumb.Ef(op, rhumb.DiskFull, "the disk of %s is %s: %d of %d bytes are free, and writes are accepted again from %.0f%s; free space on the disk or enlarge it",
 		dir, d.fill.state, d.free, d.total, d.fill.acceptFrom(d.total, state), speed)
+}
+
+// checkAccepted returns DiskFull if the disk is full and a batch with appends has more bytes than what is left of acceptedShare, from which it takes them
+// otherwise.
+func (s *Store) checkAccepted(op rhumb.Op, bytes uint64) error {
+	err := s.checkRoom(op, DiskFull)
+	if rhumb.KindOf(err) != rhumb.DiskFull {
+		return err
+	}
+	s.diskMu.Lock()
+	defer s.diskMu.Unlock()
+	if s.disk.accepted < bytes {
+		return err
+	}
+	s.disk.accepted -= bytes
+	return nil
 }
 
 // diskNow returns the state of the disk. It asks the file system at most once per DiskFreeEvery,
@@ -249,7 +269,7 @@ func (s *Store) releaseReserve() {
 	s.log.Error("the disk is full: its reserve was released for the metadata group", "store", s.cfg.Dir, "bytes", s.disk.reserve)
 	s.metrics.reserveReleases.Inc()
 	s.metrics.reserve.Set(0)
-	s.disk.reserve, s.disk.reserved = 0, false
+	s.disk.reserve, s.disk.reserved, s.disk.accepted = 0, false, s.disk.reserve/acceptedShare
 }
 
 // prepareDisk deletes the reserve of an earlier start, so that a store on a full disk can start:

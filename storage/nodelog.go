@@ -96,9 +96,6 @@ func (l *storeLog) Turned() { l.turned.Store(true) }
 // them does not succeed, as on a disk without space.
 func (l *storeLog) Refused() { l.s.metrics.logStalls.Inc() }
 
-// Failed implements nodelog.Metrics. The caller gets the error, and ends the process.
-func (l *storeLog) Failed() {}
-
 // write appends a batch to the log, applies it to the database, and returns the number of its record.
 // kept is its kept part, or nil. write ends the process if only one of both succeeds.
 func (l *storeLog) write(op rhumb.Op, main, kept *pebble.Batch) (nodelog.Number, error) {
@@ -372,6 +369,7 @@ func (l *storeLog) flushEarly() {
 	// The sealer trims the log when the flush ends.
 	if _, err := l.s.db.AsyncFlush(); err != nil {
 		l.s.log.Warn("a flush that makes room in the log was not begun", "store", l.s.cfg.Dir, "err", err)
+		l.flushing.Store(false)
 	}
 }
 
@@ -601,15 +599,7 @@ func (s *Store) openLog() error {
 	}
 	cfg := s.logConfig(boot)
 	if !isNew {
-		cfg.Trimmed = copied
-		// A number with a file belongs to Pebble's log.
-		if s.synced.number == 0 {
-			cfg.Synced = nodelog.Number(s.synced.length)
-		}
-		// Tables of the build before may hold records that were never synced.
-		if s.header.logKeeps {
-			cfg.Synced = max(cfg.Synced, applied)
-		}
+		cfg.Trimmed, cfg.Synced = copied, s.header.logSynced(s.synced, applied)
 	}
 	s.kept = newKeptTable()
 	own := &storeLog{s: s, applied: applied}
@@ -624,6 +614,20 @@ func (s *Store) openLog() error {
 	}
 	s.own = own
 	return s.replayLog(isNew, boot)
+}
+
+// logSynced returns the number of a record up to which the log is known to have been synced. applied is that of the last record whose main part tables
+// hold.
+func (h *header) logSynced(synced syncedState, applied nodelog.Number) (to nodelog.Number) {
+	// A number with a file belongs to Pebble's log.
+	if synced.number == 0 {
+		to = nodelog.Number(synced.length)
+	}
+	// Tables of the build before may hold records that were never synced.
+	if h.logKeeps {
+		to = max(to, applied)
+	}
+	return to
 }
 
 // replayLog applies the records of the log, and begins to use it. Pebble flushes its memtables as usual

@@ -26,12 +26,22 @@ type Found struct {
 // a version are no errors. If the timestamp is below the collection floor, Lookup may fail with
 // Unavailable: the caller reads again at a newer one. The value must not be changed: later reads may get the same one.
 func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
-	const op rhumb.Op = "storage.Store.Lookup"
+	return s.lookup("storage.Store.Lookup", key, at, true)
+}
+
+// LookupForWrite is Lookup for a write that depends on the record. It uses a row that is there, and adds none: the write would remove it, and the rows
+// that it displaces are wanted by reads.
+func (s *Store) LookupForWrite(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
+	return s.lookup("storage.Store.LookupForWrite", key, at, false)
+}
+
+// lookup looks up a record. With add, the record becomes a row, and the metrics of rows count the lookup.
+func (s *Store) lookup(op rhumb.Op, key rhumb.Key, at rhumb.Timestamp, add bool) (f Found, err error) {
 	// The buffer holds most keys, so that a lookup does not allocate one.
 	var buf [128]byte
 	prefix := keys.AppendDataPrefix(buf[:0], key)
 	// A row is the newest version, which collection never removes, so the floor does not matter.
-	f, miss, ok := s.rows.get(prefix, at)
+	f, miss, ok := s.rows.get(prefix, at, add)
 	if ok {
 		return f, nil
 	}
@@ -40,7 +50,12 @@ func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 		return f, s.dbError(op, err)
 	}
 	defer func() { _ = it.Close() }()
-	if f, err = s.lookupRow(it, prefix, at, miss); err != nil {
+	if add {
+		f, err = s.lookupRow(it, prefix, at, miss)
+	} else {
+		f, err = s.lookupWith(it, keys.AppendVersionAt(prefix, at))
+	}
+	if err != nil {
 		return f, err
 	}
 	return f, s.checkFloor(op, key.Home, at)
@@ -76,7 +91,7 @@ func (s *Store) LookupEach(wanted []rhumb.Key, order []int, at rhumb.Timestamp, 
 	for n, i := range order {
 		r, from, ok := &results[n], len(prefixes), false
 		prefixes = keys.AppendDataPrefix(prefixes, wanted[i])
-		if r.f, r.miss, ok = s.rows.get(prefixes[from:], at); ok {
+		if r.f, r.miss, ok = s.rows.get(prefixes[from:], at, true); ok {
 			prefixes = prefixes[:from]
 		} else {
 			r.from, r.to = from, len(prefixes)

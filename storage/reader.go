@@ -38,7 +38,7 @@ func (r *Reader) Close() error { return r.s.dbError("storage.Reader.Close", r.it
 // Store.LookupEach adds them.
 func (r *Reader) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 	r.key = keys.AppendDataPrefix(r.key[:0], key)
-	if f, _, ok := r.s.rows.get(r.key, at); ok {
+	if f, _, ok := r.s.rows.get(r.key, at, true); ok {
 		return f, nil
 	}
 	r.key = keys.AppendVersionAt(r.key, at)

@@ -86,9 +86,9 @@ func rowHash(prefix []byte) uint64 { return xxh3.Hash(prefix) }
 func (c *rowCache) shardOf(hash uint64) *rowShard { return &c.shards[hash>>58] }
 
 // get returns the row of a key if it answers a read at a timestamp. Otherwise the caller opens its iterator after the call, and may
-// add what it finds.
-func (c *rowCache) get(prefix []byte, at rhumb.Timestamp) (f Found, miss rowMiss, ok bool) {
-	if c.shardMax == 0 {
+// add what it finds. A lookup for a write (forRead is false) adds nothing, does not count, and makes no row more popular.
+func (c *rowCache) get(prefix []byte, at rhumb.Timestamp, forRead bool) (f Found, miss rowMiss, ok bool) {
+	if c.shardMax == 0 || !forRead && !c.used.Load() {
 		return f, miss, false
 	}
 	if !c.used.Load() {
@@ -100,14 +100,16 @@ func (c *rowCache) get(prefix []byte, at rhumb.Timestamp) (f Found, miss rowMiss
 	r := s.rows[miss.hash]
 	// Two keys may have one hash.
 	if ok = r != nil && r.version.HLC <= at && r.key == string(prefix); ok {
-		r.read = true
+		r.read = r.read || forRead
 		f.Value, f.Version = r.value, r.version
 	}
 	miss.removals = s.removals
 	s.mu.Unlock()
-	if ok {
+	switch {
+	case !forRead:
+	case ok:
 		c.hits.Inc()
-	} else {
+	default:
 		c.misses.Inc()
 	}
 	return f, miss, ok

@@ -112,7 +112,7 @@ func TestRowsWhileWritten(t *testing.T) {
 				before, hlc := l.pos, l.hlc
 				l.append(t, name, deleted)
 				// Conditions are judged by the newest version, which may be undone later.
-				if f, err := s.Lookup(l.key(name), Newest); err != nil || f.Version.HLC != l.hlc {
+				if f, err := s.LookupForWrite(l.key(name), Newest); err != nil || f.Version.HLC != l.hlc {
 					t.Fatal(f, err)
 				}
 				if undone {
@@ -175,7 +175,7 @@ func TestPopularRowsStay(t *testing.T) {
 	c := &rowCache{shardMax: 10 * (rowOverhead + 20), hits: counter(), misses: counter(), evictions: counter()}
 	read := func(i int) {
 		prefix := fmt.Appendf(nil, "%010d", i)
-		if _, miss, ok := c.get(prefix, 1); !ok {
+		if _, miss, ok := c.get(prefix, 1, true); !ok {
 			c.add(prefix, Found{Value: make([]byte, 10), Version: rhumb.Version{HLC: 1}}, miss)
 		}
 	}
@@ -196,5 +196,30 @@ func TestPopularRowsStay(t *testing.T) {
 	c.clear()
 	if bytes, rows := c.usage(); bytes != 0 || rows != 0 {
 		t.Errorf("a cleared cache has %d rows with %d bytes", rows, bytes)
+	}
+}
+
+// TestRowsOfWrites looks records up for writes: they find rows, add none, and are not counted.
+func TestRowsOfWrites(t *testing.T) {
+	s, err := Open(Config{Dir: "rows", FS: vfs.NewMem(), DiskFree: func(string) (uint64, uint64, error) { return 1, 1, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	l := newNameLog(t, s)
+	l.append(t, "read", false)
+	l.append(t, "written", false)
+	if _, err := s.Lookup(l.key("read"), Newest); err != nil {
+		t.Fatal(err)
+	}
+	_, before := s.rows.usage()
+	for _, name := range []string{"read", "written", "absent"} {
+		if f, err := s.LookupForWrite(l.key(name), Newest); err != nil || (f.Value != nil) != (name != "absent") {
+			t.Errorf("%s is %+v: %v", name, f, err)
+		}
+	}
+	_, after := s.rows.usage()
+	if hits, misses := testutil.ToFloat64(s.rows.hits), testutil.ToFloat64(s.rows.misses); after != before || hits != 0 || misses != 1 {
+		t.Errorf("%d rows became %d, with %v hits and %v misses", before, after, hits, misses)
 	}
 }

@@ -77,7 +77,8 @@ type verifier struct {
 	weights map[rhumb.RangeID]int64 // bytes of the versions of each home
 	header  header
 	synced  syncedState
-	copied  nodelog.Number // the record of the store's own log up to which the tables hold everything
+	// applied and copied are the records of the store's own log up to which the tables hold main parts, and everything.
+	applied, copied nodelog.Number
 }
 
 // addFault adds a fault to the report.
@@ -165,10 +166,7 @@ func (v *verifier) checkOwnLog() error {
 	if !v.header.nodeLog {
 		return nil
 	}
-	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.store, Trimmed: v.copied}
-	if v.synced.number == 0 {
-		cfg.Synced = nodelog.Number(v.synced.length)
-	}
+	cfg := nodelog.Config{Dir: v.fs.PathJoin(v.dir, logName), FS: v.fs, ID: v.header.store, Trimmed: v.copied, Synced: v.header.logSynced(v.synced, v.applied)}
 	names, err := v.fs.List(cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -348,7 +346,7 @@ func (v *verifier) checkDatabase() {
 	if err != nil {
 		v.addFault(dir, -1, err.Error())
 	}
-	v.copied = copied
+	v.applied, v.copied = applied, copied
 	s.ahead = v.aheadOf(s, db, applied)
 	if err := v.checkKeys(s.ahead); err != nil {
 		f := faultOf(dir, err)

@@ -596,7 +596,10 @@ type HeartbeatFrame struct {
 	// other nodes.
 	Suspects []uint32 `protobuf:"varint,41,rep,packed,name=suspects,proto3" json:"suspects,omitempty"`
 	// What the sender thinks of the receiver's speed: 0 if it has not measured it lately, 1 for as fast as others, 2 for slow.
-	Speed         uint32 `protobuf:"varint,42,opt,name=speed,proto3" json:"speed,omitempty"`
+	Speed uint32 `protobuf:"varint,42,opt,name=speed,proto3" json:"speed,omitempty"`
+	// The data path of the sender does not work: the frame has the fields sent and echo_boot, and is no proof of contact. Earlier builds take it for a
+	// heartbeat without an echo.
+	Unhealthy     bool `protobuf:"varint,43,opt,name=unhealthy,proto3" json:"unhealthy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -762,6 +765,13 @@ func (x *HeartbeatFrame) GetSpeed() uint32 {
 		return x.Speed
 	}
 	return 0
+}
+
+func (x *HeartbeatFrame) GetUnhealthy() bool {
+	if x != nil {
+		return x.Unhealthy
+	}
+	return false
 }
 
 // ClosedFrame is closed.Frame. An absent message is the zero frame.
@@ -1996,7 +2006,7 @@ const file_api_peer_proto_rawDesc = "" +
 	"\vtarget_life\x18+ \x01(\x04R\n" +
 	"targetLife\x12\x17\n" +
 	"\ain_sync\x18, \x03(\rR\x06inSync\x12\x18\n" +
-	"\aversion\x18- \x01(\x04R\aversion\"\xc2\x04\n" +
+	"\aversion\x18- \x01(\x04R\aversion\"\xe0\x04\n" +
 	"\x0eHeartbeatFrame\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.rhumb.v1.PeerHelloR\x05hello\x12\x12\n" +
 	"\x04sent\x18\x02 \x01(\x03R\x04sent\x12\x14\n" +
@@ -2019,7 +2029,8 @@ const file_api_peer_proto_rawDesc = "" +
 	"\x06closed\x18\x10 \x01(\v2\x15.rhumb.v1.ClosedFrameR\x06closed\x12\x12\n" +
 	"\x04wall\x18( \x01(\x03R\x04wall\x12\x1a\n" +
 	"\bsuspects\x18) \x03(\rR\bsuspects\x12\x14\n" +
-	"\x05speed\x18* \x01(\rR\x05speed\"{\n" +
+	"\x05speed\x18* \x01(\rR\x05speed\x12\x1c\n" +
+	"\tunhealthy\x18+ \x01(\bR\tunhealthy\"{\n" +
 	"\vClosedFrame\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\x04R\x04base\x12\x0e\n" +

@@ -15,6 +15,7 @@ package load
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -104,7 +105,12 @@ type Step struct {
 	Key, Keys int
 	// Value is the value to write. It must not be changed.
 	Value []byte
+	// Written states that the keys of a Get were written before. A call that does not find them returns ErrAbsent.
+	Written bool
 }
+
+// ErrAbsent is the error of a Get of keys that were written before and are not there.
+var ErrAbsent = errors.New("a record that was written before is not there")
 
 // Call executes a step.
 type Call func(ctx context.Context, s Step) error
@@ -194,7 +200,7 @@ func (c *caller) runLoop(ctx context.Context) {
 		if c.mix != nil {
 			err = c.mix.callNext(ctx, c)
 		} else {
-			err = c.call(ctx, Step{Op: c.Op, Caller: c.id, Key: c.keyAt(i), Keys: c.Batch, Value: c.value})
+			err = c.call(ctx, Step{Op: c.Op, Caller: c.id, Key: c.keyAt(i), Keys: c.Batch, Value: c.value, Written: c.Op == Get})
 		}
 		// Calls that end during the measurement count: a rule that required them to begin then
 		// would drop all calls as long as the measurement.

@@ -57,20 +57,60 @@ func ParseWorkload(name string) (Workload, error) {
 // fillersMax bounds the concurrent calls of Fill.
 const fillersMax = 64
 
-// Fill writes the records that a workload expects, many keys per call.
-func Fill(ctx context.Context, c Case, many int, call Call) error {
-	value := randomValue(c.ValueBytes)
+// sharedCaller is the number of the caller whose keys the callers of a workload share. No other case has so many callers: its puts would change the
+// sizes of the records.
+const sharedCaller = 1 << 20
+
+// Filled knows which records a database has. Its zero value is that of an empty one.
+type Filled struct {
+	// shared are the records of workloads, and own those of the callers of gets, with so many callers.
+	shared, own filling
+	callers     int
+}
+
+// filling identifies records: so many keys of each caller, and the size of their values.
+type filling struct{ keys, valueBytes int }
+
+// Fill writes the records that a case reads and that are not there yet, many keys per call. Without it a get would compare how databases miss.
+func (f *Filled) Fill(ctx context.Context, c Case, many int, call Call) error {
+	want := filling{c.Keys, c.ValueBytes}
+	switch {
+	case c.Workload != "" && f.shared != want:
+		if err := fillCallers(ctx, want, sharedCaller, sharedCaller+1, many, call); err != nil {
+			return err
+		}
+		f.shared = want
+	case c.Workload == "" && c.Op == Get && (f.own != want || f.callers < c.Callers):
+		// More callers need more records, of which those of the first callers are there.
+		first := 0
+		if f.own == want {
+			first = f.callers
+		}
+		if err := fillCallers(ctx, want, first, c.Callers, many, call); err != nil {
+			return err
+		}
+		f.own, f.callers = want, c.Callers
+	}
+	return nil
+}
+
+// fillCallers writes the records of the callers from first to last-1.
+func fillCallers(ctx context.Context, want filling, first, last, many int, call Call) error {
+	value := randomValue(want.valueBytes)
+	each := (want.keys + many - 1) / many // calls for each caller
 	var next atomic.Int64
 	failed := make([]error, fillersMax)
 	var fillers sync.WaitGroup
 	for i := range failed {
 		fillers.Go(func() {
+			// Calls are numbered over all callers, so that the fillers have work until the last record.
 			for failed[i] == nil && ctx.Err() == nil {
-				key := int(next.Add(int64(many))) - many
-				if key >= c.Keys {
+				n := int(next.Add(1)) - 1
+				caller, key := first+n/each, n%each*many
+				if caller >= last {
 					return
 				}
-				failed[i] = fillOnce(ctx, Step{Op: Put, Key: key, Keys: min(many, c.Keys-key), Value: value}, call)
+				failed[i] = fillOnce(ctx, Step{Op: Put, Caller: caller, Key: key, Keys: min(many, want.keys-key), Value: value}, call)
 			}
 		})
 	}
@@ -128,7 +168,7 @@ func newMix(c Case) *mix {
 
 // callNext makes one call: an operation by its share on a key by its popularity.
 func (m *mix) callNext(ctx context.Context, c *caller) error {
-	s := Step{Op: Get, Keys: 1, Value: c.value}
+	s := Step{Op: Get, Caller: sharedCaller, Keys: 1, Value: c.value}
 	// The shares are adjacent intervals of 0 to 99.
 	switch n := c.random.IntN(100); {
 	case n < m.insert:

@@ -40,7 +40,7 @@ func TestWorkloads(t *testing.T) {
 			if insert {
 				inserted[s.Key] = true
 			}
-			if s.Caller != 0 || s.Key < 0 || s.Key >= keys && s.Key < fresh || s.Key > fresh+len(inserted)+c.Callers || s.Op == Scan && (s.Keys < 1 || s.Keys > scanRecords) {
+			if s.Caller != sharedCaller || s.Key < 0 || s.Key >= keys && s.Key < fresh || s.Key > fresh+len(inserted)+c.Callers || s.Op == Scan && (s.Keys < 1 || s.Keys > scanRecords) {
 				t.Errorf("%s: %+v with %d inserted", w, s, len(inserted))
 			}
 			return nil
@@ -86,12 +86,12 @@ func TestZipf(t *testing.T) {
 
 func pow(rank int) float64 { return newZipf(rank, zipfTheta).zeta - newZipf(rank-1, zipfTheta).zeta }
 
-// TestFill checks that each record is written once, also if the last call has fewer and some calls are
-// refused for a moment, and that an error that stays ends the filling.
+// TestFill checks that each record that a case reads is written once, also if the last call has fewer and some calls are
+// refused for a moment, that later cases add what they lack, and that an error that stays ends the filling.
 func TestFill(t *testing.T) {
 	var mu sync.Mutex
-	got := map[int]int{}
-	c := Case{Workload: "A", Keys: 1003, ValueBytes: 10}
+	type record struct{ caller, key int }
+	got := map[record]int{}
 	busy := 3 // calls to refuse
 	write := func(_ context.Context, s Step) error {
 		mu.Lock()
@@ -100,20 +100,33 @@ func TestFill(t *testing.T) {
 			return errors.New("busy")
 		}
 		for i := range s.Keys {
-			got[s.Key+i]++
+			got[record{s.Caller, s.Key + i}]++
 		}
 		return nil
 	}
-	if err := Fill(t.Context(), c, 64, write); err != nil || len(got) != c.Keys {
-		t.Fatalf("%d records, %v", len(got), err)
+	var f Filled
+	for _, step := range []struct {
+		c     Case
+		wrote int // by all cases so far
+	}{
+		{Case{Workload: "A", Keys: 1003, ValueBytes: 10}, 1003},
+		{Case{Workload: "B", Keys: 1003, ValueBytes: 10}, 1003},
+		{Case{Op: Put, Callers: 4, Keys: 100, ValueBytes: 10}, 1003},
+		{Case{Op: Get, Callers: 1, Keys: 100, ValueBytes: 10}, 1103},
+		{Case{Op: Get, Callers: 4, Keys: 100, ValueBytes: 10, Batch: 4}, 1403},
+		{Case{Op: Get, Callers: 2, Keys: 100, ValueBytes: 10}, 1403},
+	} {
+		if err := f.Fill(t.Context(), step.c, 64, write); err != nil || len(got) != step.wrote {
+			t.Fatalf("after %+v there are %d records, want %d: %v", step.c, len(got), step.wrote, err)
+		}
 	}
-	for key, n := range got {
-		if n != 1 || key >= c.Keys {
-			t.Fatalf("record %d was written %d times", key, n)
+	for r, n := range got {
+		if n != 1 || r.key >= 1003 {
+			t.Errorf("record %+v was written %d times", r, n)
 		}
 	}
 	refused := errors.New("refused")
-	if err := Fill(t.Context(), c, 1, func(context.Context, Step) error { return refused }); !errors.Is(err, refused) {
+	if err := f.Fill(t.Context(), Case{Op: Get, Callers: 5, Keys: 100, ValueBytes: 10}, 1, func(context.Context, Step) error { return refused }); !errors.Is(err, refused) {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -151,18 +151,23 @@ func (c *cassandra) call(ctx context.Context, s load.Step) error {
 	case load.Put:
 		return c.session.Query("INSERT INTO bench.kv (k, v) VALUES (?, ?)", name, s.Value).WithContext(ctx).Exec()
 	case load.Scan:
-		return c.read(c.session.Query("SELECT k, v FROM bench.kv WHERE token(k) >= token(?) LIMIT ?", name, s.Keys).WithContext(ctx).Iter())
+		_, err := c.read(c.session.Query("SELECT k, v FROM bench.kv WHERE token(k) >= token(?) LIMIT ?", name, s.Keys).WithContext(ctx).Iter())
+		return err
 	}
-	return c.read(c.session.Query("SELECT k, v FROM bench.kv WHERE k = ?", name).WithContext(ctx).Iter())
+	n, err := c.read(c.session.Query("SELECT k, v FROM bench.kv WHERE k = ?", name).WithContext(ctx).Iter())
+	if err == nil && s.Written && n == 0 {
+		err = load.ErrAbsent
+	}
+	return err
 }
 
-// read reads all rows. No row is an answer too.
-func (c *cassandra) read(rows *gocql.Iter) error {
+// read reads all rows, and counts them.
+func (c *cassandra) read(rows *gocql.Iter) (n int, _ error) {
 	var name string
 	var value []byte
-	for rows.Scan(&name, &value) {
+	for ; rows.Scan(&name, &value); n++ {
 	}
-	return rows.Close()
+	return n, rows.Close()
 }
 
 func (c *cassandra) stop() {

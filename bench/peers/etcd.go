@@ -130,7 +130,10 @@ func (c *etcd) call(ctx context.Context, s load.Step) error {
 		_, err := cl.Get(ctx, name, clientv3.WithFromKey(), clientv3.WithLimit(int64(s.Keys)))
 		return err
 	}
-	_, err := cl.Get(ctx, name)
+	got, err := cl.Get(ctx, name)
+	if err == nil && s.Written && got.Count == 0 {
+		err = load.ErrAbsent
+	}
 	return err
 }
 

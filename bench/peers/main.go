@@ -118,7 +118,7 @@ func drive(ctx context.Context, db database) error {
 	if err := out.Encode(db.describe()); err != nil {
 		return err
 	}
-	filled := map[[2]int]bool{} // by number of records and size of a value
+	var filled load.Filled
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		var cs load.Case
@@ -127,7 +127,7 @@ func drive(ctx context.Context, db database) error {
 		}
 		// A case that fails has an answer too: the other databases continue without this one.
 		var a load.Answer
-		if err := runCase(ctx, db, cs, filled, &a.Result); err != nil {
+		if err := runCase(ctx, db, cs, &filled, &a.Result); err != nil {
 			a.Failed = err.Error()
 		}
 		if err := out.Encode(a); err != nil {
@@ -137,17 +137,13 @@ func drive(ctx context.Context, db database) error {
 	return in.Err()
 }
 
-// runCase runs a case. The first case of a workload writes the records that it expects.
-func runCase(ctx context.Context, db database, c load.Case, filled map[[2]int]bool, r *load.Result) error {
+// runCase runs a case, after it has written the records that the case expects.
+func runCase(ctx context.Context, db database, c load.Case, filled *load.Filled, r *load.Result) error {
 	if err := db.prepare(ctx, c); err != nil {
 		return err
 	}
-	if key := [2]int{c.Keys, c.ValueBytes}; c.Workload != "" && !filled[key] {
-		if err := load.Fill(ctx, c, 1, db.call); err != nil {
-			return fmt.Errorf("fill: %w", err)
-		}
-		clear(filled) // records of another size were overwritten
-		filled[key] = true
+	if err := filled.Fill(ctx, c, 1, db.call); err != nil {
+		return fmt.Errorf("fill: %w", err)
 	}
 	// The family is read after prepare: PostgreSQL has a process for each connection.
 	*r = load.Run(ctx, c, load.Family(db.processes()...), db.call)

@@ -110,10 +110,13 @@ func (n *nats) call(ctx context.Context, s load.Step) error {
 		return err
 	}
 	_, err := n.buckets[at].Get(ctx, keyOf(s.Caller, s.Key))
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return nil // an answer too
+	switch {
+	case !errors.Is(err, jetstream.ErrKeyNotFound):
+		return err
+	case s.Written:
+		return load.ErrAbsent
 	}
-	return err
+	return nil // an answer too
 }
 
 // publish sends all messages of a step, and then waits for the acknowledgements.

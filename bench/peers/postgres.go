@@ -188,22 +188,27 @@ func (p *postgres) call(ctx context.Context, s load.Step) error {
 		_, err := c.Exec(ctx, "put", name, s.Value)
 		return err
 	case load.Scan:
-		return drain(c.Query(ctx, "scan", name, s.Keys))
-	}
-	return drain(c.Query(ctx, "get", name))
-}
-
-// drain reads all rows of a query. No row is an answer too.
-func drain(rows pgx.Rows, err error) error {
-	if err != nil {
+		_, err := drain(c.Query(ctx, "scan", name, s.Keys))
 		return err
 	}
-	for rows.Next() {
+	n, err := drain(c.Query(ctx, "get", name))
+	if err == nil && s.Written && n == 0 {
+		err = load.ErrAbsent
+	}
+	return err
+}
+
+// drain reads all rows of a query, and counts them.
+func drain(rows pgx.Rows, err error) (n int, _ error) {
+	if err != nil {
+		return 0, err
+	}
+	for ; rows.Next(); n++ {
 		// The bytes have arrived, and nothing more is measured. RawValues copies nothing.
 		rows.RawValues()
 	}
 	rows.Close()
-	return rows.Err()
+	return n, rows.Err()
 }
 
 // stop ends the server as a crash would: nothing needs its data.

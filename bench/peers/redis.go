@@ -128,10 +128,16 @@ func (r *redis) call(_ context.Context, s load.Step) error {
 	if _, err := c.conn.Write(c.out); err != nil {
 		return err
 	}
+	absent := false
 	for range s.Keys {
-		if err := c.readAnswer(); err != nil {
+		found, err := c.readAnswer()
+		if err != nil {
 			return err
 		}
+		absent = absent || !found
+	}
+	if absent && s.Written {
+		return load.ErrAbsent
 	}
 	return nil
 }
@@ -150,25 +156,25 @@ func (c *redisConn) command(name, key string, value []byte) {
 	}
 }
 
-// readAnswer reads an answer: a status, an error, or a value.
-func (c *redisConn) readAnswer() error {
+// readAnswer reads an answer: a status, an error, or a value. It returns false if there is no value.
+func (c *redisConn) readAnswer() (found bool, _ error) {
 	line, err := c.in.ReadSlice('\n')
 	if err != nil {
-		return err
+		return false, err
 	}
 	switch line[0] {
 	case '+':
-		return nil
+		return true, nil
 	case '$':
 		n, err := strconv.Atoi(string(line[1 : len(line)-2]))
 		if err != nil || n < 0 {
-			return err // no value is an answer too
+			return false, err
 		}
 		// The value and the end of its line.
 		_, err = io.CopyN(io.Discard, c.in, int64(n)+2)
-		return err
+		return true, err
 	}
-	return fmt.Errorf("redis answered %q", line)
+	return false, fmt.Errorf("redis answered %q", line)
 }
 
 func (r *redis) stop() {

@@ -100,7 +100,8 @@ func SpreadOf[T any](xs []T, f func(T) float64) Spread {
 		vs[i] = f(x)
 	}
 	slices.Sort(vs)
-	return Spread{vs[len(vs)/2], vs[0], vs[len(vs)-1]}
+	middle := (vs[(len(vs)-1)/2] + vs[len(vs)/2]) / 2
+	return Spread{middle, vs[0], vs[len(vs)-1]}
 }
 
 // table holds runs by case and target, both in the order of their first run.
@@ -191,13 +192,9 @@ func pairUp(ours, theirs []Run) (out []both) {
 // makeRatio returns the ratios of two targets in one case.
 func makeRatio(pair [2]string, c Case, pairs []both) Ratio {
 	by := func(f func(Run) float64) Spread {
-		return SpreadOf(pairs, func(p both) float64 {
-			// Processor time is counted in steps of 10 ms, and can be 0.
-			if f(p.b) == 0 {
-				return 0
-			}
-			return f(p.a) / f(p.b)
-		})
+		// Processor time is counted in steps of 10 ms, and can be 0. Such a round has no ratio.
+		some := slices.DeleteFunc(slices.Clone(pairs), func(p both) bool { return f(p.b) == 0 })
+		return SpreadOf(some, func(p both) float64 { return f(p.a) / f(p.b) })
 	}
 	return Ratio{
 		Rhumb: pair[0], Peer: pair[1], Case: c,

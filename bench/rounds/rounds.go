@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -74,7 +75,11 @@ func (p Plan) Play(ctx context.Context) (runs []Run, err error) {
 			number++
 			// New keys of this case are also new in later rounds.
 			c.Fresh = number * FreshKeys
-			for _, t := range p.Targets {
+			// In another order each time: what a database does after its case, such as compaction, must not always meet the same one.
+			order := rand.New(rand.NewPCG(uint64(number), 0)).Perm(len(p.Targets))
+			results := make([]*Run, len(p.Targets))
+			for _, i := range order {
+				t := p.Targets[i]
 				if dropped[t.Name()] || !t.Offers(c) {
 					continue
 				}
@@ -88,12 +93,18 @@ func (p Plan) Play(ctx context.Context) (runs []Run, err error) {
 				switch {
 				case err == nil && round < 0:
 				case err == nil:
-					runs = append(runs, Run{Target: t.Name(), Round: round, Result: r})
+					results[i] = &Run{Target: t.Name(), Round: round, Result: r}
 				case p.Dropped == nil || ctx.Err() != nil:
 					return nil, err
 				default:
 					dropped[t.Name()] = true
 					p.Dropped(t.Name(), err)
+				}
+			}
+			// Reports list the targets in the order of the plan.
+			for _, r := range results {
+				if r != nil {
+					runs = append(runs, *r)
 				}
 			}
 		}

@@ -94,7 +94,7 @@ func TestRatios(t *testing.T) {
 		t.Errorf("the ratios are %+v", got)
 	}
 	rows := Rows(runs)
-	if len(rows) != 2 || rows[0].OpsSpread != (Spread{100, 0, 300}) || rows[1].Ops != 100 {
+	if len(rows) != 2 || rows[0].OpsSpread != (Spread{100, 0, 300}) || rows[1].Ops != 75 {
 		t.Errorf("the rows are %+v", rows)
 	}
 }

@@ -267,9 +267,6 @@ func (m *measuredLog) Turned() { m.Turns++ }
 // Refused implements nodelog.Metrics.
 func (m *measuredLog) Refused() { m.Full++ }
 
-// Failed implements nodelog.Metrics. The error of the commit ends the measurement.
-func (m *measuredLog) Failed() {}
-
 // bareFile is a file that values are written to, with nothing that could find them again.
 type bareFile struct {
 	f    *os.File

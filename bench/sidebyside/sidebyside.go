@@ -181,12 +181,15 @@ func (c *Config) makeCases() (out []load.Case) {
 	for _, x := range limitCases() {
 		add(x)
 	}
-	// Puts come first, so that gets find records.
 	for _, op := range []load.Op{load.Put, load.Get} {
-		for _, n := range c.Callers {
-			add(load.Case{Op: op, Callers: n, ValueBytes: valueBytes, Keys: keysPerCaller})
+		keys := keysPerCaller
+		if op == load.Get {
+			keys = bench.GetKeysPerCaller
 		}
-		add(load.Case{Op: op, Callers: callers, ValueBytes: valueBytes, Batch: pipeline, Keys: keysPerCaller})
+		for _, n := range c.Callers {
+			add(load.Case{Op: op, Callers: n, ValueBytes: valueBytes, Keys: keys})
+		}
+		add(load.Case{Op: op, Callers: callers, ValueBytes: valueBytes, Batch: pipeline, Keys: keys})
 	}
 	add(load.Case{Op: load.Append, Callers: callers, ValueBytes: feedBytes, Keys: 1})
 	add(load.Case{Op: load.Append, Callers: feedCallers, ValueBytes: feedBytes, Batch: feedBatch, Keys: feedBatch})

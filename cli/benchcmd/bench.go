@@ -114,7 +114,7 @@ func (bc *commands) startRegion(ctx context.Context, settings map[string]string)
 	if p, err = newBenchPlace(bc.dir); err != nil {
 		return p, nil, nil, err
 	}
-	if c, err = bench.StartClusterWith(ctx, settings, p.binary, p.dir, []string{"singapore"}, 3); err != nil {
+	if c, err = bench.StartClusterWith(ctx, settings, p.binary, p.dir, []string{"singapore"}, 3, "none"); err != nil {
 		p.removeTemporary()
 		return p, nil, nil, err
 	}

@@ -41,6 +41,7 @@ the context. It writes to the table bench, which it creates if it may.`,
   rhumb bench kv --alone --rounds 1 --callers 64
   rhumb bench kv --alone --secure --nodes 3 --rounds 3
   rhumb bench kv --alone --durability deferred=50ms --op put
+  rhumb bench kv --alone --dirs 2,4 --op put --nodes 1 --callers 256
   rhumb bench kv --own --context prod --rounds 1 --callers 64
   rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 256
   rhumb bench kv --op create,update --regions singapore,frankfurt,virginia --nodes 3 --callers 64 --batch 64
@@ -78,6 +79,8 @@ the context. It writes to the table bench, which it creates if it may.`,
 	fl.DurationVar(&cfg.Measure, "measure", 2*time.Second, "how long a case is measured")
 	fl.StringVar(&peers, "peers", besideBinary("peers"), "program that runs etcd")
 	fl.BoolVar(&clusters.secure, "secure", false, "also measure each cluster with TLS and users, in ratio to the one without")
+	fl.BoolVar(&clusters.nodeLog, "experimental-node-log", false, "also measure each cluster with logs of the stores' own, in ratio to the one without")
+	fl.IntSliceVar(&clusters.dirs, "dirs", nil, "also measure each cluster with so many directories per node, such as 2,4, in ratio to the one with one each")
 	fl.StringVar(&durability, "durability", "", "such as deferred=50ms: also measure each cluster with a table that defers syncs, in ratio to the one without")
 	fl.BoolVar(&alone, "alone", false, "measure only Rhumb")
 	fl.BoolVar(&own, "own", false, "measure the cluster that --addr or the context names, as its user, in its table bench")
@@ -94,6 +97,9 @@ type kvClusters struct {
 	secure  bool // also run each cluster with TLS and users
 	// durability, if syncs are deferred, makes each cluster run a second time with such a table.
 	durability rhumb.Durability
+	// nodeLog also runs each cluster with logs of the stores' own, and dirs with these numbers of directories per node.
+	nodeLog bool
+	dirs    []int
 }
 
 // demoFlags returns the flags of the demo that runs a cluster.
@@ -104,10 +110,34 @@ func (k kvClusters) demoFlags() []string {
 	return nil
 }
 
-// kvKind is what distinguishes clusters of the same size.
+// kinds returns the kinds of clusters to run of each size. The first one is plain, and the others are compared with it.
+// All of them run during the whole measurement, in turn.
+func (k kvClusters) kinds() []kvKind {
+	out := []kvKind{{}}
+	if k.secure {
+		out = append(out, kvKind{flags: k.demoFlags()})
+	}
+	if k.durability.Deferred() {
+		out = append(out, kvKind{durability: k.durability})
+	}
+	if k.nodeLog {
+		out = append(out, kvKind{settings: map[string]string{"experimental-node-log": "true"}, nodeLog: true})
+	}
+	for _, n := range k.dirs {
+		out = append(out, kvKind{flags: []string{"--dirs-per-node", fmt.Sprint(n)}, stores: n})
+	}
+	return out
+}
+
+// kvKind is what distinguishes clusters of the same size. The zero value is a plain cluster.
 type kvKind struct {
-	flags      []string
+	// flags are those of the demo that runs the cluster, and settings those of its nodes, by the names of flags.
+	flags    []string
+	settings map[string]string
+	// durability is that of the table. nodeLog and stores name the cluster in the report.
 	durability rhumb.Durability
+	nodeLog    bool
+	stores     int
 }
 
 // parseOps parses the operations of --op.
@@ -132,22 +162,16 @@ func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters 
 	defer place.removeTemporary()
 	cfg.Dir = place.dir
 	cfg.Progress = bc.progress
-	kinds := []kvKind{{}}
-	if clusters.secure {
-		kinds = append(kinds, kvKind{flags: clusters.demoFlags()})
-	}
-	if clusters.durability.Deferred() {
-		kinds = append(kinds, kvKind{durability: clusters.durability})
-	}
 	for _, nodes := range clusters.nodes {
-		for i, kind := range kinds {
+		for i, kind := range clusters.kinds() {
 			dir := filepath.Join(place.dir, fmt.Sprintf("rhumb-%d-%d", nodes, i))
-			c, err := bench.StartClusterAt(ctx, place.binary, dir, clusters.regions, nodes, clusters.latency, kind.flags...)
+			c, err := bench.StartClusterWith(ctx, kind.settings, place.binary, dir, clusters.regions, nodes, clusters.latency, kind.flags...)
 			if err != nil {
 				return rhumb.Wrap(op, err)
 			}
 			defer c.Stop()
-			target := bench.Rhumb{Client: c.ClientConfig(0), PIDs: c.PIDs(), Admins: c.Admins(), Replicas: nodes, Regions: len(clusters.regions), LatencyFile: c.LatencyFile, Durability: kind.durability}
+			target := bench.Rhumb{Client: c.ClientConfig(0), PIDs: c.PIDs(), Admins: c.Admins(), Replicas: nodes, Regions: len(clusters.regions), LatencyFile: c.LatencyFile,
+				Durability: kind.durability, Stores: kind.stores, NodeLog: kind.nodeLog}
 			target.Client.From = c.Nodes[0].Region
 			cfg.Clusters = append(cfg.Clusters, target)
 		}

@@ -68,7 +68,7 @@ The run takes about 16 minutes and 5 GiB of memory, and wants a machine without 
 	fl.IntVar(&f.rounds, "rounds", 0, "number of rounds that count (default 5)")
 	fl.DurationVar(&f.measure, "measure", 0, "how long a case is measured (default 1s)")
 	fl.IntVar(&f.records, "records", 0, "number of records of the workloads (default 20000)")
-	fl.IntSliceVar(&f.nodesPerRegion, "nodes", []int{1, 3}, "sizes of the clusters of Rhumb")
+	fl.IntSliceVar(&f.nodesPerRegion, "nodes", []int{1, 3}, "sizes of the clusters of Rhumb; peers are compared with those of 1 and 3 nodes")
 	return c
 }
 
@@ -136,7 +136,7 @@ func (bc *commands) measureSideBySide(ctx context.Context, f sideFlags) error {
 			return rhumb.Wrap(op, err)
 		}
 		defer c.Stop()
-		cfg.Clusters = append(cfg.Clusters, bench.Rhumb{Client: c.ClientConfig(0), PIDs: c.PIDs(), Replicas: nodes})
+		cfg.Clusters = append(cfg.Clusters, bench.Rhumb{Client: c.ClientConfig(0), PIDs: c.PIDs(), Admins: c.Admins(), Replicas: nodes})
 	}
 	r, err := sidebyside.Measure(ctx, cfg)
 	if err != nil {

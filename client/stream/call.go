@@ -149,7 +149,7 @@ func (c *Conn) submitCall(r *call) error {
 		r.flight = c.flow.flight(r.Timeout)
 	}
 	r.waitFor(time.Now(), r.Timeout-r.flight)
-	c.patience.arm()
+	c.armPatience()
 	// IDs are unique among the streams of a Conn, so a late answer cannot meet a later request.
 	c.lastID++
 	r.Message.Id = c.lastID

@@ -7,8 +7,12 @@ import (
 )
 
 // patienceEvery is how often a Conn with unanswered calls looks for those that have
-// waited long enough. A call is looked at up to this much late.
-const patienceEvery = 10 * time.Millisecond
+// waited long enough, with patienceEach more for each call. A call is looked at up to this much late.
+// Each look holds the lock through which all requests and answers pass, so many calls are looked at less often.
+const (
+	patienceEvery = 10 * time.Millisecond
+	patienceEach  = 2 * time.Microsecond
+)
 
 const (
 	// lookEvery is how often a Conn asks the caller of an unanswered request whether the
@@ -25,11 +29,11 @@ type patience struct {
 	armed bool // guarded by Conn.mu
 }
 
-// arm makes the timer fire if it does not run. Conn.mu must be held.
-func (p *patience) arm() {
-	if !p.armed {
+// armPatience makes the timer fire if it does not run. mu must be held.
+func (c *Conn) armPatience() {
+	if p := &c.patience; !p.armed {
 		p.armed = true
-		p.timer.Reset(patienceEvery)
+		p.timer.Reset(patienceEvery + time.Duration(len(c.unanswered)+len(c.queue))*patienceEach)
 	}
 }
 
@@ -62,7 +66,7 @@ func (c *Conn) dueCalls(now time.Time) []*call {
 		}
 	}
 	if len(c.unanswered) > 0 || len(c.queue) > 0 {
-		c.patience.arm()
+		c.armPatience()
 	}
 	return due
 }

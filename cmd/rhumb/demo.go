@@ -58,6 +58,7 @@ This is a demonstration, not a benchmark.`,
 	f.StringSliceVar(&cfg.Regions, "regions", nil, "regions: well-known names, or NAME=LAT:LON")
 	flags.Default(f, "regions", strings.Join(rtt.DefaultRegions(), ","))
 	f.IntVar(&cfg.NodesPerRegion, "nodes-per-region", demo.NodesPerRegionDefault, "nodes in each region")
+	f.IntVar(&cfg.DirsPerNode, "dirs-per-node", 1, "directories of each node, each with a store of its own")
 	f.StringVar(&cfg.Latency, "latency", "real", "round trips between regions: real, none, or a latency file")
 	f.BoolVar(&cfg.Cuts, "cuts", false, "name the nodes in the latency file, so that the link between any two can be cut while the demo runs")
 	f.StringVar(&cfg.Load, "load", "flights", "what to play: flights, or none")

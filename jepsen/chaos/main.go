@@ -107,6 +107,9 @@ func command() *cobra.Command {
 // run runs the plan on a cluster of its own and writes the report. With trials, it measures.
 func run(ctx context.Context, cfg local.Config, plan local.Plan, trials int, dir, out string) (err error) {
 	var measured *local.Availability
+	if plan.Soak {
+		plan.Profiles = filepath.Join(out, "profiles")
+	}
 	if trials > 0 || plan.Soak {
 		// Before the cluster comes up, which takes long.
 		if measured, err = local.LoadAvailability(out, cfg); err != nil {
@@ -160,7 +163,7 @@ func run(ctx context.Context, cfg local.Config, plan local.Plan, trials int, dir
 		return err
 	}
 	if measured != nil {
-		measured.Add(result)
+		measured.Add(&cfg, result)
 		if err := measured.Save(out); err != nil {
 			return err
 		}

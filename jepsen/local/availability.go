@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -24,6 +26,60 @@ type Availability struct {
 	Nodes   int      `json:"nodes"`
 	// Faults are in the order of the documentation.
 	Faults []FaultAvailability `json:"faults"`
+	// Sources are the runs that the trials are from. Those of different loads or programs do not compare well.
+	Sources []Source `json:"sources"`
+}
+
+// Source is a kind of run that has added trials.
+type Source struct {
+	// Load names the workloads and their calls a second, Hold is how long a fault lasts, and Program the revision of the nodes' program and its options.
+	Load    string        `json:"load"`
+	Hold    time.Duration `json:"hold_ns"`
+	Program string        `json:"program"`
+	// Trials counts those that it has added.
+	Trials int `json:"trials"`
+}
+
+// From names the run that the next trials are from.
+func (a *Availability) From(cfg *Config, p *Plan) {
+	load := "all workloads"
+	if len(p.Workloads) > 0 {
+		load = strings.Join(p.Workloads, ", ")
+	}
+	if p.Meanwhile {
+		load += ", changes during faults"
+	}
+	program := revision(cfg.Binary)
+	if cfg.NodeLog {
+		program += " with logs of the stores' own"
+	}
+	// A run like an earlier one adds to it; it is moved to the end, which counts the trials that follow.
+	from := Source{Load: fmt.Sprintf("%s, %d calls a second", load, p.PerSecond), Hold: p.Hold, Program: program}
+	same := func(s Source) bool { s.Trials = 0; return s == from }
+	if i := slices.IndexFunc(a.Sources, same); i >= 0 {
+		from = a.Sources[i]
+		a.Sources = slices.Delete(a.Sources, i, i+1)
+	}
+	a.Sources = append(a.Sources, from)
+}
+
+// revision returns the revision of the repository that a program was built from.
+func revision(binary string) string {
+	info, err := buildinfo.ReadFile(binary)
+	if err != nil {
+		return "unknown"
+	}
+	found := map[string]string{}
+	for _, s := range info.Settings {
+		found[s.Key] = s.Value
+	}
+	switch {
+	case found["vcs.revision"] == "":
+		return "unknown"
+	case found["vcs.modified"] == "true":
+		return found["vcs.revision"] + ", changed"
+	}
+	return found["vcs.revision"]
 }
 
 // FaultAvailability holds the trials of one kind of fault. Times are in
@@ -89,6 +145,9 @@ func (a *Availability) add(f Fault, gaps []time.Duration) {
 		trial = append(trial, float64(gap.Microseconds())/1000)
 	}
 	one.Trials = append(one.Trials, trial)
+	if last := len(a.Sources) - 1; last >= 0 {
+		a.Sources[last].Trials++
+	}
 	// The file has every trial, so the figures are computed again and never drift.
 	one.Over = 0
 	for _, trial := range one.Trials {
@@ -102,7 +161,8 @@ func (a *Availability) add(f Fault, gaps []time.Duration) {
 
 // Add adds the windows of a run as trials, but for those in which a fault failed, as
 // Measure does.
-func (a *Availability) Add(r *Result) {
+func (a *Availability) Add(cfg *Config, r *Result) {
+	a.From(cfg, &r.Plan)
 	for _, w := range r.Windows {
 		// Without the workload probe, there are no gaps.
 		if !w.Failed && len(w.Gaps) > 0 {
@@ -141,6 +201,9 @@ func (a *Availability) Print(w io.Writer) {
 		}
 	}
 	_ = t.Flush()
+	for _, s := range a.Sources {
+		fmt.Fprintf(w, "%d trials: %s, faults of %v, program %s\n", s.Trials, s.Load, s.Hold, s.Program)
+	}
 }
 
 // Save writes the figures as JSON and as text into a folder. A run that is cut off
@@ -182,6 +245,7 @@ func Measure(ctx context.Context, c *Cluster, p Plan, trials int, a *Availabilit
 	if len(p.Workloads) == 0 {
 		p.Workloads = []string{probeName}
 	}
+	a.From(&c.cfg, &p)
 	record := newRecord()
 	l, err := startLoad(ctx, c, record, p.Seed, p.PerSecond, p.Workloads)
 	if err != nil {

@@ -46,10 +46,11 @@ func TestAvailability(t *testing.T) {
 	if left := a.missing([]Fault{kill, cut}, 2); len(left) != 2 {
 		t.Errorf("without trials, %v is left", left)
 	}
+	a.From(&cfg, &Plan{PerSecond: 500, Hold: time.Second})
 	a.add(kill, []time.Duration{time.Second, 500 * time.Millisecond, 3 * time.Second})
 	a.add(kill, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond})
 	gaps := []time.Duration{time.Millisecond}
-	a.Add(&Result{Windows: []Window{
+	a.Add(&cfg, &Result{Plan: Plan{Workloads: []string{probeName}, PerSecond: 500, Hold: time.Second}, Windows: []Window{
 		{Fault: cut, Evidence: "1 packet dropped", Gaps: gaps},
 		{Fault: cut, Evidence: "0 packets dropped", Failed: true, Gaps: gaps},
 		{Fault: cut, Evidence: "1 packet dropped"},
@@ -74,6 +75,12 @@ func TestAvailability(t *testing.T) {
 	a.Print(&text)
 	if !strings.Contains(text.String(), "kill") || !strings.Contains(text.String(), "3000 ms") {
 		t.Error(text.String())
+	}
+	// A run of the kind of the first one adds to its trials.
+	a.From(&cfg, &Plan{PerSecond: 500, Hold: time.Second})
+	a.add(cut, gaps)
+	if len(a.Sources) != 2 || a.Sources[0].Trials != 1 || a.Sources[1].Trials != 3 || a.Sources[1].Load != "all workloads, 500 calls a second" {
+		t.Errorf("%+v", a.Sources)
 	}
 	// Figures of other clusters do not mix.
 	if _, err := LoadAvailability(dir, Config{Regions: []string{"eu", "us"}, Nodes: 3}); err == nil {

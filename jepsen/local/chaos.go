@@ -38,6 +38,8 @@ type Plan struct {
 	// Soak draws only faults that end no process in the second half of the run, so that the
 	// resources of processes that live long are judged, and mostly others in the first half.
 	Soak bool
+	// Profiles is the folder for heap profiles and metrics of the nodes, every ten minutes, or "".
+	Profiles string
 }
 
 // calm is the time between two faults, after the cluster is whole.
@@ -131,7 +133,7 @@ func Run(ctx context.Context, c *Cluster, p Plan) (*Result, error) {
 	var resources sampler
 	sampling, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
-	go resources.follow(sampling, c, record.now)
+	go resources.follow(sampling, c, p.Profiles, record.now)
 	r := &Result{Plan: p, Regions: c.cfg.Regions, Nodes: c.cfg.Nodes, Previous: c.cfg.Previous != ""}
 	random := rand.New(rand.NewPCG(p.Seed, 0))
 	for record.now() < p.Duration {

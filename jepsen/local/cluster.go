@@ -354,7 +354,7 @@ func (c *Cluster) setNodes(nodes []*Node) {
 	c.nodes = nodes
 }
 
-// whole returns an error unless all nodes are live and ready and every range has all of its copies in sync.
+// whole returns an error unless all nodes are live and ready and every range has as many copies as its table wants, all of them in sync.
 func (c *Cluster) whole(ctx context.Context) error {
 	// A node that does not answer must not hold up the next look for long.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -380,8 +380,15 @@ func (c *Cluster) whole(ctx context.Context) error {
 	if own := c.operator.Revision(); own < newest {
 		return fmt.Errorf("the operator knows revision %d of the metadata, and a node has %d", own, newest)
 	}
+	wanted := map[rhumb.ClassID]int{}
+	for _, t := range c.operator.Tables() {
+		wanted[t.Class] = t.Settings.Replicas
+	}
 	// A node may be ready while its copies still catch up.
 	for _, r := range c.operator.Ranges() {
+		if len(r.Replicas) < wanted[r.Class] {
+			return fmt.Errorf("range %s has %d of %d copies", r.ID, len(r.Replicas), wanted[r.Class])
+		}
 		if len(r.InSync) < len(r.Replicas) {
 			return fmt.Errorf("range %s has %d of %d copies in sync", r.ID, len(r.InSync), len(r.Replicas))
 		}
@@ -392,7 +399,7 @@ func (c *Cluster) whole(ctx context.Context) error {
 // errNotWhole is the cause of all errors about a cluster that is not whole in time.
 var errNotWhole = errors.New("the cluster is not whole")
 
-// AwaitWhole waits until all nodes are live and ready and all copies are in sync.
+// AwaitWhole waits until the cluster is whole.
 func (c *Cluster) AwaitWhole(ctx context.Context, most time.Duration) error {
 	deadline := time.Now().Add(most)
 	for {

@@ -83,8 +83,9 @@ type sampler struct {
 	err     error // of the last sample that failed
 }
 
-// follow takes samples until ctx ends.
-func (s *sampler) follow(ctx context.Context, c *Cluster, now func() time.Duration) {
+// follow takes samples until ctx ends, and profiles if there is a folder for them.
+func (s *sampler) follow(ctx context.Context, c *Cluster, profiles string, now func() time.Duration) {
+	var profiled time.Duration
 	// The first sample is late by one interval: the start of a node is not of interest.
 	for wait(ctx, sampleEvery) == nil {
 		for _, n := range c.Nodes() {
@@ -98,6 +99,12 @@ func (s *sampler) follow(ctx context.Context, c *Cluster, now func() time.Durati
 				s.samples = append(s.samples, one)
 			}
 			s.mu.Unlock()
+		}
+		if at := now(); profiles != "" && at-profiled >= profileEvery {
+			profiled = at
+			if err := c.keepProfiles(ctx, profiles, at); err != nil {
+				c.Logf("no profiles: %v", err)
+			}
 		}
 	}
 }
@@ -162,20 +169,20 @@ func (c *Cluster) sample(ctx context.Context, n *Node) (s Sample, err error) {
 	return s, err
 }
 
-// metricWait bounds the wait for the metrics of a node, which may be stopped.
-const metricWait = 2 * time.Second
+// adminWait bounds the wait for an answer of a node's admin port. The node may be stopped.
+const adminWait = 2 * time.Second
 
-// metric reads one figure of the metrics of a node, as the operator.
-func (c *Cluster) metric(ctx context.Context, n *Node, name string) (float64, error) {
+// admin reads a page of the admin port of a node, as the operator.
+func (c *Cluster) admin(ctx context.Context, n *Node, page string) ([]byte, error) {
 	dir := filepath.Join(c.cfg.Dir, "operator")
 	// Loaded each time, because a fault replaces the certificates.
 	own, err := tls.LoadX509KeyPair(filepath.Join(dir, "operator.crt"), filepath.Join(dir, "operator.key"))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	authorities, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(authorities)
@@ -184,18 +191,26 @@ func (c *Cluster) metric(ctx context.Context, n *Node, name string) (float64, er
 		Certificates: []tls.Certificate{own}, RootCAs: trusted, ServerName: n.Name, MinVersion: tls.VersionTLS13,
 	}}
 	defer transport.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(ctx, metricWait)
+	ctx, cancel := context.WithTimeout(ctx, adminWait)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://%s:%d/metrics", n.Addr, portAdmin), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://%s:%d%s", n.Addr, portAdmin, page), nil)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	answer, err := transport.RoundTrip(request)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, metricsMost))
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s to %s", n.Name, answer.Status, page)
+	}
+	return io.ReadAll(io.LimitReader(answer.Body, adminMost))
+}
+
+// metric reads one figure of the metrics of a node.
+func (c *Cluster) metric(ctx context.Context, n *Node, name string) (float64, error) {
+	text, err := c.admin(ctx, n, "/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -203,14 +218,37 @@ func (c *Cluster) metric(ctx context.Context, n *Node, name string) (float64, er
 	// metric has no labels.
 	_, rest, ok := strings.Cut(string(text), "\n"+name+" ")
 	if !ok {
-		return 0, fmt.Errorf("%s: the metrics of %s have no %s", answer.Status, n.Name, name)
+		return 0, fmt.Errorf("the metrics of %s have no %s", n.Name, name)
 	}
 	line, _, _ := strings.Cut(rest, "\n")
 	return strconv.ParseFloat(line, 64)
 }
 
-// metricsMost bounds the metrics of a node, in bytes.
-const metricsMost = 16 << 20
+// profileEvery is the time between two profiles of the memory of each node. A run of two hours has 13 of each node.
+const profileEvery = 10 * time.Minute
+
+// keepProfiles writes a heap profile and the metrics of each node into a folder. They show what grew if the memory of a process did. A node that does
+// not answer has none.
+func (c *Cluster) keepProfiles(ctx context.Context, dir string, at time.Duration) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, n := range c.Nodes() {
+		for page, end := range map[string]string{"/debug/pprof/heap": "heap.pb.gz", "/metrics": "metrics.txt"} {
+			b, err := c.admin(ctx, n, page)
+			if err != nil {
+				continue
+			}
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%05.0fs-%s", n.Name, at.Seconds(), end)), b, 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// adminMost bounds a page of the admin port, in bytes.
+const adminMost = 16 << 20
 
 // statusField returns a number in /proc/PID/status.
 func statusField(text, name string) float64 {

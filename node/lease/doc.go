@@ -46,8 +46,8 @@
 //
 // A frame proves that its sender is alive only if it echoes a frame of this node that was sent
 // within the suspect interval: a link that works in one direction is dead for both ends. An
-// unhealthy node (SetHealthy) sends nothing, so its peers consider it dead: liveness follows the
-// data path.
+// unhealthy node (SetHealthy) echoes nothing, so its peers consider it dead: liveness follows the
+// data path. It says that it is unhealthy, so its peers wait half as long.
 //
 // # Concurrency
 //

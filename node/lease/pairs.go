@@ -145,21 +145,22 @@ func (p *Pairs) findPeer(id rhumb.NodeID) *peer {
 	return p.peers[i]
 }
 
-// Tick returns the heartbeats that are due.
+// Tick returns the heartbeats that are due. Those of an unhealthy node only say that it is unhealthy.
 func (p *Pairs) Tick(now time.Duration) []Outgoing {
 	p.excusePause(now)
 	p.compareClocks(now)
-	if p.unhealthy != "" {
-		return nil
-	}
 	var out []Outgoing
 	for _, q := range p.peers {
-		if q.watched && now >= q.nextBeat {
-			q.nextBeat = now + q.timing.Heartbeat
-			f := p.newFrame(now, q)
-			f.Lease, f.Close = q.timing.Lease, p.closing
-			out = append(out, Outgoing{q.id, f})
+		if !q.watched || now < q.nextBeat {
+			continue
 		}
+		q.nextBeat = now + q.timing.Heartbeat
+		f := Frame{Sent: now, EchoBoot: q.life.Boot, Unhealthy: true}
+		if p.unhealthy == "" {
+			f = p.newFrame(now, q)
+			f.Lease, f.Close = q.timing.Lease, p.closing
+		}
+		out = append(out, Outgoing{q.id, f})
 	}
 	return out
 }
@@ -210,6 +211,12 @@ func (p *Pairs) Receive(now time.Duration, from rhumb.NodeIdentity, f *Frame) []
 		}
 		q.beginLife(from)
 	}
+	if f.Unhealthy {
+		if f.Sent > q.peerSent {
+			q.peerSent, q.receivedAt, q.unhealthy = f.Sent, now, true
+		}
+		return nil
+	}
 	// Exclusions come first. If the grant or the agreement of this frame were applied before them,
 	// this node could serve or close an epoch that the sender has promised to leave.
 	for _, x := range f.Exclusions {
@@ -237,7 +244,7 @@ func (p *Pairs) Receive(now time.Duration, from rhumb.NodeIdentity, f *Frame) []
 	}
 	// A frame that was overtaken has an older view of the sender's suspects.
 	if f.Sent > q.peerSent {
-		q.peerSent, q.receivedAt, q.suspects = f.Sent, now, f.Suspects
+		q.peerSent, q.receivedAt, q.suspects, q.unhealthy = f.Sent, now, f.Suspects, false
 		// What a peer thought of an earlier life may have had its cause there.
 		if q.opinion = SpeedUnknown; f.EchoBoot == p.self.Boot {
 			q.opinion = f.Speed
@@ -433,13 +440,17 @@ func (p *Pairs) RTTs(now time.Duration) map[rhumb.NodeID]time.Duration {
 	return out
 }
 
-// SetHealthy reports whether this node's data path works. While it does not, Tick and Receive send
-// nothing.
+// SetHealthy reports whether this node's data path works. While it does not, Tick only sends that, and Receive answers nothing.
 func (p *Pairs) SetHealthy(now time.Duration, ok bool, why string) {
 	was := p.unhealthy
 	switch {
 	case !ok:
 		p.unhealthy = cmp.Or(why, "unhealthy")
+		if was == "" {
+			for _, q := range p.peers {
+				q.nextBeat = min(q.nextBeat, now) // the peers learn of it at once
+			}
+		}
 	case was != "":
 		p.unhealthy = ""
 		for _, q := range p.peers {

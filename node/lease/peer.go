@@ -39,6 +39,8 @@ type peer struct {
 	rtt   time.Duration
 	// refusedAt is when the host of the peer last refused a connection; 0 if it has not in this life.
 	refusedAt time.Duration
+	// unhealthy is set while the peer says that its data path does not work.
+	unhealthy bool
 	// suspected is the last verdict of Pairs.Suspects.
 	suspected bool
 	// suspects are the nodes that the peer last reported as suspected. offset is how far its wall
@@ -159,7 +161,7 @@ func (q *peer) beginLife(life rhumb.NodeIdentity) {
 	}
 	q.life = life
 	q.obligedUntil, q.heldUntil, q.applied, q.refusedAt = 0, 0, 0, 0
-	q.receivedAt, q.peerSent, q.suspects, q.offsetAt = 0, 0, nil, 0
+	q.receivedAt, q.peerSent, q.suspects, q.offsetAt, q.unhealthy = 0, 0, nil, 0, false
 	q.speed, q.opinion = SpeedUnknown, SpeedUnknown
 	q.asked, q.agreed = 0, 0
 	// Frame numbers and the claims that frames build on belong to one life of each end.
@@ -206,6 +208,9 @@ func (q *peer) late(now time.Duration) time.Duration {
 	// A frame that the peer echoed was sent after the refusal, so somebody listens again.
 	if q.refusedAt > q.lastContact {
 		return q.silence(now) - q.timing.refusedSuspect()
+	}
+	if q.unhealthy {
+		return q.silence(now) - q.timing.unhealthySuspect()
 	}
 	return q.silence(now) - q.timing.Suspect
 }

@@ -69,7 +69,7 @@ func frameToPB(f *lease.Frame) *rhumbpb.HeartbeatFrame {
 		Sent: int64(f.Sent), Reply: f.Reply, Lease: int64(f.Lease), EchoBoot: uint64(f.EchoBoot), Echo: int64(f.Echo),
 		Held: int64(f.Held), Granted: int64(f.Granted), GrantedLease: int64(f.GrantedLease),
 		ExclusionSeq: f.ExclusionSeq, Confirmed: f.Confirmed, Close: uint64(f.Close), Agreed: uint64(f.Agreed), Closed: closedToPB(&f.Closed),
-		Wall: f.Wall.Microseconds(), Speed: uint32(f.Speed),
+		Wall: f.Wall.Microseconds(), Speed: uint32(f.Speed), Unhealthy: f.Unhealthy,
 	}
 	for _, n := range f.Suspects {
 		p.Suspects = append(p.Suspects, uint32(n))
@@ -91,7 +91,7 @@ func frameFromPB(p *rhumbpb.HeartbeatFrame) *lease.Frame {
 		// plausible one.
 		Wall: time.Duration(min(max(0, p.Wall), math.MaxInt64/1000)) * time.Microsecond,
 		// A conversion alone would turn the opinion of a later build into another one.
-		Speed: lease.Speed(min(p.Speed, math.MaxUint8)),
+		Speed: lease.Speed(min(p.Speed, math.MaxUint8)), Unhealthy: p.Unhealthy,
 	}
 	for _, n := range p.Suspects {
 		f.Suspects = append(f.Suspects, rhumb.NodeID(n))

@@ -58,8 +58,6 @@ type Metrics interface {
 	Turned()
 	// Refused reports a record that found the log full.
 	Refused()
-	// Failed reports the write or sync that ended the log.
-	Failed()
 }
 
 // noMetrics discards everything.
@@ -69,7 +67,6 @@ func (noMetrics) Wrote(int)            {}
 func (noMetrics) Synced(time.Duration) {}
 func (noMetrics) Turned()              {}
 func (noMetrics) Refused()             {}
-func (noMetrics) Failed()              {}
 
 // fillDefaults validates the configuration and sets the defaults.
 func (c *Config) fillDefaults() error {

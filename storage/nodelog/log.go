@@ -214,7 +214,6 @@ func (l *Log) syncAll(op rhumb.Op) error {
 // failWith ends the log. io is held.
 func (l *Log) failWith(op rhumb.Op, segment int, err error) error {
 	l.failed = WrapIO(op, l.segmentFile(segment), fmt.Errorf("offset %d: %w; what the disk holds from there on is unknown, so the log ends until it is opened again", l.at, err))
-	l.cfg.Metrics.Failed()
 	return l.failed
 }
 

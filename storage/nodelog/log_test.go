@@ -369,13 +369,12 @@ func TestFailedWriteIsFatal(t *testing.T) {
 }
 
 // counts counts what a log reports.
-type counts struct{ bytes, syncs, turns, refused, failed int }
+type counts struct{ bytes, syncs, turns, refused int }
 
 func (c *counts) Wrote(n int)          { c.bytes += n }
 func (c *counts) Synced(time.Duration) { c.syncs++ }
 func (c *counts) Turned()              { c.turns++ }
 func (c *counts) Refused()             { c.refused++ }
-func (c *counts) Failed()              { c.failed++ }
 
 // TestFullLog guards that needed records are never written over, that a record that does not fit says why, and that the metrics count each.
 func TestFullLog(t *testing.T) {

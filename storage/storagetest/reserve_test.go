@@ -49,8 +49,10 @@ func TestReserve(t *testing.T) {
 	}
 	w.Append(l, storagetest.Put("a", "accepted before"))
 	free.Store(total / 50)
+	w.Append(l, storagetest.Put("a", "accepted before the disk was full"))
+	// More than what is left for such work, an eighth of the reserve.
 	b := w.Store.NewBatch()
-	b.Append(l.ID, l.Clone().Add(1, 1, storagetest.Put("a", "2")), storage.Commit{})
+	b.Append(l.ID, l.Clone().Add(1, 1, storagetest.Put("a", strings.Repeat("2", total/20/8))), storage.Commit{})
 	if err := b.Apply(); rhumb.KindOf(err) != rhumb.DiskFull {
 		t.Errorf("an append to a full disk: %v", err)
 	}

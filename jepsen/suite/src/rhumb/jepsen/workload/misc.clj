@@ -44,15 +44,40 @@
                    (assoc op :type :ok))
         :read (assoc op :type :ok :value [g (mapv (comp #(some-> % parse-long) rc/text) (rc/get-all c test region names))])))))
 
+(defn lost-batches
+  "Reads that show a batch although another one was acknowledged before they began, which itself began after the shown one was acknowledged; and
+  reads that show a batch that was refused. Values are unique, and nil is the state before the first batch."
+  [ops]
+  (let [{:keys [stale shown refused]}
+        (reduce
+          (fn [{:keys [begins ends newest open] :as s} {:keys [process f type value index] :as op}]
+            (let [[g v] value]
+              (case [f type]
+                [:write :invoke] (assoc-in s [:begins v] index)
+                ; The newest begin of all acknowledged batches of the group.
+                [:write :ok] (-> s (assoc-in [:ends v] index) (update-in [:newest g] (fnil max -1) (begins v)))
+                [:write :fail] (update s :refused conj v)
+                [:read :invoke] (assoc-in s [:open process] (newest g))
+                [:read :ok] (let [value (first v)
+                                  least (open process)
+                                  end (if (nil? value) -1 (get ends value Long/MAX_VALUE))]
+                              (cond-> (update s :shown conj (assoc (select-keys op [:index :value]) :shows value))
+                                (and least (< end least)) (update :stale conj (select-keys op [:index :value]))))
+                s)))
+          {:begins {} :ends {} :newest {} :open {} :stale [] :shown [] :refused #{}} ops)]
+    (into stale (comp (filter (comp refused :shows)) (map #(dissoc % :shows))) shown)))
+
 (defn batch-checker
-  "All keys of a batch always have the same value. A read that shows an older batch as a whole passes."
+  "All keys of a batch always have the same value, and no acknowledged batch is lost."
   []
   (reify checker/Checker
     (check [_ test history opts]
       (let [reads (filter #(and (= :read (:f %)) (= :ok (:type %))) history)
-            torn (remove #(apply = (second (:value %))) reads)]
-        {:valid? (and (boolean (seq reads)) (empty? torn)) :reads (count reads)
-         :torn (mapv #(select-keys % [:index :value]) (take 10 torn)) :torn-count (count torn)}))))
+            torn (remove #(apply = (second (:value %))) reads)
+            lost (lost-batches (h/client-ops history))]
+        {:valid? (and (boolean (seq reads)) (empty? torn) (empty? lost)) :reads (count reads)
+         :torn (mapv #(select-keys % [:index :value]) (take 10 torn)) :torn-count (count torn)
+         :lost (vec (take 10 lost)) :lost-count (count lost)}))))
 
 (defn batch-workload [opts]
   (let [n (atom 0)]
