@@ -58,8 +58,8 @@ func StartClusterAt(ctx context.Context, binary, dir string, regions []string, n
 	return StartClusterWith(ctx, nil, binary, dir, regions, nodesPerRegion, latency, flags...)
 }
 
-// StartClusterWith is StartClusterAt with settings of the nodes, by the names of flags of `rhumb start`. They reach the nodes by the environment, which
-// these inherit.
+// StartClusterWith is StartClusterAt with settings of the nodes, by the names of flags of `rhumb
+// start`. They reach the nodes by the environment, which these inherit.
 func StartClusterWith(ctx context.Context, settings map[string]string, binary, dir string, regions []string, nodesPerRegion int, latency string, flags ...string) (*Cluster, error) {
 	c := &Cluster{}
 	c.cmd = exec.CommandContext(ctx, binary, append([]string{

@@ -72,8 +72,9 @@ const (
 	keysPerCaller = 2_000
 	// updateKeysPerCaller is the number for updates, whose records are written before the case.
 	updateKeysPerCaller = 50
-	// GetKeysPerCaller is the number for gets. Every database writes the records before the first of them, and the slowest writes some
-	// thousand a second: with more records, filling would take longer than all cases.
+	// GetKeysPerCaller is the number for gets. Every database writes the records before the first
+	// of them, and the slowest writes some thousand a second: with more records, filling would take
+	// longer than all cases.
 	GetKeysPerCaller = 400
 )
 

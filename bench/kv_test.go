@@ -54,7 +54,8 @@ func TestRunKV(t *testing.T) {
 	}
 }
 
-// TestPairs guards which cluster is compared with which: one without a suffix with the peer of its size, and others with the former.
+// TestPairs guards which cluster is compared with which: one without a suffix with the peer of its
+// size, and others with the former.
 func TestPairs(t *testing.T) {
 	clusters := []Rhumb{
 		{Replicas: 1}, {Replicas: 3, Client: client.Config{TLS: &client.TLS{}}}, {Replicas: 3, Durability: rhumb.DeferMin},

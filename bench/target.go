@@ -35,8 +35,9 @@ type Rhumb struct {
 	Durability rhumb.Durability
 	// Regions is the number of regions; 0 counts as 1.
 	Regions int
-	// Stores is the number of directories of each node if the cluster is compared with one that has one each, and NodeLog is set if it is
-	// compared with one whose stores use the log of the database.
+	// Stores is the number of directories of each node if the cluster is compared with one that has
+	// one each, and NodeLog is set if it is compared with one whose stores use the log of the
+	// database.
 	Stores  int
 	NodeLog bool
 	// LatencyFile holds the round trips to simulate between the callers and the nodes. If it is
@@ -55,7 +56,8 @@ func (r *Rhumb) title() string {
 	return name + r.kind()
 }
 
-// kind returns the end of the name of a cluster that is compared with another one of its size, and "" for the latter.
+// kind returns the end of the name of a cluster that is compared with another one of its size, and
+// "" for the latter.
 func (r *Rhumb) kind() (name string) {
 	if r.Durability.Deferred() {
 		name += deferredSuffix
@@ -75,8 +77,9 @@ func (r *Rhumb) kind() (name string) {
 // deferredSuffix ends the name of a cluster whose table defers syncs.
 const deferredSuffix = "-deferred"
 
-// storesSuffix ends, with a number, the name of a cluster whose nodes have several directories, and nodeLogSuffix that of one whose stores have logs of
-// their own. Such clusters are compared with the one without a suffix, like those of deferredSuffix.
+// storesSuffix ends, with a number, the name of a cluster whose nodes have several directories, and
+// nodeLogSuffix that of one whose stores have logs of their own. Such clusters are compared with
+// the one without a suffix, like those of deferredSuffix.
 const storesSuffix, nodeLogSuffix = "-stores", "-nodelog"
 
 // secureSuffix ends the name of a cluster with TLS and users. The cluster is compared with the one

@@ -91,7 +91,8 @@ type controller struct {
 	// asked is when this node last tried to hand over the leadership, in this term; 0 if it did not.
 	asked time.Duration
 	clock clockYield
-	// accused reports whether this node has tried, in this term, to hand over the leadership because others accuse it.
+	// accused reports whether this node has tried, in this term, to hand over the leadership
+	// because others accuse it.
 	accused bool
 }
 

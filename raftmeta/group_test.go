@@ -625,8 +625,9 @@ func TestDeadLeader(t *testing.T) {
 	}
 }
 
-// TestAccusedLeader has both fellows accuse the node that leads the metadata, whose group still works: its data path is stuck, as on a full disk. It hands the
-// leadership over and is fenced by the next leader.
+// TestAccusedLeader has both fellows accuse the node that leads the metadata, whose group still
+// works: its data path is stuck, as on a full disk. It hands the leadership over and is fenced by
+// the next leader.
 func TestAccusedLeader(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inBubble(t, 3, func(c *Config) {

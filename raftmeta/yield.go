@@ -85,9 +85,11 @@ func (c *controller) yieldForClock(ctx context.Context, now time.Duration) {
 	c.log.Warn("the clock of this node is wrong; it hands the leadership of the metadata to a voter whose clock is right", "to", heir)
 }
 
-// yieldAccused hands the leadership over in place of fencing this node. A fenced node begins a new life, and its copy of the group starts again: an
-// election would delay the failover of its ranges. The next leader receives the same reports within a moment. yieldAccused returns false if no voter
-// can lead, or if this node still leads after an attempt in this term. The caller then fences the node all the same.
+// yieldAccused hands the leadership over in place of fencing this node. A fenced node begins a new
+// life, and its copy of the group starts again: an election would delay the failover of its ranges.
+// The next leader receives the same reports within a moment. yieldAccused returns false if no voter
+// can lead, or if this node still leads after an attempt in this term. The caller then fences the
+// node all the same.
 func (c *controller) yieldAccused(ctx context.Context) bool {
 	if c.accused {
 		return false

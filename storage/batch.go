@@ -395,9 +395,9 @@ var keyspaceEnd = []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0
 // error the batch must be dropped.
 func (b *Batch) Apply() error {
 	const op rhumb.Op = "storage.Batch.Apply"
-	// A full disk rejects only batches with appends, beyond the few that were accepted before: positions, promises and drops are small and
-	// let the node free space or step back. The check comes before anything changes, so that the
-	// same batch may be applied again.
+	// A full disk rejects only batches with appends, beyond the few that were accepted before:
+	// positions, promises and drops are small and let the node free space or step back. The check
+	// comes before anything changes, so that the same batch may be applied again.
 	if b.appends {
 		bytes := b.b.Len()
 		if b.kept != nil {

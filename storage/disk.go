@@ -24,8 +24,9 @@ const (
 	// has to flush the content of the log, which is about a memtable.
 	reserveBytesMost = 64 << 20
 	reserveShare     = 0.05
-	// acceptedShare is the part of a released reserve that batches with appends may still use, as 1 of so many. A disk may fill at once, by another
-	// process, after the work was accepted that a commit holds. All passes of a node wait for that commit.
+	// acceptedShare is the part of a released reserve that batches with appends may still use, as 1
+	// of so many. A disk may fill at once, by another process, after the work was accepted that a
+	// commit holds. All passes of a node wait for that commit.
 	acceptedShare = 8
 	// memTableShare is the size of a memtable on a small disk, as a share of the disk. Logs that
 	// are kept for reuse and tables that are being flushed take several times as much: with larger
@@ -106,8 +107,8 @@ func explainFull(op rhumb.Op, dir string, d *disk, state DiskState) error {
 		dir, d.fill.state, d.free, d.total, d.fill.acceptFrom(d.total, state), speed)
 }
 
-// checkAccepted returns DiskFull if the disk is full and a batch with appends has more bytes than what is left of acceptedShare, from which it takes them
-// otherwise.
+// checkAccepted returns DiskFull if the disk is full and a batch with appends has more bytes than
+// what is left of acceptedShare, from which it takes them otherwise.
 func (s *Store) checkAccepted(op rhumb.Op, bytes uint64) error {
 	err := s.checkRoom(op, DiskFull)
 	if rhumb.KindOf(err) != rhumb.DiskFull {

@@ -15,8 +15,8 @@ const (
 	// DiskRefusing accepts entries of work that was accepted before; Writable rejects new work. The
 	// node should hand over its primaries and leave the in-sync sets. It continues to answer reads.
 	DiskRefusing
-	// DiskFull accepts no appends but for a small part of the reserve, which is for those that were accepted before. The remaining space is for the
-	// metadata group's vote.
+	// DiskFull accepts no appends but for a small part of the reserve, which is for those that were
+	// accepted before. The remaining space is for the metadata group's vote.
 	DiskFull
 )
 

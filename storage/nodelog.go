@@ -616,8 +616,8 @@ func (s *Store) openLog() error {
 	return s.replayLog(isNew, boot)
 }
 
-// logSynced returns the number of a record up to which the log is known to have been synced. applied is that of the last record whose main part tables
-// hold.
+// logSynced returns the number of a record up to which the log is known to have been synced.
+// applied is that of the last record whose main part tables hold.
 func (h *header) logSynced(synced syncedState, applied nodelog.Number) (to nodelog.Number) {
 	// A number with a file belongs to Pebble's log.
 	if synced.number == 0 {

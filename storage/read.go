@@ -29,8 +29,8 @@ func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 	return s.lookup("storage.Store.Lookup", key, at, true)
 }
 
-// LookupForWrite is Lookup for a write that depends on the record. It uses a row that is there, and adds none: the write would remove it, and the rows
-// that it displaces are wanted by reads.
+// LookupForWrite is Lookup for a write that depends on the record. It uses a row that is there, and
+// adds none: the write would remove it, and the rows that it displaces are wanted by reads.
 func (s *Store) LookupForWrite(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
 	return s.lookup("storage.Store.LookupForWrite", key, at, false)
 }

@@ -85,8 +85,9 @@ func rowHash(prefix []byte) uint64 { return xxh3.Hash(prefix) }
 // shardOf returns the shard of a hash. The map of the shard uses the low bits.
 func (c *rowCache) shardOf(hash uint64) *rowShard { return &c.shards[hash>>58] }
 
-// get returns the row of a key if it answers a read at a timestamp. Otherwise the caller opens its iterator after the call, and may
-// add what it finds. A lookup for a write (forRead is false) adds nothing, does not count, and makes no row more popular.
+// get returns the row of a key if it answers a read at a timestamp. Otherwise the caller opens its
+// iterator after the call, and may add what it finds. A lookup for a write (forRead is false) adds
+// nothing, does not count, and makes no row more popular.
 func (c *rowCache) get(prefix []byte, at rhumb.Timestamp, forRead bool) (f Found, miss rowMiss, ok bool) {
 	if c.shardMax == 0 || !forRead && !c.used.Load() {
 		return f, miss, false

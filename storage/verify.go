@@ -77,7 +77,8 @@ type verifier struct {
 	weights map[rhumb.RangeID]int64 // bytes of the versions of each home
 	header  header
 	synced  syncedState
-	// applied and copied are the records of the store's own log up to which the tables hold main parts, and everything.
+	// applied and copied are the records of the store's own log up to which the tables hold main
+	// parts, and everything.
 	applied, copied nodelog.Number
 }
 

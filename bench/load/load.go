@@ -105,7 +105,8 @@ type Step struct {
 	Key, Keys int
 	// Value is the value to write. It must not be changed.
 	Value []byte
-	// Written states that the keys of a Get were written before. A call that does not find them returns ErrAbsent.
+	// Written states that the keys of a Get were written before. A call that does not find them
+	// returns ErrAbsent.
 	Written bool
 }
 

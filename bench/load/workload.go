@@ -57,8 +57,8 @@ func ParseWorkload(name string) (Workload, error) {
 // fillersMax bounds the concurrent calls of Fill.
 const fillersMax = 64
 
-// sharedCaller is the number of the caller whose keys the callers of a workload share. No other case has so many callers: its puts would change the
-// sizes of the records.
+// sharedCaller is the number of the caller whose keys the callers of a workload share. No other
+// case has so many callers: its puts would change the sizes of the records.
 const sharedCaller = 1 << 20
 
 // Filled knows which records a database has. Its zero value is that of an empty one.
@@ -71,7 +71,8 @@ type Filled struct {
 // filling identifies records: so many keys of each caller, and the size of their values.
 type filling struct{ keys, valueBytes int }
 
-// Fill writes the records that a case reads and that are not there yet, many keys per call. Without it a get would compare how databases miss.
+// Fill writes the records that a case reads and that are not there yet, many keys per call. Without
+// it a get would compare how databases miss.
 func (f *Filled) Fill(ctx context.Context, c Case, many int, call Call) error {
 	want := filling{c.Keys, c.ValueBytes}
 	switch {

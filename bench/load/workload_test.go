@@ -86,8 +86,9 @@ func TestZipf(t *testing.T) {
 
 func pow(rank int) float64 { return newZipf(rank, zipfTheta).zeta - newZipf(rank-1, zipfTheta).zeta }
 
-// TestFill checks that each record that a case reads is written once, also if the last call has fewer and some calls are
-// refused for a moment, that later cases add what they lack, and that an error that stays ends the filling.
+// TestFill checks that each record that a case reads is written once, also if the last call has
+// fewer and some calls are refused for a moment, that later cases add what they lack, and that an
+// error that stays ends the filling.
 func TestFill(t *testing.T) {
 	var mu sync.Mutex
 	type record struct{ caller, key int }

@@ -75,7 +75,8 @@ func (p Plan) Play(ctx context.Context) (runs []Run, err error) {
 			number++
 			// New keys of this case are also new in later rounds.
 			c.Fresh = number * FreshKeys
-			// In another order each time: what a database does after its case, such as compaction, must not always meet the same one.
+			// In another order each time: what a database does after its case, such as compaction,
+			// must not always meet the same one.
 			order := rand.New(rand.NewPCG(uint64(number), 0)).Perm(len(p.Targets))
 			results := make([]*Run, len(p.Targets))
 			for _, i := range order {

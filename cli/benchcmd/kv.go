@@ -97,7 +97,8 @@ type kvClusters struct {
 	secure  bool // also run each cluster with TLS and users
 	// durability, if syncs are deferred, makes each cluster run a second time with such a table.
 	durability rhumb.Durability
-	// nodeLog also runs each cluster with logs of the stores' own, and dirs with these numbers of directories per node.
+	// nodeLog also runs each cluster with logs of the stores' own, and dirs with these numbers of
+	// directories per node.
 	nodeLog bool
 	dirs    []int
 }
@@ -110,8 +111,8 @@ func (k kvClusters) demoFlags() []string {
 	return nil
 }
 
-// kinds returns the kinds of clusters to run of each size. The first one is plain, and the others are compared with it.
-// All of them run during the whole measurement, in turn.
+// kinds returns the kinds of clusters to run of each size. The first one is plain, and the others
+// are compared with it. All of them run during the whole measurement, in turn.
 func (k kvClusters) kinds() []kvKind {
 	out := []kvKind{{}}
 	if k.secure {
@@ -131,7 +132,8 @@ func (k kvClusters) kinds() []kvKind {
 
 // kvKind is what distinguishes clusters of the same size. The zero value is a plain cluster.
 type kvKind struct {
-	// flags are those of the demo that runs the cluster, and settings those of its nodes, by the names of flags.
+	// flags are those of the demo that runs the cluster, and settings those of its nodes, by the
+	// names of flags.
 	flags    []string
 	settings map[string]string
 	// durability is that of the table. nodeLog and stores name the cluster in the report.

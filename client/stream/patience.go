@@ -6,9 +6,10 @@ import (
 	"github.com/rhumbdb/rhumb"
 )
 
-// patienceEvery is how often a Conn with unanswered calls looks for those that have
-// waited long enough, with patienceEach more for each call. A call is looked at up to this much late.
-// Each look holds the lock through which all requests and answers pass, so many calls are looked at less often.
+// patienceEvery is how often a Conn with unanswered calls looks for those that have waited long
+// enough, with patienceEach more for each call. A call is looked at up to this much late. Each look
+// holds the lock through which all requests and answers pass, so many calls are looked at less
+// often.
 const (
 	patienceEvery = 10 * time.Millisecond
 	patienceEach  = 2 * time.Microsecond

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -31,18 +33,7 @@ func TestExamples(t *testing.T) {
 			line = cutDescription(strings.NewReplacer("<(", " ", ")", " ").Replace(line))
 			for _, args := range rhumbCommands(line) {
 				tried++
-				root := newApp(streams{}).rootCommand() // flags keep what an earlier example set
-				cmd, rest, err := root.Find(flags.PlaceLast(root, args))
-				if err == nil {
-					err = cmd.ParseFlags(rest)
-				}
-				if err == nil {
-					err = cmd.ValidateArgs(cmd.Flags().Args())
-				}
-				if err == nil {
-					err = flags.CheckPositive(cmd.Flags())
-				}
-				if err != nil {
+				if err := checkArgs(args); err != nil {
 					t.Errorf("%s: example %q: %v", c.CommandPath(), line, err)
 				}
 			}
@@ -50,6 +41,62 @@ func TestExamples(t *testing.T) {
 	})
 	if tried < 50 {
 		t.Errorf("only %d examples were found", tried)
+	}
+}
+
+// checkArgs returns an error if the program would not accept arguments.
+func checkArgs(args []string) error {
+	root := newApp(streams{}).rootCommand() // flags keep what an earlier example set
+	cmd, rest, err := root.Find(flags.PlaceLast(root, args))
+	if err == nil {
+		err = cmd.ParseFlags(rest)
+	}
+	if err == nil {
+		err = cmd.ValidateArgs(cmd.Flags().Args())
+	}
+	if err == nil {
+		err = flags.CheckPositive(cmd.Flags())
+	}
+	return err
+}
+
+// TestDocumentedLines guards that the program accepts the command lines of the documents: lines of
+// code that begin with rhumb.
+func TestDocumentedLines(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	for _, more := range []string{"../../docs/operations/*.md", "../../docs/runbooks/*.md", "../../docs/decisions/*.md", "../../README.md", "../../jepsen/README.md"} {
+		found, e := filepath.Glob(more)
+		pages, err = append(pages, found...), errors.Join(err, e)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
+			trimmed := strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(line), "$ "), "bin/")
+			// Code is indented by four, or begins a line of a block.
+			if !strings.HasPrefix(trimmed, "rhumb ") || strings.HasPrefix(line, " ") && !strings.HasPrefix(line, "    ") {
+				continue
+			}
+			// What follows belongs to the shell, or stands for more.
+			for _, end := range []string{" >", ` "$`, " …"} {
+				trimmed, _, _ = strings.Cut(trimmed, end)
+			}
+			for _, args := range rhumbCommands(cutDescription(trimmed)) {
+				tried++
+				if err := checkArgs(args); err != nil {
+					t.Errorf("%s: %q: %v", page, strings.TrimSpace(line), err)
+				}
+			}
+		}
+	}
+	if tried < 50 {
+		t.Errorf("only %d command lines were found", tried)
 	}
 }
 

@@ -77,7 +77,8 @@ func TestRebalanceAfterJoin(t *testing.T) {
 		okJSON(t, &plan, with("rebalance", "frankfurt", "--dry-run")...)
 		return len(plan.Moves) == 0 && plan.Moving == 0
 	})
-	// Ranges under load weigh more than others, so a node with few of them may weigh as much as one with many.
+	// Ranges under load weigh more than others, so a node with few of them may weigh as much as one
+	// with many.
 	if ranges, got := len(h.c.Ranges()), copies(); got == 0 || got == ranges || plan.Regions[0].Least < plan.Regions[0].Most/2 {
 		t.Errorf("the new node has copies of %d of %d ranges, and the nodes weigh %+v", got, ranges, plan.Regions[0])
 	}

@@ -26,13 +26,15 @@ type Availability struct {
 	Nodes   int      `json:"nodes"`
 	// Faults are in the order of the documentation.
 	Faults []FaultAvailability `json:"faults"`
-	// Sources are the runs that the trials are from. Those of different loads or programs do not compare well.
+	// Sources are the runs that the trials are from. Those of different loads or programs do not
+	// compare well.
 	Sources []Source `json:"sources"`
 }
 
 // Source is a kind of run that has added trials.
 type Source struct {
-	// Load names the workloads and their calls a second, Hold is how long a fault lasts, and Program the revision of the nodes' program and its options.
+	// Load names the workloads and their calls a second, Hold is how long a fault lasts, and
+	// Program the revision of the nodes' program and its options.
 	Load    string        `json:"load"`
 	Hold    time.Duration `json:"hold_ns"`
 	Program string        `json:"program"`

@@ -354,7 +354,8 @@ func (c *Cluster) setNodes(nodes []*Node) {
 	c.nodes = nodes
 }
 
-// whole returns an error unless all nodes are live and ready and every range has as many copies as its table wants, all of them in sync.
+// whole returns an error unless all nodes are live and ready and every range has as many copies as
+// its table wants, all of them in sync.
 func (c *Cluster) whole(ctx context.Context) error {
 	// A node that does not answer must not hold up the next look for long.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)

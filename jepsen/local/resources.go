@@ -224,11 +224,12 @@ func (c *Cluster) metric(ctx context.Context, n *Node, name string) (float64, er
 	return strconv.ParseFloat(line, 64)
 }
 
-// profileEvery is the time between two profiles of the memory of each node. A run of two hours has 13 of each node.
+// profileEvery is the time between two profiles of the memory of each node. A run of two hours has
+// 13 of each node.
 const profileEvery = 10 * time.Minute
 
-// keepProfiles writes a heap profile and the metrics of each node into a folder. They show what grew if the memory of a process did. A node that does
-// not answer has none.
+// keepProfiles writes a heap profile and the metrics of each node into a folder. They show what
+// grew if the memory of a process did. A node that does not answer has none.
 func (c *Cluster) keepProfiles(ctx context.Context, dir string, at time.Duration) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -56,7 +56,8 @@ type Frame struct {
 	Wall time.Duration
 	// Suspects are nodes with which the sender has no contact, at most suspectsMax of them.
 	Suspects []rhumb.NodeID
-	// Unhealthy states that the data path of the sender does not work. Such a frame has Sent and EchoBoot, and nothing else: it proves no contact.
+	// Unhealthy states that the data path of the sender does not work. Such a frame has Sent and
+	// EchoBoot, and nothing else: it proves no contact.
 	Unhealthy bool
 	// Speed is what the sender thinks of the receiver, in the life EchoBoot.
 	Speed Speed

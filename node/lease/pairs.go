@@ -440,7 +440,8 @@ func (p *Pairs) RTTs(now time.Duration) map[rhumb.NodeID]time.Duration {
 	return out
 }
 
-// SetHealthy reports whether this node's data path works. While it does not, Tick only sends that, and Receive answers nothing.
+// SetHealthy reports whether this node's data path works. While it does not, Tick only sends that,
+// and Receive answers nothing.
 func (p *Pairs) SetHealthy(now time.Duration, ok bool, why string) {
 	was := p.unhealthy
 	switch {

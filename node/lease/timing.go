@@ -58,7 +58,8 @@ func WANTiming() Timing {
 // before that.
 func (t Timing) refusedSuspect() time.Duration { return t.Heartbeat * 3 / 2 }
 
-// unhealthySuspect is Suspect for a peer that says that its data path does not work. It has waited for its disk for longer than this before it said so.
+// unhealthySuspect is Suspect for a peer that says that its data path does not work. It has waited
+// for its disk for longer than this before it said so.
 func (t Timing) unhealthySuspect() time.Duration { return t.Suspect / 2 }
 
 // Obligation returns how long a grant binds its grantor at most: so long an elected node may have to wait for the lease of a

@@ -103,8 +103,9 @@ func (e *Evidence) Reset() { *e = Evidence{} }
 // A node that the leader has lost contact with is spared for vouchWait while another witness that shares ranges with it
 // does not accuse it.
 //
-// The leader fences its own node too, by the first case only. Its group may make progress while the node's ranges do not, as when a pass waits
-// for room on a full disk. No other node leads then, so nobody else could fence it.
+// The leader fences its own node too, by the first case only. Its group may make progress while the
+// node's ranges do not, as when a pass waits for room on a full disk. No other node leads then, so
+// nobody else could fence it.
 //
 // One faulty node, or one that lost its own links, therefore fences nobody: two must agree, and one
 // of them is the leader unless the nodes that share ranges agree. A region that is cut off as a

@@ -98,14 +98,16 @@ func sumMatches(b []byte, seed uint32) bool {
 // newer is the version of a record with a matching checksum that this build cannot read, and otherwise 0.
 func decodeRecord(b []byte, seed uint32) (h head, payload []byte, newer byte, ok bool) {
 	n, ok := payloadSize(b)
-	// The checksum comes last: after the end of a log every sector is tried, most of them in the middle of an old record, whose bytes may claim any size.
+	// The checksum comes last: after the end of a log every sector is tried, most of them in the
+	// middle of an old record, whose bytes may claim any size.
 	if !ok || b[8] == 0 || b[8] > recordVersion+versionsAhead {
 		return h, nil, 0, false
 	}
 	word := func(at int) uint64 { return binary.BigEndian.Uint64(b[at:]) }
 	if b[8] == recordVersion {
 		h = head{kind: b[9], lap: word(16), boot: word(24), number: Number(word(32)), synced: Number(word(40)), trimmed: Number(word(48))}
-		// No build writes such a record. Lap 0 means that there is none, and a record cannot be durable before it is written.
+		// No build writes such a record. Lap 0 means that there is none, and a record cannot be
+		// durable before it is written.
 		bad := h.kind != kindData && h.kind != kindMark || word(8)<<16 != 0 || h.lap == 0 || h.number == 0 || h.synced >= h.number || h.trimmed > h.synced
 		if bad {
 			return head{}, nil, 0, false

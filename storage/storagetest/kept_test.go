@@ -371,8 +371,9 @@ func TestVerifyLogAlone(t *testing.T) {
 	checkLogs(t, w, l)
 }
 
-// TestVerifyLogBehindTables loses the end of a log that tables hold already, with the note of what was synced, as after a power loss. Verify reports it: a
-// start sets the whole database aside, because versions lack their entries.
+// TestVerifyLogBehindTables loses the end of a log that tables hold already, with the note of what
+// was synced, as after a power loss. Verify reports it: a start sets the whole database aside,
+// because versions lack their entries.
 func TestVerifyLogBehindTables(t *testing.T) {
 	w := ownWorld(t, 43)
 	l := w.Create(storagetest.R)
