@@ -186,6 +186,7 @@ func newPebbleCollector(s *Store) *pebbleCollector {
 	add(counter, "compactions_total", "Completed compactions.", func(m *pebble.Metrics) float64 { return float64(m.Compact.Count) })
 	add(counter, "flushes_total", "Completed flushes.", func(m *pebble.Metrics) float64 { return float64(m.Flush.Count) })
 	add(counter, "cache_hits_total", "Blocks found in the cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Hits) })
+	add(gauge, "cache_bytes", "Memory of the block cache, which all stores of the process share. It is not part of Go's heap.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Size) })
 	add(counter, "cache_misses_total", "Blocks read from disk.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Misses) })
 	add(counter, "log_written_bytes_total", "Bytes written to the log.", func(m *pebble.Metrics) float64 {
 		if s.own != nil {
