@@ -75,6 +75,10 @@ func revision(binary string) string {
 	for _, s := range info.Settings {
 		found[s.Key] = s.Value
 	}
+	// A program that was built by make names its version.
+	if _, version, ok := strings.Cut(found["-ldflags"], "main.version="); ok {
+		return strings.Trim(version, `"' `)
+	}
 	switch {
 	case found["vcs.revision"] == "":
 		return "unknown"

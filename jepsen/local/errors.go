@@ -3,6 +3,7 @@ package local
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rhumbdb/rhumb"
 )
@@ -26,7 +27,7 @@ const failedLines = 10
 // may keep a call from being answered at any time.
 func judgeCalls(calls []Call, windows []Window, examples map[rhumb.Kind]string, previous, busy bool) (broken []string) {
 	// One line for each kind: a fault fails hundreds of calls alike.
-	counts, calm := map[rhumb.Kind]int{}, map[string]int{}
+	counts, calm, first := map[rhumb.Kind]int{}, map[string]int{}, map[string]Call{}
 	for _, c := range calls {
 		if c.OK {
 			continue
@@ -35,14 +36,18 @@ func judgeCalls(calls []Call, windows []Window, examples map[rhumb.Kind]string, 
 			counts[c.Kind]++
 		}
 		if !busy && isCalm(c, windows) {
-			calm[fmt.Sprintf("%s failed as %s", map[bool]string{true: "reads", false: "writes"}[c.Read], c.Kind)]++
+			what := fmt.Sprintf("%s failed as %s", map[bool]string{true: "reads", false: "writes"}[c.Read], c.Kind)
+			if calm[what]++; calm[what] == 1 {
+				first[what] = c
+			}
 		}
 	}
 	for kind, count := range counts {
 		broken = append(broken, fmt.Sprintf("%d calls failed as %s, which no fault excuses, such as: %s", count, kind, examples[kind]))
 	}
 	for what, count := range calm {
-		broken = append(broken, fmt.Sprintf("%d %s while the cluster was whole and no fault was in progress", count, what))
+		c := first[what]
+		broken = append(broken, fmt.Sprintf("%d %s while the cluster was whole and no fault was in progress, the first at %.1f s for %v: %s", count, what, c.At.Seconds(), c.Took.Round(time.Millisecond), c.Err))
 	}
 	// The counts are in maps, and the report must not differ from run to run.
 	slices.Sort(broken)

@@ -18,8 +18,9 @@ type Call struct {
 	// OK is set if the call was answered. That a record is missing or a condition
 	// does not hold is an answer.
 	OK bool
-	// Kind is the kind of the error otherwise.
+	// Kind is the kind of the error otherwise, and Err its text.
 	Kind rhumb.Kind
+	Err  string
 	// Read is set if the call changes nothing.
 	Read bool
 }
@@ -55,7 +56,12 @@ type Record struct {
 	windows []Window
 	// examples holds the text of the first error of each kind.
 	examples map[rhumb.Kind]string
+	// failed counts the calls that keep the text of their error, at most failedTexts.
+	failed int
 }
+
+// failedTexts bounds the calls that keep the text of their error.
+const failedTexts = 10_000
 
 // newRecord returns an empty record that begins now.
 func newRecord() *Record {
@@ -81,7 +87,13 @@ func (r *Record) addCall(at time.Duration, err error, read bool) {
 	if !ok && r.examples[kind] == "" {
 		r.examples[kind] = err.Error()
 	}
-	r.calls = append(r.calls, Call{At: at, Took: r.now() - at, OK: ok, Kind: kind, Read: read})
+	c := Call{At: at, Took: r.now() - at, OK: ok, Kind: kind, Read: read}
+	// Hundreds of calls fail alike during a fault.
+	if !ok && r.failed < failedTexts {
+		r.failed++
+		c.Err = err.Error()
+	}
+	r.calls = append(r.calls, c)
 }
 
 // ack records an acknowledged write of the probe.
