@@ -58,8 +58,12 @@ func TestRunKV(t *testing.T) {
 // size, and others with the former.
 func TestPairs(t *testing.T) {
 	clusters := []Rhumb{
-		{Replicas: 1}, {Replicas: 3, Client: client.Config{TLS: &client.TLS{}}}, {Replicas: 3, Durability: rhumb.DeferMin},
-		{Replicas: 3, NodeLog: true}, {Replicas: 1, Stores: 4}, {Replicas: 3, Regions: 3},
+		{Replicas: 1},
+		{Replicas: 3, Client: client.Config{TLS: &client.TLS{}}},
+		{Replicas: 3, Durability: rhumb.DeferMin},
+		{Replicas: 3, NodeLog: true},
+		{Replicas: 1, Stores: 4},
+		{Replicas: 3, Regions: 3},
 	}
 	var runs []rounds.Run
 	for _, c := range clusters {

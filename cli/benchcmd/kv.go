@@ -172,8 +172,10 @@ func (bc *commands) measureKV(ctx context.Context, cfg bench.KVConfig, clusters 
 				return rhumb.Wrap(op, err)
 			}
 			defer c.Stop()
-			target := bench.Rhumb{Client: c.ClientConfig(0), PIDs: c.PIDs(), Admins: c.Admins(), Replicas: nodes, Regions: len(clusters.regions), LatencyFile: c.LatencyFile,
-				Durability: kind.durability, Stores: kind.stores, NodeLog: kind.nodeLog}
+			target := bench.Rhumb{
+				Client: c.ClientConfig(0), PIDs: c.PIDs(), Admins: c.Admins(), Replicas: nodes, Regions: len(clusters.regions), LatencyFile: c.LatencyFile,
+				Durability: kind.durability, Stores: kind.stores, NodeLog: kind.nodeLog,
+			}
 			target.Client.From = c.Nodes[0].Region
 			cfg.Clusters = append(cfg.Clusters, target)
 		}
