@@ -14,6 +14,7 @@ import (
 	"github.com/rhumbdb/rhumb/bench"
 	"github.com/rhumbdb/rhumb/bench/load"
 	"github.com/rhumbdb/rhumb/bench/rounds"
+	"github.com/rhumbdb/rhumb/demo"
 )
 
 // kvCommand returns `rhumb bench kv`. Flags that describe clusters have no effect with --own, and those
@@ -50,6 +51,12 @@ the context. It writes to the table bench, which it creates if it may.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cfg.Batch < 1 || cfg.Batch > rhumb.BatchOpsMax {
 				return rhumb.Ef(op, rhumb.InvalidArgument, "--batch %d: want 1 to %d", cfg.Batch, rhumb.BatchOpsMax)
+			}
+			// One directory is the plain cluster, which runs anyway.
+			for _, n := range clusters.dirs {
+				if n < 2 || n > demo.DirsPerNodeMax {
+					return rhumb.Ef(op, rhumb.InvalidArgument, "--dirs %d: want 2 to %d", n, demo.DirsPerNodeMax)
+				}
 			}
 			if !own && !alone && len(clusters.regions) == 1 && cfg.Batch == 1 {
 				cfg.PeerBinary = peers

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/client"
 )
 
 // TestCheckLists guards the check of lists with histories that must not pass.
@@ -266,5 +267,24 @@ func TestPrintGaps(t *testing.T) {
 	(&Result{Windows: []Window{{Fault: Fault{Name: "flap"}, Gaps: []time.Duration{time.Second}}}}).printGaps(&out)
 	if text := out.String(); !strings.Contains(text, "1000 ms") || !strings.Contains(text, "none") {
 		t.Error(text)
+	}
+}
+
+// TestCheckCopies guards that a range with fewer copies than its table wants is not whole, and
+// neither is one with a copy that is not in sync.
+func TestCheckCopies(t *testing.T) {
+	tables := []client.TableStatus{{Table: rhumb.Table{Class: 1}, Settings: rhumb.ClassSettings{Replicas: 3}}}
+	for _, tc := range []struct {
+		replicas, inSync []rhumb.NodeID
+		whole            bool
+	}{
+		{[]rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 2, 3}, true},
+		{[]rhumb.NodeID{1, 2}, []rhumb.NodeID{1, 2}, false},
+		{[]rhumb.NodeID{1, 2, 3}, []rhumb.NodeID{1, 3}, false},
+	} {
+		err := checkCopies([]*rhumb.Range{{Class: 1, Replicas: tc.replicas, InSync: tc.inSync}}, tables)
+		if (err == nil) != tc.whole {
+			t.Errorf("%v, in sync %v: %v", tc.replicas, tc.inSync, err)
+		}
 	}
 }

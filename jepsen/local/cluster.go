@@ -381,12 +381,18 @@ func (c *Cluster) whole(ctx context.Context) error {
 	if own := c.operator.Revision(); own < newest {
 		return fmt.Errorf("the operator knows revision %d of the metadata, and a node has %d", own, newest)
 	}
+	return checkCopies(c.operator.Ranges(), c.operator.Tables())
+}
+
+// checkCopies returns an error unless each range has as many copies as its table wants, all of them
+// in sync.
+func checkCopies(ranges []*rhumb.Range, tables []client.TableStatus) error {
 	wanted := map[rhumb.ClassID]int{}
-	for _, t := range c.operator.Tables() {
+	for _, t := range tables {
 		wanted[t.Class] = t.Settings.Replicas
 	}
 	// A node may be ready while its copies still catch up.
-	for _, r := range c.operator.Ranges() {
+	for _, r := range ranges {
 		if len(r.Replicas) < wanted[r.Class] {
 			return fmt.Errorf("range %s has %d of %d copies", r.ID, len(r.Replicas), wanted[r.Class])
 		}
