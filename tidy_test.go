@@ -22,7 +22,7 @@ const module = "github.com/rhumbdb/rhumb"
 // instead of moving a line.
 var layers = [][]string{
 	{"."},
-	{"identity", "authority/token", "node/gate"},
+	{"identity", "authority/token", "freeport", "node/gate"},
 	{"identity/identitytest", "authority/ledger"},
 	{"deploy/hosts"},
 	{"cli/contexts", "cli/secret", "authority"},

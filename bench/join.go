@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/freeport"
 	"github.com/rhumbdb/rhumb/wan"
 )
 
@@ -27,13 +27,12 @@ type Joiner struct {
 func (c *Cluster) Join(ctx context.Context, cl *client.Client, binary, region, zone string) (*Joiner, error) {
 	j := &Joiner{ClusterNode: ClusterNode{Region: region}}
 	dir := filepath.Join(c.Dir, "joined-"+zone)
-	var gossip, heartbeat string
-	for _, addr := range []*string{&j.Addr, &j.AdminAddr, &gossip, &heartbeat} {
-		var err error
-		if *addr, err = freeAddr(); err != nil {
-			return nil, err
-		}
+	addrs, err := freeport.Take(4)
+	if err != nil {
+		return nil, err
 	}
+	j.Addr, j.AdminAddr = addrs[0], addrs[1]
+	gossip, heartbeat := addrs[2], addrs[3]
 	if err := c.nameAddresses(region, j.Addr, gossip, heartbeat, j.AdminAddr); err != nil {
 		return nil, err
 	}
@@ -85,17 +84,6 @@ func (j *Joiner) Stop() {
 	late := time.AfterFunc(clusterStop, func() { _ = j.cmd.Process.Kill() })
 	defer late.Stop()
 	_ = j.cmd.Wait()
-}
-
-// freeAddr returns an address of this machine that nobody listens on. Another process may take it before the node does, which then
-// does not start.
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String(), nil
 }
 
 // isReady reports whether the node with an admin address is in its cluster.

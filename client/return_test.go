@@ -14,6 +14,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/freeport"
 	"github.com/rhumbdb/rhumb/identity/identitytest"
 	"github.com/rhumbdb/rhumb/node"
 )
@@ -61,17 +62,17 @@ func TestClientsReturn(t *testing.T) {
 	const clients, perNode = 100, 3
 	a := identitytest.New(t)
 	base := t.TempDir()
-	addrs := make([]string, 3)
+	addrs, err := freeport.Take(3) // the nodes are started again at their addresses
+	if err != nil {
+		t.Fatal(err)
+	}
 	nodes := make([]*node.Node, len(addrs))
 	start := func(i int) {
 		cfg := node.Config{
 			Dirs: []string{filepath.Join(base, fmt.Sprint(i))}, Region: "singapore", Zone: fmt.Sprint(i), Location: rhumb.Point{Lat: 1.35, Lon: 103.82}, Founder: i == 0,
-			Addr: "127.0.0.1:0", HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
+			Addr: addrs[i], HeartbeatAddr: "127.0.0.1:0", GossipAddr: "127.0.0.1:0", AdminAddr: "127.0.0.1:0",
 			CacheBytes: 8 << 20, Logger: slog.New(slog.DiscardHandler),
 			Fatal: func(err error) { panic(fmt.Sprintf("node cannot go on: %v", err)) },
-		}
-		if addrs[i] != "" {
-			cfg.Addr = addrs[i]
 		}
 		if i > 0 {
 			cfg.Join = addrs[:1]
@@ -81,7 +82,7 @@ func TestClientsReturn(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(n.Close)
-		nodes[i], addrs[i] = n, n.Addr()
+		nodes[i] = n
 	}
 	for i := range nodes {
 		a.Node(t, fmt.Sprintf("eu-%d", i)).WriteTo(t, node.DefaultIdentity(filepath.Join(base, fmt.Sprint(i))))

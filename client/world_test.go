@@ -21,6 +21,7 @@ import (
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/freeport"
 	"github.com/rhumbdb/rhumb/keys"
 )
 
@@ -148,7 +149,12 @@ func newRange(region rhumb.RegionID, slot rhumb.Slot, primary rhumb.NodeID) *rhu
 
 func (w *world) addNode(region rhumb.RegionID) *worldNode {
 	n := &worldNode{w: w, id: rhumb.NodeID(len(w.nodes) + 1)}
-	n.listen("127.0.0.1:0")
+	// Some tests stop the node and start it again at its address.
+	addrs, err := freeport.Take(1)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n.listen(addrs[0])
 	w.nodes = append(w.nodes, n)
 	w.meta.Nodes = append(w.meta.Nodes, rhumb.Node{
 		ID: n.id, Region: region, Addr: n.addr, State: rhumb.NodeLive, Boot: 1, Store: rhumb.UUID{byte(n.id)},
@@ -161,7 +167,7 @@ func (n *worldNode) listen(addr string) {
 	if err != nil {
 		n.w.t.Fatal(err)
 	}
-	n.addr = l.Addr().String()
+	n.addr = addr
 	n.server = grpc.NewServer(api.ServerOptions(0, api.PlainText())...)
 	rhumbpb.RegisterKVServer(n.server, n)
 	rhumbpb.RegisterClusterServer(n.server, n)

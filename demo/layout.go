@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/rhumbdb/rhumb"
+	"github.com/rhumbdb/rhumb/freeport"
 	"github.com/rhumbdb/rhumb/geo/rtt"
 	"github.com/rhumbdb/rhumb/node/publish"
 	"github.com/rhumbdb/rhumb/wan"
@@ -136,7 +137,7 @@ func newLayout(dir string, regions []Region, nodesPerRegion int, secure bool) (*
 		PID: os.Getpid(), Dir: dir, LatencyFile: filepath.Join(dir, "latency.yaml"), SnapshotDir: imagesIn(dir), Regions: regions,
 	}
 	// Fixed for the life of the directory: the metadata of the cluster contains the addresses.
-	addrs, err := freeAddrs(4*nodesPerRegion*len(regions) + 1)
+	addrs, err := freeport.Take(4*nodesPerRegion*len(regions) + 1)
 	if err != nil {
 		return nil, err
 	}
@@ -192,27 +193,6 @@ func (l *Layout) resumeDemo(dir string, regions []Region, nodesPerRegion int) (*
 	// Ready is false until the cluster serves again.
 	l.Ready, l.PID, l.Dir, l.Regions, l.SnapshotDir = false, os.Getpid(), dir, regions, imagesIn(dir)
 	return l, nil
-}
-
-// freeAddrs returns n loopback addresses that are currently free for TCP and UDP.
-func freeAddrs(n int) (addrs []string, err error) {
-	for len(addrs) < n {
-		tcp, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, rhumb.WrapKind(opLayout, rhumb.Unavailable, err)
-		}
-		// All stay open until all are found, so that none is found twice.
-		defer tcp.Close()
-		addr := tcp.Addr().String()
-		// Gossip needs the port for UDP, too. If UDP has it in use, the loop tries another one.
-		udp, err := net.ListenPacket("udp", addr)
-		if err != nil {
-			continue
-		}
-		defer udp.Close()
-		addrs = append(addrs, addr)
-	}
-	return addrs, nil
 }
 
 // tryListen reports whether an address is free, by listening on it.

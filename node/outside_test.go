@@ -10,6 +10,7 @@ import (
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
+	"github.com/rhumbdb/rhumb/freeport"
 )
 
 // TestDrainedNodeIsNotReady guards that /readyz answers 503 while a node drains, also if another
@@ -73,12 +74,16 @@ func startAt(t *testing.T, dir, addr string, join ...string) (n *Node, fatal cha
 // error. It must neither wait forever nor act as that node.
 func TestCopiedDirectory(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
-	first, _ := startAt(t, dir, "127.0.0.1:0")
+	addrs, err := freeport.Take(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := addrs[0]
+	first, _ := startAt(t, dir, addr)
 	if _, err := clusterClient(t, first).Init(t.Context(), &rhumbpb.InitRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	awaitReady(t, first)
-	addr := first.Addr()
 	first.Close()
 	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gocql/gocql"
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/freeport"
 )
 
 // cassandraConns is the number of client connections.
@@ -70,7 +71,7 @@ func startCassandra(ctx context.Context, args []string, dir string) (database, e
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, err
 	}
-	addrs, err := freePorts(3)
+	addrs, err := freeport.Take(3)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/freeport"
 	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -60,7 +61,7 @@ func startEtcd(ctx context.Context, args []string, dir string) (database, error)
 	if err != nil || n < 1 || n > 5 {
 		return nil, fmt.Errorf("invalid number of nodes %q; want 1 to 5", args[0])
 	}
-	addrs, err := freePorts(2 * n)
+	addrs, err := freeport.Take(2 * n)
 	if err != nil {
 		return nil, err
 	}

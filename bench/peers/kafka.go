@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/freeport"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -37,7 +38,7 @@ func startKafka(ctx context.Context, args []string, dir string) (database, error
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := freePorts(2)
+	addrs, err := freeport.Take(2)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	natsclient "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/freeport"
 )
 
 const (
@@ -51,7 +52,7 @@ func serveNATS(port, dir string) error {
 
 // startNATS starts a server and makes a bucket and a stream.
 func startNATS(ctx context.Context, _ []string, dir string) (database, error) {
-	addrs, err := freePorts(1)
+	addrs, err := freeport.Take(1)
 	if err != nil {
 		return nil, err
 	}

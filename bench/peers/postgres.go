@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/freeport"
 )
 
 // postgres is a server with one connection for each caller.
@@ -58,7 +59,7 @@ func startPostgres(ctx context.Context, _ []string, dir string) (database, error
 	if text, err := init.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w: %s", err, text)
 	}
-	addrs, err := freePorts(1)
+	addrs, err := freeport.Take(1)
 	if err != nil {
 		return nil, err
 	}

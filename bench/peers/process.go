@@ -98,23 +98,9 @@ func (s *server) stop(signal syscall.Signal) {
 // pid returns the process of the server.
 func (s *server) pid() int { return s.cmd.Process.Pid }
 
-// freePorts returns n addresses that were free just now.
-func freePorts(n int) (addrs []string, err error) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		// Closing only at the end keeps one address from being returned twice.
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs, nil
-}
-
-// portOf returns the port of an address of freePorts.
+// portOf returns the port of an address of freeport.Take.
 func portOf(addr string) int {
 	_, port, _ := net.SplitHostPort(addr)
-	n, _ := strconv.Atoi(port) // freePorts made it from a number
+	n, _ := strconv.Atoi(port) // freeport.Take made it from a number
 	return n
 }

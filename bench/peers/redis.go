@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/rhumbdb/rhumb/bench/load"
+	"github.com/rhumbdb/rhumb/freeport"
 )
 
 // redis is a server with one connection for each caller, as redis-benchmark has them.
@@ -42,7 +43,7 @@ func startRedis(ctx context.Context, args []string, dir string) (database, error
 	if err != nil {
 		return nil, &missing{"there is no redis-server", "install it with apt-get install redis-server"}
 	}
-	addrs, err := freePorts(1)
+	addrs, err := freeport.Take(1)
 	if err != nil {
 		return nil, err
 	}

@@ -5,17 +5,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/rhumbdb/rhumb/cli/exit"
 	"github.com/rhumbdb/rhumb/demo"
+	"github.com/rhumbdb/rhumb/freeport"
 )
 
 const (
@@ -42,24 +41,14 @@ func await(t *testing.T, what string, most time.Duration, f func() bool) {
 	}
 }
 
-// freeAddrs holds every address that freeAddr has returned.
-var freeAddrs sync.Map
-
-// freeAddr returns a loopback address that nobody listens on. It returns no address twice: the kernel may name a port
-// again, because nobody listens on it in between.
+// freeAddr returns a loopback address that nobody listens on.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := l.Addr().String()
-		_ = l.Close()
-		if _, again := freeAddrs.LoadOrStore(addr, true); !again {
-			return addr
-		}
+	addrs, err := freeport.Take(1)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return addrs[0]
 }
 
 // process is the program in a process of its own.

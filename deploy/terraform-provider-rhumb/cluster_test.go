@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/rhumbdb/rhumb/cli/target"
 	"github.com/rhumbdb/rhumb/client"
+	"github.com/rhumbdb/rhumb/freeport"
 )
 
 // The acceptance tests run a secured cluster of real processes: an authority and one node in each
@@ -206,10 +206,9 @@ func (c *testCluster) open(t *testing.T) *client.Client {
 
 // freeAddr returns an address on which nothing listens.
 func freeAddr() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addrs, err := freeport.Take(1)
 	if err != nil {
 		panic(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addrs[0]
 }

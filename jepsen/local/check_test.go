@@ -6,6 +6,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -195,11 +196,37 @@ func TestJudgeCalls(t *testing.T) {
 		{"a write after the last fault", Call{At: 75, Took: 5, Kind: rhumb.Unknown}, false, "1 writes failed as unknown_outcome"},
 		{"a damaged answer during a fault", Call{At: 15, Took: 5, Kind: rhumb.Corrupt, Read: true}, false, "no fault excuses"},
 		{"another kind of a previous release", Call{At: 15, Took: 5, Kind: rhumb.InvalidArgument}, true, ""},
+		{"a write that was sent again and refused", Call{At: 35, Took: 5, Kind: rhumb.Unknown, Refused: true}, false, ""},
 	} {
 		broken := strings.Join(judgeCalls([]Call{tt.call}, windows, nil, tt.previous, false), "; ")
 		if (broken == "") != (tt.want == "") || !strings.Contains(broken, tt.want) {
 			t.Errorf("%s: %q, want %q", tt.name, broken, tt.want)
 		}
+	}
+}
+
+// TestRefusedCalls guards that few writes only may be sent again in calm times, and that no other
+// error passes for one.
+func TestRefusedCalls(t *testing.T) {
+	windows := []Window{{From: 10, To: 20, Whole: 30}}
+	r := newRecord()
+	again := rhumb.Error{Kind: rhumb.Unknown, Err: &rhumb.Error{Kind: rhumb.ConditionFailed}}
+	r.add(0, &again)
+	r.add(0, &rhumb.Error{Kind: rhumb.Unknown, Err: &rhumb.Error{Kind: rhumb.Unavailable}})
+	r.add(0, &rhumb.Error{Kind: rhumb.Unknown})
+	if !r.calls[0].Refused || r.calls[1].Refused || r.calls[2].Refused {
+		t.Errorf("the record takes for refused: %+v", r.calls)
+	}
+	calls := slices.Repeat([]Call{{At: 35, Took: 5, Kind: rhumb.Unknown, Refused: true}}, 2)
+	if broken := judgeCalls(calls, windows, nil, false, false); len(broken) != 1 || !strings.Contains(broken[0], "2 of 2 calls were writes that were sent again") {
+		t.Errorf("two calls, both refused: %q", broken)
+	}
+	calls = append(calls, make([]Call, refusedShare)...)
+	for i := range calls[2:] {
+		calls[2+i].OK = true
+	}
+	if broken := judgeCalls(calls, windows, nil, false, false); len(broken) != 0 {
+		t.Errorf("two refused calls of many: %q", broken)
 	}
 }
 

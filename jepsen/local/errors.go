@@ -20,14 +20,21 @@ var excusable = []rhumb.Kind{
 // of call.
 const failedLines = 10
 
+// refusedShare bounds the writes in calm times that were sent again and then refused: one in this
+// many calls. A call that waits for a quarter of a second while its range gets another primary is
+// sent again, and that happens without any fault: ranges are moved and merged.
+const refusedShare = 100_000
+
 // judgeCalls returns a line for each kind of error that no fault excuses, and for
 // reads and writes that failed although the cluster was whole and no fault was in
-// progress. previous is set if nodes run the previous release, whose kinds of
-// errors are not those of this one, and busy if the machine does other work, which
-// may keep a call from being answered at any time.
+// progress. A few writes with a condition may be sent again then. previous is set if
+// nodes run the previous release, whose kinds of errors are not those of this one,
+// and busy if the machine does other work, which may keep a call from being answered
+// at any time.
 func judgeCalls(calls []Call, windows []Window, examples map[rhumb.Kind]string, previous, busy bool) (broken []string) {
 	// One line for each kind: a fault fails hundreds of calls alike.
 	counts, calm, first := map[rhumb.Kind]int{}, map[string]int{}, map[string]Call{}
+	refused := 0
 	for _, c := range calls {
 		if c.OK {
 			continue
@@ -35,12 +42,18 @@ func judgeCalls(calls []Call, windows []Window, examples map[rhumb.Kind]string, 
 		if !previous && !slices.Contains(excusable, c.Kind) {
 			counts[c.Kind]++
 		}
-		if !busy && isCalm(c, windows) {
+		switch calmly := !busy && isCalm(c, windows); {
+		case calmly && c.Refused:
+			refused++
+		case calmly:
 			what := fmt.Sprintf("%s failed as %s", map[bool]string{true: "reads", false: "writes"}[c.Read], c.Kind)
 			if calm[what]++; calm[what] == 1 {
 				first[what] = c
 			}
 		}
+	}
+	if most := 1 + len(calls)/refusedShare; refused > most {
+		broken = append(broken, fmt.Sprintf("%d of %d calls were writes that were sent again and then refused while no fault was in progress; at most %d may be", refused, len(calls), most))
 	}
 	for kind, count := range counts {
 		broken = append(broken, fmt.Sprintf("%d calls failed as %s, which no fault excuses, such as: %s", count, kind, examples[kind]))

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,6 +24,9 @@ type Call struct {
 	Err  string
 	// Read is set if the call changes nothing.
 	Read bool
+	// Refused is set if the outcome of a write is unknown although the cluster answered it: the write
+	// was sent a second time, and its condition did not hold then, perhaps because of the first time.
+	Refused bool
 }
 
 // Window is a fault as it happened.
@@ -87,13 +91,20 @@ func (r *Record) addCall(at time.Duration, err error, read bool) {
 	if !ok && r.examples[kind] == "" {
 		r.examples[kind] = err.Error()
 	}
-	c := Call{At: at, Took: r.now() - at, OK: ok, Kind: kind, Read: read}
+	c := Call{At: at, Took: r.now() - at, OK: ok, Kind: kind, Read: read, Refused: wasRefused(err)}
 	// Hundreds of calls fail alike during a fault.
 	if !ok && r.failed < failedTexts {
 		r.failed++
 		c.Err = err.Error()
 	}
 	r.calls = append(r.calls, c)
+}
+
+// wasRefused reports whether an error says that a write may have been applied when it was sent first,
+// and that the condition did not hold when it was sent again.
+func wasRefused(err error) bool {
+	e, ok := errors.AsType[*rhumb.Error](err)
+	return ok && e.Kind == rhumb.Unknown && rhumb.KindOf(e.Err) == rhumb.ConditionFailed
 }
 
 // ack records an acknowledged write of the probe.

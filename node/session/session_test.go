@@ -26,6 +26,7 @@ import (
 	"github.com/rhumbdb/rhumb/api/rhumbpb"
 	"github.com/rhumbdb/rhumb/audit"
 	"github.com/rhumbdb/rhumb/client/login"
+	"github.com/rhumbdb/rhumb/freeport"
 	"github.com/rhumbdb/rhumb/identity"
 	"github.com/rhumbdb/rhumb/identity/identitytest"
 	"github.com/rhumbdb/rhumb/node/gate"
@@ -75,7 +76,12 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 		change(&cfg)
 	}
 	w.m = New(cfg)
-	w.listen("127.0.0.1:0")
+	// Some tests stop the node and start it again at its address.
+	addrs, err := freeport.Take(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.listen(addrs[0])
 	t.Cleanup(w.m.Close)
 	t.Cleanup(func() { w.server.Stop() })
 	return w
@@ -88,7 +94,7 @@ func (w *world) listen(addr string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.addr = l.Addr().String()
+	w.addr = addr
 	w.g = gate.New(l, gate.Config{Port: "test"})
 	src := w.source(identity.RoleNode, "eu-1")
 	creds := Certified(src.ServerCredentials(identity.Want{Roles: []identity.Role{identity.RoleNode, identity.RoleUser, identity.RoleOperator}, Optional: true}))
