@@ -186,6 +186,50 @@ func BenchmarkLookup(b *testing.B) {
 	b.Run("rows-16", each)
 }
 
+// BenchmarkLookUpAbsent measures what a creation and the search for superseded versions ask of tables
+// in the last level: names that are there, and names between them that are not.
+func BenchmarkLookUpAbsent(b *testing.B) {
+	s := benchStore(b)
+	f := newFeed(b, s, 1)
+	for range 400 {
+		batch := s.NewBatch()
+		e := f.next(250, 101)
+		batch.Append(f.id, e, Commit{e.Seq, e.LastHLC()})
+		if err := batch.Apply(); err != nil {
+			b.Fatal(err)
+		}
+		if err := batch.Sync(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := s.Compact(f.id); err != nil {
+		b.Fatal(err)
+	}
+	for _, format := range []string{"key%06d", "key%06d-"} {
+		lookUp := map[string]func([]rhumb.Key) error{
+			"LookupForWrite": func(wanted []rhumb.Key) error {
+				_, err := s.LookupForWrite(wanted[0], f.hlc, format != "key%06d")
+				return err
+			},
+			"Exists": func(wanted []rhumb.Key) error {
+				_, err := s.Exists(f.id, wanted, f.hlc)
+				return err
+			},
+		}
+		for name, do := range lookUp {
+			b.Run(fmt.Sprintf("%s/%t", name, format == "key%06d"), func(b *testing.B) {
+				n := 0
+				for b.Loop() {
+					n += 7919
+					if err := do([]rhumb.Key{{Table: 1, Home: f.id, Name: fmt.Appendf(nil, format, n%100_000)}}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
 // BenchmarkCollect removes all but the newest version of each key.
 func BenchmarkCollect(b *testing.B) {
 	s := benchStore(b)

@@ -228,7 +228,9 @@ func (c *collection) collectVersions() error {
 	if last := []byte(prefixes[len(prefixes)-1]); span.Upper != nil && keys.Compare(last, span.Upper) >= 0 {
 		span.Upper = nil
 	}
-	it, err := c.s.db.NewIter(&pebble.IterOptions{LowerBound: span.Lower, UpperBound: span.Upper})
+	options := absentOptions // most names have no older version in most levels
+	options.LowerBound, options.UpperBound = span.Lower, span.Upper
+	it, err := c.s.db.NewIter(&options)
 	if err != nil {
 		return err
 	}

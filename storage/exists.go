@@ -10,7 +10,7 @@ import (
 // Lookup it fails with Unavailable if versions of that time may have been collected.
 func (s *Store) Exists(id rhumb.RangeID, wanted []rhumb.Key, at rhumb.Timestamp) ([]bool, error) {
 	const op rhumb.Op = "storage.Store.Exists"
-	it, err := s.db.NewIter(nil)
+	it, err := s.db.NewIter(&absentOptions)
 	if err != nil {
 		return nil, s.dbError(op, err)
 	}

@@ -64,8 +64,8 @@ func (s *Store) pebbleOptions() *pebble.Options {
 		CompactionConcurrencyRange:  func() (int, int) { return 1, max(1, runtime.GOMAXPROCS(0)/2) },
 	}
 	for i := range o.Levels {
-		// Every level has filters, including the last. Inserts look up names that do not exist, and
-		// without a filter each of them would read a block of the last level.
+		// Every level has filters, including the last. Creations look up names that do not exist, and
+		// without a filter each of them would read a block of the last level. See absentOptions.
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(bloomBits)
 		o.Levels[i].FilterType = pebble.TableFilter
 	}

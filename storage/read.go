@@ -22,21 +22,31 @@ type Found struct {
 	Tombstone bool
 }
 
+// absentOptions is for lookups of names that often do not exist: those of creations, and of older
+// versions. Pebble asks the filters of the last level, which has most of the records, only if it is
+// told to, because they save nothing where the record is there.
+var absentOptions = pebble.IterOptions{UseL6Filters: true}
+
 // Lookup reads the newest version of a key at or before a timestamp. A tombstone and a key without
 // a version are no errors. If the timestamp is below the collection floor, Lookup may fail with
 // Unavailable: the caller reads again at a newer one. The value must not be changed: later reads may get the same one.
 func (s *Store) Lookup(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
-	return s.lookup("storage.Store.Lookup", key, at, true)
+	return s.lookup("storage.Store.Lookup", key, at, true, nil)
 }
 
 // LookupForWrite is Lookup for a write that depends on the record. It uses a row that is there, and
-// adds none: the write would remove it, and the rows that it displaces are wanted by reads.
-func (s *Store) LookupForWrite(key rhumb.Key, at rhumb.Timestamp) (f Found, err error) {
-	return s.lookup("storage.Store.LookupForWrite", key, at, false)
+// adds none: the write would remove it, and the rows that it displaces are wanted by reads. absent
+// says that the record is probably absent, because the write wants it to be; the result is the same.
+func (s *Store) LookupForWrite(key rhumb.Key, at rhumb.Timestamp, absent bool) (f Found, err error) {
+	var options *pebble.IterOptions
+	if absent {
+		options = &absentOptions
+	}
+	return s.lookup("storage.Store.LookupForWrite", key, at, false, options)
 }
 
 // lookup looks up a record. With add, the record becomes a row, and the metrics of rows count the lookup.
-func (s *Store) lookup(op rhumb.Op, key rhumb.Key, at rhumb.Timestamp, add bool) (f Found, err error) {
+func (s *Store) lookup(op rhumb.Op, key rhumb.Key, at rhumb.Timestamp, add bool, options *pebble.IterOptions) (f Found, err error) {
 	// The buffer holds most keys, so that a lookup does not allocate one.
 	var buf [128]byte
 	prefix := keys.AppendDataPrefix(buf[:0], key)
@@ -45,7 +55,7 @@ func (s *Store) lookup(op rhumb.Op, key rhumb.Key, at rhumb.Timestamp, add bool)
 	if ok {
 		return f, nil
 	}
-	it, err := s.db.NewIter(nil)
+	it, err := s.db.NewIter(options)
 	if err != nil {
 		return f, s.dbError(op, err)
 	}

@@ -112,7 +112,7 @@ func TestRowsWhileWritten(t *testing.T) {
 				before, hlc := l.pos, l.hlc
 				l.append(t, name, deleted)
 				// Conditions are judged by the newest version, which may be undone later.
-				if f, err := s.LookupForWrite(l.key(name), Newest); err != nil || f.Version.HLC != l.hlc {
+				if f, err := s.LookupForWrite(l.key(name), Newest, deleted); err != nil || f.Version.HLC != l.hlc {
 					t.Fatal(f, err)
 				}
 				if undone {
@@ -214,7 +214,7 @@ func TestRowsOfWrites(t *testing.T) {
 	}
 	_, before := s.rows.usage()
 	for _, name := range []string{"read", "written", "absent"} {
-		if f, err := s.LookupForWrite(l.key(name), Newest); err != nil || (f.Value != nil) != (name != "absent") {
+		if f, err := s.LookupForWrite(l.key(name), Newest, name == "absent"); err != nil || (f.Value != nil) != (name != "absent") {
 			t.Errorf("%s is %+v: %v", name, f, err)
 		}
 	}

@@ -51,7 +51,7 @@ func (h *Host) failedCondition(s *slot, b *rhumb.Batch, base []replica.Base) err
 
 // versionAt returns the version that a key had at a timestamp, or zero if it did not exist.
 func (s *slot) versionAt(home rhumb.RangeID, m *rhumb.Mutation, at rhumb.Timestamp) (rhumb.Version, error) {
-	found, err := s.store.LookupForWrite(rhumb.Key{Table: m.Table, Home: home, Name: m.Name}, at)
+	found, err := s.store.LookupForWrite(rhumb.Key{Table: m.Table, Home: home, Name: m.Name}, at, false)
 	if err != nil || found.Tombstone {
 		return rhumb.Version{}, err
 	}

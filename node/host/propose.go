@@ -191,7 +191,7 @@ func (h *Host) proposal(s *slot, ev *proposeEvent) (replica.Proposal, error) {
 		}
 		// The newest value, committed or not: the entry is ordered after every appended one. The
 		// replica overlays entries of this pass, which storage does not show yet (rule W).
-		found, err := s.store.LookupForWrite(rhumb.Key{Table: m.Table, Home: p.Home(s.id, i), Name: m.Name}, storage.Newest)
+		found, err := s.store.LookupForWrite(rhumb.Key{Table: m.Table, Home: p.Home(s.id, i), Name: m.Name}, storage.Newest, m.Cond.Kind == rhumb.IfAbsent)
 		if err != nil {
 			return p, err
 		}
@@ -255,7 +255,7 @@ func (h *Host) checkOnlyUpdates(s *slot, p *replica.Proposal, size int64) error 
 		case m.NeedsBase():
 			exists = !p.Base[i].Version.IsZero()
 		default:
-			found, err := s.store.LookupForWrite(rhumb.Key{Table: m.Table, Home: p.Home(s.id, i), Name: m.Name}, storage.Newest)
+			found, err := s.store.LookupForWrite(rhumb.Key{Table: m.Table, Home: p.Home(s.id, i), Name: m.Name}, storage.Newest, false)
 			if err != nil {
 				return err
 			}
