@@ -124,6 +124,12 @@ func TestDamage(t *testing.T) {
 		{"a segment is missing", names[0], "missing", func(im map[string][]byte) { delete(im, names[0]) }},
 		{"the last segment is missing", names[1], "missing", func(im map[string][]byte) { delete(im, names[1]) }},
 		{"a segment is short", names[1], "bytes", func(im map[string][]byte) { im[names[1]] = im[names[1]][:3*Sector] }},
+		{"the first segment is short", names[0], "bytes, and not", func(im map[string][]byte) { im[names[0]] = im[names[0]][:5*Sector] }},
+		{"a segment is long", names[1], "bytes, and not", func(im map[string][]byte) { im[names[1]] = append(im[names[1]], 1) }},
+		{"a segment of another shape", names[1], "is segment 1 of 4", func(im map[string][]byte) {
+			h := segmentHeader{index: 1, count: ringSegments + 1, size: SegmentBytesLeast, id: testID}
+			copy(im[names[1]], h.encode())
+		}},
 		{"a segment is empty", names[1], "no segment", func(im map[string][]byte) { im[names[1]] = nil }},
 		{"the segments are exchanged", names[0], "is segment 1 of 3", func(im map[string][]byte) { im[names[0]], im[names[1]] = im[names[1]], im[names[0]] }},
 		{"a segment of an empty log", fileOf(first), "", func(im map[string][]byte) {
@@ -148,6 +154,11 @@ func TestDamage(t *testing.T) {
 		d, ok := errors.AsType[*Damage](err)
 		if rhumb.KindOf(err) != rhumb.Corrupt || !ok || d.File != c.file || !strings.Contains(d.What, c.what) {
 			t.Errorf("%s: %v, want damage of %s with %q", c.name, err, c.file, c.what)
+		}
+		// Whoever reads the log without opening it gets the same description.
+		err = Read(Config{Dir: testDir, FS: newDisk(t, im), ID: testID}, func(Record) error { return nil })
+		if read, ok := errors.AsType[*Damage](err); !ok || d == nil || read.Error() != d.Error() {
+			t.Errorf("%s: Read reports %v, and Open %v", c.name, err, d)
 		}
 	}
 }

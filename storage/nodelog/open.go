@@ -29,7 +29,7 @@ func Open(cfg Config) (*Log, error) {
 	case errors.Is(err, fs.ErrNotExist) && cfg.Create:
 		err = createLog(cfg)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, damaged(cfg.Dir, 0, "the directory of the log is missing")
+		return nil, missingLog(cfg.Dir)
 	}
 	if err != nil {
 		return nil, WrapIO(op, cfg.Dir, err)
@@ -134,17 +134,14 @@ func (l *Log) openSegments(op rhumb.Op) error {
 		if err != nil {
 			return err
 		}
-		if i == 0 {
-			l.size, count = h.size, h.count
+		want := segmentHeader{index: i, id: l.cfg.ID}
+		if i > 0 {
+			want.count, want.size = count, l.size
 		}
-		switch {
-		case h.id != l.cfg.ID:
-			return damaged(path, 28, fmt.Sprintf("the segment belongs to log %s, and not to %s", h.id, l.cfg.ID))
-		case h.index != i || h.count != count || h.size != l.size:
-			return damaged(path, 12, fmt.Sprintf("the file is segment %d of %d with %d bytes each, and not segment %d of %d with %d", h.index, h.count, h.size, i, count, l.size))
-		case info.Size() != l.size:
-			return damaged(path, min(info.Size(), l.size), fmt.Sprintf("the file has %d bytes, and not %d", info.Size(), l.size))
+		if err := h.checkPlace(path, want, info.Size()); err != nil {
+			return err
 		}
+		l.size, count = h.size, h.count
 	}
 	l.ends = make([]Number, len(l.files))
 	return nil

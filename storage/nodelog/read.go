@@ -18,6 +18,9 @@ func Read(cfg Config, f func(Record) error) error {
 	if err := cfg.fillDefaults(); err != nil {
 		return err
 	}
+	if _, err := cfg.FS.Stat(cfg.Dir); errors.Is(err, fs.ErrNotExist) {
+		return missingLog(cfg.Dir)
+	}
 	// The segments are scanned first and read again lap by lap, so that one of them is in memory at a time.
 	r := reader{cfg: cfg, seed: sumSeed(cfg.ID[:])}
 	damage, err := r.scanAll(op)
@@ -85,6 +88,7 @@ func Newest(cfg Config) (newest Extent, err error) {
 type reader struct {
 	cfg   Config
 	seed  uint32
+	count int // of segments; 0 until the first one that is intact is read
 	size  int64
 	scans []segmentScan // empty for segments that cannot be used
 }
@@ -103,11 +107,8 @@ func (r *reader) scanAll(op rhumb.Op) (damage, err error) {
 			continue
 		}
 		if r.scans == nil {
-			count, r.size, r.scans = h.count, h.size, make([]segmentScan, h.count)
-		}
-		if h.count != count || h.size != r.size {
-			damage = firstError(damage, damaged(segmentPath(r.cfg.FS, r.cfg.Dir, i), 12, "the segment is of a log of another shape"))
-			continue
+			r.count, r.size, r.scans = h.count, h.size, make([]segmentScan, h.count)
+			count = h.count
 		}
 		r.scans[i] = scanSegment(b, r.seed)
 	}
@@ -133,10 +134,16 @@ func (r *reader) readFile(op rhumb.Op, segment int) (b []byte, h segmentHeader, 
 		return nil, h, nil, WrapIO(op, path, err)
 	}
 	info, err := f.Stat()
-	// A file of another size was never a segment, and its size must not decide how much memory is taken.
-	if err == nil && info.Size() <= SegmentBytesMax {
-		b = make([]byte, info.Size())
-		if len(b) > 0 {
+	size := int64(0)
+	if err == nil {
+		size = info.Size()
+		// The size of a file that is no segment must not decide how much memory is taken. The first sector
+		// says what the file is.
+		n := size
+		if n > SegmentBytesMax {
+			n = Sector
+		}
+		if b = make([]byte, n); n > 0 {
 			_, err = f.ReadAt(b, 0)
 		}
 	}
@@ -148,8 +155,8 @@ func (r *reader) readFile(op rhumb.Op, segment int) (b []byte, h segmentHeader, 
 	if rhumb.KindOf(bad) == rhumb.Incompatible {
 		return nil, h, nil, bad
 	}
-	if bad == nil && (h.id != r.cfg.ID || h.index != segment || h.size != int64(len(b))) {
-		bad = damaged(path, 12, "the file is not this segment of this log, or has another size")
+	if bad == nil {
+		bad = h.checkPlace(path, segmentHeader{index: segment, count: r.count, size: r.size, id: r.cfg.ID}, size)
 	}
 	return b, h, bad, nil
 }

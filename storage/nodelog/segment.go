@@ -67,6 +67,27 @@ func decodeSegment(path string, b []byte) (h segmentHeader, err error) {
 	return h, nil
 }
 
+// checkPlace returns the damage of a segment that is intact, but not the one that want describes. bytes is the size of the file. If want.count
+// is 0, the shape of the log is not known yet. Open and Read share the check, so that both describe damage with the same words.
+func (h *segmentHeader) checkPlace(path string, want segmentHeader, bytes int64) error {
+	if want.count == 0 {
+		want.count, want.size = h.count, h.size
+	}
+	// The id comes first: a segment of another log says nothing about the shape of this one.
+	switch {
+	case h.id != want.id:
+		return damaged(path, 28, fmt.Sprintf("the segment belongs to log %s, and not to %s: the directory was put together from different times or stores", h.id, want.id))
+	case h.index != want.index || h.count != want.count || h.size != want.size:
+		return damaged(path, 12, fmt.Sprintf("the file is segment %d of %d with %d bytes each, and not segment %d of %d with %d", h.index, h.count, h.size, want.index, want.count, want.size))
+	case bytes != h.size:
+		return damaged(path, min(bytes, h.size), fmt.Sprintf("the file has %d bytes, and not %d", bytes, h.size))
+	}
+	return nil
+}
+
+// missingLog returns the damage of a log whose directory is gone.
+func missingLog(dir string) error { return damaged(dir, 0, "the directory of the log is missing") }
+
 // Damage is the cause of an error about bytes of a log that were durable and are gone or wrong.
 type Damage struct {
 	File   string
