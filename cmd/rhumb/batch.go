@@ -131,7 +131,7 @@ func parseBatch(text []byte) (lines []batchLine, err error) {
 		// Empty lines count, so that the number in an error is the one that an editor shows.
 		var l batchLine
 		if err := decodeStrict(line, &l); err != nil {
-			return nil, rhumb.Ef(opBatch, rhumb.InvalidArgument, "line %d: %v", i+1, err)
+			return nil, rhumb.Ef(opBatch, rhumb.InvalidArgument, "line %d: %s", i+1, rhumb.Message(err))
 		}
 		lines = append(lines, l)
 	}

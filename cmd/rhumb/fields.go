@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/exit"
@@ -19,7 +21,7 @@ const opFields rhumb.Op = "rhumb.fields"
 
 // parseAssignments parses FIELD=VALUE and FIELD:TYPE=VALUE. Without a type, the location field of
 // the table is a point or a box, numbers, true and false are numbers and bools, and everything else
-// is text.
+// is text. A number that no type of numbers holds needs a type (see parseNumber).
 func parseAssignments(args []string, locationField string) (rhumb.Record, error) {
 	var fields []rhumb.Field
 	for _, arg := range args {
@@ -71,38 +73,80 @@ func parseValue(name, typ string, typed bool, text, locationField string) (rhumb
 		return rhumb.ParseField(rhumb.FieldPoint, text)
 	case text == "true" || text == "false":
 		return rhumb.BoolField(text == "true"), nil
-	case json.Valid([]byte(text)):
-		return numberOrText(text), nil
+	case isNumber(text):
+		return parseNumber(text, func(typ string) string { return name + ":" + typ + "=" + briefNumber(text) })
 	}
 	return rhumb.StringField(text), nil
 }
 
-// numberOrText parses text that is valid JSON: a number if it is one, and an int64 if it has
-// neither fraction nor exponent.
-func numberOrText(text string) rhumb.FieldValue {
-	// An int64 comes first, so that large integers keep all their digits.
-	if v, err := rhumb.ParseField(rhumb.FieldInt64, text); err == nil {
-		return v
+// isNumber reports whether text is a number in the sense of JSON, and nothing else.
+func isNumber(text string) bool {
+	// Other JSON begins otherwise, and JSON allows spaces around a number.
+	return strings.Trim(text, " \t\r\n") == text && strings.IndexAny(text, "-0123456789") == 0 && json.Valid([]byte(text))
+}
+
+// parseNumber parses a number in the sense of JSON: an int64 if it has neither fraction nor exponent,
+// and otherwise a float64. Whoever writes no type does not expect that digits are lost, so a number
+// that neither can hold is an error, which shows with assign how to write it with a type.
+func parseNumber(text string, assign func(typ string) string) (rhumb.FieldValue, error) {
+	whole := !strings.ContainsAny(text, ".eE")
+	if whole {
+		if v, err := rhumb.ParseField(rhumb.FieldInt64, text); err == nil {
+			return v, nil
+		}
 	}
-	if v, err := rhumb.ParseField(rhumb.FieldFloat64, text); err == nil {
-		return v
+	asText := assign(rhumb.FieldString.String())
+	f, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err != nil:
+		return rhumb.FieldValue{}, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s is larger than any float64; write %s to keep it as text", briefNumber(text), asText)
+	case whole:
+		return rhumb.FieldValue{}, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s has more than the 64 bits of an int64; write %s to round it, or %s to keep its digits",
+			briefNumber(text), assign(rhumb.FieldFloat64.String()), asText)
+	// Only a number whose digits are all 0 is 0.
+	case f == 0 && strings.ContainsAny(digitsOf(text), "123456789"):
+		return rhumb.FieldValue{}, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s is smaller than any float64 except 0; write %s to store 0, or %s to keep its digits",
+			briefNumber(text), assign(rhumb.FieldFloat64.String()), asText)
 	}
-	return rhumb.StringField(text)
+	return rhumb.Float64Field(f), nil
+}
+
+// digitsOf returns a number without its exponent.
+func digitsOf(number string) string {
+	if i := strings.IndexAny(number, "eE"); i >= 0 {
+		return number[:i]
+	}
+	return number
+}
+
+// briefDigits bounds the digits of a number in an error.
+const briefDigits = 40
+
+// briefNumber returns a number for an error.
+func briefNumber(text string) string {
+	if len(text) > briefDigits {
+		return text[:briefDigits] + "…"
+	}
+	return text
 }
 
 // parseFieldsJSON parses fields as -o json prints them, each with its original type (see
 // inspect.Fields): {"lat","lon"} is a point, {"min","max"} is a box, and a number with a fraction
 // or an exponent is a float64. Times and bytes are strings in JSON, so their key is FIELD:TYPE.
 func parseFieldsJSON(text []byte) (rhumb.Record, error) {
+	// Without this, the error would be "EOF".
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, rhumb.E(opFields, rhumb.InvalidArgument, "the JSON object with the fields is empty; write {} for a record without fields")
+	}
 	var members map[string]json.RawMessage
 	if err := decodeStrict(text, &members); err != nil {
-		return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "fields: %v", err)
+		return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "fields: %s", rhumb.Message(err))
 	}
 	var fields []rhumb.Field
 	for key, raw := range members {
 		// The suffix :TYPE of a key is needed only where JSON has no type of its own.
 		name, typ, typed := cutType(key)
-		v, err := parseJSONValue(raw, typ, typed)
+		v, err := parseJSONValue(name, raw, typ, typed)
 		if err != nil {
 			return nil, rhumb.Ef(opFields, rhumb.InvalidArgument, "%s: %s", name, exit.Describe(err).Message)
 		}
@@ -111,8 +155,9 @@ func parseFieldsJSON(text []byte) (rhumb.Record, error) {
 	return rhumb.NewRecord(fields...)
 }
 
-// parseJSONValue parses one field. raw is valid JSON, so its first byte determines the type.
-func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldValue, error) {
+// parseJSONValue parses the value of the field name. raw is valid JSON, so its first byte determines
+// the type.
+func parseJSONValue(name string, raw json.RawMessage, typ string, typed bool) (rhumb.FieldValue, error) {
 	text := string(raw)
 	// Text in quotes is decoded first, so that escapes in it are gone before its type is applied.
 	if raw[0] == '"' {
@@ -139,7 +184,7 @@ func parseJSONValue(raw json.RawMessage, typ string, typed bool) (rhumb.FieldVal
 	case raw[0] == '[':
 		return rhumb.FieldValue{}, rhumb.E(opFields, rhumb.InvalidArgument, "a field cannot hold a list; store it as text")
 	}
-	return numberOrText(text), nil
+	return parseNumber(text, func(typ string) string { return strconv.Quote(name+":"+typ) + ":" + briefNumber(text) })
 }
 
 // parseJSONTyped parses an object under FIELD:TYPE: a point, a box, or {"bytes":"0x…"} for a string
@@ -176,7 +221,7 @@ func parseJSONPlace(raw json.RawMessage) (rhumb.FieldValue, error) {
 }
 
 // decodeStrict decodes exactly one JSON document and rejects unknown members, so that a misspelt
-// one is not ignored.
+// one is not ignored, and a name that an object has twice, of which the decoder would keep the last.
 func decodeStrict(text []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -187,7 +232,45 @@ func decodeStrict(text []byte, into any) error {
 	if _, err := dec.Token(); err != io.EOF {
 		return rhumb.E(opFields, rhumb.InvalidArgument, "there is text after the JSON document")
 	}
-	return nil
+	return checkNames(text)
+}
+
+// checkNames rejects valid JSON in which an object has a name twice.
+func checkNames(text []byte) error {
+	// open holds the names of each object around the present token, and nil for each list.
+	var open []map[string]bool
+	// atName is set where an object continues with a name.
+	atName := false
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber() // a number may be too large for a float64
+	for {
+		token, err := dec.Token()
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		switch token {
+		case json.Delim('{'):
+			open, atName = append(open, map[string]bool{}), true
+			continue
+		case json.Delim('['):
+			open = append(open, nil)
+		case json.Delim('}'), json.Delim(']'):
+			open = open[:len(open)-1]
+		default:
+			if name, ok := token.(string); ok && atName {
+				names := open[len(open)-1]
+				if names[name] {
+					return rhumb.Ef(opFields, rhumb.InvalidArgument, "%q appears twice in one object; write each name once", name)
+				}
+				names[name], atName = true, false
+				continue
+			}
+		}
+		// A value is complete, or a list begins.
+		atName = len(open) > 0 && open[len(open)-1] != nil
+	}
 }
 
 // valueFlags select the value that a put, insert or patch writes, if it is not FIELD=VALUE
@@ -195,10 +278,13 @@ func decodeStrict(text []byte, into any) error {
 type valueFlags struct {
 	// json, text and file are the texts of the flags of the same names.
 	json, text, file string
+	// set is that of the command. A flag may be given with an empty text.
+	set *pflag.FlagSet
 }
 
 // register adds the flags to a command. Without opaque, only --json is there: a patch changes fields and needs a record.
 func (f *valueFlags) register(c *cobra.Command, opaque bool) {
+	f.set = c.Flags()
 	c.Flags().StringVar(&f.json, "json", "", `fields as a JSON object; "-" reads it from standard input`)
 	if opaque {
 		c.Flags().StringVar(&f.text, "text", "", "store this text, without fields")
@@ -208,9 +294,10 @@ func (f *valueFlags) register(c *cobra.Command, opaque bool) {
 
 // encode returns the value to store.
 func (f valueFlags) encode(in inputs, assignments []string, locationField string) ([]byte, error) {
-	given := 0
-	for _, is := range []bool{len(assignments) > 0, f.json != "", f.text != "", f.file != ""} {
-		if is {
+	given := min(len(assignments), 1)
+	for _, name := range []string{"json", "text", "file"} {
+		// The empty text is a value.
+		if f.set.Changed(name) {
 			given++
 		}
 	}
@@ -220,9 +307,9 @@ func (f valueFlags) encode(in inputs, assignments []string, locationField string
 	}
 	// Opaque values keep their bytes and have no fields.
 	switch {
-	case f.text != "":
+	case f.set.Changed("text"):
 		return rhumb.EncodeOpaque(nil, []byte(f.text)), nil
-	case f.file != "":
+	case f.set.Changed("file"):
 		payload, err := in.readFile(f.file, rhumb.ValueSizeMax)
 		return rhumb.EncodeOpaque(nil, payload), err
 	}
@@ -235,7 +322,7 @@ func (f valueFlags) encode(in inputs, assignments []string, locationField string
 
 // parseRecord returns the record of --json or, without that flag, of the assignments.
 func (f valueFlags) parseRecord(in inputs, assignments []string, locationField string) (rhumb.Record, error) {
-	if f.json == "" {
+	if !f.set.Changed("json") {
 		return parseAssignments(assignments, locationField)
 	}
 	text := []byte(f.json)

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/rhumbdb/rhumb"
 	"github.com/rhumbdb/rhumb/cli/output"
@@ -23,6 +28,22 @@ func TestAssignments(t *testing.T) {
 		"a=NaN":                                "string NaN",
 		"a=true":                               "bool true",
 		"a=null":                               "string null",
+		"a=9223372036854775807":                "int64 9223372036854775807",
+		"a=-9223372036854775808":               "int64 -9223372036854775808",
+		"a=9223372036854775808":                "error",
+		"a=-9223372036854775809":               "error",
+		"a:float64=9223372036854775808":        "float64 9.223372036854776e+18",
+		"a:string=18446744073709551615":        "string 18446744073709551615",
+		"a=9223372036854775808.0":              "float64 9.223372036854776e+18",
+		"a=1e308":                              "float64 1e+308",
+		"a=1e400":                              "error",
+		"a=-1e400":                             "error",
+		"a=1e-400":                             "error",
+		"a=0e-400":                             "float64 0",
+		"a=1e400x":                             "string 1e400x",
+		"a= 1e400":                             "string  1e400",
+		`a="1e400"`:                            `string "1e400"`,
+		"a=[1e400]":                            "string [1e400]",
 		"a:null=":                              "null null",
 		"a:string=12":                          "string 12",
 		"a:float64=12":                         "float64 12",
@@ -116,6 +137,85 @@ func TestFieldsJSON(t *testing.T) {
 	for _, bad := range []string{`{"a":[1]}`, `{"a":{"lat":1}}`, `{"a":{"lat":91,"lon":0}}`, `{"a:int64":"x"}`, `{"a:box":{"lat":1,"lon":2}}`, `{"a:string":{"bytes":"0xz"}}`, `{"a":{"bytes":"0x00"}}`, `{"a":{"lat":1,"lon":2,"alt":3}}`, `[]`, `{} {}`, `{"":1}`, ``} {
 		if record, err := parseFieldsJSON([]byte(bad)); rhumb.KindOf(err) != rhumb.InvalidArgument {
 			t.Errorf("%s: %v, %v; want invalid_argument", bad, record, err)
+		}
+	}
+}
+
+// TestNumbersKeepTheirDigits guards that a number without a type is refused if no type of numbers
+// holds it, and that the error shows how to write it with one; and that a name appears once.
+func TestNumbersKeepTheirDigits(t *testing.T) {
+	long := strings.Repeat("1", 1_000)
+	for _, tc := range []struct{ text, want string }{
+		{`c=18446744073709551615`, `write c:float64=18446744073709551615 to round it, or c:string=18446744073709551615 to keep its digits`},
+		{`a=1e400`, `write a:string=1e400 to keep it as text`},
+		{`a=1e-400`, `write a:float64=1e-400 to store 0, or a:string=1e-400`},
+		{`a=` + long, `1111… is larger than any float64`},
+		{`{"a":9223372036854775808}`, `write "a:float64":9223372036854775808 to round it, or "a:string":9223372036854775808`},
+		{`{"a":-9223372036854775809}`, `write "a:float64":-9223372036854775809 to round it`},
+		{`{"a":1e400}`, `write "a:string":1e400 to keep it as text`},
+		{`{"a":1,"b":[{}],"a":2}`, `"a" appears twice`},
+		{`{"a":1,"\u0061":2}`, `"a" appears twice`},
+		{`{"a":1,"a:string":2}`, `"a" appears twice`},
+		{`{"p":{"lat":1,"lon":2,"lat":3}}`, `"lat" appears twice`},
+		{``, `write {} for a record without fields`},
+	} {
+		parse := func() (rhumb.Record, error) { return parseAssignments([]string{tc.text}, "") }
+		if !strings.Contains(tc.text, "=") {
+			parse = func() (rhumb.Record, error) { return parseFieldsJSON([]byte(tc.text)) }
+		}
+		record, err := parse()
+		if rhumb.KindOf(err) != rhumb.InvalidArgument || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 300 {
+			t.Errorf("%.60s: %v, %.400v; want %s", tc.text, record, err, tc.want)
+		}
+	}
+	// What the errors propose is accepted, and so are equal names in different objects and lists.
+	for text, want := range map[string]string{
+		`{"a:float64":9223372036854775808}`:                       "float64",
+		`{"a:string":9223372036854775808}`:                        "string",
+		`{"a:string":1e400}`:                                      "string",
+		`{"a":{"min":{"lat":1,"lon":2},"max":{"lat":2,"lon":3}}}`: "box",
+	} {
+		if record, err := parseFieldsJSON([]byte(text)); err != nil || record[0].Value.Kind().String() != want {
+			t.Errorf("%s: %v, %v; want a %s", text, record, err, want)
+		}
+	}
+	if _, err := parseBatch([]byte(`{"op":"put","table":"t","name":"a","name":"b","text":"x"}`)); err == nil || !strings.Contains(err.Error(), `"name" appears twice`) {
+		t.Errorf("a line with two names: %v", err)
+	}
+}
+
+// TestValueFlags guards that a value is given in exactly one way, of which an empty text is one, and
+// that a directory is an invalid argument.
+func TestValueFlags(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		line, want string // an error, or "" for a value of no bytes without fields
+	}{
+		{"--text=", ""},
+		{"--file=" + empty, ""},
+		{"--file=" + dir, "is a directory; name a file"},
+		{"--json=", "write {} for a record without fields"},
+		{"", "exactly one way"},
+		{"--text= a=1", "exactly one way"},
+		{"--text= --json={}", "exactly one way"},
+		{"--text=x --file=", "exactly one way"},
+	} {
+		var f valueFlags
+		c := &cobra.Command{}
+		f.register(c, true)
+		if err := c.ParseFlags(strings.Fields(tc.line)); err != nil {
+			t.Fatal(err)
+		}
+		value, err := f.encode(inputs{}, c.Flags().Args(), "")
+		switch {
+		case tc.want == "" && (err != nil || !bytes.Equal(value, rhumb.EncodeOpaque(nil, nil))):
+			t.Errorf("%s: %q, %v; want an empty value", tc.line, value, err)
+		case tc.want != "" && (rhumb.KindOf(err) != rhumb.InvalidArgument || !strings.Contains(err.Error(), tc.want)):
+			t.Errorf("%s: %q, %v; want invalid_argument: %s", tc.line, value, err, tc.want)
 		}
 	}
 }

@@ -134,6 +134,11 @@ func (i inputs) openFile(name string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, rhumb.Ef(op, rhumb.Other, "%v", err)
 	}
+	// Only the first read would fail, with an error that is not about the argument.
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		_ = f.Close()
+		return nil, rhumb.Ef(op, rhumb.InvalidArgument, "%s is a directory; name a file", name)
+	}
 	return f, nil
 }
 

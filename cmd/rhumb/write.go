@@ -68,8 +68,8 @@ func (f *conditionFlags) condition() (rhumb.Condition, error) {
 
 const valueHelp = `Fields are FIELD=VALUE, or FIELD:TYPE=VALUE with one of the types string, bytes, int64, float64, bool, timestamp, point
 and box. Without a type, the location field of the table is LAT,LON or LAT,LON,LAT,LON; numbers, true and false are numbers
-and bools; everything else is text. --json takes the fields that -o json prints, with their types; --text and --file store
-bytes without fields.`
+and bools; everything else is text. A whole number of more than 64 bits and a number beyond float64 need a type. --json
+takes the fields that -o json prints, with their types; --text and --file store bytes without fields.`
 
 // putCommand is `rhumb put`.
 func (wc *writeCommands) putCommand() *cobra.Command {
